@@ -1,0 +1,2 @@
+//! The operating system, wrapped: files, sockets, ciphers. The only crate that may hold unsafe code;
+//! it knows no protocol and no `Volume`.

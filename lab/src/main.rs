@@ -1,0 +1,4 @@
+//! Benchmarks of Longhaul beside its peers.
+#![forbid(unsafe_code)]
+
+fn main() {}

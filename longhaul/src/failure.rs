@@ -1,0 +1,75 @@
+//! How the program fails towards its user: what failed, on what, why, and what to do about it.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// The result of a command.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+/// A failure as a person reads it.
+#[derive(Debug)]
+pub struct Failure {
+    what: String,
+    why: Option<Box<dyn StdError + Send + Sync>>,
+    hint: Option<String>,
+    usage: bool,
+}
+
+impl Failure {
+    /// `what` failed: say what was tried, on what.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), why: None, hint: None, usage: false }
+    }
+
+    /// The request itself was wrong: exit code 2.
+    pub fn usage(what: impl Into<String>) -> Self {
+        Self { usage: true, ..Self::new(what) }
+    }
+
+    /// Why it failed.
+    #[must_use]
+    pub fn because(mut self, why: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.why = Some(why.into());
+        self
+    }
+
+    /// What the user can do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// 1 for what failed, 2 for wrong usage.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        if self.usage { 2 } else { 1 }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        let mut why = self.why.as_deref().map(|why| why as &dyn StdError);
+        while let Some(cause) = why {
+            write!(f, ": {cause}")?;
+            why = cause.source();
+        }
+        if let Some(hint) = &self.hint {
+            write!(f, "\n  {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Turns any error into a [`Failure`] that says what was being done.
+pub trait OrFail<T> {
+    /// `what` was being tried.
+    fn or_fail(self, what: impl FnOnce() -> String) -> Outcome<T>;
+}
+
+impl<T, E: Into<Box<dyn StdError + Send + Sync>>> OrFail<T> for Result<T, E> {
+    fn or_fail(self, what: impl FnOnce() -> String) -> Outcome<T> {
+        self.map_err(|why| Failure::new(what()).because(why))
+    }
+}

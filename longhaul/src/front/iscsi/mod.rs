@@ -1,0 +1,1 @@
+//! The iSCSI target: one task per session.

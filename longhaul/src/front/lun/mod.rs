@@ -1,0 +1,58 @@
+//! Logical units: what a SCSI transport addresses. The disk is the one that stands on a `Volume`.
+
+use bytes::Bytes;
+use proto::scsi::Status;
+use std::future::Future;
+use std::pin::Pin;
+
+/// One initiator port as one target port sees it (an I_T nexus, SAM-5 4.7). The transport gives each
+/// session its own number and never uses one twice while the process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Nexus(pub u64);
+
+/// A command with all its data-out, ready to run.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// The command block, zero-padded.
+    pub cdb: [u8; 16],
+    /// Data-out in order; together at least what [`LogicalUnit::data_out_len`] asked for, unless the
+    /// initiator announced less.
+    pub data: Vec<Bytes>,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// The status.
+    pub status: Status,
+    /// Data-in, in order; not yet cut to what the initiator expects.
+    pub data: Vec<Bytes>,
+    /// Sense data, empty unless the status is CHECK CONDITION.
+    pub sense: Bytes,
+}
+
+/// The answer of a logical unit, still to come; it owns all it needs.
+pub type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+/// A device that executes command blocks (SAM-5 4.8).
+pub trait LogicalUnit: Send + Sync {
+    /// How many bytes of data-out this command needs before it can run: the transport fetches at most
+    /// that, and less if the initiator announced less. Zero for a command that will be refused.
+    fn data_out_len(&self, cdb: &[u8; 16]) -> u32;
+
+    /// Runs a command. What it does is ordered only by what it awaits.
+    fn execute(&self, nexus: Nexus, command: Command) -> Answer;
+
+    /// A nexus came into being: it owes this unit's power-on unit attention.
+    fn attach(&self, nexus: Nexus);
+
+    /// A nexus is gone: its unit attentions, reservations that end with it, and mode pages go too.
+    fn detach(&self, nexus: Nexus);
+
+    /// LOGICAL UNIT RESET by `by` (SAM-5 7.7): state falls back, every other nexus gets the unit
+    /// attention. The transport has already aborted the tasks.
+    fn reset(&self, by: Nexus);
+
+    /// CLEAR TASK SET by `by`: every other nexus gets COMMANDS CLEARED BY ANOTHER INITIATOR.
+    fn tasks_cleared(&self, by: Nexus);
+}

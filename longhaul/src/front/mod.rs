@@ -1,0 +1,5 @@
+//! Who asks.
+
+pub mod iscsi;
+pub mod lun;
+pub mod nbd;

@@ -1,0 +1,14 @@
+//! Longhaul: encrypted disks that live far away, over standard iSCSI.
+//!
+//! The library behind the `longhaul` program: it joins the protocol machines (`proto`), the volume
+//! contract (`volume`) and the operating system (`host`).
+#![forbid(unsafe_code)]
+
+pub mod chain;
+pub mod cli;
+pub mod command;
+pub mod config;
+pub mod failure;
+pub mod front;
+pub mod secret;
+pub mod store;

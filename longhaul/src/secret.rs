@@ -1,0 +1,1 @@
+//! Secrets: from a prompt, a file or an environment variable, never from an argument.

@@ -1,0 +1,1 @@
+//! A volume on a block device.

@@ -1,0 +1,1 @@
+//! A volume behind an iSCSI target.

@@ -1,0 +1,5 @@
+//! Where the bytes are.
+
+pub mod device;
+pub mod file;
+pub mod iscsi;

@@ -1,0 +1,1 @@
+//! iSCSI to RFC 7143, error recovery level 0: both machines, and what they share.

@@ -1,0 +1,3 @@
+//! What can be added to a volume on its way down.
+
+pub mod seal;

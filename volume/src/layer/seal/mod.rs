@@ -1,0 +1,1 @@
+//! Encryption at rest: LUKS2 payloads, sector by sector.

@@ -1,0 +1,26 @@
+//! The one contract of Longhaul: a [`Volume`] is a fixed-size array of bytes with five verbs.
+//!
+//! ```text
+//! front      who asks        iSCSI target, NBD, copy
+//!   layer    what is added   seal
+//!     store  where bytes are memory, file, device, iSCSI initiator
+//! ```
+//!
+//! A chain is built from the store up; every hop goes through a [`Gate`], which checks what a caller
+//! may ask, so that no store or layer has to. Nothing here knows an operating system: the same seed
+//! gives the same run.
+#![forbid(unsafe_code)]
+
+mod error;
+mod gate;
+mod volume;
+
+pub mod check;
+pub mod layer;
+pub mod store;
+
+pub use error::{Blame, Error, Kind, Result, Verb};
+pub use gate::Gate;
+pub use volume::{
+    Discard, Durability, Extent, ExtentMap, Shape, Space, Span, TRANSFER_MAX, Volume, Work,
+};

@@ -1,0 +1,1 @@
+//! A volume that fails on purpose.

@@ -1,0 +1,180 @@
+//! The contract itself: verbs, the shape of a volume, and what each side owes the other.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+
+use bytes::Bytes;
+
+use crate::Result;
+
+/// The answer of a verb, still to come. One allocation per hop.
+///
+/// A dropped `Work` may or may not have happened; it never leaves memory shared with the system.
+pub type Work<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// The most bytes one `read` or `write` may carry; verbs without data have no such limit.
+///
+/// It bounds what one request can make a chain allocate, and is the largest NBD payload in common use.
+pub const TRANSFER_MAX: u32 = 32 << 20;
+
+/// A fixed-size array of bytes.
+///
+/// # What a volume owes its caller
+///
+/// - A completed write is seen by every later read, through any handle.
+/// - A completed write is durable after a [`flush`](Self::flush) that *began* after its completion,
+///   or at once if it asked for [`Durability::Durable`].
+/// - Writes that overlap in flight land in either order, or block by block mixed; a read that
+///   overlaps a write in flight sees, block by block, the old or the new bytes.
+/// - Each block of [`Shape::block_size`] bytes is written whole or not at all, unless the medium fails.
+/// - After one failed flush nothing is promised of writes completed before it: the caller must treat
+///   the volume as dead, since the system may have dropped the pages.
+/// - Verbs may be called from any thread and any number may be in flight.
+/// - A dropped future may or may not have happened.
+///
+/// # What a caller owes the volume
+///
+/// Spans are block-aligned, inside the volume, and for `read` and `write` not above [`TRANSFER_MAX`];
+/// no write reaches a read-only volume. [`Gate`](crate::Gate) enforces it, so no store or layer must.
+///
+/// No verb has a default body: a new verb must break every layer at compile time, because a layer
+/// that is ignorant of a verb corrupts data.
+pub trait Volume: Send + Sync {
+    /// Size, blocks and abilities; the same for the life of this handle.
+    fn shape(&self) -> &Shape;
+
+    /// Reads `span`; the answer has exactly its length.
+    fn read(&self, span: Span) -> Work<'_, Bytes>;
+
+    /// Writes `data` from byte `at` on.
+    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()>;
+
+    /// Makes `span` read as zeroes, by whatever means is cheapest; with [`Space::Release`] it may
+    /// give the space back as well.
+    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()>;
+
+    /// Says that the contents of `span` no longer matter. It is a hint: afterwards each block reads
+    /// as zeroes if [`Discard::reads_zeroes`] says so, and as old bytes or zeroes otherwise.
+    fn discard(&self, span: Span) -> Work<'_, ()>;
+
+    /// Makes every write that completed before this call durable.
+    fn flush(&self) -> Work<'_, ()>;
+
+    /// The map of what is allocated, if this volume has one.
+    fn extents(&self) -> Option<&dyn ExtentMap>;
+}
+
+/// Tells data from holes, for sparse copies and GET LBA STATUS.
+pub trait ExtentMap: Send + Sync {
+    /// The extents that cover `span`, in order, without gaps; the last may end before `span` does
+    /// when the store limits one answer, but the answer is never empty.
+    fn extents(&self, span: Span) -> Work<'_, Vec<Extent>>;
+}
+
+/// A run of blocks of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Where, in bytes.
+    pub span: Span,
+    /// No space is allocated for it.
+    pub hole: bool,
+    /// It reads as zeroes.
+    pub zero: bool,
+}
+
+/// What does not change while a volume is open. Sizes are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// The size of the volume, a multiple of `block_size`.
+    pub size: u64,
+    /// The unit of every span: a power of two from 512 to 65,536.
+    pub block_size: u32,
+    /// The unit in which the medium works best, a power-of-two multiple of `block_size`; smaller
+    /// writes may cost a read.
+    pub physical_block_size: u32,
+    /// Writes are refused with [`Kind::ReadOnly`](crate::Kind::ReadOnly).
+    pub read_only: bool,
+    /// A completed write may be volatile until a flush.
+    pub write_cache: bool,
+    /// What discard does here; `None` where it is not supported and is refused.
+    pub discard: Option<Discard>,
+    /// `write_zeroes` costs less than sending zeroes.
+    pub fast_zeroes: bool,
+}
+
+/// How a volume discards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Discard {
+    /// Spans smaller than this, or not aligned to it, may be kept as they are. In bytes.
+    pub granularity: u32,
+    /// Discarded blocks read as zeroes.
+    pub reads_zeroes: bool,
+}
+
+/// When a write must be on stable storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// With the next flush.
+    Volatile,
+    /// Before it completes (FUA).
+    Durable,
+}
+
+/// What zeroing does to the space under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Stays allocated, so that a later write cannot run out of space.
+    Keep,
+    /// May be given back.
+    Release,
+}
+
+/// A range of bytes of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// The first byte.
+    pub at: u64,
+    /// How many bytes.
+    pub len: u64,
+}
+
+impl Span {
+    /// `len` bytes from `at` on.
+    #[must_use]
+    pub const fn new(at: u64, len: u64) -> Self {
+        Self { at, len }
+    }
+
+    /// The byte after the last. A span that would end beyond 2^64 ends there; the gate refuses it.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.at.saturating_add(self.len)
+    }
+
+    /// Whether it covers nothing.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether both share a byte.
+    #[must_use]
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.at < other.end() && other.at < self.end()
+    }
+
+    /// The pieces of at most `most` bytes that follow one another through the span.
+    pub fn pieces(self, most: u64) -> impl Iterator<Item = Self> {
+        let Range { start, end } = self.at..self.end();
+        (start..end)
+            .step_by(usize::try_from(most).unwrap_or(usize::MAX))
+            .map(move |at| Self::new(at, most.min(end - at)))
+    }
+}
+
+impl std::fmt::Display for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}+{}", self.at, self.len)
+    }
+}
