@@ -1,2 +1,4 @@
 //! The operating system, wrapped: files, sockets, ciphers. The only crate that may hold unsafe code;
 //! it knows no protocol and no `Volume`.
+
+pub mod file;

@@ -1,1 +1,90 @@
-//! A volume on a block device.
+//! A volume on a block device, with the block sizes the device states.
+
+use std::path::Path;
+
+use host::file::{Access, File};
+use volume::{Discard, Shape};
+
+use super::Local;
+use super::file::{OpenError, lock, whole_blocks};
+
+/// Opens the block device at `path`. One that the system has mounted is refused.
+pub fn open(path: &Path, read_only: bool) -> Result<Local, OpenError> {
+    let access = if read_only { Access::Read } else { Access::Write };
+    let file = File::open(path, access).map_err(|why| match why.kind() {
+        std::io::ErrorKind::ResourceBusy => OpenError::InUse,
+        _ => OpenError::System(why),
+    })?;
+    if !file.is_block_device()? {
+        return Err(OpenError::NotA("a block device"));
+    }
+    lock(&file, access)?;
+    let (block_size, physical) = file.device_blocks()?;
+    let size = whole_blocks(file.len()?, block_size)?;
+    let zeroes = !read_only && file.discards()?;
+    let shape = Shape {
+        size,
+        block_size,
+        physical_block_size: physical.max(block_size),
+        read_only,
+        write_cache: true,
+        // Punching a hole in a device zeroes it, releasing space where the device can.
+        discard: zeroes
+            .then_some(Discard { granularity: physical.max(block_size), reads_zeroes: true }),
+        fast_zeroes: zeroes,
+    };
+    Ok(Local::new(file, shape)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use volume::check;
+
+    use super::*;
+
+    /// A loop device over a new file, detached when dropped.
+    struct Loop {
+        path: String,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Loop {
+        fn new(size: u64) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join("disk");
+            std::fs::File::create(&file).unwrap().set_len(size).unwrap();
+            let made =
+                Command::new("losetup").args(["--find", "--show"]).arg(&file).output().unwrap();
+            assert!(made.status.success(), "losetup: {}", String::from_utf8_lossy(&made.stderr));
+            Self { path: String::from_utf8(made.stdout).unwrap().trim().to_owned(), _dir: dir }
+        }
+    }
+
+    impl Drop for Loop {
+        fn drop(&mut self) {
+            let _ = Command::new("losetup").args(["--detach", &self.path]).status();
+        }
+    }
+
+    #[tokio::test]
+    async fn keeps_the_contract_on_a_loop_device() {
+        let device = Loop::new(40 << 20);
+        let volume = open(device.path.as_ref(), false).unwrap();
+        assert!(volume::Volume::shape(&volume).discard.is_some(), "loop devices discard");
+        check::volume(5, Arc::new(volume)).await;
+    }
+
+    #[test]
+    fn a_file_is_not_a_device_and_a_device_is_served_once() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(matches!(open(file.path(), false), Err(OpenError::NotA(_))));
+        let device = Loop::new(1 << 20);
+        let first = open(device.path.as_ref(), false).unwrap();
+        assert!(matches!(open(device.path.as_ref(), false), Err(OpenError::InUse)));
+        drop(first);
+        open(device.path.as_ref(), true).unwrap();
+    }
+}

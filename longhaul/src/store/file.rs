@@ -1,1 +1,215 @@
-//! A volume in a file.
+//! A volume in a file: sparse, locked, as large as the file is.
+
+use std::io;
+use std::path::Path;
+
+use host::file::{Access, File};
+use volume::{Discard, Shape};
+
+use super::Local;
+
+/// How a file is opened as a volume.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// Bytes the file is made of if it does not exist; an existing file must have this size.
+    pub size: Option<u64>,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// The unit of requests, in bytes.
+    pub block_size: u32,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self { size: None, read_only: false, block_size: 512 }
+    }
+}
+
+/// Why a file cannot be a volume.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It is in use.
+    #[error("it is in use by another process, or by another volume of this one")]
+    InUse,
+    /// It is not there, and no size was given to make it with.
+    #[error("it does not exist, and no size was given to create it with")]
+    Missing,
+    /// Its size is not the one asked for.
+    #[error("it is {found} bytes long, not {asked}")]
+    OtherSize {
+        /// Bytes it has.
+        found: u64,
+        /// Bytes asked for.
+        asked: u64,
+    },
+    /// Its size is no multiple of the block size.
+    #[error("{size} bytes are not a whole number of blocks of {block_size} bytes")]
+    PartialBlock {
+        /// Bytes.
+        size: u64,
+        /// Bytes.
+        block_size: u32,
+    },
+    /// It is empty.
+    #[error("it is empty: a volume has at least one block")]
+    Empty,
+    /// It is something else.
+    #[error("it is not {0}")]
+    NotA(&'static str),
+    /// The system refused.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// Opens the file at `path` as a volume; makes it, sparse, if it is missing and a size is given.
+pub fn open(path: &Path, options: &FileOptions) -> Result<Local, OpenError> {
+    let access = if options.read_only { Access::Read } else { Access::Write };
+    let file = match (File::open(path, access), options.size) {
+        (Err(why), Some(size)) if why.kind() == io::ErrorKind::NotFound && !options.read_only => {
+            whole_blocks(size, options.block_size)?;
+            create(path, size)?
+        }
+        (Err(why), _) if why.kind() == io::ErrorKind::NotFound => return Err(OpenError::Missing),
+        (file, _) => file?,
+    };
+    if file.is_block_device()? {
+        return Err(OpenError::NotA("a file but a device"));
+    }
+    lock(&file, access)?;
+    let size = whole_blocks(file.len()?, options.block_size)?;
+    match options.size {
+        Some(asked) if asked != size => return Err(OpenError::OtherSize { found: size, asked }),
+        _ => {}
+    }
+    let shape = shape(&file, size, options)?;
+    Ok(Local::new(file, shape)?)
+}
+
+/// A new sparse file. One that cannot be given its size is not left behind.
+fn create(path: &Path, size: u64) -> Result<File, OpenError> {
+    let file = File::open(path, Access::Create)?;
+    if let Err(why) = file.set_len(size) {
+        std::fs::remove_file(path)?;
+        return Err(why.into());
+    }
+    Ok(file)
+}
+
+/// Keeps one file from being served twice.
+pub(super) fn lock(file: &File, access: Access) -> Result<(), OpenError> {
+    if file.try_lock(access)? { Ok(()) } else { Err(OpenError::InUse) }
+}
+
+pub(super) fn whole_blocks(size: u64, block_size: u32) -> Result<u64, OpenError> {
+    if size == 0 {
+        return Err(OpenError::Empty);
+    }
+    if !size.is_multiple_of(u64::from(block_size)) {
+        return Err(OpenError::PartialBlock { size, block_size });
+    }
+    Ok(size)
+}
+
+fn shape(file: &File, size: u64, options: &FileOptions) -> io::Result<Shape> {
+    let unit = file.allocation_unit()?;
+    let unit = if unit.is_power_of_two() { unit.clamp(options.block_size, 65_536) } else { 4096 };
+    // Punching beyond the end changes nothing and tells whether punching works here at all.
+    let punches = !options.read_only && file.punch(size, u64::from(unit)).is_ok();
+    Ok(Shape {
+        size,
+        block_size: options.block_size,
+        physical_block_size: unit,
+        read_only: options.read_only,
+        write_cache: true,
+        discard: punches.then_some(Discard { granularity: unit, reads_zeroes: true }),
+        fast_zeroes: punches,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use volume::{Durability, Kind, Span, Volume, check};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn new_file(options: &FileOptions) -> (tempfile::TempDir, PathBuf, Result<Local, OpenError>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume.img");
+        let opened = open(&path, options);
+        (dir, path, opened)
+    }
+
+    fn of_size(size: u64) -> FileOptions {
+        FileOptions { size: Some(size), ..FileOptions::default() }
+    }
+
+    #[tokio::test]
+    async fn keeps_the_contract() {
+        for block_size in [512, 4096] {
+            let options = FileOptions { block_size, ..of_size(40 * MIB) };
+            let (_dir, _, opened) = new_file(&options);
+            check::volume(3, Arc::new(opened.unwrap())).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn keeps_the_contract_in_memory_too() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let opened = open(&dir.path().join("volume.img"), &of_size(40 * MIB));
+        check::volume(4, Arc::new(opened.unwrap())).await;
+    }
+
+    #[tokio::test]
+    async fn a_discarded_range_frees_its_space() {
+        use std::os::unix::fs::MetadataExt;
+        let (_dir, path, opened) = new_file(&of_size(8 * MIB));
+        let volume = opened.unwrap();
+        let used = || std::fs::metadata(&path).unwrap().blocks() * 512;
+        assert_eq!(used(), 0);
+        let data = Bytes::from(vec![7; 4 * MIB as usize]);
+        volume.write(0, data, Durability::Durable).await.unwrap();
+        assert!(used() >= 4 * MIB);
+        volume.discard(Span::new(0, 4 * MIB)).await.unwrap();
+        assert!(used() < MIB);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_shrinks_is_an_error() {
+        let (_dir, path, opened) = new_file(&of_size(MIB));
+        let volume = opened.unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        let error = volume.read(Span::new(8192, 512)).await.unwrap_err();
+        assert_eq!(error.kind, Kind::Medium);
+        assert!(error.source.unwrap().to_string().contains("4096 bytes long now"));
+        assert_eq!(volume.flush().await.unwrap_err().kind, Kind::Medium);
+    }
+
+    #[test]
+    fn one_file_is_not_served_twice() {
+        let (_dir, path, first) = new_file(&of_size(MIB));
+        let read_only = FileOptions { read_only: true, ..FileOptions::default() };
+        assert!(matches!(open(&path, &FileOptions::default()), Err(OpenError::InUse)));
+        assert!(matches!(open(&path, &read_only), Err(OpenError::InUse)));
+        drop(first);
+        assert!(open(&path, &read_only).is_ok());
+    }
+
+    #[test]
+    fn sizes_are_honest() {
+        let (_dir, path, opened) = new_file(&of_size(1000));
+        assert!(matches!(opened, Err(OpenError::PartialBlock { size: 1000, block_size: 512 })));
+        assert!(!path.exists(), "a refused volume leaves no file behind");
+        let (_dir, path, opened) = new_file(&of_size(MIB));
+        drop(opened);
+        let other = open(&path, &of_size(2 * MIB));
+        assert!(matches!(other, Err(OpenError::OtherSize { found, .. }) if found == MIB));
+        let (_dir, _, opened) = new_file(&FileOptions::default());
+        assert!(matches!(opened, Err(OpenError::Missing)));
+    }
+}

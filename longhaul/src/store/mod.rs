@@ -3,3 +3,6 @@
 pub mod device;
 pub mod file;
 pub mod iscsi;
+mod local;
+
+pub use local::Local;

@@ -1,0 +1,290 @@
+//! Files and block devices by position: reads that do not wait, durable writes, holes.
+
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+/// An open file or block device. All I/O is by position; nothing moves a shared offset but the
+/// search for holes, which sets it before each use.
+#[derive(Debug)]
+pub struct File {
+    fd: OwnedFd,
+}
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only.
+    Read,
+    /// Reading and writing.
+    Write,
+    /// Reading and writing a file that must not exist yet; it is made, readable by its owner only.
+    Create,
+}
+
+/// Whether a write returns before it is on stable storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// It may still be in the page cache.
+    Later,
+    /// It is stable.
+    Now,
+}
+
+impl File {
+    /// Opens `path`. A block device is opened exclusively: it fails if the system has it mounted.
+    pub fn open(path: &Path, access: Access) -> Result<Self> {
+        let exclusive = match std::fs::metadata(path) {
+            Ok(found) if found.file_type().is_block_device() => OFlags::EXCL,
+            _ => OFlags::empty(),
+        };
+        let flags = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::Write => OFlags::RDWR | exclusive,
+            Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        };
+        let mode = Mode::RUSR | Mode::WUSR;
+        Ok(Self { fd: rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)? })
+    }
+
+    /// Takes the lock that keeps others from using the file at the same time: shared for readers,
+    /// alone for a writer. It goes when the file is closed. `false` if somebody else has it.
+    pub fn try_lock(&self, access: Access) -> Result<bool> {
+        let operation = match access {
+            Access::Read => FlockOperation::NonBlockingLockShared,
+            Access::Write | Access::Create => FlockOperation::NonBlockingLockExclusive,
+        };
+        match rustix::fs::flock(&self.fd, operation) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The size in bytes, of a block device too.
+    pub fn len(&self) -> Result<u64> {
+        Ok(rustix::fs::seek(&self.fd, SeekFrom::End(0))?)
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Makes the file `len` bytes long; what is added is a hole.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        Ok(rustix::fs::ftruncate(&self.fd, len)?)
+    }
+
+    /// Whether it is a block device.
+    pub fn is_block_device(&self) -> Result<bool> {
+        let mode = rustix::fs::fstat(&self.fd)?.st_mode;
+        Ok(rustix::fs::FileType::from_raw_mode(mode).is_block_device())
+    }
+
+    /// The unit the file system works in, in bytes.
+    pub fn allocation_unit(&self) -> Result<u32> {
+        let unit = rustix::fs::fstat(&self.fd)?.st_blksize;
+        u32::try_from(unit).map_err(|_| Error::from(ErrorKind::InvalidData))
+    }
+
+    /// The logical and the physical block size of a block device, in bytes.
+    pub fn device_blocks(&self) -> Result<(u32, u32)> {
+        Ok((rustix::fs::ioctl_blksszget(&self.fd)?, rustix::fs::ioctl_blkpbszget(&self.fd)?))
+    }
+
+    /// Whether a block device can give space back, as the system says of its queue. A partition
+    /// shares the queue of its disk.
+    pub fn discards(&self) -> Result<bool> {
+        let device = rustix::fs::fstat(&self.fd)?.st_rdev;
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let block = format!("/sys/dev/block/{major}:{minor}");
+        let limit = ["queue", "../queue"]
+            .iter()
+            .find_map(|queue| {
+                std::fs::read_to_string(format!("{block}/{queue}/discard_max_bytes")).ok()
+            })
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{block} has no queue")))?;
+        Ok(limit.trim() != "0")
+    }
+
+    /// Whether I/O on it never waits for a device: it lies in memory.
+    pub fn lies_in_memory(&self) -> Result<bool> {
+        // The magic number of tmpfs, include/uapi/linux/magic.h.
+        const TMPFS_MAGIC: i64 = 0x0102_1994;
+        Ok(rustix::fs::fstatfs(&self.fd)?.f_type == TMPFS_MAGIC)
+    }
+
+    /// Reads `len` bytes at `at`, waiting as long as it takes. Fewer come back only at the end of
+    /// the file.
+    pub fn read(&self, at: u64, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            match self.read_more(&mut bytes, at, 0) {
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The same if it need not wait; `None` if some of it would, or the file system cannot tell.
+    pub fn read_now(&self, at: u64, len: usize) -> Result<Option<Vec<u8>>> {
+        let mut bytes = Vec::with_capacity(len);
+        match self.read_more(&mut bytes, at, libc::RWF_NOWAIT) {
+            Ok(n) if n == len => Ok(Some(bytes)),
+            // A short answer is the end of the file or of what is cached: only waiting tells which.
+            Ok(_) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Reads into the spare capacity of `bytes` what follows those it holds, `at` being where its
+    /// first byte came from.
+    fn read_more(
+        &self,
+        bytes: &mut Vec<u8>,
+        at: u64,
+        flags: libc::c_int,
+    ) -> std::result::Result<usize, Errno> {
+        let offset = i64::try_from(at + bytes.len() as u64).map_err(|_| Errno::INVAL)?;
+        let spare = bytes.spare_capacity_mut();
+        let iov = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: spare.len() };
+        // SAFETY: `iov` describes the spare capacity of `bytes`, which is writable, borrowed for the
+        // whole call, and not read by anyone; the kernel writes at most `iov_len` bytes to it.
+        let n = unsafe { libc::preadv2(self.fd.as_raw_fd(), &raw const iov, 1, offset, flags) };
+        let n = usize::try_from(n).map_err(|_| last_errno())?;
+        let filled = bytes.len() + n;
+        // SAFETY: the kernel has just initialised the first `n` bytes of the spare capacity.
+        unsafe { bytes.set_len(filled) };
+        Ok(n)
+    }
+
+    /// Writes all of `bytes` at `at`.
+    pub fn write(&self, at: u64, bytes: &[u8], sync: Sync) -> Result<()> {
+        let flags = match sync {
+            Sync::Later => rustix::io::ReadWriteFlags::empty(),
+            Sync::Now => rustix::io::ReadWriteFlags::DSYNC,
+        };
+        let (mut at, mut rest) = (at, bytes);
+        while !rest.is_empty() {
+            let slice = [std::io::IoSlice::new(rest)];
+            match rustix::io::pwritev2(&self.fd, &slice, at, flags) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(n) => (at, rest) = (at + n as u64, &rest[n..]),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes `len` bytes at `at` read as zeroes and gives their space back.
+    pub fn punch(&self, at: u64, len: u64) -> Result<()> {
+        self.allocate_with(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len)
+    }
+
+    /// Makes `len` bytes at `at` read as zeroes and keeps their space.
+    pub fn zero(&self, at: u64, len: u64) -> Result<()> {
+        self.allocate_with(FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, at, len)
+    }
+
+    /// Reserves space for `len` bytes at `at`; what was a hole reads as zeroes.
+    pub fn allocate(&self, at: u64, len: u64) -> Result<()> {
+        self.allocate_with(FallocateFlags::KEEP_SIZE, at, len)
+    }
+
+    fn allocate_with(&self, flags: FallocateFlags, at: u64, len: u64) -> Result<()> {
+        loop {
+            match rustix::fs::fallocate(&self.fd, flags, at, len) {
+                Err(Errno::INTR) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    /// Makes every completed write stable.
+    pub fn sync(&self) -> Result<()> {
+        Ok(rustix::fs::fdatasync(&self.fd)?)
+    }
+
+    /// Where the next data at or after `at` begins; `None` if only a hole follows.
+    pub fn next_data(&self, at: u64) -> Result<Option<u64>> {
+        match rustix::fs::seek(&self.fd, SeekFrom::Data(at)) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Where the next hole at or after `at` begins: at the latest where the file ends.
+    pub fn next_hole(&self, at: u64) -> Result<u64> {
+        Ok(rustix::fs::seek(&self.fd, SeekFrom::Hole(at))?)
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch() -> (tempfile::TempDir, File) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::open(&dir.path().join("file"), Access::Create).unwrap();
+        (dir, file)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (_dir, file) = scratch();
+        file.write(4096, b"there", Sync::Now).unwrap();
+        assert_eq!(file.read(4096, 5).unwrap(), b"there");
+        assert_eq!(file.read(0, 2).unwrap(), [0, 0]);
+        assert_eq!(file.len().unwrap(), 4101);
+    }
+
+    #[test]
+    fn a_read_beyond_the_end_is_short() {
+        let (_dir, file) = scratch();
+        file.write(0, b"end", Sync::Later).unwrap();
+        assert_eq!(file.read(1, 10).unwrap(), b"nd");
+        assert_eq!(file.read_now(1, 10).unwrap(), None);
+    }
+
+    #[test]
+    fn a_read_that_does_not_wait_reads_the_same() {
+        let (_dir, file) = scratch();
+        file.write(0, &[7; 4096], Sync::Later).unwrap();
+        let now = file.read_now(0, 4096).unwrap();
+        assert!(now.is_none_or(|bytes| bytes == [7; 4096]));
+    }
+
+    #[test]
+    fn holes_are_found_and_made() {
+        let (_dir, file) = scratch();
+        file.write(0, &[7; 16384], Sync::Later).unwrap();
+        file.punch(4096, 8192).unwrap();
+        assert_eq!(file.next_hole(0).unwrap(), 4096);
+        assert_eq!(file.next_data(4096).unwrap(), Some(12288));
+        assert_eq!(file.next_data(16384).unwrap(), None);
+        assert!(file.read(4096, 8192).unwrap().iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_lock_keeps_the_second_out() {
+        let (dir, file) = scratch();
+        assert!(file.try_lock(Access::Write).unwrap());
+        let second = File::open(&dir.path().join("file"), Access::Read).unwrap();
+        assert!(!second.try_lock(Access::Read).unwrap());
+        drop(file);
+        assert!(second.try_lock(Access::Read).unwrap());
+    }
+}
