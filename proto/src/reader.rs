@@ -36,6 +36,15 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
+    /// A reader of the next `n` bytes, or of all that is left where that is less: for lists that say how
+    /// long they are and may have been cut.
+    #[must_use]
+    pub fn up_to(&mut self, n: usize) -> Self {
+        let (taken, rest) = self.rest.split_at(n.min(self.rest.len()));
+        self.rest = rest;
+        Self::new(taken)
+    }
+
     /// The next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
         let Some((taken, rest)) = self.rest.split_first_chunk::<N>() else {
@@ -83,6 +92,14 @@ mod tests {
         assert_eq!(reader.u24(), Ok(3));
         assert_eq!(reader.u32(), Ok(4));
         assert_eq!(reader.rest(), [9]);
+    }
+
+    #[test]
+    fn a_cut_list_gives_what_is_there() {
+        let mut reader = Reader::new(&[1, 2, 3]);
+        assert_eq!(reader.up_to(2).rest(), [1, 2]);
+        assert_eq!(reader.up_to(2).rest(), [3]);
+        assert!(reader.rest().is_empty());
     }
 
     #[test]

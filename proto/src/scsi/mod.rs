@@ -1,5 +1,42 @@
 //! SCSI: command blocks, sense, and the disk device server, to SPC-4 and SBC-3.
 
+pub mod capacity;
+pub mod command;
+pub mod inquiry;
+pub mod lun;
+pub mod provisioning;
+pub mod sense;
 pub mod status;
 
+pub use sense::Sense;
 pub use status::Status;
+
+use crate::reader::Truncated;
+
+/// A run of logical blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Blocks {
+    /// The first.
+    pub lba: u64,
+    /// How many.
+    pub count: u32,
+}
+
+impl Blocks {
+    /// How many bytes they hold, if 32 bits can say so.
+    #[must_use]
+    pub const fn bytes(self, block_size: u32) -> Option<u32> {
+        self.count.checked_mul(block_size)
+    }
+}
+
+/// What a device sent cannot be what it claims to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// It ends too early.
+    #[error("the answer {0}")]
+    Truncated(#[from] Truncated),
+    /// This field, as the standard names it, has a value that makes no sense.
+    #[error("the {0} field of the answer makes no sense")]
+    Field(&'static str),
+}

@@ -1,0 +1,517 @@
+//! INQUIRY data: the standard page and the vital product data (SPC-4, 6.6 and 7.8; SBC-3, 6.6), as the
+//! device lays them out and as an initiator reads them.
+
+use sha2::{Digest, Sha256};
+
+use super::Malformed;
+use crate::reader::Reader;
+
+/// Page codes of vital product data.
+pub mod page {
+    /// Supported VPD pages (SPC-4, 7.8.14).
+    pub const SUPPORTED: u8 = 0x00;
+    /// Unit serial number (SPC-4, 7.8.15).
+    pub const SERIAL: u8 = 0x80;
+    /// Device identification (SPC-4, 7.8.6).
+    pub const IDENTIFICATION: u8 = 0x83;
+    /// Extended INQUIRY data (SPC-4, 7.8.7).
+    pub const EXTENDED: u8 = 0x86;
+    /// Mode page policy (SPC-4, 7.8.9).
+    pub const MODE_POLICY: u8 = 0x87;
+    /// Block limits (SBC-3, 6.6.3).
+    pub const BLOCK_LIMITS: u8 = 0xB0;
+    /// Block device characteristics (SBC-3, 6.6.2).
+    pub const CHARACTERISTICS: u8 = 0xB1;
+    /// Logical block provisioning (SBC-3, 6.6.4).
+    pub const PROVISIONING: u8 = 0xB2;
+}
+
+/// A direct access block device that is connected: qualifier 0, type 0.
+pub const DISK: u8 = 0x00;
+/// No device can be at this logical unit: qualifier 3, type 1Fh (SPC-4, 6.6.2).
+pub const ABSENT: u8 = 0x7F;
+
+const VERSION_SPC_4: u8 = 0x06;
+/// SAM-5, SPC-4, SBC-3 and iSCSI, each without a version claimed (SPC-4, table 142).
+const VERSION_DESCRIPTORS: [u16; 4] = [0x00A0, 0x0460, 0x04C0, 0x0960];
+
+/// Standard INQUIRY data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standard {
+    /// PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE.
+    pub peripheral: u8,
+    /// The version of SPC the device claims.
+    pub version: u8,
+    /// T10 VENDOR IDENTIFICATION.
+    pub vendor: String,
+    /// PRODUCT IDENTIFICATION.
+    pub product: String,
+    /// PRODUCT REVISION LEVEL.
+    pub revision: String,
+}
+
+impl Standard {
+    const LENGTH: usize = 96;
+
+    /// Lays it out; texts are cut or padded to their fields.
+    #[must_use]
+    pub fn emit(&self) -> Vec<u8> {
+        // HISUP with response data format 2, and CMDQUE: the task set is managed.
+        let mut bytes = vec![self.peripheral, 0, VERSION_SPC_4, 0x12, 0, 0, 0, 0x02];
+        bytes.extend(padded::<8>(&self.vendor));
+        bytes.extend(padded::<16>(&self.product));
+        bytes.extend(padded::<4>(&self.revision));
+        bytes.resize(58, 0);
+        bytes.extend(VERSION_DESCRIPTORS.iter().flat_map(|version| version.to_be_bytes()));
+        bytes.resize(Self::LENGTH, 0);
+        bytes[4] = (Self::LENGTH - 5) as u8; // ADDITIONAL LENGTH
+        bytes
+    }
+
+    /// Reads it; at least its first 36 bytes must be there, as SPC-4, 6.6.2 demands of every device.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let [peripheral, _, version, ..] = reader.array::<8>()?;
+        Ok(Self {
+            peripheral,
+            version,
+            vendor: text(reader.take(8)?),
+            product: text(reader.take(16)?),
+            revision: text(reader.take(4)?),
+        })
+    }
+
+    /// The peripheral device type.
+    #[must_use]
+    pub const fn device_type(&self) -> u8 {
+        self.peripheral & 0x1F
+    }
+
+    /// The peripheral qualifier: 0 where a device is connected.
+    #[must_use]
+    pub const fn qualifier(&self) -> u8 {
+        self.peripheral >> 5
+    }
+}
+
+/// Who a logical unit is: the same wherever and whenever it is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Eight characters of T10 VENDOR IDENTIFICATION.
+    pub vendor: String,
+    /// PRODUCT IDENTIFICATION, 16 characters.
+    pub product: String,
+    /// PRODUCT REVISION LEVEL, four characters.
+    pub revision: String,
+    /// PRODUCT SERIAL NUMBER.
+    pub serial: String,
+    /// The name of the target device, an iSCSI name.
+    pub target: String,
+    /// The number of the unit in the target.
+    pub lun: u16,
+}
+
+/// The longest serial number that leaves room for its designator's one-byte length.
+pub const SERIAL_MAX: usize = 200;
+
+impl Identity {
+    /// The identity of unit `lun` of `target`: the serial number follows from both, so that it
+    /// survives a restart and differs between units.
+    #[must_use]
+    pub fn new(target: impl Into<String>, lun: u16) -> Self {
+        let target = target.into();
+        let digest = digest(&target, lun, "serial");
+        let serial = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Self {
+            vendor: "LONGHAUL".into(),
+            product: "VIRTUAL-DISK".into(),
+            revision: "0001".into(),
+            serial,
+            target,
+            lun,
+        }
+    }
+
+    /// The standard page of this unit.
+    #[must_use]
+    pub fn standard(&self, peripheral: u8) -> Standard {
+        Standard {
+            peripheral,
+            version: VERSION_SPC_4,
+            vendor: self.vendor.clone(),
+            product: self.product.clone(),
+            revision: self.revision.clone(),
+        }
+    }
+
+    /// The body of the unit serial number page.
+    #[must_use]
+    pub fn serial_page(&self) -> Vec<u8> {
+        ascii(&self.serial).take(SERIAL_MAX).collect()
+    }
+
+    /// The body of the device identification page.
+    #[must_use]
+    pub fn identification_page(&self) -> Vec<u8> {
+        let mut page = Vec::new();
+        designator(&mut page, Designator::Vendor, &self.vendor_designator());
+        designator(&mut page, Designator::Naa, &self.naa());
+        let unit = format!("{},L,0x{:016x}", self.target, self.lun);
+        designator(&mut page, Designator::UnitName, &name_string(&unit));
+        designator(&mut page, Designator::TargetName, &name_string(&self.target));
+        page
+    }
+
+    fn vendor_designator(&self) -> Vec<u8> {
+        let mut bytes = padded::<8>(&self.vendor).to_vec();
+        bytes.extend(self.serial_page());
+        bytes
+    }
+
+    /// An NAA name of the locally assigned format (SPC-4, 7.8.6.6.4): no IEEE company identifier is
+    /// claimed. Its 60 bits follow from the serial number too, so that a unit given another one is
+    /// another unit.
+    fn naa(&self) -> [u8; 8] {
+        const LOCALLY_ASSIGNED: u8 = 0x30;
+        let digest = digest(&self.target, self.lun, &self.serial);
+        let mut name = [0; 8];
+        name.iter_mut().zip(digest).for_each(|(to, from)| *to = from);
+        name[0] = LOCALLY_ASSIGNED | (name[0] & 0x0F);
+        name
+    }
+}
+
+fn digest(target: &str, lun: u16, purpose: &str) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(target.as_bytes());
+    hash.update([0]); // No iSCSI name holds a NUL, so that no two triples run together.
+    hash.update(lun.to_be_bytes());
+    hash.update(purpose.as_bytes());
+    hash.finalize().into()
+}
+
+#[derive(Clone, Copy)]
+enum Designator {
+    Vendor,
+    Naa,
+    UnitName,
+    TargetName,
+}
+
+impl Designator {
+    /// Code set, and association with designator type (SPC-4, 7.8.6.1); iSCSI is protocol 5.
+    const fn header(self) -> [u8; 2] {
+        match self {
+            Self::Vendor => [0x02, 0x01],
+            Self::Naa => [0x01, 0x03],
+            Self::UnitName => [0x53, 0x08],
+            // PIV, with the association to the target device.
+            Self::TargetName => [0x53, 0xA8],
+        }
+    }
+}
+
+fn designator(page: &mut Vec<u8>, kind: Designator, value: &[u8]) {
+    let value = value.get(..usize::from(u8::MAX)).unwrap_or(value);
+    page.extend(kind.header());
+    page.extend([0, value.len() as u8]);
+    page.extend(value);
+}
+
+/// A SCSI name string ends in NUL and is padded to a multiple of four (SPC-4, 7.8.6.11).
+fn name_string(name: &str) -> Vec<u8> {
+    let mut bytes = name.as_bytes().to_vec();
+    bytes.resize((bytes.len() + 1).next_multiple_of(4), 0);
+    bytes
+}
+
+/// SPC-4, 4.4.1: graphic ASCII, left-aligned, padded with spaces.
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut field = [b' '; N];
+    field.iter_mut().zip(ascii(text)).for_each(|(to, from)| *to = from);
+    field
+}
+
+fn ascii(text: &str) -> impl Iterator<Item = u8> + '_ {
+    text.bytes().map(|byte| if (0x20..0x7F).contains(&byte) { byte } else { b' ' })
+}
+
+fn text(field: &[u8]) -> String {
+    let clean: String = field
+        .iter()
+        .map(|byte| if byte.is_ascii_graphic() { char::from(*byte) } else { ' ' })
+        .collect();
+    clean.trim_end().to_owned()
+}
+
+/// A vital product data page: its header before `body`.
+#[must_use]
+pub fn vital(peripheral: u8, page: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![peripheral, page];
+    bytes.extend((body.len() as u16).to_be_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+/// The body of a vital product data page, as far as it came.
+pub fn body(page: u8, bytes: &[u8]) -> Result<&[u8], Malformed> {
+    let mut reader = Reader::new(bytes);
+    let [_, code] = reader.array()?;
+    if code != page {
+        return Err(Malformed::Field("PAGE CODE"));
+    }
+    let length = usize::from(reader.u16()?);
+    Ok(reader.up_to(length).rest())
+}
+
+/// The body of the extended INQUIRY data page (SPC-4, 7.8.7): simple, ordered and head-of-queue tasks,
+/// a volatile cache, and unit attentions that each I_T nexus clears for itself (LUICLR).
+#[must_use]
+pub fn extended() -> Vec<u8> {
+    let mut page = vec![0; 60];
+    page[1] = 0x07;
+    page[2] = 0x01;
+    page[3] = 0x01;
+    page
+}
+
+/// The body of the mode page policy page (SPC-4, 7.8.9): every page is shared.
+pub const MODE_POLICY: [u8; 4] = [0x3F, 0xFF, 0x00, 0x00];
+
+/// The body of the block device characteristics page: a medium that does not rotate (SBC-3, 6.6.2).
+#[must_use]
+pub fn characteristics() -> Vec<u8> {
+    let mut page = vec![0; 60];
+    page[1] = 0x01;
+    page
+}
+
+/// The block limits page. Lengths are in logical blocks; zero means that no limit is reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockLimits {
+    /// WSNZ: WRITE SAME of zero blocks is refused.
+    pub write_same_non_zero: bool,
+    /// MAXIMUM COMPARE AND WRITE LENGTH; zero where the command is not supported.
+    pub compare_and_write_max: u8,
+    /// OPTIMAL TRANSFER LENGTH GRANULARITY.
+    pub transfer_granularity: u16,
+    /// MAXIMUM TRANSFER LENGTH.
+    pub transfer_max: u32,
+    /// OPTIMAL TRANSFER LENGTH.
+    pub transfer_optimal: u32,
+    /// MAXIMUM PREFETCH LENGTH.
+    pub prefetch_max: u32,
+    /// MAXIMUM UNMAP LBA COUNT; all ones for no limit, zero where UNMAP is not supported.
+    pub unmap_blocks_max: u32,
+    /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT; likewise.
+    pub unmap_descriptors_max: u32,
+    /// OPTIMAL UNMAP GRANULARITY.
+    pub unmap_granularity: u32,
+    /// UNMAP GRANULARITY ALIGNMENT, where it is reported.
+    pub unmap_alignment: Option<u32>,
+    /// MAXIMUM WRITE SAME LENGTH.
+    pub write_same_max: u64,
+}
+
+impl BlockLimits {
+    const ALIGNMENT_VALID: u32 = 1 << 31;
+
+    /// The body of the page.
+    #[must_use]
+    pub fn emit(&self) -> Vec<u8> {
+        let alignment = self.unmap_alignment.map_or(0, |at| at | Self::ALIGNMENT_VALID);
+        let mut page = vec![u8::from(self.write_same_non_zero), self.compare_and_write_max];
+        page.extend(self.transfer_granularity.to_be_bytes());
+        for field in [
+            self.transfer_max,
+            self.transfer_optimal,
+            self.prefetch_max,
+            self.unmap_blocks_max,
+            self.unmap_descriptors_max,
+            self.unmap_granularity,
+            alignment,
+        ] {
+            page.extend(field.to_be_bytes());
+        }
+        page.extend(self.write_same_max.to_be_bytes());
+        page.resize(60, 0); // No atomic writes.
+        page
+    }
+
+    /// Reads a whole page; what an older standard does not have (SBC-2 ends after the third length) is
+    /// zero.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(body(page::BLOCK_LIMITS, bytes)?);
+        let [flags, compare_and_write_max] = reader.array()?;
+        let mut limits = Self {
+            write_same_non_zero: flags & 1 != 0,
+            compare_and_write_max,
+            transfer_granularity: reader.u16()?,
+            transfer_max: reader.u32()?,
+            transfer_optimal: reader.u32()?,
+            ..Self::default()
+        };
+        limits.prefetch_max = reader.u32().unwrap_or(0);
+        limits.unmap_blocks_max = reader.u32().unwrap_or(0);
+        limits.unmap_descriptors_max = reader.u32().unwrap_or(0);
+        limits.unmap_granularity = reader.u32().unwrap_or(0);
+        limits.unmap_alignment = reader
+            .u32()
+            .ok()
+            .filter(|at| at & Self::ALIGNMENT_VALID != 0)
+            .map(|at| at & !Self::ALIGNMENT_VALID);
+        limits.write_same_max = reader.u64().unwrap_or(0);
+        Ok(limits)
+    }
+}
+
+/// The logical block provisioning page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Provisioning {
+    /// LBPU: UNMAP is supported.
+    pub unmap: bool,
+    /// LBPWS: so is WRITE SAME (16) with UNMAP.
+    pub write_same_16: bool,
+    /// LBPWS10: so is WRITE SAME (10) with UNMAP.
+    pub write_same_10: bool,
+    /// LBPRZ: unmapped blocks read as zeroes.
+    pub reads_zeroes: bool,
+    /// ANC_SUP: blocks can be anchored.
+    pub anchors: bool,
+    /// PROVISIONING TYPE 2: thin.
+    pub thin: bool,
+}
+
+impl Provisioning {
+    const THIN: u8 = 2;
+
+    /// The body of the page.
+    #[must_use]
+    pub fn emit(&self) -> Vec<u8> {
+        let flags = [
+            (self.unmap, 0x80),
+            (self.write_same_16, 0x40),
+            (self.write_same_10, 0x20),
+            (self.reads_zeroes, 0x04),
+            (self.anchors, 0x02),
+        ];
+        let flags = flags.iter().filter(|(set, _)| *set).fold(0, |all, (_, bit)| all | bit);
+        vec![0, flags, if self.thin { Self::THIN } else { 0 }, 0]
+    }
+
+    /// Reads a whole page.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let [_, flags, kind] = Reader::new(body(page::PROVISIONING, bytes)?).array()?;
+        Ok(Self {
+            unmap: flags & 0x80 != 0,
+            write_same_16: flags & 0x40 != 0,
+            write_same_10: flags & 0x20 != 0,
+            // SBC-4 made LBPRZ three bits; of those only xx1b promises zeroes.
+            reads_zeroes: flags & 0x04 != 0,
+            anchors: flags & 0x02 != 0,
+            thin: kind & 0x07 == Self::THIN,
+        })
+    }
+}
+
+/// The page codes a device lists as supported.
+pub fn supported(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
+    body(page::SUPPORTED, bytes).map(<[u8]>::to_vec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_standard_page_reads_back() {
+        let page = Identity::new("iqn.2026-11.dev.longhaul:a", 0).standard(DISK);
+        let bytes = page.emit();
+        assert_eq!(bytes.len(), 96);
+        assert_eq!(usize::from(bytes[4]), bytes.len() - 5);
+        assert_eq!(Standard::parse(&bytes), Ok(page));
+        assert!(Standard::parse(&bytes[..35]).is_err());
+    }
+
+    #[test]
+    fn texts_are_cut_padded_and_clean() {
+        let mut identity = Identity::new("iqn.x", 0);
+        identity.vendor = "A\u{e9}".into();
+        identity.product = "much longer than the field".into();
+        let bytes = identity.standard(DISK).emit();
+        assert_eq!(&bytes[8..16], b"A       ");
+        assert_eq!(&bytes[16..32], b"much longer than");
+    }
+
+    #[test]
+    fn identities_are_stable_and_differ() {
+        let pages = ["iqn.x:a", "iqn.x:b"]
+            .map(|target| [0, 1].map(|lun| Identity::new(target, lun).identification_page()));
+        let all: std::collections::HashSet<_> = pages.iter().flatten().collect();
+        assert_eq!(all.len(), 4);
+        assert_eq!(pages[0][0], Identity::new("iqn.x:a", 0).identification_page());
+    }
+
+    #[test]
+    fn designators_fill_their_page() {
+        let page = Identity::new("iqn.2026-11.dev.longhaul:backup", 3).identification_page();
+        let mut reader = Reader::new(&page);
+        let mut kinds = Vec::new();
+        while let Ok([_, kind, _, length]) = reader.array() {
+            let value = reader.take(length.into()).unwrap();
+            if kind & 0x0F == 8 {
+                assert_eq!(value.len() % 4, 0);
+                assert_eq!(value.last(), Some(&0));
+            }
+            kinds.push(kind);
+        }
+        assert!(reader.rest().is_empty());
+        assert_eq!(kinds, [0x01, 0x03, 0x08, 0xA8]);
+    }
+
+    #[test]
+    fn an_old_block_limits_page_has_no_unmap() {
+        let mut bytes = vital(DISK, page::BLOCK_LIMITS, &[0; 12]);
+        bytes[11] = 9;
+        let limits = BlockLimits::parse(&bytes).unwrap();
+        assert_eq!(limits, BlockLimits { transfer_max: 9, ..BlockLimits::default() });
+    }
+
+    proptest! {
+        #[test]
+        fn block_limits_round_trip(
+            write_same_non_zero: bool, compare_and_write_max: u8, transfer_granularity: u16,
+            lengths: [u32; 6], alignment in proptest::option::of(0..u32::MAX >> 1),
+            write_same_max: u64,
+        ) {
+            let limits = BlockLimits {
+                write_same_non_zero, compare_and_write_max, transfer_granularity,
+                transfer_max: lengths[0], transfer_optimal: lengths[1], prefetch_max: lengths[2],
+                unmap_blocks_max: lengths[3], unmap_descriptors_max: lengths[4],
+                unmap_granularity: lengths[5], unmap_alignment: alignment, write_same_max,
+            };
+            let bytes = vital(DISK, page::BLOCK_LIMITS, &limits.emit());
+            prop_assert_eq!(bytes.len(), 64);
+            prop_assert_eq!(BlockLimits::parse(&bytes), Ok(limits));
+        }
+
+        #[test]
+        fn provisioning_round_trips(bits: [bool; 6]) {
+            let [unmap, write_same_16, write_same_10, reads_zeroes, anchors, thin] = bits;
+            let page = Provisioning {
+                unmap, write_same_16, write_same_10, reads_zeroes, anchors, thin,
+            };
+            let bytes = vital(DISK, page::PROVISIONING, &page.emit());
+            prop_assert_eq!(Provisioning::parse(&bytes), Ok(page));
+        }
+
+        #[test]
+        fn hostile_pages_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
+            let _ = Standard::parse(&bytes);
+            let _ = BlockLimits::parse(&bytes);
+            let _ = Provisioning::parse(&bytes);
+            let _ = supported(&bytes);
+        }
+    }
+}
