@@ -1,0 +1,205 @@
+//! From PDUs to a chain of slices for one vectored write.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::{Buf, Bytes};
+
+use super::{Pdu, Pieces, padding};
+use crate::iscsi::digest::{Crc32c, crc32c};
+use crate::iscsi::header::{Header, Lengths};
+
+/// Data up to this length are copied among the headers: a slice of their own costs a reference, a drop
+/// and an entry of the vectored write, which is more than copying so little.
+const COPY_MAX: usize = 1024;
+
+/// Sent bytes the arena may carry before they are moved away, where output never runs dry.
+const STALE_MAX: usize = 64 << 10;
+
+/// A stretch of output.
+#[derive(Debug)]
+enum Stretch {
+    /// The next bytes of the arena.
+    Arena(usize),
+    /// Data, by reference.
+    Data(Bytes),
+}
+
+/// PDUs on their way out. Headers, digests, padding and small data lie one behind the other in an
+/// arena; larger data are slices of the buffers they came in.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    header_digest: bool,
+    data_digest: bool,
+    arena: Vec<u8>,
+    /// Where in the arena the first unsent byte lies.
+    arena_start: usize,
+    stretches: VecDeque<Stretch>,
+    len: usize,
+}
+
+impl Outbox {
+    /// Nothing to send, no digests.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Which digests to send from the next PDU on.
+    pub const fn set_digests(&mut self, header: bool, data: bool) {
+        self.header_digest = header;
+        self.data_digest = data;
+    }
+
+    /// How many bytes wait to be sent.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a PDU that is all header.
+    pub fn push(&mut self, header: impl Into<Header>) {
+        self.push_head(&header.into(), &[], 0);
+    }
+
+    /// Adds a PDU with a data segment.
+    pub fn push_data(&mut self, header: impl Into<Header>, data: Bytes) {
+        self.push_pdu(Pdu::with_data(header, data));
+    }
+
+    /// Adds a PDU.
+    pub fn push_pdu(&mut self, pdu: Pdu) {
+        let len = pdu.data.len();
+        self.push_head(&pdu.header, &pdu.ahs, len);
+        let digest = self.data_digest.then(|| digest_of([&pdu.data[..]], len));
+        self.push_bytes(pdu.data);
+        self.push_tail(len, digest);
+    }
+
+    /// Adds a PDU whose data segment is the first `len` bytes of `data`, which leave it.
+    pub fn push_from(&mut self, header: impl Into<Header>, data: &mut Pieces, len: usize) {
+        let len = len.min(data.len());
+        self.push_head(&header.into(), &[], len);
+        let digest = self.data_digest.then(|| digest_of(data.front(len), len));
+        let mut left = len;
+        while left > 0 {
+            let Some(piece) = data.take_front(left) else { break };
+            left -= piece.len();
+            self.push_bytes(piece);
+        }
+        self.push_tail(len, digest);
+    }
+
+    fn push_head(&mut self, header: &Header, ahs: &[u8], data: usize) {
+        let bhs = header.emit(Lengths { ahs: ahs.len(), data });
+        let from = self.arena.len();
+        self.arena.extend_from_slice(&bhs);
+        self.arena.extend_from_slice(ahs);
+        if self.header_digest {
+            let digest = crc32c(&self.arena[from..]);
+            self.arena.extend_from_slice(&digest);
+        }
+        self.grow_arena(self.arena.len() - from);
+    }
+
+    fn push_bytes(&mut self, data: Bytes) {
+        if data.len() <= COPY_MAX {
+            self.arena.extend_from_slice(&data);
+            self.grow_arena(data.len());
+        } else {
+            self.len += data.len();
+            self.stretches.push_back(Stretch::Data(data));
+        }
+    }
+
+    /// Padding and digest of a data segment of `len` bytes; an empty one has neither.
+    fn push_tail(&mut self, len: usize, digest: Option<[u8; 4]>) {
+        let from = self.arena.len();
+        self.arena.resize(from + padding(len), 0);
+        if let Some(digest) = digest.filter(|_| len > 0) {
+            self.arena.extend_from_slice(&digest);
+        }
+        self.grow_arena(self.arena.len() - from);
+    }
+
+    /// The arena grew by `len` bytes: they follow what is queued.
+    fn grow_arena(&mut self, len: usize) {
+        self.len += len;
+        match self.stretches.back_mut() {
+            _ if len == 0 => {}
+            Some(Stretch::Arena(last)) => *last += len,
+            _ => self.stretches.push_back(Stretch::Arena(len)),
+        }
+    }
+
+    /// Fills `slices` from the front of the queue; returns how many it filled.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut arena = &self.arena[self.arena_start..];
+        let mut filled = 0;
+        for (slot, stretch) in slices.iter_mut().zip(&self.stretches) {
+            *slot = IoSlice::new(match stretch {
+                Stretch::Data(data) => data,
+                Stretch::Arena(len) => {
+                    let (front, rest) = arena.split_at(*len);
+                    arena = rest;
+                    front
+                }
+            });
+            filled += 1;
+        }
+        filled
+    }
+
+    /// The first `sent` bytes are gone.
+    pub fn advance(&mut self, sent: usize) {
+        debug_assert!(sent <= self.len);
+        self.len = self.len.saturating_sub(sent);
+        let mut left = sent;
+        while left > 0 {
+            let Some(front) = self.stretches.front_mut() else { break };
+            let whole = match front {
+                Stretch::Arena(len) => {
+                    let gone = left.min(*len);
+                    self.arena_start += gone;
+                    *len -= gone;
+                    left -= gone;
+                    *len == 0
+                }
+                Stretch::Data(data) => {
+                    let gone = left.min(data.len());
+                    data.advance(gone);
+                    left -= gone;
+                    data.is_empty()
+                }
+            };
+            if whole {
+                self.stretches.pop_front();
+            }
+        }
+        self.reclaim();
+    }
+
+    fn reclaim(&mut self) {
+        if self.arena_start == self.arena.len() {
+            self.arena.clear();
+            self.arena_start = 0;
+        } else if self.arena_start > STALE_MAX {
+            self.arena.drain(..self.arena_start);
+            self.arena_start = 0;
+        }
+    }
+}
+
+/// The digest of a data segment in pieces; it covers the padding (RFC 7143, 11.2.3).
+fn digest_of<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, len: usize) -> [u8; 4] {
+    let mut digest = Crc32c::new();
+    pieces.into_iter().for_each(|piece| digest.update(piece));
+    digest.update(&[0; 3][..padding(len)]);
+    digest.finish()
+}

@@ -1,0 +1,138 @@
+use bytes::BytesMut;
+use proptest::prelude::*;
+use std::io::IoSlice;
+
+use super::*;
+use crate::iscsi::header::{DataIn, NopOut, ScsiCommand};
+
+fn sent(outbox: &mut Outbox) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while !outbox.is_empty() {
+        let mut slices = [IoSlice::new(&[]); 3];
+        let filled = outbox.slices(&mut slices);
+        let chunk: Vec<u8> =
+            slices[..filled].iter().flat_map(|slice| slice.iter().copied()).collect();
+        outbox.advance(chunk.len());
+        bytes.extend(chunk);
+    }
+    bytes
+}
+
+fn received(decoder: &mut Decoder, bytes: &[u8], step: usize) -> Result<Vec<Frame>, FrameError> {
+    let mut buffer = BytesMut::new();
+    let mut frames = Vec::new();
+    for chunk in bytes.chunks(step) {
+        buffer.extend_from_slice(chunk);
+        while let Some(frame) = decoder.decode(&mut buffer)? {
+            frames.push(frame);
+        }
+        assert!(decoder.wanted() > 0);
+    }
+    assert!(buffer.is_empty());
+    Ok(frames)
+}
+
+fn pdus() -> Vec<Pdu> {
+    let data = |len: usize| Bytes::from((0..len).map(|i| i as u8).collect::<Vec<_>>());
+    let command = ScsiCommand { itt: 1, read: true, ..ScsiCommand::default() };
+    vec![
+        Pdu::bare(NopOut { itt: 5, ttt: u32::MAX, ..NopOut::default() }),
+        Pdu { header: command.into(), ahs: data(8), data: data(3) },
+        Pdu::with_data(DataIn { itt: 1, is_final: true, ..DataIn::default() }, data(4097)),
+        Pdu::with_data(DataIn { itt: 2, ..DataIn::default() }, data(512)),
+    ]
+}
+
+fn both(header_digest: bool, data_digest: bool) -> (Outbox, Decoder) {
+    let (mut outbox, mut decoder) = (Outbox::new(), Decoder::new());
+    outbox.set_digests(header_digest, data_digest);
+    decoder.set_digests(header_digest, data_digest);
+    (outbox, decoder)
+}
+
+proptest! {
+    #[test]
+    fn what_is_sent_is_received(header: bool, data: bool, step in 1usize..9000) {
+        let (mut outbox, mut decoder) = both(header, data);
+        pdus().into_iter().for_each(|pdu| outbox.push_pdu(pdu));
+        let frames = received(&mut decoder, &sent(&mut outbox), step).unwrap();
+        let expected: Vec<_> = pdus().into_iter().map(Frame::Pdu).collect();
+        prop_assert_eq!(frames, expected);
+    }
+
+    #[test]
+    fn data_in_pieces_are_sent_as_one(cuts in proptest::collection::vec(0usize..3000, 0..6)) {
+        let mut pieces = Pieces::new();
+        for &len in &cuts {
+            pieces.push(Bytes::from(vec![len as u8; len]));
+        }
+        let whole = pieces.clone().into_vec().concat();
+        let (mut outbox, mut decoder) = both(true, true);
+        decoder.set_data_max(1 << 20);
+        outbox.push_from(DataIn::default(), &mut pieces, whole.len());
+        prop_assert!(pieces.is_empty());
+        let frames = received(&mut decoder, &sent(&mut outbox), 1 << 20).unwrap();
+        prop_assert_eq!(frames, [Frame::Pdu(Pdu::with_data(DataIn::default(), whole.into()))]);
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found(byte in 0usize..112, bit in 0u8..8) {
+        let (mut outbox, mut decoder) = both(true, true);
+        outbox.push_data(DataIn::default(), Bytes::from_static(&[7; 53]));
+        let mut bytes = sent(&mut outbox);
+        prop_assert_eq!(bytes.len(), 48 + 4 + 56 + 4);
+        bytes[byte] ^= 1 << bit;
+        let mut buffer = BytesMut::from(&bytes[..]);
+        let flawed = match decoder.decode(&mut buffer) {
+            Ok(frame) => byte >= 52 && matches!(frame, Some(Frame::Flawed { flaw: Flaw::DataDigest, .. })),
+            // A flipped length shows as a wrong digest, or as a limit before the digest is there.
+            Err(FrameError::HeaderDigest) => byte < 52,
+            Err(_) => byte == 5 || byte == 6,
+        };
+        // A flipped AHS length makes the header reach beyond what came: it waits, for at most 1,020 bytes.
+        prop_assert!(flawed || (byte == 4 && decoder.wanted() <= AHS_MAX + 4));
+    }
+}
+
+#[test]
+fn data_beyond_the_declared_length_end_the_connection() {
+    let (mut outbox, mut decoder) = both(false, false);
+    decoder.set_data_max(512);
+    outbox.push_data(DataIn::default(), Bytes::from(vec![0; 513]));
+    let error = received(&mut decoder, &sent(&mut outbox), 48).unwrap_err();
+    assert_eq!(error, FrameError::DataTooLong { len: 513, max: 512 });
+}
+
+#[test]
+fn an_unknown_opcode_leaves_the_stream_intact() {
+    let (mut outbox, mut decoder) = both(false, false);
+    outbox.push_data(NopOut::default(), Bytes::from_static(b"ping"));
+    outbox.push(NopOut::default());
+    let mut bytes = sent(&mut outbox);
+    bytes[0] = 0x1d;
+    let frames = received(&mut decoder, &bytes, 7).unwrap();
+    assert!(matches!(frames[0], Frame::Flawed { flaw: Flaw::Opcode(0x1d), .. }));
+    assert_eq!(frames[1], Frame::Pdu(Pdu::bare(NopOut::default())));
+}
+
+#[test]
+fn wanted_says_what_completes_the_frame() {
+    let (mut outbox, mut decoder) = both(true, true);
+    outbox.push_data(DataIn::default(), Bytes::from(vec![9; 5000]));
+    let bytes = sent(&mut outbox);
+    let mut buffer = BytesMut::from(&bytes[..60]);
+    assert_eq!(decoder.decode(&mut buffer), Ok(None));
+    assert_eq!(decoder.wanted(), bytes.len() - 60);
+}
+
+#[test]
+fn the_arena_does_not_grow_while_output_never_runs_dry() {
+    let mut outbox = Outbox::new();
+    outbox.push(NopOut::default());
+    for _ in 0..100_000 {
+        outbox.push(NopOut::default());
+        outbox.advance(BHS_LEN);
+    }
+    assert_eq!(outbox.len(), BHS_LEN);
+    assert_eq!(sent(&mut outbox).len(), BHS_LEN);
+}
