@@ -18,6 +18,9 @@ pub struct Command {
     /// Data-out in order; together at least what [`LogicalUnit::data_out_len`] asked for, unless the
     /// initiator announced less.
     pub data: Vec<Bytes>,
+    /// How much data-out the initiator announced (the expected data transfer length of a write), which
+    /// may be more or less than the command block asks for: some commands must refuse that.
+    pub announced: u32,
 }
 
 /// How a command ended.
