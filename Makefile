@@ -1,0 +1,25 @@
+# Everything a newcomer needs: each target sets up what it needs first.
+.PHONY: setup demo test lint bench fuzz build
+
+build: setup
+	cargo build --release --package longhaul
+
+setup:
+	@scripts/setup
+
+demo: build
+	@scripts/demo
+
+test: setup
+	@scripts/test
+
+lint: setup
+	@scripts/lint
+
+# Longhaul beside its peers; takes minutes and wants an idle machine.
+bench: build
+	@scripts/bench
+
+# A longer search for inputs that break a law: make fuzz SECONDS_EACH=600
+fuzz: setup
+	@scripts/fuzz $(or $(SECONDS_EACH),60)

@@ -1,0 +1,190 @@
+//! The house rules that a compiler does not check: which room may name which, what must not be
+//! imported where, and what must not be left behind.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A source file: its path from the root of the repository, and its text.
+struct Source {
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// Its lines that are not comments, numbered.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        (1..).zip(self.text.lines()).filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+
+    /// The lines before the tests at the bottom of the file.
+    fn lines_without_tests(&self) -> usize {
+        self.text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count()
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Every file under `room` whose name ends in `ending`.
+fn files(room: &str, ending: &str) -> Vec<Source> {
+    let mut found = Vec::new();
+    walk(&root().join(room), ending, &mut found);
+    assert!(!found.is_empty(), "no {ending} under {room}: the rule checks nothing");
+    found
+}
+
+fn walk(dir: &Path, ending: &str, found: &mut Vec<Source>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !name.starts_with('.') && name != "target" && name != "corpus" && name != "artifacts"
+            {
+                walk(&path, ending, found);
+            }
+        } else if name.ends_with(ending) {
+            let short = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+            found.push(Source { path: short, text: fs::read_to_string(&path).unwrap() });
+        }
+    }
+}
+
+/// Fails with one line per place where `room`'s code holds one of `words`.
+fn must_not_hold(room: &str, words: &[&str], why: &str) {
+    let broken: Vec<String> = files(room, ".rs")
+        .iter()
+        .flat_map(|source| {
+            source
+                .code()
+                .filter(|(_, line)| words.iter().any(|word| line.contains(word)))
+                .map(|(number, line)| format!("{}:{number}: {}", source.path, line.trim()))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(broken.is_empty(), "{why}:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn the_leaves_do_not_know_one_another() {
+    for (leaf, others) in [
+        ("proto", ["volume", "host"]),
+        ("volume", ["proto", "host"]),
+        ("host", ["proto", "volume"]),
+    ] {
+        let manifest = fs::read_to_string(root().join(leaf).join("Cargo.toml")).unwrap();
+        for other in others.iter().chain(&["longhaul", "lab"]) {
+            let named = manifest.lines().any(|line| line.starts_with(&format!("{other}.")));
+            assert!(!named, "{leaf} depends on {other}");
+        }
+    }
+}
+
+#[test]
+fn a_front_names_no_store_and_a_store_no_front() {
+    // Tests may: they need a volume to serve and a server to reach.
+    must_not_hold("longhaul/src/front", &["crate::store"], "only the chain names both");
+    must_not_hold("longhaul/src/store", &["crate::front"], "only the chain names both");
+}
+
+#[test]
+fn proto_and_volume_do_no_io_and_read_no_clock() {
+    let forbidden = [
+        "std::net",
+        "std::fs",
+        "std::io::",
+        "std::env",
+        "std::process",
+        "std::thread",
+        "Instant",
+        "SystemTime",
+        "getrandom",
+        "rand::",
+    ];
+    must_not_hold("proto/src", &forbidden, "proto is pure");
+    must_not_hold("proto/src", &["tokio"], "proto is pure");
+    must_not_hold("volume/src", &forbidden, "volume knows no operating system");
+}
+
+#[test]
+fn only_host_is_unsafe() {
+    for room in
+        ["proto/src/lib.rs", "volume/src/lib.rs", "longhaul/src/lib.rs", "longhaul/src/main.rs"]
+    {
+        let text = fs::read_to_string(root().join(room)).unwrap();
+        assert!(text.contains("#![forbid(unsafe_code)]"), "{room} must forbid unsafe code");
+    }
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let markers = ["TO".to_owned() + "DO", "FIX".to_owned() + "ME", "XX".to_owned() + "X"];
+    let mut all = files(".", ".rs");
+    all.extend(files(".", ".md"));
+    all.extend(files("scripts", ""));
+    for source in &all {
+        for (number, line) in (1..).zip(source.text.lines()) {
+            for marker in &markers {
+                assert!(!line.contains(marker.as_str()), "{}:{number}: {line}", source.path);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_source_file_is_part_of_a_crate() {
+    for room in ["proto/src", "volume/src", "host/src", "longhaul/src", "lab/src"] {
+        let sources = files(room, ".rs");
+        for source in &sources {
+            let path = Path::new(&source.path);
+            let stem = path.file_stem().unwrap().to_string_lossy();
+            let (name, dir) = match stem.as_ref() {
+                "lib" | "main" => continue,
+                "mod" => {
+                    let dir = path.parent().unwrap();
+                    (dir.file_name().unwrap().to_string_lossy().into_owned(), dir.parent().unwrap())
+                }
+                other => (other.to_owned(), path.parent().unwrap()),
+            };
+            let parents = [
+                dir.join("mod.rs"),
+                dir.join("lib.rs"),
+                dir.join("main.rs"),
+                dir.with_extension("rs"),
+            ];
+            let declared = sources.iter().any(|parent| {
+                parents.contains(&PathBuf::from(&parent.path))
+                    && parent
+                        .code()
+                        .any(|(_, line)| line.trim_end().ends_with(&format!("mod {name};")))
+            });
+            assert!(declared, "{} belongs to no module", source.path);
+        }
+    }
+}
+
+#[test]
+fn files_stay_readable() {
+    /// A file longer than this hides a second concern.
+    const LINES_MAX: usize = 700;
+    for room in ["proto/src", "volume/src", "host/src", "longhaul/src", "lab/src"] {
+        for source in files(room, ".rs") {
+            let lines = source.lines_without_tests();
+            let is_tests = source.path.ends_with("tests.rs");
+            assert!(is_tests || lines <= LINES_MAX, "{}: {lines} lines", source.path);
+        }
+    }
+}
+
+#[test]
+fn documents_name_files_that_exist() {
+    for source in files("docs", ".md").iter().chain(&files(".", "README.md")) {
+        let base = root().join(&source.path).parent().unwrap().to_owned();
+        for link in source.text.split("](").skip(1) {
+            let target = link.split([')', '#']).next().unwrap();
+            if !target.is_empty() && !target.contains("://") {
+                assert!(base.join(target).exists(), "{}: no {target}", source.path);
+            }
+        }
+    }
+}
