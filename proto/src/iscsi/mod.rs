@@ -1,5 +1,10 @@
 //! iSCSI to RFC 7143, error recovery level 0: both machines, and what they share.
 
+pub mod chap;
 pub mod digest;
 pub mod header;
+pub mod keys;
+pub mod name;
+pub mod negotiation;
 pub mod pdu;
+pub mod text;
