@@ -1,8 +1,94 @@
 //! The command line.
 
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+use crate::command::{attach, info};
+use crate::failure::{Failure, OrFail, Outcome};
+
+/// Encrypted disks that live far away, over standard iSCSI.
+#[derive(Debug, Parser)]
+#[command(name = "longhaul", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(flatten)]
+    log: Log,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Volumes are named by a URI:
+  memory:64M    file:/srv/backup.img    device:/dev/sdb    iscsi://HOST[:PORT]/IQN/LUN
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Info(info::Args),
+    Attach(attach::Args),
+}
+
+/// What is told about the inner workings, on standard error.
+#[derive(Debug, Args)]
+struct Log {
+    /// How much to log: error, warn, info, debug or trace; or a filter such as longhaul=debug
+    #[arg(long = "log", global = true, value_name = "LEVEL", default_value = "warn")]
+    level: String,
+    /// How log lines look
+    #[arg(long = "log-format", global = true, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+impl Log {
+    fn start(&self) -> Outcome {
+        let filter = EnvFilter::try_new(&self.level).map_err(|why| {
+            Failure::usage(format!("cannot log at level `{}`", self.level)).because(why)
+        })?;
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(io::stderr)
+            .with_ansi(io::stderr().is_terminal());
+        match self.format {
+            Format::Text => log.init(),
+            Format::Json => log.json().init(),
+        }
+        Ok(())
+    }
+}
 
 /// Runs the program and says how it ended.
 pub fn main() -> ExitCode {
-    ExitCode::from(2)
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("longhaul: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Outcome {
+    cli.log.start()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .or_fail(|| "cannot start".to_owned())?;
+    let outcome = runtime.block_on(async {
+        match cli.command {
+            Command::Info(args) => info::run(args).await,
+            Command::Attach(args) => attach::run(args).await,
+        }
+    });
+    // Whatever had to be finished has been awaited; a thread that hangs must not keep the program.
+    runtime.shutdown_background();
+    outcome
 }

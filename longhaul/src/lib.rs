@@ -11,4 +11,6 @@ pub mod config;
 pub mod failure;
 pub mod front;
 pub mod secret;
+pub mod size;
+pub mod stop;
 pub mod store;

@@ -1,1 +1,18 @@
-//! The NBD server.
+//! The NBD server: a volume for the programs of this machine, over a Unix socket.
+//!
+//! [`machine`] is the protocol, pure; [`connection`] drives one client, one task each; [`server`]
+//! listens. All connections share the volume, which is coherent by its contract.
+
+mod connection;
+mod errno;
+mod handshake;
+mod machine;
+mod output;
+mod server;
+mod transmission;
+mod wire;
+
+pub use errno::Errno;
+pub use machine::{Event, Export, Machine, Violation};
+pub use server::{BindError, Server};
+pub use transmission::{Answer, Command, Refusal, Request};

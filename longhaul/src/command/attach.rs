@@ -1,0 +1,50 @@
+//! `longhaul attach`: a volume for the programs of this machine.
+
+use std::path::PathBuf;
+
+use crate::chain::{self, OpenOptions, Uri};
+use crate::failure::{Failure, OrFail, Outcome};
+use crate::front::nbd;
+use crate::size::Size;
+
+/// Offer a volume to the programs of this machine, until interrupted
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The volume
+    uri: Uri,
+    /// Serve NBD on a new Unix socket at this path, which only its owner may open
+    #[arg(long, value_name = "SOCKET")]
+    nbd: PathBuf,
+    /// The size of a file that does not exist yet, such as 80G
+    #[arg(long)]
+    size: Option<Size>,
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul attach iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --seal --nbd disk.sock
+  nbdinfo nbd+unix:///?socket=disk.sock
+  qemu-img convert -n -f raw image.raw nbd+unix:///?socket=disk.sock
+
+Prints `ready URI` once the volume can be used. SIGTERM or SIGINT ends it: requests that run are
+finished and everything acknowledged is flushed.";
+
+/// Runs until a signal.
+pub async fn run(args: Args) -> Outcome {
+    let stop = super::stop_on_signals()?;
+    let options = OpenOptions { size: args.size, read_only: args.read_only };
+    let volume = chain::open(&args.uri, &options).await?;
+    let server = nbd::Server::bind(&args.nbd)
+        .or_fail(|| format!("cannot listen on the socket {}", args.nbd.display()))?;
+    super::say(&format!("ready {}", server.uri()))?;
+    server.run(volume.clone(), &args.uri.to_string(), stop).await;
+    volume.flush().await.map_err(|why| {
+        Failure::new(format!("cannot flush {}", args.uri))
+            .because(why)
+            .hint("what was written since the last flush that succeeded may be lost")
+    })
+}

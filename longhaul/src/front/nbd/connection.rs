@@ -1,0 +1,220 @@
+//! The driver of one connection: a task that owns all its state.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+use volume::{Durability, Volume};
+
+use super::machine::{Event, Export, Machine, Violation};
+use super::transmission::{Answer, Command, Refusal, Request};
+use crate::stop::Stop;
+
+/// Room for what one read of the socket may bring: many small requests, or the head of a large one.
+const READ_MIN: usize = 64 << 10;
+
+/// Requests of one connection in flight. More than any client keeps, and what remains waits in the
+/// socket.
+const REQUESTS_MAX: usize = 256;
+
+/// Data of one connection in memory: requests in flight and replies not yet sent. Above it, new
+/// requests wait in the socket; one request may exceed it by itself.
+const BYTES_MAX: usize = 64 << 20;
+
+/// A client that has not chosen an export by then is hung up on.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(20);
+
+/// How long a client may take over the last replies.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// How a connection failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("it broke the protocol: {0}")]
+    Client(#[from] Violation),
+    #[error("the connection failed: {0}")]
+    Socket(#[from] io::Error),
+    #[error("it did not choose an export in {} s", HANDSHAKE_MAX.as_secs())]
+    Silent,
+    #[error("it did not take the last replies in {} s", DRAIN_MAX.as_secs())]
+    Stuck,
+}
+
+/// Serves one client until it leaves or `stop` is called; what runs by then is finished and answered.
+pub(super) async fn serve(
+    stream: UnixStream,
+    volume: Arc<dyn Volume>,
+    export: Export,
+    mut stop: Stop,
+) -> Result<(), Broken> {
+    let mut connection = Connection::new(stream, export);
+    let mut in_flight = FuturesUnordered::new();
+    let deadline = Instant::now() + HANDSHAKE_MAX;
+    loop {
+        while in_flight.len() < REQUESTS_MAX && connection.has_room() {
+            let Some(request) = connection.next_request()? else { break };
+            in_flight.push(perform(Arc::clone(&volume), request));
+        }
+        connection.send()?;
+        if connection.closing && in_flight.is_empty() {
+            return connection.drain().await;
+        }
+        let admits = in_flight.len() < REQUESTS_MAX;
+        tokio::select! {
+            Some(done) = in_flight.next() => {
+                connection.answer(done);
+                // Whatever else is ready goes into the same vectored write.
+                while let Some(Some(done)) = in_flight.next().now_or_never() {
+                    connection.answer(done);
+                }
+            }
+            ready = connection.ready(admits) => ready?,
+            () = tokio::time::sleep_until(deadline), if !connection.machine.is_ready() => {
+                return Err(Broken::Silent);
+            }
+            () = stop.called(), if !connection.closing => connection.closing = true,
+        }
+    }
+}
+
+struct Connection {
+    stream: UnixStream,
+    machine: Machine,
+    input: BytesMut,
+    /// How many bytes the input must hold before the machine can go on.
+    need: usize,
+    /// Bytes of data that requests in flight hold.
+    held: usize,
+    /// No more requests are taken.
+    closing: bool,
+}
+
+impl Connection {
+    fn new(stream: UnixStream, export: Export) -> Self {
+        let machine = Machine::new(export);
+        Self { stream, machine, input: BytesMut::new(), need: 1, held: 0, closing: false }
+    }
+
+    fn has_room(&self) -> bool {
+        self.held + self.machine.out.len() < BYTES_MAX
+    }
+
+    fn next_request(&mut self) -> Result<Option<Request>, Violation> {
+        if self.closing || self.input.len() < self.need {
+            return Ok(None);
+        }
+        match self.machine.next(&mut self.input)? {
+            Event::NeedMore(need) => self.need = need,
+            Event::Closed => self.closing = true,
+            Event::Request(request) => {
+                self.need = 1;
+                self.held += request.command.weight();
+                return Ok(Some(request));
+            }
+        }
+        Ok(None)
+    }
+
+    fn answer(&mut self, done: Done) {
+        self.held -= done.weight;
+        self.machine.answer(done.cookie, done.outcome);
+    }
+
+    /// Waits for the socket, and reads what it has. Writing is left to [`send`](Self::send).
+    async fn ready(&mut self, admits: bool) -> io::Result<()> {
+        let reads = !self.closing && admits && self.has_room();
+        let writes = self.machine.out.len() > 0;
+        let interest = match (reads, writes) {
+            (true, true) => Interest::READABLE | Interest::WRITABLE,
+            (true, false) => Interest::READABLE,
+            (false, true) => Interest::WRITABLE,
+            (false, false) => return std::future::pending().await,
+        };
+        if self.stream.ready(interest).await?.is_readable() && reads {
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        let missing = self.need.saturating_sub(self.input.len());
+        self.input.reserve(missing.max(READ_MIN));
+        match self.stream.try_read_buf(&mut self.input) {
+            // The client left without saying so; what it asked for is still done.
+            Ok(0) => self.closing = true,
+            Ok(_) => {}
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+            Err(why) => return Err(why),
+        }
+        Ok(())
+    }
+
+    /// Sends as much as the socket takes.
+    fn send(&mut self) -> io::Result<()> {
+        while self.machine.out.len() > 0 {
+            match self.stream.try_write_vectored(&self.machine.out.slices()) {
+                Ok(sent) => self.machine.out.advance(sent),
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => break,
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the last replies.
+    async fn drain(mut self) -> Result<(), Broken> {
+        let all_sent = async {
+            while self.machine.out.len() > 0 {
+                self.stream.writable().await?;
+                self.send()?;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(DRAIN_MAX, all_sent).await.map_err(|_| Broken::Stuck)?
+    }
+}
+
+/// A request that has run.
+struct Done {
+    cookie: u64,
+    weight: usize,
+    outcome: Result<Answer, Refusal>,
+}
+
+async fn perform(volume: Arc<dyn Volume>, request: Request) -> Done {
+    let Request { cookie, command } = request;
+    let weight = command.weight();
+    let outcome = run(&*volume, command).await.map_err(Refusal::from);
+    Done { cookie, weight, outcome }
+}
+
+async fn run(volume: &dyn Volume, command: Command) -> volume::Result<Answer> {
+    match command {
+        Command::Read(span) => return Ok(Answer::Data(span.at, volume.read(span).await?)),
+        Command::Write(at, data, durability) => volume.write(at, data, durability).await?,
+        Command::WriteZeroes(span, durability, space) => {
+            volume.write_zeroes(span, durability, space).await?;
+        }
+        Command::Trim(span, durability) => {
+            volume.discard(span).await?;
+            if durability == Durability::Durable {
+                volume.flush().await?;
+            }
+        }
+        Command::Flush => volume.flush().await?,
+        Command::BlockStatus { span, one } => {
+            let extents = match volume.extents() {
+                Some(map) => map.extents(span).await?,
+                None => Vec::new(),
+            };
+            return Ok(Answer::Extents { span, one, extents });
+        }
+    }
+    Ok(Answer::Done)
+}

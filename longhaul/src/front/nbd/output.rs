@@ -1,0 +1,64 @@
+//! What waits to be sent: small heads gathered together, data as the slices they came in.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Slices in one vectored write: beyond it the system call costs less than what it saves.
+const SLICES_MAX: usize = 64;
+
+/// Bytes on their way out.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    ready: VecDeque<Bytes>,
+    tail: BytesMut,
+    len: usize,
+}
+
+impl Output {
+    /// How many bytes wait.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends what `write` writes.
+    pub(super) fn put(&mut self, write: impl FnOnce(&mut BytesMut)) {
+        let before = self.tail.len();
+        write(&mut self.tail);
+        self.len += self.tail.len() - before;
+    }
+
+    /// Appends `data` without copying it.
+    pub(super) fn push(&mut self, data: Bytes) {
+        self.seal_tail();
+        self.len += data.len();
+        self.ready.push_back(data);
+    }
+
+    /// The front of the queue, for one vectored write.
+    pub(super) fn slices(&mut self) -> Vec<IoSlice<'_>> {
+        self.seal_tail();
+        self.ready.iter().take(SLICES_MAX).map(|bytes| IoSlice::new(bytes)).collect()
+    }
+
+    /// `sent` bytes have left.
+    pub(super) fn advance(&mut self, mut sent: usize) {
+        self.len -= sent;
+        while let Some(front) = self.ready.front_mut() {
+            let n = sent.min(front.len());
+            front.advance(n);
+            sent -= n;
+            if !front.is_empty() {
+                break;
+            }
+            self.ready.pop_front();
+        }
+    }
+
+    fn seal_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.ready.push_back(self.tail.split().freeze());
+        }
+    }
+}

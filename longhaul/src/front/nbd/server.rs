@@ -1,0 +1,148 @@
+//! The listener: a Unix socket that only its owner may open.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::Mode;
+use rustix::process::umask;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use volume::Volume;
+
+use super::connection::{self, Broken};
+use super::machine::Export;
+use crate::stop::Stop;
+
+/// Clients at a time. `nbdcopy` opens 4 connections, qemu at most 16.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Why the socket cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Somebody listens there.
+    #[error("another server is listening on it")]
+    InUse,
+    /// It is a file, or a directory, or something else one would miss.
+    #[error("it exists and is not a socket")]
+    NotASocket,
+    /// The system refused.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// An NBD server for one volume, as the default export.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Server {
+    /// Listens on a new socket at `path`, with mode 0600. A socket nobody listens on any more, left
+    /// by a server that was killed, is replaced.
+    pub fn bind(path: &Path) -> Result<Self, BindError> {
+        clear(path)?;
+        // The mode must be right from the start: a socket can be connected to once it is there.
+        let before = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
+        let listener = UnixListener::bind(path);
+        umask(before);
+        Ok(Self { listener: listener?, path: path.to_owned() })
+    }
+
+    /// What a client connects to, from any directory.
+    #[must_use]
+    pub fn uri(&self) -> String {
+        let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+        let mut uri = "nbd+unix:///?socket=".to_owned();
+        for &byte in path.as_os_str().as_bytes() {
+            match byte {
+                b'/' | b'-' | b'.' | b'_' | b'~' => uri.push(byte.into()),
+                byte if byte.is_ascii_alphanumeric() => uri.push(byte.into()),
+                // What RFC 3986 gives a meaning of its own, or does not allow.
+                byte => uri += &format!("%{byte:02X}"),
+            }
+        }
+        uri
+    }
+
+    /// Serves `volume` until `stop` is called, then finishes what its clients asked for.
+    pub async fn run(self, volume: Arc<dyn Volume>, description: &str, mut stop: Stop) {
+        let export = Export {
+            shape: volume.shape().clone(),
+            mapped: volume.extents().is_some(),
+            description: description.to_owned(),
+        };
+        let mut connections = JoinSet::new();
+        let mut number: u64 = 0;
+        loop {
+            tokio::select! {
+                stream = self.accept(), if connections.len() < CONNECTIONS_MAX => {
+                    number += 1;
+                    let volume = Arc::clone(&volume);
+                    connections.spawn(converse(number, stream, volume, export.clone(), stop.clone()));
+                }
+                Some(_) = connections.join_next() => {}
+                () = stop.called() => break,
+            }
+        }
+        while connections.join_next().await.is_some() {}
+    }
+
+    async fn accept(&self) -> UnixStream {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => return stream,
+                Err(why) => {
+                    tracing::warn!(%why, "cannot accept an NBD connection");
+                    // Out of descriptors or memory: those in use have to come back first.
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(why) = std::fs::remove_file(&self.path) {
+            tracing::warn!(%why, path = %self.path.display(), "cannot remove the socket");
+        }
+    }
+}
+
+async fn converse(
+    number: u64,
+    stream: UnixStream,
+    volume: Arc<dyn Volume>,
+    export: Export,
+    stop: Stop,
+) {
+    tracing::debug!(number, "NBD client connected");
+    match connection::serve(stream, volume, export, stop).await {
+        Ok(()) => tracing::debug!(number, "NBD client left"),
+        // Clients that have what they wanted often just go.
+        Err(Broken::Socket(why)) => tracing::debug!(number, %why, "NBD client is gone"),
+        Err(why) => tracing::warn!(number, %why, "NBD client was hung up on"),
+    }
+}
+
+/// Removes a socket that nobody listens on.
+fn clear(path: &Path) -> Result<(), BindError> {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.file_type().is_socket() {
+        return Err(BindError::NotASocket);
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(BindError::InUse),
+        Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => {
+            Ok(std::fs::remove_file(path)?)
+        }
+        Err(why) => Err(why.into()),
+    }
+}
