@@ -92,7 +92,8 @@ fn proto_and_volume_do_no_io_and_read_no_clock() {
     let forbidden = [
         "std::net",
         "std::fs",
-        "std::io::",
+        "io::Read",
+        "io::Write",
         "std::env",
         "std::process",
         "std::thread",
