@@ -1,1 +1,250 @@
-//! Secrets: from a prompt, a file or an environment variable, never from an argument.
+//! Secrets: from a prompt, a file or an environment variable, never from an argument, where every
+//! process of the machine could read them.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::failure::{Failure, OrFail, Outcome};
+
+/// The longest pass-phrase taken, which is cryptsetup's limit for one that is typed.
+const PASSPHRASE_MAX: usize = 512;
+
+/// The longest key file taken, which is cryptsetup's default limit.
+const KEY_FILE_MAX: usize = 8 << 20;
+
+/// Bytes that are wiped when dropped and never shown.
+#[derive(Clone)]
+pub struct Secret(Zeroizing<Vec<u8>>);
+
+impl Secret {
+    /// Takes `bytes` over.
+    #[must_use]
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    /// The bytes themselves.
+    #[must_use]
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Where a secret comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A person types it at the terminal.
+    Prompt,
+    /// The first line of a file, without its line end: what `cryptsetup` takes from its standard
+    /// input. What follows that line is ignored.
+    File(PathBuf),
+    /// The value of an environment variable, as it is.
+    Env(String),
+    /// The whole content of a file, line ends included, as `cryptsetup --key-file` takes it.
+    KeyFile(PathBuf),
+}
+
+impl Source {
+    /// Reads a secret that exists already; `what` names it in the prompt. It blocks.
+    pub fn read(&self, what: &str) -> Outcome<Secret> {
+        match self {
+            Self::Prompt => prompt(what),
+            Self::File(path) => first_line(read_file(path, KEY_FILE_MAX)?, path),
+            Self::Env(name) => from_env(name),
+            Self::KeyFile(path) => {
+                let content = read_file(path, KEY_FILE_MAX)?;
+                refuse_empty(content, || format!("the key file {}", path.display()))
+            }
+        }
+    }
+
+    /// Reads a secret that is about to be set: what is typed must be typed twice. It blocks.
+    pub fn read_new(&self, what: &str) -> Outcome<Secret> {
+        let secret = self.read(what)?;
+        if *self == Self::Prompt && prompt(&format!("{what} again"))?.0 != secret.0 {
+            return Err(Failure::new(format!("{what}: the two do not match")));
+        }
+        Ok(secret)
+    }
+}
+
+/// Where the pass-phrase that opens a volume comes from.
+#[derive(Args, Clone, Debug, Default)]
+#[group(multiple = false)]
+pub struct SecretArgs {
+    /// Take the pass-phrase from the first line of this file
+    #[arg(long, value_name = "PATH")]
+    pub passphrase_file: Option<PathBuf>,
+    /// Take the pass-phrase from this environment variable
+    #[arg(long, value_name = "VAR")]
+    pub passphrase_env: Option<String>,
+    /// Use the whole content of this file as the key
+    #[arg(long, value_name = "PATH")]
+    pub key_file: Option<PathBuf>,
+}
+
+impl SecretArgs {
+    /// The source these options name; the terminal if they name none.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        source(&self.passphrase_file, &self.passphrase_env, &self.key_file)
+    }
+
+    /// Whether an option names a source, so that nobody has to be asked.
+    #[must_use]
+    pub fn is_given(&self) -> bool {
+        self.source() != Source::Prompt
+    }
+}
+
+/// Where a further or a changed pass-phrase comes from.
+#[derive(Args, Clone, Debug, Default)]
+#[group(multiple = false)]
+pub struct NewSecretArgs {
+    /// Take the new pass-phrase from the first line of this file
+    #[arg(long, value_name = "PATH")]
+    pub new_passphrase_file: Option<PathBuf>,
+    /// Take the new pass-phrase from this environment variable
+    #[arg(long, value_name = "VAR")]
+    pub new_passphrase_env: Option<String>,
+    /// Use the whole content of this file as the new key
+    #[arg(long, value_name = "PATH")]
+    pub new_key_file: Option<PathBuf>,
+}
+
+impl NewSecretArgs {
+    /// The source these options name; the terminal if they name none.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        source(&self.new_passphrase_file, &self.new_passphrase_env, &self.new_key_file)
+    }
+}
+
+fn source(file: &Option<PathBuf>, env: &Option<String>, key_file: &Option<PathBuf>) -> Source {
+    match (file, env, key_file) {
+        (Some(path), _, _) => Source::File(path.clone()),
+        (_, Some(name), _) => Source::Env(name.clone()),
+        (_, _, Some(path)) => Source::KeyFile(path.clone()),
+        (None, None, None) => Source::Prompt,
+    }
+}
+
+fn prompt(what: &str) -> Outcome<Secret> {
+    let typed = rpassword::prompt_password(format!("{what}: ")).map_err(|why| {
+        Failure::new(format!("cannot ask for the {what} on this terminal"))
+            .because(why)
+            .hint("give it with --passphrase-file, --passphrase-env or --key-file instead")
+    })?;
+    check_length(typed.into_bytes(), || format!("the {what}"))
+}
+
+fn from_env(name: &str) -> Outcome<Secret> {
+    use std::os::unix::ffi::OsStringExt;
+    let value = std::env::var_os(name)
+        .ok_or_else(|| Failure::new(format!("the environment variable {name} is not set")))?;
+    check_length(value.into_vec(), || format!("the environment variable {name}"))
+}
+
+fn first_line(mut content: Vec<u8>, path: &Path) -> Outcome<Secret> {
+    if let Some(end) = content.iter().position(|&byte| byte == b'\n') {
+        content[end..].zeroize();
+        content.truncate(end);
+    }
+    check_length(content, || format!("the first line of {}", path.display()))
+}
+
+/// Reads at most `most` bytes, into a buffer that never moves, so that no copy is left behind.
+fn read_file(path: &Path, most: usize) -> Outcome<Vec<u8>> {
+    let what = || format!("cannot read the secret in {}", path.display());
+    let file = File::open(path).or_fail(what)?;
+    let len = file.metadata().or_fail(what)?.len();
+    // A pipe says nothing of its length; a secret in one is short.
+    let expected = usize::try_from(len).unwrap_or(most).clamp(4096, most) + 1;
+    let mut content = Vec::with_capacity(expected);
+    file.take(most as u64 + 1).read_to_end(&mut content).or_fail(what)?;
+    if content.len() > most {
+        content.zeroize();
+        return Err(Failure::new(format!("{} is longer than {most} bytes", path.display())));
+    }
+    Ok(content)
+}
+
+fn check_length(bytes: Vec<u8>, what: impl Fn() -> String) -> Outcome<Secret> {
+    let secret = refuse_empty(bytes, &what)?;
+    if secret.expose().len() > PASSPHRASE_MAX {
+        return Err(Failure::new(format!("{} is longer than {PASSPHRASE_MAX} bytes", what()))
+            .hint("use it as a key file instead: --key-file"));
+    }
+    Ok(secret)
+}
+
+/// An empty pass-phrase is always a mistake: a variable that is not filled, a file cut short.
+fn refuse_empty(bytes: Vec<u8>, what: impl Fn() -> String) -> Outcome<Secret> {
+    let secret = Secret::new(bytes);
+    if secret.expose().is_empty() {
+        return Err(Failure::new(format!("{} is empty", what())));
+    }
+    Ok(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(content: &[u8]) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), content).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_passphrase_file_is_its_first_line() {
+        for (content, expected) in
+            [(&b"secret\n"[..], &b"secret"[..]), (b"secret", b"secret"), (b"a b\r\nrest", b"a b\r")]
+        {
+            let file = file(content);
+            let source = Source::File(file.path().to_owned());
+            assert_eq!(source.read("it").unwrap().expose(), expected);
+            assert_eq!(source.read_new("it").unwrap().expose(), expected);
+        }
+    }
+
+    #[test]
+    fn a_key_file_is_all_of_it() {
+        let file = file(b"\n\0\xff\n");
+        let secret = Source::KeyFile(file.path().to_owned()).read("it").unwrap();
+        assert_eq!(secret.expose(), b"\n\0\xff\n");
+    }
+
+    #[test]
+    fn empty_absurd_and_missing_secrets_are_refused() {
+        let (empty, line, long) = (file(b""), file(b"\nx"), file(&[b'x'; PASSPHRASE_MAX + 1]));
+        for (source, why) in [
+            (Source::File(empty.path().to_owned()), "is empty"),
+            (Source::KeyFile(empty.path().to_owned()), "is empty"),
+            (Source::File(line.path().to_owned()), "is empty"),
+            (Source::File(long.path().to_owned()), "longer than"),
+            (Source::Env("LONGHAUL_TEST_UNSET".into()), "is not set"),
+            (Source::File("/nonexistent".into()), "cannot read"),
+        ] {
+            let failure = source.read("it").unwrap_err().to_string();
+            assert!(failure.contains(why), "{source:?}: {failure}");
+        }
+    }
+
+    #[test]
+    fn a_secret_does_not_show_itself() {
+        assert_eq!(format!("{:?}", Secret::new(b"hunter2".to_vec())), "Secret(..)");
+    }
+}
