@@ -1,0 +1,101 @@
+//! The target beside tgt: the same client, the same load, taking turns.
+
+use std::path::Path;
+
+use crate::load::{Client, Load};
+use crate::server::Server;
+use crate::{Bench, Failure, cpu};
+
+/// The size of the volume: large enough to be random, small enough for memory.
+const VOLUME: u64 = 1 << 30;
+
+const LOADS: [Load; 11] = [
+    Load { client: Client::PerfRandomRead, block: 4 << 10, depth: 1 },
+    Load { client: Client::PerfRandomRead, block: 4 << 10, depth: 32 },
+    Load { client: Client::PerfRandomRead, block: 256 << 10, depth: 8 },
+    Load { client: Client::QemuRead, block: 4 << 10, depth: 1 },
+    Load { client: Client::QemuRead, block: 4 << 10, depth: 32 },
+    Load { client: Client::QemuRead, block: 256 << 10, depth: 8 },
+    Load { client: Client::QemuWrite, block: 4 << 10, depth: 1 },
+    Load { client: Client::QemuWrite, block: 4 << 10, depth: 32 },
+    Load { client: Client::QemuWrite, block: 256 << 10, depth: 1 },
+    Load { client: Client::QemuWrite, block: 256 << 10, depth: 8 },
+    Load { client: Client::QemuWrite, block: 1 << 20, depth: 8 },
+];
+
+/// One load on each target.
+pub(crate) struct Row {
+    pub(crate) load: String,
+    pub(crate) tgt: Figures,
+    pub(crate) file: Figures,
+    pub(crate) memory: Figures,
+}
+
+/// Medians over the rounds.
+#[derive(Clone, Copy)]
+pub(crate) struct Figures {
+    pub(crate) per_second: f64,
+    /// Microseconds of the target's processor for one request.
+    pub(crate) cpu_us: f64,
+}
+
+/// Measures every load on tgt over a file in memory, Longhaul over the same kind of file, and Longhaul
+/// over a memory volume.
+pub(crate) fn against_tgt(options: &Bench) -> Result<Vec<Row>, Failure> {
+    let scratch = tempfile::tempdir_in("/dev/shm")?;
+    let (ours, theirs) = (scratch.path().join("longhaul"), scratch.path().join("tgt"));
+    for file in [&ours, &theirs] {
+        fill(file)?;
+    }
+    let file = format!("file:{}", ours.display());
+    let memory = format!("memory:{}M", VOLUME >> 20);
+    let mut rows = Vec::new();
+    for load in LOADS.iter().filter(|load| load.name().contains(&options.only)) {
+        let mut rounds: [Vec<Figures>; 3] = Default::default();
+        for _ in 0..options.rounds {
+            rounds[0].push(measure(&Server::tgt(&theirs)?, load, options)?);
+            rounds[1].push(measure(&Server::longhaul(&options.longhaul, &file)?, load, options)?);
+            rounds[2].push(measure(&Server::longhaul(&options.longhaul, &memory)?, load, options)?);
+        }
+        let [tgt, file, memory] = rounds.map(median);
+        eprintln!(
+            "{}: tgt {:.0}/s {:.1} us, file {:.0}/s {:.1} us, memory {:.0}/s {:.1} us",
+            load.name(),
+            tgt.per_second,
+            tgt.cpu_us,
+            file.per_second,
+            file.cpu_us,
+            memory.per_second,
+            memory.cpu_us,
+        );
+        rows.push(Row { load: load.name(), tgt, file, memory });
+    }
+    Ok(rows)
+}
+
+/// A file without holes, so that reads read something.
+fn fill(path: &Path) -> Result<(), Failure> {
+    use std::io::Write;
+    let mut file = std::fs::File::create(path)?;
+    let block = vec![0xa5; 1 << 20];
+    for _ in 0..VOLUME >> 20 {
+        file.write_all(&block)?;
+    }
+    Ok(())
+}
+
+fn measure(server: &Server, load: &Load, options: &Bench) -> Result<Figures, Failure> {
+    let before = cpu::spent(server.pid())?;
+    let rate = load.run(&server.uri, options.seconds)?;
+    let spent = cpu::spent(server.pid())? - before;
+    let cpu_us = spent.as_secs_f64() * 1e6 / rate.requests;
+    Ok(Figures { per_second: rate.per_second, cpu_us })
+}
+
+fn median(mut rounds: Vec<Figures>) -> Figures {
+    let mut middle = |key: fn(&Figures) -> f64| {
+        rounds.sort_by(|a, b| key(a).total_cmp(&key(b)));
+        key(&rounds[rounds.len() / 2])
+    };
+    Figures { per_second: middle(|f| f.per_second), cpu_us: middle(|f| f.cpu_us) }
+}

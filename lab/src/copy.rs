@@ -1,0 +1,99 @@
+//! A sealed copy beside a plain one: the same image, the same target, the same client.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::server::Server;
+use crate::{Bench, Failure};
+
+/// How much is copied each way.
+const IMAGE: usize = 1 << 30;
+
+/// Bytes a second.
+pub(crate) struct Copies {
+    pub(crate) plain_in: f64,
+    pub(crate) sealed_in: f64,
+    pub(crate) plain_out: f64,
+    pub(crate) sealed_out: f64,
+}
+
+/// Copies an image in and out, plain and sealed by turns; medians of the rounds.
+pub(crate) fn sealed_against_plain(options: &Bench) -> Result<Option<Copies>, Failure> {
+    if !"copy".contains(&options.only) {
+        return Ok(None);
+    }
+    let scratch = tempfile::tempdir_in("/dev/shm")?;
+    let (image, back) = (scratch.path().join("image"), scratch.path().join("back"));
+    let secret = scratch.path().join("pass-phrase");
+    std::fs::write(&secret, "bench")?;
+    std::fs::write(&image, noise(IMAGE))?;
+    let client = Client { program: &options.longhaul, secret: &secret };
+
+    let volume = format!("memory:{}M", (IMAGE >> 20) + 64);
+    let plain = Server::longhaul(&options.longhaul, &volume)?;
+    let sealed = Server::longhaul(&options.longhaul, &volume)?;
+    client.init(&sealed.uri)?;
+
+    let mut rounds: [Vec<f64>; 4] = Default::default();
+    for _ in 0..options.rounds {
+        rounds[0].push(client.copy(path(&image)?, &plain.uri, false, &back)?);
+        rounds[1].push(client.copy(path(&image)?, &sealed.uri, true, &back)?);
+        rounds[2].push(client.copy(&plain.uri, path(&back)?, false, &back)?);
+        rounds[3].push(client.copy(&sealed.uri, path(&back)?, true, &back)?);
+    }
+    let [plain_in, sealed_in, plain_out, sealed_out] = rounds.map(|mut round| {
+        round.sort_by(f64::total_cmp);
+        round[round.len() / 2]
+    });
+    Ok(Some(Copies { plain_in, sealed_in, plain_out, sealed_out }))
+}
+
+struct Client<'a> {
+    program: &'a Path,
+    secret: &'a Path,
+}
+
+impl Client<'_> {
+    fn init(&self, uri: &str) -> Result<(), Failure> {
+        let mut command = Command::new(self.program);
+        command.args(["key", "init", uri, "--passphrase-file"]).arg(self.secret);
+        done(&mut command)
+    }
+
+    /// Copies and says at how many bytes a second. The key is derived before the clock starts for
+    /// neither: it is part of what a sealed copy costs.
+    fn copy(&self, from: &str, to: &str, seal: bool, back: &Path) -> Result<f64, Failure> {
+        let _ = std::fs::remove_file(back);
+        let mut command = Command::new(self.program);
+        command.args(["copy", from, to]);
+        if seal {
+            command.args(["--seal", "--passphrase-file"]).arg(self.secret);
+        }
+        let start = Instant::now();
+        done(&mut command)?;
+        Ok(IMAGE as f64 / start.elapsed().as_secs_f64())
+    }
+}
+
+fn done(command: &mut Command) -> Result<(), Failure> {
+    let status = command.stdout(Stdio::null()).stderr(Stdio::inherit()).status()?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
+}
+
+fn path(path: &Path) -> Result<&str, Failure> {
+    path.to_str().ok_or_else(|| "a path that is no text".into())
+}
+
+/// Bytes without runs of zeroes, so that a sparse copy copies all of them.
+fn noise(len: usize) -> Vec<u8> {
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}

@@ -1,0 +1,103 @@
+//! The report: every number with its conditions.
+
+use std::fmt::Write;
+
+use crate::bench::{Figures, Row};
+use crate::copy::Copies;
+use crate::{Bench, Failure};
+
+/// All results as a Markdown page.
+pub(crate) fn markdown(
+    options: &Bench,
+    rows: &[Row],
+    copies: &Option<Copies>,
+) -> Result<String, Failure> {
+    let mut page = String::from(HEAD);
+    writeln!(page, "Processor: {}. Kernel {}.", processor()?, kernel()?)?;
+    writeln!(
+        page,
+        "Medians of {} alternating rounds of {} s each.\n",
+        options.rounds, options.seconds
+    )?;
+    target(&mut page, rows)?;
+    if let Some(copies) = copies {
+        copied(&mut page, copies)?;
+    }
+    Ok(page)
+}
+
+const HEAD: &str = "\
+# Benchmarks
+
+`make bench` measures Longhaul beside tgt (Debian's package) in one run and writes this page. Absolute
+figures belong to one machine; the ratios are what to compare. The target is pinned to one core and the
+client to the other, over loopback, so the client is often the limit: the processor time a request costs
+the target says more than the rate.
+
+";
+
+fn target(page: &mut String, rows: &[Row]) -> Result<(), Failure> {
+    writeln!(page, "## Target beside tgt\n")?;
+    writeln!(
+        page,
+        "tgt and \"file\" serve a file of 1 GiB on tmpfs without holes; \"memory\" is `memory:1024M`. The \
+         client is named in the first column. CPU is the target's, in microseconds per request.\n"
+    )?;
+    writeln!(
+        page,
+        "| load | tgt /s | file /s | ratio | memory /s | ratio | tgt CPU | file CPU | memory CPU |\n\
+         |---|---|---|---|---|---|---|---|---|"
+    )?;
+    for Row { load, tgt, file, memory, .. } in rows {
+        let ratio = |ours: &Figures| ours.per_second / tgt.per_second;
+        writeln!(
+            page,
+            "| {load} | {:.0} | {:.0} | **{:.2}** | {:.0} | **{:.2}** | {:.1} | {:.1} | {:.1} |",
+            tgt.per_second,
+            file.per_second,
+            ratio(file),
+            memory.per_second,
+            ratio(memory),
+            tgt.cpu_us,
+            file.cpu_us,
+            memory.cpu_us,
+        )?;
+    }
+    Ok(())
+}
+
+fn copied(page: &mut String, copies: &Copies) -> Result<(), Failure> {
+    let mb = |rate: f64| rate / 1e6;
+    writeln!(page, "\n## Sealed copy beside a plain one\n")?;
+    writeln!(
+        page,
+        "`longhaul copy` of 1 GiB of noise between a file on tmpfs and `memory:` behind `longhaul serve`, \
+         flushed; target on one core, client on both. The whole command is timed, for a sealed volume \
+         with the derivation of its key from the pass-phrase.\n"
+    )?;
+    writeln!(page, "| direction | plain MB/s | sealed MB/s | ratio |\n|---|---|---|---|")?;
+    for (way, plain, sealed) in
+        [("in", copies.plain_in, copies.sealed_in), ("out", copies.plain_out, copies.sealed_out)]
+    {
+        writeln!(
+            page,
+            "| {way} | {:.0} | {:.0} | **{:.2}** |",
+            mb(plain),
+            mb(sealed),
+            sealed / plain
+        )?;
+    }
+    Ok(())
+}
+
+fn processor() -> Result<String, Failure> {
+    let info = std::fs::read_to_string("/proc/cpuinfo")?;
+    let model =
+        info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
+    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
+    Ok(format!("{}, {cores} cores", model.trim_start_matches(['\t', ' ', ':'])))
+}
+
+fn kernel() -> Result<String, Failure> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned())
+}

@@ -1,0 +1,104 @@
+//! The targets under test, each started as its user would start it, pinned to one core, and ended by
+//! its process id.
+
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+
+/// The core the target has for itself; the client has the other.
+pub(crate) const TARGET_CORE: &str = "0";
+
+/// How long a server may take to come up.
+const START_MAX: Duration = Duration::from_secs(10);
+
+/// A running target with one volume.
+pub(crate) struct Server {
+    child: Child,
+    /// How a libiscsi client names the volume.
+    pub(crate) uri: String,
+}
+
+impl Server {
+    /// Longhaul over a volume named by a URI.
+    pub(crate) fn longhaul(program: &Path, volume: &str) -> Result<Self, Failure> {
+        let port = free_port()?;
+        let mut child = Command::new("taskset")
+            .args(["-c", TARGET_CORE])
+            .arg(program)
+            .args(["serve", "--volume", &format!("bench={volume}")])
+            .args(["--listen", &format!("127.0.0.1:{port}")])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut ready = String::new();
+        let output = child.stdout.take().ok_or("no standard output")?;
+        BufReader::new(output).read_line(&mut ready)?;
+        let server = Self { child, uri: uri(port, 0) };
+        if ready.starts_with("ready ") { Ok(server) } else { Err("longhaul did not start".into()) }
+    }
+
+    /// tgt over a file.
+    pub(crate) fn tgt(file: &Path) -> Result<Self, Failure> {
+        let (port, control) = (free_port()?, free_port()?.to_string());
+        let child = Command::new("taskset")
+            .args(["-c", TARGET_CORE, "tgtd", "-f", "-C", &control])
+            .args(["--iscsi", &format!("portal=127.0.0.1:{port}")])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let server = Self { child, uri: uri(port, 1) };
+        wait_for(port)?;
+        let file = file.to_str().ok_or("the path of the backing file is no text")?;
+        for operation in [
+            &["--op", "new", "--mode", "target", "--tid", "1", "-T", NAME][..],
+            &["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", file],
+            &["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"],
+        ] {
+            let done = Command::new("tgtadm")
+                .args(["-C", &control, "--lld", "iscsi"])
+                .args(operation)
+                .status()?;
+            if !done.success() {
+                return Err(format!("tgtadm {operation:?}: {done}").into());
+            }
+        }
+        Ok(server)
+    }
+
+    /// The process to watch. `taskset` replaces itself by what it starts.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // tgtd ignores SIGTERM; a server that only held scratch data may go at once.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const NAME: &str = "iqn.2026-11.dev.longhaul:bench";
+
+fn uri(port: u16, lun: u8) -> String {
+    format!("iscsi://127.0.0.1:{port}/{NAME}/{lun}")
+}
+
+fn free_port() -> Result<u16, Failure> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+fn wait_for(port: u16) -> Result<(), Failure> {
+    let start = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        if start.elapsed() > START_MAX {
+            return Err(format!("nothing listens on port {port}").into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
