@@ -4,6 +4,7 @@ pub mod chap;
 pub mod digest;
 pub mod header;
 pub mod keys;
+pub mod login;
 pub mod name;
 pub mod negotiation;
 pub mod pdu;

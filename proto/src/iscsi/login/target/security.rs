@@ -1,0 +1,122 @@
+//! The security stage at the target: which method, and CHAP (RFC 7143, 12.1).
+
+use super::super::policy::{Demand, Policy};
+use super::super::value;
+use super::Reason;
+use crate::iscsi::chap::{self, Algorithm, Challenge};
+use crate::iscsi::name::IscsiName;
+use crate::iscsi::text::{self, Pair};
+
+/// Where the security stage stands.
+#[derive(Debug)]
+pub(super) enum Security {
+    ExpectMethod(Challenge),
+    ExpectAlgorithm(Challenge),
+    ExpectProof(Challenge, Algorithm),
+    /// Proven under a CHAP name, or by name alone.
+    Proven(Option<String>),
+}
+
+impl Security {
+    /// Takes the security keys of one request, which wants to leave the stage or not, and writes the
+    /// answers.
+    pub(super) fn handle(
+        self,
+        policy: &Policy,
+        initiator: &IscsiName,
+        pairs: &[Pair<'_>],
+        leaving: bool,
+        answers: &mut Vec<u8>,
+    ) -> Result<Self, Reason> {
+        match self {
+            Self::ExpectMethod(challenge) => {
+                if let Some(list) = value(pairs, "AuthMethod") {
+                    choose_method(challenge, policy, initiator, list, answers)
+                } else if !leaving {
+                    Ok(Self::ExpectMethod(challenge))
+                } else if policy.demands(initiator) == Demand::Nothing {
+                    Ok(Self::Proven(None))
+                } else {
+                    Err(Reason::NoMethod)
+                }
+            }
+            Self::ExpectAlgorithm(challenge) => {
+                let list = value(pairs, "CHAP_A").ok_or(Reason::ChapKey("CHAP_A"))?;
+                let algorithm = policy.algorithm(text::list(list).filter_map(text::number));
+                let algorithm = algorithm.ok_or(Reason::NoMethod)?;
+                text::push(answers, "CHAP_A", &algorithm.number().to_string());
+                push_challenge(answers, &challenge);
+                Ok(Self::ExpectProof(challenge, algorithm))
+            }
+            Self::ExpectProof(challenge, algorithm) => {
+                check_proof(&challenge, algorithm, policy, initiator, pairs, answers)
+            }
+            // Nothing is left to prove; a key that comes again breaks RFC 7143, 6.3.
+            Self::Proven(name) if pairs.is_empty() => Ok(Self::Proven(name)),
+            Self::Proven(_) => Err(Reason::ChapKey("a key after the end of authentication")),
+        }
+    }
+}
+
+/// The first method of the initiator's list that the policy accepts.
+fn choose_method(
+    challenge: Challenge,
+    policy: &Policy,
+    initiator: &IscsiName,
+    list: &str,
+    answers: &mut Vec<u8>,
+) -> Result<Security, Reason> {
+    let demand = policy.demands(initiator);
+    if demand == Demand::Impossible {
+        return Err(Reason::NotAllowed(initiator.clone()));
+    }
+    let accepted = |method: &&str| match *method {
+        "None" => demand == Demand::Nothing,
+        "CHAP" => policy.has_accounts(initiator),
+        _ => false,
+    };
+    let method = text::list(list).find(accepted).ok_or(Reason::NoMethod)?;
+    text::push(answers, "AuthMethod", method);
+    Ok(match method {
+        "CHAP" => Security::ExpectAlgorithm(challenge),
+        _ => Security::Proven(None),
+    })
+}
+
+/// The initiator's proof and, if it asks for it, ours.
+fn check_proof(
+    challenge: &Challenge,
+    algorithm: Algorithm,
+    policy: &Policy,
+    initiator: &IscsiName,
+    pairs: &[Pair<'_>],
+    answers: &mut Vec<u8>,
+) -> Result<Security, Reason> {
+    let name = value(pairs, "CHAP_N").ok_or(Reason::ChapKey("CHAP_N"))?;
+    let proof = value(pairs, "CHAP_R").and_then(text::binary).ok_or(Reason::ChapKey("CHAP_R"))?;
+    let account = policy.account(initiator, name).ok_or(chap::ChapError::Name)?;
+    let ours = account.target();
+    let other_way = ours.map(|ours| &ours.secret);
+    chap::verify(algorithm, account.initiator(), challenge, (name, &proof), other_way)?;
+    if let Some(theirs) = read_challenge(pairs)? {
+        // Asked to prove ourselves without a secret to do it with, we say so rather than pretend.
+        let ours = ours.ok_or(Reason::NoMethod)?;
+        let proof = chap::respond(algorithm, &ours.secret, &theirs, Some(challenge))?;
+        text::push(answers, "CHAP_N", &ours.name);
+        text::push(answers, "CHAP_R", &text::hex(&proof));
+    }
+    Ok(Security::Proven(Some(name.to_owned())))
+}
+
+fn push_challenge(answers: &mut Vec<u8>, challenge: &Challenge) {
+    text::push(answers, "CHAP_I", &challenge.id.to_string());
+    text::push(answers, "CHAP_C", &text::hex(&challenge.bytes));
+}
+
+fn read_challenge(pairs: &[Pair<'_>]) -> Result<Option<Challenge>, Reason> {
+    let Some(id) = value(pairs, "CHAP_I") else { return Ok(None) };
+    let id = text::number(id).and_then(|id| u8::try_from(id).ok());
+    let id = id.ok_or(Reason::ChapKey("CHAP_I"))?;
+    let bytes = value(pairs, "CHAP_C").and_then(text::binary);
+    Ok(Some(Challenge { id, bytes: bytes.ok_or(Reason::ChapKey("CHAP_C"))? }))
+}

@@ -1,0 +1,4 @@
+//! What the pair tests share.
+#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+
+pub mod login;

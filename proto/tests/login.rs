@@ -1,0 +1,241 @@
+//! Both sides of a login against each other.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::login::{account, closed, initiator, login, mutual, target_config};
+use proto::iscsi::chap::{Algorithm, Challenge};
+use proto::iscsi::header::{Header, LoginRequest};
+use proto::iscsi::keys::{DigestWish, Offer};
+use proto::iscsi::login::initiator::{Config, LoginError};
+use proto::iscsi::login::target::{self, Progress, Reason, TargetLogin};
+use proto::iscsi::login::{LoginStatus, policy::Policy};
+use proto::iscsi::name::IscsiName;
+
+#[test]
+fn without_authentication_a_login_takes_one_round_trip() {
+    let done = login(initiator(), target_config()).unwrap();
+    assert_eq!(done.round_trips, 1);
+    assert_eq!(done.initiator.tsih, done.target.tsih);
+    // RFC 7143, 13.9.
+    assert_eq!(done.initiator.portal_group_tag, Some(7));
+    assert!(!done.initiator.parameters.initial_r2t);
+    assert_eq!(done.initiator.parameters.first_burst, (1 << 24) - 1);
+    assert_eq!(done.initiator.exp_stat_sn, done.target.stat_sn);
+    assert_eq!(done.initiator.cmd_sn, done.target.exp_cmd_sn);
+    // The window of the last response is that of the session.
+    assert_eq!(done.initiator.max_cmd_sn, done.target.exp_cmd_sn + 127);
+}
+
+#[test]
+fn chap_takes_four_round_trips_with_every_algorithm() {
+    for algorithm in Algorithm::ALL {
+        let config = Config { algorithms: vec![algorithm], ..initiator_with(account("alice")) };
+        let done = login(config, closed(account("alice"))).unwrap();
+        assert_eq!(done.round_trips, 4, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn mutual_chap_needs_no_more() {
+    let done = login(initiator_with(mutual("disk")), closed(mutual("disk"))).unwrap();
+    assert_eq!(done.round_trips, 4);
+}
+
+#[test]
+fn a_wrong_secret_or_name_is_an_authentication_failure() {
+    // RFC 7143, 11.13.5: 02/01.
+    for wrong in [common::login::wrong_secret(), account("mallory")] {
+        let failed = login(initiator_with(wrong), closed(account("alice"))).unwrap_err();
+        let status = LoginStatus::AUTHENTICATION_FAILURE;
+        assert!(matches!(failed, LoginError::Refused(s) if s == status));
+    }
+}
+
+#[test]
+fn a_target_that_does_not_prove_itself_is_left() {
+    let failed = login(initiator_with(mutual("disk")), closed(mutual("other"))).unwrap_err();
+    assert!(matches!(failed, LoginError::Chap(_)), "{failed:?}");
+    let failed = login(initiator_with(mutual("disk")), closed(account("alice"))).unwrap_err();
+    assert!(matches!(failed, LoginError::Refused(_)), "{failed:?}");
+}
+
+#[test]
+fn credentials_are_asked_for_where_they_are_needed() {
+    let failed = login(initiator(), closed(account("alice"))).unwrap_err();
+    assert!(matches!(failed, LoginError::NoCredentials), "{failed:?}");
+}
+
+#[test]
+fn credentials_are_kept_where_they_are_not() {
+    let done = login(initiator_with(account("alice")), target_config()).unwrap();
+    assert_eq!(done.round_trips, 3);
+    // Asked to prove itself, a target without clients cannot.
+    assert!(login(initiator_with(mutual("disk")), target_config()).is_err());
+}
+
+#[test]
+fn algorithms_that_are_not_allowed_are_not_used() {
+    let config = Config { algorithms: vec![Algorithm::Md5], ..initiator_with(account("alice")) };
+    let strong = common::login::closed_with(account("alice"), Algorithm::STRONG.to_vec());
+    assert!(matches!(login(config, strong), Err(LoginError::Refused(_))));
+}
+
+#[test]
+fn digests_are_agreed_on() {
+    let offer = Offer {
+        header_digest: DigestWish::Require,
+        data_digest: DigestWish::Prefer,
+        ..Offer::long_haul()
+    };
+    let done = login(Config { offer, ..initiator() }, target_config()).unwrap();
+    assert!(done.initiator.parameters.header_digest && done.target.parameters.data_digest);
+}
+
+#[test]
+fn discovery_sees_what_the_client_may_use() {
+    let config = Config { target: None, ..initiator_with(account("alice")) };
+    let done = login(config, closed(account("alice"))).unwrap();
+    assert_eq!(done.target.target, None);
+    assert_eq!(done.target.visible, [common::login::disk()]);
+}
+
+#[test]
+fn a_target_that_is_not_there_or_not_allowed_is_refused() {
+    let elsewhere = Some(IscsiName::new("iqn.2026-11.dev.longhaul:none").unwrap());
+    let failed = login(Config { target: elsewhere, ..initiator() }, target_config()).unwrap_err();
+    assert!(matches!(failed, LoginError::Refused(LoginStatus::NOT_FOUND)));
+
+    let other = Some(common::login::other_disk());
+    let config = Config { target: other, ..initiator_with(account("alice")) };
+    let failed = login(config, closed(account("alice"))).unwrap_err();
+    let status = LoginStatus::AUTHORIZATION_FAILURE;
+    assert!(matches!(failed, LoginError::Refused(s) if s == status));
+}
+
+#[test]
+fn nobody_is_let_in_where_the_clients_are_none() {
+    let targets = vec![common::login::disk()];
+    let config = target::Config {
+        policy: Policy::closed(targets, vec![], Algorithm::ALL.to_vec()),
+        ..target_config()
+    };
+    assert!(login(initiator(), config).is_err());
+}
+
+/// One request to a target; gives the status and the reason of its refusal.
+fn refused(header: LoginRequest, text: &[u8]) -> Option<(LoginStatus, Reason)> {
+    let login = TargetLogin::new(Arc::new(target_config()), challenge());
+    match login.handle(&header, text) {
+        Progress::Refused(refusal) => {
+            let Header::LoginResponse(response) = refusal.response.header else { panic!() };
+            let status =
+                LoginStatus { class: response.status_class, detail: response.status_detail };
+            Some((status, refusal.reason))
+        }
+        _ => None,
+    }
+}
+
+const NAMES: &[u8] =
+    b"InitiatorName=iqn.2026-11.dev.longhaul:a\0TargetName=iqn.2026-11.dev.longhaul:disk\0";
+
+#[test]
+fn every_refusal_has_its_status() {
+    let to_full_feature =
+        LoginRequest { transit: true, current_stage: 1, next_stage: 3, ..LoginRequest::default() };
+    let stage =
+        |current_stage, next_stage| LoginRequest { current_stage, next_stage, ..to_full_feature };
+    let with = |text: &[u8]| [NAMES, text].concat();
+    let cases: &[(LoginRequest, Vec<u8>, Option<LoginStatus>)] = &[
+        (to_full_feature, NAMES.to_vec(), None),
+        (stage(0, 3), NAMES.to_vec(), None),
+        (stage(0, 1), NAMES.to_vec(), None),
+        // RFC 7143, 11.12.3: the stages that may follow one another.
+        (stage(1, 0), NAMES.to_vec(), Some(LoginStatus::INITIATOR_ERROR)),
+        (stage(1, 1), NAMES.to_vec(), Some(LoginStatus::INITIATOR_ERROR)),
+        (stage(2, 3), NAMES.to_vec(), Some(LoginStatus::INITIATOR_ERROR)),
+        (stage(3, 3), NAMES.to_vec(), Some(LoginStatus::INITIATOR_ERROR)),
+        // RFC 7143, 11.12.2: C and T exclude each other.
+        (
+            LoginRequest { continues: true, ..to_full_feature },
+            NAMES.to_vec(),
+            Some(LoginStatus::INITIATOR_ERROR),
+        ),
+        (
+            LoginRequest { version_min: 1, ..to_full_feature },
+            NAMES.to_vec(),
+            Some(LoginStatus::UNSUPPORTED_VERSION),
+        ),
+        (to_full_feature, b"".to_vec(), Some(LoginStatus::MISSING_PARAMETER)),
+        (
+            to_full_feature,
+            b"InitiatorName=iqn.2026-11.dev.longhaul:a\0".to_vec(),
+            Some(LoginStatus::MISSING_PARAMETER),
+        ),
+        (to_full_feature, b"InitiatorName".to_vec(), Some(LoginStatus::INITIATOR_ERROR)),
+        (to_full_feature, b"InitiatorName=me\0".to_vec(), Some(LoginStatus::INITIATOR_ERROR)),
+        (
+            to_full_feature,
+            with(b"SessionType=Odd\0"),
+            Some(LoginStatus::SESSION_TYPE_NOT_SUPPORTED),
+        ),
+        (
+            to_full_feature,
+            with(b"InitialR2T=No\0InitialR2T=No\0"),
+            Some(LoginStatus::INITIATOR_ERROR),
+        ),
+        (to_full_feature, with(&b"X-a=1\0".repeat(1000)), Some(LoginStatus::INITIATOR_ERROR)),
+        (stage(0, 1), with(b"AuthMethod=KRB5\0"), Some(LoginStatus::AUTHENTICATION_FAILURE)),
+        (stage(0, 1), with(b"MaxBurstLength=8192\0"), Some(LoginStatus::INITIATOR_ERROR)),
+    ];
+    for (header, text, expected) in cases {
+        let found = refused(*header, text);
+        let status = found.as_ref().map(|(status, _)| *status);
+        assert_eq!(status, *expected, "{header:?} {found:?}");
+    }
+}
+
+fn challenge() -> Challenge {
+    Challenge { id: 1, bytes: vec![1; 32] }
+}
+
+fn initiator_with(account: proto::iscsi::chap::Account) -> Config {
+    Config { account: Some(account), ..initiator() }
+}
+
+#[test]
+fn text_may_come_in_pieces() {
+    // RFC 7143, 6.2: the C bit, each piece asked for with an empty response.
+    let login = TargetLogin::new(Arc::new(target_config()), challenge());
+    let piece = LoginRequest { continues: true, current_stage: 1, ..LoginRequest::default() };
+    let Progress::Continue(login, response) = login.handle(&piece, &NAMES[..20]) else {
+        panic!("refused")
+    };
+    assert!(response.data.is_empty());
+    let last = LoginRequest { continues: false, transit: true, next_stage: 3, ..piece };
+    assert!(matches!(login.handle(&last, &NAMES[20..]), Progress::Admit(_)));
+}
+
+#[test]
+fn the_identity_may_not_change_and_the_login_must_end() {
+    let config = Arc::new(target_config());
+    let stay = LoginRequest { current_stage: 1, ..LoginRequest::default() };
+    let start = |config| match TargetLogin::new(config, challenge()).handle(&stay, NAMES) {
+        Progress::Continue(login, _) => login,
+        other => panic!("{other:?}"),
+    };
+    let changed = LoginRequest { isid: [1; 6], ..stay };
+    let progress = start(Arc::clone(&config)).handle(&changed, b"");
+    assert!(matches!(progress, Progress::Refused(r) if r.reason == Reason::Changed));
+    let mut login = start(config);
+    let reason = loop {
+        match login.handle(&stay, b"") {
+            Progress::Continue(next, _) => login = next,
+            Progress::Refused(refusal) => break refusal.reason,
+            Progress::Admit(_) => panic!("admitted"),
+        }
+    };
+    assert_eq!(reason, Reason::TooLong);
+}
