@@ -10,6 +10,7 @@ pub mod command;
 pub mod config;
 pub mod failure;
 pub mod front;
+pub mod progress;
 pub mod secret;
 pub mod size;
 pub mod stop;
