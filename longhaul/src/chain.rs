@@ -8,8 +8,9 @@ use std::sync::Arc;
 use volume::store::memory::Memory;
 use volume::{Gate, Volume};
 
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::size::{NotASize, Size};
+use crate::store::file::OpenError;
 use crate::store::{device, file};
 
 /// The port IANA gave iSCSI.
@@ -188,15 +189,27 @@ pub async fn open(uri: &Uri, options: &OpenOptions) -> Outcome<Arc<dyn Volume>> 
                 read_only: options.read_only,
                 ..file::FileOptions::default()
             };
-            let store = file::open(path, &with).or_fail(what)?;
+            let store = file::open(path, &with).map_err(|why| explain(what(), why))?;
             Ok(Arc::new(Gate::new("file", store)))
         }
         Uri::Device(path) => {
-            let store = device::open(path, options.read_only).or_fail(what)?;
+            let store =
+                device::open(path, options.read_only).map_err(|why| explain(what(), why))?;
             Ok(Arc::new(Gate::new("device", store)))
         }
         Uri::Iscsi(_) => Err(Failure::new(what())),
     }
+}
+
+/// Adds what the user can do about it.
+fn explain(what: String, why: OpenError) -> Failure {
+    let hint = match &why {
+        OpenError::InUse => "one volume is served once: end the other user of it first",
+        OpenError::Missing => "a size, such as 80G, would create a file that is missing",
+        OpenError::PartialBlock { .. } => "`truncate -s %512 FILE` pads a file with zeroes",
+        _ => return Failure::new(what).because(why),
+    };
+    Failure::new(what).because(why).hint(hint)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::command::{attach, info};
+use crate::command::{attach, copy, info};
 use crate::failure::{Failure, OrFail, Outcome};
 
 /// Encrypted disks that live far away, over standard iSCSI.
@@ -28,6 +28,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 #[derive(Debug, Subcommand)]
 enum Command {
     Info(info::Args),
+    Copy(copy::Args),
     Attach(attach::Args),
 }
 
@@ -85,6 +86,7 @@ fn run(cli: Cli) -> Outcome {
     let outcome = runtime.block_on(async {
         match cli.command {
             Command::Info(args) => info::run(args).await,
+            Command::Copy(args) => copy::run(args).await,
             Command::Attach(args) => attach::run(args).await,
         }
     });

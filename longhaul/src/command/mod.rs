@@ -8,6 +8,7 @@ use crate::failure::{OrFail, Outcome};
 use crate::stop::{Stop, Stopper};
 
 pub mod attach;
+pub mod copy;
 pub mod info;
 
 /// Writes a line on standard output now: a script may be waiting for it.

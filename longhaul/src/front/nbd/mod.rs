@@ -6,11 +6,15 @@
 mod connection;
 mod errno;
 mod handshake;
+pub mod law;
 mod machine;
 mod output;
 mod server;
 mod transmission;
 mod wire;
+
+#[cfg(test)]
+mod tests;
 
 pub use errno::Errno;
 pub use machine::{Event, Export, Machine, Violation};
