@@ -271,7 +271,7 @@ fn what_cannot_be_done_is_refused_with_the_right_number() {
         (export(), 0, 0, 1 << 20, 512, inval, "a read beyond the end"),
         (export(), 0, 1, 1 << 20, 512, nospc, "a write beyond the end"),
         (export(), 0, 6, u64::MAX - 511, 1024, nospc, "an end beyond 2^64"),
-        (export(), 0, 0, 0, u32::MAX & !511, inval, "a read of 4 GiB"),
+        (export(), 0, 0, 0, u32::MAX - 511, inval, "a read of 4 GiB"),
         (export(), 1 << 4, 6, 0, 512, notsup, "zeroes that are not fast"),
         (export(), 1 << 3, 0, 0, 512, inval, "a flag of another command"),
         (export(), 1 << 2, 0, 0, 512, inval, "DF without structured replies"),
