@@ -1,13 +1,21 @@
 //! SCSI: command blocks, sense, and the disk device server, to SPC-4 and SBC-3.
 
+pub mod attention;
 pub mod capacity;
+pub mod cdb;
 pub mod command;
 pub mod inquiry;
+pub mod law;
 pub mod lun;
+pub mod mode;
 pub mod provisioning;
 pub mod sense;
 pub mod status;
+pub mod supported;
+pub mod unit;
 
+pub use capacity::Capacity;
+pub use cdb::Cdb;
 pub use sense::Sense;
 pub use status::Status;
 

@@ -1,0 +1,146 @@
+//! Unit attentions: what each I_T nexus has not been told yet (SAM-5, 5.14).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::sense::{Additional, Key};
+use super::{Cdb, Sense};
+
+/// The unit attention conditions of one logical unit, in order, for each nexus `N`. A condition is
+/// queued once per nexus, so that a queue cannot grow beyond the number of conditions there are.
+#[derive(Debug)]
+pub struct Attentions<N> {
+    pending: BTreeMap<N, VecDeque<Additional>>,
+}
+
+impl<N> Default for Attentions<N> {
+    fn default() -> Self {
+        Self { pending: BTreeMap::new() }
+    }
+}
+
+/// What a command has to do with a pending unit attention (SPC-4, 5.14; SAM-5, 5.14.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// It is not run: it reports the condition, which is cleared by that.
+    Reports,
+    /// It is run, and the condition stays.
+    Passes,
+    /// It is run and returns the condition as its data: REQUEST SENSE.
+    Returns,
+}
+
+impl Manner {
+    /// How `cdb` meets a unit attention. One that cannot be read reports it too: the condition comes
+    /// before the fault.
+    #[must_use]
+    pub const fn of(cdb: Option<&Cdb>) -> Self {
+        match cdb {
+            Some(Cdb::Inquiry { .. } | Cdb::ReportLuns { .. }) => Self::Passes,
+            Some(Cdb::RequestSense { .. }) => Self::Returns,
+            _ => Self::Reports,
+        }
+    }
+}
+
+impl<N: Copy + Ord> Attentions<N> {
+    /// A nexus comes into being: it will be told of the power on.
+    pub fn attach(&mut self, nexus: N) {
+        self.pending.insert(nexus, VecDeque::from([Additional::POWER_ON]));
+    }
+
+    /// A nexus is gone.
+    pub fn detach(&mut self, nexus: N) {
+        self.pending.remove(&nexus);
+    }
+
+    /// Every nexus but `cause` will be told of `condition`.
+    pub fn establish(&mut self, condition: Additional, cause: Option<N>) {
+        for (_, queue) in self.pending.iter_mut().filter(|(nexus, _)| Some(**nexus) != cause) {
+            // SAM-5, 5.14.2: a reset takes precedence over all but a power on, and the conditions before
+            // it are part of it.
+            if is_reset(condition) && queue.front() != Some(&Additional::POWER_ON) {
+                queue.clear();
+            }
+            let told_anyway =
+                queue.front().is_some_and(|first| is_reset(*first) && is_reset(condition));
+            if !told_anyway && !queue.contains(&condition) {
+                queue.push_back(condition);
+            }
+        }
+    }
+
+    /// The next condition for `nexus`, which is cleared by being taken.
+    pub fn take(&mut self, nexus: N) -> Option<Sense> {
+        let condition = self.pending.get_mut(&nexus)?.pop_front()?;
+        Some(Sense::new(Key::UnitAttention, condition))
+    }
+
+    /// `nexus` has learnt of `condition` by other means.
+    pub fn forget(&mut self, nexus: N, condition: Additional) {
+        if let Some(queue) = self.pending.get_mut(&nexus) {
+            queue.retain(|pending| *pending != condition);
+        }
+    }
+
+    /// Whether any nexus has something to be told.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        self.pending.values().any(|queue| !queue.is_empty())
+    }
+}
+
+const fn is_reset(condition: Additional) -> bool {
+    condition.code == Additional::POWER_ON.code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(attentions: &mut Attentions<u8>, nexus: u8) -> Vec<Additional> {
+        std::iter::from_fn(|| attentions.take(nexus)).map(|sense| sense.additional).collect()
+    }
+
+    #[test]
+    fn each_nexus_is_told_once_in_order() {
+        let mut attentions = Attentions::default();
+        attentions.attach(1);
+        attentions.attach(2);
+        attentions.establish(Additional::MODE_PARAMETERS_CHANGED, Some(1));
+        attentions.establish(Additional::CAPACITY_CHANGED, None);
+        attentions.establish(Additional::CAPACITY_CHANGED, None);
+        assert_eq!(taken(&mut attentions, 1), [Additional::POWER_ON, Additional::CAPACITY_CHANGED]);
+        let both = [Additional::MODE_PARAMETERS_CHANGED, Additional::CAPACITY_CHANGED];
+        assert_eq!(taken(&mut attentions, 2), [&[Additional::POWER_ON], &both[..]].concat());
+        assert!(!attentions.any());
+        assert_eq!(taken(&mut attentions, 3), []);
+    }
+
+    #[test]
+    fn a_reset_stands_for_what_was_before_it() {
+        let mut attentions = Attentions::default();
+        attentions.attach(1);
+        assert_eq!(taken(&mut attentions, 1), [Additional::POWER_ON]);
+        attentions.establish(Additional::COMMANDS_CLEARED, None);
+        attentions.establish(Additional::BUS_DEVICE_RESET, None);
+        attentions.establish(Additional::BUS_DEVICE_RESET, None);
+        attentions.establish(Additional::MODE_PARAMETERS_CHANGED, None);
+        let expected = [Additional::BUS_DEVICE_RESET, Additional::MODE_PARAMETERS_CHANGED];
+        assert_eq!(taken(&mut attentions, 1), expected);
+        attentions.attach(1);
+        attentions.establish(Additional::BUS_DEVICE_RESET, None);
+        assert_eq!(taken(&mut attentions, 1), [Additional::POWER_ON]);
+    }
+
+    #[test]
+    fn the_one_who_left_or_learnt_is_not_told() {
+        let mut attentions = Attentions::default();
+        attentions.attach(1);
+        attentions.establish(Additional::REPORTED_LUNS_CHANGED, None);
+        attentions.forget(1, Additional::REPORTED_LUNS_CHANGED);
+        assert_eq!(taken(&mut attentions, 1), [Additional::POWER_ON]);
+        attentions.establish(Additional::REPORTED_LUNS_CHANGED, None);
+        attentions.detach(1);
+        assert!(!attentions.any());
+    }
+}

@@ -1,0 +1,370 @@
+//! Command blocks as the device reads them: every command it knows, typed, with all its fields.
+//!
+//! [`COMMANDS`] is the one table: it says which bits of a block the device evaluates, for the parser
+//! (which refuses every other bit) and for REPORT SUPPORTED OPERATION CODES (which reports them).
+
+mod table;
+
+pub use table::{COMMANDS, Entry, Requires};
+
+use super::sense::{Additional, Format};
+use super::{Blocks, Sense};
+
+/// A command block, zero-padded.
+pub type Block = [u8; 16];
+
+/// A command and its fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cdb {
+    /// TEST UNIT READY (SPC-4, 6.47).
+    TestUnitReady,
+    /// REQUEST SENSE (SPC-4, 6.39).
+    RequestSense {
+        /// DESC.
+        format: Format,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// INQUIRY (SPC-4, 6.6).
+    Inquiry {
+        /// EVPD.
+        vital: bool,
+        /// PAGE CODE.
+        page: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// REPORT LUNS (SPC-4, 6.33).
+    ReportLuns {
+        /// SELECT REPORT.
+        select: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// REPORT SUPPORTED OPERATION CODES (SPC-4, 6.34).
+    ReportOpcodes {
+        /// RCTD: command timeouts descriptors are wanted.
+        timeouts: bool,
+        /// REPORTING OPTIONS.
+        options: u8,
+        /// REQUESTED OPERATION CODE.
+        opcode: u8,
+        /// REQUESTED SERVICE ACTION.
+        action: u16,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4, 6.35).
+    ReportTaskManagement {
+        /// REPD: the long form is wanted.
+        extended: bool,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// MODE SENSE (6) and (10) (SPC-4, 6.13 and 6.14).
+    ModeSense {
+        /// Which of them.
+        form: Form,
+        /// LLBAA: a long block descriptor may be returned.
+        long: bool,
+        /// DBD: no block descriptor is wanted.
+        bare: bool,
+        /// PC: which values.
+        control: PageControl,
+        /// PAGE CODE.
+        page: u8,
+        /// SUBPAGE CODE.
+        subpage: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// MODE SELECT (6) and (10) (SPC-4, 6.11 and 6.12).
+    ModeSelect {
+        /// Which of them.
+        form: Form,
+        /// PF: the pages are in the standard's format.
+        page_format: bool,
+        /// SP: they are to be saved.
+        save: bool,
+        /// PARAMETER LIST LENGTH.
+        length: u32,
+    },
+    /// START STOP UNIT (SBC-3, 5.25).
+    StartStop {
+        /// POWER CONDITION.
+        condition: u8,
+        /// NO_FLUSH.
+        no_flush: bool,
+        /// LOEJ.
+        load_eject: bool,
+        /// START.
+        start: bool,
+    },
+    /// PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.14).
+    PreventAllow,
+    /// READ CAPACITY (10) (SBC-3, 5.15).
+    ReadCapacity10,
+    /// READ CAPACITY (16) (SBC-3, 5.16).
+    ReadCapacity16 {
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// GET LBA STATUS (SBC-3, 5.9).
+    GetLbaStatus {
+        /// STARTING LOGICAL BLOCK ADDRESS.
+        lba: u64,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// READ DEFECT DATA (10) and (12) (SBC-3, 5.17 and 5.18).
+    ReadDefects {
+        /// Which of them.
+        form: Form,
+        /// REQ_PLIST, REQ_GLIST and DEFECT LIST FORMAT, as they came.
+        list: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// READ (6) to (16) (SBC-3, 5.10 to 5.13).
+    Read(Access),
+    /// WRITE (6) to (16) (SBC-3, 5.32 to 5.35).
+    Write(Access),
+    /// WRITE AND VERIFY (10) to (16) (SBC-3, 5.36 to 5.38).
+    WriteVerify(Access, Compare),
+    /// VERIFY (10) to (16) (SBC-3, 5.29 to 5.31).
+    Verify(Access, Compare),
+    /// PRE-FETCH (10) and (16) (SBC-3, 5.12).
+    Prefetch(Access),
+    /// SYNCHRONIZE CACHE (10) and (16) (SBC-3, 5.26 and 5.27).
+    Synchronize {
+        /// Which blocks; none means all from the first on.
+        access: Access,
+        /// IMMED.
+        immediate: bool,
+    },
+    /// UNMAP (SBC-3, 5.28).
+    Unmap {
+        /// PARAMETER LIST LENGTH.
+        length: u32,
+    },
+    /// WRITE SAME (10) and (16) (SBC-3, 5.39 and 5.40).
+    WriteSame {
+        /// Which blocks; none means all from the first on.
+        access: Access,
+        /// UNMAP.
+        unmap: bool,
+        /// NDOB: no data-out, zeroes are meant.
+        no_data: bool,
+    },
+    /// COMPARE AND WRITE (SBC-3, 5.2).
+    CompareAndWrite(Access),
+    /// ORWRITE (16) (SBC-3, 5.13).
+    OrWrite(Access),
+}
+
+/// The length of a command block, where one command comes in several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are numbers")]
+pub enum Form {
+    Six,
+    Ten,
+    Twelve,
+    Sixteen,
+}
+
+/// The blocks a command works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Which.
+    pub blocks: Blocks,
+    /// FUA.
+    pub durable: bool,
+    /// Where the block count stands in the command block.
+    pub count_at: u8,
+}
+
+/// BYTCHK: what the data-out are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compare {
+    /// There are none to compare: the medium is checked for itself.
+    Nothing,
+    /// They are compared block by block.
+    All,
+    /// One block of them is compared with each block.
+    One,
+}
+
+/// PC: which values MODE SENSE returns (SPC-4, table 148).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageControl {
+    /// Those in force.
+    Current,
+    /// A mask of what can be changed.
+    Changeable,
+    /// Those after power on.
+    Default,
+    /// Those saved.
+    Saved,
+}
+
+impl Access {
+    /// Of a command whose bit in the place of FUA means something else.
+    const fn without_fua(mut self) -> Self {
+        self.durable = false;
+        self
+    }
+}
+
+impl Cdb {
+    /// Reads a command block: ILLEGAL REQUEST, with the field that is wrong, for what is not in the
+    /// table or sets a bit that the table does not have.
+    pub fn parse(block: &Block) -> Result<Self, Sense> {
+        let entry = Entry::find(block)?;
+        entry.check_reserved(block)?;
+        (entry.parse)(Fields(block))
+    }
+
+    /// How many bytes of data-out the command needs on blocks of `block_size`; `None` if 32 bits cannot
+    /// say so.
+    #[must_use]
+    pub fn data_out(&self, block_size: u32) -> Option<u32> {
+        match self {
+            Self::ModeSelect { length, .. } | Self::Unmap { length } => Some(*length),
+            Self::Write(access) | Self::WriteVerify(access, _) | Self::OrWrite(access) => {
+                access.blocks.bytes(block_size)
+            }
+            Self::Verify(access, compare) => match compare {
+                Compare::Nothing => Some(0),
+                Compare::All => access.blocks.bytes(block_size),
+                // SBC-3, 5.29: nothing travels where nothing is verified.
+                Compare::One => Some(if access.blocks.count == 0 { 0 } else { block_size }),
+            },
+            Self::CompareAndWrite(access) => access.blocks.bytes(block_size)?.checked_mul(2),
+            Self::WriteSame { no_data, .. } => Some(if *no_data { 0 } else { block_size }),
+            _ => Some(0),
+        }
+    }
+}
+
+/// Reads the fields of a block at places the compiler checks.
+#[derive(Clone, Copy)]
+struct Fields<'a>(&'a Block);
+
+impl Fields<'_> {
+    fn be<const AT: usize, const BYTES: usize>(self) -> u64 {
+        const { assert!(BYTES <= 8 && AT + BYTES <= 16) };
+        self.0.iter().skip(AT).take(BYTES).fold(0, |value, byte| value << 8 | u64::from(*byte))
+    }
+
+    fn u8<const AT: usize>(self) -> u8 {
+        self.be::<AT, 1>() as u8
+    }
+
+    fn u16<const AT: usize>(self) -> u16 {
+        self.be::<AT, 2>() as u16
+    }
+
+    fn u32<const AT: usize>(self) -> u32 {
+        self.be::<AT, 4>() as u32
+    }
+
+    fn flag<const AT: usize>(self, mask: u8) -> bool {
+        self.u8::<AT>() & mask != 0
+    }
+
+    /// LOGICAL BLOCK ADDRESS and length as READ (6) has them: no blocks means 256 (SBC-3, 5.10).
+    fn access_6(self) -> Access {
+        let lba = self.be::<1, 3>() & 0x1F_FFFF;
+        let count = match self.u8::<4>() {
+            0 => 256,
+            count => u32::from(count),
+        };
+        Access { blocks: Blocks { lba, count }, durable: false, count_at: 4 }
+    }
+
+    fn access_10(self) -> Access {
+        let blocks = Blocks { lba: self.u32::<2>().into(), count: self.u16::<7>().into() };
+        Access { blocks, durable: self.flag::<1>(FUA), count_at: 7 }
+    }
+
+    fn access_12(self) -> Access {
+        let blocks = Blocks { lba: self.u32::<2>().into(), count: self.u32::<6>() };
+        Access { blocks, durable: self.flag::<1>(FUA), count_at: 6 }
+    }
+
+    fn access_16(self) -> Access {
+        let blocks = Blocks { lba: self.be::<2, 8>(), count: self.u32::<10>() };
+        Access { blocks, durable: self.flag::<1>(FUA), count_at: 10 }
+    }
+
+    /// COMPARE AND WRITE counts in one byte.
+    fn access_compare(self) -> Access {
+        let blocks = Blocks { lba: self.be::<2, 8>(), count: self.u8::<13>().into() };
+        Access { blocks, durable: self.flag::<1>(FUA), count_at: 13 }
+    }
+
+    fn compare(self) -> Result<Compare, Sense> {
+        match self.u8::<1>() >> 1 & 0b11 {
+            0b00 => Ok(Compare::Nothing),
+            0b01 => Ok(Compare::All),
+            0b11 => Ok(Compare::One),
+            _ => Err(Sense::invalid_cdb(1, Some(2))),
+        }
+    }
+
+    fn page_control(self) -> PageControl {
+        match self.u8::<2>() >> 6 {
+            0b00 => PageControl::Current,
+            0b01 => PageControl::Changeable,
+            0b10 => PageControl::Default,
+            _ => PageControl::Saved,
+        }
+    }
+}
+
+const FUA: u8 = 0x08;
+
+impl Entry {
+    /// The entry for a command block, and for its service action where the operation code has some.
+    fn find(block: &Block) -> Result<&'static Self, Sense> {
+        let fields = Fields(block);
+        let mut same_code = COMMANDS.iter().filter(|entry| entry.opcode == fields.u8::<0>());
+        let first =
+            same_code.next().ok_or(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE))?;
+        let Some(action) = first.action else { return Ok(first) };
+        let wanted = fields.u8::<1>() & ACTION;
+        if action == wanted {
+            return Ok(first);
+        }
+        // SPC-4, 4.2.5.2: an unknown service action is an invalid field.
+        same_code.find(|entry| entry.action == Some(wanted)).ok_or(Sense::invalid_cdb(1, Some(4)))
+    }
+
+    /// The bits the device evaluates, as REPORT SUPPORTED OPERATION CODES shows them (SPC-4, 6.34.3):
+    /// the operation code and service action stand for themselves.
+    #[must_use]
+    pub fn usage(&self) -> &'static [u8] {
+        self.usage
+    }
+
+    /// Refuses a bit that must be zero: what would be ignored might have been important. Among them are
+    /// NACA, as NormACA is zero, and protection, as no block carries any.
+    fn check_reserved(&self, block: &Block) -> Result<(), Sense> {
+        let evaluated = self.usage.iter().skip(1).chain(core::iter::repeat(&0));
+        for (at, (byte, mask)) in (1u16..).zip(block.iter().skip(1).zip(evaluated)) {
+            let action = if at == 1 && self.action.is_some() { ACTION } else { 0 };
+            let wrong = byte & !(mask | action);
+            // What follows a short block is padding of the transport, not part of the command.
+            if wrong != 0 && usize::from(at) < self.usage.len() {
+                return Err(Sense::invalid_cdb(at, Some(wrong.ilog2() as u8)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// SERVICE ACTION, in the second byte.
+const ACTION: u8 = 0x1F;
+
+#[cfg(test)]
+mod tests;

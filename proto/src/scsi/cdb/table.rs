@@ -1,0 +1,231 @@
+//! The table of commands.
+
+use super::{Cdb, Fields, Form, Format, Sense};
+
+/// What a unit must be able to do before it offers a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requires {
+    /// Nothing: every disk offers it.
+    Nothing,
+    /// To give space back.
+    Provisioning,
+}
+
+/// A command the device knows.
+#[derive(Debug)]
+pub struct Entry {
+    /// OPERATION CODE.
+    pub opcode: u8,
+    /// SERVICE ACTION, for the operation codes that have some.
+    pub action: Option<u8>,
+    /// What a unit needs to offer it.
+    pub requires: Requires,
+    /// As long as the command block: each bit that is evaluated.
+    pub(super) usage: &'static [u8],
+    pub(super) parse: fn(Fields<'_>) -> Result<Cdb, Sense>,
+}
+
+/// One row: code, service action if any, usage map without the code, and how the fields are read.
+const fn row(
+    opcode: u8,
+    usage: &'static [u8],
+    parse: fn(Fields<'_>) -> Result<Cdb, Sense>,
+) -> Entry {
+    assert!(usage[0] == opcode, "the map starts with the operation code");
+    // SAM-5, 5.2: the first three bits of the code tell the length of the block.
+    let length = match opcode >> 5 {
+        0 => 6,
+        1 | 2 => 10,
+        4 => 16,
+        5 => 12,
+        _ => panic!("no fixed length"),
+    };
+    assert!(usage.len() == length, "the map is as long as the block");
+    Entry { opcode, action: None, requires: Requires::Nothing, usage, parse }
+}
+
+impl Entry {
+    /// Of an operation code that has service actions, this one.
+    const fn action(mut self) -> Self {
+        self.action = Some(self.usage[1]);
+        self
+    }
+
+    const fn provisioning(mut self) -> Self {
+        self.requires = Requires::Provisioning;
+        self
+    }
+}
+
+/// DPO is a hint and is not needed here; FUA is obeyed; FUA_NV became obsolete with SBC-3 and is
+/// ignored, as the group number is where groups are not supported.
+const ACCESS: u8 = 0x1A;
+const GROUP: u8 = 0x1F;
+/// DPO and BYTCHK.
+const CHECKED: u8 = 0x16;
+
+/// Every command, by operation code and service action.
+pub static COMMANDS: &[Entry] = &[
+    row(0x00, &[0x00, 0, 0, 0, 0, 0], |_| Ok(Cdb::TestUnitReady)),
+    row(0x03, &[0x03, 0x01, 0, 0, 0xFF, 0], |cdb| {
+        let format = if cdb.flag::<1>(0x01) { Format::Descriptor } else { Format::Fixed };
+        Ok(Cdb::RequestSense { format, allocation: cdb.u8::<4>().into() })
+    }),
+    row(0x08, &[0x08, 0x1F, 0xFF, 0xFF, 0xFF, 0], |cdb| Ok(Cdb::Read(cdb.access_6()))),
+    row(0x0A, &[0x0A, 0x1F, 0xFF, 0xFF, 0xFF, 0], |cdb| Ok(Cdb::Write(cdb.access_6()))),
+    row(0x12, &[0x12, 0x01, 0xFF, 0xFF, 0xFF, 0], |cdb| {
+        Ok(Cdb::Inquiry {
+            vital: cdb.flag::<1>(0x01),
+            page: cdb.u8::<2>(),
+            allocation: cdb.u16::<3>().into(),
+        })
+    }),
+    row(0x15, &[0x15, 0x11, 0, 0, 0xFF, 0], |cdb| Ok(select(cdb, Form::Six, cdb.u8::<4>().into()))),
+    row(0x1A, &[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0], |cdb| {
+        Ok(sense(cdb, Form::Six, cdb.u8::<4>().into()))
+    }),
+    row(0x1B, &[0x1B, 0x01, 0, 0x0F, 0xF7, 0], |cdb| {
+        Ok(Cdb::StartStop {
+            condition: cdb.u8::<4>() >> 4,
+            no_flush: cdb.flag::<4>(0x04),
+            load_eject: cdb.flag::<4>(0x02),
+            start: cdb.flag::<4>(0x01),
+        })
+    }),
+    row(0x1E, &[0x1E, 0, 0, 0, 0x03, 0], |_| Ok(Cdb::PreventAllow)),
+    row(0x25, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Cdb::ReadCapacity10)),
+    row(0x28, &ten(0x28, ACCESS), |cdb| Ok(Cdb::Read(cdb.access_10()))),
+    row(0x2A, &ten(0x2A, ACCESS), |cdb| Ok(Cdb::Write(cdb.access_10()))),
+    row(0x2E, &ten(0x2E, CHECKED), |cdb| Ok(Cdb::WriteVerify(cdb.access_10(), cdb.compare()?))),
+    row(0x2F, &ten(0x2F, CHECKED), |cdb| Ok(Cdb::Verify(cdb.access_10(), cdb.compare()?))),
+    row(0x34, &ten(0x34, IMMEDIATE), |cdb| Ok(Cdb::Prefetch(cdb.access_10()))),
+    row(0x35, &ten(0x35, SYNCHRONIZE), |cdb| {
+        Ok(Cdb::Synchronize { access: cdb.access_10(), immediate: cdb.flag::<1>(IMMEDIATE) })
+    }),
+    row(0x37, &[0x37, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
+        Ok(Cdb::ReadDefects {
+            form: Form::Ten,
+            list: cdb.u8::<2>(),
+            allocation: cdb.u16::<7>().into(),
+        })
+    }),
+    row(0x41, &ten(0x41, 0x08), |cdb| {
+        Ok(Cdb::WriteSame {
+            access: cdb.access_10().without_fua(),
+            unmap: cdb.flag::<1>(0x08),
+            no_data: false,
+        })
+    }),
+    row(0x42, &[0x42, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], |cdb| {
+        Ok(Cdb::Unmap { length: cdb.u16::<7>().into() })
+    })
+    .provisioning(),
+    row(0x55, &[0x55, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
+        Ok(select(cdb, Form::Ten, cdb.u16::<7>().into()))
+    }),
+    row(0x5A, &[0x5A, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
+        Ok(sense(cdb, Form::Ten, cdb.u16::<7>().into()))
+    }),
+    row(0x88, &sixteen(0x88, ACCESS), |cdb| Ok(Cdb::Read(cdb.access_16()))),
+    row(0x89, &COMPARE_AND_WRITE, |cdb| Ok(Cdb::CompareAndWrite(cdb.access_compare()))),
+    row(0x8A, &sixteen(0x8A, ACCESS), |cdb| Ok(Cdb::Write(cdb.access_16()))),
+    row(0x8B, &sixteen(0x8B, ACCESS), |cdb| Ok(Cdb::OrWrite(cdb.access_16()))),
+    row(0x8E, &sixteen(0x8E, CHECKED), |cdb| Ok(Cdb::WriteVerify(cdb.access_16(), cdb.compare()?))),
+    row(0x8F, &sixteen(0x8F, CHECKED), |cdb| Ok(Cdb::Verify(cdb.access_16(), cdb.compare()?))),
+    row(0x90, &sixteen(0x90, IMMEDIATE), |cdb| Ok(Cdb::Prefetch(cdb.access_16()))),
+    row(0x91, &sixteen(0x91, SYNCHRONIZE), |cdb| {
+        Ok(Cdb::Synchronize { access: cdb.access_16(), immediate: cdb.flag::<1>(IMMEDIATE) })
+    }),
+    row(0x93, &sixteen(0x93, 0x09), |cdb| {
+        Ok(Cdb::WriteSame {
+            access: cdb.access_16().without_fua(),
+            unmap: cdb.flag::<1>(0x08),
+            no_data: cdb.flag::<1>(0x01),
+        })
+    }),
+    row(0x9E, &[0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
+        Ok(Cdb::ReadCapacity16 { allocation: cdb.u32::<10>() })
+    })
+    .action(),
+    row(0x9E, &LBA_STATUS, |cdb| {
+        Ok(Cdb::GetLbaStatus { lba: cdb.be::<2, 8>(), allocation: cdb.u32::<10>() })
+    })
+    .action(),
+    row(0xA0, &[0xA0, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
+        Ok(Cdb::ReportLuns { select: cdb.u8::<2>(), allocation: cdb.u32::<6>() })
+    }),
+    row(0xA3, &[0xA3, 0x0C, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
+        Ok(Cdb::ReportOpcodes {
+            timeouts: cdb.flag::<2>(0x80),
+            options: cdb.u8::<2>() & 0x07,
+            opcode: cdb.u8::<3>(),
+            action: cdb.u16::<4>(),
+            allocation: cdb.u32::<6>(),
+        })
+    })
+    .action(),
+    row(0xA3, &[0xA3, 0x0D, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
+        Ok(Cdb::ReportTaskManagement { extended: cdb.flag::<2>(0x80), allocation: cdb.u32::<6>() })
+    })
+    .action(),
+    row(0xA8, &twelve(0xA8, ACCESS), |cdb| Ok(Cdb::Read(cdb.access_12()))),
+    row(0xAA, &twelve(0xAA, ACCESS), |cdb| Ok(Cdb::Write(cdb.access_12()))),
+    row(0xAE, &twelve(0xAE, CHECKED), |cdb| Ok(Cdb::WriteVerify(cdb.access_12(), cdb.compare()?))),
+    row(0xAF, &twelve(0xAF, CHECKED), |cdb| Ok(Cdb::Verify(cdb.access_12(), cdb.compare()?))),
+    row(0xB7, &[0xB7, 0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
+        Ok(Cdb::ReadDefects { form: Form::Twelve, list: cdb.u8::<1>(), allocation: cdb.u32::<6>() })
+    }),
+];
+
+const IMMEDIATE: u8 = 0x02;
+/// IMMED, and the obsolete SYNC_NV, which is ignored.
+const SYNCHRONIZE: u8 = 0x06;
+
+const fn ten(opcode: u8, flags: u8) -> [u8; 10] {
+    [opcode, flags, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0]
+}
+
+const fn twelve(opcode: u8, flags: u8) -> [u8; 12] {
+    [opcode, flags, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0]
+}
+
+const fn sixteen(opcode: u8, flags: u8) -> [u8; 16] {
+    let mut usage = [0xFF; 16];
+    usage[0] = opcode;
+    usage[1] = flags;
+    usage[14] = GROUP;
+    usage[15] = 0;
+    usage
+}
+
+const COMPARE_AND_WRITE: [u8; 16] = {
+    let mut usage = sixteen(0x89, ACCESS);
+    usage[10] = 0;
+    usage[11] = 0;
+    usage[12] = 0;
+    usage
+};
+
+const LBA_STATUS: [u8; 16] = {
+    let mut usage = sixteen(0x9E, 0x12);
+    usage[14] = 0;
+    usage
+};
+
+fn select(cdb: Fields<'_>, form: Form, length: u32) -> Cdb {
+    let (page_format, save) = (cdb.flag::<1>(0x10), cdb.flag::<1>(0x01));
+    Cdb::ModeSelect { form, page_format, save, length }
+}
+
+fn sense(cdb: Fields<'_>, form: Form, allocation: u32) -> Cdb {
+    Cdb::ModeSense {
+        form,
+        // MODE SENSE (6) has no LLBAA: its table row refuses the bit.
+        long: cdb.flag::<1>(0x10),
+        bare: cdb.flag::<1>(0x08),
+        control: cdb.page_control(),
+        page: cdb.u8::<2>() & 0x3F,
+        subpage: cdb.u8::<3>(),
+        allocation,
+    }
+}

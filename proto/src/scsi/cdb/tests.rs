@@ -1,0 +1,142 @@
+use proptest::prelude::*;
+
+use super::super::command::Command;
+use super::*;
+
+/// A block of `entry` with every bit set that it evaluates and `fill` chooses.
+fn filled(entry: &Entry, fill: Block) -> Block {
+    let mut block = [0; 16];
+    for (at, (to, (mask, chosen))) in block.iter_mut().zip(entry.usage.iter().zip(fill)).enumerate()
+    {
+        let fixed = at == 0 || (at == 1 && entry.action.is_some());
+        *to = if fixed { *mask } else { mask & chosen };
+    }
+    block
+}
+
+fn any_entry() -> impl Strategy<Value = &'static Entry> {
+    proptest::sample::select(COMMANDS.iter().collect::<Vec<_>>())
+}
+
+proptest! {
+    #[test]
+    fn no_block_does_harm(block: Block, opcode in any_entry()) {
+        let _ = Cdb::parse(&block).map(|cdb| cdb.data_out(512));
+        let mut known = block;
+        known[0] = opcode.opcode;
+        let _ = Cdb::parse(&known).map(|cdb| cdb.data_out(u32::MAX));
+    }
+
+    #[test]
+    fn a_bit_outside_the_map_is_refused(entry in any_entry(), fill: Block, at in 1usize..16, bit in 0..8u8) {
+        prop_assume!(at < entry.usage.len() && entry.usage[at] & (1 << bit) == 0);
+        prop_assume!(!(at == 1 && entry.action.is_some() && bit < 5));
+        let mut block = filled(entry, fill);
+        block[at] |= 1 << bit;
+        let sense = Cdb::parse(&block).unwrap_err();
+        prop_assert_eq!(sense, Sense::invalid_cdb(at as u16, Some(bit)));
+    }
+
+    #[test]
+    fn a_block_within_the_map_is_read(entry in any_entry(), fill: Block) {
+        let mut fill = fill;
+        fill[1] &= !0x04; // The one reserved value: BYTCHK of two.
+        prop_assert!(Cdb::parse(&filled(entry, fill)).is_ok());
+    }
+
+    #[test]
+    fn what_the_initiator_builds_is_what_the_device_reads(lba: u64, count in 1u32..65_536, fua: bool) {
+        let blocks = Blocks { lba, count };
+        let access = |durable| Access { blocks, durable, count_at: 10 };
+        let parse = |command: Command| Cdb::parse(&command.cdb).unwrap();
+        prop_assert_eq!(parse(Command::read(blocks, 512)), Cdb::Read(access(false)));
+        prop_assert_eq!(parse(Command::write(blocks, 512, fua)), Cdb::Write(access(fua)));
+        prop_assert_eq!(
+            parse(Command::write_same(blocks, 512, fua)),
+            Cdb::WriteSame { access: access(false), unmap: fua, no_data: false }
+        );
+        prop_assert_eq!(
+            parse(Command::get_lba_status(lba, 3)),
+            Cdb::GetLbaStatus { lba, allocation: 56 }
+        );
+    }
+}
+
+#[test]
+fn the_table_names_each_command_once() {
+    let mut seen = std::collections::HashSet::new();
+    for entry in COMMANDS {
+        assert!(seen.insert((entry.opcode, entry.action)), "{:02X} twice", entry.opcode);
+        let found = Entry::find(&filled(entry, [0; 16])).unwrap();
+        assert!(std::ptr::eq(found, entry), "{:02X} is hidden by another", entry.opcode);
+    }
+    for opcode in 0..=u8::MAX {
+        let known = COMMANDS.iter().any(|entry| entry.opcode == opcode);
+        let mut block = [0; 16];
+        block[0] = opcode;
+        let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
+        assert_eq!(Cdb::parse(&block) == Err(unknown), !known, "{opcode:02X}");
+    }
+}
+
+#[test]
+fn commands_without_lba_agree_with_the_initiator() {
+    let parse = |command: Command| Cdb::parse(&command.cdb).unwrap();
+    assert_eq!(parse(Command::test_unit_ready()), Cdb::TestUnitReady);
+    let standard = Cdb::Inquiry { vital: false, page: 0, allocation: 252 };
+    assert_eq!(parse(Command::inquiry()), standard);
+    let vital = Cdb::Inquiry { vital: true, page: 0xB0, allocation: 252 };
+    assert_eq!(parse(Command::vital(0xB0)), vital);
+    assert_eq!(parse(Command::read_capacity_10()), Cdb::ReadCapacity10);
+    let capacity = Cdb::ReadCapacity16 { allocation: 32 };
+    assert_eq!(parse(Command::read_capacity_16()), capacity);
+    let luns = Cdb::ReportLuns { select: 0, allocation: 2056 };
+    assert_eq!(parse(Command::report_luns(256)), luns);
+    let (unmap, list) = Command::unmap(&[Blocks { lba: 1, count: 2 }]);
+    assert_eq!(parse(unmap), Cdb::Unmap { length: list.len() as u32 });
+    for (command, form) in
+        [(Command::mode_sense_6(), Form::Six), (Command::mode_sense_10(), Form::Ten)]
+    {
+        let expected = Cdb::ModeSense {
+            form,
+            long: false,
+            bare: true,
+            control: PageControl::Current,
+            page: 0x08,
+            subpage: 0,
+            allocation: 252,
+        };
+        assert_eq!(parse(command), expected);
+    }
+}
+
+#[test]
+fn six_bytes_count_from_one_to_256() {
+    let read = |block| match Cdb::parse(&block) {
+        Ok(Cdb::Read(access)) => access.blocks,
+        other => panic!("{other:?}"),
+    };
+    let mut block = [0; 16];
+    block[..6].copy_from_slice(&[0x08, 0x1F, 0xFF, 0xFE, 0, 0]);
+    assert_eq!(read(block), Blocks { lba: 0x1F_FFFE, count: 256 });
+    block[4] = 1;
+    assert_eq!(read(block).count, 1);
+}
+
+#[test]
+fn naca_and_protection_are_refused() {
+    let mut block = [0; 16];
+    block[0] = 0x88;
+    block[15] = 0x04;
+    assert_eq!(Cdb::parse(&block), Err(Sense::invalid_cdb(15, Some(2))));
+    block[15] = 0;
+    block[1] = 0x20;
+    assert_eq!(Cdb::parse(&block), Err(Sense::invalid_cdb(1, Some(5))));
+}
+
+#[test]
+fn padding_behind_a_short_block_is_not_looked_at() {
+    let mut block = [0; 16];
+    block[12] = 0xFF;
+    assert_eq!(Cdb::parse(&block), Ok(Cdb::TestUnitReady));
+}

@@ -1,0 +1,120 @@
+//! Laws that hold for any bytes: for property tests and fuzz targets. Each panics where its law is broken.
+
+use super::cdb::{Block, Cdb};
+use super::command::{self, Mode};
+use super::inquiry::{BlockLimits, Identity, Provisioning, Standard};
+use super::mode::Switches;
+use super::provisioning;
+use super::sense::{Format, LENGTH_MAX};
+use super::unit::{self, Medium, Step, Unit};
+use super::{Blocks, Capacity, Sense};
+
+const BLOCKS: u64 = 1 << 20;
+const TRANSFER_MAX: u32 = 1 << 12;
+
+fn device() -> Unit {
+    let capacity = Capacity {
+        blocks: BLOCKS,
+        block_size: 512,
+        physical_exponent: 3,
+        provisioning_managed: true,
+        reads_zeroes: true,
+        protected: false,
+    };
+    let medium = Medium {
+        capacity,
+        read_only: false,
+        write_cache: true,
+        unmap_granularity: Some(8),
+        transfer_max: TRANSFER_MAX,
+    };
+    Unit::new(Identity::new("iqn.2026-11.dev.longhaul:law", 0), medium)
+}
+
+/// A command block of any bytes, met by a disk whose switches stand at `bits`, asks for bounded data and
+/// touches only blocks that exist; where it is refused, the sense data can be read back.
+pub fn any_block(block: &Block, bits: u8) {
+    let unit = device();
+    let switches = Switches::from_bits(bits);
+    let planned = Cdb::parse(block).and_then(|cdb| {
+        let needed = unit.data_out(&cdb, switches);
+        assert!(needed <= 2 * TRANSFER_MAX * unit.block_size(), "{cdb:?} asks for {needed} bytes");
+        let _ = unit::absent(&cdb, "iqn.2026-11.dev.longhaul:law");
+        unit.plan(&cdb, switches)
+    });
+    match planned {
+        Ok(step) => assert!(touched(&step).is_none_or(inside), "{step:?} leaves the medium"),
+        Err(sense) => assert_eq!(Sense::parse(&sense.emit(Format::Descriptor)), Some(sense)),
+    }
+}
+
+const fn touched(step: &Step) -> Option<Blocks> {
+    match step {
+        Step::Read(blocks)
+        | Step::Write { blocks, .. }
+        | Step::WriteVerify(blocks, _)
+        | Step::Verify(blocks, _)
+        | Step::WriteSame { blocks, .. }
+        | Step::CompareAndWrite { blocks, .. }
+        | Step::OrWrite { blocks, .. } => Some(*blocks),
+        _ => None,
+    }
+}
+
+fn inside(blocks: Blocks) -> bool {
+    blocks.lba.checked_add(blocks.count.into()).is_some_and(|end| end <= BLOCKS)
+}
+
+/// A parameter list of any bytes is taken or refused, never partly, and leads to no block that does not
+/// exist.
+pub fn any_parameters(list: &[u8]) {
+    use super::cdb::Form;
+    let unit = device();
+    for form in [Form::Six, Form::Ten] {
+        let _ = unit.select(form, list, unit.defaults());
+    }
+    if let Ok(ranges) = unit.unmap(list) {
+        assert!(ranges.len() <= provisioning::UNMAP_DESCRIPTORS_MAX as usize);
+        assert!(ranges.into_iter().all(inside));
+    }
+}
+
+/// An answer of any bytes, from a device that may be hostile, is read or refused; a capacity that is read
+/// can be counted in bytes.
+pub fn any_answer(bytes: &[u8]) {
+    let _ = Standard::parse(bytes);
+    let _ = BlockLimits::parse(bytes);
+    let _ = Provisioning::parse(bytes);
+    let _ = command::vital_pages(bytes);
+    let _ = command::luns(bytes);
+    let _ = (Mode::parse_6(bytes), Mode::parse_10(bytes));
+    if let Ok(runs) = command::statuses(bytes) {
+        assert!(runs.iter().all(|run| run.blocks.count > 0));
+    }
+    let capacities = [Capacity::parse_16(bytes).ok(), Capacity::parse_10(bytes).ok().flatten()];
+    for capacity in capacities.into_iter().flatten() {
+        assert!(capacity.blocks.checked_mul(capacity.block_size.into()).is_some());
+    }
+    if let Some(sense) = Sense::parse(bytes) {
+        let again = sense.emit(Format::Descriptor);
+        assert!(again.len() <= LENGTH_MAX);
+        assert_eq!(Sense::parse(&again), Some(sense));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_parameters(list in proptest::collection::vec(any::<u8>(), 0..128)) {
+            super::any_parameters(&list);
+        }
+
+        #[test]
+        fn any_answer(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
+            super::any_answer(&bytes);
+        }
+    }
+}

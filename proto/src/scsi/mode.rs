@@ -1,0 +1,423 @@
+//! Mode pages (SPC-4, 7.5; SBC-3, 6.5): what MODE SENSE shows of a disk and MODE SELECT may change.
+
+use super::cdb::{Form, PageControl};
+use super::sense::Additional;
+use super::{Capacity, Sense};
+use crate::reader::{Reader, Truncated};
+
+/// What can be switched while a disk runs. The switches are shared by all initiators and fit one byte,
+/// so that a device can keep them in an atomic and read them on every command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// D_SENSE: sense data come as descriptors.
+    pub descriptor_sense: bool,
+    /// SWP: the initiators asked for write protection.
+    pub write_protect: bool,
+    /// WCE: writes may be volatile until a flush.
+    pub write_cache: bool,
+    /// START STOP UNIT stopped the unit.
+    pub stopped: bool,
+}
+
+impl Switches {
+    /// The switches in a byte.
+    #[must_use]
+    pub fn to_bits(self) -> u8 {
+        u8::from(self.descriptor_sense)
+            | u8::from(self.write_protect) << 1
+            | u8::from(self.write_cache) << 2
+            | u8::from(self.stopped) << 3
+    }
+
+    /// The switches of a byte that [`to_bits`](Self::to_bits) made.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        Self {
+            descriptor_sense: bits & 1 != 0,
+            write_protect: bits & 2 != 0,
+            write_cache: bits & 4 != 0,
+            stopped: bits & 8 != 0,
+        }
+    }
+}
+
+/// The mode pages of one disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// The switches after power on.
+    pub defaults: Switches,
+    /// The medium takes no writes, whatever the switches say.
+    pub read_only: bool,
+    /// For the block descriptors.
+    pub capacity: Capacity,
+}
+
+/// MODE SENSE, as far as it concerns the pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// The length of the command block, which decides the header's.
+    pub form: Form,
+    /// LLBAA.
+    pub long: bool,
+    /// DBD.
+    pub bare: bool,
+    /// PC.
+    pub control: PageControl,
+    /// PAGE CODE.
+    pub page: u8,
+    /// SUBPAGE CODE.
+    pub subpage: u8,
+}
+
+const ERROR_RECOVERY: u8 = 0x01;
+const CACHING: u8 = 0x08;
+const CONTROL: u8 = 0x0A;
+const INFORMATIONAL_EXCEPTIONS: u8 = 0x1C;
+const PAGES: [u8; 4] = [ERROR_RECOVERY, CACHING, CONTROL, INFORMATIONAL_EXCEPTIONS];
+const ALL_PAGES: u8 = 0x3F;
+const ALL_SUBPAGES: u8 = 0xFF;
+
+const WCE: u8 = 0x04;
+const D_SENSE: u8 = 0x04;
+const SWP: u8 = 0x08;
+
+/// WP and DPOFUA of the device-specific parameter (SBC-3, 6.5.1).
+const WRITE_PROTECTED: u8 = 0x80;
+const DPO_FUA: u8 = 0x10;
+const SHORT_DESCRIPTOR: usize = 8;
+const LONG_DESCRIPTOR: usize = 16;
+
+impl Pages {
+    /// MODE SENSE data, before they are cut to the allocation length.
+    pub fn sense(&self, query: Query, current: Switches) -> Result<Vec<u8>, Sense> {
+        let pages = self.wanted(query, current)?;
+        let descriptor = if query.bare { Vec::new() } else { self.descriptor(query) };
+        let protected = self.read_only || current.write_protect;
+        let specific = DPO_FUA | if protected { WRITE_PROTECTED } else { 0 };
+        let rest = descriptor.len() + pages.len();
+        let mut bytes = match query.form {
+            Form::Six => vec![(rest + 3) as u8, 0, specific, descriptor.len() as u8],
+            _ => {
+                let [high, low] = ((rest + 6) as u16).to_be_bytes();
+                let long = u8::from(descriptor.len() == LONG_DESCRIPTOR);
+                vec![high, low, 0, specific, long, 0, 0, descriptor.len() as u8]
+            }
+        };
+        bytes.extend(descriptor);
+        bytes.extend(pages);
+        Ok(bytes)
+    }
+
+    fn wanted(&self, query: Query, current: Switches) -> Result<Vec<u8>, Sense> {
+        if !matches!(query.subpage, 0 | ALL_SUBPAGES) {
+            return Err(Sense::invalid_cdb(3, None));
+        }
+        if query.page != ALL_PAGES && !PAGES.contains(&query.page) {
+            return Err(Sense::invalid_cdb(2, Some(5)));
+        }
+        let switches = match query.control {
+            // SPC-4, 6.13.1.
+            PageControl::Saved => {
+                return Err(Sense::illegal(Additional::SAVING_PARAMETERS_NOT_SUPPORTED));
+            }
+            PageControl::Default => self.defaults,
+            PageControl::Current | PageControl::Changeable => current,
+        };
+        let mut bytes = Vec::new();
+        for code in PAGES.into_iter().filter(|code| [*code, ALL_PAGES].contains(&query.page)) {
+            let body = match query.control {
+                PageControl::Changeable => self.changeable(code),
+                _ => body(code, switches),
+            };
+            bytes.extend([code, body.len() as u8]);
+            bytes.extend(body);
+        }
+        Ok(bytes)
+    }
+
+    /// A block descriptor (SBC-3, 6.5.2): what does not fit the short one is all ones.
+    fn descriptor(&self, query: Query) -> Vec<u8> {
+        let Capacity { blocks, block_size, .. } = self.capacity;
+        if query.long && query.form == Form::Ten {
+            return [&blocks.to_be_bytes()[..], &[0; 4], &block_size.to_be_bytes()].concat();
+        }
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+        [blocks.to_be_bytes(), block_size.to_be_bytes()].concat()
+    }
+
+    /// The body of a page with a one for each bit that MODE SELECT may change.
+    fn changeable(&self, code: u8) -> Vec<u8> {
+        let all = Switches {
+            descriptor_sense: true,
+            write_protect: true,
+            // A medium without a cache cannot be given one.
+            write_cache: self.defaults.write_cache,
+            stopped: false,
+        };
+        let (ones, zeroes) = (body(code, all), body(code, Switches::default()));
+        ones.iter().zip(&zeroes).map(|(one, zero)| one ^ zero).collect()
+    }
+
+    /// The switches after MODE SELECT with this parameter list. Nothing changes unless all of it is
+    /// valid (SPC-4, 6.11): every field that cannot be changed must have its current value.
+    pub fn select(&self, form: Form, list: &[u8], current: Switches) -> Result<Switches, Sense> {
+        if list.is_empty() {
+            return Ok(current);
+        }
+        let whole = list.len();
+        let mut reader = Reader::new(list);
+        self.select_header(form, &mut reader, whole).map_err(too_short)??;
+        let mut switches = current;
+        while !reader.rest().is_empty() {
+            let at = whole - reader.rest().len();
+            switches = self.select_page(at as u16, &mut reader, switches).map_err(too_short)??;
+        }
+        Ok(switches)
+    }
+
+    /// The header and block descriptor, which may only say what is so.
+    fn select_header(
+        &self,
+        form: Form,
+        reader: &mut Reader<'_>,
+        whole: usize,
+    ) -> Result<Result<(), Sense>, Truncated> {
+        // The mode data length is reserved here, and so are WP and DPOFUA (SPC-4, 7.5.5; SBC-3, 6.5.1):
+        // initiators send back what MODE SENSE gave them.
+        let (medium, long, length, length_at) = match form {
+            Form::Six => {
+                let [_, medium, _, length] = reader.array()?;
+                (medium, 0, usize::from(length), 3)
+            }
+            _ => {
+                let [_, _, medium, _, long, _] = reader.array()?;
+                (medium, long & 1, usize::from(reader.u16()?), 6)
+            }
+        };
+        if medium != 0 {
+            return Ok(Err(Sense::invalid_parameter(length_at - 2, None)));
+        }
+        let at = (whole - reader.rest().len()) as u16;
+        let (blocks, all_ones, block_size) = match (length, long) {
+            (0, _) => return Ok(Ok(())),
+            (SHORT_DESCRIPTOR, 0) => {
+                let blocks = u64::from(reader.u32()?);
+                (blocks, u64::from(u32::MAX), reader.u32()? & 0xFF_FFFF)
+            }
+            (LONG_DESCRIPTOR, 1) => {
+                let blocks = reader.u64()?;
+                reader.u32()?;
+                (blocks, u64::MAX, reader.u32()?)
+            }
+            _ => return Ok(Err(Sense::invalid_parameter(length_at, None))),
+        };
+        // SBC-3, 6.5.2: zero blocks keep the capacity, all ones ask for all there is.
+        if blocks != 0 && blocks != all_ones && blocks != self.capacity.blocks {
+            return Ok(Err(Sense::invalid_parameter(at, None)));
+        }
+        if block_size != self.capacity.block_size {
+            let size_at = if long == 0 { at + 5 } else { at + 12 };
+            return Ok(Err(Sense::invalid_parameter(size_at, None)));
+        }
+        Ok(Ok(()))
+    }
+
+    fn select_page(
+        &self,
+        at: u16,
+        reader: &mut Reader<'_>,
+        current: Switches,
+    ) -> Result<Result<Switches, Sense>, Truncated> {
+        let [code, length] = reader.array()?;
+        // PS and SPF are zero in what is selected; a page that is not here is refused with them.
+        if !PAGES.contains(&code) {
+            return Ok(Err(Sense::invalid_parameter(at, None)));
+        }
+        let old = body(code, current);
+        if usize::from(length) != old.len() {
+            return Ok(Err(Sense::invalid_parameter(at + 1, None)));
+        }
+        let new = reader.take(old.len())?;
+        for (offset, ((old, new), mask)) in
+            (2u16..).zip(old.iter().zip(new).zip(self.changeable(code)))
+        {
+            let wrong = (old ^ new) & !mask;
+            if wrong != 0 {
+                let bit = wrong.ilog2() as u8;
+                return Ok(Err(Sense::invalid_parameter(at + offset, Some(bit))));
+            }
+        }
+        Ok(Ok(with_body(code, new, current)))
+    }
+}
+
+fn too_short(_: Truncated) -> Sense {
+    Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR)
+}
+
+/// The body of a page, after its code and length.
+fn body(code: u8, switches: Switches) -> Vec<u8> {
+    let flag = |set, bit| if set { bit } else { 0 };
+    match code {
+        CACHING => {
+            let mut page = vec![0; 18];
+            page[0] = flag(switches.write_cache, WCE);
+            page
+        }
+        CONTROL => {
+            const GLTSD: u8 = 0x02;
+            const UNRESTRICTED_REORDERING: u8 = 0x10;
+            let mut page = vec![0; 10];
+            page[0] = GLTSD | flag(switches.descriptor_sense, D_SENSE);
+            page[1] = UNRESTRICTED_REORDERING;
+            page[2] = flag(switches.write_protect, SWP);
+            page
+        }
+        INFORMATIONAL_EXCEPTIONS => {
+            const DEXCPT: u8 = 0x08; // There are none to report.
+            let mut page = vec![0; 10];
+            page[0] = DEXCPT;
+            page
+        }
+        _ => vec![0; 10],
+    }
+}
+
+/// The switches after `body` of page `code`, of which the fixed bits have been compared.
+fn with_body(code: u8, body: &[u8], mut switches: Switches) -> Switches {
+    let mut reader = Reader::new(body);
+    match (code, reader.array()) {
+        (CACHING, Ok([flags, _, _])) => switches.write_cache = flags & WCE != 0,
+        (CONTROL, Ok([format, _, protection])) => {
+            switches.descriptor_sense = format & D_SENSE != 0;
+            switches.write_protect = protection & SWP != 0;
+        }
+        _ => {}
+    }
+    switches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command::Mode;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pages(write_cache: bool) -> Pages {
+        Pages {
+            defaults: Switches { write_cache, ..Switches::default() },
+            read_only: false,
+            capacity: Capacity {
+                blocks: 0x1_0000_0000,
+                block_size: 512,
+                physical_exponent: 3,
+                provisioning_managed: true,
+                reads_zeroes: true,
+                protected: false,
+            },
+        }
+    }
+
+    const fn query(form: Form, page: u8) -> Query {
+        Query { form, long: false, bare: false, control: PageControl::Current, page, subpage: 0 }
+    }
+
+    #[test]
+    fn switches_survive_their_byte() {
+        for bits in 0..16 {
+            assert_eq!(Switches::from_bits(bits).to_bits(), bits);
+        }
+    }
+
+    #[test]
+    fn the_initiator_reads_what_the_device_shows() {
+        for write_cache in [false, true] {
+            let pages = pages(write_cache);
+            let expected =
+                Mode { write_protected: false, fua: true, write_cache: Some(write_cache) };
+            for page in [CACHING, ALL_PAGES] {
+                let six = pages.sense(query(Form::Six, page), pages.defaults).unwrap();
+                assert_eq!(Mode::parse_6(&six), Ok(expected));
+                assert_eq!(usize::from(six[0]), six.len() - 1);
+                let mut wanted = query(Form::Ten, page);
+                wanted.long = true;
+                let ten = pages.sense(wanted, pages.defaults).unwrap();
+                assert_eq!(Mode::parse_10(&ten), Ok(expected));
+                assert_eq!(usize::from(ten[1]), ten.len() - 2);
+                assert_eq!(ten[8..24], [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_sensed_can_be_selected() {
+        let pages = pages(true);
+        for (form, header) in [(Form::Six, 4), (Form::Ten, 8)] {
+            let mut list = pages.sense(query(form, ALL_PAGES), pages.defaults).unwrap();
+            list[0] = 0;
+            let control = list.windows(2).position(|pair| pair == [CONTROL, 10]).unwrap();
+            assert!(control > header);
+            list[control + 2] |= D_SENSE;
+            list[control + 4] |= SWP;
+            let caching = list.windows(2).position(|pair| pair == [CACHING, 18]).unwrap();
+            list[caching + 2] &= !WCE;
+            let expected = Switches {
+                descriptor_sense: true,
+                write_protect: true,
+                write_cache: false,
+                stopped: false,
+            };
+            assert_eq!(pages.select(form, &list, pages.defaults), Ok(expected));
+            list.pop();
+            assert_eq!(
+                pages.select(form, &list, pages.defaults),
+                Err(Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR))
+            );
+        }
+    }
+
+    #[test]
+    fn only_what_is_changeable_changes() {
+        let pages = pages(false);
+        let mut changeable = query(Form::Six, CACHING);
+        changeable.control = PageControl::Changeable;
+        changeable.bare = true;
+        let mask = pages.sense(changeable, pages.defaults).unwrap();
+        assert!(mask[6..].iter().all(|byte| *byte == 0));
+        let mut list = vec![0, 0, 0, 0, CACHING, 18, WCE];
+        list.resize(24, 0);
+        let refused = pages.select(Form::Six, &list, pages.defaults);
+        assert_eq!(refused, Err(Sense::invalid_parameter(6, Some(2))));
+    }
+
+    #[test]
+    fn another_block_size_is_refused() {
+        let list = [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0x10, 0];
+        let refused = pages(true).select(Form::Six, &list, Switches::default());
+        assert_eq!(refused, Err(Sense::invalid_parameter(9, None)));
+    }
+
+    #[test]
+    fn unknown_pages_and_saved_values_are_refused() {
+        let pages = pages(true);
+        let sense = |query| pages.sense(query, pages.defaults).unwrap_err();
+        assert_eq!(sense(query(Form::Six, 0x02)), Sense::invalid_cdb(2, Some(5)));
+        let subpage = Query { subpage: 1, ..query(Form::Six, CONTROL) };
+        assert_eq!(sense(subpage), Sense::invalid_cdb(3, None));
+        let saved = Query { control: PageControl::Saved, ..query(Form::Six, CONTROL) };
+        assert_eq!(sense(saved), Sense::illegal(Additional::SAVING_PARAMETERS_NOT_SUPPORTED));
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_lists_change_only_what_may_change(
+            list in proptest::collection::vec(any::<u8>(), 0..64), ten: bool,
+        ) {
+            let pages = pages(false);
+            let form = if ten { Form::Ten } else { Form::Six };
+            if let Ok(switches) = pages.select(form, &list, pages.defaults) {
+                prop_assert!(!switches.write_cache && !switches.stopped);
+            }
+        }
+    }
+}

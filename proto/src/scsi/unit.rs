@@ -1,0 +1,484 @@
+//! The device server of a disk: a command block and the state of the unit go in, a [`Step`] comes out.
+//! What needs no medium is answered here; what is wrong ends here; what is left says exactly which blocks
+//! to touch and how.
+
+use super::cdb::{Access, Cdb, Compare, Form};
+use super::inquiry::{self, BlockLimits, Identity, Provisioning, page};
+use super::mode::{Pages, Query, Switches};
+use super::sense::{Additional, Format, Key};
+use super::{Blocks, Capacity, Sense, lun, provisioning, supported};
+
+/// What the device server must know of the medium behind it. Lengths are in logical blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Medium {
+    /// Its size and blocks.
+    pub capacity: Capacity,
+    /// It takes no writes.
+    pub read_only: bool,
+    /// Completed writes may be volatile.
+    pub write_cache: bool,
+    /// It can give space back, best in units of that many blocks.
+    pub unmap_granularity: Option<u32>,
+    /// The most one command may carry.
+    pub transfer_max: u32,
+}
+
+/// The device server.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    identity: Identity,
+    medium: Medium,
+    limits: BlockLimits,
+    provisioning: Provisioning,
+    pages: Pages,
+}
+
+/// What is left to do for a command that is in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing: GOOD, with these data.
+    Reply(Vec<u8>),
+    /// Return a pending unit attention, or else the state of the unit, as sense data.
+    RequestSense {
+        /// How they are laid out.
+        format: Format,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// List the units of the target with [`luns`].
+    ReportLuns {
+        /// SELECT REPORT.
+        select: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// Take the parameter list to [`Unit::select`].
+    Select(Form),
+    /// Stop the unit, after a flush if it is asked for.
+    Stop {
+        /// It is.
+        flush: bool,
+    },
+    /// Start it again.
+    Start,
+    /// Read and return.
+    Read(Blocks),
+    /// Write the data-out.
+    Write {
+        /// Where.
+        blocks: Blocks,
+        /// They must be stable when the command ends.
+        durable: bool,
+    },
+    /// Write the data-out, stable, then verify.
+    WriteVerify(Blocks, Compare),
+    /// Verify the medium.
+    Verify(Blocks, Compare),
+    /// Write one block many times over.
+    WriteSame {
+        /// Where.
+        blocks: Blocks,
+        /// Zeroes need not keep their space.
+        release: bool,
+        /// There are no data-out: zeroes are meant.
+        no_data: bool,
+        /// They must be stable when the command ends.
+        durable: bool,
+    },
+    /// Write the second half of the data-out if the first equals what is there; nothing may come between.
+    CompareAndWrite {
+        /// Where.
+        blocks: Blocks,
+        /// They must be stable when the command ends.
+        durable: bool,
+    },
+    /// Set the bits of the data-out; nothing may come between.
+    OrWrite {
+        /// Where.
+        blocks: Blocks,
+        /// They must be stable when the command ends.
+        durable: bool,
+    },
+    /// Flush.
+    Flush {
+        /// The command ends before the flush does.
+        immediate: bool,
+    },
+    /// Take the parameter list to [`Unit::unmap`], and discard.
+    Unmap,
+    /// Tell what is mapped from `lba` on.
+    LbaStatus {
+        /// The first block.
+        lba: u64,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+}
+
+/// The largest number of blocks COMPARE AND WRITE can count.
+const COMPARE_AND_WRITE_MAX: u32 = u8::MAX as u32;
+
+impl Unit {
+    /// A device server for `medium`, which calls itself `identity`.
+    #[must_use]
+    pub fn new(identity: Identity, medium: Medium) -> Self {
+        let Capacity { blocks, physical_exponent, reads_zeroes, .. } = medium.capacity;
+        let can_unmap = medium.unmap_granularity.is_some();
+        let limits = BlockLimits {
+            compare_and_write_max: COMPARE_AND_WRITE_MAX.min(medium.transfer_max) as u8,
+            transfer_granularity: 1 << physical_exponent,
+            transfer_max: medium.transfer_max,
+            // All ones: the number of blocks is not limited.
+            unmap_blocks_max: if can_unmap { u32::MAX } else { 0 },
+            unmap_descriptors_max: if can_unmap { provisioning::UNMAP_DESCRIPTORS_MAX } else { 0 },
+            unmap_granularity: medium.unmap_granularity.unwrap_or(0),
+            unmap_alignment: medium.unmap_granularity.map(|_| 0),
+            write_same_max: blocks.min(u32::MAX.into()),
+            ..BlockLimits::default()
+        };
+        let provisioning = Provisioning {
+            unmap: can_unmap,
+            write_same_16: can_unmap,
+            write_same_10: can_unmap,
+            reads_zeroes: can_unmap && reads_zeroes,
+            anchors: false,
+            thin: can_unmap,
+        };
+        let pages = Pages {
+            defaults: Switches { write_cache: medium.write_cache, ..Switches::default() },
+            read_only: medium.read_only,
+            capacity: medium.capacity,
+        };
+        Self { identity, medium, limits, provisioning, pages }
+    }
+
+    /// The switches after power on or reset.
+    #[must_use]
+    pub const fn defaults(&self) -> Switches {
+        self.pages.defaults
+    }
+
+    /// The bytes of a logical block.
+    #[must_use]
+    pub const fn block_size(&self) -> u32 {
+        self.medium.capacity.block_size
+    }
+
+    /// How many blocks there are.
+    #[must_use]
+    pub const fn blocks(&self) -> u64 {
+        self.medium.capacity.blocks
+    }
+
+    /// How many bytes of data-out a command needs; zero for one that will be refused. It is bounded by
+    /// the medium's `transfer_max`, twice that for COMPARE AND WRITE, and 64 KiB for parameter lists.
+    #[must_use]
+    pub fn data_out(&self, cdb: &Cdb, switches: Switches) -> u32 {
+        match self.plan(cdb, switches) {
+            Ok(_) => cdb.data_out(self.block_size()).unwrap_or(0),
+            Err(_) => 0,
+        }
+    }
+
+    /// What `cdb` asks for, or why it is refused.
+    pub fn plan(&self, cdb: &Cdb, switches: Switches) -> Result<Step, Sense> {
+        if needs_ready(cdb) && switches.stopped {
+            return Err(not_started());
+        }
+        match *cdb {
+            Cdb::TestUnitReady | Cdb::PreventAllow => Ok(Step::Reply(Vec::new())),
+            Cdb::RequestSense { format, allocation } => {
+                Ok(Step::RequestSense { format, allocation })
+            }
+            Cdb::Inquiry { vital, page, allocation } => self.inquiry(vital, page, allocation),
+            Cdb::ReportLuns { select, allocation } => Ok(Step::ReportLuns { select, allocation }),
+            Cdb::ReportOpcodes { timeouts, options, opcode, action, allocation } => {
+                let query = supported::Query { timeouts, options, opcode, action };
+                supported::opcodes(query, self.provisioning.unmap).map(|list| cut(list, allocation))
+            }
+            Cdb::ReportTaskManagement { extended, allocation } => {
+                Ok(cut(supported::task_management(extended), allocation))
+            }
+            Cdb::ModeSense { form, long, bare, control, page, subpage, allocation } => {
+                let query = Query { form, long, bare, control, page, subpage };
+                self.pages.sense(query, switches).map(|data| cut(data, allocation))
+            }
+            Cdb::ModeSelect { form, page_format, save, .. } => mode_select(form, page_format, save),
+            Cdb::StartStop { condition, no_flush, load_eject, start } => {
+                start_stop(condition, no_flush, load_eject, start)
+            }
+            Cdb::ReadCapacity10 => Ok(Step::Reply(self.medium.capacity.emit_10())),
+            Cdb::ReadCapacity16 { allocation } => {
+                Ok(cut(self.medium.capacity.emit_16(), allocation))
+            }
+            Cdb::ReadDefects { form, list, allocation } => Ok(read_defects(form, list, allocation)),
+            _ => self.plan_medium(cdb, switches),
+        }
+    }
+
+    /// The commands that touch blocks.
+    fn plan_medium(&self, cdb: &Cdb, switches: Switches) -> Result<Step, Sense> {
+        if writes(cdb) {
+            self.writable(switches)?;
+        }
+        let durable = |access: Access| access.durable || self.write_through(switches);
+        match *cdb {
+            Cdb::Read(access) => self.transfer(access).map(Step::Read),
+            Cdb::Write(access) => {
+                let blocks = self.transfer(access)?;
+                Ok(Step::Write { blocks, durable: durable(access) })
+            }
+            Cdb::WriteVerify(access, compare) => {
+                self.transfer(access).map(|blocks| Step::WriteVerify(blocks, compare))
+            }
+            Cdb::Verify(access, Compare::All) => {
+                self.transfer(access).map(|blocks| Step::Verify(blocks, Compare::All))
+            }
+            Cdb::Verify(access, compare) => {
+                self.within(access.blocks).map(|()| Step::Verify(access.blocks, compare))
+            }
+            // SBC-3, 5.12: GOOD, not CONDITION MET, where the blocks are not all held in a cache
+            // afterwards; there is none of this unit's own.
+            Cdb::Prefetch(access) => self.rest(access.blocks).map(|_| Step::Reply(Vec::new())),
+            Cdb::Synchronize { access, immediate } => {
+                self.rest(access.blocks).map(|_| Step::Flush { immediate })
+            }
+            Cdb::WriteSame { access, unmap, no_data } => {
+                let blocks = self.write_same(access, unmap)?;
+                Ok(Step::WriteSame { blocks, release: unmap, no_data, durable: durable(access) })
+            }
+            Cdb::CompareAndWrite(access) => {
+                self.within(access.blocks)?;
+                if access.blocks.count > self.limits.compare_and_write_max.into() {
+                    return Err(too_many(access));
+                }
+                Ok(Step::CompareAndWrite { blocks: access.blocks, durable: durable(access) })
+            }
+            Cdb::OrWrite(access) => {
+                let blocks = self.transfer(access)?;
+                Ok(Step::OrWrite { blocks, durable: durable(access) })
+            }
+            Cdb::Unmap { .. } if self.provisioning.unmap => Ok(Step::Unmap),
+            Cdb::GetLbaStatus { lba, allocation } => {
+                self.within(Blocks { lba, count: 0 })?;
+                Ok(Step::LbaStatus { lba, allocation })
+            }
+            _ => Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE)),
+        }
+    }
+
+    fn inquiry(&self, vital: bool, code: u8, allocation: u32) -> Result<Step, Sense> {
+        let body = match (vital, code) {
+            (false, 0) => {
+                let standard = self.identity.standard(inquiry::DISK).emit();
+                return Ok(cut(standard, allocation));
+            }
+            (true, page::SUPPORTED) => VITAL_PAGES.to_vec(),
+            (true, page::SERIAL) => self.identity.serial_page(),
+            (true, page::IDENTIFICATION) => self.identity.identification_page(),
+            (true, page::EXTENDED) => inquiry::extended(),
+            (true, page::MODE_POLICY) => inquiry::MODE_POLICY.to_vec(),
+            (true, page::BLOCK_LIMITS) => self.limits.emit(),
+            (true, page::CHARACTERISTICS) => inquiry::characteristics(),
+            (true, page::PROVISIONING) => self.provisioning.emit(),
+            _ => return Err(Sense::invalid_cdb(2, None)),
+        };
+        Ok(cut(inquiry::vital(inquiry::DISK, code, &body), allocation))
+    }
+
+    /// With the cache switched off, every write is stable when it completes.
+    const fn write_through(&self, switches: Switches) -> bool {
+        self.medium.write_cache && !switches.write_cache
+    }
+
+    const fn writable(&self, switches: Switches) -> Result<(), Sense> {
+        if self.medium.read_only {
+            return Err(Sense::new(Key::DataProtect, Additional::WRITE_PROTECTED));
+        }
+        if switches.write_protect {
+            return Err(Sense::new(Key::DataProtect, Additional::SOFTWARE_WRITE_PROTECTED));
+        }
+        Ok(())
+    }
+
+    /// SBC-3, 4.5: a block address beyond the last is out of range even for a command of no blocks. The
+    /// information is the first address that is.
+    fn within(&self, Blocks { lba, count }: Blocks) -> Result<(), Sense> {
+        let blocks = self.blocks();
+        let inside = lba < blocks && u64::from(count) <= blocks - lba;
+        if inside {
+            return Ok(());
+        }
+        Err(Sense::illegal(Additional::LBA_OUT_OF_RANGE).with_information(lba.max(blocks)))
+    }
+
+    fn transfer(&self, access: Access) -> Result<Blocks, Sense> {
+        self.within(access.blocks)?;
+        if access.blocks.count > self.limits.transfer_max {
+            return Err(too_many(access));
+        }
+        Ok(access.blocks)
+    }
+
+    /// Of a command for which no blocks means all that follow: how many those are.
+    fn rest(&self, blocks: Blocks) -> Result<u64, Sense> {
+        self.within(blocks)?;
+        Ok(if blocks.count == 0 { self.blocks() - blocks.lba } else { blocks.count.into() })
+    }
+
+    fn write_same(&self, access: Access, unmap: bool) -> Result<Blocks, Sense> {
+        if unmap && !self.provisioning.unmap {
+            return Err(Sense::invalid_cdb(1, Some(3)));
+        }
+        let count = self.rest(access.blocks)?;
+        match u32::try_from(count) {
+            Ok(count) if u64::from(count) <= self.limits.write_same_max => {
+                Ok(Blocks { lba: access.blocks.lba, count })
+            }
+            _ => Err(too_many(access)),
+        }
+    }
+
+    /// The blocks that an UNMAP parameter list names, all of them in range.
+    pub fn unmap(&self, list: &[u8]) -> Result<Vec<Blocks>, Sense> {
+        let mut ranges = provisioning::parse_unmap(list)?;
+        // SBC-3, 5.28.2: a descriptor of no blocks is not an error.
+        ranges.retain(|range| range.count != 0);
+        ranges.iter().try_for_each(|range| self.within(*range))?;
+        Ok(ranges)
+    }
+
+    /// The switches after a MODE SELECT parameter list.
+    pub fn select(&self, form: Form, list: &[u8], current: Switches) -> Result<Switches, Sense> {
+        self.pages.select(form, list, current)
+    }
+}
+
+const VITAL_PAGES: [u8; 8] = [
+    page::SUPPORTED,
+    page::SERIAL,
+    page::IDENTIFICATION,
+    page::EXTENDED,
+    page::MODE_POLICY,
+    page::BLOCK_LIMITS,
+    page::CHARACTERISTICS,
+    page::PROVISIONING,
+];
+
+/// What a logical unit number that nothing is behind answers (SPC-4, 5.14 and 6.6.2; SAM-5, 5.13.4): it
+/// tells what it is not, and what there is instead.
+pub fn absent(cdb: &Cdb, target: &str) -> Result<Step, Sense> {
+    match *cdb {
+        Cdb::Inquiry { vital: false, page: 0, allocation } => {
+            Ok(cut(Identity::new(target, 0).standard(inquiry::ABSENT).emit(), allocation))
+        }
+        Cdb::Inquiry { vital: true, page: page::SUPPORTED, allocation } => Ok(cut(
+            inquiry::vital(inquiry::ABSENT, page::SUPPORTED, &[page::SUPPORTED]),
+            allocation,
+        )),
+        Cdb::Inquiry { .. } => Err(Sense::invalid_cdb(2, None)),
+        Cdb::ReportLuns { select, allocation } => Ok(Step::ReportLuns { select, allocation }),
+        Cdb::RequestSense { format, allocation } => Ok(cut(no_unit().emit(format), allocation)),
+        _ => Err(no_unit()),
+    }
+}
+
+const fn no_unit() -> Sense {
+    Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED)
+}
+
+/// The sense of a unit that START STOP UNIT stopped.
+#[must_use]
+pub const fn not_started() -> Sense {
+    Sense::new(Key::NotReady, Additional::INITIALIZING_COMMAND_REQUIRED)
+}
+
+/// REPORT LUNS data for the units of a target; there are no well known ones.
+pub fn luns(select: u8, allocation: u32, units: &[u16]) -> Result<Vec<u8>, Sense> {
+    const ADDRESSED: u8 = 0x00;
+    const WELL_KNOWN: u8 = 0x01;
+    const ALL: u8 = 0x02;
+    let list = match select {
+        ADDRESSED | ALL => units,
+        WELL_KNOWN => &[],
+        _ => return Err(Sense::invalid_cdb(2, None)),
+    };
+    Ok(truncate(lun::emit_list(list), allocation))
+}
+
+/// SPC-4, 4.2.5.6: what exceeds the allocation length is dropped, and that is no error; lengths inside the
+/// data do not change.
+#[must_use]
+pub fn truncate(mut data: Vec<u8>, allocation: u32) -> Vec<u8> {
+    data.truncate(allocation as usize);
+    data
+}
+
+fn cut(data: Vec<u8>, allocation: u32) -> Step {
+    Step::Reply(truncate(data, allocation))
+}
+
+fn too_many(access: Access) -> Sense {
+    Sense::invalid_cdb(access.count_at.into(), None)
+}
+
+/// Whether a command needs a unit that has been started.
+const fn needs_ready(cdb: &Cdb) -> bool {
+    !matches!(
+        cdb,
+        Cdb::RequestSense { .. }
+            | Cdb::Inquiry { .. }
+            | Cdb::ReportLuns { .. }
+            | Cdb::ReportOpcodes { .. }
+            | Cdb::ReportTaskManagement { .. }
+            | Cdb::ModeSense { .. }
+            | Cdb::ModeSelect { .. }
+            | Cdb::StartStop { .. }
+            | Cdb::PreventAllow
+            | Cdb::ReadCapacity10
+            | Cdb::ReadCapacity16 { .. }
+    )
+}
+
+const fn writes(cdb: &Cdb) -> bool {
+    matches!(
+        cdb,
+        Cdb::Write(_)
+            | Cdb::WriteVerify(..)
+            | Cdb::WriteSame { .. }
+            | Cdb::CompareAndWrite(_)
+            | Cdb::OrWrite(_)
+            | Cdb::Unmap { .. }
+    )
+}
+
+fn mode_select(form: Form, page_format: bool, save: bool) -> Result<Step, Sense> {
+    match (page_format, save) {
+        (false, _) => Err(Sense::invalid_cdb(1, Some(4))),
+        (true, true) => Err(Sense::invalid_cdb(1, Some(0))),
+        (true, false) => Ok(Step::Select(form)),
+    }
+}
+
+fn start_stop(condition: u8, no_flush: bool, load_eject: bool, start: bool) -> Result<Step, Sense> {
+    const START_VALID: u8 = 0;
+    if condition != START_VALID {
+        return Err(Sense::invalid_cdb(4, Some(7)));
+    }
+    // The medium cannot be taken out.
+    if load_eject {
+        return Err(Sense::invalid_cdb(4, Some(1)));
+    }
+    Ok(if start { Step::Start } else { Step::Stop { flush: !no_flush } })
+}
+
+/// An empty list of the kind that was asked for: the store beneath looks after its own defects.
+fn read_defects(form: Form, list: u8, allocation: u32) -> Step {
+    let length = if form == Form::Ten { 4 } else { 8 };
+    let mut header = vec![0, list];
+    header.resize(length, 0);
+    cut(header, allocation)
+}
+
+#[cfg(test)]
+mod tests;

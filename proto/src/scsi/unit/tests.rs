@@ -1,0 +1,222 @@
+use proptest::prelude::*;
+
+use super::super::command::{self, Command};
+use super::*;
+
+const BLOCKS: u64 = 1000;
+const TRANSFER_MAX: u32 = 64;
+
+fn medium() -> Medium {
+    Medium {
+        capacity: Capacity {
+            blocks: BLOCKS,
+            block_size: 512,
+            physical_exponent: 3,
+            provisioning_managed: true,
+            reads_zeroes: true,
+            protected: false,
+        },
+        read_only: false,
+        write_cache: true,
+        unmap_granularity: Some(8),
+        transfer_max: TRANSFER_MAX,
+    }
+}
+
+fn unit(medium: Medium) -> Unit {
+    Unit::new(Identity::new("iqn.2026-11.dev.longhaul:t", 0), medium)
+}
+
+fn run(unit: &Unit, block: [u8; 16]) -> Result<Step, Sense> {
+    Cdb::parse(&block).and_then(|cdb| unit.plan(&cdb, unit.defaults()))
+}
+
+fn reply(unit: &Unit, command: Command) -> Vec<u8> {
+    match run(unit, command.cdb) {
+        Ok(Step::Reply(data)) => data,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn block(bytes: &[u8]) -> [u8; 16] {
+    let mut block = [0; 16];
+    block[..bytes.len()].copy_from_slice(bytes);
+    block
+}
+
+#[test]
+fn the_initiator_learns_what_the_device_is() {
+    let unit = unit(medium());
+    let standard = command::Standard::parse(&reply(&unit, Command::inquiry())).unwrap();
+    assert_eq!((standard.device_type(), standard.qualifier()), (0, 0));
+    let capacity = Capacity::parse_16(&reply(&unit, Command::read_capacity_16()));
+    assert_eq!(capacity, Ok(medium().capacity));
+    let limits = BlockLimits::parse(&reply(&unit, Command::vital(page::BLOCK_LIMITS))).unwrap();
+    assert_eq!(limits.transfer_max, TRANSFER_MAX);
+    assert_eq!(limits.unmap_granularity, 8);
+    let thin = Provisioning::parse(&reply(&unit, Command::vital(page::PROVISIONING))).unwrap();
+    assert!(thin.unmap && thin.thin && thin.reads_zeroes && !thin.anchors);
+    let mode = command::Mode::parse_10(&reply(&unit, Command::mode_sense_10())).unwrap();
+    assert_eq!(mode.write_cache, Some(true));
+}
+
+#[test]
+fn every_page_listed_is_there_and_no_other() {
+    let unit = unit(medium());
+    let listed = command::vital_pages(&reply(&unit, Command::vital(page::SUPPORTED))).unwrap();
+    assert!(listed.is_sorted());
+    for code in 0..=u8::MAX {
+        let found = run(&unit, Command::vital(code).cdb);
+        assert_eq!(found.is_ok(), listed.contains(&code), "page {code:02X}");
+        if let Ok(Step::Reply(data)) = found {
+            assert_eq!(data[1], code);
+            assert_eq!(usize::from(u16::from_be_bytes([data[2], data[3]])), data.len() - 4);
+        }
+    }
+    // EVPD zero with a page code (SPC-4, 6.6.1).
+    assert_eq!(run(&unit, block(&[0x12, 0, 1, 0, 96, 0])), Err(Sense::invalid_cdb(2, None)));
+}
+
+#[test]
+fn a_thick_unit_offers_no_unmap() {
+    let mut thick = medium();
+    thick.unmap_granularity = None;
+    let unit = unit(thick);
+    let range = [Blocks { lba: 0, count: 1 }];
+    let refused = Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE));
+    assert_eq!(run(&unit, Command::unmap(&range).0.cdb), refused);
+    let same = Command::write_same(range[0], 512, true);
+    assert_eq!(run(&unit, same.cdb), Err(Sense::invalid_cdb(1, Some(3))));
+    let limits = BlockLimits::parse(&reply(&unit, Command::vital(page::BLOCK_LIMITS))).unwrap();
+    assert_eq!((limits.unmap_blocks_max, limits.unmap_descriptors_max), (0, 0));
+}
+
+#[test]
+fn blocks_beyond_the_last_are_out_of_range() {
+    let unit = unit(medium());
+    for (lba, count, first) in [
+        (BLOCKS - 1, 2, Some(BLOCKS)),
+        (BLOCKS, 0, Some(BLOCKS)),
+        (u64::MAX, u32::MAX, Some(u64::MAX)),
+        (BLOCKS - 1, 1, None),
+        (BLOCKS - 1, 0, None),
+    ] {
+        let read = run(&unit, Command::read(Blocks { lba, count }, 1).cdb);
+        let expected =
+            first.map(|first| Sense::illegal(Additional::LBA_OUT_OF_RANGE).with_information(first));
+        assert_eq!(read.err(), expected, "{count} at {lba}");
+    }
+}
+
+#[test]
+fn more_than_the_limit_is_refused_where_the_count_stands() {
+    let unit = unit(medium());
+    let at = |bytes: &[u8]| run(&unit, block(bytes)).unwrap_err().field.unwrap().byte;
+    assert_eq!(at(&[0x28, 0, 0, 0, 0, 0, 0, 0, 65, 0]), 7);
+    assert_eq!(at(&[0xA8, 0, 0, 0, 0, 0, 0, 0, 0, 65, 0, 0]), 6);
+    assert_eq!(at(&Command::read(Blocks { lba: 0, count: 65 }, 1).cdb), 10);
+    assert_eq!(at(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 65, 0, 0]), 13);
+}
+
+#[test]
+fn write_protection_is_felt_by_every_write() {
+    let mut read_only = medium();
+    read_only.read_only = true;
+    let soft = Switches { write_protect: true, ..Switches::default() };
+    for (unit, switches, code) in [
+        (unit(read_only), Switches::default(), Additional::WRITE_PROTECTED),
+        (unit(medium()), soft, Additional::SOFTWARE_WRITE_PROTECTED),
+    ] {
+        for opcode in [0x0A, 0x2A, 0xAA, 0x8A, 0x2E, 0xAE, 0x8E, 0x41, 0x93, 0x42, 0x89, 0x8B] {
+            let cdb = Cdb::parse(&block(&[opcode])).unwrap();
+            let expected = Err(Sense::new(Key::DataProtect, code));
+            assert_eq!(unit.plan(&cdb, switches), expected, "{opcode:02X}");
+            assert_eq!(unit.data_out(&cdb, switches), 0);
+        }
+        let read = Cdb::parse(&Command::read(Blocks { lba: 0, count: 1 }, 512).cdb).unwrap();
+        assert!(unit.plan(&read, switches).is_ok());
+    }
+}
+
+#[test]
+fn a_switched_off_cache_makes_every_write_stable() {
+    let unit = unit(medium());
+    let blocks = Blocks { lba: 0, count: 1 };
+    for (fua, write_cache, durable) in
+        [(false, true, false), (true, true, true), (false, false, true), (true, false, true)]
+    {
+        let cdb = Cdb::parse(&Command::write(blocks, 512, fua).cdb).unwrap();
+        let switches = Switches { write_cache, ..Switches::default() };
+        assert_eq!(unit.plan(&cdb, switches), Ok(Step::Write { blocks, durable }));
+    }
+}
+
+#[test]
+fn a_stopped_unit_answers_questions_only() {
+    let unit = unit(medium());
+    let stopped = Switches { stopped: true, ..unit.defaults() };
+    let plan = |bytes: &[u8]| unit.plan(&Cdb::parse(&block(bytes)).unwrap(), stopped);
+    assert_eq!(plan(&[0x00]), Err(not_started()));
+    assert_eq!(plan(&[0x28]), Err(not_started()));
+    assert!(plan(&[0x12]).is_ok() && plan(&[0x25]).is_ok());
+    assert_eq!(plan(&[0x1B, 0, 0, 0, 1, 0]), Ok(Step::Start));
+    assert_eq!(plan(&[0x1B, 0, 0, 0, 0, 0]), Ok(Step::Stop { flush: true }));
+}
+
+#[test]
+fn write_same_of_no_blocks_means_the_rest() {
+    let unit = unit(medium());
+    let blocks = Blocks { lba: 990, count: 0 };
+    let Ok(Step::WriteSame { blocks, .. }) = run(&unit, Command::write_same(blocks, 512, true).cdb)
+    else {
+        panic!("refused");
+    };
+    assert_eq!(blocks.count, 10);
+}
+
+#[test]
+fn unmap_lists_are_checked_as_a_whole() {
+    let unit = unit(medium());
+    let inside = Blocks { lba: 0, count: 8 };
+    let list = |ranges: &[Blocks]| Command::unmap(ranges).1;
+    let empty = Blocks { lba: BLOCKS, count: 0 };
+    assert_eq!(unit.unmap(&list(&[inside, empty])), Ok(vec![inside]));
+    let outside = Blocks { lba: BLOCKS - 1, count: 2 };
+    let refused = unit.unmap(&list(&[inside, outside])).unwrap_err();
+    assert_eq!(refused.additional, Additional::LBA_OUT_OF_RANGE);
+}
+
+#[test]
+fn nothing_there_says_so() {
+    let answer = |bytes: &[u8]| absent(&Cdb::parse(&block(bytes)).unwrap(), "iqn.x");
+    let Ok(Step::Reply(data)) = answer(&[0x12, 0, 0, 0, 96, 0]) else { panic!("no INQUIRY") };
+    assert_eq!(data[0], 0x7F);
+    assert!(matches!(answer(&[0xA0]), Ok(Step::ReportLuns { .. })));
+    let Ok(Step::Reply(data)) = answer(&[0x03, 0, 0, 0, 18, 0]) else { panic!("no sense") };
+    assert_eq!(Sense::parse(&data), Some(no_unit()));
+    assert_eq!(answer(&[0x28]), Err(no_unit()));
+}
+
+#[test]
+fn the_list_of_units_is_selected_and_cut() {
+    let units = [0, 300];
+    let whole = luns(0, 1024, &units).unwrap();
+    assert_eq!(command::luns(&whole), Ok(units.to_vec()));
+    assert_eq!(luns(2, 20, &units).unwrap(), whole[..20]);
+    assert_eq!(command::luns(&luns(1, 1024, &units).unwrap()), Ok(vec![]));
+    assert_eq!(luns(0x10, 1024, &units), Err(Sense::invalid_cdb(2, None)));
+}
+
+proptest! {
+    #[test]
+    fn any_block_is_harmless_and_its_data_bounded(bytes: [u8; 16], bits in 0..16u8) {
+        crate::scsi::law::any_block(&bytes, bits);
+    }
+
+    #[test]
+    fn what_is_planned_is_inside(bytes: [u8; 16], index in 0..super::super::cdb::COMMANDS.len()) {
+        let mut bytes = bytes;
+        bytes[0] = super::super::cdb::COMMANDS[index].opcode;
+        crate::scsi::law::any_block(&bytes, 4);
+    }
+}
