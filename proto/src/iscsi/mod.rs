@@ -8,4 +8,6 @@ pub mod login;
 pub mod name;
 pub mod negotiation;
 pub mod pdu;
+pub mod target;
 pub mod text;
+pub mod window;

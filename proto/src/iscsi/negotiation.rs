@@ -16,7 +16,7 @@ pub const NOT_UNDERSTOOD: &str = "NotUnderstood";
 const IRRELEVANT: &str = "Irrelevant";
 
 /// The answer to a value that cannot be.
-const REJECT: &str = "Reject";
+pub const REJECT: &str = "Reject";
 
 /// How the peer broke the rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

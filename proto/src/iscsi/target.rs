@@ -1,0 +1,165 @@
+//! The target's side of a session in the full-feature phase, error recovery level 0.
+//!
+//! [`Session`] is a pure machine: frames and the time go in; events, output and the next deadline come
+//! out. Each concern has its file: the command window decides what is delivered, `data_out` collects
+//! what a command needs, `data_in` answers it, `management` aborts it, `text` and `connection` do the
+//! rest. What belongs to one connection (StatSN, output, pings) is kept apart from what belongs to the
+//! session (CmdSN, tasks), as several connections will share the latter.
+//!
+//! A task that runs is never torn from under the front: an abort lets it end, keeps its answer from the
+//! initiator, and only then says that it is dead, so that no write lands after its abort was reported.
+
+mod connection;
+mod data_in;
+mod data_out;
+pub mod law;
+mod management;
+mod session;
+mod task;
+mod text;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::header::{TaskAttribute, TaskFunction};
+use super::pdu::Pieces;
+use crate::scsi::Status;
+
+pub use management::Request;
+pub use session::Session;
+pub use task::TaskId;
+
+/// Commands in order a session may have outstanding: MaxCmdSN stays this far ahead at most. With 4 KiB
+/// blocks it keeps a 1 Gbit/s link full at 4 ms; with 1 MiB blocks at a second.
+pub const WINDOW: u32 = 128;
+
+/// Immediate commands under way at once. The window does not hold them back, so that beyond this they
+/// are rejected (RFC 7143, 4.2.2.1).
+pub const IMMEDIATE_MAX: usize = 32;
+
+/// Task management functions under way at once.
+pub const MANAGEMENT_MAX: usize = 16;
+
+/// Bytes of solicited data a session may have on their way or waiting for the rest of their command. A
+/// command that is larger alone is let through when no other holds any.
+pub const SOLICITED_MAX: u64 = 32 << 20;
+
+/// How a session came to be, and its habits.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Only discovery is allowed.
+    pub discovery: bool,
+    /// The number of the connection that logged in.
+    pub cid: u16,
+    /// The CmdSN expected next.
+    pub exp_cmd_sn: u32,
+    /// The StatSN to send next.
+    pub stat_sn: u32,
+    /// After how long without a sign of life the initiator is pinged.
+    pub ping_after: Duration,
+    /// How long after the ping the connection is given up.
+    pub ping_patience: Duration,
+}
+
+/// What the front has to do, in order.
+#[derive(Debug)]
+pub enum Event {
+    /// A command came, in command order. Answer with [`Session::want_data`].
+    Command(Command),
+    /// All data a command wants are there: run it, then [`Session::complete`].
+    Execute {
+        /// The command.
+        task: TaskId,
+        /// Its data-out.
+        data: Vec<Bytes>,
+    },
+    /// The units' part of a task management function. This session's tasks are seen to; do the rest
+    /// (other sessions' tasks, the reset itself), then [`Session::managed`].
+    Manage {
+        /// Names the request.
+        request: Request,
+        /// What to do.
+        function: TaskFunction,
+        /// On which unit; `None` is one that cannot exist, or no unit at all for target resets.
+        lun: Option<u16>,
+    },
+    /// Which targets are there? Answer with [`Session::targets`].
+    SendTargets(Selection),
+    /// What [`Session::clear`] was asked to end has ended.
+    Cleared {
+        /// As it was given.
+        ticket: u64,
+    },
+    /// The session is over: send what there is to send, then close.
+    Close(Ending),
+}
+
+/// A SCSI command.
+#[derive(Clone, Copy, Debug)]
+pub struct Command {
+    /// Names the task.
+    pub task: TaskId,
+    /// The unit, if it is one that can exist.
+    pub lun: Option<u16>,
+    /// The command block.
+    pub cdb: [u8; 16],
+    /// How it stands to other tasks.
+    pub attribute: TaskAttribute,
+    /// How much data-out the initiator announced.
+    pub announced: u32,
+    /// How much data-in the initiator has room for.
+    pub room: u32,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Reply {
+    /// The status.
+    pub status: Status,
+    /// Data-in, not yet cut to what the initiator expects.
+    pub data: Pieces,
+    /// Sense data.
+    pub sense: Bytes,
+}
+
+/// Which targets an initiator asks about (RFC 7143, Appendix C).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// All it may see.
+    All,
+    /// One by name.
+    Named(String),
+    /// The one it is logged in to.
+    Current,
+}
+
+/// A target and where it can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetRecord {
+    /// Its name.
+    pub name: String,
+    /// Its portals, each with its portal group tag.
+    pub portals: Vec<(SocketAddr, u16)>,
+}
+
+/// Why a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ending {
+    /// The initiator logged out.
+    #[error("logged out")]
+    Logout,
+    /// The initiator gave no sign of life.
+    #[error("the initiator no longer answers")]
+    Silent,
+    /// It was asked to log out and did not.
+    #[error("the initiator did not log out when asked to")]
+    LogoutOverdue,
+    /// TARGET COLD RESET.
+    #[error("the target was reset")]
+    ColdReset,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! What belongs to one connection: status numbers, output, and whether the other end lives.
+
+use std::time::Duration;
+
+use crate::iscsi::pdu::Outbox;
+use crate::time::Time;
+
+/// The numbers nearly every PDU of a target carries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    pub(super) stat_sn: u32,
+    pub(super) exp_cmd_sn: u32,
+    pub(super) max_cmd_sn: u32,
+}
+
+/// One connection of a session.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) cid: u16,
+    pub(super) outbox: Outbox,
+    stat_sn: u32,
+    /// Target transfer tags of this connection: R2Ts, pings and texts draw from one sequence, so that
+    /// none stands for two things within four thousand million.
+    next_tag: u32,
+    heard: Time,
+    ping: Option<Time>,
+    ping_after: Duration,
+    ping_patience: Duration,
+}
+
+/// What a look at the clock calls for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pulse {
+    Quiet,
+    Ping,
+    Dead,
+}
+
+impl Connection {
+    pub(super) fn new(now: Time, setup: &super::Setup) -> Self {
+        Self {
+            cid: setup.cid,
+            outbox: Outbox::new(),
+            stat_sn: setup.stat_sn,
+            next_tag: 0,
+            heard: now,
+            ping: None,
+            ping_after: setup.ping_after,
+            ping_patience: setup.ping_patience,
+        }
+    }
+
+    /// The number of a PDU that carries status: each such PDU uses one up (RFC 7143, 4.2.2.2).
+    pub(super) const fn use_stat_sn(&mut self) -> u32 {
+        let stat_sn = self.stat_sn;
+        self.stat_sn = stat_sn.wrapping_add(1);
+        stat_sn
+    }
+
+    /// The next such number, for PDUs that only show it.
+    pub(super) const fn stat_sn(&self) -> u32 {
+        self.stat_sn
+    }
+
+    /// A fresh target transfer tag, which is never the reserved one (RFC 7143, 11.7.4).
+    pub(super) const fn tag(&mut self) -> u32 {
+        let tag = self.next_tag;
+        self.next_tag = (tag + 1) % crate::iscsi::header::NO_TAG;
+        tag
+    }
+
+    /// Any byte from the initiator is a sign of life, not only the answer to a ping: a busy connection
+    /// must not die because the answer waits behind data.
+    pub(super) const fn heard(&mut self, now: Time) {
+        self.heard = now;
+        self.ping = None;
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        self.ping.map_or_else(|| self.heard + self.ping_after, |sent| sent + self.ping_patience)
+    }
+
+    pub(super) fn pulse(&mut self, now: Time) -> Pulse {
+        if now < self.deadline() {
+            Pulse::Quiet
+        } else if self.ping.is_none() {
+            self.ping = Some(now);
+            Pulse::Ping
+        } else {
+            Pulse::Dead
+        }
+    }
+}

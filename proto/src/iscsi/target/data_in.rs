@@ -1,0 +1,141 @@
+//! Answers: Data-In, status, residuals (RFC 7143, 11.4 and 11.7).
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::Reply;
+use super::session::Session;
+use super::task::{State, Task, TaskId};
+use crate::iscsi::header::{DataIn, NO_TAG, ResponseCode, ScsiResponse};
+use crate::iscsi::pdu::Pieces;
+
+/// By how much a transfer missed what the initiator expected (RFC 7143, 11.4.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Residual {
+    /// O: there was more.
+    pub(super) overflow: bool,
+    /// U: there was less.
+    pub(super) underflow: bool,
+    pub(super) count: u32,
+}
+
+impl Residual {
+    /// `actual` bytes where `expected` were announced.
+    pub(super) const fn of(expected: u32, actual: u32) -> Self {
+        Self {
+            overflow: actual > expected,
+            underflow: actual < expected,
+            count: actual.abs_diff(expected),
+        }
+    }
+}
+
+impl Session {
+    /// A command ended. Says nothing to the initiator if the task was aborted meanwhile.
+    pub fn complete(&mut self, id: TaskId, reply: Reply) {
+        let Some(task) = self.tasks.remove(id) else { return };
+        self.release(&task);
+        if task.state == State::Aborted {
+            self.on_task_dead(id);
+        } else {
+            self.respond(&task, reply);
+        }
+    }
+
+    fn respond(&mut self, task: &Task, mut reply: Reply) {
+        let expected = if task.read || task.write { task.expected } else { 0 };
+        let offered = u32::try_from(reply.data.len()).unwrap_or(u32::MAX);
+        let actual = offered.max(task.inbound.asked);
+        // A transfer against the announced direction moved nothing.
+        let moved = match (task.read, task.write) {
+            (true, _) => offered,
+            (false, true) => task.inbound.asked,
+            (false, false) => actual,
+        };
+        let residual = Residual::of(expected, moved);
+        // Nothing beyond the expected length is ever returned (RFC 7143, 11.4.5.1).
+        reply.data.truncate(if task.read { expected as usize } else { 0 });
+        let collapse = reply.sense.is_empty() && !reply.data.is_empty();
+        let status = collapse.then_some((reply.status as u8, residual));
+        let data_sn = self.send_data_in(task, &mut reply.data, status);
+        if !collapse {
+            self.send_response(task, &reply, residual, data_sn);
+        }
+    }
+
+    /// Data-In PDUs no longer than the initiator takes (RFC 7143, 13.12), in sequences no longer than
+    /// MaxBurstLength, each ended by F (13.13). `status` rides on the last one. Gives their number.
+    fn send_data_in(
+        &mut self,
+        task: &Task,
+        data: &mut Pieces,
+        status: Option<(u8, Residual)>,
+    ) -> u32 {
+        let segment = self.parameters.max_send_data_segment;
+        let (mut data_sn, mut offset, mut burst_left) = (0, 0, self.parameters.max_burst);
+        while !data.is_empty() {
+            let left = u32::try_from(data.len()).unwrap_or(u32::MAX);
+            let len = segment.min(burst_left).min(left);
+            burst_left -= len;
+            let last = len == left;
+            let is_final = last || burst_left == 0;
+            if burst_left == 0 {
+                burst_left = self.parameters.max_burst;
+            }
+            let status = status.filter(|_| last);
+            let (code, residual) = status.unwrap_or_default();
+            let stat_sn = if status.is_some() { self.connection.use_stat_sn() } else { 0 };
+            let numbers = self.numbers();
+            let header = DataIn {
+                is_final,
+                overflow: residual.overflow,
+                underflow: residual.underflow,
+                has_status: status.is_some(),
+                status: code,
+                itt: task.itt,
+                ttt: NO_TAG,
+                stat_sn,
+                exp_cmd_sn: numbers.exp_cmd_sn,
+                max_cmd_sn: numbers.max_cmd_sn,
+                data_sn,
+                buffer_offset: offset,
+                residual: residual.count,
+                ..DataIn::default()
+            };
+            self.connection.outbox.push_from(header, data, len as usize);
+            data_sn += 1;
+            offset += len;
+        }
+        data_sn
+    }
+
+    fn send_response(&mut self, task: &Task, reply: &Reply, residual: Residual, data_sn: u32) {
+        let stat_sn = self.connection.use_stat_sn();
+        let numbers = self.numbers();
+        let header = ScsiResponse {
+            overflow: residual.overflow,
+            underflow: residual.underflow,
+            response: ResponseCode::COMPLETED,
+            status: reply.status as u8,
+            itt: task.itt,
+            stat_sn,
+            exp_cmd_sn: numbers.exp_cmd_sn,
+            max_cmd_sn: numbers.max_cmd_sn,
+            // RFC 7143, 11.4.8: Data-In and R2T PDUs together.
+            exp_data_sn: data_sn + task.inbound.r2t_sn,
+            residual: residual.count,
+            ..ScsiResponse::default()
+        };
+        self.connection.outbox.push_data(header, sense_segment(&reply.sense));
+    }
+}
+
+/// Sense data behind their length (RFC 7143, 11.4.7).
+fn sense_segment(sense: &Bytes) -> Bytes {
+    if sense.is_empty() {
+        return Bytes::new();
+    }
+    let mut segment = BytesMut::with_capacity(2 + sense.len());
+    segment.put_u16(u16::try_from(sense.len()).unwrap_or(u16::MAX));
+    segment.put_slice(sense);
+    segment.freeze()
+}

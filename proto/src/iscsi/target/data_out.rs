@@ -1,0 +1,329 @@
+//! Data-out: immediate, unsolicited, and asked for by R2T (RFC 7143, 4.2.5.1 and 11.7).
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::session::Session;
+use super::task::{State, Task, TaskId};
+use super::{Event, SOLICITED_MAX};
+use crate::iscsi::header::{DataOut, NO_TAG, R2t, ScsiCommand};
+use crate::iscsi::keys::Parameters;
+use crate::scsi::sense::{Additional, Format, Key};
+use crate::scsi::{Sense, Status};
+
+/// How the initiator broke a data transfer; each ends the task, not the session, with the sense data of
+/// RFC 7143, 11.4.7.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Data nobody allowed to be sent.
+    UnexpectedUnsolicitedData,
+    /// More or less than announced, or at another place.
+    IncorrectAmountOfData,
+    /// Damaged on the way, or lost: a gap in DataSN means that, and level 0 cannot ask again.
+    ProtocolServiceCrc,
+    /// Both directions at once, which no unit here has a command for.
+    Bidirectional,
+}
+
+impl Fault {
+    pub(super) fn sense(self) -> Bytes {
+        let (key, code, qualifier) = match self {
+            Self::UnexpectedUnsolicitedData => (Key::AbortedCommand, 0x0c, 0x0c),
+            Self::IncorrectAmountOfData => (Key::AbortedCommand, 0x0c, 0x0d),
+            Self::ProtocolServiceCrc => (Key::AbortedCommand, 0x47, 0x05),
+            // INVALID FIELD IN COMMAND INFORMATION UNIT.
+            Self::Bidirectional => (Key::IllegalRequest, 0x0e, 0x03),
+        };
+        Sense::new(key, Additional { code, qualifier }).emit(Format::Fixed).into()
+    }
+}
+
+/// A run of Data-Out PDUs: unsolicited, or what answers one R2T.
+#[derive(Debug, Default)]
+struct Sequence {
+    ttt: u32,
+    /// Where its data begin in the transfer.
+    offset: u32,
+    /// How many bytes it is to carry.
+    len: u32,
+    data_sn: u32,
+    received: u32,
+    data: Vec<Bytes>,
+    /// The PDU with the F bit is still to come.
+    open: bool,
+}
+
+impl Sequence {
+    /// Takes one PDU. Its F bit counts even when the rest of it is wrong, since what matters then is
+    /// when the initiator has ended.
+    fn take(&mut self, header: &DataOut, data: Bytes) -> Result<(), Fault> {
+        self.open = !header.is_final;
+        // RFC 7143, 11.7.5: DataSN counts from zero within each sequence.
+        if header.data_sn != self.data_sn {
+            return Err(Fault::ProtocolServiceCrc);
+        }
+        self.data_sn = self.data_sn.wrapping_add(1);
+        let len = data.len() as u32;
+        let follows = header.buffer_offset == self.offset.wrapping_add(self.received);
+        if !follows || len > self.len - self.received {
+            return Err(Fault::IncorrectAmountOfData);
+        }
+        self.received += len;
+        self.data.push(data);
+        // RFC 7143, 11.7.2: F ends a sequence, and a sequence ends with all that was announced.
+        let whole = self.received == self.len;
+        if whole != header.is_final { Err(Fault::IncorrectAmountOfData) } else { Ok(()) }
+    }
+}
+
+/// The data-out of one task.
+#[derive(Debug, Default)]
+pub(super) struct Inbound {
+    unsolicited: Sequence,
+    /// In order of R2TSN, which is the order of offsets as well (RFC 7143, 11.8.3).
+    solicited: VecDeque<Sequence>,
+    /// How much the command block asks for, whatever was announced.
+    pub(super) asked: u32,
+    /// How much is fetched: no more than announced.
+    wanted: u32,
+    /// How much was sent without asking or has been asked for.
+    requested: u32,
+    pub(super) r2t_sn: u32,
+    /// Bytes of the session's allowance this task holds.
+    reserved: u32,
+}
+
+impl Inbound {
+    /// What a command brings and announces, and what is wrong with that.
+    pub(super) fn begin(
+        parameters: &Parameters,
+        command: &ScsiCommand,
+        data: Bytes,
+    ) -> (Self, Option<Fault>) {
+        let len = data.len() as u32;
+        let expected = if command.write { command.expected_len } else { 0 };
+        // RFC 7143, 13.14: immediate and unsolicited data together.
+        let most = parameters.first_burst.min(expected);
+        let more = command.write && !command.is_final;
+        let fault = if command.read && command.write && expected > 0 {
+            Some(Fault::Bidirectional)
+        } else if (len > 0 && !(command.write && parameters.immediate_data))
+            || (more && parameters.initial_r2t)
+        {
+            // RFC 7143, 13.10 and 13.11.
+            Some(Fault::UnexpectedUnsolicitedData)
+        } else if len > most || (more && len == most) {
+            Some(Fault::IncorrectAmountOfData)
+        } else {
+            None
+        };
+        // With F clear, the unsolicited burst has its full length (RFC 7143, 4.2.5.2), so that the
+        // rest can be asked for before it has come.
+        let announced = if more { most } else { len };
+        let unsolicited = Sequence {
+            ttt: NO_TAG,
+            len: announced.max(len),
+            received: len,
+            data: if len > 0 && fault.is_none() { vec![data] } else { Vec::new() },
+            open: more,
+            ..Sequence::default()
+        };
+        (Self { unsolicited, requested: announced, ..Self::default() }, fault)
+    }
+
+    /// Whether the initiator still sends.
+    pub(super) fn is_open(&self) -> bool {
+        self.unsolicited.open || self.solicited.iter().any(|sequence| sequence.open)
+    }
+
+    fn is_complete(&self) -> bool {
+        !self.is_open() && self.requested >= self.wanted
+    }
+
+    fn sequence(&mut self, ttt: u32) -> Option<&mut Sequence> {
+        let all = std::iter::once(&mut self.unsolicited).chain(&mut self.solicited);
+        let mut open = all.filter(|sequence| sequence.open);
+        open.find(|sequence| sequence.ttt == ttt)
+    }
+
+    /// All data, in order of offset, cut to what is wanted.
+    fn take_data(&mut self) -> Vec<Bytes> {
+        let mut data = std::mem::take(&mut self.unsolicited.data);
+        for sequence in &mut self.solicited {
+            data.append(&mut sequence.data);
+        }
+        let mut left = self.wanted as usize;
+        data.retain_mut(|piece| {
+            piece.truncate(left);
+            left -= piece.len();
+            !piece.is_empty()
+        });
+        data
+    }
+
+    /// Drops what has come: it will not be used.
+    pub(super) fn discard(&mut self) {
+        self.unsolicited.data.clear();
+        self.solicited.iter_mut().for_each(|sequence| sequence.data.clear());
+    }
+}
+
+/// The session's allowance of solicited data, granted in turn and whole, so that no two tasks wait for
+/// each other.
+#[derive(Debug, Default)]
+pub(super) struct Allowance {
+    held: u64,
+    waiting: VecDeque<TaskId>,
+}
+
+impl Session {
+    /// The front wants `asked` bytes of data-out for a task. Gives them if they are there already;
+    /// otherwise they come with [`Event::Execute`].
+    pub fn want_data(&mut self, id: TaskId, asked: u32) -> Option<Vec<Bytes>> {
+        let task = self.tasks.get(id).filter(|task| task.state == State::Offered)?;
+        let announced = if task.write { task.expected } else { 0 };
+        let inbound = &mut task.inbound;
+        inbound.asked = asked;
+        // Bytes beyond the expected length are never asked for (RFC 7143, 11.3.4).
+        inbound.wanted = asked.min(announced);
+        if inbound.is_complete() {
+            task.state = State::Running;
+            return Some(inbound.take_data());
+        }
+        task.state = State::Collecting;
+        if inbound.wanted > inbound.requested {
+            self.allowance.waiting.push_back(id);
+            self.grant();
+        }
+        None
+    }
+
+    pub(super) fn on_data_out(&mut self, header: &DataOut, data: Bytes) {
+        // Data of a task that is gone, because it was aborted or never existed, are drained
+        // (RFC 7143, 11.7.4 speaks of tags that stay valid until then).
+        let Some(id) = self.tasks.find(header.itt) else { return };
+        let Some(task) = self.tasks.get(id) else { return };
+        let outcome = match task.inbound.sequence(header.ttt) {
+            Some(sequence) => sequence.take(header, data),
+            None => Err(Fault::UnexpectedUnsolicitedData),
+        };
+        match outcome {
+            Err(fault) => self.fail(id, fault),
+            Ok(()) => self.proceed(id),
+        }
+    }
+
+    /// Data of this PDU were damaged: the header, which was not, says whether more follow.
+    pub(super) fn on_damaged_data_out(&mut self, header: &DataOut) {
+        let Some(id) = self.tasks.find(header.itt) else { return };
+        let sequence = self.tasks.get(id).and_then(|task| task.inbound.sequence(header.ttt));
+        if let Some(sequence) = sequence {
+            sequence.open = !header.is_final;
+            self.fail(id, Fault::ProtocolServiceCrc);
+        }
+    }
+
+    /// Ends a task for a fault of its transfer, after the initiator has sent what it still sends: the
+    /// response must not overtake data it believes are wanted (RFC 7143, 11.17.1).
+    fn fail(&mut self, id: TaskId, fault: Fault) {
+        let Some(task) = self.tasks.get(id) else { return };
+        if matches!(task.state, State::Offered | State::Collecting) {
+            task.state = State::Failing(fault);
+        }
+        self.proceed(id);
+    }
+
+    /// Does what the task's data allow: run it, answer its fault, or ask for more.
+    pub(super) fn proceed(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id) else { return };
+        match task.state {
+            State::Failing(fault) => {
+                task.inbound.discard();
+                if !task.inbound.is_open() {
+                    self.answer_fault(id, fault);
+                }
+            }
+            State::Collecting if task.inbound.is_complete() => {
+                task.state = State::Running;
+                let data = task.inbound.take_data();
+                self.events.push_back(Event::Execute { task: id, data });
+            }
+            State::Collecting => self.solicit(id),
+            State::Offered | State::Running | State::Aborted => {}
+        }
+    }
+
+    fn answer_fault(&mut self, id: TaskId, fault: Fault) {
+        let reply = super::Reply {
+            status: Status::CheckCondition,
+            data: crate::iscsi::pdu::Pieces::new(),
+            sense: fault.sense(),
+        };
+        self.complete(id, reply);
+    }
+
+    /// Gives the tasks that wait their part of the allowance, first come first served.
+    fn grant(&mut self) {
+        while let Some(&id) = self.allowance.waiting.front() {
+            let need = match self.tasks.get(id) {
+                Some(task) if task.state == State::Collecting => {
+                    task.inbound.wanted.saturating_sub(task.inbound.requested)
+                }
+                _ => 0,
+            };
+            let held = self.allowance.held;
+            if held > 0 && held + u64::from(need) > SOLICITED_MAX {
+                return;
+            }
+            self.allowance.waiting.pop_front();
+            if let Some(task) = self.tasks.get(id).filter(|_| need > 0) {
+                task.inbound.reserved = need;
+                self.allowance.held += u64::from(need);
+                self.solicit(id);
+            }
+        }
+    }
+
+    /// Returns what a task held, and lets the next ones have it.
+    pub(super) fn release(&mut self, task: &Task) {
+        if task.inbound.reserved > 0 {
+            self.allowance.held -= u64::from(task.inbound.reserved);
+            self.grant();
+        }
+    }
+
+    /// Sends the R2Ts a task may have: at most MaxBurstLength each (RFC 7143, 13.13) and
+    /// MaxOutstandingR2T open (13.17), in order of offset (11.8.3).
+    fn solicit(&mut self, id: TaskId) {
+        let (most, burst) = (self.parameters.max_outstanding_r2t, self.parameters.max_burst);
+        loop {
+            let numbers = self.numbers();
+            let Some(task) = self.tasks.get(id) else { return };
+            let inbound = &mut task.inbound;
+            let open = inbound.solicited.iter().filter(|sequence| sequence.open).count();
+            let left = inbound.wanted.saturating_sub(inbound.requested);
+            if inbound.reserved == 0 || left == 0 || open >= usize::from(most) {
+                return;
+            }
+            let len = left.min(burst);
+            let (ttt, offset) = (self.connection.tag(), inbound.requested);
+            let sequence = Sequence { ttt, offset, len, open: true, ..Sequence::default() };
+            inbound.solicited.push_back(sequence);
+            inbound.requested += len;
+            let r2t_sn = inbound.r2t_sn;
+            inbound.r2t_sn += 1;
+            self.connection.outbox.push(R2t {
+                lun: task.lun_field,
+                itt: task.itt,
+                ttt,
+                stat_sn: numbers.stat_sn,
+                exp_cmd_sn: numbers.exp_cmd_sn,
+                max_cmd_sn: numbers.max_cmd_sn,
+                r2t_sn,
+                buffer_offset: offset,
+                desired_len: len,
+            });
+        }
+    }
+}

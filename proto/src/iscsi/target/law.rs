@@ -1,0 +1,169 @@
+//! What holds whatever an initiator sends, as functions a fuzzer can drive.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Event, IMMEDIATE_MAX, Reply, Session, Setup, TargetRecord, TaskId, WINDOW};
+use crate::iscsi::header::{Header, TaskResponse};
+use crate::iscsi::keys::Parameters;
+use crate::iscsi::pdu::{Decoder, Frame, Pdu, Pieces};
+use crate::reader::{Reader, Truncated};
+use crate::scsi::Status;
+use crate::time::Time;
+
+/// Reads `bytes` as a script of PDUs and answers of the front. For any script: no panic; status numbers
+/// have no gap; MaxCmdSN and ExpCmdSN stay within the window of each other; tasks stay within their
+/// bounds; no initiator task tag is answered while it names nothing.
+pub fn holds(parameters: Parameters, discovery: bool, bytes: &[u8]) {
+    let mut world = World::new(parameters, discovery);
+    let mut script = Reader::new(bytes);
+    while world.step(&mut script).is_ok() {}
+}
+
+struct World {
+    session: Session,
+    decoder: Decoder,
+    now: Time,
+    stat_sn: u32,
+    running: Vec<TaskId>,
+    exp_cmd_sn: u32,
+}
+
+impl World {
+    fn new(parameters: Parameters, discovery: bool) -> Self {
+        let setup = Setup {
+            discovery,
+            cid: 0,
+            exp_cmd_sn: 1,
+            stat_sn: 7,
+            ping_after: Duration::from_secs(10),
+            ping_patience: Duration::from_secs(10),
+        };
+        let mut decoder = Decoder::new();
+        decoder.set_digests(parameters.header_digest, parameters.data_digest);
+        decoder.set_data_max(1 << 24);
+        Self {
+            session: Session::new(Time::ZERO, parameters, &setup),
+            decoder,
+            now: Time::ZERO,
+            stat_sn: 7,
+            running: Vec::new(),
+            exp_cmd_sn: 1,
+        }
+    }
+
+    fn step(&mut self, script: &mut Reader<'_>) -> Result<(), Truncated> {
+        let control = script.u8()?;
+        match control & 7 {
+            0 => self.now = self.now + Duration::from_secs(u64::from(control >> 3)),
+            1 => self.complete(usize::from(control >> 3)),
+            2 => self.session.clear((control & 8 == 0).then_some(0), 1),
+            3 if control >> 3 == 9 => self.session.request_logout(self.now, Duration::from_secs(9)),
+            _ => self.send(control, script)?,
+        }
+        if self.now >= self.session.deadline() {
+            self.session.handle_timeout(self.now);
+        }
+        self.act();
+        self.check_output();
+        assert!(self.session.tasks.in_order() <= WINDOW as usize);
+        assert!(self.session.tasks.immediate() <= IMMEDIATE_MAX);
+        Ok(())
+    }
+
+    /// A header as it stands in the script, except that its CmdSN mostly is the expected one, since a
+    /// random one would only ever be ignored.
+    fn send(&mut self, control: u8, script: &mut Reader<'_>) -> Result<(), Truncated> {
+        let mut bhs: [u8; 48] = script.array()?;
+        if control & 0x08 == 0 {
+            bhs[24..28].copy_from_slice(&self.exp_cmd_sn.to_be_bytes());
+        }
+        // Few tags, so that requests meet the tasks they name.
+        bhs[16..19].fill(0);
+        let data = script.take(usize::from(control >> 4).min(script.rest().len()))?;
+        let frame = match Header::parse(&bhs) {
+            Err(unknown) => Frame::Flawed { bhs, flaw: crate::iscsi::pdu::Flaw::Opcode(unknown.0) },
+            Ok(header) => Frame::Pdu(Pdu::with_data(header, Bytes::copy_from_slice(data))),
+        };
+        self.session.handle(self.now, frame);
+        Ok(())
+    }
+
+    fn complete(&mut self, which: usize) {
+        if which < self.running.len() {
+            let task = self.running.swap_remove(which);
+            let data = Pieces::from(Bytes::from(vec![0; which * 700]));
+            let status = if which % 3 == 2 { Status::CheckCondition } else { Status::Good };
+            let sense = Bytes::from(vec![0; if which % 3 == 2 { 18 } else { 0 }]);
+            self.session.complete(task, Reply { status, data, sense });
+        }
+    }
+
+    fn act(&mut self) {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                Event::Command(command) => {
+                    let asked = u32::from(command.cdb[0]) * 512;
+                    if let Some(data) = self.session.want_data(command.task, asked) {
+                        self.run(command.task, &data);
+                    }
+                }
+                Event::Execute { task, data } => self.run(task, &data),
+                Event::Manage { request, .. } => {
+                    self.session.managed(request, TaskResponse::COMPLETE);
+                }
+                Event::SendTargets(_) => self.session.targets(&[TargetRecord {
+                    name: "iqn.2000-01.example:disk".to_owned(),
+                    portals: vec![(([127, 0, 0, 1], 3260).into(), 1)],
+                }]),
+                Event::Cleared { ticket } => assert_eq!(ticket, 1),
+                Event::Close(_) => {}
+            }
+        }
+    }
+
+    fn run(&mut self, task: TaskId, data: &[Bytes]) {
+        assert!(!self.running.contains(&task), "a task runs once");
+        assert!(data.iter().map(Bytes::len).sum::<usize>() <= 255 * 512);
+        self.running.push(task);
+    }
+
+    fn check_output(&mut self) {
+        let mut buffer = BytesMut::new();
+        let outbox = self.session.outbox();
+        while !outbox.is_empty() {
+            let mut slices = [std::io::IoSlice::new(&[])];
+            outbox.slices(&mut slices);
+            buffer.extend_from_slice(&slices[0]);
+            let sent = slices[0].len();
+            outbox.advance(sent);
+        }
+        while let Some(frame) = self.decoder.decode(&mut buffer).expect("our own output") {
+            let Frame::Pdu(pdu) = frame else { panic!("our own output is flawed: {frame:?}") };
+            self.check_numbers(&pdu.header);
+        }
+        assert!(buffer.is_empty());
+    }
+
+    /// RFC 7143, 4.2.2: which PDUs use a status number up, and the window they show.
+    fn check_numbers(&mut self, header: &Header) {
+        let (uses, stat_sn, exp, max) = match header {
+            Header::NopIn(h) => (h.itt != u32::MAX, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
+            Header::ScsiResponse(h) => (true, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
+            Header::TaskManagementResponse(h) => (true, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
+            Header::TextResponse(h) => (true, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
+            Header::LogoutResponse(h) => (true, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
+            Header::AsyncMessage(h) => (true, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
+            Header::Reject(h) => (true, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
+            Header::R2t(h) => (false, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
+            Header::DataIn(h) if h.has_status => (true, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
+            Header::DataIn(h) => (false, self.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
+            other => panic!("a target does not send {}", other.name()),
+        };
+        assert_eq!(stat_sn, self.stat_sn, "{header:?}");
+        self.stat_sn = self.stat_sn.wrapping_add(u32::from(uses));
+        assert!(max.wrapping_sub(exp).wrapping_add(1) <= WINDOW);
+        self.exp_cmd_sn = exp;
+    }
+}
