@@ -3,6 +3,7 @@
 pub mod chap;
 pub mod digest;
 pub mod header;
+pub mod initiator;
 pub mod keys;
 pub mod login;
 pub mod name;

@@ -1,0 +1,288 @@
+//! One command in flight: the data it sends and the data it receives.
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Command, Completion, Misbehaviour, Residual, TaskError, Transfer};
+use crate::iscsi::header::{
+    DataIn, DataOut, NO_TAG, R2t, ResponseCode, ScsiCommand, ScsiResponse, TaskAttribute,
+};
+use crate::iscsi::keys::Parameters;
+use crate::iscsi::pdu::{Outbox, Pieces};
+use crate::reader::Reader;
+use crate::scsi::Status;
+
+/// A command in flight.
+#[derive(Debug)]
+pub(super) struct Task<T> {
+    pub(super) token: T,
+    pub(super) cmd_sn: u32,
+    pub(super) lun: u64,
+    itt: u32,
+    /// The number the next Data-In or R2T must have (RFC 7143, 4.2.2.3).
+    next_sn: u32,
+    data: Data,
+}
+
+#[derive(Debug)]
+enum Data {
+    None,
+    In {
+        expected: u32,
+        received: Received,
+    },
+    /// What has not been sent, and where it begins.
+    Out {
+        offset: u32,
+        left: Pieces,
+    },
+}
+
+/// Data that came in. Where one PDU brings everything it stays the slice it is; otherwise the pieces
+/// are joined in a buffer of the expected size, so that many small ones cost no more than few large.
+#[derive(Debug)]
+enum Received {
+    Slice(Bytes),
+    Joined(BytesMut),
+}
+
+impl Received {
+    fn len(&self) -> usize {
+        match self {
+            Self::Slice(bytes) => bytes.len(),
+            Self::Joined(bytes) => bytes.len(),
+        }
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Slice(bytes) => bytes,
+            Self::Joined(bytes) => bytes.freeze(),
+        }
+    }
+}
+
+/// What identifies a command and its place.
+pub(super) struct Place {
+    pub(super) itt: u32,
+    pub(super) cmd_sn: u32,
+    pub(super) exp_stat_sn: u32,
+}
+
+/// The length of a transfer, as the header has it.
+fn length(pieces: &Pieces) -> u32 {
+    u32::try_from(pieces.len()).expect("a transfer is bounded far below 4 GiB")
+}
+
+impl<T> Task<T> {
+    /// Sends the command, with as much of its data as may travel unasked (RFC 7143, 4.2.4.2).
+    pub(super) fn send(
+        command: Command,
+        token: T,
+        place: &Place,
+        parameters: &Parameters,
+        outbox: &mut Outbox,
+    ) -> Self {
+        let Place { itt, cmd_sn, exp_stat_sn } = *place;
+        let Command { lun, cdb, transfer } = command;
+        let header = ScsiCommand {
+            is_final: true,
+            attribute: TaskAttribute::SIMPLE,
+            lun,
+            itt,
+            cmd_sn,
+            exp_stat_sn,
+            cdb,
+            ..ScsiCommand::default()
+        };
+        let data = match transfer {
+            Transfer::None => {
+                outbox.push(header);
+                Data::None
+            }
+            Transfer::In(expected) => {
+                outbox.push(ScsiCommand { read: true, expected_len: expected, ..header });
+                Data::In { expected, received: Received::Slice(Bytes::new()) }
+            }
+            Transfer::Out(left) => {
+                let header = ScsiCommand { write: true, expected_len: length(&left), ..header };
+                send_unsolicited(header, left, parameters, outbox)
+            }
+        };
+        Self { token, cmd_sn, lun, itt, next_sn: 0, data }
+    }
+
+    /// Takes data. Since DataPDUInOrder and DataSequenceInOrder are Yes, each piece begins where the
+    /// one before ended.
+    pub(super) fn data_in(&mut self, header: &DataIn, piece: Bytes) -> Result<(), Misbehaviour> {
+        let Data::In { expected, received } = &mut self.data else {
+            return Err(Misbehaviour::DataInBeyondExpected);
+        };
+        let end = received.len() + piece.len();
+        if end > *expected as usize {
+            return Err(Misbehaviour::DataInBeyondExpected);
+        }
+        if header.data_sn != self.next_sn || header.buffer_offset as usize != received.len() {
+            return Err(Misbehaviour::DataInOutOfOrder);
+        }
+        self.next_sn = self.next_sn.wrapping_add(1);
+        match received {
+            Received::Joined(bytes) => bytes.extend_from_slice(&piece),
+            Received::Slice(first) if first.is_empty() => *first = piece,
+            Received::Slice(first) => {
+                let mut bytes = BytesMut::with_capacity(*expected as usize);
+                bytes.extend_from_slice(first);
+                bytes.extend_from_slice(&piece);
+                *received = Received::Joined(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what an R2T asks for, at once. R2Ts come in the order of the data, so that a target
+    /// cannot have the same bytes sent again and again.
+    pub(super) fn ready(
+        &mut self,
+        r2t: &R2t,
+        exp_stat_sn: u32,
+        parameters: &Parameters,
+        outbox: &mut Outbox,
+    ) -> Result<(), Misbehaviour> {
+        let Data::Out { offset, left } = &mut self.data else {
+            return Err(Misbehaviour::R2tBeyondBuffer);
+        };
+        if r2t.desired_len == 0 || r2t.desired_len > parameters.max_burst {
+            return Err(Misbehaviour::R2tLength(r2t.desired_len));
+        }
+        if r2t.r2t_sn != self.next_sn || r2t.buffer_offset != *offset {
+            return Err(Misbehaviour::R2tOutOfOrder);
+        }
+        if r2t.desired_len > length(left) {
+            return Err(Misbehaviour::R2tBeyondBuffer);
+        }
+        self.next_sn = self.next_sn.wrapping_add(1);
+        let header = DataOut {
+            lun: r2t.lun,
+            itt: self.itt,
+            ttt: r2t.ttt,
+            exp_stat_sn,
+            buffer_offset: *offset,
+            ..DataOut::default()
+        };
+        *offset += r2t.desired_len;
+        send_sequence(header, left, r2t.desired_len, parameters.max_send_data_segment, outbox);
+        Ok(())
+    }
+
+    /// The command has ended with a Data-In that carries the status; it has no sense data.
+    pub(super) fn end_with_data(self, header: &DataIn) -> (T, Result<Completion, TaskError>) {
+        let residual = residual(header.overflow, header.underflow, header.residual);
+        self.complete(header.status, residual, Bytes::new())
+    }
+
+    /// The command has ended with a response of its own; `data` are sense data behind their length.
+    pub(super) fn end(
+        self,
+        header: &ScsiResponse,
+        data: &Bytes,
+    ) -> (T, Result<Completion, TaskError>) {
+        if header.response != ResponseCode::COMPLETED {
+            return (self.token, Err(TaskError::Target(header.response)));
+        }
+        let residual = residual(header.overflow, header.underflow, header.residual);
+        self.complete(header.status, residual, sense(data))
+    }
+
+    fn complete(
+        self,
+        status: u8,
+        residual: Residual,
+        sense: Bytes,
+    ) -> (T, Result<Completion, TaskError>) {
+        let Some(status) = Status::from_byte(status) else {
+            return (self.token, Err(TaskError::UnknownStatus(status)));
+        };
+        let data = match self.data {
+            Data::In { expected, received } => {
+                let received = received.into_bytes();
+                let due = match residual {
+                    Residual::Under(under) => expected.saturating_sub(under),
+                    Residual::None | Residual::Over(_) => expected,
+                };
+                if status == Status::Good && received.len() != due as usize {
+                    let received = u32::try_from(received.len()).unwrap_or(u32::MAX);
+                    let missing = TaskError::DataMissing { received, expected: due };
+                    return (self.token, Err(missing));
+                }
+                received
+            }
+            Data::None | Data::Out { .. } => Bytes::new(),
+        };
+        (self.token, Ok(Completion { status, data, sense, residual }))
+    }
+}
+
+/// Sends a write command: immediate data in its own PDU, then the rest of the first burst in
+/// unsolicited Data-Out PDUs, if both were agreed on (RFC 7143, 11.3.4 and 11.7).
+fn send_unsolicited(
+    header: ScsiCommand,
+    mut left: Pieces,
+    parameters: &Parameters,
+    outbox: &mut Outbox,
+) -> Data {
+    let first_burst = length(&left).min(parameters.first_burst);
+    let immediate = match parameters.immediate_data {
+        true => first_burst.min(parameters.max_send_data_segment),
+        false => 0,
+    };
+    let unsolicited = if parameters.initial_r2t { 0 } else { first_burst - immediate };
+    // F says that no unsolicited data follow the command.
+    let header = ScsiCommand { is_final: unsolicited == 0, ..header };
+    outbox.push_from(header, &mut left, immediate as usize);
+    if unsolicited > 0 {
+        let header = DataOut {
+            lun: header.lun,
+            itt: header.itt,
+            ttt: NO_TAG,
+            exp_stat_sn: header.exp_stat_sn,
+            buffer_offset: immediate,
+            ..DataOut::default()
+        };
+        send_sequence(header, &mut left, unsolicited, parameters.max_send_data_segment, outbox);
+    }
+    Data::Out { offset: immediate + unsolicited, left }
+}
+
+/// Sends one sequence of Data-Out PDUs; its numbers begin at zero (RFC 7143, 11.7.5).
+fn send_sequence(
+    mut header: DataOut,
+    left: &mut Pieces,
+    mut len: u32,
+    segment: u32,
+    outbox: &mut Outbox,
+) {
+    while len > 0 {
+        let piece = len.min(segment);
+        len -= piece;
+        header.is_final = len == 0;
+        outbox.push_from(header, left, piece as usize);
+        header.data_sn += 1;
+        header.buffer_offset += piece;
+    }
+}
+
+const fn residual(overflow: bool, underflow: bool, count: u32) -> Residual {
+    match (overflow, underflow) {
+        (false, true) => Residual::Under(count),
+        (true, false) => Residual::Over(count),
+        // Both exclude each other (RFC 7143, 11.4.5): then neither says anything.
+        _ => Residual::None,
+    }
+}
+
+/// Sense data stand behind their length (RFC 7143, 11.4.7.2); what is cut off is left out.
+pub(super) fn sense(data: &Bytes) -> Bytes {
+    let mut reader = Reader::new(data);
+    let Ok(len) = reader.u16() else { return Bytes::new() };
+    let len = reader.rest().len().min(len.into());
+    reader.take(len).map(|sense| data.slice_ref(sense)).unwrap_or_default()
+}
