@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use proto::iscsi::name::{IscsiName, NameError};
+use volume::layer::read_only::ReadOnly;
 use volume::store::memory::Memory;
 use volume::{Gate, Volume};
 
@@ -38,7 +40,7 @@ pub struct IscsiUri {
     /// Where the target listens.
     pub host: Host,
     /// Its name.
-    pub target: String,
+    pub target: IscsiName,
     /// The logical unit.
     pub lun: u64,
 }
@@ -70,6 +72,8 @@ pub enum UriError {
     Iscsi(String),
     #[error("credentials do not belong in a URI: use --chap-user and --chap-secret-file")]
     Credentials,
+    #[error(transparent)]
+    Target(#[from] NameError),
     #[error("`{0}` is not HOST or HOST:PORT (IPv6 addresses go in brackets: [::1]:3260)")]
     Host(String),
     #[error("`{0}` is not a logical unit number from 0 to 16383")]
@@ -114,15 +118,16 @@ fn iscsi(text: &str, rest: &str) -> Result<IscsiUri, UriError> {
     if host.contains('@') {
         return Err(UriError::Credentials);
     }
-    if target.is_empty() {
-        return Err(malformed());
-    }
+    let target = match target {
+        "" => return Err(malformed()),
+        name => name.parse::<IscsiName>()?,
+    };
     // Most targets have one logical unit, number 0.
     let lun = lun.unwrap_or("0");
     let Ok(lun @ 0..=16_383) = lun.parse() else {
         return Err(UriError::Lun(lun.to_owned()));
     };
-    Ok(IscsiUri { host: host.parse()?, target: target.to_owned(), lun })
+    Ok(IscsiUri { host: host.parse()?, target, lun })
 }
 
 impl FromStr for Host {
@@ -180,6 +185,15 @@ pub struct OpenOptions {
 
 /// Opens the volume that `uri` names.
 pub async fn open(uri: &Uri, options: &OpenOptions) -> Outcome<Arc<dyn Volume>> {
+    let volume = store(uri, options).await?;
+    // Files and devices are opened read-only; what cannot be is made so here.
+    if options.read_only && !volume.shape().read_only {
+        return Ok(Arc::new(Gate::new("read-only", ReadOnly::new(volume))));
+    }
+    Ok(volume)
+}
+
+async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Arc<dyn Volume>> {
     let what = || format!("cannot open {uri}");
     match uri {
         Uri::Memory(size) => Ok(Arc::new(Gate::new("memory", Memory::new(size.0, 512)))),
@@ -232,8 +246,8 @@ mod tests {
 
     #[test]
     fn port_and_unit_have_defaults() {
-        let uri = "iscsi://server/iqn.a:b".parse::<Uri>().unwrap();
-        assert_eq!(uri.to_string(), "iscsi://server:3260/iqn.a:b/0");
+        let uri = "iscsi://server/iqn.2026-11.dev:b".parse::<Uri>().unwrap();
+        assert_eq!(uri.to_string(), "iscsi://server:3260/iqn.2026-11.dev:b/0");
     }
 
     #[test]
@@ -248,11 +262,12 @@ mod tests {
             ("iscsi:host/iqn/0", "not of the form"),
             ("iscsi://host", "not of the form"),
             ("iscsi://host//0", "not of the form"),
+            ("iscsi://host/backup/0", "an iSCSI name begins with"),
             ("iscsi://host/iqn/0/1", "not of the form"),
             ("iscsi://me:secret@host/iqn/0", "credentials do not belong"),
-            ("iscsi://host:port/iqn/0", "HOST:PORT"),
-            ("iscsi://::1/iqn/0", "HOST:PORT"),
-            ("iscsi://host/iqn/16384", "logical unit number"),
+            ("iscsi://host:port/iqn.2026-11.dev:b/0", "HOST:PORT"),
+            ("iscsi://::1/iqn.2026-11.dev:b/0", "HOST:PORT"),
+            ("iscsi://host/iqn.2026-11.dev:b/16384", "logical unit number"),
         ] {
             let error = text.parse::<Uri>().unwrap_err().to_string();
             assert!(error.contains(wrong), "{text}: {error}");

@@ -2,6 +2,7 @@
 
 pub mod narrow;
 pub mod range_lock;
+pub mod read_only;
 pub mod seal;
 
 use bytes::{Bytes, BytesMut};

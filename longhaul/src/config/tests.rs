@@ -1,0 +1,101 @@
+use super::*;
+
+const WHOLE: &str = r#"
+listen = ["0.0.0.0:3260", "[::1]"]
+chap_weak = true
+
+[volumes.backup]
+uri = "file:backup.img"
+size = "80G"
+
+[volumes.media]
+uri = "device:/dev/sdb"
+read_only = true
+target = "iqn.2001-04.com.example:media"
+
+[clients.laptop]
+chap_secret_file = "laptop.secret"
+chap_mutual_user = "server"
+chap_mutual_secret_env = "MUTUAL"
+volumes = ["backup", "media"]
+
+[clients.tv]
+initiator = "iqn.2001-04.com.example:tv"
+volumes = ["media"]
+"#;
+
+fn parse(text: &str) -> Result<Config, Wrong> {
+    Config::parse(text, Path::new("/etc/longhaul"))
+}
+
+#[test]
+fn a_whole_file_is_understood() {
+    let config = parse(WHOLE).unwrap();
+    assert_eq!(
+        config.listen.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["0.0.0.0:3260", "[::1]:3260"]
+    );
+    let [backup, media] = &config.volumes[..] else { panic!() };
+    assert_eq!(backup.target.as_str(), "iqn.2026-11.dev.longhaul:backup");
+    assert_eq!(backup.uri.to_string(), "file:/etc/longhaul/backup.img");
+    assert_eq!((backup.size, backup.read_only), (Some(Size(80 << 30)), false));
+    assert_eq!(media.target.as_str(), "iqn.2001-04.com.example:media");
+    assert!(media.read_only);
+    let [laptop, tv] = &config.clients[..] else { panic!() };
+    let chap = laptop.chap.as_ref().unwrap();
+    assert_eq!(chap.initiator.name, "laptop", "the name of the table, unless chap_user says more");
+    assert_eq!(chap.initiator.secret, Source::File("/etc/longhaul/laptop.secret".into()));
+    let mutual = chap.target.as_ref().unwrap();
+    assert_eq!((mutual.name.as_str(), &mutual.secret), ("server", &Source::Env("MUTUAL".into())));
+    assert_eq!(laptop.targets.as_ref().unwrap().len(), 2);
+    assert_eq!(tv.targets, Some(vec![media.target.clone()]));
+    assert!(!config.is_authenticated(), "a name alone proves nothing");
+}
+
+#[test]
+fn what_is_wrong_is_found_where_it_is() {
+    let volume = "[volumes.a]\nuri = \"memory:1M\"\n";
+    for (text, line, why) in [
+        ("lisen = []\n", 1, "unknown field `lisen`"),
+        ("\nlisten = [\"::1\"]\n", 2, "HOST:PORT"),
+        ("\n\n[volumes.a]\nuri = \"s4:x\"\n", 4, "unknown scheme `s4:`"),
+        ("[volumes.a]\nuri = \"memory:1M\"\nsize = \"1,5G\"\n", 3, "is not a size"),
+        ("[volumes.a]\nuri = \"memory:1M\"\nreadonly = true\n", 3, "unknown field `readonly`"),
+        ("[volumes.a]\nuri = \"memory:1M\"\ntarget = \"x\"\n", 3, "an iSCSI name"),
+        ("[volumes.A]\nuri = \"memory:1M\"\n", 1, "cannot name a volume"),
+        ("[volumes.a]\n", 1, "missing field `uri`"),
+        ("insecure = true\n", 1, "there is no volume to serve"),
+        ("a = \n", 1, ""),
+        (&format!("{volume}[clients.b]\nvolumes = []\n"), 3, "a client is known by"),
+        (&format!("{volume}[clients.b]\nchap_user = \"x\"\nvolumes = []\n"), 3, "CHAP needs"),
+        (
+            &format!("{volume}[clients.b]\nchap_secret_env = \"X\"\nvolumes = [\"c\"]\n"),
+            5,
+            "there is no volume `c`",
+        ),
+        (
+            &format!("{volume}[volumes.b]\nuri = \"memory:1M\"\ntarget = \"{TARGET_PREFIX}a\"\n"),
+            3,
+            "is the target of a already",
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("longhaul.toml");
+        std::fs::write(&path, text).unwrap();
+        let failure = Config::read(&path).unwrap_err();
+        let message = failure.to_string();
+        let at = format!("{}:{line}: ", path.display());
+        assert!(message.starts_with(&at) && message.contains(why), "{text}{message}");
+        assert_eq!(failure.exit_code(), 2);
+    }
+}
+
+#[test]
+fn a_volume_on_the_command_line() {
+    let served = "backup=file:/srv/a,b.img,size=80G,read_only".parse::<Served>().unwrap();
+    assert_eq!(served.uri.to_string(), "file:/srv/a,b.img");
+    assert_eq!((served.size, served.read_only), (Some(Size(80 << 30)), true));
+    for text in ["backup", "=memory:1M", "Backup=memory:1M", "a=memory:1M,size=x", "a=nothing"] {
+        assert!(text.parse::<Served>().is_err(), "{text}");
+    }
+}

@@ -1,0 +1,120 @@
+//! How this machine proves itself with CHAP, and what it wants proven: names, and where the secrets
+//! come from.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
+
+use crate::failure::{Failure, OrFail, Outcome};
+use crate::secret::Source;
+
+/// The CHAP options of every command that logs in to a target, or lets others log in.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Authentication (CHAP)")]
+pub struct ChapArgs {
+    /// The name the initiator proves
+    #[arg(long, value_name = "NAME")]
+    chap_user: Option<String>,
+    /// Take its secret from the first line of this file; without it you are asked
+    #[arg(long, value_name = "PATH", requires = "chap_user")]
+    chap_secret_file: Option<PathBuf>,
+    /// Take its secret from this environment variable
+    #[arg(long, value_name = "VAR", requires = "chap_user", conflicts_with = "chap_secret_file")]
+    chap_secret_env: Option<String>,
+    /// The name the target proves in turn
+    #[arg(long, value_name = "NAME", requires = "chap_user")]
+    chap_mutual_user: Option<String>,
+    /// Take the target's secret from the first line of this file
+    #[arg(long, value_name = "PATH", requires = "chap_mutual_user")]
+    chap_mutual_secret_file: Option<PathBuf>,
+    /// Take the target's secret from this environment variable
+    #[arg(long, value_name = "VAR", requires = "chap_mutual_user")]
+    #[arg(conflicts_with = "chap_mutual_secret_file")]
+    chap_mutual_secret_env: Option<String>,
+    /// Allow SHA-1 and MD5 too, for peers that know nothing better
+    #[arg(long)]
+    chap_weak: bool,
+}
+
+impl ChapArgs {
+    /// What they say, if they say anything.
+    #[must_use]
+    pub fn chap(&self) -> Option<Chap> {
+        let mutual = self.chap_mutual_user.clone().map(|name| Login {
+            name,
+            secret: source(&self.chap_mutual_secret_file, &self.chap_mutual_secret_env),
+        });
+        let name = self.chap_user.clone()?;
+        let secret = source(&self.chap_secret_file, &self.chap_secret_env);
+        Some(Chap { initiator: Login { name, secret }, target: mutual })
+    }
+
+    /// The algorithms that may be used, best first.
+    #[must_use]
+    pub fn algorithms(&self) -> Vec<Algorithm> {
+        algorithms(self.chap_weak)
+    }
+}
+
+/// The algorithms that may be used, best first; the weak ones only where someone says so.
+#[must_use]
+pub fn algorithms(weak: bool) -> Vec<Algorithm> {
+    if weak { Algorithm::ALL.to_vec() } else { Algorithm::STRONG.to_vec() }
+}
+
+fn source(file: &Option<PathBuf>, env: &Option<String>) -> Source {
+    match (file, env) {
+        (Some(path), _) => Source::File(path.clone()),
+        (_, Some(name)) => Source::Env(name.clone()),
+        (None, None) => Source::Prompt,
+    }
+}
+
+/// Who proves what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chap {
+    /// What the initiator proves.
+    pub initiator: Login,
+    /// What the target proves in turn, if it must.
+    pub target: Option<Login>,
+}
+
+/// A name, and where its secret comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Login {
+    /// The name, which is sent.
+    pub name: String,
+    /// The secret, which is not.
+    pub secret: Source,
+}
+
+impl Chap {
+    /// Reads the secrets. It blocks, and may ask at the terminal.
+    pub fn account(&self) -> Outcome<Account> {
+        let initiator = self.initiator.read("")?;
+        match &self.target {
+            None => Ok(Account::one_way(initiator)),
+            Some(target) => Account::mutual(initiator, target.read("mutual-")?)
+                .or_fail(|| format!("cannot use the secrets of {}", self.initiator.name)),
+        }
+    }
+}
+
+impl Login {
+    fn read(&self, option: &str) -> Outcome<Credentials> {
+        let what = format!("CHAP secret of {}", self.name);
+        let read = self.secret.read(&what).map_err(|failure| match self.secret {
+            Source::Prompt => failure.hint(format!(
+                "give it with --chap-{option}secret-file or --chap-{option}secret-env instead"
+            )),
+            _ => failure,
+        })?;
+        let secret = Secret::new(read.expose()).map_err(|why| {
+            Failure::new(format!("cannot use the {what}"))
+                .because(why)
+                .hint("`openssl rand -hex 16 > FILE` makes a good one")
+        })?;
+        Ok(Credentials { name: self.name.clone(), secret })
+    }
+}

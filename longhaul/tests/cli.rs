@@ -1,0 +1,176 @@
+//! The command line as a user meets it: commands and what they print, in text files.
+//!
+//! `$ COMMAND` is run by a shell in an empty directory, and the lines below it are what it must print,
+//! on standard output and error together. `[exit N]` is how it must end, if not with 0. `...` stands
+//! for anything within a line, and alone for any number of lines. `$ COMMAND &` goes on beside the
+//! rest, once it has printed what it must; `$URI` is then the last `ready URI`. `$ stop` ends all of
+//! them, as the end of the file does; each must exit with 0. `-- NAME --` begins a file.
+//!
+//! The manual's `console` examples are checked in the same way.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+mod common;
+
+use common::{LONGHAUL, Running, run};
+
+#[test]
+fn scripts() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
+    let mut paths: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    for path in paths {
+        println!("{}", path.display());
+        check(&fs::read_to_string(path).unwrap());
+    }
+}
+
+#[test]
+fn the_manual() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/manual.md");
+    let manual = fs::read_to_string(path).unwrap();
+    let examples: Vec<_> = manual
+        .split("```console\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    assert!(!examples.is_empty());
+    check(&examples.concat());
+}
+
+/// A command and what it must do.
+struct Step<'a> {
+    command: &'a str,
+    expected: Vec<&'a str>,
+    exit: i32,
+}
+
+fn parse(script: &str) -> Vec<Step<'_>> {
+    let mut steps: Vec<Step<'_>> = Vec::new();
+    for line in script.lines().filter(|line| !line.starts_with("# ")) {
+        if let Some(command) = line.strip_prefix("$ ") {
+            steps.push(Step { command, expected: Vec::new(), exit: 0 });
+        } else if let Some(step) = steps.last_mut() {
+            match line.strip_prefix("[exit ").and_then(|rest| rest.strip_suffix(']')) {
+                Some(exit) => step.exit = exit.parse().unwrap(),
+                None => step.expected.push(line),
+            }
+        }
+    }
+    for step in &mut steps {
+        while step.expected.last().is_some_and(|line| line.is_empty()) {
+            step.expected.pop();
+        }
+    }
+    steps
+}
+
+fn check(text: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = text.split("\n-- ");
+    let script = files.next().unwrap();
+    for file in files {
+        let (name, content) = file.split_once(" --\n").expect("-- NAME --");
+        fs::write(dir.path().join(name), content).unwrap();
+    }
+    let mut stage = Stage { dir: dir.path(), beside: Vec::new(), uri: String::new() };
+    for step in parse(script) {
+        stage.play(&step);
+    }
+    stage.stop();
+}
+
+struct Stage<'a> {
+    dir: &'a Path,
+    beside: Vec<(String, Running)>,
+    uri: String,
+}
+
+impl Stage<'_> {
+    fn play(&mut self, step: &Step<'_>) {
+        println!("$ {}", step.command);
+        if step.command == "stop" {
+            self.stop();
+        } else if let Some(command) = step.command.strip_suffix(" &") {
+            self.start(command, &step.expected);
+        } else {
+            let (printed, status) = run(&self.shell(step.command));
+            let lines: Vec<_> = printed.lines().collect();
+            assert!(
+                matches(&step.expected, &lines),
+                "$ {}\nprinted\n{printed}\ninstead of\n{}",
+                step.command,
+                step.expected.join("\n")
+            );
+            assert_eq!(status.code(), Some(step.exit), "$ {}\n{printed}", step.command);
+        }
+    }
+
+    fn start(&mut self, command: &str, expected: &[&str]) {
+        let running = Running::start(&mut self.shell(&format!("exec {command}")));
+        for expected in expected {
+            let line = running.line().unwrap_or_default();
+            assert!(
+                alike(expected, &line),
+                "$ {command} &\nprinted\n{line}\ninstead of\n{expected}"
+            );
+            if let Some(uri) = line.strip_prefix("ready ") {
+                uri.clone_into(&mut self.uri);
+            }
+        }
+        self.beside.push((command.to_owned(), running));
+    }
+
+    fn stop(&mut self) {
+        for (command, running) in self.beside.drain(..) {
+            let status = running.stop();
+            assert!(status.success(), "$ {command} &\nended with {status}");
+        }
+    }
+
+    fn shell(&self, command: &str) -> Command {
+        let bin = Path::new(LONGHAUL).parent().unwrap().display().to_string();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("exec 2>&1\n{command}")]).current_dir(self.dir);
+        shell.env("PATH", format!("{bin}:{}", std::env::var("PATH").unwrap()));
+        shell.env("URI", &self.uri).env("COLUMNS", "100");
+        shell
+    }
+}
+
+fn matches(expected: &[&str], printed: &[&str]) -> bool {
+    match expected {
+        [] => printed.is_empty(),
+        ["...", rest @ ..] => (0..=printed.len()).any(|skip| matches(rest, &printed[skip..])),
+        [first, rest @ ..] => printed
+            .split_first()
+            .is_some_and(|(line, after)| alike(first, line) && matches(rest, after)),
+    }
+}
+
+/// Whether a line is what was expected, `...` being anything.
+fn alike(expected: &str, line: &str) -> bool {
+    match expected.split_once("...") {
+        None => expected == line,
+        Some((before, after)) => line.strip_prefix(before).is_some_and(|rest| {
+            let mut ends = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+            ends.any(|at| alike(after, &rest[at..]))
+        }),
+    }
+}
+
+#[test]
+fn the_runner_can_fail() {
+    assert!(alike("a ... c", "a b c") && alike("...", "") && alike("a...", "abc"));
+    assert!(!alike("a ... c", "a b d") && !alike("a", "ab") && !alike("", "a"));
+    assert!(matches(&["a", "...", "d"], &["a", "b", "c", "d"]));
+    assert!(!matches(&["a"], &["a", "b"]) && !matches(&["a", "b"], &["a"]));
+    let wrong = || check("$ echo one\ntwo\n");
+    assert!(std::panic::catch_unwind(wrong).is_err());
+    let wrong = || check("$ false\n");
+    assert!(std::panic::catch_unwind(wrong).is_err());
+    check("$ cat file; false\none\n[exit 1]\n\n-- file --\none\n");
+}

@@ -1,0 +1,83 @@
+//! A program that runs beside a test: started, waited for, and ended as a user would end it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// Longer than anything takes on a loaded machine; only a test that fails waits for it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program under test.
+pub(crate) const LONGHAUL: &str = env!("CARGO_BIN_EXE_longhaul");
+
+/// A running program whose output is read line by line.
+pub(crate) struct Running {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Running {
+    /// Starts it; what it says on standard error counts as output too if `command` redirects it.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines() {
+                let Ok(line) = line else { break };
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// Its next line; `None` if it ended, or says nothing more.
+    pub(crate) fn line(&self) -> Option<String> {
+        self.lines.recv_timeout(PATIENCE).ok()
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub(crate) fn stop(mut self) -> ExitStatus {
+        self.signal(rustix::process::Signal::TERM);
+        self.child.wait().unwrap()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        // It may have ended by itself; the exit status will tell.
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+impl Drop for Running {
+    /// A test that fails leaves nothing behind.
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Runs a program to its end, at most [`PATIENCE`] long; what it printed, and how it ended.
+pub(crate) fn run(command: &Command) -> (String, ExitStatus) {
+    let mut bounded = Command::new("timeout");
+    bounded.arg(PATIENCE.as_secs().to_string()).arg(command.get_program());
+    bounded.args(command.get_args()).stdin(Stdio::null());
+    if let Some(dir) = command.get_current_dir() {
+        bounded.current_dir(dir);
+    }
+    for (name, value) in command.get_envs() {
+        bounded.env(name, value.unwrap_or_default());
+    }
+    let (mut output, writer) = std::io::pipe().unwrap();
+    bounded.stdout(writer.try_clone().unwrap()).stderr(writer);
+    let mut child = bounded.spawn().unwrap();
+    drop(bounded);
+    let mut printed = String::new();
+    output.read_to_string(&mut printed).unwrap();
+    (printed, child.wait().unwrap())
+}
