@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::command::{attach, copy, info};
+use crate::command::{attach, copy, info, key};
 use crate::failure::{Failure, OrFail, Outcome};
 
 /// Encrypted disks that live far away, over standard iSCSI.
@@ -29,6 +29,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 enum Command {
     Info(info::Args),
     Copy(copy::Args),
+    Key(key::Args),
     Attach(attach::Args),
 }
 
@@ -87,6 +88,7 @@ fn run(cli: Cli) -> Outcome {
         match cli.command {
             Command::Info(args) => info::run(args).await,
             Command::Copy(args) => copy::run(args).await,
+            Command::Key(args) => key::run(args).await,
             Command::Attach(args) => attach::run(args).await,
         }
     });

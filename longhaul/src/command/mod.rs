@@ -10,6 +10,7 @@ use crate::stop::{Stop, Stopper};
 pub mod attach;
 pub mod copy;
 pub mod info;
+pub mod key;
 
 /// Writes a line on standard output now: a script may be waiting for it.
 fn say(line: &str) -> Outcome {

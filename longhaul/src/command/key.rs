@@ -1,0 +1,236 @@
+//! `longhaul key`: who can open a sealed volume.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Subcommand;
+use volume::Volume;
+
+use super::say;
+use crate::chain::{self, OpenOptions, Uri};
+use crate::failure::{OrFail, Outcome};
+use crate::luks::{self, CostArgs, Init, Restore, Slots};
+use crate::secret::{NewSecretArgs, Secret, SecretArgs, Source};
+use crate::size::Size;
+
+/// Seal a volume, and look after the keys that open it
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul key init iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --label backup
+  longhaul key add URI --new-key-file /root/backup.key
+  longhaul key backup URI header.img
+
+Pass-phrases are asked for on the terminal unless an option names a file or a variable. Volumes are
+LUKS2: any Linux opens them with cryptsetup.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a new sealed volume; what was on it is lost
+    Init {
+        /// The volume
+        uri: Uri,
+        /// A name for people, at most 47 bytes
+        #[arg(long, value_parser = label)]
+        label: Option<String>,
+        /// The size of a file that does not exist yet, such as 80G
+        #[arg(long)]
+        size: Option<Size>,
+        /// Seal it even if there is something on it
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        secret: SecretArgs,
+        #[command(flatten)]
+        cost: CostArgs,
+    },
+    /// Add a pass-phrase or key file
+    Add {
+        /// The volume
+        uri: Uri,
+        #[command(flatten)]
+        secret: SecretArgs,
+        #[command(flatten)]
+        new: NewSecretArgs,
+        #[command(flatten)]
+        cost: CostArgs,
+    },
+    /// Remove the pass-phrase that is given, or a slot
+    Remove {
+        /// The volume
+        uri: Uri,
+        /// Remove this slot; the pass-phrase given must open another one
+        #[arg(long)]
+        slot: Option<u32>,
+        /// Remove even the last one, after which nobody can open the volume; with --slot, ask for nothing
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        secret: SecretArgs,
+    },
+    /// Replace a pass-phrase by another one
+    Change {
+        /// The volume
+        uri: Uri,
+        #[command(flatten)]
+        secret: SecretArgs,
+        #[command(flatten)]
+        new: NewSecretArgs,
+        #[command(flatten)]
+        cost: CostArgs,
+    },
+    /// Show what can be known without a pass-phrase
+    List {
+        /// The volume
+        uri: Uri,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Save the header to a new file: without a header the data are lost
+    Backup {
+        /// The volume
+        uri: Uri,
+        /// The file, which must not exist
+        file: PathBuf,
+    },
+    /// Bring a header back; pass-phrases are then those of the backup
+    Restore {
+        /// The volume
+        uri: Uri,
+        /// The file
+        file: PathBuf,
+        /// Restore it even where the volume has another header, or none
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        secret: SecretArgs,
+    },
+}
+
+/// The binary header has 48 bytes for it, the last of which is zero.
+fn label(text: &str) -> Result<String, String> {
+    if text.len() > 47 || text.contains('\0') {
+        return Err("a label has at most 47 bytes and no zero byte".into());
+    }
+    Ok(text.to_owned())
+}
+
+/// Does what was asked.
+pub async fn run(args: Args) -> Outcome {
+    match args.command {
+        Command::Init { uri, label, size, force, secret, cost } => {
+            let volume = chain::open(&uri, &OpenOptions { size, read_only: false }).await?;
+            let secret = ask_new(secret.source(), "Pass-phrase").await?;
+            let uuid = luks::init(volume, secret, Init { label, cost, force }).await?;
+            say(&format!("sealed {uri} as {uuid}"))
+        }
+        Command::Add { uri, secret, new, cost } => {
+            let volume = writable(&uri).await?;
+            let secret = ask(secret.source(), "Pass-phrase").await?;
+            let new = ask_new(new.source(), "New pass-phrase").await?;
+            let slot = luks::add(volume, secret, new, cost).await?;
+            say(&format!("added key slot {slot}"))
+        }
+        Command::Remove { uri, slot, force, secret } => remove(uri, slot, force, secret).await,
+        Command::Change { uri, secret, new, cost } => {
+            let volume = writable(&uri).await?;
+            let secret = ask(secret.source(), "Pass-phrase").await?;
+            let new = ask_new(new.source(), "New pass-phrase").await?;
+            let slot = luks::change(volume, secret, new, cost).await?;
+            say(&format!("changed; the pass-phrase is in key slot {slot} now"))
+        }
+        Command::List { uri, json } => list(&uri, json).await,
+        Command::Backup { uri, file } => {
+            luks::backup(readable(&uri).await?, &file).await?;
+            say(&format!("saved the header to {}", file.display()))
+        }
+        Command::Restore { uri, file, force, secret } => {
+            let volume = writable(&uri).await?;
+            let secret = match secret.is_given() {
+                true => Some(ask(secret.source(), "Pass-phrase").await?),
+                false => None,
+            };
+            let uuid = luks::restore(volume, &file, Restore { secret, force }).await?;
+            say(&format!("restored the header of {uuid}"))
+        }
+    }
+}
+
+async fn writable(uri: &Uri) -> Outcome<Arc<dyn Volume>> {
+    chain::open(uri, &OpenOptions::default()).await
+}
+
+async fn readable(uri: &Uri) -> Outcome<Arc<dyn Volume>> {
+    chain::open(uri, &OpenOptions { read_only: true, ..OpenOptions::default() }).await
+}
+
+/// Asking blocks, for as long as a person thinks.
+async fn ask(source: Source, what: &'static str) -> Outcome<Secret> {
+    beside(move || source.read(what)).await
+}
+
+async fn ask_new(source: Source, what: &'static str) -> Outcome<Secret> {
+    beside(move || source.read_new(what)).await
+}
+
+async fn beside(ask: impl FnOnce() -> Outcome<Secret> + Send + 'static) -> Outcome<Secret> {
+    tokio::task::spawn_blocking(ask).await.or_fail(|| "cannot ask for a secret".to_owned())?
+}
+
+async fn remove(uri: Uri, slot: Option<u32>, force: bool, secret: SecretArgs) -> Outcome {
+    let volume = writable(&uri).await?;
+    let secret = match slot {
+        Some(_) if force && !secret.is_given() => None,
+        Some(_) => Some(ask(secret.source(), "Pass-phrase of another slot").await?),
+        None => Some(ask(secret.source(), "Pass-phrase to remove").await?),
+    };
+    let slot = luks::remove(volume, secret, slot, force).await?;
+    say(&format!("removed key slot {slot}"))
+}
+
+async fn list(uri: &Uri, json: bool) -> Outcome {
+    let slots = luks::slots(readable(uri).await?).await?;
+    if json {
+        let json = serde_json::to_string(&slots).or_fail(|| "cannot print JSON".to_owned())?;
+        return say(&json);
+    }
+    say(describe(uri, &slots).trim_end())
+}
+
+fn describe(uri: &Uri, volume: &Slots) -> String {
+    let mut text = format!("{uri}\n  uuid    {}\n", volume.uuid);
+    if !volume.label.is_empty() {
+        text += &format!("  label   {}\n", printable(&volume.label));
+    }
+    text += &format!(
+        "  data    {} bytes at {}, {} in sectors of {}\n",
+        volume.size, volume.offset, volume.cipher, volume.sector_size
+    );
+    for slot in &volume.slots {
+        let kdf = slot.kdf.as_deref().unwrap_or("none");
+        text += &format!("  slot {:<2} {} bits, {}", slot.slot, slot.key_bits, printable(kdf));
+        if let (Some(time), Some(memory), Some(threads)) =
+            (slot.time, slot.memory_kib, slot.threads)
+        {
+            text += &format!(", {time} passes over {memory} KiB on {threads} threads");
+        }
+        if let Some(iterations) = slot.iterations {
+            text += &format!(", {iterations} iterations");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// What a store sent must not steer the terminal.
+fn printable(text: &str) -> String {
+    if io::stdout().is_terminal() { text.escape_debug().to_string() } else { text.to_owned() }
+}

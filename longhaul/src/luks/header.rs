@@ -1,0 +1,369 @@
+//! A LUKS2 header as it lies on the volume: two binary headers with a checksum, each followed by
+//! JSON (LUKS2 On-Disk Format Specification 1.1, sections 2 and 3).
+//!
+//! It is read here to know what to fetch, what may be overwritten, and what to refuse; everything that
+//! has to do with keys is left to libcryptsetup.
+
+use std::collections::BTreeMap;
+
+use proto::reader::{Reader, Truncated};
+use serde::Deserialize;
+use sha2::{Digest, Sha256, Sha512};
+use volume::Span;
+
+/// The size of the binary part.
+const BINARY_SIZE: usize = 4096;
+
+/// Where its checksum lies (section 2.1).
+const CHECKSUM_AT: usize = 448;
+
+/// The sizes a header may have, which are also the offsets of its second copy (section 2.1).
+pub(super) const HEADER_SIZES: [u64; 9] =
+    [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
+
+/// The largest area for key slots that cryptsetup makes; a hostile header must not make us fetch more.
+const KEYSLOTS_MAX: u64 = 128 << 20;
+
+const MAGIC_FIRST: &[u8; 6] = b"LUKS\xba\xbe";
+const MAGIC_SECOND: &[u8; 6] = b"SKUL\xba\xbe";
+
+/// Why a header cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HeaderError {
+    #[error("there is no LUKS header")]
+    Absent,
+    #[error("this is a LUKS1 header; only LUKS2 is supported")]
+    Luks1,
+    #[error("the LUKS2 header is damaged: neither copy is valid")]
+    Damaged,
+    #[error("its JSON is not understood")]
+    Json(#[from] serde_json::Error),
+    #[error("it demands what is not supported: {0}")]
+    Requirement(String),
+    #[error("its data are not one plain aes-xts-plain64 segment: {0}")]
+    Segment(String),
+    #[error("key slot {0} is not enciphered with aes-xts-plain64 but with {1}")]
+    SlotCipher(String, String),
+    #[error("key slot {0} is of the unknown type {1}")]
+    SlotType(String, String),
+    #[error("it refers to bytes outside the header")]
+    Bounds,
+}
+
+/// One valid copy of a header.
+#[derive(Debug)]
+pub(super) struct Header {
+    /// The size of this copy, JSON included.
+    pub(super) size: u64,
+    /// The copy with the higher number is the newer one.
+    pub(super) sequence: u64,
+    /// The user's name for the volume.
+    pub(super) label: String,
+    /// The identity of the volume.
+    pub(super) uuid: String,
+    /// The JSON.
+    pub(super) metadata: Metadata,
+}
+
+/// Which of the two copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// At the start of the volume.
+    First,
+    /// Right after the first.
+    Second,
+}
+
+impl Header {
+    /// The newest valid copy in `bytes`, which start where the volume does.
+    pub(super) fn newest(bytes: &[u8]) -> Result<(Place, Self), HeaderError> {
+        let first = Self::parse(bytes, Place::First, 0);
+        // The size is only known from a valid copy, so a second one is looked for wherever it can be.
+        let second = HEADER_SIZES.iter().map(|&at| Self::parse(bytes, Place::Second, at));
+        let second = second.reduce(|found, next| match next {
+            Err(HeaderError::Absent) => found,
+            _ if found.is_ok() => found,
+            next => next,
+        });
+        match (first, second.unwrap_or(Err(HeaderError::Absent))) {
+            (Ok(first), Ok(second)) if second.sequence > first.sequence => {
+                Ok((Place::Second, second))
+            }
+            (Ok(first), _) => Ok((Place::First, first)),
+            (Err(_), Ok(second)) => Ok((Place::Second, second)),
+            (Err(HeaderError::Absent), Err(why)) | (Err(why), Err(_)) => Err(why),
+        }
+    }
+
+    /// How many bytes from the start of the volume belong to the header: both copies and the slots.
+    #[must_use]
+    pub(super) fn area(&self) -> u64 {
+        2 * self.size + self.metadata.config.keyslots_size
+    }
+
+    fn parse(bytes: &[u8], place: Place, at: u64) -> Result<Self, HeaderError> {
+        let copy = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
+        let copy = copy.ok_or(HeaderError::Absent)?;
+        let fields = Binary::parse(copy).map_err(|_: Truncated| HeaderError::Absent)?;
+        let magic = if place == Place::First { MAGIC_FIRST } else { MAGIC_SECOND };
+        if fields.magic != *magic {
+            return Err(HeaderError::Absent);
+        }
+        if fields.version == 1 {
+            return Err(HeaderError::Luks1);
+        }
+        let plausible = HEADER_SIZES.contains(&fields.size)
+            && fields.offset == at
+            && (place == Place::First || fields.size == at);
+        if fields.version != 2 || !plausible {
+            return Err(HeaderError::Damaged);
+        }
+        let copy = copy.get(..fields.size as usize).ok_or(HeaderError::Damaged)?;
+        if !checksum_holds(copy, &fields) {
+            return Err(HeaderError::Damaged);
+        }
+        let metadata: Metadata = serde_json::from_slice(text_of(&copy[BINARY_SIZE..]))?;
+        if metadata.config.keyslots_size > KEYSLOTS_MAX {
+            return Err(HeaderError::Bounds);
+        }
+        Ok(Self {
+            size: fields.size,
+            sequence: fields.sequence,
+            label: lossy(&fields.label),
+            uuid: lossy(&fields.uuid),
+            metadata,
+        })
+    }
+}
+
+/// The fields of the binary part, in their order (section 2.1).
+struct Binary {
+    magic: [u8; 6],
+    version: u16,
+    size: u64,
+    sequence: u64,
+    label: [u8; 48],
+    checksum_name: [u8; 32],
+    uuid: [u8; 40],
+    offset: u64,
+    checksum: [u8; 64],
+}
+
+impl Binary {
+    fn parse(bytes: &[u8]) -> Result<Self, Truncated> {
+        let mut reader = Reader::new(bytes);
+        let magic = reader.array()?;
+        let version = reader.u16()?;
+        let size = reader.u64()?;
+        let sequence = reader.u64()?;
+        let label = reader.array()?;
+        let checksum_name = reader.array()?;
+        let _salt = reader.array::<64>()?;
+        let uuid = reader.array()?;
+        let _subsystem = reader.array::<48>()?;
+        let offset = reader.u64()?;
+        let _padding = reader.array::<184>()?;
+        let checksum = reader.array()?;
+        reader.take(BINARY_SIZE - CHECKSUM_AT - 64)?;
+        Ok(Self { magic, version, size, sequence, label, checksum_name, uuid, offset, checksum })
+    }
+}
+
+/// The checksum is over the whole copy with its own field zero (section 2.1). It guards against torn
+/// writes only: whoever can write the volume can compute it.
+fn checksum_holds(copy: &[u8], fields: &Binary) -> bool {
+    fn over<D: Digest>(copy: &[u8]) -> Vec<u8> {
+        D::new()
+            .chain_update(&copy[..CHECKSUM_AT])
+            .chain_update([0; 64])
+            .chain_update(&copy[CHECKSUM_AT + 64..])
+            .finalize()
+            .to_vec()
+    }
+    let digest = match text_of(&fields.checksum_name) {
+        b"sha256" => over::<Sha256>(copy),
+        b"sha512" => over::<Sha512>(copy),
+        _ => return false,
+    };
+    fields.checksum.starts_with(&digest)
+}
+
+/// The bytes before the first NUL.
+fn text_of(bytes: &[u8]) -> &[u8] {
+    bytes.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(text_of(bytes)).into_owned()
+}
+
+/// What of the JSON is looked at here (section 3). 64-bit numbers are decimal strings there.
+#[derive(Debug, Deserialize)]
+pub(super) struct Metadata {
+    /// Key slots by number.
+    pub(super) keyslots: BTreeMap<u32, Keyslot>,
+    segments: BTreeMap<u32, SegmentObject>,
+    config: Config,
+}
+
+/// One key slot.
+#[derive(Debug, Deserialize)]
+pub(super) struct Keyslot {
+    #[serde(rename = "type")]
+    kind: String,
+    /// The size of the volume key in bytes.
+    pub(super) key_size: u32,
+    area: Area,
+    /// How the pass-phrase becomes a key; slots of re-encryption have none.
+    pub(super) kdf: Option<Kdf>,
+    /// 0: never tried unless named; 1: normal, as without it; 2: tried first.
+    #[serde(default = "normal_priority")]
+    pub(super) priority: u32,
+}
+
+const fn normal_priority() -> u32 {
+    1
+}
+
+#[derive(Debug, Deserialize)]
+struct Area {
+    #[serde(deserialize_with = "decimal")]
+    offset: u64,
+    #[serde(deserialize_with = "decimal")]
+    size: u64,
+    encryption: Option<String>,
+}
+
+/// A key derivation function with its cost.
+#[derive(Debug, Deserialize)]
+pub(super) struct Kdf {
+    /// `argon2id`, `argon2i` or `pbkdf2`.
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    /// Argon2: passes over the memory.
+    pub(super) time: Option<u32>,
+    /// Argon2: memory in KiB.
+    pub(super) memory: Option<u32>,
+    /// Argon2: threads.
+    pub(super) cpus: Option<u32>,
+    /// PBKDF2: iterations.
+    pub(super) iterations: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SegmentObject {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(deserialize_with = "decimal")]
+    offset: u64,
+    size: String,
+    iv_tweak: Option<String>,
+    encryption: Option<String>,
+    sector_size: Option<u32>,
+    integrity: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Config {
+    #[serde(deserialize_with = "decimal")]
+    keyslots_size: u64,
+    requirements: Option<serde_json::Value>,
+}
+
+fn decimal<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+/// The data, as far as the header describes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Payload {
+    /// Where they lie on the volume.
+    pub(super) span: Span,
+    /// The tweak of the first sector.
+    pub(super) first_tweak: u64,
+    /// The size of a sector.
+    pub(super) sector_size: u32,
+}
+
+impl Header {
+    /// Refuses what would be opened wrongly, or would only seem sealed.
+    ///
+    /// The store can write whatever header it likes. A slot with a null cipher would open with any
+    /// pass-phrase, and give a volume key that the store chose; a segment with a null cipher would
+    /// send plain text. So only what is known to be sound is taken, instead of refusing what is not.
+    pub(super) fn vet(&self, volume_size: u64) -> Result<Payload, HeaderError> {
+        if let Some(requirements) = &self.metadata.config.requirements {
+            return Err(HeaderError::Requirement(requirements.to_string()));
+        }
+        for (number, slot) in &self.metadata.keyslots {
+            self.vet_slot(*number, slot)?;
+        }
+        let mut segments = self.metadata.segments.values();
+        let (Some(segment), None) = (segments.next(), segments.next()) else {
+            return Err(HeaderError::Segment("it has none, or several".into()));
+        };
+        segment.vet(self.area(), volume_size)
+    }
+
+    fn vet_slot(&self, number: u32, slot: &Keyslot) -> Result<(), HeaderError> {
+        if slot.kind != "luks2" {
+            return Err(HeaderError::SlotType(number.to_string(), slot.kind.clone()));
+        }
+        match slot.area.encryption.as_deref() {
+            Some("aes-xts-plain64") => {}
+            other => {
+                let cipher = other.unwrap_or("nothing").to_owned();
+                return Err(HeaderError::SlotCipher(number.to_string(), cipher));
+            }
+        }
+        let area = Span::new(slot.area.offset, slot.area.size);
+        if area.at < 2 * self.size || area.end() > self.area() {
+            return Err(HeaderError::Bounds);
+        }
+        Ok(())
+    }
+
+    /// Where the material of the slots in use lies.
+    pub(super) fn slot_areas(&self) -> impl Iterator<Item = Span> {
+        self.metadata.keyslots.values().map(|slot| Span::new(slot.area.offset, slot.area.size))
+    }
+}
+
+impl SegmentObject {
+    fn vet(&self, header: u64, volume_size: u64) -> Result<Payload, HeaderError> {
+        let wrong = |what: String| Err(HeaderError::Segment(what));
+        if self.kind != "crypt" || self.encryption.as_deref() != Some("aes-xts-plain64") {
+            let cipher = self.encryption.as_deref().unwrap_or("no cipher");
+            return wrong(format!("type {} with {cipher}", self.kind));
+        }
+        if self.integrity.is_some() {
+            return wrong("it has integrity tags, which need dm-integrity".into());
+        }
+        let Some(sector_size @ (512 | 1024 | 2048 | 4096)) = self.sector_size else {
+            return wrong(format!("sectors of {:?} bytes", self.sector_size));
+        };
+        let first_tweak = match self.iv_tweak.as_deref().map(str::parse) {
+            None => 0,
+            Some(Ok(tweak)) => tweak,
+            Some(Err(_)) => return wrong("its tweak is not a number".into()),
+        };
+        let rest = volume_size.saturating_sub(self.offset);
+        let len = match (self.size.as_str(), self.size.parse()) {
+            ("dynamic", _) => rest,
+            (_, Ok(len)) => len,
+            (size, Err(_)) => return wrong(format!("a size of {size}")),
+        };
+        let len = len - len % u64::from(sector_size);
+        if len == 0 || len > rest || self.offset < header || !self.offset.is_multiple_of(512) {
+            return wrong(format!(
+                "{len} bytes at {} do not lie between the header and the end of the volume \
+                 ({volume_size} bytes)",
+                self.offset
+            ));
+        }
+        Ok(Payload { span: Span::new(self.offset, len), first_tweak, sector_size })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! The header of a volume in memory.
+
+use std::sync::Arc;
+
+use volume::{Span, Volume};
+
+use super::header::{HEADER_SIZES, Header, HeaderError, Payload, Place};
+use crate::failure::{Failure, OrFail, Outcome};
+
+/// Where both copies of a header of the usual size end.
+const USUAL_COPIES: u64 = 2 * HEADER_SIZES[0];
+
+/// Where both copies of the largest header end.
+const LARGEST_COPIES: u64 = 2 * HEADER_SIZES[8];
+
+/// What was fetched of a header: both copies and the areas of the slots in use. The rest is left zero:
+/// it means nothing, and it is most of 16 MiB that would have to cross the link.
+pub(super) struct Image {
+    /// From the start of the volume to the end of the header area.
+    pub(super) bytes: Vec<u8>,
+    /// The newest valid copy.
+    pub(super) header: Header,
+    /// Which copy that is.
+    pub(super) place: Place,
+    /// Where the data lie.
+    pub(super) payload: Payload,
+}
+
+/// Why a header could not be had.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ImageError {
+    /// The volume could not be read.
+    #[error(transparent)]
+    Volume(#[from] volume::Error),
+    /// What was read is no header that can be used.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+}
+
+impl Image {
+    /// Fetches the header of `volume`.
+    pub(super) async fn fetch(volume: &Arc<dyn Volume>) -> Result<Self, ImageError> {
+        let size = volume.shape().size;
+        let mut bytes = read(volume, Span::new(0, USUAL_COPIES.min(size))).await?;
+        if let Err(HeaderError::Absent | HeaderError::Damaged) = Header::newest(&bytes) {
+            // A larger header, or only its second copy is left.
+            bytes = read(volume, Span::new(0, LARGEST_COPIES.min(size))).await?;
+        }
+        let (_, header) = Header::newest(&bytes)?;
+        header.vet(size)?;
+        // The header is vetted: all that follows is below 136 MiB and inside the volume.
+        bytes.resize(header.area() as usize, 0);
+        for area in header.slot_areas() {
+            let material = read(volume, area).await?;
+            bytes[area.at as usize..area.end() as usize].copy_from_slice(&material);
+        }
+        Ok(Self::parse(bytes, size)?)
+    }
+
+    /// Understands a header that is in memory already.
+    pub(super) fn parse(mut bytes: Vec<u8>, volume_size: u64) -> Result<Self, HeaderError> {
+        let (place, header) = Header::newest(&bytes)?;
+        let payload = header.vet(volume_size)?;
+        bytes.resize(header.area() as usize, 0);
+        Ok(Self { bytes, header, place, payload })
+    }
+
+    /// What this header became.
+    pub(super) fn changed(bytes: Vec<u8>, volume_size: u64) -> Outcome<Self> {
+        Self::parse(bytes, volume_size)
+            .or_fail(|| "the new header is not as it should be; nothing was written".to_owned())
+    }
+}
+
+impl ImageError {
+    /// The failure as a person reads it.
+    pub(super) fn into_failure(self) -> Failure {
+        let failure = Failure::new("cannot read the LUKS2 header");
+        let hint = match &self {
+            Self::Header(HeaderError::Absent) => {
+                "the volume is not sealed, or its header is lost: `longhaul key init` makes one, \
+                 `longhaul key restore` brings one back"
+            }
+            Self::Header(HeaderError::Damaged) => {
+                "`longhaul key restore` brings a header back from a backup"
+            }
+            Self::Header(HeaderError::Luks1) => "`cryptsetup convert --type luks2` converts it",
+            Self::Header(HeaderError::SlotCipher(..)) => {
+                "somebody may have replaced the header so that it opens with any pass-phrase: do not \
+                 write to this volume before you know why"
+            }
+            Self::Header(_) | Self::Volume(_) => return failure.because(self),
+        };
+        failure.because(self).hint(hint)
+    }
+}
+
+/// Reads a piece of the header, which may be longer than one transfer.
+pub(super) async fn read(volume: &Arc<dyn Volume>, span: Span) -> volume::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(span.len as usize);
+    for piece in span.pieces(1 << 20) {
+        bytes.extend_from_slice(&volume.read(piece).await?);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,224 @@
+//! The header work that is left to libcryptsetup: making one, opening slots, adding and wiping them.
+//! It works on a private file in memory, and on nothing else. Everything here blocks, for seconds when
+//! Argon2 runs.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use libcryptsetup_rs::consts::flags::CryptVolumeKey;
+use libcryptsetup_rs::consts::vals::EncryptionFormat;
+use libcryptsetup_rs::{
+    CryptDevice, CryptInit, CryptParamsLuks2, CryptParamsLuks2Ref, Either, LibcryptErr,
+};
+use rustix::fs::{MemfdFlags, memfd_create};
+use zeroize::Zeroizing;
+
+use super::cost::{CostArgs, machine_memory};
+use super::header::Header;
+use super::image::Image;
+use crate::failure::{Failure, OrFail, Outcome};
+use crate::secret::Secret;
+use crate::size::Size;
+
+/// How many bytes of a volume a new header takes: cryptsetup's default for LUKS2.
+pub(super) const NEW_HEADER_SIZE: u64 = 16 << 20;
+
+/// The sector size of new volumes: the fewest tweaks per byte, and what file systems use.
+const NEW_SECTOR_SIZE: u32 = 4096;
+
+/// The key of new volumes: two AES-256 keys.
+const NEW_KEY_SIZE: usize = host::cipher::KEY_SIZE;
+
+/// Makes a header with one slot for a volume of `volume_size` bytes.
+pub(super) fn format(
+    volume_size: u64,
+    label: Option<String>,
+    secret: &Secret,
+    cost: &CostArgs,
+) -> Outcome<Vec<u8>> {
+    let what = || "cannot make a LUKS2 header".to_owned();
+    let pbkdf = cost.pbkdf()?;
+    let params = CryptParamsLuks2 {
+        pbkdf: Some(pbkdf),
+        integrity: None,
+        integrity_params: None,
+        data_alignment: 0,
+        data_device: None,
+        sector_size: NEW_SECTOR_SIZE,
+        label,
+        subsystem: None,
+    };
+    on_file(vec![0; NEW_HEADER_SIZE as usize], volume_size, |device| {
+        let mut params: CryptParamsLuks2Ref<'_> = (&params).try_into().or_fail(what)?;
+        device.set_data_offset(NEW_HEADER_SIZE / 512).or_fail(what)?;
+        device
+            .context_handle()
+            .format(
+                EncryptionFormat::Luks2,
+                ("aes", "xts-plain64"),
+                None,
+                Either::Right(NEW_KEY_SIZE),
+                Some(&mut params),
+            )
+            .or_fail(what)?;
+        let mut slots = device.keyslot_handle();
+        let key_of_format = None;
+        slots
+            .add_by_key(None, key_of_format, secret.expose(), CryptVolumeKey::empty())
+            .or_fail(what)
+            .map(drop)
+    })
+    .map(|(bytes, ())| bytes)
+}
+
+/// A volume key, and the slot that gave it.
+pub(super) struct Opened {
+    /// The number of the slot.
+    pub(super) slot: u32,
+    /// The volume key, wiped when dropped.
+    pub(super) key: Zeroizing<Vec<u8>>,
+}
+
+/// Opens the first slot that `secret` opens.
+pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<Opened> {
+    let order = slots_to_try(&image.header);
+    let copy = image.bytes.clone();
+    on_file(copy, volume_size, |device| {
+        load(device)?;
+        let mut too_large = None;
+        for slot in order {
+            match open_slot(device, &image.header, slot, secret)? {
+                Attempt::Opened(opened) => return Ok(opened),
+                Attempt::Wrong => {}
+                Attempt::TooLarge(memory) => too_large = Some((slot, memory)),
+            }
+        }
+        Err(match too_large {
+            None => Failure::new("no key slot opens with this pass-phrase or key file"),
+            Some((slot, memory)) => Failure::new(format!(
+                "no key slot opened; slot {slot} was not tried, for it takes {} of memory and this \
+                 machine has {}",
+                Size(memory),
+                Size(machine_memory())
+            ))
+            .hint("on a larger machine, `longhaul key add` makes a slot with less memory"),
+        })
+    })
+    .map(|(_, opened)| opened)
+}
+
+enum Attempt {
+    Opened(Opened),
+    Wrong,
+    TooLarge(u64),
+}
+
+/// Slots in the order in which cryptsetup tries them; those with priority 0 only when named.
+fn slots_to_try(header: &Header) -> Vec<u32> {
+    let slots = &header.metadata.keyslots;
+    let of = |wanted| slots.iter().filter(move |(_, slot)| slot.priority == wanted);
+    of(2).chain(of(1)).map(|(number, _)| *number).collect()
+}
+
+fn open_slot(
+    device: &mut CryptDevice,
+    header: &Header,
+    slot: u32,
+    secret: &Secret,
+) -> Outcome<Attempt> {
+    let Some(keyslot) = header.metadata.keyslots.get(&slot) else { return Ok(Attempt::Wrong) };
+    let memory = keyslot.kdf.as_ref().and_then(|kdf| kdf.memory).map_or(0, u64::from) << 10;
+    if memory > machine_memory() {
+        return Ok(Attempt::TooLarge(memory));
+    }
+    // A key is at most 512 bits; a hostile size must not become an allocation.
+    let mut key = Zeroizing::new(vec![0; keyslot.key_size.min(512) as usize]);
+    let opened = device.volume_key_handle().get(Some(slot), &mut key, Some(secret.expose()));
+    match opened {
+        Ok((slot, size)) => {
+            key.truncate(size);
+            Ok(Attempt::Opened(Opened { slot: slot as u32, key }))
+        }
+        Err(why) if is(&why, rustix::io::Errno::PERM) || is(&why, rustix::io::Errno::NOENT) => {
+            Ok(Attempt::Wrong)
+        }
+        Err(why) if is(&why, rustix::io::Errno::NOMEM) => Ok(Attempt::TooLarge(memory)),
+        Err(why) => Err(Failure::new(format!("cannot open key slot {slot}")).because(why)),
+    }
+}
+
+fn is(error: &LibcryptErr, errno: rustix::io::Errno) -> bool {
+    matches!(error, LibcryptErr::IOError(why) if why.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// The header with one more slot, which `new` opens.
+pub(super) fn add(
+    image: &Image,
+    volume_size: u64,
+    opened: &Opened,
+    new: &Secret,
+    cost: &CostArgs,
+) -> Outcome<(Vec<u8>, u32)> {
+    let pbkdf = cost.pbkdf()?;
+    on_file(image.bytes.clone(), volume_size, |device| {
+        load(device)?;
+        let what = || "cannot add a key slot".to_owned();
+        device.settings_handle().set_pbkdf_type(&pbkdf).or_fail(what)?;
+        let mut slots = device.keyslot_handle();
+        let key = Some(Either::Left(&opened.key[..]));
+        slots.add_by_key(None, key, new.expose(), CryptVolumeKey::empty()).map_err(|why| {
+            let full = is(&why, rustix::io::Errno::INVAL) || is(&why, rustix::io::Errno::NOSPC);
+            let failure = Failure::new(what()).because(why);
+            if full { failure.hint("all slots may be in use: remove one first") } else { failure }
+        })
+    })
+}
+
+/// The header without `slot`, whose material is wiped.
+pub(super) fn destroy(image: &Image, volume_size: u64, slot: u32) -> Outcome<Vec<u8>> {
+    on_file(image.bytes.clone(), volume_size, |device| {
+        load(device)?;
+        device.keyslot_handle().destroy(slot).or_fail(|| format!("cannot remove key slot {slot}"))
+    })
+    .map(|(bytes, ())| bytes)
+}
+
+/// Loads a header, and with it has libcryptsetup check it and repair one damaged copy.
+fn load(device: &mut CryptDevice) -> Outcome {
+    device
+        .context_handle()
+        .load::<()>(Some(EncryptionFormat::Luks2), None)
+        .or_fail(|| "libcryptsetup does not take the LUKS2 header".to_owned())
+}
+
+/// Has libcryptsetup check a header.
+pub(super) fn check(image: &Image, volume_size: u64) -> Outcome {
+    on_file(image.bytes.clone(), volume_size, load).map(drop)
+}
+
+/// Lets `act` work on a file that holds `header` and looks as long as the volume, and answers what the
+/// header became. The file is memory: no key material reaches a disk, and it is gone with the process.
+fn on_file<T>(
+    mut header: Vec<u8>,
+    volume_size: u64,
+    act: impl FnOnce(&mut CryptDevice) -> Outcome<T>,
+) -> Outcome<(Vec<u8>, T)> {
+    let what = || "cannot work on the header in memory".to_owned();
+    let mut file = private_file(&header, volume_size).or_fail(what)?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let mut device = CryptInit::init(Path::new(&path)).or_fail(what)?;
+    let answer = act(&mut device)?;
+    drop(device);
+    file.rewind().and_then(|()| file.read_exact(&mut header)).or_fail(what)?;
+    Ok((header, answer))
+}
+
+fn private_file(header: &[u8], volume_size: u64) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"longhaul-luks2", MemfdFlags::CLOEXEC)?);
+    file.write_all(header)?;
+    // libcryptsetup aligns and checks against the size of the whole device; the rest is a hole.
+    file.set_len(volume_size)?;
+    Ok(file)
+}

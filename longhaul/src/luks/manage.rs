@@ -1,0 +1,354 @@
+//! What the `key` command does, over any volume.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Serialize;
+use volume::{Durability, Space, Span, Volume};
+
+use super::cost::CostArgs;
+use super::header::{HEADER_SIZES, HeaderError};
+use super::image::{Image, ImageError, read};
+use super::library::{self, NEW_HEADER_SIZE, Opened};
+use super::writeback::{self, InPlace};
+use super::{blocking, narrowed};
+use crate::failure::{Failure, OrFail, Outcome};
+use crate::secret::Secret;
+
+/// Where every file system, partition table and volume manager in common use has put something.
+const LOOKED_AT: u64 = 1 << 20;
+
+/// The largest header there is: both copies and all slots.
+const BACKUP_MAX: u64 = 2 * HEADER_SIZES[8] + (128 << 20);
+
+/// How a volume is to be sealed.
+#[derive(Clone, Debug, Default)]
+pub struct Init {
+    /// A name for people.
+    pub label: Option<String>,
+    /// What the pass-phrase costs.
+    pub cost: CostArgs,
+    /// Seal it even if there is something on it.
+    pub force: bool,
+}
+
+/// Makes a new header; all that was on the volume is lost. Answers the UUID.
+pub async fn init(volume: Arc<dyn Volume>, secret: Secret, how: Init) -> Outcome<String> {
+    let volume = narrowed(volume);
+    let size = volume.shape().size;
+    if size <= NEW_HEADER_SIZE {
+        return Err(Failure::new(format!(
+            "the volume has {size} bytes; the header alone takes {NEW_HEADER_SIZE}"
+        )));
+    }
+    if !how.force {
+        refuse_if_used(&volume).await?;
+    }
+    let image = blocking(move || {
+        let bytes = library::format(size, how.label, &secret, &how.cost)?;
+        Image::changed(bytes, size)
+    })
+    .await?;
+    let what = || "cannot clear the place of the header".to_owned();
+    let place = Span::new(0, NEW_HEADER_SIZE);
+    volume.write_zeroes(place, Durability::Volatile, Space::Keep).await.or_fail(what)?;
+    volume.flush().await.or_fail(what)?;
+    writeback::write(&volume, None, &image, InPlace::Refused).await?;
+    Ok(image.header.uuid)
+}
+
+async fn refuse_if_used(volume: &Arc<dyn Volume>) -> Outcome {
+    let start = read(volume, Span::new(0, LOOKED_AT.min(volume.shape().size)))
+        .await
+        .or_fail(|| "cannot look at what is on the volume".to_owned())?;
+    if start.iter().all(|&byte| byte == 0) {
+        return Ok(());
+    }
+    Err(Failure::new(format!("the volume is not empty: it holds {}", signature(&start)))
+        .hint("--force seals it all the same; everything on it is lost"))
+}
+
+/// What `start` begins with, as far as it is easily told.
+fn signature(start: &[u8]) -> &'static str {
+    const KNOWN: [(usize, &[u8], &str); 8] = [
+        (0, b"LUKS\xba\xbe", "a LUKS header"),
+        (16_384, b"SKUL\xba\xbe", "the second copy of a LUKS2 header"),
+        (512, b"EFI PART", "a GPT partition table"),
+        (1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
+        (0, b"XFSB", "an XFS file system"),
+        (65_600, b"_BHRfS_M", "a Btrfs file system"),
+        (512, b"LABELONE", "an LVM physical volume"),
+        (510, b"\x55\xaa", "a boot sector or an MBR partition table"),
+    ];
+    KNOWN
+        .iter()
+        .find(|(at, magic, _)| start.get(*at..).is_some_and(|rest| rest.starts_with(magic)))
+        .map_or("data", |(_, _, name)| name)
+}
+
+/// A header and the volume it is on.
+struct Held {
+    volume: Arc<dyn Volume>,
+    image: Arc<Image>,
+}
+
+impl Held {
+    async fn fetch(volume: Arc<dyn Volume>) -> Outcome<Self> {
+        let volume = narrowed(volume);
+        let image = Image::fetch(&volume).await.map_err(ImageError::into_failure)?;
+        Ok(Self { volume, image: Arc::new(image) })
+    }
+
+    fn size(&self) -> u64 {
+        self.volume.shape().size
+    }
+
+    async fn open(&self, secret: Secret) -> Outcome<Opened> {
+        let (image, size) = (Arc::clone(&self.image), self.size());
+        blocking(move || library::open(&image, size, &secret)).await
+    }
+
+    async fn add(&mut self, opened: Opened, new: Secret, cost: CostArgs) -> Outcome<u32> {
+        let (image, size) = (Arc::clone(&self.image), self.size());
+        let (changed, slot) = blocking(move || {
+            let (bytes, slot) = library::add(&image, size, &opened, &new, &cost)?;
+            Ok((Image::changed(bytes, size)?, slot))
+        })
+        .await?;
+        self.bring_back(changed).await?;
+        Ok(slot)
+    }
+
+    async fn destroy(&mut self, slot: u32) -> Outcome {
+        let (image, size) = (Arc::clone(&self.image), self.size());
+        let changed =
+            blocking(move || Image::changed(library::destroy(&image, size, slot)?, size)).await?;
+        self.bring_back(changed).await
+    }
+
+    async fn bring_back(&mut self, changed: Image) -> Outcome {
+        writeback::write(&self.volume, Some(&self.image), &changed, InPlace::Refused).await?;
+        self.image = Arc::new(changed);
+        Ok(())
+    }
+}
+
+/// Adds a slot that `new` opens, and answers its number.
+pub async fn add(
+    volume: Arc<dyn Volume>,
+    existing: Secret,
+    new: Secret,
+    cost: CostArgs,
+) -> Outcome<u32> {
+    let mut held = Held::fetch(volume).await?;
+    let opened = held.open(existing).await?;
+    held.add(opened, new, cost).await
+}
+
+/// Replaces the slot that `old` opens by one that `new` opens: first the new one is there, then the
+/// old one goes. Answers the number of the new one.
+pub async fn change(
+    volume: Arc<dyn Volume>,
+    old: Secret,
+    new: Secret,
+    cost: CostArgs,
+) -> Outcome<u32> {
+    let mut held = Held::fetch(volume).await?;
+    let opened = held.open(old).await?;
+    let gone = opened.slot;
+    let slot = held.add(opened, new, cost).await?;
+    held.destroy(gone).await?;
+    Ok(slot)
+}
+
+/// Wipes a slot: the one that `secret` opens, or `slot`, for which `secret` must open another one.
+/// The last one goes only by `force`, for without a slot nobody ever opens the volume again.
+pub async fn remove(
+    volume: Arc<dyn Volume>,
+    secret: Option<Secret>,
+    slot: Option<u32>,
+    force: bool,
+) -> Outcome<u32> {
+    let mut held = Held::fetch(volume).await?;
+    let gone = match (slot, secret) {
+        (None, None) => return Err(Failure::usage("name a slot, or a pass-phrase that opens one")),
+        (None, Some(secret)) => held.open(secret).await?.slot,
+        (Some(slot), secret) => {
+            held.may_go(slot, secret).await?;
+            slot
+        }
+    };
+    if held.image.header.metadata.keyslots.len() < 2 && !force {
+        return Err(Failure::new("this is the last key slot: without it the data are lost")
+            .hint("add another one first; --force removes it all the same"));
+    }
+    held.destroy(gone).await?;
+    Ok(gone)
+}
+
+impl Held {
+    /// Whoever names a slot must show that he is not locking himself out.
+    async fn may_go(&self, slot: u32, secret: Option<Secret>) -> Outcome {
+        if !self.image.header.metadata.keyslots.contains_key(&slot) {
+            return Err(Failure::new(format!("there is no key slot {slot}")));
+        }
+        let Some(secret) = secret else { return Ok(()) };
+        if self.open(secret).await?.slot == slot {
+            return Err(Failure::new(format!("the pass-phrase given opens slot {slot} itself"))
+                .hint("give one that will still open the volume, or --force without any"));
+        }
+        Ok(())
+    }
+}
+
+/// What `key list` shows.
+#[derive(Debug, Serialize)]
+pub struct Slots {
+    /// The identity of the volume.
+    pub uuid: String,
+    /// Its name for people.
+    pub label: String,
+    /// The cipher of the data.
+    pub cipher: &'static str,
+    /// Where the data start.
+    pub offset: u64,
+    /// How many bytes there are.
+    pub size: u64,
+    /// The size of a sector.
+    pub sector_size: u32,
+    /// The slots in use.
+    pub slots: Vec<Slot>,
+}
+
+/// One slot.
+#[derive(Debug, Serialize)]
+pub struct Slot {
+    /// Its number.
+    pub slot: u32,
+    /// The size of the volume key in bits.
+    pub key_bits: u32,
+    /// The key derivation function.
+    pub kdf: Option<String>,
+    /// Argon2: passes.
+    pub time: Option<u32>,
+    /// Argon2: KiB of memory.
+    pub memory_kib: Option<u32>,
+    /// Argon2: threads.
+    pub threads: Option<u32>,
+    /// PBKDF2: iterations.
+    pub iterations: Option<u32>,
+}
+
+/// Reads what the header says of itself; no secret is needed.
+pub async fn slots(volume: Arc<dyn Volume>) -> Outcome<Slots> {
+    let held = Held::fetch(volume).await?;
+    let Image { header, payload, .. } = &*held.image;
+    let slots = header.metadata.keyslots.iter().map(|(&slot, keyslot)| {
+        let kdf = keyslot.kdf.as_ref();
+        Slot {
+            slot,
+            key_bits: keyslot.key_size.saturating_mul(8),
+            kdf: kdf.map(|kdf| kdf.kind.clone()),
+            time: kdf.and_then(|kdf| kdf.time),
+            memory_kib: kdf.and_then(|kdf| kdf.memory),
+            threads: kdf.and_then(|kdf| kdf.cpus),
+            iterations: kdf.and_then(|kdf| kdf.iterations),
+        }
+    });
+    Ok(Slots {
+        uuid: header.uuid.clone(),
+        label: header.label.clone(),
+        cipher: "aes-xts-plain64",
+        offset: payload.span.at,
+        size: payload.span.len,
+        sector_size: payload.sector_size,
+        slots: slots.collect(),
+    })
+}
+
+/// Writes the header to a new file, from which [`restore`] and `cryptsetup luksHeaderRestore` bring it
+/// back.
+pub async fn backup(volume: Arc<dyn Volume>, path: &Path) -> Outcome {
+    let held = Held::fetch(volume).await?;
+    let what = || format!("cannot write the backup {}", path.display());
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).or_fail(what)?;
+    let written = file.write_all(&held.image.bytes).and_then(|()| file.sync_all());
+    if written.is_err() {
+        // Half a backup must not be taken for one.
+        let _ = std::fs::remove_file(path);
+    }
+    written.or_fail(what)
+}
+
+/// How a header is to be brought back.
+#[derive(Clone, Debug, Default)]
+pub struct Restore {
+    /// Check first that this opens the backup.
+    pub secret: Option<Secret>,
+    /// Restore it even where the volume has another header, or none that can be read.
+    pub force: bool,
+}
+
+/// Replaces the header by the backup at `path`, and answers its UUID.
+pub async fn restore(volume: Arc<dyn Volume>, path: &Path, how: Restore) -> Outcome<String> {
+    let volume = narrowed(volume);
+    let size = volume.shape().size;
+    let backup = read_backup(path, size)?;
+    let backup = blocking(move || {
+        library::check(&backup, size)?;
+        if let Some(secret) = &how.secret {
+            library::open(&backup, size, secret)?;
+        }
+        Ok(backup)
+    })
+    .await?;
+    let current = current(&volume, &backup, how.force).await?;
+    writeback::write(&volume, current.as_ref(), &backup, InPlace::Allowed).await.map_err(
+        |why| why.hint("the backup file is whole: restore it again once the volume can be written"),
+    )?;
+    Ok(backup.header.uuid)
+}
+
+fn read_backup(path: &Path, volume_size: u64) -> Outcome<Image> {
+    let what = || format!("cannot read the backup {}", path.display());
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).or_fail(what)?;
+    file.take(BACKUP_MAX).read_to_end(&mut bytes).or_fail(what)?;
+    let found = bytes.len() as u64;
+    let image = Image::parse(bytes, volume_size)
+        .or_fail(|| format!("{} does not hold a header for this volume", path.display()))?;
+    if found < image.header.area() {
+        return Err(Failure::new(format!("the backup {} is cut short", path.display())));
+    }
+    Ok(image)
+}
+
+/// The header that is to be replaced, if there is one and it may be.
+async fn current(volume: &Arc<dyn Volume>, backup: &Image, force: bool) -> Outcome<Option<Image>> {
+    let failure = match Image::fetch(volume).await {
+        Ok(current) => {
+            let same =
+                current.header.uuid == backup.header.uuid && current.payload == backup.payload;
+            if same || force {
+                return Ok(Some(current));
+            }
+            Failure::new(format!(
+                "the backup is of volume {}, but this is volume {}",
+                backup.header.uuid, current.header.uuid
+            ))
+        }
+        Err(ImageError::Header(why)) if force => {
+            tracing::warn!(%why, "replacing a header that cannot be read");
+            return Ok(None);
+        }
+        Err(ImageError::Header(why @ (HeaderError::Absent | HeaderError::Damaged))) => {
+            Failure::new("cannot tell whether this is the volume of the backup").because(why)
+        }
+        Err(other) => return Err(other.into_failure()),
+    };
+    Err(failure.hint("--force restores it all the same"))
+}
