@@ -75,13 +75,6 @@ impl<N: Copy + Ord> Attentions<N> {
         Some(Sense::new(Key::UnitAttention, condition))
     }
 
-    /// `nexus` has learnt of `condition` by other means.
-    pub fn forget(&mut self, nexus: N, condition: Additional) {
-        if let Some(queue) = self.pending.get_mut(&nexus) {
-            queue.retain(|pending| *pending != condition);
-        }
-    }
-
     /// Whether any nexus has something to be told.
     #[must_use]
     pub fn any(&self) -> bool {
@@ -133,13 +126,9 @@ mod tests {
     }
 
     #[test]
-    fn the_one_who_left_or_learnt_is_not_told() {
+    fn the_one_who_left_is_not_told() {
         let mut attentions = Attentions::default();
         attentions.attach(1);
-        attentions.establish(Additional::REPORTED_LUNS_CHANGED, None);
-        attentions.forget(1, Additional::REPORTED_LUNS_CHANGED);
-        assert_eq!(taken(&mut attentions, 1), [Additional::POWER_ON]);
-        attentions.establish(Additional::REPORTED_LUNS_CHANGED, None);
         attentions.detach(1);
         assert!(!attentions.any());
     }

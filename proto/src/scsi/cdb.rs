@@ -135,13 +135,8 @@ pub enum Cdb {
     Verify(Access, Compare),
     /// PRE-FETCH (10) and (16) (SBC-3, 5.12).
     Prefetch(Access),
-    /// SYNCHRONIZE CACHE (10) and (16) (SBC-3, 5.26 and 5.27).
-    Synchronize {
-        /// Which blocks; none means all from the first on.
-        access: Access,
-        /// IMMED.
-        immediate: bool,
-    },
+    /// SYNCHRONIZE CACHE (10) and (16) (SBC-3, 5.26 and 5.27); no blocks means all from the first on.
+    Synchronize(Access),
     /// UNMAP (SBC-3, 5.28).
     Unmap {
         /// PARAMETER LIST LENGTH.

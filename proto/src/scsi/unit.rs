@@ -99,11 +99,9 @@ pub enum Step {
         /// They must be stable when the command ends.
         durable: bool,
     },
-    /// Flush.
-    Flush {
-        /// The command ends before the flush does.
-        immediate: bool,
-    },
+    /// Flush, even where IMMED would let the command end before: a failed flush must have a command to
+    /// be reported on.
+    Flush,
     /// Take the parameter list to [`Unit::unmap`], and discard.
     Unmap,
     /// Tell what is mapped from `lba` on.
@@ -240,9 +238,7 @@ impl Unit {
             // SBC-3, 5.12: GOOD, not CONDITION MET, where the blocks are not all held in a cache
             // afterwards; there is none of this unit's own.
             Cdb::Prefetch(access) => self.rest(access.blocks).map(|_| Step::Reply(Vec::new())),
-            Cdb::Synchronize { access, immediate } => {
-                self.rest(access.blocks).map(|_| Step::Flush { immediate })
-            }
+            Cdb::Synchronize(access) => self.rest(access.blocks).map(|_| Step::Flush),
             Cdb::WriteSame { access, unmap, no_data } => {
                 let blocks = self.write_same(access, unmap)?;
                 Ok(Step::WriteSame { blocks, release: unmap, no_data, durable: durable(access) })

@@ -1,5 +1,14 @@
 //! Logical units: what a SCSI transport addresses. The disk is the one that stands on a `Volume`.
 
+mod data;
+mod disk;
+mod exclusive;
+mod fault;
+mod target;
+
+pub use disk::{Disk, Options};
+pub use target::TargetDevice;
+
 use bytes::Bytes;
 use proto::scsi::Status;
 use std::future::Future;

@@ -99,9 +99,7 @@ pub static COMMANDS: &[Entry] = &[
     row(0x2E, &ten(0x2E, CHECKED), |cdb| Ok(Cdb::WriteVerify(cdb.access_10(), cdb.compare()?))),
     row(0x2F, &ten(0x2F, CHECKED), |cdb| Ok(Cdb::Verify(cdb.access_10(), cdb.compare()?))),
     row(0x34, &ten(0x34, IMMEDIATE), |cdb| Ok(Cdb::Prefetch(cdb.access_10()))),
-    row(0x35, &ten(0x35, SYNCHRONIZE), |cdb| {
-        Ok(Cdb::Synchronize { access: cdb.access_10(), immediate: cdb.flag::<1>(IMMEDIATE) })
-    }),
+    row(0x35, &ten(0x35, SYNCHRONIZE), |cdb| Ok(Cdb::Synchronize(cdb.access_10()))),
     row(0x37, &[0x37, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
         Ok(Cdb::ReadDefects {
             form: Form::Ten,
@@ -133,9 +131,7 @@ pub static COMMANDS: &[Entry] = &[
     row(0x8E, &sixteen(0x8E, CHECKED), |cdb| Ok(Cdb::WriteVerify(cdb.access_16(), cdb.compare()?))),
     row(0x8F, &sixteen(0x8F, CHECKED), |cdb| Ok(Cdb::Verify(cdb.access_16(), cdb.compare()?))),
     row(0x90, &sixteen(0x90, IMMEDIATE), |cdb| Ok(Cdb::Prefetch(cdb.access_16()))),
-    row(0x91, &sixteen(0x91, SYNCHRONIZE), |cdb| {
-        Ok(Cdb::Synchronize { access: cdb.access_16(), immediate: cdb.flag::<1>(IMMEDIATE) })
-    }),
+    row(0x91, &sixteen(0x91, SYNCHRONIZE), |cdb| Ok(Cdb::Synchronize(cdb.access_16()))),
     row(0x93, &sixteen(0x93, 0x09), |cdb| {
         Ok(Cdb::WriteSame {
             access: cdb.access_16().without_fua(),

@@ -1,0 +1,304 @@
+//! The disk: a logical unit that stands on a [`Volume`].
+//!
+//! A command is planned by the device server of `proto`, which knows no I/O, and carried out here with the
+//! verbs of the volume. Reading and writing takes no lock: the switches of the mode pages are one atomic
+//! byte, and another atomic tells whether any initiator has a unit attention to be told.
+
+mod atomic;
+mod medium;
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use proto::scsi::attention::{Attentions, Manner};
+use proto::scsi::inquiry::Identity;
+use proto::scsi::mode::Switches;
+use proto::scsi::sense::{Additional, Format, Key};
+use proto::scsi::unit::{self, Medium, Step, Unit};
+use proto::scsi::{Blocks, Capacity, Cdb, Sense, Status};
+use volume::{Durability, Shape, Span, TRANSFER_MAX, Volume};
+
+use super::exclusive::Exclusive;
+use super::fault::Fault;
+use super::{Answer, Command, LogicalUnit, Nexus, Response, data};
+
+/// What may be chosen for a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// T10 VENDOR IDENTIFICATION, if not the product's own.
+    pub vendor: Option<String>,
+    /// PRODUCT IDENTIFICATION, likewise.
+    pub product: Option<String>,
+    /// PRODUCT REVISION LEVEL, likewise.
+    pub revision: Option<String>,
+    /// The serial number, if not the one that follows from the name of the target and the unit.
+    pub serial: Option<String>,
+    /// Writes are refused, even if the volume would take them.
+    pub read_only: bool,
+    /// Space may be given back, if the volume can.
+    pub thin: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            vendor: None,
+            product: None,
+            revision: None,
+            serial: None,
+            read_only: false,
+            thin: true,
+        }
+    }
+}
+
+/// A disk.
+pub struct Disk {
+    core: Arc<Core>,
+}
+
+/// What the commands in flight share.
+struct Core {
+    volume: Arc<dyn Volume>,
+    unit: Unit,
+    /// The units of the target, for REPORT LUNS.
+    luns: Arc<[u16]>,
+    /// [`Switches`] in their byte; changed under the lock of `attentions`.
+    switches: AtomicU8,
+    /// Whether anything is pending in `attentions`.
+    attention: AtomicBool,
+    attentions: Mutex<Attentions<Nexus>>,
+    exclusive: Exclusive,
+}
+
+impl Disk {
+    /// Unit `lun` of `target`, which has the units `luns`.
+    #[must_use]
+    pub fn new(
+        volume: Arc<dyn Volume>,
+        target: &str,
+        lun: u16,
+        luns: Arc<[u16]>,
+        options: Options,
+    ) -> Self {
+        let medium = medium(volume.shape(), &options);
+        let unit = Unit::new(identity(target, lun, options), medium);
+        let switches = AtomicU8::new(unit.defaults().to_bits());
+        let core = Core {
+            volume,
+            unit,
+            luns,
+            switches,
+            attention: AtomicBool::new(false),
+            attentions: Mutex::default(),
+            exclusive: Exclusive::default(),
+        };
+        Self { core: Arc::new(core) }
+    }
+}
+
+fn identity(target: &str, lun: u16, options: Options) -> Identity {
+    let own = Identity::new(target, lun);
+    Identity {
+        vendor: options.vendor.unwrap_or(own.vendor),
+        product: options.product.unwrap_or(own.product),
+        revision: options.revision.unwrap_or(own.revision),
+        serial: options.serial.unwrap_or(own.serial),
+        ..own
+    }
+}
+
+fn medium(shape: &Shape, options: &Options) -> Medium {
+    let Shape { size, block_size, physical_block_size, .. } = *shape;
+    let discard = shape.discard.filter(|_| options.thin);
+    Medium {
+        capacity: Capacity {
+            blocks: size / u64::from(block_size),
+            block_size,
+            physical_exponent: (physical_block_size / block_size).ilog2() as u8,
+            provisioning_managed: discard.is_some(),
+            reads_zeroes: discard.is_some_and(|discard| discard.reads_zeroes),
+            protected: false,
+        },
+        read_only: shape.read_only || options.read_only,
+        write_cache: shape.write_cache,
+        unmap_granularity: discard.map(|discard| (discard.granularity / block_size).max(1)),
+        transfer_max: TRANSFER_MAX / block_size,
+    }
+}
+
+impl LogicalUnit for Disk {
+    fn data_out_len(&self, cdb: &[u8; 16]) -> u32 {
+        let switches = self.core.switches();
+        Cdb::parse(cdb).map_or(0, |cdb| self.core.unit.data_out(&cdb, switches))
+    }
+
+    fn execute(&self, nexus: Nexus, command: Command) -> Answer {
+        let core = Arc::clone(&self.core);
+        Box::pin(async move { core.run(nexus, command).await })
+    }
+
+    fn attach(&self, nexus: Nexus) {
+        self.core.attend(|attentions| attentions.attach(nexus));
+    }
+
+    fn detach(&self, nexus: Nexus) {
+        self.core.attend(|attentions| attentions.detach(nexus));
+    }
+
+    fn reset(&self, by: Nexus) {
+        self.core.attend(|attentions| {
+            self.core.switch(self.core.unit.defaults());
+            attentions.establish(Additional::BUS_DEVICE_RESET, Some(by));
+        });
+    }
+
+    fn tasks_cleared(&self, by: Nexus) {
+        self.core.attend(|attentions| {
+            attentions.establish(Additional::COMMANDS_CLEARED, Some(by));
+        });
+    }
+}
+
+impl Core {
+    async fn run(&self, nexus: Nexus, command: Command) -> Response {
+        match self.outcome(nexus, command).await {
+            Ok(data) => Response { status: Status::Good, data, sense: Bytes::new() },
+            Err(fault) => fault.response(self.sense_format()),
+        }
+    }
+
+    async fn outcome(&self, nexus: Nexus, command: Command) -> Result<Vec<Bytes>, Fault> {
+        let cdb = Cdb::parse(&command.cdb);
+        if let Some(attention) = self.reported(nexus, cdb.as_ref().ok()) {
+            return Err(attention.into());
+        }
+        let cdb = cdb?;
+        let switches = self.switches();
+        let step = self.unit.plan(&cdb, switches)?;
+        let needed = cdb.data_out(self.unit.block_size()).unwrap_or(0);
+        check_data_out(&cdb, &command, needed)?;
+        let data = command.data;
+        match step {
+            Step::Reply(data) => Ok(vec![data.into()]),
+            Step::RequestSense { format, allocation } => {
+                let sense = self.request_sense(nexus).emit(format);
+                Ok(vec![unit::truncate(sense, allocation).into()])
+            }
+            Step::ReportLuns { select, allocation } => {
+                Ok(vec![unit::luns(select, allocation, &self.luns)?.into()])
+            }
+            Step::Select(form) => {
+                let list = data::joined(data, needed as usize);
+                let selected = self.unit.select(form, &list, switches)?;
+                self.select(nexus, switches, selected).await
+            }
+            Step::Stop { flush } => self.stop(flush).await,
+            Step::Start => {
+                self.attend(|_| self.switch(Switches { stopped: false, ..self.switches() }));
+                Ok(Vec::new())
+            }
+            medium => self.touch(medium, data).await,
+        }
+    }
+
+    /// The unit attention that `nexus` is told instead of running the command.
+    fn reported(&self, nexus: Nexus, cdb: Option<&Cdb>) -> Option<Sense> {
+        let pending = self.attention.load(Ordering::Acquire);
+        if !pending || Manner::of(cdb) != Manner::Reports {
+            return None;
+        }
+        self.attend(|attentions| attentions.take(nexus))
+    }
+
+    /// What REQUEST SENSE returns (SPC-4, 6.39): a pending unit attention, or else how the unit is.
+    fn request_sense(&self, nexus: Nexus) -> Sense {
+        if let Some(attention) = self.attend(|attentions| attentions.take(nexus)) {
+            return attention;
+        }
+        if self.switches().stopped {
+            return unit::not_started();
+        }
+        Sense::new(Key::NoSense, Additional::NONE)
+    }
+
+    /// Puts the switches of a MODE SELECT in force and tells the other initiators.
+    async fn select(
+        &self,
+        nexus: Nexus,
+        old: Switches,
+        new: Switches,
+    ) -> Result<Vec<Bytes>, Fault> {
+        if new == old {
+            return Ok(Vec::new());
+        }
+        if old.write_cache && !new.write_cache {
+            // SBC-3, 6.5.5: what the cache holds is made stable before it is switched off.
+            self.flush().await?;
+        }
+        self.attend(|attentions| {
+            self.switch(Switches { stopped: self.switches().stopped, ..new });
+            attentions.establish(Additional::MODE_PARAMETERS_CHANGED, Some(nexus));
+        });
+        Ok(Vec::new())
+    }
+
+    async fn stop(&self, flush: bool) -> Result<Vec<Bytes>, Fault> {
+        if flush {
+            self.flush().await?;
+        }
+        self.attend(|_| self.switch(Switches { stopped: true, ..self.switches() }));
+        Ok(Vec::new())
+    }
+
+    async fn flush(&self) -> Result<(), Fault> {
+        self.volume.flush().await.map_err(|error| Fault::of_volume(&error, None))
+    }
+
+    /// Works on the attentions, then sets the flag that saves other commands the lock.
+    fn attend<T>(&self, work: impl FnOnce(&mut Attentions<Nexus>) -> T) -> T {
+        let mut attentions: MutexGuard<'_, _> =
+            self.attentions.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = work(&mut attentions);
+        self.attention.store(attentions.any(), Ordering::Release);
+        done
+    }
+
+    fn switches(&self) -> Switches {
+        Switches::from_bits(self.switches.load(Ordering::Acquire))
+    }
+
+    fn switch(&self, switches: Switches) {
+        self.switches.store(switches.to_bits(), Ordering::Release);
+    }
+
+    fn sense_format(&self) -> Format {
+        if self.switches().descriptor_sense { Format::Descriptor } else { Format::Fixed }
+    }
+
+    fn span(&self, blocks: Blocks) -> Span {
+        let block = u64::from(self.unit.block_size());
+        Span::new(blocks.lba * block, u64::from(blocks.count) * block)
+    }
+}
+
+/// Refuses data-out that are not what the command block asks for, before anything is touched.
+///
+/// Less than asked for is always refused: a write of a part of the blocks would look whole. More is the
+/// transport's residual for most commands, but where the length says what the data mean it is a mistake.
+fn check_data_out(cdb: &Cdb, command: &Command, needed: u32) -> Result<(), Sense> {
+    let exact = matches!(cdb, Cdb::WriteSame { .. } | Cdb::CompareAndWrite(_));
+    let short = data::length(&command.data) < needed as usize;
+    if short || (exact && command.announced != needed) {
+        return Err(Sense::illegal(Additional::INVALID_FIELD_IN_INFORMATION_UNIT));
+    }
+    Ok(())
+}
+
+const fn durability(durable: bool) -> Durability {
+    if durable { Durability::Durable } else { Durability::Volatile }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! The steps that touch the medium, with the verbs of the volume.
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::try_join_all;
+use proto::scsi::cdb::Compare;
+use proto::scsi::provisioning::{self, LbaStatus};
+use proto::scsi::sense::{Additional, Key};
+use proto::scsi::unit::{Step, truncate};
+use proto::scsi::{Blocks, Sense};
+use volume::{Durability, Extent, ExtentMap, Space, Span, Volume};
+
+use super::super::data;
+use super::super::fault::Fault;
+use super::{Core, durability};
+
+/// How much VERIFY reads, and WRITE SAME writes, at a time: one command may cover the whole disk, and
+/// holds no more memory than this.
+const CHUNK: u32 = 1 << 20;
+
+/// How much GET LBA STATUS looks at: a map of the whole disk may be long, and the initiator asks on from
+/// where the answer ends.
+const STATUS_WINDOW: u64 = 1 << 30;
+
+/// The most runs GET LBA STATUS returns, however much the initiator would take.
+const STATUS_RUNS_MAX: usize = 4096;
+
+impl Core {
+    /// Carries out a step that touches the medium.
+    pub(super) async fn touch(&self, step: Step, data: Vec<Bytes>) -> Result<Vec<Bytes>, Fault> {
+        match step {
+            Step::Read(blocks) => return self.read(blocks).await.map(|data| vec![data]),
+            Step::LbaStatus { lba, allocation } => return self.lba_status(lba, allocation).await,
+            Step::Write { blocks, durable } => self.write(blocks, data, durable).await?,
+            Step::WriteVerify(blocks, compare) => {
+                let kept = if compare == Compare::Nothing { Vec::new() } else { data.clone() };
+                self.write(blocks, data, true).await?;
+                self.verify(blocks, compare, kept).await?;
+            }
+            Step::Verify(blocks, compare) => self.verify(blocks, compare, data).await?,
+            Step::WriteSame { blocks, release, no_data, durable } => {
+                let block = if no_data { None } else { Some(data) };
+                self.write_same(blocks, block, release, durability(durable)).await?;
+            }
+            Step::CompareAndWrite { blocks, durable } => {
+                self.compare_and_write(blocks, data, durability(durable)).await?;
+            }
+            Step::OrWrite { blocks, durable } => {
+                self.or_write(blocks, data, durability(durable)).await?;
+            }
+            Step::Flush => self.flush().await?,
+            Step::Unmap => self.unmap(data).await?,
+            // The caller has done these, which need no medium.
+            Step::Reply(_)
+            | Step::RequestSense { .. }
+            | Step::ReportLuns { .. }
+            | Step::Select(_)
+            | Step::Stop { .. }
+            | Step::Start => {}
+        }
+        Ok(Vec::new())
+    }
+
+    pub(super) async fn read(&self, blocks: Blocks) -> Result<Bytes, Fault> {
+        if blocks.count == 0 {
+            return Ok(Bytes::new());
+        }
+        let read = self.volume.read(self.span(blocks)).await;
+        read.map_err(|error| Fault::of_volume(&error, Some(blocks.lba)))
+    }
+
+    /// Writes each piece as it lies in memory, all at once; blocks never mix, so their order is free.
+    async fn write(&self, blocks: Blocks, data: Vec<Bytes>, durable: bool) -> Result<(), Fault> {
+        let Span { mut at, len } = self.span(blocks);
+        let pieces = data::whole_blocks(data, len as usize, self.unit.block_size() as usize);
+        // One flush behind several writes is cheaper than stable storage for each.
+        let single = pieces.len() < 2;
+        let each = durability(durable && single);
+        let writes = pieces.into_iter().map(|piece| {
+            let from = at;
+            at += piece.len() as u64;
+            self.volume.write(from, piece, each)
+        });
+        try_join_all(writes).await.map_err(|error| Fault::of_volume(&error, Some(blocks.lba)))?;
+        if durable && !single { self.flush().await } else { Ok(()) }
+    }
+
+    async fn verify(
+        &self,
+        blocks: Blocks,
+        compare: Compare,
+        data: Vec<Bytes>,
+    ) -> Result<(), Fault> {
+        let block_size = self.unit.block_size();
+        let expected = match compare {
+            Compare::Nothing => Bytes::new(),
+            Compare::All => data::joined(data, self.span(blocks).len as usize),
+            Compare::One => data::joined(data, block_size as usize),
+        };
+        for part in self.chunks(blocks) {
+            let found = self.read(part).await?;
+            let differs = match compare {
+                Compare::Nothing => None,
+                Compare::All => {
+                    let from = self.span(Blocks { lba: part.lba - blocks.lba, ..part }).at as usize;
+                    data::difference(&found, &expected[from..from + found.len()])
+                }
+                Compare::One => found
+                    .chunks(block_size as usize)
+                    .position(|block| *block != expected)
+                    .map(|block| block * block_size as usize),
+            };
+            if let Some(offset) = differs {
+                // SBC-3, 4.18.1: the information is the address of the block.
+                let lba = part.lba + offset as u64 / u64::from(block_size);
+                return Err(miscompare().with_information(lba).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one block over and over; none given, or one of zeroes, is the volume's own verb.
+    async fn write_same(
+        &self,
+        blocks: Blocks,
+        block: Option<Vec<Bytes>>,
+        release: bool,
+        durability: Durability,
+    ) -> Result<(), Fault> {
+        let failed = |error: volume::Error| Fault::of_volume(&error, Some(blocks.lba));
+        let block = block.map(|pieces| data::joined(pieces, self.unit.block_size() as usize));
+        let Some(block) = block.filter(|block| block.iter().any(|byte| *byte != 0)) else {
+            let space = if release { Space::Release } else { Space::Keep };
+            let zeroed = self.volume.write_zeroes(self.span(blocks), durability, space);
+            return zeroed.await.map_err(failed);
+        };
+        let most = self.chunks(blocks).next().map_or(0, |chunk| chunk.count);
+        let mut pattern = BytesMut::with_capacity(most as usize * block.len());
+        (0..most).for_each(|_| pattern.extend_from_slice(&block));
+        let pattern = pattern.freeze();
+        for chunk in self.chunks(blocks) {
+            let Span { at, len } = self.span(chunk);
+            self.volume
+                .write(at, pattern.slice(..len as usize), durability)
+                .await
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    async fn unmap(&self, list: Vec<Bytes>) -> Result<(), Fault> {
+        let length = data::length(&list);
+        for blocks in self.unit.unmap(&data::joined(list, length))? {
+            let discarded = self.volume.discard(self.span(blocks)).await;
+            discarded.map_err(|error| Fault::of_volume(&error, Some(blocks.lba)))?;
+        }
+        Ok(())
+    }
+
+    async fn lba_status(&self, lba: u64, allocation: u32) -> Result<Vec<Bytes>, Fault> {
+        let block = u64::from(self.unit.block_size());
+        let window = (self.unit.blocks() - lba).min(STATUS_WINDOW / block);
+        let span = self.span(Blocks { lba, count: window as u32 });
+        let extents = match self.volume.extents() {
+            Some(map) => ExtentMap::extents(map, span).await,
+            // Without a map everything counts as mapped.
+            None => Ok(vec![Extent { span, hole: false, zero: false }]),
+        };
+        let extents = extents.map_err(|error| Fault::of_volume(&error, Some(lba)))?;
+        let room = (allocation as usize).saturating_sub(provisioning::HEADER);
+        // An answer too small for one run still says how long it would be.
+        let runs = (room / provisioning::DESCRIPTOR).clamp(1, STATUS_RUNS_MAX);
+        let mut statuses = self.statuses(span, &extents);
+        statuses.truncate(runs);
+        Ok(vec![truncate(provisioning::emit_status(&statuses), allocation).into()])
+    }
+
+    /// The extents in whole blocks: one is deallocated if a hole covers it and it reads as a deallocated
+    /// block must.
+    pub(super) fn statuses(&self, span: Span, extents: &[Extent]) -> Vec<LbaStatus> {
+        let block = u64::from(self.unit.block_size());
+        let mut runs: Vec<LbaStatus> = Vec::new();
+        let mut push = |from: u64, to: u64, status| {
+            let count = (to.saturating_sub(from) / block) as u32;
+            match runs.last_mut() {
+                _ if count == 0 => {}
+                Some(last) if last.status == status => last.blocks.count += count,
+                _ => runs.push(LbaStatus { blocks: Blocks { lba: from / block, count }, status }),
+            }
+        };
+        let mut at = span.at;
+        for extent in extents.iter().filter(|extent| self.deallocated(extent)) {
+            let from = extent.span.at.max(at).next_multiple_of(block);
+            let to = extent.span.end().min(span.end()) / block * block;
+            if from < to {
+                push(at, from, provisioning::Status::Mapped);
+                push(from, to, provisioning::Status::Deallocated);
+                at = to;
+            }
+        }
+        let known = extents.last().map_or(span, |last| last.span);
+        let end = known.end().min(span.end());
+        push(at, end.next_multiple_of(block), provisioning::Status::Mapped);
+        runs
+    }
+
+    fn deallocated(&self, extent: &Extent) -> bool {
+        let must_be_zero = self.volume.shape().discard.is_some_and(|discard| discard.reads_zeroes);
+        extent.hole && (extent.zero || !must_be_zero)
+    }
+
+    /// The parts of `blocks` that hold at most [`CHUNK`] bytes, and at least one block.
+    fn chunks(&self, blocks: Blocks) -> impl Iterator<Item = Blocks> {
+        let most = (CHUNK / self.unit.block_size()).max(1);
+        (0..blocks.count).step_by(most as usize).map(move |from| Blocks {
+            lba: blocks.lba + u64::from(from),
+            count: most.min(blocks.count - from),
+        })
+    }
+}
+
+pub(super) const fn miscompare() -> Sense {
+    Sense::new(Key::Miscompare, Additional::MISCOMPARE_DURING_VERIFY)
+}
