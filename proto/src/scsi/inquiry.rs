@@ -265,13 +265,12 @@ pub fn body(page: u8, bytes: &[u8]) -> Result<&[u8], Malformed> {
 }
 
 /// The body of the extended INQUIRY data page (SPC-4, 7.8.7): simple, ordered and head-of-queue tasks,
-/// a volatile cache, and unit attentions that each I_T nexus clears for itself (LUICLR).
+/// and whether there is a volatile cache.
 #[must_use]
-pub fn extended() -> Vec<u8> {
+pub fn extended(volatile_cache: bool) -> Vec<u8> {
     let mut page = vec![0; 60];
-    page[1] = 0x07;
-    page[2] = 0x01;
-    page[3] = 0x01;
+    page[1] = 0x07; // HEADSUP, ORDSUP, SIMPSUP
+    page[2] = u8::from(volatile_cache); // V_SUP
     page
 }
 

@@ -272,7 +272,7 @@ impl Unit {
             (true, page::SUPPORTED) => VITAL_PAGES.to_vec(),
             (true, page::SERIAL) => self.identity.serial_page(),
             (true, page::IDENTIFICATION) => self.identity.identification_page(),
-            (true, page::EXTENDED) => inquiry::extended(),
+            (true, page::EXTENDED) => inquiry::extended(self.medium.write_cache),
             (true, page::MODE_POLICY) => inquiry::MODE_POLICY.to_vec(),
             (true, page::BLOCK_LIMITS) => self.limits.emit(),
             (true, page::CHARACTERISTICS) => inquiry::characteristics(),
