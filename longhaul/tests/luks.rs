@@ -1,0 +1,298 @@
+//! cryptsetup both ways: it opens and changes what we made, and we open what it made. Data are judged
+//! by a third implementation of XTS, with the volume key that cryptsetup gives out.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use aes::Aes256;
+use aes::cipher::KeyInit;
+use bytes::Bytes;
+use longhaul::chain::{self, OpenOptions, Uri};
+use longhaul::luks::{self, CostArgs, Init, Options, Restore};
+use longhaul::secret::{Secret, Source};
+use longhaul::size::Size;
+use volume::{Durability, Span, Volume};
+use xts_mode::Xts128;
+
+const SIZE: u64 = 40 << 20;
+
+/// A folder with a disk and the pass-phrases `one` and `two` as key files.
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["one", "two"] {
+            std::fs::write(folder.path().join(name), name).unwrap();
+        }
+        std::fs::File::create(folder.path().join("disk")).unwrap().set_len(SIZE).unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The disk, locked for as long as the answer lives.
+    async fn store(&self) -> Arc<dyn Volume> {
+        chain::open(&Uri::File(self.path("disk")), &OpenOptions::default()).await.unwrap()
+    }
+
+    async fn seal(&self) {
+        let how = Init { label: Some("ours".into()), cost: cheap(), force: false };
+        luks::init(self.store().await, secret("one"), how).await.unwrap();
+    }
+
+    async fn open(&self, text: &str) -> Option<Arc<dyn Volume>> {
+        luks::open(self.store().await, secret(text), Options::default()).await.ok()
+    }
+
+    /// Runs cryptsetup with `arguments`, in which `@name` stands for a file of this folder.
+    fn cryptsetup(&self, arguments: &str) -> Output {
+        self.cryptsetup_reading(arguments, b"")
+    }
+
+    fn cryptsetup_reading(&self, arguments: &str, input: &[u8]) -> Output {
+        let arguments = arguments.split_whitespace().map(|word| match word.strip_prefix('@') {
+            Some(name) => self.path(name).into_os_string(),
+            None => word.into(),
+        });
+        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+        let mut child = Command::new("cryptsetup")
+            .args(arguments)
+            .env("PATH", path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("cryptsetup is installed (Debian: cryptsetup-bin)");
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    #[track_caller]
+    fn must(&self, arguments: &str) -> String {
+        let output = self.cryptsetup(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "cryptsetup {arguments}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn opens_there(&self, name: &str) -> bool {
+        self.cryptsetup(&format!("open --test-passphrase --key-file @{name} @disk"))
+            .status
+            .success()
+    }
+
+    /// The payload as a third implementation deciphers it.
+    fn deciphered(&self, offset: u64, sector_size: usize, len: usize) -> Vec<u8> {
+        let disk = std::fs::read(self.path("disk")).unwrap();
+        let mut data = disk[offset as usize..][..len].to_vec();
+        let xts = self.third_implementation();
+        for (tweak, sector) in tweaks(sector_size).zip(data.chunks_mut(sector_size)) {
+            xts.decrypt_sector(sector, tweak.into());
+        }
+        data
+    }
+
+    /// Enciphers `data` with it, and puts them where the payload starts.
+    fn encipher(&self, offset: u64, sector_size: usize, data: &[u8]) {
+        let mut disk = std::fs::read(self.path("disk")).unwrap();
+        let place = &mut disk[offset as usize..][..data.len()];
+        place.copy_from_slice(data);
+        let xts = self.third_implementation();
+        for (tweak, sector) in tweaks(sector_size).zip(place.chunks_mut(sector_size)) {
+            xts.encrypt_sector(sector, tweak.into());
+        }
+        std::fs::write(self.path("disk"), disk).unwrap();
+    }
+
+    fn third_implementation(&self) -> Xts128<Aes256> {
+        self.must("luksDump -q --dump-volume-key --volume-key-file @key --key-file @one @disk");
+        let key = std::fs::read(self.path("key")).unwrap();
+        std::fs::remove_file(self.path("key")).unwrap();
+        let half = |half: &[u8]| Aes256::new_from_slice(half).unwrap();
+        Xts128::new(half(&key[..32]), half(&key[32..]))
+    }
+}
+
+/// plain64 in units of 512 bytes, whatever the sector size.
+fn tweaks(sector_size: usize) -> impl Iterator<Item = [u8; 16]> {
+    (0_u128..).step_by(sector_size / 512).map(u128::to_le_bytes)
+}
+
+fn secret(text: &str) -> Secret {
+    Secret::new(text.as_bytes().to_vec())
+}
+
+fn cheap() -> CostArgs {
+    CostArgs {
+        pbkdf_memory: Some(Size(32 << 10)),
+        pbkdf_iterations: Some(4),
+        ..CostArgs::default()
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 5 + at / 4096) as u8).collect()
+}
+
+#[tokio::test]
+async fn cryptsetup_takes_what_we_made() {
+    let bench = Bench::new();
+    bench.seal().await;
+    let dump = bench.must("luksDump @disk");
+    for line in ["Version:       \t2", "Label:         \tours", "cipher: aes-xts-plain64"] {
+        assert!(dump.contains(line), "{line} is not in {dump}");
+    }
+    assert!(dump.contains("sector: 4096 [bytes]") && dump.contains("argon2id"), "{dump}");
+    assert!(bench.opens_there("one") && !bench.opens_there("two"));
+    luks::add(bench.store().await, secret("one"), secret("two"), cheap()).await.unwrap();
+    assert!(bench.opens_there("one") && bench.opens_there("two"));
+    luks::remove(bench.store().await, Some(secret("one")), None, false).await.unwrap();
+    assert!(!bench.opens_there("one") && bench.opens_there("two"));
+    luks::change(bench.store().await, secret("two"), secret("one"), cheap()).await.unwrap();
+    assert!(bench.opens_there("one") && !bench.opens_there("two"));
+}
+
+#[tokio::test]
+async fn we_take_what_cryptsetup_changed() {
+    let bench = Bench::new();
+    bench.seal().await;
+    let fast = "--pbkdf argon2id --pbkdf-memory 32 --pbkdf-force-iterations 4";
+    bench.must(&format!("luksAddKey -q {fast} --key-file @one @disk @two"));
+    assert!(bench.open("one").await.is_some() && bench.open("two").await.is_some());
+    bench.must("luksRemoveKey -q @disk @one");
+    assert!(bench.open("one").await.is_none() && bench.open("two").await.is_some());
+    let pbkdf2 = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000";
+    bench.must(&format!("luksChangeKey -q {pbkdf2} --key-file @two @disk @one"));
+    assert!(bench.open("one").await.is_some() && bench.open("two").await.is_none());
+}
+
+#[tokio::test]
+async fn backups_are_common() {
+    let bench = Bench::new();
+    bench.seal().await;
+    luks::backup(bench.store().await, &bench.path("ours")).await.unwrap();
+    bench.must("luksHeaderBackup @disk --header-backup-file @theirs");
+    luks::change(bench.store().await, secret("one"), secret("two"), cheap()).await.unwrap();
+    bench.must("luksHeaderRestore -q @disk --header-backup-file @ours");
+    assert!(bench.open("one").await.is_some() && !bench.opens_there("two"));
+    luks::change(bench.store().await, secret("one"), secret("two"), cheap()).await.unwrap();
+    let how = Restore { secret: Some(secret("one")), force: false };
+    luks::restore(bench.store().await, &bench.path("theirs"), how).await.unwrap();
+    assert!(bench.opens_there("one") && bench.open("two").await.is_none());
+}
+
+#[tokio::test]
+async fn what_we_wrote_a_third_one_reads() {
+    let bench = Bench::new();
+    bench.seal().await;
+    let plain = bench.open("one").await.unwrap();
+    let mut expected = pattern(256 << 10);
+    plain.write(0, Bytes::from(expected.clone()), Durability::Volatile).await.unwrap();
+    // Part of a sector, the end of one and the start of another.
+    for (at, len) in [(512, 512), (4096 + 3584, 1024), (20_480 - 512, 9216)] {
+        plain.write(at, Bytes::from(vec![0xee; len]), Durability::Volatile).await.unwrap();
+        expected[at as usize..][..len].fill(0xee);
+    }
+    let zeroes = Span::new(100 * 512, 50 * 512);
+    plain.write_zeroes(zeroes, Durability::Durable, volume::Space::Release).await.unwrap();
+    expected[zeroes.at as usize..zeroes.end() as usize].fill(0);
+    plain.flush().await.unwrap();
+    drop(plain);
+    assert!(bench.deciphered(16 << 20, 4096, expected.len()) == expected);
+}
+
+#[tokio::test]
+async fn we_open_and_read_what_cryptsetup_made() {
+    let fast = "--pbkdf argon2id --pbkdf-memory 32 --pbkdf-force-iterations 4";
+    for (arguments, offset, sector_size) in [
+        ("--sector-size 4096", 16 << 20, 4096),
+        ("--sector-size 512", 16 << 20, 512),
+        ("--sector-size 2048 --offset 65536", 32 << 20, 2048),
+        ("--luks2-metadata-size 64k --luks2-keyslots-size 4m --offset 16384", 8 << 20, 4096),
+    ] {
+        let bench = Bench::new();
+        let format = "luksFormat -q --type luks2 --cipher aes-xts-plain64 --key-size 512";
+        bench.must(&format!("{format} {fast} {arguments} @disk @one"));
+        bench.must(&format!("luksAddKey -q {fast} --key-file @one @disk @two"));
+        let expected = pattern(128 << 10);
+        bench.encipher(offset, sector_size, &expected);
+        let plain = bench.open("two").await.expect("we open it");
+        assert_eq!(plain.shape().size, SIZE - offset, "{arguments}");
+        let read = plain.read(Span::new(0, expected.len() as u64)).await.unwrap();
+        assert!(read == expected, "{arguments}");
+        assert!(plain.read(Span::new(512, 1024)).await.unwrap() == expected[512..1536]);
+        plain.write(512, Bytes::from(vec![9; 512]), Durability::Durable).await.unwrap();
+        drop(plain);
+        assert_eq!(bench.deciphered(offset, sector_size, 4096)[512..1024], [9; 512]);
+        // Changing its header, whatever its sizes, leaves one that cryptsetup takes.
+        luks::remove(bench.store().await, Some(secret("two")), None, false).await.unwrap();
+        assert!(bench.opens_there("one") && !bench.opens_there("two"));
+    }
+}
+
+#[tokio::test]
+async fn what_we_do_not_support_is_refused_by_name() {
+    let fast = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000";
+    for (arguments, why) in [
+        ("--type luks1", "LUKS1"),
+        ("--type luks2 --cipher aes-cbc-essiv:sha256 --key-size 256", "aes-cbc-essiv"),
+        ("--type luks2 --cipher aes-xts-plain64 --key-size 256", "256 bits is not supported"),
+    ] {
+        let bench = Bench::new();
+        bench.must(&format!("luksFormat -q {fast} {arguments} @disk @one"));
+        let refused = luks::open(bench.store().await, secret("one"), Options::default()).await;
+        let refused = refused.err().expect("refused").to_string();
+        assert!(refused.contains(why), "{arguments}: {refused}");
+    }
+}
+
+/// The same bytes are the same secret here and there, however they are given.
+#[tokio::test]
+async fn pass_phrases_mean_the_same() {
+    let bench = Bench::new();
+    let line = bench.path("line");
+    std::fs::write(&line, "pass phrase\nsecond line").unwrap();
+    let how = Init { label: None, cost: cheap(), force: false };
+    let first_line = Source::File(line.clone()).read("it").unwrap();
+    luks::init(bench.store().await, first_line, how).await.unwrap();
+    let whole_file = Source::KeyFile(line).read("it").unwrap();
+    luks::add(bench.store().await, secret("pass phrase"), whole_file, cheap()).await.unwrap();
+    let test = "open --test-passphrase @disk";
+    let typed = |text: &[u8], slot: u32| {
+        let arguments = format!("{test} --key-slot {slot}");
+        bench.cryptsetup_reading(&arguments, text).status.success()
+    };
+    assert!(typed(b"pass phrase\nsecond line", 0), "standard input ends at the line's end");
+    assert!(!typed(b"pass phrase\nsecond line", 1));
+    assert!(bench.cryptsetup(&format!("{test} --key-slot 1 --key-file @line")).status.success());
+    assert!(!bench.cryptsetup(&format!("{test} --key-slot 0 --key-file @line")).status.success());
+}
+
+/// No plain text and no key leaves the program: what is on the disk looks random throughout.
+#[tokio::test]
+async fn the_disk_holds_no_plain_text() {
+    let bench = Bench::new();
+    bench.seal().await;
+    let plain = bench.open("one").await.unwrap();
+    let text = b"attack at dawn. ".repeat(4096);
+    plain.write(0, Bytes::from(text.clone()), Durability::Durable).await.unwrap();
+    drop(plain);
+    let disk = std::fs::read(bench.path("disk")).unwrap();
+    assert!(!contains(&disk, b"attack at dawn"), "plain text is on the disk");
+    let sealed = &disk[16 << 20..][..text.len()];
+    let mut blocks: Vec<&[u8]> = sealed.chunks(16).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    assert_eq!(blocks.len(), text.len() / 16, "equal plain text gave equal ciphertext");
+}
+
+fn contains(hay: &[u8], needle: &[u8]) -> bool {
+    hay.windows(needle.len()).any(|window| window == needle)
+}
