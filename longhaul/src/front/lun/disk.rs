@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use proto::scsi::attention::{Attentions, Manner};
+use proto::scsi::cdb::Form;
 use proto::scsi::inquiry::Identity;
 use proto::scsi::mode::Switches;
 use proto::scsi::sense::{Additional, Format, Key};
@@ -191,8 +192,7 @@ impl Core {
             }
             Step::Select(form) => {
                 let list = data::joined(data, needed as usize);
-                let selected = self.unit.select(form, &list, switches)?;
-                self.select(nexus, switches, selected).await
+                self.select(nexus, form, &list).await
             }
             Step::Stop { flush } => self.stop(flush).await,
             Step::Start => {
@@ -224,23 +224,21 @@ impl Core {
     }
 
     /// Puts the switches of a MODE SELECT in force and tells the other initiators.
-    async fn select(
-        &self,
-        nexus: Nexus,
-        old: Switches,
-        new: Switches,
-    ) -> Result<Vec<Bytes>, Fault> {
-        if new == old {
-            return Ok(Vec::new());
-        }
+    async fn select(&self, nexus: Nexus, form: Form, list: &[u8]) -> Result<Vec<Bytes>, Fault> {
+        let (old, new) = self.attend(|attentions| {
+            let old = self.switches();
+            let new = self.unit.select(form, list, old)?;
+            if new != old {
+                self.switch(new);
+                attentions.establish(Additional::MODE_PARAMETERS_CHANGED, Some(nexus));
+            }
+            Ok::<_, Sense>((old, new))
+        })?;
         if old.write_cache && !new.write_cache {
-            // SBC-3, 6.5.5: what the cache holds is made stable before it is switched off.
+            // SBC-3, 6.5.5: what the cache holds becomes stable when it is switched off. Writes from
+            // here on are stable by themselves.
             self.flush().await?;
         }
-        self.attend(|attentions| {
-            self.switch(Switches { stopped: self.switches().stopped, ..new });
-            attentions.establish(Additional::MODE_PARAMETERS_CHANGED, Some(nexus));
-        });
         Ok(Vec::new())
     }
 
