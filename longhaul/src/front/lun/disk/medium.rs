@@ -7,14 +7,15 @@ use proto::scsi::provisioning::{self, LbaStatus};
 use proto::scsi::sense::{Additional, Key};
 use proto::scsi::unit::{Step, truncate};
 use proto::scsi::{Blocks, Sense};
+use tokio::task::yield_now;
 use volume::{Durability, Extent, ExtentMap, Space, Span, Volume};
 
 use super::super::data;
 use super::super::fault::Fault;
 use super::{Core, durability};
 
-/// How much VERIFY reads, and WRITE SAME writes, at a time: one command may cover the whole disk, and
-/// holds no more memory than this.
+/// How much VERIFY reads, and WRITE SAME writes, at a time: one command may cover the whole disk, but
+/// holds no more memory than this, and lets the other commands of its session run in between.
 const CHUNK: u32 = 1 << 20;
 
 /// How much GET LBA STATUS looks at: a map of the whole disk may be long, and the initiator asks on from
@@ -114,6 +115,7 @@ impl Core {
                 let lba = part.lba + offset as u64 / u64::from(block_size);
                 return Err(miscompare().with_information(lba).into());
             }
+            yield_now().await;
         }
         Ok(())
     }
@@ -143,6 +145,7 @@ impl Core {
                 .write(at, pattern.slice(..len as usize), durability)
                 .await
                 .map_err(failed)?;
+            yield_now().await;
         }
         Ok(())
     }
