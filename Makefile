@@ -1,5 +1,5 @@
 # Everything a newcomer needs: each target sets up what it needs first.
-.PHONY: setup demo test lint bench fuzz build
+.PHONY: build setup demo test lint bench fuzz
 
 build: setup
 	cargo build --release --package longhaul

@@ -90,7 +90,9 @@ fn a_front_names_no_store_and_a_store_no_front() {
 #[test]
 fn proto_and_volume_do_no_io_and_read_no_clock() {
     let forbidden = [
-        "std::net",
+        "TcpStream",
+        "TcpListener",
+        "UdpSocket",
         "std::fs",
         "io::Read",
         "io::Write",
@@ -125,9 +127,9 @@ fn nothing_is_left_behind() {
     all.extend(files("scripts", ""));
     for source in &all {
         for (number, line) in (1..).zip(source.text.lines()) {
-            for marker in &markers {
-                assert!(!line.contains(marker.as_str()), "{}:{number}: {line}", source.path);
-            }
+            let words = line.split(|c: char| !c.is_alphanumeric());
+            let left = words.filter(|word| markers.iter().any(|marker| marker == word)).count();
+            assert_eq!(left, 0, "{}:{number}: {line}", source.path);
         }
     }
 }
