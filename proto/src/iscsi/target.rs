@@ -71,7 +71,7 @@ pub enum Event {
     /// All data a command wants are there: run it, then [`Session::complete`].
     Execute {
         /// The command.
-        task: TaskId,
+        command: Command,
         /// Its data-out.
         data: Vec<Bytes>,
     },
@@ -82,8 +82,8 @@ pub enum Event {
         request: Request,
         /// What to do.
         function: TaskFunction,
-        /// On which unit; `None` is one that cannot exist, or no unit at all for target resets.
-        lun: Option<u16>,
+        /// On which unit, as it was addressed; of no meaning to target resets.
+        lun: [u8; 8],
     },
     /// Which targets are there? Answer with [`Session::targets`].
     SendTargets(Selection),
@@ -101,8 +101,8 @@ pub enum Event {
 pub struct Command {
     /// Names the task.
     pub task: TaskId,
-    /// The unit, if it is one that can exist.
-    pub lun: Option<u16>,
+    /// The unit, as it was addressed.
+    pub lun: [u8; 8],
     /// The command block.
     pub cdb: [u8; 16],
     /// How it stands to other tasks.

@@ -1,1 +1,26 @@
-//! The iSCSI target: one task per session.
+//! The iSCSI target: listens, logs initiators in, and runs a session of [`proto::iscsi::target`] for
+//! each, on one task that owns all of its state.
+//!
+//! ```no_run
+//! # async fn run(device: longhaul::front::lun::TargetDevice, stop: longhaul::stop::Stop) -> std::io::Result<()> {
+//! use longhaul::front::iscsi::{Node, Server};
+//! use proto::iscsi::login::policy::Policy;
+//!
+//! let node = Node::new([device], Policy::open);
+//! let server = Server::bind(&["127.0.0.1:3260".parse().unwrap()], node).await?;
+//! println!("ready {:?}", server.portals());
+//! server.run(stop).await;
+//! # Ok(())
+//! # }
+//! ```
+
+mod driver;
+mod login;
+mod node;
+mod registry;
+mod running;
+mod server;
+mod wire;
+
+pub use node::{Limits, Node};
+pub use server::Server;

@@ -185,6 +185,11 @@ impl Outbox {
         self.reclaim();
     }
 
+    /// Forgets what has not been sent: the connection ends in the middle of it.
+    pub fn clear(&mut self) {
+        self.advance(self.len);
+    }
+
     fn reclaim(&mut self) {
         if self.arena_start == self.arena.len() {
             self.arena.clear();

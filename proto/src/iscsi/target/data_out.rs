@@ -246,8 +246,8 @@ impl Session {
             }
             State::Collecting if task.inbound.is_complete() => {
                 task.state = State::Running;
-                let data = task.inbound.take_data();
-                self.events.push_back(Event::Execute { task: id, data });
+                let (command, data) = (task.command(id), task.inbound.take_data());
+                self.events.push_back(Event::Execute { command, data });
             }
             State::Collecting => self.solicit(id),
             State::Offered | State::Running | State::Aborted => {}

@@ -109,7 +109,7 @@ impl World {
                         self.run(command.task, &data);
                     }
                 }
-                Event::Execute { task, data } => self.run(task, &data),
+                Event::Execute { command, data } => self.run(command.task, &data),
                 Event::Manage { request, .. } => {
                     self.session.managed(request, TaskResponse::COMPLETE);
                 }

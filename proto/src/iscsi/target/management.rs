@@ -71,13 +71,13 @@ impl Session {
             TaskFunction::ABORT_TASK_SET
             | TaskFunction::CLEAR_TASK_SET
             | TaskFunction::LOGICAL_UNIT_RESET => {
-                self.abort_many(request, Scope::Unit(unit), unit);
+                self.abort_many(request, Scope::Unit(unit));
             }
             TaskFunction::TARGET_WARM_RESET | TaskFunction::TARGET_COLD_RESET => {
-                self.abort_many(request, Scope::Nexus, None);
+                self.abort_many(request, Scope::Nexus);
             }
             TaskFunction::I_T_NEXUS_RESET if level >= PROTOCOL_LEVEL_SAM5 => {
-                self.abort_many(request, Scope::Nexus, None);
+                self.abort_many(request, Scope::Nexus);
             }
             TaskFunction::QUERY_TASK if level >= PROTOCOL_LEVEL_SAM5 => {
                 let found = self.tasks.find(request.referenced_tag).is_some();
@@ -127,7 +127,7 @@ impl Session {
         held || (before && self.window.skip(Serial(request.ref_cmd_sn)))
     }
 
-    fn abort_many(&mut self, request: &TaskManagementRequest, scope: Scope, unit: Option<u16>) {
+    fn abort_many(&mut self, request: &TaskManagementRequest, scope: Scope) {
         let limit = Serial(request.cmd_sn);
         let tasks = self.tasks.select(|task| {
             // RFC 7143, 4.2.3.2: what was issued before the request, whether it came before or not.
@@ -140,10 +140,10 @@ impl Session {
                 scope.covers(unit) && Serial(command.cmd_sn).is_before(limit)
             })
         });
-        let (itt, function) = (request.itt, request.function);
+        let (itt, function, lun) = (request.itt, request.function, request.lun.to_be_bytes());
         let then = Then::Respond { itt, response: TaskResponse::COMPLETE, function };
         let request = self.abort(tasks, true, then);
-        self.events.push_back(Event::Manage { request, function, lun: unit });
+        self.events.push_back(Event::Manage { request, function, lun });
         self.settle();
     }
 

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use super::connection::{Connection, Numbers, Pulse};
 use super::data_out::{Allowance, Fault, Inbound};
 use super::management::Management;
-use super::task::{State, Task, Tasks};
+use super::task::{State, Task, TaskId, Tasks};
 use super::text::Exchange;
-use super::{Command, Ending, Event, IMMEDIATE_MAX, Setup, WINDOW};
+use super::{Ending, Event, IMMEDIATE_MAX, Setup, WINDOW};
 use crate::iscsi::header::{
     AsyncEvent, AsyncMessage, BHS_LEN, Header, Lengths, LogoutReason, LogoutRequest,
     LogoutResponseCode, NO_TAG, NopIn, NopOut, Reject, RejectReason, ScsiCommand,
@@ -125,6 +125,13 @@ impl Session {
         self.send_async(AsyncEvent::DROP_SESSION, [0, wait, 0]);
     }
 
+    /// Whether a task was aborted after the front got it: it need not begin what it has not begun, but
+    /// has to [`complete`](Self::complete) it all the same.
+    #[must_use]
+    pub fn is_aborted(&mut self, id: TaskId) -> bool {
+        self.tasks.get(id).is_none_or(|task| task.state == State::Aborted)
+    }
+
     /// Whether tasks still run in the front.
     #[must_use]
     pub const fn is_busy(&self) -> bool {
@@ -196,30 +203,25 @@ impl Session {
     }
 
     fn begin_task(&mut self, command: &ScsiCommand, inbound: Inbound, state: State) {
-        let unit = lun::decode(command.lun.to_be_bytes());
-        let task = self.tasks.insert(Task {
+        let id = self.tasks.insert(Task {
             itt: command.itt,
-            lun: unit,
+            lun: lun::decode(command.lun.to_be_bytes()),
             lun_field: command.lun,
             cmd_sn: command.cmd_sn,
             immediate: command.immediate,
             read: command.read,
             write: command.write,
             expected: command.expected_len,
+            cdb: command.cdb,
+            attribute: command.attribute,
             inbound,
             state,
         });
         if state != State::Offered {
-            return self.proceed(task);
+            self.proceed(id);
+        } else if let Some(task) = self.tasks.get(id) {
+            self.events.push_back(Event::Command(task.command(id)));
         }
-        self.events.push_back(Event::Command(Command {
-            task,
-            lun: unit,
-            cdb: command.cdb,
-            attribute: command.attribute,
-            announced: if command.write { command.expected_len } else { 0 },
-            room: if command.read { command.expected_len } else { 0 },
-        }));
     }
 
     /// A NOP-Out that wants an echo has it, cut to what the initiator takes (RFC 7143, 11.18 and

@@ -1,6 +1,8 @@
 //! The task table of a session.
 
+use super::Command;
 use super::data_out::{Fault, Inbound};
+use crate::iscsi::header::TaskAttribute;
 
 /// Names a task between machine and front; never the same for two tasks of a session that could be
 /// taken for each other, while initiators use their tags again.
@@ -38,8 +40,24 @@ pub(super) struct Task {
     pub(super) write: bool,
     /// The expected data transfer length.
     pub(super) expected: u32,
+    pub(super) cdb: [u8; 16],
+    pub(super) attribute: TaskAttribute,
     pub(super) inbound: Inbound,
     pub(super) state: State,
+}
+
+impl Task {
+    /// The command, as the front sees it.
+    pub(super) const fn command(&self, task: TaskId) -> Command {
+        Command {
+            task,
+            lun: self.lun_field.to_be_bytes(),
+            cdb: self.cdb,
+            attribute: self.attribute,
+            announced: if self.write { self.expected } else { 0 },
+            room: if self.read { self.expected } else { 0 },
+        }
+    }
 }
 
 #[derive(Debug, Default)]

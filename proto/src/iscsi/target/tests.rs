@@ -541,7 +541,7 @@ fn a_unit_reset_ends_its_tasks_and_waits_for_the_front() {
     pair.session.want_data(task, 0);
     pair.manage(TaskFunction::LOGICAL_UNIT_RESET, NO_TAG);
     let Some(Event::Manage { request, lun, .. }) = pair.session.poll_event() else { panic!() };
-    assert_eq!(lun, Some(0));
+    assert_eq!(lun, [0; 8]);
     pair.session.managed(request, TaskResponse::COMPLETE);
     assert!(pair.received().is_empty());
     pair.reply(task, 0);

@@ -1,0 +1,408 @@
+//! The driver of one session: moves frames from the connection into the machine, commands from the
+//! machine to the units, answers back, and output out.
+//!
+//! One task polls all of it by hand rather than by a `select!`, as everything it waits for may be ready
+//! at once: all that has come is taken in, all that is answered is answered, and then one write takes
+//! all output.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use proto::iscsi::header::{TaskFunction, TaskResponse};
+use proto::iscsi::login::target::Established;
+use proto::iscsi::pdu::Pieces;
+use proto::iscsi::target::{self, Event, Reply, Request, Selection, Session, Setup, TaskId};
+use proto::scsi::lun;
+use proto::time::Time;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::node::{Node, record};
+use super::registry::{Letter, Registry, Seat, Ticket, Why};
+use super::running::{Ready, Running, weight};
+use super::wire::{Wire, WireError};
+use crate::front::lun::{Command, Response, TargetDevice};
+use crate::stop::Stop;
+
+/// Unsent output beyond which nothing is read: an initiator that sends and does not take its answers
+/// must not make us keep them.
+const OUTPUT_MAX: usize = 16 << 20;
+
+/// How long the last output of a session may take to be sent.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum End {
+    #[error(transparent)]
+    Session(#[from] target::Ending),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Other(#[from] Why),
+}
+
+type Errand = Pin<Box<dyn Future<Output = (Request, TaskResponse)> + Send>>;
+
+/// A session and all it needs to run.
+pub(super) struct Driver {
+    wire: Wire,
+    session: Session,
+    ticket: Ticket,
+    /// `None` in a discovery session.
+    device: Option<Arc<TargetDevice>>,
+    registry: Registry,
+    running: Running,
+    /// Task management that involves other sessions.
+    errands: FuturesUnordered<Errand>,
+    /// Whom to tell that tasks were cleared, by the number the machine knows it by.
+    cleared: BTreeMap<u64, oneshot::Sender<()>>,
+    next_clear: u64,
+    targets: Targets,
+    clock: Clock,
+    stop: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    stop_patience: Duration,
+    end: Option<End>,
+}
+
+/// What SendTargets may tell.
+struct Targets {
+    established: Established,
+    portals: Arc<[SocketAddr]>,
+    here: SocketAddr,
+}
+
+/// The machine's time, and the timer that follows its deadline.
+struct Clock {
+    origin: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Clock {
+    fn now(&self) -> Time {
+        Time::from_origin(self.origin.elapsed())
+    }
+
+    fn set(&mut self, deadline: Time) {
+        self.timer.as_mut().reset(self.origin + deadline.since_origin());
+    }
+}
+
+impl Driver {
+    pub(super) fn new(
+        node: &Node,
+        portals: Arc<[SocketAddr]>,
+        mut wire: Wire,
+        (ticket, established): (Ticket, Established),
+        mut stop: Stop,
+    ) -> Result<Self, WireError> {
+        let parameters = &established.parameters;
+        wire.decoder.set_digests(parameters.header_digest, parameters.data_digest);
+        wire.decoder.set_data_max(parameters.max_recv_data_segment as usize);
+        let setup = Setup {
+            discovery: established.target.is_none(),
+            cid: established.cid,
+            exp_cmd_sn: established.exp_cmd_sn,
+            stat_sn: established.stat_sn,
+            ping_after: node.limits.ping_after,
+            ping_patience: node.limits.ping_patience,
+        };
+        let session = Session::new(Time::ZERO, parameters.clone(), &setup);
+        let device = established.target.as_ref().and_then(|name| node.device(name)).cloned();
+        if let Some(device) = &device {
+            device.attach(ticket.seat.nexus);
+        }
+        let origin = Instant::now();
+        let timer = Box::pin(sleep_until(origin + session.deadline().since_origin()));
+        let here = wire.local_addr().map_err(WireError::Io)?;
+        Ok(Self {
+            wire,
+            session,
+            ticket,
+            device,
+            registry: node.registry.clone(),
+            running: Running::default(),
+            errands: FuturesUnordered::new(),
+            cleared: BTreeMap::new(),
+            next_clear: 0,
+            targets: Targets { established, portals, here },
+            clock: Clock { origin, timer },
+            stop: Some(Box::pin(async move { stop.called().await })),
+            stop_patience: node.limits.stop,
+            end: None,
+        })
+    }
+
+    /// Runs the session to its end, and until none of its commands runs any more.
+    pub(super) async fn run(mut self) -> End {
+        let end = std::future::poll_fn(|cx| self.poll(cx)).await;
+        self.running.drain().await;
+        if let Some(device) = &self.device {
+            device.detach(self.ticket.seat.nexus);
+        }
+        end
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        self.poll_calls(cx);
+        match self.poll_traffic(cx) {
+            Err(error) => Poll::Ready(error.into()),
+            Ok(()) if self.session.outbox().is_empty() => {
+                self.end.take().map_or(Poll::Pending, Poll::Ready)
+            }
+            Ok(()) => Poll::Pending,
+        }
+    }
+
+    /// Input, answers and output, until all of them have to wait.
+    fn poll_traffic(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
+        loop {
+            let answered = self.poll_answers(cx);
+            let received = self.poll_input(cx)?;
+            self.start_waiting(cx);
+            let sent = self.wire.poll_write(cx, self.session.outbox());
+            if let Poll::Ready(outcome) = sent {
+                outcome?;
+            }
+            if !answered && !received {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What does not come from the initiator: the clock, other sessions, the end of the program.
+    fn poll_calls(&mut self, cx: &mut Context<'_>) {
+        if self.stop.as_mut().is_some_and(|stop| stop.as_mut().poll(cx).is_ready()) {
+            self.stop = None;
+            self.session.request_logout(self.clock.now(), self.stop_patience);
+            self.clock.set(self.session.deadline());
+        }
+        while let Poll::Ready(Some(letter)) = self.ticket.letters.poll_recv(cx) {
+            self.read_letter(letter);
+        }
+        while let Poll::Ready(Some((request, outcome))) = self.errands.poll_next_unpin(cx) {
+            self.session.managed(request, outcome);
+        }
+        while self.clock.timer.as_mut().poll(cx).is_ready() {
+            self.on_timer();
+        }
+        self.act(cx);
+    }
+
+    fn on_timer(&mut self) {
+        let now = self.clock.now();
+        if self.end.is_some() {
+            self.end = Some(WireError::Late.into());
+            self.session.outbox().clear();
+            self.clock.set(now + FLUSH_MAX);
+        } else {
+            self.session.handle_timeout(now);
+            self.clock.set(self.session.deadline());
+        }
+    }
+
+    fn read_letter(&mut self, letter: Letter) {
+        match letter {
+            Letter::End(why) => {
+                self.session.announce_drop();
+                self.finish(why.into());
+            }
+            Letter::Clear(unit, done) => {
+                self.cleared.insert(self.next_clear, done);
+                self.session.clear(unit, self.next_clear);
+                self.next_clear += 1;
+            }
+        }
+    }
+
+    /// Nothing is taken in any more; what there is to send is sent, in bounded time.
+    fn finish(&mut self, end: End) {
+        if self.end.is_none() {
+            self.end = Some(end);
+            self.clock.set(self.clock.now() + FLUSH_MAX);
+        }
+    }
+
+    /// Whether any answer came.
+    fn poll_answers(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        while let Poll::Ready((task, response)) = self.running.poll(cx) {
+            self.answer(task, response);
+            any = true;
+        }
+        if any {
+            self.act(cx);
+        }
+        any
+    }
+
+    /// Whether anything was read.
+    fn poll_input(&mut self, cx: &mut Context<'_>) -> Result<bool, WireError> {
+        if self.end.is_some() || self.session.outbox().len() > OUTPUT_MAX {
+            return Ok(false);
+        }
+        let read = self.wire.poll_read(cx)?.is_ready();
+        if read {
+            let now = self.clock.now();
+            self.session.heard(now);
+            while let Some(frame) = self.wire.decode()? {
+                self.session.handle(now, frame);
+                self.act(cx);
+            }
+        }
+        Ok(read)
+    }
+
+    /// Does what the machine calls for.
+    fn act(&mut self, cx: &mut Context<'_>) {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                Event::Command(command) => self.offer(cx, &command),
+                Event::Execute { command, data } => self.execute(cx, &command, data),
+                Event::Manage { request, function, lun } => self.manage(request, function, lun),
+                Event::SendTargets(selection) => self.send_targets(&selection),
+                Event::Cleared { ticket } => {
+                    if let Some(done) = self.cleared.remove(&ticket) {
+                        let _ = done.send(());
+                    }
+                }
+                Event::Close(ending) => {
+                    if ending != target::Ending::Logout {
+                        self.session.announce_drop();
+                    }
+                    self.finish(ending.into());
+                }
+            }
+        }
+    }
+
+    fn offer(&mut self, cx: &mut Context<'_>, command: &target::Command) {
+        let Some(device) = &self.device else { return };
+        let asked = device.unit(command.lun).data_out_len(&command.cdb);
+        if let Some(data) = self.session.want_data(command.task, asked) {
+            self.execute(cx, command, data);
+        }
+    }
+
+    /// Runs a command, or lets it wait its turn.
+    fn execute(
+        &mut self,
+        cx: &mut Context<'_>,
+        &target::Command { task, lun, cdb, announced, room, .. }: &target::Command,
+        data: Vec<bytes::Bytes>,
+    ) {
+        let Some(device) = &self.device else { return };
+        let (unit, weight) = (device.unit(lun), weight(&data, room));
+        let command = Command { cdb, data, announced };
+        if !self.running.has_room(weight, self.session.outbox().len()) {
+            return self.running.wait(Ready { task, weight, unit: Arc::clone(unit), command });
+        }
+        let answer = unit.execute(self.ticket.seat.nexus, command);
+        if let Some(response) = self.running.start(cx, task, weight, answer) {
+            self.answer(task, response);
+        }
+    }
+
+    /// Starts commands that waited, as far as there is room now.
+    fn start_waiting(&mut self, cx: &mut Context<'_>) {
+        while let Some(ready) = self.running.pop_waiting(self.session.outbox().len()) {
+            let Ready { task, weight, unit, command } = ready;
+            if self.session.is_aborted(task) {
+                self.answer(
+                    task,
+                    Response {
+                        status: proto::scsi::Status::TaskAborted,
+                        data: Vec::new(),
+                        sense: bytes::Bytes::new(),
+                    },
+                );
+                continue;
+            }
+            let answer = unit.execute(self.ticket.seat.nexus, command);
+            if let Some(response) = self.running.start(cx, task, weight, answer) {
+                self.answer(task, response);
+            }
+        }
+        self.act(cx);
+    }
+
+    fn answer(&mut self, task: TaskId, Response { status, data, sense }: Response) {
+        self.session.complete(task, Reply { status, data: Pieces::from(data), sense });
+    }
+
+    fn manage(&mut self, request: Request, function: TaskFunction, lun: [u8; 8]) {
+        let Some(device) = self.device.clone() else { return };
+        let (seat, registry) = (Arc::clone(&self.ticket.seat), self.registry.clone());
+        self.errands.push(Box::pin(async move {
+            (request, manage(&registry, &seat, &device, function, lun).await)
+        }));
+    }
+
+    fn send_targets(&mut self, selection: &Selection) {
+        let Targets { established, portals, here } = &self.targets;
+        let chosen = established.visible.iter().filter(|name| match selection {
+            Selection::All => true,
+            Selection::Named(wanted) => name.as_str() == wanted,
+            Selection::Current => established.target.as_ref() == Some(name),
+        });
+        let records: Vec<_> = chosen.map(|name| record(name, portals, *here)).collect();
+        self.session.targets(&records);
+    }
+}
+
+/// The part of a task management function that concerns the unit and the other sessions. It answers
+/// when their tasks are dead (RFC 7143, 4.2.3.2).
+async fn manage(
+    registry: &Registry,
+    seat: &Seat,
+    device: &TargetDevice,
+    function: TaskFunction,
+    field: [u8; 8],
+) -> TaskResponse {
+    let on_unit = [
+        TaskFunction::ABORT_TASK_SET,
+        TaskFunction::CLEAR_TASK_SET,
+        TaskFunction::LOGICAL_UNIT_RESET,
+    ];
+    if on_unit.contains(&function) && !device.has(field) {
+        return TaskResponse::LUN_DOES_NOT_EXIST;
+    }
+    let others = registry.others(seat);
+    match function {
+        TaskFunction::CLEAR_TASK_SET => {
+            clear(&others, lun::decode(field)).await;
+            device.unit(field).tasks_cleared(seat.nexus);
+        }
+        TaskFunction::LOGICAL_UNIT_RESET => {
+            clear(&others, lun::decode(field)).await;
+            device.unit(field).reset(seat.nexus);
+        }
+        TaskFunction::TARGET_WARM_RESET | TaskFunction::TARGET_COLD_RESET => {
+            clear(&others, None).await;
+            device.reset(seat.nexus);
+        }
+        _ => {}
+    }
+    if function == TaskFunction::TARGET_COLD_RESET {
+        others.iter().for_each(|other| other.post(Letter::End(Why::Reset)));
+    }
+    TaskResponse::COMPLETE
+}
+
+/// Ends the tasks of other sessions; a session that ends meanwhile has none left.
+async fn clear(others: &[Arc<Seat>], unit: Option<u16>) {
+    let told = others.iter().map(|other| {
+        let (done, dead) = oneshot::channel();
+        other.post(Letter::Clear(unit, done));
+        dead
+    });
+    for dead in told.collect::<Vec<_>>() {
+        let _ = dead.await;
+    }
+}

@@ -1,0 +1,123 @@
+//! The login phase of a connection.
+
+use std::time::Duration;
+
+use proto::iscsi::chap::Challenge;
+use proto::iscsi::header::{Header, Lengths};
+use proto::iscsi::login::LoginStatus;
+use proto::iscsi::login::target::{
+    Admission, Established, Progress, Reason, Refusal, TargetLogin, invalid_during_login,
+};
+use proto::iscsi::pdu::{Frame, Outbox, Pdu};
+use tokio::time::timeout;
+
+use super::node::Node;
+use super::registry::{Identity, NoSeat, Ticket};
+use super::wire::{Wire, WireError};
+
+/// How long a login waits for the session it replaces to end. That one has to wait for its tasks.
+const REINSTATEMENT_MAX: Duration = Duration::from_secs(10);
+
+/// Why a login came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LoginError {
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error("refused: {0}")]
+    Refused(Reason),
+    #[error("it sent something else than a login request")]
+    NoLogin,
+    #[error("no random numbers: {0}")]
+    Random(getrandom::Error),
+}
+
+/// Takes a new connection through its login, in bounded time.
+pub(super) async fn log_in(
+    node: &Node,
+    wire: &mut Wire,
+) -> Result<(Ticket, Established), LoginError> {
+    timeout(node.limits.login, exchange(node, wire))
+        .await
+        .unwrap_or(Err(LoginError::Wire(WireError::Late)))
+}
+
+async fn exchange(node: &Node, wire: &mut Wire) -> Result<(Ticket, Established), LoginError> {
+    let mut login = TargetLogin::new(node.login.clone(), challenge()?);
+    loop {
+        let Frame::Pdu(Pdu { header, data, .. }) = wire.frame().await? else {
+            return Err(LoginError::NoLogin);
+        };
+        let Header::LoginRequest(request) = header else {
+            let bhs = header.emit(Lengths::default());
+            let itt = u32::from_be_bytes([bhs[16], bhs[17], bhs[18], bhs[19]]);
+            send(wire, invalid_during_login(itt)).await?;
+            return Err(LoginError::NoLogin);
+        };
+        match login.handle(&request, &data) {
+            Progress::Continue(next, response) => {
+                send(wire, response).await?;
+                login = *next;
+            }
+            Progress::Admit(admission) => return admit(node, wire, *admission).await,
+            Progress::Refused(refusal) => return Err(refuse(wire, refusal).await?),
+        }
+    }
+}
+
+fn challenge() -> Result<Challenge, LoginError> {
+    let mut outcome = Ok(());
+    let challenge = Challenge::fresh(&mut |bytes| {
+        if let Err(error) = getrandom::fill(bytes) {
+            outcome = Err(LoginError::Random(error));
+        }
+    });
+    outcome.map(|()| challenge)
+}
+
+/// Gives the session its place, after the one it replaces has ended, and says so to the initiator.
+async fn admit(
+    node: &Node,
+    wire: &mut Wire,
+    admission: Admission,
+) -> Result<(Ticket, Established), LoginError> {
+    let Established { initiator, isid, tsih, target, .. } = admission.established().clone();
+    if tsih != 0 {
+        // RFC 7143, 6.3.1: another connection for a session, which here has one.
+        let status = if node.registry.has(tsih, &initiator) {
+            LoginStatus::CANNOT_INCLUDE
+        } else {
+            LoginStatus::SESSION_DOES_NOT_EXIST
+        };
+        return Err(refuse(wire, admission.refuse(status)).await?);
+    }
+    let identity = Identity { initiator, isid, target };
+    let ticket = loop {
+        match node.registry.join(&identity) {
+            Ok(ticket) => break ticket,
+            Err(NoSeat::Taken(old)) => {
+                if timeout(REINSTATEMENT_MAX, old.gone()).await.is_err() {
+                    let refusal = admission.refuse(LoginStatus::SERVICE_UNAVAILABLE);
+                    return Err(refuse(wire, refusal).await?);
+                }
+            }
+            Err(NoSeat::Full) => {
+                let refusal = admission.refuse(LoginStatus::OUT_OF_RESOURCES);
+                return Err(refuse(wire, refusal).await?);
+            }
+        }
+    };
+    let (response, established) = admission.admit(ticket.seat.tsih);
+    send(wire, response).await?;
+    Ok((ticket, established))
+}
+
+async fn refuse(wire: &mut Wire, refusal: Refusal) -> Result<LoginError, WireError> {
+    send(wire, refusal.response).await?;
+    Ok(LoginError::Refused(refusal.reason))
+}
+
+async fn send(wire: &mut Wire, pdu: Pdu) -> Result<(), WireError> {
+    let mut outbox = Outbox::new();
+    outbox.push_pdu(pdu);
+    Ok(wire.flush(&mut outbox).await?)
+}

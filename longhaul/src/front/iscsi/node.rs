@@ -1,0 +1,133 @@
+//! What a target node serves, to whom, and within which limits.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::iscsi::keys::Offer;
+use proto::iscsi::login::policy::Policy;
+use proto::iscsi::login::target::Config;
+use proto::iscsi::name::IscsiName;
+use proto::iscsi::target::{TargetRecord, WINDOW};
+
+use super::registry::Registry;
+use crate::front::lun::TargetDevice;
+
+/// All portals here are one portal group: any of them reaches every target (RFC 7143, 4.4.1).
+const PORTAL_GROUP_TAG: u16 = 1;
+
+/// What one write may send without being asked. Every command in the window may do so at once, so that
+/// it bounds what one session can make the target hold: 128 times 256 KiB is 32 MiB.
+const FIRST_BURST: u32 = 256 << 10;
+
+/// The bounds of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time, logged in or not; more are closed as they come.
+    pub connections: usize,
+    /// How long a login may take.
+    pub login: Duration,
+    /// After how long without a sign of life an initiator is pinged.
+    pub ping_after: Duration,
+    /// How long after the ping its connection is given up.
+    pub ping_patience: Duration,
+    /// How long initiators have to log out when the node stops.
+    pub stop: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 512,
+            login: Duration::from_secs(15),
+            ping_after: Duration::from_secs(15),
+            ping_patience: Duration::from_secs(30),
+            stop: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A target node: its targets, and the sessions that use them.
+pub struct Node {
+    pub(super) login: Arc<Config>,
+    devices: BTreeMap<String, Arc<TargetDevice>>,
+    pub(super) limits: Limits,
+    pub(super) registry: Registry,
+}
+
+impl Node {
+    /// A node that serves `devices`; those with a name no iSCSI node may have are not among them.
+    /// `policy` says who may use which of their names.
+    #[must_use]
+    pub fn new(
+        devices: impl IntoIterator<Item = TargetDevice>,
+        policy: impl FnOnce(Vec<IscsiName>) -> Policy,
+    ) -> Self {
+        let named = |device: TargetDevice| {
+            let name = IscsiName::new(device.name()).ok()?;
+            Some((name, Arc::new(device)))
+        };
+        let (names, devices): (Vec<_>, Vec<_>) = devices.into_iter().filter_map(named).unzip();
+        let by_name = names.iter().map(|name: &IscsiName| name.as_str().to_owned()).zip(devices);
+        let devices = by_name.collect();
+        let login = Config {
+            policy: policy(names),
+            offer: Offer { first_burst: FIRST_BURST, ..Offer::long_haul() },
+            portal_group_tag: PORTAL_GROUP_TAG,
+            command_window: WINDOW,
+        };
+        let limits = Limits::default();
+        Self { login: Arc::new(login), devices, limits, registry: Registry::default() }
+    }
+
+    /// The same node with other limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The same node, which asks for other values at login.
+    #[must_use]
+    pub fn with_offer(mut self, offer: Offer) -> Self {
+        let config = Config { offer, ..Config::clone(&self.login) };
+        self.login = Arc::new(config);
+        self
+    }
+
+    pub(super) fn device(&self, name: &IscsiName) -> Option<&Arc<TargetDevice>> {
+        self.devices.get(name.as_str())
+    }
+}
+
+/// What SendTargets says of a target that is reached by `portals`, to an initiator that came to `here`.
+/// A portal that listens on every address is the address the initiator knows it by.
+pub(super) fn record(name: &IscsiName, portals: &[SocketAddr], here: SocketAddr) -> TargetRecord {
+    let reachable = |portal: &SocketAddr| {
+        let ip = if portal.ip().is_unspecified() { here.ip() } else { portal.ip() };
+        (SocketAddr::new(ip.to_canonical(), portal.port()), PORTAL_GROUP_TAG)
+    };
+    TargetRecord {
+        name: name.as_str().to_owned(),
+        portals: portals.iter().map(reachable).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wildcard_portal_is_told_as_the_address_the_initiator_came_to() {
+        let name = IscsiName::new("iqn.2026-11.dev.longhaul:t").unwrap();
+        let portals = ["[::]:3260".parse().unwrap(), "192.0.2.1:3261".parse().unwrap()];
+        let here = "[::ffff:198.51.100.4]:3260".parse().unwrap();
+        let told: Vec<_> = record(&name, &portals, here)
+            .portals
+            .iter()
+            .map(|(portal, group)| format!("{portal},{group}"))
+            .collect();
+        assert_eq!(told, ["198.51.100.4:3260,1", "192.0.2.1:3261,1"]);
+    }
+}

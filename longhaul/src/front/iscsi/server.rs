@@ -1,0 +1,136 @@
+//! The listener.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{sleep, timeout};
+use tracing::{error, info, warn};
+
+use super::driver::Driver;
+use super::login::{LoginError, log_in};
+use super::node::Node;
+use super::wire::{Wire, WireError};
+use crate::stop::Stop;
+
+/// How long no connection is taken after the system could not give one, for want of file descriptors
+/// mostly: trying again at once would only burn a core.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What sessions get beyond [`Limits::stop`](super::Limits::stop) for their last output.
+const STOP_SLACK: Duration = Duration::from_secs(8);
+
+/// An iSCSI target that listens.
+pub struct Server {
+    node: Arc<Node>,
+    listeners: Vec<TcpListener>,
+    portals: Arc<[SocketAddr]>,
+}
+
+impl Server {
+    /// Listens on every one of `portals`; port 0 takes a free one.
+    pub async fn bind(portals: &[SocketAddr], node: impl Into<Arc<Node>>) -> io::Result<Self> {
+        let mut listeners = Vec::new();
+        for portal in portals {
+            listeners.push(TcpListener::bind(portal).await?);
+        }
+        let portals = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+        Ok(Self { node: node.into(), listeners, portals })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn portals(&self) -> &[SocketAddr] {
+        &self.portals
+    }
+
+    /// Serves until `stop` is called; then asks the initiators to log out, waits for them for a bounded
+    /// time, and ends what is left.
+    pub async fn run(self, mut stop: Stop) {
+        let mut connections = JoinSet::new();
+        let session_stop = stop.clone();
+        loop {
+            tokio::select! {
+                accepted = self.accept() => match accepted {
+                    Ok((stream, peer)) if connections.len() < self.node.limits.connections => {
+                        let node = Arc::clone(&self.node);
+                        let portals = Arc::clone(&self.portals);
+                        connections.spawn(connection(node, portals, stream, peer, session_stop.clone()));
+                    }
+                    Ok((_, peer)) => warn!(%peer, "too many connections: closed"),
+                    Err(error) => {
+                        warn!(%error, "no connection could be taken");
+                        sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                Some(ended) = connections.join_next() => report(ended),
+                () = stop.called() => break,
+            }
+        }
+        drop(self.listeners);
+        let drained = timeout(self.node.limits.stop + STOP_SLACK, async {
+            while let Some(ended) = connections.join_next().await {
+                report(ended);
+            }
+        });
+        if drained.await.is_err() {
+            warn!(sessions = connections.len(), "sessions did not end in time: dropped");
+        }
+    }
+
+    /// The next connection on any portal.
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        std::future::poll_fn(|cx| {
+            let mut accepted = self.listeners.iter().map(|listener| listener.poll_accept(cx));
+            accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        })
+        .await
+    }
+}
+
+/// A panic ends its session and nothing else.
+fn report(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        error!(%error, "a session broke down");
+    }
+}
+
+async fn connection(
+    node: Arc<Node>,
+    portals: Arc<[SocketAddr]>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    mut stop: Stop,
+) {
+    // Answers are small and awaited; they are put together here, not by the kernel.
+    if let Err(error) = stream.set_nodelay(true) {
+        return warn!(%peer, %error, "connection cannot be used");
+    }
+    let mut wire = Wire::new(stream);
+    let outcome = tokio::select! {
+        outcome = log_in(&node, &mut wire) => outcome,
+        () = stop.called() => return,
+    };
+    let (ticket, established) = match outcome {
+        Ok(done) => done,
+        // Probes of load balancers and port scanners connect and leave.
+        Err(LoginError::Wire(WireError::Closed)) => return,
+        Err(reason) => return info!(%peer, %reason, "login failed"),
+    };
+    let initiator = established.initiator.clone();
+    let target = established.target.clone();
+    let target = target.as_ref().map_or("discovery", |target| target.as_str());
+    let tsih = established.tsih;
+    info!(%peer, initiator = initiator.as_str(), target, tsih, "logged in");
+    match Driver::new(&node, portals, wire, (ticket, established), stop) {
+        Ok(driver) => {
+            let reason = driver.run().await;
+            info!(%peer, initiator = initiator.as_str(), target, tsih, %reason, "session ended");
+        }
+        Err(reason) => info!(%peer, %reason, "session not begun"),
+    }
+}

@@ -1,0 +1,123 @@
+//! One connection as the driver sees it: frames come out of it, the outbox goes into it.
+
+use std::future::Future as _;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use bytes::{BufMut as _, BytesMut};
+use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox};
+use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
+use tokio::net::TcpStream;
+
+/// How much is read at once while PDUs are small: many of them with one system call.
+const READ_MANY: usize = 128 << 10;
+
+/// How much is read at once while PDUs are large. The rest of a large PDU is read into a buffer of its
+/// own size, and what was read before that is copied into it: little, with this.
+const READ_FEW: usize = 8 << 10;
+
+/// From here on a PDU is large.
+const LARGE: usize = 64 << 10;
+
+/// How many slices one write takes: enough for 32 small answers with their data.
+const SLICES: usize = 64;
+
+/// Why a connection ended from below.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WireError {
+    #[error("the connection was closed")]
+    Closed,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("it did not finish in time")]
+    Late,
+}
+
+pub(super) struct Wire {
+    stream: TcpStream,
+    buffer: BytesMut,
+    pub(super) decoder: Decoder,
+    /// The last PDU was a large one: the next one probably is.
+    large: bool,
+}
+
+impl Wire {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self { stream, buffer: BytesMut::new(), decoder: Decoder::new(), large: false }
+    }
+
+    /// A frame that has come already.
+    pub(super) fn decode(&mut self) -> Result<Option<Frame>, FrameError> {
+        self.decoder.decode(&mut self.buffer)
+    }
+
+    /// Reads what there is.
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
+        let limit = self.make_room();
+        let mut limited = (&mut self.buffer).limit(limit);
+        let read = ready!(pin!(self.stream.read_buf(&mut limited)).poll(cx))?;
+        Poll::Ready(if read == 0 { Err(WireError::Closed) } else { Ok(()) })
+    }
+
+    /// Makes room for the next read, and says how much of it to use.
+    fn make_room(&mut self) -> usize {
+        let wanted = self.decoder.wanted();
+        if wanted >= LARGE {
+            // Exactly to the end of the PDU, so that the next one starts a buffer.
+            self.large = true;
+            self.buffer.reserve(wanted);
+            return wanted;
+        }
+        if self.buffer.is_empty() && self.large {
+            self.large = false;
+            self.buffer.reserve(READ_FEW);
+            return READ_FEW;
+        }
+        let free = self.buffer.capacity() - self.buffer.len();
+        if free < wanted.max(READ_MANY / 8) {
+            self.buffer.reserve(wanted.max(READ_MANY));
+        }
+        self.buffer.capacity() - self.buffer.len()
+    }
+
+    /// Writes as much of `outbox` as the connection takes; ready when it is empty.
+    pub(super) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        outbox: &mut Outbox,
+    ) -> Poll<io::Result<()>> {
+        while !outbox.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let filled = outbox.slices(&mut slices);
+            let slices = slices.get(..filled).unwrap_or_default();
+            let stream = Pin::new(&mut self.stream);
+            match ready!(stream.poll_write_vectored(cx, slices))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => outbox.advance(written),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The next frame.
+    pub(super) async fn frame(&mut self) -> Result<Frame, WireError> {
+        loop {
+            if let Some(frame) = self.decode()? {
+                return Ok(frame);
+            }
+            std::future::poll_fn(|cx| self.poll_read(cx)).await?;
+        }
+    }
+
+    /// Writes all of `outbox`.
+    pub(super) async fn flush(&mut self, outbox: &mut Outbox) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_write(cx, outbox)).await
+    }
+
+    pub(super) fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
+        self.stream.local_addr()
+    }
+}
