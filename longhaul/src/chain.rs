@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use proto::iscsi::chap::{Account, Algorithm};
 use proto::iscsi::name::{IscsiName, NameError};
 use volume::layer::read_only::ReadOnly;
 use volume::store::memory::Memory;
 use volume::{Gate, Volume};
 
+use crate::credentials;
 use crate::failure::{Failure, Outcome};
+use crate::luks;
+use crate::secret::Secret;
 use crate::size::{NotASize, Size};
 use crate::store::file::OpenError;
 use crate::store::{device, file};
@@ -175,22 +179,79 @@ impl fmt::Display for Uri {
 }
 
 /// How a chain is opened.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct OpenOptions {
     /// The size of a file that does not exist yet; one that exists must have it.
     pub size: Option<Size>,
     /// Refuse writes.
     pub read_only: bool,
+    /// How to log in, where that is needed.
+    pub login: Login,
+    /// Open what is sealed in it.
+    pub seal: Option<SealOptions>,
+}
+
+/// Who this machine is to a target.
+#[derive(Clone, Debug)]
+pub struct Login {
+    /// Its name; one made from the host name if `None`.
+    pub initiator: Option<IscsiName>,
+    /// How it proves it.
+    pub account: Option<Account>,
+    /// The CHAP algorithms that may be used, best first.
+    pub algorithms: Vec<Algorithm>,
+}
+
+impl Default for Login {
+    fn default() -> Self {
+        Self { initiator: None, account: None, algorithms: credentials::algorithms(false) }
+    }
+}
+
+/// How a sealed volume is opened.
+#[derive(Debug)]
+pub struct SealOptions {
+    /// What opens it.
+    pub secret: Secret,
+    /// What else may be chosen.
+    pub with: luks::Options,
+}
+
+/// An open chain.
+pub struct Chain {
+    uri: Uri,
+    volume: Arc<dyn Volume>,
+}
+
+impl Chain {
+    /// Its top.
+    #[must_use]
+    pub fn volume(&self) -> Arc<dyn Volume> {
+        Arc::clone(&self.volume)
+    }
+
+    /// Makes everything that was acknowledged durable, and lets go of the store.
+    pub async fn close(self) -> Outcome {
+        let uri = &self.uri;
+        self.volume.flush().await.map_err(|why| {
+            Failure::new(format!("cannot flush {uri}"))
+                .because(why)
+                .hint("what was written since the last flush that succeeded may be lost")
+        })
+    }
 }
 
 /// Opens the volume that `uri` names.
-pub async fn open(uri: &Uri, options: &OpenOptions) -> Outcome<Arc<dyn Volume>> {
-    let volume = store(uri, options).await?;
+pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
+    let mut volume = store(uri, &options).await?;
+    if let Some(seal) = options.seal {
+        volume = luks::open(volume, seal.secret, seal.with).await?;
+    }
     // Files and devices are opened read-only; what cannot be is made so here.
     if options.read_only && !volume.shape().read_only {
-        return Ok(Arc::new(Gate::new("read-only", ReadOnly::new(volume))));
+        volume = Arc::new(Gate::new("read-only", ReadOnly::new(volume)));
     }
-    Ok(volume)
+    Ok(Chain { uri: uri.clone(), volume })
 }
 
 async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Arc<dyn Volume>> {

@@ -35,6 +35,7 @@ enum Command {
 
 /// What is told about the inner workings, on standard error.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Logging")]
 struct Log {
     /// How much to log: error, warn, info, debug or trace; or a filter such as longhaul=debug
     #[arg(long = "log", global = true, value_name = "LEVEL", default_value = "warn")]

@@ -50,10 +50,10 @@ impl ChapArgs {
         Some(Chap { initiator: Login { name, secret }, target: mutual })
     }
 
-    /// The algorithms that may be used, best first.
+    /// Whether weak algorithms are allowed.
     #[must_use]
-    pub fn algorithms(&self) -> Vec<Algorithm> {
-        algorithms(self.chap_weak)
+    pub const fn is_weak(&self) -> bool {
+        self.chap_weak
     }
 }
 

@@ -39,7 +39,8 @@ impl Bench {
 
     /// The disk, locked for as long as the answer lives.
     async fn store(&self) -> Arc<dyn Volume> {
-        chain::open(&Uri::File(self.path("disk")), &OpenOptions::default()).await.unwrap()
+        let uri = Uri::File(self.path("disk"));
+        chain::open(&uri, OpenOptions::default()).await.unwrap().volume()
     }
 
     async fn seal(&self) {

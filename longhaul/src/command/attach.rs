@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use super::options::{LoginArgs, SealArgs};
 use crate::chain::{self, OpenOptions, Uri};
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::failure::{OrFail, Outcome};
 use crate::front::nbd;
 use crate::size::Size;
 
@@ -22,6 +23,13 @@ pub struct Args {
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
+    /// The volume is sealed: ask for its pass-phrase and offer its contents
+    #[arg(long = "seal")]
+    sealed: bool,
+    #[command(flatten)]
+    seal: SealArgs,
+    #[command(flatten)]
+    login: LoginArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -35,16 +43,19 @@ finished and everything acknowledged is flushed.";
 
 /// Runs until a signal.
 pub async fn run(args: Args) -> Outcome {
+    args.seal.needs_seal(args.sealed)?;
+    let uri = args.uri;
+    let options = OpenOptions {
+        size: args.size,
+        read_only: args.read_only,
+        login: args.login.login().await?,
+        seal: args.seal.open(args.sealed, &uri.to_string()).await?,
+    };
     let stop = super::stop_on_signals()?;
-    let options = OpenOptions { size: args.size, read_only: args.read_only };
-    let volume = chain::open(&args.uri, &options).await?;
+    let chain = chain::open(&uri, options).await?;
     let server = nbd::Server::bind(&args.nbd)
         .or_fail(|| format!("cannot listen on the socket {}", args.nbd.display()))?;
     super::say(&format!("ready {}", server.uri()))?;
-    server.run(volume.clone(), &args.uri.to_string(), stop).await;
-    volume.flush().await.map_err(|why| {
-        Failure::new(format!("cannot flush {}", args.uri))
-            .because(why)
-            .hint("what was written since the last flush that succeeded may be lost")
-    })
+    server.run(chain.volume(), &uri.to_string(), stop).await;
+    chain.close().await
 }

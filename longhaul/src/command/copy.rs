@@ -1,7 +1,7 @@
 //! `longhaul copy`: one volume onto another.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use indicatif::HumanBytes;
 use serde::Serialize;
 use volume::Volume;
 
+use super::options::{LoginArgs, SealArgs};
 use crate::chain::{self, OpenOptions, Uri, UriError};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::copy::{self, CopyError, Report};
@@ -24,12 +25,25 @@ pub struct Args {
     source: Place,
     /// Where to: a file that does not exist is made, sparse, of the size of the source
     destination: Place,
+    /// The side that is a URI is sealed: what is copied is its contents
+    #[arg(long)]
+    seal: bool,
+    /// The source is sealed
+    #[arg(long)]
+    seal_source: bool,
+    /// The destination is sealed
+    #[arg(long)]
+    seal_destination: bool,
     /// Read everything back afterwards and compare
     #[arg(long)]
     verify: bool,
     /// Print one JSON object at the end, and no progress
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    secret: SealArgs,
+    #[command(flatten)]
+    login: LoginArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -42,7 +56,20 @@ reported copied has been flushed.";
 
 /// The URI of a volume, or a path for short.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place(Uri);
+struct Place {
+    uri: Uri,
+    /// It was given as a path.
+    is_path: bool,
+}
+
+impl Place {
+    fn path(path: &str) -> Self {
+        let path = PathBuf::from(path);
+        let found = std::fs::metadata(&path);
+        let is_device = found.is_ok_and(|found| found.file_type().is_block_device());
+        Self { uri: if is_device { Uri::Device(path) } else { Uri::File(path) }, is_path: true }
+    }
+}
 
 impl FromStr for Place {
     type Err = PlaceError;
@@ -52,12 +79,10 @@ impl FromStr for Place {
             return Err(PlaceError::Empty);
         }
         match text.parse() {
-            Ok(uri) => Ok(Self(uri)),
-            Err(UriError::NoScheme(_)) => Ok(Self(of_path(Path::new(text)))),
+            Ok(uri) => Ok(Self { uri, is_path: false }),
+            Err(UriError::NoScheme(_)) => Ok(Self::path(text)),
             // A colon after a slash belongs to a path.
-            Err(UriError::UnknownScheme(scheme)) if scheme.contains('/') => {
-                Ok(Self(of_path(Path::new(text))))
-            }
+            Err(UriError::UnknownScheme(scheme)) if scheme.contains('/') => Ok(Self::path(text)),
             Err(UriError::UnknownScheme(scheme)) => {
                 Err(PlaceError::UnknownScheme(UriError::UnknownScheme(scheme), text.to_owned()))
             }
@@ -76,22 +101,37 @@ enum PlaceError {
     Uri(UriError),
 }
 
-fn of_path(path: &Path) -> Uri {
-    let is_device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
-    if is_device { Uri::Device(path.to_owned()) } else { Uri::File(path.to_owned()) }
-}
-
 /// Copies, flushes, and verifies if asked to.
 pub async fn run(args: Args) -> Outcome {
-    let (from, to) = (args.source.0, args.destination.0);
-    if is_same(&from, &to) {
+    let (from, to) = (&args.source.uri, &args.destination.uri);
+    if is_same(from, to) {
         return Err(Failure::usage(format!("{from} and {to} are the same")));
     }
-    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let source = chain::open(&from, &read_only).await?;
-    let destination = open_destination(&to, source.shape().size).await?;
-    let job = Job { from: &from, to: &to, source, destination, quiet: args.json };
+    let (seal_from, seal_to) = args.sealed()?;
+    let login = args.login.login().await?;
+    let source = OpenOptions {
+        read_only: true,
+        login: login.clone(),
+        seal: args.secret.open(seal_from, &from.to_string()).await?,
+        ..OpenOptions::default()
+    };
+    let seal = args.secret.open(seal_to, &to.to_string()).await?;
+    let source = chain::open(from, source).await?;
+    let missing = matches!(to, Uri::File(path) if !path.exists());
+    let size = missing.then(|| Size(source.volume().shape().size));
+    let destination =
+        chain::open(to, OpenOptions { size, login, seal, ..OpenOptions::default() }).await?;
+    let job = Job {
+        from,
+        to,
+        source: source.volume(),
+        destination: destination.volume(),
+        quiet: args.json,
+    };
     let summary = job.run(args.verify).await?;
+    drop(job);
+    source.close().await?;
+    destination.close().await?;
     if args.json {
         let json = serde_json::to_string(&summary).or_fail(|| "cannot print JSON".to_owned())?;
         return super::say(&json);
@@ -99,10 +139,26 @@ pub async fn run(args: Args) -> Outcome {
     super::say(&summary.to_string())
 }
 
-async fn open_destination(to: &Uri, size: u64) -> Outcome<Arc<dyn Volume>> {
-    let missing = matches!(to, Uri::File(path) if !path.exists());
-    let size = missing.then_some(Size(size));
-    chain::open(to, &OpenOptions { size, ..OpenOptions::default() }).await
+impl Args {
+    /// Which sides are sealed.
+    fn sealed(&self) -> Outcome<(bool, bool)> {
+        let (mut source, mut destination) = (self.seal_source, self.seal_destination);
+        if self.seal {
+            match (self.source.is_path, self.destination.is_path) {
+                (false, true) => source = true,
+                (true, false) => destination = true,
+                _ => {
+                    let what =
+                        "--seal means the side that is a URI, and here it is not one of the two";
+                    return Err(
+                        Failure::usage(what).hint("say --seal-source or --seal-destination")
+                    );
+                }
+            }
+        }
+        self.secret.needs_seal(source || destination)?;
+        Ok((source, destination))
+    }
 }
 
 /// Whether both name the same bytes, as far as this machine can tell.

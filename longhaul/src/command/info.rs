@@ -3,6 +3,7 @@
 use serde::Serialize;
 use volume::Shape;
 
+use super::options::LoginArgs;
 use crate::chain::{self, OpenOptions, Uri};
 use crate::failure::{OrFail, Outcome};
 use crate::size::Size;
@@ -19,6 +20,8 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    login: LoginArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -28,9 +31,11 @@ Examples:
 
 /// Opens the volume as it would be used, and describes it.
 pub async fn run(args: Args) -> Outcome {
-    let options = OpenOptions { read_only: args.read_only, ..OpenOptions::default() };
-    let volume = chain::open(&args.uri, &options).await?;
-    let info = Info::new(&args.uri, volume.shape());
+    let login = args.login.login().await?;
+    let options = OpenOptions { read_only: args.read_only, login, ..OpenOptions::default() };
+    let chain = chain::open(&args.uri, options).await?;
+    let info = Info::new(&args.uri, chain.volume().shape());
+    chain.close().await?;
     if args.json {
         let json = serde_json::to_string(&info).or_fail(|| "cannot print JSON".to_owned())?;
         return super::say(&json);

@@ -2,13 +2,12 @@
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Subcommand;
-use volume::Volume;
 
+use super::options::{LoginArgs, blocking};
 use super::say;
-use crate::chain::{self, OpenOptions, Uri};
+use crate::chain::{self, Chain, OpenOptions, Uri};
 use crate::failure::{OrFail, Outcome};
 use crate::luks::{self, CostArgs, Init, Restore, Slots};
 use crate::secret::{NewSecretArgs, Secret, SecretArgs, Source};
@@ -35,8 +34,8 @@ LUKS2: any Linux opens them with cryptsetup.";
 enum Command {
     /// Make a new sealed volume; what was on it is lost
     Init {
-        /// The volume
-        uri: Uri,
+        #[command(flatten)]
+        on: On,
         /// A name for people, at most 47 bytes
         #[arg(long, value_parser = label)]
         label: Option<String>,
@@ -53,8 +52,8 @@ enum Command {
     },
     /// Add a pass-phrase or key file
     Add {
-        /// The volume
-        uri: Uri,
+        #[command(flatten)]
+        on: On,
         #[command(flatten)]
         secret: SecretArgs,
         #[command(flatten)]
@@ -64,8 +63,8 @@ enum Command {
     },
     /// Remove the pass-phrase that is given, or a slot
     Remove {
-        /// The volume
-        uri: Uri,
+        #[command(flatten)]
+        on: On,
         /// Remove this slot; the pass-phrase given must open another one
         #[arg(long)]
         slot: Option<u32>,
@@ -77,8 +76,8 @@ enum Command {
     },
     /// Replace a pass-phrase by another one
     Change {
-        /// The volume
-        uri: Uri,
+        #[command(flatten)]
+        on: On,
         #[command(flatten)]
         secret: SecretArgs,
         #[command(flatten)]
@@ -88,23 +87,23 @@ enum Command {
     },
     /// Show what can be known without a pass-phrase
     List {
-        /// The volume
-        uri: Uri,
+        #[command(flatten)]
+        on: On,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
     /// Save the header to a new file: without a header the data are lost
     Backup {
-        /// The volume
-        uri: Uri,
+        #[command(flatten)]
+        on: On,
         /// The file, which must not exist
         file: PathBuf,
     },
     /// Bring a header back; pass-phrases are then those of the backup
     Restore {
-        /// The volume
-        uri: Uri,
+        #[command(flatten)]
+        on: On,
         /// The file
         file: PathBuf,
         /// Restore it even where the volume has another header, or none
@@ -123,86 +122,105 @@ fn label(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// The volume, and how to get there.
+#[derive(Debug, clap::Args)]
+struct On {
+    /// The volume
+    uri: Uri,
+    #[command(flatten)]
+    login: LoginArgs,
+}
+
+impl On {
+    async fn writable(&self, size: Option<Size>) -> Outcome<Chain> {
+        let login = self.login.login().await?;
+        chain::open(&self.uri, OpenOptions { size, login, ..OpenOptions::default() }).await
+    }
+
+    async fn readable(&self) -> Outcome<Chain> {
+        let login = self.login.login().await?;
+        let options = OpenOptions { read_only: true, login, ..OpenOptions::default() };
+        chain::open(&self.uri, options).await
+    }
+}
+
 /// Does what was asked.
 pub async fn run(args: Args) -> Outcome {
     match args.command {
-        Command::Init { uri, label, size, force, secret, cost } => {
-            let volume = chain::open(&uri, &OpenOptions { size, read_only: false }).await?;
+        Command::Init { on, label, size, force, secret, cost } => {
+            let chain = on.writable(size).await?;
             let secret = ask_new(secret.source(), "Pass-phrase").await?;
-            let uuid = luks::init(volume, secret, Init { label, cost, force }).await?;
-            say(&format!("sealed {uri} as {uuid}"))
+            let how = Init { label, cost, force };
+            let uuid = luks::init(chain.volume(), secret, how).await?;
+            chain.close().await?;
+            say(&format!("sealed {} as {uuid}", on.uri))
         }
-        Command::Add { uri, secret, new, cost } => {
-            let volume = writable(&uri).await?;
+        Command::Add { on, secret, new, cost } => {
+            let chain = on.writable(None).await?;
             let secret = ask(secret.source(), "Pass-phrase").await?;
             let new = ask_new(new.source(), "New pass-phrase").await?;
-            let slot = luks::add(volume, secret, new, cost).await?;
+            let slot = luks::add(chain.volume(), secret, new, cost).await?;
+            chain.close().await?;
             say(&format!("added key slot {slot}"))
         }
-        Command::Remove { uri, slot, force, secret } => remove(uri, slot, force, secret).await,
-        Command::Change { uri, secret, new, cost } => {
-            let volume = writable(&uri).await?;
+        Command::Remove { on, slot, force, secret } => remove(&on, slot, force, secret).await,
+        Command::Change { on, secret, new, cost } => {
+            let chain = on.writable(None).await?;
             let secret = ask(secret.source(), "Pass-phrase").await?;
             let new = ask_new(new.source(), "New pass-phrase").await?;
-            let slot = luks::change(volume, secret, new, cost).await?;
+            let slot = luks::change(chain.volume(), secret, new, cost).await?;
+            chain.close().await?;
             say(&format!("changed; the pass-phrase is in key slot {slot} now"))
         }
-        Command::List { uri, json } => list(&uri, json).await,
-        Command::Backup { uri, file } => {
-            luks::backup(readable(&uri).await?, &file).await?;
+        Command::List { on, json } => list(&on, json).await,
+        Command::Backup { on, file } => {
+            let chain = on.readable().await?;
+            luks::backup(chain.volume(), &file).await?;
+            chain.close().await?;
             say(&format!("saved the header to {}", file.display()))
         }
-        Command::Restore { uri, file, force, secret } => {
-            let volume = writable(&uri).await?;
+        Command::Restore { on, file, force, secret } => {
+            let chain = on.writable(None).await?;
             let secret = match secret.is_given() {
                 true => Some(ask(secret.source(), "Pass-phrase").await?),
                 false => None,
             };
-            let uuid = luks::restore(volume, &file, Restore { secret, force }).await?;
+            let uuid = luks::restore(chain.volume(), &file, Restore { secret, force }).await?;
+            chain.close().await?;
             say(&format!("restored the header of {uuid}"))
         }
     }
 }
 
-async fn writable(uri: &Uri) -> Outcome<Arc<dyn Volume>> {
-    chain::open(uri, &OpenOptions::default()).await
-}
-
-async fn readable(uri: &Uri) -> Outcome<Arc<dyn Volume>> {
-    chain::open(uri, &OpenOptions { read_only: true, ..OpenOptions::default() }).await
-}
-
-/// Asking blocks, for as long as a person thinks.
 async fn ask(source: Source, what: &'static str) -> Outcome<Secret> {
-    beside(move || source.read(what)).await
+    blocking(move || source.read(what)).await
 }
 
 async fn ask_new(source: Source, what: &'static str) -> Outcome<Secret> {
-    beside(move || source.read_new(what)).await
+    blocking(move || source.read_new(what)).await
 }
 
-async fn beside(ask: impl FnOnce() -> Outcome<Secret> + Send + 'static) -> Outcome<Secret> {
-    tokio::task::spawn_blocking(ask).await.or_fail(|| "cannot ask for a secret".to_owned())?
-}
-
-async fn remove(uri: Uri, slot: Option<u32>, force: bool, secret: SecretArgs) -> Outcome {
-    let volume = writable(&uri).await?;
+async fn remove(on: &On, slot: Option<u32>, force: bool, secret: SecretArgs) -> Outcome {
+    let chain = on.writable(None).await?;
     let secret = match slot {
         Some(_) if force && !secret.is_given() => None,
         Some(_) => Some(ask(secret.source(), "Pass-phrase of another slot").await?),
         None => Some(ask(secret.source(), "Pass-phrase to remove").await?),
     };
-    let slot = luks::remove(volume, secret, slot, force).await?;
+    let slot = luks::remove(chain.volume(), secret, slot, force).await?;
+    chain.close().await?;
     say(&format!("removed key slot {slot}"))
 }
 
-async fn list(uri: &Uri, json: bool) -> Outcome {
-    let slots = luks::slots(readable(uri).await?).await?;
+async fn list(on: &On, json: bool) -> Outcome {
+    let chain = on.readable().await?;
+    let slots = luks::slots(chain.volume()).await?;
+    chain.close().await?;
     if json {
         let json = serde_json::to_string(&slots).or_fail(|| "cannot print JSON".to_owned())?;
         return say(&json);
     }
-    say(describe(uri, &slots).trim_end())
+    say(describe(&on.uri, &slots).trim_end())
 }
 
 fn describe(uri: &Uri, volume: &Slots) -> String {

@@ -11,6 +11,7 @@ pub mod attach;
 pub mod copy;
 pub mod info;
 pub mod key;
+mod options;
 
 /// Writes a line on standard output now: a script may be waiting for it.
 fn say(line: &str) -> Outcome {

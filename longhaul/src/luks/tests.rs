@@ -231,13 +231,14 @@ async fn a_failed_write_is_reported_and_the_header_still_opens() {
 async fn a_read_only_volume_opens_and_refuses_writes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
+    use crate::chain::OpenOptions;
     let uri = crate::chain::Uri::File(path);
-    let create = crate::chain::OpenOptions { size: Some(Size(SIZE)), read_only: false };
-    let store = crate::chain::open(&uri, &create).await.unwrap();
+    let create = OpenOptions { size: Some(Size(SIZE)), ..OpenOptions::default() };
+    let store = crate::chain::open(&uri, create).await.unwrap().volume();
     sealed(store.clone()).await;
     drop(store);
-    let look = crate::chain::OpenOptions { size: None, read_only: true };
-    let store = crate::chain::open(&uri, &look).await.unwrap();
+    let look = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let store = crate::chain::open(&uri, look).await.unwrap().volume();
     let plain = open(store, secret("one"), Options::default()).await.unwrap();
     assert_eq!(plain.read(Span::new(0, 512)).await.unwrap().len(), 512);
     let refused = plain.write(0, Bytes::from(vec![0; 512]), Durability::Volatile).await;

@@ -1,0 +1,73 @@
+//! Options that several commands share.
+
+use clap::Args;
+use proto::iscsi::name::IscsiName;
+use volume::layer::seal::Discards;
+
+use crate::chain::{Login, SealOptions};
+use crate::credentials::{self, ChapArgs};
+use crate::failure::{Failure, OrFail, Outcome};
+use crate::luks;
+use crate::secret::SecretArgs;
+
+/// How to log in to a target.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct LoginArgs {
+    /// Log in under this iSCSI name, instead of one made from the name of this machine
+    #[arg(long, value_name = "IQN", help_heading = "Authentication (CHAP)")]
+    initiator: Option<IscsiName>,
+    #[command(flatten)]
+    chap: ChapArgs,
+}
+
+impl LoginArgs {
+    /// Reads the secrets, which may mean to ask for them.
+    pub(super) async fn login(&self) -> Outcome<Login> {
+        let account = match self.chap.chap() {
+            Some(chap) => Some(blocking(move || chap.account()).await?),
+            None => None,
+        };
+        let initiator = self.initiator.clone();
+        Ok(Login { initiator, account, algorithms: credentials::algorithms(self.chap.is_weak()) })
+    }
+}
+
+/// How a sealed volume is opened.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Sealed volumes")]
+pub(super) struct SealArgs {
+    #[command(flatten)]
+    secret: SecretArgs,
+    /// Pass discards on: saves space, but shows the store which blocks are in use
+    #[arg(long)]
+    allow_discards: bool,
+}
+
+impl SealArgs {
+    /// Reads the pass-phrase of `what`, if it is `sealed`.
+    pub(super) async fn open(&self, sealed: bool, what: &str) -> Outcome<Option<SealOptions>> {
+        if !sealed {
+            return Ok(None);
+        }
+        let (source, what) = (self.secret.source(), format!("pass-phrase of {what}"));
+        let secret = blocking(move || source.read(&what)).await?;
+        let discards = if self.allow_discards { Discards::Pass } else { Discards::Refuse };
+        Ok(Some(SealOptions { secret, with: luks::Options { discards } }))
+    }
+
+    /// Options for a seal that is not asked for are a mistake, and a dangerous one.
+    pub(super) fn needs_seal(&self, sealed: bool) -> Outcome {
+        if !sealed && (self.secret.is_given() || self.allow_discards) {
+            let what = "a pass-phrase or --allow-discards without --seal";
+            return Err(Failure::usage(what).hint("add --seal if the volume is sealed"));
+        }
+        Ok(())
+    }
+}
+
+/// Asking blocks, for as long as a person thinks.
+pub(super) async fn blocking<T: Send + 'static>(
+    ask: impl FnOnce() -> Outcome<T> + Send + 'static,
+) -> Outcome<T> {
+    tokio::task::spawn_blocking(ask).await.or_fail(|| "cannot ask for a secret".to_owned())?
+}
