@@ -144,7 +144,7 @@ pub enum Cdb {
     },
     /// WRITE SAME (10) and (16) (SBC-3, 5.39 and 5.40).
     WriteSame {
-        /// Which blocks; none means all from the first on.
+        /// Which blocks.
         access: Access,
         /// UNMAP.
         unmap: bool,

@@ -131,6 +131,8 @@ impl Unit {
             unmap_descriptors_max: if can_unmap { provisioning::UNMAP_DESCRIPTORS_MAX } else { 0 },
             unmap_granularity: medium.unmap_granularity.unwrap_or(0),
             unmap_alignment: medium.unmap_granularity.map(|_| 0),
+            // "All that follow" could be any number; who means so many blocks says so.
+            write_same_non_zero: true,
             write_same_max: blocks.min(u32::MAX.into()),
             ..BlockLimits::default()
         };
@@ -237,8 +239,8 @@ impl Unit {
             }
             // SBC-3, 5.12: GOOD, not CONDITION MET, where the blocks are not all held in a cache
             // afterwards; there is none of this unit's own.
-            Cdb::Prefetch(access) => self.rest(access.blocks).map(|_| Step::Reply(Vec::new())),
-            Cdb::Synchronize(access) => self.rest(access.blocks).map(|_| Step::Flush),
+            Cdb::Prefetch(access) => self.within(access.blocks).map(|()| Step::Reply(Vec::new())),
+            Cdb::Synchronize(access) => self.within(access.blocks).map(|()| Step::Flush),
             Cdb::WriteSame { access, unmap, no_data } => {
                 let blocks = self.write_same(access, unmap)?;
                 Ok(Step::WriteSame { blocks, release: unmap, no_data, durable: durable(access) })
@@ -246,7 +248,7 @@ impl Unit {
             Cdb::CompareAndWrite(access) => {
                 self.within(access.blocks)?;
                 if access.blocks.count > self.limits.compare_and_write_max.into() {
-                    return Err(too_many(access));
+                    return Err(wrong_count(access));
                 }
                 Ok(Step::CompareAndWrite { blocks: access.blocks, durable: durable(access) })
             }
@@ -311,28 +313,20 @@ impl Unit {
     fn transfer(&self, access: Access) -> Result<Blocks, Sense> {
         self.within(access.blocks)?;
         if access.blocks.count > self.limits.transfer_max {
-            return Err(too_many(access));
+            return Err(wrong_count(access));
         }
         Ok(access.blocks)
-    }
-
-    /// Of a command for which no blocks means all that follow: how many those are.
-    fn rest(&self, blocks: Blocks) -> Result<u64, Sense> {
-        self.within(blocks)?;
-        Ok(if blocks.count == 0 { self.blocks() - blocks.lba } else { blocks.count.into() })
     }
 
     fn write_same(&self, access: Access, unmap: bool) -> Result<Blocks, Sense> {
         if unmap && !self.provisioning.unmap {
             return Err(Sense::invalid_cdb(1, Some(3)));
         }
-        let count = self.rest(access.blocks)?;
-        match u32::try_from(count) {
-            Ok(count) if u64::from(count) <= self.limits.write_same_max => {
-                Ok(Blocks { lba: access.blocks.lba, count })
-            }
-            _ => Err(too_many(access)),
+        self.within(access.blocks)?;
+        if access.blocks.count == 0 {
+            return Err(wrong_count(access)); // WSNZ
         }
+        Ok(access.blocks)
     }
 
     /// The blocks that an UNMAP parameter list names, all of them in range.
@@ -414,7 +408,7 @@ fn cut(data: Vec<u8>, allocation: u32) -> Step {
     Step::Reply(truncate(data, allocation))
 }
 
-fn too_many(access: Access) -> Sense {
+fn wrong_count(access: Access) -> Sense {
     Sense::invalid_cdb(access.count_at.into(), None)
 }
 

@@ -179,7 +179,7 @@ impl Core {
         let switches = self.switches();
         let step = self.unit.plan(&cdb, switches)?;
         let needed = cdb.data_out(self.unit.block_size()).unwrap_or(0);
-        check_data_out(&cdb, &command, needed)?;
+        check_data_out(&cdb, &command, needed, self.unit.block_size())?;
         let data = command.data;
         match step {
             Step::Reply(data) => Ok(vec![data.into()]),
@@ -283,12 +283,21 @@ impl Core {
 
 /// Refuses data-out that are not what the command block asks for, before anything is touched.
 ///
-/// Less than asked for is always refused: a write of a part of the blocks would look whole. More is the
-/// transport's residual for most commands, but where the length says what the data mean it is a mistake.
-fn check_data_out(cdb: &Cdb, command: &Command, needed: u32) -> Result<(), Sense> {
-    let exact = matches!(cdb, Cdb::WriteSame { .. } | Cdb::CompareAndWrite(_));
-    let short = data::length(&command.data) < needed as usize;
-    if short || (exact && command.announced != needed) {
+/// Where the length says what the data mean, the announced one must be it. A write of which less was
+/// announced is carried out as far as whole blocks came, and the transport reports the rest as a residual
+/// overflow (RFC 7143, 11.4.5.1; FCP-4, 9.4.2); other commands would mean something else then.
+fn check_data_out(cdb: &Cdb, command: &Command, needed: u32, block_size: u32) -> Result<(), Sense> {
+    let count = match cdb {
+        Cdb::WriteSame { access, .. } | Cdb::CompareAndWrite(access) => Some(access.count_at),
+        _ => None,
+    };
+    if let Some(at) = count.filter(|_| command.announced != needed) {
+        return Err(Sense::invalid_cdb(at.into(), None));
+    }
+    let came = data::length(&command.data);
+    let whole = came.is_multiple_of(block_size as usize)
+        && matches!(cdb, Cdb::Write(_) | Cdb::WriteVerify(..));
+    if came < needed as usize && !whole {
         return Err(Sense::illegal(Additional::INVALID_FIELD_IN_INFORMATION_UNIT));
     }
     Ok(())

@@ -164,14 +164,12 @@ fn a_stopped_unit_answers_questions_only() {
 }
 
 #[test]
-fn write_same_of_no_blocks_means_the_rest() {
+fn write_same_of_no_blocks_is_refused() {
     let unit = unit(medium());
-    let blocks = Blocks { lba: 990, count: 0 };
-    let Ok(Step::WriteSame { blocks, .. }) = run(&unit, Command::write_same(blocks, 512, true).cdb)
-    else {
-        panic!("refused");
-    };
-    assert_eq!(blocks.count, 10);
+    let at = |lba| Command::write_same(Blocks { lba, count: 0 }, 512, true).cdb;
+    assert_eq!(run(&unit, at(0)), Err(Sense::invalid_cdb(10, None)));
+    let beyond = run(&unit, at(BLOCKS)).unwrap_err();
+    assert_eq!(beyond.additional, Additional::LBA_OUT_OF_RANGE);
 }
 
 #[test]

@@ -31,8 +31,11 @@ impl Core {
         match step {
             Step::Read(blocks) => return self.read(blocks).await.map(|data| vec![data]),
             Step::LbaStatus { lba, allocation } => return self.lba_status(lba, allocation).await,
-            Step::Write { blocks, durable } => self.write(blocks, data, durable).await?,
+            Step::Write { blocks, durable } => {
+                self.write(self.came(blocks, &data), data, durable).await?;
+            }
             Step::WriteVerify(blocks, compare) => {
+                let blocks = self.came(blocks, &data);
                 let kept = if compare == Compare::Nothing { Vec::new() } else { data.clone() };
                 self.write(blocks, data, true).await?;
                 self.verify(blocks, compare, kept).await?;
@@ -59,6 +62,12 @@ impl Core {
             | Step::Start => {}
         }
         Ok(Vec::new())
+    }
+
+    /// The blocks of a write for which there are data.
+    fn came(&self, blocks: Blocks, data: &[Bytes]) -> Blocks {
+        let came = data::length(data) / self.unit.block_size() as usize;
+        Blocks { count: blocks.count.min(u32::try_from(came).unwrap_or(u32::MAX)), ..blocks }
     }
 
     pub(super) async fn read(&self, blocks: Blocks) -> Result<Bytes, Fault> {

@@ -90,23 +90,36 @@ fn pieces_of_any_length_are_one_write() {
 }
 
 #[test]
-fn a_write_that_announces_too_little_changes_nothing() {
+fn a_write_that_announces_too_little_writes_whole_blocks_only() {
     let disk = memory();
-    let cdb = Request::write(Blocks { lba: 0, count: 2 }, BLOCK, false).cdb;
-    let short = run_block(&disk, cdb, vec![Bytes::from(vec![9; 600])]);
-    assert_eq!(sense(&short).additional, Additional::INVALID_FIELD_IN_INFORMATION_UNIT);
-    assert_eq!(read(&disk, 0, 2), vec![0; 1024]);
+    for opcode in [0x8A, 0x8E] {
+        let cdb = block(&[opcode, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        let torn = run_block(&disk, cdb, vec![Bytes::from(vec![opcode; 600])]);
+        assert_eq!(sense(&torn).additional, Additional::INVALID_FIELD_IN_INFORMATION_UNIT);
+        assert_ne!(read(&disk, 0, 1), [opcode; 512]);
+        good(run_block(&disk, cdb, vec![]));
+        good(run_block(&disk, cdb, vec![Bytes::from(vec![opcode; 512])]));
+        assert_eq!(read(&disk, 0, 2), [[opcode; 512], [0; 512]].concat());
+    }
 }
 
 #[test]
 fn data_out_where_length_is_meaning_must_fit() {
     let disk = memory();
-    let request = Request::write_same(Blocks { lba: 0, count: 2 }, BLOCK, false);
-    let data = vec![Bytes::from(vec![9; 512])];
-    let command = Command { cdb: request.cdb, data, announced: 1024 };
-    let refused = disk.execute(ME, command).now_or_never().unwrap();
-    assert_eq!(sense(&refused).additional, Additional::INVALID_FIELD_IN_INFORMATION_UNIT);
-    assert_eq!(read(&disk, 0, 2), vec![0; 1024]);
+    let same = Request::write_same(Blocks { lba: 0, count: 2 }, BLOCK, false).cdb;
+    let compare = block(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    for (cdb, fits, count_at) in [(same, 512, 10), (compare, 1024, 13)] {
+        for announced in [fits / 2, fits * 2] {
+            let data = vec![Bytes::from(vec![9; announced.min(fits)])];
+            let command = Command { cdb, data, announced: announced as u32 };
+            let refused = disk.execute(ME, command).now_or_never().unwrap();
+            assert_eq!(sense(&refused), Sense::invalid_cdb(count_at, None));
+        }
+    }
+    let bits = block(&[0x8B, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+    let short = run_block(&disk, bits, vec![Bytes::from(vec![9; 512])]);
+    assert_eq!(sense(&short).additional, Additional::INVALID_FIELD_IN_INFORMATION_UNIT);
+    assert_eq!(read(&disk, 0, 2), [0; 1024]);
 }
 
 #[test]
@@ -194,10 +207,10 @@ fn write_and_verify_writes_and_verifies() {
 #[test]
 fn one_block_is_written_many_times_over() {
     let disk = disk(Memory::new(3 << 20, BLOCK), Options::default());
-    let all = Blocks { lba: 0, count: 0 };
+    let blocks = (3 << 20) / BLOCK;
+    let all = Blocks { lba: 0, count: blocks };
     let one = pattern(1, 5);
     good(run(&disk, Request::write_same(all, BLOCK, true), one.clone()));
-    let blocks = (3 << 20) / BLOCK;
     assert_eq!(read(&disk, 0, blocks), one.repeat(blocks as usize));
     let some = Blocks { lba: 1, count: 2 };
     good(run(&disk, Request::write_same(some, BLOCK, true), vec![0; 512]));
