@@ -367,7 +367,14 @@ impl Parameters {
     /// How many bytes of a write may travel without being asked for.
     #[must_use]
     pub const fn unsolicited(&self) -> u32 {
-        if self.initial_r2t && !self.immediate_data { 0 } else { self.first_burst }
+        match (self.initial_r2t, self.immediate_data) {
+            (false, _) => self.first_burst,
+            (true, true) if self.max_send_data_segment < self.first_burst => {
+                self.max_send_data_segment
+            }
+            (true, true) => self.first_burst,
+            (true, false) => 0,
+        }
     }
 }
 

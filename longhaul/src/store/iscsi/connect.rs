@@ -1,0 +1,187 @@
+//! From an address to a session that is logged in.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proto::iscsi::chap::Challenge;
+use proto::iscsi::initiator::{Fault, Initiator};
+use proto::iscsi::login::initiator::{Config, LoginError};
+use proto::iscsi::name::{IscsiName, Isid};
+use proto::time::Time;
+use tokio::net::TcpStream;
+
+use super::ConnectOptions;
+use super::session::{Loss, Session};
+use super::unit::UnitError;
+
+/// How often a target may send us elsewhere before we stop going there.
+const REDIRECTIONS_MAX: u32 = 4;
+
+/// The port IANA gave iSCSI.
+const PORT: u16 = 3260;
+
+/// Where a target listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Portal {
+    /// A name or an address, without the brackets of IPv6.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl Portal {
+    /// Reads `host[:port][,tag]`, as targets write it; IPv6 addresses stand in brackets
+    /// (RFC 7143, 13.8).
+    pub(super) fn parse(address: &str) -> Option<Self> {
+        let address = address.split(',').next()?;
+        let (host, rest) = match address.strip_prefix('[') {
+            Some(bracketed) => bracketed.split_once(']')?,
+            None => address.split_at(address.find(':').unwrap_or(address.len())),
+        };
+        let port = match rest.strip_prefix(':') {
+            Some(port) => port.parse().ok()?,
+            None if rest.is_empty() => PORT,
+            None => return None,
+        };
+        (!host.is_empty()).then(|| Self { host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for Portal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// Why there is no connection, or no volume behind it.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody answers there.
+    #[error("cannot connect to {0}")]
+    Connect(Portal, #[source] io::Error),
+    /// It takes too long to answer.
+    #[error("{0} does not answer within {1:?}")]
+    Timeout(Portal, Duration),
+    /// The session did not come about, or ended.
+    #[error("no session with {0}")]
+    Session(Portal, #[source] Arc<Loss>),
+    /// It sends us from one place to the next.
+    #[error("{0} redirects us without end")]
+    Redirections(Portal),
+    /// It sends us where nothing can be.
+    #[error("{portal} redirects us to {to:?}, which is no address")]
+    Redirection {
+        /// Who says so.
+        portal: Portal,
+        /// Where to.
+        to: String,
+    },
+    /// No randomness for challenges.
+    #[error("the system gives no random numbers: {0}")]
+    Random(getrandom::Error),
+    /// The logical unit does not say what must be known of it.
+    #[error("cannot learn what the logical unit is")]
+    Unit(#[from] UnitError),
+    /// It is no disk, or one that cannot be used.
+    #[error("the logical unit {0}")]
+    NotADisk(&'static str),
+    /// An answer that cannot be read.
+    #[error("the logical unit's {0} cannot be read")]
+    Answer(&'static str, #[source] proto::scsi::Malformed),
+    /// The list of targets cannot be read.
+    #[error("{0} sent a list of targets that cannot be read")]
+    List(Portal),
+}
+
+impl ConnectError {
+    /// Why the login was refused, if it was.
+    #[must_use]
+    pub fn login(&self) -> Option<&LoginError> {
+        match self {
+            Self::Session(_, loss) => match &**loss {
+                Loss::Fault(Fault::Login(error)) => Some(error),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Connects and logs in, for discovery if no target is named. Redirections are followed.
+pub(super) async fn log_in(
+    portal: &Portal,
+    target: Option<&IscsiName>,
+    options: &ConnectOptions,
+) -> Result<Session, ConnectError> {
+    let isid = match options.isid {
+        Some(isid) => isid,
+        None => Isid::random(random()?, 0),
+    };
+    let mut portal = portal.clone();
+    for _ in 0..=REDIRECTIONS_MAX {
+        let config = Config {
+            initiator: options.initiator.clone(),
+            isid,
+            target: target.cloned(),
+            account: options.account.clone(),
+            algorithms: options.algorithms.clone(),
+            offer: options.offer.clone(),
+        };
+        let error = match log_in_at(&portal, config, options).await {
+            Ok(session) => return Ok(session),
+            Err(error) => error,
+        };
+        let Some(LoginError::Moved { address, .. }) = error.login() else { return Err(error) };
+        let next = Portal::parse(address);
+        tracing::info!(from = %portal, to = address, "redirected");
+        portal = next.ok_or_else(|| ConnectError::Redirection { portal, to: address.clone() })?;
+    }
+    Err(ConnectError::Redirections(portal))
+}
+
+async fn log_in_at(
+    portal: &Portal,
+    config: Config,
+    options: &ConnectOptions,
+) -> Result<Session, ConnectError> {
+    let connecting = TcpStream::connect((portal.host.as_str(), portal.port));
+    let socket = tokio::time::timeout(options.connect_timeout, connecting)
+        .await
+        .map_err(|_| ConnectError::Timeout(portal.clone(), options.connect_timeout))?
+        .and_then(|socket| socket.set_nodelay(true).map(|()| socket))
+        .map_err(|error| ConnectError::Connect(portal.clone(), error))?;
+    let [id] = random()?;
+    let challenge = Challenge { id, bytes: random::<32>()?.to_vec() };
+    let origin = Instant::now();
+    let machine = Initiator::start(config, challenge, options.timeouts, Time::ZERO);
+    Session::start(socket, portal.to_string(), origin, machine)
+        .await
+        .map_err(|loss| ConnectError::Session(portal.clone(), loss))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], ConnectError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(ConnectError::Random)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_targets_write_them() {
+        let portal = |host: &str, port| Some(Portal { host: host.into(), port });
+        assert_eq!(Portal::parse("10.0.0.1:3261,1"), portal("10.0.0.1", 3261));
+        assert_eq!(Portal::parse("disk.example"), portal("disk.example", 3260));
+        assert_eq!(Portal::parse("[fe80::1]:3260,2"), portal("fe80::1", 3260));
+        for wrong in ["", ":3260", "[fe80::1", "host:port", "[::1]x", "host:99999"] {
+            assert_eq!(Portal::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What a disk says of itself.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use proto::iscsi::keys::Parameters;
+use proto::scsi::capacity::Capacity;
+use proto::scsi::command::{Command, Mode, vital_pages};
+use proto::scsi::inquiry::{self, BlockLimits, DISK, Provisioning, Standard, page};
+
+use super::connect::ConnectError;
+use super::unit::{Unit, UnitError};
+
+/// What a disk says of itself, as far as a volume on it needs it.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    pub(super) standard: Standard,
+    pub(super) serial: Option<String>,
+    pub(super) capacity: Capacity,
+    pub(super) mode: Mode,
+    pub(super) limits: BlockLimits,
+    pub(super) provisioning: Provisioning,
+    /// It answers GET LBA STATUS.
+    pub(super) tells_extents: bool,
+}
+
+/// What is known of a target and its logical unit.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// What the login agreed on.
+    pub parameters: Parameters,
+    /// The portal group we came in by.
+    pub portal_group_tag: Option<u16>,
+    /// What the target calls itself.
+    pub target_alias: Option<String>,
+    /// The way there and back.
+    pub round_trip: Duration,
+    /// VENDOR IDENTIFICATION.
+    pub vendor: String,
+    /// PRODUCT IDENTIFICATION.
+    pub product: String,
+    /// PRODUCT REVISION LEVEL.
+    pub revision: String,
+    /// The serial number, if it has one.
+    pub serial: Option<String>,
+}
+
+impl Device {
+    /// Asks the unit, in as few round trips as the questions allow.
+    pub(super) async fn learn(unit: &Unit) -> Result<Self, ConnectError> {
+        let (standard, pages, capacity, mode) = tokio::join!(
+            unit.ask(Command::inquiry()),
+            unit.ask(Command::vital(page::SUPPORTED)),
+            capacity(unit),
+            mode(unit),
+        );
+        let standard = Standard::parse(&standard?)
+            .map_err(|error| ConnectError::Answer("INQUIRY data", error))?;
+        if standard.qualifier() != 0 {
+            return Err(ConnectError::NotADisk("does not exist"));
+        }
+        if standard.device_type() != DISK {
+            return Err(ConnectError::NotADisk("is no disk"));
+        }
+        let capacity = capacity?;
+        if capacity.blocks == 0 {
+            return Err(ConnectError::NotADisk("is empty"));
+        }
+        // A device that has no such page has no pages.
+        let pages = answered(pages)?.and_then(|pages| vital_pages(&pages).ok());
+        let pages = pages.unwrap_or_default();
+        let (serial, limits, provisioning, tells_extents) = tokio::join!(
+            vital(unit, &pages, page::SERIAL),
+            vital(unit, &pages, page::BLOCK_LIMITS),
+            vital(unit, &pages, page::PROVISIONING),
+            tells_extents(unit, &capacity),
+        );
+        Ok(Self {
+            standard,
+            serial: serial?.as_deref().and_then(serial_number),
+            capacity,
+            mode: mode?,
+            limits: limits?.and_then(|page| BlockLimits::parse(&page).ok()).unwrap_or_default(),
+            provisioning: provisioning?
+                .and_then(|page| Provisioning::parse(&page).ok())
+                .unwrap_or_default(),
+            tells_extents: tells_extents?,
+        })
+    }
+}
+
+/// An answer, or none where the unit does not know the question.
+fn answered<T>(answer: Result<T, UnitError>) -> Result<Option<T>, UnitError> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.is_unknown_command() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn capacity(unit: &Unit) -> Result<Capacity, ConnectError> {
+    let wrong = |error| ConnectError::Answer("READ CAPACITY data", error);
+    if let Some(bytes) = answered(unit.ask(Command::read_capacity_16()).await)? {
+        return Capacity::parse_16(&bytes).map_err(wrong);
+    }
+    let bytes = unit.ask(Command::read_capacity_10()).await?;
+    let capacity = Capacity::parse_10(&bytes).map_err(wrong)?;
+    capacity.ok_or(ConnectError::NotADisk("is too large for the commands it knows"))
+}
+
+/// The caching page. A device that has none is taken to have a cache: flushing one that is not there
+/// costs little, not flushing one that is costs data.
+async fn mode(unit: &Unit) -> Result<Mode, UnitError> {
+    if let Some(bytes) = answered(unit.ask(Command::mode_sense_10()).await)?
+        && let Ok(mode) = Mode::parse_10(&bytes)
+    {
+        return Ok(mode);
+    }
+    let bytes = answered(unit.ask(Command::mode_sense_6()).await)?;
+    Ok(bytes.and_then(|bytes| Mode::parse_6(&bytes).ok()).unwrap_or_default())
+}
+
+/// A page of vital product data, whole, where the device has it.
+async fn vital(unit: &Unit, pages: &[u8], code: u8) -> Result<Option<Bytes>, UnitError> {
+    if pages.contains(&code) { answered(unit.ask(Command::vital(code)).await) } else { Ok(None) }
+}
+
+fn serial_number(page: &[u8]) -> Option<String> {
+    let body = inquiry::body(page::SERIAL, page).ok()?;
+    Some(String::from_utf8_lossy(body).trim().to_owned())
+}
+
+async fn tells_extents(unit: &Unit, capacity: &Capacity) -> Result<bool, UnitError> {
+    if !capacity.provisioning_managed {
+        return Ok(false);
+    }
+    Ok(answered(unit.ask(Command::get_lba_status(0, 1)).await)?.is_some())
+}

@@ -1,0 +1,322 @@
+//! One session: a task that owns the socket and the protocol machine.
+
+use std::io::{self, IoSlice};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
+use proto::iscsi::login::initiator::Established;
+use proto::time::Time;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Sleep, sleep_until};
+
+/// Requests on their way to the task. Behind them the machine has a queue of its own, so a full
+/// channel means that the target's window has long been full.
+const REQUESTS_MAX: usize = 256;
+
+/// The least room a read is given: many small PDUs come in one call.
+const READ_ROOM: usize = 64 << 10;
+
+/// Slices of one vectored write; the system takes up to 1,024.
+const SLICES: usize = 64;
+
+/// Why a session has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Loss {
+    /// The machine ended it.
+    #[error("{0}")]
+    Fault(Fault),
+    /// The connection broke.
+    #[error("the connection to {0} broke")]
+    Io(String, #[source] io::Error),
+    /// The target closed the connection.
+    #[error("{0} closed the connection")]
+    Closed(String),
+    /// It was logged out, by us or at the target's wish.
+    #[error("the session was logged out")]
+    LoggedOut,
+}
+
+/// How a command ended, at the unit or before it.
+pub(super) type Ended = Result<Completion, TaskError>;
+
+enum Request {
+    Command(Command, oneshot::Sender<Ended>),
+    Ping(oneshot::Sender<Duration>),
+    Text(Bytes, oneshot::Sender<Vec<u8>>),
+    /// Dropped when the session has ended.
+    Logout(oneshot::Sender<()>),
+}
+
+/// A handle on a session. When the last one is dropped the session logs out.
+#[derive(Clone, Debug)]
+pub struct Session {
+    requests: mpsc::Sender<Request>,
+    lost: Arc<OnceLock<Arc<Loss>>>,
+    established: Arc<Established>,
+}
+
+impl Session {
+    /// Drives the machine on this socket in a task of its own; gives the session once it is logged in.
+    pub(super) async fn start(
+        socket: TcpStream,
+        peer: String,
+        origin: Instant,
+        machine: Initiator<oneshot::Sender<Ended>>,
+    ) -> Result<Self, Arc<Loss>> {
+        let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
+        let (ready, established) = oneshot::channel();
+        let lost = Arc::new(OnceLock::new());
+        let driver = Driver {
+            socket,
+            peer,
+            origin,
+            machine,
+            receiver,
+            open: true,
+            buffer: BytesMut::new(),
+            ready: Some(ready),
+            pings: Vec::new(),
+            text: None,
+            logouts: Vec::new(),
+        };
+        tokio::spawn(driver.run(Arc::clone(&lost)));
+        match established.await {
+            Ok(established) => Ok(Self { requests, lost, established: established.into() }),
+            Err(_) => Err(loss(&lost)),
+        }
+    }
+
+    /// What the login agreed on.
+    #[must_use]
+    pub fn established(&self) -> &Established {
+        &self.established
+    }
+
+    /// Runs a command to its end.
+    pub(super) async fn execute(&self, command: Command) -> Result<Ended, Arc<Loss>> {
+        self.ask(|done| Request::Command(command, done)).await
+    }
+
+    /// Measures the way to the target and back.
+    pub async fn ping(&self) -> Result<Duration, Arc<Loss>> {
+        self.ask(Request::Ping).await
+    }
+
+    /// Sends a text request and gives the answer.
+    pub(super) async fn text(&self, text: Bytes) -> Result<Vec<u8>, Arc<Loss>> {
+        self.ask(|done| Request::Text(text, done)).await
+    }
+
+    /// Logs out when what is in flight has ended, and waits until it is done.
+    pub async fn close(&self) {
+        // The answer never comes: that the asker is dropped says that the session has ended.
+        let _ = self.ask(Request::Logout).await;
+    }
+
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<T>) -> Request,
+    ) -> Result<T, Arc<Loss>> {
+        let (done, answer) = oneshot::channel();
+        if self.requests.send(request(done)).await.is_ok()
+            && let Ok(answer) = answer.await
+        {
+            return Ok(answer);
+        }
+        Err(loss(&self.lost))
+    }
+}
+
+/// The driver says why before it lets go of anything.
+fn loss(lost: &OnceLock<Arc<Loss>>) -> Arc<Loss> {
+    lost.get().map_or_else(|| Arc::new(Loss::LoggedOut), Arc::clone)
+}
+
+struct Driver {
+    socket: TcpStream,
+    peer: String,
+    origin: Instant,
+    machine: Initiator<oneshot::Sender<Ended>>,
+    receiver: mpsc::Receiver<Request>,
+    /// Handles are left, so requests may come.
+    open: bool,
+    buffer: BytesMut,
+    ready: Option<oneshot::Sender<Established>>,
+    pings: Vec<oneshot::Sender<Duration>>,
+    text: Option<oneshot::Sender<Vec<u8>>>,
+    logouts: Vec<oneshot::Sender<()>>,
+}
+
+impl Driver {
+    async fn run(mut self, lost: Arc<OnceLock<Arc<Loss>>>) {
+        let loss = self.drive().await;
+        match &loss {
+            Loss::LoggedOut => tracing::debug!(target = self.peer, "logged out"),
+            loss => tracing::warn!(target = self.peer, "session lost: {loss}"),
+        }
+        // Set before the requests are dropped with the driver, so that each finds why.
+        let _ = lost.set(Arc::new(loss));
+    }
+
+    /// Until the session ends.
+    async fn drive(&mut self) -> Loss {
+        let first = self.deadline().unwrap_or_else(|| Instant::now().into());
+        let mut alarm = std::pin::pin!(sleep_until(first));
+        loop {
+            if self.tell() {
+                return Loss::LoggedOut;
+            }
+            if let Err(loss) = self.turn(alarm.as_mut()).await {
+                // What ended before the loss has ended all the same.
+                self.tell();
+                return loss;
+            }
+        }
+    }
+
+    /// Sends what can be sent, then waits for whatever comes first and takes it.
+    async fn turn(&mut self, mut alarm: std::pin::Pin<&mut Sleep>) -> Result<(), Loss> {
+        self.send()?;
+        match self.deadline() {
+            // A deadline that moved away is met by looking again at the old one.
+            Some(deadline) if deadline < alarm.deadline() || alarm.is_elapsed() => {
+                alarm.as_mut().reset(deadline);
+            }
+            _ => {}
+        }
+        let interest = match self.machine.outbox().is_empty() {
+            true => Interest::READABLE,
+            false => Interest::READABLE | Interest::WRITABLE,
+        };
+        let takes_requests = self.open && self.machine.has_room();
+        tokio::select! {
+            request = self.receiver.recv(), if takes_requests => self.take(request),
+            ready = self.socket.ready(interest) => {
+                if self.lost(ready)?.is_readable() {
+                    self.receive()?;
+                }
+            }
+            () = alarm => {
+                let now = self.now();
+                self.machine.wake(now).map_err(Loss::Fault)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one request and those behind it, as far as there is room.
+    fn take(&mut self, mut request: Option<Request>) {
+        let now = self.now();
+        loop {
+            match request {
+                Some(Request::Command(command, done)) => {
+                    // There is room; without it the sender is dropped, which tells of the loss.
+                    let _ = self.machine.submit(command, done);
+                }
+                Some(Request::Ping(done)) => {
+                    self.pings.push(done);
+                    self.machine.ping(now);
+                }
+                Some(Request::Text(text, done)) => {
+                    self.text = Some(done);
+                    self.machine.text(text);
+                }
+                Some(Request::Logout(done)) => {
+                    self.logouts.push(done);
+                    self.machine.logout(now);
+                }
+                None => {
+                    self.open = false;
+                    self.machine.logout(now);
+                    return;
+                }
+            }
+            if !self.machine.has_room() {
+                return;
+            }
+            match self.receiver.try_recv() {
+                Ok(next) => request = Some(next),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn send(&mut self) -> Result<(), Loss> {
+        while !self.machine.outbox().is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let filled = self.machine.outbox().slices(&mut slices);
+            match self.socket.try_write_vectored(slices.get(..filled).unwrap_or_default()) {
+                Ok(sent) => {
+                    let now = self.now();
+                    self.machine.sent(now, sent);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(Loss::Io(self.peer.clone(), error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<(), Loss> {
+        self.buffer.reserve(self.machine.wanted().max(READ_ROOM));
+        match self.socket.try_read_buf(&mut self.buffer) {
+            Ok(0) => Err(Loss::Closed(self.peer.clone())),
+            Ok(_) => {
+                let now = self.now();
+                self.machine.receive(now, &mut self.buffer).map_err(Loss::Fault)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(Loss::Io(self.peer.clone(), error)),
+        }
+    }
+
+    /// Tells whoever waits what the machine has to tell; whether it was that the session has ended.
+    fn tell(&mut self) -> bool {
+        while let Some(event) = self.machine.poll() {
+            match event {
+                Event::Established(established) => {
+                    if let Some(ready) = self.ready.take() {
+                        let _ = ready.send(*established);
+                    }
+                }
+                // Whoever stopped waiting does not want to know.
+                Event::Completed(done, ended) => drop(done.send(ended)),
+                Event::Pong(elapsed) => {
+                    for done in self.pings.drain(..) {
+                        let _ = done.send(elapsed);
+                    }
+                }
+                Event::Text(text) => {
+                    if let Some(done) = self.text.take() {
+                        let _ = done.send(text);
+                    }
+                }
+                Event::UnitEvent { lun, .. } => {
+                    tracing::info!(target = self.peer, lun, "the unit has something to tell");
+                }
+                Event::LogoutRequested(within) => {
+                    tracing::warn!(target = self.peer, ?within, "the target asks for a logout");
+                }
+                Event::LoggedOut => return true,
+            }
+        }
+        false
+    }
+
+    fn lost<T>(&self, result: io::Result<T>) -> Result<T, Loss> {
+        result.map_err(|error| Loss::Io(self.peer.clone(), error))
+    }
+
+    fn now(&self) -> Time {
+        Time::from_origin(self.origin.elapsed())
+    }
+
+    fn deadline(&self) -> Option<tokio::time::Instant> {
+        let deadline = self.machine.deadline()?;
+        Some((self.origin + deadline.since_origin()).into())
+    }
+}

@@ -1,0 +1,239 @@
+//! One logical unit: a command is carried out, or there is a reason that a caller can act on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use proto::iscsi::initiator::{Command as Task, Completion, TaskError, Transfer as Data};
+use proto::iscsi::pdu::Pieces;
+use proto::scsi::command::{Command, Transfer};
+use proto::scsi::sense::{Additional, Key, Sense};
+use proto::scsi::{Status, lun};
+use volume::Kind;
+
+use super::session::{Loss, Session};
+
+/// A unit tells one thing after the other, each with a unit attention; more than this many in a row
+/// is not telling any more.
+const ATTENTIONS_MAX: u32 = 16;
+
+/// How often a command is tried again that the unit cannot take now.
+const BUSY_MAX: u32 = 16;
+
+/// The first wait before trying again; each is twice the one before.
+const BACK_OFF: Duration = Duration::from_millis(5);
+
+/// The longest wait. With [`BUSY_MAX`] tries a unit has about ten seconds to become ready.
+const BACK_OFF_MAX: Duration = Duration::from_secs(1);
+
+/// Why a command was not carried out.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum UnitError {
+    /// There is no session any more.
+    #[error("the session with the target has ended")]
+    Lost(#[source] Arc<Loss>),
+    /// It ended without a status.
+    #[error(transparent)]
+    Task(TaskError),
+    /// The unit says why.
+    #[error("the unit reports {0}")]
+    Sense(Sense),
+    /// The unit says that, and no more.
+    #[error("the unit answers {0:?}")]
+    Status(Status),
+    /// The unit restarted while it held writes that had not been made durable.
+    #[error("the unit was reset: writes not yet durable may be lost")]
+    CacheLost,
+}
+
+impl UnitError {
+    /// The kind of failure this is to a caller of a volume: the one table.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Lost(_) => Kind::Gone,
+            Self::Task(TaskError::Aborted) => Kind::Busy,
+            Self::Task(_) => Kind::Peer,
+            Self::Sense(sense) => kind_of(sense),
+            Self::Status(Status::CheckCondition | Status::Good | Status::ConditionMet) => {
+                Kind::Peer
+            }
+            Self::Status(_) => Kind::Busy,
+            Self::CacheLost => Kind::Medium,
+        }
+    }
+
+    /// The unit does not know the command.
+    pub(super) const fn is_unknown_command(&self) -> bool {
+        matches!(self, Self::Sense(sense)
+            if matches!(sense.key, Key::IllegalRequest) && matches!(sense.additional.code, 0x20 | 0x24))
+    }
+}
+
+const fn kind_of(sense: &Sense) -> Kind {
+    let Additional { code, qualifier } = sense.additional;
+    match (sense.key, code, qualifier) {
+        (Key::MediumError | Key::HardwareError, 0x10, _) | (Key::Miscompare, ..) => Kind::Integrity,
+        (Key::MediumError | Key::HardwareError | Key::BlankCheck, ..) => Kind::Medium,
+        (Key::IllegalRequest, 0x21, _) => Kind::Range,
+        (Key::IllegalRequest, 0x25, _) | (Key::NotReady, 0x3a, _) => Kind::Gone,
+        (Key::IllegalRequest, 0x20 | 0x24 | 0x26, _) => Kind::Unsupported,
+        (Key::DataProtect, 0x27, 0x07) | (Key::VolumeOverflow, ..) => Kind::NoSpace,
+        (Key::DataProtect, ..) => Kind::ReadOnly,
+        (Key::NotReady | Key::UnitAttention | Key::AbortedCommand, ..) => Kind::Busy,
+        _ => Kind::Peer,
+    }
+}
+
+/// A logical unit of a session.
+#[derive(Debug)]
+pub(super) struct Unit {
+    session: Session,
+    lun: u64,
+    /// A reset was reported that may have cost writes not yet durable.
+    reset: AtomicBool,
+}
+
+/// What to do with an answer.
+enum Verdict {
+    Done(Completion),
+    Failed(UnitError),
+    /// Not carried out, and not for a reason that lasts.
+    AgainAtOnce(UnitError),
+    AgainLater(UnitError),
+}
+
+impl Unit {
+    pub(super) fn new(session: Session, number: u16) -> Self {
+        let lun = u64::from_be_bytes(lun::encode(number));
+        Self { session, lun, reset: AtomicBool::new(false) }
+    }
+
+    pub(super) const fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Whether a reset was reported since the unit was opened.
+    pub(super) fn was_reset(&self) -> bool {
+        self.reset.load(Ordering::Acquire)
+    }
+
+    /// What is told at the start says nothing of our writes.
+    pub(super) fn forget_reset(&self) {
+        self.reset.store(false, Ordering::Release);
+    }
+
+    /// Carries out a command without data-out; gives what came in.
+    pub(super) async fn ask(&self, command: Command) -> Result<Bytes, UnitError> {
+        self.execute(command, Bytes::new()).await
+    }
+
+    /// Carries out a command. Unit attentions, which say that something else happened before, and a
+    /// unit that is busy, are met by trying again.
+    pub(super) async fn execute(&self, command: Command, data: Bytes) -> Result<Bytes, UnitError> {
+        let (mut attentions, mut busy) = (0, 0);
+        loop {
+            let task = self.task(&command, data.clone());
+            let ended = self.session.execute(task).await.map_err(UnitError::Lost)?;
+            match self.judge(ended) {
+                Verdict::Done(completion) => return Ok(completion.data),
+                Verdict::AgainAtOnce(_) if attentions < ATTENTIONS_MAX => attentions += 1,
+                Verdict::AgainLater(why) if busy < BUSY_MAX => {
+                    tracing::debug!(%why, busy, "trying again");
+                    tokio::time::sleep((BACK_OFF * 2_u32.pow(busy)).min(BACK_OFF_MAX)).await;
+                    busy += 1;
+                }
+                Verdict::Failed(error)
+                | Verdict::AgainAtOnce(error)
+                | Verdict::AgainLater(error) => return Err(error),
+            }
+        }
+    }
+
+    fn task(&self, command: &Command, data: Bytes) -> Task {
+        let transfer = match command.transfer {
+            Transfer::None => Data::None,
+            Transfer::In(most) => Data::In(most),
+            Transfer::Out(_) => Data::Out(Pieces::from(data)),
+        };
+        Task { lun: self.lun, cdb: command.cdb, transfer }
+    }
+
+    fn judge(&self, ended: Result<Completion, TaskError>) -> Verdict {
+        let completion = match ended {
+            Ok(completion) => completion,
+            Err(error) => return Verdict::Failed(UnitError::Task(error)),
+        };
+        match completion.status {
+            Status::Good | Status::ConditionMet => Verdict::Done(completion),
+            Status::CheckCondition => match Sense::parse(&completion.sense) {
+                Some(sense) => self.judge_sense(sense, completion),
+                None => Verdict::Failed(UnitError::Status(Status::CheckCondition)),
+            },
+            status @ (Status::Busy | Status::TaskSetFull) => {
+                Verdict::AgainLater(UnitError::Status(status))
+            }
+            status => Verdict::Failed(UnitError::Status(status)),
+        }
+    }
+
+    fn judge_sense(&self, sense: Sense, completion: Completion) -> Verdict {
+        match sense.key {
+            Key::NoSense | Key::RecoveredError | Key::Completed => {
+                tracing::info!(%sense, "done, with a remark");
+                Verdict::Done(completion)
+            }
+            Key::UnitAttention => {
+                self.note(&sense);
+                Verdict::AgainAtOnce(UnitError::Sense(sense))
+            }
+            Key::NotReady if sense.additional == Additional::BECOMING_READY => {
+                Verdict::AgainLater(UnitError::Sense(sense))
+            }
+            Key::AbortedCommand => Verdict::AgainLater(UnitError::Sense(sense)),
+            _ => Verdict::Failed(UnitError::Sense(sense)),
+        }
+    }
+
+    fn note(&self, sense: &Sense) {
+        match sense.additional {
+            Additional::POWER_ON_OR_RESET | Additional::POWER_ON => {
+                self.reset.store(true, Ordering::Release);
+            }
+            Additional::CAPACITY_CHANGED => {
+                tracing::warn!(
+                    "the size of the unit has changed; open it again to use the new one"
+                );
+            }
+            _ => {}
+        }
+        tracing::info!(%sense, "unit attention");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sense_becomes_the_kind_a_caller_can_act_on() {
+        let cases = [
+            (Key::MediumError, Additional::UNRECOVERED_READ_ERROR, Kind::Medium),
+            (Key::MediumError, Additional { code: 0x10, qualifier: 0 }, Kind::Integrity),
+            (Key::IllegalRequest, Additional::LBA_OUT_OF_RANGE, Kind::Range),
+            (Key::IllegalRequest, Additional::INVALID_COMMAND_OPERATION_CODE, Kind::Unsupported),
+            (Key::IllegalRequest, Additional::LOGICAL_UNIT_NOT_SUPPORTED, Kind::Gone),
+            (Key::DataProtect, Additional::WRITE_PROTECTED, Kind::ReadOnly),
+            (Key::DataProtect, Additional::SPACE_ALLOCATION_FAILED, Kind::NoSpace),
+            (Key::NotReady, Additional::MEDIUM_NOT_PRESENT, Kind::Gone),
+            (Key::NotReady, Additional::BECOMING_READY, Kind::Busy),
+            (Key::Miscompare, Additional::MISCOMPARE_DURING_VERIFY, Kind::Integrity),
+            (Key::VendorSpecific, Additional::NONE, Kind::Peer),
+        ];
+        for (key, additional, kind) in cases {
+            let error = UnitError::Sense(Sense::new(key, additional));
+            assert_eq!(error.kind(), kind, "{error}");
+        }
+    }
+}
