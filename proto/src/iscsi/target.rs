@@ -14,6 +14,7 @@ mod data_in;
 mod data_out;
 pub mod law;
 mod management;
+mod order;
 mod session;
 mod task;
 mod text;

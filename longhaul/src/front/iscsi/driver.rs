@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::header::{TaskFunction, TaskResponse};
 use proto::iscsi::login::target::Established;
 use proto::iscsi::pdu::Pieces;
 use proto::iscsi::target::{self, Event, Reply, Request, Selection, Session, Setup, TaskId};
-use proto::scsi::lun;
+use proto::scsi::{Status, lun};
 use proto::time::Time;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -143,9 +144,6 @@ impl Driver {
     pub(super) async fn run(mut self) -> End {
         let end = std::future::poll_fn(|cx| self.poll(cx)).await;
         self.running.drain().await;
-        if let Some(device) = &self.device {
-            device.detach(self.ticket.seat.nexus);
-        }
         end
     }
 
@@ -295,7 +293,7 @@ impl Driver {
         &mut self,
         cx: &mut Context<'_>,
         &target::Command { task, lun, cdb, announced, room, .. }: &target::Command,
-        data: Vec<bytes::Bytes>,
+        data: Vec<Bytes>,
     ) {
         let Some(device) = &self.device else { return };
         let (unit, weight) = (device.unit(lun), weight(&data, room));
@@ -314,14 +312,9 @@ impl Driver {
         while let Some(ready) = self.running.pop_waiting(self.session.outbox().len()) {
             let Ready { task, weight, unit, command } = ready;
             if self.session.is_aborted(task) {
-                self.answer(
-                    task,
-                    Response {
-                        status: proto::scsi::Status::TaskAborted,
-                        data: Vec::new(),
-                        sense: bytes::Bytes::new(),
-                    },
-                );
+                // Nobody waits for this answer; the machine waits for the end.
+                let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
+                self.answer(task, Response { status, data, sense });
                 continue;
             }
             let answer = unit.execute(self.ticket.seat.nexus, command);
@@ -353,6 +346,15 @@ impl Driver {
         });
         let records: Vec<_> = chosen.map(|name| record(name, portals, *here)).collect();
         self.session.targets(&records);
+    }
+}
+
+/// However it ends, the units forget the nexus before another session can take the seat.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if let Some(device) = &self.device {
+            device.detach(self.ticket.seat.nexus);
+        }
     }
 }
 

@@ -33,7 +33,7 @@ impl Session {
     /// A command ended. Says nothing to the initiator if the task was aborted meanwhile.
     pub fn complete(&mut self, id: TaskId, reply: Reply) {
         let Some(task) = self.tasks.remove(id) else { return };
-        self.release(&task);
+        self.release(id, &task);
         if task.state == State::Aborted {
             self.on_task_dead(id);
         } else {

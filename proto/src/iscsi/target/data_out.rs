@@ -285,8 +285,10 @@ impl Session {
         }
     }
 
-    /// Returns what a task held, and lets the next ones have it.
-    pub(super) fn release(&mut self, task: &Task) {
+    /// A task is gone: what it held and what waited for it is free.
+    pub(super) fn release(&mut self, id: TaskId, task: &Task) {
+        self.order.forget(id);
+        self.offer_next();
         if task.inbound.reserved > 0 {
             self.allowance.held -= u64::from(task.inbound.reserved);
             self.grant();

@@ -199,7 +199,7 @@ impl Session {
             // still on their way find no task and are drained.
             State::Offered | State::Collecting | State::Failing(_) => {
                 if let Some(task) = self.tasks.remove(id) {
-                    self.release(&task);
+                    self.release(id, &task);
                 }
                 false
             }

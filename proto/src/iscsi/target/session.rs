@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::connection::{Connection, Numbers, Pulse};
 use super::data_out::{Allowance, Fault, Inbound};
 use super::management::Management;
+use super::order::Order;
 use super::task::{State, Task, TaskId, Tasks};
 use super::text::Exchange;
 use super::{Ending, Event, IMMEDIATE_MAX, Setup, WINDOW};
@@ -29,6 +30,7 @@ pub struct Session {
     pub(super) connection: Connection,
     pub(super) window: CommandWindow<Pdu>,
     pub(super) tasks: Tasks,
+    pub(super) order: Order,
     pub(super) allowance: Allowance,
     pub(super) management: Management,
     pub(super) text: Option<Exchange>,
@@ -53,6 +55,7 @@ impl Session {
             connection,
             window,
             tasks: Tasks::default(),
+            order: Order::default(),
             allowance: Allowance::default(),
             management: Management::default(),
             text: None,
@@ -135,7 +138,7 @@ impl Session {
     /// Whether tasks still run in the front.
     #[must_use]
     pub const fn is_busy(&self) -> bool {
-        self.tasks.in_order() + self.tasks.immediate() > 0
+        self.tasks.len() > 0
     }
 
     /// Commands in order are delivered in order; immediate ones at once (RFC 7143, 4.2.2.1).
@@ -217,10 +220,9 @@ impl Session {
             inbound,
             state,
         });
-        if state != State::Offered {
-            self.proceed(id);
-        } else if let Some(task) = self.tasks.get(id) {
-            self.events.push_back(Event::Command(task.command(id)));
+        match state {
+            State::Offered => self.offer(id, command.attribute),
+            _ => self.proceed(id),
         }
     }
 

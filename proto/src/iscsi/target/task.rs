@@ -128,9 +128,14 @@ impl Tasks {
         ids.collect()
     }
 
+    /// All tasks.
+    pub(super) const fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// Tasks that came by the window.
     pub(super) const fn in_order(&self) -> usize {
-        self.slots.len() - self.free.len() - self.immediate
+        self.len() - self.immediate
     }
 
     /// Tasks that came beside it.

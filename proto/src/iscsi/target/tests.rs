@@ -725,6 +725,34 @@ fn text_in_a_normal_session() {
     assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
 }
 
+/// SAM-5, 8.6.
+#[test]
+fn an_ordered_command_is_a_barrier() {
+    let mut pair = Pair::new(parameters());
+    let mut itt = 0;
+    let mut send = |pair: &mut Pair, attribute| {
+        itt += 1;
+        let cmd_sn = pair.next_cmd_sn();
+        pair.send(ScsiCommand { is_final: true, itt, cmd_sn, attribute, ..<_>::default() }, &[]);
+    };
+    send(&mut pair, TaskAttribute::SIMPLE);
+    send(&mut pair, TaskAttribute::ORDERED);
+    send(&mut pair, TaskAttribute::SIMPLE);
+    send(&mut pair, TaskAttribute::HEAD_OF_QUEUE);
+    let (simple, head) = (pair.command(), pair.command());
+    assert_eq!(head.attribute, TaskAttribute::HEAD_OF_QUEUE);
+    assert!(pair.session.poll_event().is_none());
+    for before in [simple, head] {
+        pair.session.want_data(before.task, 0);
+        pair.reply(before.task, 0);
+    }
+    let ordered = pair.command();
+    assert_eq!(ordered.attribute, TaskAttribute::ORDERED);
+    assert!(pair.session.poll_event().is_none());
+    pair.manage(TaskFunction::ABORT_TASK, 2);
+    assert_eq!(pair.command().attribute, TaskAttribute::SIMPLE, "the barrier is gone");
+}
+
 /// The allowance bounds what one session can make the target hold.
 #[test]
 fn solicited_data_are_granted_in_turn() {
