@@ -43,9 +43,10 @@ impl Manner {
 }
 
 impl<N: Copy + Ord> Attentions<N> {
-    /// A nexus comes into being: it will be told of the power on.
+    /// A nexus comes into being: it will be told of the power on, by the code that leaves open which
+    /// reset it was (SAM-5, 5.14), as the one that common initiators expect.
     pub fn attach(&mut self, nexus: N) {
-        self.pending.insert(nexus, VecDeque::from([Additional::POWER_ON]));
+        self.pending.insert(nexus, VecDeque::from([Additional::POWER_ON_OR_RESET]));
     }
 
     /// A nexus is gone.
@@ -58,7 +59,7 @@ impl<N: Copy + Ord> Attentions<N> {
         for (_, queue) in self.pending.iter_mut().filter(|(nexus, _)| Some(**nexus) != cause) {
             // SAM-5, 5.14.2: a reset takes precedence over all but a power on, and the conditions before
             // it are part of it.
-            if is_reset(condition) && queue.front() != Some(&Additional::POWER_ON) {
+            if is_reset(condition) && queue.front() != Some(&Additional::POWER_ON_OR_RESET) {
                 queue.clear();
             }
             let told_anyway =
@@ -83,7 +84,7 @@ impl<N: Copy + Ord> Attentions<N> {
 }
 
 const fn is_reset(condition: Additional) -> bool {
-    condition.code == Additional::POWER_ON.code
+    condition.code == Additional::POWER_ON_OR_RESET.code
 }
 
 #[cfg(test)]
@@ -102,9 +103,15 @@ mod tests {
         attentions.establish(Additional::MODE_PARAMETERS_CHANGED, Some(1));
         attentions.establish(Additional::CAPACITY_CHANGED, None);
         attentions.establish(Additional::CAPACITY_CHANGED, None);
-        assert_eq!(taken(&mut attentions, 1), [Additional::POWER_ON, Additional::CAPACITY_CHANGED]);
+        assert_eq!(
+            taken(&mut attentions, 1),
+            [Additional::POWER_ON_OR_RESET, Additional::CAPACITY_CHANGED]
+        );
         let both = [Additional::MODE_PARAMETERS_CHANGED, Additional::CAPACITY_CHANGED];
-        assert_eq!(taken(&mut attentions, 2), [&[Additional::POWER_ON], &both[..]].concat());
+        assert_eq!(
+            taken(&mut attentions, 2),
+            [&[Additional::POWER_ON_OR_RESET], &both[..]].concat()
+        );
         assert!(!attentions.any());
         assert_eq!(taken(&mut attentions, 3), []);
     }
@@ -113,7 +120,7 @@ mod tests {
     fn a_reset_stands_for_what_was_before_it() {
         let mut attentions = Attentions::default();
         attentions.attach(1);
-        assert_eq!(taken(&mut attentions, 1), [Additional::POWER_ON]);
+        assert_eq!(taken(&mut attentions, 1), [Additional::POWER_ON_OR_RESET]);
         attentions.establish(Additional::COMMANDS_CLEARED, None);
         attentions.establish(Additional::BUS_DEVICE_RESET, None);
         attentions.establish(Additional::BUS_DEVICE_RESET, None);
@@ -122,7 +129,7 @@ mod tests {
         assert_eq!(taken(&mut attentions, 1), expected);
         attentions.attach(1);
         attentions.establish(Additional::BUS_DEVICE_RESET, None);
-        assert_eq!(taken(&mut attentions, 1), [Additional::POWER_ON]);
+        assert_eq!(taken(&mut attentions, 1), [Additional::POWER_ON_OR_RESET]);
     }
 
     #[test]

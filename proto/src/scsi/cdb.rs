@@ -41,7 +41,7 @@ pub enum Cdb {
         /// ALLOCATION LENGTH.
         allocation: u32,
     },
-    /// REPORT SUPPORTED OPERATION CODES (SPC-4, 6.34).
+    /// REPORT SUPPORTED OPERATION CODES (SPC-4, 6.35).
     ReportOpcodes {
         /// RCTD: command timeouts descriptors are wanted.
         timeouts: bool,
@@ -54,7 +54,7 @@ pub enum Cdb {
         /// ALLOCATION LENGTH.
         allocation: u32,
     },
-    /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4, 6.35).
+    /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4, 6.36).
     ReportTaskManagement {
         /// REPD: the long form is wanted.
         extended: bool,
@@ -100,7 +100,7 @@ pub enum Cdb {
         /// START.
         start: bool,
     },
-    /// PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.14).
+    /// PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.10).
     PreventAllow,
     /// READ CAPACITY (10) (SBC-3, 5.15).
     ReadCapacity10,
@@ -109,7 +109,7 @@ pub enum Cdb {
         /// ALLOCATION LENGTH.
         allocation: u32,
     },
-    /// GET LBA STATUS (SBC-3, 5.9).
+    /// GET LBA STATUS (SBC-3, 5.4).
     GetLbaStatus {
         /// STARTING LOGICAL BLOCK ADDRESS.
         lba: u64,
@@ -125,15 +125,15 @@ pub enum Cdb {
         /// ALLOCATION LENGTH.
         allocation: u32,
     },
-    /// READ (6) to (16) (SBC-3, 5.10 to 5.13).
+    /// READ (6) (SBC-2, 5.5) and READ (10) to (16) (SBC-3, 5.11 to 5.13).
     Read(Access),
-    /// WRITE (6) to (16) (SBC-3, 5.32 to 5.35).
+    /// WRITE (6) (SBC-2, 5.24) and WRITE (10) to (16) (SBC-3, 5.33 to 5.35).
     Write(Access),
-    /// WRITE AND VERIFY (10) to (16) (SBC-3, 5.36 to 5.38).
+    /// WRITE AND VERIFY (10) to (16) (SBC-3, 5.37 to 5.39).
     WriteVerify(Access, Compare),
     /// VERIFY (10) to (16) (SBC-3, 5.29 to 5.31).
     Verify(Access, Compare),
-    /// PRE-FETCH (10) and (16) (SBC-3, 5.12).
+    /// PRE-FETCH (10) and (16) (SBC-3, 5.8 and 5.9).
     Prefetch(Access),
     /// SYNCHRONIZE CACHE (10) and (16) (SBC-3, 5.26 and 5.27); no blocks means all from the first on.
     Synchronize(Access),
@@ -142,7 +142,7 @@ pub enum Cdb {
         /// PARAMETER LIST LENGTH.
         length: u32,
     },
-    /// WRITE SAME (10) and (16) (SBC-3, 5.39 and 5.40).
+    /// WRITE SAME (10) and (16) (SBC-3, 5.43 and 5.44).
     WriteSame {
         /// Which blocks.
         access: Access,
@@ -153,7 +153,7 @@ pub enum Cdb {
     },
     /// COMPARE AND WRITE (SBC-3, 5.2).
     CompareAndWrite(Access),
-    /// ORWRITE (16) (SBC-3, 5.13).
+    /// ORWRITE (16) (SBC-3, 5.5).
     OrWrite(Access),
 }
 
@@ -189,7 +189,7 @@ pub enum Compare {
     One,
 }
 
-/// PC: which values MODE SENSE returns (SPC-4, table 148).
+/// PC: which values MODE SENSE returns (SPC-4, 6.13.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageControl {
     /// Those in force.
@@ -267,7 +267,7 @@ impl Fields<'_> {
         self.u8::<AT>() & mask != 0
     }
 
-    /// LOGICAL BLOCK ADDRESS and length as READ (6) has them: no blocks means 256 (SBC-3, 5.10).
+    /// LOGICAL BLOCK ADDRESS and length as READ (6) has them: no blocks means 256 (SBC-2, 5.5).
     fn access_6(self) -> Access {
         let lba = self.be::<1, 3>() & 0x1F_FFFF;
         let count = match self.u8::<4>() {
@@ -331,11 +331,11 @@ impl Entry {
         if action == wanted {
             return Ok(first);
         }
-        // SPC-4, 4.2.5.2: an unknown service action is an invalid field.
+        // An unknown service action is an invalid field.
         same_code.find(|entry| entry.action == Some(wanted)).ok_or(Sense::invalid_cdb(1, Some(4)))
     }
 
-    /// The bits the device evaluates, as REPORT SUPPORTED OPERATION CODES shows them (SPC-4, 6.34.3):
+    /// The bits the device evaluates, as REPORT SUPPORTED OPERATION CODES shows them (SPC-4, 6.35.3):
     /// the operation code and service action stand for themselves.
     #[must_use]
     pub fn usage(&self) -> &'static [u8] {

@@ -8,21 +8,21 @@ use crate::reader::Reader;
 
 /// Page codes of vital product data.
 pub mod page {
-    /// Supported VPD pages (SPC-4, 7.8.14).
+    /// Supported VPD pages.
     pub const SUPPORTED: u8 = 0x00;
-    /// Unit serial number (SPC-4, 7.8.15).
+    /// Unit serial number.
     pub const SERIAL: u8 = 0x80;
-    /// Device identification (SPC-4, 7.8.6).
+    /// Device identification.
     pub const IDENTIFICATION: u8 = 0x83;
-    /// Extended INQUIRY data (SPC-4, 7.8.7).
+    /// Extended INQUIRY data.
     pub const EXTENDED: u8 = 0x86;
-    /// Mode page policy (SPC-4, 7.8.9).
+    /// Mode page policy.
     pub const MODE_POLICY: u8 = 0x87;
-    /// Block limits (SBC-3, 6.6.3).
+    /// Block limits.
     pub const BLOCK_LIMITS: u8 = 0xB0;
-    /// Block device characteristics (SBC-3, 6.6.2).
+    /// Block device characteristics.
     pub const CHARACTERISTICS: u8 = 0xB1;
-    /// Logical block provisioning (SBC-3, 6.6.4).
+    /// Logical block provisioning.
     pub const PROVISIONING: u8 = 0xB2;
 }
 
@@ -32,7 +32,7 @@ pub const DISK: u8 = 0x00;
 pub const ABSENT: u8 = 0x7F;
 
 const VERSION_SPC_4: u8 = 0x06;
-/// SAM-5, SPC-4, SBC-3 and iSCSI, each without a version claimed (SPC-4, table 142).
+/// SAM-5, SPC-4, SBC-3 and iSCSI, each without a version claimed (SPC-4, 6.6.2).
 const VERSION_DESCRIPTORS: [u16; 4] = [0x00A0, 0x0460, 0x04C0, 0x0960];
 
 /// Standard INQUIRY data.
@@ -168,7 +168,7 @@ impl Identity {
         bytes
     }
 
-    /// An NAA name of the locally assigned format (SPC-4, 7.8.6.6.4): no IEEE company identifier is
+    /// An NAA name of the locally assigned format (SPC-4, 7.8.6): no IEEE company identifier is
     /// claimed. Its 60 bits follow from the serial number too, so that a unit given another one is
     /// another unit.
     fn naa(&self) -> [u8; 8] {
@@ -199,7 +199,7 @@ enum Designator {
 }
 
 impl Designator {
-    /// Code set, and association with designator type (SPC-4, 7.8.6.1); iSCSI is protocol 5.
+    /// Code set, and association with designator type (SPC-4, 7.8.6); iSCSI is protocol 5.
     const fn header(self) -> [u8; 2] {
         match self {
             Self::Vendor => [0x02, 0x01],
@@ -218,7 +218,7 @@ fn designator(page: &mut Vec<u8>, kind: Designator, value: &[u8]) {
     page.extend(value);
 }
 
-/// A SCSI name string ends in NUL and is padded to a multiple of four (SPC-4, 7.8.6.11).
+/// A SCSI name string ends in NUL and is padded to a multiple of four (SPC-4, 7.8.6).
 fn name_string(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.resize((bytes.len() + 1).next_multiple_of(4), 0);
@@ -264,7 +264,7 @@ pub fn body(page: u8, bytes: &[u8]) -> Result<&[u8], Malformed> {
     Ok(reader.up_to(length).rest())
 }
 
-/// The body of the extended INQUIRY data page (SPC-4, 7.8.7): simple, ordered and head-of-queue tasks,
+/// The body of the extended INQUIRY data page (SPC-4, 7.8): simple, ordered and head-of-queue tasks,
 /// and whether there is a volatile cache.
 #[must_use]
 pub fn extended(volatile_cache: bool) -> Vec<u8> {
@@ -274,10 +274,10 @@ pub fn extended(volatile_cache: bool) -> Vec<u8> {
     page
 }
 
-/// The body of the mode page policy page (SPC-4, 7.8.9): every page is shared.
+/// The body of the mode page policy page (SPC-4, 7.8): every page is shared.
 pub const MODE_POLICY: [u8; 4] = [0x3F, 0xFF, 0x00, 0x00];
 
-/// The body of the block device characteristics page: a medium that does not rotate (SBC-3, 6.6.2).
+/// The body of the block device characteristics page: a medium that does not rotate.
 #[must_use]
 pub fn characteristics() -> Vec<u8> {
     let mut page = vec![0; 60];

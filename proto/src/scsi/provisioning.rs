@@ -1,5 +1,5 @@
 //! Which blocks hold space: the parameter list of UNMAP (SBC-3, 5.28) and the answer of GET LBA STATUS
-//! (SBC-3, 5.9), both ways.
+//! (SBC-3, 5.4), both ways.
 
 use super::{Blocks, Malformed, Sense, sense::Additional};
 use crate::reader::Reader;
@@ -51,7 +51,7 @@ pub fn parse_unmap(bytes: &[u8]) -> Result<Vec<Blocks>, Sense> {
     Ok(ranges)
 }
 
-/// The provisioning status of a run of blocks (SBC-3, table 65).
+/// The provisioning status of a run of blocks (SBC-3, 5.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
@@ -75,7 +75,7 @@ pub struct LbaStatus {
 /// GET LBA STATUS data, before they are cut to the allocation length.
 #[must_use]
 pub fn emit_status(runs: &[LbaStatus]) -> Vec<u8> {
-    // SBC-3, 5.9.3.1: PARAMETER DATA LENGTH counts from the byte after itself.
+    // SBC-3, 5.4.2: PARAMETER DATA LENGTH counts from the byte after itself.
     let mut bytes = ((4 + runs.len() * DESCRIPTOR) as u32).to_be_bytes().to_vec();
     bytes.extend([0; 4]);
     for run in runs {

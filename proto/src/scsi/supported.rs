@@ -1,5 +1,5 @@
 //! What REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS return (SPC-4,
-//! 6.34 and 6.35).
+//! 6.35 and 6.36).
 
 use super::Sense;
 use super::cdb::{COMMANDS, Entry, Requires};
@@ -17,7 +17,7 @@ pub struct Query {
     pub action: u16,
 }
 
-/// A command timeouts descriptor that reports none (SPC-4, 6.34.4): how long a command takes depends on
+/// A command timeouts descriptor that reports none (SPC-4, 6.35.4): how long a command takes depends on
 /// what the volume stands on.
 const TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 

@@ -237,7 +237,7 @@ impl Unit {
             Cdb::Verify(access, compare) => {
                 self.within(access.blocks).map(|()| Step::Verify(access.blocks, compare))
             }
-            // SBC-3, 5.12: GOOD, not CONDITION MET, where the blocks are not all held in a cache
+            // SBC-3, 5.8: GOOD, not CONDITION MET, where the blocks are not all held in a cache
             // afterwards; there is none of this unit's own.
             Cdb::Prefetch(access) => self.within(access.blocks).map(|()| Step::Reply(Vec::new())),
             Cdb::Synchronize(access) => self.within(access.blocks).map(|()| Step::Flush),
@@ -299,7 +299,7 @@ impl Unit {
         Ok(())
     }
 
-    /// SBC-3, 4.5: a block address beyond the last is out of range even for a command of no blocks. The
+    /// A block address beyond the last is out of range even for a command of no blocks. The
     /// information is the first address that is.
     fn within(&self, Blocks { lba, count }: Blocks) -> Result<(), Sense> {
         let blocks = self.blocks();

@@ -285,7 +285,7 @@ impl Core {
 ///
 /// Where the length says what the data mean, the announced one must be it. A write of which less was
 /// announced is carried out as far as whole blocks came, and the transport reports the rest as a residual
-/// overflow (RFC 7143, 11.4.5.1; FCP-4, 9.4.2); other commands would mean something else then.
+/// overflow (RFC 7143, 11.4.5.1); other commands would mean something else then.
 fn check_data_out(cdb: &Cdb, command: &Command, needed: u32, block_size: u32) -> Result<(), Sense> {
     let count = match cdb {
         Cdb::WriteSame { access, .. } | Cdb::CompareAndWrite(access) => Some(access.count_at),

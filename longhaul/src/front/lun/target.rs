@@ -188,7 +188,7 @@ mod tests {
             let unit = target.unit(lun::encode(number));
             let told = run(unit, command::Command::test_unit_ready());
             let sense = Sense::parse(&told.sense).unwrap();
-            assert_eq!(sense.additional, Additional::POWER_ON);
+            assert_eq!(sense.additional, Additional::POWER_ON_OR_RESET);
             assert_eq!(run(unit, command::Command::test_unit_ready()).status, Status::Good);
         }
     }

@@ -1,5 +1,5 @@
 //! The commands that read, decide and write without another such command coming between (SBC-3, 5.2 and
-//! 5.13). They exclude one another where their blocks overlap, across all sessions; plain writes take no
+//! 5.5). They exclude one another where their blocks overlap, across all sessions; plain writes take no
 //! lock and may land before or after, as SAM-5 leaves them unordered.
 
 use bytes::{Bytes, BytesMut};

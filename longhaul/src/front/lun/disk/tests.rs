@@ -357,7 +357,7 @@ fn each_initiator_is_told_what_happened() {
     };
     good(run(&disk, Request::inquiry(), Bytes::new()));
     for nexus in [ME, OTHER] {
-        assert_eq!(sense(&ready(nexus)).additional, Additional::POWER_ON);
+        assert_eq!(sense(&ready(nexus)).additional, Additional::POWER_ON_OR_RESET);
         good(ready(nexus));
     }
     disk.tasks_cleared(ME);
@@ -377,7 +377,7 @@ fn request_sense_returns_what_is_pending() {
     disk.attach(ME);
     let request = block(&[0x03, 0, 0, 0, 252]);
     let pending = Sense::parse(&good(run_block(&disk, request, vec![]))).unwrap();
-    assert_eq!(pending.additional, Additional::POWER_ON);
+    assert_eq!(pending.additional, Additional::POWER_ON_OR_RESET);
     let descriptor = block(&[0x03, 1, 0, 0, 252]);
     let bytes = good(run_block(&disk, descriptor, vec![]));
     assert_eq!((bytes[0], bytes.len()), (0x72, 8));
