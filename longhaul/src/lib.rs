@@ -15,5 +15,6 @@ pub mod luks;
 pub mod progress;
 pub mod secret;
 pub mod size;
+pub mod state;
 pub mod stop;
 pub mod store;

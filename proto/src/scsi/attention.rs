@@ -57,16 +57,14 @@ impl<N: Copy + Ord> Attentions<N> {
     /// Every nexus but `cause` will be told of `condition`.
     pub fn establish(&mut self, condition: Additional, cause: Option<N>) {
         for (_, queue) in self.pending.iter_mut().filter(|(nexus, _)| Some(**nexus) != cause) {
-            // SAM-5, 5.14.2: a reset takes precedence over all but a power on, and the conditions before
-            // it are part of it.
-            if is_reset(condition) && queue.front() != Some(&Additional::POWER_ON_OR_RESET) {
-                queue.clear();
-            }
-            let told_anyway =
-                queue.front().is_some_and(|first| is_reset(*first) && is_reset(condition));
-            if !told_anyway && !queue.contains(&condition) {
-                queue.push_back(condition);
-            }
+            enqueue(queue, condition);
+        }
+    }
+
+    /// `nexus` will be told of `condition`, if it is there.
+    pub fn tell(&mut self, nexus: N, condition: Additional) {
+        if let Some(queue) = self.pending.get_mut(&nexus) {
+            enqueue(queue, condition);
         }
     }
 
@@ -80,6 +78,18 @@ impl<N: Copy + Ord> Attentions<N> {
     #[must_use]
     pub fn any(&self) -> bool {
         self.pending.values().any(|queue| !queue.is_empty())
+    }
+}
+
+fn enqueue(queue: &mut VecDeque<Additional>, condition: Additional) {
+    // SAM-5, 5.14.2: a reset takes precedence over all but a power on, and the conditions before it are
+    // part of it.
+    if is_reset(condition) && queue.front() != Some(&Additional::POWER_ON_OR_RESET) {
+        queue.clear();
+    }
+    let told_anyway = queue.front().is_some_and(|first| is_reset(*first) && is_reset(condition));
+    if !told_anyway && !queue.contains(&condition) {
+        queue.push_back(condition);
     }
 }
 

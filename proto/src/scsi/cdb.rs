@@ -7,6 +7,7 @@ mod table;
 
 pub use table::{COMMANDS, Entry, Requires};
 
+use super::reservation::{InAction, Out};
 use super::sense::{Additional, Format};
 use super::{Blocks, Sense};
 
@@ -101,7 +102,23 @@ pub enum Cdb {
         start: bool,
     },
     /// PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.10).
-    PreventAllow,
+    PreventAllow {
+        /// PREVENT is not zero.
+        prevent: bool,
+    },
+    /// PERSISTENT RESERVE IN (SPC-4, 6.15).
+    PersistentIn {
+        /// SERVICE ACTION.
+        action: InAction,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// PERSISTENT RESERVE OUT (SPC-4, 6.16).
+    PersistentOut(Out),
+    /// RESERVE (6) and (10) of the whole unit (SPC-2, 7.21 and 7.22).
+    Reserve,
+    /// RELEASE (6) and (10) (SPC-2, 7.16 and 7.17).
+    Release,
     /// READ CAPACITY (10) (SBC-3, 5.15).
     ReadCapacity10,
     /// READ CAPACITY (16) (SBC-3, 5.16).
@@ -225,6 +242,7 @@ impl Cdb {
     pub fn data_out(&self, block_size: u32) -> Option<u32> {
         match self {
             Self::ModeSelect { length, .. } | Self::Unmap { length } => Some(*length),
+            Self::PersistentOut(out) => Some(out.length),
             Self::Write(access) | Self::WriteVerify(access, _) | Self::OrWrite(access) => {
                 access.blocks.bytes(block_size)
             }

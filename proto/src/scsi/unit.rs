@@ -5,6 +5,7 @@
 use super::cdb::{Access, Cdb, Compare, Form};
 use super::inquiry::{self, BlockLimits, Identity, Provisioning, page};
 use super::mode::{Pages, Query, Switches};
+use super::reservation::{InAction, Out};
 use super::sense::{Additional, Format, Key};
 use super::{Blocks, Capacity, Sense, lun, provisioning, supported};
 
@@ -61,6 +62,20 @@ pub enum Step {
     },
     /// Start it again.
     Start,
+    /// Return what [`Reservations::report`](super::reservation::Reservations::report) says.
+    PersistentIn {
+        /// SERVICE ACTION.
+        action: InAction,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// Take the parameter list to
+    /// [`Reservations::prepare`](super::reservation::Reservations::prepare).
+    PersistentOut(Out),
+    /// Reserve the unit for the session.
+    Reserve,
+    /// Undo that.
+    Release,
     /// Read and return.
     Read(Blocks),
     /// Write the data-out.
@@ -186,7 +201,7 @@ impl Unit {
             return Err(not_started());
         }
         match *cdb {
-            Cdb::TestUnitReady | Cdb::PreventAllow => Ok(Step::Reply(Vec::new())),
+            Cdb::TestUnitReady | Cdb::PreventAllow { .. } => Ok(Step::Reply(Vec::new())),
             Cdb::RequestSense { format, allocation } => {
                 Ok(Step::RequestSense { format, allocation })
             }
@@ -207,6 +222,12 @@ impl Unit {
             Cdb::StartStop { condition, no_flush, load_eject, start } => {
                 start_stop(condition, no_flush, load_eject, start)
             }
+            Cdb::PersistentIn { action, allocation } => {
+                Ok(Step::PersistentIn { action, allocation })
+            }
+            Cdb::PersistentOut(out) => Ok(Step::PersistentOut(out)),
+            Cdb::Reserve => Ok(Step::Reserve),
+            Cdb::Release => Ok(Step::Release),
             Cdb::ReadCapacity10 => Ok(Step::Reply(self.medium.capacity.emit_10())),
             Cdb::ReadCapacity16 { allocation } => {
                 Ok(cut(self.medium.capacity.emit_16(), allocation))
@@ -424,7 +445,11 @@ const fn needs_ready(cdb: &Cdb) -> bool {
             | Cdb::ModeSense { .. }
             | Cdb::ModeSelect { .. }
             | Cdb::StartStop { .. }
-            | Cdb::PreventAllow
+            | Cdb::PreventAllow { .. }
+            | Cdb::PersistentIn { .. }
+            | Cdb::PersistentOut(_)
+            | Cdb::Reserve
+            | Cdb::Release
             | Cdb::ReadCapacity10
             | Cdb::ReadCapacity16 { .. }
     )

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::header::{TaskFunction, TaskResponse};
 use proto::iscsi::login::target::Established;
@@ -28,7 +29,7 @@ use super::node::{Node, record};
 use super::registry::{Letter, Registry, Seat, Ticket, Why};
 use super::running::{Ready, Running, weight};
 use super::wire::{Wire, WireError};
-use crate::front::lun::{Command, Response, TargetDevice};
+use crate::front::lun::{Command, Initiator, Response, TargetDevice};
 use crate::stop::Stop;
 
 /// Unsent output beyond which nothing is read: an initiator that sends and does not take its answers
@@ -117,7 +118,8 @@ impl Driver {
         let session = Session::new(Time::ZERO, parameters.clone(), &setup);
         let device = established.target.as_ref().and_then(|name| node.device(name)).cloned();
         if let Some(device) = &device {
-            device.attach(ticket.seat.nexus);
+            let initiator: Arc<dyn Initiator> = Arc::clone(&ticket.seat) as _;
+            device.attach(ticket.seat.nexus, &initiator);
         }
         let origin = Instant::now();
         let timer = Box::pin(sleep_until(origin + session.deadline().since_origin()));
@@ -399,12 +401,5 @@ async fn manage(
 
 /// Ends the tasks of other sessions; a session that ends meanwhile has none left.
 async fn clear(others: &[Arc<Seat>], unit: Option<u16>) {
-    let told = others.iter().map(|other| {
-        let (done, dead) = oneshot::channel();
-        other.post(Letter::Clear(unit, done));
-        dead
-    });
-    for dead in told.collect::<Vec<_>>() {
-        let _ = dead.await;
-    }
+    join_all(others.iter().map(|other| other.clear(unit))).await;
 }

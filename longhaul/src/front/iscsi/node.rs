@@ -12,10 +12,10 @@ use proto::iscsi::name::IscsiName;
 use proto::iscsi::target::{TargetRecord, WINDOW};
 
 use super::registry::Registry;
-use crate::front::lun::TargetDevice;
+use crate::front::lun::{TARGET_PORT, TargetDevice};
 
 /// All portals here are one portal group: any of them reaches every target (RFC 7143, 4.4.1).
-const PORTAL_GROUP_TAG: u16 = 1;
+const PORTAL_GROUP_TAG: u16 = TARGET_PORT;
 
 /// What one write may send without being asked. Every command in the window may do so at once, so that
 /// it bounds what one session can make the target hold: 128 times 256 KiB is 32 MiB.

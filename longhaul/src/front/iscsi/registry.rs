@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use proto::iscsi::name::{IscsiName, Isid};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::front::lun::Nexus;
+use proto::scsi::reservation::{InitiatorPort, NexusId};
+
+use crate::front::lun::{Initiator, Nexus, TARGET_PORT, Waiting};
 
 /// What one session asks of another.
 pub(super) enum Letter {
@@ -40,14 +42,34 @@ pub(super) struct Seat {
     pub(super) identity: Identity,
     pub(super) nexus: Nexus,
     pub(super) tsih: u16,
+    /// The nexus under the name that outlives the session.
+    id: NexusId,
     /// Its length is bounded by what the other sessions may have under way.
     letters: mpsc::UnboundedSender<Letter>,
+}
+
+impl Initiator for Seat {
+    fn id(&self) -> &NexusId {
+        &self.id
+    }
+
+    fn abort_tasks(&self, lun: u16) -> Waiting<()> {
+        Box::pin(self.clear(Some(lun)))
+    }
 }
 
 impl Seat {
     /// Drops the letter if the session has ended.
     pub(super) fn post(&self, letter: Letter) {
         let _ = self.letters.send(letter);
+    }
+
+    /// Ends the session's tasks on a unit, or on all. The letter is posted at once; the rest returns when
+    /// they are dead, or the session is, which then has none left.
+    pub(super) fn clear(&self, unit: Option<u16>) -> impl Future<Output = ()> + use<> {
+        let (done, dead) = oneshot::channel();
+        self.post(Letter::Clear(unit, done));
+        async { drop(dead.await) }
     }
 
     /// Returns when the session has ended and none of its tasks runs any more.
@@ -103,10 +125,13 @@ impl Registry {
         let Some(tsih) = seats.free_tsih() else { return Err(NoSeat::Full) };
         let (sender, letters) = mpsc::unbounded_channel();
         seats.next_nexus += 1;
+        let Identity { initiator, isid, .. } = identity.clone();
+        let initiator = InitiatorPort { name: initiator, isid };
         let seat = Arc::new(Seat {
             identity: identity.clone(),
             nexus: Nexus(seats.next_nexus),
             tsih,
+            id: NexusId { initiator, target_port: TARGET_PORT },
             letters: sender,
         });
         seats.seats.insert(tsih, Arc::clone(&seat));

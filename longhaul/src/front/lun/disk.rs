@@ -6,11 +6,16 @@
 
 mod atomic;
 mod medium;
+mod reserved;
+
+use reserved::{Aftermath, Reserved};
+pub use reserved::{KeepError, Kept};
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use proto::scsi::attention::{Attentions, Manner};
 use proto::scsi::cdb::Form;
 use proto::scsi::inquiry::Identity;
@@ -22,10 +27,10 @@ use volume::{Durability, Shape, Span, TRANSFER_MAX, Volume};
 
 use super::exclusive::Exclusive;
 use super::fault::Fault;
-use super::{Answer, Command, LogicalUnit, Nexus, Response, data};
+use super::{Answer, Command, Initiator, LogicalUnit, Nexus, Response, data};
 
 /// What may be chosen for a disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// T10 VENDOR IDENTIFICATION, if not the product's own.
     pub vendor: Option<String>,
@@ -39,6 +44,9 @@ pub struct Options {
     pub read_only: bool,
     /// Space may be given back, if the volume can.
     pub thin: bool,
+    /// The reservations that were kept through the last loss of power, and what keeps them; without it
+    /// they end with the process.
+    pub kept: Option<Kept>,
 }
 
 impl Default for Options {
@@ -50,6 +58,7 @@ impl Default for Options {
             serial: None,
             read_only: false,
             thin: true,
+            kept: None,
         }
     }
 }
@@ -71,6 +80,9 @@ struct Core {
     attention: AtomicBool,
     attentions: Mutex<Attentions<Nexus>>,
     exclusive: Exclusive,
+    reserved: Reserved,
+    /// Its number.
+    lun: u16,
 }
 
 impl Disk {
@@ -81,9 +93,10 @@ impl Disk {
         target: &str,
         lun: u16,
         luns: Arc<[u16]>,
-        options: Options,
+        mut options: Options,
     ) -> Self {
         let medium = medium(volume.shape(), &options);
+        let reserved = options.kept.take().map(Reserved::from).unwrap_or_default();
         let unit = Unit::new(identity(target, lun, options), medium);
         let switches = AtomicU8::new(unit.defaults().to_bits());
         let core = Core {
@@ -94,6 +107,8 @@ impl Disk {
             attention: AtomicBool::new(false),
             attentions: Mutex::default(),
             exclusive: Exclusive::default(),
+            reserved,
+            lun,
         };
         Self { core: Arc::new(core) }
     }
@@ -140,15 +155,18 @@ impl LogicalUnit for Disk {
         Box::pin(async move { core.run(nexus, command).await })
     }
 
-    fn attach(&self, nexus: Nexus) {
+    fn attach(&self, nexus: Nexus, initiator: Arc<dyn Initiator>) {
+        self.core.reserved.attach(nexus, initiator);
         self.core.attend(|attentions| attentions.attach(nexus));
     }
 
     fn detach(&self, nexus: Nexus) {
+        self.core.reserved.detach(nexus);
         self.core.attend(|attentions| attentions.detach(nexus));
     }
 
     fn reset(&self, by: Nexus) {
+        self.core.reserved.reset();
         self.core.attend(|attentions| {
             self.core.switch(self.core.unit.defaults());
             attentions.establish(Additional::BUS_DEVICE_RESET, Some(by));
@@ -172,6 +190,10 @@ impl Core {
 
     async fn outcome(&self, nexus: Nexus, command: Command) -> Result<Vec<Bytes>, Fault> {
         let cdb = Cdb::parse(&command.cdb);
+        // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
+        if let Ok(cdb) = &cdb {
+            self.reserved.check(nexus, cdb)?;
+        }
         if let Some(attention) = self.reported(nexus, cdb.as_ref().ok()) {
             return Err(attention.into());
         }
@@ -199,8 +221,30 @@ impl Core {
                 self.attend(|_| self.switch(Switches { stopped: false, ..self.switches() }));
                 Ok(Vec::new())
             }
+            Step::PersistentIn { action, allocation } => {
+                Ok(vec![unit::truncate(self.reserved.report(action), allocation).into()])
+            }
+            Step::PersistentOut(out) => {
+                let list = data::joined(data, needed as usize);
+                let aftermath = self.reserved.change(nexus, out, &list).await?;
+                self.settle(aftermath).await;
+                Ok(Vec::new())
+            }
+            Step::Reserve => self.reserved.reserve(nexus).await.map(|()| Vec::new()),
+            Step::Release => self.reserved.release(nexus).await.map(|()| Vec::new()),
             medium => self.touch(medium, data).await,
         }
+    }
+
+    /// Tells others what a change of the reservations did to them. Returns when the tasks that it ends are
+    /// dead: none of them can touch the medium any more (SPC-4, 5.13.11.2.6).
+    async fn settle(&self, Aftermath { attentions: told, abort }: Aftermath) {
+        if !told.is_empty() {
+            self.attend(|attentions| {
+                told.into_iter().for_each(|(nexus, condition)| attentions.tell(nexus, condition));
+            });
+        }
+        join_all(abort.iter().map(|initiator| initiator.abort_tasks(self.lun))).await;
     }
 
     /// The unit attention that `nexus` is told instead of running the command.

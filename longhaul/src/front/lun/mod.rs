@@ -4,20 +4,51 @@ mod data;
 mod disk;
 mod exclusive;
 mod fault;
+#[cfg(test)]
+mod guest;
 mod target;
 
-pub use disk::{Disk, Options};
+pub use disk::{Disk, KeepError, Kept, Options};
 pub use target::TargetDevice;
 
 use bytes::Bytes;
 use proto::scsi::Status;
+use proto::scsi::reservation::NexusId;
+use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 
 /// One initiator port as one target port sees it (an I_T nexus, SAM-5 4.7). The transport gives each
 /// session its own number and never uses one twice while the process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Nexus(pub u64);
+
+/// The relative target port identifier of the only target port: its portals are one portal group.
+pub const TARGET_PORT: u16 = 1;
+
+/// What a unit may ask of a nexus.
+pub trait Initiator: Send + Sync {
+    /// Its name, which stays the same when it logs in again.
+    fn id(&self) -> &NexusId;
+
+    /// Ends the tasks it has on unit `lun`, without an answer; done when none of them runs any more.
+    fn abort_tasks(&self, lun: u16) -> Waiting<()>;
+}
+
+/// Keeps the reservations of one unit through a loss of power.
+pub trait Keeper: fmt::Debug + Send + Sync {
+    /// What was kept last, if anything ever was.
+    fn load(&self) -> io::Result<Option<Vec<u8>>>;
+
+    /// Keeps `image` in place of what was kept before: all of it or, if that fails, nothing. Stable when
+    /// done.
+    fn save(&self, image: Vec<u8>) -> Waiting<io::Result<()>>;
+}
+
+/// Something still to come; it owns all it needs.
+pub type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A command with all its data-out, ready to run.
 #[derive(Clone, Debug)]
@@ -44,7 +75,7 @@ pub struct Response {
 }
 
 /// The answer of a logical unit, still to come; it owns all it needs.
-pub type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
+pub type Answer = Waiting<Response>;
 
 /// A device that executes command blocks (SAM-5 4.8).
 pub trait LogicalUnit: Send + Sync {
@@ -56,7 +87,7 @@ pub trait LogicalUnit: Send + Sync {
     fn execute(&self, nexus: Nexus, command: Command) -> Answer;
 
     /// A nexus came into being: it owes this unit's power-on unit attention.
-    fn attach(&self, nexus: Nexus);
+    fn attach(&self, nexus: Nexus, initiator: Arc<dyn Initiator>);
 
     /// A nexus is gone: its unit attentions, reservations that end with it, and mode pages go too.
     fn detach(&self, nexus: Nexus);

@@ -12,7 +12,7 @@ use volume::Volume;
 
 use super::disk::{Disk, Options};
 use super::fault::Fault;
-use super::{Answer, Command, LogicalUnit, Nexus, Response};
+use super::{Answer, Command, Initiator, LogicalUnit, Nexus, Response};
 
 /// A target device. What units it has does not change while it lives, so that finding one takes no lock.
 pub struct TargetDevice {
@@ -70,8 +70,8 @@ impl TargetDevice {
     }
 
     /// A nexus came into being, with every unit.
-    pub fn attach(&self, nexus: Nexus) {
-        self.units.values().for_each(|unit| unit.attach(nexus));
+    pub fn attach(&self, nexus: Nexus, initiator: &Arc<dyn Initiator>) {
+        self.units.values().for_each(|unit| unit.attach(nexus, Arc::clone(initiator)));
     }
 
     /// A nexus is gone, with every unit.
@@ -118,7 +118,7 @@ impl LogicalUnit for Absent {
         Box::pin(ready(response))
     }
 
-    fn attach(&self, _nexus: Nexus) {}
+    fn attach(&self, _nexus: Nexus, _initiator: Arc<dyn Initiator>) {}
 
     fn detach(&self, _nexus: Nexus) {}
 
@@ -129,6 +129,7 @@ impl LogicalUnit for Absent {
 
 #[cfg(test)]
 mod tests {
+    use super::super::guest::Guest;
     use super::*;
     use futures_util::FutureExt;
     use proto::scsi::command;
@@ -183,7 +184,8 @@ mod tests {
     #[test]
     fn a_nexus_is_known_to_every_unit() {
         let target = target();
-        target.attach(Nexus(1));
+        let guest: Arc<dyn Initiator> = Guest::new(1);
+        target.attach(Nexus(1), &guest);
         for number in [0, 300] {
             let unit = target.unit(lun::encode(number));
             let told = run(unit, command::Command::test_unit_ready());

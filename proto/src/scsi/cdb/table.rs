@@ -1,6 +1,7 @@
 //! The table of commands.
 
-use super::{Cdb, Fields, Form, Format, Sense};
+use super::{Additional, Cdb, Fields, Form, Format, InAction, Out, Sense};
+use crate::scsi::reservation::{OutAction, PARAMETERS_MAX};
 
 /// What a unit must be able to do before it offers a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub static COMMANDS: &[Entry] = &[
         })
     }),
     row(0x15, &[0x15, 0x11, 0, 0, 0xFF, 0], |cdb| Ok(select(cdb, Form::Six, cdb.u8::<4>().into()))),
+    row(0x16, &[0x16, 0, 0, 0, 0, 0], |_| Ok(Cdb::Reserve)),
+    row(0x17, &[0x17, 0, 0, 0, 0, 0], |_| Ok(Cdb::Release)),
     row(0x1A, &[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0], |cdb| {
         Ok(sense(cdb, Form::Six, cdb.u8::<4>().into()))
     }),
@@ -92,7 +95,9 @@ pub static COMMANDS: &[Entry] = &[
             start: cdb.flag::<4>(0x01),
         })
     }),
-    row(0x1E, &[0x1E, 0, 0, 0, 0x03, 0], |_| Ok(Cdb::PreventAllow)),
+    row(0x1E, &[0x1E, 0, 0, 0, 0x03, 0], |cdb| {
+        Ok(Cdb::PreventAllow { prevent: cdb.flag::<4>(0x03) })
+    }),
     row(0x25, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Cdb::ReadCapacity10)),
     row(0x28, &ten(0x28, ACCESS), |cdb| Ok(Cdb::Read(cdb.access_10()))),
     row(0x2A, &ten(0x2A, ACCESS), |cdb| Ok(Cdb::Write(cdb.access_10()))),
@@ -121,9 +126,24 @@ pub static COMMANDS: &[Entry] = &[
     row(0x55, &[0x55, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
         Ok(select(cdb, Form::Ten, cdb.u16::<7>().into()))
     }),
+    row(0x56, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Cdb::Reserve)),
+    row(0x57, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Cdb::Release)),
     row(0x5A, &[0x5A, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
         Ok(sense(cdb, Form::Ten, cdb.u16::<7>().into()))
     }),
+    row(0x5E, &reserve_in(0x00), |cdb| Ok(persistent_in(cdb, InAction::ReadKeys))).action(),
+    row(0x5E, &reserve_in(0x01), |cdb| Ok(persistent_in(cdb, InAction::ReadReservation))).action(),
+    row(0x5E, &reserve_in(0x02), |cdb| Ok(persistent_in(cdb, InAction::ReportCapabilities)))
+        .action(),
+    row(0x5E, &reserve_in(0x03), |cdb| Ok(persistent_in(cdb, InAction::ReadFullStatus))).action(),
+    row(0x5F, &reserve_out(0x00), |cdb| persistent_out(cdb, OutAction::Register)).action(),
+    row(0x5F, &reserve_out(0x01), |cdb| persistent_out(cdb, OutAction::Reserve)).action(),
+    row(0x5F, &reserve_out(0x02), |cdb| persistent_out(cdb, OutAction::Release)).action(),
+    row(0x5F, &reserve_out(0x03), |cdb| persistent_out(cdb, OutAction::Clear)).action(),
+    row(0x5F, &reserve_out(0x04), |cdb| persistent_out(cdb, OutAction::Preempt)).action(),
+    row(0x5F, &reserve_out(0x05), |cdb| persistent_out(cdb, OutAction::PreemptAndAbort)).action(),
+    row(0x5F, &reserve_out(0x06), |cdb| persistent_out(cdb, OutAction::RegisterAndIgnore)).action(),
+    row(0x5F, &reserve_out(0x07), |cdb| persistent_out(cdb, OutAction::RegisterAndMove)).action(),
     row(0x88, &sixteen(0x88, ACCESS), |cdb| Ok(Cdb::Read(cdb.access_16()))),
     row(0x89, &COMPARE_AND_WRITE, |cdb| Ok(Cdb::CompareAndWrite(cdb.access_compare()))),
     row(0x8A, &sixteen(0x8A, ACCESS), |cdb| Ok(Cdb::Write(cdb.access_16()))),
@@ -207,6 +227,29 @@ const LBA_STATUS: [u8; 16] = {
     usage[14] = 0;
     usage
 };
+
+const fn reserve_in(action: u8) -> [u8; 10] {
+    [0x5E, action, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0]
+}
+
+const fn reserve_out(action: u8) -> [u8; 10] {
+    [0x5F, action, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0]
+}
+
+fn persistent_in(cdb: Fields<'_>, action: InAction) -> Cdb {
+    Cdb::PersistentIn { action, allocation: cdb.u16::<7>().into() }
+}
+
+fn persistent_out(cdb: Fields<'_>, action: OutAction) -> Result<Cdb, Sense> {
+    let length = cdb.u32::<5>();
+    // SPC-4, 6.16.2: a list that is too long is refused before it is fetched.
+    if length > PARAMETERS_MAX {
+        return Err(Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR));
+    }
+    let scope_and_kind = cdb.u8::<2>();
+    let (scope, kind) = (scope_and_kind >> 4, scope_and_kind & 0x0F);
+    Ok(Cdb::PersistentOut(Out { action, scope, kind, length }))
+}
 
 fn select(cdb: Fields<'_>, form: Form, length: u32) -> Cdb {
     let (page_format, save) = (cdb.flag::<1>(0x10), cdb.flag::<1>(0x01));

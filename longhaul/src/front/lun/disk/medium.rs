@@ -59,7 +59,11 @@ impl Core {
             | Step::ReportLuns { .. }
             | Step::Select(_)
             | Step::Stop { .. }
-            | Step::Start => {}
+            | Step::Start
+            | Step::PersistentIn { .. }
+            | Step::PersistentOut(_)
+            | Step::Reserve
+            | Step::Release => {}
         }
         Ok(Vec::new())
     }

@@ -7,6 +7,7 @@ use volume::store::faulty::Faulty;
 use volume::store::memory::Memory;
 use volume::{Extent, ExtentMap, Kind, Space, Verb, Work};
 
+use super::super::guest::Guest;
 use super::*;
 
 const BLOCK: u32 = 512;
@@ -349,8 +350,8 @@ fn runs_are_whole_blocks() {
 #[test]
 fn each_initiator_is_told_what_happened() {
     let disk = memory();
-    disk.attach(ME);
-    disk.attach(OTHER);
+    disk.attach(ME, Guest::new(1));
+    disk.attach(OTHER, Guest::new(2));
     let ready = |nexus| {
         let command = Command { cdb: TEST_UNIT_READY, data: Vec::new(), announced: 0 };
         disk.execute(nexus, command).now_or_never().unwrap()
@@ -374,7 +375,7 @@ fn each_initiator_is_told_what_happened() {
 #[test]
 fn request_sense_returns_what_is_pending() {
     let disk = memory();
-    disk.attach(ME);
+    disk.attach(ME, Guest::new(1));
     let request = block(&[0x03, 0, 0, 0, 252]);
     let pending = Sense::parse(&good(run_block(&disk, request, vec![]))).unwrap();
     assert_eq!(pending.additional, Additional::POWER_ON_OR_RESET);
@@ -392,7 +393,7 @@ fn request_sense_returns_what_is_pending() {
 #[test]
 fn mode_select_is_felt_and_told() {
     let disk = memory();
-    disk.attach(OTHER);
+    disk.attach(OTHER, Guest::new(2));
     let take = |disk: &Disk| disk.core.attend(|attentions| attentions.take(OTHER));
     assert!(take(&disk).is_some());
     let mut control = vec![0, 0, 0, 0, 0x0A, 10, 0x06, 0x10, 0x08];

@@ -1,0 +1,206 @@
+//! The reservations of a disk: the rules are `proto`'s, this is who is there, in which order, and what is
+//! kept.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use proto::scsi::reservation::{
+    Change, Class, Conflict, Device, ImageError, InAction, NexusId, Out, Refused, Reservations,
+};
+use proto::scsi::sense::{Additional, Key};
+use proto::scsi::{Cdb, Sense, Status};
+
+use super::super::fault::Fault;
+use super::super::{Initiator, Keeper, Nexus, TARGET_PORT};
+
+/// Why a unit cannot be offered: it may be reserved, and nobody knows.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// What was kept cannot be read.
+    #[error("the reservations that were kept cannot be read: {0}")]
+    Io(#[from] std::io::Error),
+    /// What was read is not what was kept.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+/// Reservations that outlive the power, and where changes of them go.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    reservations: Reservations,
+    keeper: Arc<dyn Keeper>,
+}
+
+impl Kept {
+    /// What `keeper` has kept.
+    pub fn by(keeper: Arc<dyn Keeper>) -> Result<Self, KeepError> {
+        let reservations = match keeper.load()? {
+            Some(image) => Reservations::restore(&image)?,
+            None => Reservations::default(),
+        };
+        Ok(Self { reservations, keeper })
+    }
+}
+
+/// The reservations of one unit.
+#[derive(Default)]
+pub(super) struct Reserved {
+    /// Whether there is any, so that a command must ask. Commands that are under way when this changes may
+    /// pass or not; a command that comes after the answer to the one that changed it came from an
+    /// initiator that has seen that answer, so that no ordering beyond the flag itself is needed.
+    restrict: AtomicBool,
+    state: Mutex<State>,
+    /// One at a time: what is decided must be kept before the next is decided. Always taken before `state`,
+    /// never held while waiting for another session.
+    order: tokio::sync::Mutex<()>,
+    keeper: Option<Arc<dyn Keeper>>,
+}
+
+#[derive(Default)]
+struct State {
+    reservations: Reservations,
+    initiators: BTreeMap<Nexus, Arc<dyn Initiator>>,
+}
+
+/// What is left to do when a reservation has changed.
+pub(super) struct Aftermath {
+    /// Who will be told what.
+    pub(super) attentions: Vec<(Nexus, Additional)>,
+    /// Whose tasks end.
+    pub(super) abort: Vec<Arc<dyn Initiator>>,
+}
+
+impl From<Kept> for Reserved {
+    fn from(Kept { reservations, keeper }: Kept) -> Self {
+        let restrict = AtomicBool::new(reservations.restrict());
+        let state = Mutex::new(State { reservations, initiators: BTreeMap::new() });
+        Self { restrict, state, keeper: Some(keeper), ..Self::default() }
+    }
+}
+
+impl Reserved {
+    /// Whether `nexus` may run `cdb`. Where nothing is reserved this is one relaxed load.
+    pub(super) fn check(&self, nexus: Nexus, cdb: &Cdb) -> Result<(), Fault> {
+        if !self.restrict.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.with(|state| {
+            let id = state.id(nexus)?;
+            state.reservations.check(&id, Class::of(cdb))
+        })
+        .map_err(Fault::from)
+    }
+
+    pub(super) fn attach(&self, nexus: Nexus, initiator: Arc<dyn Initiator>) {
+        self.with(|state| state.initiators.insert(nexus, initiator));
+    }
+
+    pub(super) fn detach(&self, nexus: Nexus) {
+        self.with(|state| {
+            if let Some(initiator) = state.initiators.remove(&nexus) {
+                state.reservations.nexus_lost(initiator.id());
+            }
+        });
+    }
+
+    pub(super) fn reset(&self) {
+        self.with(|state| state.reservations.reset());
+    }
+
+    /// RESERVE.
+    pub(super) async fn reserve(&self, nexus: Nexus) -> Result<(), Fault> {
+        let _turn = self.order.lock().await;
+        self.with(|state| state.id(nexus).and_then(|id| state.reservations.reserve(&id)))
+            .map_err(Fault::from)
+    }
+
+    /// RELEASE.
+    pub(super) async fn release(&self, nexus: Nexus) -> Result<(), Fault> {
+        let _turn = self.order.lock().await;
+        self.with(|state| state.id(nexus).and_then(|id| state.reservations.release(&id)))
+            .map_err(Fault::from)
+    }
+
+    /// PERSISTENT RESERVE IN.
+    pub(super) fn report(&self, action: InAction) -> Vec<u8> {
+        self.with(|state| state.reservations.report(action, &self.device(&[])))
+    }
+
+    /// PERSISTENT RESERVE OUT: when this returns, what has changed is kept and in force. Where it fails,
+    /// nothing has changed.
+    pub(super) async fn change(
+        &self,
+        nexus: Nexus,
+        out: Out,
+        list: &[u8],
+    ) -> Result<Aftermath, Fault> {
+        let _turn = self.order.lock().await;
+        let mut change = self.with(|state| {
+            let id = state.id(nexus).map_err(Refused::from)?;
+            let present: Vec<_> =
+                state.initiators.values().map(|there| there.id().clone()).collect();
+            state.reservations.prepare(&id, out, list, &self.device(&present))
+        })?;
+        if let (Some(image), Some(keeper)) = (change.keep.take(), &self.keeper) {
+            keeper.save(image).await.map_err(|error| {
+                tracing::error!(%error, "the reservations could not be kept");
+                Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE)
+            })?;
+        }
+        Ok(self.with(|state| {
+            state.reservations.commit(&change);
+            state.aftermath(nexus, &change)
+        }))
+    }
+
+    fn device<'a>(&self, present: &'a [NexusId]) -> Device<'a> {
+        Device { target_ports: &[TARGET_PORT], present, durable: self.keeper.is_some() }
+    }
+
+    /// Works on the state, then sets the flag that saves commands the lock.
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = work(&mut state);
+        self.restrict.store(state.reservations.restrict(), Ordering::Relaxed);
+        done
+    }
+}
+
+impl State {
+    /// A nexus that is not there is nobody: it cannot hold anything.
+    fn id(&self, nexus: Nexus) -> Result<NexusId, Conflict> {
+        self.initiators.get(&nexus).map(|initiator| initiator.id().clone()).ok_or(Conflict)
+    }
+
+    fn aftermath(&self, by: Nexus, change: &Change) -> Aftermath {
+        let present =
+            |id: &NexusId| self.initiators.iter().find(|(_, initiator)| initiator.id() == id);
+        let attentions = change.attentions.iter();
+        let attentions = attentions
+            .filter_map(|(id, condition)| present(id).map(|(nexus, _)| (*nexus, *condition)))
+            .collect();
+        // One that preempts itself would end the command that says so.
+        let others = change.abort.iter().filter_map(present).filter(|(nexus, _)| **nexus != by);
+        let abort = others.map(|(_, initiator)| Arc::clone(initiator)).collect();
+        Aftermath { attentions, abort }
+    }
+}
+
+impl From<Conflict> for Fault {
+    fn from(_: Conflict) -> Self {
+        Self::Status(Status::ReservationConflict)
+    }
+}
+
+impl From<Refused> for Fault {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Conflict => Conflict.into(),
+            Refused::Sense(sense) => sense.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

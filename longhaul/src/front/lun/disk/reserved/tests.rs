@@ -1,0 +1,287 @@
+use std::io;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use proto::scsi::cdb::COMMANDS;
+use tokio::sync::Semaphore;
+use volume::store::memory::Memory;
+
+use super::super::super::guest::Guest;
+use super::super::super::{Command, LogicalUnit, Response, Waiting};
+use super::super::{Disk, Options};
+use super::*;
+
+const TARGET: &str = "iqn.2026-11.dev.longhaul:t";
+const LUN: u16 = 3;
+const APTPL: u8 = 1;
+
+const REGISTER: u8 = 0;
+const RESERVE: u8 = 1;
+const PREEMPT: u8 = 4;
+const PREEMPT_AND_ABORT: u8 = 5;
+
+/// Keeps in memory, which outlives the disk; slow or broken on demand.
+#[derive(Debug)]
+struct Drawer {
+    image: Mutex<Option<Vec<u8>>>,
+    broken: AtomicBool,
+    /// As many changes are let through.
+    gate: Semaphore,
+}
+
+impl Drawer {
+    fn new() -> Arc<Self> {
+        let gate = Semaphore::new(Semaphore::MAX_PERMITS);
+        Arc::new(Self { image: Mutex::default(), broken: AtomicBool::new(false), gate })
+    }
+}
+
+#[derive(Debug)]
+struct Handle(Arc<Drawer>);
+
+impl Keeper for Handle {
+    fn load(&self) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.image.lock().unwrap().clone())
+    }
+
+    fn save(&self, image: Vec<u8>) -> Waiting<io::Result<()>> {
+        let drawer = Arc::clone(&self.0);
+        Box::pin(async move {
+            let _pass = drawer.gate.acquire().await.unwrap();
+            if drawer.broken.load(Ordering::Relaxed) {
+                return Err(io::Error::other("broken"));
+            }
+            *drawer.image.lock().unwrap() = Some(image);
+            Ok(())
+        })
+    }
+}
+
+fn disk(drawer: Option<&Arc<Drawer>>) -> Disk {
+    let kept = drawer.map(|drawer| Kept::by(Arc::new(Handle(Arc::clone(drawer)))).unwrap());
+    let options = Options { kept, ..Options::default() };
+    Disk::new(Arc::new(Memory::new(1 << 20, 512)), TARGET, LUN, Arc::from([LUN]), options)
+}
+
+/// A nexus of guest `n` which has been told of the power on.
+fn enter(disk: &Disk, n: u8) -> Arc<Guest> {
+    let guest = Guest::new(n);
+    disk.attach(Nexus(n.into()), Arc::clone(&guest) as _);
+    assert_eq!(told(disk, n), Some(Additional::POWER_ON_OR_RESET));
+    guest
+}
+
+fn send(disk: &Disk, n: u8, cdb: &[u8], data: Vec<u8>) -> super::super::super::Answer {
+    let mut block = [0; 16];
+    block[..cdb.len()].copy_from_slice(cdb);
+    let announced = data.len() as u32;
+    let data = if data.is_empty() { vec![] } else { vec![Bytes::from(data)] };
+    disk.execute(Nexus(n.into()), Command { cdb: block, data, announced })
+}
+
+fn run(disk: &Disk, n: u8, cdb: &[u8], data: Vec<u8>) -> Response {
+    send(disk, n, cdb, data).now_or_never().unwrap()
+}
+
+fn told(disk: &Disk, n: u8) -> Option<Additional> {
+    let response = run(disk, n, &[0; 6], vec![]);
+    Sense::parse(&response.sense).map(|sense| sense.additional)
+}
+
+fn out(action: u8, kind: u8, key: u64, action_key: u64, flags: u8) -> ([u8; 10], Vec<u8>) {
+    let mut list = [key.to_be_bytes(), action_key.to_be_bytes(), [0; 8]].concat();
+    list[20] = flags;
+    ([0x5F, action, kind, 0, 0, 0, 0, 0, 24, 0], list)
+}
+
+fn change_as(disk: &Disk, n: u8, (cdb, list): ([u8; 10], Vec<u8>)) -> Status {
+    run(disk, n, &cdb, list).status
+}
+
+fn keys(disk: &Disk, n: u8) -> Vec<u8> {
+    let response = run(disk, n, &[0x5E, 0, 0, 0, 0, 0, 0, 1, 0, 0], vec![]);
+    assert_eq!(response.status, Status::Good);
+    let data = response.data.concat();
+    data[8..].chunks(8).map(|key| key[7]).collect()
+}
+
+const WRITE: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+
+fn write(disk: &Disk, n: u8) -> Status {
+    run(disk, n, &WRITE, vec![n; 512]).status
+}
+
+fn read(disk: &Disk, n: u8) -> Response {
+    run(disk, n, &READ, vec![])
+}
+
+#[test]
+fn a_reservation_keeps_the_others_out() {
+    let disk = disk(None);
+    for n in [1, 2] {
+        enter(&disk, n);
+    }
+    assert_eq!(write(&disk, 2), Status::Good);
+    assert_eq!(change_as(&disk, 1, out(REGISTER, 0, 0, 1, 0)), Status::Good);
+    assert_eq!(change_as(&disk, 1, out(RESERVE, 1, 1, 0, 0)), Status::Good);
+    assert_eq!((write(&disk, 1), write(&disk, 2)), (Status::Good, Status::ReservationConflict));
+    assert_eq!(read(&disk, 2).data.concat(), [1; 512], "what was refused has not been written");
+    // An allocation length cuts the answer, not the lengths in it.
+    let cut = run(&disk, 2, &[0x5E, 0, 0, 0, 0, 0, 0, 0, 6, 0], vec![]);
+    assert_eq!(cut.data.concat(), [0, 0, 0, 1, 0, 0]);
+    assert_eq!(change_as(&disk, 2, out(RESERVE, 1, 0, 0, 0)), Status::ReservationConflict);
+    // The registration and the reservation outlive the session.
+    disk.detach(Nexus(1));
+    assert_eq!(write(&disk, 2), Status::ReservationConflict);
+    disk.attach(Nexus(7), Guest::new(1));
+    assert_eq!(told(&disk, 7), Some(Additional::POWER_ON_OR_RESET));
+    assert_eq!(write(&disk, 7), Status::Good);
+}
+
+#[test]
+fn a_conflict_comes_before_a_unit_attention() {
+    let disk = disk(None);
+    enter(&disk, 1);
+    disk.attach(Nexus(2), Guest::new(2));
+    assert_eq!(run(&disk, 1, &[0x16, 0, 0, 0, 0, 0], vec![]).status, Status::Good);
+    assert_eq!(write(&disk, 2), Status::ReservationConflict);
+    assert_eq!(run(&disk, 1, &[0x17, 0, 0, 0, 0, 0], vec![]).status, Status::Good);
+    assert_eq!(told(&disk, 2), Some(Additional::POWER_ON_OR_RESET));
+}
+
+#[test]
+fn reserve_6_ends_with_the_session_and_with_a_reset() {
+    let disk = disk(None);
+    for n in [1, 2] {
+        enter(&disk, n);
+    }
+    let reserve = |n| run(&disk, n, &[0x16, 0, 0, 0, 0, 0], vec![]).status;
+    assert_eq!((reserve(1), reserve(2)), (Status::Good, Status::ReservationConflict));
+    disk.detach(Nexus(1));
+    assert_eq!((write(&disk, 2), reserve(2)), (Status::Good, Status::Good));
+    disk.attach(Nexus(1), Guest::new(1));
+    assert_eq!(write(&disk, 1), Status::ReservationConflict);
+    disk.reset(Nexus(1));
+    assert_eq!(told(&disk, 1), Some(Additional::POWER_ON_OR_RESET));
+    assert_eq!(write(&disk, 1), Status::Good);
+}
+
+#[test]
+fn preempt_tells_and_aborts_who_lost() {
+    for (action, aborted) in [(PREEMPT, vec![]), (PREEMPT_AND_ABORT, vec![LUN])] {
+        let disk = disk(None);
+        let guests = [1, 2, 3].map(|n| enter(&disk, n));
+        for n in [1, 2, 3] {
+            let status = change_as(&disk, n, out(REGISTER, 0, 0, n.into(), 0));
+            assert_eq!(status, Status::Good);
+        }
+        assert_eq!(change_as(&disk, 1, out(RESERVE, 3, 1, 0, 0)), Status::Good);
+        assert_eq!(change_as(&disk, 2, out(action, 5, 2, 1, 0)), Status::Good);
+        assert_eq!(told(&disk, 1), Some(Additional::REGISTRATIONS_PREEMPTED));
+        assert_eq!(told(&disk, 2), None);
+        assert_eq!(told(&disk, 3), Some(Additional::RESERVATIONS_RELEASED));
+        assert_eq!(*guests[0].aborted.lock().unwrap(), aborted);
+        assert!(guests[1..].iter().all(|guest| guest.aborted.lock().unwrap().is_empty()));
+        assert_eq!(keys(&disk, 1), [2, 3]);
+        assert_eq!(write(&disk, 1), Status::ReservationConflict);
+    }
+}
+
+#[test]
+fn what_is_answered_good_is_kept() {
+    let drawer = Drawer::new();
+    let before = disk(Some(&drawer));
+    enter(&before, 1);
+    assert_eq!(change_as(&before, 1, out(REGISTER, 0, 0, 1, APTPL)), Status::Good);
+    assert_eq!(change_as(&before, 1, out(RESERVE, 1, 1, 0, 0)), Status::Good);
+    drop(before);
+    let after = disk(Some(&drawer));
+    for n in [1, 2] {
+        enter(&after, n);
+    }
+    assert_eq!((write(&after, 1), write(&after, 2)), (Status::Good, Status::ReservationConflict));
+    let capabilities = run(&after, 2, &[0x5E, 2, 0, 0, 0, 0, 0, 0, 8, 0], vec![]).data.concat();
+    assert_eq!((capabilities[2] & 1, capabilities[3] & 1), (1, 1), "PTPL_C, PTPL_A");
+    // Without APTPL they end with the process.
+    assert_eq!(change_as(&after, 1, out(REGISTER, 0, 1, 9, 0)), Status::Good);
+    drop(after);
+    let last = disk(Some(&drawer));
+    enter(&last, 2);
+    assert_eq!((write(&last, 2), keys(&last, 2)), (Status::Good, vec![]));
+}
+
+#[test]
+fn what_cannot_be_kept_does_not_happen() {
+    let drawer = Drawer::new();
+    let disk = disk(Some(&drawer));
+    for n in [1, 2] {
+        enter(&disk, n);
+    }
+    assert_eq!(change_as(&disk, 1, out(REGISTER, 0, 0, 1, APTPL)), Status::Good);
+    drawer.broken.store(true, Ordering::Relaxed);
+    let (cdb, list) = out(RESERVE, 1, 1, 0, 0);
+    let failed = run(&disk, 1, &cdb, list.clone());
+    assert_eq!(Sense::parse(&failed.sense).unwrap().key, Key::HardwareError);
+    assert_eq!(write(&disk, 2), Status::Good, "nothing is reserved");
+    drawer.broken.store(false, Ordering::Relaxed);
+    assert_eq!(run(&disk, 1, &cdb, list).status, Status::Good);
+    assert_eq!(write(&disk, 2), Status::ReservationConflict);
+}
+
+#[test]
+fn without_a_keeper_nothing_is_promised() {
+    let disk = disk(None);
+    enter(&disk, 1);
+    let (cdb, list) = out(REGISTER, 0, 0, 1, APTPL);
+    let refused = run(&disk, 1, &cdb, list);
+    assert_eq!(Sense::parse(&refused.sense), Some(Sense::invalid_parameter(20, Some(0))));
+    let capabilities = run(&disk, 1, &[0x5E, 2, 0, 0, 0, 0, 0, 0, 8, 0], vec![]).data.concat();
+    assert_eq!(capabilities[2] & 1, 0, "PTPL_C");
+}
+
+/// A change that is being kept is not in force yet, and the next one waits for it: here a RESERVE, which
+/// must not come between the check of the registration and its effect.
+#[test]
+fn changes_happen_one_after_the_other() {
+    let drawer = Drawer::new();
+    let disk = disk(Some(&drawer));
+    for n in [1, 2] {
+        enter(&disk, n);
+    }
+    drawer.gate.forget_permits(Semaphore::MAX_PERMITS);
+    let (cdb, list) = out(REGISTER, 0, 0, 1, APTPL);
+    let mut register = send(&disk, 1, &cdb, list);
+    let mut reserve = send(&disk, 2, &[0x16, 0, 0, 0, 0, 0], vec![]);
+    assert!((&mut register).now_or_never().is_none());
+    assert!((&mut reserve).now_or_never().is_none());
+    assert!(keys(&disk, 2).is_empty(), "not before it is kept");
+    drawer.gate.add_permits(1);
+    assert_eq!(register.now_or_never().unwrap().status, Status::Good);
+    assert_eq!(reserve.now_or_never().unwrap().status, Status::ReservationConflict);
+    assert_eq!(keys(&disk, 2), [1]);
+}
+
+/// Every command of the table meets an exclusive reservation as its class says.
+#[test]
+fn every_command_obeys_its_class() {
+    let disk = disk(None);
+    for n in [1, 2] {
+        enter(&disk, n);
+    }
+    assert_eq!(change_as(&disk, 1, out(REGISTER, 0, 0, 1, 0)), Status::Good);
+    assert_eq!(change_as(&disk, 1, out(RESERVE, 3, 1, 0, 0)), Status::Good);
+    for entry in COMMANDS {
+        let mut cdb = [0; 16];
+        cdb[0] = entry.opcode;
+        cdb[1] = entry.action.unwrap_or(0);
+        let free = matches!(entry.opcode, 0x00 | 0x03 | 0x12 | 0x25 | 0xA0 | 0x5E | 0x1E)
+            || (entry.opcode, entry.action) == (0x9E, Some(0x10));
+        // The parameter list is missing, which is found before the conflict.
+        if entry.opcode == 0x5F {
+            continue;
+        }
+        let conflict = run(&disk, 2, &cdb, vec![]).status == Status::ReservationConflict;
+        assert_eq!(conflict, !free, "{:02X} {:?}", entry.opcode, entry.action);
+    }
+}

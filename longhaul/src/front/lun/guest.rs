@@ -1,0 +1,36 @@
+//! An initiator for tests.
+
+use std::future::ready;
+use std::sync::{Arc, Mutex};
+
+use proto::iscsi::name::{IscsiName, Isid};
+use proto::scsi::reservation::{InitiatorPort, NexusId};
+
+use super::{Initiator, TARGET_PORT, Waiting};
+
+/// An initiator that notes which units it was asked to end its tasks on.
+pub(super) struct Guest {
+    id: NexusId,
+    pub(super) aborted: Mutex<Vec<u16>>,
+}
+
+impl Guest {
+    /// Guest `n`: another is another initiator port, the same is the same one again.
+    pub(super) fn new(n: u8) -> Arc<Self> {
+        let name = IscsiName::new(&format!("iqn.2001-04.com.example:{n}")).unwrap();
+        let initiator = InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, n]) };
+        let id = NexusId { initiator, target_port: TARGET_PORT };
+        Arc::new(Self { id, aborted: Mutex::default() })
+    }
+}
+
+impl Initiator for Guest {
+    fn id(&self) -> &NexusId {
+        &self.id
+    }
+
+    fn abort_tasks(&self, lun: u16) -> Waiting<()> {
+        self.aborted.lock().unwrap().push(lun);
+        Box::pin(ready(()))
+    }
+}

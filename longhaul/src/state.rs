@@ -1,0 +1,109 @@
+//! The state directory: the little that a server must remember through a loss of power.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::front::lun::{Keeper, Waiting};
+
+/// A directory for state, which is there.
+#[derive(Clone, Debug)]
+pub struct StateDir(PathBuf);
+
+impl StateDir {
+    /// The directory at `path`, made if it is not there.
+    pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+
+    /// What keeps the reservations of unit `lun` of `target`, an iSCSI name: one file.
+    #[must_use]
+    pub fn reservations(&self, target: &str, lun: u16) -> Arc<dyn Keeper> {
+        // A name has neither slashes nor NULs, and with what is added stays below the 255 bytes that a
+        // file name may have (RFC 7143, 4.2.7.1: 223 bytes).
+        Arc::new(KeptFile(self.0.join(format!("{target}.{lun}.reservations"))))
+    }
+}
+
+/// A file that is replaced as a whole.
+#[derive(Debug)]
+struct KeptFile(PathBuf);
+
+impl Keeper for KeptFile {
+    fn load(&self) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(&self.0) {
+            Ok(image) => Ok(Some(image)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn save(&self, image: Vec<u8>) -> Waiting<io::Result<()>> {
+        let path = self.0.clone();
+        Box::pin(async move {
+            let work = move || replace(&path, &image);
+            tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+        })
+    }
+}
+
+/// Writes beside the file, then puts that in its place: at every moment there is the old file or the new
+/// one, whole. The directory is synchronised last, as the change of name is its content.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = path.with_extension("new");
+    let mut file = File::create(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET: &str = "iqn.2026-11.dev.longhaul:t.1";
+
+    #[tokio::test]
+    async fn what_was_saved_last_is_there_after_a_restart() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("a/b");
+        let state = StateDir::open(&path).unwrap();
+        let keeper = state.reservations(TARGET, 0);
+        assert_eq!(keeper.load().unwrap(), None);
+        keeper.save(vec![1; 100]).await.unwrap();
+        keeper.save(vec![2; 10]).await.unwrap();
+        drop((state, keeper));
+        let state = StateDir::open(&path).unwrap();
+        assert_eq!(state.reservations(TARGET, 0).load().unwrap(), Some(vec![2; 10]));
+        assert_eq!(state.reservations(TARGET, 1).load().unwrap(), None);
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[tokio::test]
+    async fn a_write_that_fails_leaves_what_was_kept() {
+        let home = tempfile::tempdir().unwrap();
+        let keeper = StateDir::open(home.path()).unwrap().reservations(TARGET, 0);
+        keeper.save(vec![1]).await.unwrap();
+        // What is written beside the file cannot be created where a directory is.
+        let beside = home.path().join(format!("{TARGET}.0.new"));
+        fs::create_dir(&beside).unwrap();
+        keeper.save(vec![2]).await.unwrap_err();
+        assert_eq!(keeper.load().unwrap(), Some(vec![1]));
+        fs::remove_dir(&beside).unwrap();
+        keeper.save(vec![2]).await.unwrap();
+        assert_eq!(keeper.load().unwrap(), Some(vec![2]));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let state = StateDir::open(home.path()).unwrap();
+        fs::create_dir(home.path().join(format!("{TARGET}.0.reservations"))).unwrap();
+        state.reservations(TARGET, 0).load().unwrap_err();
+    }
+}

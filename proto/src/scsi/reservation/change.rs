@@ -1,0 +1,360 @@
+//! The service actions of PERSISTENT RESERVE OUT (SPC-4, 5.13.7 to 5.13.11): each takes the registrations
+//! as they are and gives them as they will be, with all that follows for others.
+//!
+//! Conflicts are looked for first: RESERVATION CONFLICT takes precedence over CHECK CONDITION (SAM-5,
+//! 5.3.3).
+
+use std::collections::BTreeSet;
+
+use super::parameters::{Basic, Move, at, bit};
+use super::registry::{Held, Registry};
+use super::{Device, Key, Kind, NexusId, Out, OutAction, Refused, TransportId, image};
+use crate::scsi::Sense;
+use crate::scsi::sense::Additional;
+
+/// What a PERSISTENT RESERVE OUT leads to.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub(super) registry: Registry,
+    /// PRGENERATION counts it.
+    pub(super) counted: bool,
+    /// Who will be told of what by a unit attention. Those who are not there are told by the power on
+    /// condition when they come back.
+    pub attentions: Vec<(NexusId, Additional)>,
+    /// Whose commands are to be aborted, all but the one that asks for it.
+    pub abort: Vec<NexusId>,
+    /// What must be durable before the command is answered, in place of what was kept before.
+    pub keep: Option<Vec<u8>>,
+}
+
+/// SPC-4, table 200: the other scopes are gone.
+const LU_SCOPE: u8 = 0;
+
+pub(super) fn prepare(
+    registry: &Registry,
+    nexus: &NexusId,
+    out: Out,
+    list: &[u8],
+    device: &Device<'_>,
+) -> Result<Change, Refused> {
+    let mut work = Work { nexus, out, device, next: Change::from(registry) };
+    match out.action {
+        OutAction::RegisterAndMove => work.register_and_move(&Move::parse(list)?)?,
+        _ => work.basic(&Basic::parse(list)?)?,
+    }
+    work.next.keep = keep(registry, &work.next.registry);
+    Ok(work.next)
+}
+
+/// The image to keep, where reservations outlive the power or did until now.
+fn keep(before: &Registry, after: &Registry) -> Option<Vec<u8>> {
+    let concerned = before.through_power_loss || after.through_power_loss;
+    if !concerned || before == after {
+        return None;
+    }
+    // Without APTPL a loss of power ends everything (SPC-4, 5.13.5), so that nothing is what is kept.
+    let kept = if after.through_power_loss { after } else { &Registry::default() };
+    Some(image::encode(kept))
+}
+
+impl From<&Registry> for Change {
+    fn from(registry: &Registry) -> Self {
+        Self {
+            registry: registry.clone(),
+            counted: false,
+            attentions: Vec::new(),
+            abort: Vec::new(),
+            keep: None,
+        }
+    }
+}
+
+/// A service action at work.
+struct Work<'a> {
+    nexus: &'a NexusId,
+    out: Out,
+    device: &'a Device<'a>,
+    next: Change,
+}
+
+impl Work<'_> {
+    fn basic(&mut self, list: &Basic<'_>) -> Result<(), Refused> {
+        let action = self.out.action;
+        if !matches!(action, OutAction::Register | OutAction::RegisterAndIgnore) {
+            self.registered_as(list.key)?;
+        }
+        if list.names_initiators && action != OutAction::Register {
+            return Err(invalid_flag(bit::SPEC_I_PT));
+        }
+        match action {
+            OutAction::Register => self.register(list),
+            OutAction::RegisterAndIgnore => self.register_and_ignore(list),
+            OutAction::Reserve => self.reserve(),
+            OutAction::Release => self.release(),
+            OutAction::Clear => {
+                self.clear();
+                Ok(())
+            }
+            OutAction::Preempt | OutAction::PreemptAndAbort | OutAction::RegisterAndMove => {
+                self.preempt(list.action_key)
+            }
+        }
+    }
+
+    /// SPC-4, 6.16.3: whoever is not registered, or does not know its key, gets a conflict.
+    fn registered_as(&self, key: Key) -> Result<(), Refused> {
+        if self.next.registry.key(self.nexus) == Some(key) {
+            Ok(())
+        } else {
+            Err(Refused::Conflict)
+        }
+    }
+
+    /// SPC-4, table 67.
+    fn register(&mut self, list: &Basic<'_>) -> Result<(), Refused> {
+        let mut nexuses = self.own_nexuses(list);
+        if nexuses.iter().any(|nexus| self.current_key(nexus) != list.key) {
+            return Err(Refused::Conflict);
+        }
+        if list.names_initiators && self.current_key(self.nexus) != 0 {
+            return Err(invalid_flag(bit::SPEC_I_PT));
+        }
+        if list.names_initiators && list.action_key != 0 {
+            let named = self.named_nexuses(list)?;
+            // Table 67, note b.
+            if named.iter().any(|nexus| self.current_key(nexus) != 0) {
+                return Err(Sense::invalid_parameter(at::BASIC_TRANSPORT_IDS, None).into());
+            }
+            nexuses.extend(named);
+        }
+        self.enter(nexuses, list)
+    }
+
+    /// The key of `nexus`; zero, as the parameter list has it, where it is not registered.
+    fn current_key(&self, nexus: &NexusId) -> Key {
+        self.next.registry.key(nexus).unwrap_or(0)
+    }
+
+    /// SPC-4, table 68.
+    fn register_and_ignore(&mut self, list: &Basic<'_>) -> Result<(), Refused> {
+        self.enter(self.own_nexuses(list), list)
+    }
+
+    /// The nexuses of the sender: through its target port, or through every one with ALL_TG_PT, as if each
+    /// had received the command.
+    fn own_nexuses(&self, list: &Basic<'_>) -> BTreeSet<NexusId> {
+        let mut own = self.through_ports(&self.nexus.initiator, list);
+        own.insert(self.nexus.clone());
+        own
+    }
+
+    fn through_ports(
+        &self,
+        initiator: &super::InitiatorPort,
+        list: &Basic<'_>,
+    ) -> BTreeSet<NexusId> {
+        let own = [self.nexus.target_port];
+        let ports = if list.all_target_ports { self.device.target_ports } else { &own };
+        let through = |port: &u16| NexusId { initiator: initiator.clone(), target_port: *port };
+        ports.iter().map(through).collect()
+    }
+
+    /// The nexuses of the initiator ports that the list names, but for those of the sender.
+    fn named_nexuses(&self, list: &Basic<'_>) -> Result<BTreeSet<NexusId>, Sense> {
+        let mut named = BTreeSet::new();
+        for id in list.transport_ids()? {
+            match id {
+                TransportId::Port(port) => named.extend(self.through_ports(&port, list)),
+                // SPC-4, 7.6.4.6: all ports of the node that the device knows.
+                TransportId::Node(name) => {
+                    let known = self.device.present.iter().map(|nexus| &nexus.initiator);
+                    for port in known.filter(|port| port.name == name) {
+                        named.extend(self.through_ports(port, list));
+                    }
+                }
+            }
+        }
+        named.retain(|nexus| nexus.initiator != self.nexus.initiator);
+        Ok(named)
+    }
+
+    /// Gives `nexuses` the new key, all or none of them; zero unregisters.
+    fn enter(&mut self, nexuses: BTreeSet<NexusId>, list: &Basic<'_>) -> Result<(), Refused> {
+        let idle = |nexus| self.next.registry.key(nexus).is_none();
+        if list.action_key == 0 && nexuses.iter().all(idle) {
+            return Ok(());
+        }
+        self.set_through_power_loss(list.through_power_loss, at::BASIC_FLAGS)?;
+        self.next.counted = true;
+        for nexus in nexuses {
+            if list.action_key == 0 {
+                self.unregister(&nexus);
+            } else {
+                self.next.registry.register(nexus, list.action_key)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_through_power_loss(&mut self, wanted: bool, byte: u16) -> Result<(), Sense> {
+        if wanted && !self.device.durable {
+            return Err(Sense::invalid_parameter(byte, Some(bit::APTPL)));
+        }
+        self.next.registry.through_power_loss = wanted;
+        Ok(())
+    }
+
+    /// SPC-4, 5.13.11.2.3.
+    fn unregister(&mut self, nexus: &NexusId) {
+        let ended = self.next.registry.unregister(nexus);
+        // Those who lose something by the end of a reservation that was another's are the registered.
+        if ended.is_some_and(|held| held.kind.admits_registrants()) {
+            self.tell_registered(Additional::RESERVATIONS_RELEASED);
+        }
+    }
+
+    /// SPC-4, 5.13.9.
+    fn reserve(&mut self) -> Result<(), Refused> {
+        let Some(held) = &self.next.registry.held else {
+            let kind = self.kind()?;
+            self.next.registry.held = Some(Held::by(self.nexus, kind));
+            return Ok(());
+        };
+        let same = self.out.scope == LU_SCOPE && self.out.kind == held.kind.code();
+        if same && self.next.registry.is_holder(self.nexus) {
+            Ok(())
+        } else {
+            Err(Refused::Conflict)
+        }
+    }
+
+    /// SPC-4, 5.13.11.2.2.
+    fn release(&mut self) -> Result<(), Refused> {
+        if !self.next.registry.is_holder(self.nexus) {
+            return Ok(());
+        }
+        let (scope, kind) = (self.out.scope, self.out.kind);
+        let matching = |held: &Held| scope == LU_SCOPE && kind == held.kind.code();
+        let Some(held) = self.next.registry.held.take_if(|held| matching(held)) else {
+            return Err(
+                Sense::illegal(Additional::INVALID_RELEASE_OF_PERSISTENT_RESERVATION).into()
+            );
+        };
+        if held.kind.admits_registrants() {
+            self.tell_registered(Additional::RESERVATIONS_RELEASED);
+        }
+        Ok(())
+    }
+
+    /// SPC-4, 5.13.11.2.7.
+    fn clear(&mut self) {
+        self.next.counted = true;
+        self.tell_registered(Additional::RESERVATIONS_PREEMPTED);
+        self.next.registry.held = None;
+        self.next.registry.registrants.clear();
+    }
+
+    /// SPC-4, table 72.
+    fn preempt(&mut self, victim: Key) -> Result<(), Refused> {
+        let registry = &self.next.registry;
+        let everyone = registry.held.as_ref().is_some_and(|held| held.kind.all_hold());
+        if victim == 0 && !everyone {
+            return Err(Sense::invalid_parameter(at::ACTION_KEY, None).into());
+        }
+        let matching = |(_, key): &(&NexusId, &Key)| victim == 0 || **key == victim;
+        let victims: Vec<NexusId> =
+            registry.registrants.iter().filter(matching).map(|(nexus, _)| nexus.clone()).collect();
+        if victims.is_empty() {
+            return Err(Refused::Conflict);
+        }
+        let from_holder =
+            victim == 0 || (!everyone && victims.iter().any(|nexus| registry.is_holder(nexus)));
+        if from_holder {
+            self.replace_reservation(&victims)?;
+        } else {
+            self.remove_registrations(&victims);
+        }
+        self.next.counted = true;
+        if self.out.action == OutAction::PreemptAndAbort {
+            self.next.abort = victims;
+            // The sender keeps its registration where it takes the reservation of all.
+            self.next.abort.retain(|nexus| victim != 0 || nexus != self.nexus);
+        }
+        Ok(())
+    }
+
+    /// SPC-4, 5.13.11.2.4.3: the reservation becomes the sender's, and its former holders lose their
+    /// registrations.
+    fn replace_reservation(&mut self, victims: &[NexusId]) -> Result<(), Refused> {
+        let kind = self.kind()?;
+        for nexus in victims.iter().filter(|nexus| *nexus != self.nexus) {
+            self.next.registry.registrants.remove(nexus);
+            self.next.attentions.push((nexus.clone(), Additional::REGISTRATIONS_PREEMPTED));
+        }
+        let before = self.next.registry.held.replace(Held::by(self.nexus, kind));
+        if before.is_some_and(|held| held.kind != kind) {
+            self.tell_registered(Additional::RESERVATIONS_RELEASED);
+        }
+        Ok(())
+    }
+
+    /// SPC-4, 5.13.11.2.5: the sender's own registration too, if its key is the one.
+    fn remove_registrations(&mut self, victims: &[NexusId]) {
+        for nexus in victims {
+            self.next.registry.unregister(nexus);
+            if nexus != self.nexus {
+                self.next.attentions.push((nexus.clone(), Additional::REGISTRATIONS_PREEMPTED));
+            }
+        }
+    }
+
+    /// SPC-4, 5.13.8 and table 70.
+    fn register_and_move(&mut self, list: &Move<'_>) -> Result<(), Refused> {
+        self.registered_as(list.key)?;
+        let Some(held) = self.next.registry.held.clone() else {
+            return Err(Sense::invalid_cdb(1, Some(4)).into());
+        };
+        if held.kind.all_hold() || !self.next.registry.is_holder(self.nexus) {
+            return Err(Refused::Conflict);
+        }
+        if list.action_key == 0 {
+            return Err(Sense::invalid_parameter(at::ACTION_KEY, None).into());
+        }
+        if !self.device.target_ports.contains(&list.target_port) {
+            return Err(Sense::invalid_parameter(at::TARGET_PORT, None).into());
+        }
+        let initiator = list.initiator()?;
+        if initiator == self.nexus.initiator {
+            return Err(Sense::invalid_parameter(at::MOVE_TRANSPORT_ID, None).into());
+        }
+        const FLAGS: u16 = 17;
+        self.set_through_power_loss(list.through_power_loss, FLAGS)?;
+        let to = NexusId { initiator, target_port: list.target_port };
+        // First the old goes: with UNREG, a full table has room for the new one.
+        self.next.registry.held = Some(Held::by(&to, held.kind));
+        if list.unregister {
+            self.next.registry.registrants.remove(self.nexus);
+        }
+        self.next.registry.register(to, list.action_key)?;
+        self.next.counted = true;
+        Ok(())
+    }
+
+    /// The type that the command block asks for.
+    fn kind(&self) -> Result<Kind, Sense> {
+        if self.out.scope != LU_SCOPE {
+            return Err(Sense::invalid_cdb(2, Some(7)));
+        }
+        Kind::from_code(self.out.kind).ok_or(Sense::invalid_cdb(2, Some(3)))
+    }
+
+    /// A unit attention for every registered nexus but the sender.
+    fn tell_registered(&mut self, condition: Additional) {
+        let others = self.next.registry.registrants.keys().filter(|nexus| *nexus != self.nexus);
+        self.next.attentions.extend(others.map(|nexus| (nexus.clone(), condition)));
+    }
+}
+
+fn invalid_flag(bit: u8) -> Refused {
+    Sense::invalid_parameter(at::BASIC_FLAGS, Some(bit)).into()
+}

@@ -1,0 +1,219 @@
+//! Reservations: which I_T nexus may use a logical unit, and how (SPC-4, 5.13).
+//!
+//! Two kinds exclude one another. *Persistent* reservations belong to registered I_T nexuses, outlive their
+//! sessions and, where an initiator asks for it, the power. RESERVE and RELEASE (SPC-2) belong to one session
+//! and end with it. All of it is data in and data out: [`Reservations::prepare`] says what a PERSISTENT
+//! RESERVE OUT would do, whoever owns the state makes that durable, and only then [`Reservations::commit`]s
+//! it, so that what is answered GOOD is kept and what failed has changed nothing.
+
+mod change;
+mod class;
+mod image;
+mod kind;
+mod nexus;
+mod parameters;
+mod registry;
+mod report;
+
+#[cfg(test)]
+mod tests;
+
+pub use change::Change;
+pub use class::Class;
+pub use image::ImageError;
+pub use kind::Kind;
+pub use nexus::{InitiatorPort, NexusId, TransportId};
+pub use registry::{Held, Holder, Key, REGISTRANTS_MAX};
+
+use super::Sense;
+use registry::Registry;
+
+/// The longest parameter list of PERSISTENT RESERVE OUT that is taken: room for as many of the longest
+/// TransportIDs as there can be registrants is not needed by anyone, and 64 KiB hold over 250 of them.
+pub const PARAMETERS_MAX: u32 = 64 << 10;
+
+/// The service actions of PERSISTENT RESERVE IN (SPC-4, table 199).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InAction {
+    /// READ KEYS.
+    ReadKeys,
+    /// READ RESERVATION.
+    ReadReservation,
+    /// REPORT CAPABILITIES.
+    ReportCapabilities,
+    /// READ FULL STATUS.
+    ReadFullStatus,
+}
+
+/// The service actions of PERSISTENT RESERVE OUT (SPC-4, table 212).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutAction {
+    /// REGISTER.
+    Register,
+    /// RESERVE.
+    Reserve,
+    /// RELEASE.
+    Release,
+    /// CLEAR.
+    Clear,
+    /// PREEMPT.
+    Preempt,
+    /// PREEMPT AND ABORT.
+    PreemptAndAbort,
+    /// REGISTER AND IGNORE EXISTING KEY.
+    RegisterAndIgnore,
+    /// REGISTER AND MOVE.
+    RegisterAndMove,
+}
+
+/// The command block of PERSISTENT RESERVE OUT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Out {
+    /// SERVICE ACTION.
+    pub action: OutAction,
+    /// SCOPE, as it came.
+    pub scope: u8,
+    /// TYPE, as it came.
+    pub kind: u8,
+    /// PARAMETER LIST LENGTH.
+    pub length: u32,
+}
+
+/// What a reservation command needs to know of the target device.
+#[derive(Clone, Copy, Debug)]
+pub struct Device<'a> {
+    /// The relative target port identifier of every target port, for ALL_TG_PT.
+    pub target_ports: &'a [u16],
+    /// The I_T nexuses there are at this moment, for a TransportID that names a node and no port.
+    pub present: &'a [NexusId],
+    /// Reservations can be kept through a loss of power.
+    pub durable: bool,
+}
+
+/// RESERVATION CONFLICT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the logical unit is reserved")]
+pub struct Conflict;
+
+/// Why a reservation command was not performed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// RESERVATION CONFLICT.
+    Conflict,
+    /// CHECK CONDITION, with this sense data.
+    Sense(Sense),
+}
+
+impl From<Conflict> for Refused {
+    fn from(_: Conflict) -> Self {
+        Self::Conflict
+    }
+}
+
+impl From<Sense> for Refused {
+    fn from(sense: Sense) -> Self {
+        Self::Sense(sense)
+    }
+}
+
+/// The reservations of one logical unit.
+#[derive(Clone, Debug, Default)]
+pub struct Reservations {
+    /// PRGENERATION: zero after power on, whatever is kept through it (SPC-4, 6.15.2).
+    generation: u32,
+    registry: Registry,
+    /// Who holds the reservation of RESERVE (6) or (10). Never together with a registration.
+    reserved: Option<NexusId>,
+}
+
+impl Reservations {
+    /// Those that were kept through a loss of power, from the bytes a [`Change`] once asked to keep.
+    pub fn restore(image: &[u8]) -> Result<Self, ImageError> {
+        Ok(Self { registry: image::decode(image)?, ..Self::default() })
+    }
+
+    /// Whether there is a reservation, so that some command may have to be refused. Where there is none,
+    /// [`Reservations::check`] lets every command pass.
+    #[must_use]
+    pub const fn restrict(&self) -> bool {
+        self.registry.held.is_some() || self.reserved.is_some()
+    }
+
+    /// Whether `nexus` may run a command of `class` now (SPC-4, table 65 and SBC-3, table 13; SPC-2, table
+    /// 10).
+    pub fn check(&self, nexus: &NexusId, class: Class) -> Result<(), Conflict> {
+        let allowed = match &self.reserved {
+            Some(owner) => class.passes_reserve(owner == nexus),
+            None => self.registry.allows(nexus, class),
+        };
+        if allowed { Ok(()) } else { Err(Conflict) }
+    }
+
+    /// RESERVE (6) or (10).
+    pub fn reserve(&mut self, nexus: &NexusId) -> Result<(), Conflict> {
+        if self.registry.is_registered_by_any() {
+            return self.registry.indulges(nexus);
+        }
+        if self.reserved.as_ref().is_some_and(|owner| owner != nexus) {
+            return Err(Conflict);
+        }
+        self.reserved = Some(nexus.clone());
+        Ok(())
+    }
+
+    /// RELEASE (6) or (10): of another's reservation, it does nothing (SPC-2, 7.16).
+    pub fn release(&mut self, nexus: &NexusId) -> Result<(), Conflict> {
+        if self.registry.is_registered_by_any() {
+            return self.registry.indulges(nexus);
+        }
+        self.nexus_lost(nexus);
+        Ok(())
+    }
+
+    /// The session of `nexus` is gone: its RESERVE goes with it, its registration stays.
+    pub fn nexus_lost(&mut self, nexus: &NexusId) {
+        if self.reserved.as_ref() == Some(nexus) {
+            self.reserved = None;
+        }
+    }
+
+    /// The logical unit was reset: RESERVE is undone, persistent reservations stay (SPC-4, 5.13.1).
+    pub fn reset(&mut self) {
+        self.reserved = None;
+    }
+
+    /// What a PERSISTENT RESERVE OUT from `nexus`, with the parameter list `list`, leads to. Nothing is
+    /// changed yet.
+    pub fn prepare(
+        &self,
+        nexus: &NexusId,
+        out: Out,
+        list: &[u8],
+        device: &Device<'_>,
+    ) -> Result<Change, Refused> {
+        // SPC-2, 5.5.1: where RESERVE is in force, even its holder may not use the other kind.
+        self.check(nexus, Class::Persistent)?;
+        change::prepare(&self.registry, nexus, out, list, device)
+    }
+
+    /// Makes a change come true.
+    pub fn commit(&mut self, change: &Change) {
+        if change.counted {
+            self.generation = self.generation.wrapping_add(1);
+        }
+        self.registry.clone_from(&change.registry);
+    }
+
+    /// The parameter data of PERSISTENT RESERVE IN, whole: not yet cut to the allocation length.
+    #[must_use]
+    pub fn report(&self, action: InAction, device: &Device<'_>) -> Vec<u8> {
+        match action {
+            InAction::ReadKeys => report::keys(self.generation, &self.registry),
+            InAction::ReadReservation => report::reservation(self.generation, &self.registry),
+            InAction::ReportCapabilities => {
+                report::capabilities(device.durable, self.registry.through_power_loss)
+            }
+            InAction::ReadFullStatus => report::full_status(self.generation, &self.registry),
+        }
+    }
+}
