@@ -1,5 +1,5 @@
-use aes::Aes256;
 use aes::cipher::KeyInit;
+use aes::{Aes128, Aes256};
 use xts_mode::Xts128;
 
 use super::*;
@@ -24,14 +24,16 @@ fn annex_b_plaintext() -> Vec<u8> {
 
 /// Another implementation, sector by sector.
 fn by_rustcrypto(key: &[u8], tweak: u64, sector_size: usize, data: &mut [u8]) {
-    let (data_key, tweak_key) = key.split_at(32);
-    let xts = Xts128::new(
-        Aes256::new_from_slice(data_key).unwrap(),
-        Aes256::new_from_slice(tweak_key).unwrap(),
-    );
+    let (data_key, tweak_key) = key.split_at(key.len() / 2);
     for (index, sector) in (0..).zip(data.chunks_mut(sector_size)) {
-        let tweak = tweak + index * (sector_size / 512) as u64;
-        xts.encrypt_sector(sector, u128::from(tweak).to_le_bytes().into());
+        let tweak = u128::from(tweak + index * (sector_size / 512) as u64).to_le_bytes().into();
+        if key.len() == 64 {
+            let aes = |key| Aes256::new_from_slice(key).unwrap();
+            Xts128::new(aes(data_key), aes(tweak_key)).encrypt_sector(sector, tweak);
+        } else {
+            let aes = |key| Aes128::new_from_slice(key).unwrap();
+            Xts128::new(aes(data_key), aes(tweak_key)).encrypt_sector(sector, tweak);
+        }
     }
 }
 
@@ -51,19 +53,34 @@ fn ieee_1619_vectors() {
     }
 }
 
+/// IEEE 1619-2007, annex B, vectors 4 and 2: AES-128, and the latter shorter than a sector.
+#[test]
+fn ieee_1619_vectors_for_aes_128() {
+    let key = hex("2718281828459045235360287471352631415926535897932384626433832795");
+    let mut data = annex_b_plaintext();
+    Xts::new(&key).unwrap().encrypt(0, 512, &mut data);
+    assert_eq!(data[..16], hex("27a7479befa1d476489f308cd4cfa6e2"));
+    let key = [[0x11; 16], [0x22; 16]].concat();
+    let mut data = vec![0x44; 512];
+    Xts::new(&key).unwrap().encrypt(0x33_3333_3333, 512, &mut data);
+    assert_eq!(data[..16], hex("c454185e6a16936e39334038acef838b"));
+}
+
 #[test]
 fn agrees_with_another_implementation_at_every_sector_size() {
     let key: Vec<u8> = (0..64).map(|byte: u8| byte.wrapping_mul(41) ^ 0x5c).collect();
-    let xts = Xts::new(&key).unwrap();
-    for sector_size in [512, 1024, 2048, 4096] {
-        for tweak in [0, 8, u64::from(u32::MAX) - 3, 1 << 40] {
-            let plain: Vec<u8> = (0..16_384_u32).map(|at| ((at * 7) >> 3) as u8).collect();
-            let (mut ours, mut theirs) = (plain.clone(), plain.clone());
-            xts.encrypt(tweak, sector_size, &mut ours);
-            by_rustcrypto(&key, tweak, sector_size, &mut theirs);
-            assert!(ours == theirs, "sectors of {sector_size} from tweak {tweak}");
-            xts.decrypt(tweak, sector_size, &mut ours);
-            assert!(ours == plain);
+    for key in [&key[..], &key[..32]] {
+        let xts = Xts::new(key).unwrap();
+        for sector_size in [512, 1024, 2048, 4096] {
+            for tweak in [0, 8, u64::from(u32::MAX) - 3, 1 << 40] {
+                let plain: Vec<u8> = (0..16_384_u32).map(|at| ((at * 7) >> 3) as u8).collect();
+                let (mut ours, mut theirs) = (plain.clone(), plain.clone());
+                xts.encrypt(tweak, sector_size, &mut ours);
+                by_rustcrypto(key, tweak, sector_size, &mut theirs);
+                assert!(ours == theirs, "sectors of {sector_size} from tweak {tweak}");
+                xts.decrypt(tweak, sector_size, &mut ours);
+                assert!(ours == plain);
+            }
         }
     }
 }
@@ -82,7 +99,8 @@ fn a_block_of_512_bytes_depends_on_nothing_beside_it() {
 
 #[test]
 fn bad_keys_are_refused() {
-    assert_eq!(Xts::new(&[1; 32]).err(), Some(KeyError::Size(256)));
+    assert_eq!(Xts::new(&[1; 48]).err(), Some(KeyError::Size(384)));
+    assert_eq!(Xts::new(&[1; 32]).err(), Some(KeyError::Halves));
     assert_eq!(Xts::new(&[1; 64]).err(), Some(KeyError::Halves));
 }
 
