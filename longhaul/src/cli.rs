@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::command::{attach, copy, info, key};
+use crate::command::{attach, copy, info, key, serve};
 use crate::failure::{Failure, OrFail, Outcome};
 
 /// Encrypted disks that live far away, over standard iSCSI.
@@ -27,6 +27,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::Args),
     Info(info::Args),
     Copy(copy::Args),
     Key(key::Args),
@@ -87,6 +88,7 @@ fn run(cli: Cli) -> Outcome {
         .or_fail(|| "cannot start".to_owned())?;
     let outcome = runtime.block_on(async {
         match cli.command {
+            Command::Serve(args) => serve::run(args).await,
             Command::Info(args) => info::run(args).await,
             Command::Copy(args) => copy::run(args).await,
             Command::Key(args) => key::run(args).await,

@@ -143,11 +143,8 @@ impl ConfigFile {
         for (name, table) in self.volumes {
             let at = name.span();
             let volume = table.check(name, base)?;
-            if let Some(other) = volumes.iter().find(|other| other.target == volume.target) {
-                let why = format!("{} is the target of {} already", volume.target, other.name);
-                return Err(wrong(at, why));
-            }
             volumes.push(volume);
+            distinct(&volumes).map_err(|why| wrong(at, why))?;
         }
         if volumes.is_empty() {
             return Err(wrong(0..0, "there is no volume to serve: write a table [volumes.NAME]"));
@@ -253,6 +250,18 @@ fn secret_of_target(
         (None, None) => Ok(None),
         _ => Err("mutual CHAP needs chap_mutual_user and one of its secrets".to_owned()),
     }
+}
+
+/// A target is one volume.
+pub fn distinct(volumes: &[Served]) -> Result<(), String> {
+    let mut rest = volumes;
+    while let Some((volume, others)) = rest.split_last() {
+        if let Some(other) = others.iter().find(|other| other.target == volume.target) {
+            return Err(format!("{} is the target of {} already", volume.target, other.name));
+        }
+        rest = others;
+    }
+    Ok(())
 }
 
 /// The target a volume is, unless the file says otherwise.

@@ -12,6 +12,7 @@ pub mod copy;
 pub mod info;
 pub mod key;
 mod options;
+pub mod serve;
 
 /// Writes a line on standard output now: a script may be waiting for it.
 fn say(line: &str) -> Outcome {
