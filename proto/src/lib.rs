@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod iscsi;
+pub mod link;
 pub mod reader;
 pub mod scsi;
 pub mod time;

@@ -2,3 +2,4 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 pub mod login;
+pub mod pair;

@@ -13,6 +13,7 @@
 //! `T` is whatever the caller wants back with a command's end, for example where to send it.
 
 mod fault;
+pub mod law;
 mod sequence;
 mod session;
 mod task;
@@ -333,3 +334,6 @@ const fn tag_after(tag: u32) -> u32 {
         next => next,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! What a target must not do, and what is said of it. What works is in the pair tests.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::iscsi::chap::Challenge;
+use crate::iscsi::header::{
+    AsyncMessage, BHS_LEN, DataIn, Lengths, LoginResponse, NopIn, R2t, Reject, RejectReason,
+    ScsiCommand, ScsiResponse,
+};
+use crate::iscsi::keys::Offer;
+use crate::iscsi::name::{IscsiName, Isid};
+
+const ISID: Isid = Isid::random([1, 2, 3], 4);
+
+/// A machine that has logged in to a target with small bursts; the first status due is 1.
+fn machine() -> Initiator<u8> {
+    let name = IscsiName::new("iqn.2000-01.example:disk").unwrap();
+    let config = LoginConfig {
+        initiator: name.clone(),
+        isid: ISID,
+        target: Some(name),
+        account: None,
+        algorithms: vec![],
+        offer: Offer { max_burst: 8192, first_burst: 1024, ..Offer::long_haul() },
+    };
+    let challenge = Challenge { id: 1, bytes: vec![1; 32] };
+    let mut machine = Initiator::start(config, challenge, Timeouts::default(), Time::ZERO);
+    let response = LoginResponse {
+        transit: true,
+        current_stage: 1,
+        next_stage: 3,
+        isid: ISID.0,
+        tsih: 1,
+        exp_cmd_sn: 1,
+        max_cmd_sn: 8,
+        ..LoginResponse::default()
+    };
+    let text = Bytes::from_static(b"MaxBurstLength=8192\0FirstBurstLength=1024\0");
+    say(&mut machine, Pdu::with_data(response, text)).unwrap();
+    assert!(matches!(machine.poll(), Some(Event::Established(_))));
+    machine
+}
+
+fn say(machine: &mut Initiator<u8>, pdu: Pdu) -> Result<(), Fault> {
+    let mut outbox = Outbox::new();
+    outbox.push_pdu(pdu);
+    let mut slices = [std::io::IoSlice::new(&[]); 4];
+    let filled = outbox.slices(&mut slices);
+    let mut bytes: BytesMut = slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect();
+    machine.receive(Time::ZERO, &mut bytes)
+}
+
+fn read(machine: &mut Initiator<u8>, len: u32) -> u32 {
+    let command = Command { lun: 0, cdb: [0x88; 16], transfer: Transfer::In(len) };
+    machine.submit(command, 1).unwrap()
+}
+
+fn write(machine: &mut Initiator<u8>, len: usize) -> u32 {
+    let data = Pieces::from(Bytes::from(vec![1; len]));
+    let command = Command { lun: 0, cdb: [0x8a; 16], transfer: Transfer::Out(data) };
+    machine.submit(command, 1).unwrap()
+}
+
+fn misbehaved(said: Result<(), Fault>) -> Misbehaviour {
+    match said {
+        Err(Fault::Misbehaved(how)) => how,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn data_that_were_not_asked_for_are_refused() {
+    let cases: [(DataIn, usize, Misbehaviour); 4] = [
+        (DataIn::default(), 1025, Misbehaviour::DataInBeyondExpected),
+        (DataIn { buffer_offset: 4, ..DataIn::default() }, 8, Misbehaviour::DataInOutOfOrder),
+        // RFC 7143, 11.7.5: the first is number zero.
+        (DataIn { data_sn: 1, ..DataIn::default() }, 8, Misbehaviour::DataInOutOfOrder),
+        (
+            DataIn { itt: 77, ..DataIn::default() },
+            8,
+            Misbehaviour::UnknownTag { pdu: "Data-In", tag: 77 },
+        ),
+    ];
+    for (header, len, expected) in cases {
+        let mut machine = machine();
+        let tag = read(&mut machine, 1024);
+        let itt = if header.itt == 0 { tag } else { header.itt };
+        let pdu = Pdu::with_data(DataIn { itt, ..header }, vec![0; len].into());
+        assert_eq!(misbehaved(say(&mut machine, pdu)), expected);
+        assert_eq!(machine.unfinished(), [1], "the command is given back");
+    }
+}
+
+#[test]
+fn a_write_gets_no_data_and_a_read_no_r2t() {
+    let mut one = machine();
+    let itt = write(&mut one, 512);
+    let data = Pdu::with_data(DataIn { itt, ..DataIn::default() }, vec![0; 4].into());
+    assert_eq!(misbehaved(say(&mut one, data)), Misbehaviour::DataInBeyondExpected);
+    let mut other = machine();
+    let itt = read(&mut other, 512);
+    let r2t = R2t { itt, desired_len: 4, ..R2t::default() };
+    assert_eq!(misbehaved(say(&mut other, Pdu::bare(r2t))), Misbehaviour::R2tBeyondBuffer);
+}
+
+#[test]
+fn an_r2t_asks_for_what_there_is_in_order_and_within_a_burst() {
+    // InitialR2T stays Yes by default: 1024 immediate bytes are gone, R2Ts are for what follows.
+    let good = R2t { buffer_offset: 1024, desired_len: 8192, ..R2t::default() };
+    let cases = [
+        (good, None),
+        (R2t { desired_len: 0, ..good }, Some(Misbehaviour::R2tLength(0))),
+        (R2t { desired_len: 8193, ..good }, Some(Misbehaviour::R2tLength(8193))),
+        (R2t { buffer_offset: 0, ..good }, Some(Misbehaviour::R2tOutOfOrder)),
+        (R2t { r2t_sn: 1, ..good }, Some(Misbehaviour::R2tOutOfOrder)),
+    ];
+    for (r2t, expected) in cases {
+        let mut machine = machine();
+        let itt = write(&mut machine, 20_000);
+        let said = say(&mut machine, Pdu::bare(R2t { itt, ..r2t }));
+        assert_eq!(said.err(), expected.map(Fault::Misbehaved), "{r2t:?}");
+    }
+    let mut machine = machine();
+    let itt = write(&mut machine, 2000);
+    let said = say(&mut machine, Pdu::bare(R2t { itt, ..good }));
+    assert_eq!(misbehaved(said), Misbehaviour::R2tBeyondBuffer);
+}
+
+#[test]
+fn a_missing_status_ends_the_session() {
+    // RFC 7143, 4.2.2.2; nothing can be asked for again at error recovery level 0.
+    let mut machine = machine();
+    let itt = read(&mut machine, 0);
+    let response = ScsiResponse { itt, stat_sn: 2, ..ScsiResponse::default() };
+    let gap = Misbehaviour::StatSn { expected: 1, found: 2 };
+    assert_eq!(misbehaved(say(&mut machine, Pdu::bare(response))), gap);
+    assert!(!machine.has_room());
+}
+
+#[test]
+fn good_status_without_the_data_is_no_success() {
+    let mut machine = machine();
+    let itt = read(&mut machine, 512);
+    let response = ScsiResponse { itt, stat_sn: 1, ..ScsiResponse::default() };
+    say(&mut machine, Pdu::bare(response)).unwrap();
+    let missing = TaskError::DataMissing { received: 0, expected: 512 };
+    assert!(matches!(machine.poll(), Some(Event::Completed(1, Err(e))) if e == missing));
+}
+
+#[test]
+fn a_rejected_command_ends_and_the_session_goes_on() {
+    let mut machine = machine();
+    let itt = read(&mut machine, 512);
+    let rejected = ScsiCommand { itt, ..ScsiCommand::default() }.emit(Lengths::default());
+    let reason = RejectReason::COMMAND_NOT_SUPPORTED;
+    let reject = Reject { reason, stat_sn: 1, ..Reject::default() };
+    say(&mut machine, Pdu::with_data(reject, rejected.to_vec().into())).unwrap();
+    assert!(matches!(machine.poll(), Some(Event::Completed(1, Err(TaskError::Rejected(_))))));
+    assert!(machine.has_room());
+    // What is no command shows that the two do not understand each other.
+    let reject = Reject { reason, stat_sn: 2, ..Reject::default() };
+    let said = say(&mut machine, Pdu::with_data(reject, vec![0; BHS_LEN].into()));
+    assert_eq!(said, Err(Fault::Rejected(reason)));
+}
+
+#[test]
+fn pings_are_answered_until_they_flood() {
+    let mut machine = machine();
+    let ping = NopIn { itt: NO_TAG, ttt: 5, lun: 9, ..NopIn::default() };
+    let before = machine.outbox().len();
+    say(&mut machine, Pdu::bare(ping)).unwrap();
+    assert_eq!(machine.outbox().len(), before + BHS_LEN);
+    let flood = (0..2000).find_map(|_| say(&mut machine, Pdu::bare(ping)).err());
+    assert_eq!(flood, Some(Fault::Misbehaved(Misbehaviour::PingFlood)));
+}
+
+#[test]
+fn silence_is_noticed_and_any_sign_of_life_counts() {
+    let mut machine = machine();
+    let timeouts = Timeouts::default();
+    let asked = Time::ZERO + timeouts.idle;
+    assert_eq!(machine.deadline(), Some(asked));
+    machine.wake(asked).unwrap();
+    // The link still takes our bytes: the ping may be behind them.
+    let later = asked + timeouts.answer / 2;
+    let len = machine.outbox().len();
+    machine.sent(later, len);
+    machine.wake(asked + timeouts.answer).unwrap();
+    assert_eq!(machine.wake(later + timeouts.answer), Err(Fault::Silent));
+}
+
+#[test]
+fn unknown_events_are_passed_over() {
+    let mut machine = machine();
+    let message = AsyncMessage {
+        event: super::super::header::AsyncEvent::VENDOR,
+        stat_sn: 1,
+        ..AsyncMessage::default()
+    };
+    assert_eq!(say(&mut machine, Pdu::bare(message)), Ok(()));
+    assert!(machine.has_room());
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_target_sends_the_laws_hold(script in prop::collection::vec(any::<u8>(), 0..2000)) {
+        law::holds(&script);
+    }
+
+    #[test]
+    fn whatever_is_said_at_login_the_laws_hold(script in "[\\x00-\\x07](AuthMethod=(CHAP|None)\\x00|CHAP_A=[5-8]\\x00|CHAP_[NRIC]=[0-9a-fx]{0,9}\\x00|InitiatorName=iqn.2000-01.example:a\\x00|TargetName=iqn.2000-01.example:disk\\x00|\n){0,9}") {
+        law::login_holds(script.as_bytes());
+    }
+}
