@@ -160,17 +160,19 @@ impl Driver {
         }
     }
 
-    /// Input, answers and output, until all of them have to wait.
+    /// Input, answers and output, until all of them have to wait. Output that was sent counts as well:
+    /// what was held back for it can go on, and nobody else would say so.
     fn poll_traffic(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         loop {
             let answered = self.poll_answers(cx);
             let received = self.poll_input(cx)?;
             self.start_waiting(cx);
-            let sent = self.wire.poll_write(cx, self.session.outbox());
-            if let Poll::Ready(outcome) = sent {
+            let unsent = self.session.outbox().len();
+            if let Poll::Ready(outcome) = self.wire.poll_write(cx, self.session.outbox()) {
                 outcome?;
             }
-            if !answered && !received {
+            let sent = self.session.outbox().len() < unsent;
+            if !answered && !received && !sent {
                 return Ok(());
             }
         }

@@ -2,7 +2,7 @@
 
 use super::session::Session;
 use super::task::{State, Task, TaskId};
-use super::{Ending, Event, IMMEDIATE_MAX, MANAGEMENT_MAX};
+use super::{Ending, Event, MANAGEMENT_MAX};
 use crate::iscsi::header::{
     Header, LogoutRequest, LogoutResponse, LogoutResponseCode, TaskFunction, TaskManagementRequest,
     TaskManagementResponse, TaskResponse,
@@ -60,8 +60,7 @@ impl Scope {
 
 impl Session {
     pub(super) fn on_task_management(&mut self, request: &TaskManagementRequest) {
-        let waiting = self.management.pending.len();
-        if waiting >= MANAGEMENT_MAX || self.tasks.immediate() >= IMMEDIATE_MAX {
+        if self.management.pending.len() >= MANAGEMENT_MAX {
             return self.respond_managed(request.itt, TaskResponse::REJECTED);
         }
         let unit = lun::decode(request.lun.to_be_bytes());
