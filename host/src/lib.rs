@@ -1,6 +1,7 @@
 //! The operating system, wrapped: files, sockets, ciphers. The only crate that may hold unsafe code;
 //! it knows no protocol and no `Volume`.
 
+pub mod aead;
 pub mod cipher;
 pub mod file;
 pub mod workers;

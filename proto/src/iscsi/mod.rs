@@ -9,6 +9,7 @@ pub mod login;
 pub mod name;
 pub mod negotiation;
 pub mod pdu;
+pub mod sealed;
 pub mod target;
 pub mod text;
 pub mod window;

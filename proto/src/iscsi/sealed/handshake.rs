@@ -1,0 +1,179 @@
+//! The handshake: Noise IK, two messages (spec, 3).
+
+use std::fmt;
+
+use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
+use snow::resolvers::{CryptoResolver, DefaultResolver};
+use snow::types::{Cipher, Dh, Hash, Random};
+use snow::{Builder, HandshakeState};
+use zeroize::Zeroizing;
+
+use super::schedule::Master;
+use super::{Identity, KEY_LEN, PublicKey};
+
+const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_SHA256";
+
+const PROLOGUE: &[u8] = b"dev.longhaul.sealed-iscsi.1";
+
+/// Message 1: the ephemeral key, the enciphered static key, the tag of an empty payload.
+const FIRST_LEN: usize = 32 + (32 + 16) + 16;
+
+/// Message 2: the ephemeral key and the tag of an empty payload.
+const SECOND_LEN: usize = 32 + 16;
+
+/// Random bytes for one handshake: its ephemeral key. It is wiped when dropped.
+pub struct Ephemeral(Zeroizing<[u8; KEY_LEN]>);
+
+impl Ephemeral {
+    /// A fresh one; `fill` fills a buffer with unpredictable bytes.
+    pub fn fresh(fill: &mut dyn FnMut(&mut [u8])) -> Self {
+        let mut bytes = Zeroizing::new([0; KEY_LEN]);
+        fill(&mut *bytes);
+        Self(bytes)
+    }
+}
+
+impl fmt::Debug for Ephemeral {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ephemeral(..)")
+    }
+}
+
+/// Why a handshake leads nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// Message 1 was not made for this target's key, or was changed.
+    #[error("the handshake was not made for this target's key")]
+    First,
+    /// Message 2 was not made with the pinned key, or was changed.
+    #[error("the target does not have the private key of the one that was pinned")]
+    Second,
+}
+
+/// The initiator's side, waiting for message 2.
+pub struct Initiating(Box<HandshakeState>);
+
+impl Initiating {
+    /// Begins a handshake with the target of this key: message 1.
+    #[must_use]
+    pub fn start(identity: &Identity, target: &PublicKey, own: Ephemeral) -> (Self, Vec<u8>) {
+        let mut state = builder(identity, own)
+            .remote_public_key(target.as_bytes())
+            .and_then(Builder::build_initiator)
+            .expect("the pattern has these keys");
+        let mut message = vec![0; FIRST_LEN];
+        let len = state.write_message(&[], &mut message).expect("the buffer has room for it");
+        debug_assert_eq!(len, FIRST_LEN);
+        (Self(Box::new(state)), message)
+    }
+
+    /// Takes message 2, which proves the target.
+    pub fn finish(self, message: &[u8]) -> Result<Master, HandshakeError> {
+        let Self(mut state) = self;
+        if message.len() != SECOND_LEN {
+            return Err(HandshakeError::Second);
+        }
+        state.read_message(message, &mut []).map_err(|_| HandshakeError::Second)?;
+        Ok(master(&mut state))
+    }
+}
+
+/// The target's side: message 1 has told who is there.
+pub struct Responding {
+    state: Box<HandshakeState>,
+    client: PublicKey,
+}
+
+impl Responding {
+    /// Takes message 1.
+    pub fn read(
+        identity: &Identity,
+        own: Ephemeral,
+        message: &[u8],
+    ) -> Result<Self, HandshakeError> {
+        let mut state = builder(identity, own).build_responder().expect("the pattern has this key");
+        if message.len() != FIRST_LEN {
+            return Err(HandshakeError::First);
+        }
+        state.read_message(message, &mut []).map_err(|_| HandshakeError::First)?;
+        let client = state.get_remote_static().and_then(|key| key.try_into().ok());
+        let client = PublicKey::from_bytes(client.ok_or(HandshakeError::First)?);
+        Ok(Self { state: Box::new(state), client })
+    }
+
+    /// The client this handshake names. It is there only once its proof has come: message 1 may be an
+    /// old one.
+    #[must_use]
+    pub const fn client(&self) -> PublicKey {
+        self.client
+    }
+
+    /// Message 2.
+    #[must_use]
+    pub fn answer(self) -> (Vec<u8>, Master) {
+        let Self { mut state, .. } = self;
+        let mut message = vec![0; SECOND_LEN];
+        let len = state.write_message(&[], &mut message).expect("the buffer has room for it");
+        debug_assert_eq!(len, SECOND_LEN);
+        (message, master(&mut state))
+    }
+}
+
+impl fmt::Debug for Initiating {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Initiating(..)")
+    }
+}
+
+impl fmt::Debug for Responding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Responding").field(&self.client).finish()
+    }
+}
+
+fn builder(identity: &Identity, own: Ephemeral) -> Builder<'_> {
+    let params: NoiseParams = PATTERN.parse().expect("a known pattern");
+    Builder::with_resolver(params, Box::new(Resolver(own)))
+        .local_private_key(identity.secret())
+        .and_then(|builder| builder.prologue(PROLOGUE))
+        .expect("each is set once")
+}
+
+/// The secrets of a finished handshake. Its hash alone would not do: whoever watches can compute it.
+fn master(state: &mut HandshakeState) -> Master {
+    let (first, second) = state.dangerously_get_raw_split();
+    let (first, second) = (Zeroizing::new(first), Zeroizing::new(second));
+    Master::extract(state.get_handshake_hash(), &first, &second)
+}
+
+/// The usual primitives, with randomness that is an argument.
+struct Resolver(Ephemeral);
+
+impl CryptoResolver for Resolver {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        Some(Box::new(Once(Some(self.0.0.clone()))))
+    }
+
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        DefaultResolver.resolve_dh(choice)
+    }
+
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        DefaultResolver.resolve_hash(choice)
+    }
+
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        DefaultResolver.resolve_cipher(choice)
+    }
+}
+
+/// Gives its bytes once; a handshake draws one key, and a second use of the bytes would betray it.
+struct Once(Option<Zeroizing<[u8; KEY_LEN]>>);
+
+impl Random for Once {
+    fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
+        let bytes = self.0.take().filter(|bytes| bytes.len() == dest.len());
+        dest.copy_from_slice(&*bytes.ok_or(snow::Error::Rng)?);
+        Ok(())
+    }
+}
