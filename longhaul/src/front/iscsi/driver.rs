@@ -387,11 +387,11 @@ async fn manage(
         }
         TaskFunction::LOGICAL_UNIT_RESET => {
             clear(&others, lun::decode(field)).await;
-            device.unit(field).reset(seat.nexus);
+            device.unit(field).reset();
         }
         TaskFunction::TARGET_WARM_RESET | TaskFunction::TARGET_COLD_RESET => {
             clear(&others, None).await;
-            device.reset(seat.nexus);
+            device.reset();
         }
         _ => {}
     }

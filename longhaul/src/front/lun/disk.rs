@@ -165,11 +165,11 @@ impl LogicalUnit for Disk {
         self.core.attend(|attentions| attentions.detach(nexus));
     }
 
-    fn reset(&self, by: Nexus) {
+    fn reset(&self) {
         self.core.reserved.reset();
         self.core.attend(|attentions| {
             self.core.switch(self.core.unit.defaults());
-            attentions.establish(Additional::BUS_DEVICE_RESET, Some(by));
+            attentions.establish(Additional::BUS_DEVICE_RESET, None);
         });
     }
 

@@ -92,9 +92,9 @@ pub trait LogicalUnit: Send + Sync {
     /// A nexus is gone: its unit attentions, reservations that end with it, and mode pages go too.
     fn detach(&self, nexus: Nexus);
 
-    /// LOGICAL UNIT RESET by `by` (SAM-5 7.7): state falls back, every other nexus gets the unit
-    /// attention. The transport has already aborted the tasks.
-    fn reset(&self, by: Nexus);
+    /// LOGICAL UNIT RESET (SAM-5 7.7): state falls back, and every nexus gets the unit attention, the one
+    /// that asked for it too. The transport has already aborted the tasks.
+    fn reset(&self);
 
     /// CLEAR TASK SET by `by`: every other nexus gets COMMANDS CLEARED BY ANOTHER INITIATOR.
     fn tasks_cleared(&self, by: Nexus);

@@ -79,9 +79,9 @@ impl TargetDevice {
         self.units.values().for_each(|unit| unit.detach(nexus));
     }
 
-    /// TARGET RESET by `by`: every unit falls back.
-    pub fn reset(&self, by: Nexus) {
-        self.units.values().for_each(|unit| unit.reset(by));
+    /// TARGET RESET: every unit falls back.
+    pub fn reset(&self) {
+        self.units.values().for_each(|unit| unit.reset());
     }
 }
 
@@ -122,7 +122,7 @@ impl LogicalUnit for Absent {
 
     fn detach(&self, _nexus: Nexus) {}
 
-    fn reset(&self, _by: Nexus) {}
+    fn reset(&self) {}
 
     fn tasks_cleared(&self, _by: Nexus) {}
 }

@@ -161,7 +161,7 @@ fn switching_the_cache_off_makes_writes_stable() {
     }
     let mode = good(run(&disk, Request::mode_sense_10(), Bytes::new()));
     assert_eq!(Mode::parse_10(&mode).unwrap().write_cache, Some(false));
-    disk.reset(ME);
+    disk.reset();
     let mode = good(run(&disk, Request::mode_sense_10(), Bytes::new()));
     assert_eq!(Mode::parse_10(&mode).unwrap().write_cache, Some(true));
 }
@@ -362,12 +362,15 @@ fn each_initiator_is_told_what_happened() {
         good(ready(nexus));
     }
     disk.tasks_cleared(ME);
-    disk.reset(ME);
     good(ready(ME));
-    assert_eq!(sense(&ready(OTHER)).additional, Additional::BUS_DEVICE_RESET);
-    good(ready(OTHER));
+    assert_eq!(sense(&ready(OTHER)).additional, Additional::COMMANDS_CLEARED);
+    disk.reset();
+    for nexus in [ME, OTHER] {
+        assert_eq!(sense(&ready(nexus)).additional, Additional::BUS_DEVICE_RESET);
+        good(ready(nexus));
+    }
     assert!(!disk.core.attention.load(Ordering::Acquire));
-    disk.reset(OTHER);
+    disk.tasks_cleared(OTHER);
     disk.detach(ME);
     assert!(!disk.core.attention.load(Ordering::Acquire));
 }

@@ -162,7 +162,7 @@ fn reserve_6_ends_with_the_session_and_with_a_reset() {
     assert_eq!((write(&disk, 2), reserve(2)), (Status::Good, Status::Good));
     disk.attach(Nexus(1), Guest::new(1));
     assert_eq!(write(&disk, 1), Status::ReservationConflict);
-    disk.reset(Nexus(1));
+    disk.reset();
     assert_eq!(told(&disk, 1), Some(Additional::POWER_ON_OR_RESET));
     assert_eq!(write(&disk, 1), Status::Good);
 }
