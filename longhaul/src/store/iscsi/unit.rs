@@ -74,10 +74,13 @@ impl UnitError {
 const fn kind_of(sense: &Sense) -> Kind {
     let Additional { code, qualifier } = sense.additional;
     match (sense.key, code, qualifier) {
-        (Key::MediumError | Key::HardwareError, 0x10, _) | (Key::Miscompare, ..) => Kind::Integrity,
+        // Protection information that does not fit, and data to be rewritten: not what was written.
+        (Key::MediumError | Key::HardwareError, 0x10, _)
+        | (Key::MediumError, 0x11, 0x0c)
+        | (Key::Miscompare, ..) => Kind::Integrity,
         (Key::MediumError | Key::HardwareError | Key::BlankCheck, ..) => Kind::Medium,
         (Key::IllegalRequest, 0x21, _) => Kind::Range,
-        (Key::IllegalRequest, 0x25, _) | (Key::NotReady, 0x3a, _) => Kind::Gone,
+        (Key::IllegalRequest, 0x25, _) | (Key::NotReady, 0x08 | 0x3a, _) => Kind::Gone,
         (Key::IllegalRequest, 0x20 | 0x24 | 0x26, _) => Kind::Unsupported,
         (Key::DataProtect, 0x27, 0x07) | (Key::VolumeOverflow, ..) => Kind::NoSpace,
         (Key::DataProtect, ..) => Kind::ReadOnly,

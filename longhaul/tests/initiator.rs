@@ -1,0 +1,236 @@
+//! Our initiator's volume against our own target, and against targets that send it elsewhere.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use longhaul::front::iscsi::{Node, Server};
+use longhaul::front::lun::{Options, TargetDevice};
+use longhaul::stop::Stopper;
+use longhaul::store::iscsi::{
+    ConnectError, ConnectOptions, Disk, IscsiTarget, Portal, connect, discover,
+};
+use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
+use proto::iscsi::header::{Header, LoginResponse};
+use proto::iscsi::keys::{DigestWish, Offer};
+use proto::iscsi::login::LoginStatus;
+use proto::iscsi::login::policy::{Client, Policy};
+use proto::iscsi::name::IscsiName;
+use proto::iscsi::pdu::{Decoder, Frame, Outbox, Pdu};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use volume::store::faulty::Faulty;
+use volume::store::memory::Memory;
+use volume::{Durability, ExtentMap, Kind, Space, Span, Verb, Volume, check};
+
+const NAME: &str = "iqn.2026-11.dev.longhaul:disk";
+const SIZE: u64 = 48 << 20;
+
+/// A target that runs as long as this lives.
+struct Running {
+    portal: SocketAddr,
+    _stopper: Stopper,
+}
+
+async fn serve(
+    volume: Arc<dyn Volume>,
+    offer: Offer,
+    policy: impl FnOnce(Vec<IscsiName>) -> Policy,
+) -> Running {
+    let device = TargetDevice::new(NAME, [(0, volume, Options::default())]);
+    let node = Node::new([device], policy).with_offer(offer);
+    let server = Server::bind(&[SocketAddr::from(([127, 0, 0, 1], 0))], node).await.unwrap();
+    let portal = server.portals()[0];
+    let (stopper, stop) = Stopper::new();
+    tokio::spawn(server.run(stop));
+    Running { portal, _stopper: stopper }
+}
+
+async fn serve_memory() -> Running {
+    serve(Arc::new(Memory::new(SIZE, 512)), Offer::long_haul(), Policy::open).await
+}
+
+fn portal(address: SocketAddr) -> Portal {
+    Portal { host: address.ip().to_string(), port: address.port() }
+}
+
+fn target(address: SocketAddr) -> IscsiTarget {
+    IscsiTarget { portal: portal(address), name: IscsiName::new(NAME).unwrap(), lun: 0 }
+}
+
+fn options() -> ConnectOptions {
+    ConnectOptions::new(IscsiName::new("iqn.2026-11.dev.longhaul:client").unwrap())
+}
+
+async fn open(running: &Running) -> Disk {
+    connect(&target(running.portal), &options()).await.expect("a session")
+}
+
+#[tokio::test]
+async fn the_volume_keeps_every_promise() {
+    let running = serve_memory().await;
+    let disk = open(&running).await;
+    let session = disk.session();
+    assert_eq!(disk.shape().size, SIZE);
+    assert!(disk.shape().discard.is_some() && disk.shape().fast_zeroes);
+    check::volume(2, Arc::new(disk)).await;
+    session.close().await;
+}
+
+#[tokio::test]
+async fn it_keeps_them_where_every_limit_is_small() {
+    let small = Offer {
+        initial_r2t: true,
+        immediate_data: false,
+        max_recv_data_segment: 4096,
+        max_burst: 16_384,
+        first_burst: 512,
+        max_outstanding_r2t: 2,
+        header_digest: DigestWish::Require,
+        data_digest: DigestWish::Require,
+        ..Offer::long_haul()
+    };
+    let running = serve(Arc::new(Memory::new(SIZE, 512)), small.clone(), Policy::open).await;
+    let options = ConnectOptions { offer: small, ..options() };
+    let disk = connect(&target(running.portal), &options).await.expect("a session");
+    check::volume(3, Arc::new(disk)).await;
+}
+
+#[tokio::test]
+async fn zeroes_and_holes_cross_the_wire_as_such() {
+    let running = serve_memory().await;
+    let disk = open(&running).await;
+    let all = Span::new(0, SIZE);
+    let data = Bytes::from(vec![7; 1 << 20]);
+    disk.write(1 << 20, data, Durability::Durable).await.unwrap();
+    disk.write_zeroes(all, Durability::Durable, Space::Release).await.unwrap();
+    let read = disk.read(Span::new(1 << 20, 1 << 20)).await.unwrap();
+    assert!(read.iter().all(|byte| *byte == 0));
+    disk.discard(all).await.unwrap();
+    if let Some(map) = Volume::extents(&disk) {
+        let first = ExtentMap::extents(map, all).await.unwrap()[0];
+        assert!(first.hole && first.zero, "{first:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_algorithm_proves_both_sides() {
+    let credentials = |name: &str, secret: &str| Credentials {
+        name: name.into(),
+        secret: Secret::new(secret).unwrap(),
+    };
+    let mutual = || {
+        let alice = credentials("alice", "alice's secret");
+        Account::mutual(alice, credentials("disk", "the disk's secret")).unwrap()
+    };
+    let running = serve(Arc::new(Memory::new(SIZE, 512)), Offer::long_haul(), |targets| {
+        let client = Client { initiator: None, account: Some(mutual()), targets: None };
+        Policy::closed(targets, vec![client], Algorithm::ALL.to_vec())
+    })
+    .await;
+    for algorithm in Algorithm::ALL {
+        let options =
+            ConnectOptions { account: Some(mutual()), algorithms: vec![algorithm], ..options() };
+        let disk = connect(&target(running.portal), &options).await.expect("a session");
+        disk.read(Span::new(0, 512)).await.expect("a read");
+        disk.session().close().await;
+        let found = discover(&portal(running.portal), &options).await.expect("discovery");
+        assert_eq!(found[0].name, NAME);
+        assert_eq!(found[0].portals, [portal(running.portal)]);
+    }
+    assert!(discover(&portal(running.portal), &options()).await.is_err(), "without credentials");
+}
+
+#[tokio::test]
+async fn a_failure_keeps_its_kind_across_the_wire() {
+    let faulty = Arc::new(Faulty::new(1 << 20, 512));
+    let volume: Arc<dyn Volume> = Arc::<Faulty>::clone(&faulty);
+    let running = serve(volume, Offer::long_haul(), Policy::open).await;
+    let disk = open(&running).await;
+    for kind in [Kind::Medium, Kind::Integrity, Kind::NoSpace, Kind::Gone, Kind::ReadOnly] {
+        faulty.fail(Verb::Write, kind);
+        let data = Bytes::from(vec![1; 512]);
+        let error = disk.write(0, data, Durability::Volatile).await.expect_err("it fails once");
+        assert_eq!(
+            (error.kind, error.verb, error.span),
+            (kind, Verb::Write, Some(Span::new(0, 512)))
+        );
+    }
+    // What only time can mend is tried again.
+    faulty.fail(Verb::Read, Kind::Busy);
+    faulty.fail(Verb::Read, Kind::Busy);
+    disk.read(Span::new(0, 512)).await.expect("the third try");
+    faulty.fail(Verb::Flush, Kind::Medium);
+    assert_eq!(disk.flush().await.expect_err("it fails once").kind, Kind::Medium);
+}
+
+#[tokio::test]
+async fn a_read_only_disk_says_so() {
+    let running = serve_memory().await;
+    let options = ConnectOptions { read_only: true, ..options() };
+    let disk = connect(&target(running.portal), &options).await.unwrap();
+    assert!(disk.shape().read_only);
+}
+
+#[tokio::test]
+async fn a_target_that_goes_away_is_gone() {
+    let running = serve_memory().await;
+    let disk = open(&running).await;
+    drop(running);
+    // Until the target has gone a read may still succeed.
+    let error = loop {
+        if let Err(error) = disk.read(Span::new(0, 512)).await {
+            break error;
+        }
+    };
+    assert_eq!(error.kind, Kind::Gone);
+}
+
+/// Answers every login with a redirection to `address`.
+async fn redirect_to(address: Option<SocketAddr>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = listener.local_addr().unwrap();
+    let address = address.unwrap_or(own);
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            answer_with(socket, &format!("TargetAddress={address},1\0")).await;
+        }
+    });
+    own
+}
+
+async fn answer_with(mut socket: TcpStream, text: &str) {
+    let (mut decoder, mut buffer) = (Decoder::new(), BytesMut::new());
+    let request = loop {
+        match decoder.decode(&mut buffer).unwrap() {
+            Some(Frame::Pdu(Pdu { header: Header::LoginRequest(request), .. })) => break request,
+            Some(other) => panic!("{other:?}"),
+            None => assert_ne!(socket.read_buf(&mut buffer).await.unwrap(), 0),
+        }
+    };
+    let status = LoginStatus::MOVED_TEMPORARILY;
+    let response = LoginResponse {
+        current_stage: request.current_stage,
+        isid: request.isid,
+        status_class: status.class,
+        status_detail: status.detail,
+        ..LoginResponse::default()
+    };
+    let mut outbox = Outbox::new();
+    outbox.push_data(response, Bytes::copy_from_slice(text.as_bytes()));
+    let mut slices = [std::io::IoSlice::new(&[])];
+    outbox.slices(&mut slices);
+    socket.write_all(&slices[0]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_redirection_is_followed_and_a_circle_is_left() {
+    let running = serve_memory().await;
+    let door = redirect_to(Some(running.portal)).await;
+    let disk = connect(&target(door), &options()).await.expect("a session behind the door");
+    disk.read(Span::new(0, 512)).await.expect("a read");
+
+    let circle = redirect_to(None).await;
+    let error = connect(&target(circle), &options()).await.expect_err("a circle");
+    assert!(matches!(error, ConnectError::Redirections(_)), "{error:?}");
+}
