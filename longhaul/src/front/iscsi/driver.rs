@@ -166,13 +166,14 @@ impl Driver {
         loop {
             let answered = self.poll_answers(cx);
             let received = self.poll_input(cx)?;
+            let managed = self.poll_errands(cx);
             self.start_waiting(cx);
             let unsent = self.session.outbox().len();
             if let Poll::Ready(outcome) = self.wire.poll_write(cx, self.session.outbox()) {
                 outcome?;
             }
             let sent = self.session.outbox().len() < unsent;
-            if !answered && !received && !sent {
+            if !answered && !received && !managed && !sent {
                 return Ok(());
             }
         }
@@ -187,9 +188,6 @@ impl Driver {
         }
         while let Poll::Ready(Some(letter)) = self.ticket.letters.poll_recv(cx) {
             self.read_letter(letter);
-        }
-        while let Poll::Ready(Some((request, outcome))) = self.errands.poll_next_unpin(cx) {
-            self.session.managed(request, outcome);
         }
         while self.clock.timer.as_mut().poll(cx).is_ready() {
             self.on_timer();
@@ -236,6 +234,20 @@ impl Driver {
         let mut any = false;
         while let Poll::Ready((task, response)) = self.running.poll(cx) {
             self.answer(task, response);
+            any = true;
+        }
+        if any {
+            self.act(cx);
+        }
+        any
+    }
+
+    /// Whether any errand was done. One that has just been sent on its way must be looked at too: it may
+    /// be done at once, and else it does not know yet whom to wake.
+    fn poll_errands(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        while let Poll::Ready(Some((request, outcome))) = self.errands.poll_next_unpin(cx) {
+            self.session.managed(request, outcome);
             any = true;
         }
         if any {
