@@ -342,7 +342,7 @@ async fn current(volume: &Arc<dyn Volume>, backup: &Image, force: bool) -> Outco
             ))
         }
         Err(ImageError::Header(why)) if force => {
-            tracing::warn!(%why, "replacing a header that cannot be read");
+            tracing::info!(%why, "replacing a header that cannot be read");
             return Ok(None);
         }
         Err(ImageError::Header(why @ (HeaderError::Absent | HeaderError::Damaged))) => {
