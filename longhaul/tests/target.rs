@@ -10,7 +10,7 @@ use longhaul::front::iscsi::{Limits, Node, Server};
 use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::{Stop, Stopper};
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
-use proto::iscsi::header::{Header, LoginRequest, NopOut};
+use proto::iscsi::header::{Header, LoginRequest, NopOut, ScsiCommand};
 use proto::iscsi::login::policy::{Client, Policy};
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::pdu::{Decoder, Frame, Outbox, Pdu};
@@ -234,6 +234,111 @@ async fn a_login_anew_replaces_the_session() {
     let echo = receive(&mut other).await.expect("an echo");
     assert!(matches!(echo.header, Header::NopIn(nop) if nop.itt == 9), "{echo:?}");
     drop((other, again));
+    target.stop().await;
+}
+
+/// A ping of 8 KiB, which is all that the initiator takes back.
+fn ping(itt: u32) -> Pdu {
+    let header = NopOut { immediate: true, itt, ttt: u32::MAX, ..NopOut::default() };
+    Pdu::with_data(header, vec![itt as u8; 8192].into())
+}
+
+/// However much output waits for an initiator that sends without taking answers, nothing of it is lost
+/// and the session goes on.
+#[tokio::test]
+async fn output_that_waits_is_sent_in_the_end() {
+    const PINGS: u32 = 6 << 10;
+    const BEFORE_READING: u32 = 2 << 10;
+    let target = Running::open().await;
+    let mut stream = TcpStream::connect(target.portal).await.unwrap();
+    assert_eq!(login_status(&mut stream, 1).await, (0, 0));
+    let (mut answers, mut questions) = stream.into_split();
+    let (begin, begun) = tokio::sync::oneshot::channel();
+    let asking = tokio::spawn(async move {
+        let mut begin = Some(begin);
+        for itt in 0..PINGS {
+            let mut outbox = Outbox::new();
+            outbox.push_pdu(ping(itt));
+            while !outbox.is_empty() {
+                let mut slices = [std::io::IoSlice::new(&[]); 2];
+                let filled = outbox.slices(&mut slices);
+                let written = questions.write_vectored(&slices[..filled]).await.unwrap();
+                outbox.advance(written);
+            }
+            if itt == BEFORE_READING {
+                begin.take().unwrap().send(()).unwrap();
+            }
+        }
+        questions
+    });
+    begun.await.unwrap();
+    let (mut decoder, mut buffer) = (Decoder::new(), bytes::BytesMut::new());
+    let mut echoed = 0;
+    while echoed < PINGS {
+        match decoder.decode(&mut buffer).unwrap() {
+            Some(Frame::Pdu(Pdu { header: Header::NopIn(nop), data, .. })) => {
+                assert_eq!((nop.itt, data.len()), (echoed, 8192));
+                echoed += 1;
+            }
+            Some(other) => panic!("{other:?}"),
+            None => assert_ne!(answers.read_buf(&mut buffer).await.unwrap(), 0, "at {echoed}"),
+        }
+    }
+    drop((answers, asking.await.unwrap()));
+    target.stop().await;
+}
+
+/// More data than a session may hold at once: the commands wait for one another, and all are answered.
+#[tokio::test]
+async fn reads_beyond_what_is_held_wait_their_turn() {
+    const BLOCKS: u32 = volume::TRANSFER_MAX / 512;
+    let target = Running::open().await;
+    let mut stream = TcpStream::connect(target.portal).await.unwrap();
+    assert_eq!(login_status(&mut stream, 1).await, (0, 0));
+    let read = |itt: u32, blocks: u32| {
+        let mut cdb = [0; 16];
+        cdb[0] = 0x88;
+        cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
+        ScsiCommand {
+            is_final: true,
+            read: true,
+            itt,
+            expected_len: blocks * 512,
+            cmd_sn: itt,
+            cdb,
+            ..ScsiCommand::default()
+        }
+    };
+    let mut outbox = Outbox::new();
+    // The first command of a session is told of the power-on.
+    outbox.push(read(0, 1));
+    (1..=3).for_each(|itt| outbox.push(read(itt, BLOCKS)));
+    send(&mut stream, &mut outbox).await;
+    let (mut decoder, mut buffer) = (Decoder::new(), bytes::BytesMut::new());
+    let (mut bytes, mut ended) = (0, Vec::new());
+    while ended.len() < 4 {
+        match decoder.decode(&mut buffer).unwrap() {
+            Some(Frame::Pdu(Pdu { header: Header::ScsiResponse(response), .. })) => {
+                ended.push((response.itt, response.status));
+            }
+            Some(Frame::Pdu(Pdu { header: Header::DataIn(header), data, .. })) => {
+                bytes += data.len();
+                if header.has_status {
+                    ended.push((header.itt, header.status));
+                }
+            }
+            Some(other) => panic!("{other:?}"),
+            None => {
+                let read =
+                    tokio::time::timeout(Duration::from_secs(20), stream.read_buf(&mut buffer));
+                assert_ne!(read.await.expect("the session stands still").unwrap(), 0);
+            }
+        }
+    }
+    ended.sort_unstable();
+    assert_eq!(ended, [(0, 2), (1, 0), (2, 0), (3, 0)]);
+    assert_eq!(bytes, 3 * BLOCKS as usize * 512);
+    drop(stream);
     target.stop().await;
 }
 
