@@ -1,0 +1,292 @@
+//! Read-ahead: finds sequential streams, asks for what they will want, and keeps it until they do.
+//!
+//! What is kept is never older than the volume: a read-ahead holds bytes only of blocks to which no
+//! change was pending when it was issued, and none was accepted since.
+
+use bytes::Bytes;
+
+use super::Ticket;
+use super::meter::Stamp;
+use super::settings::Chosen;
+use super::spans::{Placed, SpanMap, shared, uncovered};
+use crate::Span;
+
+/// How many streams are followed: more than programs read one disk at a time, few enough to look
+/// through on every read. What is not a stream yet counts, so that random reads find them out.
+const STREAMS: usize = 16;
+
+/// How many reads must have followed one another, beyond the first, before anything is read ahead.
+const FOLLOWERS: u32 = 1;
+
+/// A stream without a read among the last so many has ended, or pauses: it has no share of the depth,
+/// and what is kept for it makes room for others.
+const READS_IDLE: u64 = 64;
+
+/// A read-ahead with more holes than this is given up: whoever writes there does not read on.
+const HOLES_MAX: usize = 64;
+
+/// A reader that goes forward.
+struct Stream {
+    /// Where what it may still come back to begins: its requests may arrive out of order.
+    tail: u64,
+    /// Where its next read should begin.
+    next: u64,
+    /// How far has been asked for.
+    ahead: u64,
+    /// The longest read so far.
+    read: u64,
+    /// How many reads went on where one ended.
+    followers: u32,
+    /// When it was last seen, in reads.
+    seen: u64,
+}
+
+/// What was read ahead and came back.
+struct Chunk {
+    at: u64,
+    bytes: Bytes,
+}
+
+impl Placed for Chunk {
+    fn span(&self) -> Span {
+        Span::new(self.at, self.bytes.len() as u64)
+    }
+}
+
+/// What is being read ahead.
+pub(super) struct Fetch {
+    pub(super) span: Span,
+    /// Where a change was pending or came since: what returns is not to be kept.
+    holes: Vec<Span>,
+    /// Nobody will want it.
+    forsaken: bool,
+    /// Readers who wait for it.
+    pub(super) waiters: Vec<Ticket>,
+    pub(super) stamp: Stamp,
+}
+
+impl Placed for Fetch {
+    fn span(&self) -> Span {
+        self.span
+    }
+}
+
+/// The streams, and what was read for them.
+#[derive(Default)]
+pub(super) struct Ahead {
+    size: u64,
+    streams: Vec<Stream>,
+    chunks: SpanMap<Chunk>,
+    fetches: SpanMap<Fetch>,
+    chunk_bytes: u64,
+    fetch_bytes: u64,
+    reads: u64,
+}
+
+impl Ahead {
+    /// Of a volume of `size` bytes.
+    pub(super) fn new(size: u64) -> Self {
+        Self { size, ..Self::default() }
+    }
+
+    /// Takes note of a read that begins.
+    pub(super) fn observe(&mut self, span: Span) {
+        self.reads += 1;
+        let seen = self.reads;
+        let Some(stream) = self.stream(span) else {
+            return self.begin(span);
+        };
+        stream.seen = seen;
+        if span.end() <= stream.next {
+            return;
+        }
+        stream.read = stream.read.max(span.len);
+        stream.followers = stream.followers.saturating_add(1);
+        stream.next = span.end();
+        stream.ahead = stream.ahead.max(stream.next);
+    }
+
+    /// A read has its bytes: lets go of what its stream has passed, but for `slack`, since requests
+    /// are not always answered in order.
+    pub(super) fn passed(&mut self, span: Span, slack: u64) {
+        let Some(stream) = self.stream(span) else { return };
+        let tail = span.end().saturating_sub(slack).max(stream.tail);
+        let passed = Span::new(stream.tail, tail - stream.tail);
+        stream.tail = tail;
+        self.forget(passed, |chunk| chunk.end() <= tail);
+    }
+
+    /// The stream that a read belongs to. It may have overtaken others of its stream on the way
+    /// here, by as much as a few reads.
+    fn stream(&mut self, span: Span) -> Option<&mut Stream> {
+        self.streams.iter_mut().find(|stream| {
+            let slack = 4 * stream.read.max(span.len);
+            let reach = stream.ahead.max(stream.next + slack);
+            span.at >= stream.tail && span.at <= reach
+        })
+    }
+
+    fn begin(&mut self, span: Span) {
+        if self.streams.len() == STREAMS {
+            self.drop_stream();
+        }
+        self.streams.push(Stream {
+            tail: span.at,
+            next: span.end(),
+            ahead: span.end(),
+            read: span.len,
+            followers: 0,
+            seen: self.reads,
+        });
+    }
+
+    /// Makes room for a new stream: what never became one goes first, then the longest unseen.
+    fn drop_stream(&mut self) {
+        let rank = |index: &usize| {
+            let stream = &self.streams[*index];
+            (stream.followers >= FOLLOWERS, stream.seen)
+        };
+        if let Some(index) = (0..self.streams.len()).min_by_key(rank) {
+            self.forget_stream(index);
+        }
+    }
+
+    fn forget_stream(&mut self, index: usize) {
+        let stream = self.streams.swap_remove(index);
+        let span = Span::new(stream.tail, stream.ahead - stream.tail);
+        self.forget(span, |_| true);
+        for fetch in self.fetches.overlapping_mut(span) {
+            fetch.forsaken = true;
+        }
+    }
+
+    /// Lets go of the chunks on `span` that `which` picks.
+    fn forget(&mut self, span: Span, which: impl Fn(Span) -> bool) {
+        for at in self.chunks.places(span) {
+            if self.chunks.get(at).is_some_and(|chunk| which(chunk.span()))
+                && let Some(chunk) = self.chunks.remove(at)
+            {
+                self.chunk_bytes -= chunk.span().len;
+            }
+        }
+    }
+
+    /// What to read ahead now, if anything.
+    pub(super) fn wanted(&mut self, chosen: &Chosen, block: u64) -> Option<Span> {
+        loop {
+            let is_live = |stream: &Stream| {
+                stream.followers >= FOLLOWERS && self.reads - stream.seen < READS_IDLE
+            };
+            let live = self.streams.iter().filter(|stream| is_live(stream)).count() as u64;
+            let share = chosen.window.checked_div(live)?;
+            let wants = |stream: &Stream| stream.wants(share, chosen.segment, block, self.size);
+            // The stream that has least ahead of it goes first.
+            let eager = (0..self.streams.len())
+                .filter(|&index| is_live(&self.streams[index]))
+                .filter_map(|index| Some((index, wants(&self.streams[index])?)))
+                .min_by_key(|(index, _)| self.streams[*index].ahead - self.streams[*index].next);
+            let (index, span) = eager?;
+            let fits = self.fetch_bytes + span.len <= chosen.in_flight
+                && self.fetches.len() < chosen.requests;
+            if !fits && !self.fetches.is_empty() {
+                return None;
+            }
+            if self.chunk_bytes + self.fetch_bytes + span.len <= chosen.window {
+                self.streams[index].ahead = span.end();
+                return Some(span);
+            }
+            // What is kept for a reader who went away makes room.
+            let idle = |stream: &Stream| self.reads - stream.seen >= READS_IDLE;
+            let idle = self.streams.iter().position(idle)?;
+            self.forget_stream(idle);
+        }
+    }
+
+    /// Whether `span` holds, or will hold, something already: another stream asked for it.
+    pub(super) fn has(&self, span: Span) -> bool {
+        self.chunks.overlaps(span) || self.fetches.overlaps(span)
+    }
+
+    /// A read-ahead was issued while changes to `holes` were pending.
+    pub(super) fn issued(&mut self, span: Span, holes: Vec<Span>, stamp: Stamp) {
+        self.fetch_bytes += span.len;
+        let forsaken = holes.len() > HOLES_MAX;
+        self.fetches.insert(Fetch { span, holes, forsaken, waiters: Vec::new(), stamp });
+    }
+
+    /// How many bytes are being read.
+    pub(super) const fn in_flight(&self) -> u64 {
+        self.fetch_bytes
+    }
+
+    /// A read-ahead came back; gives what was known of it.
+    pub(super) fn returned(&mut self, at: u64, bytes: Option<&Bytes>) -> Option<Fetch> {
+        let mut fetch = self.fetches.remove(at)?;
+        self.fetch_bytes -= fetch.span.len;
+        if let Some(bytes) = bytes.filter(|_| !fetch.forsaken) {
+            for part in uncovered(fetch.span, std::mem::take(&mut fetch.holes)) {
+                let from = (part.at - at) as usize;
+                self.chunk_bytes += part.len;
+                self.chunks.insert(Chunk {
+                    at: part.at,
+                    bytes: bytes.slice(from..from + part.len as usize),
+                });
+            }
+        }
+        Some(fetch)
+    }
+
+    /// The bytes of `span` change: what was read of them is no longer true.
+    pub(super) fn invalidate(&mut self, span: Span) {
+        for at in self.chunks.places(span) {
+            let Some(chunk) = self.chunks.remove(at) else { continue };
+            let cut = shared(chunk.span(), span);
+            self.chunk_bytes -= cut.len;
+            for rest in uncovered(chunk.span(), vec![cut]) {
+                let from = (rest.at - at) as usize;
+                let bytes = chunk.bytes.slice(from..from + rest.len as usize);
+                self.chunks.insert(Chunk { at: rest.at, bytes });
+            }
+        }
+        for fetch in self.fetches.overlapping_mut(span) {
+            fetch.holes.push(shared(fetch.span, span));
+            fetch.forsaken |= fetch.holes.len() > HOLES_MAX;
+        }
+    }
+
+    /// What is here of `span`.
+    pub(super) fn parts(&self, span: Span) -> impl Iterator<Item = (Span, Bytes)> {
+        self.chunks.overlapping(span).map(move |chunk| {
+            let part = shared(chunk.span(), span);
+            let from = (part.at - chunk.at) as usize;
+            (part, chunk.bytes.slice(from..from + part.len as usize))
+        })
+    }
+
+    /// Queues `ticket` behind a read-ahead that will bring part of `gap`; false if none will.
+    pub(super) fn wait(&mut self, gap: Span, ticket: Ticket) -> bool {
+        let brings = |fetch: &&mut Fetch| {
+            let part = shared(fetch.span, gap);
+            !fetch.forsaken && !uncovered(part, fetch.holes.clone()).is_empty()
+        };
+        let found = self.fetches.overlapping_mut(gap).find(brings);
+        found.map(|fetch| fetch.waiters.push(ticket)).is_some()
+    }
+
+    /// Whether nothing is being read.
+    pub(super) fn is_idle(&self) -> bool {
+        self.fetches.is_empty()
+    }
+}
+
+impl Stream {
+    /// The next piece to read ahead, if it is time. The depth doubles with every read that follows,
+    /// so that a stream that ends soon costs little, and one that does not soon has its share.
+    fn wants(&self, share: u64, segment: u64, block: u64, size: u64) -> Option<Span> {
+        let growth = self.read.saturating_mul(2) << self.followers.min(16);
+        let piece = (growth / 4).min(segment).min(share).max(block);
+        let piece = (piece - piece % block).min(size - self.ahead.min(size));
+        let room = (self.next + growth.min(share)).saturating_sub(self.ahead);
+        (piece > 0 && room >= piece).then(|| Span::new(self.ahead, piece))
+    }
+}

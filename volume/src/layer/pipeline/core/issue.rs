@@ -1,0 +1,168 @@
+//! What is to be done beneath, and when: flushes that are due, then durable writes, then the oldest of
+//! what waits, then what will be read.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::super::piece::{Body, Piece, Rope};
+use super::super::settings::Chosen;
+use super::{Barrier, Core};
+use crate::{Durability, Result, Space, Span};
+
+/// While this many requests are in flight, a short piece that continues another is kept for what
+/// follows it. One of them returns soon, and then it goes, so nothing waits for a clock.
+const SHORT_IN_FLIGHT: usize = 8;
+
+/// A flush that comes while one is under way need not wait for its return; more than a few at a time
+/// would only be work for the medium.
+const FLUSHES_IN_FLIGHT: usize = 4;
+
+/// Something for the worker to do.
+#[derive(Debug)]
+pub(in super::super) enum Order {
+    Write { at: u64, data: Rope, durability: Durability },
+    WriteZeroes { span: Span, space: Space, durability: Durability },
+    Discard { span: Span },
+    Flush { barrier: u64 },
+    Read { span: Span },
+}
+
+/// What came of an order.
+pub(in super::super) enum Outcome {
+    /// Of the change at this place.
+    Changed(u64, Result<()>),
+    Flushed(u64, Result<()>),
+    /// Of the read-ahead at this place.
+    Read(u64, Result<Bytes>),
+}
+
+/// A sum of requests of one kind that are in flight.
+#[derive(Default)]
+pub(super) struct Load {
+    pub(super) requests: usize,
+    pub(super) bytes: u64,
+}
+
+impl Load {
+    pub(super) const fn add(&mut self, bytes: u64) {
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+
+    pub(super) const fn remove(&mut self, bytes: u64) {
+        self.requests -= 1;
+        self.bytes -= bytes;
+    }
+
+    /// Whether one more fits. One always does, or nothing would ever move.
+    pub(super) const fn has_room(&self, bytes: u64, chosen: &Chosen) -> bool {
+        self.requests == 0
+            || (self.requests < chosen.requests && self.bytes + bytes <= chosen.in_flight)
+    }
+}
+
+impl Core {
+    /// The next thing to do beneath, if anything may be done.
+    pub(in super::super) fn next(&mut self, now: Duration) -> Option<Order> {
+        self.next_flush()
+            .or_else(|| self.next_durable(now))
+            .or_else(|| self.next_volatile(now))
+            .or_else(|| self.next_read(now))
+    }
+
+    fn next_durable(&mut self, now: Duration) -> Option<Order> {
+        let &(_, at) = self.urgent.first()?;
+        let bytes = self.waiting.map.get(at)?.bytes();
+        self.durable.has_room(bytes, &self.writing).then(|| self.issue(at, now)).flatten()
+    }
+
+    fn next_volatile(&mut self, now: Duration) -> Option<Order> {
+        let keep_short =
+            self.volatile.requests >= SHORT_IN_FLIGHT && self.barriers.is_empty() && !self.closed;
+        let kept = |piece: &Piece| keep_short && self.may_grow(piece);
+        let mut queued = self.ready.iter().filter_map(|(_, at)| self.waiting.map.get(*at));
+        let piece = queued.find(|piece| !kept(piece))?;
+        let (at, bytes) = (piece.span.at, piece.bytes());
+        self.volatile.has_room(bytes, &self.writing).then(|| self.issue(at, now)).flatten()
+    }
+
+    /// Whether a piece is the short end of something that is likely to go on.
+    fn may_grow(&self, piece: &Piece) -> bool {
+        piece.continues
+            && (1..self.writing.segment).contains(&piece.bytes())
+            && self.waiting.map.get(piece.span.end()).is_none()
+    }
+
+    fn issue(&mut self, at: u64, now: Duration) -> Option<Order> {
+        let mut piece = self.take_waiting(at)?;
+        // The segment may have grown since it was last merged.
+        while let Some(next) = self.waiting.map.get(piece.span.end())
+            && piece.takes(next, self.writing.segment)
+            && let Some(next) = self.take_waiting(piece.span.end())
+        {
+            piece.merge(next);
+        }
+        let (span, bytes) = (piece.span, piece.bytes());
+        let durability = piece.durability();
+        let load = if piece.durable.is_some() { &mut self.durable } else { &mut self.volatile };
+        load.add(bytes);
+        // Less than most of what may be in flight is asked for: what returns is no measure of the link.
+        let in_flight = self.volatile.bytes + self.durable.bytes;
+        let limited = in_flight + self.writing.segment < self.writing.in_flight / 4 * 3;
+        piece.stamp = self.write_meter.issued(limited, now);
+        let order = match &piece.body {
+            Body::Data(rope) => Order::Write { at, data: rope.clone(), durability },
+            &Body::Zeroes(space) => Order::WriteZeroes { span, space, durability },
+            Body::Discard => Order::Discard { span },
+        };
+        self.flying.insert(piece);
+        if durability == Durability::Durable || self.discard_keeps() {
+            // It no longer stands in the way of the first in line.
+            self.call_next();
+        }
+        Some(order)
+    }
+
+    fn next_read(&mut self, now: Duration) -> Option<Order> {
+        if self.closed || self.failure.is_some() {
+            return None;
+        }
+        let block = u64::from(self.shape.block_size);
+        let span = loop {
+            let span = self.ahead.wanted(&self.reading, block)?;
+            if !self.ahead.has(span) {
+                break span;
+            }
+        };
+        let pending = [&self.waiting, &self.flying];
+        let holes = pending.into_iter().flat_map(|pieces| pieces.map.overlapping(span));
+        let holes = holes.map(|piece| piece.span).collect();
+        let in_flight = self.ahead.in_flight() + span.len;
+        let limited = in_flight + self.reading.segment < self.reading.in_flight / 4 * 3;
+        let stamp = self.read_meter.issued(limited, now);
+        self.ahead.issued(span, holes, stamp);
+        Some(Order::Read { span })
+    }
+
+    /// A flush of the volume beneath, for everyone whose writes have landed.
+    fn next_flush(&mut self) -> Option<Order> {
+        if self.barriers.is_empty() {
+            return None;
+        }
+        let oldest = self.waiting.oldest().min(self.flying.oldest());
+        let room = self.flushes.len() < FLUSHES_IN_FLIGHT;
+        let due = |barrier: &mut Barrier| barrier.before < oldest && (room || !barrier.flush);
+        let due: Vec<Barrier> = self.barriers.extract_if(.., due).collect();
+        let (flushing, settled): (Vec<_>, Vec<_>) = due.into_iter().partition(|one| one.flush);
+        for barrier in settled {
+            self.settle(barrier.ticket, None);
+        }
+        if flushing.is_empty() {
+            return None;
+        }
+        let barrier = self.ticket();
+        self.flushes.insert(barrier, flushing.iter().map(|one| one.ticket).collect());
+        Some(Order::Flush { barrier })
+    }
+}

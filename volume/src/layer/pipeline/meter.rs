@@ -1,0 +1,251 @@
+//! What the connection beneath is like, measured by what passes through it anyway.
+//!
+//! Two numbers say how much must be in flight: the least time a request takes, and the highest rate
+//! at which bytes come back. The first shows only while nothing queues, the second only while enough
+//! is in flight, so each is kept by a filter: a minimum and a maximum, both over a limited past, so
+//! that a link that changes is noticed either way. This is the idea of BBR, applied to requests.
+
+use std::time::Duration;
+
+/// While the rate still grows, this many times the product of rate and latency is put in flight, so
+/// that the product can double every round trip ...
+const GAIN_GROWING: f64 = 2.0;
+
+/// ... and this many times once it does not: enough to notice a link that became faster and to ride
+/// over jitter, and a queue beneath of a quarter round trip, which is what a read has to wait for.
+const GAIN_STEADY: f64 = 1.25;
+
+/// A rate that grew by less than this factor did not grow ...
+const GROWTH: f64 = 1.15;
+
+/// ... and after so many rounds without growth the link is full.
+const ROUNDS_FULL: u32 = 3;
+
+/// A maximum is remembered for at least this many rounds, and at most twice as many: longer than a
+/// dip, and a link that became slower is followed within some ten round trips.
+const ROUNDS_REMEMBERED: u32 = 4;
+
+/// A minimum that nothing confirmed for this long may be that of a path that is no more. BBR takes
+/// the same ten seconds; measuring anew leaves the link idle for one round trip.
+const LATENCY_LIFE: Duration = Duration::from_secs(10);
+
+/// To see the latency without a queue, only so many requests are left in flight, and the least
+/// latency of so many is believed. It must not depend on what was measured before: that may be the
+/// queue of a link that has become slower.
+pub(super) const PROBE_REQUESTS: usize = 2;
+
+/// Remembers what was true when a request was issued.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stamp {
+    at: Duration,
+    delivered: u64,
+    delivered_at: Duration,
+    limited: bool,
+}
+
+/// Measures one direction of a connection.
+#[derive(Default)]
+pub(super) struct Meter {
+    requests_in_flight: usize,
+    delivered: u64,
+    delivered_at: Duration,
+    /// A round ends when a request that was issued after the last one ended comes back.
+    round_ends: u64,
+    rate: Peak,
+    latency: Option<(Duration, Duration)>,
+    growth: Growth,
+    probe: Option<Probe>,
+    limited: bool,
+}
+
+/// A maximum over the last rounds.
+#[derive(Default)]
+struct Peak {
+    recent: f64,
+    before: f64,
+    rounds: u32,
+}
+
+impl Peak {
+    const fn value(&self) -> f64 {
+        self.recent.max(self.before)
+    }
+
+    const fn sample(&mut self, value: f64) {
+        self.recent = self.recent.max(value);
+    }
+
+    const fn end_round(&mut self) {
+        self.rounds += 1;
+        if self.rounds == ROUNDS_REMEMBERED {
+            *self = Self { recent: 0.0, before: self.recent, rounds: 0 };
+        }
+    }
+}
+
+/// Whether the rate still follows what is put in flight.
+#[derive(Default)]
+struct Growth {
+    reference: f64,
+    stalled: u32,
+}
+
+impl Growth {
+    fn end_round(&mut self, rate: f64) {
+        if rate > self.reference * GROWTH {
+            *self = Self { reference: rate, stalled: 0 };
+        } else {
+            // A link that became slower may become faster again, and is then to be followed.
+            self.reference = self.reference.min(rate);
+            self.stalled = (self.stalled + 1).min(ROUNDS_FULL);
+        }
+    }
+
+    const fn is_full(&self) -> bool {
+        self.stalled == ROUNDS_FULL
+    }
+}
+
+/// A look at the latency without a queue.
+enum Probe {
+    /// Less is issued until the queue beneath must be gone.
+    Draining,
+    /// Requests issued from `since` on met no queue.
+    Measuring { since: Duration, samples: usize, least: Duration },
+}
+
+impl Meter {
+    /// A request leaves; `limited` if more could be in flight but nobody asked for it.
+    pub(super) fn issued(&mut self, limited: bool, now: Duration) -> Stamp {
+        if self.requests_in_flight == 0 {
+            // The time in which nothing was asked for says nothing of the link.
+            self.delivered_at = now;
+        }
+        if matches!(self.probe, Some(Probe::Draining)) && self.requests_in_flight < PROBE_REQUESTS {
+            self.probe = Some(Probe::Measuring { since: now, samples: 0, least: Duration::MAX });
+        }
+        self.requests_in_flight += 1;
+        self.limited = limited;
+        Stamp { at: now, delivered: self.delivered, delivered_at: self.delivered_at, limited }
+    }
+
+    /// A request came back. A failed one says nothing of the link. True if what follows from the
+    /// measurements may have changed.
+    pub(super) fn returned(&mut self, stamp: Stamp, bytes: u64, ok: bool, now: Duration) -> bool {
+        self.requests_in_flight -= 1;
+        if !ok || bytes == 0 {
+            return false;
+        }
+        self.delivered += bytes;
+        self.delivered_at = now;
+        let changed = self.latency_seen(stamp, now);
+        self.rate_seen(stamp, now);
+        let round = stamp.delivered >= self.round_ends;
+        if round {
+            self.round_ends = self.delivered;
+            self.end_round(stamp.limited, now);
+        }
+        changed || round
+    }
+
+    /// A request that is not counted, a caller's own read, took this long.
+    pub(super) fn latency_beside(&mut self, issued: Duration, now: Duration) {
+        let stamp = Stamp { at: issued, limited: true, ..Stamp::default() };
+        self.latency_seen(stamp, now);
+    }
+
+    fn latency_seen(&mut self, stamp: Stamp, now: Duration) -> bool {
+        let sample = now.saturating_sub(stamp.at);
+        if let Some(Probe::Measuring { since, samples, least }) = &mut self.probe
+            && stamp.at >= *since
+        {
+            *samples += 1;
+            *least = sample.min(*least);
+            if *samples == PROBE_REQUESTS {
+                self.latency = Some((*least, now));
+                self.probe = None;
+                return true;
+            }
+        }
+        match self.latency {
+            // Without much in flight there was no queue, and what is seen is what there is.
+            Some((least, seen)) if sample > least => {
+                let outlived = now.saturating_sub(seen) > LATENCY_LIFE && stamp.limited;
+                if outlived {
+                    self.latency = Some((sample, now));
+                }
+                outlived
+            }
+            known => {
+                self.latency = Some((sample, now));
+                known.is_none_or(|(least, _)| sample < least)
+            }
+        }
+    }
+
+    fn rate_seen(&mut self, stamp: Stamp, now: Duration) {
+        let elapsed = now.saturating_sub(stamp.delivered_at).as_secs_f64();
+        if elapsed <= 0.0 {
+            return;
+        }
+        let rate = (self.delivered - stamp.delivered) as f64 / elapsed;
+        // What was not asked for was not delivered: such a rate is a lower bound.
+        if !stamp.limited || rate > self.rate.value() {
+            self.rate.sample(rate);
+        }
+    }
+
+    fn end_round(&mut self, limited: bool, now: Duration) {
+        if limited {
+            return;
+        }
+        let probing = self.probe.is_some();
+        if !probing {
+            self.growth.end_round(self.rate.value());
+        }
+        self.rate.end_round();
+        let aged = self.latency.is_some_and(|(_, seen)| now.saturating_sub(seen) > LATENCY_LIFE);
+        if aged && !probing && self.growth.is_full() {
+            self.probe = Some(Probe::Draining);
+        }
+    }
+
+    /// Bytes per second, if any were measured.
+    pub(super) fn rate(&self) -> Option<f64> {
+        Some(self.rate.value()).filter(|rate| *rate > 0.0)
+    }
+
+    /// The least time a request takes.
+    pub(super) fn latency(&self) -> Option<Duration> {
+        self.latency.map(|(least, _)| least)
+    }
+
+    /// Whether fewer requests were made than could have been.
+    pub(super) const fn is_limited(&self) -> bool {
+        self.limited
+    }
+
+    /// Whether more in flight would still be tried.
+    pub(super) const fn is_growing(&self) -> bool {
+        !self.growth.is_full()
+    }
+
+    /// What keeps the connection busy, in bytes.
+    pub(super) fn product(&self) -> Option<u64> {
+        Some((self.rate()? * self.latency()?.as_secs_f64()) as u64)
+    }
+
+    /// Whether less is to be in flight for a moment, to see the latency without a queue.
+    pub(super) const fn is_probing(&self) -> bool {
+        self.probe.is_some()
+    }
+
+    /// What to put in flight, in bytes.
+    pub(super) fn wanted(&self) -> Option<u64> {
+        let gain = if self.growth.is_full() { GAIN_STEADY } else { GAIN_GROWING };
+        self.product().map(|product| (product as f64 * gain) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests;

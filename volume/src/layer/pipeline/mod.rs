@@ -1,0 +1,235 @@
+//! Write-behind and read-ahead: keeps a long link full for an application that asks for one thing at
+//! a time. Its promise is that of a disk with a volatile write cache; `docs/spec/pipeline.md` says
+//! what that means in each case, and how the windows are chosen.
+//!
+//! ```text
+//! caller -> accept -> waiting, merged -> worker -> the volume beneath
+//! caller <- patched with what was accepted <- read ahead, or read <- the volume beneath
+//! ```
+
+mod ahead;
+mod core;
+mod meter;
+pub mod model;
+mod piece;
+mod settings;
+mod shared;
+mod spans;
+mod worker;
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use self::core::{Answer, Change, ChangeBody, Core, Found, report};
+use self::piece::Patch;
+use self::shared::Shared;
+use self::worker::Worker;
+use crate::{
+    Durability, Error, Extent, ExtentMap, Kind, Result, Shape, Space, Span, Verb, Volume, Work,
+};
+
+pub use self::settings::{Chosen, Limit, Settings};
+
+/// The name of one who waits.
+type Ticket = u64;
+
+/// The time, for measuring only: nothing waits for it.
+pub trait Clock: Send + Sync {
+    /// The time since some moment, never going back.
+    fn now(&self) -> Duration;
+}
+
+/// A volume with a volatile write cache and read-ahead.
+pub struct Pipeline {
+    inner: Arc<dyn Volume>,
+    shape: Shape,
+    shared: Arc<Shared>,
+}
+
+impl Pipeline {
+    /// A pipeline over `inner`, and the worker that carries out what it accepts. The worker has to
+    /// be run for as long as it takes: it ends when the pipeline was dropped and everything accepted
+    /// is on `inner`. If the worker is dropped before, everything fails from then on.
+    pub fn new(
+        inner: Arc<dyn Volume>,
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let shape = Shape { write_cache: true, ..inner.shape().clone() };
+        let shared = Arc::new(Shared::new(Core::new(settings, shape.clone()), clock));
+        let worker = Worker::new(Arc::clone(&inner), Arc::clone(&shared));
+        (Self { inner, shape, shared }, worker)
+    }
+
+    /// What is chosen at the moment, for writes and for reads.
+    #[must_use]
+    pub fn chosen(&self) -> (Chosen, Chosen) {
+        self.shared.core(|core| core.chosen())
+    }
+
+    async fn change(
+        &self,
+        verb: Verb,
+        span: Span,
+        body: ChangeBody,
+        durability: Durability,
+    ) -> Result<()> {
+        if span.is_empty() {
+            return Ok(());
+        }
+        let mut place = Place { shared: &self.shared, ticket: None };
+        let mut change = Change::new(verb, span, body, durability);
+        poll_fn(|context| {
+            let entry = self.shared.accept(&mut change, context);
+            place.ticket = change.ticket;
+            entry
+        })
+        .await?;
+        match durability {
+            Durability::Volatile => {
+                place.ticket = None;
+                Ok(())
+            }
+            Durability::Durable => place.answer().await.map_err(|error| report(&error, verb, span)),
+        }
+    }
+
+    async fn read_span(&self, span: Span) -> Result<Bytes> {
+        if span.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let mut found = self.shared.core(|core| core.read(span))?;
+        loop {
+            match found {
+                Found::Here(patches) => return Ok(laid_over(span, None, patches)),
+                Found::Coming(ticket) => {
+                    // Whatever came of it, what is here now is to be looked at again.
+                    let _ = self.at(ticket).answer().await;
+                    found = self.shared.core(|core| core.find(span))?;
+                }
+                Found::Beneath(part, patches) => {
+                    let began = self.shared.now();
+                    let bytes = self.inner.read(part).await?;
+                    let now = self.shared.now();
+                    self.shared.core(|core| core.read_returned(began, now));
+                    return Ok(laid_over(span, Some((part, bytes)), patches));
+                }
+            }
+        }
+    }
+
+    /// Waits until everything accepted so far is on the volume beneath, and flushes it if asked to.
+    async fn barrier(&self, flush: bool) -> Result<()> {
+        let ticket = self.shared.core(|core| core.barrier(flush))?;
+        self.at(ticket).answer().await.map_err(|error| report(&error, Verb::Flush, None))
+    }
+
+    fn at(&self, ticket: Ticket) -> Place<'_> {
+        Place { shared: &self.shared, ticket: Some(ticket) }
+    }
+}
+
+/// Somewhere to wait, if there is a reason to; given up when dropped.
+struct Place<'a> {
+    shared: &'a Shared,
+    ticket: Option<Ticket>,
+}
+
+impl Place<'_> {
+    async fn answer(mut self) -> Answer {
+        let Some(ticket) = self.ticket else { return Ok(()) };
+        let answer = poll_fn(|context| self.shared.answer(ticket, context)).await;
+        self.ticket = None;
+        answer
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.shared.leave(ticket);
+        }
+    }
+}
+
+/// The bytes of `span`: what was read, with the patches over it in their order. A single buffer that
+/// is all of it is passed on as it is.
+fn laid_over(span: Span, read: Option<(Span, Bytes)>, mut patches: Vec<Patch>) -> Bytes {
+    if let Some((part, bytes)) = read {
+        if patches.is_empty() {
+            return bytes;
+        }
+        patches.insert(0, Patch { span: part, data: Some(bytes) });
+    }
+    if let Some(Patch { span: last, data: Some(bytes) }) = patches.last()
+        && *last == span
+    {
+        return bytes.clone();
+    }
+    let mut whole = BytesMut::zeroed(span.len as usize);
+    for patch in patches {
+        let from = (patch.span.at - span.at) as usize;
+        let place = &mut whole[from..from + patch.span.len as usize];
+        match patch.data {
+            Some(bytes) => place.copy_from_slice(&bytes),
+            None => place.fill(0),
+        }
+    }
+    whole.freeze()
+}
+
+impl Volume for Pipeline {
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn read(&self, span: Span) -> Work<'_, Bytes> {
+        Box::pin(self.read_span(span))
+    }
+
+    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
+        let span = Span::new(at, data.len() as u64);
+        Box::pin(self.change(Verb::Write, span, ChangeBody::Data(data), durability))
+    }
+
+    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
+        Box::pin(self.change(Verb::WriteZeroes, span, ChangeBody::Zeroes(space), durability))
+    }
+
+    fn discard(&self, span: Span) -> Work<'_, ()> {
+        Box::pin(self.change(Verb::Discard, span, ChangeBody::Discard, Durability::Volatile))
+    }
+
+    fn flush(&self) -> Work<'_, ()> {
+        Box::pin(self.barrier(true))
+    }
+
+    fn extents(&self) -> Option<&dyn ExtentMap> {
+        self.inner.extents().is_some().then_some(self)
+    }
+}
+
+impl ExtentMap for Pipeline {
+    /// The map of the volume beneath, which is told everything accepted first.
+    fn extents(&self, span: Span) -> Work<'_, Vec<Extent>> {
+        Box::pin(async move {
+            let Some(map) = self.inner.extents() else {
+                return Err(Error::new(Kind::Unsupported, Verb::Extents, span));
+            };
+            self.barrier(false).await?;
+            map.extents(span).await
+        })
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        self.shared.core(Core::close);
+    }
+}
+
+#[cfg(test)]
+mod tests;

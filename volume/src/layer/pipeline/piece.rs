@@ -1,0 +1,178 @@
+//! What was accepted and is not yet on the volume beneath: a span, and what is to become of it.
+
+use bytes::{Bytes, BytesMut};
+
+use super::Ticket;
+use super::meter::Stamp;
+use super::spans::{Placed, shared};
+use crate::{Durability, Space, Span};
+
+/// The order in which changes were accepted.
+pub(super) type Seq = u64;
+
+/// One change that was accepted, or what later ones left of it.
+pub(super) struct Piece {
+    pub(super) span: Span,
+    pub(super) body: Body,
+    /// The oldest change that this one stands for: its own number, or that of one it replaced or was
+    /// merged with. A barrier counts by it, and the queue goes by it, so that a block that is written
+    /// again and again keeps its place.
+    pub(super) since: Seq,
+    /// The number of the change itself.
+    pub(super) seq: Seq,
+    /// Who waits for it to be durable. Such a piece is neither merged nor replaced.
+    pub(super) durable: Option<Ticket>,
+    /// An earlier change to these bytes is in flight, and must land first.
+    pub(super) blocked: bool,
+    /// It goes on where an earlier one ends, so that more is likely to follow.
+    pub(super) continues: bool,
+    /// When it was issued.
+    pub(super) stamp: Stamp,
+}
+
+/// What a change does.
+#[derive(Clone)]
+pub(super) enum Body {
+    Data(Rope),
+    Zeroes(Space),
+    Discard,
+}
+
+impl Placed for Piece {
+    fn span(&self) -> Span {
+        self.span
+    }
+}
+
+impl Piece {
+    /// The bytes it holds in memory.
+    pub(super) fn bytes(&self) -> u64 {
+        match self.body {
+            Body::Data(_) => self.span.len,
+            Body::Zeroes(_) | Body::Discard => 0,
+        }
+    }
+
+    pub(super) const fn durability(&self) -> Durability {
+        if self.durable.is_some() { Durability::Durable } else { Durability::Volatile }
+    }
+
+    /// The part of it that lies on `span`, which is within.
+    pub(super) fn part(&self, span: Span) -> Self {
+        let body = match &self.body {
+            Body::Data(rope) => Body::Data(rope.slice(span.at - self.span.at, span.len)),
+            other => other.clone(),
+        };
+        Self { span, body, ..*self }
+    }
+
+    /// What is left of it beside `span`.
+    pub(super) fn beside(&self, span: Span) -> impl Iterator<Item = Self> {
+        let before = Span::new(self.span.at, span.at.saturating_sub(self.span.at));
+        let after = Span::new(span.end(), self.span.end().saturating_sub(span.end()));
+        [before, after].into_iter().filter(|rest| !rest.is_empty()).map(|rest| self.part(rest))
+    }
+
+    /// Whether `next`, which begins where this ends, may become part of it.
+    pub(super) fn takes(&self, next: &Self, segment: u64) -> bool {
+        if self.durable.is_some() || next.durable.is_some() || self.blocked != next.blocked {
+            return false;
+        }
+        match (&self.body, &next.body) {
+            (Body::Data(_), Body::Data(_)) => self.span.len + next.span.len <= segment,
+            (Body::Zeroes(space), Body::Zeroes(other)) => space == other,
+            (Body::Discard, Body::Discard) => true,
+            _ => false,
+        }
+    }
+
+    /// Takes `next`, which begins where this ends.
+    pub(super) fn merge(&mut self, next: Self) {
+        self.span.len += next.span.len;
+        self.since = self.since.min(next.since);
+        self.seq = self.seq.max(next.seq);
+        if let (Body::Data(rope), Body::Data(more)) = (&mut self.body, next.body) {
+            rope.append(more);
+        }
+    }
+
+    /// What a reader of `span` sees of it, piece by piece.
+    pub(super) fn patch(&self, span: Span, patches: &mut Vec<Patch>) {
+        let seen = shared(self.span, span);
+        match &self.body {
+            Body::Data(rope) => rope.patch(self.span.at, seen, patches),
+            Body::Zeroes(_) | Body::Discard => patches.push(Patch { span: seen, data: None }),
+        }
+    }
+}
+
+/// Bytes to be laid over what was read; `None` are zeroes.
+#[derive(Debug)]
+pub(super) struct Patch {
+    pub(super) span: Span,
+    pub(super) data: Option<Bytes>,
+}
+
+/// Bytes that follow one another, in as many buffers as they came in. One is by far the commonest.
+#[derive(Clone, Debug)]
+pub(super) enum Rope {
+    One(Bytes),
+    Many(Vec<Bytes>),
+}
+
+impl Rope {
+    fn strands(&self) -> &[Bytes] {
+        match self {
+            Self::One(bytes) => std::slice::from_ref(bytes),
+            Self::Many(strands) => strands,
+        }
+    }
+
+    fn append(&mut self, more: Self) {
+        let mut strands = match std::mem::replace(self, Self::Many(Vec::new())) {
+            Self::One(bytes) => vec![bytes],
+            Self::Many(strands) => strands,
+        };
+        strands.extend_from_slice(more.strands());
+        *self = Self::Many(strands);
+    }
+
+    /// Each strand's part of `from..from + len`, with where it begins in the rope.
+    fn parts(&self, from: u64, len: u64) -> impl Iterator<Item = (u64, Bytes)> {
+        let mut at = 0;
+        self.strands().iter().filter_map(move |strand| {
+            let here = Span::new(at, strand.len() as u64);
+            at = here.end();
+            let seen = shared(here, Span::new(from, len));
+            let range = || (seen.at - here.at) as usize..(seen.end() - here.at) as usize;
+            (!seen.is_empty()).then(|| (seen.at, strand.slice(range())))
+        })
+    }
+
+    fn slice(&self, from: u64, len: u64) -> Self {
+        let mut parts = self.parts(from, len).map(|(_, bytes)| bytes);
+        match (parts.next(), parts.next()) {
+            (Some(only), None) => Self::One(only),
+            (first, second) => Self::Many(first.into_iter().chain(second).chain(parts).collect()),
+        }
+    }
+
+    fn patch(&self, at: u64, seen: Span, patches: &mut Vec<Patch>) {
+        patches.extend(self.parts(seen.at - at, seen.len).map(|(offset, bytes)| Patch {
+            span: Span::new(at + offset, bytes.len() as u64),
+            data: Some(bytes),
+        }));
+    }
+
+    /// All of it in one buffer: the one there is, or a copy.
+    pub(super) fn into_bytes(self) -> Bytes {
+        match self {
+            Self::One(bytes) => bytes,
+            Self::Many(strands) => {
+                let mut whole = BytesMut::with_capacity(strands.iter().map(Bytes::len).sum());
+                strands.iter().for_each(|strand| whole.extend_from_slice(strand));
+                whole.freeze()
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What callers and the worker share: the state machine under a lock that is held for moments only,
+//! and the wakers of those who wait.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::core::{Answer, Change, Core, Entry, Order, Outcome};
+use super::{Clock, Ticket};
+use crate::Result;
+
+pub(super) struct Shared {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+struct State {
+    core: Core,
+    /// What the worker has not fetched yet; no more than may be in flight.
+    orders: VecDeque<Order>,
+    worker: Option<Waker>,
+    wakers: BTreeMap<Ticket, Waker>,
+}
+
+impl Shared {
+    pub(super) fn new(core: Core, clock: Arc<dyn Clock>) -> Self {
+        let state = State { core, orders: VecDeque::new(), worker: None, wakers: BTreeMap::new() };
+        Self { clock, state: Mutex::new(state) }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// Changes the state, draws the orders that follow, and wakes whoever they concern.
+    fn with<T>(&self, act: impl FnOnce(&mut State, Duration) -> T) -> T {
+        let now = self.clock.now();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = act(&mut state, now);
+        state.draw(now);
+        let wake_worker = !state.orders.is_empty() || state.core.is_over();
+        let worker = state.worker.take_if(|_| wake_worker);
+        let State { core, wakers, .. } = &mut *state;
+        // Nearly always empty, and then nothing is allocated.
+        let called: Vec<Waker> =
+            core.called().filter_map(|ticket| wakers.remove(&ticket)).collect();
+        drop(state);
+        worker.into_iter().chain(called).for_each(Waker::wake);
+        answer
+    }
+
+    /// Changes or asks the state machine.
+    pub(super) fn core<T>(&self, act: impl FnOnce(&mut Core) -> T) -> T {
+        self.with(|state, _| act(&mut state.core))
+    }
+
+    /// Accepts a change, or keeps its place in the line.
+    pub(super) fn accept(&self, change: &mut Change, context: &Context<'_>) -> Poll<Result<()>> {
+        self.with(|state, _| match state.core.accept(change) {
+            Ok(Entry::Accepted) => {
+                change.ticket.map(|ticket| state.wakers.remove(&ticket));
+                Poll::Ready(Ok(()))
+            }
+            Ok(Entry::Wait(ticket)) => {
+                state.wakers.insert(ticket, context.waker().clone());
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error)),
+        })
+    }
+
+    /// The answer to `ticket`.
+    pub(super) fn answer(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Answer> {
+        self.with(|state, _| match state.core.answer(ticket) {
+            Some(answer) => {
+                state.wakers.remove(&ticket);
+                Poll::Ready(answer)
+            }
+            None => {
+                state.wakers.insert(ticket, context.waker().clone());
+                Poll::Pending
+            }
+        })
+    }
+
+    /// Nobody waits for `ticket` any more.
+    pub(super) fn leave(&self, ticket: Ticket) {
+        self.with(|state, _| {
+            state.wakers.remove(&ticket);
+            state.core.leave(ticket);
+        });
+    }
+
+    /// Takes what became of the worker's orders, and gives it new ones; true if there will be none.
+    pub(super) fn work(
+        &self,
+        context: &Context<'_>,
+        outcomes: &mut Vec<Outcome>,
+        orders: &mut VecDeque<Order>,
+    ) -> bool {
+        self.with(|state, now| {
+            outcomes.drain(..).for_each(|outcome| state.core.finish(outcome, now));
+            state.draw(now);
+            std::mem::swap(orders, &mut state.orders);
+            let over = orders.is_empty() && state.core.is_over();
+            if orders.is_empty() && !over {
+                state.worker = Some(context.waker().clone());
+            }
+            over
+        })
+    }
+
+    pub(super) fn gathered(&self, at: u64, data: Bytes) {
+        self.core(|core| core.gathered(at, data));
+    }
+
+    pub(super) fn abandon(&self) {
+        self.core(Core::abandon);
+    }
+}
+
+impl State {
+    fn draw(&mut self, now: Duration) {
+        while let Some(order) = self.core.next(now) {
+            self.orders.push_back(order);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The worker: carries out what the state machine orders, many orders at a time.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::stream::{FuturesUnordered, Stream};
+
+use super::core::{Order, Outcome};
+use super::piece::Rope;
+use super::shared::Shared;
+use crate::{Durability, Volume};
+
+type Carried = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// Runs until the pipeline was dropped and everything accepted was carried out. It has nothing to
+/// look at while there is nothing to do.
+pub(super) struct Worker {
+    inner: Arc<dyn Volume>,
+    shared: Arc<Shared>,
+    carried: FuturesUnordered<Carried>,
+    orders: VecDeque<Order>,
+    outcomes: Vec<Outcome>,
+    over: bool,
+}
+
+impl Worker {
+    pub(super) fn new(inner: Arc<dyn Volume>, shared: Arc<Shared>) -> Self {
+        Self {
+            inner,
+            shared,
+            carried: FuturesUnordered::new(),
+            orders: VecDeque::new(),
+            outcomes: Vec::new(),
+            over: false,
+        }
+    }
+
+    fn carry_out(&self, order: Order) -> Carried {
+        let inner = Arc::clone(&self.inner);
+        match order {
+            Order::Write { at, data, durability } => {
+                let shared = Arc::clone(&self.shared);
+                Box::pin(write(inner, shared, at, data, durability))
+            }
+            Order::WriteZeroes { span, space, durability } => Box::pin(async move {
+                Outcome::Changed(span.at, inner.write_zeroes(span, durability, space).await)
+            }),
+            Order::Discard { span } => {
+                Box::pin(async move { Outcome::Changed(span.at, inner.discard(span).await) })
+            }
+            Order::Flush { barrier } => {
+                Box::pin(async move { Outcome::Flushed(barrier, inner.flush().await) })
+            }
+            Order::Read { span } => {
+                Box::pin(async move { Outcome::Read(span.at, inner.read(span).await) })
+            }
+        }
+    }
+}
+
+async fn write(
+    inner: Arc<dyn Volume>,
+    shared: Arc<Shared>,
+    at: u64,
+    data: Rope,
+    durability: Durability,
+) -> Outcome {
+    let data = match data {
+        Rope::One(data) => data,
+        // The copy is made here, where nobody waits for a lock.
+        several => {
+            let whole = several.into_bytes();
+            shared.gathered(at, whole.clone());
+            whole
+        }
+    };
+    Outcome::Changed(at, inner.write(at, data, durability).await)
+}
+
+impl Future for Worker {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let worker = &mut *self;
+        loop {
+            while let Poll::Ready(Some(outcome)) = Pin::new(&mut worker.carried).poll_next(context)
+            {
+                worker.outcomes.push(outcome);
+            }
+            worker.over = worker.shared.work(context, &mut worker.outcomes, &mut worker.orders);
+            if worker.orders.is_empty() {
+                return if worker.over { Poll::Ready(()) } else { Poll::Pending };
+            }
+            while let Some(order) = worker.orders.pop_front() {
+                let carried = worker.carry_out(order);
+                worker.carried.push(carried);
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Whoever waits would wait for ever.
+        if !self.over {
+            self.shared.abandon();
+        }
+    }
+}

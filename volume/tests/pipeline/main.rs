@@ -1,0 +1,8 @@
+//! The pipeline on virtual time: under faults, and over long links.
+
+mod chaos;
+mod faults;
+mod history;
+mod link;
+mod sim;
+mod throughput;

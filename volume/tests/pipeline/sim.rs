@@ -1,0 +1,125 @@
+//! An executor on virtual time: tasks run on one thread, in an order drawn from a seed, and when none
+//! can run the clock jumps to the next timer. The same seed gives the same run, and a test that
+//! covers an hour takes a moment.
+
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use volume::check::Random;
+use volume::layer::pipeline::Clock;
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A world of its own; clones are handles to the same one.
+#[derive(Clone, Default)]
+pub(crate) struct Sim(Arc<Mutex<World>>);
+
+#[derive(Default)]
+struct World {
+    now: Duration,
+    timers: BTreeMap<(Duration, u64), Waker>,
+    timers_set: u64,
+    runnable: Vec<usize>,
+    spawned: Vec<Task>,
+}
+
+struct Runnable {
+    sim: Sim,
+    task: usize,
+}
+
+impl Wake for Runnable {
+    fn wake(self: Arc<Self>) {
+        let mut world = self.sim.world();
+        if !world.runnable.contains(&self.task) {
+            world.runnable.push(self.task);
+        }
+    }
+}
+
+impl Clock for Sim {
+    fn now(&self) -> Duration {
+        self.world().now
+    }
+}
+
+impl Sim {
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap()
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.world().spawned.push(Box::pin(task));
+    }
+
+    /// Waits until `moment`.
+    pub(crate) async fn until(&self, moment: Duration) {
+        poll_fn(|context| {
+            let mut world = self.world();
+            if world.now >= moment {
+                return Poll::Ready(());
+            }
+            world.timers_set += 1;
+            let key = (moment, world.timers_set);
+            world.timers.insert(key, context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    pub(crate) async fn pause(&self, time: Duration) {
+        let moment = self.now() + time;
+        self.until(moment).await;
+    }
+
+    /// Runs until `main` has ended; the other tasks are then dropped where they stand. Panics if
+    /// nothing can ever happen again.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        seed: u64,
+        main: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let answer = Arc::new(Mutex::new(None));
+        let mut random = Random::new(seed);
+        let mut tasks: Vec<Option<Task>> = Vec::new();
+        let put = Arc::clone(&answer);
+        self.spawn(async move {
+            let value = main.await;
+            *put.lock().unwrap() = Some(value);
+        });
+        while answer.lock().unwrap().is_none() {
+            let task = self.next_task(&mut tasks, &mut random);
+            let waker = Waker::from(Arc::new(Runnable { sim: self.clone(), task }));
+            if let Some(running) = &mut tasks[task]
+                && running.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+            {
+                tasks[task] = None;
+            }
+        }
+        drop(tasks);
+        answer.lock().unwrap().take().unwrap()
+    }
+
+    fn next_task(&self, tasks: &mut Vec<Option<Task>>, random: &mut Random) -> usize {
+        loop {
+            let mut world = self.world();
+            for task in std::mem::take(&mut world.spawned) {
+                world.runnable.push(tasks.len());
+                tasks.push(Some(task));
+            }
+            if !world.runnable.is_empty() {
+                let chosen = random.below(world.runnable.len() as u64) as usize;
+                return world.runnable.swap_remove(chosen);
+            }
+            let ((moment, _), waker) =
+                world.timers.pop_first().expect("nothing can ever happen again");
+            world.now = world.now.max(moment);
+            drop(world);
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! One application, one request at a time, over a long link: how much of it is used.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use volume::layer::pipeline::model::Stages;
+use volume::layer::pipeline::{Chosen, Clock, Limit, Pipeline, Settings};
+use volume::{Durability, Shape, Span, Volume};
+
+use crate::link::{Line, Link, Void};
+use crate::sim::Sim;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const GIGABIT: f64 = 125e6;
+const KIB: u64 = 1 << 10;
+
+fn line(one_way_ms: u32, rate: f64) -> Line {
+    Line { one_way: one_way_ms * MS, rate }
+}
+
+fn void() -> Void {
+    Void(Shape {
+        size: 1 << 40,
+        block_size: 512,
+        physical_block_size: 4096,
+        read_only: false,
+        write_cache: false,
+        discard: None,
+        fast_zeroes: false,
+    })
+}
+
+/// What the application does, again and again.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Read,
+    Write,
+}
+
+/// A link, a pipeline over it, and one application.
+struct Rig {
+    sim: Sim,
+    link: Arc<Link<Void>>,
+    pipeline: Pipeline,
+    at: u64,
+}
+
+impl Rig {
+    fn new(sim: &Sim, line: Line, settings: Settings) -> Self {
+        let link = Link::new(sim, line, void());
+        let beneath = Arc::clone(&link) as Arc<dyn Volume>;
+        let (pipeline, worker) = Pipeline::new(beneath, settings, Arc::new(sim.clone()));
+        sim.spawn(worker);
+        Self { sim: sim.clone(), link, pipeline, at: 0 }
+    }
+
+    /// Does `act` in blocks of `block` for a time; says how many bytes per second crossed the link.
+    async fn rate(&mut self, act: Act, block: u64, time: Duration) -> f64 {
+        let data = Bytes::from(vec![7; block as usize]);
+        let (before, from) = (self.link.carried(), self.sim.now());
+        while self.sim.now() < from + time {
+            match act {
+                Act::Write => {
+                    let write = self.pipeline.write(self.at, data.clone(), Durability::Volatile);
+                    write.await.unwrap();
+                }
+                Act::Read => {
+                    let bytes = self.pipeline.read(Span::new(self.at, block)).await.unwrap();
+                    assert_eq!(bytes[..8], self.at.to_le_bytes());
+                }
+            }
+            self.at += block;
+        }
+        let (after, elapsed) = (self.link.carried(), (self.sim.now() - from).as_secs_f64());
+        match act {
+            Act::Write => (after.0 - before.0) as f64 / elapsed,
+            Act::Read => (after.1 - before.1) as f64 / elapsed,
+        }
+    }
+
+    fn chosen(&self, act: Act) -> Chosen {
+        let (writes, reads) = self.pipeline.chosen();
+        match act {
+            Act::Write => writes,
+            Act::Read => reads,
+        }
+    }
+}
+
+fn run<T: Send + 'static, S: Future<Output = T> + Send + 'static>(
+    line: Line,
+    settings: Settings,
+    story: impl FnOnce(Rig) -> S,
+) -> T {
+    let sim = Sim::default();
+    let rig = Rig::new(&sim, line, settings);
+    sim.run(1, story(rig))
+}
+
+#[test]
+fn one_request_at_a_time_fills_a_gigabit_link_of_64_ms() {
+    for act in [Act::Write, Act::Read] {
+        for block in [16 * KIB, 64 * KIB, 2048 * KIB] {
+            let rate = run(line(64, GIGABIT), Settings::default(), |mut rig| async move {
+                // The first seconds are spent finding out what the link is like.
+                rig.rate(act, block, 3 * SECOND).await;
+                rig.rate(act, block, 25 * SECOND).await
+            });
+            println!("{act:?} {block}: {:.1} % of the link", rate / GIGABIT * 100.0);
+            assert!(rate > 0.95 * GIGABIT, "{act:?} {block}: {rate}");
+        }
+    }
+}
+
+#[test]
+fn it_takes_sixteen_round_trips_to_fill_it() {
+    for act in [Act::Write, Act::Read] {
+        let rate = run(line(64, GIGABIT), Settings::default(), |mut rig| async move {
+            rig.rate(act, 64 * KIB, 16 * 128 * MS).await;
+            rig.rate(act, 64 * KIB, SECOND).await
+        });
+        println!("{act:?}: {:.1} % of the link", rate / GIGABIT * 100.0);
+        assert!(rate > 0.9 * GIGABIT, "{act:?}: {rate}");
+    }
+}
+
+#[test]
+fn short_and_slow_links_are_filled_too_and_not_flooded() {
+    for (one_way, rate) in [(0, GIGABIT), (1, GIGABIT), (8, GIGABIT), (16, 125e3), (16, 375e3)] {
+        for act in [Act::Write, Act::Read] {
+            let (used, chosen) =
+                run(line(one_way, rate), Settings::default(), |mut rig| async move {
+                    rig.rate(act, 64 * KIB, 10 * SECOND).await;
+                    let used = rig.rate(act, 64 * KIB, 10 * SECOND).await;
+                    (used, rig.chosen(act))
+                });
+            println!("{act:?} {one_way} ms, {rate}: {:.3}, {chosen:?}", used / rate);
+            assert!(used > 0.95 * rate, "{act:?} {one_way} {rate}: {used}");
+            // No more in flight than twice what fills the link, or a few of the smallest segments.
+            let product = 2.0 * f64::from(one_way) / 1e3 * rate;
+            let most = 2.0 * (product + 2.0 * chosen.segment as f64);
+            assert!(chosen.in_flight as f64 <= most, "{chosen:?}");
+        }
+    }
+}
+
+/// With `n` segments in flight the rate is what the model says: `n` times that of one, up to the
+/// useful `n`, and the link's from there on.
+#[test]
+fn the_gain_follows_the_model() {
+    for act in [Act::Write, Act::Read] {
+        for segment in [64 * KIB, 512 * KIB] {
+            let stages = Stages {
+                round_trip: 128 * MS,
+                round_trips: 1,
+                link: GIGABIT,
+                encrypt: None,
+                decrypt: None,
+            };
+            for n in [1, 2, 4, 8, 16, 32, 64, 300] {
+                let settings = Settings {
+                    segments: Some(n),
+                    segment: Some(segment as u32),
+                    window: Some(2 * u64::from(n) * segment),
+                    read_ahead: Some(u64::from(n + 2) * segment),
+                    ..Settings::default()
+                };
+                let rate = run(line(64, GIGABIT), settings, |mut rig| async move {
+                    rig.rate(act, 64 * KIB, 3 * SECOND).await;
+                    rig.rate(act, 64 * KIB, 10 * SECOND).await
+                });
+                let predicted = stages.throughput(segment, f64::from(n));
+                println!("{act:?} {n} x {segment}: {rate:.0}, predicted {predicted:.0}");
+                assert!((rate / predicted - 1.0).abs() < 0.05, "{act:?} {n} x {segment}");
+            }
+        }
+    }
+}
+
+#[test]
+fn follows_a_link_that_changes() {
+    const FAST: f64 = GIGABIT / 10.0;
+    let lines = [
+        line(64, FAST),
+        line(64, FAST / 10.0),
+        line(8, FAST / 10.0),
+        line(8, FAST),
+        line(100, FAST),
+        line(64, FAST),
+    ];
+    for act in [Act::Write, Act::Read] {
+        run(lines[0], Settings::default(), |mut rig| async move {
+            for line in lines {
+                rig.link.become_like(line);
+                rig.rate(act, 64 * KIB, 30 * SECOND).await;
+                let used = rig.rate(act, 64 * KIB, 10 * SECOND).await / line.rate;
+                let chosen = rig.chosen(act);
+                println!("{act:?} {:?} {:.0}: {used:.3}, {chosen:?}", line.one_way, line.rate);
+                assert!(used > 0.95, "{act:?} {used}");
+                let product = 2.0 * line.one_way.as_secs_f64() * line.rate;
+                let most = 1.6 * (product + 2.0 * chosen.segment as f64);
+                assert!(chosen.in_flight as f64 <= most, "{chosen:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn says_what_limits() {
+    let limit = |settings, act| {
+        run(line(64, GIGABIT), settings, move |mut rig| async move {
+            rig.rate(act, 64 * KIB, 5 * SECOND).await;
+            println!("{act:?} {:?}", rig.chosen(act));
+            rig.chosen(act).limit
+        })
+    };
+    let few = Settings { segments: Some(4), ..Settings::default() };
+    let little = Settings { memory: 4 << 20, ..Settings::default() };
+    for act in [Act::Write, Act::Read] {
+        assert_eq!(limit(Settings::default(), act), Limit::Connection, "{act:?}");
+        assert_eq!(limit(few, act), Limit::RoundTrips, "{act:?}");
+        assert_eq!(limit(little, act), Limit::RoundTrips, "{act:?}");
+    }
+}
+
+#[test]
+fn a_read_of_what_was_written_waits_for_nothing() {
+    run(line(64, GIGABIT), Settings::default(), |rig| async move {
+        let data = Bytes::from(vec![9; 4096]);
+        rig.pipeline.write(1 << 20, data.clone(), Durability::Volatile).await.unwrap();
+        assert_eq!(rig.pipeline.read(Span::new(1 << 20, 4096)).await.unwrap(), data);
+        assert_eq!(rig.sim.now(), Duration::ZERO);
+    });
+}
