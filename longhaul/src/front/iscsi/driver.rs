@@ -229,9 +229,14 @@ impl Driver {
         }
     }
 
-    /// Whether any answer came.
+    /// Whether any answer came. Errands are polled here too, because input adds to them: one that is
+    /// never polled never wakes this task.
     fn poll_answers(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
+        while let Poll::Ready(Some((request, outcome))) = self.errands.poll_next_unpin(cx) {
+            self.session.managed(request, outcome);
+            any = true;
+        }
         while let Poll::Ready((task, response)) = self.running.poll(cx) {
             self.answer(task, response);
             any = true;
