@@ -6,18 +6,20 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use proto::iscsi::chap::{Account, Algorithm};
+use proto::iscsi::login::LoginStatus;
+use proto::iscsi::login::initiator::LoginError;
 use proto::iscsi::name::{IscsiName, NameError};
 use volume::layer::read_only::ReadOnly;
 use volume::store::memory::Memory;
 use volume::{Gate, Volume};
 
 use crate::credentials;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::secret::Secret;
 use crate::size::{NotASize, Size};
 use crate::store::file::OpenError;
-use crate::store::{device, file};
+use crate::store::{device, file, iscsi};
 
 /// The port IANA gave iSCSI.
 pub const ISCSI_PORT: u16 = 3260;
@@ -46,7 +48,7 @@ pub struct IscsiUri {
     /// Its name.
     pub target: IscsiName,
     /// The logical unit.
-    pub lun: u64,
+    pub lun: u16,
 }
 
 /// Host and port of a server, as the user wrote them.
@@ -221,6 +223,7 @@ pub struct SealOptions {
 pub struct Chain {
     uri: Uri,
     volume: Arc<dyn Volume>,
+    disk: Option<Arc<iscsi::Disk>>,
 }
 
 impl Chain {
@@ -230,34 +233,51 @@ impl Chain {
         Arc::clone(&self.volume)
     }
 
+    /// What is known of the target and the connection to it, if the store is behind one.
+    pub async fn probe(&self) -> Outcome<Option<iscsi::Probe>> {
+        match &self.disk {
+            Some(disk) => {
+                disk.probe().await.or_fail(|| format!("cannot probe {}", self.uri)).map(Some)
+            }
+            None => Ok(None),
+        }
+    }
+
     /// Makes everything that was acknowledged durable, and lets go of the store.
     pub async fn close(self) -> Outcome {
         let uri = &self.uri;
-        self.volume.flush().await.map_err(|why| {
+        let flushed = self.volume.flush().await.map_err(|why| {
             Failure::new(format!("cannot flush {uri}"))
                 .because(why)
                 .hint("what was written since the last flush that succeeded may be lost")
-        })
+        });
+        if let Some(disk) = &self.disk {
+            disk.session().close().await;
+        }
+        flushed
     }
 }
 
 /// Opens the volume that `uri` names.
 pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
-    let mut volume = store(uri, &options).await?;
+    let (mut volume, disk) = store(uri, &options).await?;
     if let Some(seal) = options.seal {
         volume = luks::open(volume, seal.secret, seal.with).await?;
     }
-    // Files and devices are opened read-only; what cannot be is made so here.
+    // Files, devices and targets are opened read-only; what cannot be is made so here.
     if options.read_only && !volume.shape().read_only {
         volume = Arc::new(Gate::new("read-only", ReadOnly::new(volume)));
     }
-    Ok(Chain { uri: uri.clone(), volume })
+    Ok(Chain { uri: uri.clone(), volume, disk })
 }
 
-async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Arc<dyn Volume>> {
+/// A store, and what else there is to know of one behind a target.
+type Store = (Arc<dyn Volume>, Option<Arc<iscsi::Disk>>);
+
+async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
     let what = || format!("cannot open {uri}");
-    match uri {
-        Uri::Memory(size) => Ok(Arc::new(Gate::new("memory", Memory::new(size.0, 512)))),
+    let volume: Arc<dyn Volume> = match uri {
+        Uri::Memory(size) => Arc::new(Gate::new("memory", Memory::new(size.0, 512))),
         Uri::File(path) => {
             let with = file::FileOptions {
                 size: options.size.map(|size| size.0),
@@ -265,15 +285,66 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Arc<dyn Volume>> {
                 ..file::FileOptions::default()
             };
             let store = file::open(path, &with).map_err(|why| explain(what(), why))?;
-            Ok(Arc::new(Gate::new("file", store)))
+            Arc::new(Gate::new("file", store))
         }
         Uri::Device(path) => {
             let store =
                 device::open(path, options.read_only).map_err(|why| explain(what(), why))?;
-            Ok(Arc::new(Gate::new("device", store)))
+            Arc::new(Gate::new("device", store))
         }
-        Uri::Iscsi(_) => Err(Failure::new(what())),
+        Uri::Iscsi(place) => {
+            let target = iscsi::IscsiTarget {
+                portal: place.host.portal(),
+                name: place.target.clone(),
+                lun: place.lun,
+            };
+            let mut with = options.login.connect_options()?;
+            with.read_only = options.read_only;
+            let disk =
+                iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
+            let disk = Arc::new(disk);
+            return Ok((Arc::new(Gate::new("iscsi", Arc::clone(&disk))), Some(disk)));
+        }
+    };
+    Ok((volume, None))
+}
+
+/// Asks a server which targets this machine may use.
+pub async fn discover(host: &Host, login: &Login) -> Outcome<Vec<iscsi::DiscoveredTarget>> {
+    let options = login.connect_options()?;
+    iscsi::discover(&host.portal(), &options)
+        .await
+        .map_err(|why| explain_connect(format!("cannot discover the targets of {host}"), why))
+}
+
+impl Host {
+    fn portal(&self) -> iscsi::Portal {
+        iscsi::Portal { host: self.name.clone(), port: self.port }
     }
+}
+
+impl Login {
+    fn connect_options(&self) -> Outcome<iscsi::ConnectOptions> {
+        let initiator = match &self.initiator {
+            Some(name) => name.clone(),
+            None => this_machine()?,
+        };
+        Ok(iscsi::ConnectOptions {
+            account: self.account.clone(),
+            algorithms: self.algorithms.clone(),
+            ..iscsi::ConnectOptions::new(initiator)
+        })
+    }
+}
+
+/// The initiator name of this machine: the same at every login, so that a target can list it.
+fn this_machine() -> Outcome<IscsiName> {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let kept = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    let host: String = host.chars().filter(kept).collect();
+    IscsiName::new(&format!("iqn.2026-11.dev.longhaul.client:{host}"))
+        .or_fail(|| "cannot make an initiator name from the name of this machine".to_owned())
+        .map_err(|failure| failure.hint("give one with --initiator"))
 }
 
 /// Adds what the user can do about it.
@@ -282,6 +353,21 @@ fn explain(what: String, why: OpenError) -> Failure {
         OpenError::InUse => "one volume is served once: end the other user of it first",
         OpenError::Missing => "a size, such as 80G, would create a file that is missing",
         OpenError::PartialBlock { .. } => "`truncate -s %512 FILE` pads a file with zeroes",
+        _ => return Failure::new(what).because(why),
+    };
+    Failure::new(what).because(why).hint(hint)
+}
+
+fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure {
+    use LoginStatus as Status;
+    let hint = match why.login() {
+        Some(LoginError::NoCredentials) => "give them with --chap-user and --chap-secret-file",
+        Some(LoginError::Refused(Status::AUTHENTICATION_FAILURE)) => {
+            "name or secret is not what the target has, or it knows only weak algorithms (--chap-weak)"
+        }
+        Some(LoginError::Refused(Status::NOT_FOUND)) => {
+            "`longhaul discover HOST` lists what is there"
+        }
         _ => return Failure::new(what).because(why),
     };
     Failure::new(what).because(why).hint(hint)

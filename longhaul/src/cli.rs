@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::command::{attach, copy, info, key, serve};
+use crate::command::{attach, copy, discover, info, key, serve};
 use crate::failure::{Failure, OrFail, Outcome};
 
 /// Encrypted disks that live far away, over standard iSCSI.
@@ -30,6 +30,7 @@ enum Command {
     Serve(serve::Args),
     Info(info::Args),
     Copy(copy::Args),
+    Discover(discover::Args),
     Key(key::Args),
     Attach(attach::Args),
 }
@@ -91,6 +92,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Serve(args) => serve::run(args).await,
             Command::Info(args) => info::run(args).await,
             Command::Copy(args) => copy::run(args).await,
+            Command::Discover(args) => discover::run(args).await,
             Command::Key(args) => key::run(args).await,
             Command::Attach(args) => attach::run(args).await,
         }

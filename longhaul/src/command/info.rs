@@ -7,6 +7,7 @@ use super::options::LoginArgs;
 use crate::chain::{self, OpenOptions, Uri};
 use crate::failure::{OrFail, Outcome};
 use crate::size::Size;
+use crate::store::iscsi::Probe;
 
 /// Show what a volume is and can do
 #[derive(Debug, clap::Args)]
@@ -34,7 +35,8 @@ pub async fn run(args: Args) -> Outcome {
     let login = args.login.login().await?;
     let options = OpenOptions { read_only: args.read_only, login, ..OpenOptions::default() };
     let chain = chain::open(&args.uri, options).await?;
-    let info = Info::new(&args.uri, chain.volume().shape());
+    let probe = chain.probe().await?;
+    let info = Info::new(&args.uri, chain.volume().shape(), probe.map(Target::from));
     chain.close().await?;
     if args.json {
         let json = serde_json::to_string(&info).or_fail(|| "cannot print JSON".to_owned())?;
@@ -54,11 +56,56 @@ struct Info {
     fast_zeroes: bool,
     write_cache: bool,
     read_only: bool,
+    target: Option<Target>,
+}
+
+/// What lies behind a target, and how the two sides talk.
+#[derive(Debug, Serialize)]
+struct Target {
+    alias: Option<String>,
+    vendor: String,
+    product: String,
+    revision: String,
+    serial: Option<String>,
+    round_trip_us: u64,
+    header_digest: bool,
+    data_digest: bool,
+    initial_r2t: bool,
+    immediate_data: bool,
+    first_burst: u32,
+    max_burst: u32,
+    max_outstanding_r2t: u16,
+    max_recv_data_segment: u32,
+    max_send_data_segment: u32,
+}
+
+impl From<Probe> for Target {
+    fn from(probe: Probe) -> Self {
+        let agreed = probe.parameters;
+        Self {
+            alias: probe.target_alias,
+            vendor: probe.vendor,
+            product: probe.product,
+            revision: probe.revision,
+            serial: probe.serial,
+            round_trip_us: u64::try_from(probe.round_trip.as_micros()).unwrap_or(u64::MAX),
+            header_digest: agreed.header_digest,
+            data_digest: agreed.data_digest,
+            initial_r2t: agreed.initial_r2t,
+            immediate_data: agreed.immediate_data,
+            first_burst: agreed.first_burst,
+            max_burst: agreed.max_burst,
+            max_outstanding_r2t: agreed.max_outstanding_r2t,
+            max_recv_data_segment: agreed.max_recv_data_segment,
+            max_send_data_segment: agreed.max_send_data_segment,
+        }
+    }
 }
 
 impl Info {
-    fn new(uri: &Uri, shape: &Shape) -> Self {
+    fn new(uri: &Uri, shape: &Shape, target: Option<Target>) -> Self {
         Self {
+            target,
             uri: uri.to_string(),
             size: shape.size,
             block_size: shape.block_size,
@@ -86,6 +133,31 @@ impl std::fmt::Display for Info {
             Some(unit) => writeln!(f, "  discard      in units of {unit}")?,
             None => writeln!(f, "  discard      no")?,
         }
-        writeln!(f, "  fast zeroes  {}", yes(self.fast_zeroes))
+        writeln!(f, "  fast zeroes  {}", yes(self.fast_zeroes))?;
+        self.target.as_ref().map_or(Ok(()), |target| target.fmt(f))
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let yes = |yes| if yes { "Yes" } else { "No" };
+        let digest = |on| if on { "CRC32C" } else { "None" };
+        // What the other side says of itself must not steer the terminal.
+        let text = |text: &str| text.escape_debug().to_string();
+        let Self { vendor, product, revision, .. } = self;
+        writeln!(f, "  device       {}", text(&format!("{vendor} {product} {revision}")))?;
+        if let Some(serial) = &self.serial {
+            writeln!(f, "  serial       {}", text(serial))?;
+        }
+        writeln!(f, "  round trip   {:.3} ms", self.round_trip_us as f64 / 1e3)?;
+        writeln!(f, "  negotiated   HeaderDigest={}", digest(self.header_digest))?;
+        writeln!(f, "               DataDigest={}", digest(self.data_digest))?;
+        writeln!(f, "               InitialR2T={}", yes(self.initial_r2t))?;
+        writeln!(f, "               ImmediateData={}", yes(self.immediate_data))?;
+        writeln!(f, "               FirstBurstLength={}", self.first_burst)?;
+        writeln!(f, "               MaxBurstLength={}", self.max_burst)?;
+        writeln!(f, "               MaxOutstandingR2T={}", self.max_outstanding_r2t)?;
+        let (takes, sends) = (self.max_recv_data_segment, self.max_send_data_segment);
+        writeln!(f, "               MaxRecvDataSegmentLength={takes} here, {sends} there")
     }
 }

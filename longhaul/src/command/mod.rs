@@ -9,6 +9,7 @@ use crate::stop::{Stop, Stopper};
 
 pub mod attach;
 pub mod copy;
+pub mod discover;
 pub mod info;
 pub mod key;
 mod options;

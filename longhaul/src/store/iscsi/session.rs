@@ -156,6 +156,10 @@ impl Driver {
         let loss = self.drive().await;
         match &loss {
             Loss::LoggedOut => tracing::debug!(target = self.peer, "logged out"),
+            // Whoever logs in is told why it failed; there is nothing to lose yet.
+            loss if self.ready.is_some() => {
+                tracing::debug!(target = self.peer, "no session: {loss}")
+            }
             loss => tracing::warn!(target = self.peer, "session lost: {loss}"),
         }
         // Set before the requests are dropped with the driver, so that each finds why.

@@ -1,0 +1,54 @@
+//! `longhaul discover`: which volumes a server offers.
+
+use serde::Serialize;
+
+use super::options::LoginArgs;
+use crate::chain::{self, Host};
+use crate::failure::{OrFail, Outcome};
+
+/// Ask a server which targets this machine may use
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The server, as HOST or HOST:PORT
+    host: Host,
+    /// Print one JSON array
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    login: LoginArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul discover server
+  longhaul discover [2001:db8::1]:3261 --chap-user laptop --chap-secret-file laptop.secret";
+
+/// Prints the URI of the first logical unit of each target, by its first portal.
+pub async fn run(args: Args) -> Outcome {
+    let login = args.login.login().await?;
+    let targets: Vec<Target> = chain::discover(&args.host, &login)
+        .await?
+        .into_iter()
+        .map(|target| Target {
+            portals: target.portals.iter().map(ToString::to_string).collect(),
+            name: target.name,
+        })
+        .collect();
+    if args.json {
+        let json = serde_json::to_string(&targets).or_fail(|| "cannot print JSON".to_owned())?;
+        return super::say(&json);
+    }
+    for target in targets {
+        for portal in &target.portals {
+            super::say(&format!("iscsi://{portal}/{}/0", target.name))?;
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, Serialize)]
+struct Target {
+    name: String,
+    portals: Vec<String>,
+}
