@@ -125,7 +125,8 @@ impl Stage<'_> {
     }
 
     fn stop(&mut self) {
-        for (command, running) in self.beside.drain(..) {
+        // The last one first: it may be using the others.
+        for (command, running) in self.beside.drain(..).rev() {
             let status = running.stop();
             assert!(status.success(), "$ {command} &\nended with {status}");
         }

@@ -314,9 +314,14 @@ fn replies_are_structured_once_agreed() {
 
 #[test]
 fn block_status_joins_neighbours_and_stays_inside() {
-    let extent = |at, len, kind| Extent { span: Span::new(at, len), hole: kind, zero: kind };
-    // The map answers more than was asked, in pieces.
-    let extents = vec![extent(0, 1024, true), extent(1024, 512, true), extent(1536, 9000, false)];
+    let extent = |at, len, hole, zero| Extent { span: Span::new(at, len), hole, zero };
+    // The map answers more than was asked, in pieces; a hole that is not zero is told as data.
+    let extents = vec![
+        extent(0, 1024, true, true),
+        extent(1024, 512, true, true),
+        extent(1536, 256, true, false),
+        extent(1792, 9000, false, false),
+    ];
     for (flags, expected) in [(0, &[(1024_u32, 3_u32), (512, 0)][..]), (1 << 3, &[(1024, 3)])] {
         let mut client = Client::ready(export(), true);
         let command = client.send(flags, 7, 512, 1536, &[]);

@@ -235,13 +235,13 @@ fn describe(span: Span, one: bool, extents: &[Extent]) -> Vec<(u32, u32)> {
         let len = extent.span.end().min(span.end()).saturating_sub(extent.span.at.max(span.at));
         // It fits: a request is about less than 4 GiB.
         let len = u32::try_from(len).expect("cut to the span of a request");
-        let mut state = 0;
-        if extent.hole {
-            state |= wire::STATE_HOLE;
-        }
-        if extent.zero {
-            state |= wire::STATE_ZERO;
-        }
+        // A hole that does not read as zeroes (under a seal, say) is told as data: clients such as
+        // qemu take every hole for zeroes and would not read it.
+        let state = match (extent.zero, extent.hole) {
+            (true, true) => wire::STATE_ZERO | wire::STATE_HOLE,
+            (true, false) => wire::STATE_ZERO,
+            (false, _) => 0,
+        };
         let full = descriptors.len() == most;
         match descriptors.last_mut() {
             _ if len == 0 => {}
