@@ -158,7 +158,7 @@ impl Driver {
             Loss::LoggedOut => tracing::debug!(target = self.peer, "logged out"),
             // Whoever logs in is told why it failed; there is nothing to lose yet.
             loss if self.ready.is_some() => {
-                tracing::debug!(target = self.peer, "no session: {loss}")
+                tracing::debug!(target = self.peer, "no session: {loss}");
             }
             loss => tracing::warn!(target = self.peer, "session lost: {loss}"),
         }
