@@ -17,8 +17,12 @@ use tokio::time::{Sleep, sleep_until};
 /// channel means that the target's window has long been full.
 const REQUESTS_MAX: usize = 256;
 
-/// The least room a read is given: many small PDUs come in one call.
+/// The room a new buffer has: many small PDUs come in one call.
 const READ_ROOM: usize = 64 << 10;
+
+/// The least room a read is given. What is left of a buffer is used up to here, since each new one is
+/// an allocation, and the one before lives as long as the slices of it.
+const READ_MIN: usize = 8 << 10;
 
 /// Slices of one vectored write; the system takes up to 1,024.
 const SLICES: usize = 64;
@@ -266,7 +270,10 @@ impl Driver {
     }
 
     fn receive(&mut self) -> Result<(), Loss> {
-        self.buffer.reserve(self.machine.wanted().max(READ_ROOM));
+        let wanted = self.machine.wanted();
+        if self.buffer.capacity() - self.buffer.len() < wanted.max(READ_MIN) {
+            self.buffer.reserve(wanted.max(READ_ROOM));
+        }
         match self.socket.try_read_buf(&mut self.buffer) {
             Ok(0) => Err(Loss::Closed(self.peer.clone())),
             Ok(_) => {
