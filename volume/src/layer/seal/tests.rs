@@ -58,11 +58,16 @@ fn seal<V: Volume>(inner: V, sector_size: u32, discards: Discards) -> Seal<V, To
 
 #[tokio::test]
 async fn keeps_the_contract() {
-    for (seed, sector_size) in (0..).zip([512, 2048, 4096]) {
-        for discards in [Discards::Refuse, Discards::Pass] {
-            let memory = Memory::new(HEADER + u64::from(TRANSFER_MAX) + 65_536, 512);
-            check::volume(seed, Arc::new(seal(memory, sector_size, discards))).await;
-        }
+    // Room for the largest transfer once; the rest is as well shown on less.
+    let large = HEADER + u64::from(TRANSFER_MAX) + 65_536;
+    for (seed, sector_size, size, discards) in [
+        (0, 4096, large, Discards::Refuse),
+        (1, 512, 6 << 20, Discards::Refuse),
+        (2, 2048, 6 << 20, Discards::Pass),
+        (3, 4096, 6 << 20, Discards::Pass),
+    ] {
+        let volume = seal(Memory::new(size, 512), sector_size, discards);
+        check::volume(seed, Arc::new(volume)).await;
     }
     check::volume(7, Arc::new(seal(Faulty::new(6 << 20, 512), 4096, Discards::Pass))).await;
     check::volume(8, Arc::new(seal(Memory::new(6 << 20, 4096), 512, Discards::Pass))).await;
