@@ -32,6 +32,8 @@ pub struct Config {
     pub clients: Vec<Client>,
     /// SHA-1 and MD5 are allowed for CHAP.
     pub chap_weak: bool,
+    /// Where reservations are kept through a restart; without it they end with the process.
+    pub state: Option<PathBuf>,
 }
 
 /// A volume, and how it is offered.
@@ -108,6 +110,7 @@ struct ConfigFile {
     insecure: bool,
     #[serde(default)]
     chap_weak: bool,
+    state: Option<PathBuf>,
     #[serde(default)]
     volumes: BTreeMap<Spanned<String>, VolumeTable>,
     #[serde(default)]
@@ -155,6 +158,7 @@ impl ConfigFile {
             listen: self.listen.into_iter().map(|host| host.0).collect(),
             insecure: self.insecure,
             chap_weak: self.chap_weak,
+            state: self.state.map(|state| base.join(state)),
             clients: clients.collect::<Result<_, _>>()?,
             volumes,
         })

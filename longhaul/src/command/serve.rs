@@ -12,7 +12,8 @@ use crate::config::{self, Client, Config, Served};
 use crate::credentials::{self, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Server};
-use crate::front::lun::{Options, TargetDevice};
+use crate::front::lun::{Kept, Options, TargetDevice};
+use crate::state::StateDir;
 
 /// Serve volumes over iSCSI, until interrupted
 #[derive(Debug, clap::Args)]
@@ -27,8 +28,11 @@ pub struct Args {
     /// Let anyone who can reach it use the volumes
     #[arg(long)]
     insecure: bool,
+    /// Keep reservations here through a restart, for initiators that ask for it (APTPL)
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     /// Serve what this file says
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["volumes", "listen", "insecure", "chap_user", "chap_weak"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["volumes", "listen", "insecure", "state", "chap_user", "chap_weak"])]
     config: Option<PathBuf>,
     #[command(flatten)]
     chap: ChapArgs,
@@ -50,6 +54,9 @@ let clients prove who they are with CHAP:
     longhaul serve ... --chap-user laptop --chap-secret-file laptop.secret
   the client then needs the same two options and the same file; or serve anyone with --insecure";
 
+/// The logical unit that a volume is.
+const LUN: u16 = 0;
+
 /// Runs until a signal.
 pub async fn run(args: Args) -> Outcome {
     let config = match &args.config {
@@ -61,7 +68,8 @@ pub async fn run(args: Args) -> Outcome {
     let stop = super::stop_on_signals()?;
     let policy = policy(&config).await?;
     let chains = open(&config.volumes).await?;
-    let node = Node::new(config.volumes.iter().zip(&chains).map(device), policy);
+    let devices = devices(&config, &chains).await?;
+    let node = Node::new(devices, policy);
     let server = Server::bind(&portals, node)
         .await
         .or_fail(|| format!("cannot listen on {}", list(&portals)))?;
@@ -82,6 +90,7 @@ impl Args {
             chap_weak: self.chap.is_weak(),
             listen: self.listen,
             insecure: self.insecure,
+            state: self.state,
             volumes: self.volumes,
         })
     }
@@ -144,9 +153,32 @@ async fn open(volumes: &[Served]) -> Outcome<Vec<Chain>> {
     Ok(chains)
 }
 
-fn device((served, chain): (&Served, &Chain)) -> TargetDevice {
-    let disk = (0, chain.volume(), Options::default());
-    TargetDevice::new(served.target.as_str(), [disk])
+/// The targets, with the reservations that were kept.
+async fn devices(config: &Config, chains: &[Chain]) -> Outcome<Vec<TargetDevice>> {
+    let (state, targets) = (config.state.clone(), targets(&config.volumes));
+    let kept = blocking(move || kept(state, &targets)).await?;
+    let volumes = config.volumes.iter().zip(chains).zip(kept);
+    let device = |((served, chain), kept): ((&Served, &Chain), Option<Kept>)| {
+        let disk = (LUN, chain.volume(), Options { kept, ..Options::default() });
+        TargetDevice::new(served.target.as_str(), [disk])
+    };
+    Ok(volumes.map(device).collect())
+}
+
+fn targets(volumes: &[Served]) -> Vec<IscsiName> {
+    volumes.iter().map(|volume| volume.target.clone()).collect()
+}
+
+/// For each target, what was kept of its reservations; nothing is kept where there is no directory for it.
+fn kept(state: Option<PathBuf>, targets: &[IscsiName]) -> Outcome<Vec<Option<Kept>>> {
+    let Some(path) = state else { return Ok(targets.iter().map(|_| None).collect()) };
+    let state = StateDir::open(&path)
+        .or_fail(|| format!("cannot use the state directory {}", path.display()))?;
+    let load = |target: &IscsiName| {
+        let kept = Kept::by(state.reservations(target.as_str(), LUN));
+        kept.map(Some).or_fail(|| format!("cannot tell who has reserved {target}"))
+    };
+    targets.iter().map(load).collect()
 }
 
 /// The first portal, as a client on this machine reaches it.

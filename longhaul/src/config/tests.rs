@@ -3,6 +3,7 @@ use super::*;
 const WHOLE: &str = r#"
 listen = ["0.0.0.0:3260", "[::1]"]
 chap_weak = true
+state = "state"
 
 [volumes.backup]
 uri = "file:backup.img"
@@ -35,6 +36,7 @@ fn a_whole_file_is_understood() {
         config.listen.iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["0.0.0.0:3260", "[::1]:3260"]
     );
+    assert_eq!(config.state.as_deref(), Some(Path::new("/etc/longhaul/state")));
     let [backup, media] = &config.volumes[..] else { panic!() };
     assert_eq!(backup.target.as_str(), "iqn.2026-11.dev.longhaul:backup");
     assert_eq!(backup.uri.to_string(), "file:/etc/longhaul/backup.img");

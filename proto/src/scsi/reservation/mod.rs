@@ -16,6 +16,8 @@ mod registry;
 mod report;
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
 
 pub use change::Change;
