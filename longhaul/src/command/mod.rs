@@ -1,6 +1,7 @@
 //! One file per command of the program.
 
 use std::io::{self, Write};
+use std::task::Poll;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -23,26 +24,31 @@ fn say(line: &str) -> Outcome {
         .or_fail(|| "cannot write to standard output".to_owned())
 }
 
-/// A stop that SIGTERM and SIGINT call for. A second signal ends the program at once.
+/// A stop that SIGTERM and SIGINT call for, and the end of the terminal. A second signal ends the
+/// program at once.
 fn stop_on_signals() -> Outcome<Stop> {
-    let listen = |kind| signal(kind).or_fail(|| "cannot listen for signals".to_owned());
-    let mut term = listen(SignalKind::terminate())?;
-    let mut int = listen(SignalKind::interrupt())?;
+    let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+    let listening: io::Result<Vec<Signal>> = kinds.into_iter().map(signal).collect();
+    let mut signals = listening.or_fail(|| "cannot listen for signals".to_owned())?;
     let (stopper, stop) = Stopper::new();
     tokio::spawn(async move {
-        either(&mut term, &mut int).await;
+        any(&mut signals).await;
         tracing::info!("stopping");
         stopper.call();
-        either(&mut term, &mut int).await;
+        any(&mut signals).await;
         eprintln!("longhaul: ended by a second signal; what was not flushed may be lost");
         std::process::exit(1);
     });
     Ok(stop)
 }
 
-async fn either(term: &mut Signal, int: &mut Signal) {
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
+async fn any(signals: &mut [Signal]) {
+    std::future::poll_fn(|cx| {
+        let mut received = signals.iter_mut().map(|signal| signal.poll_recv(cx));
+        match received.any(|received| received.is_ready()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    })
+    .await;
 }
