@@ -1,12 +1,13 @@
 //! A volume that answers late and in any order, and watches what it is asked: changes to the same
-//! bytes are never in flight together, and never more than was agreed.
+//! bytes are never in flight together, and never more than was agreed. Its discards may keep the bytes,
+//! if it says so.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
 use volume::check::Random;
-use volume::{Durability, ExtentMap, Result, Shape, Space, Span, Volume, Work};
+use volume::{Discard, Durability, ExtentMap, Result, Shape, Space, Span, Volume, Work};
 
 use crate::sim::Sim;
 
@@ -16,13 +17,23 @@ pub(crate) struct Chaos<V> {
     random: Mutex<Random>,
     in_flight: Mutex<Vec<(Span, bool)>>,
     bytes_max: u64,
+    shape: Shape,
 }
 
 impl<V: Volume> Chaos<V> {
     /// Over `disk`; more than `bytes_max` of data in flight are a failure of the test.
     pub(crate) fn new(sim: &Sim, seed: u64, disk: V, bytes_max: u64) -> Self {
         let random = Mutex::new(Random::new(seed));
-        Self { disk, sim: sim.clone(), random, in_flight: Mutex::default(), bytes_max }
+        let mut shape = disk.shape().clone();
+        shape.discard = shape
+            .discard
+            .map(|discard| Discard { reads_zeroes: !seed.is_multiple_of(3), ..discard });
+        Self { shape, disk, sim: sim.clone(), random, in_flight: Mutex::default(), bytes_max }
+    }
+
+    /// Whether discarded blocks may show what was there before.
+    pub(crate) fn keeps(&self) -> bool {
+        self.shape.discard.is_some_and(|discard| !discard.reads_zeroes)
     }
 
     /// Some time, often none.
@@ -61,7 +72,7 @@ impl<V: Volume> Chaos<V> {
 
 impl<V: Volume> Volume for Chaos<V> {
     fn shape(&self) -> &Shape {
-        self.disk.shape()
+        &self.shape
     }
 
     fn read(&self, span: Span) -> Work<'_, Bytes> {
@@ -90,7 +101,9 @@ impl<V: Volume> Volume for Chaos<V> {
     }
 
     fn discard(&self, span: Span) -> Work<'_, ()> {
-        Box::pin(self.change(span, false, async move { self.disk.discard(span).await }))
+        let kept = self.keeps() && self.random.lock().unwrap().below(2) == 0;
+        let discard = async move { if kept { Ok(()) } else { self.disk.discard(span).await } };
+        Box::pin(self.change(span, false, discard))
     }
 
     fn flush(&self) -> Work<'_, ()> {

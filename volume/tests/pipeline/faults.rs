@@ -103,7 +103,10 @@ impl Client {
 
     async fn discard(&mut self, span: Span) {
         let write = self.history.begin(span, 0, false);
-        if self.pipeline.discard(span).await.is_ok() {
+        let discarded = self.pipeline.discard(span).await;
+        // One that may keep the bytes is as one of which nobody knows whether it happened.
+        let zeroes = self.pipeline.shape().discard.is_some_and(|discard| discard.reads_zeroes);
+        if discarded.is_ok() && zeroes {
             self.history.end(write);
         }
     }

@@ -20,7 +20,7 @@ const FOLLOWERS: u32 = 1;
 
 /// A stream without a read among the last so many has ended, or pauses: it has no share of the depth,
 /// and what is kept for it makes room for others.
-const READS_IDLE: u64 = 64;
+const READS_IDLE: u64 = 16;
 
 /// A read-ahead with more holes than this is given up: whoever writes there does not read on.
 const HOLES_MAX: usize = 64;
@@ -271,6 +271,12 @@ impl Ahead {
         };
         let found = self.fetches.overlapping_mut(gap).find(brings);
         found.map(|fetch| fetch.waiters.push(ticket)).is_some()
+    }
+
+    /// The bytes kept and being read.
+    #[cfg(test)]
+    pub(super) const fn held(&self) -> u64 {
+        self.chunk_bytes + self.fetch_bytes
     }
 
     /// Whether nothing is being read.

@@ -377,3 +377,6 @@ impl Core {
 pub(super) fn report(failure: &Arc<Error>, verb: Verb, span: impl Into<Option<Span>>) -> Error {
     Error::new(failure.kind, verb, span).because(Arc::clone(failure))
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,9 @@ use super::piece::Rope;
 use super::shared::Shared;
 use crate::{Durability, Volume};
 
+/// How many times it looks for more before it lets others run: what lies beneath may answer at once.
+const ROUNDS_MAX: usize = 16;
+
 type Carried = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// Runs until the pipeline was dropped and everything accepted was carried out. It has nothing to
@@ -85,7 +88,7 @@ impl Future for Worker {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let worker = &mut *self;
-        loop {
+        for _ in 0..ROUNDS_MAX {
             while let Poll::Ready(Some(outcome)) = Pin::new(&mut worker.carried).poll_next(context)
             {
                 worker.outcomes.push(outcome);
@@ -99,6 +102,8 @@ impl Future for Worker {
                 worker.carried.push(carried);
             }
         }
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 

@@ -1,0 +1,431 @@
+//! The state machine alone: orders are counted, and answered when the test says so.
+
+use super::*;
+use crate::check::Random;
+use crate::{Discard, Durability, Space};
+
+const NOW: Duration = Duration::ZERO;
+const BLOCK: u64 = 512;
+
+fn shape(reads_zeroes: bool) -> Shape {
+    Shape {
+        size: 1 << 20,
+        block_size: BLOCK as u32,
+        physical_block_size: 512,
+        read_only: false,
+        write_cache: true,
+        discard: Some(Discard { granularity: 512, reads_zeroes }),
+        fast_zeroes: true,
+    }
+}
+
+/// One segment of 4 KiB in flight, and room for four.
+fn tight() -> Settings {
+    Settings {
+        window: Some(16_384),
+        segments: Some(1),
+        segment: Some(4096),
+        read_ahead: Some(16_384),
+        ..Settings::default()
+    }
+}
+
+fn core() -> Core {
+    Core::new(tight(), shape(true))
+}
+
+fn write(at: u64, len: u64, durability: Durability) -> Change {
+    let data = ChangeBody::Data(Bytes::from(vec![1; len as usize]));
+    Change::new(Verb::Write, Span::new(at, len), data, durability)
+}
+
+fn volatile(at: u64, len: u64) -> Change {
+    write(at, len, Durability::Volatile)
+}
+
+fn zeroes(at: u64, len: u64) -> Change {
+    let body = ChangeBody::Zeroes(Space::Keep);
+    Change::new(Verb::WriteZeroes, Span::new(at, len), body, Durability::Volatile)
+}
+
+fn discard(at: u64, len: u64) -> Change {
+    Change::new(Verb::Discard, Span::new(at, len), ChangeBody::Discard, Durability::Volatile)
+}
+
+/// The place and the kind of an order.
+fn told(order: &Order) -> String {
+    match order {
+        Order::Write { at, data, durability } => {
+            format!("write {at}+{} {durability:?}", data.clone().into_bytes().len())
+        }
+        Order::WriteZeroes { span, .. } => format!("zeroes {span}"),
+        Order::Discard { span } => format!("discard {span}"),
+        Order::Flush { .. } => "flush".to_owned(),
+        Order::Read { span } => format!("read {span}"),
+    }
+}
+
+impl Core {
+    fn enter(&mut self, mut change: Change) {
+        assert_eq!(self.accept(&mut change).unwrap(), Entry::Accepted);
+    }
+
+    fn orders(&mut self) -> Vec<Order> {
+        std::iter::from_fn(|| self.next(NOW)).collect()
+    }
+
+    fn told(&mut self) -> Vec<String> {
+        self.orders().iter().map(told).collect()
+    }
+
+    fn answer_to(&mut self, order: Order, result: Result<()>) {
+        let outcome = match order {
+            Order::Write { at, .. } => Outcome::Changed(at, result),
+            Order::WriteZeroes { span, .. } | Order::Discard { span } => {
+                Outcome::Changed(span.at, result)
+            }
+            Order::Flush { barrier } => Outcome::Flushed(barrier, result),
+            Order::Read { span } => {
+                Outcome::Read(span.at, result.map(|()| vec![0; span.len as usize].into()))
+            }
+        };
+        self.finish(outcome, NOW);
+    }
+
+    /// Answers everything until nothing is left to do; says what was ordered.
+    fn settle_all(&mut self) -> Vec<String> {
+        let mut all = Vec::new();
+        while let Some(order) = self.next(NOW) {
+            all.push(told(&order));
+            self.answer_to(order, Ok(()));
+        }
+        all
+    }
+
+    fn assert_sound(&self) {
+        let everywhere = Span::new(0, u64::MAX);
+        let pieces = || {
+            let both = [&self.waiting, &self.flying].into_iter();
+            both.flat_map(|pieces| pieces.map.overlapping(everywhere))
+        };
+        assert_eq!(self.held, pieces().map(Piece::bytes).sum::<u64>());
+        assert!(self.held <= self.writing.window);
+        assert!(pieces().count() <= 8192);
+        for pieces in [&self.waiting, &self.flying] {
+            let spans: Vec<Span> =
+                pieces.map.overlapping(everywhere).map(|piece| piece.span).collect();
+            assert!(spans.windows(2).all(|pair| pair[1].end() <= pair[0].at), "{spans:?}");
+            assert_eq!(pieces.ages.len(), spans.len());
+        }
+        for piece in self.waiting.map.overlapping(everywhere) {
+            assert_eq!(piece.blocked, self.flying.map.overlaps(piece.span), "{}", piece.span);
+            let key = (piece.since, piece.span.at);
+            let queue = if piece.durable.is_some() { &self.urgent } else { &self.ready };
+            assert_eq!(queue.contains(&key), !piece.blocked);
+        }
+        let queued = self.ready.len() + self.urgent.len();
+        assert!(queued <= self.waiting.map.len());
+    }
+}
+
+#[test]
+fn stays_sound_and_within_its_window_whatever_comes() {
+    for seed in 0..200 {
+        println!("seed {seed}");
+        let mut random = Random::new(seed);
+        let mut core = Core::new(tight(), shape(seed % 2 == 0));
+        let mut line: Vec<Change> = Vec::new();
+        let mut flying: Vec<Order> = Vec::new();
+        for _ in 0..300 {
+            let span = Span::new(random.below(64) * BLOCK, (1 + random.below(24)) * BLOCK);
+            let durability = [Durability::Volatile, Durability::Durable][random.below(2) as usize];
+            match random.below(8) {
+                0..3 => line.push(write(span.at, span.len, durability)),
+                3 => line.push(zeroes(span.at, span.len)),
+                4 => line.push(discard(span.at, span.len)),
+                5 => drop(core.barrier(true).unwrap()),
+                _ if flying.is_empty() => {}
+                _ => {
+                    let order = flying.swap_remove(random.below(flying.len() as u64) as usize);
+                    core.answer_to(order, Ok(()));
+                }
+            }
+            line.retain_mut(|change| core.accept(change).unwrap() != Entry::Accepted);
+            core.assert_sound();
+            flying.extend(core.orders());
+            core.assert_sound();
+        }
+        while let Some(order) = flying.pop() {
+            core.answer_to(order, Ok(()));
+            line.retain_mut(|change| core.accept(change).unwrap() != Entry::Accepted);
+            flying.extend(core.orders());
+            core.assert_sound();
+        }
+        assert!(line.is_empty() && core.barriers.is_empty() && core.held == 0);
+    }
+}
+
+#[test]
+fn neighbours_are_merged_up_to_a_segment() {
+    let mut core = core();
+    for block in 0..24 {
+        core.enter(volatile(block * BLOCK, BLOCK));
+    }
+    assert_eq!(
+        core.settle_all(),
+        ["write 0+4096 Volatile", "write 4096+4096 Volatile", "write 8192+4096 Volatile"]
+    );
+}
+
+#[test]
+fn the_first_write_of_a_run_does_not_wait_for_the_rest() {
+    let mut core = core();
+    core.enter(volatile(0, BLOCK));
+    assert_eq!(core.told(), ["write 0+512 Volatile"]);
+}
+
+#[test]
+fn a_large_write_is_cut_and_passes_through_a_smaller_window() {
+    let mut core = core();
+    let mut change = volatile(0, 65_536);
+    let mut sent = Vec::new();
+    while matches!(core.accept(&mut change).unwrap(), Entry::Wait(_)) {
+        assert_eq!(core.held, 16_384);
+        sent.extend(core.settle_all());
+    }
+    sent.extend(core.settle_all());
+    assert_eq!(sent.len(), 16);
+}
+
+#[test]
+fn writers_are_served_in_the_order_they_came() {
+    let mut core = core();
+    core.enter(volatile(0, 16_384));
+    let (mut large, mut small) = (volatile(65_536, 8192), volatile(131_072, BLOCK));
+    let Entry::Wait(first) = core.accept(&mut large).unwrap() else { panic!("the window is full") };
+    let order = core.next(NOW).unwrap();
+    core.answer_to(order, Ok(()));
+    // Half of the large one fits, and so would the small one; but the large one came first.
+    assert!(core.called().any(|ticket| ticket == first));
+    assert!(matches!(core.accept(&mut small).unwrap(), Entry::Wait(_)));
+    assert_eq!(core.accept(&mut large).unwrap(), Entry::Wait(first));
+    // If it gives up, the next in line is called.
+    core.leave(first);
+    let order = core.next(NOW).unwrap();
+    core.answer_to(order, Ok(()));
+    assert_eq!(core.accept(&mut small).unwrap(), Entry::Accepted);
+}
+
+#[test]
+fn a_block_written_again_is_sent_once_and_keeps_its_place() {
+    let mut core = core();
+    core.enter(volatile(100 * BLOCK, BLOCK));
+    let first = core.next(NOW).unwrap();
+    core.enter(volatile(0, BLOCK));
+    core.enter(volatile(50 * BLOCK, BLOCK));
+    let flush = core.barrier(true).unwrap();
+    for _ in 0..10 {
+        core.enter(volatile(0, BLOCK));
+    }
+    core.answer_to(first, Ok(()));
+    let expected = ["write 0+512 Volatile", "write 25600+512 Volatile", "flush"];
+    assert_eq!(core.settle_all(), expected);
+    assert!(core.answer(flush).unwrap().is_ok());
+}
+
+#[test]
+fn a_flush_waits_for_what_later_writes_were_merged_with() {
+    let mut core = core();
+    core.enter(volatile(1 << 19, 4096));
+    let busy = core.next(NOW).unwrap();
+    core.enter(volatile(BLOCK, BLOCK));
+    let flush = core.barrier(true).unwrap();
+    core.enter(volatile(2 * BLOCK, BLOCK));
+    core.enter(volatile(0, BLOCK));
+    core.answer_to(busy, Ok(()));
+    let merged = core.next(NOW).unwrap();
+    assert_eq!(told(&merged), "write 0+1536 Volatile");
+    assert!(core.told().is_empty() && core.answer(flush).is_none());
+    core.answer_to(merged, Ok(()));
+    assert_eq!(core.settle_all(), ["flush"]);
+}
+
+#[test]
+fn a_later_write_waits_until_the_earlier_has_landed() {
+    let mut core = Core::new(Settings { segments: Some(8), ..tight() }, shape(true));
+    core.enter(volatile(0, 2 * BLOCK));
+    let first = core.next(NOW).unwrap();
+    core.enter(volatile(BLOCK, 2 * BLOCK));
+    core.enter(volatile(20 * BLOCK, BLOCK));
+    assert_eq!(core.told(), ["write 10240+512 Volatile"]);
+    core.answer_to(first, Ok(()));
+    assert_eq!(core.told(), ["write 512+1024 Volatile"]);
+}
+
+#[test]
+fn zeroes_replace_data_and_are_cut_by_data() {
+    let mut core = core();
+    core.enter(volatile(1 << 19, BLOCK));
+    let busy = core.next(NOW).unwrap();
+    core.enter(volatile(4 * BLOCK, BLOCK));
+    core.enter(zeroes(0, 64 * BLOCK));
+    core.enter(volatile(8 * BLOCK, BLOCK));
+    core.enter(discard(200 * BLOCK, 8 * BLOCK));
+    assert_eq!(core.held, 2 * BLOCK, "what zeroes replaced is not held");
+    core.answer_to(busy, Ok(()));
+    let mut sent = core.settle_all();
+    sent.sort();
+    assert_eq!(
+        sent,
+        ["discard 102400+4096", "write 4096+512 Volatile", "zeroes 0+4096", "zeroes 4608+28160"]
+    );
+}
+
+#[test]
+fn a_discard_that_may_keep_the_bytes_lets_them_go_first() {
+    let mut core = Core::new(tight(), shape(false));
+    core.enter(volatile(1 << 19, BLOCK));
+    let busy = core.next(NOW).unwrap();
+    core.enter(volatile(0, BLOCK));
+    let mut hint = discard(0, 8 * BLOCK);
+    assert!(matches!(core.accept(&mut hint).unwrap(), Entry::Wait(_)));
+    core.answer_to(busy, Ok(()));
+    let data = core.next(NOW).unwrap();
+    assert_eq!(core.accept(&mut hint).unwrap(), Entry::Accepted);
+    // The bytes are still read: the discard may keep them.
+    assert!(matches!(core.find(Span::new(0, BLOCK)).unwrap(), Found::Here(_)));
+    assert!(core.told().is_empty());
+    core.answer_to(data, Ok(()));
+    assert_eq!(core.told(), ["discard 0+4096"]);
+    // A hint that fails has lost nothing.
+    core.finish(Outcome::Changed(0, Err(Error::new(Kind::Medium, Verb::Discard, None))), NOW);
+    assert!(core.barrier(true).is_ok());
+}
+
+#[test]
+fn durable_writes_overtake_what_nobody_waits_for() {
+    let mut core = core();
+    for at in 0..4 {
+        core.enter(volatile(at * 8192, 4096));
+    }
+    let first = core.next(NOW).unwrap();
+    core.answer_to(first, Ok(()));
+    core.enter(write(1 << 19, BLOCK, Durability::Durable));
+    assert_eq!(core.told(), ["write 524288+512 Durable", "write 8192+4096 Volatile"]);
+}
+
+#[test]
+fn a_durable_write_is_not_replaced_while_it_waits() {
+    let mut core = core();
+    core.enter(write(0, BLOCK, Durability::Durable));
+    let first = core.next(NOW).unwrap();
+    core.enter(write(0, 4096, Durability::Durable));
+    let mut later = volatile(BLOCK, BLOCK);
+    assert!(matches!(core.accept(&mut later).unwrap(), Entry::Wait(_)));
+    core.answer_to(first, Ok(()));
+    let second = core.next(NOW).unwrap();
+    assert_eq!(core.accept(&mut later).unwrap(), Entry::Accepted);
+    assert!(core.told().is_empty(), "it lands after the durable one");
+    core.answer_to(second, Ok(()));
+    assert_eq!(core.told(), ["write 512+512 Volatile"]);
+}
+
+#[test]
+fn flushes_that_are_ready_together_share_one() {
+    let mut core = core();
+    core.enter(volatile(0, BLOCK));
+    let order = core.next(NOW).unwrap();
+    let flushes = [core.barrier(true).unwrap(), core.barrier(true).unwrap()];
+    core.enter(volatile(64 * BLOCK, BLOCK));
+    assert!(core.told().is_empty());
+    core.answer_to(order, Ok(()));
+    let mut orders = core.orders();
+    assert_eq!(orders.iter().map(told).collect::<Vec<_>>(), ["flush", "write 32768+512 Volatile"]);
+    // A flush that begins now needs one of its own, since more was written.
+    let late = core.barrier(true).unwrap();
+    core.answer_to(orders.swap_remove(0), Ok(()));
+    assert!(flushes.iter().all(|flush| core.answer(*flush).unwrap().is_ok()));
+    assert!(core.answer(late).is_none());
+    core.answer_to(orders.remove(0), Ok(()));
+    assert_eq!(core.settle_all(), ["flush"]);
+    assert!(core.answer(late).unwrap().is_ok());
+}
+
+#[test]
+fn a_durable_write_that_replaced_others_fails_for_them_too() {
+    let mut core = core();
+    core.enter(volatile(1 << 19, BLOCK));
+    let busy = core.next(NOW).unwrap();
+    core.enter(volatile(0, BLOCK));
+    core.enter(write(0, BLOCK, Durability::Durable));
+    let durable = core.next(NOW).unwrap();
+    core.answer_to(durable, Err(Error::new(Kind::Medium, Verb::Write, None)));
+    core.answer_to(busy, Ok(()));
+    assert_eq!(core.barrier(true).unwrap_err().kind, Kind::Medium);
+}
+
+#[test]
+fn random_reads_read_nothing_ahead() {
+    let mut core = core();
+    let mut random = Random::new(5);
+    for _ in 0..200 {
+        drop(core.read(Span::new(random.below(1 << 8) * 4096, BLOCK)));
+        // Chance may put one read behind another, but no more than that.
+        assert!(core.told().len() <= 1);
+    }
+    assert!(core.ahead.in_flight() <= 16_384);
+}
+
+#[test]
+fn several_streams_are_followed_within_one_window() {
+    let settings = Settings { read_ahead: Some(65_536), segments: Some(16), ..tight() };
+    let mut core = Core::new(settings, shape(true));
+    let starts = [0, 1 << 18, 1 << 19];
+    let mut beneath = 0;
+    for step in 0..100 {
+        for start in starts {
+            let span = Span::new(start + step * 1024, 1024);
+            let found = core.read(span).unwrap();
+            beneath += u32::from(matches!(found, Found::Beneath(..)));
+            for order in core.orders() {
+                core.answer_to(order, Ok(()));
+            }
+            assert!(core.ahead.held() <= 65_536);
+        }
+    }
+    // Two reads each until a stream is believed to be one.
+    assert_eq!(beneath, 6);
+}
+
+#[test]
+fn a_new_stream_gets_the_room_of_one_that_has_ended() {
+    let mut core = core();
+    for start in [0, 1 << 18, 1 << 19, 3 << 18] {
+        let mut beneath = 0;
+        for step in 0..200 {
+            let found = core.read(Span::new(start + step * 1024, 1024)).unwrap();
+            beneath += u32::from(matches!(found, Found::Beneath(..)));
+            core.settle_all();
+        }
+        // Those before it are given up after 16 reads that were not theirs.
+        assert!(beneath <= 18, "{start}: {beneath}");
+    }
+}
+
+#[test]
+fn what_is_written_is_not_read_from_what_was_read_ahead() {
+    let mut core = core();
+    drop(core.read(Span::new(0, 1024)));
+    drop(core.read(Span::new(1024, 1024)));
+    let orders = core.orders();
+    assert_eq!(orders.iter().map(told).collect::<Vec<_>>(), ["read 2048+1024"]);
+    core.enter(volatile(2048, BLOCK));
+    for order in orders {
+        core.answer_to(order, Ok(()));
+    }
+    core.settle_all();
+    let Found::Beneath(part, _) = core.find(Span::new(2048, 1024)).unwrap() else {
+        panic!("the block that was written is to be read again")
+    };
+    assert_eq!(part, Span::new(2048, BLOCK));
+}
