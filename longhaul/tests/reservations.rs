@@ -1,6 +1,9 @@
 //! Strangers against the reservations of the target: libiscsi's conformance suites and its own tool.
 
-use std::net::SocketAddr;
+mod common;
+
+use std::io::{IoSlice, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -11,7 +14,9 @@ use longhaul::front::iscsi::{Limits, Node, Server};
 use longhaul::front::lun::{Kept, Options, TargetDevice};
 use longhaul::state::StateDir;
 use longhaul::stop::Stopper;
+use proto::iscsi::header::{LoginRequest, ScsiCommand};
 use proto::iscsi::login::policy::Policy;
+use proto::iscsi::pdu::{Outbox, Pdu};
 use tokio::task::JoinHandle;
 use volume::Volume;
 use volume::store::memory::Memory;
@@ -104,4 +109,135 @@ async fn libiscsi_judges_the_reservations() {
     let verdicts = join_all(SUITES.map(judge)).await;
     let failed: Vec<String> = verdicts.into_iter().flatten().collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// An initiator that logs in and sends one command after the other.
+struct Guest {
+    stream: TcpStream,
+    cmd_sn: u32,
+}
+
+const GOOD: u8 = 0x00;
+const CHECK_CONDITION: u8 = 0x02;
+const CONFLICT: u8 = 0x18;
+
+impl Guest {
+    /// Initiator `n` at the unit that is ready at `uri`; it has been told of the power on.
+    fn new(uri: &str, n: u8) -> Self {
+        let (portal, rest) = uri.strip_prefix("iscsi://").unwrap().split_once('/').unwrap();
+        let target = rest.strip_suffix("/0").unwrap();
+        let stream = TcpStream::connect(portal).unwrap();
+        stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
+        let mut guest = Self { stream, cmd_sn: 0 };
+        let text = format!(
+            "InitiatorName=iqn.2001-04.com.example:{n}\0TargetName={target}\0SessionType=Normal\0AuthMethod=None\0"
+        );
+        let request = LoginRequest {
+            transit: true,
+            current_stage: 0,
+            next_stage: 3,
+            isid: [0x80, 0, 0, 0, 0, n],
+            ..LoginRequest::default()
+        };
+        guest.send(Pdu::with_data(request, text.into()));
+        let response = guest.receive();
+        assert_eq!((response[0], response[36]), (0x23, 0), "{response:02x?}");
+        assert_eq!(guest.run(&[0; 6], vec![]), CHECK_CONDITION);
+        guest
+    }
+
+    /// The status of a command without data-in.
+    fn run(&mut self, cdb: &[u8], data: Vec<u8>) -> u8 {
+        let mut command = ScsiCommand {
+            is_final: true,
+            write: !data.is_empty(),
+            itt: self.cmd_sn,
+            expected_len: data.len() as u32,
+            cmd_sn: self.cmd_sn,
+            ..ScsiCommand::default()
+        };
+        command.cdb[..cdb.len()].copy_from_slice(cdb);
+        self.cmd_sn += 1;
+        self.send(Pdu::with_data(command, data.into()));
+        let response = self.receive();
+        assert_eq!(response[0], 0x21, "{response:02x?}");
+        response[3]
+    }
+
+    /// PERSISTENT RESERVE OUT, with APTPL.
+    fn change(&mut self, action: u8, kind: u8, key: u64, action_key: u64) -> u8 {
+        let mut list = [key.to_be_bytes(), action_key.to_be_bytes(), [0; 8]].concat();
+        list[20] = 0x01;
+        self.run(&[0x5F, action, kind, 0, 0, 0, 0, 0, 24, 0], list)
+    }
+
+    fn write(&mut self) -> u8 {
+        self.run(&[0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0], vec![0x5A; 512])
+    }
+
+    fn send(&mut self, pdu: Pdu) {
+        let mut outbox = Outbox::new();
+        outbox.push_pdu(pdu);
+        while !outbox.is_empty() {
+            let mut slices = [IoSlice::new(&[])];
+            outbox.slices(&mut slices);
+            let written = self.stream.write(&slices[0]).unwrap();
+            outbox.advance(written);
+        }
+    }
+
+    /// The header of the next PDU.
+    fn receive(&mut self) -> [u8; 48] {
+        let mut header = [0; 48];
+        self.stream.read_exact(&mut header).unwrap();
+        let length = usize::from(u16::from_be_bytes([header[6], header[7]]));
+        self.stream.read_exact(&mut vec![0; length.next_multiple_of(4)]).unwrap();
+        header
+    }
+}
+
+fn serve(state: &Path) -> Command {
+    let mut command = Command::new(common::LONGHAUL);
+    command.args(["serve", "--volume", "t=memory:1M", "--listen", "127.0.0.1:0", "--state"]);
+    command.arg(state);
+    command
+}
+
+/// Starts `longhaul serve`, and waits until it is ready.
+fn start(state: &Path) -> (common::Running, String) {
+    let running = common::Running::start(&mut serve(state));
+    let line = running.line().expect("a line that says ready");
+    let uri = line.strip_prefix("ready ").expect("ready").to_owned();
+    (running, uri)
+}
+
+const REGISTER: u8 = 0;
+const RESERVE: u8 = 1;
+const WRITE_EXCLUSIVE: u8 = 1;
+
+/// What was answered GOOD is there after a kill (SPC-4, 5.13.5); damaged, it is not taken for nothing.
+#[test]
+fn a_reservation_survives_the_server() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, uri) = start(home.path());
+    let mut owner = Guest::new(&uri, 1);
+    assert_eq!(owner.change(REGISTER, 0, 0, 7), GOOD);
+    assert_eq!(owner.change(RESERVE, WRITE_EXCLUSIVE, 7, 0), GOOD);
+    drop(server); // Killed.
+    let (server, uri) = start(home.path());
+    assert_eq!(Guest::new(&uri, 2).write(), CONFLICT);
+    let mut owner = Guest::new(&uri, 1);
+    assert_eq!(owner.write(), GOOD);
+    assert_eq!(owner.change(REGISTER, 0, 7, 8), GOOD, "its key is known");
+    assert!(server.stop().success());
+    let kept: Vec<_> =
+        std::fs::read_dir(home.path()).unwrap().map(|it| it.unwrap().path()).collect();
+    let [kept] = &kept[..] else { panic!("{kept:?}") };
+    let mut image = std::fs::read(kept).unwrap();
+    let middle = image.len() / 2;
+    image[middle] ^= 1;
+    std::fs::write(kept, image).unwrap();
+    let (printed, status) = common::run(&serve(home.path()));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("cannot tell who has reserved"), "{printed}");
 }
