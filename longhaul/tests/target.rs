@@ -133,8 +133,12 @@ async fn libiscsi_with_header_digests() {
 fn chap(names: Vec<IscsiName>) -> Policy {
     let secret = Secret::new(*b"correct horse").unwrap();
     let credentials = Credentials { name: "user".to_owned(), secret };
-    let client =
-        Client { initiator: None, account: Some(Account::one_way(credentials)), targets: None };
+    let client = Client {
+        initiator: None,
+        account: Some(Account::one_way(credentials)),
+        key: None,
+        targets: None,
+    };
     Policy::closed(names, vec![client], vec![Algorithm::Sha256, Algorithm::Md5])
 }
 

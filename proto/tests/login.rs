@@ -4,14 +4,15 @@ mod common;
 
 use std::sync::Arc;
 
-use common::login::{account, closed, initiator, login, mutual, target_config};
-use proto::iscsi::chap::{Algorithm, Challenge};
+use common::login::{account, closed, entropy, initiator, login, mutual, target_config};
+use proto::iscsi::chap::Algorithm;
 use proto::iscsi::header::{Header, LoginRequest};
 use proto::iscsi::keys::{DigestWish, Offer};
 use proto::iscsi::login::initiator::{Config, LoginError};
 use proto::iscsi::login::target::{self, Progress, Reason, TargetLogin};
 use proto::iscsi::login::{LoginStatus, policy::Policy};
 use proto::iscsi::name::IscsiName;
+use proto::iscsi::sealed::Transcript;
 
 #[test]
 fn without_authentication_a_login_takes_one_round_trip() {
@@ -126,8 +127,8 @@ fn nobody_is_let_in_where_the_clients_are_none() {
 
 /// One request to a target; gives the status and the reason of its refusal.
 fn refused(header: LoginRequest, text: &[u8]) -> Option<(LoginStatus, Reason)> {
-    let login = TargetLogin::new(Arc::new(target_config()), challenge());
-    match login.handle(&header, text) {
+    let login = TargetLogin::new(Arc::new(target_config()), entropy(1));
+    match login.handle(&header, text, &Transcript::default()) {
         Progress::Refused(refusal) => {
             let Header::LoginResponse(response) = refusal.response.header else { panic!() };
             let status =
@@ -197,10 +198,6 @@ fn every_refusal_has_its_status() {
     }
 }
 
-fn challenge() -> Challenge {
-    Challenge { id: 1, bytes: vec![1; 32] }
-}
-
 fn initiator_with(account: proto::iscsi::chap::Account) -> Config {
     Config { account: Some(account), ..initiator() }
 }
@@ -208,30 +205,36 @@ fn initiator_with(account: proto::iscsi::chap::Account) -> Config {
 #[test]
 fn text_may_come_in_pieces() {
     // RFC 7143, 6.2: the C bit, each piece asked for with an empty response.
-    let login = TargetLogin::new(Arc::new(target_config()), challenge());
+    let login = TargetLogin::new(Arc::new(target_config()), entropy(1));
     let piece = LoginRequest { continues: true, current_stage: 1, ..LoginRequest::default() };
-    let Progress::Continue(login, response) = login.handle(&piece, &NAMES[..20]) else {
+    let Progress::Continue(login, response) =
+        login.handle(&piece, &NAMES[..20], &Transcript::default())
+    else {
         panic!("refused")
     };
     assert!(response.data.is_empty());
     let last = LoginRequest { continues: false, transit: true, next_stage: 3, ..piece };
-    assert!(matches!(login.handle(&last, &NAMES[20..]), Progress::Admit(_)));
+    assert!(matches!(
+        login.handle(&last, &NAMES[20..], &Transcript::default()),
+        Progress::Admit(_)
+    ));
 }
 
 #[test]
 fn the_identity_may_not_change_and_the_login_must_end() {
     let config = Arc::new(target_config());
     let stay = LoginRequest { current_stage: 1, ..LoginRequest::default() };
-    let start = |config| match TargetLogin::new(config, challenge()).handle(&stay, NAMES) {
+    let heard = Transcript::default();
+    let start = |config| match TargetLogin::new(config, entropy(1)).handle(&stay, NAMES, &heard) {
         Progress::Continue(login, _) => login,
         other => panic!("{other:?}"),
     };
     let changed = LoginRequest { isid: [1; 6], ..stay };
-    let progress = start(Arc::clone(&config)).handle(&changed, b"");
+    let progress = start(Arc::clone(&config)).handle(&changed, b"", &heard);
     assert!(matches!(progress, Progress::Refused(r) if r.reason == Reason::Changed));
     let mut login = start(config);
     let reason = loop {
-        match login.handle(&stay, b"") {
+        match login.handle(&stay, b"", &heard) {
             Progress::Continue(next, _) => login = next,
             Progress::Refused(refusal) => break refusal.reason,
             Progress::Admit(_) => panic!("admitted"),

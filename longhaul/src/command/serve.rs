@@ -136,6 +136,7 @@ fn client(client: &Client) -> Outcome<policy::Client> {
     Ok(policy::Client {
         initiator: client.initiator.clone(),
         account: client.chap.as_ref().map(|chap| chap.account()).transpose()?,
+        key: None,
         targets: client.targets.clone(),
     })
 }

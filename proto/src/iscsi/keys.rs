@@ -2,6 +2,8 @@
 //! and when. [`Negotiation`](super::negotiation::Negotiation) works from this table and from nothing
 //! else, so a key is right or wrong in one place.
 
+use super::sealed::Protection;
+
 /// An operational key. The order is that in which a batch of keys is worked off: what others depend
 /// on comes first, so that the order on the wire does not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -248,6 +250,10 @@ pub enum DigestWish {
     Prefer,
     /// Always, or no session.
     Require,
+    /// This seal in its place, or no session ([`super::sealed`]).
+    Seal(Protection),
+    /// Any seal in its place, or no session.
+    AnySeal,
 }
 
 impl DigestWish {
@@ -259,6 +265,11 @@ impl DigestWish {
             Self::Accept => &["None", "CRC32C"],
             Self::Prefer => &["CRC32C", "None"],
             Self::Require => &["CRC32C"],
+            Self::Seal(Protection::Integrity) => const { &[Protection::Integrity.digest()] },
+            Self::Seal(Protection::Encrypt) => const { &[Protection::Encrypt.digest()] },
+            Self::AnySeal => {
+                const { &[Protection::Encrypt.digest(), Protection::Integrity.digest()] }
+            }
         }
     }
 }
@@ -343,6 +354,8 @@ pub struct Parameters {
     pub header_digest: bool,
     /// CRC32C over data.
     pub data_digest: bool,
+    /// The seal in place of digests.
+    pub seal: Option<Protection>,
     pub max_connections: u16,
     pub initial_r2t: bool,
     pub immediate_data: bool,

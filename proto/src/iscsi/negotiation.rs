@@ -6,7 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::keys::{Key, Offer, Parameters, Role, Rule, Spec, TABLE, TaskReporting, When};
+use super::keys::{
+    DigestWish, Key, Offer, Parameters, Role, Rule, Spec, TABLE, TaskReporting, When,
+};
+use super::sealed::Protection;
 use super::text::{self, Pair};
 
 /// The answer to a key nobody here knows.
@@ -14,6 +17,9 @@ pub const NOT_UNDERSTOOD: &str = "NotUnderstood";
 
 /// The answer to a key without meaning in this session.
 const IRRELEVANT: &str = "Irrelevant";
+
+/// The digest of the standard.
+const CRC32C: &str = "CRC32C";
 
 /// The answer to a value that cannot be.
 pub const REJECT: &str = "Reject";
@@ -49,6 +55,9 @@ pub enum Violation {
     /// The first burst would exceed the maximum (RFC 7143, 13.14).
     #[error("FirstBurstLength exceeds MaxBurstLength")]
     FirstBurst,
+    /// Headers and data would be sealed in different ways.
+    #[error("HeaderDigest and DataDigest are different seals")]
+    UnlikeSeals,
 }
 
 /// The stage of the login a batch of keys belongs to.
@@ -92,6 +101,12 @@ impl Negotiation {
     /// The session is for discovery, in which many keys have no meaning.
     pub const fn in_discovery(&mut self) {
         self.discovery = true;
+    }
+
+    /// Seals take the place of digests, now that both sides are proven.
+    pub const fn seal(&mut self, wish: DigestWish) {
+        self.offer.header_digest = wish;
+        self.offer.data_digest = wish;
     }
 
     /// The initiator's proposals and declarations.
@@ -171,8 +186,9 @@ impl Negotiation {
             return Err(Violation::FirstBurst);
         }
         Ok(Parameters {
-            header_digest: self.digest(Key::HeaderDigest)?,
-            data_digest: self.digest(Key::DataDigest)?,
+            header_digest: self.digest(Key::HeaderDigest)? == CRC32C,
+            data_digest: self.digest(Key::DataDigest)? == CRC32C,
+            seal: self.agreed_seal()?,
             max_connections: self.small(Key::MaxConnections),
             initial_r2t: self.bool(Key::InitialR2T),
             immediate_data: self.bool(Key::ImmediateData),
@@ -325,13 +341,19 @@ impl Negotiation {
         }
     }
 
-    fn digest(&self, key: Key) -> Result<bool, Violation> {
+    fn digest(&self, key: Key) -> Result<&'static str, Violation> {
         let choice = self.choice(key);
         // A default that is not in the list was not agreed to: the digest is required.
         if !self.offer.list(key).contains(&choice) {
             return Err(Violation::Required(key));
         }
-        Ok(choice == "CRC32C")
+        Ok(choice)
+    }
+
+    fn agreed_seal(&self) -> Result<Option<Protection>, Violation> {
+        let seal = |key| self.digest(key).map(Protection::of_digest);
+        let (header, data) = (seal(Key::HeaderDigest)?, seal(Key::DataDigest)?);
+        if header == data { Ok(header) } else { Err(Violation::UnlikeSeals) }
     }
 
     fn task_reporting(&self) -> TaskReporting {

@@ -5,10 +5,12 @@
 //! ```
 //!
 //! Digests are off until the login has ended (RFC 7143, 13.1), so both sides start without and are told.
+//! So are seals, which take the place of digests and padding ([`super::sealed`]).
 
 mod decoder;
 mod outbox;
 mod pieces;
+mod sealed;
 
 use bytes::Bytes;
 
@@ -75,7 +77,7 @@ pub enum Flaw {
 }
 
 /// How many bytes pad `len` to a multiple of four (RFC 7143, 11.1).
-const fn padding(len: usize) -> usize {
+pub(super) const fn padding(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
 

@@ -157,6 +157,14 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// A binary value in base64, for keys only Longhaul reads.
+#[must_use]
+pub fn base64(bytes: &[u8]) -> String {
+    let mut value = String::from("0b");
+    BASE64.encode_string(bytes, &mut value);
+    value
+}
+
 fn from_hex(hex: &str) -> Option<Vec<u8>> {
     let digits: Vec<u32> = hex.chars().map(|digit| digit.to_digit(16)).collect::<Option<_>>()?;
     // An odd count has an unwritten leading zero: the value is a number (RFC 7143, 6.1).
@@ -281,8 +289,9 @@ mod tests {
         }
 
         #[test]
-        fn hex_is_read_back(bytes in prop::collection::vec(any::<u8>(), 1..99)) {
-            prop_assert_eq!(binary(&hex(&bytes)), Some(bytes));
+        fn binary_values_are_read_back(bytes in prop::collection::vec(any::<u8>(), 1..99)) {
+            prop_assert_eq!(binary(&hex(&bytes)), Some(bytes.clone()));
+            prop_assert_eq!(binary(&base64(&bytes)), Some(bytes));
         }
 
         #[test]

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use proto::iscsi::chap::{Account, Algorithm, Challenge, Credentials, Secret};
+use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use proto::iscsi::header::Header;
 use proto::iscsi::keys::Offer;
+use proto::iscsi::login::Entropy;
 use proto::iscsi::login::initiator::{self, InitiatorLogin, LoginError};
 use proto::iscsi::login::policy::{Client, Policy};
 use proto::iscsi::login::target::{self, TargetLogin};
 use proto::iscsi::name::{IscsiName, Isid};
+use proto::iscsi::sealed::Transcript;
 
 pub fn disk() -> IscsiName {
     IscsiName::new("iqn.2026-11.dev.longhaul:disk").unwrap()
@@ -24,6 +26,7 @@ pub fn initiator() -> initiator::Config {
         isid: Isid::random([1, 2, 3], 4),
         target: Some(disk()),
         account: None,
+        pinned: None,
         algorithms: Algorithm::ALL.to_vec(),
         offer: Offer::long_haul(),
     }
@@ -34,6 +37,8 @@ pub fn target_config() -> target::Config {
     target::Config {
         policy: Policy::open(vec![disk(), other_disk()]),
         offer: Offer::long_haul(),
+        sealing: None,
+        demanded: None,
         portal_group_tag: 7,
         command_window: 128,
     }
@@ -45,7 +50,8 @@ pub fn closed(account: Account) -> target::Config {
 }
 
 pub fn closed_with(account: Account, algorithms: Vec<Algorithm>) -> target::Config {
-    let client = Client { initiator: None, account: Some(account), targets: Some(vec![disk()]) };
+    let targets = Some(vec![disk()]);
+    let client = Client { initiator: None, account: Some(account), key: None, targets };
     let policy = Policy::closed(vec![disk(), other_disk()], vec![client], algorithms);
     target::Config { policy, ..target_config() }
 }
@@ -68,6 +74,10 @@ fn credentials(name: &str, secret: &str) -> Credentials {
     Credentials { name: name.into(), secret: Secret::new(secret).unwrap() }
 }
 
+pub fn entropy(byte: u8) -> Entropy {
+    Entropy::fresh(&mut |buffer| buffer.fill(byte))
+}
+
 #[derive(Debug)]
 pub struct Done {
     pub initiator: initiator::Established,
@@ -77,31 +87,33 @@ pub struct Done {
 
 /// Runs a login to its end; the error is what the initiator sees.
 pub fn login(initiator: initiator::Config, target: target::Config) -> Result<Done, LoginError> {
-    let challenge = |byte| Challenge { id: byte, bytes: vec![byte; 32] };
-    let (mut ours, mut request) = InitiatorLogin::start(initiator, challenge(1));
-    let mut theirs = Some(TargetLogin::new(Arc::new(target), challenge(2)));
+    let (mut ours, mut request) = InitiatorLogin::start(initiator, entropy(1));
+    let mut theirs = Some(TargetLogin::new(Arc::new(target), entropy(2)));
+    let (mut up, mut down) = (Transcript::default(), Transcript::default());
     let mut established = None;
     for round_trips in 1.. {
         let Header::LoginRequest(header) = request.header else { panic!("not a login") };
         let side = theirs.take().expect("the target had ended");
-        let response = match side.handle(&header, &request.data) {
+        up.add_pdu(&request);
+        let response = match side.handle(&header, &request.data, &up) {
             target::Progress::Continue(next, response) => {
                 theirs = Some(*next);
                 response
             }
             target::Progress::Admit(admission) => {
-                let (response, done) = admission.admit(1);
+                let (response, done, _) = admission.admit(1);
                 established = Some(done);
                 response
             }
             target::Progress::Refused(refusal) => refusal.response,
         };
         let Header::LoginResponse(header) = response.header else { panic!("not a login") };
-        match ours.handle(&header, &response.data)? {
+        down.add_pdu(&response);
+        match ours.handle(&header, &response.data, &down)? {
             initiator::Progress::Continue(next, next_request) => {
                 (ours, request) = (next, next_request);
             }
-            initiator::Progress::Done(initiator) => {
+            initiator::Progress::Done(initiator, _) => {
                 let target = established.expect("the target is not done");
                 return Ok(Done { initiator: *initiator, target, round_trips });
             }

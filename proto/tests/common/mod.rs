@@ -3,3 +3,4 @@
 
 pub mod login;
 pub mod pair;
+pub mod sealed;

@@ -5,19 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use proto::iscsi::chap::Challenge;
 use proto::iscsi::header::{Header, TaskResponse};
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
 use proto::iscsi::initiator::{Timeouts, Transfer};
 use proto::iscsi::keys::{Offer, Parameters};
 use proto::iscsi::login::initiator::Config;
-use proto::iscsi::login::target::{self, Progress, TargetLogin};
-use proto::iscsi::pdu::{Decoder, Frame, Outbox, Pieces};
+use proto::iscsi::login::target::{self, Progress, Reason, TargetLogin};
+use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox, Pieces};
 use proto::iscsi::target as machine;
 use proto::iscsi::target::{Ending, Reply, Session, Setup, TargetRecord, TaskId};
 use proto::link::{Conditions, Direction};
 use proto::scsi::Status;
 use proto::time::Time;
+
+use super::login::entropy;
 
 /// One way; a round trip is twice that.
 pub const DELAY: Duration = Duration::from_millis(50);
@@ -25,7 +26,17 @@ pub const DELAY: Duration = Duration::from_millis(50);
 /// Bytes of the disk behind the target.
 const DISK: usize = 40 << 20;
 
+/// What is done to bytes on their way, and which way that is.
+pub type Tamper = Box<dyn FnMut(Way, &mut Vec<u8>)>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Up,
+    Down,
+}
+
 pub struct Pair {
+    pub tamper: Option<Tamper>,
     pub now: Time,
     pub initiator: Initiator<u32>,
     pub target: Target,
@@ -48,10 +59,15 @@ pub struct Target {
     pub holds: bool,
     pub held: Vec<TaskId>,
     pub ending: Option<Ending>,
+    /// Why nothing more is taken in.
+    pub broken: Option<FrameError>,
+    /// The login came to nothing.
+    pub refused: bool,
+    pub reason: Option<Reason>,
 }
 
 enum Side {
-    Login(Option<TargetLogin>),
+    Login(Option<Box<TargetLogin>>),
     Session(Box<Session>),
 }
 
@@ -71,14 +87,19 @@ impl Pair {
 
     /// A pair whose first request waits to be sent.
     pub fn connect(initiator: Config, target: target::Config, link: Conditions) -> Self {
-        let challenge = |byte| Challenge { id: byte, bytes: vec![byte; 32] };
-        let login = TargetLogin::new(Arc::new(target), challenge(2));
+        Self::drawing(2, initiator, target, link)
+    }
+
+    /// The same; `drawn` stands for what the target draws at random.
+    pub fn drawing(drawn: u8, initiator: Config, target: target::Config, link: Conditions) -> Self {
+        let login = TargetLogin::new(Arc::new(target), entropy(drawn));
         let timeouts = Timeouts::default();
         Self {
+            tamper: None,
             now: Time::ZERO,
-            initiator: Initiator::start(initiator, challenge(1), timeouts, Time::ZERO),
+            initiator: Initiator::start(initiator, entropy(1), timeouts, Time::ZERO),
             target: Target {
-                side: Side::Login(Some(login)),
+                side: Side::Login(Some(Box::new(login))),
                 outbox: Outbox::new(),
                 decoder: Decoder::new(),
                 arrived: BytesMut::new(),
@@ -86,6 +107,9 @@ impl Pair {
                 holds: false,
                 held: Vec::new(),
                 ending: None,
+                broken: None,
+                refused: false,
+                reason: None,
             },
             up: Direction::new(link, 1),
             down: Direction::new(link, 2),
@@ -165,6 +189,7 @@ impl Pair {
         self.target.act();
         let sent = bytes_of(self.initiator.outbox());
         self.initiator.sent(self.now, sent.len());
+        let sent = self.on_the_way(Way::Up, sent);
         assert!(self.up.send(self.now, sent).is_empty(), "the link has no queue limit here");
         let outbox = match &mut self.target.side {
             Side::Session(session) if self.target.outbox.is_empty() => session.outbox(),
@@ -172,7 +197,15 @@ impl Pair {
         };
         let sent = bytes_of(outbox);
         outbox.advance(sent.len());
+        let sent = self.on_the_way(Way::Down, sent);
         assert!(self.down.send(self.now, sent).is_empty(), "the link has no queue limit here");
+    }
+
+    fn on_the_way(&mut self, way: Way, sent: Bytes) -> Bytes {
+        let Some(tamper) = &mut self.tamper else { return sent };
+        let mut bytes = sent.to_vec();
+        tamper(way, &mut bytes);
+        bytes.into()
     }
 
     fn deliver(&mut self) {
@@ -212,14 +245,24 @@ impl Pair {
 
 impl Target {
     fn receive(&mut self, now: Time) {
-        while let Some(frame) = self.decoder.decode(&mut self.arrived).expect("frames") {
+        while self.broken.is_none() {
+            let frame = match self.decoder.decode(&mut self.arrived) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return,
+                Err(error) => {
+                    self.broken = Some(error);
+                    return;
+                }
+            };
             match &mut self.side {
                 Side::Session(session) => session.handle(now, frame),
                 Side::Login(login) => {
-                    let Frame::Pdu(pdu) = frame else { panic!("flawed") };
-                    let Header::LoginRequest(header) = pdu.header else { panic!("no login") };
-                    let login = login.take().expect("the login goes on");
-                    self.log_in(now, login.handle(&header, &pdu.data));
+                    let Frame::Pdu(pdu) = frame else { return self.refused = true };
+                    let Header::LoginRequest(header) = pdu.header else {
+                        return self.refused = true;
+                    };
+                    let Some(login) = login.take() else { return };
+                    self.log_in(now, login.handle(&header, &pdu.data, &self.decoder.transcript()));
                 }
             }
             self.act();
@@ -229,12 +272,16 @@ impl Target {
     fn log_in(&mut self, now: Time, progress: Progress) {
         match progress {
             Progress::Continue(login, response) => {
-                self.side = Side::Login(Some(*login));
+                self.side = Side::Login(Some(login));
                 self.outbox.push_pdu(response);
             }
-            Progress::Refused(refusal) => self.outbox.push_pdu(refusal.response),
+            Progress::Refused(refusal) => {
+                self.refused = true;
+                self.reason = Some(refusal.reason);
+                self.outbox.push_pdu(refusal.response);
+            }
             Progress::Admit(admission) => {
-                let (response, established) = admission.admit(1);
+                let (response, established, seals) = admission.admit(1);
                 self.outbox.push_pdu(response);
                 let parameters = established.parameters;
                 self.decoder.set_digests(parameters.header_digest, parameters.data_digest);
@@ -247,7 +294,12 @@ impl Target {
                     ping_after: Duration::from_secs(60),
                     ping_patience: Duration::from_secs(30),
                 };
-                self.side = Side::Session(Box::new(Session::new(now, parameters, &setup)));
+                let mut session = Session::new(now, parameters, &setup);
+                if let Some(seals) = seals {
+                    self.decoder.set_opener(seals.opener);
+                    session.outbox().set_sealer(seals.sealer);
+                }
+                self.side = Side::Session(Box::new(session));
             }
         }
     }

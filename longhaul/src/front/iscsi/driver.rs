@@ -25,6 +25,7 @@ use proto::time::Time;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::login::LoggedIn;
 use super::node::{Node, record};
 use super::registry::{Letter, Registry, Seat, Ticket, Why};
 use super::running::{Ready, Running, weight};
@@ -101,7 +102,7 @@ impl Driver {
         node: &Node,
         portals: Arc<[SocketAddr]>,
         mut wire: Wire,
-        (ticket, established): (Ticket, Established),
+        LoggedIn { ticket, established, seals }: LoggedIn,
         mut stop: Stop,
     ) -> Result<Self, WireError> {
         let parameters = &established.parameters;
@@ -115,7 +116,11 @@ impl Driver {
             ping_after: node.limits.ping_after,
             ping_patience: node.limits.ping_patience,
         };
-        let session = Session::new(Time::ZERO, parameters.clone(), &setup);
+        let mut session = Session::new(Time::ZERO, parameters.clone(), &setup);
+        if let Some(seals) = seals {
+            wire.decoder.set_opener(seals.opener);
+            session.outbox().set_sealer(seals.sealer);
+        }
         let device = established.target.as_ref().and_then(|name| node.device(name)).cloned();
         if let Some(device) = &device {
             let initiator: Arc<dyn Initiator> = Arc::clone(&ticket.seat) as _;

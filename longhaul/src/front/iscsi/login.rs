@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use proto::iscsi::chap::Challenge;
 use proto::iscsi::header::{Header, Lengths};
-use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::target::{
     Admission, Established, Progress, Reason, Refusal, TargetLogin, invalid_during_login,
 };
+use proto::iscsi::login::{Entropy, LoginStatus};
 use proto::iscsi::pdu::{Frame, Outbox, Pdu};
+use proto::iscsi::sealed::Seals;
 use tokio::time::timeout;
 
 use super::node::Node;
@@ -31,18 +31,23 @@ pub(super) enum LoginError {
     Random(getrandom::Error),
 }
 
+/// A connection whose login has ended.
+pub(super) struct LoggedIn {
+    pub(super) ticket: Ticket,
+    pub(super) established: Established,
+    /// What all that follows is sealed with.
+    pub(super) seals: Option<Box<Seals>>,
+}
+
 /// Takes a new connection through its login, in bounded time.
-pub(super) async fn log_in(
-    node: &Node,
-    wire: &mut Wire,
-) -> Result<(Ticket, Established), LoginError> {
+pub(super) async fn log_in(node: &Node, wire: &mut Wire) -> Result<LoggedIn, LoginError> {
     timeout(node.limits.login, exchange(node, wire))
         .await
         .unwrap_or(Err(LoginError::Wire(WireError::Late)))
 }
 
-async fn exchange(node: &Node, wire: &mut Wire) -> Result<(Ticket, Established), LoginError> {
-    let mut login = TargetLogin::new(node.login.clone(), challenge()?);
+async fn exchange(node: &Node, wire: &mut Wire) -> Result<LoggedIn, LoginError> {
+    let mut login = TargetLogin::new(node.login.clone(), entropy()?);
     loop {
         let Frame::Pdu(Pdu { header, data, .. }) = wire.frame().await? else {
             return Err(LoginError::NoLogin);
@@ -53,7 +58,7 @@ async fn exchange(node: &Node, wire: &mut Wire) -> Result<(Ticket, Established),
             send(wire, invalid_during_login(itt)).await?;
             return Err(LoginError::NoLogin);
         };
-        match login.handle(&request, &data) {
+        match login.handle(&request, &data, &wire.decoder.transcript()) {
             Progress::Continue(next, response) => {
                 send(wire, response).await?;
                 login = *next;
@@ -64,22 +69,18 @@ async fn exchange(node: &Node, wire: &mut Wire) -> Result<(Ticket, Established),
     }
 }
 
-fn challenge() -> Result<Challenge, LoginError> {
+fn entropy() -> Result<Entropy, LoginError> {
     let mut outcome = Ok(());
-    let challenge = Challenge::fresh(&mut |bytes| {
+    let entropy = Entropy::fresh(&mut |bytes| {
         if let Err(error) = getrandom::fill(bytes) {
             outcome = Err(LoginError::Random(error));
         }
     });
-    outcome.map(|()| challenge)
+    outcome.map(|()| entropy)
 }
 
 /// Gives the session its place, after the one it replaces has ended, and says so to the initiator.
-async fn admit(
-    node: &Node,
-    wire: &mut Wire,
-    admission: Admission,
-) -> Result<(Ticket, Established), LoginError> {
+async fn admit(node: &Node, wire: &mut Wire, admission: Admission) -> Result<LoggedIn, LoginError> {
     let Established { initiator, isid, tsih, target, .. } = admission.established().clone();
     if tsih != 0 {
         // RFC 7143, 6.3.1: another connection for a session, which here has one.
@@ -106,9 +107,9 @@ async fn admit(
             }
         }
     };
-    let (response, established) = admission.admit(ticket.seat.tsih);
+    let (response, established, seals) = admission.admit(ticket.seat.tsih);
     send(wire, response).await?;
-    Ok((ticket, established))
+    Ok(LoggedIn { ticket, established, seals })
 }
 
 async fn refuse(wire: &mut Wire, refusal: Refusal) -> Result<LoginError, WireError> {

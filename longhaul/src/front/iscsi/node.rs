@@ -9,6 +9,7 @@ use proto::iscsi::keys::Offer;
 use proto::iscsi::login::policy::Policy;
 use proto::iscsi::login::target::Config;
 use proto::iscsi::name::IscsiName;
+use proto::iscsi::sealed::{Protection, Sealing};
 use proto::iscsi::target::{TargetRecord, WINDOW};
 
 use super::registry::Registry;
@@ -74,6 +75,8 @@ impl Node {
         let login = Config {
             policy: policy(names),
             offer: Offer { first_burst: FIRST_BURST, ..Offer::long_haul() },
+            sealing: None,
+            demanded: None,
             portal_group_tag: PORTAL_GROUP_TAG,
             command_window: WINDOW,
         };
@@ -92,6 +95,14 @@ impl Node {
     #[must_use]
     pub fn with_offer(mut self, offer: Offer) -> Self {
         let config = Config { offer, ..Config::clone(&self.login) };
+        self.login = Arc::new(config);
+        self
+    }
+
+    /// The same node, which seals sessions, and all of them at least as `demanded`.
+    #[must_use]
+    pub fn with_sealing(mut self, sealing: Sealing, demanded: Option<Protection>) -> Self {
+        let config = Config { sealing: Some(sealing), demanded, ..Config::clone(&self.login) };
         self.login = Arc::new(config);
         self
     }

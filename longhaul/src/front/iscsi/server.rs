@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use proto::iscsi::sealed::Protection;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -115,18 +116,20 @@ async fn connection(
         outcome = log_in(&node, &mut wire) => outcome,
         () = stop.called() => return,
     };
-    let (ticket, established) = match outcome {
+    let logged_in = match outcome {
         Ok(done) => done,
         // Probes of load balancers and port scanners connect and leave.
         Err(LoginError::Wire(WireError::Closed)) => return,
         Err(reason) => return info!(%peer, %reason, "login failed"),
     };
+    let established = &logged_in.established;
     let initiator = established.initiator.clone();
     let target = established.target.clone();
     let target = target.as_ref().map_or("discovery", |target| target.as_str());
     let tsih = established.tsih;
-    info!(%peer, initiator = initiator.as_str(), target, tsih, "logged in");
-    match Driver::new(&node, portals, wire, (ticket, established), stop) {
+    let seal = established.parameters.seal.map_or("none", Protection::name);
+    info!(%peer, initiator = initiator.as_str(), target, tsih, seal, "logged in");
+    match Driver::new(&node, portals, wire, logged_in, stop) {
         Ok(driver) => {
             let reason = driver.run().await;
             info!(%peer, initiator = initiator.as_str(), target, tsih, %reason, "session ended");

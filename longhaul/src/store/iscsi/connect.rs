@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proto::iscsi::chap::Challenge;
 use proto::iscsi::initiator::{Fault, Initiator};
+use proto::iscsi::login::Entropy;
 use proto::iscsi::login::initiator::{Config, LoginError};
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::time::Time;
@@ -129,6 +129,7 @@ pub(super) async fn log_in(
             isid,
             target: target.cloned(),
             account: options.account.clone(),
+            pinned: options.pinned.clone(),
             algorithms: options.algorithms.clone(),
             offer: options.offer.clone(),
         };
@@ -155,13 +156,22 @@ async fn log_in_at(
         .map_err(|_| ConnectError::Timeout(portal.clone(), options.connect_timeout))?
         .and_then(|socket| socket.set_nodelay(true).map(|()| socket))
         .map_err(|error| ConnectError::Connect(portal.clone(), error))?;
-    let [id] = random()?;
-    let challenge = Challenge { id, bytes: random::<32>()?.to_vec() };
+    let entropy = entropy()?;
     let origin = Instant::now();
-    let machine = Initiator::start(config, challenge, options.timeouts, Time::ZERO);
+    let machine = Initiator::start(config, entropy, options.timeouts, Time::ZERO);
     Session::start(socket, portal.to_string(), origin, machine)
         .await
         .map_err(|loss| ConnectError::Session(portal.clone(), loss))
+}
+
+fn entropy() -> Result<Entropy, ConnectError> {
+    let mut outcome = Ok(());
+    let entropy = Entropy::fresh(&mut |bytes| {
+        if let Err(error) = getrandom::fill(bytes) {
+            outcome = Err(ConnectError::Random(error));
+        }
+    });
+    outcome.map(|()| entropy)
 }
 
 fn random<const N: usize>() -> Result<[u8; N], ConnectError> {

@@ -18,6 +18,7 @@ use std::time::Duration;
 use proto::iscsi::chap::{Account, Algorithm};
 use proto::iscsi::initiator::Timeouts;
 use proto::iscsi::keys::Offer;
+use proto::iscsi::login::initiator::Pinned;
 use proto::iscsi::name::{IscsiName, Isid};
 
 pub use connect::{ConnectError, Portal};
@@ -48,6 +49,8 @@ pub struct ConnectOptions {
     pub isid: Option<Isid>,
     /// How we prove it, and the target if the account is mutual.
     pub account: Option<Account>,
+    /// With whom sessions are sealed; then nothing less is offered.
+    pub pinned: Option<Pinned>,
     /// The CHAP algorithms that may be used, best first.
     pub algorithms: Vec<Algorithm>,
     /// What we ask for: digests, and the lengths that keep a long link full.
@@ -68,6 +71,7 @@ impl ConnectOptions {
             initiator,
             isid: None,
             account: None,
+            pinned: None,
             algorithms: Algorithm::STRONG.to_vec(),
             offer: Offer::long_haul(),
             connect_timeout: Duration::from_secs(15),

@@ -3,14 +3,16 @@
 use bytes::{Bytes, BytesMut};
 
 use super::{Command, Event, Initiator, QUEUE_MAX, Timeouts, Transfer};
-use crate::iscsi::chap::{Account, Algorithm, Challenge, Credentials, Secret};
+use crate::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use crate::iscsi::header::{BHS_LEN, Header, LoginResponse, NO_TAG};
 use crate::iscsi::keys::Offer;
+use crate::iscsi::login::Entropy;
 use crate::iscsi::login::initiator::{Config, InitiatorLogin};
 use crate::iscsi::login::policy::{Client, Policy};
 use crate::iscsi::login::target::{self, Progress, TargetLogin};
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::iscsi::pdu::{Outbox, Pdu, Pieces};
+use crate::iscsi::sealed::Transcript;
 use crate::reader::{Reader, Truncated};
 use crate::time::Time;
 
@@ -37,9 +39,9 @@ pub fn login_holds(bytes: &[u8]) {
     let phase = flags & 1;
     let transit = flags & 2 != 0;
     let next_stage = if transit { 1 + 2 * phase } else { 0 };
-    let challenge = Challenge { id: 1, bytes: vec![1; 32] };
+    let heard = Transcript::default();
 
-    let (login, _) = InitiatorLogin::start(config(Some(account())), challenge.clone());
+    let (login, _) = InitiatorLogin::start(config(Some(account())), entropy());
     let response = LoginResponse {
         transit,
         current_stage: phase,
@@ -47,12 +49,14 @@ pub fn login_holds(bytes: &[u8]) {
         isid: ISID.0,
         ..LoginResponse::default()
     };
-    let _ = login.handle(&response, text);
+    let _ = login.handle(&response, text, &heard);
 
-    let client = Client { initiator: None, account: Some(account()), targets: None };
+    let client = Client { initiator: None, account: Some(account()), key: None, targets: None };
     let target = target::Config {
         policy: Policy::closed(vec![name()], vec![client], Algorithm::ALL.to_vec()),
         offer: Offer::long_haul(),
+        sealing: None,
+        demanded: None,
         portal_group_tag: 1,
         command_window: 1,
     };
@@ -62,14 +66,18 @@ pub fn login_holds(bytes: &[u8]) {
         next_stage,
         ..Default::default()
     };
-    let mut login = Box::new(TargetLogin::new(target.into(), challenge));
+    let mut login = Box::new(TargetLogin::new(target.into(), entropy()));
     for part in text.split_inclusive(|byte| *byte == b'\n') {
-        match login.handle(&request, part) {
+        match login.handle(&request, part, &heard) {
             Progress::Continue(next, _) => login = next,
             Progress::Refused(_) => return,
             Progress::Admit(_) => panic!("admitted without proof"),
         }
     }
+}
+
+fn entropy() -> Entropy {
+    Entropy::fresh(&mut |buffer| buffer.fill(1))
 }
 
 const ISID: Isid = Isid::random([1, 2, 3], 4);
@@ -90,6 +98,7 @@ fn config(account: Option<Account>) -> Config {
         isid: ISID,
         target: Some(name()),
         account,
+        pinned: None,
         algorithms: Algorithm::ALL.to_vec(),
         offer,
     }
@@ -108,8 +117,7 @@ struct World {
 
 impl World {
     fn log_in() -> Self {
-        let challenge = Challenge { id: 1, bytes: vec![1; 32] };
-        let machine = Initiator::start(config(None), challenge, Timeouts::default(), Time::ZERO);
+        let machine = Initiator::start(config(None), entropy(), Timeouts::default(), Time::ZERO);
         let mut world = Self {
             machine,
             now: Time::ZERO,

@@ -22,8 +22,8 @@ use core::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::chap::Challenge;
 use super::header::{Header, NO_TAG};
+use super::login::Entropy;
 use super::login::initiator::{Config as LoginConfig, Established, InitiatorLogin, Progress};
 use super::pdu::{Decoder, Frame, Outbox, Pdu, Pieces};
 use crate::scsi::Status;
@@ -151,9 +151,9 @@ enum Phase<T> {
 impl<T> Initiator<T> {
     /// A machine on a new connection; the first request of its login waits in the outbox.
     #[must_use]
-    pub fn start(config: LoginConfig, challenge: Challenge, timeouts: Timeouts, now: Time) -> Self {
+    pub fn start(config: LoginConfig, entropy: Entropy, timeouts: Timeouts, now: Time) -> Self {
         let segment_max = config.offer.max_recv_data_segment;
-        let (login, request) = InitiatorLogin::start(config, challenge);
+        let (login, request) = InitiatorLogin::start(config, entropy);
         let mut outbox = Outbox::new();
         outbox.push_pdu(request);
         let phase = Phase::Login { login, until: now + timeouts.login };
@@ -170,6 +170,7 @@ impl<T> Initiator<T> {
     }
 
     fn take(&mut self, now: Time, buffer: &mut BytesMut) -> Result<(), Fault> {
+        self.outbox.tick(now);
         while let Some(frame) = self.decoder.decode(buffer)? {
             let pdu = match frame {
                 Frame::Pdu(pdu) => pdu,
@@ -191,16 +192,20 @@ impl<T> Initiator<T> {
         let Phase::Login { login, until } = std::mem::replace(&mut self.phase, Phase::Ended) else {
             return Ok(());
         };
-        self.phase = match login.handle(response, &pdu.data)? {
+        self.phase = match login.handle(response, &pdu.data, &self.decoder.transcript())? {
             Progress::Continue(login, request) => {
                 self.outbox.push_pdu(request);
                 Phase::Login { login, until }
             }
-            Progress::Done(established) => {
+            Progress::Done(established, seals) => {
                 let parameters = &established.parameters;
                 // Digests start after the last login PDU (RFC 7143, 13.1).
                 self.decoder.set_digests(parameters.header_digest, parameters.data_digest);
                 self.outbox.set_digests(parameters.header_digest, parameters.data_digest);
+                if let Some(seals) = seals {
+                    self.decoder.set_opener(seals.opener);
+                    self.outbox.set_sealer(seals.sealer);
+                }
                 self.decoder.set_data_max(self.segment_max as usize);
                 Phase::Session(Box::new(Session::new(*established, self.timeouts, now)))
             }
@@ -278,6 +283,7 @@ impl<T> Initiator<T> {
 
     /// The deadline has come, or not yet.
     pub fn wake(&mut self, now: Time) -> Result<(), Fault> {
+        self.outbox.tick(now);
         let woken = match &mut self.phase {
             Phase::Login { until, .. } if *until <= now => Err(Fault::LoginTimeout),
             Phase::Session(session) => session.wake(now, &mut self.outbox),

@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::iscsi::chap::Challenge;
 use crate::iscsi::header::{
     AsyncMessage, BHS_LEN, DataIn, Lengths, LoginResponse, NopIn, R2t, Reject, RejectReason,
     ScsiCommand, ScsiResponse,
 };
 use crate::iscsi::keys::Offer;
+use crate::iscsi::login::Entropy;
 use crate::iscsi::name::{IscsiName, Isid};
 
 const ISID: Isid = Isid::random([1, 2, 3], 4);
@@ -21,11 +21,12 @@ fn machine() -> Initiator<u8> {
         isid: ISID,
         target: Some(name),
         account: None,
+        pinned: None,
         algorithms: vec![],
         offer: Offer { max_burst: 8192, first_burst: 1024, ..Offer::long_haul() },
     };
-    let challenge = Challenge { id: 1, bytes: vec![1; 32] };
-    let mut machine = Initiator::start(config, challenge, Timeouts::default(), Time::ZERO);
+    let entropy = Entropy::fresh(&mut |buffer| buffer.fill(1));
+    let mut machine = Initiator::start(config, entropy, Timeouts::default(), Time::ZERO);
     let response = LoginResponse {
         transit: true,
         current_stage: 1,

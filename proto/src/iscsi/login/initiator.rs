@@ -1,17 +1,21 @@
 //! The initiator's side of a login.
 //!
 //! It takes as few round trips as the standard allows: one without authentication, since the
-//! security stage may be skipped (RFC 7143, 6.3.1), four with CHAP.
+//! security stage may be skipped (RFC 7143, 6.3.1), two for a sealed session, four with CHAP.
 
 mod security;
 
-use super::{EXCHANGES_MAX, LoginStatus, Phase, VERSION, is_security, value};
-use crate::iscsi::chap::{Account, Algorithm, Challenge, ChapError};
+use super::{EXCHANGES_MAX, Entropy, LoginStatus, Phase, VERSION, is_security, value};
+use crate::iscsi::chap::{Account, Algorithm, ChapError};
 use crate::iscsi::header::{LoginRequest, LoginResponse};
-use crate::iscsi::keys::{Key, Offer, Parameters, Role};
+use crate::iscsi::keys::{DigestWish, Key, Offer, Parameters, Role};
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::iscsi::negotiation::{Negotiation, Stage, Violation};
 use crate::iscsi::pdu::Pdu;
+use crate::iscsi::sealed::{
+    HandshakeError, Master, PROOF_KEY, Protection, PublicKey, Sealing, Seals, Transcript,
+    Transcripts,
+};
 use crate::iscsi::text::{self, Assembly, Pair, TextError};
 use security::Security;
 
@@ -26,10 +30,23 @@ pub struct Config {
     pub target: Option<IscsiName>,
     /// How it proves itself, and the target if the account is mutual.
     pub account: Option<Account>,
+    /// With whom the session is sealed. Then nothing less is offered, and the account is not used.
+    pub pinned: Option<Pinned>,
     /// The algorithms it takes for CHAP, best first.
     pub algorithms: Vec<Algorithm>,
     /// What it asks for.
     pub offer: Offer,
+}
+
+/// A target that is known by its public key.
+#[derive(Clone, Debug)]
+pub struct Pinned {
+    /// Who we are.
+    pub sealing: Sealing,
+    /// Who it is.
+    pub target: PublicKey,
+    /// What the session gets: exactly this.
+    pub protection: Protection,
 }
 
 /// A login under way, waiting for the next response.
@@ -49,14 +66,16 @@ struct Common {
     exp_stat_sn: Option<u32>,
     exchanges: u32,
     tag: Option<u16>,
+    /// All requests so far.
+    sent: Transcript,
 }
 
 #[derive(Debug)]
 enum Expect {
     /// In the security stage.
     Security(Security),
-    /// In the operational stage.
-    Operational,
+    /// In the operational stage, perhaps of a session that will be sealed.
+    Operational(Option<Box<Master>>),
 }
 
 /// What comes of a response.
@@ -64,8 +83,8 @@ enum Expect {
 pub enum Progress {
     /// Send the request; the login goes on.
     Continue(Box<InitiatorLogin>, Pdu),
-    /// The session is there.
-    Done(Box<Established>),
+    /// The session is there, and what it is sealed with from now on.
+    Done(Box<Established>, Option<Box<Seals>>),
 }
 
 /// Why a login failed.
@@ -91,7 +110,21 @@ pub enum LoginError {
     /// The target did not prove who it is, or tried to make us betray our secret.
     #[error("the target does not prove who it is: {0}")]
     Chap(#[from] ChapError),
-    /// A step of CHAP lacks a key, or has it malformed.
+    /// Someone else answers than the target that was pinned.
+    #[error("the target does not prove who it is: {0}")]
+    Seal(#[from] HandshakeError),
+    /// It cannot seal sessions, or someone on the way has taken our wish for one out.
+    #[error("the target does not offer sealed sessions, which its pinned key demands")]
+    NoSeal,
+    /// It knows the method, and not us.
+    #[error(
+        "the target does not list this client's key {0}, or is not the one whose key was pinned"
+    )]
+    KeyRefused(PublicKey),
+    /// It knows us, and wants better protection, or does not let us use what we asked for.
+    #[error("the target does not let this client use it with the protection `{}`", .0.name())]
+    TooLittle(Protection),
+    /// A step of authentication lacks a key, or has it malformed.
     #[error("the target sent no usable {0}")]
     ChapKey(&'static str),
     /// It chose a method or algorithm that was not offered.
@@ -134,17 +167,17 @@ pub const CID: u16 = 0;
 const FIRST_CMD_SN: u32 = 1;
 
 impl InitiatorLogin {
-    /// Begins a login: the first request. The challenge is a fresh one, for mutual CHAP.
+    /// Begins a login: the first request. The entropy is fresh, for mutual CHAP or a sealed session.
     #[must_use]
-    pub fn start(config: Config, challenge: Challenge) -> (Box<Self>, Pdu) {
+    pub fn start(config: Config, entropy: Entropy) -> (Box<Self>, Pdu) {
         let mut negotiation = Negotiation::new(Role::Initiator, config.offer.clone());
         if config.target.is_none() {
             negotiation.in_discovery();
         }
         let mut text = config.identity();
-        let state = match &config.account {
-            Some(account) => Expect::Security(Security::start(account, challenge, &mut text)),
-            None => Expect::Operational,
+        let state = match Security::start(&config, entropy, &mut text) {
+            Some(security) => Expect::Security(security),
+            None => Expect::Operational(None),
         };
         let mut common = Common {
             config,
@@ -154,19 +187,21 @@ impl InitiatorLogin {
             exp_stat_sn: None,
             exchanges: 0,
             tag: None,
+            sent: Transcript::default(),
         };
-        let request = match state {
-            Expect::Security(_) => common.request(Phase::Security, text, false),
-            Expect::Operational => common.propose(text),
+        let request = match &state {
+            Expect::Security(state) => common.request(Phase::Security, text, state.may_leave()),
+            Expect::Operational(_) => common.propose(text),
         };
         (Box::new(Self { common, state }), request)
     }
 
-    /// Takes the next Login Response.
+    /// Takes the next Login Response; `heard` is all the target has sent, this response included.
     pub fn handle(
         mut self: Box<Self>,
         response: &LoginResponse,
         data: &[u8],
+        heard: &Transcript,
     ) -> Result<Progress, LoginError> {
         self.common.check(&self.state, response, data)?;
         let Some(text) = self.common.assembly.add(data, response.continues)? else {
@@ -178,13 +213,13 @@ impl InitiatorLogin {
         let (security, operational): (Vec<_>, Vec<_>) = pairs.iter().partition(|p| is_security(p));
         let answers = common.learn(&state, &operational)?;
         let (state, request) = match state {
-            Expect::Security(state) => common.security(state, response, &security)?,
-            Expect::Operational if response.transit => {
-                return common.finish(response).map(Box::new).map(Progress::Done);
+            Expect::Security(state) => common.security(state, response, &security, heard)?,
+            Expect::Operational(master) if response.transit => {
+                return common.finish(response, master, heard);
             }
-            Expect::Operational => {
+            Expect::Operational(master) => {
                 let request = common.request(Phase::Operational, answers, true);
-                (Expect::Operational, request)
+                (Expect::Operational(master), request)
             }
         };
         Ok(Progress::Continue(Box::new(Self { common, state }), request))
@@ -195,7 +230,7 @@ impl Expect {
     const fn phase(&self) -> Phase {
         match self {
             Self::Security(_) => Phase::Security,
-            Self::Operational => Phase::Operational,
+            Self::Operational(_) => Phase::Operational,
         }
     }
 }
@@ -238,7 +273,14 @@ impl Common {
             cmd_sn: FIRST_CMD_SN,
             exp_stat_sn: self.exp_stat_sn.unwrap_or_default(),
         };
-        Pdu::with_data(header, text.into())
+        let request = Pdu::with_data(header, text.into());
+        self.sent.add_pdu(&request);
+        request
+    }
+
+    /// Everything both sides have sent so far.
+    fn transcripts(&self, heard: &Transcript) -> Transcripts {
+        Transcripts { initiator: self.sent.hash(), target: heard.hash() }
     }
 
     /// The request that proposes all operational keys at once.
@@ -262,11 +304,7 @@ impl Common {
             LoginStatus::MOVED_TEMPORARILY | LoginStatus::MOVED_PERMANENTLY => {
                 return Err(moved(status, data));
             }
-            // The target wants CHAP and had no way to say so: we came without credentials.
-            LoginStatus::AUTHENTICATION_FAILURE if self.config.account.is_none() => {
-                return Err(LoginError::NoCredentials);
-            }
-            _ => return Err(LoginError::Refused(status)),
+            _ => return Err(self.refused(status)),
         }
         self.exchanges += 1;
         if self.exchanges > EXCHANGES_MAX {
@@ -294,11 +332,28 @@ impl Common {
         }
     }
 
+    /// Why a target refuses, as far as the status and what we came with tell.
+    fn refused(&self, status: LoginStatus) -> LoginError {
+        match (status, &self.config.pinned) {
+            (LoginStatus::AUTHENTICATION_FAILURE, Some(pinned)) => {
+                LoginError::KeyRefused(pinned.sealing.identity.public())
+            }
+            (LoginStatus::AUTHORIZATION_FAILURE, Some(pinned)) => {
+                LoginError::TooLittle(pinned.protection)
+            }
+            // It wants proof and had no way to say so: we came without credentials.
+            (LoginStatus::AUTHENTICATION_FAILURE, None) if self.config.account.is_none() => {
+                LoginError::NoCredentials
+            }
+            _ => LoginError::Refused(status),
+        }
+    }
+
     /// Takes what the target says of itself and of the operational keys; gives our answers.
     fn learn(&mut self, state: &Expect, pairs: &[Pair<'_>]) -> Result<Vec<u8>, LoginError> {
         let stage = match state {
             Expect::Security(_) => Stage::Security,
-            Expect::Operational => Stage::Operational,
+            Expect::Operational(_) => Stage::Operational,
         };
         let answers = self.negotiation.receive(stage, pairs)?;
         let tag = self.negotiation.text(Key::TargetPortalGroupTag);
@@ -313,6 +368,7 @@ impl Common {
         state: Security,
         response: &LoginResponse,
         pairs: &[Pair<'_>],
+        heard: &Transcript,
     ) -> Result<(Expect, Pdu), LoginError> {
         let mut text = Vec::new();
         let state = state.handle(&self.config, pairs, &mut text)?;
@@ -322,26 +378,53 @@ impl Common {
             return Ok((Expect::Security(state), request));
         }
         match state {
-            Security::Done => Ok((Expect::Operational, self.propose(Vec::new()))),
+            Security::Done => Ok((Expect::Operational(None), self.propose(Vec::new()))),
+            Security::Shaken(master, protection) => {
+                self.negotiation.seal(DigestWish::Seal(protection));
+                let proof = master.proof(&self.transcripts(heard));
+                text::push(&mut text, PROOF_KEY, &text::base64(proof.as_bytes()));
+                Ok((Expect::Operational(Some(master)), self.propose(text)))
+            }
             // It wants to go on without having proven itself, or without asking us to.
             _ => Err(LoginError::ChapKey("CHAP_R")),
         }
     }
 
-    fn finish(self, response: &LoginResponse) -> Result<Established, LoginError> {
+    fn finish(
+        self,
+        response: &LoginResponse,
+        master: Option<Box<Master>>,
+        heard: &Transcript,
+    ) -> Result<Progress, LoginError> {
         // RFC 7143, 11.13.3: the last response names the session.
         if response.tsih == 0 {
             return Err(LoginError::Field("TSIH"));
         }
-        Ok(Established {
-            parameters: self.negotiation.finish()?,
+        let parameters = self.negotiation.finish()?;
+        let seals = self.seals(master.as_deref(), &parameters, heard);
+        let established = Established {
+            parameters,
             tsih: response.tsih,
             portal_group_tag: self.tag,
             target_alias: self.negotiation.text(Key::TargetAlias).map(str::to_owned),
             cmd_sn: FIRST_CMD_SN,
             max_cmd_sn: response.max_cmd_sn,
             exp_stat_sn: response.stat_sn.wrapping_add(1),
-        })
+        };
+        Ok(Progress::Done(Box::new(established), seals))
+    }
+
+    /// The whole login goes into the keys, its last response included.
+    fn seals(
+        &self,
+        master: Option<&Master>,
+        parameters: &Parameters,
+        heard: &Transcript,
+    ) -> Option<Box<Seals>> {
+        let sealing = &self.config.pinned.as_ref()?.sealing;
+        let place = (parameters.seal?, CID);
+        let login = self.transcripts(heard);
+        Some(Box::new(Seals::new(Role::Initiator, sealing, master?, place, &login)))
     }
 }
 

@@ -13,6 +13,8 @@ pub mod target;
 
 use std::fmt;
 
+use super::chap::Challenge;
+use super::sealed::{Ephemeral, NOISE_KEY, PROOF_KEY};
 use super::text::Pair;
 
 /// The one version there is (RFC 7143, 11.12.4).
@@ -21,6 +23,22 @@ const VERSION: u8 = 0;
 /// The most PDUs a login takes from its peer. The longest sensible one, mutual CHAP with large texts,
 /// stays below 20; a peer that never comes to an end does not.
 const EXCHANGES_MAX: u32 = 64;
+
+/// The random values of one login, whichever of them it comes to need.
+#[derive(Debug)]
+pub struct Entropy {
+    /// For CHAP.
+    pub challenge: Challenge,
+    /// For a sealed session.
+    pub ephemeral: Ephemeral,
+}
+
+impl Entropy {
+    /// Fresh values; `fill` fills a buffer with unpredictable bytes.
+    pub fn fresh(fill: &mut dyn FnMut(&mut [u8])) -> Self {
+        Self { challenge: Challenge::fresh(fill), ephemeral: Ephemeral::fresh(fill) }
+    }
+}
 
 /// A stage, as CSG and NSG name it (RFC 7143, 11.12.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,7 +132,7 @@ impl fmt::Debug for LoginStatus {
 
 /// Whether a key belongs to authentication and not to the table of operational keys.
 fn is_security(pair: &Pair<'_>) -> bool {
-    pair.key == "AuthMethod" || pair.key.starts_with("CHAP_")
+    ["AuthMethod", NOISE_KEY, PROOF_KEY].contains(&pair.key) || pair.key.starts_with("CHAP_")
 }
 
 /// The value of a key that may stand once.

@@ -1,7 +1,10 @@
 //! Which initiators may use which targets, and how they prove who they are.
 
+use std::collections::BTreeMap;
+
 use crate::iscsi::chap::{Account, Algorithm};
 use crate::iscsi::name::IscsiName;
+use crate::iscsi::sealed::{Protection, PublicKey};
 
 /// What a target node lets whom do.
 #[derive(Clone, Debug, Default)]
@@ -9,6 +12,8 @@ pub struct Policy {
     targets: Vec<IscsiName>,
     clients: Vec<Client>,
     algorithms: Vec<Algorithm>,
+    /// How sessions with a target must be sealed, at least.
+    demands: BTreeMap<IscsiName, Protection>,
 }
 
 /// One initiator, or several that share an account.
@@ -16,8 +21,11 @@ pub struct Policy {
 pub struct Client {
     /// Its node name; `None` for any, told apart by account.
     pub initiator: Option<IscsiName>,
-    /// How it proves itself; `None` if its name is enough.
+    /// How it proves itself with CHAP.
     pub account: Option<Account>,
+    /// How it proves itself in a sealed session. Without this and an account its name is enough; with
+    /// both either will do.
+    pub key: Option<PublicKey>,
     /// The targets it may use; `None` for all.
     pub targets: Option<Vec<IscsiName>>,
 }
@@ -25,6 +33,22 @@ pub struct Client {
 impl Client {
     fn may_use(&self, target: &IscsiName) -> bool {
         self.targets.as_ref().is_none_or(|targets| targets.contains(target))
+    }
+
+    /// Whether it has nothing to prove.
+    const fn is_unproven(&self) -> bool {
+        self.account.is_none() && self.key.is_none()
+    }
+
+    fn is_proven_by(&self, proven: &Proven) -> bool {
+        match proven {
+            Proven::Nothing => self.is_unproven(),
+            Proven::Chap(name) => {
+                self.account.as_ref().is_some_and(|account| account.initiator().name == *name)
+            }
+            // Who needs no proof may have one: its session is sealed all the same.
+            Proven::Key(key) => self.key == Some(*key) || self.is_unproven(),
+        }
     }
 }
 
@@ -43,9 +67,22 @@ impl Policy {
         algorithms: Vec<Algorithm>,
     ) -> Self {
         // An empty list of clients would read as `open`.
-        let nobody = Client { initiator: None, account: None, targets: Some(Vec::new()) };
+        let nobody =
+            Client { initiator: None, account: None, key: None, targets: Some(Vec::new()) };
         let clients = if clients.is_empty() { vec![nobody] } else { clients };
-        Self { targets, clients, algorithms }
+        Self { targets, clients, algorithms, demands: BTreeMap::new() }
+    }
+
+    /// The same policy, which demands of sessions with `target` to be sealed so, or better.
+    #[must_use]
+    pub fn demanding(mut self, target: IscsiName, protection: Protection) -> Self {
+        self.demands.insert(target, protection);
+        self
+    }
+
+    /// How sessions with a target must be sealed, at least.
+    pub(super) fn demanded(&self, target: &IscsiName) -> Option<Protection> {
+        self.demands.get(target).copied()
     }
 
     /// Whether there is such a target.
@@ -54,15 +91,15 @@ impl Policy {
         self.targets.contains(target)
     }
 
-    /// Whether this initiator can prove itself with CHAP, and whether it must.
+    /// Whether this initiator can prove itself, and whether it must.
     pub(super) fn demands(&self, initiator: &IscsiName) -> Demand {
         let mut candidates = self.candidates(initiator).peekable();
         if self.clients.is_empty() {
             Demand::Nothing
         } else if candidates.peek().is_none() {
             Demand::Impossible
-        } else if candidates.all(|client| client.account.is_some()) {
-            Demand::Chap
+        } else if candidates.all(|client| !client.is_unproven()) {
+            Demand::Proof
         } else {
             Demand::Nothing
         }
@@ -83,19 +120,22 @@ impl Policy {
         self.candidates(initiator).any(|client| client.account.is_some())
     }
 
+    /// Whether someone with this key may come under this name.
+    pub(super) fn knows(&self, initiator: &IscsiName, key: PublicKey) -> bool {
+        let proven = Proven::Key(key);
+        self.clients.is_empty() || self.candidates(initiator).any(|it| it.is_proven_by(&proven))
+    }
+
     /// The first of the numbers in a CHAP_A list that is allowed (RFC 7143, 12.1.3).
     pub(super) fn algorithm(&self, numbers: impl Iterator<Item = u64>) -> Option<Algorithm> {
         let mut known = numbers.filter_map(Algorithm::from_number);
         known.find(|algorithm| self.algorithms.contains(algorithm))
     }
 
-    /// The targets an initiator may use, after it proved itself under `chap_name`, or without.
-    pub(super) fn visible(&self, initiator: &IscsiName, chap_name: Option<&str>) -> Vec<IscsiName> {
-        let proven = |client: &&Client| {
-            let account = client.account.as_ref();
-            account.map(|account| account.initiator().name.as_str()) == chap_name
-        };
-        let clients: Vec<_> = self.candidates(initiator).filter(proven).collect();
+    /// The targets an initiator may use, after it proved what it did.
+    pub(super) fn visible(&self, initiator: &IscsiName, proven: &Proven) -> Vec<IscsiName> {
+        let clients: Vec<_> =
+            self.candidates(initiator).filter(|client| client.is_proven_by(proven)).collect();
         let allowed = |target: &IscsiName| {
             self.clients.is_empty() || clients.iter().any(|client| client.may_use(target))
         };
@@ -110,13 +150,24 @@ impl Policy {
     }
 }
 
+/// What an initiator has shown of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Proven {
+    /// Its name, no more.
+    Nothing,
+    /// That it knows the secret of this CHAP name.
+    Chap(String),
+    /// That it has the private key of this one.
+    Key(PublicKey),
+}
+
 /// What a policy demands of an initiator before it lets it in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
     /// Its name is enough.
     Nothing,
-    /// It must prove itself.
-    Chap,
+    /// It must prove itself, in one of the ways its clients have.
+    Proof,
     /// It is not known.
     Impossible,
 }

@@ -1,21 +1,26 @@
 //! The target's side of a login.
 
+mod admission;
+mod reason;
 mod security;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::policy::{Demand, Policy};
-use super::{EXCHANGES_MAX, LoginStatus, Phase, VERSION, is_security, value};
-use crate::iscsi::chap::{Challenge, ChapError};
+use super::policy::{Demand, Policy, Proven};
+use super::{EXCHANGES_MAX, Entropy, LoginStatus, Phase, VERSION, is_security, value};
 use crate::iscsi::header::{LoginRequest, LoginResponse};
-use crate::iscsi::keys::{Key, Offer, Parameters, Role};
-use crate::iscsi::name::{IscsiName, Isid, NameError};
-use crate::iscsi::negotiation::{Negotiation, Stage, Violation};
+use crate::iscsi::keys::{DigestWish, Key, Offer, Role};
+use crate::iscsi::name::{IscsiName, Isid};
+use crate::iscsi::negotiation::{Negotiation, Stage};
 use crate::iscsi::pdu::{DATA_MAX_DEFAULT, Pdu};
-use crate::iscsi::text::{self, Assembly, Pair, TextError};
-use security::Security;
+use crate::iscsi::sealed::{PROOF_KEY, Protection, Sealing, Transcript, Transcripts};
+use crate::iscsi::text::{self, Assembly, Pair};
+use admission::Seal;
+pub use admission::{Admission, Established};
+pub use reason::Reason;
+use security::{Security, Shaken};
 
 /// What a target node brings to every login.
 #[derive(Clone, Debug)]
@@ -24,6 +29,10 @@ pub struct Config {
     pub policy: Policy,
     /// What it asks for.
     pub offer: Offer,
+    /// What it seals sessions with; without it none is.
+    pub sealing: Option<Sealing>,
+    /// How sessions that come in here must be sealed, at least, whatever they want.
+    pub demanded: Option<Protection>,
     /// The portal group the connection came in by (RFC 7143, 13.9).
     pub portal_group_tag: u16,
     /// How many commands a new session may have on their way.
@@ -50,6 +59,9 @@ struct Common {
     /// The portal group tag or the segment length has been declared.
     tag_sent: bool,
     segment_sent: bool,
+    /// All responses so far, and the hash of all requests.
+    sent: Transcript,
+    heard: Transcript,
 }
 
 /// What stays the same in every request of a login (RFC 7143, 11.12).
@@ -64,10 +76,12 @@ struct Ids {
 
 #[derive(Debug)]
 enum Expect {
-    /// The first request says who is there; the challenge waits for it.
-    First(Challenge),
+    /// The first request says who is there; random values wait for it.
+    First(Entropy),
     /// The security stage goes on.
     Security(Box<Peer>, Security),
+    /// The operational stage of a session to be sealed, which begins with the initiator's proof.
+    Proof(Box<Peer>, Box<Shaken>),
     /// The operational stage.
     Operational(Box<Peer>, Grant),
 }
@@ -80,9 +94,13 @@ struct Peer {
     target: Option<IscsiName>,
 }
 
-/// The targets a peer may use.
-#[derive(Clone, Debug)]
-struct Grant(Vec<IscsiName>);
+/// What a peer has proven, and the targets it may use.
+#[derive(Debug)]
+struct Grant {
+    visible: Vec<IscsiName>,
+    /// The handshake that names it, if its session is to be sealed.
+    shaken: Option<Box<Shaken>>,
+}
 
 /// What comes of a request.
 #[derive(Debug)]
@@ -102,80 +120,6 @@ pub struct Refusal {
     pub response: Pdu,
     /// Why.
     pub reason: Reason,
-}
-
-/// Why a login is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
-    /// The text cannot be read.
-    #[error("malformed text: {0}")]
-    Text(#[from] TextError),
-    /// A key broke a rule.
-    #[error("negotiation failed: {0}")]
-    Violation(#[from] Violation),
-    /// A name is none.
-    #[error("{0}")]
-    Name(#[from] NameError),
-    /// CHAP proved nothing.
-    #[error("{0}")]
-    Chap(#[from] ChapError),
-    /// What a CHAP step needs is absent or malformed.
-    #[error("{0} is missing or malformed")]
-    ChapKey(&'static str),
-    /// No authentication method or algorithm in common, or none was tried.
-    #[error("no authentication that this target accepts was offered")]
-    NoMethod,
-    /// A key every login must have.
-    #[error("{0} is missing")]
-    Missing(Key),
-    /// A session type that does not exist.
-    #[error("unknown session type")]
-    SessionType,
-    /// A version that does not exist.
-    #[error("unsupported version")]
-    Version,
-    /// ISID, TSIH, CID, task tag or CmdSN changed under way.
-    #[error("the identity of the login changed under way")]
-    Changed,
-    /// Stages that do not follow one another.
-    #[error("the stages do not follow one another")]
-    Stage,
-    /// It has too many requests, or too many keys nobody knows.
-    #[error("the login is too long")]
-    TooLong,
-    /// There is no such target.
-    #[error("no such target: {0}")]
-    NotFound(IscsiName),
-    /// The initiator may not use it.
-    #[error("{0} may not log in here")]
-    NotAllowed(IscsiName),
-    /// The session was not admitted.
-    #[error("not admitted: {0}")]
-    NotAdmitted(LoginStatus),
-}
-
-impl Reason {
-    /// What the initiator is told (RFC 7143, 11.13.5).
-    #[must_use]
-    pub const fn status(&self) -> LoginStatus {
-        match self {
-            Self::Text(_)
-            | Self::Violation(_)
-            | Self::Name(_)
-            | Self::Changed
-            | Self::Stage
-            | Self::TooLong => LoginStatus::INITIATOR_ERROR,
-            Self::Chap(_) | Self::ChapKey(_) | Self::NoMethod => {
-                LoginStatus::AUTHENTICATION_FAILURE
-            }
-            Self::Missing(_) => LoginStatus::MISSING_PARAMETER,
-            Self::SessionType => LoginStatus::SESSION_TYPE_NOT_SUPPORTED,
-            Self::Version => LoginStatus::UNSUPPORTED_VERSION,
-            Self::NotFound(_) => LoginStatus::NOT_FOUND,
-            Self::NotAllowed(_) => LoginStatus::AUTHORIZATION_FAILURE,
-            Self::NotAdmitted(status) => *status,
-        }
-    }
 }
 
 /// The response to anything but a Login Request before the login has ended (RFC 7143, 6.3.1).
@@ -201,9 +145,9 @@ enum Turn {
 }
 
 impl TargetLogin {
-    /// A login on a new connection. The challenge is a fresh one, for CHAP if it comes to that.
+    /// A login on a new connection. The entropy is fresh, for the method it comes to.
     #[must_use]
-    pub fn new(config: Arc<Config>, challenge: Challenge) -> Self {
+    pub fn new(config: Arc<Config>, entropy: Entropy) -> Self {
         let common = Common {
             negotiation: Negotiation::new(Role::Target, config.offer.clone()),
             config,
@@ -213,15 +157,26 @@ impl TargetLogin {
             exchanges: 0,
             tag_sent: false,
             segment_sent: false,
+            sent: Transcript::default(),
+            heard: Transcript::default(),
         };
-        Self { common, state: Expect::First(challenge) }
+        Self { common, state: Expect::First(entropy) }
     }
 
-    /// Takes the next Login Request.
+    /// Takes the next Login Request; `heard` is all the initiator has sent, this request included.
     #[must_use]
-    pub fn handle(mut self, request: &LoginRequest, data: &[u8]) -> Progress {
+    pub fn handle(mut self, request: &LoginRequest, data: &[u8], heard: &Transcript) -> Progress {
+        // The proof covers what came before the text that carries it.
+        if let Expect::Proof(_, shaken) = &mut self.state {
+            shaken.before.get_or_insert_with(|| self.common.transcripts());
+        }
+        self.common.heard = heard.clone();
         let response = self.common.response_to(request);
         match self.step(request, data, response) {
+            Ok(Progress::Continue(mut next, response)) => {
+                next.common.sent.add_pdu(&response);
+                Progress::Continue(next, response)
+            }
             Ok(progress) => progress,
             Err(reason) => Progress::Refused(refuse(response, reason)),
         }
@@ -259,8 +214,8 @@ impl TargetLogin {
             Turn::Complete(peer, grant) => {
                 let next_stage = Phase::FullFeature.bits();
                 let response = LoginResponse { transit: true, next_stage, ..response };
-                let established = common.establish(*peer, grant, request)?;
-                Progress::Admit(Box::new(Admission { response, text, established }))
+                let (established, seal) = common.establish(*peer, grant, request)?;
+                Progress::Admit(Box::new(Admission { response, text, established, seal }))
             }
         })
     }
@@ -308,7 +263,7 @@ impl Common {
         let expected = match state {
             Expect::First(_) => phase != Phase::FullFeature,
             Expect::Security(..) => phase == Phase::Security,
-            Expect::Operational(..) => phase == Phase::Operational,
+            Expect::Proof(..) | Expect::Operational(..) => phase == Phase::Operational,
         };
         let next = match request.transit {
             true => Some(Phase::from_bits(request.next_stage).ok_or(Reason::Stage)?),
@@ -326,10 +281,11 @@ impl Common {
         next: Option<Phase>,
         pairs: &[Pair<'_>],
     ) -> Result<(Turn, Vec<u8>), Reason> {
-        let (security, operational): (Vec<_>, Vec<_>) = match phase {
-            Phase::Security => pairs.iter().copied().partition(is_security),
-            Phase::Operational | Phase::FullFeature => (Vec::new(), pairs.to_vec()),
-        };
+        let (security, operational): (Vec<_>, Vec<_>) =
+            match phase == Phase::Security || matches!(state, Expect::Proof(..)) {
+                true => pairs.iter().copied().partition(is_security),
+                false => (Vec::new(), pairs.to_vec()),
+            };
         if matches!(state, Expect::First(_)) {
             self.learn_session_type(&operational)?;
         }
@@ -340,10 +296,10 @@ impl Common {
         let answers = self.negotiation.receive(stage, &operational)?;
         let mut text = Vec::new();
         let turn = match state {
-            Expect::First(challenge) => {
+            Expect::First(entropy) => {
                 let peer = Box::new(self.meet()?);
                 if phase == Phase::Security {
-                    let state = Security::ExpectMethod(challenge);
+                    let state = Security::ExpectMethod(entropy);
                     self.security(peer, state, &security, next, &mut text)?
                 } else {
                     let grant = self.grant_unproven(&peer)?;
@@ -353,6 +309,10 @@ impl Common {
             Expect::Security(peer, state) => {
                 self.security(peer, state, &security, next, &mut text)?
             }
+            Expect::Proof(peer, shaken) => {
+                let grant = self.check_proof(&peer, shaken, &security)?;
+                operational_turn(peer, grant, next)
+            }
             Expect::Operational(peer, grant) => operational_turn(peer, grant, next),
         };
         answers.iter().for_each(|(key, value)| text::push(&mut text, key, value));
@@ -361,24 +321,53 @@ impl Common {
     }
 
     fn security(
-        &self,
+        &mut self,
         peer: Box<Peer>,
         state: Security,
         pairs: &[Pair<'_>],
         next: Option<Phase>,
         answers: &mut Vec<u8>,
     ) -> Result<Turn, Reason> {
-        let policy = &self.config.policy;
-        let state = state.handle(policy, &peer.initiator, pairs, next.is_some(), answers)?;
-        let (Security::Proven(chap_name), Some(next)) = (&state, next) else {
+        let state = state.handle(&self.config, &peer.initiator, pairs, next.is_some(), answers)?;
+        match (state, next) {
+            (Security::Proven(proven), Some(next)) => {
+                let grant = self.grant(&peer, &proven, None)?;
+                Ok(match next {
+                    Phase::FullFeature => Turn::Complete(peer, grant),
+                    _ => Turn::Follow(Expect::Operational(peer, grant)),
+                })
+            }
+            (Security::Shaken(shaken), Some(Phase::Operational)) => {
+                self.negotiation.seal(DigestWish::AnySeal);
+                Ok(Turn::Follow(Expect::Proof(peer, shaken)))
+            }
+            // Without the operational stage there is no agreement on a seal.
+            (Security::Shaken(_), Some(_)) => Err(Reason::Stage),
             // T is answered with T=0 where more is to be said (RFC 7143, 6.3.1).
-            return Ok(Turn::Stay(Expect::Security(peer, state)));
-        };
-        let grant = self.grant(&peer, chap_name.as_deref())?;
-        Ok(match next {
-            Phase::FullFeature => Turn::Complete(peer, grant),
-            _ => Turn::Follow(Expect::Operational(peer, grant)),
-        })
+            (state, _) => Ok(Turn::Stay(Expect::Security(peer, state))),
+        }
+    }
+
+    /// Nothing is granted before it is clear that the client is there now.
+    fn check_proof(
+        &self,
+        peer: &Peer,
+        shaken: Box<Shaken>,
+        pairs: &[Pair<'_>],
+    ) -> Result<Grant, Reason> {
+        let theirs = value(pairs, PROOF_KEY).and_then(text::binary);
+        let theirs = theirs.ok_or(Reason::ChapKey(PROOF_KEY))?;
+        let before = shaken.before.ok_or(Reason::Proof)?;
+        if !shaken.master.proof(&before).is(&theirs) {
+            return Err(Reason::Proof);
+        }
+        let proven = Proven::Key(shaken.client);
+        self.grant(peer, &proven, Some(shaken))
+    }
+
+    /// Everything both sides have sent so far.
+    fn transcripts(&self) -> Transcripts {
+        Transcripts { initiator: self.heard.hash(), target: self.sent.hash() }
     }
 
     /// The session type decides what other keys mean, so it is looked at before they are.
@@ -405,15 +394,20 @@ impl Common {
     /// An initiator that skips the security stage says AuthMethod=None (RFC 7143, 6.3.1).
     fn grant_unproven(&self, peer: &Peer) -> Result<Grant, Reason> {
         match self.config.policy.demands(&peer.initiator) {
-            Demand::Nothing => self.grant(peer, None),
-            Demand::Chap => Err(Reason::NoMethod),
+            Demand::Nothing => self.grant(peer, &Proven::Nothing, None),
+            Demand::Proof => Err(Reason::NoMethod),
             Demand::Impossible => Err(Reason::NotAllowed(peer.initiator.clone())),
         }
     }
 
     /// Which targets a peer may use, now that it is known; the one it asks for must be among them.
-    fn grant(&self, peer: &Peer, chap_name: Option<&str>) -> Result<Grant, Reason> {
-        let visible = self.config.policy.visible(&peer.initiator, chap_name);
+    fn grant(
+        &self,
+        peer: &Peer,
+        proven: &Proven,
+        shaken: Option<Box<Shaken>>,
+    ) -> Result<Grant, Reason> {
+        let visible = self.config.policy.visible(&peer.initiator, proven);
         match &peer.target {
             Some(target) if !self.config.policy.has(target) => {
                 Err(Reason::NotFound(target.clone()))
@@ -421,7 +415,7 @@ impl Common {
             Some(target) if !visible.contains(target) => {
                 Err(Reason::NotAllowed(peer.initiator.clone()))
             }
-            _ => Ok(Grant(visible)),
+            _ => Ok(Grant { visible, shaken }),
         }
     }
 
@@ -444,18 +438,35 @@ impl Common {
         peer: Peer,
         grant: Grant,
         request: &LoginRequest,
-    ) -> Result<Established, Reason> {
-        Ok(Established {
+    ) -> Result<(Established, Option<Seal>), Reason> {
+        let parameters = self.negotiation.finish()?;
+        self.check_seal(&peer, parameters.seal)?;
+        let established = Established {
             initiator: peer.initiator,
             isid: Isid(request.isid),
             tsih: request.tsih,
             cid: request.cid,
             target: peer.target,
-            visible: grant.0,
-            parameters: self.negotiation.finish()?,
+            visible: grant.visible,
+            key: grant.shaken.as_ref().map(|shaken| shaken.client),
+            parameters,
             exp_cmd_sn: request.cmd_sn,
             stat_sn: self.stat_sn,
-        })
+        };
+        let Self { sent, heard, config, .. } = self;
+        let seal = grant.shaken.map(|shaken| Seal { shaken, sent, heard, config });
+        Ok((established, seal))
+    }
+
+    /// Whether the session is sealed as the portal and the volume demand.
+    fn check_seal(&self, peer: &Peer, offered: Option<Protection>) -> Result<(), Reason> {
+        let volume = peer.target.as_ref().and_then(|name| self.config.policy.demanded(name));
+        match self.config.demanded.max(volume) {
+            Some(demanded) if offered < Some(demanded) => {
+                Err(Reason::Protection { offered, demanded })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -476,61 +487,4 @@ fn refuse(response: LoginResponse, reason: Reason) -> Refusal {
         ..response
     };
     Refusal { response: Pdu::bare(response), reason }
-}
-
-/// A login that has succeeded but for its place among the sessions.
-///
-/// Before it is admitted, the session it replaces has ended: same initiator, ISID and target with
-/// TSIH zero (RFC 7143, 6.3.5).
-#[derive(Debug)]
-pub struct Admission {
-    response: LoginResponse,
-    text: Bytes,
-    established: Established,
-}
-
-impl Admission {
-    /// What the login has agreed on. Its TSIH is the one asked for, zero for a new session.
-    #[must_use]
-    pub const fn established(&self) -> &Established {
-        &self.established
-    }
-
-    /// Admits the session under `tsih`, which is not zero; gives the last response.
-    #[must_use]
-    pub fn admit(self, tsih: u16) -> (Pdu, Established) {
-        debug_assert_ne!(tsih, 0, "RFC 7143, 11.13.3");
-        let response = LoginResponse { tsih, ..self.response };
-        let established = Established { tsih, ..self.established };
-        (Pdu::with_data(response, self.text), established)
-    }
-
-    /// Refuses the session.
-    #[must_use]
-    pub fn refuse(self, status: LoginStatus) -> Refusal {
-        refuse(self.response, Reason::NotAdmitted(status))
-    }
-}
-
-/// What a login has led to.
-#[derive(Clone, Debug)]
-pub struct Established {
-    /// Who is there.
-    pub initiator: IscsiName,
-    /// Its part of the session's name.
-    pub isid: Isid,
-    /// This side's part.
-    pub tsih: u16,
-    /// The connection's number.
-    pub cid: u16,
-    /// The target; `None` in a discovery session.
-    pub target: Option<IscsiName>,
-    /// The targets the initiator may use, and so what SendTargets=All tells in a discovery session.
-    pub visible: Vec<IscsiName>,
-    /// What was agreed.
-    pub parameters: Parameters,
-    /// The first CmdSN of the session.
-    pub exp_cmd_sn: u32,
-    /// The StatSN of the next PDU that carries one.
-    pub stat_sn: u32,
 }

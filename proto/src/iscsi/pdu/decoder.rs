@@ -2,9 +2,11 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use super::sealed::Opening;
 use super::{AHS_MAX, DATA_MAX_DEFAULT, Flaw, Frame, Pdu, padding};
 use crate::iscsi::digest::{DIGEST_LEN, crc32c};
 use crate::iscsi::header::{BHS_LEN, Header, Lengths};
+use crate::iscsi::sealed::{OpenError, Opener, Transcript};
 
 /// The stream cannot be understood from here on: the connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +30,9 @@ pub enum FrameError {
         /// What is accepted.
         max: usize,
     },
+    /// It is not what the peer sealed.
+    #[error(transparent)]
+    Seal(#[from] OpenError),
 }
 
 /// Takes frames off the front of a buffer. It holds no bytes itself: what it returns are slices of
@@ -40,25 +45,44 @@ pub struct Decoder {
     /// The header at the front of the buffer has passed its digest.
     header_checked: bool,
     wanted: usize,
+    /// Of all frames of the login.
+    transcript: Option<Transcript>,
+    /// From the end of a login that agreed on a seal.
+    opening: Option<Box<Opening>>,
 }
 
 impl Decoder {
     /// A decoder for a connection before login: no digests, default lengths.
     #[must_use]
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             header_digest: false,
             data_digest: false,
             data_max: DATA_MAX_DEFAULT,
             header_checked: false,
             wanted: BHS_LEN,
+            transcript: Some(Transcript::default()),
+            opening: None,
         }
     }
 
-    /// Which digests the peer sends from the next PDU on.
-    pub const fn set_digests(&mut self, header: bool, data: bool) {
+    /// The login has ended: which digests the peer sends from the next PDU on.
+    pub fn set_digests(&mut self, header: bool, data: bool) {
         self.header_digest = header;
         self.data_digest = data;
+        self.transcript = None;
+    }
+
+    /// The login has ended: the peer seals from the next PDU on.
+    pub fn set_opener(&mut self, opener: Opener) {
+        self.set_digests(false, false);
+        self.opening = Some(Box::new(Opening::new(opener)));
+    }
+
+    /// All bytes of the frames the login has brought so far.
+    #[must_use]
+    pub fn transcript(&self) -> Transcript {
+        self.transcript.clone().unwrap_or_default()
     }
 
     /// The MaxRecvDataSegmentLength declared to the peer.
@@ -75,12 +99,39 @@ impl Decoder {
 
     /// The next frame, if all of it is there.
     pub fn decode(&mut self, buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+        match self.opening {
+            Some(_) => self.decode_sealed(buffer),
+            None => self.decode_plain(buffer),
+        }
+    }
+
+    fn decode_sealed(&mut self, buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+        let Some(opening) = &mut self.opening else { return Ok(None) };
+        let Some(bhs) = opening.header(buffer)? else {
+            self.wanted = opening.wanted_for_header(buffer.len());
+            return Ok(None);
+        };
+        let lengths = check_lengths(&bhs, self.data_max)?;
+        let missing = Opening::body_len(lengths).saturating_sub(buffer.len());
+        if missing > 0 {
+            self.wanted = missing;
+            return Ok(None);
+        }
+        opening.body(lengths, buffer)?;
+        self.wanted = opening.wanted_for_header(0);
+        let ahs = take_bytes(buffer, lengths.ahs);
+        let data = take_bytes(buffer, lengths.data);
+        buffer.advance(Opening::body_len(lengths) - lengths.ahs - lengths.data);
+        Ok(Some(frame(&bhs, ahs, data, true)))
+    }
+
+    fn decode_plain(&mut self, buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
         let Some(bhs) = buffer.first_chunk::<BHS_LEN>() else {
             self.wanted = BHS_LEN - buffer.len();
             return Ok(None);
         };
         let bhs = *bhs;
-        let lengths = self.check_lengths(&bhs)?;
+        let lengths = check_lengths(&bhs, self.data_max)?;
         if !self.check_header(lengths, buffer)? {
             return Ok(None);
         }
@@ -92,20 +143,10 @@ impl Decoder {
         }
         self.header_checked = false;
         self.wanted = BHS_LEN;
+        if let (Some(transcript), Some(frame)) = (&mut self.transcript, buffer.get(..total)) {
+            transcript.add(frame);
+        }
         Ok(Some(self.take(&bhs, lengths, buffer)))
-    }
-
-    fn check_lengths(&self, bhs: &[u8; BHS_LEN]) -> Result<Lengths, FrameError> {
-        let lengths = Lengths::parse(bhs);
-        // Without a header digest the lengths are all the trust there is; with one, a length beyond
-        // the limit is as fatal as a wrong digest.
-        if lengths.data > self.data_max {
-            return Err(FrameError::DataTooLong { len: lengths.data, max: self.data_max });
-        }
-        if lengths.ahs > AHS_MAX {
-            return Err(FrameError::AhsTooLong { len: lengths.ahs, max: AHS_MAX });
-        }
-        Ok(lengths)
     }
 
     /// Whether the whole header is there, and as it was sent. It is checked before its data length is
@@ -151,11 +192,28 @@ impl Decoder {
         let intact = !self.data_digest || lengths.data == 0 || data_intact(lengths.data, buffer);
         let data = take_bytes(buffer, lengths.data);
         buffer.advance(self.body_len(lengths) - lengths.data);
-        match Header::parse(bhs) {
-            Err(unknown) => Frame::Flawed { bhs: *bhs, flaw: Flaw::Opcode(unknown.0) },
-            Ok(_) if !intact => Frame::Flawed { bhs: *bhs, flaw: Flaw::DataDigest },
-            Ok(header) => Frame::Pdu(Pdu { header, ahs, data }),
-        }
+        frame(bhs, ahs, data, intact)
+    }
+}
+
+/// The lengths of a frame, if they are within what was declared. Without a header digest they are all
+/// the trust there is; with one, or a seal, a length beyond the limit is as fatal as a wrong digest.
+fn check_lengths(bhs: &[u8; BHS_LEN], data_max: usize) -> Result<Lengths, FrameError> {
+    let lengths = Lengths::parse(bhs);
+    if lengths.data > data_max {
+        return Err(FrameError::DataTooLong { len: lengths.data, max: data_max });
+    }
+    if lengths.ahs > AHS_MAX {
+        return Err(FrameError::AhsTooLong { len: lengths.ahs, max: AHS_MAX });
+    }
+    Ok(lengths)
+}
+
+fn frame(bhs: &[u8; BHS_LEN], ahs: Bytes, data: Bytes, intact: bool) -> Frame {
+    match Header::parse(bhs) {
+        Err(unknown) => Frame::Flawed { bhs: *bhs, flaw: Flaw::Opcode(unknown.0) },
+        Ok(_) if !intact => Frame::Flawed { bhs: *bhs, flaw: Flaw::DataDigest },
+        Ok(header) => Frame::Pdu(Pdu { header, ahs, data }),
     }
 }
 

@@ -8,6 +8,8 @@ use bytes::{Buf, Bytes};
 use super::{Pdu, Pieces, padding};
 use crate::iscsi::digest::{Crc32c, crc32c};
 use crate::iscsi::header::{Header, Lengths};
+use crate::iscsi::sealed::{Sealer, TAG_LEN, Ticket};
+use crate::time::Time;
 
 /// Data up to this length are copied among the headers: a slice of their own costs a reference, a drop
 /// and an entry of the vectored write, which is more than copying so little.
@@ -31,6 +33,7 @@ enum Stretch {
 pub struct Outbox {
     header_digest: bool,
     data_digest: bool,
+    sealer: Option<Box<Sealer>>,
     arena: Vec<u8>,
     /// Where in the arena the first unsent byte lies.
     arena_start: usize,
@@ -51,6 +54,19 @@ impl Outbox {
         self.data_digest = data;
     }
 
+    /// From the next PDU on all is sealed, in place of digests.
+    pub fn set_sealer(&mut self, sealer: Sealer) {
+        self.set_digests(false, false);
+        self.sealer = Some(Box::new(sealer));
+    }
+
+    /// It is that late: the keys of a seal grow old.
+    pub fn tick(&mut self, now: Time) {
+        if let Some(sealer) = &mut self.sealer {
+            sealer.tick(now);
+        }
+    }
+
     /// How many bytes wait to be sent.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -65,7 +81,7 @@ impl Outbox {
 
     /// Adds a PDU that is all header.
     pub fn push(&mut self, header: impl Into<Header>) {
-        self.push_head(&header.into(), &[], 0);
+        self.push_pdu(Pdu::bare(header));
     }
 
     /// Adds a PDU with a data segment.
@@ -76,6 +92,9 @@ impl Outbox {
     /// Adds a PDU.
     pub fn push_pdu(&mut self, pdu: Pdu) {
         let len = pdu.data.len();
+        if self.sealer.is_some() {
+            return self.push_sealed(&pdu.header, &pdu.ahs, pdu.data.into(), len);
+        }
         self.push_head(&pdu.header, &pdu.ahs, len);
         let digest = self.data_digest.then(|| digest_of([&pdu.data[..]], len));
         self.push_bytes(pdu.data);
@@ -85,6 +104,10 @@ impl Outbox {
     /// Adds a PDU whose data segment is the first `len` bytes of `data`, which leave it.
     pub fn push_from(&mut self, header: impl Into<Header>, data: &mut Pieces, len: usize) {
         let len = len.min(data.len());
+        if self.sealer.is_some() {
+            let data = data.split_front(len);
+            return self.push_sealed(&header.into(), &[], data, len);
+        }
         self.push_head(&header.into(), &[], len);
         let digest = self.data_digest.then(|| digest_of(data.front(len), len));
         let mut left = len;
@@ -94,6 +117,37 @@ impl Outbox {
             self.push_bytes(piece);
         }
         self.push_tail(len, digest);
+    }
+
+    /// Adds a PDU, sealed.
+    fn push_sealed(&mut self, header: &Header, ahs: &[u8], data: Pieces, len: usize) {
+        let Some(sealer) = &mut self.sealer else { return };
+        let from = self.arena.len();
+        let ticket = sealer.next(ahs.len() + len, &mut self.arena);
+        ticket.seal_header(&header.emit(Lengths { ahs: ahs.len(), data: len }), &mut self.arena);
+        self.grow_arena(self.arena.len() - from);
+        match joined(ahs, data) {
+            body if body.is_empty() => {}
+            body if body.len() <= COPY_MAX => {
+                let from = self.arena.len();
+                ticket.seal_body(&body, &mut self.arena);
+                self.grow_arena(self.arena.len() - from);
+            }
+            body => self.push_sealed_body(&ticket, body),
+        }
+    }
+
+    /// A large body: what is enciphered goes to a buffer of its own, what is not stays where it is.
+    fn push_sealed_body(&mut self, ticket: &Ticket, body: Bytes) {
+        if ticket.enciphers() {
+            let mut sealed = Vec::with_capacity(body.len() + TAG_LEN);
+            ticket.seal_body(&body, &mut sealed);
+            return self.push_bytes(sealed.into());
+        }
+        let mut tag = Vec::with_capacity(TAG_LEN);
+        ticket.seal_tag(&body, &mut tag);
+        self.push_bytes(body);
+        self.push_bytes(tag.into());
     }
 
     fn push_head(&mut self, header: &Header, ahs: &[u8], data: usize) {
@@ -197,6 +251,19 @@ impl Outbox {
         } else if self.arena_start > STALE_MAX {
             self.arena.drain(..self.arena_start);
             self.arena_start = 0;
+        }
+    }
+}
+
+/// A body in one piece, which is how ciphers take it; only several pieces are copied for it.
+fn joined(ahs: &[u8], data: Pieces) -> Bytes {
+    let mut pieces = data.into_vec();
+    match pieces.len() {
+        0 if ahs.is_empty() => Bytes::new(),
+        1 if ahs.is_empty() => pieces.swap_remove(0),
+        _ => {
+            pieces.insert(0, Bytes::copy_from_slice(ahs));
+            pieces.concat().into()
         }
     }
 }

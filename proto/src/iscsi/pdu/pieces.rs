@@ -62,6 +62,18 @@ impl Pieces {
         Some(taken)
     }
 
+    /// Takes the first `len` bytes, or all there are.
+    #[must_use]
+    pub fn split_front(&mut self, len: usize) -> Self {
+        let mut front = Self::new();
+        while front.len < len
+            && let Some(piece) = self.take_front(len - front.len)
+        {
+            front.push(piece);
+        }
+        front
+    }
+
     /// The first `most` bytes, piece by piece, left where they are.
     pub fn front(&self, most: usize) -> impl Iterator<Item = &[u8]> {
         let mut left = most;

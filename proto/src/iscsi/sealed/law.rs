@@ -6,7 +6,6 @@ use super::{
 };
 use crate::iscsi::header::{BHS_LEN, Lengths};
 use crate::reader::{Reader, Truncated};
-use crate::time::Time;
 
 /// Reads `bytes` as a script: what is sent, and what is done to it on the way. For any script: what is
 /// opened is a beginning of what was sent, unchanged and in order; it is all of it where nothing was
@@ -53,7 +52,7 @@ impl Path {
     fn new(protection: Protection, limits: Limits, new_cipher: NewCipher) -> Self {
         let secret = secret(protection);
         let direction = Direction::FromInitiator;
-        let sealer = Sealer::new(direction, protection, secret, new_cipher, limits, Time::ZERO);
+        let sealer = Sealer::new(direction, protection, secret, new_cipher, limits);
         Self { sealer, sent: Vec::new(), wire: Vec::new(), borders: Vec::new(), touched: false }
     }
 

@@ -15,12 +15,14 @@ mod identity;
 pub mod law;
 mod record;
 mod schedule;
+mod seals;
 
 pub use cipher::{Cipher, Forged, KEY_LEN, NONCE_LEN, NewCipher, TAG_LEN};
 pub use handshake::{Ephemeral, HandshakeError, Initiating, Responding};
 pub use identity::{Identity, KeyTextError, PublicKey};
 pub use record::{Head, Limits, OpenError, Opener, SEALED_BHS_LEN, Sealer, Ticket};
 pub use schedule::{Direction, Master, PROOF_LEN, Proof, Secret, Transcript, Transcripts};
+pub use seals::{Sealing, Seals};
 
 /// The authentication method (spec, 3).
 pub const METHOD: &str = "Z-dev.longhaul.noise";

@@ -95,8 +95,8 @@ pub struct Sealer {
     protection: Protection,
     keyed: Keyed,
     limits: Limits,
-    /// When the key came into use.
-    since: Time,
+    /// When the key came into use; not known before the first tick.
+    since: Option<Time>,
     now: Time,
 }
 
@@ -116,10 +116,9 @@ impl Sealer {
         secret: Secret,
         new_cipher: NewCipher,
         limits: Limits,
-        now: Time,
     ) -> Self {
         let keyed = Keyed::new(secret, new_cipher);
-        Self { direction, protection, keyed, limits, since: now, now }
+        Self { direction, protection, keyed, limits, since: None, now: Time::ZERO }
     }
 
     /// How the PDUs are protected.
@@ -129,8 +128,9 @@ impl Sealer {
     }
 
     /// It is that late; keys grow old.
-    pub const fn tick(&mut self, now: Time) {
+    pub fn tick(&mut self, now: Time) {
         self.now = now;
+        self.since.get_or_insert(now);
     }
 
     /// Numbers the next PDU, whose body has `body` bytes. `out` is where its header will be sealed to:
@@ -146,7 +146,7 @@ impl Sealer {
             let ticket = self.ticket(0);
             ticket.seal_header(&rekey_bhs(self.direction), out);
             self.keyed.advance();
-            self.since = self.now;
+            self.since = Some(self.now);
         }
         self.ticket(body)
     }
@@ -158,7 +158,7 @@ impl Sealer {
         pdus > 0
             && (pdus + 1 >= self.limits.pdus
                 || bytes.saturating_add(body) > self.limits.bytes
-                || self.now - self.since >= self.limits.age)
+                || self.since.is_some_and(|since| self.now - since >= self.limits.age))
     }
 
     fn ticket(&mut self, body: u64) -> Ticket {

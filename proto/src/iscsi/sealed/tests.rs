@@ -159,7 +159,7 @@ fn secret() -> Secret {
 }
 
 fn sealer(protection: Protection, limits: Limits) -> Sealer {
-    Sealer::new(Direction::FromTarget, protection, secret(), new_cipher, limits, Time::ZERO)
+    Sealer::new(Direction::FromTarget, protection, secret(), new_cipher, limits)
 }
 
 fn opener(protection: Protection, limits: Limits) -> Opener {

@@ -4,7 +4,6 @@ use serde_json::Value;
 
 use super::soft::new_cipher;
 use super::*;
-use crate::time::Time;
 
 fn vectors() -> Value {
     let text = include_str!("../../../../docs/spec/vectors/sealed-iscsi.json");
@@ -94,8 +93,7 @@ fn keys_and_sealed_pdus() {
         }
         // The change of keys is the third PDU under each.
         let limits = Limits { pdus: 3, ..Limits::SPEC };
-        let mut sealer =
-            Sealer::new(direction, protection, secret(), new_cipher, limits, Time::ZERO);
+        let mut sealer = Sealer::new(direction, protection, secret(), new_cipher, limits);
         let mut opener = Opener::new(direction, protection, secret(), new_cipher, limits);
         let (mut expected, mut sealed) = (Vec::new(), Vec::new());
         for pdu in stream["pdus"].as_array().unwrap() {

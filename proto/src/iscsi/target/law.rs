@@ -27,6 +27,7 @@ const fn parameters(flags: u8) -> Parameters {
     Parameters {
         header_digest: flags & 1 != 0,
         data_digest: flags & 2 != 0,
+        seal: None,
         max_connections: 1,
         initial_r2t: flags & 4 != 0,
         immediate_data: flags & 8 == 0,

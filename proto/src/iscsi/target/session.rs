@@ -82,6 +82,7 @@ impl Session {
 
     /// A frame came.
     pub fn handle(&mut self, now: Time, frame: Frame) {
+        self.connection.outbox.tick(now);
         self.connection.heard(now);
         if self.closing {
             return;
@@ -102,6 +103,7 @@ impl Session {
 
     /// The deadline, perhaps an earlier one, has come.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.connection.outbox.tick(now);
         if self.logout_by.is_some_and(|by| by <= now) {
             return self.close(Ending::LogoutOverdue);
         }

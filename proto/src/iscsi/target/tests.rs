@@ -18,6 +18,7 @@ fn parameters() -> Parameters {
     Parameters {
         header_digest: false,
         data_digest: false,
+        seal: None,
         max_connections: 1,
         initial_r2t: false,
         immediate_data: true,

@@ -1,8 +1,10 @@
-//! The security stage at the initiator: CHAP, one way or mutual (RFC 7143, 12.1.3).
+//! The security stage at the initiator: CHAP, one way or mutual (RFC 7143, 12.1.3), or the handshake of
+//! a sealed session.
 
-use super::super::value;
-use super::{Config, LoginError};
+use super::super::{Entropy, value};
+use super::{Config, LoginError, Pinned};
 use crate::iscsi::chap::{self, Account, Algorithm, Challenge};
+use crate::iscsi::sealed::{Initiating, METHOD, Master, NOISE_KEY, Protection};
 use crate::iscsi::text::{self, Pair};
 
 /// Where the security stage stands.
@@ -14,14 +16,35 @@ pub(super) enum Security {
     ExpectChallenge(Challenge),
     /// Our proof was sent, and our challenge with it.
     ExpectProof(Challenge, Algorithm),
+    /// The first message of the handshake was sent, with the method that goes with it.
+    ExpectNoise(Box<Initiating>, Protection),
+    /// The target has proven itself; our proof follows in the next stage.
+    Shaken(Box<Master>, Protection),
     /// All that was asked has been proven.
     Done,
 }
 
 impl Security {
-    /// Offers the methods. Without a target that must prove itself, a target that asks for nothing
-    /// is fine too.
-    pub(super) fn start(account: &Account, challenge: Challenge, text: &mut Vec<u8>) -> Self {
+    /// Offers the methods, if there is anything to prove.
+    pub(super) fn start(config: &Config, entropy: Entropy, text: &mut Vec<u8>) -> Option<Self> {
+        match (&config.pinned, &config.account) {
+            (Some(pinned), _) => Some(Self::start_sealed(pinned, entropy, text)),
+            (None, Some(account)) => Some(Self::start_chap(account, entropy.challenge, text)),
+            (None, None) => None,
+        }
+    }
+
+    /// Nothing else is offered, so that nobody on the way can make it less.
+    fn start_sealed(pinned: &Pinned, entropy: Entropy, text: &mut Vec<u8>) -> Self {
+        let Pinned { sealing, target, protection } = pinned;
+        let (state, message) = Initiating::start(&sealing.identity, target, entropy.ephemeral);
+        text::push(text, "AuthMethod", METHOD);
+        text::push(text, NOISE_KEY, &text::base64(&message));
+        Self::ExpectNoise(Box::new(state), *protection)
+    }
+
+    /// Without a target that must prove itself, a target that asks for nothing is fine too.
+    fn start_chap(account: &Account, challenge: Challenge, text: &mut Vec<u8>) -> Self {
         let methods = if account.target().is_some() { "CHAP" } else { "CHAP,None" };
         text::push(text, "AuthMethod", methods);
         Self::ExpectMethod(challenge)
@@ -34,7 +57,10 @@ impl Security {
         pairs: &[Pair<'_>],
         text: &mut Vec<u8>,
     ) -> Result<Self, LoginError> {
-        let Some(account) = &config.account else { return Err(LoginError::NoCredentials) };
+        if let Self::ExpectNoise(state, protection) = self {
+            return shake(*state, protection, pairs);
+        }
+        let Some(account) = &config.account else { return Ok(self) };
         match self {
             Self::ExpectMethod(challenge) => choose(challenge, account, config, pairs, text),
             Self::ExpectChallenge(ours) => prove(ours, account, config, pairs, text),
@@ -42,14 +68,31 @@ impl Security {
                 check(&challenge, algorithm, account, pairs)?;
                 Ok(Self::Done)
             }
-            Self::Done => Ok(Self::Done),
+            Self::ExpectNoise(..) | Self::Shaken(..) | Self::Done => Ok(self),
         }
     }
 
     /// Whether what is sent next may ask for the next stage.
     pub(super) const fn may_leave(&self) -> bool {
-        matches!(self, Self::Done | Self::ExpectProof(..))
+        matches!(
+            self,
+            Self::Done | Self::ExpectProof(..) | Self::ExpectNoise(..) | Self::Shaken(..)
+        )
     }
+}
+
+/// Takes the target's message, which proves it.
+fn shake(
+    state: Initiating,
+    protection: Protection,
+    pairs: &[Pair<'_>],
+) -> Result<Security, LoginError> {
+    if value(pairs, "AuthMethod") != Some(METHOD) {
+        return Err(LoginError::NoSeal);
+    }
+    let message = value(pairs, NOISE_KEY).and_then(text::binary);
+    let master = state.finish(&message.ok_or(LoginError::ChapKey(NOISE_KEY))?)?;
+    Ok(Security::Shaken(Box::new(master), protection))
 }
 
 fn choose(

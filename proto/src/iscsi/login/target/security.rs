@@ -1,20 +1,35 @@
-//! The security stage at the target: which method, and CHAP (RFC 7143, 12.1).
+//! The security stage at the target: which method, CHAP (RFC 7143, 12.1), and the handshake of a sealed
+//! session.
 
-use super::super::policy::{Demand, Policy};
-use super::super::value;
-use super::Reason;
+use super::super::policy::{Demand, Policy, Proven};
+use super::super::{Entropy, value};
+use super::{Config, Reason};
 use crate::iscsi::chap::{self, Algorithm, Challenge};
 use crate::iscsi::name::IscsiName;
+use crate::iscsi::sealed::{
+    METHOD, Master, NOISE_KEY, PublicKey, Responding, Sealing, Transcripts,
+};
 use crate::iscsi::text::{self, Pair};
 
 /// Where the security stage stands.
 #[derive(Debug)]
 pub(super) enum Security {
-    ExpectMethod(Challenge),
+    ExpectMethod(Entropy),
     ExpectAlgorithm(Challenge),
     ExpectProof(Challenge, Algorithm),
-    /// Proven under a CHAP name, or by name alone.
-    Proven(Option<String>),
+    /// The handshake is done; the client's proof is to follow.
+    Shaken(Box<Shaken>),
+    /// As much as was asked for.
+    Proven(Proven),
+}
+
+/// A handshake that names a client, which has not shown yet that it is there now.
+#[derive(Debug)]
+pub(super) struct Shaken {
+    pub(super) master: Master,
+    pub(super) client: PublicKey,
+    /// All that both sides had sent when the proof was due.
+    pub(super) before: Option<Transcripts>,
 }
 
 impl Security {
@@ -22,20 +37,21 @@ impl Security {
     /// answers.
     pub(super) fn handle(
         self,
-        policy: &Policy,
+        config: &Config,
         initiator: &IscsiName,
         pairs: &[Pair<'_>],
         leaving: bool,
         answers: &mut Vec<u8>,
     ) -> Result<Self, Reason> {
+        let policy = &config.policy;
         match self {
-            Self::ExpectMethod(challenge) => {
-                if let Some(list) = value(pairs, "AuthMethod") {
-                    choose_method(challenge, policy, initiator, list, answers)
+            Self::ExpectMethod(entropy) => {
+                if value(pairs, "AuthMethod").is_some() {
+                    choose_method(entropy, config, initiator, pairs, answers)
                 } else if !leaving {
-                    Ok(Self::ExpectMethod(challenge))
+                    Ok(Self::ExpectMethod(entropy))
                 } else if policy.demands(initiator) == Demand::Nothing {
-                    Ok(Self::Proven(None))
+                    Ok(Self::Proven(Proven::Nothing))
                 } else {
                     Err(Reason::NoMethod)
                 }
@@ -52,20 +68,23 @@ impl Security {
                 check_proof(&challenge, algorithm, policy, initiator, pairs, answers)
             }
             // Nothing is left to prove; a key that comes again breaks RFC 7143, 6.3.
-            Self::Proven(name) if pairs.is_empty() => Ok(Self::Proven(name)),
-            Self::Proven(_) => Err(Reason::ChapKey("a key after the end of authentication")),
+            Self::Proven(_) | Self::Shaken(_) if pairs.is_empty() => Ok(self),
+            Self::Proven(_) | Self::Shaken(_) => {
+                Err(Reason::ChapKey("a key after the end of authentication"))
+            }
         }
     }
 }
 
 /// The first method of the initiator's list that the policy accepts.
 fn choose_method(
-    challenge: Challenge,
-    policy: &Policy,
+    entropy: Entropy,
+    config: &Config,
     initiator: &IscsiName,
-    list: &str,
+    pairs: &[Pair<'_>],
     answers: &mut Vec<u8>,
 ) -> Result<Security, Reason> {
+    let policy = &config.policy;
     let demand = policy.demands(initiator);
     if demand == Demand::Impossible {
         return Err(Reason::NotAllowed(initiator.clone()));
@@ -73,14 +92,38 @@ fn choose_method(
     let accepted = |method: &&str| match *method {
         "None" => demand == Demand::Nothing,
         "CHAP" => policy.has_accounts(initiator),
+        METHOD => config.sealing.is_some(),
         _ => false,
     };
+    let list = value(pairs, "AuthMethod").unwrap_or_default();
     let method = text::list(list).find(accepted).ok_or(Reason::NoMethod)?;
     text::push(answers, "AuthMethod", method);
-    Ok(match method {
-        "CHAP" => Security::ExpectAlgorithm(challenge),
-        _ => Security::Proven(None),
-    })
+    match (method, &config.sealing) {
+        ("CHAP", _) => Ok(Security::ExpectAlgorithm(entropy.challenge)),
+        (METHOD, Some(sealing)) => shake(entropy, sealing, policy, initiator, pairs, answers),
+        _ => Ok(Security::Proven(Proven::Nothing)),
+    }
+}
+
+/// Takes the client's message and answers it, if the client is known.
+fn shake(
+    entropy: Entropy,
+    sealing: &Sealing,
+    policy: &Policy,
+    initiator: &IscsiName,
+    pairs: &[Pair<'_>],
+    answers: &mut Vec<u8>,
+) -> Result<Security, Reason> {
+    let message = value(pairs, NOISE_KEY).and_then(text::binary);
+    let message = message.ok_or(Reason::ChapKey(NOISE_KEY))?;
+    let responding = Responding::read(&sealing.identity, entropy.ephemeral, &message)?;
+    let client = responding.client();
+    if !policy.knows(initiator, client) {
+        return Err(Reason::UnknownKey { initiator: initiator.clone(), key: client });
+    }
+    let (message, master) = responding.answer();
+    text::push(answers, NOISE_KEY, &text::base64(&message));
+    Ok(Security::Shaken(Box::new(Shaken { master, client, before: None })))
 }
 
 /// The initiator's proof and, if it asks for it, ours.
@@ -105,7 +148,7 @@ fn check_proof(
         text::push(answers, "CHAP_N", &ours.name);
         text::push(answers, "CHAP_R", &text::hex(&proof));
     }
-    Ok(Security::Proven(Some(name.to_owned())))
+    Ok(Security::Proven(Proven::Chap(name.to_owned())))
 }
 
 fn push_challenge(answers: &mut Vec<u8>, challenge: &Challenge) {

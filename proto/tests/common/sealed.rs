@@ -1,0 +1,41 @@
+//! What sealed sessions between test machines are made of.
+
+use proto::iscsi::login::initiator::{self, Pinned};
+use proto::iscsi::login::policy::{Client, Policy};
+use proto::iscsi::login::target;
+use proto::iscsi::sealed::*;
+
+use super::login::{disk, initiator, other_disk, target_config};
+
+#[path = "../../src/iscsi/sealed/soft.rs"]
+pub mod soft;
+
+pub fn identity(byte: u8) -> Identity {
+    Identity::fresh(&mut |buffer| buffer.fill(byte))
+}
+
+pub const CLIENT: u8 = 11;
+pub const TARGET: u8 = 12;
+pub const STRANGER: u8 = 13;
+
+pub fn sealing(who: u8) -> Sealing {
+    Sealing { identity: identity(who), new_cipher: soft::new_cipher, limits: Limits::SPEC }
+}
+
+/// A client that pins the target.
+pub fn pinned(protection: Protection) -> initiator::Config {
+    let target = identity(TARGET).public();
+    let pinned = Pinned { sealing: sealing(CLIENT), target, protection };
+    initiator::Config { pinned: Some(pinned), ..initiator() }
+}
+
+/// A target that lists the client and demands as much of sessions with `disk`.
+pub fn sealing_target(demanded: Option<Protection>) -> target::Config {
+    let key = Some(identity(CLIENT).public());
+    let client = Client { initiator: None, account: None, key, targets: Some(vec![disk()]) };
+    let mut policy = Policy::closed(vec![disk(), other_disk()], vec![client], Vec::new());
+    if let Some(protection) = demanded {
+        policy = policy.demanding(disk(), protection);
+    }
+    target::Config { policy, sealing: Some(sealing(TARGET)), ..target_config() }
+}
