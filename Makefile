@@ -23,3 +23,7 @@ bench: build
 # A longer search for inputs that break a law: make fuzz SECONDS_EACH=600
 fuzz: setup
 	@scripts/fuzz $(or $(SECONDS_EACH),60)
+
+# The Linux kernel as a stranger, in a virtual machine; part of make test.
+interop: setup
+	@interop/linux-kernel
