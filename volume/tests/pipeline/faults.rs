@@ -184,8 +184,11 @@ struct World {
 fn world(seed: u64, settings: Settings) -> World {
     let sim = Sim::default();
     let faulty = Faulty::new(SIZE, BLOCK as u32);
+    // Volatile and durable writes may each have so much in flight, and one request always.
+    let each = settings.segments.zip(settings.segment).map(|(many, size)| u64::from(many * size));
     let window = settings.window.unwrap_or(settings.memory);
-    let disk = Arc::new(Chaos::new(&sim, seed ^ 1, faulty, window));
+    let most = each.map_or(window, |each| window.min(2 * each));
+    let disk = Arc::new(Chaos::new(&sim, seed ^ 1, faulty, most));
     let beneath = Arc::clone(&disk) as Arc<dyn Volume>;
     let (pipeline, worker) = Pipeline::new(beneath, settings, Arc::new(sim.clone()));
     sim.spawn(worker);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use volume::check::Random;
 use volume::layer::pipeline::Clock;
 use volume::{Durability, ExtentMap, Shape, Space, Span, Volume, Work};
 
@@ -18,6 +19,8 @@ const HEADER: u64 = 48;
 #[derive(Clone, Copy)]
 pub(crate) struct Line {
     pub(crate) one_way: Duration,
+    /// Up to this much more at times.
+    pub(crate) jitter: Duration,
     /// Bytes per second, each way.
     pub(crate) rate: f64,
 }
@@ -27,19 +30,29 @@ pub(crate) struct Link<V> {
     line: Mutex<Line>,
     up: Lane,
     down: Lane,
+    random: Mutex<Random>,
     store: V,
 }
 
 #[derive(Default)]
 struct Lane {
     free: Mutex<Duration>,
+    /// When the last of what was sent arrives: nothing overtakes.
+    arrived: Mutex<Duration>,
     carried: AtomicU64,
 }
 
 impl<V: Volume> Link<V> {
     pub(crate) fn new(sim: &Sim, line: Line, store: V) -> Arc<Self> {
         let (up, down) = (Lane::default(), Lane::default());
-        Arc::new(Self { sim: sim.clone(), line: Mutex::new(line), up, down, store })
+        Arc::new(Self {
+            sim: sim.clone(),
+            line: Mutex::new(line),
+            up,
+            down,
+            random: Mutex::new(Random::new(1)),
+            store,
+        })
     }
 
     pub(crate) fn become_like(&self, line: Line) {
@@ -61,7 +74,13 @@ impl<V: Volume> Link<V> {
         };
         self.sim.until(sent).await;
         lane.carried.fetch_add(bytes, Ordering::Relaxed);
-        self.sim.until(sent + line.one_way).await;
+        let arrives = {
+            let mut arrived = lane.arrived.lock().unwrap();
+            let late = self.random.lock().unwrap().below(1001) as u32;
+            *arrived = (sent + line.one_way + line.jitter * late / 1000).max(*arrived);
+            *arrived
+        };
+        self.sim.until(arrives).await;
     }
 }
 

@@ -3,6 +3,8 @@
 //! What is kept is never older than the volume: a read-ahead holds bytes only of blocks to which no
 //! change was pending when it was issued, and none was accepted since.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::Ticket;
@@ -18,9 +20,9 @@ const STREAMS: usize = 16;
 /// How many reads must have followed one another, beyond the first, before anything is read ahead.
 const FOLLOWERS: u32 = 1;
 
-/// A stream without a read among the last so many has ended, or pauses: it has no share of the depth,
-/// and what is kept for it makes room for others.
-const READS_IDLE: u64 = 16;
+/// A stream whose reader neither read nor waited for so long has ended, or pauses: it has no share of
+/// the depth, and what is kept for it makes room for others.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A read-ahead with more holes than this is given up: whoever writes there does not read on.
 const HOLES_MAX: usize = 64;
@@ -37,8 +39,8 @@ struct Stream {
     read: u64,
     /// How many reads went on where one ended.
     followers: u32,
-    /// When it was last seen, in reads.
-    seen: u64,
+    /// When it was last seen.
+    seen: Duration,
 }
 
 /// What was read ahead and came back.
@@ -80,7 +82,6 @@ pub(super) struct Ahead {
     fetches: SpanMap<Fetch>,
     chunk_bytes: u64,
     fetch_bytes: u64,
-    reads: u64,
 }
 
 impl Ahead {
@@ -90,13 +91,11 @@ impl Ahead {
     }
 
     /// Takes note of a read that begins.
-    pub(super) fn observe(&mut self, span: Span) {
-        self.reads += 1;
-        let seen = self.reads;
+    pub(super) fn observe(&mut self, span: Span, now: Duration) {
         let Some(stream) = self.stream(span) else {
-            return self.begin(span);
+            return self.begin(span, now);
         };
-        stream.seen = seen;
+        stream.seen = now;
         if span.end() <= stream.next {
             return;
         }
@@ -110,7 +109,7 @@ impl Ahead {
     /// are not always answered in order.
     pub(super) fn passed(&mut self, span: Span, slack: u64) {
         let Some(stream) = self.stream(span) else { return };
-        let tail = span.end().saturating_sub(slack).max(stream.tail);
+        let tail = span.end().min(stream.next).saturating_sub(slack).max(stream.tail);
         let passed = Span::new(stream.tail, tail - stream.tail);
         stream.tail = tail;
         self.forget(passed, |chunk| chunk.end() <= tail);
@@ -126,7 +125,7 @@ impl Ahead {
         })
     }
 
-    fn begin(&mut self, span: Span) {
+    fn begin(&mut self, span: Span, now: Duration) {
         if self.streams.len() == STREAMS {
             self.drop_stream();
         }
@@ -136,7 +135,7 @@ impl Ahead {
             ahead: span.end(),
             read: span.len,
             followers: 0,
-            seen: self.reads,
+            seen: now,
         });
     }
 
@@ -171,21 +170,26 @@ impl Ahead {
         }
     }
 
+    /// Whether a stream's reader is still there: it read a while ago, or waits.
+    fn is_live(&self, stream: &Stream, now: Duration) -> bool {
+        let ahead = Span::new(stream.tail, stream.ahead - stream.tail);
+        now.saturating_sub(stream.seen) < PAUSE
+            || self.fetches.overlapping(ahead).any(|fetch| !fetch.waiters.is_empty())
+    }
+
     /// What to read ahead now, if anything.
-    pub(super) fn wanted(&mut self, chosen: &Chosen, block: u64) -> Option<Span> {
+    pub(super) fn wanted(&mut self, chosen: &Chosen, block: u64, now: Duration) -> Option<Span> {
         loop {
-            let is_live = |stream: &Stream| {
-                stream.followers >= FOLLOWERS && self.reads - stream.seen < READS_IDLE
-            };
-            let live = self.streams.iter().filter(|stream| is_live(stream)).count() as u64;
-            let share = chosen.window.checked_div(live)?;
-            let wants = |stream: &Stream| stream.wants(share, chosen.segment, block, self.size);
+            let streams = || self.streams.iter().enumerate();
+            let reads_on = |stream: &Stream| stream.followers >= FOLLOWERS;
+            let live = || streams().filter(|(_, one)| reads_on(one) && self.is_live(one, now));
+            let share = chosen.window.checked_div(live().count() as u64)?;
             // The stream that has least ahead of it goes first.
-            let eager = (0..self.streams.len())
-                .filter(|&index| is_live(&self.streams[index]))
-                .filter_map(|index| Some((index, wants(&self.streams[index])?)))
-                .min_by_key(|(index, _)| self.streams[*index].ahead - self.streams[*index].next);
-            let (index, span) = eager?;
+            let (index, span) = live()
+                .filter_map(|(index, stream)| {
+                    Some((index, stream.wants(share, chosen.segment, block, self.size)?))
+                })
+                .min_by_key(|(index, _)| self.streams[*index].ahead - self.streams[*index].next)?;
             let fits = self.fetch_bytes + span.len <= chosen.in_flight
                 && self.fetches.len() < chosen.requests;
             if !fits && !self.fetches.is_empty() {
@@ -196,9 +200,8 @@ impl Ahead {
                 return Some(span);
             }
             // What is kept for a reader who went away makes room.
-            let idle = |stream: &Stream| self.reads - stream.seen >= READS_IDLE;
-            let idle = self.streams.iter().position(idle)?;
-            self.forget_stream(idle);
+            let (gone, _) = streams().find(|(_, stream)| !self.is_live(stream, now))?;
+            self.forget_stream(gone);
         }
     }
 

@@ -300,8 +300,8 @@ impl Core {
     // Reads.
 
     /// A read begins: a stream may go on. Then as [`find`](Self::find).
-    pub(super) fn read(&mut self, span: Span) -> Result<Found> {
-        self.ahead.observe(span);
+    pub(super) fn read(&mut self, span: Span, now: Duration) -> Result<Found> {
+        self.ahead.observe(span, now);
         self.find(span)
     }
 

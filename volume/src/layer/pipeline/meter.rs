@@ -21,6 +21,12 @@ const GROWTH: f64 = 1.15;
 /// ... and after so many rounds without growth the link is full.
 const ROUNDS_FULL: u32 = 3;
 
+/// After so many rounds with a full link more is tried again, for two: the first fills the link, the
+/// second shows what came of it. Where requests meet queues that are not theirs, such as those of the
+/// other direction, less than the link takes would otherwise look like all it takes, for ever.
+const ROUNDS_STEADY: u32 = 8;
+const ROUNDS_TRIED: u32 = 2;
+
 /// A maximum is remembered for at least this many rounds, and at most twice as many: longer than a
 /// dip, and a link that became slower is followed within some ten round trips.
 const ROUNDS_REMEMBERED: u32 = 4;
@@ -41,6 +47,8 @@ pub(super) struct Stamp {
     delivered: u64,
     delivered_at: Duration,
     limited: bool,
+    /// Hardly anything else was in flight, so it met no queue.
+    alone: bool,
 }
 
 /// Measures one direction of a connection.
@@ -87,22 +95,27 @@ impl Peak {
 #[derive(Default)]
 struct Growth {
     reference: f64,
+    /// Rounds without growth.
     stalled: u32,
+    /// The link was full, and more is only tried.
+    tried: bool,
 }
 
 impl Growth {
     fn end_round(&mut self, rate: f64) {
+        self.stalled += 1;
         if rate > self.reference * GROWTH {
-            *self = Self { reference: rate, stalled: 0 };
-        } else {
-            // A link that became slower may become faster again, and is then to be followed.
-            self.reference = self.reference.min(rate);
-            self.stalled = (self.stalled + 1).min(ROUNDS_FULL);
+            *self = Self { reference: rate, stalled: 0, tried: false };
+        } else if self.stalled == ROUNDS_FULL + ROUNDS_STEADY {
+            self.stalled = ROUNDS_FULL - ROUNDS_TRIED;
+            self.tried = true;
         }
+        // A link that became slower may become faster again, and is then to be followed.
+        self.reference = self.reference.min(rate);
     }
 
     const fn is_full(&self) -> bool {
-        self.stalled == ROUNDS_FULL
+        self.stalled >= ROUNDS_FULL
     }
 }
 
@@ -124,9 +137,16 @@ impl Meter {
         if matches!(self.probe, Some(Probe::Draining)) && self.requests_in_flight < PROBE_REQUESTS {
             self.probe = Some(Probe::Measuring { since: now, samples: 0, least: Duration::MAX });
         }
+        let alone = self.requests_in_flight < PROBE_REQUESTS;
         self.requests_in_flight += 1;
         self.limited = limited;
-        Stamp { at: now, delivered: self.delivered, delivered_at: self.delivered_at, limited }
+        Stamp {
+            at: now,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            limited,
+            alone,
+        }
     }
 
     /// A request came back. A failed one says nothing of the link. True if what follows from the
@@ -150,7 +170,8 @@ impl Meter {
 
     /// A request that is not counted, a caller's own read, took this long.
     pub(super) fn latency_beside(&mut self, issued: Duration, now: Duration) {
-        let stamp = Stamp { at: issued, limited: true, ..Stamp::default() };
+        let alone = self.requests_in_flight < PROBE_REQUESTS;
+        let stamp = Stamp { at: issued, alone, ..Stamp::default() };
         self.latency_seen(stamp, now);
     }
 
@@ -168,9 +189,8 @@ impl Meter {
             }
         }
         match self.latency {
-            // Without much in flight there was no queue, and what is seen is what there is.
             Some((least, seen)) if sample > least => {
-                let outlived = now.saturating_sub(seen) > LATENCY_LIFE && stamp.limited;
+                let outlived = now.saturating_sub(seen) > LATENCY_LIFE && stamp.alone;
                 if outlived {
                     self.latency = Some((sample, now));
                 }
@@ -225,9 +245,9 @@ impl Meter {
         self.limited
     }
 
-    /// Whether more in flight would still be tried.
+    /// Whether nobody knows yet how much the link takes.
     pub(super) const fn is_growing(&self) -> bool {
-        !self.growth.is_full()
+        !self.growth.is_full() && !self.growth.tried
     }
 
     /// What keeps the connection busy, in bytes.

@@ -101,7 +101,7 @@ impl Pipeline {
         if span.is_empty() {
             return Ok(Bytes::new());
         }
-        let mut found = self.shared.core(|core| core.read(span))?;
+        let mut found = self.shared.read(span)?;
         loop {
             match found {
                 Found::Here(patches) => return Ok(laid_over(span, None, patches)),

@@ -16,10 +16,15 @@ const SEGMENT_MAX: u64 = 1 << 20;
 /// The segment before anything was measured.
 const SEGMENT_FIRST: u64 = 64 << 10;
 
-/// A segment should take at least this long on the link, so that the cost per request is small ...
+/// A segment should take at least this long on the link, so that the cost per request is small, ...
 const SEGMENT_TIME: Duration = Duration::from_millis(1);
 
-/// ... or be this part of what is in flight, whichever is more.
+/// ... if it is not larger than this anyway: beyond it, putting writes together costs more than it
+/// saves, ...
+const SEGMENT_QUICK: u64 = 128 << 10;
+
+/// ... unless this part of what is in flight is more: so much delay is not felt, and other ends queue
+/// only so many requests.
 const SEGMENTS_IN_FLIGHT: u64 = 16;
 
 /// At least so many segments are in flight, so that stages overlap where there is no latency.
@@ -112,16 +117,22 @@ impl Settings {
             // A request in transfer is not yet one that waits: one segment more than the product.
             None => (meter.wanted().unwrap_or(0) + segment).max(SEGMENTS_MIN * segment),
         };
-        // What was read and is not yet fetched, or may be asked for again, lies beside what flies.
-        let beside = if direction == Direction::Read { 2 * segment } else { 0 };
+        // Beside what flies lies what was read and is not yet fetched, or may be asked for again, a
+        // segment or two for each stream; and what was accepted and waits to be merged.
+        let beside = match direction {
+            Direction::Read => 2 * segment,
+            Direction::Write => segment,
+        };
         let least = SEGMENTS_IN_WINDOW * segment;
         let window = match (window_fixed, direction) {
             (Some(fixed), Direction::Read) => fixed,
             (Some(fixed), Direction::Write) => fixed.max(segment),
             (None, Direction::Write) => (2 * in_flight).max(least).min(most).max(segment),
-            (None, Direction::Read) => (in_flight + beside).max(least).min(most).max(segment),
+            (None, Direction::Read) => {
+                (in_flight / 2 * 3 + beside).max(least).min(most).max(segment)
+            }
         };
-        let in_flight = in_flight.min(window.saturating_sub(beside).max(segment));
+        let in_flight = in_flight.min((window - beside.min(window / 4)).max(segment));
         Chosen {
             latency: meter.latency(),
             rate: meter.rate(),
@@ -157,7 +168,7 @@ impl Settings {
             // So many segments are to fill the link, however large they must be for it.
             Some(segments) => (wanted / u64::from(segments.max(1))).max(1).next_power_of_two(),
             None => {
-                let quick = (rate * SEGMENT_TIME.as_secs_f64()) as u64;
+                let quick = ((rate * SEGMENT_TIME.as_secs_f64()) as u64).min(SEGMENT_QUICK);
                 1 << quick.max(wanted / SEGMENTS_IN_FLIGHT).max(1).ilog2()
             }
         }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::core::{Answer, Change, Core, Entry, Order, Outcome};
+use super::core::{Answer, Change, Core, Entry, Found, Order, Outcome};
 use super::{Clock, Ticket};
-use crate::Result;
+use crate::{Result, Span};
 
 pub(super) struct Shared {
     clock: Arc<dyn Clock>,
@@ -55,6 +55,11 @@ impl Shared {
     /// Changes or asks the state machine.
     pub(super) fn core<T>(&self, act: impl FnOnce(&mut Core) -> T) -> T {
         self.with(|state, _| act(&mut state.core))
+    }
+
+    /// Begins a read.
+    pub(super) fn read(&self, span: Span) -> Result<Found> {
+        self.with(|state, now| state.core.read(span, now))
     }
 
     /// Accepts a change, or keeps its place in the line.

@@ -16,6 +16,10 @@ use crate::{Durability, Volume};
 /// How many times it looks for more before it lets others run: what lies beneath may answer at once.
 const ROUNDS_MAX: usize = 16;
 
+/// How many results it gathers before it hands them in: whoever waits for one should not have to wait
+/// for all, nor should all seem to have taken as long as the last.
+const OUTCOMES_MAX: usize = 8;
+
 type Carried = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// Runs until the pipeline was dropped and everything accepted was carried out. It has nothing to
@@ -39,6 +43,17 @@ impl Worker {
             outcomes: Vec::new(),
             over: false,
         }
+    }
+
+    /// Takes what has been carried out; true if there is no more for now.
+    fn gather(&mut self, context: &mut Context<'_>) -> bool {
+        while self.outcomes.len() < OUTCOMES_MAX {
+            match Pin::new(&mut self.carried).poll_next(context) {
+                Poll::Ready(Some(outcome)) => self.outcomes.push(outcome),
+                Poll::Ready(None) | Poll::Pending => return true,
+            }
+        }
+        false
     }
 
     fn carry_out(&self, order: Order) -> Carried {
@@ -89,13 +104,13 @@ impl Future for Worker {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let worker = &mut *self;
         for _ in 0..ROUNDS_MAX {
-            while let Poll::Ready(Some(outcome)) = Pin::new(&mut worker.carried).poll_next(context)
-            {
-                worker.outcomes.push(outcome);
-            }
+            let drained = worker.gather(context);
             worker.over = worker.shared.work(context, &mut worker.outcomes, &mut worker.orders);
-            if worker.orders.is_empty() {
-                return if worker.over { Poll::Ready(()) } else { Poll::Pending };
+            if worker.over {
+                return Poll::Ready(());
+            }
+            if drained && worker.orders.is_empty() {
+                return Poll::Pending;
             }
             while let Some(order) = worker.orders.pop_front() {
                 let carried = worker.carry_out(order);

@@ -107,9 +107,9 @@ impl Core {
         let durability = piece.durability();
         let load = if piece.durable.is_some() { &mut self.durable } else { &mut self.volatile };
         load.add(bytes);
-        // Less than most of what may be in flight is asked for: what returns is no measure of the link.
+        // If more could be in flight, what returns is no measure of the link.
         let in_flight = self.volatile.bytes + self.durable.bytes;
-        let limited = in_flight + self.writing.segment < self.writing.in_flight / 4 * 3;
+        let limited = in_flight + self.writing.segment < self.writing.in_flight;
         piece.stamp = self.write_meter.issued(limited, now);
         let order = match &piece.body {
             Body::Data(rope) => Order::Write { at, data: rope.clone(), durability },
@@ -130,7 +130,7 @@ impl Core {
         }
         let block = u64::from(self.shape.block_size);
         let span = loop {
-            let span = self.ahead.wanted(&self.reading, block)?;
+            let span = self.ahead.wanted(&self.reading, block, now)?;
             if !self.ahead.has(span) {
                 break span;
             }
@@ -139,7 +139,7 @@ impl Core {
         let holes = pending.into_iter().flat_map(|pieces| pieces.map.overlapping(span));
         let holes = holes.map(|piece| piece.span).collect();
         let in_flight = self.ahead.in_flight() + span.len;
-        let limited = in_flight + self.reading.segment < self.reading.in_flight / 4 * 3;
+        let limited = in_flight + self.reading.segment < self.reading.in_flight;
         let stamp = self.read_meter.issued(limited, now);
         self.ahead.issued(span, holes, stamp);
         Some(Order::Read { span })
