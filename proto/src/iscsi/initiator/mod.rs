@@ -14,6 +14,7 @@
 
 mod fault;
 pub mod law;
+pub mod recovery;
 mod sequence;
 mod session;
 mod task;

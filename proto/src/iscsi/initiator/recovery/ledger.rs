@@ -1,0 +1,84 @@
+//! Changes that were answered and are not durable yet.
+
+use core::ops::Range;
+use std::collections::VecDeque;
+
+/// The most changes kept, however small: zeroing and discarding weigh nothing.
+const ENTRIES_MAX: usize = 1 << 16;
+
+/// A change, and where it was made.
+#[derive(Debug)]
+pub(super) struct Entry<R> {
+    pub(super) range: Range<u64>,
+    weight: usize,
+    pub(super) change: R,
+}
+
+/// In the order in which they were answered; for overlapping ones that is the order in which they were
+/// made.
+#[derive(Debug)]
+pub(super) struct Ledger<R> {
+    entries: VecDeque<Entry<R>>,
+    /// The place of the first entry. Places are never used twice.
+    first: u64,
+    weight: usize,
+    /// `None` keeps nothing.
+    weight_max: Option<usize>,
+}
+
+impl<R> Ledger<R> {
+    pub(super) const fn new(weight_max: Option<usize>) -> Self {
+        Self { entries: VecDeque::new(), first: 0, weight: 0, weight_max }
+    }
+
+    pub(super) fn add(&mut self, range: Range<u64>, weight: usize, change: R) {
+        if self.weight_max.is_some() {
+            self.weight += weight;
+            self.entries.push_back(Entry { range, weight, change });
+        }
+    }
+
+    /// Drops what a flush has made durable: everything before `place`.
+    pub(super) fn forget(&mut self, place: u64) {
+        while self.first < place
+            && let Some(entry) = self.entries.pop_front()
+        {
+            self.weight -= entry.weight;
+            self.first += 1;
+        }
+    }
+
+    pub(super) fn get(&self, place: u64) -> Option<&Entry<R>> {
+        let index = place.checked_sub(self.first)?;
+        self.entries.get(usize::try_from(index).ok()?)
+    }
+
+    /// The place of the oldest entry.
+    pub(super) const fn begin(&self) -> u64 {
+        self.first
+    }
+
+    /// The place of the next entry.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) const fn weight(&self) -> usize {
+        self.weight
+    }
+
+    /// Half of the room is used up. What is left is for what comes while the flush is under way.
+    pub(super) fn wants_flush(&self) -> bool {
+        self.weight_max.is_some_and(|most| self.weight > most / 2)
+            || self.entries.len() > ENTRIES_MAX / 2
+    }
+
+    /// No more changes may be made before a flush has ended. Those under way still come.
+    pub(super) fn is_full(&self) -> bool {
+        self.weight_max.is_some_and(|most| self.weight > most) || self.entries.len() > ENTRIES_MAX
+    }
+}

@@ -1,0 +1,515 @@
+//! Rides out lost connections: what waits, what is sent again, and in which order. A pure machine.
+//!
+//! ```text
+//! submit, ended, restored ->             -> actions (run this, restore that, connect)
+//! lost, connected, failed ->  Recovery   -> when to look again
+//!                the time ->
+//! ```
+//!
+//! Requests are reads, changes and flushes of byte ranges; `R` is what a change consists of, so that it
+//! can be carried out again. A request may run only while the link is up. One whose link is lost runs
+//! again on the next, which is right because each of them is idempotent; nothing else may be given to
+//! this machine (COMPARE AND WRITE, for one, would fail the second time because of the first).
+//!
+//! `docs/spec/recovery.md` says what is promised and why it holds.
+
+mod ledger;
+mod outage;
+
+use core::ops::Range;
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::time::Time;
+use ledger::Ledger;
+use outage::Outage;
+
+/// Changes restored at once: enough to fill a long link with small ones, and far below any window.
+const RESTORES_MAX: usize = 64;
+
+/// How the machine behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long an outage may last; `None` for as long as it takes.
+    pub patience: Option<Duration>,
+    /// The wait after the first attempt that failed; each is twice the one before.
+    pub first_wait: Duration,
+    /// The longest wait.
+    pub longest_wait: Duration,
+    /// Bytes of changes kept until a flush has made them durable. At half of it a flush is made, at all
+    /// of it changes wait. `None` for a unit without a volatile cache: nothing has to be kept.
+    pub unflushed_max: Option<usize>,
+}
+
+/// What a request does.
+#[derive(Clone, Debug)]
+pub enum Kind<R> {
+    /// It changes nothing.
+    Read,
+    /// It changes the range; carrying `R` out again changes it to the same.
+    Change(R),
+    /// It makes every change that has been answered durable.
+    Flush,
+}
+
+/// How a request ended on its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// As it should.
+    Done,
+    /// With an error that another link would not mend.
+    Failed,
+    /// The link was lost before there was an answer.
+    Lost,
+}
+
+/// What becomes of a request now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It runs, on the link of this number.
+    Run(u64),
+    /// It waits for [`Action::Run`].
+    Wait,
+    /// It is answered.
+    Answer,
+    /// It will not be carried out: see [`Recovery::over`].
+    Over,
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action<R> {
+    /// Try to connect; [`Recovery::connected`] or [`Recovery::failed`] follows.
+    Connect,
+    /// Carry out a request that waited, on the link of this number.
+    Run {
+        /// The request.
+        id: u64,
+        /// The link.
+        link: u64,
+    },
+    /// Flush, so that fewer changes have to be kept. It ends like a request.
+    Flush {
+        /// The request.
+        id: u64,
+        /// The link.
+        link: u64,
+    },
+    /// Carry out again a change that was answered and may be lost; [`Recovery::restored`] follows.
+    Restore {
+        /// Its place among such.
+        seq: u64,
+        /// The link.
+        link: u64,
+        /// What it consists of.
+        change: R,
+    },
+    /// Nothing will be carried out any more; whatever waits is to be told.
+    Over,
+}
+
+/// Why nothing is carried out any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Over {
+    /// The outage lasted too long.
+    #[error("no connection for {0:?}")]
+    GaveUp(Duration),
+    /// A connection can be had, but not one that may be used.
+    #[error("the connection cannot be resumed")]
+    Refused,
+    /// What was acknowledged and not flushed could not be written again.
+    #[error("writes acknowledged before the connection was lost cannot be written again")]
+    NotRestored,
+    /// A flush made to bound what is kept has failed.
+    #[error("a flush has failed")]
+    NotFlushed,
+    /// It was closed.
+    #[error("closed")]
+    Closed,
+}
+
+/// How the link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Requests are carried out.
+    Connected,
+    /// They wait.
+    Reconnecting {
+        /// Since when.
+        since: Time,
+        /// How often a connection was tried.
+        attempts: u32,
+    },
+    /// They fail.
+    Over(Over),
+}
+
+#[derive(Debug)]
+struct Pending<R> {
+    kind: Kind<R>,
+    range: Range<u64>,
+    /// Bytes it takes to keep it.
+    weight: usize,
+    /// The link it runs on; `None` while it waits.
+    link: Option<u64>,
+    /// For a flush: the changes it covers are those before this place in the ledger.
+    covers: u64,
+}
+
+impl<R> Pending<R> {
+    const fn is_change(&self) -> bool {
+        matches!(self.kind, Kind::Change(_))
+    }
+}
+
+#[derive(Debug)]
+enum Link {
+    Up,
+    /// What may be lost is written again: the next place in the ledger, and those under way.
+    Restoring {
+        next: u64,
+        running: Vec<u64>,
+    },
+    /// No attempt is made before this time.
+    Down {
+        until: Time,
+    },
+    Connecting,
+    Over(Over),
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Recovery<R> {
+    settings: Settings,
+    link: Link,
+    /// The number of the link that is up, or was last.
+    number: u64,
+    /// Something was carried out on this link, so the outage before it is over. A target that lets us
+    /// in only to throw us out again must not be asked in a tight loop, nor for ever.
+    proven: bool,
+    outage: Option<Outage>,
+    last_id: u64,
+    /// In the order of submission.
+    pending: BTreeMap<u64, Pending<R>>,
+    ledger: Ledger<R>,
+    /// The flush this machine asked for.
+    flush: Option<u64>,
+    /// A change was under way when a link was lost: it may still be under way at the target.
+    in_doubt: bool,
+    actions: VecDeque<Action<R>>,
+}
+
+impl<R: Clone> Recovery<R> {
+    /// A machine whose first link, number 0, is up.
+    #[must_use]
+    pub const fn new(settings: Settings) -> Self {
+        Self {
+            link: Link::Up,
+            number: 0,
+            proven: true,
+            outage: None,
+            last_id: 0,
+            pending: BTreeMap::new(),
+            ledger: Ledger::new(settings.unflushed_max),
+            flush: None,
+            in_doubt: false,
+            actions: VecDeque::new(),
+            settings,
+        }
+    }
+
+    // Requests.
+
+    /// Takes a request. `weight` is how many bytes a change takes to be kept.
+    pub fn submit(&mut self, kind: Kind<R>, range: Range<u64>, weight: usize) -> (u64, Turn) {
+        self.last_id += 1;
+        let id = self.last_id;
+        if let Link::Over(_) = self.link {
+            return (id, Turn::Over);
+        }
+        let covers = self.ledger.end();
+        self.pending.insert(id, Pending { kind, range, weight, link: None, covers });
+        (id, self.start(id))
+    }
+
+    /// A request has ended on a link.
+    pub fn ended(&mut self, now: Time, id: u64, link: u64, end: End) -> Turn {
+        if end == End::Lost {
+            self.lost(now, link, Duration::ZERO);
+        }
+        if let Link::Over(_) = self.link {
+            self.pending.remove(&id);
+            return if end == End::Lost { Turn::Over } else { Turn::Answer };
+        }
+        let Some(request) = self.pending.get_mut(&id) else { return Turn::Over };
+        // What an earlier link answered may have been lost since, and what was restored did not
+        // include it.
+        let stale = link != self.number && !matches!(request.kind, Kind::Read);
+        if end == End::Lost || (stale && end == End::Done) {
+            request.link = None;
+            let turn = self.start(id);
+            self.release();
+            return turn;
+        }
+        self.settle(id, link, end);
+        self.release();
+        Turn::Answer
+    }
+
+    /// Nobody waits for this request any more. A change must not be withdrawn while it runs: it could
+    /// land after a later one.
+    pub fn withdraw(&mut self, id: u64) {
+        self.pending.remove(&id);
+        self.release();
+    }
+
+    fn settle(&mut self, id: u64, link: u64, end: End) {
+        let Some(request) = self.pending.remove(&id) else { return };
+        let own_flush = self.flush.take_if(|flush| *flush == id).is_some();
+        match (request.kind, end) {
+            (Kind::Change(change), End::Done) => {
+                self.ledger.add(request.range, request.weight, change);
+            }
+            (Kind::Flush, End::Done) => self.ledger.forget(request.covers),
+            (Kind::Flush, _) if own_flush => return self.end(Over::NotFlushed),
+            _ => {}
+        }
+        if link == self.number && matches!(self.link, Link::Up) {
+            self.proven = true;
+            self.outage = None;
+        }
+        if self.ledger.wants_flush() && self.flush.is_none() {
+            self.add_flush();
+        }
+    }
+
+    fn add_flush(&mut self) {
+        let (id, turn) = self.submit(Kind::Flush, 0..0, 0);
+        self.flush = Some(id);
+        if let Turn::Run(link) = turn {
+            self.actions.push_back(Action::Flush { id, link });
+        }
+    }
+
+    /// Runs a request if it may run now.
+    fn start(&mut self, id: u64) -> Turn {
+        if !matches!(self.link, Link::Up) || self.is_held(id) {
+            return Turn::Wait;
+        }
+        let Some(request) = self.pending.get_mut(&id) else { return Turn::Over };
+        request.link = Some(self.number);
+        Turn::Run(self.number)
+    }
+
+    /// A change waits for every earlier change to any of its bytes, answered or not: the order in which
+    /// they land, and in which they are sent again, is that of submission.
+    fn is_held(&self, id: u64) -> bool {
+        let Some(request) = self.pending.get(&id).filter(|request| request.is_change()) else {
+            return false;
+        };
+        let mut earlier = self.pending.range(..id).map(|(_, earlier)| earlier);
+        self.ledger.is_full()
+            || earlier.any(|other| other.is_change() && overlap(&other.range, &request.range))
+    }
+
+    /// Runs what waited and may run now.
+    fn release(&mut self) {
+        if !matches!(self.link, Link::Up) {
+            return;
+        }
+        let waiting = self.pending.iter().filter(|(_, request)| request.link.is_none());
+        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let Turn::Run(link) = self.start(id) else { continue };
+            self.actions.push_back(match self.flush {
+                Some(flush) if flush == id => Action::Flush { id, link },
+                _ => Action::Run { id, link },
+            });
+        }
+    }
+
+    // The link.
+
+    /// A link is lost; nothing is asked of the target before `wait` has passed.
+    pub fn lost(&mut self, now: Time, link: u64, wait: Duration) {
+        if link != self.number || !matches!(self.link, Link::Up | Link::Restoring { .. }) {
+            return;
+        }
+        let restoring =
+            matches!(&self.link, Link::Restoring { running, .. } if !running.is_empty());
+        let mut changes = self.pending.values().filter(|request| request.is_change());
+        self.in_doubt |= restoring || changes.any(|request| request.link == Some(link));
+        let waited = match &self.outage {
+            Some(outage) if !self.proven => outage.wait(&self.settings, 0),
+            _ => {
+                self.outage = Some(Outage::new(now));
+                Duration::ZERO
+            }
+        };
+        self.link = Link::Down { until: now + wait.max(waited) };
+        self.wake(now);
+    }
+
+    /// An attempt to connect has failed, for good if `lasting`. `random` spreads the attempts of many.
+    pub fn failed(&mut self, now: Time, lasting: bool, random: u64) {
+        if !matches!(self.link, Link::Connecting) {
+            return;
+        }
+        if lasting {
+            return self.end(Over::Refused);
+        }
+        let wait = self.outage.as_ref().map(|outage| outage.wait(&self.settings, random));
+        self.link = Link::Down { until: now + wait.unwrap_or_default() };
+        self.wake(now);
+    }
+
+    /// A new link is there. If the unit may have lost what it had not made durable, that is written
+    /// again before anything else runs.
+    pub fn connected(&mut self, cache_lost: bool) {
+        if !matches!(self.link, Link::Connecting) {
+            return;
+        }
+        self.number += 1;
+        self.proven = false;
+        self.in_doubt = false;
+        let next = if cache_lost { self.ledger.begin() } else { self.ledger.end() };
+        self.link = Link::Restoring { next, running: Vec::new() };
+        self.restore();
+    }
+
+    /// A change has been carried out again, or not.
+    pub fn restored(&mut self, now: Time, seq: u64, link: u64, end: End) {
+        if link != self.number {
+            return;
+        }
+        match end {
+            End::Done => {}
+            End::Failed => return self.end(Over::NotRestored),
+            End::Lost => return self.lost(now, link, Duration::ZERO),
+        }
+        if let Link::Restoring { running, .. } = &mut self.link {
+            running.retain(|running| *running != seq);
+            self.restore();
+        }
+    }
+
+    /// Restores in the order of the ledger; what overlaps waits for its turn.
+    fn restore(&mut self) {
+        let Link::Restoring { next, running } = &mut self.link else { return };
+        while running.len() < RESTORES_MAX
+            && let Some(entry) = self.ledger.get(*next)
+        {
+            let earlier = running.iter().filter_map(|seq| self.ledger.get(*seq));
+            if earlier.into_iter().any(|other| overlap(&other.range, &entry.range)) {
+                return;
+            }
+            let (seq, change) = (*next, entry.change.clone());
+            self.actions.push_back(Action::Restore { seq, link: self.number, change });
+            running.push(seq);
+            *next += 1;
+        }
+        if running.is_empty() {
+            self.link = Link::Up;
+            self.release();
+        }
+    }
+
+    /// Whether a change may still be under way at the target for a session that is no more.
+    #[must_use]
+    pub const fn in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    // Time, and the end.
+
+    /// An outage that is there, or begins later, ends everything at that time.
+    pub fn leave(&mut self, now: Time, grace: Duration) {
+        let lasted = self.outage.as_ref().map_or(Duration::ZERO, |outage| now - outage.since);
+        let patience = lasted + grace;
+        self.settings.patience =
+            Some(self.settings.patience.map_or(patience, |set| set.min(patience)));
+    }
+
+    /// Nothing more is carried out.
+    pub fn close(&mut self) {
+        self.end(Over::Closed);
+    }
+
+    /// When [`wake`](Self::wake) wants to be called, whatever else happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        let patience = self.settings.patience;
+        let give_up = self.outage.as_ref().zip(patience).map(|(o, patience)| o.since + patience);
+        match self.link {
+            Link::Up | Link::Over(_) => None,
+            Link::Restoring { .. } | Link::Connecting => give_up,
+            Link::Down { until } => Some(give_up.map_or(until, |give_up| give_up.min(until))),
+        }
+    }
+
+    /// The deadline has come, or not yet.
+    pub fn wake(&mut self, now: Time) {
+        if matches!(self.link, Link::Up | Link::Over(_)) {
+            return;
+        }
+        let Some(outage) = &mut self.outage else { return };
+        if let Some(patience) = self.settings.patience
+            && outage.since + patience <= now
+        {
+            return self.end(Over::GaveUp(patience));
+        }
+        if matches!(self.link, Link::Down { until } if until <= now) {
+            outage.attempts = outage.attempts.saturating_add(1);
+            self.link = Link::Connecting;
+            self.actions.push_back(Action::Connect);
+        }
+    }
+
+    fn end(&mut self, over: Over) {
+        if matches!(self.link, Link::Over(_)) {
+            return;
+        }
+        self.link = Link::Over(over);
+        self.actions.clear();
+        self.actions.push_back(Action::Over);
+    }
+
+    /// What is to be done next.
+    pub fn poll(&mut self) -> Option<Action<R>> {
+        self.actions.pop_front()
+    }
+
+    /// How the link is.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match (&self.link, &self.outage) {
+            (Link::Over(over), _) => Status::Over(*over),
+            (Link::Up, _) | (_, None) => Status::Connected,
+            (_, Some(outage)) => {
+                Status::Reconnecting { since: outage.since, attempts: outage.attempts }
+            }
+        }
+    }
+
+    /// Why nothing is carried out any more, if that is so.
+    #[must_use]
+    pub const fn over(&self) -> Option<Over> {
+        match self.link {
+            Link::Over(over) => Some(over),
+            _ => None,
+        }
+    }
+
+    /// Changes that were answered and are kept, and their bytes.
+    #[must_use]
+    pub fn unflushed(&self) -> (usize, usize) {
+        (self.ledger.len(), self.ledger.weight())
+    }
+}
+
+const fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+#[cfg(test)]
+mod tests;
