@@ -9,6 +9,7 @@ use proto::iscsi::chap::{Account, Algorithm};
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::LoginError;
 use proto::iscsi::name::{IscsiName, NameError};
+use proto::iscsi::sealed::{KeyTextError, Protection, PublicKey};
 use volume::layer::read_only::ReadOnly;
 use volume::store::memory::Memory;
 use volume::{Gate, Volume};
@@ -16,6 +17,7 @@ use volume::{Gate, Volume};
 use crate::credentials;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
+use crate::sealing::Seal;
 use crate::secret::Secret;
 use crate::size::{NotASize, Size};
 use crate::store::file::OpenError;
@@ -25,7 +27,7 @@ use crate::store::{device, file, iscsi};
 pub const ISCSI_PORT: u16 = 3260;
 
 /// The schemes there are, for messages.
-const KNOWN: &str = "memory:SIZE, file:PATH, device:PATH, iscsi://HOST[:PORT]/IQN/LUN";
+const KNOWN: &str = "memory:SIZE, file:PATH, device:PATH, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]";
 
 /// Names a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +38,7 @@ pub enum Uri {
     File(PathBuf),
     /// `device:PATH`
     Device(PathBuf),
-    /// `iscsi://HOST[:PORT]/IQN/LUN`
+    /// `iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]`
     Iscsi(IscsiUri),
 }
 
@@ -49,6 +51,8 @@ pub struct IscsiUri {
     pub target: IscsiName,
     /// The logical unit.
     pub lun: u16,
+    /// The public key the target must have: `?pin=KEY` at the end.
+    pub pin: Option<PublicKey>,
 }
 
 /// Host and port of a server, as the user wrote them.
@@ -74,7 +78,7 @@ pub enum UriError {
     Size(#[from] NotASize),
     #[error("a volume of memory must have a size that is a positive multiple of 512, not {0}")]
     MemorySize(Size),
-    #[error("`{0}` is not of the form iscsi://HOST[:PORT]/IQN/LUN")]
+    #[error("`{0}` is not of the form iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]")]
     Iscsi(String),
     #[error("credentials do not belong in a URI: use --chap-user and --chap-secret-file")]
     Credentials,
@@ -84,6 +88,8 @@ pub enum UriError {
     Host(String),
     #[error("`{0}` is not a logical unit number from 0 to 16383")]
     Lun(String),
+    #[error("the pin is not a public key: {0}")]
+    Pin(#[from] KeyTextError),
 }
 
 impl FromStr for Uri {
@@ -115,6 +121,11 @@ fn memory(size: Size) -> Result<Uri, UriError> {
 
 fn iscsi(text: &str, rest: &str) -> Result<IscsiUri, UriError> {
     let malformed = || UriError::Iscsi(text.to_owned());
+    let (rest, pin) = match rest.split_once('?') {
+        Some((rest, query)) => (rest, Some(query.strip_prefix("pin=").ok_or_else(malformed)?)),
+        None => (rest, None),
+    };
+    let pin = pin.map(str::parse).transpose()?;
     let mut parts = rest.strip_prefix("//").ok_or_else(malformed)?.split('/');
     let (Some(host), Some(target), lun, None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
@@ -133,7 +144,7 @@ fn iscsi(text: &str, rest: &str) -> Result<IscsiUri, UriError> {
     let Ok(lun @ 0..=16_383) = lun.parse() else {
         return Err(UriError::Lun(lun.to_owned()));
     };
-    Ok(IscsiUri { host: host.parse()?, target, lun })
+    Ok(IscsiUri { host: host.parse()?, target, lun, pin })
 }
 
 impl FromStr for Host {
@@ -173,8 +184,9 @@ impl fmt::Display for Uri {
             Self::Memory(size) => write!(f, "memory:{size}"),
             Self::File(path) => write!(f, "file:{}", path.display()),
             Self::Device(path) => write!(f, "device:{}", path.display()),
-            Self::Iscsi(IscsiUri { host, target, lun }) => {
-                write!(f, "iscsi://{host}/{target}/{lun}")
+            Self::Iscsi(IscsiUri { host, target, lun, pin }) => {
+                write!(f, "iscsi://{host}/{target}/{lun}")?;
+                pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
             }
         }
     }
@@ -202,11 +214,18 @@ pub struct Login {
     pub account: Option<Account>,
     /// The CHAP algorithms that may be used, best first.
     pub algorithms: Vec<Algorithm>,
+    /// How sessions are sealed, where they are.
+    pub seal: Seal,
 }
 
 impl Default for Login {
     fn default() -> Self {
-        Self { initiator: None, account: None, algorithms: credentials::algorithms(false) }
+        Self {
+            initiator: None,
+            account: None,
+            algorithms: credentials::algorithms(false),
+            seal: Seal::default(),
+        }
     }
 }
 
@@ -298,7 +317,7 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                 name: place.target.clone(),
                 lun: place.lun,
             };
-            let mut with = options.login.connect_options()?;
+            let mut with = options.login.connect_options(place.pin)?;
             with.read_only = options.read_only;
             let disk =
                 iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
@@ -311,7 +330,7 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
 
 /// Asks a server which targets this machine may use.
 pub async fn discover(host: &Host, login: &Login) -> Outcome<Vec<iscsi::DiscoveredTarget>> {
-    let options = login.connect_options()?;
+    let options = login.connect_options(None)?;
     iscsi::discover(&host.portal(), &options)
         .await
         .map_err(|why| explain_connect(format!("cannot discover the targets of {host}"), why))
@@ -324,13 +343,14 @@ impl Host {
 }
 
 impl Login {
-    fn connect_options(&self) -> Outcome<iscsi::ConnectOptions> {
+    fn connect_options(&self, pin: Option<PublicKey>) -> Outcome<iscsi::ConnectOptions> {
         let initiator = match &self.initiator {
             Some(name) => name.clone(),
             None => this_machine()?,
         };
         Ok(iscsi::ConnectOptions {
             account: self.account.clone(),
+            pinned: self.seal.pinned(pin)?,
             algorithms: self.algorithms.clone(),
             ..iscsi::ConnectOptions::new(initiator)
         })
@@ -361,7 +381,21 @@ fn explain(what: String, why: OpenError) -> Failure {
 fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure {
     use LoginStatus as Status;
     let hint = match why.login() {
-        Some(LoginError::NoCredentials) => "give them with --chap-user and --chap-secret-file",
+        Some(LoginError::NoCredentials) => {
+            "give them with --chap-user and --chap-secret-file; or, for a sealed session, --pin KEY"
+        }
+        Some(LoginError::KeyRefused(_)) => {
+            "on the server: a client's `key` in its file, or --client-key; here: --identity or --pin"
+        }
+        Some(LoginError::TooLittle(Protection::Integrity)) => {
+            "ask for `--protection encrypt`; or the server lets this client not use this volume"
+        }
+        Some(LoginError::TooLittle(Protection::Encrypt)) => {
+            "on the server: the volume must be among the client's `volumes`"
+        }
+        Some(LoginError::NoSeal) => {
+            "the server needs an identity: `longhaul serve --identity FILE`"
+        }
         Some(LoginError::Refused(Status::AUTHENTICATION_FAILURE)) => {
             "name or secret is not what the target has, or it knows only weak algorithms (--chap-weak)"
         }

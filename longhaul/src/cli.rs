@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::command::{attach, copy, discover, info, key, serve};
+use crate::command::{attach, copy, discover, identity, info, key, serve};
 use crate::failure::{Failure, OrFail, Outcome};
 
 /// Encrypted disks that live far away, over standard iSCSI.
@@ -32,6 +32,7 @@ enum Command {
     Copy(copy::Args),
     Discover(discover::Args),
     Key(key::Args),
+    Identity(identity::Args),
     Attach(attach::Args),
 }
 
@@ -93,6 +94,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Info(args) => info::run(args).await,
             Command::Copy(args) => copy::run(args).await,
             Command::Discover(args) => discover::run(args).await,
+            Command::Identity(args) => identity::run(&args),
             Command::Key(args) => key::run(args).await,
             Command::Attach(args) => attach::run(args).await,
         }

@@ -7,23 +7,33 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use proto::iscsi::name::IscsiName;
+use proto::iscsi::sealed::PublicKey;
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
 use crate::chain::{Host, Uri};
 use crate::credentials::{Chap, Login};
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
 
 /// What the name of a volume follows on the wire, unless the file says otherwise.
 const TARGET_PREFIX: &str = "iqn.2026-11.dev.longhaul:";
 
+/// Said where sealed sessions are asked for and cannot be.
+pub const LACKS_IDENTITY: &str = "sealed sessions need an identity: `longhaul identity new FILE` makes \
+    one, and `identity` names it";
+
 /// All that `serve` needs to know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// Where to listen; loopback if empty.
-    pub listen: Vec<Host>,
+    pub listen: Vec<Listen>,
+    /// How every session must be sealed, at least.
+    pub protection: Demand,
+    /// The file that says who this server is in sealed sessions; without it none is sealed.
+    pub identity: Option<PathBuf>,
     /// Listen beyond loopback although anyone could then use the volumes.
     pub insecure: bool,
     /// What is served.
@@ -34,6 +44,15 @@ pub struct Config {
     pub chap_weak: bool,
     /// Where reservations are kept through a restart; without it they end with the process.
     pub state: Option<PathBuf>,
+}
+
+/// A place to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// The address.
+    pub host: Host,
+    /// How sessions that come in here must be sealed, at least.
+    pub protection: Demand,
 }
 
 /// A volume, and how it is offered.
@@ -49,6 +68,8 @@ pub struct Served {
     pub size: Option<Size>,
     /// Nobody writes to it.
     pub read_only: bool,
+    /// How its sessions must be sealed, at least.
+    pub protection: Demand,
 }
 
 /// Someone who may log in.
@@ -56,8 +77,10 @@ pub struct Served {
 pub struct Client {
     /// The initiator it must be; `None` for any.
     pub initiator: Option<IscsiName>,
-    /// How it proves itself; `None` if its name is enough.
+    /// How it proves itself with CHAP.
     pub chap: Option<Chap>,
+    /// The public key it proves itself by in sealed sessions. With neither its name is enough.
+    pub key: Option<PublicKey>,
     /// The targets it may use; `None` for all.
     pub targets: Option<Vec<IscsiName>>,
 }
@@ -85,7 +108,19 @@ impl Config {
     /// Whether everyone who gets in has proven who he is.
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
-        !self.clients.is_empty() && self.clients.iter().all(|client| client.chap.is_some())
+        let proves = |client: &Client| client.chap.is_some() || client.key.is_some();
+        !self.clients.is_empty() && self.clients.iter().all(proves)
+    }
+
+    /// What asks for sealed sessions although there is no identity to seal them with.
+    #[must_use]
+    pub fn lacks_identity(&self) -> bool {
+        let demands = |demand: Demand| demand.0.is_some();
+        self.identity.is_none()
+            && (demands(self.protection)
+                || self.listen.iter().any(|listen| demands(listen.protection))
+                || self.volumes.iter().any(|volume| demands(volume.protection))
+                || self.clients.iter().any(|client| client.key.is_some()))
     }
 }
 
@@ -105,7 +140,10 @@ fn wrong(at: Range<usize>, why: impl Display) -> Wrong {
 #[serde(deny_unknown_fields)]
 struct ConfigFile {
     #[serde(default)]
-    listen: Vec<Parsed<Host>>,
+    listen: Vec<ListenEntry>,
+    #[serde(default)]
+    protection: Parsed<Demand>,
+    identity: Option<PathBuf>,
     #[serde(default)]
     insecure: bool,
     #[serde(default)]
@@ -117,6 +155,34 @@ struct ConfigFile {
     clients: BTreeMap<Spanned<String>, ClientTable>,
 }
 
+/// An address, or a table with one.
+#[derive(Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "write \"HOST:PORT\" or { address = \"HOST:PORT\", protection = \"encrypt\" }; IPv6 addresses go in brackets"
+)]
+enum ListenEntry {
+    Plain(Parsed<Host>),
+    Table(ListenTable),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListenTable {
+    address: Parsed<Host>,
+    protection: Parsed<Demand>,
+}
+
+impl From<ListenEntry> for Listen {
+    fn from(entry: ListenEntry) -> Self {
+        let (host, protection) = match entry {
+            ListenEntry::Plain(host) => (host.0, Demand::default()),
+            ListenEntry::Table(table) => (table.address.0, table.protection.0),
+        };
+        Self { host, protection }
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct VolumeTable {
@@ -125,6 +191,8 @@ struct VolumeTable {
     #[serde(default)]
     read_only: bool,
     target: Option<Parsed<IscsiName>>,
+    #[serde(default)]
+    protection: Parsed<Demand>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -132,6 +200,7 @@ struct VolumeTable {
 struct ClientTable {
     volumes: Vec<Spanned<String>>,
     initiator: Option<Parsed<IscsiName>>,
+    key: Option<Parsed<PublicKey>>,
     chap_user: Option<String>,
     chap_secret_file: Option<PathBuf>,
     chap_secret_env: Option<String>,
@@ -154,14 +223,20 @@ impl ConfigFile {
         }
         let clients =
             self.clients.into_iter().map(|(name, table)| table.check(name, &volumes, base));
-        Ok(Config {
-            listen: self.listen.into_iter().map(|host| host.0).collect(),
+        let config = Config {
+            listen: self.listen.into_iter().map(Listen::from).collect(),
+            protection: self.protection.0,
+            identity: self.identity.map(|file| base.join(file)),
             insecure: self.insecure,
             chap_weak: self.chap_weak,
             state: self.state.map(|state| base.join(state)),
             clients: clients.collect::<Result<_, _>>()?,
             volumes,
-        })
+        };
+        if config.lacks_identity() {
+            return Err(wrong(0..0, LACKS_IDENTITY));
+        }
+        Ok(config)
     }
 }
 
@@ -176,8 +251,9 @@ impl VolumeTable {
             Uri::File(path) => Uri::File(base.join(path)),
             uri => uri,
         };
-        let (size, read_only) = (self.size.map(|size| size.0), self.read_only);
-        Ok(Served { name, target, uri, size, read_only })
+        let Self { size, read_only, protection, .. } = self;
+        let (size, protection) = (size.map(|size| size.0), protection.0);
+        Ok(Served { name, target, uri, size, read_only, protection })
     }
 }
 
@@ -207,8 +283,9 @@ impl ClientTable {
                 let why = "CHAP needs chap_secret_file or chap_secret_env";
                 return Err(wrong(at, why));
             }
-            None if self.initiator.is_none() => {
-                let why = "a client is known by chap_secret_file, chap_secret_env or initiator";
+            None if self.initiator.is_none() && self.key.is_none() => {
+                let why =
+                    "a client is known by key, chap_secret_file, chap_secret_env or initiator";
                 return Err(wrong(at, why));
             }
             None => None,
@@ -217,6 +294,7 @@ impl ClientTable {
         Ok(Client {
             initiator: self.initiator.map(|initiator| initiator.0),
             chap,
+            key: self.key.map(|key| key.0),
             targets: Some(targets.collect::<Result<_, _>>()?),
         })
     }
@@ -278,7 +356,7 @@ pub fn target_of(name: &str) -> Result<IscsiName, String> {
         .map_err(|why| format!("`{name}` cannot name a volume: {why}"))
 }
 
-/// `NAME=URI[,size=SIZE][,read_only]`, as the command line has it.
+/// `NAME=URI[,size=SIZE][,read_only][,protection=DEMAND]`, as the command line has it.
 impl FromStr for Served {
     type Err = String;
 
@@ -286,25 +364,28 @@ impl FromStr for Served {
         let (name, mut rest) = text
             .split_once('=')
             .ok_or_else(|| "write NAME=URI, such as backup=file:/srv/backup.img".to_owned())?;
-        let (mut size, mut read_only) = (None, false);
+        let (mut size, mut read_only, mut protection) = (None, false, Demand::default());
         // From the end, since a path may hold a comma.
         while let Some((uri, option)) = rest.rsplit_once(',') {
             if option == "read_only" {
                 read_only = true;
             } else if let Some(text) = option.strip_prefix("size=") {
                 size = Some(text.parse::<Size>().map_err(|why| why.to_string())?);
+            } else if let Some(text) = option.strip_prefix("protection=") {
+                protection = text.parse::<Demand>()?;
             } else {
                 break;
             }
             rest = uri;
         }
         let uri = rest.parse::<Uri>().map_err(|why| why.to_string())?;
-        Ok(Self { name: name.to_owned(), target: target_of(name)?, uri, size, read_only })
+        let target = target_of(name)?;
+        Ok(Self { name: name.to_owned(), target, uri, size, read_only, protection })
     }
 }
 
 /// A value that is written as text.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Parsed<T>(T);
 
 impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Parsed<T> {

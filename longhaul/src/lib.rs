@@ -13,6 +13,7 @@ pub mod failure;
 pub mod front;
 pub mod luks;
 pub mod progress;
+pub mod sealing;
 pub mod secret;
 pub mod size;
 pub mod state;

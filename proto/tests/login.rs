@@ -127,7 +127,7 @@ fn nobody_is_let_in_where_the_clients_are_none() {
 
 /// One request to a target; gives the status and the reason of its refusal.
 fn refused(header: LoginRequest, text: &[u8]) -> Option<(LoginStatus, Reason)> {
-    let login = TargetLogin::new(Arc::new(target_config()), entropy(1));
+    let login = TargetLogin::new(Arc::new(target_config()), None, entropy(1));
     match login.handle(&header, text, &Transcript::default()) {
         Progress::Refused(refusal) => {
             let Header::LoginResponse(response) = refusal.response.header else { panic!() };
@@ -205,7 +205,7 @@ fn initiator_with(account: proto::iscsi::chap::Account) -> Config {
 #[test]
 fn text_may_come_in_pieces() {
     // RFC 7143, 6.2: the C bit, each piece asked for with an empty response.
-    let login = TargetLogin::new(Arc::new(target_config()), entropy(1));
+    let login = TargetLogin::new(Arc::new(target_config()), None, entropy(1));
     let piece = LoginRequest { continues: true, current_stage: 1, ..LoginRequest::default() };
     let Progress::Continue(login, response) =
         login.handle(&piece, &NAMES[..20], &Transcript::default())
@@ -225,10 +225,11 @@ fn the_identity_may_not_change_and_the_login_must_end() {
     let config = Arc::new(target_config());
     let stay = LoginRequest { current_stage: 1, ..LoginRequest::default() };
     let heard = Transcript::default();
-    let start = |config| match TargetLogin::new(config, entropy(1)).handle(&stay, NAMES, &heard) {
-        Progress::Continue(login, _) => login,
-        other => panic!("{other:?}"),
-    };
+    let start =
+        |config| match TargetLogin::new(config, None, entropy(1)).handle(&stay, NAMES, &heard) {
+            Progress::Continue(login, _) => login,
+            other => panic!("{other:?}"),
+        };
     let changed = LoginRequest { isid: [1; 6], ..stay };
     let progress = start(Arc::clone(&config)).handle(&changed, b"", &heard);
     assert!(matches!(progress, Progress::Refused(r) if r.reason == Reason::Changed));

@@ -148,13 +148,8 @@ fn who_does_not_fit_is_refused() {
         policy: open().demanding(common::login::disk(), Protection::Integrity),
         ..target_config()
     };
-    let portal = target::Config {
-        demanded: Some(Protection::Encrypt),
-        sealing: Some(sealing(TARGET)),
-        ..target_config()
-    };
     let key_refused = |error: &LoginError| matches!(error, LoginError::KeyRefused(_));
-    let rows: [Row; 9] = [
+    let rows: [Row; 7] = [
         (
             "an unknown client",
             stranger,
@@ -182,13 +177,6 @@ fn who_does_not_fit_is_refused() {
             },
         ),
         (
-            "too little for the portal",
-            pinned(Protection::Integrity),
-            portal.clone(),
-            |error| *error == LoginError::TooLittle(Protection::Integrity),
-            |reason| matches!(reason, Reason::Protection { .. }),
-        ),
-        (
             "no seal for a listed client",
             initiator(),
             strict(),
@@ -199,13 +187,6 @@ fn who_does_not_fit_is_refused() {
             "no seal for a volume that demands one",
             initiator(),
             demanding,
-            |error| *error == LoginError::NoCredentials,
-            |reason| matches!(reason, Reason::Protection { offered: None, .. }),
-        ),
-        (
-            "no seal for a portal that demands one",
-            Config { target: None, ..initiator() },
-            portal,
             |error| *error == LoginError::NoCredentials,
             |reason| matches!(reason, Reason::Protection { offered: None, .. }),
         ),
@@ -225,6 +206,29 @@ fn who_does_not_fit_is_refused() {
         let reason = pair.target.reason.as_ref().expect("refused");
         assert!(target_says(reason), "{what}: {reason:?}");
     }
+}
+
+/// What a portal demands holds for every session that comes in by it, for discovery as well.
+#[test]
+fn a_portal_has_demands_of_its_own() {
+    let meet = |config: Config| {
+        let target = target::Config { sealing: Some(sealing(TARGET)), ..target_config() };
+        let link = Conditions::far(common::pair::DELAY);
+        let mut pair = Pair::drawing(2, Some(Protection::Encrypt), config, target, link);
+        pair.drive();
+        pair.fault
+    };
+    let refused = |fault: Option<Fault>| match fault {
+        Some(Fault::Login(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert!(meet(pinned(Protection::Encrypt)).is_none());
+    let weak = refused(meet(pinned(Protection::Integrity)));
+    assert_eq!(weak, LoginError::TooLittle(Protection::Integrity));
+    let discovery = || Config { target: None, ..initiator() };
+    assert_eq!(refused(meet(discovery())), LoginError::NoCredentials);
+    let pinned = pinned(Protection::Encrypt);
+    assert!(meet(Config { target: None, ..pinned }).is_none());
 }
 
 /// A client that has nothing to prove may seal its session with a target that listens to anyone.
@@ -309,7 +313,7 @@ fn a_recorded_login_is_not_admitted() {
     assert!(first.fault.is_none());
 
     let (config, target) = (pinned(Protection::Encrypt), sealing_target(None));
-    let mut again = Pair::drawing(77, config, target, Conditions::far(common::pair::DELAY));
+    let mut again = Pair::drawing(77, None, config, target, Conditions::far(common::pair::DELAY));
     let mut script = std::mem::take(&mut *recorded.borrow_mut()).into_iter();
     again.tamper = Some(Box::new(move |way, bytes| {
         if way == Way::Up && !bytes.is_empty() {

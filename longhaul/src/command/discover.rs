@@ -39,9 +39,11 @@ pub async fn run(args: Args) -> Outcome {
         let json = serde_json::to_string(&targets).or_fail(|| "cannot print JSON".to_owned())?;
         return super::say(&json);
     }
+    // What is sealed here has to be sealed there.
+    let pin = login.seal.pin.map_or_else(String::new, |key| format!("?pin={key}"));
     for target in targets {
         for portal in &target.portals {
-            super::say(&format!("iscsi://{portal}/{}/0", target.name))?;
+            super::say(&format!("iscsi://{portal}/{}/0{pin}", target.name))?;
         }
     }
     Ok(())

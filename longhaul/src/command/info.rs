@@ -1,5 +1,6 @@
 //! `longhaul info`: what a volume is.
 
+use proto::iscsi::sealed::Protection;
 use serde::Serialize;
 use volume::Shape;
 
@@ -70,6 +71,8 @@ struct Target {
     round_trip_us: u64,
     header_digest: bool,
     data_digest: bool,
+    /// `integrity` or `encrypt`.
+    seal: Option<&'static str>,
     initial_r2t: bool,
     immediate_data: bool,
     first_burst: u32,
@@ -91,6 +94,7 @@ impl From<Probe> for Target {
             round_trip_us: u64::try_from(probe.round_trip.as_micros()).unwrap_or(u64::MAX),
             header_digest: agreed.header_digest,
             data_digest: agreed.data_digest,
+            seal: agreed.seal.map(Protection::name),
             initial_r2t: agreed.initial_r2t,
             immediate_data: agreed.immediate_data,
             first_burst: agreed.first_burst,
@@ -150,6 +154,7 @@ impl std::fmt::Display for Target {
             writeln!(f, "  serial       {}", text(serial))?;
         }
         writeln!(f, "  round trip   {:.3} ms", self.round_trip_us as f64 / 1e3)?;
+        writeln!(f, "  sealed       {}", self.seal.unwrap_or("no"))?;
         writeln!(f, "  negotiated   HeaderDigest={}", digest(self.header_digest))?;
         writeln!(f, "               DataDigest={}", digest(self.data_digest))?;
         writeln!(f, "               InitialR2T={}", yes(self.initial_r2t))?;

@@ -11,6 +11,7 @@ use crate::stop::{Stop, Stopper};
 pub mod attach;
 pub mod copy;
 pub mod discover;
+pub mod identity;
 pub mod info;
 pub mod key;
 mod options;

@@ -8,6 +8,7 @@ use crate::chain::{Login, SealOptions};
 use crate::credentials::{self, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
+use crate::sealing::SealingArgs;
 use crate::secret::SecretArgs;
 
 /// How to log in to a target.
@@ -18,6 +19,8 @@ pub(super) struct LoginArgs {
     initiator: Option<IscsiName>,
     #[command(flatten)]
     chap: ChapArgs,
+    #[command(flatten)]
+    sealing: SealingArgs,
 }
 
 impl LoginArgs {
@@ -28,7 +31,12 @@ impl LoginArgs {
             None => None,
         };
         let initiator = self.initiator.clone();
-        Ok(Login { initiator, account, algorithms: credentials::algorithms(self.chap.is_weak()) })
+        Ok(Login {
+            initiator,
+            account,
+            algorithms: credentials::algorithms(self.chap.is_weak()),
+            seal: self.sealing.seal(),
+        })
     }
 }
 

@@ -5,21 +5,23 @@ use std::path::PathBuf;
 
 use proto::iscsi::login::policy::{self, Policy};
 use proto::iscsi::name::IscsiName;
+use proto::iscsi::sealed::PublicKey;
 
 use super::options::blocking;
-use crate::chain::{self, Chain, Host, OpenOptions};
-use crate::config::{self, Client, Config, Served};
+use crate::chain::{self, Chain, Host, IscsiUri, OpenOptions, Uri};
+use crate::config::{self, Client, Config, Listen, Served};
 use crate::credentials::{self, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::front::iscsi::{Node, Server};
+use crate::front::iscsi::{Node, Portal, Server};
 use crate::front::lun::{Kept, Options, TargetDevice};
+use crate::sealing::{Demand, sealing};
 use crate::state::StateDir;
 
 /// Serve volumes over iSCSI, until interrupted
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A volume: NAME=URI[,size=SIZE][,read_only]; may be given several times
+    /// A volume: NAME=URI[,size=SIZE][,read_only][,protection=DEMAND]; may be given several times
     #[arg(long = "volume", value_name = "NAME=URI", required_unless_present = "config")]
     volumes: Vec<Served>,
     /// Where to listen, 127.0.0.1:3260 unless said otherwise; may be given several times
@@ -32,10 +34,27 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// Serve what this file says
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["volumes", "listen", "insecure", "state", "chap_user", "chap_weak"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["volumes", "listen", "insecure", "state", "chap_user", "chap_weak", "identity", "client_keys", "protection"])]
     config: Option<PathBuf>,
     #[command(flatten)]
+    sealing: SealingArgs,
+    #[command(flatten)]
     chap: ChapArgs,
+}
+
+/// Sealed sessions, as a server has them.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Sealed sessions")]
+struct SealingArgs {
+    /// Who this server is: a file made by `longhaul identity new`. Sessions can then be sealed
+    #[arg(long, value_name = "FILE")]
+    identity: Option<PathBuf>,
+    /// A client's public key; may be given several times
+    #[arg(long = "client-key", value_name = "KEY", requires = "identity")]
+    client_keys: Vec<PublicKey>,
+    /// How every session must be sealed, at least: none, integrity or encrypt
+    #[arg(long, value_name = "DEMAND", requires = "identity")]
+    protection: Option<Demand>,
 }
 
 const EXAMPLES: &str = "\
@@ -43,13 +62,18 @@ Examples:
   longhaul serve --volume backup=file:/srv/backup.img,size=80G
   longhaul serve --volume backup=file:/srv/backup.img --listen 0.0.0.0 \\
       --chap-user laptop --chap-secret-file laptop.secret
+  longhaul serve --volume backup=file:/srv/backup.img --listen 0.0.0.0 \
+      --identity server.identity --client-key lhpub1-...
   longhaul serve --config /etc/longhaul.toml
 
 A volume NAME is logical unit 0 of the target iqn.2026-11.dev.longhaul:NAME. Prints `ready URI` for each
-volume once it can be used. SIGTERM or SIGINT ends it: everything acknowledged is flushed.";
+volume once it can be used; with an identity the URI holds its public key, and is all a client needs to
+know. SIGTERM or SIGINT ends it: everything acknowledged is flushed.";
 
 const CHAP_HINT: &str = "\
-let clients prove who they are with CHAP:
+let clients prove who they are, by a key (`longhaul identity new` on both machines):
+    longhaul serve ... --identity FILE --client-key KEY
+  or with CHAP, which does not protect what goes over the wire:
     openssl rand -hex 16 > laptop.secret
     longhaul serve ... --chap-user laptop --chap-secret-file laptop.secret
   the client then needs the same two options and the same file; or serve anyone with --insecure";
@@ -63,19 +87,28 @@ pub async fn run(args: Args) -> Outcome {
         Some(path) => Config::read(path)?,
         None => args.config()?,
     };
-    let portals = resolve(&config.listen).await?;
+    if config.lacks_identity() {
+        return Err(Failure::usage(config::LACKS_IDENTITY));
+    }
+    let sealing = config.identity.as_deref().map(sealing).transpose()?;
+    let pin = sealing.as_ref().map(|sealing| sealing.identity.public());
+    let portals = resolve(&config).await?;
     refuse_strangers(&config, &portals)?;
     let stop = super::stop_on_signals()?;
     let policy = policy(&config).await?;
     let chains = open(&config.volumes).await?;
     let devices = devices(&config, &chains).await?;
-    let node = Node::new(devices, policy);
+    let mut node = Node::new(devices, policy);
+    if let Some(sealing) = sealing {
+        node = node.with_sealing(sealing);
+    }
     let server = Server::bind(&portals, node)
         .await
         .or_fail(|| format!("cannot listen on {}", list(&portals)))?;
-    for volume in &config.volumes {
-        let portal = reachable(server.portals());
-        super::say(&format!("ready iscsi://{portal}/{}/0", volume.target))?;
+    let host = reachable(server.portals());
+    for Served { target, .. } in &config.volumes {
+        let uri = IscsiUri { host: host.clone(), target: target.clone(), lun: LUN, pin };
+        super::say(&format!("ready {}", Uri::Iscsi(uri)))?;
     }
     server.run(stop).await;
     close(chains).await
@@ -84,11 +117,17 @@ pub async fn run(args: Args) -> Outcome {
 impl Args {
     fn config(self) -> Outcome<Config> {
         config::distinct(&self.volumes).map_err(Failure::usage)?;
-        let client = |chap| Client { initiator: None, chap: Some(chap), targets: None };
+        let client = |chap, key| Client { initiator: None, chap, key, targets: None };
+        let SealingArgs { identity, client_keys, protection } = self.sealing;
+        let by_chap = self.chap.chap().map(|chap| client(Some(chap), None));
+        let by_key = client_keys.into_iter().map(|key| client(None, Some(key)));
+        let listen = |host| Listen { host, protection: Demand::default() };
         Ok(Config {
-            clients: self.chap.chap().map(client).into_iter().collect(),
+            clients: by_chap.into_iter().chain(by_key).collect(),
             chap_weak: self.chap.is_weak(),
-            listen: self.listen,
+            identity,
+            protection: protection.unwrap_or_default(),
+            listen: self.listen.into_iter().map(listen).collect(),
             insecure: self.insecure,
             state: self.state,
             volumes: self.volumes,
@@ -96,24 +135,27 @@ impl Args {
     }
 }
 
-async fn resolve(listen: &[Host]) -> Outcome<Vec<SocketAddr>> {
-    if listen.is_empty() {
-        return Ok(vec![SocketAddr::from(([127, 0, 0, 1], chain::ISCSI_PORT))]);
+async fn resolve(config: &Config) -> Outcome<Vec<Portal>> {
+    let everywhere = config.protection.0;
+    if config.listen.is_empty() {
+        let address = SocketAddr::from(([127, 0, 0, 1], chain::ISCSI_PORT));
+        return Ok(vec![Portal { address, demanded: everywhere }]);
     }
     let mut portals = Vec::new();
-    for host in listen {
+    for Listen { host, protection } in &config.listen {
+        let demanded = everywhere.max(protection.0);
         let found = tokio::net::lookup_host((host.name.as_str(), host.port))
             .await
             .or_fail(|| format!("cannot find the address to listen on, {host}"))?;
-        portals.extend(found);
+        portals.extend(found.map(|address| Portal { address, demanded }));
     }
     Ok(portals)
 }
 
 /// Beyond loopback, whoever can reach the portal can use the volumes unless he must prove himself.
-fn refuse_strangers(config: &Config, portals: &[SocketAddr]) -> Outcome {
+fn refuse_strangers(config: &Config, portals: &[Portal]) -> Outcome {
     let open: Vec<_> =
-        portals.iter().filter(|portal| !portal.ip().is_loopback()).copied().collect();
+        portals.iter().filter(|portal| !portal.address.ip().is_loopback()).copied().collect();
     if open.is_empty() || config.insecure || config.is_authenticated() {
         return Ok(());
     }
@@ -126,9 +168,14 @@ async fn policy(config: &Config) -> Outcome<impl FnOnce(Vec<IscsiName>) -> Polic
     let clients = config.clients.clone();
     let clients = blocking(move || clients.iter().map(client).collect::<Outcome<Vec<_>>>()).await?;
     let algorithms = credentials::algorithms(config.chap_weak);
-    Ok(move |targets| match clients.is_empty() {
-        true => Policy::open(targets),
-        false => Policy::closed(targets, clients, algorithms),
+    let demand = |volume: &Served| Some((volume.target.clone(), volume.protection.0?));
+    let demands: Vec<_> = config.volumes.iter().filter_map(demand).collect();
+    Ok(move |targets| {
+        let policy = match clients.is_empty() {
+            true => Policy::open(targets),
+            false => Policy::closed(targets, clients, algorithms),
+        };
+        demands.into_iter().fold(policy, |policy, (target, least)| policy.demanding(target, least))
     })
 }
 
@@ -136,7 +183,7 @@ fn client(client: &Client) -> Outcome<policy::Client> {
     Ok(policy::Client {
         initiator: client.initiator.clone(),
         account: client.chap.as_ref().map(|chap| chap.account()).transpose()?,
-        key: None,
+        key: client.key,
         targets: client.targets.clone(),
     })
 }
@@ -183,7 +230,7 @@ fn kept(state: Option<PathBuf>, targets: &[IscsiName]) -> Outcome<Vec<Option<Kep
 }
 
 /// The first portal, as a client on this machine reaches it.
-fn reachable(portals: &[SocketAddr]) -> SocketAddr {
+fn reachable(portals: &[SocketAddr]) -> Host {
     let mut portal = *portals.first().expect("a server has a portal");
     if portal.ip().is_unspecified() {
         portal.set_ip(match portal {
@@ -191,7 +238,7 @@ fn reachable(portals: &[SocketAddr]) -> SocketAddr {
             SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
         });
     }
-    portal
+    Host { name: portal.ip().to_string(), port: portal.port() }
 }
 
 /// Closes every chain, whatever becomes of the others.
@@ -203,6 +250,6 @@ async fn close(chains: Vec<Chain>) -> Outcome {
     outcome
 }
 
-fn list(portals: &[SocketAddr]) -> String {
-    portals.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+fn list(portals: &[Portal]) -> String {
+    portals.iter().map(|portal| portal.address.to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -33,7 +33,7 @@ fn parse(text: &str) -> Result<Config, Wrong> {
 fn a_whole_file_is_understood() {
     let config = parse(WHOLE).unwrap();
     assert_eq!(
-        config.listen.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        config.listen.iter().map(|listen| listen.host.to_string()).collect::<Vec<_>>(),
         ["0.0.0.0:3260", "[::1]:3260"]
     );
     assert_eq!(config.state.as_deref(), Some(Path::new("/etc/longhaul/state")));

@@ -38,7 +38,6 @@ pub fn target_config() -> target::Config {
         policy: Policy::open(vec![disk(), other_disk()]),
         offer: Offer::long_haul(),
         sealing: None,
-        demanded: None,
         portal_group_tag: 7,
         command_window: 128,
     }
@@ -88,7 +87,7 @@ pub struct Done {
 /// Runs a login to its end; the error is what the initiator sees.
 pub fn login(initiator: initiator::Config, target: target::Config) -> Result<Done, LoginError> {
     let (mut ours, mut request) = InitiatorLogin::start(initiator, entropy(1));
-    let mut theirs = Some(TargetLogin::new(Arc::new(target), entropy(2)));
+    let mut theirs = Some(TargetLogin::new(Arc::new(target), None, entropy(2)));
     let (mut up, mut down) = (Transcript::default(), Transcript::default());
     let mut established = None;
     for round_trips in 1.. {

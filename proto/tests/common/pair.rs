@@ -12,6 +12,7 @@ use proto::iscsi::keys::{Offer, Parameters};
 use proto::iscsi::login::initiator::Config;
 use proto::iscsi::login::target::{self, Progress, Reason, TargetLogin};
 use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox, Pieces};
+use proto::iscsi::sealed::Protection;
 use proto::iscsi::target as machine;
 use proto::iscsi::target::{Ending, Reply, Session, Setup, TargetRecord, TaskId};
 use proto::link::{Conditions, Direction};
@@ -87,12 +88,18 @@ impl Pair {
 
     /// A pair whose first request waits to be sent.
     pub fn connect(initiator: Config, target: target::Config, link: Conditions) -> Self {
-        Self::drawing(2, initiator, target, link)
+        Self::drawing(2, None, initiator, target, link)
     }
 
-    /// The same; `drawn` stands for what the target draws at random.
-    pub fn drawing(drawn: u8, initiator: Config, target: target::Config, link: Conditions) -> Self {
-        let login = TargetLogin::new(Arc::new(target), entropy(drawn));
+    /// The same; `drawn` stands for what the target draws at random, and the portal demands a seal.
+    pub fn drawing(
+        drawn: u8,
+        demanded: Option<Protection>,
+        initiator: Config,
+        target: target::Config,
+        link: Conditions,
+    ) -> Self {
+        let login = TargetLogin::new(Arc::new(target), demanded, entropy(drawn));
         let timeouts = Timeouts::default();
         Self {
             tamper: None,

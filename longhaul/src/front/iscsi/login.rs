@@ -8,7 +8,7 @@ use proto::iscsi::login::target::{
 };
 use proto::iscsi::login::{Entropy, LoginStatus};
 use proto::iscsi::pdu::{Frame, Outbox, Pdu};
-use proto::iscsi::sealed::Seals;
+use proto::iscsi::sealed::{Protection, Seals};
 use tokio::time::timeout;
 
 use super::node::Node;
@@ -40,14 +40,22 @@ pub(super) struct LoggedIn {
 }
 
 /// Takes a new connection through its login, in bounded time.
-pub(super) async fn log_in(node: &Node, wire: &mut Wire) -> Result<LoggedIn, LoginError> {
-    timeout(node.limits.login, exchange(node, wire))
+pub(super) async fn log_in(
+    node: &Node,
+    wire: &mut Wire,
+    demanded: Option<Protection>,
+) -> Result<LoggedIn, LoginError> {
+    timeout(node.limits.login, exchange(node, wire, demanded))
         .await
         .unwrap_or(Err(LoginError::Wire(WireError::Late)))
 }
 
-async fn exchange(node: &Node, wire: &mut Wire) -> Result<LoggedIn, LoginError> {
-    let mut login = TargetLogin::new(node.login.clone(), entropy()?);
+async fn exchange(
+    node: &Node,
+    wire: &mut Wire,
+    demanded: Option<Protection>,
+) -> Result<LoggedIn, LoginError> {
+    let mut login = TargetLogin::new(node.login.clone(), demanded, entropy()?);
     loop {
         let Frame::Pdu(Pdu { header, data, .. }) = wire.frame().await? else {
             return Err(LoginError::NoLogin);

@@ -23,4 +23,4 @@ mod server;
 mod wire;
 
 pub use node::{Limits, Node};
-pub use server::Server;
+pub use server::{Portal, Server};

@@ -9,7 +9,7 @@ use proto::iscsi::keys::Offer;
 use proto::iscsi::login::policy::Policy;
 use proto::iscsi::login::target::Config;
 use proto::iscsi::name::IscsiName;
-use proto::iscsi::sealed::{Protection, Sealing};
+use proto::iscsi::sealed::Sealing;
 use proto::iscsi::target::{TargetRecord, WINDOW};
 
 use super::registry::Registry;
@@ -76,7 +76,6 @@ impl Node {
             policy: policy(names),
             offer: Offer { first_burst: FIRST_BURST, ..Offer::long_haul() },
             sealing: None,
-            demanded: None,
             portal_group_tag: PORTAL_GROUP_TAG,
             command_window: WINDOW,
         };
@@ -99,10 +98,10 @@ impl Node {
         self
     }
 
-    /// The same node, which seals sessions, and all of them at least as `demanded`.
+    /// The same node, which seals sessions with those who want it.
     #[must_use]
-    pub fn with_sealing(mut self, sealing: Sealing, demanded: Option<Protection>) -> Self {
-        let config = Config { sealing: Some(sealing), demanded, ..Config::clone(&self.login) };
+    pub fn with_sealing(mut self, sealing: Sealing) -> Self {
+        let config = Config { sealing: Some(sealing), ..Config::clone(&self.login) };
         self.login = Arc::new(config);
         self
     }

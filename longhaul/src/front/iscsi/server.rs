@@ -25,21 +25,41 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// What sessions get beyond [`Limits::stop`](super::Limits::stop) for their last output.
 const STOP_SLACK: Duration = Duration::from_secs(8);
 
+/// Where to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portal {
+    /// The address; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// How sessions that come in here must be sealed, at least.
+    pub demanded: Option<Protection>,
+}
+
+impl From<SocketAddr> for Portal {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, demanded: None }
+    }
+}
+
 /// An iSCSI target that listens.
 pub struct Server {
     node: Arc<Node>,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(TcpListener, Option<Protection>)>,
     portals: Arc<[SocketAddr]>,
 }
 
 impl Server {
-    /// Listens on every one of `portals`; port 0 takes a free one.
-    pub async fn bind(portals: &[SocketAddr], node: impl Into<Arc<Node>>) -> io::Result<Self> {
+    /// Listens on every one of `portals`.
+    pub async fn bind(
+        portals: &[impl Copy + Into<Portal>],
+        node: impl Into<Arc<Node>>,
+    ) -> io::Result<Self> {
         let mut listeners = Vec::new();
-        for portal in portals {
-            listeners.push(TcpListener::bind(portal).await?);
+        for &portal in portals {
+            let Portal { address, demanded } = portal.into();
+            listeners.push((TcpListener::bind(address).await?, demanded));
         }
-        let portals = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+        let addresses = listeners.iter().map(|(listener, _)| listener.local_addr());
+        let portals = addresses.collect::<Result<_, _>>()?;
         Ok(Self { node: node.into(), listeners, portals })
     }
 
@@ -57,12 +77,13 @@ impl Server {
         loop {
             tokio::select! {
                 accepted = self.accept() => match accepted {
-                    Ok((stream, peer)) if connections.len() < self.node.limits.connections => {
+                    Ok((stream, peer, demanded)) if connections.len() < self.node.limits.connections => {
                         let node = Arc::clone(&self.node);
                         let portals = Arc::clone(&self.portals);
-                        connections.spawn(connection(node, portals, stream, peer, session_stop.clone()));
+                        let wire = (stream, peer, demanded);
+                        connections.spawn(connection(node, portals, wire, session_stop.clone()));
                     }
-                    Ok((_, peer)) => warn!(%peer, "too many connections: closed"),
+                    Ok((_, peer, _)) => warn!(%peer, "too many connections: closed"),
                     Err(error) => {
                         warn!(%error, "no connection could be taken");
                         sleep(ACCEPT_PAUSE).await;
@@ -83,10 +104,12 @@ impl Server {
         }
     }
 
-    /// The next connection on any portal.
-    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+    /// The next connection on any portal, and what that demands of it.
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr, Option<Protection>)> {
         std::future::poll_fn(|cx| {
-            let mut accepted = self.listeners.iter().map(|listener| listener.poll_accept(cx));
+            let mut accepted = self.listeners.iter().map(|(listener, demanded)| {
+                listener.poll_accept(cx).map_ok(|(stream, peer)| (stream, peer, *demanded))
+            });
             accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
         })
         .await
@@ -103,8 +126,7 @@ fn report(ended: Result<(), JoinError>) {
 async fn connection(
     node: Arc<Node>,
     portals: Arc<[SocketAddr]>,
-    stream: TcpStream,
-    peer: SocketAddr,
+    (stream, peer, demanded): (TcpStream, SocketAddr, Option<Protection>),
     mut stop: Stop,
 ) {
     // Answers are small and awaited; they are put together here, not by the kernel.
@@ -113,7 +135,7 @@ async fn connection(
     }
     let mut wire = Wire::new(stream);
     let outcome = tokio::select! {
-        outcome = log_in(&node, &mut wire) => outcome,
+        outcome = log_in(&node, &mut wire, demanded) => outcome,
         () = stop.called() => return,
     };
     let logged_in = match outcome {

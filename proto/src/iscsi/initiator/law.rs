@@ -56,7 +56,6 @@ pub fn login_holds(bytes: &[u8]) {
         policy: Policy::closed(vec![name()], vec![client], Algorithm::ALL.to_vec()),
         offer: Offer::long_haul(),
         sealing: None,
-        demanded: None,
         portal_group_tag: 1,
         command_window: 1,
     };
@@ -66,7 +65,7 @@ pub fn login_holds(bytes: &[u8]) {
         next_stage,
         ..Default::default()
     };
-    let mut login = Box::new(TargetLogin::new(target.into(), entropy()));
+    let mut login = Box::new(TargetLogin::new(target.into(), None, entropy()));
     for part in text.split_inclusive(|byte| *byte == b'\n') {
         match login.handle(&request, part, &heard) {
             Progress::Continue(next, _) => login = next,

@@ -31,8 +31,6 @@ pub struct Config {
     pub offer: Offer,
     /// What it seals sessions with; without it none is.
     pub sealing: Option<Sealing>,
-    /// How sessions that come in here must be sealed, at least, whatever they want.
-    pub demanded: Option<Protection>,
     /// The portal group the connection came in by (RFC 7143, 13.9).
     pub portal_group_tag: u16,
     /// How many commands a new session may have on their way.
@@ -50,6 +48,8 @@ pub struct TargetLogin {
 #[derive(Debug)]
 struct Common {
     config: Arc<Config>,
+    /// How the session must be sealed, at least, whatever it wants.
+    demanded: Option<Protection>,
     assembly: Assembly,
     negotiation: Negotiation,
     /// What the first request fixed; `None` before it.
@@ -145,12 +145,14 @@ enum Turn {
 }
 
 impl TargetLogin {
-    /// A login on a new connection. The entropy is fresh, for the method it comes to.
+    /// A login on a new connection, which came in by a portal that demands sessions to be sealed so, or
+    /// better. The entropy is fresh, for the method it comes to.
     #[must_use]
-    pub fn new(config: Arc<Config>, entropy: Entropy) -> Self {
+    pub fn new(config: Arc<Config>, demanded: Option<Protection>, entropy: Entropy) -> Self {
         let common = Common {
             negotiation: Negotiation::new(Role::Target, config.offer.clone()),
             config,
+            demanded,
             assembly: Assembly::default(),
             ids: None,
             stat_sn: 0,
@@ -461,7 +463,7 @@ impl Common {
     /// Whether the session is sealed as the portal and the volume demand.
     fn check_seal(&self, peer: &Peer, offered: Option<Protection>) -> Result<(), Reason> {
         let volume = peer.target.as_ref().and_then(|name| self.config.policy.demanded(name));
-        match self.config.demanded.max(volume) {
+        match self.demanded.max(volume) {
             Some(demanded) if offered < Some(demanded) => {
                 Err(Reason::Protection { offered, demanded })
             }

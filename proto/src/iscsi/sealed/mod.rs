@@ -76,6 +76,22 @@ impl Protection {
     }
 }
 
+/// Neither `integrity` nor `encrypt`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a session is given `integrity` or `encrypt`")]
+pub struct NoProtection;
+
+impl std::str::FromStr for Protection {
+    type Err = NoProtection;
+
+    fn from_str(name: &str) -> Result<Self, NoProtection> {
+        [Self::Integrity, Self::Encrypt]
+            .into_iter()
+            .find(|one| one.name() == name)
+            .ok_or(NoProtection)
+    }
+}
+
 #[cfg(test)]
 mod soft;
 #[cfg(test)]

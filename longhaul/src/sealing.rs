@@ -1,0 +1,255 @@
+//! Sealed sessions: who this machine is, which is kept in a file, whom it talks to, and the cipher that
+//! does the work.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use proto::iscsi::login::initiator::Pinned;
+use proto::iscsi::sealed::{
+    Cipher, Forged, Identity, KEY_LEN, Limits, NONCE_LEN, Protection, PublicKey, Sealing, TAG_LEN,
+};
+use zeroize::Zeroizing;
+
+use crate::failure::{Failure, OrFail, Outcome};
+
+/// The most bytes of an identity file: a key, and remarks.
+const FILE_MAX: u64 = 4096;
+
+/// The rights of others on a file, none of which an identity file gives.
+const OTHERS: u32 = 0o077;
+
+/// With whom a client seals its sessions.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Sealed sessions")]
+pub struct SealingArgs {
+    /// Who this machine is: a file made by `longhaul identity new`
+    #[arg(long, value_name = "FILE")]
+    identity: Option<PathBuf>,
+    /// The public key the target must have, unless the URI ends in ?pin=KEY
+    #[arg(long, value_name = "KEY", conflicts_with = "chap_user")]
+    pin: Option<PublicKey>,
+    /// What a sealed session is given: `encrypt`, unless this says `integrity`, which is enough for
+    /// volumes that are sealed themselves
+    #[arg(long, value_name = "PROTECTION")]
+    protection: Option<Protection>,
+}
+
+impl SealingArgs {
+    /// What they say.
+    #[must_use]
+    pub fn seal(&self) -> Seal {
+        let Self { identity, pin, protection } = self.clone();
+        Seal { identity, pin, protection: protection.unwrap_or(Protection::Encrypt) }
+    }
+}
+
+/// How sessions must be sealed, at least: `none`, `integrity` or `encrypt`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand(pub Option<Protection>);
+
+impl FromStr for Demand {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "none" => Ok(Self(None)),
+            text => match text.parse() {
+                Ok(protection) => Ok(Self(Some(protection))),
+                Err(_) => Err("write `none`, `integrity` or `encrypt`"),
+            },
+        }
+    }
+}
+
+/// How a client seals its sessions, where it does.
+#[derive(Clone, Debug)]
+pub struct Seal {
+    /// The file that says who it is; the usual one if `None`.
+    pub identity: Option<PathBuf>,
+    /// The key of every target; none is sealed if `None`, unless its URI has one.
+    pub pin: Option<PublicKey>,
+    /// What a session is given.
+    pub protection: Protection,
+}
+
+impl Default for Seal {
+    fn default() -> Self {
+        Self { identity: None, pin: None, protection: Protection::Encrypt }
+    }
+}
+
+impl Seal {
+    /// The target to be met, if one is pinned, here or by `uri`. Reads the identity.
+    pub fn pinned(&self, uri: Option<PublicKey>) -> Outcome<Option<Pinned>> {
+        let target = match (uri, self.pin, &self.identity) {
+            (Some(uri), Some(pin), _) if uri != pin => {
+                return Err(Failure::usage("--pin and the URI name different keys of the target"));
+            }
+            (Some(key), _, _) | (None, Some(key), _) => key,
+            (None, None, None) => return Ok(None),
+            (None, None, Some(_)) => {
+                let what = "--identity without the key of the target";
+                return Err(Failure::usage(what)
+                    .hint("give it with --pin, or use the URI that `serve` prints"));
+            }
+        };
+        let sealing = sealing(&self.identity.clone().map_or_else(default_path, Ok)?)?;
+        Ok(Some(Pinned { sealing, target, protection: self.protection }))
+    }
+}
+
+/// What the owner of an identity file needs for sealed sessions.
+pub fn sealing(path: &Path) -> Outcome<Sealing> {
+    Ok(Sealing { identity: read(path)?, new_cipher, limits: Limits::SPEC })
+}
+
+/// Where the identities of this user are.
+pub fn default_dir() -> Outcome<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let config = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
+    let no_home = || Failure::new("there is no HOME to keep an identity in").hint("name a file");
+    Ok(config.ok_or_else(no_home)?.join("longhaul"))
+}
+
+/// The identity of this user, if he names no other.
+pub fn default_path() -> Outcome<PathBuf> {
+    Ok(default_dir()?.join("identity"))
+}
+
+/// Makes an identity in a new file, which only its owner may read.
+pub fn create(path: &Path) -> Outcome<Identity> {
+    let mut drawn = Ok(());
+    let identity = Identity::fresh(&mut |buffer| drawn = getrandom::fill(buffer));
+    drawn.or_fail(|| "the system gives no random numbers".to_owned())?;
+    let mut text = Zeroizing::new(String::with_capacity(FILE_MAX as usize));
+    text.push_str("# A Longhaul identity. Keep it to yourself; the public key may be known:\n# ");
+    text.push_str(&identity.public().to_string());
+    text.push('\n');
+    text.push_str(&identity.to_secret_text());
+    text.push('\n');
+    write_new(path, text.as_bytes()).map_err(|why| {
+        let failure = Failure::new(format!("cannot make the identity {}", path.display()));
+        match why.kind() {
+            io::ErrorKind::AlreadyExists => failure
+                .because("there is a file already")
+                .hint("`longhaul identity show` shows it; a lost identity cannot be made again"),
+            _ => failure.because(why),
+        }
+    })?;
+    Ok(identity)
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Reads an identity; a file that others may read is none any more.
+pub fn read(path: &Path) -> Outcome<Identity> {
+    let what = || format!("cannot use the identity {}", path.display());
+    let file = File::open(path).map_err(|why| {
+        let missing = why.kind() == io::ErrorKind::NotFound;
+        let failure = Failure::new(what()).because(why);
+        if missing { failure.hint("`longhaul identity new` makes one") } else { failure }
+    })?;
+    let metadata = file.metadata().or_fail(what)?;
+    if metadata.is_file() && metadata.mode() & OTHERS != 0 {
+        let hint = format!("if nobody has read it: chmod 600 {}", path.display());
+        return Err(Failure::new(what()).because("others than its owner may read it").hint(hint));
+    }
+    let mut text = Zeroizing::new(String::with_capacity(FILE_MAX as usize));
+    file.take(FILE_MAX).read_to_string(&mut text).or_fail(what)?;
+    let mut keys =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    match (keys.next(), keys.next()) {
+        (Some(key), None) => Identity::from_secret_text(key).or_fail(what),
+        _ => Err(Failure::new(what()).because("it does not hold one private key")),
+    }
+}
+
+/// AES-256-GCM at the speed of the processor.
+fn new_cipher(key: &[u8; KEY_LEN]) -> Box<dyn Cipher> {
+    Box::new(Gcm(host::aead::Gcm::new(key)))
+}
+
+#[derive(Debug)]
+struct Gcm(host::aead::Gcm);
+
+impl Cipher for Gcm {
+    fn seal(&self, nonce: &[u8; NONCE_LEN], clear: &[u8], plain: &[u8], out: &mut Vec<u8>) {
+        self.0.seal(nonce, clear, plain, out);
+    }
+
+    fn open(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        clear: &[u8],
+        text: &mut [u8],
+        tag: &[u8; TAG_LEN],
+    ) -> Result<(), Forged> {
+        self.0.open(nonce, clear, text, tag).map_err(|host::aead::Forged| Forged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use proto::iscsi::sealed::law;
+
+    use super::*;
+
+    #[test]
+    fn an_identity_is_read_as_it_was_made_and_by_its_owner_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deep/identity");
+        let made = create(&path).unwrap();
+        assert_eq!(read(&path).unwrap().public(), made.public());
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let again = create(&path).unwrap_err().to_string();
+        assert!(again.contains("there is a file already"), "{again}");
+        assert_eq!(read(&path).unwrap().public(), made.public(), "and it is left alone");
+        for mode in [0o640, 0o604, 0o622] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let refused = read(&path).unwrap_err().to_string();
+            assert!(refused.contains("others than its owner"), "{mode:o}: {refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_identity_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("identity");
+        let public = create(&path).unwrap().public().to_string();
+        let secret = fs::read_to_string(&path).unwrap();
+        for (text, why) in [
+            ("", "one private key"),
+            ("# only a remark\n", "one private key"),
+            (&*format!("{secret}{secret}"), "one private key"),
+            (&public, "does not begin with lhsec1-"),
+            ("lhsec1-AAAA", "too short"),
+        ] {
+            fs::write(&path, text).unwrap();
+            let refused = read(&path).unwrap_err().to_string();
+            assert!(refused.contains(why), "{text}: {refused}");
+            assert!(!refused.contains(secret.lines().last().unwrap()), "the secret is not told");
+        }
+    }
+
+    /// The law of sealed PDUs, with the cipher that does the work.
+    #[test]
+    fn the_law_holds_for_this_cipher() {
+        use proptest::prelude::*;
+        proptest!(|(script in prop::collection::vec(any::<u8>(), 0..400))| {
+            law::holds(new_cipher, &script);
+        });
+    }
+}
