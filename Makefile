@@ -1,5 +1,5 @@
 # Everything a newcomer needs: each target sets up what it needs first.
-.PHONY: build setup demo test lint bench fuzz
+.PHONY: build setup demo test lint bench fuzz interop
 
 build: setup
 	cargo build --release --package longhaul

@@ -72,8 +72,8 @@ fn copied(page: &mut String, copies: &Copies) -> Result<(), Failure> {
     writeln!(
         page,
         "`longhaul copy` of 1 GiB of noise between a file on tmpfs and `memory:` behind `longhaul serve`, \
-         flushed; target on one core, client on both. The whole command is timed, for a sealed volume \
-         with the derivation of its key from the pass-phrase.\n"
+         flushed; target on one core, client on both. The whole command is timed; the pass-phrase is one \
+         that is cheap to derive the key from.\n"
     )?;
     writeln!(page, "| direction | plain MB/s | sealed MB/s | ratio |\n|---|---|---|---|")?;
     for (way, plain, sealed) in

@@ -42,7 +42,9 @@ impl Server {
 
     /// tgt over a file.
     pub(crate) fn tgt(file: &Path) -> Result<Self, Failure> {
-        let (port, control) = (free_port()?, free_port()?.to_string());
+        let port = free_port()?;
+        // tgtd takes its control port as a signed 16-bit number.
+        let control = (20_000 + std::process::id() % 10_000).to_string();
         let child = Command::new("taskset")
             .args(["-c", TARGET_CORE, "tgtd", "-f", "-C", &control])
             .args(["--iscsi", &format!("portal=127.0.0.1:{port}")])
