@@ -26,6 +26,9 @@ use crate::store::{device, file, iscsi};
 /// The port IANA gave iSCSI.
 pub const ISCSI_PORT: u16 = 3260;
 
+/// The block size of what has none of its own.
+const BLOCK_SIZE: u32 = 512;
+
 /// The schemes there are, for messages.
 const KNOWN: &str = "memory:SIZE, file:PATH, device:PATH, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]";
 
@@ -199,6 +202,8 @@ pub struct OpenOptions {
     pub size: Option<Size>,
     /// Refuse writes.
     pub read_only: bool,
+    /// The unit of requests, in bytes; the store's own if `None`.
+    pub block_size: Option<u32>,
     /// How to log in, where that is needed.
     pub login: Login,
     /// Open what is sealed in it.
@@ -280,6 +285,11 @@ impl Chain {
 /// Opens the volume that `uri` names.
 pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     let (mut volume, disk) = store(uri, &options).await?;
+    let block_size = volume.shape().block_size;
+    if let Some(asked) = options.block_size.filter(|asked| *asked != block_size) {
+        let why = format!("{uri} has blocks of {block_size} bytes, not {asked}");
+        return Err(Failure::new(why).hint("leave block_size out"));
+    }
     if let Some(seal) = options.seal {
         volume = luks::open(volume, seal.secret, seal.with).await?;
     }
@@ -296,12 +306,19 @@ type Store = (Arc<dyn Volume>, Option<Arc<iscsi::Disk>>);
 async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
     let what = || format!("cannot open {uri}");
     let volume: Arc<dyn Volume> = match uri {
-        Uri::Memory(size) => Arc::new(Gate::new("memory", Memory::new(size.0, 512))),
+        Uri::Memory(size) => {
+            let block_size = options.block_size.unwrap_or(BLOCK_SIZE);
+            if !size.0.is_multiple_of(u64::from(block_size)) {
+                let why = format!("{uri} is not a whole number of blocks of {block_size} bytes");
+                return Err(Failure::usage(why));
+            }
+            Arc::new(Gate::new("memory", Memory::new(size.0, block_size)))
+        }
         Uri::File(path) => {
             let with = file::FileOptions {
                 size: options.size.map(|size| size.0),
                 read_only: options.read_only,
-                ..file::FileOptions::default()
+                block_size: options.block_size.unwrap_or(BLOCK_SIZE),
             };
             let store = file::open(path, &with).map_err(|why| explain(what(), why))?;
             Arc::new(Gate::new("file", store))
@@ -370,9 +387,12 @@ fn this_machine() -> Outcome<IscsiName> {
 /// Adds what the user can do about it.
 fn explain(what: String, why: OpenError) -> Failure {
     let hint = match &why {
+        OpenError::PartialBlock { block_size, .. } => {
+            let hint = format!("`truncate -s %{block_size} FILE` pads a file with zeroes");
+            return Failure::new(what).because(why).hint(hint);
+        }
         OpenError::InUse => "one volume is served once: end the other user of it first",
         OpenError::Missing => "a size, such as 80G, would create a file that is missing",
-        OpenError::PartialBlock { .. } => "`truncate -s %512 FILE` pads a file with zeroes",
         _ => return Failure::new(what).because(why),
     };
     Failure::new(what).because(why).hint(hint)

@@ -18,6 +18,12 @@ use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
 
+mod disk;
+
+use disk::switch;
+pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize};
+use proto::scsi::inquiry::SERIAL_MAX;
+
 /// What the name of a volume follows on the wire, unless the file says otherwise.
 const TARGET_PREFIX: &str = "iqn.2026-11.dev.longhaul:";
 
@@ -70,6 +76,8 @@ pub struct Served {
     pub read_only: bool,
     /// How its sessions must be sealed, at least.
     pub protection: Demand,
+    /// How it looks to initiators.
+    pub appearance: Appearance,
 }
 
 /// Someone who may log in.
@@ -193,6 +201,19 @@ struct VolumeTable {
     target: Option<Parsed<IscsiName>>,
     #[serde(default)]
     protection: Parsed<Demand>,
+    block_size: Option<BlockSize>,
+    physical_block_size: Option<PhysicalBlockSize>,
+    #[serde(default)]
+    removable: bool,
+    #[serde(default = "yes")]
+    thin: bool,
+    vendor: Option<Label<8>>,
+    product: Option<Label<16>>,
+    serial: Option<Label<SERIAL_MAX>>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Debug, Deserialize)]
@@ -251,9 +272,18 @@ impl VolumeTable {
             Uri::File(path) => Uri::File(base.join(path)),
             uri => uri,
         };
-        let Self { size, read_only, protection, .. } = self;
-        let (size, protection) = (size.map(|size| size.0), protection.0);
-        Ok(Served { name, target, uri, size, read_only, protection })
+        let (size, read_only) = (self.size.map(|size| size.0), self.read_only);
+        let protection = self.protection.0;
+        let appearance = Appearance {
+            block_size: self.block_size,
+            physical_block_size: self.physical_block_size,
+            removable: self.removable,
+            thin: self.thin,
+            vendor: self.vendor,
+            product: self.product,
+            serial: self.serial,
+        };
+        Ok(Served { name, target, uri, size, read_only, protection, appearance })
     }
 }
 
@@ -356,7 +386,7 @@ pub fn target_of(name: &str) -> Result<IscsiName, String> {
         .map_err(|why| format!("`{name}` cannot name a volume: {why}"))
 }
 
-/// `NAME=URI[,size=SIZE][,read_only][,protection=DEMAND]`, as the command line has it.
+/// `NAME=URI[,KEY[=VALUE]]...`, as the command line has it.
 impl FromStr for Served {
     type Err = String;
 
@@ -364,23 +394,28 @@ impl FromStr for Served {
         let (name, mut rest) = text
             .split_once('=')
             .ok_or_else(|| "write NAME=URI, such as backup=file:/srv/backup.img".to_owned())?;
-        let (mut size, mut read_only, mut protection) = (None, false, Demand::default());
+        let (mut size, mut read_only) = (None, false);
+        let (mut protection, mut appearance) = (Demand::default(), Appearance::default());
         // From the end, since a path may hold a comma.
         while let Some((uri, option)) = rest.rsplit_once(',') {
-            if option == "read_only" {
-                read_only = true;
-            } else if let Some(text) = option.strip_prefix("size=") {
-                size = Some(text.parse::<Size>().map_err(|why| why.to_string())?);
-            } else if let Some(text) = option.strip_prefix("protection=") {
-                protection = text.parse::<Demand>()?;
-            } else {
-                break;
+            let (key, value) = match option.split_once('=') {
+                Some((key, value)) => (key, Some(value)),
+                None => (option, None),
+            };
+            match (key, value) {
+                ("read_only", value) => read_only = switch(value)?,
+                ("size", Some(text)) => {
+                    size = Some(text.parse::<Size>().map_err(|why| why.to_string())?);
+                }
+                ("protection", Some(text)) => protection = text.parse::<Demand>()?,
+                _ if appearance.set(key, value).map_err(|why| format!("{key}: {why}"))? => {}
+                _ => break,
             }
             rest = uri;
         }
         let uri = rest.parse::<Uri>().map_err(|why| why.to_string())?;
-        let target = target_of(name)?;
-        Ok(Self { name: name.to_owned(), target, uri, size, read_only, protection })
+        let (name, target) = (name.to_owned(), target_of(name)?);
+        Ok(Self { name, target, uri, size, read_only, protection, appearance })
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use common::{LONGHAUL, Running};
 
-/// `Suite.Test passed|skipped|failed: why`, a line each; what is not listed must pass.
+/// `volume/Suite.Test passed|skipped|failed: why`, a line each; what is not listed must pass.
 const EXPECTED: &str = include_str!("libiscsi/expected.txt");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,11 +53,12 @@ fn suites() -> BTreeSet<String> {
     names.filter(|name| !name.contains('.')).map(str::to_owned).collect()
 }
 
-/// Runs one suite and says how each of its tests ended, with what the tool printed.
-fn run(suite: &str, uri: &str) -> Vec<(String, End, String)> {
+/// Runs one suite and says how each of its tests ended, with what the tool printed. `paths` are one unit
+/// by one or two portals.
+fn run(suite: &str, paths: &[String]) -> Vec<(String, End, String)> {
     let mut command = Command::new("timeout");
     command.args(["60", "iscsi-test-cu", "--dataloss", "--allow-sanitize", "-V"]);
-    let done = command.arg(format!("--test=ALL.{suite}")).arg(uri).output().expect("timeout");
+    let done = command.arg(format!("--test=ALL.{suite}")).args(paths).output().expect("timeout");
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     let body = text.split("Run Summary:").next().unwrap_or_default();
     let tests = body.split("\n  Test: ").skip(1).map(|test| {
@@ -84,31 +85,100 @@ fn run(suite: &str, uri: &str) -> Vec<(String, End, String)> {
     tests
 }
 
+/// What is served: a name, what follows it, and the suites that are for such a volume; `disk` takes all
+/// that no other does.
+const VOLUMES: [(&str, &str, &[&str]); 6] = [
+    ("disk", "memory:100M", &[]),
+    ("locked", "memory:100M,read_only", &["ReadOnly"]),
+    ("tray", "memory:100M,removable", &["NoMedia", "PreventAllow", "StartStopUnit"]),
+    (
+        "coarse",
+        "memory:100M,physical_block_size=4096",
+        &["CompareAndWrite", "Unmap", "WriteSame10", "WriteSame16"],
+    ),
+    ("large", "memory:100M,block_size=4096,physical_block_size=16384", LARGE),
+    // `CompareAndWrite` takes the block behind those it wrote for zeroes.
+    ("paths", "memory:100M", &["MultipathIO"]),
+];
+
+/// The suites that depend on the block size run with both. Not `GetLBAStatus`, which takes physical blocks
+/// for the unit of unmapping, whatever the block limits page says.
+const LARGE: &[&str] = &[
+    "CompareAndWrite",
+    "ExtendedCopy",
+    "Inquiry",
+    "OrWrite",
+    "Read10",
+    "Read16",
+    "ReadCapacity16",
+    "Unmap",
+    "Verify16",
+    "Write10",
+    "Write16",
+    "WriteAtomic16",
+    "WriteSame16",
+    "WriteVerify16",
+];
+
+/// Where each volume can be reached.
+fn uris(served: &Running) -> BTreeMap<String, String> {
+    let ready = VOLUMES.iter().map(|(name, _, _)| {
+        let line = served.line().expect("a volume that is ready");
+        let uri = line.strip_prefix("ready ").expect("a line `ready URI`").to_owned();
+        ((*name).to_owned(), uri)
+    });
+    ready.collect()
+}
+
 #[test]
 fn every_test_ends_as_expected() {
     let mut serve = Command::new(LONGHAUL);
-    serve.args(["serve", "--listen", "127.0.0.1:0", "--volume", "disk=memory:100M"]);
-    serve.args(["--volume", "locked=memory:100M,read_only"]);
+    serve.args(["serve", "--listen", "127.0.0.1:0", "--listen", "127.0.0.2:0"]);
+    for (name, volume, _) in VOLUMES {
+        serve.args(["--volume", &format!("{name}={volume}")]);
+    }
     let served = Running::start(&mut serve);
-    let uri = |_| {
-        let ready = served.line().expect("a volume that is ready");
-        ready.strip_prefix("ready ").expect("a line `ready URI`").to_owned()
-    };
-    let [disk, locked] = [0, 1].map(uri);
-    let mut expected = expected();
-    let mut score = BTreeMap::new();
-    let mut surprises = Vec::new();
+    let uris = uris(&served);
+    let (mut expected, mut score, mut surprises) = (expected(), BTreeMap::new(), Vec::new());
     for suite in suites() {
-        let uri = if suite == "ReadOnly" { &locked } else { &disk };
-        for (test, end, printed) in run(&suite, uri) {
-            *score.entry(end).or_insert(0) += 1;
-            let wanted = expected.remove(&test).unwrap_or(End::Passed);
-            if end != wanted {
-                surprises.push(format!("{test}: {end:?}, expected {wanted:?}\n{printed}"));
+        for name in volumes_for(&suite) {
+            let mut paths = vec![uris[name].clone()];
+            if suite == "MultipathIO" {
+                paths.extend(other_paths(&uris[name]));
+            }
+            for (test, end, printed) in run(&suite, &paths) {
+                *score.entry(end).or_insert(0) += 1;
+                let test = format!("{name}/{test}");
+                let wanted = expected.remove(&test).unwrap_or(End::Passed);
+                if end != wanted {
+                    surprises.push(format!("{test}: {end:?}, expected {wanted:?}\n{printed}"));
+                }
             }
         }
     }
     println!("libiscsi's suite: {score:?}");
     assert!(surprises.is_empty(), "{} surprises\n{}", surprises.len(), surprises.join("\n"));
     assert!(expected.is_empty(), "listed, but no such test: {expected:?}");
+}
+
+/// The volumes a suite runs on.
+fn volumes_for(suite: &str) -> Vec<&'static str> {
+    let made_for = VOLUMES.iter().filter(|(_, _, suites)| suites.contains(&suite));
+    let mut names: Vec<_> = made_for.map(|(name, _, _)| *name).collect();
+    if names.is_empty() || names == ["large"] {
+        names.push("disk");
+    }
+    names
+}
+
+/// The same unit by the other portals, as the target tells them.
+fn other_paths(uri: &str) -> Vec<String> {
+    let portal = uri.split('/').nth(2).expect("iscsi://PORTAL/IQN/LUN");
+    let told = Command::new(LONGHAUL).args(["discover", portal]).output().expect("discover");
+    let told = String::from_utf8(told.stdout).expect("text");
+    let target = uri.split_once(portal).expect("the portal").1;
+    let paths = told.lines().filter(|path| path.ends_with(target) && *path != uri);
+    let paths: Vec<_> = paths.map(str::to_owned).collect();
+    assert_eq!(paths.len(), 1, "one more portal: {told}");
+    paths
 }

@@ -50,6 +50,7 @@ pub async fn run(args: Args) -> Outcome {
         read_only: args.read_only,
         login: args.login.login().await?,
         seal: args.seal.open(args.sealed, &uri.to_string()).await?,
+        block_size: None,
     };
     let stop = super::stop_on_signals()?;
     let chain = chain::open(&uri, options).await?;

@@ -21,7 +21,7 @@ use crate::state::StateDir;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A volume: NAME=URI[,size=SIZE][,read_only][,protection=DEMAND]; may be given several times
+    /// A volume: NAME=URI[,size=SIZE][,read_only] and more options; may be given several times
     #[arg(long = "volume", value_name = "NAME=URI", required_unless_present = "config")]
     volumes: Vec<Served>,
     /// Where to listen, 127.0.0.1:3260 unless said otherwise; may be given several times
@@ -194,6 +194,7 @@ async fn open(volumes: &[Served]) -> Outcome<Vec<Chain>> {
         let options = OpenOptions {
             size: volume.size,
             read_only: volume.read_only,
+            block_size: volume.appearance.block_size.map(|size| size.0),
             ..OpenOptions::default()
         };
         chains.push(chain::open(&volume.uri, options).await?);
@@ -207,10 +208,25 @@ async fn devices(config: &Config, chains: &[Chain]) -> Outcome<Vec<TargetDevice>
     let kept = blocking(move || kept(state, &targets)).await?;
     let volumes = config.volumes.iter().zip(chains).zip(kept);
     let device = |((served, chain), kept): ((&Served, &Chain), Option<Kept>)| {
-        let disk = (LUN, chain.volume(), Options { kept, ..Options::default() });
+        let disk = (LUN, chain.volume(), options(served, kept));
         TargetDevice::new(served.target.as_str(), [disk])
     };
     Ok(volumes.map(device).collect())
+}
+
+fn options(Served { read_only, appearance, .. }: &Served, kept: Option<Kept>) -> Options {
+    let appearance = appearance.clone();
+    Options {
+        vendor: appearance.vendor.map(|vendor| vendor.0),
+        product: appearance.product.map(|product| product.0),
+        serial: appearance.serial.map(|serial| serial.0),
+        removable: appearance.removable,
+        physical_block_size: appearance.physical_block_size.map(|size| size.0),
+        read_only: *read_only,
+        thin: appearance.thin,
+        kept,
+        ..Options::default()
+    }
 }
 
 fn targets(volumes: &[Served]) -> Vec<IscsiName> {

@@ -13,6 +13,13 @@ size = "80G"
 uri = "device:/dev/sdb"
 read_only = true
 target = "iqn.2001-04.com.example:media"
+block_size = 4096
+physical_block_size = 16384
+removable = true
+thin = false
+vendor = "ACME"
+product = "Media"
+serial = "0815"
 
 [clients.laptop]
 chap_secret_file = "laptop.secret"
@@ -43,6 +50,8 @@ fn a_whole_file_is_understood() {
     assert_eq!((backup.size, backup.read_only), (Some(Size(80 << 30)), false));
     assert_eq!(media.target.as_str(), "iqn.2001-04.com.example:media");
     assert!(media.read_only);
+    assert_eq!(backup.appearance, Appearance::default());
+    assert_eq!(media.appearance, appearance());
     let [laptop, tv] = &config.clients[..] else { panic!() };
     let chap = laptop.chap.as_ref().unwrap();
     assert_eq!(chap.initiator.name, "laptop", "the name of the table, unless chap_user says more");
@@ -64,6 +73,9 @@ fn what_is_wrong_is_found_where_it_is() {
         ("[volumes.a]\nuri = \"memory:1M\"\nsize = \"1,5G\"\n", 3, "is not a size"),
         ("[volumes.a]\nuri = \"memory:1M\"\nreadonly = true\n", 3, "unknown field `readonly`"),
         ("[volumes.a]\nuri = \"memory:1M\"\ntarget = \"x\"\n", 3, "an iSCSI name"),
+        ("[volumes.a]\nuri = \"memory:1M\"\nblock_size = 520\n", 3, "512 or 4096 bytes, not 520"),
+        ("[volumes.a]\nuri = \"memory:1M\"\nphysical_block_size = 5000\n", 3, "power of two"),
+        ("[volumes.a]\nuri = \"memory:1M\"\nvendor = \"too long a name\"\n", 3, "1 to 8 ASCII"),
         ("[volumes.A]\nuri = \"memory:1M\"\n", 1, "cannot name a volume"),
         ("[volumes.a]\n", 1, "missing field `uri`"),
         ("insecure = true\n", 1, "there is no volume to serve"),
@@ -89,6 +101,38 @@ fn what_is_wrong_is_found_where_it_is() {
         let at = format!("{}:{line}: ", path.display());
         assert!(message.starts_with(&at) && message.contains(why), "{text}{message}");
         assert_eq!(failure.exit_code(), 2);
+    }
+}
+
+fn appearance() -> Appearance {
+    Appearance {
+        block_size: Some(BlockSize(4096)),
+        physical_block_size: Some(PhysicalBlockSize(16_384)),
+        removable: true,
+        thin: false,
+        vendor: Some(Label("ACME".to_owned())),
+        product: Some(Label("Media".to_owned())),
+        serial: Some(Label("0815".to_owned())),
+    }
+}
+
+#[test]
+fn a_volume_on_the_command_line_can_look_like_one_in_a_file() {
+    let options = "block_size=4096,physical_block_size=16384,removable,thin=false";
+    let text = format!("a=file:b,{options},vendor=ACME,product=Media,serial=0815,read_only");
+    let served = text.parse::<Served>().unwrap();
+    assert_eq!(served.uri.to_string(), "file:b");
+    assert!(served.read_only);
+    assert_eq!(served.appearance, appearance());
+    for (option, why) in [
+        ("block_size=1024", "block_size: blocks are of 512 or 4096 bytes"),
+        ("block_size", "block_size: it needs a value"),
+        ("thin=no", "thin: `no` is neither"),
+        ("vendor=", "vendor: `` is not a text"),
+        ("serial=\u{e9}", "ASCII"),
+    ] {
+        let refused = format!("a=memory:1M,{option}").parse::<Served>().unwrap_err();
+        assert!(refused.contains(why), "{option}: {refused}");
     }
 }
 

@@ -92,6 +92,8 @@ pub enum Cdb {
     },
     /// START STOP UNIT (SBC-3, 5.25).
     StartStop {
+        /// IMMED.
+        immediate: bool,
         /// POWER CONDITION.
         condition: u8,
         /// NO_FLUSH.
@@ -341,16 +343,18 @@ impl Entry {
     /// The entry for a command block, and for its service action where the operation code has some.
     fn find(block: &Block) -> Result<&'static Self, Sense> {
         let fields = Fields(block);
-        let mut same_code = COMMANDS.iter().filter(|entry| entry.opcode == fields.u8::<0>());
+        let same_code = table::of_opcode(fields.u8::<0>());
         let first =
-            same_code.next().ok_or(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE))?;
-        let Some(action) = first.action else { return Ok(first) };
-        let wanted = fields.u8::<1>() & ACTION;
-        if action == wanted {
+            same_code.first().ok_or(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE))?;
+        if first.action.is_none() {
             return Ok(first);
         }
+        let wanted = fields.u8::<1>() & ACTION;
         // An unknown service action is an invalid field.
-        same_code.find(|entry| entry.action == Some(wanted)).ok_or(Sense::invalid_cdb(1, Some(4)))
+        same_code
+            .iter()
+            .find(|entry| entry.action == Some(wanted))
+            .ok_or(Sense::invalid_cdb(1, Some(4)))
     }
 
     /// The bits the device evaluates, as REPORT SUPPORTED OPERATION CODES shows them (SPC-4, 6.35.3):
@@ -363,16 +367,12 @@ impl Entry {
     /// Refuses a bit that must be zero: what would be ignored might have been important. Among them are
     /// NACA, as NormACA is zero, and protection, as no block carries any.
     fn check_reserved(&self, block: &Block) -> Result<(), Sense> {
-        let evaluated = self.usage.iter().skip(1).chain(core::iter::repeat(&0));
-        for (at, (byte, mask)) in (1u16..).zip(block.iter().skip(1).zip(evaluated)) {
-            let action = if at == 1 && self.action.is_some() { ACTION } else { 0 };
-            let wrong = byte & !(mask | action);
-            // What follows a short block is padding of the transport, not part of the command.
-            if wrong != 0 && usize::from(at) < self.usage.len() {
-                return Err(Sense::invalid_cdb(at, Some(wrong.ilog2() as u8)));
-            }
+        let wrong = u128::from_be_bytes(*block) & self.reserved;
+        if wrong == 0 {
+            return Ok(());
         }
-        Ok(())
+        let first = 127 - wrong.ilog2() as u16;
+        Err(Sense::invalid_cdb(first / 8, Some(7 - (first % 8) as u8)))
     }
 }
 

@@ -31,6 +31,7 @@ pub const DISK: u8 = 0x00;
 /// No device can be at this logical unit: qualifier 3, type 1Fh (SPC-4, 6.6.2).
 pub const ABSENT: u8 = 0x7F;
 
+const RMB: u8 = 0x80;
 const VERSION_SPC_4: u8 = 0x06;
 /// SAM-5, SPC-4, SBC-3 and iSCSI, each without a version claimed (SPC-4, 6.6.2).
 const VERSION_DESCRIPTORS: [u16; 4] = [0x00A0, 0x0460, 0x04C0, 0x0960];
@@ -40,6 +41,8 @@ const VERSION_DESCRIPTORS: [u16; 4] = [0x00A0, 0x0460, 0x04C0, 0x0960];
 pub struct Standard {
     /// PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE.
     pub peripheral: u8,
+    /// RMB: the medium can be taken out.
+    pub removable: bool,
     /// The version of SPC the device claims.
     pub version: u8,
     /// T10 VENDOR IDENTIFICATION.
@@ -57,7 +60,8 @@ impl Standard {
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         // HISUP with response data format 2, and CMDQUE: the task set is managed.
-        let mut bytes = vec![self.peripheral, 0, VERSION_SPC_4, 0x12, 0, 0, 0, 0x02];
+        let removable = if self.removable { RMB } else { 0 };
+        let mut bytes = vec![self.peripheral, removable, VERSION_SPC_4, 0x12, 0, 0, 0, 0x02];
         bytes.extend(padded::<8>(&self.vendor));
         bytes.extend(padded::<16>(&self.product));
         bytes.extend(padded::<4>(&self.revision));
@@ -71,9 +75,10 @@ impl Standard {
     /// Reads it; at least its first 36 bytes must be there, as SPC-4, 6.6.2 demands of every device.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
-        let [peripheral, _, version, ..] = reader.array::<8>()?;
+        let [peripheral, flags, version, ..] = reader.array::<8>()?;
         Ok(Self {
             peripheral,
+            removable: flags & RMB != 0,
             version,
             vendor: text(reader.take(8)?),
             product: text(reader.take(16)?),
@@ -137,6 +142,7 @@ impl Identity {
     pub fn standard(&self, peripheral: u8) -> Standard {
         Standard {
             peripheral,
+            removable: false,
             version: VERSION_SPC_4,
             vendor: self.vendor.clone(),
             product: self.product.clone(),

@@ -23,6 +23,7 @@ fn device() -> Unit {
     };
     let medium = Medium {
         capacity,
+        removable: true,
         read_only: false,
         write_cache: true,
         unmap_granularity: Some(8),

@@ -9,6 +9,7 @@ pub mod law;
 pub mod lun;
 pub mod mode;
 pub mod provisioning;
+pub mod readiness;
 pub mod reservation;
 pub mod sense;
 pub mod status;

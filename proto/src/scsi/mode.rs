@@ -1,6 +1,7 @@
 //! Mode pages (SPC-4, 7.5; SBC-3, 6.5): what MODE SENSE shows of a disk and MODE SELECT may change.
 
 use super::cdb::{Form, PageControl};
+use super::readiness::Readiness;
 use super::sense::Additional;
 use super::{Capacity, Sense};
 use crate::reader::{Reader, Truncated};
@@ -15,8 +16,8 @@ pub struct Switches {
     pub write_protect: bool,
     /// WCE: writes may be volatile until a flush.
     pub write_cache: bool,
-    /// START STOP UNIT stopped the unit.
-    pub stopped: bool,
+    /// Whether the medium can be used.
+    pub readiness: Readiness,
 }
 
 impl Switches {
@@ -26,17 +27,17 @@ impl Switches {
         u8::from(self.descriptor_sense)
             | u8::from(self.write_protect) << 1
             | u8::from(self.write_cache) << 2
-            | u8::from(self.stopped) << 3
+            | self.readiness.to_bits() << 3
     }
 
     /// The switches of a byte that [`to_bits`](Self::to_bits) made.
     #[must_use]
-    pub const fn from_bits(bits: u8) -> Self {
+    pub fn from_bits(bits: u8) -> Self {
         Self {
             descriptor_sense: bits & 1 != 0,
             write_protect: bits & 2 != 0,
             write_cache: bits & 4 != 0,
-            stopped: bits & 8 != 0,
+            readiness: Readiness::from_bits(bits >> 3),
         }
     }
 }
@@ -152,7 +153,7 @@ impl Pages {
             write_protect: true,
             // A medium without a cache cannot be given one.
             write_cache: self.defaults.write_cache,
-            stopped: false,
+            readiness: Readiness::Ready,
         };
         let (ones, zeroes) = (body(code, all), body(code, Switches::default()));
         ones.iter().zip(&zeroes).map(|(one, zero)| one ^ zero).collect()
@@ -365,7 +366,7 @@ mod tests {
                 descriptor_sense: true,
                 write_protect: true,
                 write_cache: false,
-                stopped: false,
+                readiness: Readiness::Ready,
             };
             assert_eq!(pages.select(form, &list, pages.defaults), Ok(expected));
             list.pop();
@@ -416,7 +417,7 @@ mod tests {
             let pages = pages(false);
             let form = if ten { Form::Ten } else { Form::Six };
             if let Ok(switches) = pages.select(form, &list, pages.defaults) {
-                prop_assert!(!switches.write_cache && !switches.stopped);
+                prop_assert!(!switches.write_cache && switches.readiness == Readiness::Ready);
             }
         }
     }

@@ -3,7 +3,7 @@
 //! to touch and how.
 
 use super::cdb::{Access, Cdb, Compare, Form};
-use super::inquiry::{self, BlockLimits, Identity, Provisioning, page};
+use super::inquiry::{self, BlockLimits, Identity, Provisioning, Standard, page};
 use super::mode::{Pages, Query, Switches};
 use super::reservation::{InAction, Out};
 use super::sense::{Additional, Format, Key};
@@ -14,6 +14,8 @@ use super::{Blocks, Capacity, Sense, lun, provisioning, supported};
 pub struct Medium {
     /// Its size and blocks.
     pub capacity: Capacity,
+    /// It can be taken out.
+    pub removable: bool,
     /// It takes no writes.
     pub read_only: bool,
     /// Completed writes may be volatile.
@@ -55,13 +57,15 @@ pub enum Step {
     },
     /// Take the parameter list to [`Unit::select`].
     Select(Form),
-    /// Stop the unit, after a flush if it is asked for.
-    Stop {
-        /// It is.
+    /// Forbid or allow the initiator that asks to have the medium taken out.
+    Prevent(bool),
+    /// Take the medium out, unless an initiator forbids it.
+    Eject {
+        /// What is cached is made stable before.
         flush: bool,
     },
-    /// Start it again.
-    Start,
+    /// Put it in again, likewise.
+    Load,
     /// Return what [`Reservations::report`](super::reservation::Reservations::report) says.
     PersistentIn {
         /// SERVICE ACTION.
@@ -189,19 +193,19 @@ impl Unit {
     /// the medium's `transfer_max`, twice that for COMPARE AND WRITE, and 64 KiB for parameter lists.
     #[must_use]
     pub fn data_out(&self, cdb: &Cdb, switches: Switches) -> u32 {
-        match self.plan(cdb, switches) {
-            Ok(_) => cdb.data_out(self.block_size()).unwrap_or(0),
-            Err(_) => 0,
+        match cdb.data_out(self.block_size()) {
+            None | Some(0) => 0,
+            Some(len) => self.plan(cdb, switches).map_or(0, |_| len),
         }
     }
 
     /// What `cdb` asks for, or why it is refused.
     pub fn plan(&self, cdb: &Cdb, switches: Switches) -> Result<Step, Sense> {
-        if needs_ready(cdb) && switches.stopped {
-            return Err(not_started());
-        }
+        switches.readiness.check(cdb)?;
         match *cdb {
-            Cdb::TestUnitReady | Cdb::PreventAllow { .. } => Ok(Step::Reply(Vec::new())),
+            Cdb::TestUnitReady => Ok(DONE),
+            Cdb::PreventAllow { prevent } if self.medium.removable => Ok(Step::Prevent(prevent)),
+            Cdb::PreventAllow { .. } => Ok(DONE),
             Cdb::RequestSense { format, allocation } => {
                 Ok(Step::RequestSense { format, allocation })
             }
@@ -219,8 +223,8 @@ impl Unit {
                 self.pages.sense(query, switches).map(|data| cut(data, allocation))
             }
             Cdb::ModeSelect { form, page_format, save, .. } => mode_select(form, page_format, save),
-            Cdb::StartStop { condition, no_flush, load_eject, start } => {
-                start_stop(condition, no_flush, load_eject, start)
+            Cdb::StartStop { condition, no_flush, load_eject, start, .. } => {
+                self.start_stop(condition, no_flush, load_eject, start, switches)
             }
             Cdb::PersistentIn { action, allocation } => {
                 Ok(Step::PersistentIn { action, allocation })
@@ -260,7 +264,7 @@ impl Unit {
             }
             // SBC-3, 5.8: GOOD, not CONDITION MET, where the blocks are not all held in a cache
             // afterwards; there is none of this unit's own.
-            Cdb::Prefetch(access) => self.within(access.blocks).map(|()| Step::Reply(Vec::new())),
+            Cdb::Prefetch(access) => self.within(access.blocks).map(|()| DONE),
             Cdb::Synchronize(access) => self.within(access.blocks).map(|()| Step::Flush),
             Cdb::WriteSame { access, unmap, no_data } => {
                 let blocks = self.write_same(access, unmap)?;
@@ -289,8 +293,9 @@ impl Unit {
     fn inquiry(&self, vital: bool, code: u8, allocation: u32) -> Result<Step, Sense> {
         let body = match (vital, code) {
             (false, 0) => {
-                let standard = self.identity.standard(inquiry::DISK).emit();
-                return Ok(cut(standard, allocation));
+                let standard = self.identity.standard(inquiry::DISK);
+                let standard = Standard { removable: self.medium.removable, ..standard };
+                return Ok(cut(standard.emit(), allocation));
             }
             (true, page::SUPPORTED) => VITAL_PAGES.to_vec(),
             (true, page::SERIAL) => self.identity.serial_page(),
@@ -303,6 +308,29 @@ impl Unit {
             _ => return Err(Sense::invalid_cdb(2, None)),
         };
         Ok(cut(inquiry::vital(inquiry::DISK, code, &body), allocation))
+    }
+
+    /// START STOP UNIT (SBC-3, 5.25). There is no motor to stop and no power to save: the unit stays ready,
+    /// as another initiator may be using it, and any power condition is the one it is in.
+    fn start_stop(
+        &self,
+        condition: u8,
+        no_flush: bool,
+        load_eject: bool,
+        start: bool,
+        switches: Switches,
+    ) -> Result<Step, Sense> {
+        const START_VALID: u8 = 0;
+        match (load_eject, start) {
+            // LOEJ and START mean nothing then.
+            _ if condition != START_VALID => Ok(DONE),
+            (true, _) if !self.medium.removable => Err(Sense::invalid_cdb(4, Some(1))),
+            (true, true) => Ok(Step::Load),
+            (true, false) => Ok(Step::Eject { flush: !no_flush }),
+            (false, false) if !no_flush => Ok(Step::Flush),
+            (false, false) => Ok(DONE),
+            (false, true) => switches.readiness.sense().map_or(Ok(DONE), Err),
+        }
     }
 
     /// With the cache switched off, every write is stable when it completes.
@@ -398,12 +426,6 @@ const fn no_unit() -> Sense {
     Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED)
 }
 
-/// The sense of a unit that START STOP UNIT stopped.
-#[must_use]
-pub const fn not_started() -> Sense {
-    Sense::new(Key::NotReady, Additional::INITIALIZING_COMMAND_REQUIRED)
-}
-
 /// REPORT LUNS data for the units of a target; there are no well known ones.
 pub fn luns(select: u8, allocation: u32, units: &[u16]) -> Result<Vec<u8>, Sense> {
     const ADDRESSED: u8 = 0x00;
@@ -425,34 +447,15 @@ pub fn truncate(mut data: Vec<u8>, allocation: u32) -> Vec<u8> {
     data
 }
 
+/// GOOD, and nothing to return.
+const DONE: Step = Step::Reply(Vec::new());
+
 fn cut(data: Vec<u8>, allocation: u32) -> Step {
     Step::Reply(truncate(data, allocation))
 }
 
 fn wrong_count(access: Access) -> Sense {
     Sense::invalid_cdb(access.count_at.into(), None)
-}
-
-/// Whether a command needs a unit that has been started.
-const fn needs_ready(cdb: &Cdb) -> bool {
-    !matches!(
-        cdb,
-        Cdb::RequestSense { .. }
-            | Cdb::Inquiry { .. }
-            | Cdb::ReportLuns { .. }
-            | Cdb::ReportOpcodes { .. }
-            | Cdb::ReportTaskManagement { .. }
-            | Cdb::ModeSense { .. }
-            | Cdb::ModeSelect { .. }
-            | Cdb::StartStop { .. }
-            | Cdb::PreventAllow { .. }
-            | Cdb::PersistentIn { .. }
-            | Cdb::PersistentOut(_)
-            | Cdb::Reserve
-            | Cdb::Release
-            | Cdb::ReadCapacity10
-            | Cdb::ReadCapacity16 { .. }
-    )
 }
 
 const fn writes(cdb: &Cdb) -> bool {
@@ -473,18 +476,6 @@ fn mode_select(form: Form, page_format: bool, save: bool) -> Result<Step, Sense>
         (true, true) => Err(Sense::invalid_cdb(1, Some(0))),
         (true, false) => Ok(Step::Select(form)),
     }
-}
-
-fn start_stop(condition: u8, no_flush: bool, load_eject: bool, start: bool) -> Result<Step, Sense> {
-    const START_VALID: u8 = 0;
-    if condition != START_VALID {
-        return Err(Sense::invalid_cdb(4, Some(7)));
-    }
-    // The medium cannot be taken out.
-    if load_eject {
-        return Err(Sense::invalid_cdb(4, Some(1)));
-    }
-    Ok(if start { Step::Start } else { Step::Stop { flush: !no_flush } })
 }
 
 /// An empty list of the kind that was asked for: the store beneath looks after its own defects.

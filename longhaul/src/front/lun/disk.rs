@@ -6,8 +6,10 @@
 
 mod atomic;
 mod medium;
+mod removal;
 mod reserved;
 
+use removal::Preventing;
 use reserved::{Aftermath, Reserved};
 pub use reserved::{KeepError, Kept};
 
@@ -40,6 +42,11 @@ pub struct Options {
     pub revision: Option<String>,
     /// The serial number, if not the one that follows from the name of the target and the unit.
     pub serial: Option<String>,
+    /// The medium can be taken out.
+    pub removable: bool,
+    /// The unit in which initiators should write, in bytes, if not the volume's own; one that is smaller
+    /// than a block is not used.
+    pub physical_block_size: Option<u32>,
     /// Writes are refused, even if the volume would take them.
     pub read_only: bool,
     /// Space may be given back, if the volume can.
@@ -56,6 +63,8 @@ impl Default for Options {
             product: None,
             revision: None,
             serial: None,
+            removable: false,
+            physical_block_size: None,
             read_only: false,
             thin: true,
             kept: None,
@@ -81,6 +90,7 @@ struct Core {
     attentions: Mutex<Attentions<Nexus>>,
     exclusive: Exclusive,
     reserved: Reserved,
+    preventing: Preventing,
     /// Its number.
     lun: u16,
 }
@@ -108,6 +118,7 @@ impl Disk {
             attentions: Mutex::default(),
             exclusive: Exclusive::default(),
             reserved,
+            preventing: Preventing::default(),
             lun,
         };
         Self { core: Arc::new(core) }
@@ -127,6 +138,8 @@ fn identity(target: &str, lun: u16, options: Options) -> Identity {
 
 fn medium(shape: &Shape, options: &Options) -> Medium {
     let Shape { size, block_size, physical_block_size, .. } = *shape;
+    let physical_block_size =
+        options.physical_block_size.unwrap_or(physical_block_size).max(block_size);
     let discard = shape.discard.filter(|_| options.thin);
     Medium {
         capacity: Capacity {
@@ -137,6 +150,7 @@ fn medium(shape: &Shape, options: &Options) -> Medium {
             reads_zeroes: discard.is_some_and(|discard| discard.reads_zeroes),
             protected: false,
         },
+        removable: options.removable,
         read_only: shape.read_only || options.read_only,
         write_cache: shape.write_cache,
         unmap_granularity: discard.map(|discard| (discard.granularity / block_size).max(1)),
@@ -162,13 +176,17 @@ impl LogicalUnit for Disk {
 
     fn detach(&self, nexus: Nexus) {
         self.core.reserved.detach(nexus);
+        self.core.preventing.set(nexus, false);
         self.core.attend(|attentions| attentions.detach(nexus));
     }
 
     fn reset(&self) {
         self.core.reserved.reset();
+        self.core.preventing.clear();
         self.core.attend(|attentions| {
-            self.core.switch(self.core.unit.defaults());
+            // A reset brings no medium back.
+            let readiness = self.core.switches().readiness;
+            self.core.switch(Switches { readiness, ..self.core.unit.defaults() });
             attentions.establish(Additional::BUS_DEVICE_RESET, None);
         });
     }
@@ -216,11 +234,12 @@ impl Core {
                 let list = data::joined(data, needed as usize);
                 self.select(nexus, form, &list).await
             }
-            Step::Stop { flush } => self.stop(flush).await,
-            Step::Start => {
-                self.attend(|_| self.switch(Switches { stopped: false, ..self.switches() }));
+            Step::Prevent(prevent) => {
+                self.preventing.set(nexus, prevent);
                 Ok(Vec::new())
             }
+            Step::Eject { flush } => self.eject(flush).await,
+            Step::Load => self.load(nexus),
             Step::PersistentIn { action, allocation } => {
                 Ok(vec![unit::truncate(self.reserved.report(action), allocation).into()])
             }
@@ -244,7 +263,9 @@ impl Core {
                 told.into_iter().for_each(|(nexus, condition)| attentions.tell(nexus, condition));
             });
         }
-        join_all(abort.iter().map(|initiator| initiator.abort_tasks(self.lun))).await;
+        // SPC-4, 5.13.11.2.6: nor does one that is gone keep the medium in.
+        abort.iter().for_each(|(nexus, _)| self.preventing.set(*nexus, false));
+        join_all(abort.iter().map(|(_, initiator)| initiator.abort_tasks(self.lun))).await;
     }
 
     /// The unit attention that `nexus` is told instead of running the command.
@@ -261,10 +282,8 @@ impl Core {
         if let Some(attention) = self.attend(|attentions| attentions.take(nexus)) {
             return attention;
         }
-        if self.switches().stopped {
-            return unit::not_started();
-        }
-        Sense::new(Key::NoSense, Additional::NONE)
+        let ready = Sense::new(Key::NoSense, Additional::NONE);
+        self.switches().readiness.sense().unwrap_or(ready)
     }
 
     /// Puts the switches of a MODE SELECT in force and tells the other initiators.
@@ -283,14 +302,6 @@ impl Core {
             // here on are stable by themselves.
             self.flush().await?;
         }
-        Ok(Vec::new())
-    }
-
-    async fn stop(&self, flush: bool) -> Result<Vec<Bytes>, Fault> {
-        if flush {
-            self.flush().await?;
-        }
-        self.attend(|_| self.switch(Switches { stopped: true, ..self.switches() }));
         Ok(Vec::new())
     }
 

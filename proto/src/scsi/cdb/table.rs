@@ -1,6 +1,6 @@
 //! The table of commands.
 
-use super::{Additional, Cdb, Fields, Form, Format, InAction, Out, Sense};
+use super::{ACTION, Additional, Cdb, Fields, Form, Format, InAction, Out, Sense};
 use crate::scsi::reservation::{OutAction, PARAMETERS_MAX};
 
 /// What a unit must be able to do before it offers a command.
@@ -23,6 +23,8 @@ pub struct Entry {
     pub requires: Requires,
     /// As long as the command block: each bit that is evaluated.
     pub(super) usage: &'static [u8],
+    /// Each bit of a block that must be zero, its first byte being the highest.
+    pub(super) reserved: u128,
     pub(super) parse: fn(Fields<'_>) -> Result<Cdb, Sense>,
 }
 
@@ -42,13 +44,27 @@ const fn row(
         _ => panic!("no fixed length"),
     };
     assert!(usage.len() == length, "the map is as long as the block");
-    Entry { opcode, action: None, requires: Requires::Nothing, usage, parse }
+    let reserved = !evaluated(usage);
+    Entry { opcode, action: None, requires: Requires::Nothing, usage, reserved, parse }
+}
+
+/// The bits of a block that mean something. What follows a short block is padding of the transport, not part
+/// of the command, and may be anything.
+const fn evaluated(usage: &[u8]) -> u128 {
+    let mut bytes = [0xFF; 16];
+    let mut at = 1;
+    while at < usage.len() {
+        bytes[at] = usage[at];
+        at += 1;
+    }
+    u128::from_be_bytes(bytes)
 }
 
 impl Entry {
     /// Of an operation code that has service actions, this one.
     const fn action(mut self) -> Self {
-        self.action = Some(self.usage[1]);
+        self.action = Some(self.usage[1] & ACTION);
+        self.reserved &= !((ACTION as u128) << (14 * 8));
         self
     }
 
@@ -89,6 +105,7 @@ pub static COMMANDS: &[Entry] = &[
     }),
     row(0x1B, &[0x1B, 0x01, 0, 0x0F, 0xF7, 0], |cdb| {
         Ok(Cdb::StartStop {
+            immediate: cdb.flag::<1>(0x01),
             condition: cdb.u8::<4>() >> 4,
             no_flush: cdb.flag::<4>(0x04),
             load_eject: cdb.flag::<4>(0x02),
@@ -192,6 +209,29 @@ pub static COMMANDS: &[Entry] = &[
         Ok(Cdb::ReadDefects { form: Form::Twelve, list: cdb.u8::<1>(), allocation: cdb.u32::<6>() })
     }),
 ];
+
+/// Where the rows of each operation code begin and end: every command is looked up here.
+static RANGES: [(u8, u8); 256] = {
+    assert!(COMMANDS.len() < 256);
+    let mut ranges = [(0, 0); 256];
+    let mut row = 0;
+    while row < COMMANDS.len() {
+        let range = &mut ranges[COMMANDS[row].opcode as usize];
+        assert!(range.1 == 0 || range.1 as usize == row, "the rows of one code lie together");
+        if range.1 == 0 {
+            range.0 = row as u8;
+        }
+        range.1 = row as u8 + 1;
+        row += 1;
+    }
+    ranges
+};
+
+/// The commands of an operation code.
+pub(super) fn of_opcode(opcode: u8) -> &'static [Entry] {
+    let (from, to) = RANGES.get(usize::from(opcode)).copied().unwrap_or_default();
+    COMMANDS.get(usize::from(from)..usize::from(to)).unwrap_or_default()
+}
 
 const IMMEDIATE: u8 = 0x02;
 /// IMMED, and the obsolete SYNC_NV, which is ignored.

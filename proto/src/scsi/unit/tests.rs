@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::command::{self, Command};
+use super::super::readiness::Readiness;
 use super::*;
 
 const BLOCKS: u64 = 1000;
@@ -16,6 +17,7 @@ fn medium() -> Medium {
             reads_zeroes: true,
             protected: false,
         },
+        removable: true,
         read_only: false,
         write_cache: true,
         unmap_granularity: Some(8),
@@ -47,7 +49,7 @@ fn block(bytes: &[u8]) -> [u8; 16] {
 #[test]
 fn the_initiator_learns_what_the_device_is() {
     let unit = unit(medium());
-    let standard = command::Standard::parse(&reply(&unit, Command::inquiry())).unwrap();
+    let standard = Standard::parse(&reply(&unit, Command::inquiry())).unwrap();
     assert_eq!((standard.device_type(), standard.qualifier()), (0, 0));
     let capacity = Capacity::parse_16(&reply(&unit, Command::read_capacity_16()));
     assert_eq!(capacity, Ok(medium().capacity));
@@ -152,15 +154,31 @@ fn a_switched_off_cache_makes_every_write_stable() {
 }
 
 #[test]
-fn a_stopped_unit_answers_questions_only() {
+fn a_unit_without_a_medium_answers_questions_only() {
     let unit = unit(medium());
-    let stopped = Switches { stopped: true, ..unit.defaults() };
-    let plan = |bytes: &[u8]| unit.plan(&Cdb::parse(&block(bytes)).unwrap(), stopped);
-    assert_eq!(plan(&[0x00]), Err(not_started()));
-    assert_eq!(plan(&[0x28]), Err(not_started()));
-    assert!(plan(&[0x12]).is_ok() && plan(&[0x25]).is_ok());
-    assert_eq!(plan(&[0x1B, 0, 0, 0, 1, 0]), Ok(Step::Start));
-    assert_eq!(plan(&[0x1B, 0, 0, 0, 0, 0]), Ok(Step::Stop { flush: true }));
+    let ejected = Switches { readiness: Readiness::NoMedium, ..unit.defaults() };
+    let plan = |bytes: &[u8]| unit.plan(&Cdb::parse(&block(bytes)).unwrap(), ejected);
+    let absent = Sense::new(Key::NotReady, Additional::MEDIUM_NOT_PRESENT);
+    for needs in [&[0x00][..], &[0x28], &[0x25], &[0x9E, 0x10], &[0x34], &[0x1B, 0, 0, 0, 1, 0]] {
+        assert_eq!(plan(needs), Err(absent), "{needs:02X?}");
+    }
+    assert!(plan(&[0x12]).is_ok() && plan(&[0x1A, 0, 0x3F, 0, 255, 0]).is_ok());
+    assert_eq!(plan(&[0x1B, 0, 0, 0, 3, 0]), Ok(Step::Load));
+    assert_eq!(plan(&[0x1B, 0, 0, 0, 2, 0]), Ok(Step::Eject { flush: true }));
+}
+
+#[test]
+fn what_has_no_motor_does_not_stop() {
+    let fixed = unit(Medium { removable: false, ..medium() });
+    assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 0, 0])), Ok(Step::Flush));
+    assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 4, 0])), Ok(DONE));
+    assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 2, 0])), Err(Sense::invalid_cdb(4, Some(1))));
+    assert_eq!(run(&fixed, block(&[0x1E, 0, 0, 0, 1, 0])), Ok(DONE));
+    let removable = unit(medium());
+    for condition in 1..16 {
+        assert_eq!(run(&removable, block(&[0x1B, 0, 0, 0, condition << 4 | 2, 0])), Ok(DONE));
+    }
+    assert_eq!(run(&removable, block(&[0x1E, 0, 0, 0, 1, 0])), Ok(Step::Prevent(true)));
 }
 
 #[test]

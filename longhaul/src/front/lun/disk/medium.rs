@@ -58,8 +58,9 @@ impl Core {
             | Step::RequestSense { .. }
             | Step::ReportLuns { .. }
             | Step::Select(_)
-            | Step::Stop { .. }
-            | Step::Start
+            | Step::Prevent(_)
+            | Step::Eject { .. }
+            | Step::Load
             | Step::PersistentIn { .. }
             | Step::PersistentOut(_)
             | Step::Reserve

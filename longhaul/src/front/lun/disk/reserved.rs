@@ -68,7 +68,7 @@ pub(super) struct Aftermath {
     /// Who will be told what.
     pub(super) attentions: Vec<(Nexus, Additional)>,
     /// Whose tasks end.
-    pub(super) abort: Vec<Arc<dyn Initiator>>,
+    pub(super) abort: Vec<(Nexus, Arc<dyn Initiator>)>,
 }
 
 impl From<Kept> for Reserved {
@@ -182,7 +182,7 @@ impl State {
             .collect();
         // One that preempts itself would end the command that says so.
         let others = change.abort.iter().filter_map(present).filter(|(nexus, _)| **nexus != by);
-        let abort = others.map(|(_, initiator)| Arc::clone(initiator)).collect();
+        let abort = others.map(|(nexus, initiator)| (*nexus, Arc::clone(initiator))).collect();
         Aftermath { attentions, abort }
     }
 }

@@ -1,0 +1,142 @@
+//! How a volume looks to initiators, as the user writes it.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use proto::scsi::inquiry::SERIAL_MAX;
+use serde::Deserialize;
+
+/// How a volume looks to initiators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appearance {
+    /// The unit of reading and writing, if not the volume's own.
+    pub block_size: Option<BlockSize>,
+    /// The unit in which initiators should write, if not the volume's own.
+    pub physical_block_size: Option<PhysicalBlockSize>,
+    /// The medium can be taken out.
+    pub removable: bool,
+    /// Space may be given back.
+    pub thin: bool,
+    /// Who made it.
+    pub vendor: Option<Label<8>>,
+    /// What it is.
+    pub product: Option<Label<16>>,
+    /// Its serial number.
+    pub serial: Option<Label<SERIAL_MAX>>,
+}
+
+impl Default for Appearance {
+    fn default() -> Self {
+        Self {
+            block_size: None,
+            physical_block_size: None,
+            removable: false,
+            thin: true,
+            vendor: None,
+            product: None,
+            serial: None,
+        }
+    }
+}
+
+impl Appearance {
+    /// Takes an option of the command line, `KEY=VALUE` or `KEY` alone for one that is a switch; whether
+    /// there is such an option.
+    pub fn set(&mut self, key: &str, value: Option<&str>) -> Result<bool, String> {
+        fn parsed<T: FromStr<Err: Display>>(value: Option<&str>) -> Result<Option<T>, String> {
+            let value = value.ok_or("it needs a value")?;
+            value.parse().map(Some).map_err(|why: T::Err| why.to_string())
+        }
+        match key {
+            "block_size" => self.block_size = parsed(value)?,
+            "physical_block_size" => self.physical_block_size = parsed(value)?,
+            "removable" => self.removable = switch(value)?,
+            "thin" => self.thin = switch(value)?,
+            "vendor" => self.vendor = parsed(value)?,
+            "product" => self.product = parsed(value)?,
+            "serial" => self.serial = parsed(value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// A switch of the command line.
+pub(super) fn switch(value: Option<&str>) -> Result<bool, String> {
+    match value {
+        None | Some("true") => Ok(true),
+        Some("false") => Ok(false),
+        Some(other) => Err(format!("`{other}` is neither true nor false")),
+    }
+}
+
+/// A block size that initiators know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u32")]
+pub struct BlockSize(pub u32);
+
+impl TryFrom<u32> for BlockSize {
+    type Error = String;
+
+    fn try_from(bytes: u32) -> Result<Self, String> {
+        match bytes {
+            512 | 4096 => Ok(Self(bytes)),
+            _ => Err(format!("blocks are of 512 or 4096 bytes, not {bytes}")),
+        }
+    }
+}
+
+/// A physical block size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u32")]
+pub struct PhysicalBlockSize(pub u32);
+
+impl TryFrom<u32> for PhysicalBlockSize {
+    type Error = String;
+
+    fn try_from(bytes: u32) -> Result<Self, String> {
+        let fits = bytes.is_power_of_two() && (512..=1 << 20).contains(&bytes);
+        let why = || format!("physical blocks are a power of two from 512 to 1048576, not {bytes}");
+        fits.then_some(Self(bytes)).ok_or_else(why)
+    }
+}
+
+/// A text that SCSI takes, of at most `MAX` characters.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Label<const MAX: usize>(pub String);
+
+impl<const MAX: usize> TryFrom<String> for Label<MAX> {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        // SPC-4, 4.4.1. Spaces at the ends would be padding.
+        let graphic = text.bytes().all(|byte| (0x20..0x7F).contains(&byte));
+        if !graphic || text.is_empty() || text.trim() != text || text.len() > MAX {
+            return Err(format!("`{text}` is not a text of 1 to {MAX} ASCII characters"));
+        }
+        Ok(Self(text))
+    }
+}
+
+macro_rules! from_number {
+    ($($name:ident)*) => {$(
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                text.parse::<u32>().map_err(|_| format!("`{text}` is not a number"))?.try_into()
+            }
+        }
+    )*};
+}
+
+from_number! { BlockSize PhysicalBlockSize }
+
+impl<const MAX: usize> FromStr for Label<MAX> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.to_owned().try_into()
+    }
+}
