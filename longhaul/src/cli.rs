@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
@@ -71,6 +72,9 @@ impl Log {
     }
 }
 
+/// How long threads may take to end.
+const THREADS_END: Duration = Duration::from_secs(2);
+
 /// Runs the program and says how it ended.
 pub fn main() -> ExitCode {
     match run(Cli::parse()) {
@@ -99,7 +103,9 @@ fn run(cli: Cli) -> Outcome {
             Command::Attach(args) => attach::run(args).await,
         }
     });
-    // Whatever had to be finished has been awaited; a thread that hangs must not keep the program.
-    runtime.shutdown_background();
+    // Whatever had to be finished has been awaited; a thread that hangs must not keep the program. Others
+    // are waited for: C libraries clean up when the process ends, and a thread that ends in the middle of
+    // that would free what they free.
+    runtime.shutdown_timeout(THREADS_END);
     outcome
 }
