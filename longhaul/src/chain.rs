@@ -10,6 +10,7 @@ use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::LoginError;
 use proto::iscsi::name::{IscsiName, NameError};
 use proto::iscsi::sealed::{KeyTextError, Protection, PublicKey};
+use volume::layer::pipeline::{Chosen, Settings};
 use volume::layer::read_only::ReadOnly;
 use volume::store::memory::Memory;
 use volume::{Gate, Volume};
@@ -17,6 +18,7 @@ use volume::{Gate, Volume};
 use crate::credentials;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
+use crate::pipelined::Pipelined;
 use crate::sealing::Seal;
 use crate::secret::Secret;
 use crate::size::{NotASize, Size};
@@ -93,6 +95,17 @@ pub enum UriError {
     Lun(String),
     #[error("the pin is not a public key: {0}")]
     Pin(#[from] KeyTextError),
+}
+
+impl Uri {
+    /// Whether a network lies between here and the volume.
+    #[must_use]
+    pub const fn is_remote(&self) -> bool {
+        match self {
+            Self::Memory(_) | Self::File(_) | Self::Device(_) => false,
+            Self::Iscsi(_) => true,
+        }
+    }
 }
 
 impl FromStr for Uri {
@@ -208,6 +221,8 @@ pub struct OpenOptions {
     pub login: Login,
     /// Open what is sealed in it.
     pub seal: Option<SealOptions>,
+    /// Keep the link to it full, if it is behind a network.
+    pub pipeline: Option<Settings>,
 }
 
 /// Who this machine is to a target.
@@ -247,6 +262,7 @@ pub struct SealOptions {
 pub struct Chain {
     uri: Uri,
     volume: Arc<dyn Volume>,
+    pipelined: Option<Pipelined>,
     disk: Option<Arc<iscsi::Disk>>,
 }
 
@@ -255,6 +271,12 @@ impl Chain {
     #[must_use]
     pub fn volume(&self) -> Arc<dyn Volume> {
         Arc::clone(&self.volume)
+    }
+
+    /// What the pipeline has chosen so far, for writes and for reads, if there is one.
+    #[must_use]
+    pub fn chosen(&self) -> Option<(Chosen, Chosen)> {
+        self.pipelined.as_ref().map(Pipelined::chosen)
     }
 
     /// What is known of the target and the connection to it, if the store is behind one.
@@ -267,15 +289,21 @@ impl Chain {
         }
     }
 
-    /// Makes everything that was acknowledged durable, and lets go of the store.
+    /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
+    /// the volume any more. A write that failed after it was acknowledged is told here at the latest.
     pub async fn close(self) -> Outcome {
-        let uri = &self.uri;
-        let flushed = self.volume.flush().await.map_err(|why| {
+        let Self { uri, volume, pipelined, disk } = self;
+        let flushed = volume.flush().await.map_err(|why| {
             Failure::new(format!("cannot flush {uri}"))
                 .because(why)
                 .hint("what was written since the last flush that succeeded may be lost")
         });
-        if let Some(disk) = &self.disk {
+        drop(volume);
+        if let Some(pipelined) = pipelined {
+            // Even after a failure: every write that still lands is worth having.
+            pipelined.close().await;
+        }
+        if let Some(disk) = disk {
             disk.session().close().await;
         }
         flushed
@@ -293,11 +321,16 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     if let Some(seal) = options.seal {
         volume = luks::open(volume, seal.secret, seal.with).await?;
     }
+    let settings = options.pipeline.filter(|_| uri.is_remote());
+    let pipelined = settings.map(|settings| Pipelined::new(Arc::clone(&volume), settings));
+    if let Some(pipelined) = &pipelined {
+        volume = pipelined.volume();
+    }
     // Files, devices and targets are opened read-only; what cannot be is made so here.
     if options.read_only && !volume.shape().read_only {
         volume = Arc::new(Gate::new("read-only", ReadOnly::new(volume)));
     }
-    Ok(Chain { uri: uri.clone(), volume, disk })
+    Ok(Chain { uri: uri.clone(), volume, pipelined, disk })
 }
 
 /// A store, and what else there is to know of one behind a target.

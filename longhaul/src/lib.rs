@@ -12,6 +12,7 @@ pub mod credentials;
 pub mod failure;
 pub mod front;
 pub mod luks;
+pub mod pipelined;
 pub mod progress;
 pub mod sealing;
 pub mod secret;

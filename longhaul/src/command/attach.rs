@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use super::options::{LoginArgs, SealArgs};
 use crate::chain::{self, OpenOptions, Uri};
-use crate::failure::{OrFail, Outcome};
+use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::nbd;
+use crate::pipelined::PipelineArgs;
 use crate::size::Size;
 
 /// Offer a volume to the programs of this machine, until interrupted
@@ -30,6 +31,8 @@ pub struct Args {
     seal: SealArgs,
     #[command(flatten)]
     login: LoginArgs,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -45,12 +48,16 @@ finished and everything acknowledged is flushed.";
 pub async fn run(args: Args) -> Outcome {
     args.seal.needs_seal(args.sealed)?;
     let uri = args.uri;
+    if args.pipeline.is_given() && !uri.is_remote() {
+        return Err(Failure::usage(format!("{uri} has no pipeline: no network lies before it")));
+    }
     let options = OpenOptions {
         size: args.size,
         read_only: args.read_only,
         login: args.login.login().await?,
         seal: args.seal.open(args.sealed, &uri.to_string()).await?,
         block_size: None,
+        pipeline: args.pipeline.settings()?,
     };
     let stop = super::stop_on_signals()?;
     let chain = chain::open(&uri, options).await?;

@@ -1,0 +1,202 @@
+//! The pipeline over a volume behind a network: what the user fixes of it, and the task and the clock
+//! it runs on.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tokio::task::JoinHandle;
+use volume::layer::pipeline::{Chosen, Clock, Pipeline, Settings};
+use volume::{Gate, TRANSFER_MAX, Volume};
+
+use crate::failure::{Failure, Outcome};
+use crate::size::{NotASize, Size};
+
+/// How a volume behind a network is kept busy.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Pipeline (volumes behind a network)")]
+pub struct PipelineArgs {
+    /// Send every request when it comes, and wait for its answer
+    #[arg(long, conflicts_with_all = ["window", "in_flight", "segment", "read_ahead"])]
+    no_pipeline: bool,
+    /// How much may be written and not yet be at the other end
+    #[arg(long, value_name = "SIZE", default_value = "auto", hide_default_value = true)]
+    window: Auto,
+    /// How much of it may be on its way at a time
+    #[arg(long, value_name = "SEGMENTS", value_parser = clap::value_parser!(u32).range(1..))]
+    in_flight: Option<u32>,
+    /// The size that writes are merged to and cut to
+    #[arg(long, value_name = "SIZE", default_value = "auto", hide_default_value = true)]
+    segment: Auto,
+    /// How far to read ahead; 0 for never, which volumes need that others write to as well
+    #[arg(long, value_name = "SIZE", default_value = "auto", hide_default_value = true)]
+    read_ahead: Auto,
+}
+
+impl PipelineArgs {
+    /// What they say; none if there is to be no pipeline.
+    pub fn settings(&self) -> Outcome<Option<Settings>> {
+        if self.no_pipeline {
+            return Ok(None);
+        }
+        Ok(Some(Settings {
+            window: self.window.positive("--window")?,
+            segments: self.in_flight,
+            segment: self.segment()?,
+            read_ahead: self.read_ahead.0.map(|size| size.0),
+            ..Settings::default()
+        }))
+    }
+
+    fn segment(&self) -> Outcome<Option<u32>> {
+        let most = Size(u64::from(TRANSFER_MAX));
+        let Some(bytes) = self.segment.positive("--segment")? else { return Ok(None) };
+        match u32::try_from(bytes) {
+            Ok(bytes) if bytes <= TRANSFER_MAX => Ok(Some(bytes)),
+            _ => Err(Failure::usage(format!("--segment {}: {most} is the most", Size(bytes)))),
+        }
+    }
+
+    /// Whether any of it was said.
+    #[must_use]
+    pub fn is_given(&self) -> bool {
+        let sizes = [self.window, self.segment, self.read_ahead];
+        self.no_pipeline || self.in_flight.is_some() || sizes.iter().any(|size| size.0.is_some())
+    }
+}
+
+/// A size, or `auto` for what suits the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Auto(Option<Size>);
+
+impl Auto {
+    fn positive(self, option: &str) -> Outcome<Option<u64>> {
+        match self.0 {
+            Some(Size(0)) => Err(Failure::usage(format!("{option} 0 would let nothing through"))),
+            size => Ok(size.map(|size| size.0)),
+        }
+    }
+}
+
+impl FromStr for Auto {
+    type Err = NotASize;
+
+    fn from_str(text: &str) -> Result<Self, NotASize> {
+        match text {
+            "auto" => Ok(Self(None)),
+            size => Ok(Self(Some(size.parse()?))),
+        }
+    }
+}
+
+impl fmt::Display for Auto {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(size) => size.fmt(f),
+            None => f.write_str("auto"),
+        }
+    }
+}
+
+/// A pipeline and the task that works for it.
+pub struct Pipelined {
+    pipeline: Arc<Pipeline>,
+    worker: JoinHandle<()>,
+}
+
+impl Pipelined {
+    /// Puts a pipeline over `inner`.
+    pub fn new(inner: Arc<dyn Volume>, settings: Settings) -> Self {
+        let (pipeline, worker) = Pipeline::new(inner, settings, Arc::new(SinceStart::new()));
+        Self { pipeline: Arc::new(pipeline), worker: tokio::spawn(worker) }
+    }
+
+    /// Its top.
+    #[must_use]
+    pub fn volume(&self) -> Arc<dyn Volume> {
+        Arc::new(Gate::new("pipeline", Arc::clone(&self.pipeline)))
+    }
+
+    /// What is chosen at the moment, for writes and for reads.
+    #[must_use]
+    pub fn chosen(&self) -> (Chosen, Chosen) {
+        self.pipeline.chosen()
+    }
+
+    /// Waits until everything that was accepted has been sent, or has failed. Nobody else may hold the
+    /// volume any more.
+    pub async fn close(self) {
+        let Self { pipeline, worker } = self;
+        debug_assert_eq!(Arc::strong_count(&pipeline), 1, "the worker waits for the last holder");
+        drop(pipeline);
+        if let Err(why) = worker.await {
+            tracing::error!(%why, "the pipeline ended early");
+        }
+    }
+}
+
+/// The time since the pipeline began.
+struct SinceStart(Instant);
+
+impl SinceStart {
+    fn new() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for SinceStart {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        pipeline: PipelineArgs,
+    }
+
+    fn read(text: &str) -> PipelineArgs {
+        Line::parse_from(text.split(' ')).pipeline
+    }
+
+    #[test]
+    fn everything_is_chosen_unless_it_is_said() {
+        for text in ["x", "x --window auto --segment auto --read-ahead auto"] {
+            assert_eq!(read(text).settings().unwrap(), Some(Settings::default()), "{text}");
+            assert!(!read(text).is_given());
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_kept() {
+        let args = read("x --window 8M --in-flight 5 --segment 128K --read-ahead 0");
+        let expected = Settings {
+            window: Some(8 << 20),
+            segments: Some(5),
+            segment: Some(128 << 10),
+            read_ahead: Some(0),
+            ..Settings::default()
+        };
+        assert_eq!(args.settings().unwrap(), Some(expected));
+        assert!(args.is_given());
+        assert_eq!(read("x --no-pipeline").settings().unwrap(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for text in ["x --window 0", "x --segment 0", "x --segment 64M", "x --segment 8G"] {
+            assert_eq!(read(text).settings().unwrap_err().exit_code(), 2, "{text}");
+        }
+        assert!(Line::try_parse_from(["x", "--no-pipeline", "--window", "8M"]).is_err());
+        assert!(Line::try_parse_from(["x", "--in-flight", "0"]).is_err());
+    }
+}
