@@ -175,8 +175,8 @@ pub fn read(path: &Path) -> Outcome<Identity> {
     }
 }
 
-/// AES-256-GCM at the speed of the processor.
-fn new_cipher(key: &[u8; KEY_LEN]) -> Box<dyn Cipher> {
+/// AES-256-GCM under this key, at the speed of the processor.
+pub fn new_cipher(key: &[u8; KEY_LEN]) -> Box<dyn Cipher> {
     Box::new(Gcm(host::aead::Gcm::new(key)))
 }
 

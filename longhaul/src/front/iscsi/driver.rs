@@ -18,7 +18,7 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::header::{TaskFunction, TaskResponse};
 use proto::iscsi::login::target::Established;
-use proto::iscsi::pdu::Pieces;
+use proto::iscsi::pdu::{FrameError, Pieces};
 use proto::iscsi::target::{self, Event, Reply, Request, Selection, Session, Setup, TaskId};
 use proto::scsi::{Status, lun};
 use proto::time::Time;
@@ -49,6 +49,13 @@ pub(super) enum End {
     Wire(#[from] WireError),
     #[error(transparent)]
     Other(#[from] Why),
+}
+
+impl End {
+    /// Whether someone on the way, or a broken machine there, has had its hands in the session.
+    pub(super) const fn is_attack(&self) -> bool {
+        matches!(self, Self::Wire(WireError::Frame(FrameError::Seal(_))))
+    }
 }
 
 type Errand = Pin<Box<dyn Future<Output = (Request, TaskResponse)> + Send>>;

@@ -153,8 +153,12 @@ async fn connection(
     info!(%peer, initiator = initiator.as_str(), target, tsih, seal, "logged in");
     match Driver::new(&node, portals, wire, logged_in, stop) {
         Ok(driver) => {
-            let reason = driver.run().await;
-            info!(%peer, initiator = initiator.as_str(), target, tsih, %reason, "session ended");
+            let (name, reason) = (initiator.as_str(), driver.run().await);
+            if reason.is_attack() {
+                warn!(%peer, initiator = name, target, tsih, %reason, "session broken");
+            } else {
+                info!(%peer, initiator = name, target, tsih, %reason, "session ended");
+            }
         }
         Err(reason) => info!(%peer, %reason, "session not begun"),
     }

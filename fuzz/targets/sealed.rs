@@ -1,0 +1,6 @@
+//! Sealed PDUs and what is done to them on the way: see `proto::iscsi::sealed::law`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|script: &[u8]| proto::iscsi::sealed::law::holds(longhaul::sealing::new_cipher, script));

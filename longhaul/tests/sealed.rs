@@ -1,0 +1,382 @@
+//! Sealed sessions on the wire, between two programs, through someone who means harm.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+
+mod common;
+
+use common::{LONGHAUL, Running, run};
+
+const BHS: usize = 48;
+const TAG: usize = 16;
+
+/// Bytes of the volume, and of what is copied to it.
+const SIZE: usize = 2 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+}
+
+/// What is done to the stream that goes one way.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    None,
+    /// During the login, text becomes other text.
+    Replace(&'static str, &'static str),
+    /// The bit of a byte, counted from the end of the login, is flipped.
+    Flip(usize),
+    /// Of the PDUs after the login this one comes twice.
+    Repeat(usize),
+    /// It does not come.
+    Drop(usize),
+    /// It comes after the one that follows it.
+    Swap(usize),
+    /// The connection ends in the middle of it.
+    Truncate(usize),
+    /// Something of its size comes before it.
+    Insert(usize),
+}
+
+/// One direction of a connection, PDU by PDU.
+struct Stream {
+    from: TcpStream,
+    to: TcpStream,
+    harm: Harm,
+    /// The length of a sealed PDU can be seen, as its header is not enciphered.
+    readable: bool,
+}
+
+impl Stream {
+    fn run(mut self) {
+        // However it ends, both ends learn of it.
+        let _ = self.login().and_then(|()| self.session());
+        let _ = self.to.shutdown(Shutdown::Both);
+        let _ = self.from.shutdown(Shutdown::Both);
+    }
+
+    /// Passes the login on; the last PDU of either side is known by its flags (RFC 7143, 11.12, 11.13).
+    fn login(&mut self) -> io::Result<()> {
+        loop {
+            let mut pdu = self.read(BHS)?;
+            let len = data_len(&pdu);
+            pdu.extend(self.read(len + (len.wrapping_neg() & 3))?);
+            let last = pdu[0] & 0x1f == 3 && pdu[1] & 0x83 == 0x83 && pdu[36] == 0;
+            if let Harm::Replace(from, to) = self.harm {
+                replace(&mut pdu, from, to);
+            }
+            self.to.write_all(&pdu)?;
+            if last {
+                return Ok(());
+            }
+        }
+    }
+
+    fn session(&mut self) -> io::Result<()> {
+        if let Harm::Flip(at) = self.harm {
+            // As it comes, since the one side may wait for the other.
+            io::copy(&mut (&mut self.from).take(at as u64), &mut self.to)?;
+            let byte = self.read(1)?;
+            self.to.write_all(&[byte[0] ^ 0x10])?;
+        } else if self.readable {
+            self.harm_pdus()?;
+        }
+        io::copy(&mut self.from, &mut self.to).map(|_| ())
+    }
+
+    fn harm_pdus(&mut self) -> io::Result<()> {
+        let (Harm::Repeat(n) | Harm::Drop(n) | Harm::Swap(n) | Harm::Truncate(n) | Harm::Insert(n)) =
+            self.harm
+        else {
+            return Ok(());
+        };
+        for _ in 0..n {
+            let pdu = self.sealed_pdu()?;
+            self.to.write_all(&pdu)?;
+        }
+        let pdu = self.sealed_pdu()?;
+        match self.harm {
+            Harm::Repeat(_) => self.to.write_all(&[&pdu[..], &pdu].concat()),
+            Harm::Swap(_) => {
+                let next = self.sealed_pdu()?;
+                self.to.write_all(&[next, pdu].concat())
+            }
+            Harm::Truncate(_) => {
+                self.to.write_all(&pdu[..pdu.len() / 2])?;
+                Err(io::ErrorKind::ConnectionAborted.into())
+            }
+            Harm::Insert(_) => self.to.write_all(&[vec![0x20; pdu.len()], pdu].concat()),
+            _ => Ok(()),
+        }
+    }
+
+    fn sealed_pdu(&mut self) -> io::Result<Vec<u8>> {
+        let mut pdu = self.read(BHS + TAG)?;
+        let len = data_len(&pdu) + 4 * usize::from(pdu[4]);
+        if len > 0 {
+            pdu.extend(self.read(len + TAG)?);
+        }
+        Ok(pdu)
+    }
+
+    fn read(&mut self, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.from.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+fn data_len(bhs: &[u8]) -> usize {
+    u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]]) as usize
+}
+
+fn replace(pdu: &mut [u8], from: &str, to: &str) {
+    assert_eq!(from.len(), to.len());
+    if let Some(at) = pdu.windows(from.len()).position(|window| window == from.as_bytes()) {
+        pdu[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+}
+
+/// Someone between a client and the server, who does harm to every connection one way.
+fn between(server: SocketAddr, way: Way, harm: Harm, readable: bool) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        while let Ok((client, _)) = listener.accept() {
+            let Ok(upstream) = TcpStream::connect(server) else { return };
+            let harm = |direction| if direction == way { harm } else { Harm::None };
+            let up = (client.try_clone().unwrap(), upstream.try_clone().unwrap(), harm(Way::Up));
+            for (from, to, harm) in [up, (upstream, client, harm(Way::Down))] {
+                thread::spawn(move || Stream { from, to, harm, readable }.run());
+            }
+        }
+    });
+    address
+}
+
+/// A server with one volume in a file, and a client it knows.
+struct Stage {
+    dir: tempfile::TempDir,
+    server: Running,
+    address: SocketAddr,
+    /// What follows the address in the volume's URI.
+    rest: String,
+    content: Vec<u8>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let key = |name: &str| {
+            let mut new = Command::new(LONGHAUL);
+            let (printed, status) = run(new.args(["identity", "new"]).arg(path(name)));
+            assert!(status.success(), "{printed}");
+            printed.trim().to_owned()
+        };
+        key("server");
+        let client = key("client");
+        let content: Vec<u8> = (0..SIZE).map(|at| ((at * 31) ^ (at >> 9)) as u8 | 1).collect();
+        fs::write(path("in.img"), &content).unwrap();
+        let volume = format!("v=file:{},size={SIZE}", path("v.img").display());
+        let serve = format!(
+            "exec {LONGHAUL} --log info serve --volume {volume} --listen 127.0.0.1:0 \
+             --identity {} --client-key {client} 2>&1",
+            path("server").display()
+        );
+        let server = Running::start(Command::new("sh").args(["-c", &serve]));
+        let uri = loop {
+            let line = server.line().expect("the server is ready");
+            if let Some(uri) = line.strip_prefix("ready iscsi://") {
+                break uri.to_owned();
+            }
+        };
+        let (address, rest) = uri.split_once('/').unwrap();
+        let (address, rest) = (address.parse().unwrap(), rest.to_owned());
+        Self { dir, server, address, rest, content }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A client's command through `portal`; what it said, and whether it succeeded.
+    fn client(&self, portal: SocketAddr, protection: &str, command: &[&str]) -> (String, bool) {
+        let uri = format!("iscsi://{portal}/{}", self.rest);
+        let arguments =
+            command.iter().map(|&argument| if argument == "URI" { &*uri } else { argument });
+        let mut client = Command::new(LONGHAUL);
+        client.current_dir(&self.dir).args(arguments);
+        client.args(["--identity", "client", "--protection", protection]);
+        let (said, status) = run(&client);
+        (said, status.success())
+    }
+
+    /// What the server says of the end of the next session, or of a login that failed.
+    fn verdict(&self) -> String {
+        loop {
+            let line = self.server.line().expect("the server says how the session ended");
+            let ends = ["session ended", "session broken", "login failed"];
+            if ends.iter().any(|end| line.contains(end)) {
+                return line;
+            }
+        }
+    }
+
+    /// Every block is as it was, all zeroes, or as it was meant to be.
+    fn check_volume(&self, what: &str) {
+        check(&self.path("v.img"), &self.content, what);
+    }
+}
+
+fn check(path: &Path, content: &[u8], what: &str) {
+    let found = fs::read(path).unwrap();
+    for (block, meant) in found.chunks(512).zip(content.chunks(512)) {
+        assert!(block == meant || block.iter().all(|&byte| byte == 0), "{what}: wrong data");
+    }
+}
+
+/// Each row: one way, what is done there, and what is said by the side that notices. It is the side the
+/// harmed stream leads to; where it is the server, the client learns that the connection is closed.
+#[test]
+fn whoever_means_harm_gets_nothing_but_the_end_of_the_connection() {
+    use Harm::{Drop, Flip, Insert, Repeat, Replace, Swap, Truncate};
+    let (header, first) = ("the header of sealed PDU", "the first sealed PDU does not open");
+    let (data, closed) = ("the data of sealed PDU", "closed");
+    let (gmac, gcm) = ("integrity", "encrypt");
+    let rows: &[(&str, Way, Harm, &str)] = &[
+        (gmac, Way::Up, Repeat(3), header),
+        (gmac, Way::Up, Drop(3), header),
+        (gmac, Way::Up, Swap(3), header),
+        (gmac, Way::Up, Insert(3), header),
+        (gmac, Way::Up, Truncate(3), closed),
+        (gmac, Way::Down, Repeat(3), header),
+        (gmac, Way::Down, Drop(3), header),
+        (gmac, Way::Down, Insert(3), header),
+        (gmac, Way::Down, Truncate(3), closed),
+        (gmac, Way::Up, Flip(20), first),
+        (gmac, Way::Down, Flip(20), first),
+        (gcm, Way::Up, Flip(0), first),
+        (gcm, Way::Up, Flip(63), first),
+        (gcm, Way::Up, Flip(64), header),
+        (gcm, Way::Up, Flip(300_000), data),
+        (gcm, Way::Down, Flip(5), first),
+        (gcm, Way::Down, Flip(70), data),
+        (gcm, Way::Down, Flip(1_000_000), data),
+        (gcm, Way::Up, Replace("MaxBurstLength=16777215", "MaxBurstLength=16777214"), first),
+        (gcm, Way::Up, Replace("InitialR2T=No", "InitialR2T=no"), first),
+    ];
+    let stage = Stage::new();
+    for &(protection, way, harm, expected) in rows {
+        let what = format!("{protection} {way:?} {harm:?}");
+        let portal = between(stage.address, way, harm, protection == "integrity");
+        let copy = ["copy", "in.img", "URI", "--verify"];
+        let (said, success) = stage.client(portal, protection, &copy);
+        assert!(!success, "{what}: {said}");
+        let verdict = stage.verdict();
+        let noticed = if way == Way::Up { &verdict } else { &said };
+        assert!(noticed.contains(expected), "{what}: {noticed}");
+        stage.check_volume(&what);
+    }
+    // Nothing of it has done lasting harm.
+    let copy = ["copy", "in.img", "URI", "--verify"];
+    let (said, success) = stage.client(stage.address, "encrypt", &copy);
+    assert!(success, "{said}");
+    assert!(fs::read(stage.path("v.img")).unwrap() == stage.content);
+    assert!(stage.server.stop().success());
+}
+
+/// What is read through harm is right, or not there.
+#[test]
+fn nothing_wrong_is_read() {
+    let stage = Stage::new();
+    fs::copy(stage.path("in.img"), stage.path("filled.img")).unwrap();
+    let (said, success) = stage.client(stage.address, "encrypt", &["copy", "in.img", "URI"]);
+    assert!(success, "{said}");
+    for at in [500, 70_000, 1_500_000] {
+        let what = format!("flip {at}");
+        let portal = between(stage.address, Way::Down, Harm::Flip(at), false);
+        let out = format!("out{at}.img");
+        let (said, success) = stage.client(portal, "encrypt", &["copy", "URI", &out]);
+        assert!(!success && said.contains("sealed PDU"), "{what}: {said}");
+        if stage.path(&out).exists() {
+            check(&stage.path(&out), &stage.content, &what);
+        }
+    }
+    assert!(stage.server.stop().success());
+}
+
+/// A login that is changed so that it would lead to less does not lead to anything.
+#[test]
+fn nobody_can_make_it_less() {
+    let stage = Stage::new();
+    let (method, none) = ("AuthMethod=Z-dev.longhaul.noise", "AuthMethod=None,None,None,None.");
+    let (seal, crc) = ("Digest=Y-dev.longhaul.aes256gcm", "Digest=CRC32C,None,None,None,No");
+    let rows = [
+        (Way::Up, Harm::Replace(method, none)),
+        (Way::Down, Harm::Replace(method, none)),
+        (Way::Up, Harm::Replace(seal, crc)),
+        (Way::Down, Harm::Replace(seal, crc)),
+        (Way::Up, Harm::Replace("aes256gcm", "gmac,None")),
+        (Way::Up, Harm::Replace("X-dev.longhaul.proof", "X-dev.longhaul.prooF")),
+        (Way::Up, Harm::Replace("X-dev.longhaul.noise", "X-dev.longhaul.noisE")),
+        (Way::Down, Harm::Replace("X-dev.longhaul.noise", "X-dev.longhaul.noisE")),
+    ];
+    for (way, harm) in rows {
+        let portal = between(stage.address, way, harm, false);
+        let (said, success) = stage.client(portal, "encrypt", &["copy", "in.img", "URI"]);
+        assert!(!success, "{way:?} {harm:?}: {said}");
+        assert!(said.starts_with("longhaul: "), "{said}");
+        let written = fs::read(stage.path("v.img")).unwrap();
+        assert!(written.iter().all(|&byte| byte == 0), "{way:?} {harm:?}: something was written");
+    }
+    assert!(stage.server.stop().success());
+}
+
+/// Two programs, nobody between: what an eavesdropper sees of the data.
+#[test]
+fn an_eavesdropper_sees_the_data_only_where_they_are_not_enciphered() {
+    let stage = Stage::new();
+    for (protection, readable) in [("integrity", true), ("encrypt", false)] {
+        let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let portal = watched(stage.address, Arc::clone(&seen));
+        let (said, success) = stage.client(portal, protection, &["copy", "in.img", "URI"]);
+        assert!(success, "{said}");
+        let seen = seen.lock().unwrap();
+        assert!(seen.len() > SIZE, "{protection}: {} bytes went by", seen.len());
+        let part = &stage.content[100_000..100_032];
+        let found = seen.windows(part.len()).any(|window| window == part);
+        assert_eq!(found, readable, "{protection}");
+    }
+    assert!(stage.server.stop().success());
+}
+
+/// A listener in front of the server that keeps what the client sends.
+fn watched(server: SocketAddr, seen: Arc<std::sync::Mutex<Vec<u8>>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut upstream = TcpStream::connect(server).unwrap();
+        let (mut back, mut to) = (upstream.try_clone().unwrap(), client.try_clone().unwrap());
+        thread::spawn(move || {
+            let _ = io::copy(&mut back, &mut to);
+            let _ = to.shutdown(Shutdown::Both);
+        });
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(len @ 1..) = client.read(&mut buffer) {
+            seen.lock().unwrap().extend_from_slice(&buffer[..len]);
+            if upstream.write_all(&buffer[..len]).is_err() {
+                break;
+            }
+        }
+        let _ = upstream.shutdown(Shutdown::Both);
+    });
+    address
+}
