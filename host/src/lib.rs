@@ -2,6 +2,7 @@
 //! it knows no protocol and no `Volume`.
 
 pub mod aead;
+pub mod allocator;
 pub mod cipher;
 pub mod file;
 pub mod workers;

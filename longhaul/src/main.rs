@@ -3,6 +3,11 @@
 
 use std::process::ExitCode;
 
+use host::allocator::Recycler;
+
+#[global_allocator]
+static ALLOCATOR: Recycler = Recycler::new();
+
 fn main() -> ExitCode {
     longhaul::cli::main()
 }

@@ -1,0 +1,259 @@
+//! The program's allocator: the system's, except that a few large buffers are kept for the next one.
+//!
+//! A target needs a buffer of a few hundred KiB for every large request, and for some ten microseconds. The
+//! system's allocator gives such memory back to the kernel at once, which then has to clear every page of
+//! it anew: more work than the request itself. Here a freed buffer goes on a shelf with those of its size,
+//! and the next request of that size gets the one freed last, which the processor still has in its cache.
+//! What is kept is bounded by [`KEPT_MAX`].
+//!
+//! It is an allocator and not a pool that buffers are asked of, so that every buffer profits: what a socket
+//! is read into, what a volume in memory answers with, what is sealed.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes kept, of all sizes together.
+pub const KEPT_MAX: usize = 8 << 20;
+
+/// Sizes below are the system allocator's own business, which it does well.
+const SIZE_MIN: usize = 64 << 10;
+
+/// Sizes above are rare, and would fill the shelves.
+const SIZE_MAX: usize = 2 << 20;
+
+/// Four sizes for each doubling, so that rounding up wastes a fifth at most.
+const STEPS: usize = 4;
+
+/// How many sizes there are, `SIZE_MIN` and `SIZE_MAX` among them.
+const SHELVES: usize = (SIZE_MAX / SIZE_MIN).ilog2() as usize * STEPS + 1;
+
+/// A whole page, as every buffer here is at least one: fit for devices that want alignment.
+const ALIGN: usize = 4096;
+
+/// Buffers of one size at most; more would not fit in [`KEPT_MAX`] but for the smallest.
+const SHELF_LEN: usize = 64;
+
+/// The allocator; see the module.
+#[derive(Debug)]
+pub struct Recycler(());
+
+impl Recycler {
+    /// The allocator of this program: for a static with `#[global_allocator]`.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Default for Recycler {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Freed buffers of one size.
+struct Shelf {
+    buffers: [*mut u8; SHELF_LEN],
+    len: usize,
+}
+
+// SAFETY: the pointers on a shelf own what they point to: whoever frees a buffer hands it over, and has no
+// other pointer to it. It does not matter which thread frees it in the end.
+unsafe impl Send for Shelf {}
+
+static STOCK: [Mutex<Shelf>; SHELVES] =
+    [const { Mutex::new(Shelf { buffers: [ptr::null_mut(); SHELF_LEN], len: 0 }) }; SHELVES];
+
+/// Bytes on all shelves.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+
+/// One of the sizes that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Class {
+    shelf: usize,
+    layout: Layout,
+}
+
+impl Class {
+    /// The class buffers of this layout are of, if they are of any. It depends on nothing else, so that a
+    /// buffer is freed as what it was made.
+    const fn of(layout: Layout) -> Option<Self> {
+        let size = layout.size();
+        if size < SIZE_MIN || size > SIZE_MAX || layout.align() > ALIGN {
+            return None;
+        }
+        // A doubling begins above a power of two, which itself ends the one before.
+        let doubling = ((size - 1) / (SIZE_MIN / 2)).ilog2() as usize;
+        let step = (SIZE_MIN / 2 / STEPS) << doubling;
+        let steps = size.div_ceil(step);
+        let Ok(layout) = Layout::from_size_align(steps * step, ALIGN) else { return None };
+        // From `STEPS + 1` to twice `STEPS` within a doubling; the smallest size ends the one before it.
+        Some(Self { shelf: doubling * STEPS + steps - 2 * STEPS, layout })
+    }
+
+    /// The buffer freed last. Nobody waits for a shelf: the system has buffers too.
+    fn take(self) -> Option<*mut u8> {
+        let mut shelf = STOCK[self.shelf].try_lock().ok()?;
+        shelf.len = shelf.len.checked_sub(1)?;
+        KEPT.fetch_sub(self.layout.size(), Ordering::Relaxed);
+        Some(shelf.buffers[shelf.len])
+    }
+
+    /// Keeps a buffer, if there is room.
+    fn keep(self, buffer: *mut u8) -> bool {
+        let size = self.layout.size();
+        if KEPT.fetch_add(size, Ordering::Relaxed) + size <= KEPT_MAX
+            && let Ok(mut shelf) = STOCK[self.shelf].try_lock()
+            && shelf.len < SHELF_LEN
+        {
+            let at = shelf.len;
+            shelf.buffers[at] = buffer;
+            shelf.len += 1;
+            return true;
+        }
+        KEPT.fetch_sub(size, Ordering::Relaxed);
+        false
+    }
+}
+
+// SAFETY: what is not of a class is the system allocator's throughout. What is of a class was allocated by
+// it with the layout of the class, which is at least as large and as aligned as what was asked for, and is
+// given back with that layout; while it is on a shelf nobody else has it. No method unwinds: the locks are
+// only tried, and the shelves are indexed by `Class`, whose indices a test checks over all sizes.
+unsafe impl GlobalAlloc for Recycler {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match Class::of(layout) {
+            // SAFETY: the layout of a class is not empty.
+            Some(class) => class.take().unwrap_or_else(|| unsafe { System.alloc(class.layout) }),
+            // SAFETY: the caller's duties are the same.
+            None => unsafe { System.alloc(layout) },
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = Class::of(layout) else {
+            // SAFETY: the caller's duties are the same.
+            return unsafe { System.alloc_zeroed(layout) };
+        };
+        match class.take() {
+            Some(buffer) => {
+                // SAFETY: the buffer is as large as its class, and nobody else's.
+                unsafe { ptr::write_bytes(buffer, 0, layout.size()) };
+                buffer
+            }
+            // SAFETY: the layout of a class is not empty.
+            None => unsafe { System.alloc_zeroed(class.layout) },
+        }
+    }
+
+    unsafe fn dealloc(&self, buffer: *mut u8, layout: Layout) {
+        match Class::of(layout) {
+            Some(class) if class.keep(buffer) => {}
+            // SAFETY: it was allocated by the system with the layout of its class.
+            Some(class) => unsafe { System.dealloc(buffer, class.layout) },
+            // SAFETY: it was allocated by the system with this layout.
+            None => unsafe { System.dealloc(buffer, layout) },
+        }
+    }
+
+    unsafe fn realloc(&self, buffer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller says that the size does not overflow when rounded up to the alignment.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (Class::of(layout), Class::of(wanted)) {
+            // SAFETY: the caller's duties are the same.
+            (None, None) => return unsafe { System.realloc(buffer, layout, size) },
+            (Some(old), Some(new)) if old == new => return buffer,
+            _ => {}
+        }
+        // SAFETY: the caller says that the size is not zero.
+        let moved = unsafe { self.alloc(wanted) };
+        if !moved.is_null() {
+            // SAFETY: both are at least as large as what is copied, and the new one is nobody else's.
+            unsafe { ptr::copy_nonoverlapping(buffer, moved, layout.size().min(size)) };
+            // SAFETY: the caller owns it, and it was allocated with this layout.
+            unsafe { self.dealloc(buffer, layout) };
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(size: usize) -> Option<Class> {
+        Class::of(Layout::from_size_align(size, 1).unwrap())
+    }
+
+    #[test]
+    fn every_size_has_a_shelf_that_fits() {
+        assert_eq!((class(SIZE_MIN - 1), class(SIZE_MAX + 1)), (None, None));
+        let (mut shelf, mut largest) = (0, 0);
+        for size in SIZE_MIN..=SIZE_MAX {
+            let class = class(size).unwrap();
+            let fits = class.layout.size();
+            assert!(fits >= size && fits - size < size / STEPS + 1, "{size}: {fits}");
+            assert!(class.shelf < SHELVES && class.shelf >= shelf, "{size}: {class:?}");
+            // One shelf has one size.
+            assert_eq!(class.shelf == shelf, fits == largest || size == SIZE_MIN, "{size}");
+            (shelf, largest) = (class.shelf, fits);
+        }
+        assert_eq!((shelf, largest), (SHELVES - 1, SIZE_MAX));
+    }
+
+    /// A buffer by way of the allocator, and nobody else's.
+    struct Buffer(*mut u8, Layout);
+
+    impl Buffer {
+        fn zeroed(len: usize) -> Self {
+            let layout = Layout::from_size_align(len, 8).unwrap();
+            // SAFETY: no test asks for nothing.
+            Self(unsafe { Recycler::new().alloc_zeroed(layout) }, layout)
+        }
+
+        fn resize(&mut self, len: usize) {
+            // SAFETY: it was allocated with this layout, and no test asks for nothing.
+            self.0 = unsafe { Recycler::new().realloc(self.0, self.1, len) };
+            self.1 = Layout::from_size_align(len, 8).unwrap();
+        }
+
+        /// The first `len` bytes, which were zeroed or copied.
+        fn front(&mut self, len: usize) -> &mut [u8] {
+            assert!(len <= self.1.size());
+            // SAFETY: it is that long, initialised that far, and borrowed with its owner.
+            unsafe { std::slice::from_raw_parts_mut(self.0, len) }
+        }
+    }
+
+    impl Drop for Buffer {
+        fn drop(&mut self) {
+            // SAFETY: it was allocated with this layout.
+            unsafe { Recycler::new().dealloc(self.0, self.1) };
+        }
+    }
+
+    #[test]
+    fn buffers_come_back_whole_and_zeroed_where_asked() {
+        for size in [1000, SIZE_MIN, 300_000, SIZE_MAX, SIZE_MAX + 1] {
+            for _ in 0..3 {
+                let mut buffer = Buffer::zeroed(size);
+                assert!(buffer.front(size).iter().all(|byte| *byte == 0));
+                buffer.front(size).fill(0xa5);
+                buffer.resize(size * 2);
+                assert!(buffer.front(size).iter().all(|byte| *byte == 0xa5));
+                buffer.resize(size);
+                assert!(buffer.front(size).iter().all(|byte| *byte == 0xa5));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let buffers: Vec<_> = (0..16).map(|_| Buffer::zeroed(SIZE_MAX)).collect();
+        assert!(buffers.iter().all(|buffer| (buffer.0 as usize).is_multiple_of(ALIGN)));
+        drop(buffers);
+        assert!(KEPT.load(Ordering::Relaxed) <= KEPT_MAX);
+    }
+}
