@@ -8,10 +8,10 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant as StdInstant};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -23,12 +23,14 @@ use proto::iscsi::target::{self, Event, Reply, Request, Selection, Session, Setu
 use proto::scsi::{Status, lun};
 use proto::time::Time;
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::login::LoggedIn;
 use super::node::{Node, record};
 use super::registry::{Letter, Registry, Seat, Ticket, Why};
 use super::running::{Ready, Running, weight};
+use super::vigil::Vigil;
 use super::wire::{Wire, WireError};
 use crate::front::lun::{Command, Initiator, Response, TargetDevice};
 use crate::stop::Stop;
@@ -69,6 +71,7 @@ pub(super) struct Driver {
     device: Option<Arc<TargetDevice>>,
     registry: Registry,
     running: Running,
+    vigil: Vigil,
     /// Task management that involves other sessions.
     errands: FuturesUnordered<Errand>,
     /// Whom to tell that tasks were cleared, by the number the machine knows it by.
@@ -143,6 +146,7 @@ impl Driver {
             device,
             registry: node.registry.clone(),
             running: Running::default(),
+            vigil: Vigil::new(node.limits.awake),
             errands: FuturesUnordered::new(),
             cleared: BTreeMap::new(),
             next_clear: 0,
@@ -165,11 +169,21 @@ impl Driver {
         self.poll_calls(cx);
         match self.poll_traffic(cx) {
             Err(error) => Poll::Ready(error.into()),
-            Ok(()) if self.session.outbox().is_empty() => {
-                self.end.take().map_or(Poll::Pending, Poll::Ready)
-            }
+            Ok(()) if self.session.outbox().is_empty() => match self.end.take() {
+                Some(end) => Poll::Ready(end),
+                None => self.wait(cx),
+            },
             Ok(()) => Poll::Pending,
         }
+    }
+
+    /// Nothing is left to do. What runs elsewhere takes its time; an initiator may be back at once.
+    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        if self.running.is_idle() && self.vigil.look_again(StdInstant::now()) {
+            // Lets every other task and the system have their turn before this one looks again.
+            let _ = pin!(yield_now()).poll(cx);
+        }
+        Poll::Pending
     }
 
     /// Input, answers and output, until all of them have to wait. Output that was sent counts as well:
@@ -282,6 +296,7 @@ impl Driver {
         if read {
             let now = self.clock.now();
             self.session.heard(now);
+            self.vigil.busy(StdInstant::now());
             while let Some(frame) = self.wire.decode()? {
                 self.session.handle(now, frame);
                 self.act(cx);

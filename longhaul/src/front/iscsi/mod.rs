@@ -20,6 +20,7 @@ mod node;
 mod registry;
 mod running;
 mod server;
+mod vigil;
 mod wire;
 
 pub use node::{Limits, Node};

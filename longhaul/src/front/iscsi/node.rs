@@ -33,6 +33,9 @@ pub struct Limits {
     pub ping_after: Duration,
     /// How long after the ping its connection is given up.
     pub ping_patience: Duration,
+    /// How long a session looks for the next request of a brisk initiator before it sleeps: latency for
+    /// processor time. Zero never does.
+    pub awake: Duration,
     /// How long initiators have to log out when the node stops.
     pub stop: Duration,
 }
@@ -44,6 +47,7 @@ impl Default for Limits {
             login: Duration::from_secs(15),
             ping_after: Duration::from_secs(15),
             ping_patience: Duration::from_secs(30),
+            awake: Duration::from_micros(50),
             stop: Duration::from_secs(2),
         }
     }

@@ -60,6 +60,11 @@ impl Running {
         self.waiting.is_empty() && (held == 0 || held + weight <= HELD_MAX)
     }
 
+    /// Whether no answer is awaited.
+    pub(super) fn is_idle(&self) -> bool {
+        self.runs.is_empty() && self.waiting.is_empty()
+    }
+
     /// Starts an answer that may be there at once: then nothing is kept of it.
     pub(super) fn start(
         &mut self,
