@@ -304,7 +304,7 @@ impl Chain {
             pipelined.close().await;
         }
         if let Some(disk) = disk {
-            disk.session().close().await;
+            disk.close().await;
         }
         flushed
     }

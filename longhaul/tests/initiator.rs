@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use longhaul::front::iscsi::{Node, Server};
@@ -133,7 +134,7 @@ async fn every_algorithm_proves_both_sides() {
             ConnectOptions { account: Some(mutual()), algorithms: vec![algorithm], ..options() };
         let disk = connect(&target(running.portal), &options).await.expect("a session");
         disk.read(Span::new(0, 512)).await.expect("a read");
-        disk.session().close().await;
+        disk.close().await;
         let found = discover(&portal(running.portal), &options).await.expect("discovery");
         assert_eq!(found[0].name, NAME);
         assert_eq!(found[0].portals, [portal(running.portal)]);
@@ -173,9 +174,10 @@ async fn a_read_only_disk_says_so() {
 }
 
 #[tokio::test]
-async fn a_target_that_goes_away_is_gone() {
+async fn a_target_that_goes_away_is_gone_where_no_outage_is_ridden_out() {
     let running = serve_memory().await;
-    let disk = open(&running).await;
+    let options = ConnectOptions { reconnect_for: Some(Duration::ZERO), ..options() };
+    let disk = connect(&target(running.portal), &options).await.expect("a session");
     drop(running);
     // Until the target has gone a read may still succeed.
     let error = loop {

@@ -3,6 +3,7 @@
 mod server;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul::store::iscsi::{ConnectError, ConnectOptions, Disk, connect, discover};
@@ -58,7 +59,7 @@ async fn carries_data(disk: &Disk) {
 
 async fn carries_data_and_ends(disk: Disk) {
     carries_data(&disk).await;
-    disk.session().close().await;
+    disk.close().await;
     let error = disk.read(Span::new(0, 512)).await.expect_err("a read after the logout");
     assert_eq!(error.kind, Kind::Gone);
 }
@@ -187,9 +188,10 @@ async fn a_target_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn a_lost_target_is_reported_at_once_and_from_then_on() {
+async fn a_lost_target_is_reported_at_once_where_no_outage_is_ridden_out() {
     let tgt = Tgt::start();
-    let disk = Gate::new("iscsi", open(&tgt, &options()).await);
+    let options = ConnectOptions { reconnect_for: Some(Duration::ZERO), ..options() };
+    let disk = Gate::new("iscsi", open(&tgt, &options).await);
     let len = 4 << 20;
     disk.write(0, vec![1; len].into(), Durability::Volatile).await.expect("write");
     // The kill may be faster than some of the reads, not than all that follow.

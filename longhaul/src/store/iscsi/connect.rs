@@ -5,19 +5,29 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use proto::iscsi::initiator::recovery::Settings;
 use proto::iscsi::initiator::{Fault, Initiator};
 use proto::iscsi::login::Entropy;
+use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::{Config, LoginError};
 use proto::iscsi::name::{IscsiName, Isid};
+use proto::scsi::Status;
 use proto::time::Time;
 use tokio::net::TcpStream;
 
-use super::ConnectOptions;
+use super::link::Link;
 use super::session::{Loss, Session};
-use super::unit::UnitError;
+use super::unit::{self, UnitError};
+use super::{ConnectOptions, IscsiTarget};
 
 /// How often a target may send us elsewhere before we stop going there.
 const REDIRECTIONS_MAX: u32 = 4;
+
+/// The wait after the first attempt to connect again that failed.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+/// The longest wait: a server that is back is found within it, and one that is not is asked seldom.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// The port IANA gave iSCSI.
 const PORT: u16 = 3260;
@@ -93,6 +103,9 @@ pub enum ConnectError {
     /// An answer that cannot be read.
     #[error("the logical unit's {0} cannot be read")]
     Answer(&'static str, #[source] proto::scsi::Malformed),
+    /// Another volume answers where ours was, or it may not be used as before.
+    #[error("it is not the volume that was connected before: its {0} has changed")]
+    Changed(&'static str),
     /// The list of targets cannot be read.
     #[error("{0} sent a list of targets that cannot be read")]
     List(Portal),
@@ -108,6 +121,97 @@ impl ConnectError {
                 _ => None,
             },
             _ => None,
+        }
+    }
+}
+
+impl ConnectError {
+    /// Whether trying again will not help. A target or a unit that is not found may be there again when its
+    /// server has come up.
+    pub(super) fn is_lasting(&self) -> bool {
+        match self {
+            Self::Session(_, loss) => match &**loss {
+                Loss::Fault(Fault::Login(error)) => login_is_lasting(error),
+                _ => false,
+            },
+            Self::Unit(UnitError::Status(Status::ReservationConflict))
+            | Self::Changed(_)
+            | Self::Random(_) => true,
+            _ => false,
+        }
+    }
+}
+
+const fn login_is_lasting(error: &LoginError) -> bool {
+    match error {
+        LoginError::Refused(status) => matches!(
+            *status,
+            LoginStatus::AUTHENTICATION_FAILURE
+                | LoginStatus::AUTHORIZATION_FAILURE
+                | LoginStatus::TARGET_REMOVED
+                | LoginStatus::UNSUPPORTED_VERSION
+        ),
+        LoginError::Violation(_)
+        | LoginError::Chap(_)
+        | LoginError::NotOffered(_)
+        | LoginError::NoCredentials => true,
+        _ => false,
+    }
+}
+
+/// Makes sessions with one unit of one target, all under one name.
+#[derive(Debug)]
+pub(super) struct Connector {
+    target: IscsiTarget,
+    options: ConnectOptions,
+}
+
+impl fmt::Display for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let IscsiTarget { portal, name, lun } = &self.target;
+        write!(f, "iscsi://{portal}/{name}/{lun}")
+    }
+}
+
+impl Connector {
+    pub(super) fn new(target: IscsiTarget, options: &ConnectOptions) -> Result<Self, ConnectError> {
+        let mut options = options.clone();
+        // The same at every login, so that each ends the session before it (RFC 7143, 6.3.5).
+        if options.isid.is_none() {
+            options.isid = Some(Isid::random(random()?, 0));
+        }
+        Ok(Self { target, options })
+    }
+
+    /// Connects, logs in, and opens the unit. With `reset_first` it is reset before anything else is
+    /// asked of it, and so has nothing left to do for anybody.
+    pub(super) async fn connect(&self, reset_first: bool) -> Result<Link, ConnectError> {
+        let IscsiTarget { portal, name, lun } = &self.target;
+        let session = log_in(portal, Some(name), &self.options).await?;
+        if reset_first {
+            let reset = session.reset_unit(unit::field(*lun)).await;
+            let response = reset.map_err(|loss| ConnectError::Session(portal.clone(), loss))?;
+            tracing::debug!(?response, "reset, to end what an earlier session left behind");
+        }
+        match Link::open(session.clone(), *lun, self.options.read_only).await {
+            Ok(link) => Ok(link),
+            Err(error) => {
+                session.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// How outages are met, by a unit that has a volatile cache or by one that has none.
+    pub(super) fn settings(&self, cached: bool) -> Settings {
+        let patience = self.options.reconnect_for;
+        // Where nothing is ever sent again nothing has to be kept.
+        let keeps = cached && patience != Some(Duration::ZERO);
+        Settings {
+            patience,
+            first_wait: FIRST_WAIT,
+            longest_wait: LONGEST_WAIT,
+            unflushed_max: keeps.then_some(self.options.unflushed_max),
         }
     }
 }
@@ -174,7 +278,7 @@ fn entropy() -> Result<Entropy, ConnectError> {
     outcome.map(|()| entropy)
 }
 
-fn random<const N: usize>() -> Result<[u8; N], ConnectError> {
+pub(super) fn random<const N: usize>() -> Result<[u8; N], ConnectError> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(ConnectError::Random)?;
     Ok(bytes)

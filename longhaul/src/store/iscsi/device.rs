@@ -87,6 +87,28 @@ impl Device {
             tells_extents: tells_extents?,
         })
     }
+
+    /// What makes this another volume than `before`, or one that may not be used as that one was.
+    pub(super) fn differs(&self, before: &Self) -> Option<&'static str> {
+        let size = |device: &Self| (device.capacity.blocks, device.capacity.block_size);
+        let cached = |device: &Self| device.mode.write_cache.unwrap_or(true);
+        let checks = [
+            (self.serial != before.serial, "serial number"),
+            (self.standard.vendor != before.standard.vendor, "vendor"),
+            (self.standard.product != before.standard.product, "product"),
+            (size(self) != size(before), "size"),
+            (self.mode.write_protected && !before.mode.write_protected, "write protection"),
+            // Whoever was told that there is no cache does not flush.
+            (cached(self) && !cached(before), "write cache"),
+        ];
+        checks.into_iter().find_map(|(differs, what)| differs.then_some(what))
+    }
+
+    /// Whether the target is known to end the tasks of a session before it lets the next one in, as
+    /// RFC 7143, 6.3.5 demands. tgt, for one, does not wait for what its disks are busy with.
+    pub(super) fn ends_tasks(&self) -> bool {
+        ["LONGHAUL", "LIO-ORG"].contains(&self.standard.vendor.trim())
+    }
 }
 
 /// An answer, or none where the unit does not know the question.

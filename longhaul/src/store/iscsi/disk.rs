@@ -1,235 +1,98 @@
-//! The volume: verbs become commands, within the limits of the device and of the session.
+//! The volume: what the device says of itself, on whatever link there is to it.
 
 use std::future::ready;
-use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use futures_util::future::try_join_all;
-use futures_util::stream::{self, TryStreamExt as _};
-use proto::iscsi::keys::Parameters;
-use proto::scsi::Blocks;
-use proto::scsi::command::{Command, statuses};
-use proto::scsi::provisioning::Status as LbaStatus;
-use volume::{
-    Discard, Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, TRANSFER_MAX, Verb,
-    Volume, Work,
-};
+use bytes::Bytes;
+use proto::iscsi::initiator::recovery::{Over, Status};
+use volume::{Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
 
-use super::connect::ConnectError;
-use super::device::{Device, Probe};
+use super::connect::Connector;
+use super::device::Probe;
+use super::link::{Change, Link};
 use super::session::{Loss, Session};
-use super::unit::{Unit, UnitError};
-
-/// The most one command carries. It fits our FirstBurstLength, so that a write travels with its
-/// command, and does not keep what comes behind it waiting for long.
-const COMMAND_MAX: u64 = 8 << 20;
-
-/// Writes are not cut smaller than this to save a round trip: below it commands cost more than the
-/// wait.
-const WRITE_MIN: u64 = 64 << 10;
-
-/// The most bytes one command without data (UNMAP, WRITE SAME) concerns where the device states no
-/// limit: it should not hold the device for long.
-const REACH_MAX: u64 = 256 << 20;
-
-/// How many commands without data are in flight for one request.
-const REACHES_IN_FLIGHT: usize = 16;
-
-/// How many runs one GET LBA STATUS asks for; 4 KiB of answer.
-const RUNS: u16 = 255;
+use super::supervisor::Supervisor;
+use super::unit::UnitError;
 
 /// A disk behind an iSCSI target.
 #[derive(Debug)]
 pub struct Disk {
-    unit: Unit,
-    device: Device,
     shape: Shape,
-    sizes: Sizes,
+    tells_extents: bool,
+    supervisor: Arc<Supervisor>,
 }
 
-/// The largest span of each kind of command, in bytes.
+/// How the connection of a disk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sizes {
-    read: u64,
-    write: u64,
-    zeroes: u64,
-    unmap: u64,
+pub enum State {
+    /// Requests are carried out.
+    Connected,
+    /// They wait.
+    Reconnecting {
+        /// For how long already.
+        lasted: Duration,
+        /// How often a connection was tried.
+        attempts: u32,
+    },
+    /// They fail.
+    Over(Over),
 }
 
 impl Disk {
-    /// Opens logical unit `lun` of a session.
-    pub(super) async fn open(
-        session: Session,
-        lun: u16,
-        read_only: bool,
-    ) -> Result<Self, ConnectError> {
-        let unit = Unit::new(session, lun);
-        let device = Device::learn(&unit).await?;
-        unit.forget_reset();
-        let shape = shape(&device, read_only);
-        let sizes = Sizes::new(&device, &unit.session().established().parameters);
-        tracing::debug!(?shape, ?sizes, "opened");
-        Ok(Self { unit, device, shape, sizes })
+    pub(super) fn new(connector: Connector, link: Link) -> Self {
+        Self {
+            shape: link.shape().clone(),
+            tells_extents: link.device().tells_extents,
+            supervisor: Supervisor::start(connector, link),
+        }
     }
 
-    /// The session, to close it when the volume is done with: what is in flight is waited for.
+    /// The session there is, or was last.
     #[must_use]
     pub fn session(&self) -> Session {
-        self.unit.session().clone()
+        self.supervisor.link().session().clone()
+    }
+
+    /// How the connection is.
+    #[must_use]
+    pub fn state(&self) -> State {
+        match self.supervisor.status() {
+            (Status::Connected, _) => State::Connected,
+            (Status::Reconnecting { since, attempts }, now) => {
+                State::Reconnecting { lasted: now - since, attempts }
+            }
+            (Status::Over(over), _) => State::Over(over),
+        }
+    }
+
+    /// From now on an outage is waited for only this long: for whoever wants to end, and to flush before.
+    pub fn leave(&self, grace: Duration) {
+        self.supervisor.leave(grace);
+    }
+
+    /// Ends it: requests that wait for a connection fail, those in flight are waited for, and the session
+    /// logs out.
+    pub async fn close(&self) {
+        self.supervisor.close();
+        self.session().close().await;
     }
 
     /// What is known of target and device; measures the round trip.
-    pub async fn probe(&self) -> Result<Probe, std::sync::Arc<Loss>> {
-        let session = self.unit.session();
-        let round_trip = session.ping().await?;
-        let established = session.established();
-        let standard = &self.device.standard;
-        Ok(Probe {
-            parameters: established.parameters.clone(),
-            portal_group_tag: established.portal_group_tag,
-            target_alias: established.target_alias.clone(),
-            round_trip,
-            vendor: standard.vendor.clone(),
-            product: standard.product.clone(),
-            revision: standard.revision.clone(),
-            serial: self.device.serial.clone(),
-        })
+    pub async fn probe(&self) -> Result<Probe, Arc<Loss>> {
+        self.supervisor.link().probe().await
     }
 
-    fn blocks(&self, span: Span) -> Blocks {
-        let block = u64::from(self.shape.block_size);
-        let count = u32::try_from(span.len / block).expect("pieces are bounded");
-        Blocks { lba: span.at / block, count }
+    fn change(&self, change: Change, verb: Verb) -> Work<'_, ()> {
+        let span = change.span();
+        Box::pin(async move { self.supervisor.change(change).await.map_err(failed(verb, span)) })
     }
+}
 
-    async fn read_pieces(&self, span: Span) -> Result<Bytes, UnitError> {
-        let block = self.shape.block_size;
-        let read = |piece| self.unit.ask(Command::read(self.blocks(piece), block));
-        if span.len <= self.sizes.read {
-            return read(span).await;
-        }
-        let pieces = try_join_all(span.pieces(self.sizes.read).map(read)).await?;
-        let mut whole = BytesMut::with_capacity(usize_of(span.len));
-        pieces.iter().for_each(|piece| whole.extend_from_slice(piece));
-        Ok(whole.freeze())
-    }
-
-    async fn write_pieces(
-        &self,
-        at: u64,
-        data: Bytes,
-        durability: Durability,
-    ) -> Result<(), UnitError> {
-        let span = Span::new(at, data.len() as u64);
-        let durable = durability == Durability::Durable && self.shape.write_cache;
-        let fua = durable && self.device.mode.fua;
-        let write = |piece: Span| {
-            let slice = data.slice(within(span, piece));
-            let command = Command::write(self.blocks(piece), self.shape.block_size, fua);
-            self.unit.execute(command, slice)
-        };
-        try_join_all(span.pieces(self.sizes.write).map(write)).await?;
-        if durable && !fua { self.sync().await } else { Ok(()) }
-    }
-
-    async fn zero(
-        &self,
-        span: Span,
-        durability: Durability,
-        space: Space,
-    ) -> Result<(), UnitError> {
-        if !self.shape.fast_zeroes {
-            return self.write_zero_data(span, durability).await;
-        }
-        let how = &self.device.provisioning;
-        // Only where unmapped blocks read as zeroes may zeroes be written by unmapping.
-        let unmap = space == Space::Release && how.write_same_16 && how.reads_zeroes;
-        let block = self.shape.block_size;
-        let zero = Bytes::from(vec![0; block as usize]);
-        self.reach(span, self.sizes.zeroes, |piece| {
-            (Command::write_same(self.blocks(piece), block, unmap), zero.clone())
-        })
-        .await?;
-        if durability == Durability::Durable { self.sync().await } else { Ok(()) }
-    }
-
-    /// Zeroes as data, a bounded number of bytes in flight.
-    async fn write_zero_data(&self, span: Span, durability: Durability) -> Result<(), UnitError> {
-        let piece = self.sizes.write.min(WRITE_MIN);
-        let zeroes = Bytes::from(vec![0; usize_of(span.len.min(piece))]);
-        let block = self.shape.block_size;
-        self.reach(span, piece, |piece| {
-            let command = Command::write(self.blocks(piece), block, false);
-            (command, zeroes.slice(..usize_of(piece.len)))
-        })
-        .await?;
-        if durability == Durability::Durable { self.sync().await } else { Ok(()) }
-    }
-
-    async fn unmap(&self, span: Span) -> Result<(), UnitError> {
-        if !self.device.provisioning.unmap {
-            return self.zero(span, Durability::Volatile, Space::Release).await;
-        }
-        self.reach(span, self.sizes.unmap, |piece| {
-            let (command, list) = Command::unmap(&[self.blocks(piece)]);
-            (command, list.into())
-        })
-        .await
-    }
-
-    /// Runs one command for each piece of a span of any length, a few at a time.
-    async fn reach(
-        &self,
-        span: Span,
-        most: u64,
-        command: impl Fn(Span) -> (Command, Bytes),
-    ) -> Result<(), UnitError> {
-        stream::iter(span.pieces(most).map(Ok))
-            .try_for_each_concurrent(REACHES_IN_FLIGHT, |piece| {
-                let (command, data) = command(piece);
-                async move { self.unit.execute(command, data).await.map(drop) }
-            })
-            .await
-    }
-
-    /// SYNCHRONIZE CACHE, where there is a cache.
-    async fn sync(&self) -> Result<(), UnitError> {
-        if self.shape.write_cache {
-            self.unit.ask(Command::synchronize_cache()).await?;
-        }
-        // The cache may have been lost with what it held; a flush that succeeds now says nothing of
-        // that. Asked after the command, since it may be the one that is told.
-        if self.shape.write_cache && self.unit.was_reset() {
-            return Err(UnitError::CacheLost);
-        }
-        Ok(())
-    }
-
-    async fn runs(&self, span: Span) -> Result<Vec<Extent>, UnitError> {
-        let block = u64::from(self.shape.block_size);
-        let command = Command::get_lba_status(span.at / block, RUNS);
-        let answer = self.unit.ask(command).await?;
-        let mut extents: Vec<Extent> = Vec::new();
-        let mut at = span.at;
-        for run in statuses(&answer).unwrap_or_default() {
-            let start = run.blocks.lba.saturating_mul(block);
-            let end = start.saturating_add(u64::from(run.blocks.count) * block).min(span.end());
-            // Runs that leave a gap or go back say nothing that can be relied on.
-            if start > at || end <= at {
-                break;
-            }
-            let mapped = run.status == LbaStatus::Mapped;
-            extents.push(Extent {
-                span: Span::new(at, end - at),
-                hole: run.status == LbaStatus::Deallocated,
-                zero: !mapped && self.device.capacity.reads_zeroes,
-            });
-            at = end;
-        }
-        if extents.is_empty() {
-            extents.push(Extent { span, hole: false, zero: false });
-        }
-        Ok(extents)
+/// A disk that is forgotten does not try to connect again.
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.supervisor.close();
     }
 }
 
@@ -240,7 +103,8 @@ impl Volume for Disk {
 
     fn read(&self, span: Span) -> Work<'_, Bytes> {
         Box::pin(async move {
-            let bytes = self.read_pieces(span).await.map_err(failed(Verb::Read, span))?;
+            let read = |link: Arc<Link>| async move { link.read(span).await };
+            let bytes = self.supervisor.read(span, read).await.map_err(failed(Verb::Read, span))?;
             // A residual may say that less came; a volume has no less.
             if bytes.len() as u64 != span.len {
                 return Err(Error::new(Kind::Peer, Verb::Read, span));
@@ -250,93 +114,39 @@ impl Volume for Disk {
     }
 
     fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-        let span = Span::new(at, data.len() as u64);
-        Box::pin(async move {
-            self.write_pieces(at, data, durability).await.map_err(failed(Verb::Write, span))
-        })
+        self.change(Change::Write { at, data, durability }, Verb::Write)
     }
 
     fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
-        Box::pin(async move {
-            self.zero(span, durability, space).await.map_err(failed(Verb::WriteZeroes, span))
-        })
+        self.change(Change::Zero { span, durability, space }, Verb::WriteZeroes)
     }
 
     fn discard(&self, span: Span) -> Work<'_, ()> {
         if self.shape.discard.is_none() {
             return Box::pin(ready(Err(Error::new(Kind::Unsupported, Verb::Discard, span))));
         }
-        Box::pin(async move { self.unmap(span).await.map_err(failed(Verb::Discard, span)) })
+        self.change(Change::Discard(span), Verb::Discard)
     }
 
     fn flush(&self) -> Work<'_, ()> {
-        Box::pin(async move { self.sync().await.map_err(failed(Verb::Flush, None)) })
+        Box::pin(async move { self.supervisor.flush().await.map_err(failed(Verb::Flush, None)) })
     }
 
     fn extents(&self) -> Option<&dyn ExtentMap> {
-        self.device.tells_extents.then_some(self)
+        self.tells_extents.then_some(self)
     }
 }
 
 impl ExtentMap for Disk {
     fn extents(&self, span: Span) -> Work<'_, Vec<Extent>> {
-        Box::pin(async move { self.runs(span).await.map_err(failed(Verb::Extents, span)) })
+        Box::pin(async move {
+            let runs = |link: Arc<Link>| async move { link.runs(span).await };
+            self.supervisor.read(span, runs).await.map_err(failed(Verb::Extents, span))
+        })
     }
 }
 
 fn failed(verb: Verb, span: impl Into<Option<Span>>) -> impl FnOnce(UnitError) -> Error {
     let span = span.into();
     move |error| Error::new(error.kind(), verb, span).because(error)
-}
-
-fn shape(device: &Device, read_only: bool) -> Shape {
-    let Device { capacity, mode, provisioning, limits, .. } = device;
-    let block_size = capacity.block_size;
-    let discards = provisioning.unmap || (provisioning.write_same_16 && provisioning.reads_zeroes);
-    let granularity = block_size.saturating_mul(limits.unmap_granularity.max(1));
-    Shape {
-        size: capacity.blocks * u64::from(block_size),
-        block_size,
-        physical_block_size: block_size << capacity.physical_exponent.min(7),
-        read_only: read_only || mode.write_protected,
-        write_cache: mode.write_cache.unwrap_or(true),
-        // UNMAP is a hint: a device that reads unmapped blocks as zeroes may still keep some mapped
-        // (SBC-3, 4.7.3). Zeroes are asked for as such.
-        discard: discards.then_some(Discard { granularity, reads_zeroes: false }),
-        fast_zeroes: provisioning.write_same_16 || limits.write_same_max > 0,
-    }
-}
-
-impl Sizes {
-    fn new(device: &Device, parameters: &Parameters) -> Self {
-        let block = u64::from(device.capacity.block_size);
-        let limit = |blocks: u64, otherwise: u64| match blocks {
-            0 => otherwise,
-            blocks => blocks.saturating_mul(block).min(otherwise),
-        };
-        let whole = |bytes: u64| (bytes / block * block).max(block);
-        let transfer =
-            limit(device.limits.transfer_max.into(), COMMAND_MAX.min(TRANSFER_MAX.into()));
-        // Where a write can travel with its command it is cut so that it does: one round trip. Where
-        // it cannot, it is cut so that the target can ask for all of it at once: two.
-        let free = u64::from(parameters.unsolicited());
-        let asked = u64::from(parameters.max_burst) * u64::from(parameters.max_outstanding_r2t);
-        let write = if free >= WRITE_MIN { free } else { asked.max(WRITE_MIN) };
-        Self {
-            read: whole(transfer),
-            write: whole(transfer.min(write)),
-            zeroes: whole(limit(device.limits.write_same_max, REACH_MAX)),
-            unmap: whole(limit(device.limits.unmap_blocks_max.into(), REACH_MAX)),
-        }
-    }
-}
-
-/// Where `piece` lies in a buffer that holds `span`.
-fn within(span: Span, piece: Span) -> Range<usize> {
-    usize_of(piece.at - span.at)..usize_of(piece.end() - span.at)
-}
-
-/// A length that a transfer limit has bounded.
-fn usize_of(len: u64) -> usize {
-    usize::try_from(len).expect("a transfer fits the address space")
 }

@@ -1,16 +1,20 @@
 //! A volume behind an iSCSI target.
 //!
 //! ```text
-//! Disk (Volume)      splits, maps verbs to commands, announces what the device says of itself
-//!   Unit             one logical unit: retries what may be retried, turns sense into errors
-//!     Session        one task that owns socket and protocol machine; requests go in by a channel
+//! Disk (Volume)      what the device says of itself; verbs go to whatever link there is
+//!   Supervisor       rides out lost connections, as a machine in `proto` decides
+//!     Link           the volume on one session: splits, maps verbs to commands
+//!       Unit         one logical unit: retries what may be retried, turns sense into errors
+//!         Session    one task that owns socket and protocol machine; requests go in by a channel
 //! ```
 
 mod connect;
 mod device;
 mod discover;
 mod disk;
+mod link;
 mod session;
+mod supervisor;
 mod unit;
 
 use std::time::Duration;
@@ -24,8 +28,9 @@ use proto::iscsi::name::{IscsiName, Isid};
 pub use connect::{ConnectError, Portal};
 pub use device::Probe;
 pub use discover::{DiscoveredTarget, discover};
-pub use disk::Disk;
+pub use disk::{Disk, State};
 pub use session::{Loss, Session};
+pub use supervisor::Ended;
 pub use unit::UnitError;
 
 /// A logical unit of a target, and where the target listens.
@@ -61,7 +66,19 @@ pub struct ConnectOptions {
     pub timeouts: Timeouts,
     /// Refuse writes.
     pub read_only: bool,
+    /// How long an outage may last before requests fail; `None` for as long as it takes, zero for not
+    /// at all.
+    pub reconnect_for: Option<Duration>,
+    /// Bytes of acknowledged writes that are kept until a flush, to be written again if the target loses
+    /// them. At half of it a flush is made unasked.
+    pub unflushed_max: usize,
 }
+
+/// How long one-shot commands wait for a connection that is lost.
+pub const RECONNECT_FOR: Duration = Duration::from_secs(60);
+
+/// Half of it is more than any link in use holds in flight, so the flushes it brings stop nothing.
+const UNFLUSHED_MAX: usize = 64 << 20;
 
 impl ConnectOptions {
     /// What suits a long link, without authentication.
@@ -77,18 +94,16 @@ impl ConnectOptions {
             connect_timeout: Duration::from_secs(15),
             timeouts: Timeouts::default(),
             read_only: false,
+            reconnect_for: Some(RECONNECT_FOR),
+            unflushed_max: UNFLUSHED_MAX,
         }
     }
 }
 
-/// Connects to a target, logs in, and opens a logical unit.
+/// Connects to a target, logs in, and opens a logical unit. What fails here is not tried again: it may be
+/// a mistake, and somebody is waiting to be told.
 pub async fn connect(target: &IscsiTarget, options: &ConnectOptions) -> Result<Disk, ConnectError> {
-    let session = connect::log_in(&target.portal, Some(&target.name), options).await?;
-    match Disk::open(session.clone(), target.lun, options.read_only).await {
-        Ok(disk) => Ok(disk),
-        Err(error) => {
-            session.close().await;
-            Err(error)
-        }
-    }
+    let connector = connect::Connector::new(target.clone(), options)?;
+    let link = connector.connect(false).await?;
+    Ok(Disk::new(connector, link))
 }

@@ -1,12 +1,16 @@
 //! One session: a task that owns the socket and the protocol machine.
 
 use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use proto::iscsi::header::TaskResponse;
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
 use proto::iscsi::login::initiator::Established;
+use proto::scsi::Status;
+use proto::scsi::sense::{Key, Sense};
 use proto::time::Time;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -51,6 +55,7 @@ enum Request {
     Command(Command, oneshot::Sender<Ended>),
     Ping(oneshot::Sender<Duration>),
     Text(Bytes, oneshot::Sender<Vec<u8>>),
+    ResetUnit(u64, oneshot::Sender<TaskResponse>),
     /// Dropped when the session has ended.
     Logout(oneshot::Sender<()>),
 }
@@ -60,6 +65,8 @@ enum Request {
 pub struct Session {
     requests: mpsc::Sender<Request>,
     lost: Arc<OnceLock<Arc<Loss>>>,
+    /// A unit said that it was reset.
+    reset: Arc<AtomicBool>,
     established: Arc<Established>,
 }
 
@@ -74,6 +81,7 @@ impl Session {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let (ready, established) = oneshot::channel();
         let lost = Arc::new(OnceLock::new());
+        let reset = Arc::new(AtomicBool::new(false));
         let driver = Driver {
             socket,
             peer,
@@ -85,11 +93,13 @@ impl Session {
             ready: Some(ready),
             pings: Vec::new(),
             text: None,
+            resets: Vec::new(),
             logouts: Vec::new(),
+            reset: Arc::clone(&reset),
         };
         tokio::spawn(driver.run(Arc::clone(&lost)));
         match established.await {
-            Ok(established) => Ok(Self { requests, lost, established: established.into() }),
+            Ok(established) => Ok(Self { requests, lost, reset, established: established.into() }),
             Err(_) => Err(loss(&lost)),
         }
     }
@@ -108,6 +118,27 @@ impl Session {
     /// Measures the way to the target and back.
     pub async fn ping(&self) -> Result<Duration, Arc<Loss>> {
         self.ask(Request::Ping).await
+    }
+
+    /// Resets a logical unit; the answer comes when none of its tasks runs any more.
+    pub(super) async fn reset_unit(&self, lun: u64) -> Result<TaskResponse, Arc<Loss>> {
+        self.ask(|done| Request::ResetUnit(lun, done)).await
+    }
+
+    /// Returns when the session has ended, and says why.
+    pub(super) async fn ended(&self) -> Arc<Loss> {
+        self.requests.closed().await;
+        loss(&self.lost)
+    }
+
+    /// Whether a unit said that it was reset.
+    pub(super) fn was_reset(&self) -> bool {
+        self.reset.load(Ordering::Acquire)
+    }
+
+    /// The same, and forgets it.
+    pub(super) fn take_reset(&self) -> bool {
+        self.reset.swap(false, Ordering::AcqRel)
     }
 
     /// Sends a text request and gives the answer.
@@ -140,6 +171,16 @@ fn loss(lost: &OnceLock<Arc<Loss>>) -> Arc<Loss> {
     lost.get().map_or_else(|| Arc::new(Loss::LoggedOut), Arc::clone)
 }
 
+/// A unit attention that tells of a reset which may have cost the unit what it had not made durable:
+/// all of 29h but the loss of the nexus and the changes of transceivers (SPC-4, table for 29h).
+fn is_reset(ended: &Ended) -> bool {
+    let Ok(Completion { status: Status::CheckCondition, sense, .. }) = ended else { return false };
+    Sense::parse(sense).is_some_and(|sense| {
+        let additional = sense.additional;
+        sense.key == Key::UnitAttention && additional.code == 0x29 && additional.qualifier <= 4
+    })
+}
+
 struct Driver {
     socket: TcpStream,
     peer: String,
@@ -152,7 +193,9 @@ struct Driver {
     ready: Option<oneshot::Sender<Established>>,
     pings: Vec<oneshot::Sender<Duration>>,
     text: Option<oneshot::Sender<Vec<u8>>>,
+    resets: Vec<oneshot::Sender<TaskResponse>>,
     logouts: Vec<oneshot::Sender<()>>,
+    reset: Arc<AtomicBool>,
 }
 
 impl Driver {
@@ -164,7 +207,12 @@ impl Driver {
             loss if self.ready.is_some() => {
                 tracing::debug!(target = self.peer, "no session: {loss}");
             }
-            loss => tracing::warn!(target = self.peer, "session lost: {loss}"),
+            loss => tracing::info!(target = self.peer, "session lost: {loss}"),
+        }
+        if !matches!(loss, Loss::LoggedOut) {
+            // What the system has not sent yet is not to be sent any more: all of it is either useless or
+            // will be sent again.
+            let _ = self.socket.set_zero_linger();
         }
         // Set before the requests are dropped with the driver, so that each finds why.
         let _ = lost.set(Arc::new(loss));
@@ -233,6 +281,10 @@ impl Driver {
                     self.text = Some(done);
                     self.machine.text(text);
                 }
+                Some(Request::ResetUnit(lun, done)) => {
+                    self.resets.push(done);
+                    self.machine.reset_unit(lun);
+                }
                 Some(Request::Logout(done)) => {
                     self.logouts.push(done);
                     self.machine.logout(now);
@@ -294,8 +346,15 @@ impl Driver {
                         let _ = ready.send(*established);
                     }
                 }
-                // Whoever stopped waiting does not want to know.
-                Event::Completed(done, ended) => drop(done.send(ended)),
+                Event::Completed(done, ended) => {
+                    // Noted here, in the order of the answers, so that whoever is told of something that
+                    // happened after the reset finds it noted.
+                    if is_reset(&ended) {
+                        self.reset.store(true, Ordering::Release);
+                    }
+                    // Whoever stopped waiting does not want to know.
+                    let _ = done.send(ended);
+                }
                 Event::Pong(elapsed) => {
                     for done in self.pings.drain(..) {
                         let _ = done.send(elapsed);
@@ -304,6 +363,11 @@ impl Driver {
                 Event::Text(text) => {
                     if let Some(done) = self.text.take() {
                         let _ = done.send(text);
+                    }
+                }
+                Event::UnitReset(response) => {
+                    for done in self.resets.drain(..) {
+                        let _ = done.send(response);
                     }
                 }
                 Event::UnitEvent { lun, .. } => {

@@ -1,7 +1,6 @@
 //! One logical unit: a command is carried out, or there is a reason that a caller can act on.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +12,7 @@ use proto::scsi::{Status, lun};
 use volume::Kind;
 
 use super::session::{Loss, Session};
+use super::supervisor::Ended;
 
 /// A unit tells one thing after the other, each with a unit attention; more than this many in a row
 /// is not telling any more.
@@ -42,15 +42,15 @@ pub enum UnitError {
     /// The unit says that, and no more.
     #[error("the unit answers {0:?}")]
     Status(Status),
-    /// The unit restarted while it held writes that had not been made durable.
-    #[error("the unit was reset: writes not yet durable may be lost")]
-    CacheLost,
+    /// Nothing is carried out any more.
+    #[error(transparent)]
+    Over(Arc<Ended>),
 }
 
 impl UnitError {
     /// The kind of failure this is to a caller of a volume: the one table.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub fn kind(&self) -> Kind {
         match self {
             Self::Lost(_) => Kind::Gone,
             Self::Task(TaskError::Aborted) => Kind::Busy,
@@ -60,7 +60,7 @@ impl UnitError {
                 Kind::Peer
             }
             Self::Status(_) => Kind::Busy,
-            Self::CacheLost => Kind::Medium,
+            Self::Over(ended) => ended.kind(),
         }
     }
 
@@ -94,8 +94,11 @@ const fn kind_of(sense: &Sense) -> Kind {
 pub(super) struct Unit {
     session: Session,
     lun: u64,
-    /// A reset was reported that may have cost writes not yet durable.
-    reset: AtomicBool,
+}
+
+/// The number of a unit, as it stands in PDUs.
+pub(super) fn field(number: u16) -> u64 {
+    u64::from_be_bytes(lun::encode(number))
 }
 
 /// What to do with an answer.
@@ -109,22 +112,11 @@ enum Verdict {
 
 impl Unit {
     pub(super) fn new(session: Session, number: u16) -> Self {
-        let lun = u64::from_be_bytes(lun::encode(number));
-        Self { session, lun, reset: AtomicBool::new(false) }
+        Self { session, lun: field(number) }
     }
 
     pub(super) const fn session(&self) -> &Session {
         &self.session
-    }
-
-    /// Whether a reset was reported since the unit was opened.
-    pub(super) fn was_reset(&self) -> bool {
-        self.reset.load(Ordering::Acquire)
-    }
-
-    /// What is told at the start says nothing of our writes.
-    pub(super) fn forget_reset(&self) {
-        self.reset.store(false, Ordering::Release);
     }
 
     /// Carries out a command without data-out; gives what came in.
@@ -188,7 +180,7 @@ impl Unit {
                 Verdict::Done(completion)
             }
             Key::UnitAttention => {
-                self.note(&sense);
+                note(&sense);
                 Verdict::AgainAtOnce(UnitError::Sense(sense))
             }
             Key::NotReady if sense.additional == Additional::BECOMING_READY => {
@@ -198,21 +190,13 @@ impl Unit {
             _ => Verdict::Failed(UnitError::Sense(sense)),
         }
     }
+}
 
-    fn note(&self, sense: &Sense) {
-        match sense.additional {
-            Additional::POWER_ON_OR_RESET | Additional::POWER_ON => {
-                self.reset.store(true, Ordering::Release);
-            }
-            Additional::CAPACITY_CHANGED => {
-                tracing::warn!(
-                    "the size of the unit has changed; open it again to use the new one"
-                );
-            }
-            _ => {}
-        }
-        tracing::info!(%sense, "unit attention");
+fn note(sense: &Sense) {
+    if sense.additional == Additional::CAPACITY_CHANGED {
+        tracing::warn!("the size of the unit has changed; open it again to use the new one");
     }
+    tracing::info!(%sense, "unit attention");
 }
 
 #[cfg(test)]

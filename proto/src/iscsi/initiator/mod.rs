@@ -23,7 +23,7 @@ use core::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::header::{Header, NO_TAG};
+use super::header::{Header, NO_TAG, TaskResponse};
 use super::login::Entropy;
 use super::login::initiator::{Config as LoginConfig, Established, InitiatorLogin, Progress};
 use super::pdu::{Decoder, Frame, Outbox, Pdu, Pieces};
@@ -109,6 +109,8 @@ pub enum Event<T> {
     Pong(Duration),
     /// The answer to a text request.
     Text(Vec<u8>),
+    /// How a reset of a unit went. Done, no task on it runs any more (RFC 7143, 11.6.1).
+    UnitReset(TaskResponse),
     /// A logical unit tells something of its own accord; sense data (RFC 7143, 11.9.1).
     UnitEvent {
         /// The logical unit.
@@ -238,6 +240,13 @@ impl<T> Initiator<T> {
     pub fn abort(&mut self, tag: u32) {
         if let Phase::Session(session) = &mut self.phase {
             session.abort(tag, &mut self.outbox);
+        }
+    }
+
+    /// Resets a logical unit (LOGICAL UNIT RESET); [`Event::UnitReset`] follows.
+    pub fn reset_unit(&mut self, lun: u64) {
+        if let Phase::Session(session) = &mut self.phase {
+            session.reset_unit(lun, &mut self.outbox);
         }
     }
 

@@ -38,6 +38,8 @@ pub(super) struct Session<T> {
     tasks: HashMap<u32, Task<T>>,
     /// Task management requests under way, and the commands they abort.
     aborts: HashMap<u32, u32>,
+    /// Requests to reset a unit under way.
+    resets: Vec<u32>,
     events: VecDeque<Event<T>>,
     text: Option<TextExchange>,
     end: End,
@@ -89,6 +91,7 @@ impl<T> Session<T> {
             queue: VecDeque::new(),
             tasks: HashMap::new(),
             aborts: HashMap::new(),
+            resets: Vec::new(),
             events: VecDeque::from([Event::Established(Box::new(established))]),
             text: None,
             end: End::Open,
@@ -131,17 +134,32 @@ impl<T> Session<T> {
         let itt = self.new_tag();
         self.aborts.insert(itt, tag);
         outbox.push(TaskManagementRequest {
-            // RFC 7143, 11.5.1: an abort that waited for the window would wait for what it aborts.
+            referenced_tag: tag,
+            ref_cmd_sn,
+            ..self.manage(TaskFunction::ABORT_TASK, lun, itt)
+        });
+    }
+
+    pub(super) fn reset_unit(&mut self, lun: u64, outbox: &mut Outbox) {
+        let itt = self.new_tag();
+        self.resets.push(itt);
+        outbox.push(self.manage(TaskFunction::LOGICAL_UNIT_RESET, lun, itt));
+    }
+
+    fn manage(&self, function: TaskFunction, lun: u64, itt: u32) -> TaskManagementRequest {
+        TaskManagementRequest {
+            // RFC 7143, 11.5.1: a request that waited for the window would wait for what it ends.
             immediate: true,
-            function: TaskFunction::ABORT_TASK,
+            function,
             lun,
             itt,
-            referenced_tag: tag,
+            // RFC 7143, 11.5.5: no task is meant but where one is named.
+            referenced_tag: NO_TAG,
             cmd_sn: self.sequence.current(),
             exp_stat_sn: self.sequence.exp_stat_sn(),
-            ref_cmd_sn,
+            ref_cmd_sn: 0,
             exp_data_sn: 0,
-        });
+        }
     }
 
     pub(super) fn ping(&mut self, now: Time, outbox: &mut Outbox) {
@@ -252,7 +270,7 @@ impl<T> Session<T> {
                 task.ready(&header, exp_stat_sn, &self.parameters, outbox)?;
             }
             Header::NopIn(header) => self.nop_in(now, &header, outbox)?,
-            Header::TaskManagementResponse(header) => self.aborted(&header)?,
+            Header::TaskManagementResponse(header) => self.managed(&header)?,
             Header::TextResponse(header) => self.text_response(&header, &pdu.data, outbox)?,
             Header::LogoutResponse(header) => {
                 self.sequence.status(header.stat_sn)?;
@@ -324,9 +342,14 @@ impl<T> Session<T> {
 
     /// An abort has been answered. A target that does not know the command any more has sent its
     /// response before, if it sent one (RFC 7143, 11.6.1); one that refuses will still send it.
-    fn aborted(&mut self, header: &TaskManagementResponse) -> Result<(), Fault> {
+    fn managed(&mut self, header: &TaskManagementResponse) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
         self.sequence.status(header.stat_sn)?;
+        if let Some(i) = self.resets.iter().position(|reset| *reset == header.itt) {
+            self.resets.swap_remove(i);
+            self.events.push_back(Event::UnitReset(header.response));
+            return Ok(());
+        }
         let unknown = unknown("Task Management Response", header.itt);
         let tag = self.aborts.remove(&header.itt).ok_or(unknown)?;
         let gone = [TaskResponse::COMPLETE, TaskResponse::TASK_DOES_NOT_EXIST];

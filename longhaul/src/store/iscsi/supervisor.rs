@@ -1,0 +1,507 @@
+//! Keeps a disk usable across lost connections: the thin part around the machine that decides.
+//!
+//! Whoever asks for something carries it out, on the link and at the time the machine says. One task
+//! watches the link, connects again, and has written again what may be lost.
+
+use std::collections::HashMap;
+use std::error::Error as StdError;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use proto::iscsi::initiator::Fault;
+use proto::iscsi::initiator::recovery::{Action, End, Kind, Over, Recovery, Status, Turn};
+use proto::time::Time;
+use tokio::sync::{Notify, oneshot};
+use volume::Span;
+
+use super::connect::{ConnectError, Connector, random};
+use super::link::{Change, Link};
+use super::session::Loss;
+use super::unit::UnitError;
+
+type Cause = Arc<dyn StdError + Send + Sync>;
+
+/// Why a disk carries out nothing any more.
+#[derive(Debug, thiserror::Error)]
+#[error("{over}")]
+pub struct Ended {
+    /// What it came to.
+    pub over: Over,
+    /// What stood in the way last.
+    #[source]
+    cause: Option<Cause>,
+}
+
+impl Ended {
+    pub(super) const fn kind(&self) -> volume::Kind {
+        match self.over {
+            Over::NotRestored | Over::NotFlushed => volume::Kind::Medium,
+            Over::GaveUp(_) | Over::Refused | Over::Closed => volume::Kind::Gone,
+        }
+    }
+}
+
+/// What a disk's requests, and the task behind them, share.
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    connector: Connector,
+    first: Arc<Link>,
+    origin: Instant,
+    state: Mutex<State>,
+    /// The task has to look at the machine again.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    machine: Recovery<Change>,
+    /// The link that is up, or was last, and its number.
+    link: (u64, Arc<Link>),
+    /// Whom to tell that a request may run. Dropped when nothing runs any more.
+    waiting: HashMap<u64, oneshot::Sender<(u64, Arc<Link>)>>,
+    /// An attempt to connect is to be made.
+    connect: bool,
+    cause: Option<Cause>,
+    ended: Option<Arc<Ended>>,
+}
+
+/// A request's place in the machine.
+struct Ticket {
+    supervisor: Arc<Supervisor>,
+    id: u64,
+    next: Next,
+    /// The machine has answered it.
+    left: bool,
+}
+
+enum Next {
+    Run(u64, Arc<Link>),
+    Wait(oneshot::Receiver<(u64, Arc<Link>)>),
+    /// It has left the machine.
+    Over,
+}
+
+impl Supervisor {
+    /// Begins to watch over a link.
+    pub(super) fn start(connector: Connector, link: Link) -> Arc<Self> {
+        let cached = link.shape().write_cache;
+        let first = Arc::new(link);
+        let machine = Recovery::new(connector.settings(cached));
+        let supervisor = Arc::new(Self {
+            connector,
+            first: Arc::clone(&first),
+            origin: Instant::now(),
+            state: Mutex::new(State {
+                machine,
+                link: (0, first),
+                waiting: HashMap::new(),
+                connect: false,
+                cause: None,
+                ended: None,
+            }),
+            changed: Notify::new(),
+        });
+        tokio::spawn(Arc::clone(&supervisor).watch());
+        supervisor
+    }
+
+    // Requests.
+
+    /// Carries out something that changes nothing.
+    pub(super) async fn read<T, F: Future<Output = Result<T, UnitError>>>(
+        self: &Arc<Self>,
+        span: Span,
+        verb: impl Fn(Arc<Link>) -> F,
+    ) -> Result<T, UnitError> {
+        let ticket = self.submit(Kind::Read, span, 0);
+        ticket.carry_out(verb).await
+    }
+
+    /// Carries out a change. It goes on if nobody waits for it any more: given up half way, it could land
+    /// after a later change to the same bytes.
+    pub(super) async fn change(self: &Arc<Self>, change: Change) -> Result<(), UnitError> {
+        let ticket = self.submit(Kind::Change(change.clone()), change.span(), change.weight());
+        let verb = move |link: Arc<Link>| {
+            let change = change.clone();
+            async move { link.change(&change).await }
+        };
+        Detached(Some(Box::pin(ticket.carry_out(verb)))).await
+    }
+
+    pub(super) async fn flush(self: &Arc<Self>) -> Result<(), UnitError> {
+        let ticket = self.submit(Kind::Flush, Span::new(0, 0), 0);
+        ticket.carry_out(|link| async move { link.sync().await }).await
+    }
+
+    fn submit(self: &Arc<Self>, kind: Kind<Change>, span: Span, weight: usize) -> Ticket {
+        let mut state = self.lock();
+        let (id, turn) = state.machine.submit(kind, span.at..span.end(), weight);
+        let next = state.next(id, turn);
+        self.act(&mut state);
+        Ticket { supervisor: Arc::clone(self), id, next, left: false }
+    }
+
+    /// Says how a request ended on a link, and what becomes of it.
+    fn ended(
+        self: &Arc<Self>,
+        id: u64,
+        (number, link): (u64, &Link),
+        failure: Option<&UnitError>,
+    ) -> (Turn, Next) {
+        let mut state = self.lock();
+        let end = self.judge(&mut state, (number, link), failure);
+        let turn = state.machine.ended(self.now(), id, number, end);
+        let next = state.next(id, turn);
+        self.act(&mut state);
+        (turn, next)
+    }
+
+    /// How something ended, with the link noted as lost if it was that.
+    fn judge(
+        &self,
+        state: &mut State,
+        (number, link): (u64, &Link),
+        failure: Option<&UnitError>,
+    ) -> End {
+        // What was answered after a reset shows a unit that may have lost what was written before.
+        if link.was_reset() {
+            self.note_loss(state, number, Duration::ZERO, Arc::new(UnitWasReset));
+            return End::Lost;
+        }
+        match failure {
+            None => End::Done,
+            Some(UnitError::Lost(loss)) => {
+                self.note_loss(state, number, wait_after(link, loss), Arc::<Loss>::clone(loss));
+                End::Lost
+            }
+            Some(_) => End::Failed,
+        }
+    }
+
+    fn note_loss(&self, state: &mut State, number: u64, wait: Duration, why: Cause) {
+        let before = state.machine.status();
+        state.machine.lost(self.now(), number, wait);
+        if state.machine.status() != before {
+            let target = self.connector.to_string();
+            tracing::warn!(target, why = %Chain(&*why), "connection lost: requests wait");
+            state.cause = Some(why);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Does what the machine calls for.
+    fn act(self: &Arc<Self>, state: &mut State) {
+        while let Some(action) = state.machine.poll() {
+            match action {
+                Action::Connect => {
+                    state.connect = true;
+                    self.changed.notify_one();
+                }
+                Action::Run { id, .. } => {
+                    let link = state.link.clone();
+                    // Whoever stopped waiting has withdrawn, or will.
+                    let _ = state.waiting.remove(&id).map(|waiter| waiter.send(link));
+                }
+                Action::Flush { id, link } => {
+                    state.waiting.remove(&id);
+                    let (me, on) = (Arc::clone(self), Arc::clone(&state.link.1));
+                    tokio::spawn(async move {
+                        let flushed = on.sync().await;
+                        // If it has to run again, the machine says so again.
+                        me.ended(id, (link, &on), flushed.as_ref().err());
+                    });
+                }
+                Action::Restore { seq, link, change } => {
+                    let (me, on) = (Arc::clone(self), Arc::clone(&state.link.1));
+                    tokio::spawn(async move { me.restore(seq, (link, &on), &change).await });
+                }
+                Action::Over => self.end(state),
+            }
+        }
+    }
+
+    async fn restore(self: Arc<Self>, seq: u64, (number, link): (u64, &Link), change: &Change) {
+        let restored = link.change(change).await;
+        let mut state = self.lock();
+        let end = self.judge(&mut state, (number, link), restored.as_ref().err());
+        if let (End::Failed, Err(why)) = (end, restored) {
+            state.cause = Some(Arc::new(why));
+        }
+        state.machine.restored(self.now(), seq, number, end);
+        self.act(&mut state);
+    }
+
+    fn end(&self, state: &mut State) {
+        let over = state.machine.over().unwrap_or(Over::Closed);
+        let ended = Arc::new(Ended { over, cause: state.cause.take() });
+        if over != Over::Closed {
+            let target = self.connector.to_string();
+            tracing::error!(target, why = %Chain(&*ended), "the volume is given up");
+        }
+        state.ended = Some(ended);
+        state.waiting.clear();
+        self.changed.notify_one();
+    }
+
+    // The link.
+
+    /// Watches the link, and gets the next when it is lost, until the end.
+    async fn watch(self: Arc<Self>) {
+        let mut attempt: Option<Attempt> = None;
+        while let Some(Watch { deadline, number, link, connect, in_doubt }) = self.look() {
+            if connect {
+                attempt = Some(Box::pin(connect_again(Arc::clone(&self), in_doubt)));
+            }
+            let connecting = attempt.is_some();
+            tokio::select! {
+                outcome = poll_attempt(&mut attempt), if connecting => {
+                    attempt = None;
+                    self.attempted(outcome);
+                }
+                loss = link.session().ended(), if !connecting => {
+                    self.session_ended(number, &link, loss);
+                    // The link stays ended until there is another: what comes next is a change.
+                    self.wait(deadline).await;
+                }
+                () = self.wait(deadline) => {}
+            }
+        }
+    }
+
+    fn session_ended(self: &Arc<Self>, number: u64, link: &Link, loss: Arc<Loss>) {
+        let mut state = self.lock();
+        self.note_loss(&mut state, number, wait_after(link, &loss), loss);
+        self.act(&mut state);
+    }
+
+    /// What the task has to wait for now; `None` at the end.
+    fn look(self: &Arc<Self>) -> Option<Watch> {
+        let mut state = self.lock();
+        state.machine.wake(self.now());
+        self.act(&mut state);
+        if state.ended.is_some() {
+            return None;
+        }
+        let (number, link) = (state.link.0, Arc::clone(&state.link.1));
+        Some(Watch {
+            deadline: state.machine.deadline(),
+            number,
+            link,
+            connect: std::mem::take(&mut state.connect),
+            in_doubt: state.machine.in_doubt(),
+        })
+    }
+
+    async fn wait(&self, deadline: Option<Time>) {
+        let changed = pin!(self.changed.notified());
+        match deadline {
+            Some(deadline) => {
+                let at = self.origin + deadline.since_origin();
+                let _ = tokio::time::timeout_at(at.into(), changed).await;
+            }
+            None => changed.await,
+        }
+    }
+
+    fn attempted(self: &Arc<Self>, outcome: Result<Link, ConnectError>) {
+        let mut state = self.lock();
+        let target = self.connector.to_string();
+        match outcome {
+            Ok(link) => {
+                let (kept, bytes) = state.machine.unflushed();
+                let cache_lost = link.cache_lost();
+                tracing::warn!(target, cache_lost, kept, bytes, "connected again");
+                state.link = (state.link.0 + 1, Arc::new(link));
+                state.machine.connected(cache_lost);
+            }
+            Err(error) => {
+                tracing::info!(target, why = %Chain(&error), "cannot connect again");
+                let spread = random().map_or(0, u64::from_le_bytes);
+                state.machine.failed(self.now(), error.is_lasting(), spread);
+                state.cause = Some(Arc::new(error));
+            }
+        }
+        self.act(&mut state);
+    }
+
+    /// The link that is up, or was last.
+    pub(super) fn link(&self) -> Arc<Link> {
+        Arc::clone(&self.lock().link.1)
+    }
+
+    pub(super) fn status(&self) -> (Status, Time) {
+        (self.lock().machine.status(), self.now())
+    }
+
+    /// From now on an outage is waited for only that long.
+    pub(super) fn leave(&self, grace: Duration) {
+        self.lock().machine.leave(self.now(), grace);
+        self.changed.notify_one();
+    }
+
+    /// Nothing is carried out any more; whoever waits is told.
+    pub(super) fn close(self: &Arc<Self>) {
+        let mut state = self.lock();
+        state.machine.close();
+        self.act(&mut state);
+    }
+
+    fn now(&self) -> Time {
+        Time::from_origin(self.origin.elapsed())
+    }
+
+    /// Nothing is left half done where the lock is held, so a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn next(&mut self, id: u64, turn: Turn) -> Next {
+        match turn {
+            Turn::Run(number) => Next::Run(number, Arc::clone(&self.link.1)),
+            Turn::Wait => {
+                let (waiter, told) = oneshot::channel();
+                self.waiting.insert(id, waiter);
+                Next::Wait(told)
+            }
+            Turn::Answer | Turn::Over => Next::Over,
+        }
+    }
+}
+
+/// What the task waits for.
+struct Watch {
+    deadline: Option<Time>,
+    number: u64,
+    link: Arc<Link>,
+    connect: bool,
+    in_doubt: bool,
+}
+
+type Attempt = Pin<Box<dyn Future<Output = Result<Link, ConnectError>> + Send>>;
+
+async fn poll_attempt(attempt: &mut Option<Attempt>) -> Result<Link, ConnectError> {
+    match attempt {
+        Some(attempt) => attempt.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn connect_again(supervisor: Arc<Supervisor>, in_doubt: bool) -> Result<Link, ConnectError> {
+    let Supervisor { connector, first, .. } = &*supervisor;
+    let stubborn = in_doubt && !first.device().ends_tasks();
+    let link = connector.connect(stubborn).await?;
+    match link.device().differs(first.device()) {
+        Some(what) => Err(ConnectError::Changed(what)),
+        None => Ok(link),
+    }
+}
+
+/// How long a target wants to be left alone after a session has ended (RFC 7143, 13.15 and 11.9.1).
+fn wait_after(link: &Link, loss: &Loss) -> Duration {
+    match loss {
+        Loss::LoggedOut => Duration::ZERO,
+        Loss::Fault(Fault::Dropped(wait)) => *wait,
+        _ => {
+            let parameters = &link.session().established().parameters;
+            Duration::from_secs(parameters.default_time2wait.into())
+        }
+    }
+}
+
+/// A unit that was reset is treated like one whose connection was lost.
+#[derive(Debug, thiserror::Error)]
+#[error("the unit was reset")]
+struct UnitWasReset;
+
+/// An error and all beneath it, on one line.
+struct Chain<'a>(&'a dyn StdError);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut beneath = self.0.source();
+        while let Some(error) = beneath {
+            write!(f, ": {error}")?;
+            beneath = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl Ticket {
+    /// Carries the request out, as often as it takes.
+    async fn carry_out<T, F: Future<Output = Result<T, UnitError>>>(
+        mut self,
+        verb: impl Fn(Arc<Link>) -> F,
+    ) -> Result<T, UnitError> {
+        loop {
+            let (number, link) = self.turn().await?;
+            let result = verb(Arc::clone(&link)).await;
+            let failure = result.as_ref().err();
+            let (turn, next) = self.supervisor.ended(self.id, (number, &link), failure);
+            self.next = next;
+            if turn == Turn::Answer {
+                self.left = true;
+                return result;
+            }
+        }
+    }
+
+    /// Waits until the request may run.
+    async fn turn(&mut self) -> Result<(u64, Arc<Link>), UnitError> {
+        match std::mem::replace(&mut self.next, Next::Over) {
+            Next::Run(number, link) => Ok((number, link)),
+            Next::Wait(told) => told.await.map_err(|_| self.over()),
+            Next::Over => Err(self.over()),
+        }
+    }
+
+    fn over(&self) -> UnitError {
+        let ended = self.supervisor.lock().ended.clone();
+        let closed = || Arc::new(Ended { over: Over::Closed, cause: None });
+        UnitError::Over(ended.unwrap_or_else(closed))
+    }
+}
+
+impl Drop for Ticket {
+    /// Whoever stops waiting leaves no request behind.
+    fn drop(&mut self) {
+        if self.left {
+            return;
+        }
+        let mut state = self.supervisor.lock();
+        state.waiting.remove(&self.id);
+        state.machine.withdraw(self.id);
+        self.supervisor.act(&mut state);
+    }
+}
+
+/// A future that is run to its end even if it is dropped.
+struct Detached<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
+
+impl<T: Send + 'static> Future for Detached<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let Some(future) = &mut self.0 else { return Poll::Pending };
+        let output = future.as_mut().poll(cx);
+        if output.is_ready() {
+            self.0 = None;
+        }
+        output
+    }
+}
+
+impl<T: Send + 'static> Drop for Detached<T> {
+    fn drop(&mut self) {
+        if let Some(future) = self.0.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(future);
+        }
+    }
+}
