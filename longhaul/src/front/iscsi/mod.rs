@@ -7,7 +7,8 @@
 //! use proto::iscsi::login::policy::Policy;
 //!
 //! let node = Node::new([device], Policy::open);
-//! let server = Server::bind(&["127.0.0.1:3260".parse().unwrap()], node).await?;
+//! let portal = std::net::SocketAddr::from(([127, 0, 0, 1], 3260));
+//! let server = Server::bind(&[portal], node).await?;
 //! println!("ready {:?}", server.portals());
 //! server.run(stop).await;
 //! # Ok(())
