@@ -4,6 +4,9 @@ use std::io::IoSlice;
 
 use super::*;
 use crate::iscsi::header::{DataIn, NopOut, ScsiCommand};
+use crate::iscsi::sealed::law::both_ends;
+use crate::iscsi::sealed::soft::new_cipher;
+use crate::iscsi::sealed::{Limits, OpenError, Protection};
 
 fn sent(outbox: &mut Outbox) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -50,7 +53,74 @@ fn both(header_digest: bool, data_digest: bool) -> (Outbox, Decoder) {
     (outbox, decoder)
 }
 
+/// Two ends whose keys change all the time.
+fn sealed(protection: Protection) -> (Outbox, Decoder) {
+    let limits = Limits { pdus: 3, ..Limits::SPEC };
+    let (sealer, opener) = both_ends(protection, limits, new_cipher);
+    let (mut outbox, mut decoder) = (Outbox::new(), Decoder::new());
+    outbox.set_sealer(sealer);
+    decoder.set_opener(opener);
+    (outbox, decoder)
+}
+
+const PROTECTIONS: [Protection; 2] = [Protection::Integrity, Protection::Encrypt];
+
+/// Data in one piece and in several, with and without additional headers, large and small.
+#[test]
+fn sealed_data_may_come_in_pieces() {
+    for protection in PROTECTIONS {
+        let (mut outbox, mut decoder) = sealed(protection);
+        let whole: Bytes = (0..9000).map(|i| i as u8).collect::<Vec<_>>().into();
+        let mut pieces = Pieces::from(vec![whole.slice(..700), whole.slice(700..)]);
+        let header = DataIn { itt: 3, ..DataIn::default() };
+        outbox.push_from(header, &mut pieces, 600);
+        outbox.push_from(header, &mut pieces, 4000);
+        outbox.push_from(header, &mut pieces, 9000);
+        let frames = received(&mut decoder, &sent(&mut outbox), 1000).unwrap();
+        let data: Vec<_> = frames
+            .iter()
+            .map(|frame| match frame {
+                Frame::Pdu(pdu) => pdu.data.clone(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(data.iter().map(Bytes::len).collect::<Vec<_>>(), [600, 4000, 4400]);
+        assert_eq!(data.concat(), whole);
+    }
+}
+
+/// A header that does not open says nothing of lengths, and nothing after it is looked at.
+#[test]
+fn a_broken_seal_ends_the_stream() {
+    let (mut outbox, mut decoder) = sealed(Protection::Encrypt);
+    pdus().into_iter().for_each(|pdu| outbox.push_pdu(pdu));
+    let mut wire = BytesMut::from(&sent(&mut outbox)[..]);
+    wire[3] ^= 1;
+    let first = decoder.decode(&mut wire);
+    assert_eq!(first, Err(FrameError::Seal(OpenError::First)));
+    assert_eq!(decoder.decode(&mut wire), Err(FrameError::Seal(OpenError::Broken)));
+}
+
+/// What was agreed at login holds for sealed PDUs as well.
+#[test]
+fn sealed_lengths_are_limited() {
+    let (mut outbox, mut decoder) = sealed(Protection::Encrypt);
+    decoder.set_data_max(4096);
+    pdus().into_iter().for_each(|pdu| outbox.push_pdu(pdu));
+    let error = received(&mut decoder, &sent(&mut outbox), 100_000);
+    assert_eq!(error, Err(FrameError::DataTooLong { len: 4097, max: 4096 }));
+}
+
 proptest! {
+    #[test]
+    fn what_is_sealed_is_received(protection in prop::sample::select(&PROTECTIONS), step in 1usize..9000) {
+        let (mut outbox, mut decoder) = sealed(protection);
+        pdus().into_iter().for_each(|pdu| outbox.push_pdu(pdu));
+        let frames = received(&mut decoder, &sent(&mut outbox), step).unwrap();
+        let expected: Vec<_> = pdus().into_iter().map(Frame::Pdu).collect();
+        prop_assert_eq!(frames, expected);
+    }
+
     #[test]
     fn what_is_sent_is_received(header: bool, data: bool, step in 1usize..9000) {
         let (mut outbox, mut decoder) = both(header, data);

@@ -1,7 +1,7 @@
 //! What holds for sealed PDUs whatever happens to them on the way, as a function a fuzzer can drive.
 
 use super::{
-    Direction, Head, Limits, Master, NewCipher, Opener, Protection, SEALED_BHS_LEN, Sealer, Secret,
+    Direction, Head, Limits, Master, NewCipher, Opener, Protection, SEALED_BHS_LEN, Sealer,
     TAG_LEN, Transcripts,
 };
 use crate::iscsi::header::{BHS_LEN, Lengths};
@@ -17,10 +17,9 @@ pub fn holds(new_cipher: NewCipher, bytes: &[u8]) {
     // Tiny limits, so that keys change within a short script.
     let limits =
         Limits { pdus: u64::from(setup >> 1 & 15) + 2, bytes: 2000, age: Limits::SPEC.age };
-    let mut path = Path::new(protection, limits, new_cipher);
+    let (sealer, mut opener) = both_ends(protection, limits, new_cipher);
+    let mut path = Path::new(sealer);
     while path.step(&mut script).is_ok() {}
-    let mut opener =
-        Opener::new(Direction::FromInitiator, protection, secret(protection), new_cipher, limits);
     let opened = open_all(&mut opener, &mut path.wire);
     assert!(path.sent.starts_with(&opened), "something was opened that was not sent so");
     if !path.touched {
@@ -28,14 +27,18 @@ pub fn holds(new_cipher: NewCipher, bytes: &[u8]) {
     }
 }
 
-fn secret(protection: Protection) -> Secret {
+/// A sealer and the opener for what it seals, with keys that are no secret.
+pub(crate) fn both_ends(
+    protection: Protection,
+    limits: Limits,
+    new_cipher: NewCipher,
+) -> (Sealer, Opener) {
+    let from = Direction::FromInitiator;
     let login = Transcripts { initiator: [1; 32], target: [2; 32] };
-    Master::extract(&[3; 32], &[4; 32], &[5; 32]).traffic(
-        Direction::FromInitiator,
-        protection,
-        0,
-        &login,
-    )
+    let master = Master::extract(&[3; 32], &[4; 32], &[5; 32]);
+    let secret = || master.traffic(from, protection, 0, &login);
+    let sealer = Sealer::new(from, protection, secret(), new_cipher, limits);
+    (sealer, Opener::new(from, protection, secret(), new_cipher, limits))
 }
 
 /// Headers and bodies that were sent, and what is on the wire of them.
@@ -49,10 +52,7 @@ struct Path {
 }
 
 impl Path {
-    fn new(protection: Protection, limits: Limits, new_cipher: NewCipher) -> Self {
-        let secret = secret(protection);
-        let direction = Direction::FromInitiator;
-        let sealer = Sealer::new(direction, protection, secret, new_cipher, limits);
+    const fn new(sealer: Sealer) -> Self {
         Self { sealer, sent: Vec::new(), wire: Vec::new(), borders: Vec::new(), touched: false }
     }
 

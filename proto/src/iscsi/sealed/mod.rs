@@ -93,7 +93,7 @@ impl std::str::FromStr for Protection {
 }
 
 #[cfg(test)]
-mod soft;
+pub(crate) mod soft;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
