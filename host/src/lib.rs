@@ -5,4 +5,5 @@ pub mod aead;
 pub mod allocator;
 pub mod cipher;
 pub mod file;
+pub mod tun;
 pub mod workers;

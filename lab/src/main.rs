@@ -2,21 +2,29 @@
 //!
 //! ```text
 //! lab bench --longhaul target/release/longhaul --output docs/benchmarks.md
+//! lab link --delay 8ms --rate 1G -- ping -c 3 10.77.0.2
 //! ```
 #![forbid(unsafe_code)]
 
 mod bench;
+mod calibrate;
 mod copy;
 mod cpu;
+mod flow;
+mod link;
 mod load;
 mod plaintext;
 mod report;
+mod running;
 mod server;
+mod units;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+
+use running::Job;
 
 /// Anything that stops a benchmark.
 type Failure = Box<dyn std::error::Error>;
@@ -32,6 +40,32 @@ enum Lab {
         image: PathBuf,
         /// The file the server holds
         served: PathBuf,
+    },
+    /// Runs a command at one end of an emulated link to another network namespace
+    ///
+    /// The command finds both ends in LAB_NEAR, LAB_FAR, LAB_NEAR_ADDRESS and LAB_FAR_ADDRESS, and starts
+    /// a program at the other end with: ip netns exec $LAB_FAR PROGRAM
+    Link {
+        #[command(flatten)]
+        options: link::Options,
+        /// What to run, and its arguments
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Measures what emulated links are worth: the round trip, and what one fresh TCP stream moves
+    Calibrate(calibrate::Calibrate),
+    /// Sends bytes over one fresh TCP stream to `lab receive` and prints the seconds it took
+    Send {
+        /// Where the receiver listens
+        address: String,
+        /// How much
+        #[arg(value_parser = units::size)]
+        bytes: u64,
+    },
+    /// Receives one stream from `lab send`
+    Receive {
+        /// Where to listen
+        address: String,
     },
 }
 
@@ -58,6 +92,12 @@ fn main() -> ExitCode {
     let outcome = match Lab::parse() {
         Lab::Bench(options) => bench(&options),
         Lab::Plaintext { image, served } => plaintext::search(&image, &served),
+        Lab::Link { options, command } => over_link(&options, &command),
+        Lab::Calibrate(wanted) => calibrate::run(&wanted),
+        Lab::Send { address, bytes } => {
+            flow::send(&address, bytes).map(|taken| println!("{:.6}", taken.as_secs_f64()))
+        }
+        Lab::Receive { address } => flow::receive(&address),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -77,4 +117,15 @@ fn bench(options: &Bench) -> Result<(), Failure> {
         None => print!("{report}"),
     }
     Ok(())
+}
+
+fn over_link(options: &link::Options, command: &[String]) -> Result<(), Failure> {
+    let (program, arguments) = command.split_first().ok_or("no command")?;
+    running::catch_signals()?;
+    let link = link::Link::create(options)?;
+    let outcome =
+        Job::start(link.command(program).args(arguments)).and_then(|mut job| job.succeed());
+    let traffic = link.finish()?;
+    eprintln!("lab: {traffic}");
+    Ok(outcome?)
 }

@@ -2,6 +2,9 @@
 //!
 //! It does to a stream what a long path with TCP on it does: bytes arrive late, at a limited rate, in
 //! order and complete. A lost packet shows as one more round trip before it, and all behind it, arrive.
+//! What the path does to the packets themselves is in [`packets`].
+
+pub mod packets;
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -35,13 +38,18 @@ impl Conditions {
         let jitter = Duration::ZERO;
         Self { delay, rate: None, queue: usize::MAX, jitter, losses_per_million: 0 }
     }
+
+    fn sending_time(&self, len: usize) -> Duration {
+        let nanoseconds = |rate: u64| (len as u64).saturating_mul(1_000_000_000) / rate.max(1);
+        self.rate.map_or(Duration::ZERO, |rate| Duration::from_nanos(nanoseconds(rate)))
+    }
 }
 
 /// One direction of a link.
 #[derive(Debug)]
 pub struct Direction {
     conditions: Conditions,
-    random: u64,
+    random: Random,
     /// When the last byte given so far has left.
     leaves: Time,
     /// When the last byte given so far arrives.
@@ -61,7 +69,8 @@ impl Direction {
     #[must_use]
     pub const fn new(conditions: Conditions, seed: u64) -> Self {
         let flying = VecDeque::new();
-        Self { conditions, random: seed, leaves: Time::ZERO, arrives: Time::ZERO, flying }
+        let random = Random(seed);
+        Self { conditions, random, leaves: Time::ZERO, arrives: Time::ZERO, flying }
     }
 
     /// How many bytes [`send`](Self::send) would take.
@@ -82,9 +91,10 @@ impl Direction {
     }
 
     fn send_packet(&mut self, now: Time, bytes: Bytes) {
-        self.leaves = self.leaves.max(now) + self.sending_time(bytes.len());
-        let mut arrives = self.leaves + self.conditions.delay + self.lateness();
-        if self.below(1_000_000) < u64::from(self.conditions.losses_per_million) {
+        self.leaves = self.leaves.max(now) + self.conditions.sending_time(bytes.len());
+        let late = self.random.lateness(&self.conditions);
+        let mut arrives = self.leaves + self.conditions.delay + late;
+        if self.random.loses(&self.conditions) {
             arrives = arrives + 2 * self.conditions.delay;
         }
         // A stream keeps its order: what is behind waits.
@@ -103,21 +113,26 @@ impl Direction {
     pub fn next_arrival(&self) -> Option<Time> {
         self.flying.front().map(|packet| packet.arrives)
     }
+}
 
-    fn sending_time(&self, len: usize) -> Duration {
-        let nanoseconds = |rate: u64| (len as u64).saturating_mul(1_000_000_000) / rate.max(1);
-        self.conditions.rate.map_or(Duration::ZERO, |rate| Duration::from_nanos(nanoseconds(rate)))
+/// The chance events of a link, all from one seed.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn loses(&mut self, conditions: &Conditions) -> bool {
+        self.below(1_000_000) < u64::from(conditions.losses_per_million)
     }
 
-    fn lateness(&mut self) -> Duration {
-        let most = u64::try_from(self.conditions.jitter.as_nanos()).unwrap_or(u64::MAX);
+    fn lateness(&mut self, conditions: &Conditions) -> Duration {
+        let most = u64::try_from(conditions.jitter.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(self.below(most.saturating_add(1)))
     }
 
     /// A number below `bound` (SplitMix64; the tiny bias does not matter here).
     const fn below(&mut self, bound: u64) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)) % bound

@@ -1,0 +1,141 @@
+//! The emulator: packets of two TUN devices through [`Path`]s, on real time.
+
+use std::io::{PipeReader, Result};
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use host::tun::{PACKET_MAX, Tun};
+use proto::link::Conditions;
+use proto::link::packets::{Counts, Path};
+use proto::time::Time;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::train::Train;
+
+/// Packets due within this time are delivered together, so that a full link does not need a wake-up
+/// for each: none is early, none is later than this for the emulator's sake.
+const GRAIN: Duration = Duration::from_micros(50);
+
+/// How many packets are taken from one device before the other has its turn.
+const BATCH: usize = 64;
+
+/// Ahead of what it measures, or it would measure the scheduler. Only root may; without it runs on.
+const NICE: i32 = -15;
+
+/// What a link did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traffic {
+    /// From the near end to the far end.
+    pub(crate) out: Counts,
+    /// From the far end to the near end.
+    pub(crate) back: Counts,
+    /// What emulating it has cost the processor.
+    pub(crate) cpu: Duration,
+}
+
+impl std::fmt::Display for Traffic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (way, counts) in [("out", self.out), ("back", self.back)] {
+            let Counts { sent, bytes, lost, dropped } = counts;
+            write!(f, "{way} {sent} packets, {bytes} bytes, {lost} lost, {dropped} dropped; ")?;
+        }
+        write!(f, "emulated in {:.2} s of processor time", self.cpu.as_secs_f64())
+    }
+}
+
+/// Carries packets between the devices until the other end of `stop` is closed.
+pub(crate) fn run(
+    [near, far]: &[Tun; 2],
+    conditions: Conditions,
+    seed: u64,
+    stop: &PipeReader,
+) -> Result<Traffic> {
+    let _ = rustix::process::setpriority_process(None, NICE);
+    // The default lets a timer be 50 us late.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let start = Instant::now();
+    let now = || Time::from_origin(start.elapsed());
+    let mut out = Way::new(near, far, conditions, seed);
+    let mut back = Way::new(far, near, conditions, !seed);
+    let mut buffer = vec![0; PACKET_MAX];
+    loop {
+        let more = out.take(now(), &mut buffer)? | back.take(now(), &mut buffer)?;
+        let arrived = now();
+        out.deliver(arrived)?;
+        back.deliver(arrived)?;
+        let next = [out.path.next_arrival(), back.path.next_arrival()].into_iter().flatten().min();
+        let wait = match next {
+            _ if more => Some(Duration::ZERO),
+            Some(next) => Some((next - now()).max(GRAIN)),
+            None => None,
+        };
+        let mut ready = [
+            PollFd::new(near, PollFlags::IN),
+            PollFd::new(far, PollFlags::IN),
+            PollFd::new(stop, PollFlags::IN),
+        ];
+        // Any duration here is far below what a Timespec holds.
+        let wait = wait.and_then(|wait| wait.try_into().ok());
+        match poll(&mut ready, wait.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if !ready[2].revents().is_empty() {
+            let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            let cpu = Duration::try_from(cpu).unwrap_or_default();
+            return Ok(Traffic { out: out.path.counts(), back: back.path.counts(), cpu });
+        }
+    }
+}
+
+/// One direction.
+struct Way<'a> {
+    from: &'a Tun,
+    to: &'a Tun,
+    path: Path<Segment>,
+}
+
+/// A packet on the wire: which one of which train.
+struct Segment {
+    train: Rc<Train>,
+    index: usize,
+}
+
+impl<'a> Way<'a> {
+    const fn new(from: &'a Tun, to: &'a Tun, conditions: Conditions, seed: u64) -> Self {
+        Self { from, to, path: Path::new(conditions, seed) }
+    }
+
+    /// Puts what the kernel has on the path; whether there may be more.
+    fn take(&mut self, now: Time, buffer: &mut [u8]) -> Result<bool> {
+        for _ in 0..BATCH {
+            let Some(len) = self.from.receive(buffer)? else { return Ok(false) };
+            let train = Rc::new(Train::new(&buffer[..len]));
+            for index in 0..train.segments() {
+                let wire_len = train.wire_len(index);
+                self.path.send(now, wire_len, Segment { train: Rc::clone(&train), index });
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives the kernel what has arrived, neighbours of one train in one piece.
+    fn deliver(&mut self, now: Time) -> Result<()> {
+        let mut piece: Option<(Rc<Train>, Range<usize>)> = None;
+        while let Some(Segment { train, index }) = self.path.receive(now) {
+            match &mut piece {
+                Some((same, part)) if Rc::ptr_eq(same, &train) && part.end == index => {
+                    part.end += 1;
+                }
+                _ => {
+                    if let Some((train, part)) = piece.replace((train, index..index + 1)) {
+                        train.send(part, self.to)?;
+                    }
+                }
+            }
+        }
+        piece.map_or(Ok(()), |(train, part)| train.send(part, self.to))
+    }
+}

@@ -1,0 +1,158 @@
+//! The two machines at the ends: network namespaces, made and removed with iproute2.
+//!
+//! ```text
+//! near 10.77.0.1  lab0 ── TUN ── emulator ── TUN ── lab0  10.77.0.2 far
+//! ```
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use host::tun::Tun;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Error;
+
+/// The two ends, the near one first.
+pub(crate) const ENDS: [(&str, &str); 2] = [("near", NEAR), ("far", FAR)];
+/// The address of the near end, where clients are.
+pub(crate) const NEAR: &str = "10.77.0.1";
+/// The address of the far end, where servers are.
+pub(crate) const FAR: &str = "10.77.0.2";
+
+/// The device's name inside.
+const DEVICE: &str = "lab0";
+/// What Ethernet carries.
+const MTU: &str = "1500";
+/// Packets the kernel keeps for the emulator while that is not running; they are no part of the
+/// emulated queue, so this is ample.
+const BACKLOG: &str = "5000";
+/// What the ends are set to. Buffers may grow to four times 1 Gbit/s for 128 ms, because the kernel
+/// counts its overhead in them too; no connection learns from the one before; and nothing but what is
+/// measured is on the link.
+const SETTINGS: [&str; 4] = [
+    "net.ipv4.tcp_rmem=4096 131072 67108864",
+    "net.ipv4.tcp_wmem=4096 65536 67108864",
+    "net.ipv4.tcp_no_metrics_save=1",
+    "net.ipv6.conf.all.disable_ipv6=1",
+];
+
+/// How long a process may take to end when asked to, before it is killed.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Both namespaces; dropping them ends what runs inside and removes them.
+#[derive(Debug)]
+pub(crate) struct Namespaces {
+    names: [String; 2],
+}
+
+impl Namespaces {
+    /// Makes both, each with an end of the link.
+    pub(crate) fn create(devices: &[Tun; 2]) -> Result<Self, Error> {
+        remove_stale()?;
+        // Made before anything exists, so that a failure half-way removes what there is.
+        let made =
+            Self { names: ENDS.map(|(end, _)| format!("{}{end}", prefix(std::process::id()))) };
+        for ((name, device), (_, address)) in made.names.iter().zip(devices).zip(ENDS) {
+            ip(&["netns", "add", name])?;
+            ip(&["link", "set", device.name(), "netns", name, "name", DEVICE])?;
+            ip(&["-n", name, "link", "set", "lo", "up"])?;
+            ip(&["-n", name, "address", "add", &format!("{address}/24"), "dev", DEVICE])?;
+            ip(&["-n", name, "link", "set", DEVICE, "mtu", MTU, "txqueuelen", BACKLOG, "up"])?;
+            for setting in SETTINGS {
+                ip(&["netns", "exec", name, "sysctl", "-qw", setting])?;
+            }
+        }
+        Ok(made)
+    }
+
+    /// A command in the near namespace that can reach the far one: both are named in its environment.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let [near, far] = &self.names;
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", near, program]);
+        command.env("LAB_NEAR", near).env("LAB_FAR", far);
+        command.env("LAB_NEAR_ADDRESS", NEAR).env("LAB_FAR_ADDRESS", FAR);
+        command
+    }
+
+    /// A command in the far namespace.
+    pub(crate) fn far_command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[1], program]);
+        command
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // What could not be made is not there to be removed.
+            if let Err(why) = remove(name)
+                && exists(name)
+            {
+                eprintln!("lab: {why}");
+            }
+        }
+    }
+}
+
+/// The start of the names of the namespaces that a process made.
+fn prefix(pid: u32) -> String {
+    format!("lab-{pid}-")
+}
+
+/// Removes namespaces whose makers were killed before they could.
+fn remove_stale() -> Result<(), Error> {
+    for name in ip(&["netns", "list"])?.lines().filter_map(|line| line.split(' ').next()) {
+        let maker = name.strip_prefix("lab-").and_then(|rest| rest.split('-').next());
+        let alive = |pid: &str| Path::new("/proc").join(pid).exists();
+        if maker.is_some_and(|pid| pid.parse::<u32>().is_ok() && !alive(pid)) {
+            eprintln!("lab: removing {name}, which was left behind");
+            remove(name)?;
+        }
+    }
+    Ok(())
+}
+
+fn exists(name: &str) -> bool {
+    Path::new("/run/netns").join(name).exists()
+}
+
+fn remove(name: &str) -> Result<(), Error> {
+    let start = Instant::now();
+    let mut signal = Signal::TERM;
+    loop {
+        let inside = pids(name)?;
+        if inside.is_empty() {
+            break;
+        }
+        for pid in inside {
+            // It may have ended by itself meanwhile.
+            let _ = kill_process(pid, signal);
+        }
+        if start.elapsed() > PATIENCE {
+            signal = Signal::KILL;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ip(&["netns", "delete", name]).map(drop)
+}
+
+fn pids(name: &str) -> Result<Vec<Pid>, Error> {
+    let listed = ip(&["netns", "pids", name])?;
+    Ok(listed.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect())
+}
+
+fn ip(arguments: &[&str]) -> Result<String, Error> {
+    let failed = |why: String| Error::Ip { arguments: arguments.join(" "), why };
+    let output = Command::new("ip")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|why| failed(why.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

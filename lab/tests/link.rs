@@ -1,0 +1,91 @@
+//! The emulated link between real namespaces. Needs root, and fails without it.
+
+use std::process::{Command, Output};
+
+const LAB: &str = env!("CARGO_BIN_EXE_lab");
+
+fn link(options: &[&str], command: &[&str]) -> Output {
+    let output =
+        Command::new(LAB).arg("link").args(options).arg("--").args(command).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!errors.contains("needs root"), "this test needs root: {errors}");
+    output
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The numbers before a word in what was printed.
+fn before<'a>(text: &'a str, word: &str) -> impl Iterator<Item = u64> + use<'a> {
+    let parts: Vec<_> = text.match_indices(word).map(|(at, _)| &text[..at]).collect();
+    parts.into_iter().filter_map(|part| part.split_whitespace().next_back()?.parse().ok())
+}
+
+#[test]
+fn no_packet_is_early() {
+    let output = link(&["--delay", "20ms"], &["ping", "-q", "-c", "3", "-i", "0.01", "10.77.0.2"]);
+    let printed = text(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", text(&output.stderr));
+    assert!(printed.contains("3 received"), "{printed}");
+    let least = printed.rsplit(" = ").next().and_then(|times| times.split('/').next());
+    let least: f64 =
+        least.and_then(|least| least.parse().ok()).unwrap_or_else(|| panic!("{printed}"));
+    assert!(least >= 40.0, "{printed}");
+}
+
+#[test]
+fn tcp_crosses_whole_however_the_link_treats_it() {
+    // The same stream through trains of segments, with losses that cut them, and through a queue of
+    // three packets that drops what comes in bursts.
+    for options in [
+        &["--delay", "1ms", "--rate", "1G"][..],
+        &["--delay", "1ms", "--rate", "1G", "--loss", "1%"],
+        &["--rate", "100M", "--queue", "4500", "--jitter", "1ms"],
+    ] {
+        let script = format!(
+            "mkfifo $0/ready; ip netns exec $LAB_FAR {LAB} receive 10.77.0.2:9000 >$0/ready &
+             read _ <$0/ready; {LAB} send 10.77.0.2:9000 4M; wait"
+        );
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().to_str().unwrap();
+        let output = link(options, &["sh", "-c", &script, path]);
+        let errors = text(&output.stderr);
+        assert!(output.status.success(), "{options:?}: {errors}");
+        let taken: f64 = text(&output.stdout).trim().parse().unwrap();
+        assert!(taken > 0.0);
+        // 4 MiB are 2,897 full packets; with 1 % of them lost, TCP sends more, and is told of both.
+        let (packets, lost) = (before(&errors, " packets"), before(&errors, " lost"));
+        let (packets, lost): (Vec<_>, Vec<_>) = (packets.collect(), lost.collect());
+        assert!(packets[0] >= 2897, "{errors}");
+        assert_eq!(lost[0] > 0, options.contains(&"--loss"), "{errors}");
+        let dropped = before(&errors, " dropped").next();
+        assert_eq!(dropped > Some(0), options.contains(&"--queue"), "{errors}");
+    }
+}
+
+#[test]
+fn a_signal_ends_what_runs_inside_and_removes_the_ends() {
+    let scratch = tempfile::tempdir().unwrap();
+    let fifo = scratch.path().join("ready");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let fifo = fifo.to_str().unwrap();
+    let script = format!("ip netns exec $LAB_FAR sleep 1000 & echo $$ $! $LAB_FAR >{fifo}; wait");
+    let mut lab = Command::new(LAB).args(["link", "--", "sh", "-c", &script]).spawn().unwrap();
+    let said = std::fs::read_to_string(fifo).unwrap();
+    let said: Vec<_> = said.split_whitespace().collect();
+    let [shell, sleep, far] = said[..] else { panic!("{said:?}") };
+    let exists = |path: String| std::path::Path::new(&path).exists();
+    assert!(exists(format!("/run/netns/{far}")));
+
+    let ended = Command::new("kill").args(["-INT", &lab.id().to_string()]).status().unwrap();
+    assert!(ended.success());
+    assert_eq!(lab.wait().unwrap().code(), Some(1));
+    assert!(!exists(format!("/run/netns/{far}")), "{far} is still there");
+    for pid in [shell, sleep] {
+        // An ended process that nobody waited for has no command line any more.
+        let runs = std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
+        assert!(!runs, "process {pid} still runs");
+    }
+}
