@@ -21,7 +21,7 @@ use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 
 use self::core::{Answer, Change, ChangeBody, Core, Found, report};
 use self::piece::Patch;
@@ -155,8 +155,9 @@ impl Drop for Place<'_> {
     }
 }
 
-/// The bytes of `span`: what was read, with the patches over it in their order. A single buffer that
-/// is all of it is passed on as it is.
+/// The bytes of `span`: what was read, with the patches over it in their order. Together they cover it.
+/// A single buffer that is all of it is passed on as it is; otherwise each byte is copied once, unless
+/// something lies over something else.
 fn laid_over(span: Span, read: Option<(Span, Bytes)>, mut patches: Vec<Patch>) -> Bytes {
     if let Some((part, bytes)) = read {
         if patches.is_empty() {
@@ -169,6 +170,10 @@ fn laid_over(span: Span, read: Option<(Span, Bytes)>, mut patches: Vec<Patch>) -
     {
         return bytes.clone();
     }
+    // They cover the span, so if their lengths add up to its own, none lies over another.
+    if patches.iter().map(|patch| patch.span.len).sum::<u64>() == span.len {
+        return joined(span, patches);
+    }
     let mut whole = BytesMut::zeroed(span.len as usize);
     for patch in patches {
         let from = (patch.span.at - span.at) as usize;
@@ -176,6 +181,19 @@ fn laid_over(span: Span, read: Option<(Span, Bytes)>, mut patches: Vec<Patch>) -
         match patch.data {
             Some(bytes) => place.copy_from_slice(&bytes),
             None => place.fill(0),
+        }
+    }
+    whole.freeze()
+}
+
+/// Patches that do not overlap, one behind the other.
+fn joined(span: Span, mut patches: Vec<Patch>) -> Bytes {
+    patches.sort_unstable_by_key(|patch| patch.span.at);
+    let mut whole = BytesMut::with_capacity(span.len as usize);
+    for Patch { span, data } in patches {
+        match data {
+            Some(bytes) => whole.extend_from_slice(&bytes),
+            None => whole.put_bytes(0, span.len as usize),
         }
     }
     whole.freeze()
