@@ -1,0 +1,292 @@
+//! The long haul: one program that does one thing at a time, through an attached volume, over a link
+//! that is slow to answer. Nothing here looks at a clock: what is counted is who was answered before
+//! whom, and how often something went there and back.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use volume::check::Random;
+
+#[path = "../common/mod.rs"]
+mod common;
+mod link;
+mod nbd;
+
+use common::{LONGHAUL, PATIENCE, Running, run};
+use link::{Conditions, Link};
+use nbd::{Nbd, Reply};
+
+const KIB: usize = 1 << 10;
+const SIZE: usize = 64 << 20;
+
+/// A server, a link to it, and a directory to work in.
+struct World {
+    link: Link,
+    server: Running,
+    uri: String,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    fn new(one_way: Duration) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut serve = Command::new(LONGHAUL);
+        serve.args(["serve", "--volume", "far=file:far.img,size=64M", "--listen", "127.0.0.1:0"]);
+        let server = Running::start(serve.current_dir(&dir));
+        let ready = server.line().expect("it says when it is ready");
+        let (_, rest) = ready.split_once("//").unwrap();
+        let (address, path) = rest.split_once('/').unwrap();
+        let conditions = Conditions { delay: one_way, rate: None };
+        let link = Link::start(address.parse().unwrap(), conditions);
+        let uri = format!("iscsi://{}/{path}", link.address());
+        Self { link, server, uri, dir }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn longhaul(&self, args: &[&str]) {
+        let (printed, status) = run(Command::new(LONGHAUL).args(args).current_dir(self.path()));
+        assert!(status.success(), "longhaul {args:?}\n{printed}");
+    }
+
+    fn seal(&self) {
+        std::fs::write(self.path().join("pw"), "correct horse battery").unwrap();
+        let cheap = ["--pbkdf-memory", "32M", "--pbkdf-iterations", "4"];
+        let init = ["key", "init", &self.uri, "--passphrase-file", "pw"];
+        self.longhaul(&[&init[..], &cheap].concat());
+    }
+
+    fn attach(&self, options: &[&str]) -> (Running, Nbd) {
+        let mut attach = Command::new(LONGHAUL);
+        attach.args(["attach", &self.uri, "--nbd", "disk.sock"]).args(options);
+        let attached = Running::start(attach.current_dir(self.path()));
+        attached.line().expect("it says when it is ready");
+        (attached, Nbd::connect(&self.path().join("disk.sock")))
+    }
+
+    fn attach_sealed(&self, options: &[&str]) -> (Running, Nbd) {
+        self.attach(&[&["--seal", "--passphrase-file", "pw"], options].concat())
+    }
+
+    /// What the server has, whatever the client thinks.
+    fn far(&self) -> File {
+        File::open(self.path().join("far.img")).unwrap()
+    }
+}
+
+/// Bytes that tell one write from another.
+fn pattern(number: usize, len: usize) -> Vec<u8> {
+    (number as u64 + 1).to_le_bytes().into_iter().cycle().take(len).collect()
+}
+
+#[test]
+fn writes_do_not_wait_for_answers_and_flushes_do() {
+    let world = World::new(Duration::ZERO);
+    world.seal();
+    let (attached, mut disk) = world.attach_sealed(&[]);
+    let before = world.link.carried();
+    world.link.hold();
+    // From here on nothing comes back over the link, yet each of these is answered, ...
+    for number in 0..12 {
+        disk.write((number * 64 * KIB) as u64, &pattern(number, 64 * KIB)).unwrap();
+    }
+    // ... and is on its way beside others: four segments, before the first answer.
+    assert!(world.link.wait_carried(before + 4 * 64 * KIB as u64, PATIENCE));
+    let flush = disk.begin_flush();
+    let durable = disk.begin_durable_write(SIZE as u64 / 2, &pattern(99, 4 * KIB));
+    let read = disk.begin_read(11 * 64 * KIB as u64, 64 * KIB);
+    assert_eq!(disk.reply(), Reply { cookie: read, errno: 0 }, "only this needs no answer");
+    assert_eq!(disk.data(64 * KIB), pattern(11, 64 * KIB));
+    world.link.release();
+    let mut last = [disk.reply(), disk.reply()];
+    last.sort_by_key(|reply| reply.cookie);
+    assert_eq!(last, [flush, durable].map(|cookie| Reply { cookie, errno: 0 }));
+    drop(disk);
+    assert!(attached.stop().success());
+    world.longhaul(&["copy", &world.uri, "out.img", "--seal", "--passphrase-file", "pw"]);
+    let out = std::fs::read(world.path().join("out.img")).unwrap();
+    for number in 0..12 {
+        let at = number * 64 * KIB;
+        assert!(out[at..at + 64 * KIB] == pattern(number, 64 * KIB), "write {number}");
+    }
+    assert!(out[SIZE / 2..SIZE / 2 + 4 * KIB] == pattern(99, 4 * KIB));
+    assert!(world.server.stop().success());
+}
+
+#[test]
+fn what_was_flushed_or_written_durably_is_there() {
+    let world = World::new(Duration::ZERO);
+    let (attached, mut disk) = world.attach(&[]);
+    let mut found = vec![0; 64 * KIB];
+    for round in 0..20 {
+        let (at, other) = ((round * 128 * KIB) as u64, ((round * 128 + 64) * KIB) as u64);
+        disk.write(at, &pattern(round, 64 * KIB)).unwrap();
+        disk.flush().unwrap();
+        world.far().read_exact_at(&mut found, at).unwrap();
+        assert!(found == pattern(round, 64 * KIB), "flushed in round {round}");
+        disk.write_durably(other, &pattern(round + 500, 64 * KIB)).unwrap();
+        world.far().read_exact_at(&mut found, other).unwrap();
+        assert!(found == pattern(round + 500, 64 * KIB), "written durably in round {round}");
+    }
+    drop(disk);
+    assert!(attached.stop().success());
+}
+
+/// How often something had to go there and back while `act` ran.
+fn round_trips(world: &World, act: impl FnOnce()) -> u64 {
+    let before = world.link.round_trips();
+    act();
+    world.link.round_trips() - before
+}
+
+#[test]
+fn many_requests_share_a_round_trip() {
+    const WRITES: usize = 2000;
+    const READS: usize = 400;
+    let world = World::new(Duration::from_millis(20));
+    world.seal();
+    let (attached, mut disk) = world.attach_sealed(&["--no-pipeline"]);
+    let alone = round_trips(&world, || {
+        for number in 0..10 {
+            disk.write((number * 4 * KIB) as u64, &pattern(number, 4 * KIB)).unwrap();
+        }
+    });
+    assert!(
+        alone >= 10,
+        "without a pipeline each write is a round trip, or the link counts wrongly"
+    );
+    drop(disk);
+    assert!(attached.stop().success());
+
+    let (attached, mut disk) = world.attach_sealed(&[]);
+    let trips = round_trips(&world, || {
+        for number in 0..WRITES {
+            disk.write((number * 4 * KIB) as u64, &pattern(number, 4 * KIB)).unwrap();
+        }
+        disk.flush().unwrap();
+    });
+    println!("{WRITES} writes of 4 KiB and a flush: {trips} round trips");
+    assert!(trips < WRITES as u64 / 10, "{WRITES} writes took {trips} round trips");
+    let trips = round_trips(&world, || {
+        for number in 0..READS {
+            disk.read((number * 64 * KIB) as u64, 64 * KIB).unwrap();
+        }
+    });
+    println!("{READS} reads of 64 KiB: {trips} round trips");
+    assert!(trips < READS as u64 / 4, "{READS} reads took {trips} round trips");
+    drop(disk);
+    assert!(attached.stop().success());
+}
+
+#[test]
+fn a_reader_sees_what_was_written_and_so_does_the_next() {
+    const BLOCKS: u64 = 256;
+    const BLOCK: usize = 4 * KIB;
+    let seed = 1;
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    let world = World::new(Duration::from_millis(5));
+    world.seal();
+    let mut model = vec![0; BLOCKS as usize * BLOCK];
+    let (attached, mut disk) = world.attach_sealed(&[]);
+    disk.write(0, &model).unwrap();
+    for number in 0..400 {
+        let first = random.below(BLOCKS);
+        let len = (1 + random.below((BLOCKS - first).min(32))) as usize * BLOCK;
+        let at = first * BLOCK as u64;
+        let here = at as usize..at as usize + len;
+        match random.below(10) {
+            0..=4 => {
+                model[here.clone()].copy_from_slice(&pattern(number, len));
+                disk.write(at, &model[here]).unwrap();
+            }
+            5 => {
+                model[here.clone()].copy_from_slice(&pattern(number, len));
+                disk.write_durably(at, &model[here]).unwrap();
+            }
+            6 => {
+                model[here].fill(0);
+                disk.write_zeroes(at, len).unwrap();
+            }
+            7 => disk.flush().unwrap(),
+            _ => assert!(disk.read(at, len).unwrap() == model[here], "operation {number}"),
+        }
+    }
+    drop(disk);
+    assert!(attached.stop().success());
+    world.longhaul(&["copy", &world.uri, "out.img", "--seal", "--passphrase-file", "pw"]);
+    let out = std::fs::read(world.path().join("out.img")).unwrap();
+    assert!(out[..model.len()] == model, "the server does not have what was acknowledged");
+}
+
+/// How a run ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// The link breaks, and whatever is on it is lost.
+    Cut,
+    /// The client dies.
+    Kill,
+}
+
+#[test]
+fn after_an_accident_nothing_is_older_than_the_last_flush() {
+    for seed in 0..8 {
+        for end in [End::Cut, End::Kill] {
+            println!("seed {seed}, {end:?}");
+            accident(&mut Random::new(seed), end);
+        }
+    }
+}
+
+/// Of each block: the last contents that were durable, and the last that were written.
+#[derive(Clone, Copy, Default)]
+struct Block {
+    durable: u64,
+    written: u64,
+}
+
+fn accident(random: &mut Random, end: End) {
+    const BLOCK: usize = 4 * KIB;
+    let world = World::new(Duration::from_millis(1));
+    let (attached, mut disk) = world.attach(&[]);
+    let mut blocks = [Block::default(); 64];
+    for version in 1..=50 + random.below(400) {
+        let index = random.below(blocks.len() as u64) as usize;
+        let data: Vec<u8> = version.to_le_bytes().repeat(BLOCK / 8);
+        let at = (index * BLOCK) as u64;
+        blocks[index].written = version;
+        if random.below(20) == 0 {
+            disk.write_durably(at, &data).unwrap();
+            blocks[index].durable = version;
+        } else {
+            disk.write(at, &data).unwrap();
+        }
+        if random.below(40) == 0 {
+            disk.flush().unwrap();
+            for block in &mut blocks {
+                block.durable = block.written;
+            }
+        }
+    }
+    match end {
+        End::Cut => world.link.cut(),
+        End::Kill => {}
+    }
+    // Killed, as it is dropped.
+    drop(attached);
+    let far = world.far();
+    assert!(world.server.stop().success());
+    for (index, block) in blocks.into_iter().enumerate() {
+        let mut data = vec![0; BLOCK];
+        far.read_exact_at(&mut data, (index * BLOCK) as u64).unwrap();
+        let version = u64::from_le_bytes(data[..8].try_into().unwrap());
+        assert!(data == version.to_le_bytes().repeat(BLOCK / 8), "block {index} is torn");
+        let Block { durable, written } = block;
+        assert!((durable..=written).contains(&version), "block {index}: {version} is there");
+    }
+}
