@@ -1,14 +1,13 @@
 //! The command line.
 
-use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use clap::{Parser, Subcommand};
 
-use crate::command::{attach, copy, discover, identity, info, key, serve};
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::command::{attach, check, copy, discover, identity, info, key, serve};
+use crate::failure::{OrFail, Outcome};
+use crate::log::Log;
 
 /// Encrypted disks that live far away, over standard iSCSI.
 #[derive(Debug, Parser)]
@@ -29,47 +28,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Args),
+    Check(check::Args),
     Info(info::Args),
     Copy(copy::Args),
     Discover(discover::Args),
     Key(key::Args),
     Identity(identity::Args),
     Attach(attach::Args),
-}
-
-/// What is told about the inner workings, on standard error.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Logging")]
-struct Log {
-    /// How much to log: error, warn, info, debug or trace; or a filter such as longhaul=debug
-    #[arg(long = "log", global = true, value_name = "LEVEL", default_value = "warn")]
-    level: String,
-    /// How log lines look
-    #[arg(long = "log-format", global = true, value_name = "FORMAT", default_value = "text")]
-    format: Format,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    Text,
-    Json,
-}
-
-impl Log {
-    fn start(&self) -> Outcome {
-        let filter = EnvFilter::try_new(&self.level).map_err(|why| {
-            Failure::usage(format!("cannot log at level `{}`", self.level)).because(why)
-        })?;
-        let log = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(io::stderr)
-            .with_ansi(io::stderr().is_terminal());
-        match self.format {
-            Format::Text => log.init(),
-            Format::Json => log.json().init(),
-        }
-        Ok(())
-    }
 }
 
 /// How long threads may take to end.
@@ -87,14 +52,18 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Outcome {
-    cli.log.start()?;
+    // The file of a server may say how it logs, so that is read first.
+    if !matches!(cli.command, Command::Serve(_)) {
+        cli.log.start("warn")?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .or_fail(|| "cannot start".to_owned())?;
     let outcome = runtime.block_on(async {
         match cli.command {
-            Command::Serve(args) => serve::run(args).await,
+            Command::Serve(args) => serve::run(args, cli.log).await,
+            Command::Check(args) => check::run(args).await,
             Command::Info(args) => info::run(args).await,
             Command::Copy(args) => copy::run(args).await,
             Command::Discover(args) => discover::run(args).await,

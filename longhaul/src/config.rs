@@ -1,28 +1,29 @@
 //! What `serve` serves: read from a file, or from the command line.
 
+mod disk;
+mod file;
+mod pause;
+mod table;
+
 use std::collections::BTreeMap;
-use std::fmt::Display;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::PublicKey;
-use serde::{Deserialize, Deserializer, de};
-use toml::Spanned;
 
 use crate::chain::{Host, Uri};
-use crate::credentials::{Chap, Login};
+use crate::credentials::Chap;
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::front::iscsi::Limits;
+use crate::log::Log;
 use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
-
-mod disk;
-
 use disk::switch;
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize};
-use proto::scsi::inquiry::SERIAL_MAX;
+pub use pause::Pause;
+pub use table::Wrong;
 
 /// What the name of a volume follows on the wire, unless the file says otherwise.
 const TARGET_PREFIX: &str = "iqn.2026-11.dev.longhaul:";
@@ -50,6 +51,12 @@ pub struct Config {
     pub chap_weak: bool,
     /// Where reservations are kept through a restart; without it they end with the process.
     pub state: Option<PathBuf>,
+    /// The bounds of what initiators may do.
+    pub limits: Limits,
+    /// What is logged, where the command line does not say it.
+    pub log: Log,
+    /// The file it was read from.
+    pub origin: Option<Origin>,
 }
 
 /// A place to listen.
@@ -59,6 +66,15 @@ pub struct Listen {
     pub host: Host,
     /// How sessions that come in here must be sealed, at least.
     pub protection: Demand,
+}
+
+/// A file, and where in it things stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The file.
+    pub path: PathBuf,
+    /// The lines of its tables, by `KIND.NAME`.
+    lines: BTreeMap<String, usize>,
 }
 
 /// A volume, and how it is offered.
@@ -78,39 +94,64 @@ pub struct Served {
     pub protection: Demand,
     /// How it looks to initiators.
     pub appearance: Appearance,
+    /// How this machine logs in where it is.
+    pub upstream: Upstream,
+    /// What opens it, if it is sealed: its plain text is what is served then.
+    pub unseal: Option<Unsealing>,
+}
+
+/// How this machine logs in to the target that has a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Upstream {
+    /// Who it is there, if not named after its host.
+    pub initiator: Option<IscsiName>,
+    /// How it proves itself.
+    pub chap: Option<Chap>,
+    /// It may do so with SHA-1 and MD5.
+    pub chap_weak: bool,
+    /// The file that says who it is in a sealed session, if not the usual one.
+    pub identity: Option<PathBuf>,
+}
+
+/// How a sealed volume is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsealing {
+    /// The pass-phrase or key.
+    pub secret: Source,
+    /// Discards go through to the store, which then learns what is in use.
+    pub allow_discards: bool,
 }
 
 /// Someone who may log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
+    /// Its name in the configuration.
+    pub name: String,
     /// The initiator it must be; `None` for any.
     pub initiator: Option<IscsiName>,
     /// How it proves itself with CHAP.
     pub chap: Option<Chap>,
     /// The public key it proves itself by in sealed sessions. With neither its name is enough.
     pub key: Option<PublicKey>,
-    /// The targets it may use; `None` for all.
+    /// The targets it may read and write; `None` for all.
     pub targets: Option<Vec<IscsiName>>,
+    /// The targets it may only read.
+    pub read_only: Vec<IscsiName>,
 }
 
 impl Config {
-    /// Reads a file. Relative paths in it are relative to its directory.
+    /// Reads a file. Relative paths in it are relative to its directory. A failure names everything
+    /// that is wrong with it.
     pub fn read(path: &Path) -> Outcome<Self> {
-        let text = std::fs::read_to_string(path)
-            .or_fail(|| format!("cannot read the configuration {}", path.display()))?;
-        let base = path.parent().unwrap_or_else(|| Path::new(""));
-        Self::parse(&text, base).map_err(|wrong| {
-            let line = 1 + text.bytes().take(wrong.at.start).filter(|&byte| byte == b'\n').count();
-            Failure::usage(format!("{}:{line}: {}", path.display(), wrong.why))
-        })
+        let (config, wrong) = Self::survey(path)?;
+        if wrong.is_empty() { Ok(config) } else { Err(Failure::of_file(path, &wrong)) }
     }
 
-    fn parse(text: &str, base: &Path) -> Result<Self, Wrong> {
-        let file: ConfigFile = toml::from_str(text).map_err(|why| Wrong {
-            at: why.span().unwrap_or_default(),
-            why: why.message().trim_end().replace('\n', ", "),
-        })?;
-        file.check(base)
+    /// Reads as much of a file as is right, and says what is not.
+    pub fn survey(path: &Path) -> Outcome<(Self, Vec<Wrong>)> {
+        let text = std::fs::read_to_string(path)
+            .or_fail(|| format!("cannot read the configuration {}", path.display()))?;
+        Ok(file::parse(&text, path))
     }
 
     /// Whether everyone who gets in has proven who he is.
@@ -130,237 +171,18 @@ impl Config {
                 || self.volumes.iter().any(|volume| demands(volume.protection))
                 || self.clients.iter().any(|client| client.key.is_some()))
     }
-}
 
-/// A place in the file, and what is wrong there.
-#[derive(Debug)]
-struct Wrong {
-    at: Range<usize>,
-    why: String,
-}
-
-fn wrong(at: Range<usize>, why: impl Display) -> Wrong {
-    Wrong { at, why: why.to_string() }
-}
-
-/// The file as it is written.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ConfigFile {
-    #[serde(default)]
-    listen: Vec<ListenEntry>,
-    #[serde(default)]
-    protection: Parsed<Demand>,
-    identity: Option<PathBuf>,
-    #[serde(default)]
-    insecure: bool,
-    #[serde(default)]
-    chap_weak: bool,
-    state: Option<PathBuf>,
-    #[serde(default)]
-    volumes: BTreeMap<Spanned<String>, VolumeTable>,
-    #[serde(default)]
-    clients: BTreeMap<Spanned<String>, ClientTable>,
-}
-
-/// An address, or a table with one.
-#[derive(Debug, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "write \"HOST:PORT\" or { address = \"HOST:PORT\", protection = \"encrypt\" }; IPv6 addresses go in brackets"
-)]
-enum ListenEntry {
-    Plain(Parsed<Host>),
-    Table(ListenTable),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ListenTable {
-    address: Parsed<Host>,
-    protection: Parsed<Demand>,
-}
-
-impl From<ListenEntry> for Listen {
-    fn from(entry: ListenEntry) -> Self {
-        let (host, protection) = match entry {
-            ListenEntry::Plain(host) => (host.0, Demand::default()),
-            ListenEntry::Table(table) => (table.address.0, table.protection.0),
-        };
-        Self { host, protection }
+    /// The line where the table `KIND.NAME` begins; 1 if there is no telling.
+    #[must_use]
+    pub fn line(&self, kind: &str, name: &str) -> usize {
+        let lines = self.origin.as_ref().map(|origin| &origin.lines);
+        lines.and_then(|lines| lines.get(&format!("{kind}.{name}"))).copied().unwrap_or(1)
     }
-}
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct VolumeTable {
-    uri: Parsed<Uri>,
-    size: Option<Parsed<Size>>,
-    #[serde(default)]
-    read_only: bool,
-    target: Option<Parsed<IscsiName>>,
-    #[serde(default)]
-    protection: Parsed<Demand>,
-    block_size: Option<BlockSize>,
-    physical_block_size: Option<PhysicalBlockSize>,
-    #[serde(default)]
-    removable: bool,
-    #[serde(default = "yes")]
-    thin: bool,
-    vendor: Option<Label<8>>,
-    product: Option<Label<16>>,
-    serial: Option<Label<SERIAL_MAX>>,
-}
-
-fn yes() -> bool {
-    true
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ClientTable {
-    volumes: Vec<Spanned<String>>,
-    initiator: Option<Parsed<IscsiName>>,
-    key: Option<Parsed<PublicKey>>,
-    chap_user: Option<String>,
-    chap_secret_file: Option<PathBuf>,
-    chap_secret_env: Option<String>,
-    chap_mutual_user: Option<String>,
-    chap_mutual_secret_file: Option<PathBuf>,
-    chap_mutual_secret_env: Option<String>,
-}
-
-impl ConfigFile {
-    fn check(self, base: &Path) -> Result<Config, Wrong> {
-        let mut volumes: Vec<Served> = Vec::new();
-        for (name, table) in self.volumes {
-            let at = name.span();
-            let volume = table.check(name, base)?;
-            volumes.push(volume);
-            distinct(&volumes).map_err(|why| wrong(at, why))?;
+    fn remember(&mut self, kind: &str, name: &str, line: usize) {
+        if let Some(origin) = &mut self.origin {
+            origin.lines.insert(format!("{kind}.{name}"), line);
         }
-        if volumes.is_empty() {
-            return Err(wrong(0..0, "there is no volume to serve: write a table [volumes.NAME]"));
-        }
-        let clients =
-            self.clients.into_iter().map(|(name, table)| table.check(name, &volumes, base));
-        let config = Config {
-            listen: self.listen.into_iter().map(Listen::from).collect(),
-            protection: self.protection.0,
-            identity: self.identity.map(|file| base.join(file)),
-            insecure: self.insecure,
-            chap_weak: self.chap_weak,
-            state: self.state.map(|state| base.join(state)),
-            clients: clients.collect::<Result<_, _>>()?,
-            volumes,
-        };
-        if config.lacks_identity() {
-            return Err(wrong(0..0, LACKS_IDENTITY));
-        }
-        Ok(config)
-    }
-}
-
-impl VolumeTable {
-    fn check(self, name: Spanned<String>, base: &Path) -> Result<Served, Wrong> {
-        let (at, name) = (name.span(), name.into_inner());
-        let target = match self.target {
-            Some(target) => target.0,
-            None => target_of(&name).map_err(|why| wrong(at, why))?,
-        };
-        let uri = match self.uri.0 {
-            Uri::File(path) => Uri::File(base.join(path)),
-            uri => uri,
-        };
-        let (size, read_only) = (self.size.map(|size| size.0), self.read_only);
-        let protection = self.protection.0;
-        let appearance = Appearance {
-            block_size: self.block_size,
-            physical_block_size: self.physical_block_size,
-            removable: self.removable,
-            thin: self.thin,
-            vendor: self.vendor,
-            product: self.product,
-            serial: self.serial,
-        };
-        Ok(Served { name, target, uri, size, read_only, protection, appearance })
-    }
-}
-
-impl ClientTable {
-    fn check(
-        self,
-        name: Spanned<String>,
-        volumes: &[Served],
-        base: &Path,
-    ) -> Result<Client, Wrong> {
-        let (at, name) = (name.span(), name.into_inner());
-        let secret = secret(self.chap_secret_file, self.chap_secret_env, base)
-            .map_err(|why| wrong(at.clone(), format!("chap_{why}")))?;
-        let mutual = secret_of_target(
-            self.chap_mutual_user,
-            self.chap_mutual_secret_file,
-            self.chap_mutual_secret_env,
-            base,
-        )
-        .map_err(|why| wrong(at.clone(), why))?;
-        let chap = match secret {
-            Some(secret) => {
-                let initiator = Login { name: self.chap_user.unwrap_or(name), secret };
-                Some(Chap { initiator, target: mutual })
-            }
-            None if self.chap_user.is_some() || mutual.is_some() => {
-                let why = "CHAP needs chap_secret_file or chap_secret_env";
-                return Err(wrong(at, why));
-            }
-            None if self.initiator.is_none() && self.key.is_none() => {
-                let why =
-                    "a client is known by key, chap_secret_file, chap_secret_env or initiator";
-                return Err(wrong(at, why));
-            }
-            None => None,
-        };
-        let targets = self.volumes.into_iter().map(|volume| find(volumes, &volume));
-        Ok(Client {
-            initiator: self.initiator.map(|initiator| initiator.0),
-            chap,
-            key: self.key.map(|key| key.0),
-            targets: Some(targets.collect::<Result<_, _>>()?),
-        })
-    }
-}
-
-fn find(volumes: &[Served], wanted: &Spanned<String>) -> Result<IscsiName, Wrong> {
-    match volumes.iter().find(|volume| volume.name == *wanted.get_ref()) {
-        Some(volume) => Ok(volume.target.clone()),
-        None => Err(wrong(wanted.span(), format!("there is no volume `{}`", wanted.get_ref()))),
-    }
-}
-
-fn secret(
-    file: Option<PathBuf>,
-    env: Option<String>,
-    base: &Path,
-) -> Result<Option<Source>, &'static str> {
-    match (file, env) {
-        (Some(_), Some(_)) => Err("secret_file and _env exclude each other"),
-        (Some(path), None) => Ok(Some(Source::File(base.join(path)))),
-        (None, Some(name)) => Ok(Some(Source::Env(name))),
-        (None, None) => Ok(None),
-    }
-}
-
-fn secret_of_target(
-    user: Option<String>,
-    file: Option<PathBuf>,
-    env: Option<String>,
-    base: &Path,
-) -> Result<Option<Login>, String> {
-    let secret = secret(file, env, base).map_err(|why| format!("chap_mutual_{why}"))?;
-    match (user, secret) {
-        (Some(name), Some(secret)) => Ok(Some(Login { name, secret })),
-        (None, None) => Ok(None),
-        _ => Err("mutual CHAP needs chap_mutual_user and one of its secrets".to_owned()),
     }
 }
 
@@ -415,17 +237,8 @@ impl FromStr for Served {
         }
         let uri = rest.parse::<Uri>().map_err(|why| why.to_string())?;
         let (name, target) = (name.to_owned(), target_of(name)?);
-        Ok(Self { name, target, uri, size, read_only, protection, appearance })
-    }
-}
-
-/// A value that is written as text.
-#[derive(Debug, Default)]
-struct Parsed<T>(T);
-
-impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Parsed<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map(Self).map_err(de::Error::custom)
+        let (upstream, unseal) = (Upstream::default(), None);
+        Ok(Self { name, target, uri, size, read_only, protection, appearance, upstream, unseal })
     }
 }
 

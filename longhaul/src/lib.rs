@@ -11,6 +11,7 @@ pub mod config;
 pub mod credentials;
 pub mod failure;
 pub mod front;
+pub mod log;
 pub mod luks;
 pub mod pipelined;
 pub mod progress;

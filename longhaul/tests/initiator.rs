@@ -125,7 +125,7 @@ async fn every_algorithm_proves_both_sides() {
         Account::mutual(alice, credentials("disk", "the disk's secret")).unwrap()
     };
     let running = serve(Arc::new(Memory::new(SIZE, 512)), Offer::long_haul(), |targets| {
-        let client = Client { initiator: None, account: Some(mutual()), key: None, targets: None };
+        let client = Client { account: Some(mutual()), ..Client::default() };
         Policy::closed(targets, vec![client], Algorithm::ALL.to_vec())
     })
     .await;

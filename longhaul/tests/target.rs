@@ -133,12 +133,8 @@ async fn libiscsi_with_header_digests() {
 fn chap(names: Vec<IscsiName>) -> Policy {
     let secret = Secret::new(*b"correct horse").unwrap();
     let credentials = Credentials { name: "user".to_owned(), secret };
-    let client = Client {
-        initiator: None,
-        account: Some(Account::one_way(credentials)),
-        key: None,
-        targets: None,
-    };
+    let account = Some(Account::one_way(credentials));
+    let client = Client { account, ..Client::default() };
     Policy::closed(names, vec![client], vec![Algorithm::Sha256, Algorithm::Md5])
 }
 

@@ -245,7 +245,7 @@ fn anyone_may_seal_where_anyone_may_come() {
 fn a_client_may_have_both_ways_in() {
     let key = Some(identity(CLIENT).public());
     let account = Some(common::login::account("alice"));
-    let client = Client { initiator: None, account: account.clone(), key, targets: None };
+    let client = Client { account: account.clone(), key, ..Client::default() };
     let algorithms = proto::iscsi::chap::Algorithm::ALL.to_vec();
     let policy = Policy::closed(vec![common::login::disk()], vec![client], algorithms);
     let target = target::Config { policy, ..sealing_target(None) };

@@ -9,6 +9,7 @@ use crate::failure::{OrFail, Outcome};
 use crate::stop::{Stop, Stopper};
 
 pub mod attach;
+pub mod check;
 pub mod copy;
 pub mod discover;
 pub mod identity;

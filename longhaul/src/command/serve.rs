@@ -6,15 +6,18 @@ use std::path::PathBuf;
 use proto::iscsi::login::policy::{self, Policy};
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::PublicKey;
+use volume::layer::seal::Discards;
 
 use super::options::blocking;
-use crate::chain::{self, Chain, Host, IscsiUri, OpenOptions, Uri};
-use crate::config::{self, Client, Config, Listen, Served};
-use crate::credentials::{self, ChapArgs};
+use crate::chain::{self, Chain, Host, IscsiUri, Login, OpenOptions, SealOptions, Uri};
+use crate::config::{self, Client, Config, Listen, Served, Upstream};
+use crate::credentials::{self, Chap, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Portal, Server};
 use crate::front::lun::{Kept, Options, TargetDevice};
-use crate::sealing::{Demand, sealing};
+use crate::log::Log;
+use crate::luks;
+use crate::sealing::{Demand, Seal, sealing};
 use crate::state::StateDir;
 
 /// Serve volumes over iSCSI, until interrupted
@@ -82,11 +85,12 @@ let clients prove who they are, by a key (`longhaul identity new` on both machin
 const LUN: u16 = 0;
 
 /// Runs until a signal.
-pub async fn run(args: Args) -> Outcome {
+pub async fn run(args: Args, log: Log) -> Outcome {
     let config = match &args.config {
         Some(path) => Config::read(path)?,
         None => args.config()?,
     };
+    log.or(&config.log).start("info")?;
     if config.lacks_identity() {
         return Err(Failure::usage(config::LACKS_IDENTITY));
     }
@@ -117,10 +121,14 @@ pub async fn run(args: Args) -> Outcome {
 impl Args {
     fn config(self) -> Outcome<Config> {
         config::distinct(&self.volumes).map_err(Failure::usage)?;
-        let client = |chap, key| Client { initiator: None, chap, key, targets: None };
+        let client = |name: String, chap, key| {
+            let (initiator, targets, read_only) = (None, None, Vec::new());
+            Client { name, initiator, chap, key, targets, read_only }
+        };
         let SealingArgs { identity, client_keys, protection } = self.sealing;
-        let by_chap = self.chap.chap().map(|chap| client(Some(chap), None));
-        let by_key = client_keys.into_iter().map(|key| client(None, Some(key)));
+        let by_chap =
+            self.chap.chap().map(|chap| client(chap.initiator.name.clone(), Some(chap), None));
+        let by_key = client_keys.into_iter().map(|key| client(key.to_string(), None, Some(key)));
         let listen = |host| Listen { host, protection: Demand::default() };
         Ok(Config {
             clients: by_chap.into_iter().chain(by_key).collect(),
@@ -131,11 +139,12 @@ impl Args {
             insecure: self.insecure,
             state: self.state,
             volumes: self.volumes,
+            ..Config::default()
         })
     }
 }
 
-async fn resolve(config: &Config) -> Outcome<Vec<Portal>> {
+pub(super) async fn resolve(config: &Config) -> Outcome<Vec<Portal>> {
     let everywhere = config.protection.0;
     if config.listen.is_empty() {
         let address = SocketAddr::from(([127, 0, 0, 1], chain::ISCSI_PORT));
@@ -153,7 +162,7 @@ async fn resolve(config: &Config) -> Outcome<Vec<Portal>> {
 }
 
 /// Beyond loopback, whoever can reach the portal can use the volumes unless he must prove himself.
-fn refuse_strangers(config: &Config, portals: &[Portal]) -> Outcome {
+pub(super) fn refuse_strangers(config: &Config, portals: &[Portal]) -> Outcome {
     let open: Vec<_> =
         portals.iter().filter(|portal| !portal.address.ip().is_loopback()).copied().collect();
     if open.is_empty() || config.insecure || config.is_authenticated() {
@@ -185,21 +194,45 @@ fn client(client: &Client) -> Outcome<policy::Client> {
         account: client.chap.as_ref().map(|chap| chap.account()).transpose()?,
         key: client.key,
         targets: client.targets.clone(),
+        read_only: client.read_only.clone(),
     })
 }
 
 async fn open(volumes: &[Served]) -> Outcome<Vec<Chain>> {
     let mut chains = Vec::new();
     for volume in volumes {
-        let options = OpenOptions {
+        let opened = chain::open(&volume.uri, open_options(volume).await?).await;
+        chains.push(opened.map_err(|failure| failure.within(&format!("volume {}", volume.name)))?);
+    }
+    Ok(chains)
+}
+
+/// How a volume is opened. Reads the secrets.
+pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
+    let volume = volume.clone();
+    blocking(move || {
+        let Upstream { initiator, chap, chap_weak, identity } = volume.upstream;
+        let login = Login {
+            initiator,
+            account: chap.as_ref().map(Chap::account).transpose()?,
+            algorithms: credentials::algorithms(chap_weak),
+            seal: Seal { identity, ..Seal::default() },
+        };
+        let seal = volume.unseal.as_ref().map(|unsealing| {
+            let secret = unsealing.secret.read(&format!("key of volume {}", volume.name))?;
+            let discards = if unsealing.allow_discards { Discards::Pass } else { Discards::Refuse };
+            Ok(SealOptions { secret, with: luks::Options { discards } })
+        });
+        Ok(OpenOptions {
             size: volume.size,
             read_only: volume.read_only,
             block_size: volume.appearance.block_size.map(|size| size.0),
+            login,
+            seal: seal.transpose()?,
             ..OpenOptions::default()
-        };
-        chains.push(chain::open(&volume.uri, options).await?);
-    }
-    Ok(chains)
+        })
+    })
+    .await
 }
 
 /// The targets, with the reservations that were kept.

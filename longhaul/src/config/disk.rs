@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use proto::scsi::inquiry::SERIAL_MAX;
-use serde::Deserialize;
 
 /// How a volume looks to initiators.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,8 +70,7 @@ pub(super) fn switch(value: Option<&str>) -> Result<bool, String> {
 }
 
 /// A block size that initiators know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "u32")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSize(pub u32);
 
 impl TryFrom<u32> for BlockSize {
@@ -87,8 +85,7 @@ impl TryFrom<u32> for BlockSize {
 }
 
 /// A physical block size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "u32")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhysicalBlockSize(pub u32);
 
 impl TryFrom<u32> for PhysicalBlockSize {
@@ -102,8 +99,7 @@ impl TryFrom<u32> for PhysicalBlockSize {
 }
 
 /// A text that SCSI takes, of at most `MAX` characters.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label<const MAX: usize>(pub String);
 
 impl<const MAX: usize> TryFrom<String> for Label<MAX> {

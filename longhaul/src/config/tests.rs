@@ -1,4 +1,5 @@
 use super::*;
+use crate::log::Format;
 
 const WHOLE: &str = r#"
 listen = ["0.0.0.0:3260", "[::1]"]
@@ -29,22 +30,42 @@ volumes = ["backup", "media"]
 
 [clients.tv]
 initiator = "iqn.2001-04.com.example:tv"
+read_only = ["backup"]
 volumes = ["media"]
+
+[limits]
+connections = 100
+login = "500ms"
+
+[log]
+level = "debug"
+format = "json"
+
+[volumes.gateway]
+uri = "iscsi://array/iqn.2001-04.com.example:array/3"
+initiator = "iqn.2001-04.com.example:me"
+chap_user = "me"
+chap_secret_file = "array.secret"
+chap_weak = true
+key_file = "volume.key"
+allow_discards = true
 "#;
 
-fn parse(text: &str) -> Result<Config, Wrong> {
-    Config::parse(text, Path::new("/etc/longhaul"))
+fn parse(text: &str) -> Config {
+    let (config, wrong) = file::parse(text, Path::new("/etc/longhaul/longhaul.toml"));
+    assert_eq!(wrong, []);
+    config
 }
 
 #[test]
 fn a_whole_file_is_understood() {
-    let config = parse(WHOLE).unwrap();
+    let config = parse(WHOLE);
     assert_eq!(
         config.listen.iter().map(|listen| listen.host.to_string()).collect::<Vec<_>>(),
         ["0.0.0.0:3260", "[::1]:3260"]
     );
     assert_eq!(config.state.as_deref(), Some(Path::new("/etc/longhaul/state")));
-    let [backup, media] = &config.volumes[..] else { panic!() };
+    let [backup, media, gateway] = &config.volumes[..] else { panic!() };
     assert_eq!(backup.target.as_str(), "iqn.2026-11.dev.longhaul:backup");
     assert_eq!(backup.uri.to_string(), "file:/etc/longhaul/backup.img");
     assert_eq!((backup.size, backup.read_only), (Some(Size(80 << 30)), false));
@@ -60,6 +81,16 @@ fn a_whole_file_is_understood() {
     assert_eq!((mutual.name.as_str(), &mutual.secret), ("server", &Source::Env("MUTUAL".into())));
     assert_eq!(laptop.targets.as_ref().unwrap().len(), 2);
     assert_eq!(tv.targets, Some(vec![media.target.clone()]));
+    assert_eq!(tv.read_only, std::slice::from_ref(&backup.target));
+    assert_eq!(gateway.upstream.initiator.as_ref().unwrap().as_str(), "iqn.2001-04.com.example:me");
+    assert_eq!(gateway.upstream.chap.as_ref().unwrap().initiator.name, "me");
+    let key = Source::KeyFile("/etc/longhaul/volume.key".into());
+    assert_eq!(gateway.unseal, Some(Unsealing { secret: key, allow_discards: true }));
+    assert!(gateway.upstream.chap_weak && backup.upstream == Upstream::default());
+    assert_eq!((config.limits.connections, config.limits.login.as_millis()), (100, 500));
+    assert_eq!(config.limits.stop, Limits::default().stop, "what is left out is as it was");
+    assert_eq!(config.log, Log { level: Some("debug".into()), format: Some(Format::Json) });
+    assert_eq!(config.line("clients", "tv"), 28);
     assert!(!config.is_authenticated(), "a name alone proves nothing");
 }
 
@@ -80,6 +111,22 @@ fn what_is_wrong_is_found_where_it_is() {
         ("[volumes.a]\n", 1, "missing field `uri`"),
         ("insecure = true\n", 1, "there is no volume to serve"),
         ("a = \n", 1, ""),
+        ("listen = \"::1\"\n", 1, "expected a list of strings, not string"),
+        ("[volumes.a]\nuri = 1\n", 2, "expected a string, not integer"),
+        (&format!("[limits]\nlogin = \"5\"\n{volume}"), 2, "is not a time"),
+        (&format!("[limits]\nconnections = 0\n{volume}"), 2, "from 1 to 65536"),
+        (&format!("[log]\nformat = \"xml\"\n{volume}"), 2, "no format of log lines"),
+        (&format!("{volume}chap_user = \"x\"\n"), 1, "CHAP needs"),
+        (&format!("{volume}chap_weak = true\n"), 1, "only a volume of an iSCSI target"),
+        (&format!("{volume}allow_discards = true\n"), 3, "for sealed volumes"),
+        (&format!("{volume}[clients.b]\nchap_secret_env = \"X\"\n"), 3, "missing field `volumes`"),
+        (
+            &format!(
+                "{volume}[clients.b]\ninitiator = \"iqn.a\"\nvolumes = [\"a\"]\nread_only = [\"a\"]\n"
+            ),
+            6,
+            "one of them only",
+        ),
         (&format!("{volume}[clients.b]\nvolumes = []\n"), 3, "a client is known by"),
         (&format!("{volume}[clients.b]\nchap_user = \"x\"\nvolumes = []\n"), 3, "CHAP needs"),
         (
@@ -99,7 +146,8 @@ fn what_is_wrong_is_found_where_it_is() {
         let failure = Config::read(&path).unwrap_err();
         let message = failure.to_string();
         let at = format!("{}:{line}: ", path.display());
-        assert!(message.starts_with(&at) && message.contains(why), "{text}{message}");
+        let told = message.lines().any(|line| line.starts_with(&at) && line.contains(why));
+        assert!(told, "{text}{message}");
         assert_eq!(failure.exit_code(), 2);
     }
 }
@@ -134,6 +182,44 @@ fn a_volume_on_the_command_line_can_look_like_one_in_a_file() {
         let refused = format!("a=memory:1M,{option}").parse::<Served>().unwrap_err();
         assert!(refused.contains(why), "{option}: {refused}");
     }
+}
+
+#[test]
+fn the_example_is_right_as_it_stands_and_with_everything_in_it() {
+    let example = include_str!("../../../packaging/longhaul.toml");
+    let config = parse(example);
+    assert_eq!((config.volumes.len(), config.clients.len()), (1, 0));
+    // What stands for a key is none; everything else that is commented out is as good as the rest.
+    fn assigns(line: &str) -> Option<&str> {
+        let setting = line.strip_prefix("# ").filter(|line| !line.contains("lhpub1-..."))?;
+        let key = setting.split(' ').next().filter(|key| !key.is_empty())?;
+        let is_key = key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        let is_setting = setting.starts_with('[') || (is_key && setting.contains(" = "));
+        is_setting.then_some(setting)
+    }
+    let whole: Vec<_> = example.lines().map(|line| assigns(line).unwrap_or(line)).collect();
+    let config = parse(&whole.join("\n"));
+    assert_eq!((config.volumes.len(), config.clients.len()), (2, 1));
+    assert!(config.volumes[1].upstream.chap.is_some() && config.volumes[1].unseal.is_some());
+}
+
+#[test]
+fn every_mistake_is_told_at_once() {
+    let text = "\
+lisen = 1
+[volumes.a]
+uri = \"s4:x\"
+size = \"x\"
+[volumes.b]
+readonly = true
+[clients.c]
+volumes = [\"a\", \"d\"]
+e = \"unfinished
+";
+    let (config, wrong) = file::parse(text, Path::new("x"));
+    let lines: Vec<_> = wrong.iter().map(|wrong| wrong.line).collect();
+    assert_eq!(lines, [1, 3, 4, 5, 6, 7, 8, 9, 9], "{wrong:#?}");
+    assert_eq!(config.volumes, []);
 }
 
 #[test]

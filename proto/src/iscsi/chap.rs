@@ -117,6 +117,20 @@ pub struct Account {
 }
 
 impl Account {
+    /// Whether the names and secrets are the same.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let same = |one: &Credentials, two: &Credentials| {
+            one.name == two.name && one.secret.same(&two.secret)
+        };
+        let targets = match (&self.target, &other.target) {
+            (Some(one), Some(two)) => same(one, two),
+            (None, None) => true,
+            _ => false,
+        };
+        same(&self.initiator, &other.initiator) && targets
+    }
+
     /// Only the initiator proves itself.
     #[must_use]
     pub const fn one_way(initiator: Credentials) -> Self {

@@ -171,6 +171,18 @@ impl Unit {
         Self { identity, medium, limits, provisioning, pages }
     }
 
+    /// The same device server on another medium.
+    #[must_use]
+    pub fn on(&self, medium: Medium) -> Self {
+        Self::new(self.identity.clone(), medium)
+    }
+
+    /// What it knows of the medium.
+    #[must_use]
+    pub const fn medium(&self) -> &Medium {
+        &self.medium
+    }
+
     /// The switches after power on or reset.
     #[must_use]
     pub const fn defaults(&self) -> Switches {

@@ -50,7 +50,7 @@ pub fn closed(account: Account) -> target::Config {
 
 pub fn closed_with(account: Account, algorithms: Vec<Algorithm>) -> target::Config {
     let targets = Some(vec![disk()]);
-    let client = Client { initiator: None, account: Some(account), key: None, targets };
+    let client = Client { account: Some(account), targets, ..Client::default() };
     let policy = Policy::closed(vec![disk(), other_disk()], vec![client], algorithms);
     target::Config { policy, ..target_config() }
 }

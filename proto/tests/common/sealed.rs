@@ -32,7 +32,7 @@ pub fn pinned(protection: Protection) -> initiator::Config {
 /// A target that lists the client and demands as much of sessions with `disk`.
 pub fn sealing_target(demanded: Option<Protection>) -> target::Config {
     let key = Some(identity(CLIENT).public());
-    let client = Client { initiator: None, account: None, key, targets: Some(vec![disk()]) };
+    let client = Client { key, targets: Some(vec![disk()]), ..Client::default() };
     let mut policy = Policy::closed(vec![disk(), other_disk()], vec![client], Vec::new());
     if let Some(protection) = demanded {
         policy = policy.demanding(disk(), protection);

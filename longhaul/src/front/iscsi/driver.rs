@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::header::{TaskFunction, TaskResponse};
+use proto::iscsi::login::policy::Access;
 use proto::iscsi::login::target::Established;
 use proto::iscsi::pdu::{FrameError, Pieces};
 use proto::iscsi::target::{self, Event, Reply, Request, Selection, Session, Setup, TaskId};
@@ -131,7 +132,8 @@ impl Driver {
             wire.decoder.set_opener(seals.opener);
             session.outbox().set_sealer(seals.sealer);
         }
-        let device = established.target.as_ref().and_then(|name| node.device(name)).cloned();
+        let device = established.target.as_ref().and_then(|name| node.device(name));
+        let device = device.map(|device| face(device, established.access));
         if let Some(device) = &device {
             let initiator: Arc<dyn Initiator> = Arc::clone(&ticket.seat) as _;
             device.attach(ticket.seat.nexus, &initiator);
@@ -394,6 +396,14 @@ impl Driver {
         });
         let records: Vec<_> = chosen.map(|name| record(name, portals, *here)).collect();
         self.session.targets(&records);
+    }
+}
+
+/// A device as one who may do that sees it.
+fn face(device: &Arc<TargetDevice>, access: Access) -> Arc<TargetDevice> {
+    match access {
+        Access::Write => Arc::clone(device),
+        Access::Read => Arc::new(device.guarded()),
     }
 }
 

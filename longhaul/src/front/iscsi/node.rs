@@ -23,7 +23,7 @@ const PORTAL_GROUP_TAG: u16 = TARGET_PORT;
 const FIRST_BURST: u32 = 256 << 10;
 
 /// The bounds of a node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at a time, logged in or not; more are closed as they come.
     pub connections: usize,

@@ -77,12 +77,17 @@ pub struct Disk {
     core: Arc<Core>,
 }
 
-/// What the commands in flight share.
+/// What the commands in flight share: one face of the disk.
 struct Core {
     volume: Arc<dyn Volume>,
     unit: Unit,
     /// The units of the target, for REPORT LUNS.
     luns: Arc<[u16]>,
+    state: Arc<State>,
+}
+
+/// What all faces of a disk share.
+struct State {
     /// [`Switches`] in their byte; changed under the lock of `attentions`.
     switches: AtomicU8,
     /// Whether anything is pending in `attentions`.
@@ -109,10 +114,7 @@ impl Disk {
         let reserved = options.kept.take().map(Reserved::from).unwrap_or_default();
         let unit = Unit::new(identity(target, lun, options), medium);
         let switches = AtomicU8::new(unit.defaults().to_bits());
-        let core = Core {
-            volume,
-            unit,
-            luns,
+        let state = State {
             switches,
             attention: AtomicBool::new(false),
             attentions: Mutex::default(),
@@ -121,7 +123,29 @@ impl Disk {
             preventing: Preventing::default(),
             lun,
         };
-        Self { core: Arc::new(core) }
+        Self { core: Arc::new(Core { volume, unit, luns, state: Arc::new(state) }) }
+    }
+
+    /// The same disk for an initiator that may only read it.
+    #[must_use]
+    pub fn guarded(&self) -> Self {
+        let medium = Medium { read_only: true, ..*self.core.unit.medium() };
+        self.face(Arc::clone(&self.core.volume), medium)
+    }
+
+    /// The same disk on `volume`, which is its own but may have grown.
+    #[must_use]
+    pub fn grown(&self, volume: Arc<dyn Volume>) -> Self {
+        let old = self.core.unit.medium();
+        let blocks = volume.shape().size / u64::from(old.capacity.block_size);
+        let medium = Medium { capacity: Capacity { blocks, ..old.capacity }, ..*old };
+        self.face(volume, medium)
+    }
+
+    fn face(&self, volume: Arc<dyn Volume>, medium: Medium) -> Self {
+        let Core { unit, luns, state, .. } = &*self.core;
+        let (unit, luns, state) = (unit.on(medium), Arc::clone(luns), Arc::clone(state));
+        Self { core: Arc::new(Core { volume, unit, luns, state }) }
     }
 }
 
@@ -170,25 +194,29 @@ impl LogicalUnit for Disk {
     }
 
     fn attach(&self, nexus: Nexus, initiator: Arc<dyn Initiator>) {
-        self.core.reserved.attach(nexus, initiator);
+        self.core.state.reserved.attach(nexus, initiator);
         self.core.attend(|attentions| attentions.attach(nexus));
     }
 
     fn detach(&self, nexus: Nexus) {
-        self.core.reserved.detach(nexus);
-        self.core.preventing.set(nexus, false);
+        self.core.state.reserved.detach(nexus);
+        self.core.state.preventing.set(nexus, false);
         self.core.attend(|attentions| attentions.detach(nexus));
     }
 
     fn reset(&self) {
-        self.core.reserved.reset();
-        self.core.preventing.clear();
+        self.core.state.reserved.reset();
+        self.core.state.preventing.clear();
         self.core.attend(|attentions| {
             // A reset brings no medium back.
             let readiness = self.core.switches().readiness;
             self.core.switch(Switches { readiness, ..self.core.unit.defaults() });
             attentions.establish(Additional::BUS_DEVICE_RESET, None);
         });
+    }
+
+    fn tell(&self, nexus: Nexus, condition: Additional) {
+        self.core.attend(|attentions| attentions.tell(nexus, condition));
     }
 
     fn tasks_cleared(&self, by: Nexus) {
@@ -210,7 +238,7 @@ impl Core {
         let cdb = Cdb::parse(&command.cdb);
         // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
         if let Ok(cdb) = &cdb {
-            self.reserved.check(nexus, cdb)?;
+            self.state.reserved.check(nexus, cdb)?;
         }
         if let Some(attention) = self.reported(nexus, cdb.as_ref().ok()) {
             return Err(attention.into());
@@ -235,22 +263,22 @@ impl Core {
                 self.select(nexus, form, &list).await
             }
             Step::Prevent(prevent) => {
-                self.preventing.set(nexus, prevent);
+                self.state.preventing.set(nexus, prevent);
                 Ok(Vec::new())
             }
             Step::Eject { flush } => self.eject(flush).await,
             Step::Load => self.load(nexus),
             Step::PersistentIn { action, allocation } => {
-                Ok(vec![unit::truncate(self.reserved.report(action), allocation).into()])
+                Ok(vec![unit::truncate(self.state.reserved.report(action), allocation).into()])
             }
             Step::PersistentOut(out) => {
                 let list = data::joined(data, needed as usize);
-                let aftermath = self.reserved.change(nexus, out, &list).await?;
+                let aftermath = self.state.reserved.change(nexus, out, &list).await?;
                 self.settle(aftermath).await;
                 Ok(Vec::new())
             }
-            Step::Reserve => self.reserved.reserve(nexus).await.map(|()| Vec::new()),
-            Step::Release => self.reserved.release(nexus).await.map(|()| Vec::new()),
+            Step::Reserve => self.state.reserved.reserve(nexus).await.map(|()| Vec::new()),
+            Step::Release => self.state.reserved.release(nexus).await.map(|()| Vec::new()),
             medium => self.touch(medium, data).await,
         }
     }
@@ -264,13 +292,13 @@ impl Core {
             });
         }
         // SPC-4, 5.13.11.2.6: nor does one that is gone keep the medium in.
-        abort.iter().for_each(|(nexus, _)| self.preventing.set(*nexus, false));
-        join_all(abort.iter().map(|(_, initiator)| initiator.abort_tasks(self.lun))).await;
+        abort.iter().for_each(|(nexus, _)| self.state.preventing.set(*nexus, false));
+        join_all(abort.iter().map(|(_, initiator)| initiator.abort_tasks(self.state.lun))).await;
     }
 
     /// The unit attention that `nexus` is told instead of running the command.
     fn reported(&self, nexus: Nexus, cdb: Option<&Cdb>) -> Option<Sense> {
-        let pending = self.attention.load(Ordering::Acquire);
+        let pending = self.state.attention.load(Ordering::Acquire);
         if !pending || Manner::of(cdb) != Manner::Reports {
             return None;
         }
@@ -312,18 +340,18 @@ impl Core {
     /// Works on the attentions, then sets the flag that saves other commands the lock.
     fn attend<T>(&self, work: impl FnOnce(&mut Attentions<Nexus>) -> T) -> T {
         let mut attentions: MutexGuard<'_, _> =
-            self.attentions.lock().unwrap_or_else(PoisonError::into_inner);
+            self.state.attentions.lock().unwrap_or_else(PoisonError::into_inner);
         let done = work(&mut attentions);
-        self.attention.store(attentions.any(), Ordering::Release);
+        self.state.attention.store(attentions.any(), Ordering::Release);
         done
     }
 
     fn switches(&self) -> Switches {
-        Switches::from_bits(self.switches.load(Ordering::Acquire))
+        Switches::from_bits(self.state.switches.load(Ordering::Acquire))
     }
 
     fn switch(&self, switches: Switches) {
-        self.switches.store(switches.to_bits(), Ordering::Release);
+        self.state.switches.store(switches.to_bits(), Ordering::Release);
     }
 
     fn sense_format(&self) -> Format {

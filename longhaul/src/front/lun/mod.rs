@@ -14,6 +14,7 @@ pub use target::TargetDevice;
 use bytes::Bytes;
 use proto::scsi::Status;
 use proto::scsi::reservation::NexusId;
+use proto::scsi::sense::Additional;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -95,6 +96,9 @@ pub trait LogicalUnit: Send + Sync {
     /// LOGICAL UNIT RESET (SAM-5 7.7): state falls back, and every nexus gets the unit attention, the one
     /// that asked for it too. The transport has already aborted the tasks.
     fn reset(&self);
+
+    /// A nexus has something to be told: a unit attention.
+    fn tell(&self, nexus: Nexus, condition: Additional);
 
     /// CLEAR TASK SET by `by`: every other nexus gets COMMANDS CLEARED BY ANOTHER INITIATOR.
     fn tasks_cleared(&self, by: Nexus);

@@ -5,7 +5,7 @@ use std::future::ready;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use proto::scsi::sense::Format;
+use proto::scsi::sense::{Additional, Format};
 use proto::scsi::unit::{self, Step};
 use proto::scsi::{Cdb, Sense, Status, lun};
 use volume::Volume;
@@ -17,6 +17,8 @@ use super::{Answer, Command, Initiator, LogicalUnit, Nexus, Response};
 /// A target device. What units it has does not change while it lives, so that finding one takes no lock.
 pub struct TargetDevice {
     name: String,
+    disks: BTreeMap<u16, Arc<Disk>>,
+    /// The same, as the transport sees them.
     units: BTreeMap<u16, Arc<dyn LogicalUnit>>,
     absent: Arc<dyn LogicalUnit>,
 }
@@ -35,15 +37,39 @@ impl TargetDevice {
             .map(|(number, volume, options)| (number, (volume, options)))
             .collect();
         let luns: Arc<[u16]> = disks.keys().copied().collect();
-        let units = disks
-            .into_iter()
-            .map(|(number, (volume, options))| {
-                let disk = Disk::new(volume, &name, number, Arc::clone(&luns), options);
-                (number, Arc::new(disk) as Arc<dyn LogicalUnit>)
-            })
-            .collect();
+        let disk = |(number, (volume, options))| {
+            let disk = Disk::new(volume, &name, number, Arc::clone(&luns), options);
+            (number, Arc::new(disk))
+        };
+        let disks = disks.into_iter().map(disk).collect();
         let absent = Arc::new(Absent { target: name.clone(), luns });
-        Self { name, units, absent }
+        Self::of(name, disks, absent)
+    }
+
+    fn of(name: String, disks: BTreeMap<u16, Arc<Disk>>, absent: Arc<dyn LogicalUnit>) -> Self {
+        let unit = |(number, disk): (&u16, &Arc<Disk>)| (*number, Arc::clone(disk) as _);
+        let units = disks.iter().map(unit).collect();
+        Self { name, disks, units, absent }
+    }
+
+    /// The same device for an initiator that may only read it.
+    #[must_use]
+    pub fn guarded(&self) -> Self {
+        self.face(|_, disk| Arc::new(disk.guarded()))
+    }
+
+    /// The same device with unit `lun` on a volume that has grown.
+    #[must_use]
+    pub fn grown(&self, lun: u16, volume: &Arc<dyn Volume>) -> Self {
+        self.face(|number, disk| match number == lun {
+            true => Arc::new(disk.grown(Arc::clone(volume))),
+            false => Arc::clone(disk),
+        })
+    }
+
+    fn face(&self, change: impl Fn(u16, &Arc<Disk>) -> Arc<Disk>) -> Self {
+        let disks = self.disks.iter().map(|(number, disk)| (*number, change(*number, disk)));
+        Self::of(self.name.clone(), disks.collect(), Arc::clone(&self.absent))
     }
 
     /// Its iSCSI name.
@@ -77,6 +103,11 @@ impl TargetDevice {
     /// A nexus is gone, with every unit.
     pub fn detach(&self, nexus: Nexus) {
         self.units.values().for_each(|unit| unit.detach(nexus));
+    }
+
+    /// A nexus has something to be told by every unit.
+    pub fn tell(&self, nexus: Nexus, condition: Additional) {
+        self.units.values().for_each(|unit| unit.tell(nexus, condition));
     }
 
     /// TARGET RESET: every unit falls back.
@@ -124,6 +155,8 @@ impl LogicalUnit for Absent {
 
     fn reset(&self) {}
 
+    fn tell(&self, _nexus: Nexus, _condition: Additional) {}
+
     fn tasks_cleared(&self, _by: Nexus) {}
 }
 
@@ -132,8 +165,8 @@ mod tests {
     use super::super::guest::Guest;
     use super::*;
     use futures_util::FutureExt;
-    use proto::scsi::command;
-    use proto::scsi::sense::Additional;
+    use proto::scsi::sense::Key;
+    use proto::scsi::{Blocks, Capacity, command};
     use volume::store::memory::Memory;
 
     fn target() -> TargetDevice {
@@ -179,6 +212,44 @@ mod tests {
         let inquiry = run(absent, command::Command::inquiry());
         let standard = command::Standard::parse(&inquiry.data.concat()).unwrap();
         assert_eq!((standard.qualifier(), standard.device_type()), (3, 0x1F));
+    }
+
+    fn sense(unit: &Arc<dyn LogicalUnit>, command: command::Command, data: Vec<Bytes>) -> Sense {
+        let announced = data.iter().map(Bytes::len).sum::<usize>() as u32;
+        let command = Command { cdb: command.cdb, data, announced };
+        let response = unit.execute(Nexus(1), command).now_or_never().unwrap();
+        Sense::parse(&response.sense).unwrap_or(Sense::new(Key::NoSense, Additional::NONE))
+    }
+
+    #[test]
+    fn who_may_only_read_has_another_face_of_the_same_disk() {
+        let whole = target();
+        let guarded = whole.guarded();
+        whole.attach(Nexus(1), &(Guest::new(1) as Arc<dyn Initiator>));
+        let (unit, guard) = (whole.unit([0; 8]), guarded.unit([0; 8]));
+        let ready = command::Command::test_unit_ready;
+        assert_eq!(sense(guard, ready(), vec![]).additional, Additional::POWER_ON_OR_RESET);
+        assert_eq!(sense(unit, ready(), vec![]).key, Key::NoSense, "it has been told");
+        let block = || vec![Bytes::from(vec![7; 512])];
+        let blocks = Blocks { lba: 0, count: 1 };
+        let write = || command::Command::write(blocks, 512, false);
+        assert_eq!(sense(guard, write(), block()).key, Key::DataProtect);
+        assert_eq!(sense(unit, write(), block()).key, Key::NoSense);
+        let read = run(guard, command::Command::read(blocks, 512));
+        assert_eq!(read.data.concat(), [7; 512]);
+    }
+
+    #[test]
+    fn a_grown_disk_is_the_same_one_with_more_blocks() {
+        let old = target();
+        let volume: Arc<dyn Volume> = Arc::new(Memory::new(2 << 20, 512));
+        let new = old.grown(300, &volume);
+        let blocks = |target: &TargetDevice, number| {
+            let read = run(target.unit(lun::encode(number)), command::Command::read_capacity_16());
+            Capacity::parse_16(&read.data.concat()).unwrap().blocks
+        };
+        assert_eq!((blocks(&old, 300), blocks(&new, 300), blocks(&new, 0)), (2048, 4096, 2048));
+        assert_eq!(blocks(&new.guarded(), 300), 4096);
     }
 
     #[test]

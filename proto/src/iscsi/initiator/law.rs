@@ -51,7 +51,7 @@ pub fn login_holds(bytes: &[u8]) {
     };
     let _ = login.handle(&response, text, &heard);
 
-    let client = Client { initiator: None, account: Some(account()), key: None, targets: None };
+    let client = Client { account: Some(account()), ..Client::default() };
     let target = target::Config {
         policy: Policy::closed(vec![name()], vec![client], Algorithm::ALL.to_vec()),
         offer: Offer::long_haul(),

@@ -17,7 +17,7 @@ pub struct Policy {
 }
 
 /// One initiator, or several that share an account.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Client {
     /// Its node name; `None` for any, told apart by account.
     pub initiator: Option<IscsiName>,
@@ -26,13 +26,27 @@ pub struct Client {
     /// How it proves itself in a sealed session. Without this and an account its name is enough; with
     /// both either will do.
     pub key: Option<PublicKey>,
-    /// The targets it may use; `None` for all.
+    /// The targets it may read and write; `None` for all.
     pub targets: Option<Vec<IscsiName>>,
+    /// The targets it may only read.
+    pub read_only: Vec<IscsiName>,
+}
+
+/// What an initiator may do with a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Read it.
+    Read,
+    /// Read and write it.
+    Write,
 }
 
 impl Client {
-    fn may_use(&self, target: &IscsiName) -> bool {
-        self.targets.as_ref().is_none_or(|targets| targets.contains(target))
+    fn access(&self, target: &IscsiName) -> Option<Access> {
+        if self.targets.as_ref().is_none_or(|targets| targets.contains(target)) {
+            return Some(Access::Write);
+        }
+        self.read_only.contains(target).then_some(Access::Read)
     }
 
     /// Whether it has nothing to prove.
@@ -67,8 +81,7 @@ impl Policy {
         algorithms: Vec<Algorithm>,
     ) -> Self {
         // An empty list of clients would read as `open`.
-        let nobody =
-            Client { initiator: None, account: None, key: None, targets: Some(Vec::new()) };
+        let nobody = Client { targets: Some(Vec::new()), ..Client::default() };
         let clients = if clients.is_empty() { vec![nobody] } else { clients };
         Self { targets, clients, algorithms, demands: BTreeMap::new() }
     }
@@ -134,12 +147,50 @@ impl Policy {
 
     /// The targets an initiator may use, after it proved what it did.
     pub(super) fn visible(&self, initiator: &IscsiName, proven: &Proven) -> Vec<IscsiName> {
-        let clients: Vec<_> =
-            self.candidates(initiator).filter(|client| client.is_proven_by(proven)).collect();
-        let allowed = |target: &IscsiName| {
-            self.clients.is_empty() || clients.iter().any(|client| client.may_use(target))
+        let allowed = |target: &&IscsiName| self.access(initiator, proven, target).is_some();
+        self.targets.iter().filter(allowed).cloned().collect()
+    }
+
+    /// What an initiator that proved what it did may do with a target: the most that any of the clients
+    /// it may be is allowed.
+    #[must_use]
+    pub fn access(
+        &self,
+        initiator: &IscsiName,
+        proven: &Proven,
+        target: &IscsiName,
+    ) -> Option<Access> {
+        if !self.has(target) {
+            return None;
+        }
+        if self.clients.is_empty() {
+            return Some(Access::Write);
+        }
+        let clients = self.candidates(initiator).filter(|client| client.is_proven_by(proven));
+        clients.filter_map(|client| client.access(target)).max()
+    }
+
+    /// Whether a session that came in under `before` could stay as it is: what it may do has not changed,
+    /// nor what it must do, nor the secret it has proven to know.
+    #[must_use]
+    pub fn keeps(
+        &self,
+        before: &Self,
+        initiator: &IscsiName,
+        proven: &Proven,
+        target: &IscsiName,
+    ) -> bool {
+        let accounts = |policy: &Self| match proven {
+            Proven::Chap(name) => policy.account(initiator, name).cloned(),
+            Proven::Nothing | Proven::Key(_) => None,
         };
-        self.targets.iter().filter(|target| allowed(target)).cloned().collect()
+        let same_account = match (accounts(self), accounts(before)) {
+            (Some(new), Some(old)) => new.is_same(&old),
+            (new, old) => new.is_none() && old.is_none(),
+        };
+        same_account
+            && self.demanded(target) == before.demanded(target)
+            && self.access(initiator, proven, target) == before.access(initiator, proven, target)
     }
 
     /// The clients this initiator may be.
@@ -152,7 +203,7 @@ impl Policy {
 
 /// What an initiator has shown of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Proven {
+pub enum Proven {
     /// Its name, no more.
     Nothing,
     /// That it knows the secret of this CHAP name.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::policy::{Demand, Policy, Proven};
+use super::policy::{Access, Demand, Policy, Proven};
 use super::{EXCHANGES_MAX, Entropy, LoginStatus, Phase, VERSION, is_security, value};
 use crate::iscsi::header::{LoginRequest, LoginResponse};
 use crate::iscsi::keys::{DigestWish, Key, Offer, Role};
@@ -97,6 +97,8 @@ struct Peer {
 /// What a peer has proven, and the targets it may use.
 #[derive(Debug)]
 struct Grant {
+    proven: Proven,
+    access: Access,
     visible: Vec<IscsiName>,
     /// The handshake that names it, if its session is to be sealed.
     shaken: Option<Box<Shaken>>,
@@ -333,7 +335,7 @@ impl Common {
         let state = state.handle(&self.config, &peer.initiator, pairs, next.is_some(), answers)?;
         match (state, next) {
             (Security::Proven(proven), Some(next)) => {
-                let grant = self.grant(&peer, &proven, None)?;
+                let grant = self.grant(&peer, proven, None)?;
                 Ok(match next {
                     Phase::FullFeature => Turn::Complete(peer, grant),
                     _ => Turn::Follow(Expect::Operational(peer, grant)),
@@ -364,7 +366,7 @@ impl Common {
             return Err(Reason::Proof);
         }
         let proven = Proven::Key(shaken.client);
-        self.grant(peer, &proven, Some(shaken))
+        self.grant(peer, proven, Some(shaken))
     }
 
     /// Everything both sides have sent so far.
@@ -396,7 +398,7 @@ impl Common {
     /// An initiator that skips the security stage says AuthMethod=None (RFC 7143, 6.3.1).
     fn grant_unproven(&self, peer: &Peer) -> Result<Grant, Reason> {
         match self.config.policy.demands(&peer.initiator) {
-            Demand::Nothing => self.grant(peer, &Proven::Nothing, None),
+            Demand::Nothing => self.grant(peer, Proven::Nothing, None),
             Demand::Proof => Err(Reason::NoMethod),
             Demand::Impossible => Err(Reason::NotAllowed(peer.initiator.clone())),
         }
@@ -406,19 +408,20 @@ impl Common {
     fn grant(
         &self,
         peer: &Peer,
-        proven: &Proven,
+        proven: Proven,
         shaken: Option<Box<Shaken>>,
     ) -> Result<Grant, Reason> {
-        let visible = self.config.policy.visible(&peer.initiator, proven);
-        match &peer.target {
-            Some(target) if !self.config.policy.has(target) => {
-                Err(Reason::NotFound(target.clone()))
-            }
-            Some(target) if !visible.contains(target) => {
-                Err(Reason::NotAllowed(peer.initiator.clone()))
-            }
-            _ => Ok(Grant { visible, shaken }),
-        }
+        let policy = &self.config.policy;
+        let access = match &peer.target {
+            // Nothing is written in a discovery session.
+            None => Access::Read,
+            Some(target) if !policy.has(target) => return Err(Reason::NotFound(target.clone())),
+            Some(target) => policy
+                .access(&peer.initiator, &proven, target)
+                .ok_or_else(|| Reason::NotAllowed(peer.initiator.clone()))?,
+        };
+        let visible = policy.visible(&peer.initiator, &proven);
+        Ok(Grant { proven, access, visible, shaken })
     }
 
     /// What this side says of itself, each once.
@@ -449,6 +452,8 @@ impl Common {
             tsih: request.tsih,
             cid: request.cid,
             target: peer.target,
+            proven: grant.proven,
+            access: grant.access,
             visible: grant.visible,
             key: grant.shaken.as_ref().map(|shaken| shaken.client),
             parameters,

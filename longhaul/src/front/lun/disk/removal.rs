@@ -61,7 +61,7 @@ impl Core {
 
     /// Does `change` unless an initiator forbids it; none can begin to while it is done.
     fn exchange(&self, change: impl FnOnce(&Self)) -> Result<Vec<Bytes>, Fault> {
-        let preventing = self.preventing.all();
+        let preventing = self.state.preventing.all();
         if !preventing.is_empty() {
             return Err(Sense::illegal(Additional::MEDIUM_REMOVAL_PREVENTED).into());
         }

@@ -374,10 +374,10 @@ fn each_initiator_is_told_what_happened() {
         assert_eq!(sense(&ready(nexus)).additional, Additional::BUS_DEVICE_RESET);
         good(ready(nexus));
     }
-    assert!(!disk.core.attention.load(Ordering::Acquire));
+    assert!(!disk.core.state.attention.load(Ordering::Acquire));
     disk.tasks_cleared(OTHER);
     disk.detach(ME);
-    assert!(!disk.core.attention.load(Ordering::Acquire));
+    assert!(!disk.core.state.attention.load(Ordering::Acquire));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::super::LoginStatus;
+use super::super::policy::{Access, Proven};
 use super::security::Shaken;
 use super::{Config, Reason, Refusal, refuse};
 use crate::iscsi::header::LoginResponse;
@@ -84,6 +85,10 @@ pub struct Established {
     pub target: Option<IscsiName>,
     /// The key it has proven to have, if the session is sealed.
     pub key: Option<PublicKey>,
+    /// What it has proven.
+    pub proven: Proven,
+    /// What it may do with the target.
+    pub access: Access,
     /// The targets the initiator may use, and so what SendTargets=All tells in a discovery session.
     pub visible: Vec<IscsiName>,
     /// What was agreed.

@@ -1,0 +1,83 @@
+//! `longhaul check`: what is wrong with a configuration, before it is used.
+
+use std::path::PathBuf;
+
+use super::options::blocking;
+use super::serve;
+use crate::chain::Uri;
+use crate::config::{Config, Served, Wrong};
+use crate::credentials::Chap;
+use crate::failure::{Failure, Outcome};
+use crate::sealing::sealing;
+
+/// Look for mistakes in a configuration, without using it
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The configuration of a server
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul check --config /etc/longhaul/longhaul.toml
+
+Every mistake is told with its file and line, and the exit code is 2. Secrets are read, and files looked
+for, as `serve` would; no volume is opened, so that one in use can be checked.";
+
+/// Tells every mistake, or that there is none.
+pub async fn run(args: Args) -> Outcome {
+    let path = args.config.clone();
+    let (config, mut wrong) = blocking(move || Config::survey(&path)).await?;
+    wrong.extend(unusable(&config).await);
+    wrong.sort_by_key(|wrong| wrong.line);
+    if !wrong.is_empty() {
+        return Err(Failure::of_file(&args.config, &wrong));
+    }
+    let counts = format!("{} volumes, {} clients", config.volumes.len(), config.clients.len());
+    super::say(&format!("{}: {counts}, no mistakes", args.config.display()))
+}
+
+/// What only shows when the file is used: addresses, secrets and files that are not there.
+async fn unusable(config: &Config) -> Vec<Wrong> {
+    let mut wrong = Vec::new();
+    match serve::resolve(config).await {
+        Ok(portals) => {
+            wrong.extend(serve::refuse_strangers(config, &portals).err().map(|why| (1, why)));
+        }
+        Err(why) => wrong.push((1, why)),
+    }
+    wrong.extend(
+        config.identity.as_deref().and_then(|path| sealing(path).err()).map(|why| (1, why)),
+    );
+    for client in &config.clients {
+        let secrets = read(client.chap.clone()).await;
+        wrong.extend(secrets.err().map(|why| (config.line("clients", &client.name), why)));
+    }
+    for volume in &config.volumes {
+        let line = config.line("volumes", &volume.name);
+        let options = serve::open_options(volume).await.map(drop);
+        wrong.extend(options.and_then(|()| look_for(volume)).err().map(|why| (line, why)));
+    }
+    wrong.into_iter().map(|(line, why)| Wrong { line, why: why.to_string() }).collect()
+}
+
+async fn read(chap: Option<Chap>) -> Outcome {
+    blocking(move || chap.map(|chap| chap.account()).transpose().map(drop)).await
+}
+
+/// A file that is not there is made only where its size is known.
+fn look_for(volume: &Served) -> Outcome {
+    let (path, makes) = match &volume.uri {
+        Uri::File(path) => (path, volume.size.is_some() && !volume.read_only),
+        Uri::Device(path) => (path, false),
+        Uri::Memory(_) | Uri::Iscsi(_) => return Ok(()),
+    };
+    match path.try_exists() {
+        Ok(true) => Ok(()),
+        Ok(false) if makes => Ok(()),
+        Ok(false) => Err(Failure::new(format!("{} does not exist", volume.uri))),
+        Err(why) => Err(Failure::new(format!("cannot look for {}", volume.uri)).because(why)),
+    }
+}

@@ -1,0 +1,268 @@
+//! The configuration file, as it is written.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use proto::iscsi::name::IscsiName;
+use toml::de::DeTable;
+
+use super::table::{Entry, Sheet, Table, Wrong};
+use super::{
+    Appearance, Client, Config, LACKS_IDENTITY, Listen, Origin, Pause, Served, Unsealing, Upstream,
+    target_of,
+};
+use crate::chain::Uri;
+use crate::credentials::{Chap, Login};
+use crate::front::iscsi::Limits;
+use crate::log::Log;
+use crate::sealing::Demand;
+use crate::secret::Source;
+
+/// The volumes that are right, and the names of all.
+type Known<'t> = BTreeMap<&'t str, Option<IscsiName>>;
+
+/// Reads as much of the text as is right, and notes everything that is not.
+pub(super) fn parse(text: &str, path: &Path) -> (Config, Vec<Wrong>) {
+    let sheet = Sheet::new(text);
+    let (root, unreadable) = DeTable::parse_recoverable(text);
+    for why in unreadable {
+        let message = why.message().trim_end().replace('\n', ", ");
+        sheet.note(&why.span().unwrap_or_default(), message);
+    }
+    let config = read(Table::new(&sheet, 0..0, root.get_ref()), path);
+    (config, sheet.into_wrong())
+}
+
+fn read(mut root: Table<'_>, path: &Path) -> Config {
+    let base = path.parent().unwrap_or_else(|| Path::new(""));
+    let mut config = Config {
+        listen: root.each("listen", listen),
+        protection: root.text("protection").unwrap_or_default(),
+        identity: root.path("identity", base),
+        insecure: root.flag("insecure").unwrap_or_default(),
+        chap_weak: root.flag("chap_weak").unwrap_or_default(),
+        state: root.path("state", base),
+        origin: Some(Origin { path: path.to_owned(), lines: BTreeMap::new() }),
+        ..Config::default()
+    };
+    if let Some(table) = root.table("limits") {
+        config.limits = limits(table);
+    }
+    if let Some(table) = root.table("log") {
+        config.log = log(table);
+    }
+    let mut known = Known::new();
+    for (name, table) in root.tables("volumes") {
+        config.remember("volumes", name, table.line());
+        let volume = volume(name, table, &known, base);
+        known.insert(name, volume.as_ref().map(|volume| volume.target.clone()));
+        config.volumes.extend(volume);
+    }
+    if known.is_empty() {
+        root.note("there is no volume to serve: write a table [volumes.NAME]");
+    }
+    for (name, table) in root.tables("clients") {
+        config.remember("clients", name, table.line());
+        config.clients.extend(client(name, table, &known, base));
+    }
+    if config.lacks_identity() {
+        root.note(LACKS_IDENTITY);
+    }
+    root.finish();
+    config
+}
+
+/// An address, or a table with one.
+fn listen(entry: Entry<'_>) -> Option<Listen> {
+    match entry {
+        Entry::Text(host) => Some(Listen { host: host.parse()?, protection: Demand::default() }),
+        Entry::Table(mut table) => {
+            let (host, protection) = (table.text("address"), table.text("protection"));
+            if host.is_none() && !table.has("address") {
+                table.note("missing field `address`");
+            }
+            table.finish();
+            Some(Listen { host: host?, protection: protection.unwrap_or_default() })
+        }
+    }
+}
+
+/// `None` if too little of it is right to go on with.
+fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> Option<Served> {
+    let target = match table.has("target") {
+        true => table.text("target"),
+        false => {
+            let _ = table.text::<IscsiName>("target");
+            target_of(name).map_err(|why| table.note(why)).ok()
+        }
+    };
+    let uri = match table.text::<Uri>("uri") {
+        Some(Uri::File(path)) => Some(Uri::File(base.join(path))),
+        None if !table.has("uri") => {
+            table.note("missing field `uri`");
+            None
+        }
+        uri => uri,
+    };
+    let size = table.text("size");
+    let read_only = table.flag("read_only").unwrap_or_default();
+    let protection = table.text("protection").unwrap_or_default();
+    let appearance = Appearance {
+        block_size: table.number("block_size"),
+        physical_block_size: table.number("physical_block_size"),
+        removable: table.flag("removable").unwrap_or_default(),
+        thin: table.flag("thin").unwrap_or(true),
+        vendor: table.text("vendor"),
+        product: table.text("product"),
+        serial: table.text("serial"),
+    };
+    let upstream = Upstream {
+        initiator: table.text("initiator"),
+        chap: chap(name, &mut table, base),
+        chap_weak: table.flag("chap_weak").unwrap_or_default(),
+        identity: table.path("identity", base),
+    };
+    let unseal = unseal(&mut table, base);
+    if upstream != Upstream::default() && !matches!(uri, Some(Uri::Iscsi(_)) | None) {
+        table.note("only a volume of an iSCSI target (uri = \"iscsi://...\") is logged in to");
+    }
+    let twin = known.iter().find(|(_, other)| other.is_some() && **other == target);
+    if let (Some((other, _)), Some(target)) = (twin, &target) {
+        table.note(format!("{target} is the target of {other} already"));
+    }
+    table.finish();
+    let (name, target, uri) = (name.to_owned(), target?, uri?);
+    Some(Served { name, target, uri, size, read_only, protection, appearance, upstream, unseal })
+}
+
+fn unseal(table: &mut Table<'_>, base: &Path) -> Option<Unsealing> {
+    let sources = [
+        table.path("passphrase_file", base).map(Source::File),
+        table.text("passphrase_env").map(Source::Env),
+        table.path("key_file", base).map(Source::KeyFile),
+    ];
+    let allow_discards = table.flag("allow_discards").unwrap_or_default();
+    let mut sources = sources.into_iter().flatten();
+    let secret = sources.next();
+    if sources.next().is_some() {
+        table.note("passphrase_file, passphrase_env and key_file exclude each other");
+    }
+    if secret.is_none() && allow_discards {
+        table.note_at("allow_discards", "allow_discards is for sealed volumes: give a key");
+    }
+    secret.map(|secret| Unsealing { secret, allow_discards })
+}
+
+fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> Option<Client> {
+    let targets = granted(&mut table, "volumes", known);
+    let read_only = granted(&mut table, "read_only", known);
+    if let Some(both) = read_only.iter().find(|target| targets.contains(target)) {
+        table.note_at("read_only", format!("{both} is in `volumes` too: one of them only"));
+    }
+    if !table.has("volumes") && !table.has("read_only") {
+        table.note("missing field `volumes`, or `read_only`: what the client may use");
+    }
+    let initiator: Option<IscsiName> = table.text("initiator");
+    let key = table.text("key");
+    let chap = chap(name, &mut table, base);
+    let wants_chap = table.has("chap_user") || table.has("chap_mutual_user");
+    let nameless = !table.has("key") && !table.has("initiator");
+    if nameless && !wants_chap && !table.has("chap_secret_file") && !table.has("chap_secret_env") {
+        table.note("a client is known by key, chap_secret_file, chap_secret_env or initiator");
+    }
+    table.finish();
+    let name = name.to_owned();
+    Some(Client { name, initiator, chap, key, targets: Some(targets), read_only })
+}
+
+/// The targets of the volumes in a list.
+fn granted(table: &mut Table<'_>, key: &'static str, known: &Known<'_>) -> Vec<IscsiName> {
+    let mut granted = Vec::new();
+    for name in table.texts::<String>(key) {
+        match known.get(name.get_ref().as_str()) {
+            Some(target) => granted.extend(target.clone()),
+            None => {
+                table.note_span(&name.span(), format!("there is no volume `{}`", name.get_ref()));
+            }
+        }
+    }
+    granted
+}
+
+/// How whoever `name` stands for proves itself; the name of the table is its CHAP name, unless it has
+/// another.
+fn chap(name: &str, table: &mut Table<'_>, base: &Path) -> Option<Chap> {
+    let user: Option<String> = table.text("chap_user");
+    let own = secret(table, ["chap_secret_file", "chap_secret_env"], base);
+    let mutual_user: Option<String> = table.text("chap_mutual_user");
+    let mutual = secret(table, ["chap_mutual_secret_file", "chap_mutual_secret_env"], base);
+    let target = match (mutual_user, mutual) {
+        (Some(name), Some(secret)) => Some(Login { name, secret }),
+        (None, None) => None,
+        _ => {
+            table.note("mutual CHAP needs chap_mutual_user and one of its secrets");
+            None
+        }
+    };
+    let Some(secret) = own else {
+        if user.is_some() || target.is_some() {
+            table.note("CHAP needs chap_secret_file or chap_secret_env");
+        }
+        return None;
+    };
+    let initiator = Login { name: user.unwrap_or_else(|| name.to_owned()), secret };
+    Some(Chap { initiator, target })
+}
+
+fn secret(table: &mut Table<'_>, keys: [&'static str; 2], base: &Path) -> Option<Source> {
+    let [file, env] = keys;
+    match (table.path(file, base), table.text::<String>(env)) {
+        (Some(_), Some(_)) => {
+            table.note_at(env, format!("{file} and {env} exclude each other"));
+            None
+        }
+        (Some(path), None) => Some(Source::File(path)),
+        (None, Some(name)) => Some(Source::Env(name)),
+        (None, None) => None,
+    }
+}
+
+fn limits(mut table: Table<'_>) -> Limits {
+    let own = Limits::default();
+    let limits = Limits {
+        connections: table.number("connections").map_or(own.connections, Connections::into_inner),
+        login: table.text("login").map_or(own.login, Pause::into_inner),
+        ping_after: table.text("ping_after").map_or(own.ping_after, Pause::into_inner),
+        ping_patience: table.text("ping_patience").map_or(own.ping_patience, Pause::into_inner),
+        stop: table.text("stop").map_or(own.stop, Pause::into_inner),
+        ..own
+    };
+    table.finish();
+    limits
+}
+
+fn log(mut table: Table<'_>) -> Log {
+    let log = Log { level: table.text("level"), format: table.text("format") };
+    table.finish();
+    log
+}
+
+/// How many connections a server takes.
+struct Connections(usize);
+
+impl Connections {
+    const fn into_inner(self) -> usize {
+        self.0
+    }
+}
+
+impl TryFrom<u32> for Connections {
+    type Error = &'static str;
+
+    fn try_from(number: u32) -> Result<Self, Self::Error> {
+        match number {
+            1..=65_536 => Ok(Self(number as usize)),
+            _ => Err("connections are from 1 to 65536"),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Reads the tables of a TOML file key by key. What is wrong is noted with its place and reading goes
+//! on, so that one look at the file finds every mistake.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A place in the file, and what is wrong there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// The line, from 1.
+    pub line: usize,
+    /// What.
+    pub why: String,
+}
+
+/// A file under examination.
+pub(super) struct Sheet<'t> {
+    text: &'t str,
+    wrong: RefCell<Vec<Wrong>>,
+}
+
+impl<'t> Sheet<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        Self { text, wrong: RefCell::default() }
+    }
+
+    pub(super) fn line(&self, at: &Range<usize>) -> usize {
+        1 + self.text.bytes().take(at.start).filter(|&byte| byte == b'\n').count()
+    }
+
+    pub(super) fn note(&self, at: &Range<usize>, why: impl Display) {
+        self.wrong.borrow_mut().push(Wrong { line: self.line(at), why: why.to_string() });
+    }
+
+    /// Everything noted, in the order of the file.
+    pub(super) fn into_wrong(self) -> Vec<Wrong> {
+        let mut wrong = self.wrong.into_inner();
+        wrong.sort_by_key(|wrong| wrong.line);
+        wrong
+    }
+}
+
+/// One table. It knows which keys were asked for; the others are mistakes.
+pub(super) struct Table<'t> {
+    sheet: &'t Sheet<'t>,
+    /// Where its name stands.
+    at: Range<usize>,
+    entries: &'t DeTable<'t>,
+    known: Vec<&'static str>,
+}
+
+/// One of a list.
+pub(super) enum Entry<'t> {
+    Text(Text<'t>),
+    Table(Table<'t>),
+}
+
+/// A string, and where it stands.
+pub(super) struct Text<'t> {
+    sheet: &'t Sheet<'t>,
+    at: Range<usize>,
+    text: &'t str,
+}
+
+impl Text<'_> {
+    /// What it means; noted if nothing.
+    pub(super) fn parse<T: FromStr<Err: Display>>(&self) -> Option<T> {
+        self.text.parse().map_err(|why: T::Err| self.sheet.note(&self.at, why)).ok()
+    }
+}
+
+/// What a value must be.
+type Reading<T> = Result<T, String>;
+
+impl<'t> Table<'t> {
+    pub(super) fn new(sheet: &'t Sheet<'t>, at: Range<usize>, entries: &'t DeTable<'t>) -> Self {
+        Self { sheet, at, entries, known: Vec::new() }
+    }
+
+    /// Notes a mistake of the table as a whole.
+    pub(super) fn note(&self, why: impl Display) {
+        self.sheet.note(&self.at, why);
+    }
+
+    /// Notes a mistake at a key, or at the table if the key is not there.
+    pub(super) fn note_at(&self, key: &str, why: impl Display) {
+        let at = self.entries.iter().find(|(name, _)| name.as_ref() == key);
+        self.sheet.note(&at.map_or_else(|| self.at.clone(), |(name, _)| name.span()), why);
+    }
+
+    /// Notes a mistake at a place within the table.
+    pub(super) fn note_span(&self, at: &Range<usize>, why: impl Display) {
+        self.sheet.note(at, why);
+    }
+
+    /// Whether the key is there, right or wrong.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    fn value(&mut self, key: &'static str) -> Option<&'t Spanned<DeValue<'t>>> {
+        self.known.push(key);
+        self.entries.get(key)
+    }
+
+    fn read<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&DeValue<'t>) -> Reading<T>,
+    ) -> Option<T> {
+        let value = self.value(key)?;
+        read(value.get_ref()).map_err(|why| self.sheet.note(&value.span(), why)).ok()
+    }
+
+    /// `true` or `false`.
+    pub(super) fn flag(&mut self, key: &'static str) -> Option<bool> {
+        self.read(key, |value| value.as_bool().ok_or_else(|| unlike(value, "true or false")))
+    }
+
+    /// A string that means something.
+    pub(super) fn text<T: FromStr<Err: Display>>(&mut self, key: &'static str) -> Option<T> {
+        self.read(key, parsed)
+    }
+
+    /// A path, relative to `base`.
+    pub(super) fn path(&mut self, key: &'static str, base: &Path) -> Option<PathBuf> {
+        self.text::<PathBuf>(key).map(|path| base.join(path))
+    }
+
+    /// A whole number that means something.
+    pub(super) fn number<T: TryFrom<u32, Error: Display>>(
+        &mut self,
+        key: &'static str,
+    ) -> Option<T> {
+        self.read(key, |value| {
+            let number = value
+                .as_integer()
+                .and_then(|number| u32::from_str_radix(number.as_str(), number.radix()).ok());
+            let number = number.ok_or_else(|| unlike(value, "a whole number below 2^32"))?;
+            number.try_into().map_err(|why: T::Error| why.to_string())
+        })
+    }
+
+    /// A list of strings; those that mean nothing are noted and left out.
+    pub(super) fn texts<T: FromStr<Err: Display>>(&mut self, key: &'static str) -> Vec<Spanned<T>> {
+        self.each(key, |entry| match entry {
+            Entry::Text(text) => Some(Spanned::new(text.at.clone(), text.parse()?)),
+            Entry::Table(table) => {
+                table.note("expected a string, not a table");
+                None
+            }
+        })
+    }
+
+    /// A list of strings and tables; what is neither is noted.
+    pub(super) fn each<T>(
+        &mut self,
+        key: &'static str,
+        read: impl Fn(Entry<'t>) -> Option<T>,
+    ) -> Vec<T> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let Some(array) = value.get_ref().as_array() else {
+            self.sheet.note(&value.span(), unlike(value.get_ref(), "a list of strings"));
+            return Vec::new();
+        };
+        let sheet = self.sheet;
+        let entry = |item: &'t Spanned<DeValue<'t>>| match (item.get_ref(), item.span()) {
+            (DeValue::String(text), at) => read(Entry::Text(Text { sheet, at, text })),
+            (DeValue::Table(entries), at) => read(Entry::Table(Table::new(sheet, at, entries))),
+            (other, at) => {
+                sheet.note(&at, unlike(other, "a string"));
+                None
+            }
+        };
+        array.iter().filter_map(entry).collect()
+    }
+
+    /// A table within this one.
+    pub(super) fn table(&mut self, key: &'static str) -> Option<Self> {
+        let value = self.value(key)?;
+        let Some(entries) = value.get_ref().as_table() else {
+            self.sheet.note(&value.span(), unlike(value.get_ref(), "a table"));
+            return None;
+        };
+        Some(Table::new(self.sheet, value.span(), entries))
+    }
+
+    /// The tables within a table, by name, in the order of the file.
+    pub(super) fn tables(&mut self, key: &'static str) -> Vec<(&'t str, Self)> {
+        let Some(outer) = self.table(key) else { return Vec::new() };
+        let mut tables = Vec::new();
+        for (name, value) in outer.entries {
+            match value.get_ref().as_table() {
+                Some(entries) => {
+                    let table = Table::new(self.sheet, name.span(), entries);
+                    tables.push((name.get_ref().as_ref(), table));
+                }
+                None => self.sheet.note(&value.span(), unlike(value.get_ref(), "a table")),
+            }
+        }
+        tables.sort_by_key(|(_, table)| table.at.start);
+        tables
+    }
+
+    pub(super) fn line(&self) -> usize {
+        self.sheet.line(&self.at)
+    }
+
+    /// Notes the keys nobody asked for.
+    pub(super) fn finish(self) {
+        for (name, _) in self.entries {
+            if !self.known.contains(&name.get_ref().as_ref()) {
+                let known: Vec<_> = self.known.iter().map(|key| format!("`{key}`")).collect();
+                let known = known.join(", ");
+                let why = format!("unknown field `{}`, expected one of {known}", name.get_ref());
+                self.sheet.note(&name.span(), why);
+            }
+        }
+    }
+}
+
+fn parsed<T: FromStr<Err: Display>>(value: &DeValue<'_>) -> Reading<T> {
+    let text = value.as_str().ok_or_else(|| unlike(value, "a string"))?;
+    text.parse().map_err(|why: T::Err| why.to_string())
+}
+
+fn unlike(value: &DeValue<'_>, wanted: &str) -> String {
+    format!("expected {wanted}, not {}", value.type_str())
+}
