@@ -191,3 +191,34 @@ fn documents_name_files_that_exist() {
         }
     }
 }
+
+/// The names under the dependency tables of a manifest.
+fn dependencies(manifest: &str) -> Vec<String> {
+    let mut within = false;
+    let mut names = Vec::new();
+    for line in fs::read_to_string(root().join(manifest)).unwrap().lines() {
+        if line.starts_with('[') {
+            within = line.ends_with("dependencies]");
+        } else if let Some(end) = line.find([' ', '.', '=']).filter(|_| within) {
+            names.push(line[..end].to_owned());
+        }
+    }
+    names
+}
+
+#[test]
+fn every_dependency_is_used_and_explained() {
+    let explained = fs::read_to_string(root().join("docs/dependencies.md")).unwrap();
+    let ours = ["proto", "volume", "host", "longhaul", "lab"];
+    for room in ours.iter().chain(&["fuzz"]) {
+        let sources = files(room, ".rs");
+        for name in dependencies(&format!("{room}/Cargo.toml")) {
+            let path = if name == "md-5" { "md5".to_owned() } else { name.replace('-', "_") };
+            let used = sources.iter().any(|source| source.text.contains(&path));
+            assert!(used, "{room} names {name} and does not use it");
+            let line = |line: &str| line.starts_with('|') && line.contains(&name);
+            let why = ours.contains(&name.as_str()) || explained.lines().any(line);
+            assert!(why, "docs/dependencies.md does not say why {name} is there");
+        }
+    }
+}
