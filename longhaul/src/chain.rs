@@ -279,6 +279,12 @@ impl Chain {
         self.pipelined.as_ref().map(Pipelined::chosen)
     }
 
+    /// Whether nothing of it outlives the process.
+    #[must_use]
+    pub fn vanishes(&self) -> bool {
+        matches!(self.uri, Uri::Memory(_))
+    }
+
     /// What is known of the target and the connection to it, if the store is behind one.
     pub async fn probe(&self) -> Outcome<Option<iscsi::Probe>> {
         match &self.disk {

@@ -57,7 +57,7 @@ fn suites() -> BTreeSet<String> {
 /// by one or two portals.
 fn run(suite: &str, paths: &[String]) -> Vec<(String, End, String)> {
     let mut command = Command::new("timeout");
-    command.args(["60", "iscsi-test-cu", "--dataloss", "--allow-sanitize", "-V"]);
+    command.args(["100", "iscsi-test-cu", "--dataloss", "--allow-sanitize", "-V"]);
     let done = command.arg(format!("--test=ALL.{suite}")).args(paths).output().expect("timeout");
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     let body = text.split("Run Summary:").next().unwrap_or_default();

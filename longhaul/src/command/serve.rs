@@ -241,7 +241,8 @@ async fn devices(config: &Config, chains: &[Chain]) -> Outcome<Vec<TargetDevice>
     let kept = blocking(move || kept(state, &targets)).await?;
     let volumes = config.volumes.iter().zip(chains).zip(kept);
     let device = |((served, chain), kept): ((&Served, &Chain), Option<Kept>)| {
-        let disk = (LUN, chain.volume(), options(served, kept));
+        let vanishes = chain.vanishes();
+        let disk = (LUN, chain.volume(), Options { vanishes, ..options(served, kept) });
         TargetDevice::new(served.target.as_str(), [disk])
     };
     Ok(volumes.map(device).collect())

@@ -10,11 +10,13 @@ use super::{Cdb, Sense};
 #[derive(Debug)]
 pub struct Attentions<N> {
     pending: BTreeMap<N, VecDeque<Additional>>,
+    /// At most one for a nexus: the first says what is lost.
+    deferred: BTreeMap<N, Sense>,
 }
 
 impl<N> Default for Attentions<N> {
     fn default() -> Self {
-        Self { pending: BTreeMap::new() }
+        Self { pending: BTreeMap::new(), deferred: BTreeMap::new() }
     }
 }
 
@@ -52,6 +54,7 @@ impl<N: Copy + Ord> Attentions<N> {
     /// A nexus is gone.
     pub fn detach(&mut self, nexus: N) {
         self.pending.remove(&nexus);
+        self.deferred.remove(&nexus);
     }
 
     /// Every nexus but `cause` will be told of `condition`.
@@ -68,16 +71,27 @@ impl<N: Copy + Ord> Attentions<N> {
         }
     }
 
+    /// `nexus` will be told, if it is there, that a command failed for which it has GOOD already (SPC-4,
+    /// 4.5.7).
+    pub fn defer(&mut self, nexus: N, sense: Sense) {
+        if self.pending.contains_key(&nexus) {
+            self.deferred.entry(nexus).or_insert(Sense { deferred: true, ..sense });
+        }
+    }
+
     /// The next condition for `nexus`, which is cleared by being taken.
     pub fn take(&mut self, nexus: N) -> Option<Sense> {
-        let condition = self.pending.get_mut(&nexus)?.pop_front()?;
-        Some(Sense::new(Key::UnitAttention, condition))
+        match self.pending.get_mut(&nexus)?.pop_front() {
+            Some(condition) => Some(Sense::new(Key::UnitAttention, condition)),
+            // SAM-5, 5.14: unit attentions come before deferred errors.
+            None => self.deferred.remove(&nexus),
+        }
     }
 
     /// Whether any nexus has something to be told.
     #[must_use]
     pub fn any(&self) -> bool {
-        self.pending.values().any(|queue| !queue.is_empty())
+        !self.deferred.is_empty() || self.pending.values().any(|queue| !queue.is_empty())
     }
 }
 
@@ -140,6 +154,19 @@ mod tests {
         attentions.attach(1);
         attentions.establish(Additional::BUS_DEVICE_RESET, None);
         assert_eq!(taken(&mut attentions, 1), [Additional::POWER_ON_OR_RESET]);
+    }
+
+    #[test]
+    fn a_deferred_error_comes_once_and_last() {
+        let mut attentions = Attentions::default();
+        attentions.attach(1);
+        let lost = Sense::new(Key::MediumError, Additional::WRITE_ERROR);
+        attentions.defer(1, lost);
+        attentions.defer(1, Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE));
+        attentions.defer(2, lost);
+        assert!(attentions.take(1).is_some_and(|sense| !sense.deferred));
+        assert_eq!(attentions.take(1), Some(Sense { deferred: true, ..lost }));
+        assert!(!attentions.any());
     }
 
     #[test]

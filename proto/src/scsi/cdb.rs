@@ -8,6 +8,7 @@ mod table;
 pub use table::{COMMANDS, Entry, Requires};
 
 use super::reservation::{InAction, Out};
+use super::sanitize::Method;
 use super::sense::{Additional, Format};
 use super::{Blocks, Sense};
 
@@ -62,6 +63,24 @@ pub enum Cdb {
         /// ALLOCATION LENGTH.
         allocation: u32,
     },
+    /// REPORT TARGET PORT GROUPS (SPC-4, 6.37).
+    ReportPortGroups {
+        /// PARAMETER DATA FORMAT: the long form is wanted.
+        extended: bool,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// LOG SENSE (SPC-4, 6.8).
+    LogSense {
+        /// PAGE CODE.
+        page: u8,
+        /// SUBPAGE CODE.
+        subpage: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// SEND DIAGNOSTIC of the default self-test, or of nothing (SPC-4, 6.42).
+    SendDiagnostic,
     /// MODE SENSE (6) and (10) (SPC-4, 6.13 and 6.14).
     ModeSense {
         /// Which of them.
@@ -155,7 +174,12 @@ pub enum Cdb {
     /// PRE-FETCH (10) and (16) (SBC-3, 5.8 and 5.9).
     Prefetch(Access),
     /// SYNCHRONIZE CACHE (10) and (16) (SBC-3, 5.26 and 5.27); no blocks means all from the first on.
-    Synchronize(Access),
+    Synchronize {
+        /// Which.
+        access: Access,
+        /// IMMED.
+        immediate: bool,
+    },
     /// UNMAP (SBC-3, 5.28).
     Unmap {
         /// PARAMETER LIST LENGTH.
@@ -169,6 +193,38 @@ pub enum Cdb {
         unmap: bool,
         /// NDOB: no data-out, zeroes are meant.
         no_data: bool,
+    },
+    /// WRITE ATOMIC (16) (SBC-4, 5.48).
+    WriteAtomic(Access),
+    /// SANITIZE (SBC-3, 5.30).
+    Sanitize {
+        /// SERVICE ACTION.
+        method: Method,
+        /// IMMED.
+        immediate: bool,
+        /// AUSE: after a failure the medium may be used again without being sanitized.
+        unrestricted: bool,
+        /// PARAMETER LIST LENGTH.
+        length: u32,
+    },
+    /// SANITIZE with EXIT FAILURE MODE.
+    SanitizeExit,
+    /// EXTENDED COPY (LID1) (SPC-4, 6.4).
+    ExtendedCopy {
+        /// PARAMETER LIST LENGTH.
+        length: u32,
+    },
+    /// RECEIVE COPY STATUS (LID1) (SPC-4, 6.24).
+    CopyStatus {
+        /// LIST IDENTIFIER.
+        id: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// RECEIVE COPY OPERATING PARAMETERS (SPC-4, 6.22).
+    CopyParameters {
+        /// ALLOCATION LENGTH.
+        allocation: u32,
     },
     /// COMPARE AND WRITE (SBC-3, 5.2).
     CompareAndWrite(Access),
@@ -243,11 +299,15 @@ impl Cdb {
     #[must_use]
     pub fn data_out(&self, block_size: u32) -> Option<u32> {
         match self {
-            Self::ModeSelect { length, .. } | Self::Unmap { length } => Some(*length),
+            Self::ModeSelect { length, .. }
+            | Self::Unmap { length }
+            | Self::Sanitize { length, .. }
+            | Self::ExtendedCopy { length } => Some(*length),
             Self::PersistentOut(out) => Some(out.length),
-            Self::Write(access) | Self::WriteVerify(access, _) | Self::OrWrite(access) => {
-                access.blocks.bytes(block_size)
-            }
+            Self::Write(access)
+            | Self::WriteAtomic(access)
+            | Self::WriteVerify(access, _)
+            | Self::OrWrite(access) => access.blocks.bytes(block_size),
             Self::Verify(access, compare) => match compare {
                 Compare::Nothing => Some(0),
                 Compare::All => access.blocks.bytes(block_size),
@@ -310,6 +370,12 @@ impl Fields<'_> {
     fn access_16(self) -> Access {
         let blocks = Blocks { lba: self.be::<2, 8>(), count: self.u32::<10>() };
         Access { blocks, durable: self.flag::<1>(FUA), count_at: 10 }
+    }
+
+    /// WRITE ATOMIC counts in two bytes.
+    fn access_atomic(self) -> Access {
+        let blocks = Blocks { lba: self.be::<2, 8>(), count: self.u16::<12>().into() };
+        Access { blocks, durable: self.flag::<1>(FUA), count_at: 12 }
     }
 
     /// COMPARE AND WRITE counts in one byte.

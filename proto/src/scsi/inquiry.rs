@@ -3,7 +3,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::Malformed;
+use super::{Malformed, ports};
 use crate::reader::Reader;
 
 /// Page codes of vital product data.
@@ -59,9 +59,9 @@ impl Standard {
     /// Lays it out; texts are cut or padded to their fields.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        // HISUP with response data format 2, and CMDQUE: the task set is managed.
+        // TPGS: implicit asymmetric access; 3PC: EXTENDED COPY. HISUP with response data format 2, and CMDQUE: the task set is managed.
         let removable = if self.removable { RMB } else { 0 };
-        let mut bytes = vec![self.peripheral, removable, VERSION_SPC_4, 0x12, 0, 0, 0, 0x02];
+        let mut bytes = vec![self.peripheral, removable, VERSION_SPC_4, 0x12, 0, 0x18, 0, 0x02];
         bytes.extend(padded::<8>(&self.vendor));
         bytes.extend(padded::<16>(&self.product));
         bytes.extend(padded::<4>(&self.revision));
@@ -116,6 +116,9 @@ pub struct Identity {
     pub lun: u16,
 }
 
+/// The relative target port identifier of the only target port, which all portals are part of.
+pub const PORT: u16 = 1;
+
 /// The longest serial number that leaves room for its designator's one-byte length.
 pub const SERIAL_MAX: usize = 200;
 
@@ -164,8 +167,26 @@ impl Identity {
         designator(&mut page, Designator::Naa, &self.naa());
         let unit = format!("{},L,0x{:016x}", self.target, self.lun);
         designator(&mut page, Designator::UnitName, &name_string(&unit));
+        let [high, low] = PORT.to_be_bytes();
+        designator(&mut page, Designator::RelativePort, &[0, 0, high, low]);
+        let [high, low] = ports::GROUP.to_be_bytes();
+        designator(&mut page, Designator::PortGroup, &[0, 0, high, low]);
+        // RFC 7143, 4.2.7.1: the name of a target port.
+        let port = format!("{},t,0x{PORT:04x}", self.target);
+        designator(&mut page, Designator::PortName, &name_string(&port));
         designator(&mut page, Designator::TargetName, &name_string(&self.target));
         page
+    }
+
+    /// Whether a designator, with its code set and its association and type, is this unit's; one that fits
+    /// twenty bytes, as EXTENDED COPY wants it.
+    #[must_use]
+    pub fn is_designated(&self, header: [u8; 2], value: &[u8]) -> bool {
+        let own = [
+            (Designator::Naa, self.naa().to_vec()),
+            (Designator::Vendor, self.vendor_designator()),
+        ];
+        own.iter().any(|(kind, own)| kind.header() == header && own == value)
     }
 
     fn vendor_designator(&self) -> Vec<u8> {
@@ -201,6 +222,9 @@ enum Designator {
     Vendor,
     Naa,
     UnitName,
+    RelativePort,
+    PortGroup,
+    PortName,
     TargetName,
 }
 
@@ -211,6 +235,10 @@ impl Designator {
             Self::Vendor => [0x02, 0x01],
             Self::Naa => [0x01, 0x03],
             Self::UnitName => [0x53, 0x08],
+            // PIV, with the association to the target port.
+            Self::RelativePort => [0x51, 0x94],
+            Self::PortGroup => [0x51, 0x95],
+            Self::PortName => [0x53, 0x98],
             // PIV, with the association to the target device.
             Self::TargetName => [0x53, 0xA8],
         }
@@ -283,11 +311,14 @@ pub fn extended(volatile_cache: bool) -> Vec<u8> {
 /// The body of the mode page policy page (SPC-4, 7.8): every page is shared.
 pub const MODE_POLICY: [u8; 4] = [0x3F, 0xFF, 0x00, 0x00];
 
-/// The body of the block device characteristics page: a medium that does not rotate.
+/// The body of the block device characteristics page: a medium that does not rotate, and on which blocks can
+/// be read again after a block erase, if there is one.
 #[must_use]
-pub fn characteristics() -> Vec<u8> {
+pub fn characteristics(block_erase: bool) -> Vec<u8> {
+    const WABEREQ_READABLE: u8 = 0x40;
     let mut page = vec![0; 60];
     page[1] = 0x01;
+    page[3] = if block_erase { WABEREQ_READABLE } else { 0 };
     page
 }
 
@@ -316,6 +347,9 @@ pub struct BlockLimits {
     pub unmap_alignment: Option<u32>,
     /// MAXIMUM WRITE SAME LENGTH.
     pub write_same_max: u64,
+    /// MAXIMUM ATOMIC TRANSFER LENGTH; zero where atomic writes are not supported. They may begin anywhere
+    /// and have any length up to that.
+    pub atomic_max: u32,
 }
 
 impl BlockLimits {
@@ -339,7 +373,8 @@ impl BlockLimits {
             page.extend(field.to_be_bytes());
         }
         page.extend(self.write_same_max.to_be_bytes());
-        page.resize(60, 0); // No atomic writes.
+        page.extend(self.atomic_max.to_be_bytes());
+        page.resize(60, 0);
         page
     }
 
@@ -366,6 +401,7 @@ impl BlockLimits {
             .filter(|at| at & Self::ALIGNMENT_VALID != 0)
             .map(|at| at & !Self::ALIGNMENT_VALID);
         limits.write_same_max = reader.u64().unwrap_or(0);
+        limits.atomic_max = reader.u32().unwrap_or(0);
         Ok(limits)
     }
 }
@@ -472,7 +508,7 @@ mod tests {
             kinds.push(kind);
         }
         assert!(reader.rest().is_empty());
-        assert_eq!(kinds, [0x01, 0x03, 0x08, 0xA8]);
+        assert_eq!(kinds, [0x01, 0x03, 0x08, 0x94, 0x95, 0x98, 0xA8]);
     }
 
     #[test]
@@ -487,7 +523,7 @@ mod tests {
         #[test]
         fn block_limits_round_trip(
             write_same_non_zero: bool, compare_and_write_max: u8, transfer_granularity: u16,
-            lengths: [u32; 6], alignment in proptest::option::of(0..u32::MAX >> 1),
+            lengths: [u32; 7], alignment in proptest::option::of(0..u32::MAX >> 1),
             write_same_max: u64,
         ) {
             let limits = BlockLimits {
@@ -495,6 +531,7 @@ mod tests {
                 transfer_max: lengths[0], transfer_optimal: lengths[1], prefetch_max: lengths[2],
                 unmap_blocks_max: lengths[3], unmap_descriptors_max: lengths[4],
                 unmap_granularity: lengths[5], unmap_alignment: alignment, write_same_max,
+                atomic_max: lengths[6],
             };
             let bytes = vital(DISK, page::BLOCK_LIMITS, &limits.emit());
             prop_assert_eq!(bytes.len(), 64);

@@ -28,6 +28,7 @@ fn device() -> Unit {
         write_cache: true,
         unmap_granularity: Some(8),
         transfer_max: TRANSFER_MAX,
+        atomic_max: 64,
     };
     Unit::new(Identity::new("iqn.2026-11.dev.longhaul:law", 0), medium)
 }
@@ -53,6 +54,7 @@ const fn touched(step: &Step) -> Option<Blocks> {
     match step {
         Step::Read(blocks)
         | Step::Write { blocks, .. }
+        | Step::WriteAtomic { blocks, .. }
         | Step::WriteVerify(blocks, _)
         | Step::Verify(blocks, _)
         | Step::WriteSame { blocks, .. }

@@ -11,12 +11,24 @@ pub enum Readiness {
     Ready,
     /// The medium has been ejected.
     NoMedium,
+    /// The medium is being sanitized.
+    Sanitizing,
+    /// It could not be sanitized (SBC-3, 4.11): what is left on it must not be read.
+    SanitizeFailed,
+    /// The same, and only another SANITIZE leads out of it: AUSE was not set.
+    SanitizeFailedForGood,
 }
 
 impl Readiness {
-    const ALL: [Self; 2] = [Self::Ready, Self::NoMedium];
+    const ALL: [Self; 5] = [
+        Self::Ready,
+        Self::NoMedium,
+        Self::Sanitizing,
+        Self::SanitizeFailed,
+        Self::SanitizeFailedForGood,
+    ];
 
-    /// In two bits.
+    /// In three bits.
     pub(super) const fn to_bits(self) -> u8 {
         self as u8
     }
@@ -30,17 +42,44 @@ impl Readiness {
     pub const fn sense(self) -> Option<Sense> {
         match self {
             Self::Ready => None,
+            Self::Sanitizing => Some(Sense::new(Key::NotReady, Additional::SANITIZE_IN_PROGRESS)),
+            Self::SanitizeFailed | Self::SanitizeFailedForGood => {
+                Some(Sense::new(Key::MediumError, Additional::SANITIZE_FAILED))
+            }
             Self::NoMedium => Some(Sense::new(Key::NotReady, Additional::MEDIUM_NOT_PRESENT)),
         }
     }
 
     /// Whether a unit in this state runs `cdb`.
     pub fn check(self, cdb: &Cdb) -> Result<(), Sense> {
-        match self.sense() {
-            Some(sense) if needs_medium(cdb) => Err(sense),
-            _ => Ok(()),
-        }
+        let Some(sense) = self.sense() else { return Ok(()) };
+        let passes = match self {
+            Self::Ready => true,
+            Self::NoMedium => !needs_medium(cdb),
+            Self::Sanitizing => only_asks(cdb),
+            Self::SanitizeFailed => {
+                only_asks(cdb) || matches!(cdb, Cdb::Sanitize { .. } | Cdb::SanitizeExit)
+            }
+            Self::SanitizeFailedForGood => {
+                only_asks(cdb) || matches!(cdb, Cdb::Sanitize { unrestricted: false, .. })
+            }
+        };
+        if passes { Ok(()) } else { Err(sense) }
     }
+}
+
+/// Whether a command only asks what the unit is: it runs while the medium is sanitized (SBC-3, 4.11.3).
+const fn only_asks(cdb: &Cdb) -> bool {
+    matches!(
+        cdb,
+        Cdb::RequestSense { .. }
+            | Cdb::Inquiry { .. }
+            | Cdb::ReportLuns { .. }
+            | Cdb::ReportOpcodes { .. }
+            | Cdb::ReportTaskManagement { .. }
+            | Cdb::ReportPortGroups { .. }
+            | Cdb::LogSense { .. }
+    )
 }
 
 /// Whether a command needs a medium; START STOP UNIT brings one.
@@ -60,5 +99,12 @@ const fn needs_medium(cdb: &Cdb) -> bool {
             | Cdb::PersistentOut(_)
             | Cdb::Reserve
             | Cdb::Release
+            | Cdb::ReportPortGroups { .. }
+            | Cdb::LogSense { .. }
+            | Cdb::SendDiagnostic
+            | Cdb::CopyStatus { .. }
+            | Cdb::CopyParameters { .. }
+            // The copy asks of each unit whether it is ready.
+            | Cdb::ExtendedCopy { .. }
     )
 }

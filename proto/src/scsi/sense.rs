@@ -101,8 +101,11 @@ additional! {
     NONE = 0x00 / 0x00, "NO ADDITIONAL SENSE INFORMATION";
     BECOMING_READY = 0x04 / 0x01, "LOGICAL UNIT IS IN PROCESS OF BECOMING READY";
     INITIALIZING_COMMAND_REQUIRED = 0x04 / 0x02, "LOGICAL UNIT NOT READY, INITIALIZING COMMAND REQUIRED";
+    SANITIZE_IN_PROGRESS = 0x04 / 0x1B, "LOGICAL UNIT NOT READY, SANITIZE IN PROGRESS";
     COMMUNICATION_FAILURE = 0x08 / 0x00, "LOGICAL UNIT COMMUNICATION FAILURE";
+    UNREACHABLE_COPY_TARGET = 0x08 / 0x04, "UNREACHABLE COPY TARGET";
     WRITE_ERROR = 0x0C / 0x00, "WRITE ERROR";
+    THIRD_PARTY_DEVICE_FAILURE = 0x0D / 0x01, "THIRD PARTY DEVICE FAILURE";
     INVALID_FIELD_IN_INFORMATION_UNIT = 0x0E / 0x03, "INVALID FIELD IN COMMAND INFORMATION UNIT";
     UNRECOVERED_READ_ERROR = 0x11 / 0x00, "UNRECOVERED READ ERROR";
     RECOMMEND_REWRITE = 0x11 / 0x0C, "UNRECOVERED READ ERROR - RECOMMEND REWRITE THE DATA";
@@ -114,6 +117,11 @@ additional! {
     LOGICAL_UNIT_NOT_SUPPORTED = 0x25 / 0x00, "LOGICAL UNIT NOT SUPPORTED";
     INVALID_FIELD_IN_PARAMETER_LIST = 0x26 / 0x00, "INVALID FIELD IN PARAMETER LIST";
     INVALID_RELEASE_OF_PERSISTENT_RESERVATION = 0x26 / 0x04, "INVALID RELEASE OF PERSISTENT RESERVATION";
+    TOO_MANY_TARGET_DESCRIPTORS = 0x26 / 0x06, "TOO MANY TARGET DESCRIPTORS";
+    UNSUPPORTED_TARGET_DESCRIPTOR = 0x26 / 0x07, "UNSUPPORTED TARGET DESCRIPTOR TYPE CODE";
+    TOO_MANY_SEGMENT_DESCRIPTORS = 0x26 / 0x08, "TOO MANY SEGMENT DESCRIPTORS";
+    UNSUPPORTED_SEGMENT_DESCRIPTOR = 0x26 / 0x09, "UNSUPPORTED SEGMENT DESCRIPTOR TYPE CODE";
+    INLINE_DATA_LENGTH_EXCEEDED = 0x26 / 0x0B, "INLINE DATA LENGTH EXCEEDED";
     WRITE_PROTECTED = 0x27 / 0x00, "WRITE PROTECTED";
     SOFTWARE_WRITE_PROTECTED = 0x27 / 0x02, "LOGICAL UNIT SOFTWARE WRITE PROTECTED";
     SPACE_ALLOCATION_FAILED = 0x27 / 0x07, "SPACE ALLOCATION FAILED WRITE PROTECT";
@@ -128,6 +136,7 @@ additional! {
     REGISTRATIONS_PREEMPTED = 0x2A / 0x05, "REGISTRATIONS PREEMPTED";
     CAPACITY_CHANGED = 0x2A / 0x09, "CAPACITY DATA HAS CHANGED";
     COMMANDS_CLEARED = 0x2F / 0x00, "COMMANDS CLEARED BY ANOTHER INITIATOR";
+    SANITIZE_FAILED = 0x31 / 0x03, "SANITIZE COMMAND FAILED";
     SAVING_PARAMETERS_NOT_SUPPORTED = 0x39 / 0x00, "SAVING PARAMETERS NOT SUPPORTED";
     MEDIUM_NOT_PRESENT = 0x3A / 0x00, "MEDIUM NOT PRESENT";
     REPORTED_LUNS_CHANGED = 0x3F / 0x0E, "REPORTED LUNS DATA HAS CHANGED";
@@ -207,6 +216,8 @@ pub struct Sense {
     pub information: Option<u64>,
     /// Which field is wrong; only with ILLEGAL REQUEST.
     pub field: Option<FieldPointer>,
+    /// PROGRESS INDICATION, in parts of 65,536; only with NOT READY and NO SENSE.
+    pub progress: Option<u16>,
     /// It tells of an earlier command, not of the one it came with.
     pub deferred: bool,
 }
@@ -223,7 +234,7 @@ impl Sense {
     /// `key` with `additional`, and nothing else.
     #[must_use]
     pub const fn new(key: Key, additional: Additional) -> Self {
-        Self { key, additional, information: None, field: None, deferred: false }
+        Self { key, additional, information: None, field: None, progress: None, deferred: false }
     }
 
     /// ILLEGAL REQUEST with `additional`.
@@ -255,6 +266,27 @@ impl Sense {
         self
     }
 
+    /// What SPC-4, 4.5.2.4 puts in the sense key specific bytes.
+    fn key_specific(&self) -> Option<[u8; 3]> {
+        let progress = self.progress.map(|progress| {
+            let [high, low] = progress.to_be_bytes();
+            [FieldPointer::VALID, high, low]
+        });
+        self.field.map(FieldPointer::emit).or(progress)
+    }
+
+    /// Reads them: what they mean follows from the sense key.
+    fn set_key_specific(&mut self, bytes: [u8; 3]) {
+        let [flags, high, low] = bytes;
+        match self.key {
+            Key::IllegalRequest => self.field = FieldPointer::parse(bytes),
+            Key::NotReady | Key::NoSense if flags & FieldPointer::VALID != 0 => {
+                self.progress = Some(u16::from_be_bytes([high, low]));
+            }
+            _ => {}
+        }
+    }
+
     /// Lays it out.
     #[must_use]
     pub fn emit(&self, format: Format) -> Vec<u8> {
@@ -274,7 +306,7 @@ impl Sense {
         bytes.push(10); // ADDITIONAL SENSE LENGTH
         bytes.extend([0; 4]); // COMMAND-SPECIFIC INFORMATION
         bytes.extend([self.additional.code, self.additional.qualifier, 0]);
-        bytes.extend(self.field.map_or([0; 3], FieldPointer::emit));
+        bytes.extend(self.key_specific().unwrap_or_default());
         bytes
     }
 
@@ -284,8 +316,7 @@ impl Sense {
             descriptors.extend([DESCRIPTOR_INFORMATION, 10, VALID, 0]);
             descriptors.extend(information.to_be_bytes());
         }
-        if let Some(field) = self.field {
-            let [flags, high, low] = field.emit();
+        if let Some([flags, high, low]) = self.key_specific() {
             descriptors.extend([DESCRIPTOR_KEY_SPECIFIC, 6, 0, 0, flags, high, low, 0]);
         }
         let code = if self.deferred { DESCRIPTOR_DEFERRED } else { DESCRIPTOR_CURRENT };
@@ -308,9 +339,6 @@ impl Sense {
             _ => return None,
         };
         sense.deferred = matches!(code & !VALID, FIXED_DEFERRED | DESCRIPTOR_DEFERRED);
-        if sense.key != Key::IllegalRequest {
-            sense.field = None; // The sense key specific bytes mean something else then.
-        }
         Some(sense)
     }
 
@@ -325,7 +353,7 @@ impl Sense {
             sense.additional = Additional { code, qualifier };
         }
         if let Ok([_, flags, high, low]) = reader.array() {
-            sense.field = FieldPointer::parse([flags, high, low]);
+            sense.set_key_specific([flags, high, low]);
         }
         Some(sense)
     }
@@ -343,7 +371,9 @@ impl Sense {
                     sense.information = body.u64().ok();
                 }
                 (DESCRIPTOR_KEY_SPECIFIC, Ok(_)) => {
-                    sense.field = body.array().ok().and_then(FieldPointer::parse);
+                    if let Ok(bytes) = body.array() {
+                        sense.set_key_specific(bytes);
+                    }
                 }
                 _ => {}
             }
@@ -376,8 +406,9 @@ mod tests {
         let key = (0..16u8).prop_filter_map("reserved", Key::from_bits);
         let pointer = (any::<bool>(), any::<u16>(), proptest::option::of(0..8u8));
         let rest = (any::<Option<u64>>(), proptest::option::of(pointer), any::<bool>());
-        (key, any::<[u8; 2]>(), rest).prop_map(
-            |(key, [code, qualifier], (information, pointer, deferred))| Sense {
+        (key, any::<[u8; 2]>(), rest, any::<Option<u16>>()).prop_map(
+            |(key, [code, qualifier], (information, pointer, deferred), progress)| Sense {
+                progress: progress.filter(|_| matches!(key, Key::NotReady | Key::NoSense)),
                 key,
                 additional: Additional { code, qualifier },
                 information,

@@ -6,8 +6,9 @@ use super::cdb::{Access, Cdb, Compare, Form};
 use super::inquiry::{self, BlockLimits, Identity, Provisioning, Standard, page};
 use super::mode::{Pages, Query, Switches};
 use super::reservation::{InAction, Out};
+use super::sanitize::{self, Method};
 use super::sense::{Additional, Format, Key};
-use super::{Blocks, Capacity, Sense, lun, provisioning, supported};
+use super::{Blocks, Capacity, Sense, copy, lun, ports, provisioning, supported};
 
 /// What the device server must know of the medium behind it. Lengths are in logical blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Medium {
     pub unmap_granularity: Option<u32>,
     /// The most one command may carry.
     pub transfer_max: u32,
+    /// The most that one write carries and that is written whole or not at all, whatever happens.
+    pub atomic_max: u32,
 }
 
 /// The device server.
@@ -118,9 +121,38 @@ pub enum Step {
         /// They must be stable when the command ends.
         durable: bool,
     },
-    /// Flush, even where IMMED would let the command end before: a failed flush must have a command to
-    /// be reported on.
-    Flush,
+    /// Make what is cached stable.
+    Flush {
+        /// The command ends at once; if the flush fails, that is told by a deferred error.
+        immediate: bool,
+    },
+    /// Write the data-out whole or not at all: no other command sees or changes part of them.
+    WriteAtomic {
+        /// Where.
+        blocks: Blocks,
+        /// They must be stable when the command ends.
+        durable: bool,
+    },
+    /// Sanitize the medium; for an overwrite the data-out are those of [`sanitize::Overwrite::parse`].
+    Sanitize {
+        /// How.
+        method: Method,
+        /// The command ends when it has begun.
+        immediate: bool,
+        /// If it fails the medium may be used again without it.
+        unrestricted: bool,
+    },
+    /// Use a medium again that could not be sanitized.
+    SanitizeExit,
+    /// Take the parameter list to [`copy::List::parse`], and copy.
+    Copy,
+    /// Return what [`copy::status`] says of the copy `id` of this initiator, if one is known.
+    CopyStatus {
+        /// LIST IDENTIFIER.
+        id: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
     /// Take the parameter list to [`Unit::unmap`], and discard.
     Unmap,
     /// Tell what is mapped from `lba` on.
@@ -153,6 +185,8 @@ impl Unit {
             // "All that follow" could be any number; who means so many blocks says so.
             write_same_non_zero: true,
             write_same_max: blocks.min(u32::MAX.into()),
+            // TRANSFER LENGTH has 16 bits.
+            atomic_max: medium.atomic_max.min(medium.transfer_max).min(u16::MAX.into()),
             ..BlockLimits::default()
         };
         let provisioning = Provisioning {
@@ -187,6 +221,12 @@ impl Unit {
     #[must_use]
     pub const fn defaults(&self) -> Switches {
         self.pages.defaults
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// The bytes of a logical block.
@@ -230,13 +270,25 @@ impl Unit {
             Cdb::ReportTaskManagement { extended, allocation } => {
                 Ok(cut(supported::task_management(extended), allocation))
             }
+            Cdb::ReportPortGroups { extended, allocation } => {
+                Ok(cut(ports::report(inquiry::PORT, extended), allocation))
+            }
+            Cdb::LogSense { page, subpage, allocation } => log_sense(page, subpage, allocation),
+            // The self-test finds nothing: what can fail is beneath, and tells when it is used.
+            Cdb::SendDiagnostic => Ok(DONE),
+            Cdb::CopyStatus { id, allocation } => Ok(Step::CopyStatus { id, allocation }),
+            Cdb::CopyParameters { allocation } => {
+                Ok(cut(copy::operating_parameters(self.block_size()), allocation))
+            }
+            Cdb::ExtendedCopy { .. } => Ok(Step::Copy),
             Cdb::ModeSense { form, long, bare, control, page, subpage, allocation } => {
                 let query = Query { form, long, bare, control, page, subpage };
                 self.pages.sense(query, switches).map(|data| cut(data, allocation))
             }
             Cdb::ModeSelect { form, page_format, save, .. } => mode_select(form, page_format, save),
-            Cdb::StartStop { condition, no_flush, load_eject, start, .. } => {
-                self.start_stop(condition, no_flush, load_eject, start, switches)
+            Cdb::StartStop { immediate, condition, no_flush, load_eject, start } => {
+                let stop = (!no_flush).then_some(Step::Flush { immediate });
+                self.start_stop(condition, stop, load_eject, start, switches)
             }
             Cdb::PersistentIn { action, allocation } => {
                 Ok(Step::PersistentIn { action, allocation })
@@ -277,7 +329,21 @@ impl Unit {
             // SBC-3, 5.8: GOOD, not CONDITION MET, where the blocks are not all held in a cache
             // afterwards; there is none of this unit's own.
             Cdb::Prefetch(access) => self.within(access.blocks).map(|()| DONE),
-            Cdb::Synchronize(access) => self.within(access.blocks).map(|()| Step::Flush),
+            Cdb::Synchronize { access, immediate } => {
+                self.within(access.blocks).map(|()| Step::Flush { immediate })
+            }
+            Cdb::WriteAtomic(access) => {
+                self.within(access.blocks)?;
+                if access.blocks.count > self.limits.atomic_max {
+                    return Err(wrong_count(access));
+                }
+                Ok(Step::WriteAtomic { blocks: access.blocks, durable: durable(access) })
+            }
+            Cdb::Sanitize { method, immediate, unrestricted, length } => {
+                self.can_sanitize(method, length)?;
+                Ok(Step::Sanitize { method, immediate, unrestricted })
+            }
+            Cdb::SanitizeExit => Ok(Step::SanitizeExit),
             Cdb::WriteSame { access, unmap, no_data } => {
                 let blocks = self.write_same(access, unmap)?;
                 Ok(Step::WriteSame { blocks, release: unmap, no_data, durable: durable(access) })
@@ -302,6 +368,17 @@ impl Unit {
         }
     }
 
+    fn can_sanitize(&self, method: Method, length: u32) -> Result<(), Sense> {
+        match method {
+            Method::Overwrite if !sanitize::is_list_length(length, self.block_size()) => {
+                Err(Sense::invalid_cdb(7, None))
+            }
+            // An unknown service action.
+            Method::BlockErase if !self.provisioning.unmap => Err(Sense::invalid_cdb(1, Some(4))),
+            _ => Ok(()),
+        }
+    }
+
     fn inquiry(&self, vital: bool, code: u8, allocation: u32) -> Result<Step, Sense> {
         let body = match (vital, code) {
             (false, 0) => {
@@ -315,7 +392,7 @@ impl Unit {
             (true, page::EXTENDED) => inquiry::extended(self.medium.write_cache),
             (true, page::MODE_POLICY) => inquiry::MODE_POLICY.to_vec(),
             (true, page::BLOCK_LIMITS) => self.limits.emit(),
-            (true, page::CHARACTERISTICS) => inquiry::characteristics(),
+            (true, page::CHARACTERISTICS) => inquiry::characteristics(self.provisioning.unmap),
             (true, page::PROVISIONING) => self.provisioning.emit(),
             _ => return Err(Sense::invalid_cdb(2, None)),
         };
@@ -327,7 +404,7 @@ impl Unit {
     fn start_stop(
         &self,
         condition: u8,
-        no_flush: bool,
+        flush: Option<Step>,
         load_eject: bool,
         start: bool,
         switches: Switches,
@@ -338,9 +415,8 @@ impl Unit {
             _ if condition != START_VALID => Ok(DONE),
             (true, _) if !self.medium.removable => Err(Sense::invalid_cdb(4, Some(1))),
             (true, true) => Ok(Step::Load),
-            (true, false) => Ok(Step::Eject { flush: !no_flush }),
-            (false, false) if !no_flush => Ok(Step::Flush),
-            (false, false) => Ok(DONE),
+            (true, false) => Ok(Step::Eject { flush: flush.is_some() }),
+            (false, false) => Ok(flush.unwrap_or(DONE)),
             (false, true) => switches.readiness.sense().map_or(Ok(DONE), Err),
         }
     }
@@ -362,7 +438,7 @@ impl Unit {
 
     /// A block address beyond the last is out of range even for a command of no blocks. The
     /// information is the first address that is.
-    fn within(&self, Blocks { lba, count }: Blocks) -> Result<(), Sense> {
+    pub fn within(&self, Blocks { lba, count }: Blocks) -> Result<(), Sense> {
         let blocks = self.blocks();
         let inside = lba < blocks && u64::from(count) <= blocks - lba;
         if inside {
@@ -474,6 +550,9 @@ const fn writes(cdb: &Cdb) -> bool {
     matches!(
         cdb,
         Cdb::Write(_)
+            | Cdb::WriteAtomic(_)
+            | Cdb::Sanitize { .. }
+            | Cdb::SanitizeExit
             | Cdb::WriteVerify(..)
             | Cdb::WriteSame { .. }
             | Cdb::CompareAndWrite(_)
@@ -487,6 +566,22 @@ fn mode_select(form: Form, page_format: bool, save: bool) -> Result<Step, Sense>
         (false, _) => Err(Sense::invalid_cdb(1, Some(4))),
         (true, true) => Err(Sense::invalid_cdb(1, Some(0))),
         (true, false) => Ok(Step::Select(form)),
+    }
+}
+
+/// The list of the log pages there are: none but itself (SPC-4, 7.3.17).
+fn log_sense(page: u8, subpage: u8, allocation: u32) -> Result<Step, Sense> {
+    const SUPPORTED: u8 = 0x00;
+    const ALL_SUBPAGES: u8 = 0xFF;
+    const SUBPAGE_FORMAT: u8 = 0x40;
+    match (page, subpage) {
+        (SUPPORTED, 0) => Ok(cut(vec![SUPPORTED, 0, 0, 1, SUPPORTED], allocation)),
+        (SUPPORTED, ALL_SUBPAGES) => Ok(cut(
+            vec![SUBPAGE_FORMAT, ALL_SUBPAGES, 0, 4, SUPPORTED, 0, SUPPORTED, ALL_SUBPAGES],
+            allocation,
+        )),
+        (SUPPORTED, _) => Err(Sense::invalid_cdb(3, None)),
+        _ => Err(Sense::invalid_cdb(2, Some(5))),
     }
 }
 

@@ -5,16 +5,20 @@
 //! byte, and another atomic tells whether any initiator has a unit attention to be told.
 
 mod atomic;
+mod copy;
 mod medium;
 mod removal;
 mod reserved;
+mod sanitize;
 
+use copy::Copies;
 use removal::Preventing;
 use reserved::{Aftermath, Reserved};
 pub use reserved::{KeepError, Kept};
+use sanitize::Progress;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -22,6 +26,7 @@ use proto::scsi::attention::{Attentions, Manner};
 use proto::scsi::cdb::Form;
 use proto::scsi::inquiry::Identity;
 use proto::scsi::mode::Switches;
+use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::{Additional, Format, Key};
 use proto::scsi::unit::{self, Medium, Step, Unit};
 use proto::scsi::{Blocks, Capacity, Cdb, Sense, Status};
@@ -29,6 +34,7 @@ use volume::{Durability, Shape, Span, TRANSFER_MAX, Volume};
 
 use super::exclusive::Exclusive;
 use super::fault::Fault;
+use super::passage::Passage;
 use super::{Answer, Command, Initiator, LogicalUnit, Nexus, Response, data};
 
 /// What may be chosen for a disk.
@@ -47,6 +53,8 @@ pub struct Options {
     /// The unit in which initiators should write, in bytes, if not the volume's own; one that is smaller
     /// than a block is not used.
     pub physical_block_size: Option<u32>,
+    /// Nothing of the volume outlives the process, so that no crash can leave a part of a write behind.
+    pub vanishes: bool,
     /// Writes are refused, even if the volume would take them.
     pub read_only: bool,
     /// Space may be given back, if the volume can.
@@ -65,6 +73,7 @@ impl Default for Options {
             serial: None,
             removable: false,
             physical_block_size: None,
+            vanishes: false,
             read_only: false,
             thin: true,
             kept: None,
@@ -83,6 +92,8 @@ struct Core {
     unit: Unit,
     /// The units of the target, for REPORT LUNS.
     luns: Arc<[u16]>,
+    /// The disks its initiators meet beside it, itself among them, as they meet them.
+    peers: OnceLock<Arc<[Weak<Self>]>>,
     state: Arc<State>,
 }
 
@@ -94,6 +105,10 @@ struct State {
     attention: AtomicBool,
     attentions: Mutex<Attentions<Nexus>>,
     exclusive: Exclusive,
+    /// Commands that touch the medium go through it.
+    passage: Passage,
+    progress: Progress,
+    copies: Copies,
     reserved: Reserved,
     preventing: Preventing,
     /// Its number.
@@ -119,11 +134,22 @@ impl Disk {
             attention: AtomicBool::new(false),
             attentions: Mutex::default(),
             exclusive: Exclusive::default(),
+            passage: Passage::default(),
+            progress: Progress::default(),
+            copies: Copies::default(),
             reserved,
             preventing: Preventing::default(),
             lun,
         };
-        Self { core: Arc::new(Core { volume, unit, luns, state: Arc::new(state) }) }
+        Self {
+            core: Arc::new(Core {
+                volume,
+                unit,
+                luns,
+                peers: OnceLock::new(),
+                state: Arc::new(state),
+            }),
+        }
     }
 
     /// The same disk for an initiator that may only read it.
@@ -145,7 +171,23 @@ impl Disk {
     fn face(&self, volume: Arc<dyn Volume>, medium: Medium) -> Self {
         let Core { unit, luns, state, .. } = &*self.core;
         let (unit, luns, state) = (unit.on(medium), Arc::clone(luns), Arc::clone(state));
-        Self { core: Arc::new(Core { volume, unit, luns, state }) }
+        Self { core: Arc::new(Core { volume, unit, luns, peers: OnceLock::new(), state }) }
+    }
+
+    /// The same disk, which can be introduced to others.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        self.face(Arc::clone(&self.core.volume), *self.core.unit.medium())
+    }
+
+    /// Tells disks of one another that an initiator meets in one session: EXTENDED COPY copies between them,
+    /// and reaches nothing else. It is said once of each.
+    pub fn introduce<'a>(disks: impl Iterator<Item = &'a Self> + Clone) {
+        let peers: Arc<[_]> = disks.clone().map(|disk| Arc::downgrade(&disk.core)).collect();
+        for disk in disks {
+            let said = disk.core.peers.set(Arc::clone(&peers));
+            debug_assert!(said.is_ok(), "a disk belongs to one device");
+        }
     }
 }
 
@@ -179,6 +221,8 @@ fn medium(shape: &Shape, options: &Options) -> Medium {
         write_cache: shape.write_cache,
         unmap_granularity: discard.map(|discard| (discard.granularity / block_size).max(1)),
         transfer_max: TRANSFER_MAX / block_size,
+        // A volume promises that a block is written whole or not at all, and no more than that.
+        atomic_max: if options.vanishes { TRANSFER_MAX / block_size } else { 1 },
     }
 }
 
@@ -190,7 +234,7 @@ impl LogicalUnit for Disk {
 
     fn execute(&self, nexus: Nexus, command: Command) -> Answer {
         let core = Arc::clone(&self.core);
-        Box::pin(async move { core.run(nexus, command).await })
+        Box::pin(core.run(nexus, command))
     }
 
     fn attach(&self, nexus: Nexus, initiator: Arc<dyn Initiator>) {
@@ -201,14 +245,16 @@ impl LogicalUnit for Disk {
     fn detach(&self, nexus: Nexus) {
         self.core.state.reserved.detach(nexus);
         self.core.state.preventing.set(nexus, false);
+        self.core.state.copies.forget(nexus);
         self.core.attend(|attentions| attentions.detach(nexus));
     }
 
     fn reset(&self) {
         self.core.state.reserved.reset();
         self.core.state.preventing.clear();
+        self.core.state.copies.clear();
         self.core.attend(|attentions| {
-            // A reset brings no medium back.
+            // A reset brings no medium back, and ends no sanitize.
             let readiness = self.core.switches().readiness;
             self.core.switch(Switches { readiness, ..self.core.unit.defaults() });
             attentions.establish(Additional::BUS_DEVICE_RESET, None);
@@ -227,14 +273,18 @@ impl LogicalUnit for Disk {
 }
 
 impl Core {
-    async fn run(&self, nexus: Nexus, command: Command) -> Response {
+    async fn run(self: Arc<Self>, nexus: Nexus, command: Command) -> Response {
         match self.outcome(nexus, command).await {
             Ok(data) => Response { status: Status::Good, data, sense: Bytes::new() },
             Err(fault) => fault.response(self.sense_format()),
         }
     }
 
-    async fn outcome(&self, nexus: Nexus, command: Command) -> Result<Vec<Bytes>, Fault> {
+    async fn outcome(
+        self: &Arc<Self>,
+        nexus: Nexus,
+        command: Command,
+    ) -> Result<Vec<Bytes>, Fault> {
         let cdb = Cdb::parse(&command.cdb);
         // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
         if let Ok(cdb) = &cdb {
@@ -279,6 +329,16 @@ impl Core {
             }
             Step::Reserve => self.state.reserved.reserve(nexus).await.map(|()| Vec::new()),
             Step::Release => self.state.reserved.release(nexus).await.map(|()| Vec::new()),
+            Step::Flush { immediate: true } => {
+                self.flush_behind(nexus);
+                Ok(Vec::new())
+            }
+            Step::Sanitize { method, immediate, unrestricted } => {
+                self.sanitize(method, immediate, unrestricted, data).await
+            }
+            Step::SanitizeExit => self.exit_failure(),
+            Step::Copy => self.copy(nexus, data).await,
+            Step::CopyStatus { id, allocation } => self.copy_status(nexus, id, allocation),
             medium => self.touch(medium, data).await,
         }
     }
@@ -310,8 +370,10 @@ impl Core {
         if let Some(attention) = self.attend(|attentions| attentions.take(nexus)) {
             return attention;
         }
+        let readiness = self.switches().readiness;
         let ready = Sense::new(Key::NoSense, Additional::NONE);
-        self.switches().readiness.sense().unwrap_or(ready)
+        let sense = readiness.sense().unwrap_or(ready);
+        if readiness == Readiness::Sanitizing { self.state.progress.add_to(sense) } else { sense }
     }
 
     /// Puts the switches of a MODE SELECT in force and tells the other initiators.
@@ -331,6 +393,16 @@ impl Core {
             self.flush().await?;
         }
         Ok(Vec::new())
+    }
+
+    /// A flush that nobody waits for. If it fails, `nexus` is told when it comes next.
+    fn flush_behind(self: &Arc<Self>, nexus: Nexus) {
+        let core = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(Fault::Check(sense)) = core.flush().await {
+                core.attend(|attentions| attentions.defer(nexus, sense));
+            }
+        });
     }
 
     async fn flush(&self) -> Result<(), Fault> {

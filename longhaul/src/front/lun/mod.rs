@@ -6,6 +6,7 @@ mod exclusive;
 mod fault;
 #[cfg(test)]
 mod guest;
+mod passage;
 mod target;
 
 pub use disk::{Disk, KeepError, Kept, Options};
@@ -27,7 +28,7 @@ use std::sync::Arc;
 pub struct Nexus(pub u64);
 
 /// The relative target port identifier of the only target port: its portals are one portal group.
-pub const TARGET_PORT: u16 = 1;
+pub const TARGET_PORT: u16 = proto::scsi::inquiry::PORT;
 
 /// What a unit may ask of a nexus.
 pub trait Initiator: Send + Sync {

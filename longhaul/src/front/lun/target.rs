@@ -47,6 +47,7 @@ impl TargetDevice {
     }
 
     fn of(name: String, disks: BTreeMap<u16, Arc<Disk>>, absent: Arc<dyn LogicalUnit>) -> Self {
+        Disk::introduce(disks.values().map(AsRef::as_ref));
         let unit = |(number, disk): (&u16, &Arc<Disk>)| (*number, Arc::clone(disk) as _);
         let units = disks.iter().map(unit).collect();
         Self { name, disks, units, absent }
@@ -63,7 +64,7 @@ impl TargetDevice {
     pub fn grown(&self, lun: u16, volume: &Arc<dyn Volume>) -> Self {
         self.face(|number, disk| match number == lun {
             true => Arc::new(disk.grown(Arc::clone(volume))),
-            false => Arc::clone(disk),
+            false => Arc::new(disk.again()),
         })
     }
 

@@ -1,7 +1,9 @@
 //! The table of commands.
 
-use super::{ACTION, Additional, Cdb, Fields, Form, Format, InAction, Out, Sense};
+use super::{ACTION, Access, Additional, Cdb, Fields, Form, Format, InAction, Out, Sense};
+use crate::scsi::copy::LIST_MAX;
 use crate::scsi::reservation::{OutAction, PARAMETERS_MAX};
+use crate::scsi::sanitize::Method;
 
 /// What a unit must be able to do before it offers a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +114,7 @@ pub static COMMANDS: &[Entry] = &[
             start: cdb.flag::<4>(0x01),
         })
     }),
+    row(0x1D, &[0x1D, 0x14, 0, 0, 0, 0], |_| Ok(Cdb::SendDiagnostic)),
     row(0x1E, &[0x1E, 0, 0, 0, 0x03, 0], |cdb| {
         Ok(Cdb::PreventAllow { prevent: cdb.flag::<4>(0x03) })
     }),
@@ -121,7 +124,7 @@ pub static COMMANDS: &[Entry] = &[
     row(0x2E, &ten(0x2E, CHECKED), |cdb| Ok(Cdb::WriteVerify(cdb.access_10(), cdb.compare()?))),
     row(0x2F, &ten(0x2F, CHECKED), |cdb| Ok(Cdb::Verify(cdb.access_10(), cdb.compare()?))),
     row(0x34, &ten(0x34, IMMEDIATE), |cdb| Ok(Cdb::Prefetch(cdb.access_10()))),
-    row(0x35, &ten(0x35, SYNCHRONIZE), |cdb| Ok(Cdb::Synchronize(cdb.access_10()))),
+    row(0x35, &ten(0x35, SYNCHRONIZE), |cdb| Ok(synchronize(cdb, cdb.access_10()))),
     row(0x37, &[0x37, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
         Ok(Cdb::ReadDefects {
             form: Form::Ten,
@@ -140,6 +143,23 @@ pub static COMMANDS: &[Entry] = &[
         Ok(Cdb::Unmap { length: cdb.u16::<7>().into() })
     })
     .provisioning(),
+    row(0x48, &[0x48, 0xA1, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
+        Ok(sanitize(cdb, Method::Overwrite, cdb.u16::<7>().into()))
+    })
+    .action(),
+    row(0x48, &[0x48, 0xA2, 0, 0, 0, 0, 0, 0, 0, 0], |cdb| {
+        Ok(sanitize(cdb, Method::BlockErase, 0))
+    })
+    .action()
+    .provisioning(),
+    row(0x48, &[0x48, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Cdb::SanitizeExit)).action(),
+    row(0x4D, &[0x4D, 0, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
+        Ok(Cdb::LogSense {
+            page: cdb.u8::<2>() & 0x3F,
+            subpage: cdb.u8::<3>(),
+            allocation: cdb.u16::<7>().into(),
+        })
+    }),
     row(0x55, &[0x55, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
         Ok(select(cdb, Form::Ten, cdb.u16::<7>().into()))
     }),
@@ -161,6 +181,16 @@ pub static COMMANDS: &[Entry] = &[
     row(0x5F, &reserve_out(0x05), |cdb| persistent_out(cdb, OutAction::PreemptAndAbort)).action(),
     row(0x5F, &reserve_out(0x06), |cdb| persistent_out(cdb, OutAction::RegisterAndIgnore)).action(),
     row(0x5F, &reserve_out(0x07), |cdb| persistent_out(cdb, OutAction::RegisterAndMove)).action(),
+    row(0x83, &[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], extended_copy)
+        .action(),
+    row(0x84, &[0x84, 0x00, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
+        Ok(Cdb::CopyStatus { id: cdb.u8::<2>(), allocation: cdb.u32::<10>() })
+    })
+    .action(),
+    row(0x84, &[0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
+        Ok(Cdb::CopyParameters { allocation: cdb.u32::<10>() })
+    })
+    .action(),
     row(0x88, &sixteen(0x88, ACCESS), |cdb| Ok(Cdb::Read(cdb.access_16()))),
     row(0x89, &COMPARE_AND_WRITE, |cdb| Ok(Cdb::CompareAndWrite(cdb.access_compare()))),
     row(0x8A, &sixteen(0x8A, ACCESS), |cdb| Ok(Cdb::Write(cdb.access_16()))),
@@ -168,7 +198,7 @@ pub static COMMANDS: &[Entry] = &[
     row(0x8E, &sixteen(0x8E, CHECKED), |cdb| Ok(Cdb::WriteVerify(cdb.access_16(), cdb.compare()?))),
     row(0x8F, &sixteen(0x8F, CHECKED), |cdb| Ok(Cdb::Verify(cdb.access_16(), cdb.compare()?))),
     row(0x90, &sixteen(0x90, IMMEDIATE), |cdb| Ok(Cdb::Prefetch(cdb.access_16()))),
-    row(0x91, &sixteen(0x91, SYNCHRONIZE), |cdb| Ok(Cdb::Synchronize(cdb.access_16()))),
+    row(0x91, &sixteen(0x91, SYNCHRONIZE), |cdb| Ok(synchronize(cdb, cdb.access_16()))),
     row(0x93, &sixteen(0x93, 0x09), |cdb| {
         Ok(Cdb::WriteSame {
             access: cdb.access_16().without_fua(),
@@ -176,6 +206,7 @@ pub static COMMANDS: &[Entry] = &[
             no_data: cdb.flag::<1>(0x01),
         })
     }),
+    row(0x9C, &WRITE_ATOMIC, |cdb| Ok(Cdb::WriteAtomic(cdb.access_atomic()))),
     row(0x9E, &[0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
         Ok(Cdb::ReadCapacity16 { allocation: cdb.u32::<10>() })
     })
@@ -187,6 +218,10 @@ pub static COMMANDS: &[Entry] = &[
     row(0xA0, &[0xA0, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
         Ok(Cdb::ReportLuns { select: cdb.u8::<2>(), allocation: cdb.u32::<6>() })
     }),
+    row(0xA3, &[0xA3, 0x2A, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
+        Ok(Cdb::ReportPortGroups { extended: cdb.flag::<1>(0x20), allocation: cdb.u32::<6>() })
+    })
+    .action(),
     row(0xA3, &[0xA3, 0x0C, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
         Ok(Cdb::ReportOpcodes {
             timeouts: cdb.flag::<2>(0x80),
@@ -262,6 +297,14 @@ const COMPARE_AND_WRITE: [u8; 16] = {
     usage
 };
 
+/// ATOMIC BOUNDARY must be zero: there are none.
+const WRITE_ATOMIC: [u8; 16] = {
+    let mut usage = sixteen(0x9C, 0x18);
+    usage[10] = 0;
+    usage[11] = 0;
+    usage
+};
+
 const LBA_STATUS: [u8; 16] = {
     let mut usage = sixteen(0x9E, 0x12);
     usage[14] = 0;
@@ -274,6 +317,24 @@ const fn reserve_in(action: u8) -> [u8; 10] {
 
 const fn reserve_out(action: u8) -> [u8; 10] {
     [0x5F, action, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0]
+}
+
+fn synchronize(cdb: Fields<'_>, access: Access) -> Cdb {
+    Cdb::Synchronize { access: access.without_fua(), immediate: cdb.flag::<1>(IMMEDIATE) }
+}
+
+fn sanitize(cdb: Fields<'_>, method: Method, length: u32) -> Cdb {
+    let (immediate, unrestricted) = (cdb.flag::<1>(0x80), cdb.flag::<1>(0x20));
+    Cdb::Sanitize { method, immediate, unrestricted, length }
+}
+
+fn extended_copy(cdb: Fields<'_>) -> Result<Cdb, Sense> {
+    let length = cdb.u32::<10>();
+    // A list that is too long is refused before it is fetched.
+    if length > LIST_MAX {
+        return Err(Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR));
+    }
+    Ok(Cdb::ExtendedCopy { length })
 }
 
 fn persistent_in(cdb: Fields<'_>, action: InAction) -> Cdb {

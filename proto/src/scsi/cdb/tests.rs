@@ -45,6 +45,9 @@ proptest! {
             fill[5] = 0;
             fill[6] = 0; // A parameter list that is too long.
         }
+        if entry.opcode == 0x83 {
+            fill[10..13].fill(0); // Likewise.
+        }
         prop_assert!(Cdb::parse(&filled(entry, fill)).is_ok());
     }
 

@@ -30,12 +30,16 @@ impl Class {
             | Cdb::ReadCapacity10
             | Cdb::ReadCapacity16 { .. }
             | Cdb::PreventAllow { prevent: false }
+            | Cdb::ReportPortGroups { .. }
             // SBC-3, table 13: only a start, without a power condition.
             | Cdb::StartStop { start: true, condition: 0, .. } => Self::Free,
             Cdb::TestUnitReady => Self::Ready,
             // SPC-4, table 65, note b: the device may refuse the first three, and tells in ALLOW COMMANDS
             // that it does not.
             Cdb::ModeSense { .. }
+            | Cdb::LogSense { .. }
+            | Cdb::CopyStatus { .. }
+            | Cdb::CopyParameters { .. }
             | Cdb::ReportOpcodes { .. }
             | Cdb::ReportTaskManagement { .. }
             | Cdb::GetLbaStatus { .. }
@@ -47,6 +51,11 @@ impl Class {
             | Cdb::StartStop { .. }
             | Cdb::PreventAllow { .. }
             | Cdb::Write(_)
+            | Cdb::WriteAtomic(_)
+            | Cdb::Sanitize { .. }
+            | Cdb::SanitizeExit
+            | Cdb::SendDiagnostic
+            | Cdb::ExtendedCopy { .. }
             | Cdb::WriteVerify(..)
             | Cdb::Synchronize { .. }
             | Cdb::Unmap { .. }

@@ -22,6 +22,7 @@ fn medium() -> Medium {
         write_cache: true,
         unmap_granularity: Some(8),
         transfer_max: TRANSFER_MAX,
+        atomic_max: 4,
     }
 }
 
@@ -170,7 +171,7 @@ fn a_unit_without_a_medium_answers_questions_only() {
 #[test]
 fn what_has_no_motor_does_not_stop() {
     let fixed = unit(Medium { removable: false, ..medium() });
-    assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 0, 0])), Ok(Step::Flush));
+    assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 0, 0])), Ok(Step::Flush { immediate: false }));
     assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 4, 0])), Ok(DONE));
     assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 2, 0])), Err(Sense::invalid_cdb(4, Some(1))));
     assert_eq!(run(&fixed, block(&[0x1E, 0, 0, 0, 1, 0])), Ok(DONE));

@@ -8,8 +8,8 @@ use volume::{Durability, Volume};
 
 use super::super::data;
 use super::super::fault::Fault;
-use super::Core;
 use super::medium::miscompare;
+use super::{Core, durability};
 
 impl Core {
     /// COMPARE AND WRITE: the first half of the data-out is compared, the second written.
@@ -43,6 +43,19 @@ impl Core {
         let mut merged = BytesMut::from(&self.read(blocks).await?[..]);
         merged.iter_mut().zip(&bits).for_each(|(byte, bits)| *byte |= bits);
         self.put(blocks, merged.freeze(), durability).await
+    }
+
+    /// WRITE ATOMIC: one write, while no other command is at the medium.
+    pub(super) async fn write_atomic(
+        &self,
+        blocks: Blocks,
+        data: Vec<Bytes>,
+        durable: bool,
+    ) -> Result<(), Fault> {
+        let data = data::joined(data, self.span(blocks).len as usize);
+        let _alone = self.state.passage.alone().await;
+        self.still_ready()?;
+        self.put(blocks, data, durability(durable)).await
     }
 
     async fn put(&self, blocks: Blocks, data: Bytes, durability: Durability) -> Result<(), Fault> {

@@ -12,6 +12,7 @@ use volume::{Durability, Extent, ExtentMap, Space, Span, Volume};
 
 use super::super::data;
 use super::super::fault::Fault;
+use super::super::passage::Inside;
 use super::{Core, durability};
 
 /// How much VERIFY reads, and WRITE SAME writes, at a time: one command may cover the whole disk, but
@@ -28,22 +29,19 @@ const STATUS_RUNS_MAX: usize = 4096;
 impl Core {
     /// Carries out a step that touches the medium.
     pub(super) async fn touch(&self, step: Step, data: Vec<Bytes>) -> Result<Vec<Bytes>, Fault> {
+        // These go in again and again, part by part, as they may take long.
+        if let Step::WriteVerify(..) | Step::Verify(..) | Step::WriteSame { .. } = step {
+            return self.touch_in_parts(step, data).await.map(|()| Vec::new());
+        }
+        if let Step::WriteAtomic { blocks, durable } = step {
+            return self.write_atomic(blocks, data, durable).await.map(|()| Vec::new());
+        }
+        let _inside = self.enter().await?;
         match step {
             Step::Read(blocks) => return self.read(blocks).await.map(|data| vec![data]),
             Step::LbaStatus { lba, allocation } => return self.lba_status(lba, allocation).await,
             Step::Write { blocks, durable } => {
                 self.write(self.came(blocks, &data), data, durable).await?;
-            }
-            Step::WriteVerify(blocks, compare) => {
-                let blocks = self.came(blocks, &data);
-                let kept = if compare == Compare::Nothing { Vec::new() } else { data.clone() };
-                self.write(blocks, data, true).await?;
-                self.verify(blocks, compare, kept).await?;
-            }
-            Step::Verify(blocks, compare) => self.verify(blocks, compare, data).await?,
-            Step::WriteSame { blocks, release, no_data, durable } => {
-                let block = if no_data { None } else { Some(data) };
-                self.write_same(blocks, block, release, durability(durable)).await?;
             }
             Step::CompareAndWrite { blocks, durable } => {
                 self.compare_and_write(blocks, data, durability(durable)).await?;
@@ -51,9 +49,13 @@ impl Core {
             Step::OrWrite { blocks, durable } => {
                 self.or_write(blocks, data, durability(durable)).await?;
             }
-            Step::Flush => self.flush().await?,
+            Step::Flush { .. } => self.flush().await?,
             Step::Unmap => self.unmap(data).await?,
-            // The caller has done these, which need no medium.
+            Step::WriteVerify(..)
+            | Step::Verify(..)
+            | Step::WriteSame { .. }
+            | Step::WriteAtomic { .. } => {}
+            // The caller has done these.
             Step::Reply(_)
             | Step::RequestSense { .. }
             | Step::ReportLuns { .. }
@@ -64,9 +66,42 @@ impl Core {
             | Step::PersistentIn { .. }
             | Step::PersistentOut(_)
             | Step::Reserve
-            | Step::Release => {}
+            | Step::Release
+            | Step::Sanitize { .. }
+            | Step::SanitizeExit
+            | Step::Copy
+            | Step::CopyStatus { .. } => {}
         }
         Ok(Vec::new())
+    }
+
+    /// Goes to the medium, unless it was taken away while this waited.
+    async fn enter(&self) -> Result<Inside<'_>, Fault> {
+        let inside = self.state.passage.enter().await;
+        self.still_ready().map(|()| inside)
+    }
+
+    pub(super) fn still_ready(&self) -> Result<(), Fault> {
+        self.switches().readiness.sense().map_or(Ok(()), |sense| Err(sense.into()))
+    }
+
+    async fn touch_in_parts(&self, step: Step, data: Vec<Bytes>) -> Result<(), Fault> {
+        match step {
+            Step::WriteVerify(blocks, compare) => {
+                let blocks = self.came(blocks, &data);
+                let kept = if compare == Compare::Nothing { Vec::new() } else { data.clone() };
+                let inside = self.enter().await?;
+                self.write(blocks, data, true).await?;
+                drop(inside);
+                self.verify(blocks, compare, kept).await
+            }
+            Step::Verify(blocks, compare) => self.verify(blocks, compare, data).await,
+            Step::WriteSame { blocks, release, no_data, durable } => {
+                let block = if no_data { None } else { Some(data) };
+                self.write_same(blocks, block, release, durability(durable)).await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The blocks of a write for which there are data.
@@ -112,7 +147,9 @@ impl Core {
             Compare::One => data::joined(data, block_size as usize),
         };
         for part in self.chunks(blocks) {
+            let inside = self.enter().await?;
             let found = self.read(part).await?;
+            drop(inside);
             let differs = match compare {
                 Compare::Nothing => None,
                 Compare::All => {
@@ -146,22 +183,46 @@ impl Core {
         let block = block.map(|pieces| data::joined(pieces, self.unit.block_size() as usize));
         let Some(block) = block.filter(|block| block.iter().any(|byte| *byte != 0)) else {
             let space = if release { Space::Release } else { Space::Keep };
+            let _inside = self.enter().await?;
             let zeroed = self.volume.write_zeroes(self.span(blocks), durability, space);
             return zeroed.await.map_err(failed);
         };
-        let most = self.chunks(blocks).next().map_or(0, |chunk| chunk.count);
-        let mut pattern = BytesMut::with_capacity(most as usize * block.len());
-        (0..most).for_each(|_| pattern.extend_from_slice(&block));
-        let pattern = pattern.freeze();
+        let pattern = self.pattern(blocks, &block);
         for chunk in self.chunks(blocks) {
-            let Span { at, len } = self.span(chunk);
-            self.volume
-                .write(at, pattern.slice(..len as usize), durability)
-                .await
-                .map_err(failed)?;
+            let _inside = self.enter().await?;
+            self.put_pattern(chunk, &pattern, durability).await?;
             yield_now().await;
         }
         Ok(())
+    }
+
+    /// Writes one block over and over, zeroes too; the caller is alone inside.
+    pub(super) async fn fill(&self, blocks: Blocks, block: &[u8]) -> Result<(), Fault> {
+        let pattern = self.pattern(blocks, block);
+        for chunk in self.chunks(blocks) {
+            self.put_pattern(chunk, &pattern, Durability::Volatile).await?;
+            yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// As many copies of a block as the largest chunk of `blocks` holds.
+    fn pattern(&self, blocks: Blocks, block: &[u8]) -> Bytes {
+        let most = self.chunks(blocks).next().map_or(0, |chunk| chunk.count);
+        let mut pattern = BytesMut::with_capacity(most as usize * block.len());
+        (0..most).for_each(|_| pattern.extend_from_slice(block));
+        pattern.freeze()
+    }
+
+    async fn put_pattern(
+        &self,
+        chunk: Blocks,
+        pattern: &Bytes,
+        durability: Durability,
+    ) -> Result<(), Fault> {
+        let Span { at, len } = self.span(chunk);
+        let written = self.volume.write(at, pattern.slice(..len as usize), durability).await;
+        written.map_err(|error| Fault::of_volume(&error, Some(chunk.lba)))
     }
 
     async fn unmap(&self, list: Vec<Bytes>) -> Result<(), Fault> {

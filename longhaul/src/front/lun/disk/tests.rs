@@ -452,6 +452,50 @@ fn options_are_obeyed() {
     assert!(!Capacity::parse_16(&capacity).unwrap().provisioning_managed);
 }
 
+#[test]
+fn only_what_a_crash_cannot_tear_is_written_atomically() {
+    let atomic = |count: u8| block(&[0x9C, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, count]);
+    let limit = |disk: &Disk| {
+        let page = good(run(disk, Request::vital(0xB0), Bytes::new()));
+        command::BlockLimits::parse(&page).unwrap().atomic_max
+    };
+    let kept = memory();
+    assert_eq!(limit(&kept), 1);
+    good(run_block(&kept, atomic(1), vec![Bytes::from(pattern(1, 4))]));
+    assert_eq!(read(&kept, 5, 1), pattern(1, 4));
+    let refused = run_block(&kept, atomic(2), vec![Bytes::from(pattern(2, 5))]);
+    assert_eq!(sense(&refused), Sense::invalid_cdb(12, None));
+    let options = Options { vanishes: true, ..Options::default() };
+    let vanishes = disk(Memory::new(SIZE, BLOCK), options);
+    assert_eq!(limit(&vanishes), u32::from(u16::MAX));
+    good(run_block(&vanishes, atomic(200), vec![Bytes::from(pattern(200, 5))]));
+    assert_eq!(read(&vanishes, 5, 200), pattern(200, 5));
+    let torn = run_block(&vanishes, atomic(2), vec![Bytes::from(pattern(1, 6))]);
+    assert_eq!(sense(&torn).additional, Additional::INVALID_FIELD_IN_INFORMATION_UNIT);
+}
+
+#[tokio::test]
+async fn a_flush_that_fails_behind_its_answer_is_told_later() {
+    let volume = Arc::new(Faulty::new(SIZE, BLOCK));
+    let disk = disk(Arc::clone(&volume), Options::default());
+    for (n, nexus) in [(1, ME), (2, OTHER)] {
+        disk.attach(nexus, Guest::new(n));
+        disk.core.attend(|attentions| attentions.take(nexus));
+    }
+    let send = |nexus, cdb: &[u8]| {
+        disk.execute(nexus, Command { cdb: block(cdb), data: vec![], announced: 0 })
+    };
+    volume.fail(Verb::Flush, Kind::Medium);
+    good(send(ME, &[0x35, 0x02]).await);
+    while !disk.core.state.attention.load(Ordering::Acquire) {
+        tokio::task::yield_now().await;
+    }
+    good(send(OTHER, &[0]).await);
+    let lost = Sense::new(Key::MediumError, Additional::WRITE_ERROR);
+    assert_eq!(sense(&send(ME, &[0]).await), Sense { deferred: true, ..lost });
+    good(send(ME, &[0]).await);
+}
+
 proptest! {
     #[test]
     fn no_command_does_harm(

@@ -1,0 +1,176 @@
+//! EXTENDED COPY: a disk copies between itself and the other units of its target.
+//!
+//! A copy does nothing of its own: it reads and writes with READ (16) and WRITE (16), as the initiator that
+//! asked for it, in its session. So it reaches exactly the units that initiator reaches, and each of them
+//! checks reservations, write protection, readiness and range as ever.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
+use proto::scsi::copy::{self, List, Progress, SEGMENT_BYTES_MAX, Segment, Target};
+use proto::scsi::sense::{Additional, Key};
+use proto::scsi::unit::truncate;
+use proto::scsi::{Blocks, Cdb, Sense, command};
+use tokio::task::yield_now;
+
+use super::super::fault::Fault;
+use super::super::{Nexus, data};
+use super::Core;
+
+/// How much is copied at a time.
+const CHUNK: u32 = 1 << 20;
+
+/// Outcomes that are kept for one initiator to ask for, at most: it asks for one at a time.
+const KEPT_MAX: usize = 8;
+
+/// What a disk needs to copy.
+#[derive(Default)]
+pub(super) struct Copies {
+    kept: Mutex<BTreeMap<(Nexus, u8), Progress>>,
+    /// One copy at a time, as the operating parameters say.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Copies {
+    /// The outcomes kept for a nexus end with it.
+    pub(super) fn forget(&self, nexus: Nexus) {
+        self.kept().retain(|(of, _), _| *of != nexus);
+    }
+
+    pub(super) fn clear(&self) {
+        self.kept().clear();
+    }
+
+    fn keep(&self, nexus: Nexus, id: u8, progress: Progress) {
+        let mut kept = self.kept();
+        let of_nexus: Vec<_> =
+            kept.range((nexus, 0)..=(nexus, u8::MAX)).map(|(key, _)| *key).collect();
+        if of_nexus.len() >= KEPT_MAX
+            && let Some(first) = of_nexus.first()
+        {
+            kept.remove(first);
+        }
+        kept.insert((nexus, id), progress);
+    }
+
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<(Nexus, u8), Progress>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Core {
+    /// EXTENDED COPY.
+    pub(super) async fn copy(&self, nexus: Nexus, list: Vec<Bytes>) -> Result<Vec<Bytes>, Fault> {
+        let length = data::length(&list);
+        let list = List::parse(&data::joined(list, length))?;
+        let mut progress = Progress::default();
+        let _turn = self.state.copies.turn.lock().await;
+        let outcome = self.copy_all(nexus, &list, &mut progress).await;
+        progress.failed = outcome.is_err();
+        if let Some(id) = list.keep {
+            self.state.copies.keep(nexus, id, progress);
+        }
+        outcome.map(|()| Vec::new()).map_err(Fault::from)
+    }
+
+    /// RECEIVE COPY STATUS: what was kept is told once (SPC-4, 6.24.2).
+    pub(super) fn copy_status(
+        &self,
+        nexus: Nexus,
+        id: u8,
+        allocation: u32,
+    ) -> Result<Vec<Bytes>, Fault> {
+        let progress = self.state.copies.kept().remove(&(nexus, id));
+        let progress = progress.ok_or(Sense::invalid_cdb(2, None))?;
+        Ok(vec![truncate(copy::status(progress), allocation).into()])
+    }
+
+    async fn copy_all(
+        &self,
+        nexus: Nexus,
+        list: &List,
+        progress: &mut Progress,
+    ) -> Result<(), Sense> {
+        for segment in &list.segments {
+            let side = |index: u16| {
+                list.targets
+                    .get(usize::from(index))
+                    .map_or(Err(copy::unreachable()), |t| self.find(t))
+            };
+            let (source, destination) = (side(segment.source)?, side(segment.destination)?);
+            copy_segment(nexus, &source, &destination, *segment, progress).await?;
+            progress.segments += 1;
+        }
+        Ok(())
+    }
+
+    /// The unit of this target that a descriptor names.
+    fn find(&self, target: &Target) -> Result<Arc<Self>, Sense> {
+        let peers =
+            self.peers.get().into_iter().flat_map(|peers| peers.iter()).filter_map(Weak::upgrade);
+        let unit = { peers }
+            .find(|peer| peer.unit.identity().is_designated(target.header, &target.designator))
+            .ok_or(copy::unreachable())?;
+        if target.block_size != 0 && target.block_size != unit.unit.block_size() {
+            return Err(Sense::illegal(Additional::INVALID_FIELD_IN_PARAMETER_LIST));
+        }
+        Ok(unit)
+    }
+}
+
+async fn copy_segment(
+    nexus: Nexus,
+    source: &Core,
+    destination: &Core,
+    Segment { from, to, .. }: Segment,
+    progress: &mut Progress,
+) -> Result<(), Sense> {
+    let (from_size, to_size) = (source.unit.block_size(), destination.unit.block_size());
+    let bytes = from.bytes(from_size).filter(|bytes| *bytes <= SEGMENT_BYTES_MAX);
+    let bytes = bytes.filter(|bytes| bytes.is_multiple_of(to_size)).ok_or(aborted())?;
+    // Both ends must be inside before the first byte is copied.
+    source.unit.within(from).map_err(|_| aborted())?;
+    let whole = Blocks { lba: to, count: bytes / to_size };
+    destination.unit.within(whole).map_err(|_| aborted())?;
+    for at in (0..bytes).step_by(CHUNK as usize) {
+        let len = CHUNK.min(bytes - at);
+        let part =
+            |lba: u64, size: u32| Blocks { lba: lba + u64::from(at / size), count: len / size };
+        let read = command::Command::read(part(from.lba, from_size), from_size);
+        let data = source.perform(nexus, read.cdb, Vec::new()).await.map_err(third_party)?;
+        let write = command::Command::write(part(to, to_size), to_size, false);
+        destination.perform(nexus, write.cdb, data).await.map_err(third_party)?;
+        progress.bytes += len;
+        yield_now().await;
+    }
+    Ok(())
+}
+
+impl Core {
+    /// Runs a command as `nexus`, whose unit attention stays for its own next command.
+    async fn perform(
+        &self,
+        nexus: Nexus,
+        cdb: [u8; 16],
+        data: Vec<Bytes>,
+    ) -> Result<Vec<Bytes>, Fault> {
+        let cdb = Cdb::parse(&cdb)?;
+        self.state.reserved.check(nexus, &cdb)?;
+        let step = self.unit.plan(&cdb, self.switches())?;
+        self.touch(step, data).await
+    }
+}
+
+const fn aborted() -> Sense {
+    Sense::new(Key::CopyAborted, Additional::NONE)
+}
+
+/// A unit refused what the copy asked of it, or failed at it.
+fn third_party(fault: Fault) -> Sense {
+    tracing::debug!(?fault, "a copy was refused");
+    Sense::new(Key::CopyAborted, Additional::THIRD_PARTY_DEVICE_FAILURE)
+}
+
+#[cfg(test)]
+mod tests;

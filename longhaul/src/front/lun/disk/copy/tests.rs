@@ -1,0 +1,167 @@
+use futures_util::FutureExt;
+use proto::scsi::Status;
+use volume::store::memory::Memory;
+
+use super::super::super::guest::Guest;
+use super::super::super::{Command, LogicalUnit as _, Response};
+use super::super::tests::{
+    BLOCK, ME, OTHER, SIZE, block, good, pattern, read, run_as, sense, write,
+};
+use super::super::{Disk, Options};
+use super::*;
+
+const UNREACHABLE: Sense = copy::unreachable();
+const THIRD_PARTY: Sense = Sense::new(Key::CopyAborted, Additional::THIRD_PARTY_DEVICE_FAILURE);
+
+/// Disks of one target, and two initiators that have been told of the power on.
+fn disks(options: impl IntoIterator<Item = (u32, Options)>) -> Vec<Disk> {
+    let disk = |(lun, (block_size, options))| {
+        let volume = Arc::new(Memory::new(SIZE, block_size));
+        Disk::new(volume, "iqn.2026-11.dev.longhaul:t", lun, Arc::from([0, 1]), options)
+    };
+    let disks: Vec<_> = (0..).zip(options).map(disk).collect();
+    Disk::introduce(disks.iter());
+    for disk in &disks {
+        for (n, nexus) in [(1, ME), (2, OTHER)] {
+            disk.attach(nexus, Guest::new(n));
+            run_as(disk, nexus, block(&[0]), vec![]);
+        }
+    }
+    disks
+}
+
+fn pair() -> Vec<Disk> {
+    disks([(BLOCK, Options::default()), (BLOCK, Options::default())])
+}
+
+/// The NAA designator of a disk, with its header, as its identification page has it.
+fn naa(disk: &Disk) -> Vec<u8> {
+    let page = disk.core.unit.identity().identification_page();
+    let at = page.windows(4).position(|header| header == [1, 3, 0, 8]).unwrap();
+    page[at..at + 12].to_vec()
+}
+
+/// A parameter list that copies `count` blocks between disks that are named so.
+fn list(id: u8, names: &[Vec<u8>], (from, to): (u64, u64), count: u16) -> Vec<u8> {
+    let mut list = vec![id, 0, 0, (names.len() * 32) as u8];
+    list.extend([0, 0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0]);
+    for name in names {
+        let mut target = vec![0xE4, 0, 0, 0];
+        target.extend(name);
+        target.resize(32, 0);
+        list.extend(target);
+    }
+    list.extend([2, 0, 0, 24, 0, 0, 0, (names.len() - 1) as u8, 0, 0]);
+    list.extend(count.to_be_bytes());
+    list.extend(from.to_be_bytes());
+    list.extend(to.to_be_bytes());
+    list
+}
+
+fn copy_as(disk: &Disk, nexus: Nexus, list: Vec<u8>) -> Response {
+    let announced = list.len() as u32;
+    let mut cdb = block(&[0x83]);
+    cdb[10..14].copy_from_slice(&announced.to_be_bytes());
+    assert_eq!(disk.data_out_len(&cdb), announced);
+    let data = vec![Bytes::from(list)];
+    let copied = disk.execute(nexus, Command { cdb, data, announced });
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(copied)
+}
+
+fn status_as(disk: &Disk, nexus: Nexus, id: u8) -> Response {
+    let cdb = block(&[0x84, 0, id, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255]);
+    run_as(disk, nexus, cdb, vec![])
+}
+
+#[test]
+fn blocks_are_copied_within_a_disk_and_between_disks() {
+    let disks = pair();
+    good(write(&disks[0], 3, pattern(5, 1)));
+    good(copy_as(&disks[0], ME, list(1, &[naa(&disks[0])], (3, 100), 5)));
+    assert_eq!(read(&disks[0], 100, 5), pattern(5, 1));
+    good(copy_as(&disks[1], ME, list(2, &[naa(&disks[0]), naa(&disks[1])], (3, 200), 5)));
+    assert_eq!(read(&disks[1], 200, 5), pattern(5, 1));
+    let status = good(status_as(&disks[1], ME, 2));
+    assert_eq!(status, [0, 0, 0, 8, 1, 0, 1, 0, 0, 0, 0x0A, 0]);
+    let gone = sense(&status_as(&disks[1], ME, 2));
+    assert_eq!(gone, Sense::invalid_cdb(2, None), "told once");
+    assert_eq!(sense(&status_as(&disks[0], OTHER, 1)), gone, "another's copy is nobody's business");
+}
+
+#[test]
+fn what_is_not_of_this_target_is_not_reached() {
+    let disks = pair();
+    let volume = Arc::new(Memory::new(SIZE, BLOCK));
+    let options = Options::default();
+    let foreign = Disk::new(volume, "iqn.2026-11.dev.longhaul:x", 0, Arc::from([0]), options);
+    Disk::introduce(std::iter::once(&foreign));
+    good(write(&foreign, 0, pattern(1, 9)));
+    for names in [[naa(&foreign), naa(&disks[0])], [naa(&disks[0]), naa(&foreign)]] {
+        let refused = copy_as(&disks[0], ME, list(1, &names, (0, 0), 1));
+        assert_eq!(sense(&refused), UNREACHABLE);
+    }
+    assert_eq!(read(&disks[0], 0, 1), [0; 512]);
+    assert_eq!(read(&foreign, 0, 1), pattern(1, 9));
+}
+
+#[test]
+fn a_copy_may_do_what_its_initiator_may() {
+    let read_only = Options { read_only: true, ..Options::default() };
+    let removable = Options { removable: true, ..Options::default() };
+    let disks = disks([(BLOCK, read_only), (BLOCK, removable)]);
+    let [locked, tray] = &disks[..] else { panic!() };
+    let into = |disk: &Disk| list(1, &[naa(tray), naa(disk)], (0, 8), 1);
+    assert_eq!(sense(&copy_as(tray, ME, into(locked))), THIRD_PARTY, "read-only");
+    // RESERVE by another: the disk may not be read, wherever the copy was asked for.
+    good(run_as(tray, OTHER, block(&[0x16]), vec![]));
+    assert_eq!(copy_as(tray, ME, into(tray)).status, Status::ReservationConflict);
+    assert_eq!(sense(&copy_as(locked, ME, into(tray))), THIRD_PARTY, "reserved");
+    good(run_as(tray, OTHER, block(&[0x17]), vec![]));
+    good(copy_as(locked, ME, into(tray)));
+    good(run_as(tray, ME, block(&[0x1B, 0, 0, 0, 2, 0]), vec![]));
+    assert_eq!(sense(&copy_as(locked, ME, into(tray))), THIRD_PARTY, "no medium");
+}
+
+#[test]
+fn who_may_only_read_copies_nothing() {
+    let disks = pair();
+    good(write(&disks[0], 0, pattern(1, 3)));
+    let guarded: Vec<_> = disks.iter().map(Disk::guarded).collect();
+    Disk::introduce(guarded.iter());
+    let names = [naa(&disks[0]), naa(&disks[1])];
+    assert_eq!(sense(&copy_as(&guarded[0], ME, list(1, &names, (0, 0), 1))), THIRD_PARTY);
+    assert_eq!(read(&disks[1], 0, 1), [0; 512]);
+    good(copy_as(&disks[0], ME, list(1, &names, (0, 0), 1)));
+    assert_eq!(read(&disks[1], 0, 1), pattern(1, 3));
+}
+
+#[test]
+fn what_does_not_fit_is_not_begun() {
+    let disks = disks([(512, Options::default()), (4096, Options::default())]);
+    let [small, large] = &disks[..] else { panic!() };
+    let blocks = SIZE / 512;
+    for (from, to, count) in [(blocks, 0, 1), (0, blocks, 1), (0, blocks - 1, 2), (u64::MAX, 0, 1)]
+    {
+        let refused = sense(&copy_as(small, ME, list(1, &[naa(small)], (from, to), count)));
+        assert_eq!(refused, aborted());
+    }
+    let names = [naa(small), naa(large)];
+    assert_eq!(sense(&copy_as(small, ME, list(1, &names, (0, 0), 7))), aborted());
+    good(write(small, 0, pattern(8, 3)));
+    good(copy_as(small, ME, list(1, &names, (0, 2), 8)));
+    let copied = run_as(large, ME, block(&[0x28, 0, 0, 0, 0, 2, 0, 0, 1, 0]), vec![]);
+    assert_eq!(good(copied), pattern(8, 3));
+}
+
+#[test]
+fn outcomes_that_nobody_asks_for_do_not_pile_up() {
+    let disks = pair();
+    for id in 0..=u8::MAX {
+        good(copy_as(&disks[0], ME, list(id, &[naa(&disks[0])], (0, 8), 1)));
+    }
+    assert_eq!(disks[0].core.state.copies.kept().len(), KEPT_MAX);
+    disks[0].detach(ME);
+    assert!(disks[0].core.state.copies.kept().is_empty());
+    let nothing = Command { cdb: block(&[0x83]), data: vec![], announced: 0 };
+    good(disks[0].execute(OTHER, nothing).now_or_never().unwrap());
+}

@@ -1,0 +1,153 @@
+//! SANITIZE (SBC-3, 4.11): the whole medium is overwritten or given back. Nothing that an initiator does
+//! ends it once it has begun; the end of the process does, and then the medium is as far as it came.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use bytes::Bytes;
+use proto::scsi::mode::Switches;
+use proto::scsi::readiness::Readiness;
+use proto::scsi::sanitize::{Method, Overwrite};
+use proto::scsi::sense::{Additional, Key};
+use proto::scsi::{Blocks, Sense};
+use tokio::task::yield_now;
+use volume::{Durability, Space, Volume};
+
+use super::super::data;
+use super::super::fault::Fault;
+use super::Core;
+
+/// How much is sanitized between two looks at the progress.
+const STRETCH: u64 = 64 << 20;
+
+/// How far a sanitize is, in parts of 65,536.
+#[derive(Debug, Default)]
+pub(super) struct Progress(AtomicU16);
+
+impl Progress {
+    fn set(&self, done: u64, of: u64) {
+        let parts = u128::from(done) * 0xFFFF / u128::from(of.max(1));
+        self.0.store(parts as u16, Ordering::Relaxed);
+    }
+
+    /// The same sense, and how far it is.
+    pub(super) fn add_to(&self, sense: Sense) -> Sense {
+        Sense { progress: Some(self.0.load(Ordering::Relaxed)), ..sense }
+    }
+}
+
+/// What is to be done.
+enum Work {
+    Overwrite(Overwrite),
+    Erase,
+}
+
+impl Core {
+    /// Sanitizes the medium; `immediate` only begins to.
+    pub(super) async fn sanitize(
+        self: &Arc<Self>,
+        method: Method,
+        immediate: bool,
+        unrestricted: bool,
+        list: Vec<Bytes>,
+    ) -> Result<Vec<Bytes>, Fault> {
+        let work = match method {
+            Method::Overwrite => {
+                let length = data::length(&list);
+                let list = data::joined(list, length);
+                Work::Overwrite(Overwrite::parse(&list, self.unit.block_size())?)
+            }
+            Method::BlockErase => Work::Erase,
+        };
+        let failed =
+            if unrestricted { Readiness::SanitizeFailed } else { Readiness::SanitizeFailedForGood };
+        self.begin()?;
+        let core = Arc::clone(self);
+        // A task of its own: aborting the command or losing the nexus does not end it (SBC-3, 4.11.2).
+        let task = tokio::spawn(async move {
+            let outcome = core.wipe(work).await;
+            let readiness = if outcome.is_ok() { Readiness::Ready } else { failed };
+            core.attend(|_| core.switch(Switches { readiness, ..core.switches() }));
+            outcome
+        });
+        if immediate {
+            return Ok(Vec::new());
+        }
+        let stopped = Fault::from(Sense::new(Key::MediumError, Additional::SANITIZE_FAILED));
+        task.await.unwrap_or(Err(stopped)).map(|()| Vec::new())
+    }
+
+    /// EXIT FAILURE MODE: a medium that could not be sanitized may be used again. Where nothing has failed it
+    /// does nothing.
+    pub(super) fn exit_failure(&self) -> Result<Vec<Bytes>, Fault> {
+        self.attend(|_| {
+            let switches = self.switches();
+            if switches.readiness == Readiness::SanitizeFailed {
+                self.switch(Switches { readiness: Readiness::Ready, ..switches });
+            }
+        });
+        Ok(Vec::new())
+    }
+
+    /// From here on no command but those that only ask is let in. Only one sanitize can begin.
+    fn begin(&self) -> Result<(), Sense> {
+        self.state.progress.set(0, 1);
+        self.attend(|_| {
+            let switches = self.switches();
+            if let Some(sense) = switches.readiness.sense()
+                && matches!(switches.readiness, Readiness::Sanitizing | Readiness::NoMedium)
+            {
+                return Err(sense);
+            }
+            self.switch(Switches { readiness: Readiness::Sanitizing, ..switches });
+            Ok(())
+        })
+    }
+
+    async fn wipe(&self, work: Work) -> Result<(), Fault> {
+        // A command that was let in before must not write behind the sanitizing.
+        let _alone = self.state.passage.alone().await;
+        match work {
+            Work::Overwrite(overwrite) => {
+                for pass in 0..overwrite.passes {
+                    self.overwrite(&overwrite, pass).await?;
+                }
+            }
+            Work::Erase => self.erase().await?,
+        }
+        self.flush().await
+    }
+
+    async fn overwrite(&self, overwrite: &Overwrite, pass: u8) -> Result<(), Fault> {
+        let block = overwrite.block(pass, self.unit.block_size());
+        let total = self.unit.blocks() * u64::from(overwrite.passes);
+        let done = self.unit.blocks() * u64::from(pass);
+        for stretch in self.stretches() {
+            // Zeroes are written too: the space under them is to be overwritten, not given back.
+            self.fill(stretch, &block).await?;
+            self.state.progress.set(done + stretch.lba, total);
+        }
+        Ok(())
+    }
+
+    async fn erase(&self) -> Result<(), Fault> {
+        for stretch in self.stretches() {
+            let zeroed =
+                self.volume.write_zeroes(self.span(stretch), Durability::Volatile, Space::Release);
+            zeroed.await.map_err(|error| Fault::of_volume(&error, Some(stretch.lba)))?;
+            self.state.progress.set(stretch.lba, self.unit.blocks());
+            yield_now().await;
+        }
+        Ok(())
+    }
+
+    fn stretches(&self) -> impl Iterator<Item = Blocks> + use<> {
+        let (all, most) = (self.unit.blocks(), STRETCH / u64::from(self.unit.block_size()));
+        (0..all)
+            .step_by(most as usize)
+            .map(move |lba| Blocks { lba, count: most.min(all - lba) as u32 })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+use proto::scsi::Status;
+use tokio::sync::Semaphore;
+use volume::store::faulty::Faulty;
+use volume::store::memory::Memory;
+use volume::{ExtentMap, Kind, Shape, Span, Verb, Work};
+
+use super::super::super::guest::Guest;
+use super::super::super::{Command, LogicalUnit as _, Nexus, Response};
+use super::super::tests::*;
+use super::super::{Disk, Options};
+use super::*;
+
+const OVERWRITE: [u8; 10] = [0x48, 0x01, 0, 0, 0, 0, 0, 0, 5, 0];
+const ERASE: [u8; 10] = [0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0];
+const EXIT: [u8; 10] = [0x48, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0];
+/// One pass of one byte.
+const NINES: [u8; 5] = [1, 0, 0, 1, 9];
+const IMMED: u8 = 0x80;
+const AUSE: u8 = 0x20;
+const WRITE: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+const IN_PROGRESS: Sense = Sense::new(Key::NotReady, Additional::SANITIZE_IN_PROGRESS);
+const FAILED: Sense = Sense::new(Key::MediumError, Additional::SANITIZE_FAILED);
+
+/// A volume of which each write waits for a permit.
+struct Held {
+    inner: Memory,
+    writes: Semaphore,
+}
+
+impl Volume for Held {
+    fn shape(&self) -> &Shape {
+        self.inner.shape()
+    }
+
+    fn read(&self, span: Span) -> Work<'_, Bytes> {
+        self.inner.read(span)
+    }
+
+    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
+        Box::pin(async move {
+            self.writes.acquire().await.unwrap().forget();
+            self.inner.write(at, data, durability).await
+        })
+    }
+
+    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
+        self.inner.write_zeroes(span, durability, space)
+    }
+
+    fn discard(&self, span: Span) -> Work<'_, ()> {
+        self.inner.discard(span)
+    }
+
+    fn flush(&self) -> Work<'_, ()> {
+        self.inner.flush()
+    }
+
+    fn extents(&self) -> Option<&dyn ExtentMap> {
+        Volume::extents(&self.inner)
+    }
+}
+
+async fn send(disk: &Disk, nexus: Nexus, cdb: &[u8], data: &[u8]) -> Response {
+    let data = if data.is_empty() { vec![] } else { vec![Bytes::copy_from_slice(data)] };
+    let announced = data::length(&data) as u32;
+    disk.execute(nexus, Command { cdb: block(cdb), data, announced }).await
+}
+
+async fn refused(disk: &Disk, cdb: &[u8]) -> Sense {
+    sense(&send(disk, ME, cdb, &[]).await)
+}
+
+const fn with(mut cdb: [u8; 10], flags: u8) -> [u8; 10] {
+    cdb[1] |= flags;
+    cdb
+}
+
+async fn first_block(disk: &Disk) -> Vec<u8> {
+    good(send(disk, ME, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[]).await)
+}
+
+/// Asks until the unit is ready. It will be: the sanitize has all it waits for.
+async fn ready(disk: &Disk) {
+    while send(disk, ME, &[0], &[]).await.status != Status::Good {
+        yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_sanitized_medium_holds_nothing_of_what_was_there() {
+    for (cdb, list, expected) in [(OVERWRITE, &NINES[..], 9), (ERASE, &[], 0)] {
+        let disk = disk(Memory::new(SIZE, BLOCK), Options::default());
+        good(send(&disk, ME, &WRITE, &[7; 512]).await);
+        good(send(&disk, ME, &cdb, list).await);
+        assert_eq!(first_block(&disk).await, [expected; 512]);
+        let all = disk.core.volume.read(Span::new(0, SIZE)).await.unwrap();
+        assert!(all.iter().all(|byte| *byte == expected));
+    }
+}
+
+#[tokio::test]
+async fn each_pass_turns_the_pattern_over() {
+    let disk = disk(Memory::new(SIZE, BLOCK), Options::default());
+    good(send(&disk, ME, &OVERWRITE, &[0x82, 0, 0, 1, 0x0F]).await);
+    assert_eq!(first_block(&disk).await, [0xF0; 512]);
+}
+
+#[tokio::test]
+async fn it_goes_on_whatever_initiators_do_and_only_questions_are_answered() {
+    let volume = Arc::new(Held { inner: Memory::new(SIZE, BLOCK), writes: Semaphore::new(0) });
+    let disk = disk(Arc::clone(&volume), Options { removable: true, ..Options::default() });
+    // A write that was let in before holds it up, and its data do not survive.
+    let early = disk.execute(
+        ME,
+        Command { cdb: block(&WRITE), data: vec![Bytes::from(vec![7; 512])], announced: 512 },
+    );
+    let early = tokio::spawn(early);
+    yield_now().await;
+    good(send(&disk, ME, &with(OVERWRITE, IMMED), &NINES).await);
+    for cdb in [&[0x00][..], &[0x1B, 0, 0, 0, 2, 0], &WRITE, &ERASE, &EXIT, &[0x25]] {
+        assert_eq!(refused(&disk, cdb).await, IN_PROGRESS, "{cdb:02X?}");
+    }
+    good(send(&disk, ME, &[0x12, 0, 0, 0, 96, 0], &[]).await);
+    disk.reset();
+    disk.detach(ME);
+    disk.attach(ME, Guest::new(1));
+    send(&disk, ME, &[0], &[]).await;
+    let asked = Sense::parse(&good(send(&disk, ME, &[3, 0, 0, 0, 252, 0], &[]).await)).unwrap();
+    assert_eq!(asked, Sense { progress: Some(0), ..IN_PROGRESS });
+    volume.writes.add_permits(1 + (SIZE >> 20) as usize);
+    good(early.await.unwrap());
+    ready(&disk).await;
+    assert_eq!(first_block(&disk).await, [9; 512]);
+}
+
+#[tokio::test]
+async fn after_a_failure_nothing_is_read_until_the_way_out_is_taken() {
+    for flags in [0, AUSE] {
+        let volume = Arc::new(Faulty::new(SIZE, BLOCK));
+        let disk = disk(Arc::clone(&volume), Options::default());
+        volume.fail(Verb::Write, Kind::Medium);
+        let failed = sense(&send(&disk, ME, &with(OVERWRITE, flags), &NINES).await);
+        assert_eq!(failed.key, Key::MediumError);
+        assert_eq!(refused(&disk, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]).await, FAILED);
+        assert_eq!(refused(&disk, &WRITE).await, FAILED);
+        if flags == AUSE {
+            good(send(&disk, ME, &EXIT, &[]).await);
+        } else {
+            assert_eq!(refused(&disk, &EXIT).await, FAILED);
+            assert_eq!(refused(&disk, &with(OVERWRITE, AUSE)).await, FAILED);
+            good(send(&disk, ME, &OVERWRITE, &NINES).await);
+        }
+        good(send(&disk, ME, &[0], &[]).await);
+    }
+}
+
+#[tokio::test]
+async fn a_protected_medium_is_not_sanitized() {
+    let options = Options { read_only: true, ..Options::default() };
+    let disk = disk(Memory::new(SIZE, BLOCK), options);
+    for cdb in [OVERWRITE, ERASE, EXIT] {
+        assert_eq!(refused(&disk, &cdb).await.key, Key::DataProtect);
+    }
+}

@@ -1,0 +1,285 @@
+//! EXTENDED COPY with short list identifiers (SPC-4, 6.4): the parameter list, and what RECEIVE COPY RESULTS
+//! returns. Only copies from block device to block device, and only devices named by an identification
+//! descriptor.
+//!
+//! What is named here need not exist, and the initiator need not be let near it: whoever carries a copy out
+//! must ask of each unit what that initiator could do there itself.
+
+use super::sense::{Additional, Key};
+use super::{Blocks, Sense};
+use crate::reader::{Reader, Truncated};
+
+/// The most devices one list may name.
+pub const TARGETS_MAX: u16 = 4;
+/// The most segments one list may copy.
+pub const SEGMENTS_MAX: u16 = 16;
+/// The most bytes one segment may copy: with the number of segments it bounds what one command can cause.
+pub const SEGMENT_BYTES_MAX: u32 = 64 << 20;
+/// The most bytes of descriptors.
+pub const DESCRIPTORS_MAX: u32 =
+    TARGETS_MAX as u32 * TARGET as u32 + SEGMENTS_MAX as u32 * SEGMENT as u32;
+/// The longest parameter list.
+pub const LIST_MAX: u32 = HEADER as u32 + DESCRIPTORS_MAX;
+
+const HEADER: usize = 16;
+const TARGET: usize = 32;
+const SEGMENT: usize = 28;
+const IDENTIFICATION: u8 = 0xE4;
+const BLOCK_TO_BLOCK: u8 = 0x02;
+
+/// A parameter list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List {
+    /// LIST IDENTIFIER, where the outcome is to be kept under it.
+    pub keep: Option<u8>,
+    /// The devices, in the order segments count them.
+    pub targets: Vec<Target>,
+    /// What to copy, in order.
+    pub segments: Vec<Segment>,
+}
+
+/// A device, by one of the designators of its identification page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Code set, and association with designator type, as the page has them.
+    pub header: [u8; 2],
+    /// The designator.
+    pub designator: Vec<u8>,
+    /// DISK BLOCK LENGTH; zero if it is not said.
+    pub block_size: u32,
+}
+
+/// A run of blocks to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The index of the device to read.
+    pub source: u16,
+    /// What to read there.
+    pub from: Blocks,
+    /// The index of the device to write.
+    pub destination: u16,
+    /// The first block to write there.
+    pub to: u64,
+}
+
+impl List {
+    /// Reads a parameter list. One of no bytes copies nothing (SPC-4, 6.4.1).
+    pub fn parse(bytes: &[u8]) -> Result<Self, Sense> {
+        if bytes.is_empty() {
+            return Ok(Self { keep: None, targets: Vec::new(), segments: Vec::new() });
+        }
+        Self::read(&mut Reader::new(bytes)).map_err(too_short)?
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Result<Self, Sense>, Truncated> {
+        const USAGE: u8 = 0x18;
+        const KEEP: u8 = 0x00;
+        const NONE: u8 = 0x18;
+        let [id, flags] = reader.array()?;
+        let targets_length = usize::from(reader.u16()?);
+        reader.u32()?;
+        let (segments_length, inline) = (reader.u32()?, reader.u32()?);
+        if u64::from(segments_length) + targets_length as u64 > u64::from(DESCRIPTORS_MAX) {
+            return Ok(Err(too_short(())));
+        }
+        if inline != 0 {
+            return Ok(Err(Sense::illegal(Additional::INLINE_DATA_LENGTH_EXCEEDED)));
+        }
+        if flags & USAGE == NONE && id != 0 {
+            return Ok(Err(Sense::invalid_parameter(0, None)));
+        }
+        let mut targets = Reader::new(reader.take(targets_length)?);
+        let mut segments = Reader::new(reader.take(segments_length as usize)?);
+        if targets_length > usize::from(TARGETS_MAX) * TARGET {
+            return Ok(Err(Sense::illegal(Additional::TOO_MANY_TARGET_DESCRIPTORS)));
+        }
+        if segments_length as usize > usize::from(SEGMENTS_MAX) * SEGMENT {
+            return Ok(Err(Sense::illegal(Additional::TOO_MANY_SEGMENT_DESCRIPTORS)));
+        }
+        let keep = (flags & USAGE == KEEP).then_some(id);
+        let mut list = Self { keep, targets: Vec::new(), segments: Vec::new() };
+        while !targets.rest().is_empty() {
+            match Target::read(&mut targets)? {
+                Ok(target) => list.targets.push(target),
+                Err(sense) => return Ok(Err(sense)),
+            }
+        }
+        while !segments.rest().is_empty() {
+            match Segment::read(&mut segments)? {
+                Ok(segment) => list.segments.push(segment),
+                Err(sense) => return Ok(Err(sense)),
+            }
+        }
+        Ok(Ok(list))
+    }
+}
+
+impl Target {
+    /// An identification descriptor (SPC-4, 6.4.5.6). LU ID TYPE and NUL mean nothing any more, and a disk is
+    /// a disk.
+    fn read(reader: &mut Reader<'_>) -> Result<Result<Self, Sense>, Truncated> {
+        const ROOM: usize = 20;
+        let [kind, device_type] = reader.array()?;
+        if kind != IDENTIFICATION || device_type & 0x1F != 0 {
+            return Ok(Err(Sense::illegal(Additional::UNSUPPORTED_TARGET_DESCRIPTOR)));
+        }
+        reader.u16()?;
+        let [code_set, designation, _, length] = reader.array()?;
+        let designator = reader.take(ROOM)?;
+        let [_, high, middle, low] = reader.array()?;
+        let Some(designator) = designator.get(..usize::from(length)) else {
+            return Ok(Err(Sense::illegal(Additional::INVALID_FIELD_IN_PARAMETER_LIST)));
+        };
+        Ok(Ok(Self {
+            header: [code_set & 0x0F, designation & 0x3F],
+            designator: designator.to_vec(),
+            block_size: u32::from_be_bytes([0, high, middle, low]),
+        }))
+    }
+}
+
+impl Segment {
+    /// A block device to block device descriptor (SPC-4, 6.4.6.6). CAT and DC change nothing here: all is
+    /// whole blocks, and the count is in those of the source.
+    fn read(reader: &mut Reader<'_>) -> Result<Result<Self, Sense>, Truncated> {
+        let [kind, _] = reader.array()?;
+        if kind != BLOCK_TO_BLOCK {
+            return Ok(Err(Sense::illegal(Additional::UNSUPPORTED_SEGMENT_DESCRIPTOR)));
+        }
+        reader.u16()?;
+        let (source, destination) = (reader.u16()?, reader.u16()?);
+        reader.u16()?;
+        let count = u32::from(reader.u16()?);
+        let (lba, to) = (reader.u64()?, reader.u64()?);
+        Ok(Ok(Self { source, from: Blocks { lba, count }, destination, to }))
+    }
+}
+
+fn too_short<T>(_: T) -> Sense {
+    Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR)
+}
+
+/// A device that is named cannot be reached by this initiator, if it exists.
+#[must_use]
+pub const fn unreachable() -> Sense {
+    Sense::new(Key::CopyAborted, Additional::UNREACHABLE_COPY_TARGET)
+}
+
+/// How far a copy came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Segments done.
+    pub segments: u16,
+    /// Bytes written.
+    pub bytes: u32,
+    /// It ended before all was done.
+    pub failed: bool,
+}
+
+/// The answer to COPY STATUS (SPC-4, 6.24.2) for a copy that has ended.
+#[must_use]
+pub fn status(progress: Progress) -> Vec<u8> {
+    const DONE: u8 = 0x01;
+    const FAILED: u8 = 0x02;
+    const BYTES: u8 = 0x00;
+    let mut data = vec![0, 0, 0, 8, if progress.failed { FAILED } else { DONE }];
+    data.extend(progress.segments.to_be_bytes());
+    data.push(BYTES);
+    data.extend(progress.bytes.to_be_bytes());
+    data
+}
+
+/// The answer to OPERATING PARAMETERS (SPC-4, 6.24.5).
+#[must_use]
+pub fn operating_parameters(block_size: u32) -> Vec<u8> {
+    const SNLID: u8 = 0x01;
+    const LENGTH: usize = 46;
+    const ONE_AT_A_TIME: u8 = 1;
+    let mut data = ((LENGTH - 4) as u32).to_be_bytes().to_vec();
+    data.extend([SNLID, 0, 0, 0]);
+    data.extend(TARGETS_MAX.to_be_bytes());
+    data.extend(SEGMENTS_MAX.to_be_bytes());
+    data.extend(DESCRIPTORS_MAX.to_be_bytes());
+    data.extend(SEGMENT_BYTES_MAX.to_be_bytes());
+    data.resize(34, 0); // No inline data, no held data, no stream devices.
+    data.extend([0, ONE_AT_A_TIME, ONE_AT_A_TIME, block_size.ilog2() as u8]);
+    data.resize(43, 0);
+    data.extend([2, BLOCK_TO_BLOCK, IDENTIFICATION]);
+    data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn list(targets: usize, segments: usize) -> Vec<u8> {
+        let mut bytes = vec![7, 0];
+        bytes.extend(((targets * TARGET) as u16).to_be_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(((segments * SEGMENT) as u32).to_be_bytes());
+        bytes.extend([0; 4]);
+        for _ in 0..targets {
+            bytes.extend([0xE4, 0xC0, 0, 0, 1, 3, 0, 8]);
+            bytes.extend([0x33; 8]);
+            bytes.extend([0; 12]);
+            bytes.extend([0, 0, 2, 0]);
+        }
+        for _ in 0..segments {
+            bytes.extend([2, 0, 0, 24, 0, 0, 0, 1, 0, 0, 8, 0]);
+            bytes.extend(5u64.to_be_bytes());
+            bytes.extend(9u64.to_be_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_list_is_read() {
+        let read = List::parse(&list(2, 1)).unwrap();
+        let target = Target { header: [1, 3], designator: vec![0x33; 8], block_size: 512 };
+        let from = Blocks { lba: 5, count: 0x800 };
+        let segment = Segment { source: 0, from, destination: 1, to: 9 };
+        assert_eq!(read.keep, Some(7));
+        assert_eq!(read.targets, [target.clone(), target]);
+        assert_eq!(read.segments, [segment]);
+        assert!(List::parse(&[]).unwrap().segments.is_empty());
+    }
+
+    #[test]
+    fn limits_hold() {
+        let refused = |bytes: Vec<u8>| List::parse(&bytes).unwrap_err().additional;
+        let (targets, segments) = (usize::from(TARGETS_MAX), usize::from(SEGMENTS_MAX));
+        assert!(List::parse(&list(targets, segments)).is_ok());
+        assert_eq!(list(targets, segments).len(), LIST_MAX as usize);
+        assert_eq!(refused(list(targets + 1, 1)), Additional::TOO_MANY_TARGET_DESCRIPTORS);
+        assert_eq!(refused(list(1, segments + 1)), Additional::TOO_MANY_SEGMENT_DESCRIPTORS);
+        let most = list(targets + 1, segments + 1);
+        assert_eq!(refused(most), Additional::PARAMETER_LIST_LENGTH_ERROR);
+        let mut other = list(1, 1);
+        other[16] = 0xE0;
+        assert_eq!(refused(other), Additional::UNSUPPORTED_TARGET_DESCRIPTOR);
+        let mut other = list(1, 1);
+        other[48] = 0x03;
+        assert_eq!(refused(other), Additional::UNSUPPORTED_SEGMENT_DESCRIPTOR);
+        let mut long = list(1, 1);
+        long[16 + 7] = 21;
+        assert_eq!(refused(long), Additional::INVALID_FIELD_IN_PARAMETER_LIST);
+    }
+
+    proptest! {
+        #[test]
+        fn a_list_cut_anywhere_is_too_short(at in 1usize..16 + 32 + 28) {
+            let mut bytes = list(1, 1);
+            bytes.truncate(at);
+            let refused = List::parse(&bytes).unwrap_err();
+            prop_assert_eq!(refused.additional, Additional::PARAMETER_LIST_LENGTH_ERROR);
+        }
+    }
+
+    #[test]
+    fn answers_say_how_long_they_are() {
+        for answer in [status(Progress::default()), operating_parameters(512)] {
+            assert_eq!(answer[..4], (answer.len() as u32 - 4).to_be_bytes());
+        }
+    }
+}
