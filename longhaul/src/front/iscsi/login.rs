@@ -89,7 +89,7 @@ fn entropy() -> Result<Entropy, LoginError> {
 
 /// Gives the session its place, after the one it replaces has ended, and says so to the initiator.
 async fn admit(node: &Node, wire: &mut Wire, admission: Admission) -> Result<LoggedIn, LoginError> {
-    let Established { initiator, isid, tsih, target, .. } = admission.established().clone();
+    let Established { initiator, isid, tsih, target, key, .. } = admission.established().clone();
     if tsih != 0 {
         // RFC 7143, 6.3.1: another connection for a session, which here has one.
         let status = if node.registry.has(tsih, &initiator) {
@@ -101,13 +101,17 @@ async fn admit(node: &Node, wire: &mut Wire, admission: Admission) -> Result<Log
     }
     let identity = Identity { initiator, isid, target };
     let ticket = loop {
-        match node.registry.join(&identity) {
+        match node.registry.join(&identity, key) {
             Ok(ticket) => break ticket,
             Err(NoSeat::Taken(old)) => {
                 if timeout(REINSTATEMENT_MAX, old.gone()).await.is_err() {
                     let refusal = admission.refuse(LoginStatus::SERVICE_UNAVAILABLE);
                     return Err(refuse(wire, refusal).await?);
                 }
+            }
+            Err(NoSeat::Foreign) => {
+                let refusal = admission.refuse(LoginStatus::AUTHORIZATION_FAILURE);
+                return Err(refuse(wire, refusal).await?);
             }
             Err(NoSeat::Full) => {
                 let refusal = admission.refuse(LoginStatus::OUT_OF_RESOURCES);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proto::iscsi::name::{IscsiName, Isid};
+use proto::iscsi::sealed::PublicKey;
 use tokio::sync::{mpsc, oneshot};
 
 use proto::scsi::reservation::{InitiatorPort, NexusId};
@@ -40,6 +41,8 @@ pub(super) struct Identity {
 /// A session's place in the registry.
 pub(super) struct Seat {
     pub(super) identity: Identity,
+    /// The key its initiator has proven, if the session is sealed.
+    key: Option<PublicKey>,
     pub(super) nexus: Nexus,
     pub(super) tsih: u16,
     /// The nexus under the name that outlives the session.
@@ -106,6 +109,8 @@ pub(super) struct Registry(Arc<Mutex<Seats>>);
 pub(super) enum NoSeat {
     /// This one has to end first.
     Taken(Arc<Seat>),
+    /// It belongs to someone else, who goes by the same name.
+    Foreign,
     /// There are as many as there are numbers.
     Full,
 }
@@ -113,12 +118,20 @@ pub(super) enum NoSeat {
 impl Registry {
     /// Gives a session its place. If one of the same identity is there, it is told to end instead, and
     /// the caller waits for that and tries again (RFC 7143, 6.3.5: the old session ends, its tasks with
-    /// it, before the new login succeeds). A discovery session replaces none.
-    pub(super) fn join(&self, identity: &Identity) -> Result<Ticket, NoSeat> {
+    /// it, before the new login succeeds). A discovery session replaces none, and nobody replaces a sealed
+    /// session but who has proven the same key: names are for the asking.
+    pub(super) fn join(
+        &self,
+        identity: &Identity,
+        key: Option<PublicKey>,
+    ) -> Result<Ticket, NoSeat> {
         let mut seats = lock(&self.0);
         let same = |seat: &&Arc<Seat>| seat.identity == *identity && identity.target.is_some();
         if let Some(old) = seats.seats.values().find(same).cloned() {
             drop(seats);
+            if old.key.is_some() && old.key != key {
+                return Err(NoSeat::Foreign);
+            }
             old.post(Letter::End(Why::Reinstated));
             return Err(NoSeat::Taken(old));
         }
@@ -129,6 +142,7 @@ impl Registry {
         let initiator = InitiatorPort { name: initiator, isid };
         let seat = Arc::new(Seat {
             identity: identity.clone(),
+            key,
             nexus: Nexus(seats.next_nexus),
             tsih,
             id: NexusId { initiator, target_port: TARGET_PORT },
@@ -185,29 +199,48 @@ mod tests {
     async fn a_second_login_ends_the_first_session() {
         let registry = Registry::default();
         let identity = identity(Some("iqn.2000-01.example:t"));
-        let mut first = registry.join(&identity).ok().unwrap();
-        let Err(NoSeat::Taken(old)) = registry.join(&identity) else { panic!("two") };
+        let mut first = registry.join(&identity, None).ok().unwrap();
+        let Err(NoSeat::Taken(old)) = registry.join(&identity, None) else { panic!("two") };
         assert!(matches!(first.letters.try_recv(), Ok(Letter::End(Why::Reinstated))));
         let ended = tokio::spawn(async move { old.gone().await });
         drop(first);
         ended.await.unwrap();
-        let second = registry.join(&identity).ok().unwrap();
+        let second = registry.join(&identity, None).ok().unwrap();
         assert_ne!(second.seat.tsih, 0);
         assert_eq!(second.seat.nexus, Nexus(2));
+    }
+
+    /// Each row: the key of the session that is there, that of the login, and whether it replaces it.
+    #[test]
+    fn a_sealed_session_is_replaced_by_its_own_client_only() {
+        let key = |byte| Some(PublicKey::from_bytes([byte; 32]));
+        for (old, new, replaces) in [
+            (None, None, true),
+            (None, key(1), true),
+            (key(1), key(1), true),
+            (key(1), key(2), false),
+            (key(1), None, false),
+        ] {
+            let registry = Registry::default();
+            let identity = identity(Some("iqn.2000-01.example:t"));
+            let mut first = registry.join(&identity, old).ok().unwrap();
+            let taken = matches!(registry.join(&identity, new), Err(NoSeat::Taken(_)));
+            assert_eq!((taken, first.letters.try_recv().is_ok()), (replaces, replaces));
+        }
     }
 
     #[test]
     fn discovery_sessions_live_side_by_side() {
         let registry = Registry::default();
-        let _first = registry.join(&identity(None)).ok().unwrap();
-        assert!(registry.join(&identity(None)).is_ok());
+        let _first = registry.join(&identity(None), None).ok().unwrap();
+        assert!(registry.join(&identity(None), None).is_ok());
     }
 
     #[test]
     fn session_numbers_skip_zero_and_those_in_use() {
         let registry = Registry::default();
-        let _first = registry.join(&identity(None)).ok().unwrap();
+        let _first = registry.join(&identity(None), None).ok().unwrap();
         lock(&registry.0).next_tsih = u16::MAX;
-        assert_eq!(registry.join(&identity(None)).ok().unwrap().seat.tsih, 2);
+        assert_eq!(registry.join(&identity(None), None).ok().unwrap().seat.tsih, 2);
     }
 }
