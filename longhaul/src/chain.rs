@@ -10,7 +10,7 @@ use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::LoginError;
 use proto::iscsi::name::{IscsiName, NameError};
 use proto::iscsi::sealed::{KeyTextError, Protection, PublicKey};
-use volume::layer::pipeline::{Chosen, Settings};
+use volume::layer::pipeline::Settings;
 use volume::layer::read_only::ReadOnly;
 use volume::store::memory::Memory;
 use volume::{Gate, Volume};
@@ -271,12 +271,6 @@ impl Chain {
     #[must_use]
     pub fn volume(&self) -> Arc<dyn Volume> {
         Arc::clone(&self.volume)
-    }
-
-    /// What the pipeline has chosen so far, for writes and for reads, if there is one.
-    #[must_use]
-    pub fn chosen(&self) -> Option<(Chosen, Chosen)> {
-        self.pipelined.as_ref().map(Pipelined::chosen)
     }
 
     /// Whether nothing of it outlives the process.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::command::{attach, check, copy, discover, identity, info, key, serve};
+use crate::command::{attach, check, copy, discover, identity, info, key, serve, tune};
 use crate::failure::{OrFail, Outcome};
 use crate::log::Log;
 
@@ -35,6 +35,7 @@ enum Command {
     Key(key::Args),
     Identity(identity::Args),
     Attach(attach::Args),
+    Tune(tune::Args),
 }
 
 /// How long threads may take to end.
@@ -70,6 +71,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Identity(args) => identity::run(&args),
             Command::Key(args) => key::run(args).await,
             Command::Attach(args) => attach::run(args).await,
+            Command::Tune(args) => tune::run(args).await,
         }
     });
     // Whatever had to be finished has been awaited; a thread that hangs must not keep the program. Others

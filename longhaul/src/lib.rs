@@ -21,3 +21,4 @@ pub mod size;
 pub mod state;
 pub mod stop;
 pub mod store;
+pub mod tune;

@@ -17,6 +17,7 @@ pub mod info;
 pub mod key;
 mod options;
 pub mod serve;
+pub mod tune;
 
 /// Writes a line on standard output now: a script may be waiting for it.
 fn say(line: &str) -> Outcome {

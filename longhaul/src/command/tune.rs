@@ -1,0 +1,149 @@
+//! `longhaul tune`: how fast the way to a volume is, and what limits it.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Serialize;
+use volume::{Shape, Span};
+
+use super::options::{LoginArgs, SealArgs};
+use crate::chain::{self, OpenOptions, Uri};
+use crate::failure::{Failure, OrFail, Outcome};
+use crate::pipelined::PipelineArgs;
+use crate::size::{NotASize, Size};
+use crate::tune::{self, Findings, Plan};
+
+/// Measure the way to a volume, and show what the pipeline makes of it and what limits it
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The volume
+    uri: Uri,
+    /// The volume is sealed: ask for its pass-phrase and measure its contents
+    #[arg(long = "seal")]
+    sealed: bool,
+    /// Measure writes too, on this part of the volume; WHAT IS THERE IS LOST. Half of it is the most
+    /// that is in flight
+    #[arg(long = "overwrite", value_name = "AT+SIZE")]
+    scratch: Option<Scratch>,
+    /// How long each rate is measured
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    seconds: f64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Write a picture to this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    seal: SealArgs,
+    #[command(flatten)]
+    login: LoginArgs,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul tune iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --seal
+  longhaul tune iscsi://server/iqn.2026-11.dev.longhaul:scratch/0 --overwrite 0+1G --svg rates.svg
+
+One request follows the other, of each block size, once without and once with the pipeline. A model is
+shown beside each rate that was measured: what the round trip, the best rate seen and the cipher allow.";
+
+/// `AT+SIZE`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Scratch {
+    at: Size,
+    size: Size,
+}
+
+impl FromStr for Scratch {
+    type Err = NotASize;
+
+    fn from_str(text: &str) -> Result<Self, NotASize> {
+        let (at, size) = text.split_once('+').unwrap_or(("", text));
+        Ok(Self { at: at.parse()?, size: size.parse()? })
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds @ 0.01..=60.0) => Ok(seconds),
+        _ => Err("a number from 0.01 to 60 is needed".to_owned()),
+    }
+}
+
+impl Scratch {
+    fn span(self, shape: &Shape) -> Outcome<Span> {
+        let span = Span::new(self.at.0, self.size.0);
+        let block = u64::from(shape.block_size);
+        let wrong = |why: String| Err(Failure::usage(why));
+        if span.at.checked_add(span.len).is_none_or(|end| end > shape.size) {
+            return wrong(format!("--overwrite: the volume has only {}", Size(shape.size)));
+        }
+        if !span.at.is_multiple_of(block) || !span.len.is_multiple_of(block) {
+            return wrong(format!("--overwrite: the volume has blocks of {block} bytes"));
+        }
+        if span.len < SCRATCH_MIN.0 {
+            return wrong(format!("--overwrite: at least {SCRATCH_MIN} are needed"));
+        }
+        Ok(span)
+    }
+}
+
+/// Less would hold no four requests of the smaller sizes and measure nothing but memory.
+const SCRATCH_MIN: Size = Size(1 << 20);
+
+/// Measures and tells.
+pub async fn run(args: Args) -> Outcome {
+    args.seal.needs_seal(args.sealed)?;
+    let Some(settings) = args.pipeline.settings()? else {
+        return Err(Failure::usage("it is the pipeline that is measured: leave out --no-pipeline"));
+    };
+    let uri = &args.uri;
+    let options = OpenOptions {
+        read_only: args.scratch.is_none(),
+        login: args.login.login().await?,
+        seal: args.seal.open(args.sealed, &uri.to_string()).await?,
+        ..OpenOptions::default()
+    };
+    let chain = chain::open(uri, options).await?;
+    let scratch = args.scratch.map(|scratch| scratch.span(chain.volume().shape())).transpose()?;
+    let probe = chain.probe().await?;
+    let plan = Plan {
+        settings,
+        time: Duration::from_secs_f64(args.seconds),
+        scratch,
+        round_trip: probe.as_ref().map(|probe| probe.round_trip),
+        unsolicited: probe.as_ref().map(|probe| u64::from(probe.parameters.unsolicited())),
+        sealed: args.sealed,
+    };
+    let found = tune::measure(chain.volume(), &plan).await;
+    let found = found.or_fail(|| format!("cannot measure {uri}"))?;
+    chain.close().await?;
+    if let Some(path) = &args.svg {
+        std::fs::write(path, tune::picture(&uri.to_string(), &found))
+            .or_fail(|| format!("cannot write the picture {}", path.display()))?;
+    }
+    args.say(&found)
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    uri: String,
+    #[serde(flatten)]
+    found: &'a Findings,
+}
+
+impl Args {
+    fn say(&self, found: &Findings) -> Outcome {
+        let uri = self.uri.to_string();
+        if self.json {
+            let json = serde_json::to_string(&Told { uri, found });
+            return super::say(&json.or_fail(|| "cannot print JSON".to_owned())?);
+        }
+        super::say(&format!("{uri}\n{}", found.to_string().trim_end()))
+    }
+}

@@ -1,0 +1,346 @@
+//! What a volume and the way to it are capable of, what the throughput model makes of it, and what was
+//! measured, block size by block size.
+
+mod picture;
+mod text;
+
+use std::num::NonZero;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use host::cipher::{KEY_SIZE, Xts};
+use serde::Serialize;
+use volume::layer::pipeline::model::{self, Bottleneck, Stages};
+use volume::layer::pipeline::{Chosen, Limit, Settings};
+use volume::{Durability, Result, Span, Volume};
+
+use crate::pipelined::Pipelined;
+
+pub use picture::picture;
+
+/// The block sizes that programs use, from a page of a database to a copy.
+const BLOCKS: [u64; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+
+/// The pipeline finds an unknown link within some ten round trips, which are not counted.
+const ROUND_TRIPS_LEAD: u32 = 12;
+
+/// The fewest requests a rate is made of, however long they take.
+const REQUESTS_MIN: u64 = 4;
+
+/// How often the smallest request is tried: the quickest shows the way without a queue.
+const SMALLEST_TRIES: u64 = 5;
+
+/// How long the cipher is tried, in pieces that fit the processor's cache as those of requests do.
+const CIPHER_TIME: Duration = Duration::from_millis(100);
+const CIPHER_PIECE: usize = 128 << 10;
+
+/// What is measured, and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// What is fixed by hand.
+    pub settings: Settings,
+    /// The time that counts, for each rate.
+    pub time: Duration,
+    /// Where writes may go; none are measured otherwise.
+    pub scratch: Option<Span>,
+    /// The way there and back, if it is known better than by the smallest read.
+    pub round_trip: Option<Duration>,
+    /// How much of a write travels with its command; what is larger waits to be asked for.
+    pub unsolicited: Option<u64>,
+    /// The volume is sealed.
+    pub sealed: bool,
+}
+
+/// Everything that was found out. Rates are in bytes per second.
+#[derive(Debug, Serialize)]
+pub struct Findings {
+    /// The way there and back.
+    pub round_trip_us: u64,
+    /// The least time that the smallest read took.
+    pub smallest_read_us: u64,
+    /// How fast the seal's cipher is, if there is one.
+    pub cipher: Option<Cipher>,
+    /// How much of a write travels with its command.
+    pub unsolicited: Option<u64>,
+    /// Reads.
+    pub reads: Direction,
+    /// Writes, where they were allowed.
+    pub writes: Option<Direction>,
+}
+
+/// A cipher on the processors of this machine.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Cipher {
+    /// What one of them does.
+    pub rate: f64,
+    /// How many there are.
+    pub processors: u32,
+}
+
+/// One direction.
+#[derive(Debug, Serialize)]
+pub struct Direction {
+    /// The most that came through.
+    pub link: f64,
+    /// Block size by block size.
+    pub rows: Vec<Row>,
+    /// What was chosen: merged requests of this size, ...
+    pub segment: u64,
+    /// ... so many bytes of them on their way, ...
+    pub in_flight: u64,
+    /// ... and so many accepted, or read ahead.
+    pub window: u64,
+    /// What keeps it from being faster.
+    pub limited_by: LimitedBy,
+}
+
+/// What keeps a transfer from being faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimitedBy {
+    /// The link, or the store at its other end.
+    Link,
+    /// The cipher of the seal.
+    Cipher,
+    /// What is in flight is bounded by hand or by memory.
+    RoundTrips,
+    /// Requests wait until the target asks for their data.
+    Target,
+    /// The program that asks, which was this one.
+    Demand,
+    /// The rate still grew.
+    Unknown,
+}
+
+/// Requests of one size, one at a time.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Row {
+    /// Their size.
+    pub block: u64,
+    /// Each waits for the one before.
+    pub alone: Rate,
+    /// Through the pipeline.
+    pub pipelined: Rate,
+}
+
+/// A rate, as it should be and as it is.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Rate {
+    /// By the model.
+    pub predicted: f64,
+    /// By the clock.
+    pub measured: f64,
+}
+
+#[derive(Clone, Copy)]
+enum Verb {
+    Read,
+    Write,
+}
+
+/// Measures `volume`, which has no pipeline yet.
+pub async fn measure(volume: Arc<dyn Volume>, plan: &Plan) -> Result<Findings> {
+    let smallest = smallest_read(&*volume).await?;
+    let mut bench = Bench {
+        round_trip: plan.round_trip.unwrap_or(smallest).max(Duration::from_micros(1)),
+        cipher: plan.sealed.then(cipher),
+        plan,
+        volume,
+    };
+    let whole = Span::new(0, bench.volume.shape().size);
+    let reads = bench.direction(Verb::Read, whole).await?;
+    let writes = match plan.scratch {
+        Some(scratch) => Some(bench.direction(Verb::Write, scratch).await?),
+        None => None,
+    };
+    Ok(Findings {
+        round_trip_us: micros(bench.round_trip),
+        smallest_read_us: micros(smallest),
+        cipher: bench.cipher,
+        unsolicited: plan.unsolicited,
+        reads,
+        writes,
+    })
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+async fn smallest_read(volume: &dyn Volume) -> Result<Duration> {
+    let shape = volume.shape();
+    let block = u64::from(shape.block_size);
+    let mut least = Duration::MAX;
+    for number in 0..SMALLEST_TRIES {
+        let at = shape.size / SMALLEST_TRIES * number / block * block;
+        let start = Instant::now();
+        volume.read(Span::new(at, block)).await?;
+        least = least.min(start.elapsed());
+    }
+    Ok(least)
+}
+
+/// How fast the cipher of sealed volumes is here. Its speed does not depend on the key.
+fn cipher() -> Cipher {
+    let key: [u8; KEY_SIZE] = std::array::from_fn(|index| index as u8);
+    let xts = Xts::new(&key).expect("the halves differ");
+    let mut piece = vec![0; CIPHER_PIECE];
+    let (start, mut bytes) = (Instant::now(), 0);
+    while start.elapsed() < CIPHER_TIME {
+        xts.encrypt(0, 4096, &mut piece);
+        bytes += CIPHER_PIECE;
+    }
+    Cipher {
+        rate: bytes as f64 / start.elapsed().as_secs_f64(),
+        processors: available_parallelism().map_or(1, NonZero::get) as u32,
+    }
+}
+
+struct Bench<'a> {
+    plan: &'a Plan,
+    volume: Arc<dyn Volume>,
+    round_trip: Duration,
+    cipher: Option<Cipher>,
+}
+
+impl Bench<'_> {
+    async fn direction(&mut self, verb: Verb, span: Span) -> Result<Direction> {
+        let block_size = u64::from(self.volume.shape().block_size);
+        let fits =
+            |block: &u64| block.is_multiple_of(block_size) && block * REQUESTS_MIN <= span.len;
+        let blocks: Vec<u64> = BLOCKS.into_iter().filter(fits).collect();
+        let mut alone = Vec::new();
+        for &block in &blocks {
+            alone.push(self.rate(&*self.volume, verb, block, span, Duration::ZERO).await?);
+        }
+        // What is written again while it waits is sent once; so little may wait that this is rare.
+        let memory = self.plan.settings.memory.min(span.len / 2);
+        let settings = Settings { memory, ..self.plan.settings };
+        let pipelined = Pipelined::new(Arc::clone(&self.volume), settings);
+        let top = pipelined.volume();
+        let mut through = Vec::new();
+        for &block in &blocks {
+            let lead = self.round_trip * ROUND_TRIPS_LEAD;
+            through.push(self.rate(&*top, verb, block, span, lead).await?);
+        }
+        let (writing, reading) = pipelined.chosen();
+        drop(top);
+        pipelined.close().await;
+        let chosen = match verb {
+            Verb::Read => reading,
+            Verb::Write => writing,
+        };
+        let link = alone.iter().chain(&through).copied().fold(1.0, f64::max);
+        let rows = blocks.iter().zip(alone).zip(through);
+        let rows = rows.map(|((&block, alone), through)| {
+            let stages = self.stages(verb, block, link);
+            let segments = chosen.in_flight as f64 / chosen.segment as f64;
+            let pipe = self.stages(verb, chosen.segment, link);
+            Row {
+                block,
+                alone: Rate { predicted: stages.throughput(block, 1.0), measured: alone },
+                pipelined: Rate {
+                    predicted: pipe.throughput(chosen.segment, segments),
+                    measured: through,
+                },
+            }
+        });
+        Ok(Direction {
+            link,
+            rows: rows.collect(),
+            segment: chosen.segment,
+            in_flight: chosen.in_flight,
+            window: chosen.window,
+            limited_by: self.limited_by(verb, &chosen, link),
+        })
+    }
+
+    /// What a request passes, if the link moves `link` bytes a second.
+    fn stages(&self, verb: Verb, block: u64, link: f64) -> Stages {
+        let cipher = self
+            .cipher
+            .map(|Cipher { rate, processors }| model::Cipher { rate, workers: processors });
+        let (encrypt, decrypt) = match verb {
+            Verb::Read => (None, cipher),
+            Verb::Write => (cipher, None),
+        };
+        let round_trips = if self.waits_to_be_asked(verb, block) { 2 } else { 1 };
+        Stages { round_trip: self.round_trip, round_trips, link, encrypt, decrypt }
+    }
+
+    fn waits_to_be_asked(&self, verb: Verb, block: u64) -> bool {
+        matches!(verb, Verb::Write) && self.plan.unsolicited.is_some_and(|most| block > most)
+    }
+
+    fn limited_by(&self, verb: Verb, chosen: &Chosen, link: f64) -> LimitedBy {
+        let stages = self.stages(verb, chosen.segment, link);
+        match (chosen.limit, stages.bottleneck(chosen.segment, f64::INFINITY)) {
+            (Limit::Unknown, _) => LimitedBy::Unknown,
+            (Limit::Demand, _) => LimitedBy::Demand,
+            (Limit::RoundTrips, _) if stages.round_trips > 1 => LimitedBy::Target,
+            (Limit::RoundTrips, _) => LimitedBy::RoundTrips,
+            (Limit::Connection, Bottleneck::Encrypt | Bottleneck::Decrypt) => LimitedBy::Cipher,
+            (Limit::Connection, _) => LimitedBy::Link,
+        }
+    }
+
+    /// Bytes per second of requests one after the other, once `lead` has passed. Writes count when
+    /// they have been flushed.
+    async fn rate(
+        &self,
+        volume: &dyn Volume,
+        verb: Verb,
+        block: u64,
+        span: Span,
+        lead: Duration,
+    ) -> Result<f64> {
+        let mut run = Run { volume, verb, block, span, next: 0 };
+        if lead > Duration::ZERO {
+            run.through(lead).await?;
+        }
+        let start = Instant::now();
+        let bytes = run.through(self.plan.time).await?;
+        Ok(bytes as f64 / start.elapsed().as_secs_f64())
+    }
+}
+
+/// A program that goes through `span` and begins again at its end.
+struct Run<'a> {
+    volume: &'a dyn Volume,
+    verb: Verb,
+    block: u64,
+    span: Span,
+    next: u64,
+}
+
+impl Run<'_> {
+    /// Goes on for `time`; gives how many bytes it moved.
+    async fn through(&mut self, time: Duration) -> Result<u64> {
+        let start = Instant::now();
+        let data = Bytes::from(vec![0x5a; self.block as usize]);
+        let mut requests = 0;
+        while requests < REQUESTS_MIN || start.elapsed() < time {
+            let at = self.span.at + self.next;
+            match self.verb {
+                Verb::Read => drop(self.volume.read(Span::new(at, self.block)).await?),
+                Verb::Write => {
+                    self.volume.write(at, data.clone(), Durability::Volatile).await?;
+                }
+            }
+            requests += 1;
+            self.next += self.block;
+            if self.next + self.block > self.span.len {
+                self.next = 0;
+            }
+        }
+        if matches!(self.verb, Verb::Write) {
+            self.volume.flush().await?;
+        }
+        Ok(requests * self.block)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+use volume::store::memory::Memory;
+
+use super::*;
+
+const PLAN: Plan = Plan {
+    settings: Settings {
+        window: None,
+        segments: None,
+        segment: None,
+        read_ahead: None,
+        memory: 64 << 20,
+    },
+    time: Duration::ZERO,
+    scratch: None,
+    round_trip: None,
+    unsolicited: None,
+    sealed: false,
+};
+
+fn bench(plan: &Plan) -> Bench<'_> {
+    let volume = Arc::new(Memory::new(1 << 20, 512));
+    Bench { plan, volume, round_trip: Duration::from_millis(16), cipher: None }
+}
+
+#[tokio::test]
+async fn writes_stay_on_the_scratch_span() {
+    let volume = Arc::new(Memory::new(8 << 20, 512));
+    let scratch = Span::new(1 << 20, 2 << 20);
+    let plan = Plan { scratch: Some(scratch), sealed: true, ..PLAN };
+    let found = measure(Arc::clone(&volume) as Arc<dyn Volume>, &plan).await.unwrap();
+    let bytes = volume.read(Span::new(0, 8 << 20)).await.unwrap();
+    let written = |at: usize| scratch.overlaps(Span::new(at as u64, 1)) && bytes[at] == 0x5a;
+    assert!((0..bytes.len()).all(|at| bytes[at] == 0 || written(at)), "beside the scratch span");
+    assert!(bytes[scratch.at as usize] == 0x5a, "nothing was written");
+    // A block of which the span holds fewer than four is left out.
+    let blocks = |found: &Direction| found.rows.iter().map(|row| row.block).collect::<Vec<_>>();
+    assert_eq!(blocks(&found.reads), BLOCKS);
+    assert_eq!(blocks(found.writes.as_ref().unwrap()), BLOCKS[..4]);
+    assert!(found.cipher.is_some());
+    let all = found.reads.rows.iter().flat_map(|row| [row.alone, row.pipelined]);
+    assert!(all.into_iter().all(|rate| rate.measured > 0.0 && rate.predicted > 0.0));
+}
+
+#[test]
+fn a_write_that_is_asked_for_waits_twice() {
+    let plan = Plan { unsolicited: Some(64 << 10), ..PLAN };
+    let bench = bench(&plan);
+    let trips = |verb, block| bench.stages(verb, block, 1e8).round_trips;
+    assert_eq!(trips(Verb::Write, 64 << 10), 1);
+    assert_eq!(trips(Verb::Write, 65 << 10), 2);
+    assert_eq!(trips(Verb::Read, 1 << 20), 1);
+}
+
+#[test]
+fn what_limits_has_a_name() {
+    let slow = Cipher { rate: 1e6, processors: 2 };
+    let chosen = |limit| Chosen {
+        latency: None,
+        rate: None,
+        window: 1 << 20,
+        in_flight: 1 << 19,
+        segment: 1 << 17,
+        requests: 1024,
+        limit,
+    };
+    let plan = Plan { unsolicited: Some(64 << 10), ..PLAN };
+    for (cipher, verb, limit, expected) in [
+        (None, Verb::Read, Limit::Connection, LimitedBy::Link),
+        (Some(slow), Verb::Read, Limit::Connection, LimitedBy::Cipher),
+        (None, Verb::Read, Limit::RoundTrips, LimitedBy::RoundTrips),
+        (None, Verb::Write, Limit::RoundTrips, LimitedBy::Target),
+        (None, Verb::Read, Limit::Demand, LimitedBy::Demand),
+        (None, Verb::Read, Limit::Unknown, LimitedBy::Unknown),
+    ] {
+        let bench = Bench { cipher, ..bench(&plan) };
+        assert_eq!(bench.limited_by(verb, &chosen(limit), 1e8), expected);
+    }
+}
+
+#[test]
+fn the_picture_has_a_line_for_each_rate_and_no_markup_from_names() {
+    let rate = |measured| Rate { predicted: 2.0 * measured, measured };
+    let row = |block, measured| Row { block, alone: rate(measured), pipelined: rate(1e8) };
+    let direction = || Direction {
+        link: 1e8,
+        rows: vec![row(4096, 1e5), row(65_536, 1e7)],
+        segment: 65_536,
+        in_flight: 1 << 20,
+        window: 2 << 20,
+        limited_by: LimitedBy::Link,
+    };
+    let found = Findings {
+        round_trip_us: 16_000,
+        smallest_read_us: 16_100,
+        cipher: None,
+        unsolicited: None,
+        reads: direction(),
+        writes: Some(direction()),
+    };
+    let svg = picture("<name>", &found);
+    assert_eq!(svg.matches("<polyline").count(), 8);
+    assert!(svg.contains("&lt;name>") && !svg.contains("<name>"));
+    assert!(svg.contains(">64K<") && svg.contains(">100 kB/s<"));
+    let whole = svg.matches("<g ").count() == svg.matches("</g>").count();
+    assert!(whole && svg.ends_with("</svg>\n"));
+}
