@@ -1,5 +1,5 @@
 # Everything a newcomer needs: each target sets up what it needs first.
-.PHONY: build setup demo test lint bench fuzz interop
+.PHONY: build setup demo test lint bench bench-papers lab-setup fuzz interop
 
 build: setup
 	cargo build --release --package longhaul
@@ -17,8 +17,16 @@ lint: setup
 	@scripts/lint
 
 # Longhaul beside its peers; takes minutes and wants an idle machine.
-bench: build
+bench: build lab-setup
 	@scripts/bench
+
+# The measurements of the papers, with theirs and ours side by side; takes hours.
+bench-papers: build lab-setup
+	@scripts/bench-papers
+
+# Peers for the benchmarks: tunnels and servers that people use today.
+lab-setup: setup
+	@scripts/lab-setup
 
 # A longer search for inputs that break a law: make fuzz SECONDS_EACH=600
 fuzz: setup

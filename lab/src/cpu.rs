@@ -1,5 +1,6 @@
 //! What a process has cost the processor.
 
+use std::process::Command;
 use std::time::Duration;
 
 use crate::Failure;
@@ -13,4 +14,83 @@ pub(crate) fn spent(pid: u32) -> Result<Duration, Failure> {
         nanoseconds += line.split(' ').next().ok_or("an empty schedstat")?.parse::<u64>()?;
     }
     Ok(Duration::from_nanos(nanoseconds))
+}
+
+/// Processor time of a machine, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Spent {
+    /// In the programs.
+    pub(crate) user: f64,
+    /// In the kernel on their behalf.
+    pub(crate) system: f64,
+}
+
+/// What both ends of a link have spent, the near one first.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct BothSpent(pub(crate) [Spent; 2]);
+
+impl BothSpent {
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let mut spent = self.0;
+        for (now, then) in spent.iter_mut().zip(before.0) {
+            // A process that ended meanwhile takes what it had spent with it.
+            now.user = (now.user - then.user).max(0.0);
+            now.system = (now.system - then.system).max(0.0);
+        }
+        Self(spent)
+    }
+}
+
+/// The namespaces at the ends of a link.
+#[derive(Debug)]
+pub(crate) struct Ends([String; 2]);
+
+impl Ends {
+    /// The ends of the link this runs on.
+    pub(crate) fn from_environment() -> Result<Self, Failure> {
+        let end = |name| std::env::var(name).map_err(|_| "not inside lab link");
+        Ok(Self([end("LAB_NEAR")?, end("LAB_FAR")?]))
+    }
+
+    /// What the processes at each end have spent, with those they have waited for.
+    pub(crate) fn spent(&self) -> Result<BothSpent, Failure> {
+        let mut both = BothSpent::default();
+        for (spent, name) in both.0.iter_mut().zip(&self.0) {
+            let listed = Command::new("ip").args(["netns", "pids", name]).output()?;
+            for pid in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
+                // It may have ended since it was listed.
+                let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+                    continue;
+                };
+                let [user, system] = times(&stat).ok_or("a strange /proc/PID/stat")?;
+                spent.user += user;
+                spent.system += system;
+            }
+        }
+        Ok(both)
+    }
+}
+
+/// User and system time from a line of `/proc/PID/stat`, children that were waited for included.
+fn times(stat: &str) -> Option<[f64; 2]> {
+    // The name in parentheses may hold anything; utime, stime, cutime, cstime are fields 14 to 17.
+    let after_name = stat.rsplit_once(')')?.1;
+    let mut fields = after_name.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<f64>().ok();
+    let (user, system) = (next()?, next()?);
+    let ticks = rustix::param::clock_ticks_per_second() as f64;
+    Some([(user + next()?) / ticks, (system + next()?) / ticks])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_found_behind_any_name() {
+        let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 9 8 0 0 100 20 300 40 20 0 1 0 5";
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        assert_eq!(times(stat), Some([400.0 / ticks, 60.0 / ticks]));
+        assert_eq!(times("7 (a) S 1"), None);
+    }
 }

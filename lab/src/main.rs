@@ -13,13 +13,21 @@ mod cpu;
 mod flow;
 mod link;
 mod load;
+mod measure;
+mod page;
+mod papers;
 mod plaintext;
+mod plan;
 mod report;
+mod results;
 mod running;
 mod server;
+mod svg;
+mod tables;
 mod units;
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -54,6 +62,28 @@ enum Lab {
     },
     /// Measures what emulated links are worth: the round trip, and what one fresh TCP stream moves
     Calibrate(calibrate::Calibrate),
+    /// Runs a plan (lab/plans) from the root of the repository; results as tab-separated text
+    Plan {
+        /// The plan
+        plan: PathBuf,
+        /// Where the results go; standard output if not given
+        #[arg(long)]
+        output: Option<PathBuf>,
+    },
+    /// Makes one page of the results of plans, with charts and the papers' figures beside
+    Report {
+        /// Results, as `lab plan` wrote them
+        #[arg(required = true)]
+        results: Vec<PathBuf>,
+        /// Where the page goes; standard output if not given
+        #[arg(long)]
+        output: Option<PathBuf>,
+        /// Tables for a Markdown page instead of HTML
+        #[arg(long)]
+        markdown: bool,
+    },
+    /// Measures the volume of the peers around this: one request at a time, in order
+    Measure(measure::Measure),
     /// Sends bytes over one fresh TCP stream to `lab receive` and prints the seconds it took
     Send {
         /// Where the receiver listens
@@ -94,6 +124,11 @@ fn main() -> ExitCode {
         Lab::Plaintext { image, served } => plaintext::search(&image, &served),
         Lab::Link { options, command } => over_link(&options, &command),
         Lab::Calibrate(wanted) => calibrate::run(&wanted),
+        Lab::Plan { plan, output } => run_plan(&plan, output.as_deref()),
+        Lab::Report { results, output, markdown } => {
+            report_on(&results, output.as_deref(), markdown)
+        }
+        Lab::Measure(wanted) => measure::run(&wanted),
         Lab::Send { address, bytes } => {
             flow::send(&address, bytes).map(|taken| println!("{:.6}", taken.as_secs_f64()))
         }
@@ -112,11 +147,25 @@ fn bench(options: &Bench) -> Result<(), Failure> {
     let target = bench::against_tgt(options)?;
     let copies = copy::sealed_against_plain(options)?;
     let report = report::markdown(options, &target, &copies)?;
-    match &options.output {
-        Some(path) => std::fs::write(path, report)?,
-        None => print!("{report}"),
+    put(options.output.as_deref(), &report)
+}
+
+fn put(output: Option<&Path>, text: &str) -> Result<(), Failure> {
+    match output {
+        Some(path) => std::fs::write(path, text)?,
+        None => print!("{text}"),
     }
     Ok(())
+}
+
+fn report_on(results: &[PathBuf], output: Option<&Path>, markdown: bool) -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    for path in results {
+        let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|why| named(&why))?;
+        rows.extend(results::parse(&text).map_err(|why| named(&why))?);
+    }
+    put(output, &if markdown { page::markdown(rows) } else { page::html(rows) })
 }
 
 fn over_link(options: &link::Options, command: &[String]) -> Result<(), Failure> {
@@ -128,4 +177,19 @@ fn over_link(options: &link::Options, command: &[String]) -> Result<(), Failure>
     let traffic = link.finish()?;
     eprintln!("lab: {traffic}");
     Ok(outcome?)
+}
+
+fn run_plan(plan: &Path, output: Option<&Path>) -> Result<(), Failure> {
+    let mut results: Box<dyn Write> = match output {
+        Some(path) => Box::new(std::fs::File::create(path)?),
+        None => Box::new(std::io::stdout()),
+    };
+    // Each line at once: a plan takes long, and what it has measured is worth keeping.
+    let mut lost = Ok(());
+    let failures = plan::run(plan, |line| {
+        eprintln!("{line}");
+        lost = std::mem::replace(&mut lost, Ok(())).and_then(|()| writeln!(results, "{line}"));
+    })?;
+    lost?;
+    if failures == 0 { Ok(()) } else { Err(format!("{failures} parts of the plan failed").into()) }
 }

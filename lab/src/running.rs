@@ -62,6 +62,11 @@ pub(crate) fn catch_signals() -> std::io::Result<()> {
     Ok(())
 }
 
+/// Whether a signal has asked for the end.
+pub(crate) fn interrupted() -> bool {
+    running().interrupted
+}
+
 fn end_all() {
     let mut running = running();
     running.interrupted = true;

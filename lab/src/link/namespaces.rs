@@ -58,10 +58,10 @@ impl Namespaces {
             ip(&["link", "set", device.name(), "netns", name, "name", DEVICE])?;
             ip(&["-n", name, "link", "set", "lo", "up"])?;
             ip(&["-n", name, "address", "add", &format!("{address}/24"), "dev", DEVICE])?;
-            ip(&["-n", name, "link", "set", DEVICE, "mtu", MTU, "txqueuelen", BACKLOG, "up"])?;
             for setting in SETTINGS {
                 ip(&["netns", "exec", name, "sysctl", "-qw", setting])?;
             }
+            ip(&["-n", name, "link", "set", DEVICE, "mtu", MTU, "txqueuelen", BACKLOG, "up"])?;
         }
         Ok(made)
     }

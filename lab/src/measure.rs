@@ -1,0 +1,152 @@
+//! One request at a time, in order, on whatever volume the peers around this have made ready.
+//!
+//! The requests are qemu-io's, a stranger to all of them: each is sent when the one before was answered,
+//! and a flush ends the writes. The clock runs from when the volume is open until the flush is done.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::cpu::Ends;
+use crate::results::{Measurement, Mode};
+use crate::running::Job;
+use crate::{Failure, units};
+
+/// The first of the trials that find out how many requests fill the time.
+const TRIAL: u64 = 4;
+
+/// By how much each trial is longer than the one before, and the part of the time that is long enough
+/// to foresee the rest from.
+const TRIAL_GROWS: u64 = 8;
+
+/// If so much of what is wanted seems to fit, all of it is moved: a volume that answers before the other
+/// end has is slow in a short trial only.
+const NEARLY_ALL: u64 = 4;
+
+/// What the writes write: not zero, because zeroes may travel as something else.
+const PATTERN: u8 = 0xa5;
+
+/// A table of measurements on one volume.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Measure {
+    /// Writing, reading or both
+    #[arg(long, value_delimiter = ',', default_value = "write,read")]
+    pub(crate) modes: Vec<Mode>,
+    /// How much a request moves
+    #[arg(long, value_delimiter = ',', value_parser = units::size, default_value = "64K")]
+    pub(crate) blocks: Vec<u64>,
+    /// How much is moved, at most; half the volume at most
+    #[arg(long, value_parser = units::size, default_value = "256M")]
+    pub(crate) bytes: u64,
+    /// Less is moved where it would take longer than this
+    #[arg(long, value_parser = units::duration, default_value = "10s")]
+    pub(crate) time: Duration,
+}
+
+/// Measures and prints a line for each mode and block.
+pub(crate) fn run(wanted: &Measure) -> Result<(), Failure> {
+    crate::running::catch_signals()?;
+    let image = std::env::var("LAB_IMAGE").map_err(|_| "no LAB_IMAGE: run this inside a peer")?;
+    let ends = Ends::from_environment()?;
+    for &mode in &wanted.modes {
+        for &block in &wanted.blocks {
+            println!("{}", measure(&image, &ends, mode, block, wanted)?.line());
+        }
+    }
+    Ok(())
+}
+
+fn measure(
+    image: &str,
+    ends: &Ends,
+    mode: Mode,
+    block: u64,
+    wanted: &Measure,
+) -> Result<Measurement, Failure> {
+    let count = affordable(image, mode, block, wanted)?;
+    let before = ends.spent()?;
+    let seconds = requests(image, mode, block, 0, count)?.as_secs_f64();
+    let spent = ends.spent()?.since(&before);
+    Ok(Measurement { mode, block, bytes: count * block, seconds, cpu: spent })
+}
+
+/// How many requests fill the time, as far as they are wanted.
+fn affordable(image: &str, mode: Mode, block: u64, wanted: &Measure) -> Result<u64, Failure> {
+    let most = (wanted.bytes / block).max(1);
+    let mut count = TRIAL.min(most);
+    loop {
+        // Trials have the second half of the volume to themselves, so that nothing they touched is
+        // measured.
+        let taken = requests(image, mode, block, wanted.bytes, count)?;
+        let fit = (count as f64 * wanted.time.as_secs_f64() / taken.as_secs_f64()) as u64;
+        if taken >= wanted.time / TRIAL_GROWS as u32 || count == most {
+            let all = fit >= most.div_ceil(NEARLY_ALL);
+            return Ok(if all { most } else { fit.max(TRIAL).min(most) });
+        }
+        count = most.min(count * TRIAL_GROWS);
+    }
+}
+
+/// How long so many requests take from an offset on.
+fn requests(
+    image: &str,
+    mode: Mode,
+    block: u64,
+    from: u64,
+    count: u64,
+) -> Result<Duration, Failure> {
+    // A file, because qemu-io looks at its input between commands: a pipe would seem empty.
+    let mut script = tempfile::tempfile()?;
+    write!(script, "{}", commands(mode, block, from, count))?;
+    std::io::Seek::rewind(&mut script)?;
+    let mut command = Command::new("qemu-io");
+    command.args(["-t", "none"]).args(image.split_whitespace());
+    let mut job = Job::start(command.stdin(script).stdout(Stdio::piped()))?;
+    let mut printed = BufReader::new(job.stdout().ok_or("no standard output")?);
+    let mut mark = || -> Result<Instant, Failure> {
+        let mut line = String::new();
+        while !line.contains("iB") {
+            line.clear();
+            if printed.read_line(&mut line)? == 0 {
+                return Err("qemu-io ended before its time".into());
+            }
+            if line.contains("failed") || line.contains("rror") {
+                return Err(format!("qemu-io: {}", line.trim()).into());
+            }
+        }
+        Ok(Instant::now())
+    };
+    let (begin, end) = (mark()?, mark()?);
+    job.succeed()?;
+    Ok(end - begin)
+}
+
+/// The commands, between two that print the volume's size and ask nobody for it.
+fn commands(mode: Mode, block: u64, from: u64, count: u64) -> String {
+    use std::fmt::Write;
+    let mut script = String::from("length\n");
+    for index in 0..count {
+        let at = from + index * block;
+        // Writing to a String cannot fail.
+        let _ = match mode {
+            Mode::Write => writeln!(script, "write -q -P {PATTERN} {at} {block}"),
+            Mode::Read => writeln!(script, "read -q {at} {block}"),
+        };
+    }
+    script.push_str(if mode == Mode::Write { "flush\nlength\n" } else { "length\n" });
+    script
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_are_flushed_before_the_clock_stops() {
+        assert_eq!(
+            commands(Mode::Write, 4096, 8192, 2),
+            "length\nwrite -q -P 165 8192 4096\nwrite -q -P 165 12288 4096\nflush\nlength\n"
+        );
+        assert_eq!(commands(Mode::Read, 512, 0, 1), "length\nread -q 0 512\nlength\n");
+    }
+}

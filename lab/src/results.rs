@@ -1,0 +1,230 @@
+//! Results as tab-separated text: one measurement a line, with all its conditions, the names first.
+
+use std::fmt::Write;
+use std::str::FromStr;
+
+use crate::cpu::{BothSpent, Spent};
+
+/// What is asked of a volume.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// Writes and a flush at the end.
+    Write,
+    /// Reads.
+    Read,
+}
+
+impl Mode {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Read => "read",
+        }
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Measurement {
+    pub(crate) mode: Mode,
+    /// Bytes of a request.
+    pub(crate) block: u64,
+    /// Bytes in all.
+    pub(crate) bytes: u64,
+    pub(crate) seconds: f64,
+    /// What it cost both ends.
+    pub(crate) cpu: BothSpent,
+}
+
+/// Where and how it was measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Conditions {
+    /// The plan it is part of.
+    pub(crate) plan: String,
+    /// The peers, outermost first: `wireguard tgt`.
+    pub(crate) peer: String,
+    /// One way, in microseconds.
+    pub(crate) delay_us: u64,
+    /// Bytes a second.
+    pub(crate) rate: u64,
+    pub(crate) losses_per_million: u32,
+    pub(crate) seed: u64,
+    /// Of the repository.
+    pub(crate) commit: String,
+    /// The load of the machine when it began, times 100.
+    pub(crate) load_percent: u64,
+}
+
+/// One line of results.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) conditions: Conditions,
+    pub(crate) measured: Measurement,
+}
+
+/// Why a line of results cannot be read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("the first line does not name the columns of this version")]
+    Columns,
+    #[error("line {line}: {why}")]
+    Line { line: usize, why: &'static str },
+}
+
+/// The peer that is no volume but one fresh TCP stream.
+pub(crate) const TCP: &str = "tcp";
+
+const COLUMNS: &str = "plan\tpeer\tdelay_us\trate\tlosses_per_million\tseed\tcommit\tload_percent\t\
+                       mode\tblock\tbytes\tseconds\tnear_user_s\tnear_system_s\tfar_user_s\tfar_system_s";
+
+impl Measurement {
+    /// Bytes a second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.bytes as f64 / self.seconds
+    }
+
+    /// As the end of a line of results.
+    pub(crate) fn line(&self) -> String {
+        let Self { mode, block, bytes, seconds, cpu: BothSpent(cpu) } = self;
+        let mut line = format!("{}\t{block}\t{bytes}\t{seconds:.6}", mode.name());
+        for Spent { user, system } in cpu {
+            // Writing to a String cannot fail.
+            let _ = write!(line, "\t{user:.2}\t{system:.2}");
+        }
+        line
+    }
+
+    /// Reads what [`line`](Self::line) wrote.
+    pub(crate) fn parse(line: &str) -> Result<Self, &'static str> {
+        Self::from_fields(&mut line.split('\t'))
+    }
+
+    fn from_fields<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Result<Self, &'static str> {
+        let mode = match fields.next() {
+            Some("write") => Mode::Write,
+            Some("read") => Mode::Read,
+            _ => return Err("the mode is neither write nor read"),
+        };
+        let (block, bytes) = (number(fields)?, number(fields)?);
+        let mut time = || number::<f64>(fields).and_then(finite);
+        let seconds = time()?;
+        let near = Spent { user: time()?, system: time()? };
+        let far = Spent { user: time()?, system: time()? };
+        Ok(Self { mode, block, bytes, seconds, cpu: BothSpent([near, far]) })
+    }
+}
+
+fn finite(seconds: f64) -> Result<f64, &'static str> {
+    if seconds.is_finite() && seconds >= 0.0 { Ok(seconds) } else { Err("a time that is none") }
+}
+
+fn number<'a, T: FromStr>(fields: &mut impl Iterator<Item = &'a str>) -> Result<T, &'static str> {
+    fields.next().ok_or("a column is missing")?.parse().map_err(|_| "a number is none")
+}
+
+/// The line that names the columns.
+pub(crate) const fn head() -> &'static str {
+    COLUMNS
+}
+
+impl Row {
+    /// As a line of results.
+    pub(crate) fn line(&self) -> String {
+        let Conditions {
+            plan,
+            peer,
+            delay_us,
+            rate,
+            losses_per_million,
+            seed,
+            commit,
+            load_percent,
+        } = &self.conditions;
+        let measured = self.measured.line();
+        format!(
+            "{plan}\t{peer}\t{delay_us}\t{rate}\t{losses_per_million}\t{seed}\t{commit}\t{load_percent}\t{measured}"
+        )
+    }
+
+    fn parse(line: &str) -> Result<Self, &'static str> {
+        let fields = &mut line.split('\t');
+        let text = |field: Option<&str>| field.map(str::to_owned).ok_or("a column is missing");
+        let conditions = Conditions {
+            plan: text(fields.next())?,
+            peer: text(fields.next())?,
+            delay_us: number(fields)?,
+            rate: number(fields)?,
+            losses_per_million: number(fields)?,
+            seed: number(fields)?,
+            commit: text(fields.next())?,
+            load_percent: number(fields)?,
+        };
+        let measured = Measurement::from_fields(fields)?;
+        if fields.next().is_some() {
+            return Err("a column too many");
+        }
+        Ok(Self { conditions, measured })
+    }
+}
+
+/// Reads results; further files may be appended to the first, their names of columns included.
+pub(crate) fn parse(text: &str) -> Result<Vec<Row>, Error> {
+    if text.lines().next() != Some(COLUMNS) {
+        return Err(Error::Columns);
+    }
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| *line != COLUMNS && !line.is_empty());
+    lines.map(|(line, row)| Row::parse(row).map_err(|why| Error::Line { line, why })).collect()
+}
+
+#[cfg(test)]
+pub(crate) fn example(peer: &str, delay_us: u64, block: u64, rate: f64) -> Row {
+    let conditions = Conditions {
+        plan: "short".into(),
+        peer: peer.into(),
+        delay_us,
+        rate: 125_000_000,
+        losses_per_million: 0,
+        seed: 1,
+        commit: "abc".into(),
+        load_percent: 150,
+    };
+    let spent = Spent { user: 0.5, system: 0.25 };
+    let cpu = BothSpent([spent; 2]);
+    let bytes = block * 100;
+    let measured =
+        Measurement { mode: Mode::Write, block, bytes, seconds: bytes as f64 / rate, cpu };
+    Row { conditions, measured }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        let rows = [example("wireguard tgt", 8000, 65536, 4e6), example("tcp", 0, 4096, 1e6)];
+        let text = format!("{COLUMNS}\n{}\n{COLUMNS}\n{}\n", rows[0].line(), rows[1].line());
+        assert_eq!(parse(&text), Ok(rows.to_vec()));
+    }
+
+    #[test]
+    fn a_broken_line_is_named() {
+        let good = example("tgt", 0, 4096, 1e6).line();
+        let broken = [
+            good.replace("write", "wrote"),
+            good.replace("\t4096\t", "\tmany\t"),
+            good.rsplit_once('\t').unwrap().0.to_owned(),
+            format!("{good}\t1"),
+            good.replace("0.409600", "NaN"),
+        ];
+        for line in broken {
+            let text = format!("{COLUMNS}\n{good}\n{line}\n");
+            assert!(matches!(parse(&text), Err(Error::Line { line: 3, .. })), "{line}");
+        }
+        assert_eq!(parse(&good), Err(Error::Columns));
+        assert_eq!(parse(""), Err(Error::Columns));
+    }
+}
