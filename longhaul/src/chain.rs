@@ -22,6 +22,7 @@ use crate::pipelined::Pipelined;
 use crate::sealing::Seal;
 use crate::secret::Secret;
 use crate::size::{NotASize, Size};
+use crate::store::Local;
 use crate::store::file::OpenError;
 use crate::store::{device, file, iscsi};
 
@@ -264,9 +265,23 @@ pub struct Chain {
     volume: Arc<dyn Volume>,
     pipelined: Option<Pipelined>,
     disk: Option<Arc<iscsi::Disk>>,
+    /// What can grow under it, if nothing is in between.
+    local: Option<Arc<Local>>,
 }
 
 impl Chain {
+    /// Makes it as large as its store is now, or as `asked`; whether that is larger than it was.
+    pub fn grow(&mut self, asked: Option<Size>) -> Outcome<bool> {
+        let Some(local) = &self.local else { return Ok(false) };
+        let grown = local
+            .grown(asked.map(|size| size.0))
+            .map_err(|why| explain(format!("cannot grow {}", self.uri), why))?;
+        let Some(grown) = grown.map(Arc::new) else { return Ok(false) };
+        self.volume = Arc::new(Gate::new("local", Arc::clone(&grown)));
+        self.local = Some(grown);
+        Ok(true)
+    }
+
     /// Its top.
     #[must_use]
     pub fn volume(&self) -> Arc<dyn Volume> {
@@ -292,13 +307,13 @@ impl Chain {
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
     /// the volume any more. A write that failed after it was acknowledged is told here at the latest.
     pub async fn close(self) -> Outcome {
-        let Self { uri, volume, pipelined, disk } = self;
+        let Self { uri, volume, pipelined, disk, local } = self;
         let flushed = volume.flush().await.map_err(|why| {
             Failure::new(format!("cannot flush {uri}"))
                 .because(why)
                 .hint("what was written since the last flush that succeeded may be lost")
         });
-        drop(volume);
+        drop((volume, local));
         if let Some(pipelined) = pipelined {
             // Even after a failure: every write that still lands is worth having.
             pipelined.close().await;
@@ -312,7 +327,9 @@ impl Chain {
 
 /// Opens the volume that `uri` names.
 pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
-    let (mut volume, disk) = store(uri, &options).await?;
+    let Store { mut volume, disk, local } = store(uri, &options).await?;
+    // The size of a sealed volume is in its header.
+    let local = local.filter(|_| options.seal.is_none());
     let block_size = volume.shape().block_size;
     if let Some(asked) = options.block_size.filter(|asked| *asked != block_size) {
         let why = format!("{uri} has blocks of {block_size} bytes, not {asked}");
@@ -330,22 +347,35 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     if options.read_only && !volume.shape().read_only {
         volume = Arc::new(Gate::new("read-only", ReadOnly::new(volume)));
     }
-    Ok(Chain { uri: uri.clone(), volume, pipelined, disk })
+    Ok(Chain { uri: uri.clone(), volume, pipelined, disk, local })
 }
 
-/// A store, and what else there is to know of one behind a target.
-type Store = (Arc<dyn Volume>, Option<Arc<iscsi::Disk>>);
+/// A store, and what else there is to know of one behind a target, or on this machine.
+struct Store {
+    volume: Arc<dyn Volume>,
+    disk: Option<Arc<iscsi::Disk>>,
+    local: Option<Arc<Local>>,
+}
+
+impl Store {
+    fn local(room: &'static str, local: Local) -> Self {
+        let local = Arc::new(local);
+        let volume = Arc::new(Gate::new(room, Arc::clone(&local)));
+        Self { volume, disk: None, local: Some(local) }
+    }
+}
 
 async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
     let what = || format!("cannot open {uri}");
-    let volume: Arc<dyn Volume> = match uri {
+    Ok(match uri {
         Uri::Memory(size) => {
             let block_size = options.block_size.unwrap_or(BLOCK_SIZE);
             if !size.0.is_multiple_of(u64::from(block_size)) {
                 let why = format!("{uri} is not a whole number of blocks of {block_size} bytes");
                 return Err(Failure::usage(why));
             }
-            Arc::new(Gate::new("memory", Memory::new(size.0, block_size)))
+            let volume = Arc::new(Gate::new("memory", Memory::new(size.0, block_size)));
+            Store { volume, disk: None, local: None }
         }
         Uri::File(path) => {
             let with = file::FileOptions {
@@ -354,12 +384,12 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                 block_size: options.block_size.unwrap_or(BLOCK_SIZE),
             };
             let store = file::open(path, &with).map_err(|why| explain(what(), why))?;
-            Arc::new(Gate::new("file", store))
+            Store::local("file", store)
         }
         Uri::Device(path) => {
             let store =
                 device::open(path, options.read_only).map_err(|why| explain(what(), why))?;
-            Arc::new(Gate::new("device", store))
+            Store::local("device", store)
         }
         Uri::Iscsi(place) => {
             let target = iscsi::IscsiTarget {
@@ -372,10 +402,10 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             let disk =
                 iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
             let disk = Arc::new(disk);
-            return Ok((Arc::new(Gate::new("iscsi", Arc::clone(&disk))), Some(disk)));
+            let volume = Arc::new(Gate::new("iscsi", Arc::clone(&disk)));
+            Store { volume, disk: Some(disk), local: None }
         }
-    };
-    Ok((volume, None))
+    })
 }
 
 /// Asks a server which targets this machine may use.

@@ -30,8 +30,17 @@ fn say(line: &str) -> Outcome {
 /// A stop that SIGTERM and SIGINT call for, and the end of the terminal. A second signal ends the
 /// program at once.
 fn stop_on_signals() -> Outcome<Stop> {
-    let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
-    let listening: io::Result<Vec<Signal>> = kinds.into_iter().map(signal).collect();
+    stop_on(&[SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()])
+}
+
+/// The same, where the end of the terminal, or what is called so, means something else.
+fn stop_on_termination() -> Outcome<Stop> {
+    stop_on(&[SignalKind::terminate(), SignalKind::interrupt()])
+}
+
+fn stop_on(kinds: &[SignalKind]) -> Outcome<Stop> {
+    let kinds = kinds.iter().copied();
+    let listening: io::Result<Vec<Signal>> = kinds.map(signal).collect();
     let mut signals = listening.or_fail(|| "cannot listen for signals".to_owned())?;
     let (stopper, stop) = Stopper::new();
     tokio::spawn(async move {

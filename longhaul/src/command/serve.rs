@@ -1,12 +1,17 @@
 //! `longhaul serve`: volumes for others, over iSCSI.
 
+mod live;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use proto::iscsi::login::policy::{self, Policy};
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::PublicKey;
 use volume::layer::seal::Discards;
+
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::options::blocking;
 use crate::chain::{self, Chain, Host, IscsiUri, Login, OpenOptions, SealOptions, Uri};
@@ -19,6 +24,7 @@ use crate::log::Log;
 use crate::luks;
 use crate::sealing::{Demand, Seal, sealing};
 use crate::state::StateDir;
+use live::Live;
 
 /// Serve volumes over iSCSI, until interrupted
 #[derive(Debug, clap::Args)]
@@ -98,15 +104,17 @@ pub async fn run(args: Args, log: Log) -> Outcome {
     let pin = sealing.as_ref().map(|sealing| sealing.identity.public());
     let portals = resolve(&config).await?;
     refuse_strangers(&config, &portals)?;
-    let stop = super::stop_on_signals()?;
+    let reloads = config.origin.is_some();
+    let stop = if reloads { super::stop_on_termination()? } else { super::stop_on_signals()? };
     let policy = policy(&config).await?;
     let chains = open(&config.volumes).await?;
-    let devices = devices(&config, &chains).await?;
-    let mut node = Node::new(devices, policy);
+    let devices = devices(config.state.clone(), &config.volumes, &chains).await?;
+    let mut node = Node::new(devices.iter().cloned(), policy).with_limits(config.limits);
     if let Some(sealing) = sealing {
         node = node.with_sealing(sealing);
     }
-    let server = Server::bind(&portals, node)
+    let node = Arc::new(node);
+    let server = Server::bind(&portals, Arc::clone(&node))
         .await
         .or_fail(|| format!("cannot listen on {}", list(&portals)))?;
     let host = reachable(server.portals());
@@ -114,8 +122,27 @@ pub async fn run(args: Args, log: Log) -> Outcome {
         let uri = IscsiUri { host: host.clone(), target: target.clone(), lun: LUN, pin };
         super::say(&format!("ready {}", Uri::Iscsi(uri)))?;
     }
-    server.run(stop).await;
-    close(chains).await
+    let mut live = Live::new(config, chains, devices, node);
+    let mut hangup =
+        signal(SignalKind::hangup()).or_fail(|| "cannot listen for signals".to_owned())?;
+    let mut server = tokio::spawn(server.run(stop));
+    loop {
+        tokio::select! {
+            ended = &mut server => {
+                ended.or_fail(|| "the server broke down".to_owned())?;
+                break;
+            }
+            Some(()) = hangup.recv(), if reloads => reload(&mut live).await,
+        }
+    }
+    live.close().await
+}
+
+async fn reload(live: &mut Live) {
+    match live.reload().await {
+        Ok(said) => tracing::info!("configuration applied: {said}"),
+        Err(why) => tracing::error!("configuration not applied, nothing has changed: {why}"),
+    }
 }
 
 impl Args {
@@ -236,14 +263,18 @@ pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
 }
 
 /// The targets, with the reservations that were kept.
-async fn devices(config: &Config, chains: &[Chain]) -> Outcome<Vec<TargetDevice>> {
-    let (state, targets) = (config.state.clone(), targets(&config.volumes));
+async fn devices(
+    state: Option<PathBuf>,
+    volumes: &[Served],
+    chains: &[Chain],
+) -> Outcome<Vec<Arc<TargetDevice>>> {
+    let targets = targets(volumes);
     let kept = blocking(move || kept(state, &targets)).await?;
-    let volumes = config.volumes.iter().zip(chains).zip(kept);
+    let volumes = volumes.iter().zip(chains).zip(kept);
     let device = |((served, chain), kept): ((&Served, &Chain), Option<Kept>)| {
         let vanishes = chain.vanishes();
         let disk = (LUN, chain.volume(), Options { vanishes, ..options(served, kept) });
-        TargetDevice::new(served.target.as_str(), [disk])
+        Arc::new(TargetDevice::new(served.target.as_str(), [disk]))
     };
     Ok(volumes.map(device).collect())
 }

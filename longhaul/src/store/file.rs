@@ -50,6 +50,14 @@ pub enum OpenError {
         /// Bytes.
         block_size: u32,
     },
+    /// It would lose its end.
+    #[error("it has {from} bytes and cannot shrink to {to} while it is in use")]
+    Shrinks {
+        /// Bytes it has.
+        from: u64,
+        /// Bytes it would have.
+        to: u64,
+    },
     /// It is empty.
     #[error("it is empty: a volume has at least one block")]
     Empty,
@@ -188,6 +196,25 @@ mod tests {
         assert_eq!(error.kind, Kind::Medium);
         assert!(error.source.unwrap().to_string().contains("4096 bytes long now"));
         assert_eq!(volume.flush().await.unwrap_err().kind, Kind::Medium);
+    }
+
+    #[tokio::test]
+    async fn a_file_grows_while_it_is_used() {
+        let (_dir, path, opened) = new_file(&of_size(MIB));
+        let volume = opened.unwrap();
+        assert!(volume.grown(None).unwrap().is_none(), "as it was");
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * MIB).unwrap();
+        let grown = volume.grown(None).unwrap().unwrap();
+        assert_eq!(grown.shape().size, 2 * MIB);
+        let larger = volume.grown(Some(3 * MIB)).unwrap().unwrap();
+        let end = Bytes::from(vec![7; 512]);
+        larger.write(3 * MIB - 512, end, Durability::Durable).await.unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 * MIB);
+        let shrunk = larger.grown(Some(MIB));
+        assert!(matches!(shrunk, Err(OpenError::Shrinks { .. })));
+        drop((volume, grown));
+        let again = open(&path, &FileOptions::default());
+        assert!(matches!(again, Err(OpenError::InUse)), "the lock is shared");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::file::{OpenError, whole_blocks};
 use bytes::Bytes;
 use host::file::{File, Sync};
 use volume::{Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
@@ -29,8 +30,9 @@ pub struct Local {
 }
 
 /// What the blocking threads share with the volume.
+#[derive(Clone)]
 struct Disk {
-    file: File,
+    file: Arc<File>,
     size: u64,
     /// I/O on it never waits for a device.
     in_memory: bool,
@@ -38,7 +40,7 @@ struct Disk {
     punches: bool,
     /// A flush failed. The system reports that once and may have dropped the pages, so a later flush
     /// that succeeds would promise too much.
-    flush_failed: AtomicBool,
+    flush_failed: Arc<AtomicBool>,
 }
 
 impl Local {
@@ -48,10 +50,29 @@ impl Local {
             size: shape.size,
             in_memory: file.lies_in_memory()?,
             punches: shape.discard.is_some(),
-            flush_failed: AtomicBool::new(false),
-            file,
+            flush_failed: Arc::default(),
+            file: Arc::new(file),
         };
         Ok(Self { shape, disk: Arc::new(disk) })
+    }
+
+    /// The same volume, as large as its file is now, or is made here; `None` if that is as it was. It
+    /// shares the file and its lock.
+    pub fn grown(&self, asked: Option<u64>) -> Result<Option<Self>, OpenError> {
+        let old = self.shape.size;
+        let found = self.disk.file.len()?;
+        let size = whole_blocks(asked.unwrap_or(found), self.shape.block_size)?;
+        if size < old {
+            return Err(OpenError::Shrinks { from: old, to: size });
+        }
+        if size > found {
+            self.disk.file.set_len(size)?;
+        }
+        if size == old {
+            return Ok(None);
+        }
+        let disk = Arc::new(Disk { size, ..Disk::clone(&self.disk) });
+        Ok(Some(Self { shape: Shape { size, ..self.shape.clone() }, disk }))
     }
 
     /// Runs `act` here if it cannot wait, on a blocking thread otherwise.

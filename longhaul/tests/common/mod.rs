@@ -45,7 +45,8 @@ impl Running {
         self.child.wait().unwrap()
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         // It may have ended by itself; the exit status will tell.
         let _ = rustix::process::kill_process(pid, signal);

@@ -21,6 +21,7 @@ use proto::iscsi::login::policy::Access;
 use proto::iscsi::login::target::Established;
 use proto::iscsi::pdu::{FrameError, Pieces};
 use proto::iscsi::target::{self, Event, Reply, Request, Selection, Session, Setup, TaskId};
+use proto::scsi::sense::Additional;
 use proto::scsi::{Status, lun};
 use proto::time::Time;
 use tokio::sync::oneshot;
@@ -67,7 +68,6 @@ type Errand = Pin<Box<dyn Future<Output = (Request, TaskResponse)> + Send>>;
 pub(super) struct Driver {
     wire: Wire,
     session: Session,
-    ticket: Ticket,
     /// `None` in a discovery session.
     device: Option<Arc<TargetDevice>>,
     registry: Registry,
@@ -83,6 +83,8 @@ pub(super) struct Driver {
     stop: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     stop_patience: Duration,
     end: Option<End>,
+    /// Dropped last: whoever waits for this session to be gone may then close what it has used.
+    ticket: Ticket,
 }
 
 /// What SendTargets may tell.
@@ -116,6 +118,7 @@ impl Driver {
         LoggedIn { ticket, established, seals }: LoggedIn,
         mut stop: Stop,
     ) -> Result<Self, WireError> {
+        let limits = node.limits();
         let parameters = &established.parameters;
         wire.decoder.set_digests(parameters.header_digest, parameters.data_digest);
         wire.decoder.set_data_max(parameters.max_recv_data_segment as usize);
@@ -124,8 +127,8 @@ impl Driver {
             cid: established.cid,
             exp_cmd_sn: established.exp_cmd_sn,
             stat_sn: established.stat_sn,
-            ping_after: node.limits.ping_after,
-            ping_patience: node.limits.ping_patience,
+            ping_after: limits.ping_after,
+            ping_patience: limits.ping_patience,
         };
         let mut session = Session::new(Time::ZERO, parameters.clone(), &setup);
         if let Some(seals) = seals {
@@ -133,7 +136,7 @@ impl Driver {
             session.outbox().set_sealer(seals.sealer);
         }
         let device = established.target.as_ref().and_then(|name| node.device(name));
-        let device = device.map(|device| face(device, established.access));
+        let device = device.map(|device| face(&device, established.access));
         if let Some(device) = &device {
             let initiator: Arc<dyn Initiator> = Arc::clone(&ticket.seat) as _;
             device.attach(ticket.seat.nexus, &initiator);
@@ -148,14 +151,14 @@ impl Driver {
             device,
             registry: node.registry.clone(),
             running: Running::default(),
-            vigil: Vigil::new(node.limits.awake),
+            vigil: Vigil::new(limits.awake),
             errands: FuturesUnordered::new(),
             cleared: BTreeMap::new(),
             next_clear: 0,
             targets: Targets { established, portals, here },
             clock: Clock { origin, timer },
             stop: Some(Box::pin(async move { stop.called().await })),
-            stop_patience: node.limits.stop,
+            stop_patience: limits.stop,
             end: None,
         })
     }
@@ -211,8 +214,7 @@ impl Driver {
     fn poll_calls(&mut self, cx: &mut Context<'_>) {
         if self.stop.as_mut().is_some_and(|stop| stop.as_mut().poll(cx).is_ready()) {
             self.stop = None;
-            self.session.request_logout(self.clock.now(), self.stop_patience);
-            self.clock.set(self.session.deadline());
+            self.leave();
         }
         while let Poll::Ready(Some(letter)) = self.ticket.letters.poll_recv(cx) {
             self.read_letter(letter);
@@ -221,6 +223,11 @@ impl Driver {
             self.on_timer();
         }
         self.act(cx);
+    }
+
+    fn leave(&mut self) {
+        self.session.request_logout(self.clock.now(), self.stop_patience);
+        self.clock.set(self.session.deadline());
     }
 
     fn on_timer(&mut self) {
@@ -240,6 +247,13 @@ impl Driver {
             Letter::End(why) => {
                 self.session.announce_drop();
                 self.finish(why.into());
+            }
+            Letter::Leave => self.leave(),
+            Letter::Grown(device) => {
+                // Commands under way go on where they began, which is the same disk.
+                let device = face(&device, self.targets.established.access);
+                device.tell(self.ticket.seat.nexus, Additional::CAPACITY_CHANGED);
+                self.device = Some(device);
             }
             Letter::Clear(unit, done) => {
                 self.cleared.insert(self.next_clear, done);

@@ -1,5 +1,6 @@
 //! The login phase of a connection.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::iscsi::header::{Header, Lengths};
@@ -11,7 +12,7 @@ use proto::iscsi::pdu::{Frame, Outbox, Pdu};
 use proto::iscsi::sealed::{Protection, Seals};
 use tokio::time::timeout;
 
-use super::node::Node;
+use super::node::{Node, Serving};
 use super::registry::{Identity, NoSeat, Ticket};
 use super::wire::{Wire, WireError};
 
@@ -45,7 +46,7 @@ pub(super) async fn log_in(
     wire: &mut Wire,
     demanded: Option<Protection>,
 ) -> Result<LoggedIn, LoginError> {
-    timeout(node.limits.login, exchange(node, wire, demanded))
+    timeout(node.limits().login, exchange(node, wire, demanded))
         .await
         .unwrap_or(Err(LoginError::Wire(WireError::Late)))
 }
@@ -55,7 +56,8 @@ async fn exchange(
     wire: &mut Wire,
     demanded: Option<Protection>,
 ) -> Result<LoggedIn, LoginError> {
-    let mut login = TargetLogin::new(node.login.clone(), demanded, entropy()?);
+    let serving = node.serving();
+    let mut login = TargetLogin::new(Arc::clone(&serving.login), demanded, entropy()?);
     loop {
         let Frame::Pdu(Pdu { header, data, .. }) = wire.frame().await? else {
             return Err(LoginError::NoLogin);
@@ -71,7 +73,7 @@ async fn exchange(
                 send(wire, response).await?;
                 login = *next;
             }
-            Progress::Admit(admission) => return admit(node, wire, *admission).await,
+            Progress::Admit(admission) => return admit(node, &serving, wire, *admission).await,
             Progress::Refused(refusal) => return Err(refuse(wire, refusal).await?),
         }
     }
@@ -88,8 +90,13 @@ fn entropy() -> Result<Entropy, LoginError> {
 }
 
 /// Gives the session its place, after the one it replaces has ended, and says so to the initiator.
-async fn admit(node: &Node, wire: &mut Wire, admission: Admission) -> Result<LoggedIn, LoginError> {
-    let Established { initiator, isid, tsih, target, key, .. } = admission.established().clone();
+async fn admit(
+    node: &Node,
+    serving: &Serving,
+    wire: &mut Wire,
+    admission: Admission,
+) -> Result<LoggedIn, LoginError> {
+    let Established { initiator, isid, tsih, target, proven, .. } = admission.established().clone();
     if tsih != 0 {
         // RFC 7143, 6.3.1: another connection for a session, which here has one.
         let status = if node.registry.has(tsih, &initiator) {
@@ -101,7 +108,7 @@ async fn admit(node: &Node, wire: &mut Wire, admission: Admission) -> Result<Log
     }
     let identity = Identity { initiator, isid, target };
     let ticket = loop {
-        match node.registry.join(&identity, key) {
+        match node.registry.join(&identity, &proven) {
             Ok(ticket) => break ticket,
             Err(NoSeat::Taken(old)) => {
                 if timeout(REINSTATEMENT_MAX, old.gone()).await.is_err() {
@@ -119,6 +126,11 @@ async fn admit(node: &Node, wire: &mut Wire, admission: Admission) -> Result<Log
             }
         }
     };
+    // From here on a change finds this session among the others; one that came before is met here.
+    if !node.serving().keeps(serving, &ticket.seat) {
+        let refusal = admission.refuse(LoginStatus::SERVICE_UNAVAILABLE);
+        return Err(refuse(wire, refusal).await?);
+    }
     let (response, established, seals) = admission.admit(ticket.seat.tsih);
     send(wire, response).await?;
     Ok(LoggedIn { ticket, established, seals })

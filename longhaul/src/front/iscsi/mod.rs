@@ -24,5 +24,5 @@ mod server;
 mod vigil;
 mod wire;
 
-pub use node::{Limits, Node};
+pub use node::{Limits, Node, Offering};
 pub use server::{Portal, Server};

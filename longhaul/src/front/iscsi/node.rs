@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use proto::iscsi::keys::Offer;
 use proto::iscsi::login::policy::Policy;
 use proto::iscsi::login::target::Config;
@@ -12,7 +13,7 @@ use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Sealing;
 use proto::iscsi::target::{TargetRecord, WINDOW};
 
-use super::registry::Registry;
+use super::registry::{Identity, Letter, Registry, Seat};
 use crate::front::lun::{TARGET_PORT, TargetDevice};
 
 /// All portals here are one portal group: any of them reaches every target (RFC 7143, 4.4.1).
@@ -55,10 +56,52 @@ impl Default for Limits {
 
 /// A target node: its targets, and the sessions that use them.
 pub struct Node {
+    /// Looked at by logins, never by a command: a session keeps what it has got.
+    serving: RwLock<Arc<Serving>>,
+    pub(super) registry: Registry,
+}
+
+/// What is served, to whom.
+#[derive(Clone)]
+pub(super) struct Serving {
     pub(super) login: Arc<Config>,
     devices: BTreeMap<String, Arc<TargetDevice>>,
-    pub(super) limits: Limits,
-    pub(super) registry: Registry,
+    limits: Limits,
+}
+
+impl Serving {
+    /// Whether a session that came in under `before` can go on.
+    pub(super) fn keeps(&self, before: &Self, seat: &Seat) -> bool {
+        let Identity { initiator, target, .. } = &seat.identity;
+        // A discovery session has nothing to lose.
+        let Some(target) = target else { return true };
+        let device = |serving: &Self| serving.devices.get(target.as_str()).cloned();
+        let same_device = match (device(self), device(before)) {
+            (Some(new), Some(old)) => new.is_same(&old),
+            _ => false,
+        };
+        let (new, old) = (&self.login.policy, &before.login.policy);
+        same_device && new.keeps(old, initiator, &seat.proven, target)
+    }
+}
+
+impl Serving {
+    /// The target of a session, if it is larger than it was.
+    fn grown_since(&self, before: &Self, seat: &Seat) -> Option<Arc<TargetDevice>> {
+        let target = seat.identity.target.as_ref()?.as_str();
+        let (new, old) = (self.devices.get(target)?, before.devices.get(target)?);
+        (!Arc::ptr_eq(new, old)).then(|| Arc::clone(new))
+    }
+}
+
+/// What takes the place of what was served.
+pub struct Offering {
+    /// The targets: those that stay are the same, or have grown.
+    pub devices: Vec<Arc<TargetDevice>>,
+    /// Who may use them.
+    pub policy: Policy,
+    /// The bounds of the sessions to come.
+    pub limits: Limits,
 }
 
 impl Node {
@@ -66,14 +109,12 @@ impl Node {
     /// `policy` says who may use which of their names.
     #[must_use]
     pub fn new(
-        devices: impl IntoIterator<Item = TargetDevice>,
+        devices: impl IntoIterator<Item = impl Into<Arc<TargetDevice>>>,
         policy: impl FnOnce(Vec<IscsiName>) -> Policy,
     ) -> Self {
-        let named = |device: TargetDevice| {
-            let name = IscsiName::new(device.name()).ok()?;
-            Some((name, Arc::new(device)))
-        };
-        let (names, devices): (Vec<_>, Vec<_>) = devices.into_iter().filter_map(named).unzip();
+        let named = |device: Arc<TargetDevice>| Some((IscsiName::new(device.name()).ok()?, device));
+        let devices = devices.into_iter().map(Into::into);
+        let (names, devices): (Vec<_>, Vec<_>) = devices.filter_map(named).unzip();
         let by_name = names.iter().map(|name: &IscsiName| name.as_str().to_owned()).zip(devices);
         let devices = by_name.collect();
         let login = Config {
@@ -84,34 +125,71 @@ impl Node {
             command_window: WINDOW,
         };
         let limits = Limits::default();
-        Self { login: Arc::new(login), devices, limits, registry: Registry::default() }
+        let serving = Serving { login: Arc::new(login), devices, limits };
+        Self { serving: RwLock::new(Arc::new(serving)), registry: Registry::default() }
     }
 
     /// The same node with other limits.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
+        self.change(|serving| serving.limits = limits);
         self
     }
 
     /// The same node, which asks for other values at login.
     #[must_use]
     pub fn with_offer(mut self, offer: Offer) -> Self {
-        let config = Config { offer, ..Config::clone(&self.login) };
-        self.login = Arc::new(config);
+        self.change(|serving| Arc::make_mut(&mut serving.login).offer = offer);
         self
     }
 
     /// The same node, which seals sessions with those who want it.
     #[must_use]
     pub fn with_sealing(mut self, sealing: Sealing) -> Self {
-        let config = Config { sealing: Some(sealing), ..Config::clone(&self.login) };
-        self.login = Arc::new(config);
+        self.change(|serving| Arc::make_mut(&mut serving.login).sealing = Some(sealing));
         self
     }
 
-    pub(super) fn device(&self, name: &IscsiName) -> Option<&Arc<TargetDevice>> {
-        self.devices.get(name.as_str())
+    fn change(&mut self, change: impl FnOnce(&mut Serving)) {
+        let serving = self.serving.get_mut().unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(serving));
+    }
+
+    /// Puts `offering` in place of what was served. Sessions that could have come in to the same are left
+    /// alone, but for being told that their target has grown; the others are asked to log out. Returns how
+    /// many, and when those have ended none of their commands runs any more.
+    pub fn replace(&self, offering: Offering) -> (usize, impl Future<Output = ()> + use<>) {
+        let Offering { devices, policy, limits } = offering;
+        let devices =
+            devices.into_iter().map(|device| (device.name().to_owned(), device)).collect();
+        let old = self.serving();
+        let login = Arc::new(Config { policy, ..Config::clone(&old.login) });
+        let new = Arc::new(Serving { login, devices, limits });
+        *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
+        let mut leaving = Vec::new();
+        for seat in self.registry.all() {
+            if !new.keeps(&old, &seat) {
+                seat.post(Letter::Leave);
+                leaving.push(seat);
+            } else if let Some(grown) = new.grown_since(&old, &seat) {
+                seat.post(Letter::Grown(grown));
+            }
+        }
+        let count = leaving.len();
+        let gone = async move { drop(join_all(leaving.iter().map(|seat| seat.gone())).await) };
+        (count, gone)
+    }
+
+    pub(super) fn serving(&self) -> Arc<Serving> {
+        Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.serving().limits
+    }
+
+    pub(super) fn device(&self, name: &IscsiName) -> Option<Arc<TargetDevice>> {
+        self.serving().devices.get(name.as_str()).cloned()
     }
 }
 

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use proto::iscsi::login::policy::Proven;
 use proto::iscsi::name::{IscsiName, Isid};
-use proto::iscsi::sealed::PublicKey;
 use tokio::sync::{mpsc, oneshot};
 
 use proto::scsi::reservation::{InitiatorPort, NexusId};
 
-use crate::front::lun::{Initiator, Nexus, TARGET_PORT, Waiting};
+use crate::front::lun::{Initiator, Nexus, TARGET_PORT, TargetDevice, Waiting};
 
 /// What one session asks of another.
 pub(super) enum Letter {
@@ -18,6 +18,10 @@ pub(super) enum Letter {
     Clear(Option<u16>, oneshot::Sender<()>),
     /// End.
     End(Why),
+    /// Ask the initiator to log out.
+    Leave,
+    /// Its target has grown: this is how it is now.
+    Grown(Arc<TargetDevice>),
 }
 
 /// Why a session has to end that did not ask for it.
@@ -41,10 +45,10 @@ pub(super) struct Identity {
 /// A session's place in the registry.
 pub(super) struct Seat {
     pub(super) identity: Identity,
-    /// The key its initiator has proven, if the session is sealed.
-    key: Option<PublicKey>,
     pub(super) nexus: Nexus,
     pub(super) tsih: u16,
+    /// What it has proven at login.
+    pub(super) proven: Proven,
     /// The nexus under the name that outlives the session.
     id: NexusId,
     /// Its length is bounded by what the other sessions may have under way.
@@ -120,16 +124,12 @@ impl Registry {
     /// the caller waits for that and tries again (RFC 7143, 6.3.5: the old session ends, its tasks with
     /// it, before the new login succeeds). A discovery session replaces none, and nobody replaces a sealed
     /// session but who has proven the same key: names are for the asking.
-    pub(super) fn join(
-        &self,
-        identity: &Identity,
-        key: Option<PublicKey>,
-    ) -> Result<Ticket, NoSeat> {
+    pub(super) fn join(&self, identity: &Identity, proven: &Proven) -> Result<Ticket, NoSeat> {
         let mut seats = lock(&self.0);
         let same = |seat: &&Arc<Seat>| seat.identity == *identity && identity.target.is_some();
         if let Some(old) = seats.seats.values().find(same).cloned() {
             drop(seats);
-            if old.key.is_some() && old.key != key {
+            if matches!(old.proven, Proven::Key(_)) && old.proven != *proven {
                 return Err(NoSeat::Foreign);
             }
             old.post(Letter::End(Why::Reinstated));
@@ -142,9 +142,9 @@ impl Registry {
         let initiator = InitiatorPort { name: initiator, isid };
         let seat = Arc::new(Seat {
             identity: identity.clone(),
-            key,
             nexus: Nexus(seats.next_nexus),
             tsih,
+            proven: proven.clone(),
             id: NexusId { initiator, target_port: TARGET_PORT },
             letters: sender,
         });
@@ -155,6 +155,11 @@ impl Registry {
     /// Whether there is such a session of this initiator.
     pub(super) fn has(&self, tsih: u16, initiator: &IscsiName) -> bool {
         lock(&self.0).seats.get(&tsih).is_some_and(|seat| seat.identity.initiator == *initiator)
+    }
+
+    /// All sessions.
+    pub(super) fn all(&self) -> Vec<Arc<Seat>> {
+        lock(&self.0).seats.values().cloned().collect()
     }
 
     /// The other sessions with the target of `seat`.
@@ -184,6 +189,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use proto::iscsi::sealed::PublicKey;
+
     use super::*;
 
     fn identity(target: Option<&str>) -> Identity {
@@ -199,32 +206,34 @@ mod tests {
     async fn a_second_login_ends_the_first_session() {
         let registry = Registry::default();
         let identity = identity(Some("iqn.2000-01.example:t"));
-        let mut first = registry.join(&identity, None).ok().unwrap();
-        let Err(NoSeat::Taken(old)) = registry.join(&identity, None) else { panic!("two") };
+        let mut first = registry.join(&identity, &Proven::Nothing).ok().unwrap();
+        let Err(NoSeat::Taken(old)) = registry.join(&identity, &Proven::Nothing) else {
+            panic!("two")
+        };
         assert!(matches!(first.letters.try_recv(), Ok(Letter::End(Why::Reinstated))));
         let ended = tokio::spawn(async move { old.gone().await });
         drop(first);
         ended.await.unwrap();
-        let second = registry.join(&identity, None).ok().unwrap();
+        let second = registry.join(&identity, &Proven::Nothing).ok().unwrap();
         assert_ne!(second.seat.tsih, 0);
         assert_eq!(second.seat.nexus, Nexus(2));
     }
 
-    /// Each row: the key of the session that is there, that of the login, and whether it replaces it.
+    /// Each row: what the session that is there has proven, what the login has, and whether it replaces it.
     #[test]
     fn a_sealed_session_is_replaced_by_its_own_client_only() {
-        let key = |byte| Some(PublicKey::from_bytes([byte; 32]));
+        let key = |byte| Proven::Key(PublicKey::from_bytes([byte; 32]));
         for (old, new, replaces) in [
-            (None, None, true),
-            (None, key(1), true),
+            (Proven::Nothing, Proven::Nothing, true),
+            (Proven::Nothing, key(1), true),
             (key(1), key(1), true),
             (key(1), key(2), false),
-            (key(1), None, false),
+            (key(1), Proven::Nothing, false),
         ] {
             let registry = Registry::default();
             let identity = identity(Some("iqn.2000-01.example:t"));
-            let mut first = registry.join(&identity, old).ok().unwrap();
-            let taken = matches!(registry.join(&identity, new), Err(NoSeat::Taken(_)));
+            let mut first = registry.join(&identity, &old).ok().unwrap();
+            let taken = matches!(registry.join(&identity, &new), Err(NoSeat::Taken(_)));
             assert_eq!((taken, first.letters.try_recv().is_ok()), (replaces, replaces));
         }
     }
@@ -232,15 +241,15 @@ mod tests {
     #[test]
     fn discovery_sessions_live_side_by_side() {
         let registry = Registry::default();
-        let _first = registry.join(&identity(None), None).ok().unwrap();
-        assert!(registry.join(&identity(None), None).is_ok());
+        let _first = registry.join(&identity(None), &Proven::Nothing).ok().unwrap();
+        assert!(registry.join(&identity(None), &Proven::Nothing).is_ok());
     }
 
     #[test]
     fn session_numbers_skip_zero_and_those_in_use() {
         let registry = Registry::default();
-        let _first = registry.join(&identity(None), None).ok().unwrap();
+        let _first = registry.join(&identity(None), &Proven::Nothing).ok().unwrap();
         lock(&registry.0).next_tsih = u16::MAX;
-        assert_eq!(registry.join(&identity(None), None).ok().unwrap().seat.tsih, 2);
+        assert_eq!(registry.join(&identity(None), &Proven::Nothing).ok().unwrap().seat.tsih, 2);
     }
 }

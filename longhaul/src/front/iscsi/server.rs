@@ -77,7 +77,7 @@ impl Server {
         loop {
             tokio::select! {
                 accepted = self.accept() => match accepted {
-                    Ok((stream, peer, demanded)) if connections.len() < self.node.limits.connections => {
+                    Ok((stream, peer, demanded)) if connections.len() < self.node.limits().connections => {
                         let node = Arc::clone(&self.node);
                         let portals = Arc::clone(&self.portals);
                         let wire = (stream, peer, demanded);
@@ -94,7 +94,7 @@ impl Server {
             }
         }
         drop(self.listeners);
-        let drained = timeout(self.node.limits.stop + STOP_SLACK, async {
+        let drained = timeout(self.node.limits().stop + STOP_SLACK, async {
             while let Some(ended) = connections.join_next().await {
                 report(ended);
             }

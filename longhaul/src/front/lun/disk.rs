@@ -168,6 +168,12 @@ impl Disk {
         self.face(volume, medium)
     }
 
+    /// Whether `other` is a face of the same disk.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.core.state, &other.core.state)
+    }
+
     fn face(&self, volume: Arc<dyn Volume>, medium: Medium) -> Self {
         let Core { unit, luns, state, .. } = &*self.core;
         let (unit, luns, state) = (unit.on(medium), Arc::clone(luns), Arc::clone(state));

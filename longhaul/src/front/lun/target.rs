@@ -68,6 +68,16 @@ impl TargetDevice {
         })
     }
 
+    /// Whether `other` is a face of the same device.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let mut disks = self.disks.iter();
+        let same = |(number, disk): (&u16, &Arc<Disk>)| {
+            other.disks.get(number).is_some_and(|other| disk.is_same(other))
+        };
+        self.disks.len() == other.disks.len() && disks.all(same)
+    }
+
     fn face(&self, change: impl Fn(u16, &Arc<Disk>) -> Arc<Disk>) -> Self {
         let disks = self.disks.iter().map(|(number, disk)| (*number, change(*number, disk)));
         Self::of(self.name.clone(), disks.collect(), Arc::clone(&self.absent))

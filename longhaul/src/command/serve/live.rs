@@ -1,0 +1,141 @@
+//! What a running server serves, and how that follows a changed file.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{LUN, close, devices, open, policy, refuse_strangers, resolve};
+use crate::chain::Chain;
+use crate::command::options::blocking;
+use crate::config::{Config, Served};
+use crate::failure::{Failure, Outcome};
+use crate::front::iscsi::{Node, Offering};
+use crate::front::lun::TargetDevice;
+
+/// A volume that is being served.
+struct Room {
+    chain: Chain,
+    device: Arc<TargetDevice>,
+}
+
+/// All that is being served.
+pub(super) struct Live {
+    config: Config,
+    rooms: BTreeMap<String, Room>,
+    node: Arc<Node>,
+}
+
+impl Live {
+    /// What `node` serves: `chains` and `devices` are those of the volumes of `config`, in order.
+    pub(super) fn new(
+        config: Config,
+        chains: Vec<Chain>,
+        devices: Vec<Arc<TargetDevice>>,
+        node: Arc<Node>,
+    ) -> Self {
+        let rooms = rooms(&config.volumes, chains, devices).collect();
+        Self { config, rooms, node }
+    }
+
+    /// Reads the file again and applies the difference; says what that was. A failure has changed nothing.
+    /// Returns when the sessions that had to end have ended, and what they used is closed.
+    pub(super) async fn reload(&mut self) -> Outcome<String> {
+        let origin = self.config.origin.as_ref();
+        let path = origin.map(|origin| origin.path.clone());
+        let path = path.ok_or_else(|| Failure::new("there is no file to read again"))?;
+        let config = blocking(move || Config::read(&path)).await?;
+        self.refuse_upheaval(&config)?;
+        refuse_strangers(&config, &resolve(&config).await?)?;
+        let policy = policy(&config).await?;
+        let is_new = |volume: &&Served| !self.rooms.contains_key(&volume.name);
+        let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
+        let chains = open(&added).await?;
+        let devices = devices(config.state.clone(), &added, &chains).await?;
+        let grown = self.grow(&config)?;
+        // Nothing can fail from here on.
+        self.rooms.extend(rooms(&added, chains, devices));
+        let stays = |name: &String| config.volumes.iter().any(|volume| volume.name == *name);
+        let (kept, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.rooms).into_iter().partition(|(name, _)| stays(name));
+        self.rooms = kept;
+        let offered: Vec<_> = self.rooms.values().map(|room| Arc::clone(&room.device)).collect();
+        let targets = config.volumes.iter().map(|volume| volume.target.clone()).collect();
+        let offering =
+            Offering { devices: offered, policy: policy(targets), limits: config.limits };
+        let (leaving, gone) = self.node.replace(offering);
+        let said = [
+            list("added", added.iter().map(|volume| volume.name.as_str())),
+            list("removed", removed.keys().map(String::as_str)),
+            list("grown", grown.iter().map(String::as_str)),
+            (leaving > 0).then(|| format!("sessions asked to log in anew: {leaving}")),
+        ];
+        self.config = config;
+        gone.await;
+        close(removed.into_values().map(|room| room.chain).collect()).await?;
+        let said: Vec<_> = said.into_iter().flatten().collect();
+        Ok(if said.is_empty() { "nothing to tell sessions".to_owned() } else { said.join("; ") })
+    }
+
+    /// Some things are fixed while the server runs.
+    fn refuse_upheaval(&self, new: &Config) -> Outcome {
+        let old = &self.config;
+        let fixed = [
+            ("listen", old.listen == new.listen),
+            ("protection", old.protection == new.protection),
+            ("identity", old.identity == new.identity),
+            ("state", old.state == new.state),
+            ("log", old.log == new.log),
+        ];
+        if let Some((key, _)) = fixed.iter().find(|(_, same)| !same) {
+            let what = format!("`{key}` cannot change while the server runs");
+            return Err(Failure::usage(what).hint("restart it"));
+        }
+        for volume in &new.volumes {
+            let Some(old) = old.volumes.iter().find(|old| old.name == volume.name) else {
+                continue;
+            };
+            let may_change = (volume.size, volume.protection);
+            let changed = Served { size: may_change.0, protection: may_change.1, ..old.clone() };
+            if changed != *volume {
+                let what = format!("volume {} can only grow while it is served", volume.name);
+                let hint = "take it out of the file, reload, and put it in again";
+                return Err(Failure::usage(what).hint(hint));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes volumes as large as their files are now, or as the configuration says; the names of those
+    /// that were smaller. Nobody is told yet.
+    fn grow(&mut self, config: &Config) -> Outcome<Vec<String>> {
+        let mut grown = Vec::new();
+        for Served { name, size, .. } in &config.volumes {
+            let Some(Room { chain, device }) = self.rooms.get_mut(name) else { continue };
+            if chain.grow(*size).map_err(|why| why.within(&format!("volume {name}")))? {
+                *device = Arc::new(device.grown(LUN, &chain.volume()));
+                grown.push(name.clone());
+            }
+        }
+        Ok(grown)
+    }
+
+    /// Closes everything, after the sessions have ended.
+    pub(super) async fn close(self) -> Outcome {
+        let Self { rooms, node, .. } = self;
+        drop(node);
+        close(rooms.into_values().map(|room| room.chain).collect()).await
+    }
+}
+
+fn rooms(
+    volumes: &[Served],
+    chains: Vec<Chain>,
+    devices: Vec<Arc<TargetDevice>>,
+) -> impl Iterator<Item = (String, Room)> {
+    let rooms = chains.into_iter().zip(devices).map(|(chain, device)| Room { chain, device });
+    volumes.iter().map(|volume| volume.name.clone()).zip(rooms)
+}
+
+fn list<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let names: Vec<_> = names.collect();
+    (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")))
+}

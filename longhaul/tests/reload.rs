@@ -1,0 +1,274 @@
+//! A configuration that changes while sessions are on.
+
+mod common;
+
+use std::fs;
+use std::io::{IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+
+use common::{LONGHAUL, PATIENCE, Running};
+use proto::iscsi::header::{LoginRequest, LogoutRequest, ScsiCommand};
+use proto::iscsi::pdu::{Outbox, Pdu};
+use rustix::process::Signal;
+
+const TARGET: &str = "iqn.2026-11.dev.longhaul:";
+const MIB: u64 = 1 << 20;
+
+/// What the initiator is sent (RFC 7143, 11.2.1.2).
+const SCSI_RESPONSE: u8 = 0x21;
+const DATA_IN: u8 = 0x25;
+const LOGOUT_RESPONSE: u8 = 0x26;
+const ASYNC_MESSAGE: u8 = 0x32;
+
+/// An initiator that logs in to one volume and sends one command after the other.
+struct Guest {
+    stream: TcpStream,
+    cmd_sn: u32,
+}
+
+impl Guest {
+    /// Says who it is and what it wants; the status class and detail of the answer.
+    fn log_in(portal: &str, name: &str, volume: &str) -> (Self, [u8; 2]) {
+        let stream = TcpStream::connect(portal).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut guest = Self { stream, cmd_sn: 0 };
+        let text = format!(
+            "InitiatorName={name}\0TargetName={TARGET}{volume}\0SessionType=Normal\0AuthMethod=None\0"
+        );
+        let request = LoginRequest {
+            transit: true,
+            next_stage: 3,
+            isid: [0x80, 0, 0, 0, 0, 1],
+            ..LoginRequest::default()
+        };
+        guest.send(Pdu::with_data(request, text.into()));
+        let (response, _) = guest.receive();
+        (guest, [response[36], response[37]])
+    }
+
+    /// Logs in, and takes note of the power on.
+    fn new(portal: &str, name: &str, volume: &str) -> Self {
+        let (mut guest, status) = Self::log_in(portal, name, volume);
+        assert_eq!(status, [0, 0]);
+        assert_eq!(guest.attention(), Some([0x29, 0]));
+        guest
+    }
+
+    /// Sends a command; its status, and its data or sense.
+    fn run(&mut self, cdb: &[u8], expected: u32, data: Vec<u8>) -> (u8, Vec<u8>) {
+        let mut command = ScsiCommand {
+            is_final: true,
+            read: expected > 0,
+            write: !data.is_empty(),
+            itt: self.cmd_sn,
+            expected_len: expected.max(data.len() as u32),
+            cmd_sn: self.cmd_sn,
+            ..ScsiCommand::default()
+        };
+        command.cdb[..cdb.len()].copy_from_slice(cdb);
+        self.cmd_sn += 1;
+        self.send(Pdu::with_data(command, data.into()));
+        match self.receive() {
+            // With the status, as all fits into one.
+            (header, data) if header[0] & 0x3F == DATA_IN => (header[3], data),
+            (header, sense) if header[0] & 0x3F == SCSI_RESPONSE => (header[3], sense),
+            (header, _) => panic!("{header:02x?}"),
+        }
+    }
+
+    /// The unit attention that TEST UNIT READY is told.
+    fn attention(&mut self) -> Option<[u8; 2]> {
+        let (status, sense) = self.run(&[0; 6], 0, vec![]);
+        // The sense data follow their length; fixed format.
+        (status == 2).then(|| [sense[2 + 12], sense[2 + 13]])
+    }
+
+    fn blocks(&mut self) -> u64 {
+        let (status, data) =
+            self.run(&[0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0], 32, vec![]);
+        assert_eq!(status, 0);
+        u64::from_be_bytes(data[..8].try_into().unwrap()) + 1
+    }
+
+    /// The status of writing block `lba`.
+    fn write(&mut self, lba: u16) -> u8 {
+        let [high, low] = lba.to_be_bytes();
+        self.run(&[0x2A, 0, 0, 0, high, low, 0, 0, 1, 0], 0, vec![0x5A; 512]).0
+    }
+
+    /// Is asked to log out (RFC 7143, 11.9.1), does so, and sees the end of the connection.
+    fn leave(mut self) {
+        let (message, _) = self.receive();
+        assert_eq!((message[0], message[36]), (ASYNC_MESSAGE, 1), "{message:02x?}");
+        self.send(Pdu::bare(LogoutRequest {
+            itt: 99,
+            cmd_sn: self.cmd_sn,
+            ..LogoutRequest::default()
+        }));
+        let (response, _) = self.receive();
+        assert_eq!(response[0] & 0x3F, LOGOUT_RESPONSE, "{response:02x?}");
+        assert_eq!(self.stream.read(&mut [0]).unwrap(), 0);
+    }
+
+    fn send(&mut self, pdu: Pdu) {
+        let mut outbox = Outbox::new();
+        outbox.push_pdu(pdu);
+        while !outbox.is_empty() {
+            let mut slices = [IoSlice::new(&[])];
+            outbox.slices(&mut slices);
+            let written = self.stream.write(&slices[0]).unwrap();
+            outbox.advance(written);
+        }
+    }
+
+    fn receive(&mut self) -> ([u8; 48], Vec<u8>) {
+        let mut header = [0; 48];
+        self.stream.read_exact(&mut header).unwrap();
+        let length = usize::from(u16::from_be_bytes([header[6], header[7]]));
+        let mut data = vec![0; length.next_multiple_of(4)];
+        self.stream.read_exact(&mut data).unwrap();
+        data.truncate(length);
+        (header, data)
+    }
+}
+
+/// Where it listens.
+const LISTEN: &str = "listen = [\"127.0.0.1:0\"]\n";
+
+fn file(name: &str) -> String {
+    format!("[volumes.{name}]\nuri = \"file:{name}.img\"\n")
+}
+
+/// A server of the file `longhaul.toml` in `dir`, and its portal; what it logs is its output too.
+fn start(dir: &Path, volumes: usize) -> (Running, String) {
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 2>&1\nexec \"$0\" serve --config longhaul.toml", LONGHAUL]);
+    let server = Running::start(command.current_dir(dir));
+    let mut portal = String::new();
+    for _ in 0..volumes {
+        let line = server.line().unwrap();
+        let uri = line.strip_prefix("ready iscsi://").unwrap_or_else(|| panic!("{line}"));
+        uri.split('/').next().unwrap().clone_into(&mut portal);
+    }
+    (server, portal)
+}
+
+/// Has it read its file again; what it says of that.
+fn reload(server: &Running) -> String {
+    server.signal(Signal::HUP);
+    loop {
+        let line = server.line().expect("it says what became of it");
+        if line.contains("configuration") {
+            return line;
+        }
+    }
+}
+
+#[test]
+fn a_volume_is_added_one_removed_one_grown_and_one_left_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name);
+    for name in ["grows", "goes", "stays", "comes"] {
+        fs::File::create(path(&format!("{name}.img"))).unwrap().set_len(MIB).unwrap();
+    }
+    let config = |text: String| fs::write(path("longhaul.toml"), text).unwrap();
+    config(LISTEN.to_owned() + &file("grows") + &file("goes") + &file("stays"));
+    let (server, portal) = start(home.path(), 3);
+    let name = "iqn.2001-04.com.example:guest";
+    let mut grows = Guest::new(&portal, name, "grows");
+    let goes = Guest::new(&portal, name, "goes");
+    let mut stays = Guest::new(&portal, name, "stays");
+    let (_, status) = Guest::log_in(&portal, name, "comes");
+    assert_eq!(status, [2, 3], "there is none yet");
+    assert_eq!(stays.write(7), 0);
+
+    fs::OpenOptions::new().write(true).open(path("grows.img")).unwrap().set_len(2 * MIB).unwrap();
+    config(LISTEN.to_owned() + &file("grows") + &file("stays") + &file("comes"));
+    let leaves = std::thread::spawn(move || goes.leave());
+    let said = reload(&server);
+    assert!(said.contains("added comes; removed goes; grown grows; sessions asked"), "{said}");
+    leaves.join().unwrap();
+    assert_eq!(grows.attention(), Some([0x2A, 0x09]), "CAPACITY DATA HAS CHANGED");
+    assert_eq!(grows.blocks(), 4096);
+    assert_eq!(grows.write(4095), 0);
+    assert_eq!((stays.attention(), stays.blocks()), (None, 2048), "nobody touched it");
+    Guest::new(&portal, name, "comes");
+    assert_eq!(Guest::log_in(&portal, name, "goes").1, [2, 3]);
+    // What was removed is free for others.
+    let info = common::run(
+        Command::new(LONGHAUL).args(["info", "file:goes.img"]).current_dir(home.path()),
+    );
+    assert!(info.1.success(), "{}", info.0);
+
+    // A size in the file makes the file larger.
+    config(LISTEN.to_owned() + &file("grows") + "size = \"3M\"\n" + &file("stays"));
+    let said = reload(&server);
+    assert!(said.contains("removed comes; grown grows"), "{said}");
+    assert_eq!((grows.attention(), grows.blocks()), (Some([0x2A, 0x09]), 6144));
+    assert!(server.stop().success());
+    assert_eq!(fs::metadata(path("grows.img")).unwrap().len(), 3 * MIB);
+}
+
+#[test]
+fn a_wrong_file_changes_nothing_and_says_why() {
+    let home = tempfile::tempdir().unwrap();
+    let config = |text: String| fs::write(home.path().join("longhaul.toml"), text).unwrap();
+    let memory = "[volumes.a]\nuri = \"memory:1M\"\n";
+    config(format!("{LISTEN}{memory}"));
+    let (server, portal) = start(home.path(), 1);
+    let mut guest = Guest::new(&portal, "iqn.2001-04.com.example:guest", "a");
+    for (text, why) in [
+        ("nonsense".to_owned(), "longhaul.toml:1"),
+        (format!("{LISTEN}[volumes.b]\nuri = \"file:missing\"\n"), "does not exist"),
+        (format!("{LISTEN}[volumes.a]\nuri = \"memory:2M\"\n"), "can only grow"),
+        (memory.to_owned(), "`listen` cannot change"),
+        (
+            format!(
+                "{LISTEN}{memory}[clients.c]\nvolumes = [\"a\"]\nchap_secret_file = \"none\"\n"
+            ),
+            "cannot read the secret",
+        ),
+    ] {
+        config(text);
+        let said = reload(&server);
+        assert!(said.contains("not applied, nothing has changed") && said.contains(why), "{said}");
+        assert_eq!((guest.attention(), guest.write(1)), (None, 0));
+    }
+    assert!(server.stop().success());
+}
+
+#[test]
+fn rights_that_change_concern_only_those_who_had_them() {
+    let home = tempfile::tempdir().unwrap();
+    let config = |[one, two]: [&str; 2]| {
+        let client = |name: &str, key: &str| {
+            format!(
+                "[clients.{name}]\ninitiator = \"iqn.2001-04.com.example:{name}\"\n{key} = [\"a\"]\n"
+            )
+        };
+        let text = format!("{LISTEN}[volumes.a]\nuri = \"memory:1M\"\n");
+        fs::write(
+            home.path().join("longhaul.toml"),
+            text + &client("one", one) + &client("two", two),
+        )
+        .unwrap();
+    };
+    config(["volumes", "volumes"]);
+    let (server, portal) = start(home.path(), 1);
+    let name = |name: &str| format!("iqn.2001-04.com.example:{name}");
+    let mut one = Guest::new(&portal, &name("one"), "a");
+    let mut two = Guest::new(&portal, &name("two"), "a");
+    assert_eq!((one.write(0), two.write(0)), (0, 0));
+    config(["volumes", "read_only"]);
+    let leaves = std::thread::spawn(move || two.leave());
+    let said = reload(&server);
+    assert!(said.contains("sessions asked to log in anew: 1"), "{said}");
+    leaves.join().unwrap();
+    assert_eq!((one.attention(), one.write(0)), (None, 0));
+    let mut two = Guest::new(&portal, &name("two"), "a");
+    let (status, sense) = two.run(&[0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0], 0, vec![0; 512]);
+    assert_eq!((status, sense[2 + 2], sense[2 + 12]), (2, 0x07, 0x27), "DATA PROTECT");
+    assert!(server.stop().success());
+}
