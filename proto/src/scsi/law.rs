@@ -2,9 +2,11 @@
 
 use super::cdb::{Block, Cdb};
 use super::command::{self, Mode};
+use super::copy::{self, List};
 use super::inquiry::{BlockLimits, Identity, Provisioning, Standard};
 use super::mode::Switches;
 use super::provisioning;
+use super::sanitize::Overwrite;
 use super::sense::{Format, LENGTH_MAX};
 use super::unit::{self, Medium, Step, Unit};
 use super::{Blocks, Capacity, Sense};
@@ -82,6 +84,18 @@ pub fn any_parameters(list: &[u8]) {
     }
 }
 
+/// What a parameter list of any bytes asks to copy or to overwrite with is bounded, or it is refused.
+pub fn any_work(list: &[u8]) {
+    if let Ok(List { targets, segments, .. }) = List::parse(list) {
+        assert!(targets.len() <= usize::from(copy::TARGETS_MAX));
+        assert!(segments.len() <= usize::from(copy::SEGMENTS_MAX));
+    }
+    if let Ok(overwrite) = Overwrite::parse(list, 512) {
+        assert!((1..=31).contains(&overwrite.passes));
+        assert_eq!(overwrite.block(0, 512).len(), 512);
+    }
+}
+
 /// An answer of any bytes, from a device that may be hostile, is read or refused; a capacity that is read
 /// can be counted in bytes.
 pub fn any_answer(bytes: &[u8]) {
@@ -113,6 +127,11 @@ mod tests {
         #[test]
         fn any_parameters(list in proptest::collection::vec(any::<u8>(), 0..128)) {
             super::any_parameters(&list);
+        }
+
+        #[test]
+        fn any_work(list in proptest::collection::vec(any::<u8>(), 0..128)) {
+            super::any_work(&list);
         }
 
         #[test]

@@ -166,6 +166,9 @@ impl Driver {
     /// Runs the session to its end, and until none of its commands runs any more.
     pub(super) async fn run(mut self) -> End {
         let end = std::future::poll_fn(|cx| self.poll(cx)).await;
+        if let Some(device) = &self.device {
+            device.forsake(Some(self.ticket.seat.nexus));
+        }
         self.running.drain().await;
         end
     }
@@ -446,6 +449,14 @@ async fn manage(
     ];
     if on_unit.contains(&function) && !device.has(field) {
         return TaskResponse::LUN_DOES_NOT_EXIST;
+    }
+    match function {
+        TaskFunction::ABORT_TASK_SET => device.unit(field).forsake(Some(seat.nexus)),
+        TaskFunction::CLEAR_TASK_SET | TaskFunction::LOGICAL_UNIT_RESET => {
+            device.unit(field).forsake(None);
+        }
+        TaskFunction::TARGET_WARM_RESET | TaskFunction::TARGET_COLD_RESET => device.forsake(None),
+        _ => {}
     }
     let others = registry.others(seat);
     match function {

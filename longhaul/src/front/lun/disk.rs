@@ -271,6 +271,10 @@ impl LogicalUnit for Disk {
         self.core.attend(|attentions| attentions.tell(nexus, condition));
     }
 
+    fn forsake(&self, nexus: Option<Nexus>) {
+        self.core.state.progress.forsake(nexus);
+    }
+
     fn tasks_cleared(&self, by: Nexus) {
         self.core.attend(|attentions| {
             attentions.establish(Additional::COMMANDS_CLEARED, Some(by));
@@ -340,7 +344,7 @@ impl Core {
                 Ok(Vec::new())
             }
             Step::Sanitize { method, immediate, unrestricted } => {
-                self.sanitize(method, immediate, unrestricted, data).await
+                self.sanitize(nexus, method, immediate, unrestricted, data).await
             }
             Step::SanitizeExit => self.exit_failure(),
             Step::Copy => self.copy(nexus, data).await,

@@ -101,6 +101,10 @@ pub trait LogicalUnit: Send + Sync {
     /// A nexus has something to be told: a unit attention.
     fn tell(&self, nexus: Nexus, condition: Additional);
 
+    /// The tasks of `nexus` are being ended, or of all if `None`: a command whose work goes on by itself is
+    /// answered now, so that nobody waits for it.
+    fn forsake(&self, nexus: Option<Nexus>);
+
     /// CLEAR TASK SET by `by`: every other nexus gets COMMANDS CLEARED BY ANOTHER INITIATOR.
     fn tasks_cleared(&self, by: Nexus);
 }

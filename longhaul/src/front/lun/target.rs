@@ -121,6 +121,11 @@ impl TargetDevice {
         self.units.values().for_each(|unit| unit.tell(nexus, condition));
     }
 
+    /// The tasks of `nexus` are being ended, or of all if `None`, on every unit.
+    pub fn forsake(&self, nexus: Option<Nexus>) {
+        self.units.values().for_each(|unit| unit.forsake(nexus));
+    }
+
     /// TARGET RESET: every unit falls back.
     pub fn reset(&self) {
         self.units.values().for_each(|unit| unit.reset());
@@ -167,6 +172,8 @@ impl LogicalUnit for Absent {
     fn reset(&self) {}
 
     fn tell(&self, _nexus: Nexus, _condition: Additional) {}
+
+    fn forsake(&self, _nexus: Option<Nexus>) {}
 
     fn tasks_cleared(&self, _by: Nexus) {}
 }

@@ -1,11 +1,10 @@
-use proto::scsi::Status;
 use tokio::sync::Semaphore;
 use volume::store::faulty::Faulty;
 use volume::store::memory::Memory;
 use volume::{ExtentMap, Kind, Shape, Span, Verb, Work};
 
 use super::super::super::guest::Guest;
-use super::super::super::{Command, LogicalUnit as _, Nexus, Response};
+use super::super::super::{Command, LogicalUnit as _, Response};
 use super::super::tests::*;
 use super::super::{Disk, Options};
 use super::*;
@@ -129,6 +128,27 @@ async fn it_goes_on_whatever_initiators_do_and_only_questions_are_answered() {
     assert_eq!(asked, Sense { progress: Some(0), ..IN_PROGRESS });
     volume.writes.add_permits(1 + (SIZE >> 20) as usize);
     good(early.await.unwrap());
+    ready(&disk).await;
+    assert_eq!(first_block(&disk).await, [9; 512]);
+}
+
+#[tokio::test]
+async fn who_is_cut_off_does_not_wait_for_the_end() {
+    let volume = Arc::new(Held { inner: Memory::new(SIZE, BLOCK), writes: Semaphore::new(0) });
+    let disk = disk(Arc::clone(&volume), Options::default());
+    let list = vec![Bytes::from_static(&NINES)];
+    let asked = Command { cdb: block(&OVERWRITE), data: list, announced: 5 };
+    let asked = tokio::spawn(disk.execute(ME, asked));
+    while disk.core.switches().readiness != Readiness::Sanitizing {
+        yield_now().await;
+    }
+    disk.forsake(Some(OTHER));
+    yield_now().await;
+    assert!(!asked.is_finished(), "it is another's");
+    disk.forsake(Some(ME));
+    assert_eq!(asked.await.unwrap().status, Status::TaskAborted);
+    assert_eq!(refused(&disk, &[0]).await, IN_PROGRESS);
+    volume.writes.add_permits((SIZE >> 20) as usize);
     ready(&disk).await;
     assert_eq!(first_block(&disk).await, [9; 512]);
 }
