@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proto::iscsi::chap::{Account, Algorithm};
 use proto::iscsi::login::LoginStatus;
@@ -18,10 +19,12 @@ use volume::{Gate, Volume};
 use crate::credentials;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
+use crate::patience::Patience;
 use crate::pipelined::Pipelined;
 use crate::sealing::Seal;
 use crate::secret::Secret;
 use crate::size::{NotASize, Size};
+use crate::stop::Stop;
 use crate::store::Local;
 use crate::store::file::OpenError;
 use crate::store::{device, file, iscsi};
@@ -31,6 +34,9 @@ pub const ISCSI_PORT: u16 = 3260;
 
 /// The block size of what has none of its own.
 const BLOCK_SIZE: u32 = 512;
+
+/// How long a program that has been told to end waits for a connection, to flush what it holds.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// The schemes there are, for messages.
 const KNOWN: &str = "memory:SIZE, file:PATH, device:PATH, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]";
@@ -224,6 +230,8 @@ pub struct OpenOptions {
     pub seal: Option<SealOptions>,
     /// Keep the link to it full, if it is behind a network.
     pub pipeline: Option<Settings>,
+    /// How long a lost connection is waited for.
+    pub patience: Patience,
 }
 
 /// Who this machine is to a target.
@@ -301,6 +309,19 @@ impl Chain {
                 disk.probe().await.or_fail(|| format!("cannot probe {}", self.uri)).map(Some)
             }
             None => Ok(None),
+        }
+    }
+
+    /// Once `stop` is called an outage is waited for only a short time, so that requests that wait for
+    /// its end do not keep the program from its own.
+    pub fn leave_on(&self, mut stop: Stop) {
+        if let Some(disk) = self.disk.as_ref().map(Arc::downgrade) {
+            tokio::spawn(async move {
+                stop.called().await;
+                if let Some(disk) = disk.upgrade() {
+                    disk.leave(GRACE);
+                }
+            });
         }
     }
 
@@ -399,6 +420,7 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             };
             let mut with = options.login.connect_options(place.pin)?;
             with.read_only = options.read_only;
+            with.reconnect_for = options.patience.0;
             let disk =
                 iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
             let disk = Arc::new(disk);

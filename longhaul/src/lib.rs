@@ -13,6 +13,7 @@ pub mod failure;
 pub mod front;
 pub mod log;
 pub mod luks;
+pub mod patience;
 pub mod pipelined;
 pub mod progress;
 pub mod sealing;

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::options::{LoginArgs, SealArgs};
+use super::options::{LoginArgs, OutageArgs, SealArgs};
 use crate::chain::{self, OpenOptions, Uri};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::nbd;
+use crate::patience::Patience;
 use crate::pipelined::PipelineArgs;
 use crate::size::Size;
 
@@ -31,6 +32,8 @@ pub struct Args {
     seal: SealArgs,
     #[command(flatten)]
     login: LoginArgs,
+    #[command(flatten)]
+    outage: OutageArgs,
     #[command(flatten)]
     pipeline: PipelineArgs,
 }
@@ -58,9 +61,11 @@ pub async fn run(args: Args) -> Outcome {
         seal: args.seal.open(args.sealed, &uri.to_string()).await?,
         block_size: None,
         pipeline: args.pipeline.settings()?,
+        patience: args.outage.patience().unwrap_or(Patience::FOREVER),
     };
     let stop = super::stop_on_signals()?;
     let chain = chain::open(&uri, options).await?;
+    chain.leave_on(stop.clone());
     let server = nbd::Server::bind(&args.nbd)
         .or_fail(|| format!("cannot listen on the socket {}", args.nbd.display()))?;
     super::say(&format!("ready {}", server.uri()))?;

@@ -10,7 +10,7 @@ use indicatif::HumanBytes;
 use serde::Serialize;
 use volume::Volume;
 
-use super::options::{LoginArgs, SealArgs};
+use super::options::{LoginArgs, OutageArgs, SealArgs};
 use crate::chain::{self, OpenOptions, Uri, UriError};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::copy::{self, CopyError, Report};
@@ -44,6 +44,8 @@ pub struct Args {
     secret: SealArgs,
     #[command(flatten)]
     login: LoginArgs,
+    #[command(flatten)]
+    outage: OutageArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -109,10 +111,12 @@ pub async fn run(args: Args) -> Outcome {
     }
     let (seal_from, seal_to) = args.sealed()?;
     let login = args.login.login().await?;
+    let patience = args.outage.patience().unwrap_or_default();
     let source = OpenOptions {
         read_only: true,
         login: login.clone(),
         seal: args.secret.open(seal_from, &from.to_string()).await?,
+        patience,
         ..OpenOptions::default()
     };
     let seal = args.secret.open(seal_to, &to.to_string()).await?;
@@ -120,7 +124,8 @@ pub async fn run(args: Args) -> Outcome {
     let missing = matches!(to, Uri::File(path) if !path.exists());
     let size = missing.then(|| Size(source.volume().shape().size));
     let destination =
-        chain::open(to, OpenOptions { size, login, seal, ..OpenOptions::default() }).await?;
+        chain::open(to, OpenOptions { size, login, seal, patience, ..OpenOptions::default() })
+            .await?;
     let job = Job {
         from,
         to,

@@ -4,7 +4,7 @@ use proto::iscsi::sealed::Protection;
 use serde::Serialize;
 use volume::Shape;
 
-use super::options::LoginArgs;
+use super::options::{LoginArgs, OutageArgs};
 use crate::chain::{self, OpenOptions, Uri};
 use crate::failure::{OrFail, Outcome};
 use crate::size::Size;
@@ -24,6 +24,8 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     login: LoginArgs,
+    #[command(flatten)]
+    outage: OutageArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -34,7 +36,9 @@ Examples:
 /// Opens the volume as it would be used, and describes it.
 pub async fn run(args: Args) -> Outcome {
     let login = args.login.login().await?;
-    let options = OpenOptions { read_only: args.read_only, login, ..OpenOptions::default() };
+    let patience = args.outage.patience().unwrap_or_default();
+    let options =
+        OpenOptions { read_only: args.read_only, login, patience, ..OpenOptions::default() };
     let chain = chain::open(&args.uri, options).await?;
     let probe = chain.probe().await?;
     let info = Info::new(&args.uri, chain.volume().shape(), probe.map(Target::from));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use super::options::{LoginArgs, blocking};
+use super::options::{LoginArgs, OutageArgs, blocking};
 use super::say;
 use crate::chain::{self, Chain, OpenOptions, Uri};
 use crate::failure::{OrFail, Outcome};
@@ -129,17 +129,22 @@ struct On {
     uri: Uri,
     #[command(flatten)]
     login: LoginArgs,
+    #[command(flatten)]
+    outage: OutageArgs,
 }
 
 impl On {
     async fn writable(&self, size: Option<Size>) -> Outcome<Chain> {
         let login = self.login.login().await?;
-        chain::open(&self.uri, OpenOptions { size, login, ..OpenOptions::default() }).await
+        let patience = self.outage.patience().unwrap_or_default();
+        chain::open(&self.uri, OpenOptions { size, login, patience, ..OpenOptions::default() })
+            .await
     }
 
     async fn readable(&self) -> Outcome<Chain> {
         let login = self.login.login().await?;
-        let options = OpenOptions { read_only: true, login, ..OpenOptions::default() };
+        let patience = self.outage.patience().unwrap_or_default();
+        let options = OpenOptions { read_only: true, login, patience, ..OpenOptions::default() };
         chain::open(&self.uri, options).await
     }
 }

@@ -8,6 +8,7 @@ use crate::chain::{Login, SealOptions};
 use crate::credentials::{self, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
+use crate::patience::Patience;
 use crate::sealing::SealingArgs;
 use crate::secret::SecretArgs;
 
@@ -37,6 +38,22 @@ impl LoginArgs {
             algorithms: credentials::algorithms(self.chap.is_weak()),
             seal: self.sealing.seal(),
         })
+    }
+}
+
+/// How a lost connection is met.
+#[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Connection")]
+pub(super) struct OutageArgs {
+    /// Wait so long for a lost connection before requests fail: 90s, 5m, 2h, forever; 0s for not at all
+    #[arg(long, value_name = "DURATION|forever")]
+    reconnect_for: Option<Patience>,
+}
+
+impl OutageArgs {
+    /// What was asked for, if anything was.
+    pub(super) const fn patience(self) -> Option<Patience> {
+        self.reconnect_for
     }
 }
 

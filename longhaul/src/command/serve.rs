@@ -22,6 +22,7 @@ use crate::front::iscsi::{Node, Portal, Server};
 use crate::front::lun::{Kept, Options, TargetDevice};
 use crate::log::Log;
 use crate::luks;
+use crate::patience::Patience;
 use crate::sealing::{Demand, Seal, sealing};
 use crate::state::StateDir;
 use live::Live;
@@ -108,6 +109,7 @@ pub async fn run(args: Args, log: Log) -> Outcome {
     let stop = if reloads { super::stop_on_termination()? } else { super::stop_on_signals()? };
     let policy = policy(&config).await?;
     let chains = open(&config.volumes).await?;
+    chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
     let devices = devices(config.state.clone(), &config.volumes, &chains).await?;
     let mut node = Node::new(devices.iter().cloned(), policy).with_limits(config.limits);
     if let Some(sealing) = sealing {
@@ -256,6 +258,7 @@ pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
             block_size: volume.appearance.block_size.map(|size| size.0),
             login,
             seal: seal.transpose()?,
+            patience: Patience::FOREVER,
             ..OpenOptions::default()
         })
     })

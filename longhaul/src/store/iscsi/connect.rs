@@ -26,9 +26,6 @@ const REDIRECTIONS_MAX: u32 = 4;
 /// The wait after the first attempt to connect again that failed.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
-/// The longest wait: a server that is back is found within it, and one that is not is asked seldom.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
-
 /// The port IANA gave iSCSI.
 const PORT: u16 = 3260;
 
@@ -210,7 +207,7 @@ impl Connector {
         Settings {
             patience,
             first_wait: FIRST_WAIT,
-            longest_wait: LONGEST_WAIT,
+            longest_wait: self.options.reconnect_every,
             unflushed_max: keeps.then_some(self.options.unflushed_max),
         }
     }

@@ -69,6 +69,8 @@ pub struct ConnectOptions {
     /// How long an outage may last before requests fail; `None` for as long as it takes, zero for not
     /// at all.
     pub reconnect_for: Option<Duration>,
+    /// The longest wait between two attempts to connect again.
+    pub reconnect_every: Duration,
     /// Bytes of acknowledged writes that are kept until a flush, to be written again if the target loses
     /// them. At half of it a flush is made unasked.
     pub unflushed_max: usize,
@@ -76,6 +78,9 @@ pub struct ConnectOptions {
 
 /// How long one-shot commands wait for a connection that is lost.
 pub const RECONNECT_FOR: Duration = Duration::from_secs(60);
+
+/// A server that is back is found within it, and one that is not is asked seldom.
+const RECONNECT_EVERY: Duration = Duration::from_secs(5);
 
 /// Half of it is more than any link in use holds in flight, so the flushes it brings stop nothing.
 const UNFLUSHED_MAX: usize = 64 << 20;
@@ -95,6 +100,7 @@ impl ConnectOptions {
             timeouts: Timeouts::default(),
             read_only: false,
             reconnect_for: Some(RECONNECT_FOR),
+            reconnect_every: RECONNECT_EVERY,
             unflushed_max: UNFLUSHED_MAX,
         }
     }

@@ -181,9 +181,7 @@ impl Supervisor {
     }
 
     fn note_loss(&self, state: &mut State, number: u64, wait: Duration, why: Cause) {
-        let before = state.machine.status();
-        state.machine.lost(self.now(), number, wait);
-        if state.machine.status() != before {
+        if state.machine.lost(self.now(), number, wait) {
             let target = self.connector.to_string();
             tracing::warn!(target, why = %Chain(&*why), "connection lost: requests wait");
             state.cause = Some(why);

@@ -330,10 +330,10 @@ impl<R: Clone> Recovery<R> {
 
     // The link.
 
-    /// A link is lost; nothing is asked of the target before `wait` has passed.
-    pub fn lost(&mut self, now: Time, link: u64, wait: Duration) {
+    /// A link is lost; nothing is asked of the target before `wait` has passed. Says whether it was news.
+    pub fn lost(&mut self, now: Time, link: u64, wait: Duration) -> bool {
         if link != self.number || !matches!(self.link, Link::Up | Link::Restoring { .. }) {
-            return;
+            return false;
         }
         let restoring =
             matches!(&self.link, Link::Restoring { running, .. } if !running.is_empty());
@@ -348,6 +348,7 @@ impl<R: Clone> Recovery<R> {
         };
         self.link = Link::Down { until: now + wait.max(waited) };
         self.wake(now);
+        true
     }
 
     /// An attempt to connect has failed, for good if `lasting`. `random` spreads the attempts of many.
@@ -385,7 +386,10 @@ impl<R: Clone> Recovery<R> {
         match end {
             End::Done => {}
             End::Failed => return self.end(Over::NotRestored),
-            End::Lost => return self.lost(now, link, Duration::ZERO),
+            End::Lost => {
+                self.lost(now, link, Duration::ZERO);
+                return;
+            }
         }
         if let Link::Restoring { running, .. } = &mut self.link {
             running.retain(|running| *running != seq);

@@ -1,0 +1,80 @@
+//! How long an outage is waited for, as people write it: `90s`, `5m`, `2h`, `forever`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::store::iscsi::RECONNECT_FOR;
+
+/// How long requests wait for a connection that is lost; `None` for as long as it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience(pub Option<Duration>);
+
+impl Patience {
+    /// For disks in use: an error would break what stands on them.
+    pub const FOREVER: Self = Self(None);
+}
+
+/// For commands that somebody waits for.
+impl Default for Patience {
+    fn default() -> Self {
+        Self(Some(RECONNECT_FOR))
+    }
+}
+
+const UNITS: [(char, u64); 4] = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+
+/// The text is no such time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a time: write a number with s, m, h or d such as 90s or 2h, or `forever`")]
+pub struct NotPatience(String);
+
+impl FromStr for Patience {
+    type Err = NotPatience;
+
+    fn from_str(text: &str) -> Result<Self, NotPatience> {
+        if text == "forever" {
+            return Ok(Self::FOREVER);
+        }
+        let unit =
+            UNITS.iter().find_map(|&(unit, length)| Some((text.strip_suffix(unit)?, length)));
+        // `parse` alone would take a sign.
+        let digits = |digits: &&str| digits.bytes().all(|byte| byte.is_ascii_digit());
+        unit.filter(|(number, _)| digits(number))
+            .and_then(|(number, length)| number.parse::<u64>().ok()?.checked_mul(length))
+            .map(|seconds| Self(Some(Duration::from_secs(seconds))))
+            .ok_or_else(|| NotPatience(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Patience {
+    /// Exactly: in the largest unit that needs no fraction.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(seconds) = self.0.map(|time| time.as_secs()) else {
+            return f.write_str("forever");
+        };
+        let exact = |(_, length): &&(char, u64)| seconds != 0 && seconds.is_multiple_of(*length);
+        let (unit, length) = UNITS.iter().rev().find(exact).unwrap_or(&UNITS[0]);
+        write!(f, "{}{unit}", seconds / length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_what_was_read() {
+        for text in ["0s", "59s", "90s", "5m", "2h", "1d", "forever"] {
+            assert_eq!(text.parse::<Patience>().unwrap().to_string(), text);
+        }
+        assert_eq!("120m".parse::<Patience>().unwrap().to_string(), "2h");
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused() {
+        for text in ["", "5", "s", "-1s", "+1s", "1.5h", "1w", "never", "99999999999999999999d"] {
+            assert_eq!(text.parse::<Patience>(), Err(NotPatience(text.to_owned())));
+        }
+    }
+}
