@@ -248,7 +248,8 @@ fn ping(itt: u32) -> Pdu {
 #[tokio::test]
 async fn output_that_waits_is_sent_in_the_end() {
     const PINGS: u32 = 6 << 10;
-    const BEFORE_READING: u32 = 2 << 10;
+    // More than is held for who does not read, less than the system takes beside it.
+    const BEFORE_READING: u32 = 64;
     let target = Running::open().await;
     let mut stream = TcpStream::connect(target.portal).await.unwrap();
     assert_eq!(login_status(&mut stream, 1).await, (0, 0));
@@ -291,7 +292,7 @@ async fn output_that_waits_is_sent_in_the_end() {
 /// More data than a session may hold at once: the commands wait for one another, and all are answered.
 #[tokio::test]
 async fn reads_beyond_what_is_held_wait_their_turn() {
-    const BLOCKS: u32 = volume::TRANSFER_MAX / 512;
+    const BLOCKS: u32 = longhaul::front::lun::TRANSFER_MAX / 512;
     let target = Running::open().await;
     let mut stream = TcpStream::connect(target.portal).await.unwrap();
     assert_eq!(login_status(&mut stream, 1).await, (0, 0));

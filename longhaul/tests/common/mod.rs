@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
 /// Longer than anything takes on a loaded machine; only a test that fails waits for it.
@@ -39,10 +39,26 @@ impl Running {
         self.lines.recv_timeout(PATIENCE).ok()
     }
 
+    /// Its process.
+    #[allow(dead_code, reason = "not every test looks at it")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Asks it to end, and waits until it has.
     pub(crate) fn stop(mut self) -> ExitStatus {
         self.signal(rustix::process::Signal::TERM);
+        // Its output ends with it.
+        while let Ok(_more) = self.lines.recv_timeout(PATIENCE) {}
+        assert!(self.lines.try_recv() == Err(TryRecvError::Disconnected), "it does not end");
         self.child.wait().unwrap()
+    }
+
+    /// Ends it at once, as a loss of power would.
+    #[allow(dead_code, reason = "not every test does")]
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// Sends it a signal.

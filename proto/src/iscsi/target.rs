@@ -9,6 +9,7 @@
 //! A task that runs is never torn from under the front: an abort lets it end, keeps its answer from the
 //! initiator, and only then says that it is dead, so that no write lands after its abort was reported.
 
+mod budget;
 mod connection;
 mod data_in;
 mod data_out;
@@ -20,6 +21,7 @@ mod task;
 mod text;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +30,7 @@ use super::header::{TaskAttribute, TaskFunction};
 use super::pdu::Pieces;
 use crate::scsi::Status;
 
+pub use budget::Budget;
 pub use management::Request;
 pub use session::Session;
 pub use task::TaskId;
@@ -43,9 +46,9 @@ pub const IMMEDIATE_MAX: usize = 32;
 /// Task management functions under way at once.
 pub const MANAGEMENT_MAX: usize = 16;
 
-/// Bytes of solicited data a session may have on their way or waiting for the rest of their command. A
-/// command that is larger alone is let through when no other holds any.
-pub const SOLICITED_MAX: u64 = 32 << 20;
+/// Data that a command may carry that came before its turn. On a single connection none does unless the
+/// initiator is at fault, so this only bounds what is kept of such.
+pub const AHEAD_MAX: usize = 8 << 10;
 
 /// How a session came to be, and its habits.
 #[derive(Clone, Debug)]
@@ -58,6 +61,15 @@ pub struct Setup {
     pub exp_cmd_sn: u32,
     /// The StatSN to send next.
     pub stat_sn: u32,
+    /// Commands in order it may have outstanding, as the login announced it.
+    pub window: u32,
+    /// As many as it may have outstanding later, [`WINDOW`] at most.
+    pub window_max: u32,
+    /// What it may hold of data nobody asked for, with all other sessions.
+    pub unsolicited: Arc<Budget>,
+    /// How many bytes of solicited data it may have on their way or in commands that run, until
+    /// [`Session::allow_solicited`] says otherwise.
+    pub solicited: u64,
     /// After how long without a sign of life the initiator is pinged.
     pub ping_after: Duration,
     /// How long after the ping the connection is given up.

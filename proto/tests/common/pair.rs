@@ -14,7 +14,7 @@ use proto::iscsi::login::target::{self, Progress, Reason, TargetLogin};
 use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox, Pieces};
 use proto::iscsi::sealed::Protection;
 use proto::iscsi::target as machine;
-use proto::iscsi::target::{Ending, Reply, Session, Setup, TargetRecord, TaskId};
+use proto::iscsi::target::{Budget, Ending, Reply, Session, Setup, TargetRecord, TaskId, WINDOW};
 use proto::link::{Conditions, Direction};
 use proto::scsi::Status;
 use proto::time::Time;
@@ -298,6 +298,10 @@ impl Target {
                     cid: established.cid,
                     exp_cmd_sn: established.exp_cmd_sn,
                     stat_sn: established.stat_sn,
+                    window: WINDOW,
+                    window_max: WINDOW,
+                    unsolicited: Arc::new(Budget::new(32 << 20, 0)),
+                    solicited: 32 << 20,
                     ping_after: Duration::from_secs(60),
                     ping_patience: Duration::from_secs(30),
                 };

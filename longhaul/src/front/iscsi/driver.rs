@@ -30,16 +30,19 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::login::LoggedIn;
 use super::node::{Node, record};
+use super::purse::Purse;
 use super::registry::{Letter, Registry, Seat, Ticket, Why};
-use super::running::{Ready, Running, weight};
+use super::running::{Ready, Running};
 use super::vigil::Vigil;
 use super::wire::{Wire, WireError};
 use crate::front::lun::{Command, Initiator, Response, TargetDevice};
 use crate::stop::Stop;
 
-/// Unsent output beyond which nothing is read: an initiator that sends and does not take its answers
-/// must not make us keep them.
-const OUTPUT_MAX: usize = 16 << 20;
+/// Unsent output up to which more is read whatever the session holds, as reading may be what frees it.
+const OUTPUT_MIN: usize = 256 << 10;
+
+/// What a command that moves no blocks answers at most.
+const ANSWER_MAX: u32 = 64 << 10;
 
 /// How long the last output of a session may take to be sent.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
@@ -72,7 +75,11 @@ pub(super) struct Driver {
     device: Option<Arc<TargetDevice>>,
     registry: Registry,
     running: Running,
+    purse: Purse,
     vigil: Vigil,
+    /// Since when there is output of which nothing is taken, and how long that may last.
+    stuck: Option<Time>,
+    stuck_max: Duration,
     /// Task management that involves other sessions.
     errands: FuturesUnordered<Errand>,
     /// Whom to tell that tasks were cleared, by the number the machine knows it by.
@@ -118,7 +125,8 @@ impl Driver {
         LoggedIn { ticket, established, seals }: LoggedIn,
         mut stop: Stop,
     ) -> Result<Self, WireError> {
-        let limits = node.limits();
+        let serving = node.serving();
+        let limits = serving.limits;
         let parameters = &established.parameters;
         wire.decoder.set_digests(parameters.header_digest, parameters.data_digest);
         wire.decoder.set_data_max(parameters.max_recv_data_segment as usize);
@@ -127,6 +135,10 @@ impl Driver {
             cid: established.cid,
             exp_cmd_sn: established.exp_cmd_sn,
             stat_sn: established.stat_sn,
+            window: serving.login.command_window,
+            window_max: limits.commands,
+            unsolicited: Arc::clone(&serving.unsolicited),
+            solicited: 0,
             ping_after: limits.ping_after,
             ping_patience: limits.ping_patience,
         };
@@ -151,7 +163,10 @@ impl Driver {
             device,
             registry: node.registry.clone(),
             running: Running::default(),
+            purse: Purse::new(&serving.pool),
             vigil: Vigil::new(limits.awake),
+            stuck: None,
+            stuck_max: limits.ping_patience,
             errands: FuturesUnordered::new(),
             cleared: BTreeMap::new(),
             next_clear: 0,
@@ -202,14 +217,27 @@ impl Driver {
             let received = self.poll_input(cx)?;
             let managed = self.poll_errands(cx);
             self.start_waiting(cx);
+            self.solicit(cx);
             let unsent = self.session.outbox().len();
             if let Poll::Ready(outcome) = self.wire.poll_write(cx, self.session.outbox()) {
                 outcome?;
             }
             let sent = self.session.outbox().len() < unsent;
+            self.watch_output(sent);
             if !answered && !received && !managed && !sent {
+                let held = self.held();
+                self.purse.settle(held);
                 return Ok(());
             }
+        }
+    }
+
+    /// Notes since when the initiator takes nothing.
+    fn watch_output(&mut self, sent: bool) {
+        if sent || self.session.outbox().is_empty() {
+            self.stuck = None;
+        } else if self.stuck.is_none() {
+            self.stuck = Some(self.clock.now());
         }
     }
 
@@ -308,13 +336,21 @@ impl Driver {
 
     /// Whether anything was read.
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Result<bool, WireError> {
-        if self.end.is_some() || self.session.outbox().len() > OUTPUT_MAX {
+        // An initiator that sends and does not take its answers must not make us keep them.
+        let overdrawn =
+            self.session.outbox().len() > OUTPUT_MIN && self.held() > self.purse.limit();
+        if self.end.is_some() || overdrawn {
             return Ok(false);
         }
         let read = self.wire.poll_read(cx)?.is_ready();
         if read {
             let now = self.clock.now();
             self.session.heard(now);
+            // A sign of life is not enough: what it does not take is held for it.
+            if self.stuck.is_some_and(|since| now > since + self.stuck_max) {
+                self.finish(WireError::Late.into());
+                return Ok(true);
+            }
             self.vigil.busy(StdInstant::now());
             while let Some(frame) = self.wire.decode()? {
                 self.session.handle(now, frame);
@@ -363,11 +399,27 @@ impl Driver {
         data: Vec<Bytes>,
     ) {
         let Some(device) = &self.device else { return };
-        let (unit, weight) = (device.unit(lun), weight(&data, room));
-        let command = Command { cdb, data, announced };
-        if !self.running.has_room(weight, self.session.outbox().len()) {
-            return self.running.wait(Ready { task, weight, unit: Arc::clone(unit), command });
+        let unit = Arc::clone(device.unit(lun));
+        let weight = self.weight(unit.data_in_len(&cdb), room);
+        let ready = Ready { task, weight, unit, command: Command { cdb, data, announced } };
+        // Data-out are paid for already; what is to answer must not take more behind those that wait.
+        let total = self.held() + weight;
+        let waits = weight > 0 && self.running.next_weight().is_some();
+        if weight == 0 || (!waits && self.purse.covers(cx, total)) {
+            self.start(cx, ready);
+        } else {
+            self.running.wait(ready);
         }
+    }
+
+    /// What the answer to a command may come to: what it asks for, even beyond what the initiator has room
+    /// for, since it is cut only when it is there.
+    fn weight(&self, asked: u32, room: u32) -> u64 {
+        u64::from(asked.max(room.min(ANSWER_MAX))).min(self.purse.request_max())
+    }
+
+    fn start(&mut self, cx: &mut Context<'_>, ready: Ready) {
+        let Ready { task, weight, unit, command } = ready;
         let answer = unit.execute(self.ticket.seat.nexus, command);
         if let Some(response) = self.running.start(cx, task, weight, answer) {
             self.answer(task, response);
@@ -376,20 +428,37 @@ impl Driver {
 
     /// Starts commands that waited, as far as there is room now.
     fn start_waiting(&mut self, cx: &mut Context<'_>) {
-        while let Some(ready) = self.running.pop_waiting(self.session.outbox().len()) {
-            let Ready { task, weight, unit, command } = ready;
-            if self.session.is_aborted(task) {
+        while let Some(weight) = self.running.next_weight() {
+            let total = self.held() + weight;
+            if !self.purse.covers(cx, total) {
+                break;
+            }
+            let Some(ready) = self.running.pop_waiting() else { break };
+            if self.session.is_aborted(ready.task) {
                 // Nobody waits for this answer; the machine waits for the end.
                 let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
-                self.answer(task, Response { status, data, sense });
-                continue;
-            }
-            let answer = unit.execute(self.ticket.seat.nexus, command);
-            if let Some(response) = self.running.start(cx, task, weight, answer) {
-                self.answer(task, response);
+                self.answer(ready.task, Response { status, data, sense });
+            } else {
+                self.start(cx, ready);
             }
         }
         self.act(cx);
+    }
+
+    /// Lets the machine ask for data as far as there is room for them.
+    fn solicit(&mut self, cx: &mut Context<'_>) {
+        while let Some(wanted) = self.session.solicited_wanted() {
+            let total = self.held() + wanted;
+            if !self.purse.covers(cx, total) {
+                break;
+            }
+            self.session.allow_solicited(self.session.solicited() + wanted);
+        }
+    }
+
+    /// Bytes the session holds that had to be paid for.
+    fn held(&mut self) -> u64 {
+        self.session.solicited() + self.running.held() + self.session.outbox().len() as u64
     }
 
     fn answer(&mut self, task: TaskId, Response { status, data, sense }: Response) {

@@ -107,8 +107,9 @@ async fn admit(
         return Err(refuse(wire, admission.refuse(status)).await?);
     }
     let identity = Identity { initiator, isid, target };
+    let most = node.limits().sessions_per_initiator;
     let ticket = loop {
-        match node.registry.join(&identity, &proven) {
+        match node.registry.join(&identity, &proven, most) {
             Ok(ticket) => break ticket,
             Err(NoSeat::Taken(old)) => {
                 if timeout(REINSTATEMENT_MAX, old.gone()).await.is_err() {

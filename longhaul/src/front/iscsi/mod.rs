@@ -18,6 +18,7 @@
 mod driver;
 mod login;
 mod node;
+mod purse;
 mod registry;
 mod running;
 mod server;

@@ -11,28 +11,55 @@ use proto::iscsi::login::policy::Policy;
 use proto::iscsi::login::target::Config;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Sealing;
-use proto::iscsi::target::{TargetRecord, WINDOW};
+use proto::iscsi::target::{Budget, TargetRecord, WINDOW};
 
+use super::purse::Pool;
 use super::registry::{Identity, Letter, Registry, Seat};
-use crate::front::lun::{TARGET_PORT, TargetDevice};
+use crate::front::lun::{TARGET_PORT, TRANSFER_MAX, TargetDevice};
 
 /// All portals here are one portal group: any of them reaches every target (RFC 7143, 4.4.1).
 const PORTAL_GROUP_TAG: u16 = TARGET_PORT;
 
-/// What one write may send without being asked. Every command in the window may do so at once, so that
-/// it bounds what one session can make the target hold: 128 times 256 KiB is 32 MiB.
+/// What one write may send without being asked.
 const FIRST_BURST: u32 = 256 << 10;
 
-/// The bounds of a node.
+/// Commands a session may send at first. A burst right after the login must not use up
+/// [`Limits::unsolicited`]; from the first answer on, the window follows what is left of that.
+const WINDOW_AT_LOGIN: u32 = 32;
+
+/// Unsolicited data a session may hold whatever the others do: two first bursts.
+const UNSOLICITED_SHARE: u64 = 2 * FIRST_BURST as u64;
+
+/// Other data a session may hold whatever the others do.
+const HELD_SHARE: u64 = 256 << 10;
+
+/// The bounds of a node. Together they keep its memory below 64 MiB and 1 MiB for each session: what is held in
+/// common, the shares, a receive buffer, and the program itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at a time, logged in or not; more are closed as they come.
     pub connections: usize,
+    /// Connections at a time that have not logged in. When there are more, the one that has taken longest
+    /// is closed: a flood of them does not keep out those who get on with it.
+    pub logins: usize,
     /// How long a login may take.
     pub login: Duration,
+    /// Sessions at a time of one initiator name.
+    pub sessions_per_initiator: usize,
+    /// Commands a session may have outstanding, 128 at most.
+    pub commands: u32,
+    /// Bytes of unsolicited data that all sessions hold together, beyond 512 KiB for each. When they are
+    /// used up, command windows narrow, and commands are refused with TASK SET FULL.
+    pub unsolicited: u64,
+    /// Bytes of solicited data, answers and unsent output that all sessions hold together, beyond 256 KiB
+    /// for each. When they are used up, requests wait. At least the 16 MiB of one request.
+    pub held: u64,
+    /// How much of that one session may hold. At least the 16 MiB of one request.
+    pub held_by_session: u64,
     /// After how long without a sign of life an initiator is pinged.
     pub ping_after: Duration,
-    /// How long after the ping its connection is given up.
+    /// How long after the ping its connection is given up; and how long output may wait without any of it
+    /// being taken.
     pub ping_patience: Duration,
     /// How long a session looks for the next request of a brisk initiator before it sleeps: latency for
     /// processor time. Zero never does.
@@ -45,12 +72,34 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 512,
+            logins: 64,
             login: Duration::from_secs(15),
+            sessions_per_initiator: 128,
+            commands: WINDOW,
+            unsolicited: 24 << 20,
+            held: 24 << 20,
+            held_by_session: TRANSFER_MAX.into(),
             ping_after: Duration::from_secs(15),
             ping_patience: Duration::from_secs(30),
             awake: Duration::from_micros(50),
             stop: Duration::from_secs(2),
         }
+    }
+}
+
+impl Limits {
+    fn window_at_login(&self) -> u32 {
+        self.commands.clamp(1, WINDOW_AT_LOGIN)
+    }
+
+    fn unsolicited(&self) -> Arc<Budget> {
+        Arc::new(Budget::new(self.unsolicited, UNSOLICITED_SHARE))
+    }
+
+    /// A request that no session may ever hold would wait for ever.
+    fn pool(&self) -> Pool {
+        let request = TRANSFER_MAX.into();
+        Pool::new(self.held.max(request), self.held_by_session.max(request), HELD_SHARE)
     }
 }
 
@@ -66,10 +115,25 @@ pub struct Node {
 pub(super) struct Serving {
     pub(super) login: Arc<Config>,
     devices: BTreeMap<String, Arc<TargetDevice>>,
-    limits: Limits,
+    pub(super) limits: Limits,
+    pub(super) unsolicited: Arc<Budget>,
+    pub(super) pool: Pool,
 }
 
 impl Serving {
+    /// Sessions to come share what the limits say. Those that are there keep what they have, so that a change
+    /// of the budgets holds in full when they have gone.
+    fn set_limits(&mut self, limits: Limits) {
+        let old = std::mem::replace(&mut self.limits, limits);
+        if old.unsolicited != limits.unsolicited {
+            self.unsolicited = limits.unsolicited();
+        }
+        if (old.held, old.held_by_session) != (limits.held, limits.held_by_session) {
+            self.pool = limits.pool();
+        }
+        Arc::make_mut(&mut self.login).command_window = limits.window_at_login();
+    }
+
     /// Whether a session that came in under `before` can go on.
     pub(super) fn keeps(&self, before: &Self, seat: &Seat) -> bool {
         let Identity { initiator, target, .. } = &seat.identity;
@@ -117,22 +181,23 @@ impl Node {
         let (names, devices): (Vec<_>, Vec<_>) = devices.filter_map(named).unzip();
         let by_name = names.iter().map(|name: &IscsiName| name.as_str().to_owned()).zip(devices);
         let devices = by_name.collect();
+        let limits = Limits::default();
         let login = Config {
             policy: policy(names),
             offer: Offer { first_burst: FIRST_BURST, ..Offer::long_haul() },
             sealing: None,
             portal_group_tag: PORTAL_GROUP_TAG,
-            command_window: WINDOW,
+            command_window: limits.window_at_login(),
         };
-        let limits = Limits::default();
-        let serving = Serving { login: Arc::new(login), devices, limits };
+        let (unsolicited, pool) = (limits.unsolicited(), limits.pool());
+        let serving = Serving { login: Arc::new(login), devices, limits, unsolicited, pool };
         Self { serving: RwLock::new(Arc::new(serving)), registry: Registry::default() }
     }
 
     /// The same node with other limits.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
-        self.change(|serving| serving.limits = limits);
+        self.change(|serving| serving.set_limits(limits));
         self
     }
 
@@ -164,7 +229,9 @@ impl Node {
             devices.into_iter().map(|device| (device.name().to_owned(), device)).collect();
         let old = self.serving();
         let login = Arc::new(Config { policy, ..Config::clone(&old.login) });
-        let new = Arc::new(Serving { login, devices, limits });
+        let mut new = Serving { login, devices, ..Serving::clone(&old) };
+        new.set_limits(limits);
+        let new = Arc::new(new);
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
         let mut leaving = Vec::new();
         for seat in self.registry.all() {

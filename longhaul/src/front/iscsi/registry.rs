@@ -115,7 +115,7 @@ pub(super) enum NoSeat {
     Taken(Arc<Seat>),
     /// It belongs to someone else, who goes by the same name.
     Foreign,
-    /// There are as many as there are numbers.
+    /// There are as many as there may be.
     Full,
 }
 
@@ -124,7 +124,13 @@ impl Registry {
     /// the caller waits for that and tries again (RFC 7143, 6.3.5: the old session ends, its tasks with
     /// it, before the new login succeeds). A discovery session replaces none, and nobody replaces a sealed
     /// session but who has proven the same key: names are for the asking.
-    pub(super) fn join(&self, identity: &Identity, proven: &Proven) -> Result<Ticket, NoSeat> {
+    /// One initiator name has `most` sessions at most.
+    pub(super) fn join(
+        &self,
+        identity: &Identity,
+        proven: &Proven,
+        most: usize,
+    ) -> Result<Ticket, NoSeat> {
         let mut seats = lock(&self.0);
         let same = |seat: &&Arc<Seat>| seat.identity == *identity && identity.target.is_some();
         if let Some(old) = seats.seats.values().find(same).cloned() {
@@ -134,6 +140,10 @@ impl Registry {
             }
             old.post(Letter::End(Why::Reinstated));
             return Err(NoSeat::Taken(old));
+        }
+        let of_initiator = |seat: &&Arc<Seat>| seat.identity.initiator == identity.initiator;
+        if seats.seats.values().filter(of_initiator).count() >= most {
+            return Err(NoSeat::Full);
         }
         let Some(tsih) = seats.free_tsih() else { return Err(NoSeat::Full) };
         let (sender, letters) = mpsc::unbounded_channel();
@@ -206,15 +216,15 @@ mod tests {
     async fn a_second_login_ends_the_first_session() {
         let registry = Registry::default();
         let identity = identity(Some("iqn.2000-01.example:t"));
-        let mut first = registry.join(&identity, &Proven::Nothing).ok().unwrap();
-        let Err(NoSeat::Taken(old)) = registry.join(&identity, &Proven::Nothing) else {
+        let mut first = registry.join(&identity, &Proven::Nothing, 9).ok().unwrap();
+        let Err(NoSeat::Taken(old)) = registry.join(&identity, &Proven::Nothing, 9) else {
             panic!("two")
         };
         assert!(matches!(first.letters.try_recv(), Ok(Letter::End(Why::Reinstated))));
         let ended = tokio::spawn(async move { old.gone().await });
         drop(first);
         ended.await.unwrap();
-        let second = registry.join(&identity, &Proven::Nothing).ok().unwrap();
+        let second = registry.join(&identity, &Proven::Nothing, 9).ok().unwrap();
         assert_ne!(second.seat.tsih, 0);
         assert_eq!(second.seat.nexus, Nexus(2));
     }
@@ -232,8 +242,8 @@ mod tests {
         ] {
             let registry = Registry::default();
             let identity = identity(Some("iqn.2000-01.example:t"));
-            let mut first = registry.join(&identity, &old).ok().unwrap();
-            let taken = matches!(registry.join(&identity, &new), Err(NoSeat::Taken(_)));
+            let mut first = registry.join(&identity, &old, 9).ok().unwrap();
+            let taken = matches!(registry.join(&identity, &new, 9), Err(NoSeat::Taken(_)));
             assert_eq!((taken, first.letters.try_recv().is_ok()), (replaces, replaces));
         }
     }
@@ -241,15 +251,27 @@ mod tests {
     #[test]
     fn discovery_sessions_live_side_by_side() {
         let registry = Registry::default();
-        let _first = registry.join(&identity(None), &Proven::Nothing).ok().unwrap();
-        assert!(registry.join(&identity(None), &Proven::Nothing).is_ok());
+        let _first = registry.join(&identity(None), &Proven::Nothing, 9).ok().unwrap();
+        assert!(registry.join(&identity(None), &Proven::Nothing, 9).is_ok());
+    }
+
+    #[test]
+    fn one_initiator_has_so_many_sessions_and_no_more() {
+        let registry = Registry::default();
+        let join = |identity| registry.join(&identity, &Proven::Nothing, 2);
+        let mut held: Vec<_> = (0..2).map(|_| join(identity(None)).ok().unwrap()).collect();
+        assert!(matches!(join(identity(None)), Err(NoSeat::Full)));
+        let other = IscsiName::new("iqn.2000-01.example:other").unwrap();
+        assert!(join(Identity { initiator: other, ..identity(None) }).is_ok());
+        held.pop();
+        assert!(join(identity(None)).is_ok());
     }
 
     #[test]
     fn session_numbers_skip_zero_and_those_in_use() {
         let registry = Registry::default();
-        let _first = registry.join(&identity(None), &Proven::Nothing).ok().unwrap();
+        let _first = registry.join(&identity(None), &Proven::Nothing, 9).ok().unwrap();
         lock(&registry.0).next_tsih = u16::MAX;
-        assert_eq!(registry.join(&identity(None), &Proven::Nothing).ok().unwrap().seat.tsih, 2);
+        assert_eq!(registry.join(&identity(None), &Proven::Nothing, 9).ok().unwrap().seat.tsih, 2);
     }
 }

@@ -6,22 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::target::TaskId;
-use volume::TRANSFER_MAX;
 
 use crate::front::lun::{Answer, Command, LogicalUnit, Response};
-
-/// Bytes of data, in or out, that the commands of one session may hold in units and in output at once.
-/// More wait; one command alone may be larger.
-const HELD_MAX: u64 = 32 << 20;
-
-/// How much a command may hold: its data-out, or the data-in the initiator has room for.
-pub(super) fn weight(data: &[Bytes], room: u32) -> u64 {
-    let out: usize = data.iter().map(Bytes::len).sum();
-    out as u64 + u64::from(room.min(TRANSFER_MAX))
-}
 
 struct Run {
     task: TaskId,
@@ -38,9 +26,10 @@ impl Future for Run {
     }
 }
 
-/// A command that can run. It is not handed to its unit before there is room.
+/// A command that can run. It is not handed to its unit before there is room for its answer.
 pub(super) struct Ready {
     pub(super) task: TaskId,
+    /// Bytes its answer may come to.
     pub(super) weight: u64,
     pub(super) unit: Arc<dyn LogicalUnit>,
     pub(super) command: Command,
@@ -54,10 +43,14 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Whether a command of this weight may start, with `output` bytes unsent.
-    pub(super) fn has_room(&self, weight: u64, output: usize) -> bool {
-        let held = self.held + output as u64;
-        self.waiting.is_empty() && (held == 0 || held + weight <= HELD_MAX)
+    /// Bytes that answers under way may come to.
+    pub(super) const fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// What the command that waits first may come to.
+    pub(super) fn next_weight(&self) -> Option<u64> {
+        self.waiting.front().map(|ready| ready.weight)
     }
 
     /// Whether no answer is awaited.
@@ -87,13 +80,8 @@ impl Running {
         self.waiting.push_back(ready);
     }
 
-    /// The next command that waits, if there is room for it now.
-    pub(super) fn pop_waiting(&mut self, output: usize) -> Option<Ready> {
-        let weight = self.waiting.front()?.weight;
-        let held = self.held + output as u64;
-        if held > 0 && held + weight > HELD_MAX {
-            return None;
-        }
+    /// The command that waits first.
+    pub(super) fn pop_waiting(&mut self) -> Option<Ready> {
         self.waiting.pop_front()
     }
 

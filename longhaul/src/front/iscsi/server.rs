@@ -1,5 +1,6 @@
 //! The listener.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use proto::iscsi::sealed::Protection;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
@@ -73,6 +75,7 @@ impl Server {
     /// time, and ends what is left.
     pub async fn run(self, mut stop: Stop) {
         let mut connections = JoinSet::new();
+        let mut logins = Logins::default();
         let session_stop = stop.clone();
         loop {
             tokio::select! {
@@ -81,7 +84,9 @@ impl Server {
                         let node = Arc::clone(&self.node);
                         let portals = Arc::clone(&self.portals);
                         let wire = (stream, peer, demanded);
-                        connections.spawn(connection(node, portals, wire, session_stop.clone()));
+                        let login = logins.begin(node.limits().logins);
+                        let stop = session_stop.clone();
+                        connections.spawn(connection(node, portals, wire, login, stop));
                     }
                     Ok((_, peer, _)) => warn!(%peer, "too many connections: closed"),
                     Err(error) => {
@@ -116,6 +121,23 @@ impl Server {
     }
 }
 
+/// The logins under way, oldest first.
+#[derive(Default)]
+struct Logins(VecDeque<oneshot::Sender<()>>);
+
+impl Logins {
+    /// A login begins. If there are more than `most` now, the oldest is told to end.
+    fn begin(&mut self, most: usize) -> oneshot::Receiver<()> {
+        self.0.retain(|login| !login.is_closed());
+        while self.0.len() >= most.max(1) {
+            self.0.pop_front();
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.0.push_back(sender);
+        receiver
+    }
+}
+
 /// A panic ends its session and nothing else.
 fn report(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
@@ -127,6 +149,7 @@ async fn connection(
     node: Arc<Node>,
     portals: Arc<[SocketAddr]>,
     (stream, peer, demanded): (TcpStream, SocketAddr, Option<Protection>),
+    mut login: oneshot::Receiver<()>,
     mut stop: Stop,
 ) {
     // Answers are small and awaited; they are put together here, not by the kernel.
@@ -137,7 +160,9 @@ async fn connection(
     let outcome = tokio::select! {
         outcome = log_in(&node, &mut wire, demanded) => outcome,
         () = stop.called() => return,
+        _ = &mut login => return info!(%peer, "login given up: there are too many at a time"),
     };
+    drop(login);
     let logged_in = match outcome {
         Ok(done) => done,
         // Probes of load balancers and port scanners connect and leave.

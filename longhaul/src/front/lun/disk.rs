@@ -30,12 +30,12 @@ use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::{Additional, Format, Key};
 use proto::scsi::unit::{self, Medium, Step, Unit};
 use proto::scsi::{Blocks, Capacity, Cdb, Sense, Status};
-use volume::{Durability, Shape, Span, TRANSFER_MAX, Volume};
+use volume::{Durability, Shape, Span, Volume};
 
 use super::exclusive::Exclusive;
 use super::fault::Fault;
 use super::passage::Passage;
-use super::{Answer, Command, Initiator, LogicalUnit, Nexus, Response, data};
+use super::{Answer, Command, Initiator, LogicalUnit, Nexus, Response, TRANSFER_MAX, data};
 
 /// What may be chosen for a disk.
 #[derive(Clone, Debug)]
@@ -236,6 +236,18 @@ impl LogicalUnit for Disk {
     fn data_out_len(&self, cdb: &[u8; 16]) -> u32 {
         let switches = self.core.switches();
         Cdb::parse(cdb).map_or(0, |cdb| self.core.unit.data_out(&cdb, switches))
+    }
+
+    fn data_in_len(&self, cdb: &[u8; 16]) -> u32 {
+        match Cdb::parse(cdb) {
+            Ok(Cdb::Read(access))
+                if access.blocks.count <= TRANSFER_MAX / self.core.unit.block_size() =>
+            {
+                access.blocks.count * self.core.unit.block_size()
+            }
+            // Refused, or answered with a few bytes.
+            _ => 0,
+        }
     }
 
     fn execute(&self, nexus: Nexus, command: Command) -> Answer {

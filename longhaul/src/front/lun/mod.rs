@@ -30,6 +30,9 @@ pub struct Nexus(pub u64);
 /// The relative target port identifier of the only target port: its portals are one portal group.
 pub const TARGET_PORT: u16 = proto::scsi::inquiry::PORT;
 
+/// Most bytes of data one command moves: as open-iscsi asks for at most, and half of what a volume takes.
+pub const TRANSFER_MAX: u32 = 16 << 20;
+
 /// What a unit may ask of a nexus.
 pub trait Initiator: Send + Sync {
     /// Its name, which stays the same when it logs in again.
@@ -84,6 +87,10 @@ pub trait LogicalUnit: Send + Sync {
     /// How many bytes of data-out this command needs before it can run: the transport fetches at most
     /// that, and less if the initiator announced less. Zero for a command that will be refused.
     fn data_out_len(&self, cdb: &[u8; 16]) -> u32;
+
+    /// How many bytes of data-in the unit may have in hand to answer this command, if it moves blocks:
+    /// what it asks for, which may be more than the initiator has room for. Zero for other commands.
+    fn data_in_len(&self, cdb: &[u8; 16]) -> u32;
 
     /// Runs a command. What it does is ordered only by what it awaits.
     fn execute(&self, nexus: Nexus, command: Command) -> Answer;

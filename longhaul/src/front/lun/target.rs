@@ -155,6 +155,10 @@ impl LogicalUnit for Absent {
         0
     }
 
+    fn data_in_len(&self, _cdb: &[u8; 16]) -> u32 {
+        0
+    }
+
     fn execute(&self, _nexus: Nexus, command: Command) -> Answer {
         let response = match self.outcome(&command) {
             Ok(data) => {

@@ -4,13 +4,17 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::Event;
+use super::budget::Account;
 use super::session::Session;
 use super::task::{State, Task, TaskId};
-use super::{Event, SOLICITED_MAX};
 use crate::iscsi::header::{DataOut, NO_TAG, R2t, ScsiCommand};
 use crate::iscsi::keys::Parameters;
 use crate::scsi::sense::{Additional, Format, Key};
 use crate::scsi::{Sense, Status};
+
+/// Below this, data that wait are copied. Larger ones are a good part of the buffer they came in.
+const COMPACT_BELOW: usize = 16 << 10;
 
 /// How the initiator broke a data transfer; each ends the task, not the session, with the sense data of
 /// RFC 7143, 11.4.7.2.
@@ -22,20 +26,25 @@ pub(super) enum Fault {
     IncorrectAmountOfData,
     /// Damaged on the way, or lost: a gap in DataSN means that, and level 0 cannot ask again.
     ProtocolServiceCrc,
+    /// There is no room for it; it may be sent again.
+    Full,
     /// Both directions at once, which no unit here has a command for.
     Bidirectional,
 }
 
 impl Fault {
-    pub(super) fn sense(self) -> Bytes {
+    /// The status it is answered with, and the sense data (RFC 7143, 11.4.7.2).
+    fn outcome(self) -> (Status, Bytes) {
         let (key, code, qualifier) = match self {
+            Self::Full => return (Status::TaskSetFull, Bytes::new()),
             Self::UnexpectedUnsolicitedData => (Key::AbortedCommand, 0x0c, 0x0c),
             Self::IncorrectAmountOfData => (Key::AbortedCommand, 0x0c, 0x0d),
             Self::ProtocolServiceCrc => (Key::AbortedCommand, 0x47, 0x05),
             // INVALID FIELD IN COMMAND INFORMATION UNIT.
             Self::Bidirectional => (Key::IllegalRequest, 0x0e, 0x03),
         };
-        Sense::new(key, Additional { code, qualifier }).emit(Format::Fixed).into()
+        let sense = Sense::new(key, Additional { code, qualifier });
+        (Status::CheckCondition, sense.emit(Format::Fixed).into())
     }
 }
 
@@ -90,8 +99,10 @@ pub(super) struct Inbound {
     /// How much was sent without asking or has been asked for.
     requested: u32,
     pub(super) r2t_sn: u32,
-    /// Bytes of the session's allowance this task holds.
+    /// Bytes of the session's allowance of solicited data this task holds.
     reserved: u32,
+    /// Bytes of unsolicited data it holds, or has let the initiator send.
+    unsolicited_held: u32,
 }
 
 impl Inbound {
@@ -132,6 +143,15 @@ impl Inbound {
         (Self { unsolicited, requested: announced, ..Self::default() }, fault)
     }
 
+    /// Has its unsolicited data accounted for, those still to come among them.
+    pub(super) fn hold(&mut self, account: &mut Account) -> Option<Fault> {
+        if !account.take(self.unsolicited.len.into()) {
+            return Some(Fault::Full);
+        }
+        self.unsolicited_held = self.unsolicited.len;
+        None
+    }
+
     /// Whether the initiator still sends.
     pub(super) fn is_open(&self) -> bool {
         self.unsolicited.open || self.solicited.iter().any(|sequence| sequence.open)
@@ -139,6 +159,11 @@ impl Inbound {
 
     fn is_complete(&self) -> bool {
         !self.is_open() && self.requested >= self.wanted
+    }
+
+    /// How much is wanted that nobody has asked for.
+    fn lacking(&self) -> u32 {
+        self.wanted.saturating_sub(self.requested)
     }
 
     fn sequence(&mut self, ttt: u32) -> Option<&mut Sequence> {
@@ -162,6 +187,14 @@ impl Inbound {
         data
     }
 
+    /// Data that wait for the rest leave the buffer they came in, if they are small: it may be much larger
+    /// than they are, and nothing else be left of it.
+    fn compact(&mut self) {
+        for data in self.unsolicited.data.iter_mut().filter(|data| data.len() < COMPACT_BELOW) {
+            *data = Bytes::copy_from_slice(data);
+        }
+    }
+
     /// Drops what has come: it will not be used.
     pub(super) fn discard(&mut self) {
         self.unsolicited.data.clear();
@@ -171,13 +204,39 @@ impl Inbound {
 
 /// The session's allowance of solicited data, granted in turn and whole, so that no two tasks wait for
 /// each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Allowance {
     held: u64,
+    most: u64,
     waiting: VecDeque<TaskId>,
 }
 
+impl Allowance {
+    pub(super) const fn new(most: u64) -> Self {
+        Self { held: 0, most, waiting: VecDeque::new() }
+    }
+}
+
 impl Session {
+    /// How many bytes of solicited data are on their way or in commands that run.
+    #[must_use]
+    pub const fn solicited(&self) -> u64 {
+        self.allowance.held
+    }
+
+    /// How many bytes more the command needs that waits first.
+    pub fn solicited_wanted(&mut self) -> Option<u64> {
+        self.grant();
+        let &id = self.allowance.waiting.front()?;
+        self.tasks.get(id).map(|task| task.inbound.lacking().into())
+    }
+
+    /// Allows `most` bytes of solicited data from now on. What has been asked for stays so.
+    pub fn allow_solicited(&mut self, most: u64) {
+        self.allowance.most = most;
+        self.grant();
+    }
+
     /// The front wants `asked` bytes of data-out for a task. Gives them if they are there already;
     /// otherwise they come with [`Event::Execute`].
     pub fn want_data(&mut self, id: TaskId, asked: u32) -> Option<Vec<Bytes>> {
@@ -192,6 +251,7 @@ impl Session {
             return Some(inbound.take_data());
         }
         task.state = State::Collecting;
+        inbound.compact();
         if inbound.wanted > inbound.requested {
             self.allowance.waiting.push_back(id);
             self.grant();
@@ -255,25 +315,19 @@ impl Session {
     }
 
     fn answer_fault(&mut self, id: TaskId, fault: Fault) {
-        let reply = super::Reply {
-            status: Status::CheckCondition,
-            data: crate::iscsi::pdu::Pieces::new(),
-            sense: fault.sense(),
-        };
-        self.complete(id, reply);
+        let (status, sense) = fault.outcome();
+        let data = crate::iscsi::pdu::Pieces::new();
+        self.complete(id, super::Reply { status, data, sense });
     }
 
     /// Gives the tasks that wait their part of the allowance, first come first served.
     fn grant(&mut self) {
         while let Some(&id) = self.allowance.waiting.front() {
             let need = match self.tasks.get(id) {
-                Some(task) if task.state == State::Collecting => {
-                    task.inbound.wanted.saturating_sub(task.inbound.requested)
-                }
+                Some(task) if task.state == State::Collecting => task.inbound.lacking(),
                 _ => 0,
             };
-            let held = self.allowance.held;
-            if held > 0 && held + u64::from(need) > SOLICITED_MAX {
+            if need > 0 && self.allowance.held + u64::from(need) > self.allowance.most {
                 return;
             }
             self.allowance.waiting.pop_front();
@@ -289,6 +343,7 @@ impl Session {
     pub(super) fn release(&mut self, id: TaskId, task: &Task) {
         self.order.forget(id);
         self.offer_next();
+        self.unsolicited.give(task.inbound.unsolicited_held.into());
         if task.inbound.reserved > 0 {
             self.allowance.held -= u64::from(task.inbound.reserved);
             self.grant();
@@ -304,7 +359,7 @@ impl Session {
             let Some(task) = self.tasks.get(id) else { return };
             let inbound = &mut task.inbound;
             let open = inbound.solicited.iter().filter(|sequence| sequence.open).count();
-            let left = inbound.wanted.saturating_sub(inbound.requested);
+            let left = inbound.lacking();
             if inbound.reserved == 0 || left == 0 || open >= usize::from(most) {
                 return;
             }

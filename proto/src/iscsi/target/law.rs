@@ -1,10 +1,11 @@
 //! What holds whatever an initiator sends, as functions a fuzzer can drive.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Event, IMMEDIATE_MAX, Reply, Session, Setup, TargetRecord, TaskId, WINDOW};
+use super::{Budget, Event, IMMEDIATE_MAX, Reply, Session, Setup, TargetRecord, TaskId, WINDOW};
 use crate::iscsi::header::{Header, TaskResponse};
 use crate::iscsi::keys::{Parameters, TaskReporting};
 use crate::iscsi::pdu::{Decoder, Frame, Pdu, Pieces};
@@ -62,6 +63,10 @@ impl World {
             cid: 0,
             exp_cmd_sn: 1,
             stat_sn: 7,
+            window: 4,
+            window_max: WINDOW,
+            unsolicited: Arc::new(Budget::new(64, 32)),
+            solicited: 1 << 20,
             ping_after: Duration::from_secs(10),
             ping_patience: Duration::from_secs(10),
         };

@@ -1,17 +1,19 @@
 //! The session: takes frames, hands each to its concern, and keeps what they share.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::budget::Account;
 use super::connection::{Connection, Numbers, Pulse};
 use super::data_out::{Allowance, Fault, Inbound};
 use super::management::Management;
 use super::order::Order;
 use super::task::{State, Task, TaskId, Tasks};
 use super::text::Exchange;
-use super::{Ending, Event, IMMEDIATE_MAX, Setup, WINDOW};
+use super::{AHEAD_MAX, Ending, Event, IMMEDIATE_MAX, Setup, WINDOW};
 use crate::iscsi::header::{
     AsyncEvent, AsyncMessage, BHS_LEN, Header, Lengths, LogoutReason, LogoutRequest,
     LogoutResponseCode, NO_TAG, NopIn, NopOut, Reject, RejectReason, ScsiCommand,
@@ -29,6 +31,9 @@ pub struct Session {
     pub(super) discovery: bool,
     pub(super) connection: Connection,
     pub(super) window: CommandWindow<Pdu>,
+    /// How far the window opens at most.
+    window_max: u32,
+    pub(super) unsolicited: Account,
     pub(super) tasks: Tasks,
     pub(super) order: Order,
     pub(super) allowance: Allowance,
@@ -48,15 +53,17 @@ impl Session {
         let mut connection = Connection::new(now, setup);
         connection.outbox.set_digests(parameters.header_digest, parameters.data_digest);
         let mut window = CommandWindow::new(Serial(setup.exp_cmd_sn));
-        window.open(WINDOW);
+        window.open(setup.window);
         Self {
             parameters,
             discovery: setup.discovery,
             connection,
             window,
+            window_max: setup.window_max.clamp(1, WINDOW),
+            unsolicited: Account::new(Arc::clone(&setup.unsolicited)),
             tasks: Tasks::default(),
             order: Order::default(),
-            allowance: Allowance::default(),
+            allowance: Allowance::new(setup.solicited),
             management: Management::default(),
             text: None,
             events: VecDeque::new(),
@@ -146,6 +153,8 @@ impl Session {
     /// Commands in order are delivered in order; immediate ones at once (RFC 7143, 4.2.2.1).
     fn admit(&mut self, pdu: Pdu) {
         match order_of(&pdu.header) {
+            Some(cmd_sn)
+                if pdu.data.len() > AHEAD_MAX && Serial(cmd_sn) != self.window.expected() => {}
             Some(cmd_sn) => match self.window.admit(Serial(cmd_sn), pdu) {
                 Admission::Next(pdu) => {
                     self.deliver(pdu);
@@ -192,7 +201,8 @@ impl Session {
         if let Err(reason) = self.may_begin(command) {
             return self.reject(pdu, reason);
         }
-        let (inbound, fault) = Inbound::begin(&self.parameters, command, pdu.data.clone());
+        let (mut inbound, fault) = Inbound::begin(&self.parameters, command, pdu.data.clone());
+        let fault = fault.or_else(|| inbound.hold(&mut self.unsolicited));
         self.begin_task(command, inbound, fault.map_or(State::Offered, State::Failing));
     }
 
@@ -331,12 +341,24 @@ impl Session {
     /// The numbers to show now. As many commands may come as there are free places for.
     pub(super) fn numbers(&mut self) -> Numbers {
         let taken = u32::try_from(self.tasks.in_order()).unwrap_or(WINDOW);
-        self.window.open(WINDOW.saturating_sub(taken));
+        self.window.open(self.window_now().saturating_sub(taken));
         Numbers {
             stat_sn: self.connection.stat_sn(),
             exp_cmd_sn: self.window.expected().0,
             max_cmd_sn: self.window.last().0,
         }
+    }
+
+    /// How many commands there may be: no more than the budget has room for if all of them bring their
+    /// first burst.
+    fn window_now(&self) -> u32 {
+        let burst = match (self.parameters.initial_r2t, self.parameters.immediate_data) {
+            (true, false) => return self.window_max,
+            (true, true) => self.parameters.first_burst.min(self.parameters.max_recv_data_segment),
+            (false, _) => self.parameters.first_burst,
+        };
+        let room = self.unsolicited.reach() / u64::from(burst.max(1));
+        self.window_max.min(u32::try_from(room).unwrap_or(WINDOW).max(1))
     }
 
     pub(super) fn close(&mut self, ending: Ending) {

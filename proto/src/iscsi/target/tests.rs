@@ -51,11 +51,20 @@ impl Pair {
     }
 
     fn with(parameters: Parameters, discovery: bool) -> Self {
+        Self::within(parameters, discovery, Arc::new(Budget::new(1 << 20, 0)), WINDOW)
+    }
+
+    /// A session that shares `budget` and begins with a window of `window`.
+    fn within(parameters: Parameters, discovery: bool, budget: Arc<Budget>, window: u32) -> Self {
         let setup = Setup {
             discovery,
             cid: 3,
             exp_cmd_sn: u32::MAX,
             stat_sn: 100,
+            window,
+            window_max: WINDOW,
+            unsolicited: budget,
+            solicited: 1 << 25,
             ping_after: Duration::from_secs(15),
             ping_patience: Duration::from_secs(30),
         };
@@ -121,6 +130,16 @@ impl Pair {
             Some(Event::Command(command)) => command,
             other => panic!("no command: {other:?}"),
         }
+    }
+
+    /// How many commands the answer to a small read allows from then on.
+    fn width_after_a_read(&mut self) -> u32 {
+        self.read(1, 0);
+        let task = self.command().task;
+        self.session.want_data(task, 0);
+        self.reply(task, 0);
+        let answer: ScsiResponse = self.one();
+        answer.max_cmd_sn.wrapping_sub(answer.exp_cmd_sn).wrapping_add(1)
     }
 
     fn reply(&mut self, task: TaskId, len: usize) {
@@ -791,4 +810,86 @@ proptest! {
     fn any_script_is_survived(script in proptest::collection::vec(any::<u8>(), 0..6000)) {
         law::any_script(&script);
     }
+}
+
+/// A write of 16 KiB, the first 4 KiB of which come unsolicited: 1 KiB with the command.
+fn bursting(pair: &mut Pair, itt: u32) {
+    let cmd_sn = pair.next_cmd_sn();
+    let header = ScsiCommand { write: true, itt, expected_len: 16 << 10, cmd_sn, ..<_>::default() };
+    pair.send(header, &[7; 1024]);
+}
+
+/// What the budget has no room for is refused, after all of it has come, and what is refused holds nothing.
+#[test]
+fn unsolicited_data_beyond_the_budget_are_refused() {
+    let budget = Arc::new(Budget::new(8 << 10, 0));
+    let mut other = Pair::within(parameters(), false, Arc::clone(&budget), WINDOW);
+    let mut pair = Pair::within(parameters(), false, budget, WINDOW);
+    bursting(&mut other, 1);
+    bursting(&mut pair, 1);
+    bursting(&mut pair, 2);
+    let task = pair.command().task;
+    assert!(pair.session.poll_event().is_none(), "the second is not delivered");
+    assert!(pair.received().is_empty(), "nor answered before its burst has ended");
+    let rest = |itt| DataOut {
+        is_final: true,
+        itt,
+        ttt: NO_TAG,
+        buffer_offset: 1024,
+        ..DataOut::default()
+    };
+    pair.send(rest(2), &[7; 3072]);
+    let refused: ScsiResponse = pair.one();
+    assert_eq!((refused.itt, refused.status), (2, Status::TaskSetFull as u8));
+    // The first goes on, and when it is over there is room again.
+    assert_eq!(pair.session.want_data(task, 4096), None);
+    pair.send(rest(1), &[7; 3072]);
+    assert!(matches!(pair.session.poll_event(), Some(Event::Execute { .. })));
+    pair.reply(task, 0);
+    let _: ScsiResponse = pair.one();
+    bursting(&mut pair, 3);
+    assert_eq!(pair.command().cdb, [0; 16]);
+}
+
+/// The window narrows as the budget is used up, down to what the session may hold anyway.
+#[test]
+fn the_window_follows_the_budget() {
+    let budget = Arc::new(Budget::new(16 << 10, 8 << 10));
+    let mut pair = Pair::within(parameters(), false, Arc::clone(&budget), 1);
+    assert_eq!(pair.width_after_a_read(), 6);
+    let mut greedy = Pair::within(parameters(), false, budget, WINDOW);
+    (0..6).for_each(|itt| bursting(&mut greedy, itt));
+    // What was allowed stays so (RFC 7143, 4.2.2.1), and is used up.
+    let widths: Vec<_> = (0..6).map(|_| pair.width_after_a_read()).collect();
+    assert_eq!(widths, [5, 4, 3, 2, 2, 2]);
+    drop(greedy);
+    assert_eq!(pair.width_after_a_read(), 6);
+}
+
+/// What comes before its turn is kept only while it is small: on one connection nothing does.
+#[test]
+fn large_data_before_their_turn_are_as_if_they_had_never_come() {
+    let mut pair = Pair::new(parameters());
+    let (first, second) = (pair.next_cmd_sn(), pair.next_cmd_sn());
+    let nop = |itt, cmd_sn| NopOut { itt, ttt: NO_TAG, cmd_sn, ..<_>::default() };
+    pair.send(nop(2, second), &vec![7; AHEAD_MAX + 1]);
+    pair.send(nop(1, first), &vec![7; AHEAD_MAX + 1]);
+    let echo: crate::iscsi::header::NopIn = pair.one();
+    assert_eq!((echo.itt, echo.exp_cmd_sn), (1, second));
+}
+
+/// The front says how much solicited data there may be, and learns how much more is wanted.
+#[test]
+fn solicited_data_wait_until_they_are_allowed() {
+    let mut pair = Pair::new(parameters());
+    pair.session.allow_solicited(0);
+    pair.write(1, 1000, &[], true);
+    let task = pair.command().task;
+    assert_eq!(pair.session.want_data(task, 1000), None);
+    assert!(pair.received().is_empty());
+    assert_eq!((pair.session.solicited(), pair.session.solicited_wanted()), (0, Some(1000)));
+    pair.session.allow_solicited(1000);
+    let r2t: R2t = pair.one();
+    assert_eq!(r2t.desired_len, 1000);
+    assert_eq!((pair.session.solicited(), pair.session.solicited_wanted()), (1000, None));
 }

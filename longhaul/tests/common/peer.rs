@@ -1,0 +1,179 @@
+//! An initiator made of bare PDUs, which behaves as a test wants it to.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use bytes::{Bytes, BytesMut};
+use proto::iscsi::header::{DataIn, Header, LoginRequest, NO_TAG, ScsiCommand};
+use proto::iscsi::pdu::{Decoder, Frame, Outbox, Pdu};
+
+use crate::common::PATIENCE;
+
+/// One connection.
+pub(crate) struct Peer {
+    stream: TcpStream,
+    decoder: Decoder,
+    buffer: BytesMut,
+    pub(crate) cmd_sn: u32,
+}
+
+impl Peer {
+    /// A connection that has sent nothing yet.
+    pub(crate) fn connect(portal: SocketAddr) -> Self {
+        let stream = TcpStream::connect(portal).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        let mut decoder = Decoder::new();
+        decoder.set_data_max(1 << 24);
+        Self { stream, decoder, buffer: BytesMut::new(), cmd_sn: 0 }
+    }
+
+    /// A session of initiator `name` with `target`. The last answer says whether it began.
+    pub(crate) fn log_in(portal: SocketAddr, name: &str, isid: u8, target: &str) -> Self {
+        let mut peer = Self::connect(portal);
+        peer.send(login(isid), text(name, target));
+        let answer = peer.receive().expect("an answer to the login");
+        let Header::LoginResponse(response) = answer.header else { panic!("{answer:?}") };
+        assert_eq!((response.status_class, response.status_detail), (0, 0));
+        peer
+    }
+
+    /// Sends one PDU, whole.
+    pub(crate) fn send(&mut self, header: impl Into<Header>, data: impl Into<Bytes>) {
+        let bytes = frame(header, data);
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    /// Sends bytes as they are; whether the other end took them.
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
+    /// The next PDU; `None` when the connection has ended.
+    pub(crate) fn receive(&mut self) -> Option<Pdu> {
+        loop {
+            match self.decoder.decode(&mut self.buffer).unwrap() {
+                Some(Frame::Pdu(pdu)) => return Some(pdu),
+                Some(flawed) => panic!("{flawed:?}"),
+                None => {
+                    let mut chunk = [0; 65536];
+                    match self.stream.read(&mut chunk) {
+                        Ok(0) | Err(_) => return None,
+                        Ok(read) => self.buffer.extend_from_slice(&chunk[..read]),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next command block, as a command of this session.
+    pub(crate) fn command(&mut self, itt: u32, cdb: [u8; 16]) -> ScsiCommand {
+        let cmd_sn = self.cmd_sn;
+        self.cmd_sn += 1;
+        ScsiCommand { is_final: true, itt, cmd_sn, cdb, ..ScsiCommand::default() }
+    }
+
+    /// Reads `blocks` of 512 bytes, over as many PDUs as it takes; `None` unless the status is good.
+    pub(crate) fn read(&mut self, itt: u32, lba: u32, blocks: u32) -> Option<Vec<u8>> {
+        let command = self.command(itt, read_16(lba, blocks));
+        self.send(ScsiCommand { read: true, expected_len: blocks * 512, ..command }, Bytes::new());
+        let mut bytes = Vec::new();
+        loop {
+            let Pdu { header, data, .. } = self.receive()?;
+            match header {
+                Header::DataIn(DataIn { itt: tag, has_status, status, .. }) if tag == itt => {
+                    bytes.extend_from_slice(&data);
+                    if has_status {
+                        return (status == 0).then_some(bytes);
+                    }
+                }
+                Header::ScsiResponse(response) if response.itt == itt => {
+                    return (response.status == 0).then_some(bytes);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Writes whole blocks that fit into immediate data; whether the status is good.
+    pub(crate) fn write(&mut self, itt: u32, lba: u32, data: Vec<u8>, fua: bool) -> Option<bool> {
+        let blocks = data.len() as u32 / 512;
+        let mut command = self.command(itt, write_16(lba, blocks));
+        command.cdb[1] = u8::from(fua) << 3;
+        command.write = true;
+        command.expected_len = data.len() as u32;
+        self.stream.write_all(&frame(command, data)).ok()?;
+        self.status(itt)
+    }
+
+    /// The status of a command without data; whether it is good. `None` when the connection has ended.
+    pub(crate) fn status(&mut self, itt: u32) -> Option<bool> {
+        match self.receive()?.header {
+            Header::ScsiResponse(response) if response.itt == itt => Some(response.status == 0),
+            Header::AsyncMessage(_) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Takes the unit attentions that a new session is told.
+    pub(crate) fn settle(&mut self) {
+        while self.read(0xFFFF, 0, 1).is_none() {}
+    }
+}
+
+/// A login request for the full-feature phase in one step.
+pub(crate) fn login(isid: u8) -> LoginRequest {
+    LoginRequest {
+        transit: true,
+        current_stage: 1,
+        next_stage: 3,
+        isid: [0x80, 0, 0, 0, 0, isid],
+        itt: 1,
+        ..LoginRequest::default()
+    }
+}
+
+/// What such a request says.
+pub(crate) fn text(name: &str, target: &str) -> Bytes {
+    format!(
+        "InitiatorName={name}\0TargetName={target}\0SessionType=Normal\0\
+         InitialR2T=No\0ImmediateData=Yes\0MaxRecvDataSegmentLength=262144\0"
+    )
+    .into()
+}
+
+/// READ(16).
+pub(crate) fn read_16(lba: u32, blocks: u32) -> [u8; 16] {
+    transfer(0x88, lba, blocks)
+}
+
+/// WRITE(16).
+pub(crate) fn write_16(lba: u32, blocks: u32) -> [u8; 16] {
+    transfer(0x8a, lba, blocks)
+}
+
+fn transfer(opcode: u8, lba: u32, blocks: u32) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    cdb[0] = opcode;
+    cdb[6..10].copy_from_slice(&lba.to_be_bytes());
+    cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
+/// One PDU as it is on the wire, without digests.
+pub(crate) fn frame(header: impl Into<Header>, data: impl Into<Bytes>) -> Vec<u8> {
+    let mut outbox = Outbox::new();
+    outbox.push_pdu(Pdu::with_data(header, data.into()));
+    let mut bytes = Vec::with_capacity(outbox.len());
+    while !outbox.is_empty() {
+        let mut slices = [std::io::IoSlice::new(&[])];
+        outbox.slices(&mut slices);
+        bytes.extend_from_slice(&slices[0]);
+        let sent = slices[0].len();
+        outbox.advance(sent);
+    }
+    bytes
+}
+
+/// An initiator task tag that means none.
+pub(crate) const NO_ITT: u32 = NO_TAG;
