@@ -158,14 +158,16 @@ impl Meter {
         }
         self.delivered += bytes;
         self.delivered_at = now;
-        let changed = self.latency_seen(stamp, now);
-        self.rate_seen(stamp, now);
+        let latency_changed = self.latency_seen(stamp, now);
+        // What returns within a round trip is told at once while the link is not full: told at its
+        // end, it would take two round trips to double what is in flight.
+        let grew = self.rate_seen(stamp, now) && !self.growth.is_full();
         let round = stamp.delivered >= self.round_ends;
         if round {
             self.round_ends = self.delivered;
             self.end_round(stamp.limited, now);
         }
-        changed || round
+        latency_changed || grew || round
     }
 
     /// A request that is not counted, a caller's own read, took this long.
@@ -203,16 +205,19 @@ impl Meter {
         }
     }
 
-    fn rate_seen(&mut self, stamp: Stamp, now: Duration) {
+    /// Takes a sample of the rate; whether it is the highest so far.
+    fn rate_seen(&mut self, stamp: Stamp, now: Duration) -> bool {
         let elapsed = now.saturating_sub(stamp.delivered_at).as_secs_f64();
         if elapsed <= 0.0 {
-            return;
+            return false;
         }
         let rate = (self.delivered - stamp.delivered) as f64 / elapsed;
+        let highest = rate > self.rate.value();
         // What was not asked for was not delivered: such a rate is a lower bound.
-        if !stamp.limited || rate > self.rate.value() {
+        if !stamp.limited || highest {
             self.rate.sample(rate);
         }
+        highest
     }
 
     fn end_round(&mut self, limited: bool, now: Duration) {
