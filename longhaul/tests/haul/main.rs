@@ -20,7 +20,11 @@ use link::{Conditions, Link};
 use nbd::{Nbd, Reply};
 
 const KIB: usize = 1 << 10;
+const MIB: u64 = 1 << 20;
 const SIZE: usize = 64 << 20;
+
+const SERVE: [&str; 5] =
+    ["serve", "--volume", "far=file:far.img,size=64M", "--listen", "127.0.0.1:0"];
 
 /// A server, a link to it, and a directory to work in.
 struct World {
@@ -34,7 +38,20 @@ impl World {
     fn new(one_way: Duration) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut serve = Command::new(LONGHAUL);
-        serve.args(["serve", "--volume", "far=file:far.img,size=64M", "--listen", "127.0.0.1:0"]);
+        Self::over(serve.args(SERVE), dir, one_way)
+    }
+
+    /// A server whose disk fails where it is written beyond 8 MiB.
+    fn failing() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        File::create(dir.path().join("far.img")).unwrap().set_len(SIZE as u64).unwrap();
+        // The limit on the size of files goes by where one writes; ignored, it is an error.
+        let mut shell = Command::new("sh");
+        let script = "ulimit -f 16384; trap '' XFSZ; exec \"$@\"";
+        Self::over(shell.args(["-c", script, "sh", LONGHAUL]).args(SERVE), dir, Duration::ZERO)
+    }
+
+    fn over(serve: &mut Command, dir: tempfile::TempDir, one_way: Duration) -> Self {
         let server = Running::start(serve.current_dir(&dir));
         let ready = server.line().expect("it says when it is ready");
         let (_, rest) = ready.split_once("//").unwrap();
@@ -135,6 +152,23 @@ fn what_was_flushed_or_written_durably_is_there() {
     }
     drop(disk);
     assert!(attached.stop().success());
+}
+
+#[test]
+fn a_write_that_fails_late_is_told_at_every_flush_and_at_the_end() {
+    let world = World::failing();
+    let (attached, mut disk) = world.attach(&[]);
+    let (good, bad) = (MIB, 32 * MIB);
+    disk.write(good, &pattern(1, 64 * KIB)).unwrap();
+    disk.flush().unwrap();
+    disk.write(bad, &pattern(2, 64 * KIB)).expect("it fails after it was answered");
+    disk.flush().unwrap_err();
+    disk.flush().expect_err("the error stays");
+    disk.write(good, &pattern(3, 64 * KIB)).expect_err("nothing more is taken");
+    disk.read(bad, 64 * KIB).expect_err("nobody is shown what was there before");
+    assert!(disk.read(good, 64 * KIB).unwrap() == pattern(1, 64 * KIB));
+    drop(disk);
+    assert_eq!(attached.stop().code(), Some(1), "whoever ended it must know");
 }
 
 /// How often something had to go there and back while `act` ran.
