@@ -208,6 +208,24 @@ fn follows_a_link_that_changes() {
     }
 }
 
+/// A reader of one file after the other does not wait until what was read ahead of the last is
+/// forgotten.
+#[test]
+fn a_reader_that_jumps_is_followed_at_once() {
+    let link = line(8, GIGABIT / 10.0);
+    run(link, Settings::default(), |mut rig| async move {
+        rig.rate(Act::Read, 16 * KIB, 3 * SECOND).await;
+        for jump in 1..=5 {
+            rig.at = jump << 30;
+            let used = rig.rate(Act::Read, 16 * KIB, SECOND / 2).await / link.rate;
+            println!("after jump {jump}: {used:.3}");
+            assert!(used > 0.75, "after jump {jump}: {used}");
+            // The place it left has its share for a second more.
+            rig.rate(Act::Read, 16 * KIB, SECOND).await;
+        }
+    });
+}
+
 #[test]
 fn jitter_costs_little() {
     let shaky = Line { jitter: 10 * MS, ..line(40, GIGABIT / 4.0) };

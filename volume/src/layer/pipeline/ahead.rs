@@ -199,10 +199,36 @@ impl Ahead {
                 self.streams[index].ahead = span.end();
                 return Some(span);
             }
-            // What is kept for a reader who went away makes room.
-            let (gone, _) = streams().find(|(_, stream)| !self.is_live(stream, now))?;
-            self.forget_stream(gone);
+            // What is kept for a reader who went away makes room, or what others have beyond their
+            // share: it was theirs while they were fewer.
+            if let Some((gone, _)) = streams().find(|(_, stream)| !self.is_live(stream, now)) {
+                self.forget_stream(gone);
+            } else if !self.trim(share, block) {
+                return None;
+            }
         }
+    }
+
+    /// Lets go of what a stream has beyond `share`; whether there was one that had more.
+    fn trim(&mut self, share: u64, block: u64) -> bool {
+        let Self { streams, chunks, fetches, .. } = self;
+        let cut = streams.iter_mut().find_map(|stream| {
+            let last = Span::new((stream.next + share).saturating_sub(1), 1);
+            let chunk = chunks.overlapping(last).map(Chunk::span).next();
+            let fetch = fetches.overlapping(last).map(Fetch::span).next();
+            let keep = chunk.or(fetch).unwrap_or(last).end().next_multiple_of(block);
+            (keep < stream.ahead).then(|| {
+                let cut = Span::new(keep, stream.ahead - keep);
+                stream.ahead = keep;
+                cut
+            })
+        });
+        let Some(cut) = cut else { return false };
+        self.forget(cut, |_| true);
+        for fetch in self.fetches.overlapping_mut(cut) {
+            fetch.forsaken = true;
+        }
+        true
     }
 
     /// Whether `span` holds, or will hold, something already: another stream asked for it.
