@@ -15,12 +15,17 @@ use crate::{Failure, units};
 /// The first of the trials that find out how many requests fill the time.
 const TRIAL: u64 = 4;
 
-/// By how much each trial is longer than the one before, and the part of the time that is long enough
-/// to foresee the rest from.
-const TRIAL_GROWS: u64 = 8;
+/// By how much each trial is longer than the one before.
+const TRIAL_GROWS: u32 = 8;
 
-/// If so much of what is wanted seems to fit, all of it is moved: a volume that answers before the other
-/// end has is slow in a short trial only.
+/// The part of the time that is long enough to foresee the rest from.
+const TRIAL_SHARE: u32 = 8;
+
+/// A trial that takes less than so many times what the one before took says that longer ones are faster
+/// still: a connection that starts slowly, or a volume that answers before the other end has.
+const STEADY: u32 = TRIAL_GROWS / 2;
+
+/// If this part of what is wanted seems to fit, all of it is moved, so that more is comparable.
 const NEARLY_ALL: u64 = 4;
 
 /// What the writes write: not zero, because zeroes may travel as something else.
@@ -74,17 +79,37 @@ fn measure(
 fn affordable(image: &str, mode: Mode, block: u64, wanted: &Measure) -> Result<u64, Failure> {
     let most = (wanted.bytes / block).max(1);
     let mut count = TRIAL.min(most);
+    let mut before = Duration::ZERO;
     loop {
         // Trials have the second half of the volume to themselves, so that nothing they touched is
         // measured.
         let taken = requests(image, mode, block, wanted.bytes, count)?;
-        let fit = (count as f64 * wanted.time.as_secs_f64() / taken.as_secs_f64()) as u64;
-        if taken >= wanted.time / TRIAL_GROWS as u32 || count == most {
-            let all = fit >= most.div_ceil(NEARLY_ALL);
-            return Ok(if all { most } else { fit.max(TRIAL).min(most) });
+        match after_trial(count, taken, before, wanted.time, most) {
+            Next::Measure(count) => return Ok(count),
+            Next::Try(more) => (before, count) = (taken, more),
         }
-        count = most.min(count * TRIAL_GROWS);
     }
+}
+
+/// What follows a trial.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// A trial of so many requests.
+    Try(u64),
+    /// The measurement, of so many.
+    Measure(u64),
+}
+
+/// Foresees from a trial of `count` requests, and how long the one `before` took, how many of `most` fill
+/// the `time`; or asks for a longer one.
+fn after_trial(count: u64, taken: Duration, before: Duration, time: Duration, most: u64) -> Next {
+    let steady = taken >= time / TRIAL_SHARE && taken >= before * STEADY;
+    if !steady && taken < time && count < most {
+        return Next::Try(most.min(count * u64::from(TRIAL_GROWS)));
+    }
+    let fit = (count as f64 * time.as_secs_f64() / taken.as_secs_f64()) as u64;
+    let all = fit >= most.div_ceil(NEARLY_ALL);
+    Next::Measure(if all { most } else { fit.max(TRIAL).min(most) })
 }
 
 /// How long so many requests take from an offset on.
@@ -140,6 +165,26 @@ fn commands(mode: Mode, block: u64, from: u64, count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn trials_grow_until_they_foretell() {
+        let time = Duration::from_secs(4);
+        let after = |count, ms: u64, before: u64| {
+            let (taken, before) = (Duration::from_millis(ms), Duration::from_millis(before));
+            after_trial(count, taken, before, time, 4096)
+        };
+        // Too short to tell anything.
+        assert_eq!(after(4, 10, 0), Next::Try(32));
+        // Eight times as much took twice as long: it has not come to its speed.
+        assert_eq!(after(32, 700, 350), Next::Try(256));
+        // A round trip each, whatever their number: a hundred of them fill the time.
+        assert_eq!(after(32, 1280, 160), Next::Measure(100));
+        // Most of what is wanted fits, so all of it is moved.
+        assert_eq!(after(2048, 2500, 500), Next::Measure(4096));
+        // What takes too long is kept to a few requests.
+        assert_eq!(after(4, 60_000, 0), Next::Measure(4));
+        assert_eq!(after(4096, 100, 90), Next::Measure(4096));
+    }
 
     #[test]
     fn writes_are_flushed_before_the_clock_stops() {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::results::{Mode, Row};
 use crate::svg::{self, Line, escape};
-use crate::tables::{Results, Table, milliseconds};
+use crate::tables::{Results, Table, megabits, percent};
 
 /// All results as HTML, plan by plan.
 pub(crate) fn html(rows: Vec<Row>) -> String {
@@ -88,9 +88,9 @@ fn plan(page: &mut String, results: &Results) {
 /// What all of a plan was measured under.
 fn conditions(results: &Results) -> String {
     let list = |values: Vec<String>| values.join(", ");
-    let rates = results.each(|row| format!("{} Mbit/s", row.conditions.rate * 8 / 1_000_000));
+    let rates = results.each(|row| format!("{} Mbit/s", megabits(row.conditions.path.rate)));
     let losses =
-        results.each(|row| format!("{} %", f64::from(row.conditions.losses_per_million) / 1e4));
+        results.each(|row| format!("{} %", percent(row.conditions.path.losses_per_million)));
     let loads = results.each(|row| row.conditions.load_percent);
     let load = |load: Option<&u64>| load.map_or(0.0, |load| *load as f64 / 100.0);
     format!(
@@ -110,7 +110,7 @@ fn tables(results: &Results) -> Vec<Table> {
     let modes = results.each(|row| row.measured.mode);
     for mode in &modes {
         for block in results.blocks() {
-            tables.push(results.by_delay(*mode, block));
+            tables.push(results.by_path(*mode, block));
         }
     }
     if modes.contains(&Mode::Write) {
@@ -123,14 +123,13 @@ fn tables(results: &Results) -> Vec<Table> {
 }
 
 fn chart(results: &Results, mode: Mode, block: u64) -> String {
-    let delays = results.each(|row| row.conditions.delay_us);
-    let labels: Vec<_> = delays.iter().map(|delay| (*delay as f64, milliseconds(*delay))).collect();
+    let paths = results.paths();
+    let labels: Vec<_> = paths.iter().map(|(_, name)| name.clone()).collect();
     let line = |peer: &str| {
-        let point = |delay: &u64| {
-            let rate = results.rate(peer, *delay, mode, block)?;
-            Some((*delay as f64, rate / 1e6))
-        };
-        Line { name: peer.to_owned(), points: delays.iter().filter_map(point).collect() }
+        let rates = paths.iter().enumerate().filter_map(|(place, (path, _))| {
+            Some((place, results.rate(peer, *path, mode, block)? / 1e6))
+        });
+        Line { name: peer.to_owned(), points: rates.collect() }
     };
     let lines: Vec<_> = results.peers().into_iter().map(line).collect();
     svg::chart(&format!("{}, {} KiB", mode.name(), block / 1024), "MB/s", &labels, &lines)

@@ -138,9 +138,11 @@ pub(crate) fn run(path: &Path, mut each: impl FnMut(&str)) -> Result<usize, Fail
         let conditions = Conditions {
             plan: plan.clone(),
             peer: run.peer.clone(),
-            delay_us: u64::try_from(run.link.delay.as_micros())?,
-            rate: run.rate,
-            losses_per_million: run.link.losses_per_million,
+            path: results::Path {
+                delay_us: u64::try_from(run.link.delay.as_micros())?,
+                rate: run.rate,
+                losses_per_million: run.link.losses_per_million,
+            },
             seed: run.link.seed,
             commit: commit.clone(),
             load_percent: load_percent(),

@@ -39,6 +39,16 @@ pub(crate) struct Measurement {
     pub(crate) cpu: BothSpent,
 }
 
+/// What lay between the ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Path {
+    /// One way, in microseconds.
+    pub(crate) delay_us: u64,
+    /// Bytes a second.
+    pub(crate) rate: u64,
+    pub(crate) losses_per_million: u32,
+}
+
 /// Where and how it was measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conditions {
@@ -46,11 +56,7 @@ pub(crate) struct Conditions {
     pub(crate) plan: String,
     /// The peers, outermost first: `wireguard tgt`.
     pub(crate) peer: String,
-    /// One way, in microseconds.
-    pub(crate) delay_us: u64,
-    /// Bytes a second.
-    pub(crate) rate: u64,
-    pub(crate) losses_per_million: u32,
+    pub(crate) path: Path,
     pub(crate) seed: u64,
     /// Of the repository.
     pub(crate) commit: String,
@@ -136,9 +142,7 @@ impl Row {
         let Conditions {
             plan,
             peer,
-            delay_us,
-            rate,
-            losses_per_million,
+            path: Path { delay_us, rate, losses_per_million },
             seed,
             commit,
             load_percent,
@@ -155,9 +159,11 @@ impl Row {
         let conditions = Conditions {
             plan: text(fields.next())?,
             peer: text(fields.next())?,
-            delay_us: number(fields)?,
-            rate: number(fields)?,
-            losses_per_million: number(fields)?,
+            path: Path {
+                delay_us: number(fields)?,
+                rate: number(fields)?,
+                losses_per_million: number(fields)?,
+            },
             seed: number(fields)?,
             commit: text(fields.next())?,
             load_percent: number(fields)?,
@@ -184,9 +190,7 @@ pub(crate) fn example(peer: &str, delay_us: u64, block: u64, rate: f64) -> Row {
     let conditions = Conditions {
         plan: "short".into(),
         peer: peer.into(),
-        delay_us,
-        rate: 125_000_000,
-        losses_per_million: 0,
+        path: Path { delay_us, rate: 125_000_000, losses_per_million: 0 },
         seed: 1,
         commit: "abc".into(),
         load_percent: 150,

@@ -1,7 +1,7 @@
 //! Results arranged to be read: a table for each link and mode, and the ratios the papers gave.
 
 use crate::papers;
-use crate::results::{Mode, Row, TCP};
+use crate::results::{Mode, Path, Row, TCP};
 
 /// The peer the papers compared with.
 const IPSEC: &str = "ipsec tgt";
@@ -50,12 +50,12 @@ impl Results {
     }
 
     /// Bytes a second; what TCP moved counts for any block.
-    pub(crate) fn rate(&self, peer: &str, delay_us: u64, mode: Mode, block: u64) -> Option<f64> {
+    pub(crate) fn rate(&self, peer: &str, path: Path, mode: Mode, block: u64) -> Option<f64> {
         self.0
             .iter()
             .find(|row| {
                 row.conditions.peer == peer
-                    && row.conditions.delay_us == delay_us
+                    && row.conditions.path == path
                     && row.measured.mode == mode
                     && (peer == TCP || row.measured.block == block)
             })
@@ -63,33 +63,60 @@ impl Results {
     }
 
     /// How many times as fast as another a peer is, the mean over the blocks that both have.
-    fn mean_ratio(&self, peer: &str, other: &str, delay_us: u64, mode: Mode) -> Option<f64> {
+    fn mean_ratio(&self, peer: &str, other: &str, path: Path, mode: Mode) -> Option<f64> {
         let blocks = self.blocks();
         let ratios: Vec<f64> = blocks
             .iter()
             .filter_map(|block| {
-                let rate = |peer| self.rate(peer, delay_us, mode, *block);
+                let rate = |peer| self.rate(peer, path, mode, *block);
                 Some(rate(peer)? / rate(other)?)
             })
             .collect();
         (!ratios.is_empty()).then(|| ratios.iter().sum::<f64>() / ratios.len() as f64)
     }
 
-    fn best(&self, peer: &str, delay_us: u64, mode: Mode) -> Option<f64> {
+    fn best(&self, peer: &str, path: Path, mode: Mode) -> Option<f64> {
         let blocks = self.blocks();
-        let rates = blocks.iter().filter_map(|block| self.rate(peer, delay_us, mode, *block));
+        let rates = blocks.iter().filter_map(|block| self.rate(peer, path, mode, *block));
         rates.reduce(f64::max)
     }
 
+    /// The paths, and how to tell them apart: what all have in common is left out.
+    pub(crate) fn paths(&self) -> Vec<(Path, String)> {
+        let paths = self.each(|row| row.conditions.path);
+        let one_rate = paths.iter().all(|path| path.rate == paths[0].rate);
+        let one_loss =
+            paths.iter().all(|path| path.losses_per_million == paths[0].losses_per_million);
+        let name = |path: &Path| {
+            let mut name = format!("{} ms", path.delay_us as f64 / 1e3);
+            if !one_rate {
+                name += &format!(", {} Mbit/s", megabits(path.rate));
+            }
+            if !one_loss {
+                name += &format!(", {} % lost", percent(path.losses_per_million));
+            }
+            name
+        };
+        paths.iter().map(|path| (*path, name(path))).collect()
+    }
+
+    /// The path without losses and with a delay, at the highest rate there is.
+    fn clean(&self, delay_ms: u64) -> Option<Path> {
+        let paths = self.each(|row| row.conditions.path).into_iter();
+        paths
+            .filter(|path| path.delay_us == delay_ms * 1000 && path.losses_per_million == 0)
+            .max_by_key(|path| path.rate)
+    }
+
     /// For one mode and block: MB/s, and the share of what TCP moved on the same link.
-    pub(crate) fn by_delay(&self, mode: Mode, block: u64) -> Table {
-        let delays = self.each(|row| row.conditions.delay_us);
+    pub(crate) fn by_path(&self, mode: Mode, block: u64) -> Table {
+        let paths = self.paths();
         let mut head = vec!["peer".to_owned()];
-        head.extend(delays.iter().map(|delay| milliseconds(*delay)));
+        head.extend(paths.iter().map(|(_, name)| name.clone()));
         let row = |peer: &str| {
-            let cells = delays.iter().map(|delay| {
-                let rate = self.rate(peer, *delay, mode, block);
-                let link = self.rate(TCP, *delay, mode, block);
+            let cells = paths.iter().map(|(path, _)| {
+                let rate = self.rate(peer, *path, mode, block);
+                let link = self.rate(TCP, *path, mode, block);
                 match (rate, link) {
                     (Some(rate), Some(link)) if peer != TCP => {
                         format!("{} ({:.1} %)", megabytes(rate), 100.0 * rate / link)
@@ -118,17 +145,14 @@ impl Results {
         };
         let measured = |rate: Option<f64>| rate.map_or_else(|| "not measured".into(), megabytes);
         let rows = papers::WRITES.iter().map(|paper| {
-            let delay = paper.delay_ms * 1000;
+            let path = self.clean(paper.delay_ms);
+            let best = |peer| measured(path.and_then(|path| self.best(peer, path, Mode::Write)));
             vec![
-                milliseconds(delay),
+                format!("{} ms", paper.delay_ms),
                 format!("{}, {}", given(paper.ipsec), given(paper.ahead)),
                 paper.ratio.to_owned(),
-                format!(
-                    "{}, {}",
-                    measured(self.best(IPSEC, delay, Mode::Write)),
-                    measured(self.best(SEALED, delay, Mode::Write))
-                ),
-                times(self.mean_ratio(SEALED, IPSEC, delay, Mode::Write)),
+                format!("{}, {}", best(IPSEC), best(SEALED)),
+                times(path.and_then(|path| self.mean_ratio(SEALED, IPSEC, path, Mode::Write))),
             ]
         });
         let title =
@@ -140,10 +164,10 @@ impl Results {
     pub(crate) fn reads_of_the_papers(&self) -> Table {
         let head = ["delay", "1 process", "2", "3", "4 (printed)", "measured: sealed"];
         let rows = papers::READS_BESIDE_IPSEC.iter().map(|(delay_ms, printed)| {
-            let delay = delay_ms * 1000;
-            let mut row = vec![milliseconds(delay)];
+            let mut row = vec![format!("{delay_ms} ms")];
             row.extend(printed.iter().map(|ratio| format!("{ratio:.3}")));
-            row.push(times(self.mean_ratio(SEALED, IPSEC, delay, Mode::Read)));
+            let path = self.clean(*delay_ms);
+            row.push(times(path.and_then(|path| self.mean_ratio(SEALED, IPSEC, path, Mode::Read))));
             row
         });
         let title = "Reads, as a multiple of IPsec (mean over the blocks)";
@@ -155,8 +179,14 @@ fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
-pub(crate) fn milliseconds(microseconds: u64) -> String {
-    format!("{} ms", microseconds as f64 / 1e3)
+/// A rate in bytes a second as people write it.
+pub(crate) fn megabits(rate: u64) -> f64 {
+    rate as f64 * 8.0 / 1e6
+}
+
+/// A share of a million.
+pub(crate) fn percent(per_million: u32) -> f64 {
+    f64::from(per_million) / 1e4
 }
 
 fn megabytes(rate: f64) -> String {
@@ -195,12 +225,23 @@ mod tests {
 
     #[test]
     fn a_rate_is_given_with_its_share_of_the_link() {
-        let table = results().by_delay(Mode::Write, 65536);
+        let table = results().by_path(Mode::Write, 65536);
         assert_eq!(table.head, ["peer", "64 ms"]);
         assert_eq!(table.rows[0], [TCP, "100.0 MB/s"]);
         assert_eq!(table.rows[1], [SEALED, "96.0 MB/s (96.0 %)"]);
         assert_eq!(table.rows[2], [IPSEC, "0.50 MB/s (0.5 %)"]);
         assert!(table.markdown().starts_with("| peer | 64 ms |\n|---|---|\n| tcp |"));
+    }
+
+    #[test]
+    fn paths_are_told_apart_by_what_differs() {
+        let mut results = results();
+        let mut slow = example(TCP, 37_500, 1 << 20, 0.1e6);
+        slow.conditions.path.rate = 125_000;
+        results.0.push(slow);
+        let names: Vec<_> = results.paths().into_iter().map(|(_, name)| name).collect();
+        assert_eq!(names, ["37.5 ms, 1 Mbit/s", "64 ms, 1000 Mbit/s"]);
+        assert_eq!(results.by_path(Mode::Write, 65536).rows[1][1], "not measured");
     }
 
     #[test]
