@@ -26,7 +26,7 @@ const TRIAL_SHARE: u32 = 8;
 const STEADY: u32 = TRIAL_GROWS / 2;
 
 /// If this part of what is wanted seems to fit, all of it is moved, so that more is comparable.
-const NEARLY_ALL: u64 = 4;
+const NEARLY_ALL: u64 = 2;
 
 /// What the writes write: not zero, because zeroes may travel as something else.
 const PATTERN: u8 = 0xa5;
@@ -103,7 +103,9 @@ enum Next {
 /// Foresees from a trial of `count` requests, and how long the one `before` took, how many of `most` fill
 /// the `time`; or asks for a longer one.
 fn after_trial(count: u64, taken: Duration, before: Duration, time: Duration, most: u64) -> Next {
-    let steady = taken >= time / TRIAL_SHARE && taken >= before * STEADY;
+    // The first trial has nothing to be compared with, and a fresh connection ahead of it.
+    let compared = !before.is_zero() && taken >= before * STEADY;
+    let steady = taken >= time / TRIAL_SHARE && compared;
     if !steady && taken < time && count < most {
         return Next::Try(most.min(count * u64::from(TRIAL_GROWS)));
     }
@@ -173,6 +175,8 @@ mod tests {
             let (taken, before) = (Duration::from_millis(ms), Duration::from_millis(before));
             after_trial(count, taken, before, time, 4096)
         };
+        // A fresh connection takes several round trips to its speed.
+        assert_eq!(after(4, 750, 0), Next::Try(32));
         // Too short to tell anything.
         assert_eq!(after(4, 10, 0), Next::Try(32));
         // Eight times as much took twice as long: it has not come to its speed.
