@@ -7,6 +7,9 @@ use super::{
 use crate::iscsi::header::{BHS_LEN, Lengths};
 use crate::reader::{Reader, Truncated};
 
+/// A script may repeat what it has repeated, and so double the wire with every byte.
+const WIRE_MAX: usize = 64 << 10;
+
 /// Reads `bytes` as a script: what is sent, and what is done to it on the way. For any script: what is
 /// opened is a beginning of what was sent, unchanged and in order; it is all of it where nothing was
 /// done; and after the first part that does not open, nothing opens any more.
@@ -19,7 +22,7 @@ pub fn holds(new_cipher: NewCipher, bytes: &[u8]) {
         Limits { pdus: u64::from(setup >> 1 & 15) + 2, bytes: 2000, age: Limits::SPEC.age };
     let (sealer, mut opener) = both_ends(protection, limits, new_cipher);
     let mut path = Path::new(sealer);
-    while path.step(&mut script).is_ok() {}
+    while path.wire.len() < WIRE_MAX && path.step(&mut script).is_ok() {}
     let opened = open_all(&mut opener, &mut path.wire);
     assert!(path.sent.starts_with(&opened), "something was opened that was not sent so");
     if !path.touched {
