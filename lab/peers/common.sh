@@ -17,6 +17,8 @@ scratch=$(mktemp -d -p /dev/shm lab-peer.XXXXXX)
 pids=()
 stop() {
     local pid
+    # Whoever ends everything at this end of the link asks more than once.
+    trap '' TERM INT HUP
     for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
     for pid in "${pids[@]}"; do
         # tgtd ignores SIGTERM.

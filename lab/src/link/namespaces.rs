@@ -38,7 +38,7 @@ const SETTINGS: [&str; 4] = [
 ];
 
 /// How long a process may take to end when asked to, before it is killed.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Both namespaces; dropping them ends what runs inside and removes them.
 #[derive(Debug)]
