@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::command::{attach, check, copy, discover, identity, info, key, serve, tune};
+use crate::command::{
+    attach, check, copy, discover, identity, info, key, reload, serve, status, tune,
+};
 use crate::failure::{OrFail, Outcome};
 use crate::log::Log;
 
@@ -29,6 +31,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 enum Command {
     Serve(serve::Args),
     Check(check::Args),
+    Reload(reload::Args),
+    Status(status::Args),
     Info(info::Args),
     Copy(copy::Args),
     Discover(discover::Args),
@@ -65,6 +69,8 @@ fn run(cli: Cli) -> Outcome {
         match cli.command {
             Command::Serve(args) => serve::run(args, cli.log).await,
             Command::Check(args) => check::run(args).await,
+            Command::Reload(args) => reload::run(args).await,
+            Command::Status(args) => status::run(args).await,
             Command::Info(args) => info::run(args).await,
             Command::Copy(args) => copy::run(args).await,
             Command::Discover(args) => discover::run(args).await,

@@ -6,6 +6,7 @@ mod pause;
 mod table;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -51,6 +52,12 @@ pub struct Config {
     pub chap_weak: bool,
     /// Where reservations are kept through a restart; without it they end with the process.
     pub state: Option<PathBuf>,
+    /// Where the server can be asked how it is; nowhere if `None`.
+    pub control: Option<PathBuf>,
+    /// Where it tells its metrics; nowhere if `None`.
+    pub metrics: Option<SocketAddr>,
+    /// That may be beyond loopback.
+    pub metrics_public: bool,
     /// The bounds of what initiators may do.
     pub limits: Limits,
     /// What is logged, where the command line does not say it.

@@ -8,6 +8,7 @@ pub mod chain;
 pub mod cli;
 pub mod command;
 pub mod config;
+pub mod control;
 pub mod credentials;
 pub mod failure;
 pub mod front;

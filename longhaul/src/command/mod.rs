@@ -16,7 +16,9 @@ pub mod identity;
 pub mod info;
 pub mod key;
 mod options;
+pub mod reload;
 pub mod serve;
+pub mod status;
 pub mod tune;
 
 /// Writes a line on standard output now: a script may be waiting for it.

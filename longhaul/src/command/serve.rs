@@ -1,6 +1,7 @@
 //! `longhaul serve`: volumes for others, over iSCSI.
 
 mod live;
+mod metrics;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,11 +12,13 @@ use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::PublicKey;
 use volume::layer::seal::Discards;
 
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::options::blocking;
 use crate::chain::{self, Chain, Host, IscsiUri, Login, OpenOptions, SealOptions, Uri};
 use crate::config::{self, Client, Config, Listen, Served, Upstream};
+use crate::control::{Control, Request};
 use crate::credentials::{self, Chap, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Portal, Server};
@@ -43,8 +46,11 @@ pub struct Args {
     /// Keep reservations here through a restart, for initiators that ask for it (APTPL)
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    /// Listen here for `longhaul status`
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
     /// Serve what this file says
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["volumes", "listen", "insecure", "state", "chap_user", "chap_weak", "identity", "client_keys", "protection"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["volumes", "listen", "insecure", "state", "control", "chap_user", "chap_weak", "identity", "client_keys", "protection"])]
     config: Option<PathBuf>,
     #[command(flatten)]
     sealing: SealingArgs,
@@ -124,6 +130,12 @@ pub async fn run(args: Args, log: Log) -> Outcome {
         let uri = IscsiUri { host: host.clone(), target: target.clone(), lun: LUN, pin };
         super::say(&format!("ready {}", Uri::Iscsi(uri)))?;
     }
+    let control = config.control.as_deref().map(Control::bind).transpose()?;
+    if let Some(at) = config.metrics {
+        let listener =
+            TcpListener::bind(at).await.or_fail(|| format!("cannot tell metrics at {at}"))?;
+        tokio::spawn(metrics::serve(listener, Arc::downgrade(&node)));
+    }
     let mut live = Live::new(config, chains, devices, node);
     let mut hangup =
         signal(SignalKind::hangup()).or_fail(|| "cannot listen for signals".to_owned())?;
@@ -134,17 +146,34 @@ pub async fn run(args: Args, log: Log) -> Outcome {
                 ended.or_fail(|| "the server broke down".to_owned())?;
                 break;
             }
-            Some(()) = hangup.recv(), if reloads => reload(&mut live).await,
+            Some(()) = hangup.recv(), if reloads => drop(reload(&mut live).await),
+            request = request(control.as_ref()) => {
+                let answer = match request.verb.as_str() {
+                    "status" => live.status(),
+                    "reload" => reload(&mut live).await,
+                    other => Err(Failure::new(format!("there is no request `{other}`"))),
+                };
+                request.answer(answer);
+            }
         }
     }
     live.close().await
 }
 
-async fn reload(live: &mut Live) {
-    match live.reload().await {
+async fn request(control: Option<&Control>) -> Request {
+    match control {
+        Some(control) => control.request().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn reload(live: &mut Live) -> Outcome<String> {
+    let outcome = live.reload().await;
+    match &outcome {
         Ok(said) => tracing::info!("configuration applied: {said}"),
         Err(why) => tracing::error!("configuration not applied, nothing has changed: {why}"),
     }
+    outcome
 }
 
 impl Args {
@@ -167,6 +196,7 @@ impl Args {
             listen: self.listen.into_iter().map(listen).collect(),
             insecure: self.insecure,
             state: self.state,
+            control: self.control,
             volumes: self.volumes,
             ..Config::default()
         })

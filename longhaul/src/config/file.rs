@@ -42,6 +42,9 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
         insecure: root.flag("insecure").unwrap_or_default(),
         chap_weak: root.flag("chap_weak").unwrap_or_default(),
         state: root.path("state", base),
+        control: root.path("control", base),
+        metrics: root.text("metrics"),
+        metrics_public: root.flag("metrics_public").unwrap_or_default(),
         origin: Some(Origin { path: path.to_owned(), lines: BTreeMap::new() }),
         ..Config::default()
     };
@@ -64,6 +67,12 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
     for (name, table) in root.tables("clients") {
         config.remember("clients", name, table.line());
         config.clients.extend(client(name, table, &known, base));
+    }
+    if config.metrics.is_some_and(|at| !at.ip().is_loopback()) && !config.metrics_public {
+        root.note_at(
+            "metrics",
+            "everyone there could read the metrics: `metrics_public = true` allows it",
+        );
     }
     if config.lacks_identity() {
         root.note(LACKS_IDENTITY);
@@ -235,6 +244,7 @@ fn limits(mut table: Table<'_>) -> Limits {
         ping_after: table.text("ping_after").map_or(own.ping_after, Pause::into_inner),
         ping_patience: table.text("ping_patience").map_or(own.ping_patience, Pause::into_inner),
         stop: table.text("stop").map_or(own.stop, Pause::into_inner),
+        slow: table.text("slow").map_or(own.slow, Pause::into_inner),
         ..own
     };
     table.finish();

@@ -7,7 +7,7 @@ use super::{LUN, close, devices, open, policy, refuse_strangers, resolve};
 use crate::chain::Chain;
 use crate::command::options::blocking;
 use crate::config::{Config, Served};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Offering};
 use crate::front::lun::TargetDevice;
 
@@ -84,6 +84,8 @@ impl Live {
             ("identity", old.identity == new.identity),
             ("state", old.state == new.state),
             ("log", old.log == new.log),
+            ("control", old.control == new.control),
+            ("metrics", old.metrics == new.metrics),
         ];
         if let Some((key, _)) = fixed.iter().find(|(_, same)| !same) {
             let what = format!("`{key}` cannot change while the server runs");
@@ -116,6 +118,11 @@ impl Live {
             }
         }
         Ok(grown)
+    }
+
+    /// How it is, as JSON.
+    pub(super) fn status(&self) -> Outcome<String> {
+        serde_json::to_string(&self.node.status()).or_fail(|| "cannot tell how it is".to_owned())
     }
 
     /// Closes everything, after the sessions have ended.

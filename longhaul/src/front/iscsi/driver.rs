@@ -27,12 +27,14 @@ use proto::time::Time;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
+use tracing::{info, warn};
 
 use super::login::LoggedIn;
+use super::meter::Kind;
 use super::node::{Node, record};
 use super::purse::Purse;
-use super::registry::{Letter, Registry, Seat, Ticket, Why};
-use super::running::{Ready, Running};
+use super::registry::{Identity, Letter, Registry, Seat, Ticket, Why};
+use super::running::{Mark, Ready, Running};
 use super::vigil::Vigil;
 use super::wire::{Wire, WireError};
 use crate::front::lun::{Command, Initiator, Response, TargetDevice};
@@ -87,6 +89,11 @@ pub(super) struct Driver {
     next_clear: u64,
     targets: Targets,
     clock: Clock,
+    /// When what is being worked on came in.
+    heard: Time,
+    /// Commands that have ended since the clock was looked at.
+    finished: Vec<(Mark, u64)>,
+    slow: Duration,
     stop: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     stop_patience: Duration,
     end: Option<End>,
@@ -172,6 +179,9 @@ impl Driver {
             next_clear: 0,
             targets: Targets { established, portals, here },
             clock: Clock { origin, timer },
+            heard: Time::ZERO,
+            finished: Vec::new(),
+            slow: limits.slow,
             stop: Some(Box::pin(async move { stop.called().await })),
             stop_patience: limits.stop,
             end: None,
@@ -218,6 +228,7 @@ impl Driver {
             let managed = self.poll_errands(cx);
             self.start_waiting(cx);
             self.solicit(cx);
+            self.settle();
             let unsent = self.session.outbox().len();
             if let Poll::Ready(outcome) = self.wire.poll_write(cx, self.session.outbox()) {
                 outcome?;
@@ -310,8 +321,8 @@ impl Driver {
             self.session.managed(request, outcome);
             any = true;
         }
-        while let Poll::Ready((task, response)) = self.running.poll(cx) {
-            self.answer(task, response);
+        while let Poll::Ready((task, mark, response)) = self.running.poll(cx) {
+            self.answer(task, mark, response);
             any = true;
         }
         if any {
@@ -351,6 +362,7 @@ impl Driver {
                 self.finish(WireError::Late.into());
                 return Ok(true);
             }
+            self.heard = now;
             self.vigil.busy(StdInstant::now());
             while let Some(frame) = self.wire.decode()? {
                 self.session.handle(now, frame);
@@ -401,7 +413,10 @@ impl Driver {
         let Some(device) = &self.device else { return };
         let unit = Arc::clone(device.unit(lun));
         let weight = self.weight(unit.data_in_len(&cdb), room);
-        let ready = Ready { task, weight, unit, command: Command { cdb, data, announced } };
+        let out = data.iter().map(|piece| piece.len() as u64).sum();
+        let mark = Mark { kind: Kind::of(&cdb), opcode: cdb[0], started: self.heard, out };
+        self.ticket.seat.meter.began();
+        let ready = Ready { task, mark, weight, unit, command: Command { cdb, data, announced } };
         // Data-out are paid for already; what is to answer must not take more behind those that wait.
         let total = self.held() + weight;
         let waits = weight > 0 && self.running.next_weight().is_some();
@@ -419,10 +434,10 @@ impl Driver {
     }
 
     fn start(&mut self, cx: &mut Context<'_>, ready: Ready) {
-        let Ready { task, weight, unit, command } = ready;
+        let Ready { task, mark, weight, unit, command } = ready;
         let answer = unit.execute(self.ticket.seat.nexus, command);
-        if let Some(response) = self.running.start(cx, task, weight, answer) {
-            self.answer(task, response);
+        if let Some(response) = self.running.start(cx, (task, mark), weight, answer) {
+            self.answer(task, mark, response);
         }
     }
 
@@ -437,7 +452,7 @@ impl Driver {
             if self.session.is_aborted(ready.task) {
                 // Nobody waits for this answer; the machine waits for the end.
                 let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
-                self.answer(ready.task, Response { status, data, sense });
+                self.answer(ready.task, ready.mark, Response { status, data, sense });
             } else {
                 self.start(cx, ready);
             }
@@ -461,13 +476,41 @@ impl Driver {
         self.session.solicited() + self.running.held() + self.session.outbox().len() as u64
     }
 
-    fn answer(&mut self, task: TaskId, Response { status, data, sense }: Response) {
+    fn answer(&mut self, task: TaskId, mark: Mark, Response { status, data, sense }: Response) {
+        let meter = &self.ticket.seat.meter;
+        if self.session.is_aborted(task) {
+            meter.aborted();
+        } else if status != Status::Good {
+            meter.failed();
+        }
+        let bytes = mark.out + data.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        self.finished.push((mark, bytes));
         self.session.complete(task, Reply { status, data: Pieces::from(data), sense });
+    }
+
+    /// Counts what has ended, with one look at the clock.
+    fn settle(&mut self) {
+        if self.finished.is_empty() {
+            return;
+        }
+        let now = self.clock.now().since_origin();
+        for (mark, bytes) in self.finished.drain(..) {
+            let took = now.saturating_sub(mark.started.since_origin());
+            self.ticket.seat.meter.ended(mark.kind, bytes, took);
+            if took >= self.slow {
+                let Identity { initiator, target, .. } = &self.ticket.seat.identity;
+                let target = target.as_ref().map_or("", |target| target.as_str());
+                let (initiator, opcode) = (initiator.as_str(), format!("{:#04x}", mark.opcode));
+                warn!(initiator, target, opcode, bytes, ?took, "slow command");
+            }
+        }
     }
 
     fn manage(&mut self, request: Request, function: TaskFunction, lun: [u8; 8]) {
         let Some(device) = self.device.clone() else { return };
         let (seat, registry) = (Arc::clone(&self.ticket.seat), self.registry.clone());
+        let initiator = seat.identity.initiator.as_str();
+        info!(initiator, target = device.name(), ?function, "task management");
         self.errands.push(Box::pin(async move {
             (request, manage(&registry, &seat, &device, function, lun).await)
         }));

@@ -106,10 +106,11 @@ async fn admit(
         };
         return Err(refuse(wire, admission.refuse(status)).await?);
     }
+    let peer = wire.peer_addr().map_err(WireError::Io)?;
     let identity = Identity { initiator, isid, target };
     let most = node.limits().sessions_per_initiator;
     let ticket = loop {
-        match node.registry.join(&identity, &proven, most) {
+        match node.registry.join(&identity, &proven, most, peer) {
             Ok(ticket) => break ticket,
             Err(NoSeat::Taken(old)) => {
                 if timeout(REINSTATEMENT_MAX, old.gone()).await.is_err() {

@@ -17,6 +17,7 @@
 
 mod driver;
 mod login;
+pub mod meter;
 mod node;
 mod purse;
 mod registry;
@@ -25,5 +26,5 @@ mod server;
 mod vigil;
 mod wire;
 
-pub use node::{Limits, Node, Offering};
+pub use node::{Limits, Node, Offering, SessionStatus, Status};
 pub use server::{Portal, Server};

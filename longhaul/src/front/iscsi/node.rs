@@ -12,7 +12,9 @@ use proto::iscsi::login::target::Config;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Sealing;
 use proto::iscsi::target::{Budget, TargetRecord, WINDOW};
+use serde::{Deserialize, Serialize};
 
+use super::meter::Activity;
 use super::purse::Pool;
 use super::registry::{Identity, Letter, Registry, Seat};
 use crate::front::lun::{TARGET_PORT, TRANSFER_MAX, TargetDevice};
@@ -66,6 +68,8 @@ pub struct Limits {
     pub awake: Duration,
     /// How long initiators have to log out when the node stops.
     pub stop: Duration,
+    /// Commands that take this long are logged.
+    pub slow: Duration,
 }
 
 impl Default for Limits {
@@ -83,6 +87,7 @@ impl Default for Limits {
             ping_patience: Duration::from_secs(30),
             awake: Duration::from_micros(50),
             stop: Duration::from_secs(2),
+            slow: Duration::from_secs(5),
         }
     }
 }
@@ -156,6 +161,32 @@ impl Serving {
         let (new, old) = (self.devices.get(target)?, before.devices.get(target)?);
         (!Arc::ptr_eq(new, old)).then(|| Arc::clone(new))
     }
+}
+
+/// How a node is, at one moment.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// Who is there.
+    pub sessions: Vec<SessionStatus>,
+    /// What was done with each target since the node began, by those who are there and those who were.
+    pub targets: BTreeMap<String, Activity>,
+}
+
+/// How a session is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Its number.
+    pub tsih: u16,
+    /// Who it is.
+    pub initiator: String,
+    /// Where it comes from.
+    pub address: SocketAddr,
+    /// What it uses; nothing if it only looks around.
+    pub target: Option<String>,
+    /// How long it has been there.
+    pub seconds: u64,
+    /// What it has done.
+    pub activity: Activity,
 }
 
 /// What takes the place of what was served.
@@ -247,6 +278,22 @@ impl Node {
         (count, gone)
     }
 
+    /// How it is now.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let sessions: Vec<_> = self.registry.all().iter().map(|seat| session(seat)).collect();
+        let mut targets = self.registry.past();
+        for name in self.serving().devices.keys() {
+            targets.entry(name.clone()).or_default();
+        }
+        for SessionStatus { target, activity, .. } in &sessions {
+            if let Some(target) = target {
+                *targets.entry(target.clone()).or_default() += activity;
+            }
+        }
+        Status { sessions, targets }
+    }
+
     pub(super) fn serving(&self) -> Arc<Serving> {
         Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -257,6 +304,18 @@ impl Node {
 
     pub(super) fn device(&self, name: &IscsiName) -> Option<Arc<TargetDevice>> {
         self.serving().devices.get(name.as_str()).cloned()
+    }
+}
+
+fn session(seat: &Seat) -> SessionStatus {
+    let Identity { initiator, target, .. } = &seat.identity;
+    SessionStatus {
+        tsih: seat.tsih,
+        initiator: initiator.as_str().to_owned(),
+        address: seat.peer,
+        target: target.as_ref().map(|target| target.as_str().to_owned()),
+        seconds: seat.since.elapsed().map_or(0, |since| since.as_secs()),
+        activity: seat.meter.activity(),
     }
 }
 

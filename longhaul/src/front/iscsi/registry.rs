@@ -2,7 +2,9 @@
 //! and by task management, never by a command.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use proto::iscsi::login::policy::Proven;
 use proto::iscsi::name::{IscsiName, Isid};
@@ -10,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use proto::scsi::reservation::{InitiatorPort, NexusId};
 
+use super::meter::{Activity, Meter};
 use crate::front::lun::{Initiator, Nexus, TARGET_PORT, TargetDevice, Waiting};
 
 /// What one session asks of another.
@@ -47,6 +50,10 @@ pub(super) struct Seat {
     pub(super) identity: Identity,
     pub(super) nexus: Nexus,
     pub(super) tsih: u16,
+    /// Where it comes from.
+    pub(super) peer: SocketAddr,
+    pub(super) since: SystemTime,
+    pub(super) meter: Meter,
     /// What it has proven at login.
     pub(super) proven: Proven,
     /// The nexus under the name that outlives the session.
@@ -94,13 +101,21 @@ pub(super) struct Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        lock(&self.registry.0).seats.remove(&self.seat.tsih);
+        let mut seats = lock(&self.registry.0);
+        seats.seats.remove(&self.seat.tsih);
+        if let Some(target) = &self.seat.identity.target {
+            let past = seats.past.entry(target.as_str().to_owned()).or_default();
+            // What was in flight when it ended never will be again.
+            *past += &Activity { in_flight: 0, ..self.seat.meter.activity() };
+        }
     }
 }
 
 #[derive(Default)]
 struct Seats {
     seats: BTreeMap<u16, Arc<Seat>>,
+    /// What the sessions that have ended did, by target.
+    past: BTreeMap<String, Activity>,
     next_tsih: u16,
     next_nexus: u64,
 }
@@ -130,6 +145,7 @@ impl Registry {
         identity: &Identity,
         proven: &Proven,
         most: usize,
+        peer: SocketAddr,
     ) -> Result<Ticket, NoSeat> {
         let mut seats = lock(&self.0);
         let same = |seat: &&Arc<Seat>| seat.identity == *identity && identity.target.is_some();
@@ -154,6 +170,9 @@ impl Registry {
             identity: identity.clone(),
             nexus: Nexus(seats.next_nexus),
             tsih,
+            peer,
+            since: SystemTime::now(),
+            meter: Meter::default(),
             proven: proven.clone(),
             id: NexusId { initiator, target_port: TARGET_PORT },
             letters: sender,
@@ -165,6 +184,11 @@ impl Registry {
     /// Whether there is such a session of this initiator.
     pub(super) fn has(&self, tsih: u16, initiator: &IscsiName) -> bool {
         lock(&self.0).seats.get(&tsih).is_some_and(|seat| seat.identity.initiator == *initiator)
+    }
+
+    /// What the sessions that have ended did, by target.
+    pub(super) fn past(&self) -> BTreeMap<String, Activity> {
+        lock(&self.0).past.clone()
     }
 
     /// All sessions.
@@ -203,6 +227,9 @@ mod tests {
 
     use super::*;
 
+    const PEER: SocketAddr =
+        SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+
     fn identity(target: Option<&str>) -> Identity {
         let name = |name: &str| IscsiName::new(name).unwrap();
         Identity {
@@ -216,15 +243,15 @@ mod tests {
     async fn a_second_login_ends_the_first_session() {
         let registry = Registry::default();
         let identity = identity(Some("iqn.2000-01.example:t"));
-        let mut first = registry.join(&identity, &Proven::Nothing, 9).ok().unwrap();
-        let Err(NoSeat::Taken(old)) = registry.join(&identity, &Proven::Nothing, 9) else {
+        let mut first = registry.join(&identity, &Proven::Nothing, 9, PEER).ok().unwrap();
+        let Err(NoSeat::Taken(old)) = registry.join(&identity, &Proven::Nothing, 9, PEER) else {
             panic!("two")
         };
         assert!(matches!(first.letters.try_recv(), Ok(Letter::End(Why::Reinstated))));
         let ended = tokio::spawn(async move { old.gone().await });
         drop(first);
         ended.await.unwrap();
-        let second = registry.join(&identity, &Proven::Nothing, 9).ok().unwrap();
+        let second = registry.join(&identity, &Proven::Nothing, 9, PEER).ok().unwrap();
         assert_ne!(second.seat.tsih, 0);
         assert_eq!(second.seat.nexus, Nexus(2));
     }
@@ -242,8 +269,8 @@ mod tests {
         ] {
             let registry = Registry::default();
             let identity = identity(Some("iqn.2000-01.example:t"));
-            let mut first = registry.join(&identity, &old, 9).ok().unwrap();
-            let taken = matches!(registry.join(&identity, &new, 9), Err(NoSeat::Taken(_)));
+            let mut first = registry.join(&identity, &old, 9, PEER).ok().unwrap();
+            let taken = matches!(registry.join(&identity, &new, 9, PEER), Err(NoSeat::Taken(_)));
             assert_eq!((taken, first.letters.try_recv().is_ok()), (replaces, replaces));
         }
     }
@@ -251,14 +278,14 @@ mod tests {
     #[test]
     fn discovery_sessions_live_side_by_side() {
         let registry = Registry::default();
-        let _first = registry.join(&identity(None), &Proven::Nothing, 9).ok().unwrap();
-        assert!(registry.join(&identity(None), &Proven::Nothing, 9).is_ok());
+        let _first = registry.join(&identity(None), &Proven::Nothing, 9, PEER).ok().unwrap();
+        assert!(registry.join(&identity(None), &Proven::Nothing, 9, PEER).is_ok());
     }
 
     #[test]
     fn one_initiator_has_so_many_sessions_and_no_more() {
         let registry = Registry::default();
-        let join = |identity| registry.join(&identity, &Proven::Nothing, 2);
+        let join = |identity| registry.join(&identity, &Proven::Nothing, 2, PEER);
         let mut held: Vec<_> = (0..2).map(|_| join(identity(None)).ok().unwrap()).collect();
         assert!(matches!(join(identity(None)), Err(NoSeat::Full)));
         let other = IscsiName::new("iqn.2000-01.example:other").unwrap();
@@ -270,8 +297,11 @@ mod tests {
     #[test]
     fn session_numbers_skip_zero_and_those_in_use() {
         let registry = Registry::default();
-        let _first = registry.join(&identity(None), &Proven::Nothing, 9).ok().unwrap();
+        let _first = registry.join(&identity(None), &Proven::Nothing, 9, PEER).ok().unwrap();
         lock(&registry.0).next_tsih = u16::MAX;
-        assert_eq!(registry.join(&identity(None), &Proven::Nothing, 9).ok().unwrap().seat.tsih, 2);
+        assert_eq!(
+            registry.join(&identity(None), &Proven::Nothing, 9, PEER).ok().unwrap().seat.tsih,
+            2
+        );
     }
 }

@@ -8,27 +8,41 @@ use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::target::TaskId;
+use proto::time::Time;
 
+use super::meter::Kind;
 use crate::front::lun::{Answer, Command, LogicalUnit, Response};
+
+/// What is to be known of a command when it has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    pub(super) kind: Kind,
+    pub(super) opcode: u8,
+    pub(super) started: Time,
+    /// Bytes of data-out.
+    pub(super) out: u64,
+}
 
 struct Run {
     task: TaskId,
+    mark: Mark,
     weight: u64,
     answer: Answer,
 }
 
 impl Future for Run {
-    type Output = (TaskId, u64, Response);
+    type Output = (TaskId, Mark, u64, Response);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (task, weight) = (self.task, self.weight);
-        self.answer.as_mut().poll(cx).map(|response| (task, weight, response))
+        let (task, mark, weight) = (self.task, self.mark, self.weight);
+        self.answer.as_mut().poll(cx).map(|response| (task, mark, weight, response))
     }
 }
 
 /// A command that can run. It is not handed to its unit before there is room for its answer.
 pub(super) struct Ready {
     pub(super) task: TaskId,
+    pub(super) mark: Mark,
     /// Bytes its answer may come to.
     pub(super) weight: u64,
     pub(super) unit: Arc<dyn LogicalUnit>,
@@ -62,7 +76,7 @@ impl Running {
     pub(super) fn start(
         &mut self,
         cx: &mut Context<'_>,
-        task: TaskId,
+        (task, mark): (TaskId, Mark),
         weight: u64,
         mut answer: Answer,
     ) -> Option<Response> {
@@ -70,7 +84,7 @@ impl Running {
             Poll::Ready(response) => Some(response),
             Poll::Pending => {
                 self.held += weight;
-                self.runs.push(Run { task, weight, answer });
+                self.runs.push(Run { task, mark, weight, answer });
                 None
             }
         }
@@ -86,11 +100,11 @@ impl Running {
     }
 
     /// The next answer.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(TaskId, Response)> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(TaskId, Mark, Response)> {
         match self.runs.poll_next_unpin(cx) {
-            Poll::Ready(Some((task, weight, response))) => {
+            Poll::Ready(Some((task, mark, weight, response))) => {
                 self.held -= weight;
-                Poll::Ready((task, response))
+                Poll::Ready((task, mark, response))
             }
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }

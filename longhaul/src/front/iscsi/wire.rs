@@ -117,6 +117,10 @@ impl Wire {
         std::future::poll_fn(|cx| self.poll_write(cx, outbox)).await
     }
 
+    pub(super) fn peer_addr(&self) -> io::Result<std::net::SocketAddr> {
+        self.stream.peer_addr()
+    }
+
     pub(super) fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
         self.stream.local_addr()
     }

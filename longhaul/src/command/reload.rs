@@ -1,0 +1,19 @@
+//! `longhaul reload`: a running server reads its file again.
+
+use std::path::PathBuf;
+
+use crate::control;
+use crate::failure::Outcome;
+
+/// Let a running server read its configuration again and apply the difference
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The control socket of the server
+    #[arg(long, value_name = "PATH", default_value = control::DEFAULT)]
+    control: PathBuf,
+}
+
+/// Returns when it is applied; fails if nothing was.
+pub async fn run(args: Args) -> Outcome {
+    super::say(&control::ask(&args.control, "reload").await?)
+}

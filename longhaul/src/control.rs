@@ -1,0 +1,135 @@
+//! The control socket: how a running server is asked how it is, and told to read its file again.
+//!
+//! A client sends one line and gets one line, a JSON value, or `error: ` and why. Only the owner of the
+//! server can open the socket.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
+
+use crate::failure::{Failure, OrFail, Outcome};
+
+/// Where the socket is unless said otherwise.
+pub const DEFAULT: &str = "/run/longhaul/control.sock";
+
+/// The longest request.
+const REQUEST_MAX: u64 = 64;
+
+/// The longest answer taken: a node of 65,535 sessions tells some 3 KiB of each.
+const ANSWER_MAX: u64 = 256 << 20;
+
+/// How long a client may take to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The listening end.
+pub struct Control {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+/// A request, waiting for its answer.
+pub struct Request {
+    stream: BufReader<UnixStream>,
+    /// What is asked.
+    pub verb: String,
+}
+
+impl Control {
+    /// Listens at `path`. What a server that was killed has left there is replaced; one that is alive is not.
+    pub fn bind(path: &Path) -> Outcome<Self> {
+        let what = || format!("cannot listen on the control socket {}", path.display());
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(Failure::new(what()).because("another server listens there"));
+        }
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if is_socket(&metadata) => std::fs::remove_file(path).or_fail(what)?,
+            Ok(_) => return Err(Failure::new(what()).because("something else is there")),
+            Err(_) => {}
+        }
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).or_fail(what)?;
+        }
+        let listener = UnixListener::bind(path).or_fail(what)?;
+        // Whoever came in between is turned away by `accept`, which looks at who it is.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).or_fail(what)?;
+        Ok(Self { listener, path: path.to_owned() })
+    }
+
+    /// The next request.
+    pub async fn request(&self) -> Request {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => match timeout(PATIENCE, hear(stream)).await {
+                    Ok(Ok(request)) => return request,
+                    Ok(Err(why)) => tracing::warn!(%why, "control request refused"),
+                    Err(_) => tracing::warn!("a client of the control socket asks nothing"),
+                },
+                Err(why) => {
+                    tracing::warn!(%why, "cannot accept a client of the control socket");
+                    // Out of descriptors or memory: those in use have to come back first.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if let Err(why) = std::fs::remove_file(&self.path) {
+            tracing::warn!(%why, path = %self.path.display(), "cannot remove the control socket");
+        }
+    }
+}
+
+fn is_socket(metadata: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    metadata.file_type().is_socket()
+}
+
+async fn hear(stream: UnixStream) -> io::Result<Request> {
+    let uid = stream.peer_cred()?.uid();
+    if uid != rustix::process::geteuid().as_raw() && uid != 0 {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {uid} asks")));
+    }
+    let mut stream = BufReader::new(stream);
+    let mut verb = String::new();
+    (&mut stream).take(REQUEST_MAX).read_line(&mut verb).await?;
+    Ok(Request { verb: verb.trim_end().to_owned(), stream })
+}
+
+impl Request {
+    /// Answers it. A client that does not listen any more is no matter, nor is one that is slow to.
+    pub fn answer(mut self, answer: Outcome<String>) {
+        let line = match answer {
+            Ok(answer) => format!("{answer}\n"),
+            Err(why) => format!("error: {why}\n"),
+        };
+        tokio::spawn(async move {
+            drop(timeout(PATIENCE, self.stream.write_all(line.as_bytes())).await);
+        });
+    }
+}
+
+/// Asks the server whose socket is at `path`; its answer.
+pub async fn ask(path: &Path, verb: &str) -> Outcome<String> {
+    let what = || format!("cannot ask the server at {}", path.display());
+    let mut stream = UnixStream::connect(path).await.map_err(|why| {
+        Failure::new(what())
+            .because(why)
+            .hint("`serve` listens there if it is told so: `control` in its file, or --control")
+    })?;
+    stream.write_all(format!("{verb}\n").as_bytes()).await.or_fail(what)?;
+    let mut answer = String::new();
+    stream.take(ANSWER_MAX).read_to_string(&mut answer).await.or_fail(what)?;
+    match answer.trim_end().strip_prefix("error: ") {
+        Some(why) => Err(Failure::new(why)),
+        None if answer.is_empty() => Err(Failure::new(what()).because("it ended")),
+        None => Ok(answer.trim_end().to_owned()),
+    }
+}

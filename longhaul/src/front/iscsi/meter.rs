@@ -1,0 +1,263 @@
+//! What a session has done, and how long it took: written by its own task, read by anyone.
+
+use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Four to each power of two of microseconds, up to 16 s: a percentile is off by a fifth at most.
+pub const BUCKETS: usize = 92;
+
+/// What a command does with the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    Other,
+}
+
+impl Kind {
+    /// Of a command block, by its operation code (SBC-3, 5.1).
+    pub(super) const fn of(cdb: &[u8; 16]) -> Self {
+        match cdb[0] {
+            0x08 | 0x28 | 0x88 | 0xA8 => Self::Read,
+            0x0A | 0x2A | 0x2E | 0x8A | 0x8E | 0xAA | 0xAE => Self::Write,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Counts that only grow, but for those in flight. Nobody else writes them, so that they are never fought
+/// over; they are not taken together, so that a reader may see a command without its bytes.
+#[derive(Default)]
+pub(super) struct Meter {
+    reads: Tally,
+    writes: Tally,
+    others: Tally,
+    failed: AtomicU64,
+    aborted: AtomicU64,
+    in_flight: AtomicU64,
+}
+
+#[derive(Default)]
+struct Tally {
+    commands: AtomicU64,
+    bytes: AtomicU64,
+    latency: Histogram,
+}
+
+struct Histogram([AtomicU64; BUCKETS]);
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; BUCKETS])
+    }
+}
+
+fn add(count: &AtomicU64, more: u64) {
+    count.fetch_add(more, Ordering::Relaxed);
+}
+
+impl Meter {
+    pub(super) fn began(&self) {
+        add(&self.in_flight, 1);
+    }
+
+    pub(super) fn ended(&self, kind: Kind, bytes: u64, took: Duration) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let tally = match kind {
+            Kind::Read => &self.reads,
+            Kind::Write => &self.writes,
+            Kind::Other => &self.others,
+        };
+        add(&tally.commands, 1);
+        add(&tally.bytes, bytes);
+        if let Some(count) = tally.latency.0.get(bucket(took)) {
+            add(count, 1);
+        }
+    }
+
+    /// A command ended with a status other than GOOD.
+    pub(super) fn failed(&self) {
+        add(&self.failed, 1);
+    }
+
+    /// A command ended before it was done.
+    pub(super) fn aborted(&self) {
+        add(&self.aborted, 1);
+    }
+
+    pub(super) fn activity(&self) -> Activity {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let work = |tally: &Tally| Work {
+            commands: count(&tally.commands),
+            bytes: count(&tally.bytes),
+            latency: tally.latency.0.iter().map(count).collect(),
+        };
+        Activity {
+            reads: work(&self.reads),
+            writes: work(&self.writes),
+            others: work(&self.others),
+            failed: count(&self.failed),
+            aborted: count(&self.aborted),
+            in_flight: count(&self.in_flight),
+        }
+    }
+}
+
+/// The bucket a time falls into.
+fn bucket(took: Duration) -> usize {
+    let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    let index = match micros {
+        0..4 => micros,
+        _ => {
+            let power = micros.ilog2();
+            let quarter = (micros >> (power - 2)) & 3;
+            u64::from(power - 1) * 4 + quarter
+        }
+    };
+    (index as usize).min(BUCKETS - 1)
+}
+
+/// The microseconds where a bucket ends.
+#[must_use]
+pub const fn bound(bucket: usize) -> u64 {
+    match bucket {
+        0..4 => bucket as u64 + 1,
+        _ => (5 + bucket as u64 % 4) << (bucket / 4 - 1),
+    }
+}
+
+/// What was done, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// Reads.
+    pub reads: Work,
+    /// Writes.
+    pub writes: Work,
+    /// All else.
+    pub others: Work,
+    /// Commands that ended with a status other than GOOD.
+    pub failed: u64,
+    /// Commands that ended before they were done.
+    pub aborted: u64,
+    /// Commands in the hands of units.
+    pub in_flight: u64,
+}
+
+/// Commands of a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// How many.
+    pub commands: u64,
+    /// Their data.
+    pub bytes: u64,
+    /// How many took how long; [`bound`] says what a place means.
+    pub latency: Vec<u64>,
+}
+
+impl Work {
+    /// The microseconds that `share` of the commands did not exceed.
+    #[must_use]
+    pub fn percentile(&self, share: f64) -> Option<u64> {
+        let wanted = (self.commands as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        let place = self.latency.iter().position(|count| {
+            seen += count;
+            seen >= wanted.max(1)
+        });
+        place.map(bound)
+    }
+}
+
+impl Work {
+    fn since(&self, before: &Self) -> Self {
+        let then = before.latency.iter().copied().chain(std::iter::repeat(0));
+        Self {
+            commands: self.commands.saturating_sub(before.commands),
+            bytes: self.bytes.saturating_sub(before.bytes),
+            latency: self
+                .latency
+                .iter()
+                .zip(then)
+                .map(|(now, then)| now.saturating_sub(then))
+                .collect(),
+        }
+    }
+}
+
+impl Activity {
+    /// What was done since `before`; what is in flight is so now.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            reads: self.reads.since(&before.reads),
+            writes: self.writes.since(&before.writes),
+            others: self.others.since(&before.others),
+            failed: self.failed.saturating_sub(before.failed),
+            aborted: self.aborted.saturating_sub(before.aborted),
+            in_flight: self.in_flight,
+        }
+    }
+}
+
+impl AddAssign<&Self> for Work {
+    fn add_assign(&mut self, other: &Self) {
+        self.commands += other.commands;
+        self.bytes += other.bytes;
+        self.latency.resize(BUCKETS, 0);
+        self.latency.iter_mut().zip(&other.latency).for_each(|(one, two)| *one += two);
+    }
+}
+
+impl AddAssign<&Self> for Activity {
+    fn add_assign(&mut self, other: &Self) {
+        self.reads += &other.reads;
+        self.writes += &other.writes;
+        self.others += &other.others;
+        self.failed += other.failed;
+        self.aborted += other.aborted;
+        self.in_flight += other.in_flight;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_time_falls_into_the_bucket_whose_bounds_hold_it() {
+        let mut last = 0;
+        for micros in (0..5000).chain((0..24).map(|power| (1 << power) - 1)).chain([u64::MAX]) {
+            let place = bucket(Duration::from_micros(micros));
+            assert!(micros < bound(place) || place == BUCKETS - 1, "{micros}");
+            assert!(place == 0 || micros >= bound(place - 1), "{micros}");
+        }
+        for place in 0..BUCKETS {
+            assert!(bound(place) > last);
+            last = bound(place);
+        }
+        assert!(last >= 1 << 23);
+    }
+
+    #[test]
+    fn a_percentile_is_what_so_many_did_not_exceed() {
+        let meter = Meter::default();
+        for micros in 1..=100 {
+            meter.began();
+            meter.ended(Kind::Read, 512, Duration::from_micros(micros));
+        }
+        let reads = meter.activity().reads;
+        assert_eq!((reads.commands, reads.bytes), (100, 51_200));
+        let near = |share, exact: u64| {
+            let told = reads.percentile(share).unwrap();
+            assert!(told >= exact && told <= exact * 5 / 4 + 1, "{share}: {told}");
+        };
+        near(0.5, 50);
+        near(0.99, 99);
+        near(1.0, 100);
+        assert_eq!(meter.activity().writes.percentile(0.5), None);
+        assert_eq!(meter.activity().in_flight, 0);
+    }
+}
