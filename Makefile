@@ -1,5 +1,5 @@
 # Everything a newcomer needs: each target sets up what it needs first.
-.PHONY: build setup demo test lint bench bench-papers lab-setup fuzz interop
+.PHONY: build setup demo test lint deb bench bench-papers lab-setup fuzz interop
 
 build: setup
 	cargo build --release --package longhaul
@@ -35,3 +35,7 @@ fuzz: setup
 # The Linux kernel as a stranger, in a virtual machine; part of make test.
 interop: setup
 	@interop/linux-kernel
+
+# A Debian package of the release build, in target/.
+deb: build
+	@packaging/build-deb
