@@ -54,9 +54,9 @@ pub struct Limits {
     /// used up, command windows narrow, and commands are refused with TASK SET FULL.
     pub unsolicited: u64,
     /// Bytes of solicited data, answers and unsent output that all sessions hold together, beyond 256 KiB
-    /// for each. When they are used up, requests wait. At least the 16 MiB of one request.
+    /// for each. When they are used up, requests wait. At least the 32 MiB of one request.
     pub held: u64,
-    /// How much of that one session may hold. At least the 16 MiB of one request.
+    /// How much of that one session may hold. At least the 32 MiB of one request.
     pub held_by_session: u64,
     /// After how long without a sign of life an initiator is pinged.
     pub ping_after: Duration,
@@ -80,8 +80,8 @@ impl Default for Limits {
             login: Duration::from_secs(15),
             sessions_per_initiator: 128,
             commands: WINDOW,
-            unsolicited: 24 << 20,
-            held: 24 << 20,
+            unsolicited: 16 << 20,
+            held: TRANSFER_MAX as u64,
             held_by_session: TRANSFER_MAX.into(),
             ping_after: Duration::from_secs(15),
             ping_patience: Duration::from_secs(30),

@@ -30,8 +30,8 @@ pub struct Nexus(pub u64);
 /// The relative target port identifier of the only target port: its portals are one portal group.
 pub const TARGET_PORT: u16 = proto::scsi::inquiry::PORT;
 
-/// Most bytes of data one command moves: as open-iscsi asks for at most, and half of what a volume takes.
-pub const TRANSFER_MAX: u32 = 16 << 20;
+/// Most bytes of data one command moves: as much as a volume takes at a time.
+pub const TRANSFER_MAX: u32 = volume::TRANSFER_MAX;
 
 /// What a unit may ask of a nexus.
 pub trait Initiator: Send + Sync {
