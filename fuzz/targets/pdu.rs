@@ -38,7 +38,8 @@ fuzz_target!(|input: &[u8]| {
         outbox.push_pdu(pdu.clone());
         let mut slices = [std::io::IoSlice::new(&[]); 8];
         let count = outbox.slices(&mut slices);
-        let mut emitted: BytesMut = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+        let mut emitted: BytesMut =
+            slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
         let again = Decoder::new().decode(&mut emitted).expect("what we emit is well formed");
         assert_eq!(again, Some(Frame::Pdu(pdu)));
         assert!(emitted.is_empty());

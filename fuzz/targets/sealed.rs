@@ -3,4 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|script: &[u8]| proto::iscsi::sealed::law::holds(longhaul::sealing::new_cipher, script));
+fuzz_target!(|script: &[u8]| proto::iscsi::sealed::law::holds(
+    longhaul::sealing::new_cipher,
+    script
+));

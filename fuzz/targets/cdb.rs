@@ -1,0 +1,20 @@
+//! Command blocks, parameter lists and answers of any bytes: see `proto::scsi::law`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use proto::scsi::law;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&[kind, bits], bytes)) = input.split_first_chunk() else { return };
+    match kind % 4 {
+        0 => {
+            let mut block = [0; 16];
+            let len = bytes.len().min(block.len());
+            block[..len].copy_from_slice(&bytes[..len]);
+            law::any_block(&block, bits);
+        }
+        1 => law::any_parameters(bytes),
+        2 => law::any_work(bytes),
+        _ => law::any_answer(bytes),
+    }
+});
