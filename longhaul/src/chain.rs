@@ -1,16 +1,13 @@
-//! URIs, and the chains they stand for: the only place that names both fronts and stores.
+//! The chains that URIs stand for: the only place that names both fronts and stores.
 
-use std::fmt;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proto::iscsi::chap::{Account, Algorithm};
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::LoginError;
-use proto::iscsi::name::{IscsiName, NameError};
-use proto::iscsi::sealed::{KeyTextError, Protection, PublicKey};
+use proto::iscsi::name::IscsiName;
+use proto::iscsi::sealed::{Protection, PublicKey};
 use volume::layer::pipeline::Settings;
 use volume::layer::read_only::ReadOnly;
 use volume::store::memory::Memory;
@@ -23,197 +20,18 @@ use crate::patience::Patience;
 use crate::pipelined::Pipelined;
 use crate::sealing::Seal;
 use crate::secret::Secret;
-use crate::size::{NotASize, Size};
+use crate::size::Size;
 use crate::stop::Stop;
 use crate::store::Local;
 use crate::store::file::OpenError;
 use crate::store::{device, file, iscsi};
-
-/// The port IANA gave iSCSI.
-pub const ISCSI_PORT: u16 = 3260;
+use crate::uri::{Host, Uri};
 
 /// The block size of what has none of its own.
 const BLOCK_SIZE: u32 = 512;
 
 /// How long a program that has been told to end waits for a connection, to flush what it holds.
 const GRACE: Duration = Duration::from_secs(10);
-
-/// The schemes there are, for messages.
-const KNOWN: &str = "memory:SIZE, file:PATH, device:PATH, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]";
-
-/// Names a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Uri {
-    /// `memory:64M`: gone with the process.
-    Memory(Size),
-    /// `file:PATH`
-    File(PathBuf),
-    /// `device:PATH`
-    Device(PathBuf),
-    /// `iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]`
-    Iscsi(IscsiUri),
-}
-
-/// A logical unit of an iSCSI target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IscsiUri {
-    /// Where the target listens.
-    pub host: Host,
-    /// Its name.
-    pub target: IscsiName,
-    /// The logical unit.
-    pub lun: u16,
-    /// The public key the target must have: `?pin=KEY` at the end.
-    pub pin: Option<PublicKey>,
-}
-
-/// Host and port of a server, as the user wrote them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host {
-    /// A name or an address, without the brackets of IPv6.
-    pub name: String,
-    /// The port.
-    pub port: u16,
-}
-
-/// Why a text is no URI of a volume.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
-pub enum UriError {
-    #[error("`{0}` names no volume: the schemes are {KNOWN}")]
-    NoScheme(String),
-    #[error("unknown scheme `{0}:`: the schemes are {KNOWN}")]
-    UnknownScheme(String),
-    #[error("`{0}` has no path")]
-    NoPath(String),
-    #[error(transparent)]
-    Size(#[from] NotASize),
-    #[error("a volume of memory must have a size that is a positive multiple of 512, not {0}")]
-    MemorySize(Size),
-    #[error("`{0}` is not of the form iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]")]
-    Iscsi(String),
-    #[error("credentials do not belong in a URI: use --chap-user and --chap-secret-file")]
-    Credentials,
-    #[error(transparent)]
-    Target(#[from] NameError),
-    #[error("`{0}` is not HOST or HOST:PORT (IPv6 addresses go in brackets: [::1]:3260)")]
-    Host(String),
-    #[error("`{0}` is not a logical unit number from 0 to 16383")]
-    Lun(String),
-    #[error("the pin is not a public key: {0}")]
-    Pin(#[from] KeyTextError),
-}
-
-impl Uri {
-    /// Whether a network lies between here and the volume.
-    #[must_use]
-    pub const fn is_remote(&self) -> bool {
-        match self {
-            Self::Memory(_) | Self::File(_) | Self::Device(_) => false,
-            Self::Iscsi(_) => true,
-        }
-    }
-}
-
-impl FromStr for Uri {
-    type Err = UriError;
-
-    fn from_str(text: &str) -> Result<Self, UriError> {
-        let (scheme, rest) =
-            text.split_once(':').ok_or_else(|| UriError::NoScheme(text.to_owned()))?;
-        let path = || match rest {
-            "" => Err(UriError::NoPath(text.to_owned())),
-            path => Ok(PathBuf::from(path)),
-        };
-        match scheme {
-            "memory" => memory(rest.parse()?),
-            "file" => Ok(Self::File(path()?)),
-            "device" => Ok(Self::Device(path()?)),
-            "iscsi" => iscsi(text, rest).map(Self::Iscsi),
-            _ => Err(UriError::UnknownScheme(scheme.to_owned())),
-        }
-    }
-}
-
-fn memory(size: Size) -> Result<Uri, UriError> {
-    if size.0 == 0 || !size.0.is_multiple_of(512) {
-        return Err(UriError::MemorySize(size));
-    }
-    Ok(Uri::Memory(size))
-}
-
-fn iscsi(text: &str, rest: &str) -> Result<IscsiUri, UriError> {
-    let malformed = || UriError::Iscsi(text.to_owned());
-    let (rest, pin) = match rest.split_once('?') {
-        Some((rest, query)) => (rest, Some(query.strip_prefix("pin=").ok_or_else(malformed)?)),
-        None => (rest, None),
-    };
-    let pin = pin.map(str::parse).transpose()?;
-    let mut parts = rest.strip_prefix("//").ok_or_else(malformed)?.split('/');
-    let (Some(host), Some(target), lun, None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return Err(malformed());
-    };
-    if host.contains('@') {
-        return Err(UriError::Credentials);
-    }
-    let target = match target {
-        "" => return Err(malformed()),
-        name => name.parse::<IscsiName>()?,
-    };
-    // Most targets have one logical unit, number 0.
-    let lun = lun.unwrap_or("0");
-    let Ok(lun @ 0..=16_383) = lun.parse() else {
-        return Err(UriError::Lun(lun.to_owned()));
-    };
-    Ok(IscsiUri { host: host.parse()?, target, lun, pin })
-}
-
-impl FromStr for Host {
-    type Err = UriError;
-
-    fn from_str(text: &str) -> Result<Self, UriError> {
-        let wrong = || UriError::Host(text.to_owned());
-        let (name, rest) = match text.strip_prefix('[') {
-            Some(bracketed) => bracketed.split_once(']').ok_or_else(wrong)?,
-            None => text.split_at(text.find(':').unwrap_or(text.len())),
-        };
-        let port = match rest.strip_prefix(':') {
-            Some(port) => port.parse().map_err(|_| wrong())?,
-            None if rest.is_empty() => ISCSI_PORT,
-            None => return Err(wrong()),
-        };
-        if name.is_empty() || name.contains(char::is_whitespace) {
-            return Err(wrong());
-        }
-        Ok(Self { name: name.to_owned(), port })
-    }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.name.contains(':') {
-            write!(f, "[{}]:{}", self.name, self.port)
-        } else {
-            write!(f, "{}:{}", self.name, self.port)
-        }
-    }
-}
-
-impl fmt::Display for Uri {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory(size) => write!(f, "memory:{size}"),
-            Self::File(path) => write!(f, "file:{}", path.display()),
-            Self::Device(path) => write!(f, "device:{}", path.display()),
-            Self::Iscsi(IscsiUri { host, target, lun, pin }) => {
-                write!(f, "iscsi://{host}/{target}/{lun}")?;
-                pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
-            }
-        }
-    }
-}
 
 /// How a chain is opened.
 #[derive(Debug, Default)]
@@ -510,53 +328,4 @@ fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure {
         _ => return Failure::new(what).because(why),
     };
     Failure::new(what).because(why).hint(hint)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_printed_is_what_was_read() {
-        for text in [
-            "memory:64M",
-            "file:/srv/backup.img",
-            "file:relative:with:colons",
-            "device:/dev/sdb",
-            "iscsi://server:3260/iqn.2026-11.dev.longhaul:backup/0",
-            "iscsi://[fe80::1]:3261/iqn.2026-11.dev.longhaul:backup/16383",
-        ] {
-            assert_eq!(text.parse::<Uri>().unwrap().to_string(), text);
-        }
-    }
-
-    #[test]
-    fn port_and_unit_have_defaults() {
-        let uri = "iscsi://server/iqn.2026-11.dev:b".parse::<Uri>().unwrap();
-        assert_eq!(uri.to_string(), "iscsi://server:3260/iqn.2026-11.dev:b/0");
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        for (text, wrong) in [
-            ("backup.img", "names no volume"),
-            ("s4://bucket/x", "unknown scheme `s4:`"),
-            ("memory:", "is not a size"),
-            ("memory:0", "positive multiple of 512"),
-            ("memory:1000", "positive multiple of 512"),
-            ("file:", "has no path"),
-            ("iscsi:host/iqn/0", "not of the form"),
-            ("iscsi://host", "not of the form"),
-            ("iscsi://host//0", "not of the form"),
-            ("iscsi://host/backup/0", "an iSCSI name begins with"),
-            ("iscsi://host/iqn/0/1", "not of the form"),
-            ("iscsi://me:secret@host/iqn/0", "credentials do not belong"),
-            ("iscsi://host:port/iqn.2026-11.dev:b/0", "HOST:PORT"),
-            ("iscsi://::1/iqn.2026-11.dev:b/0", "HOST:PORT"),
-            ("iscsi://host/iqn.2026-11.dev:b/16384", "logical unit number"),
-        ] {
-            let error = text.parse::<Uri>().unwrap_err().to_string();
-            assert!(error.contains(wrong), "{text}: {error}");
-        }
-    }
 }

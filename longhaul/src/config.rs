@@ -13,7 +13,6 @@ use std::str::FromStr;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::PublicKey;
 
-use crate::chain::{Host, Uri};
 use crate::credentials::Chap;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::Limits;
@@ -21,6 +20,7 @@ use crate::log::Log;
 use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
+use crate::uri::{Host, Uri};
 use disk::switch;
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize};
 pub use pause::Pause;
@@ -146,12 +146,18 @@ pub struct Client {
     pub read_only: Vec<IscsiName>,
 }
 
+/// The failure that names every mistake in a file, a line for each.
+pub fn refuse(path: &Path, wrong: &[Wrong]) -> Failure {
+    let line = |Wrong { line, why }: &Wrong| format!("{}:{line}: {why}", path.display());
+    Failure::usage(wrong.iter().map(line).collect::<Vec<_>>().join("\n"))
+}
+
 impl Config {
     /// Reads a file. Relative paths in it are relative to its directory. A failure names everything
     /// that is wrong with it.
     pub fn read(path: &Path) -> Outcome<Self> {
         let (config, wrong) = Self::survey(path)?;
-        if wrong.is_empty() { Ok(config) } else { Err(Failure::of_file(path, &wrong)) }
+        if wrong.is_empty() { Ok(config) } else { Err(refuse(path, &wrong)) }
     }
 
     /// Reads as much of a file as is right, and says what is not.

@@ -2,9 +2,6 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::path::Path;
-
-use crate::config::Wrong;
 
 /// The result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
@@ -27,12 +24,6 @@ impl Failure {
     /// The request itself was wrong: exit code 2.
     pub fn usage(what: impl Into<String>) -> Self {
         Self { usage: true, ..Self::new(what) }
-    }
-
-    /// What is wrong in a file that was written by hand, a line for each.
-    pub fn of_file(path: &Path, wrong: &[Wrong]) -> Self {
-        let line = |Wrong { line, why }: &Wrong| format!("{}:{line}: {why}", path.display());
-        Self::usage(wrong.iter().map(line).collect::<Vec<_>>().join("\n"))
     }
 
     /// The same failure, of one `part` among several.

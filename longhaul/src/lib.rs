@@ -24,3 +24,4 @@ pub mod state;
 pub mod stop;
 pub mod store;
 pub mod tune;
+pub mod uri;

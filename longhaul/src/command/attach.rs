@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use super::options::{LoginArgs, OutageArgs, SealArgs};
-use crate::chain::{self, OpenOptions, Uri};
+use crate::chain::{self, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::nbd;
 use crate::patience::Patience;
 use crate::pipelined::PipelineArgs;
 use crate::size::Size;
+use crate::uri::Uri;
 
 /// Offer a volume to the programs of this machine, until interrupted
 #[derive(Debug, clap::Args)]

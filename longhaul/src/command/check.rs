@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use super::options::blocking;
 use super::serve;
-use crate::chain::Uri;
-use crate::config::{Config, Served, Wrong};
+use crate::config::{self, Config, Served, Wrong};
 use crate::credentials::Chap;
 use crate::failure::{Failure, Outcome};
 use crate::sealing::sealing;
+use crate::uri::Uri;
 
 /// Look for mistakes in a configuration, without using it
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ pub async fn run(args: Args) -> Outcome {
     wrong.extend(unusable(&config).await);
     wrong.sort_by_key(|wrong| wrong.line);
     if !wrong.is_empty() {
-        return Err(Failure::of_file(&args.config, &wrong));
+        return Err(config::refuse(&args.config, &wrong));
     }
     let counts = format!("{} volumes, {} clients", config.volumes.len(), config.clients.len());
     super::say(&format!("{}: {counts}, no mistakes", args.config.display()))

@@ -11,11 +11,12 @@ use serde::Serialize;
 use volume::Volume;
 
 use super::options::{LoginArgs, OutageArgs, SealArgs};
-use crate::chain::{self, OpenOptions, Uri, UriError};
+use crate::chain::{self, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::copy::{self, CopyError, Report};
 use crate::progress::{Progress, rate};
 use crate::size::Size;
+use crate::uri::{Uri, UriError};
 
 /// Copy a volume or a file onto another
 #[derive(Debug, clap::Args)]

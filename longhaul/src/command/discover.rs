@@ -3,8 +3,9 @@
 use serde::Serialize;
 
 use super::options::LoginArgs;
-use crate::chain::{self, Host};
+use crate::chain;
 use crate::failure::{OrFail, Outcome};
+use crate::uri::Host;
 
 /// Ask a server which targets this machine may use
 #[derive(Debug, clap::Args)]

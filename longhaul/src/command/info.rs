@@ -5,10 +5,11 @@ use serde::Serialize;
 use volume::Shape;
 
 use super::options::{LoginArgs, OutageArgs};
-use crate::chain::{self, OpenOptions, Uri};
+use crate::chain::{self, OpenOptions};
 use crate::failure::{OrFail, Outcome};
 use crate::size::Size;
 use crate::store::iscsi::Probe;
+use crate::uri::Uri;
 
 /// Show what a volume is and can do
 #[derive(Debug, clap::Args)]

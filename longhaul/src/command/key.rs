@@ -7,11 +7,12 @@ use clap::Subcommand;
 
 use super::options::{LoginArgs, OutageArgs, blocking};
 use super::say;
-use crate::chain::{self, Chain, OpenOptions, Uri};
+use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::{OrFail, Outcome};
 use crate::luks::{self, CostArgs, Init, Restore, Slots};
 use crate::secret::{NewSecretArgs, Secret, SecretArgs, Source};
 use crate::size::Size;
+use crate::uri::Uri;
 
 /// Seal a volume, and look after the keys that open it
 #[derive(Debug, clap::Args)]

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::options::blocking;
-use crate::chain::{self, Chain, Host, IscsiUri, Login, OpenOptions, SealOptions, Uri};
+use crate::chain::{self, Chain, Login, OpenOptions, SealOptions};
 use crate::config::{self, Client, Config, Listen, Served, Upstream};
 use crate::control::{Control, Request};
 use crate::credentials::{self, Chap, ChapArgs};
@@ -28,6 +28,7 @@ use crate::luks;
 use crate::patience::Patience;
 use crate::sealing::{Demand, Seal, sealing};
 use crate::state::StateDir;
+use crate::uri::{Host, ISCSI_PORT, IscsiUri, Uri};
 use live::Live;
 
 /// Serve volumes over iSCSI, until interrupted
@@ -206,7 +207,7 @@ impl Args {
 pub(super) async fn resolve(config: &Config) -> Outcome<Vec<Portal>> {
     let everywhere = config.protection.0;
     if config.listen.is_empty() {
-        let address = SocketAddr::from(([127, 0, 0, 1], chain::ISCSI_PORT));
+        let address = SocketAddr::from(([127, 0, 0, 1], ISCSI_PORT));
         return Ok(vec![Portal { address, demanded: everywhere }]);
     }
     let mut portals = Vec::new();

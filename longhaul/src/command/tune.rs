@@ -8,11 +8,12 @@ use serde::Serialize;
 use volume::{Shape, Span};
 
 use super::options::{LoginArgs, SealArgs};
-use crate::chain::{self, OpenOptions, Uri};
+use crate::chain::{self, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::pipelined::PipelineArgs;
 use crate::size::{NotASize, Size};
 use crate::tune::{self, Findings, Plan};
+use crate::uri::Uri;
 
 /// Measure the way to a volume, and show what the pipeline makes of it and what limits it
 #[derive(Debug, clap::Args)]

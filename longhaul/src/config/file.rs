@@ -11,12 +11,12 @@ use super::{
     Appearance, Client, Config, LACKS_IDENTITY, Listen, Origin, Pause, Served, Unsealing, Upstream,
     target_of,
 };
-use crate::chain::Uri;
 use crate::credentials::{Chap, Login};
 use crate::front::iscsi::Limits;
 use crate::log::Log;
 use crate::sealing::Demand;
 use crate::secret::Source;
+use crate::uri::Uri;
 
 /// The volumes that are right, and the names of all.
 type Known<'t> = BTreeMap<&'t str, Option<IscsiName>>;

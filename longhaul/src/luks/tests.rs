@@ -239,7 +239,7 @@ async fn a_read_only_volume_opens_and_refuses_writes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
     use crate::chain::OpenOptions;
-    let uri = crate::chain::Uri::File(path);
+    let uri = crate::uri::Uri::File(path);
     let create = OpenOptions { size: Some(Size(SIZE)), ..OpenOptions::default() };
     let store = crate::chain::open(&uri, create).await.unwrap().volume();
     sealed(store.clone()).await;
