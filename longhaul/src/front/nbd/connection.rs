@@ -12,8 +12,10 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use volume::{Durability, Volume};
 
-use super::machine::{Event, Export, Machine, Violation};
+use super::export::Export;
+use super::machine::{Event, Machine};
 use super::transmission::{Answer, Command, Refusal, Request};
+use super::violation::Violation;
 use crate::stop::Stop;
 
 /// Room for what one read of the socket may bring: many small requests, or the head of a large one.

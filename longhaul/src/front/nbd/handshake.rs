@@ -4,8 +4,9 @@ use bytes::{BufMut, BytesMut};
 use proto::reader::{Reader, Truncated};
 use volume::TRANSFER_MAX;
 
-use super::machine::{Export, Violation};
+use super::export::Export;
 use super::output::Output;
+use super::violation::Violation;
 use super::wire::{self, OptionHead, info, option, put_option_reply, rep, transmission};
 
 pub(super) const CLIENT_FLAGS_LEN: usize = 4;

@@ -3,8 +3,10 @@
 use bytes::BytesMut;
 use volume::{Discard, Shape, Span, TRANSFER_MAX};
 
-use super::machine::{Event, Export, Machine, Violation};
+use super::export::Export;
+use super::machine::{Event, Machine};
 use super::transmission::{Answer, Command, Request};
+use super::violation::Violation;
 
 /// Replies the machine queues by itself for one message: refusals and option replies are short.
 const REPLY_MAX: usize = 1024;

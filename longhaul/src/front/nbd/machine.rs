@@ -1,24 +1,13 @@
 //! One connection as a pure machine: bytes go in, requests and bytes come out.
 
 use bytes::BytesMut;
-use proto::reader::Truncated;
-use volume::Shape;
 
+use super::export::Export;
 use super::handshake::{self, Agreed, Next};
 use super::output::Output;
 use super::transmission::{self, Answer, Refusal, Request};
+use super::violation::Violation;
 use super::wire;
-
-/// What is exported: one volume, as the default export.
-#[derive(Clone, Debug)]
-pub struct Export {
-    /// Its shape.
-    pub shape: Shape,
-    /// It has a map of what is allocated.
-    pub mapped: bool,
-    /// For people.
-    pub description: String,
-}
 
 /// What the machine wants of its driver.
 #[derive(Debug)]
@@ -29,28 +18,6 @@ pub enum Event {
     Request(Request),
     /// The conversation is over: send what is queued, finish what runs, hang up.
     Closed,
-}
-
-/// The client broke the protocol in a way no reply can mend: the connection ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
-pub enum Violation {
-    #[error("unknown client flags {0:#x}")]
-    ClientFlags(u32),
-    #[error("an option without the option magic")]
-    OptionMagic,
-    #[error("option {option} with {len} bytes of data")]
-    OptionTooLong { option: u32, len: u32 },
-    #[error("option {0} from a client that did not ask for fixed newstyle")]
-    NotFixed(u32),
-    #[error("there is no export of the name it asked for")]
-    UnknownExport,
-    #[error("a request without the request magic")]
-    RequestMagic,
-    #[error("a write of {0} bytes")]
-    WriteTooLong(u32),
-    #[error(transparent)]
-    Truncated(#[from] Truncated),
 }
 
 /// The server's side of one connection.

@@ -5,18 +5,22 @@
 
 mod connection;
 mod errno;
+mod export;
 mod handshake;
 pub mod law;
 mod machine;
 mod output;
 mod server;
 mod transmission;
+mod violation;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
 pub use errno::Errno;
-pub use machine::{Event, Export, Machine, Violation};
+pub use export::Export;
+pub use machine::{Event, Machine};
 pub use server::{BindError, Server};
 pub use transmission::{Answer, Command, Refusal, Request};
+pub use violation::Violation;

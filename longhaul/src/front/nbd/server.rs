@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use volume::Volume;
 
 use super::connection::{self, Broken};
-use super::machine::Export;
+use super::export::Export;
 use crate::stop::Stop;
 
 /// Clients at a time. `nbdcopy` opens 4 connections, qemu at most 16.

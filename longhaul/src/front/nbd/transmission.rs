@@ -4,9 +4,10 @@ use bytes::{BufMut, Bytes};
 use volume::{Durability, Extent, Space, Span, TRANSFER_MAX};
 
 use super::errno::Errno;
+use super::export::Export;
 use super::handshake::{ALLOCATION_ID, Agreed};
-use super::machine::{Export, Violation};
 use super::output::Output;
+use super::violation::Violation;
 use super::wire::{self, RequestHead, chunk, cmd, flag, put_chunk_head, put_simple_reply};
 
 /// Descriptors in one block status reply: 32 KiB; the client asks again for the rest.
