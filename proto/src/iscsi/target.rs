@@ -100,6 +100,9 @@ pub enum Event {
     },
     /// Which targets are there? Answer with [`Session::targets`].
     SendTargets(Selection),
+    /// A task the front has was aborted: nobody waits for its answer. It may be ended early, if that is
+    /// possible at all, and has to be [completed](Session::complete) either way.
+    Abort(TaskId),
     /// What [`Session::clear`] was asked to end has ended.
     Cleared {
         /// As it was given.

@@ -345,7 +345,7 @@ impl Target {
                         .collect();
                     session.targets(&records);
                 }
-                machine::Event::Cleared { .. } => {}
+                machine::Event::Abort(_) | machine::Event::Cleared { .. } => {}
                 machine::Event::Close(ending) => self.ending = Some(ending),
             }
         }

@@ -191,9 +191,6 @@ impl Driver {
     /// Runs the session to its end, and until none of its commands runs any more.
     pub(super) async fn run(mut self) -> End {
         let end = std::future::poll_fn(|cx| self.poll(cx)).await;
-        if let Some(device) = &self.device {
-            device.forsake(Some(self.ticket.seat.nexus));
-        }
         self.running.drain().await;
         end
     }
@@ -380,6 +377,7 @@ impl Driver {
                 Event::Execute { command, data } => self.execute(cx, &command, data),
                 Event::Manage { request, function, lun } => self.manage(request, function, lun),
                 Event::SendTargets(selection) => self.send_targets(&selection),
+                Event::Abort(task) => self.abort(task),
                 Event::Cleared { ticket } => {
                     if let Some(done) = self.cleared.remove(&ticket) {
                         let _ = done.send(());
@@ -449,15 +447,17 @@ impl Driver {
                 break;
             }
             let Some(ready) = self.running.pop_waiting() else { break };
-            if self.session.is_aborted(ready.task) {
-                // Nobody waits for this answer; the machine waits for the end.
-                let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
-                self.answer(ready.task, ready.mark, Response { status, data, sense });
-            } else {
-                self.start(cx, ready);
-            }
+            self.start(cx, ready);
         }
         self.act(cx);
+    }
+
+    /// Nobody waits for this answer, but the machine waits for the end.
+    fn abort(&mut self, task: TaskId) {
+        if let Some(Ready { task, mark, .. }) = self.running.abort(task) {
+            let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
+            self.answer(task, mark, Response { status, data, sense });
+        }
     }
 
     /// Lets the machine ask for data as far as there is room for them.
@@ -561,14 +561,6 @@ async fn manage(
     ];
     if on_unit.contains(&function) && !device.has(field) {
         return TaskResponse::LUN_DOES_NOT_EXIST;
-    }
-    match function {
-        TaskFunction::ABORT_TASK_SET => device.unit(field).forsake(Some(seat.nexus)),
-        TaskFunction::CLEAR_TASK_SET | TaskFunction::LOGICAL_UNIT_RESET => {
-            device.unit(field).forsake(None);
-        }
-        TaskFunction::TARGET_WARM_RESET | TaskFunction::TARGET_COLD_RESET => device.forsake(None),
-        _ => {}
     }
     let others = registry.others(seat);
     match function {

@@ -1,7 +1,6 @@
 //! The login phase of a connection.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use proto::iscsi::header::{Header, Lengths};
 use proto::iscsi::login::target::{
@@ -15,9 +14,6 @@ use tokio::time::timeout;
 use super::node::{Node, Serving};
 use super::registry::{Identity, NoSeat, Ticket};
 use super::wire::{Wire, WireError};
-
-/// How long a login waits for the session it replaces to end. That one has to wait for its tasks.
-const REINSTATEMENT_MAX: Duration = Duration::from_secs(10);
 
 /// Why a login came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +109,9 @@ async fn admit(
         match node.registry.join(&identity, &proven, most, peer) {
             Ok(ticket) => break ticket,
             Err(NoSeat::Taken(old)) => {
-                if timeout(REINSTATEMENT_MAX, old.gone()).await.is_err() {
+                // It has to wait for its commands; while one of those is stuck, nobody takes its place, as
+                // it could still touch the medium. The initiator is told in time to try again.
+                if timeout(node.limits().login / 2, old.gone()).await.is_err() {
                     let refusal = admission.refuse(LoginStatus::SERVICE_UNAVAILABLE);
                     return Err(refuse(wire, refusal).await?);
                 }

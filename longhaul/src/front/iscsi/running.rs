@@ -35,7 +35,7 @@ impl Future for Run {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (task, mark, weight) = (self.task, self.mark, self.weight);
-        self.answer.as_mut().poll(cx).map(|response| (task, mark, weight, response))
+        Pin::new(&mut self.answer).poll(cx).map(|response| (task, mark, weight, response))
     }
 }
 
@@ -80,7 +80,7 @@ impl Running {
         weight: u64,
         mut answer: Answer,
     ) -> Option<Response> {
-        match answer.as_mut().poll(cx) {
+        match Pin::new(&mut answer).poll(cx) {
             Poll::Ready(response) => Some(response),
             Poll::Pending => {
                 self.held += weight;
@@ -110,9 +110,20 @@ impl Running {
         }
     }
 
+    /// Nobody waits for this answer any more. What runs is told so; what has not begun never does, and is
+    /// given back.
+    pub(super) fn abort(&mut self, task: TaskId) -> Option<Ready> {
+        if let Some(run) = self.runs.iter().find(|run| run.task == task) {
+            run.answer.abort();
+        }
+        let at = self.waiting.iter().position(|ready| ready.task == task)?;
+        self.waiting.remove(at)
+    }
+
     /// Forgets what waits and ends what runs: nothing of this session reaches a unit afterwards.
     pub(super) async fn drain(&mut self) {
         self.waiting.clear();
+        self.runs.iter().for_each(|run| run.answer.abort());
         while self.runs.next().await.is_some() {}
     }
 }

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt as _, join_all};
 use proto::scsi::attention::{Attentions, Manner};
 use proto::scsi::cdb::Form;
 use proto::scsi::inquiry::Identity;
@@ -32,6 +32,7 @@ use proto::scsi::unit::{self, Medium, Step, Unit};
 use proto::scsi::{Blocks, Capacity, Cdb, Sense, Status};
 use volume::{Durability, Shape, Span, Volume};
 
+use super::answer::Abort;
 use super::exclusive::Exclusive;
 use super::fault::Fault;
 use super::passage::Passage;
@@ -252,7 +253,11 @@ impl LogicalUnit for Disk {
 
     fn execute(&self, nexus: Nexus, command: Command) -> Answer {
         let core = Arc::clone(&self.core);
-        Box::pin(core.run(nexus, command))
+        if is_abortable(command.cdb[0]) {
+            Answer::abortable(|abort| core.run(nexus, command, abort))
+        } else {
+            Answer::of(core.run(nexus, command, Abort::never()))
+        }
     }
 
     fn attach(&self, nexus: Nexus, initiator: Arc<dyn Initiator>) {
@@ -283,10 +288,6 @@ impl LogicalUnit for Disk {
         self.core.attend(|attentions| attentions.tell(nexus, condition));
     }
 
-    fn forsake(&self, nexus: Option<Nexus>) {
-        self.core.state.progress.forsake(nexus);
-    }
-
     fn tasks_cleared(&self, by: Nexus) {
         self.core.attend(|attentions| {
             attentions.establish(Additional::COMMANDS_CLEARED, Some(by));
@@ -295,8 +296,8 @@ impl LogicalUnit for Disk {
 }
 
 impl Core {
-    async fn run(self: Arc<Self>, nexus: Nexus, command: Command) -> Response {
-        match self.outcome(nexus, command).await {
+    async fn run(self: Arc<Self>, nexus: Nexus, command: Command, abort: Abort) -> Response {
+        match self.outcome(nexus, command, &abort).await {
             Ok(data) => Response { status: Status::Good, data, sense: Bytes::new() },
             Err(fault) => fault.response(self.sense_format()),
         }
@@ -306,6 +307,7 @@ impl Core {
         self: &Arc<Self>,
         nexus: Nexus,
         command: Command,
+        abort: &Abort,
     ) -> Result<Vec<Bytes>, Fault> {
         let cdb = Cdb::parse(&command.cdb);
         // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
@@ -346,7 +348,8 @@ impl Core {
             Step::PersistentOut(out) => {
                 let list = data::joined(data, needed as usize);
                 let aftermath = self.state.reserved.change(nexus, out, &list).await?;
-                self.settle(aftermath).await;
+                // What it waits for may be a command that waits for it: aborted, it does not wait.
+                abort.unless(self.settle(aftermath)).await.map(drop)?;
                 Ok(Vec::new())
             }
             Step::Reserve => self.state.reserved.reserve(nexus).await.map(|()| Vec::new()),
@@ -356,18 +359,21 @@ impl Core {
                 Ok(Vec::new())
             }
             Step::Sanitize { method, immediate, unrestricted } => {
-                self.sanitize(nexus, method, immediate, unrestricted, data).await
+                self.sanitize(method, immediate, unrestricted, data, abort).await
             }
             Step::SanitizeExit => self.exit_failure(),
-            Step::Copy => self.copy(nexus, data).await,
+            Step::Copy => self.copy(nexus, data, abort).await,
             Step::CopyStatus { id, allocation } => self.copy_status(nexus, id, allocation),
-            medium => self.touch(medium, data).await,
+            medium => self.touch(medium, data, abort).await,
         }
     }
 
-    /// Tells others what a change of the reservations did to them. Returns when the tasks that it ends are
-    /// dead: none of them can touch the medium any more (SPC-4, 5.13.11.2.6).
-    async fn settle(&self, Aftermath { attentions: told, abort }: Aftermath) {
+    /// Tells others what a change of the reservations did to them, at once. What is returned waits until the
+    /// tasks that it ends are dead: none of them can touch the medium any more (SPC-4, 5.13.11.2.6).
+    fn settle(
+        &self,
+        Aftermath { attentions: told, abort }: Aftermath,
+    ) -> impl Future<Output = ()> + use<> {
         if !told.is_empty() {
             self.attend(|attentions| {
                 told.into_iter().for_each(|(nexus, condition)| attentions.tell(nexus, condition));
@@ -375,7 +381,8 @@ impl Core {
         }
         // SPC-4, 5.13.11.2.6: nor does one that is gone keep the medium in.
         abort.iter().for_each(|(nexus, _)| self.state.preventing.set(*nexus, false));
-        join_all(abort.iter().map(|(_, initiator)| initiator.abort_tasks(self.state.lun))).await;
+        let dying = abort.iter().map(|(_, initiator)| initiator.abort_tasks(self.state.lun));
+        join_all(dying).map(drop)
     }
 
     /// The unit attention that `nexus` is told instead of running the command.
@@ -456,6 +463,18 @@ impl Core {
         let block = u64::from(self.unit.block_size());
         Span::new(blocks.lba * block, u64::from(blocks.count) * block)
     }
+}
+
+/// Whether a command may take long, or wait for others, so that an abort must reach it. Told by its code, as
+/// the others are not to pay for that.
+const fn is_abortable(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        // WRITE AND VERIFY, VERIFY and WRITE SAME, which may cover the whole medium.
+        0x2E | 0x2F | 0x41 | 0x8E | 0x8F | 0x93 | 0xAE | 0xAF
+        // SANITIZE, PERSISTENT RESERVE OUT, EXTENDED COPY, WRITE ATOMIC.
+        | 0x48 | 0x5F | 0x83 | 0x9C
+    )
 }
 
 /// Refuses data-out that are not what the command block asks for, before anything is touched.

@@ -1,5 +1,6 @@
 //! Logical units: what a SCSI transport addresses. The disk is the one that stands on a `Volume`.
 
+mod answer;
 mod data;
 mod disk;
 mod exclusive;
@@ -9,6 +10,7 @@ mod guest;
 mod passage;
 mod target;
 
+pub use answer::Answer;
 pub use disk::{Disk, KeepError, Kept, Options};
 pub use target::TargetDevice;
 
@@ -79,9 +81,6 @@ pub struct Response {
     pub sense: Bytes,
 }
 
-/// The answer of a logical unit, still to come; it owns all it needs.
-pub type Answer = Waiting<Response>;
-
 /// A device that executes command blocks (SAM-5 4.8).
 pub trait LogicalUnit: Send + Sync {
     /// How many bytes of data-out this command needs before it can run: the transport fetches at most
@@ -107,10 +106,6 @@ pub trait LogicalUnit: Send + Sync {
 
     /// A nexus has something to be told: a unit attention.
     fn tell(&self, nexus: Nexus, condition: Additional);
-
-    /// The tasks of `nexus` are being ended, or of all if `None`: a command whose work goes on by itself is
-    /// answered now, so that nobody waits for it.
-    fn forsake(&self, nexus: Option<Nexus>);
 
     /// CLEAR TASK SET by `by`: every other nexus gets COMMANDS CLEARED BY ANOTHER INITIATOR.
     fn tasks_cleared(&self, by: Nexus);

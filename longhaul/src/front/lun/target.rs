@@ -121,11 +121,6 @@ impl TargetDevice {
         self.units.values().for_each(|unit| unit.tell(nexus, condition));
     }
 
-    /// The tasks of `nexus` are being ended, or of all if `None`, on every unit.
-    pub fn forsake(&self, nexus: Option<Nexus>) {
-        self.units.values().for_each(|unit| unit.forsake(nexus));
-    }
-
     /// TARGET RESET: every unit falls back.
     pub fn reset(&self) {
         self.units.values().for_each(|unit| unit.reset());
@@ -166,7 +161,7 @@ impl LogicalUnit for Absent {
             }
             Err(sense) => Fault::from(sense).response(Format::Fixed),
         };
-        Box::pin(ready(response))
+        Answer::of(ready(response))
     }
 
     fn attach(&self, _nexus: Nexus, _initiator: Arc<dyn Initiator>) {}
@@ -176,8 +171,6 @@ impl LogicalUnit for Absent {
     fn reset(&self) {}
 
     fn tell(&self, _nexus: Nexus, _condition: Additional) {}
-
-    fn forsake(&self, _nexus: Option<Nexus>) {}
 
     fn tasks_cleared(&self, _by: Nexus) {}
 }

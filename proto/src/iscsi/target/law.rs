@@ -147,6 +147,7 @@ impl World {
                     name: "iqn.2000-01.example:disk".to_owned(),
                     portals: vec![(([127, 0, 0, 1], 3260).into(), 1)],
                 }]),
+                Event::Abort(task) => assert!(self.running.contains(&task), "a task that runs"),
                 Event::Cleared { ticket } => assert_eq!(ticket, 1),
                 Event::Close(_) => {}
             }

@@ -188,12 +188,14 @@ impl Session {
     fn abort_one(&mut self, id: TaskId) -> bool {
         let Some(task) = self.tasks.get(id) else { return false };
         match task.state {
-            State::Running | State::Aborted => {
+            State::Running => {
                 task.state = State::Aborted;
                 task.inbound.discard();
                 self.tasks.forget_tag(id);
+                self.events.push_back(Event::Abort(id));
                 true
             }
+            State::Aborted => true,
             // The front may have been offered it; it learns from `want_data` that it is gone. Data
             // still on their way find no task and are drained.
             State::Offered | State::Collecting | State::Failing(_) => {

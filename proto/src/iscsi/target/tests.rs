@@ -132,6 +132,14 @@ impl Pair {
         }
     }
 
+    /// The next event, which has to tell that a task was aborted.
+    fn expect_abort(&mut self, task: TaskId) {
+        match self.session.poll_event() {
+            Some(Event::Abort(aborted)) => assert_eq!(aborted, task),
+            other => panic!("no abort: {other:?}"),
+        }
+    }
+
     /// How many commands the answer to a small read allows from then on.
     fn width_after_a_read(&mut self) -> u32 {
         self.read(1, 0);
@@ -560,6 +568,7 @@ fn a_unit_reset_ends_its_tasks_and_waits_for_the_front() {
     let task = pair.command().task;
     pair.session.want_data(task, 0);
     pair.manage(TaskFunction::LOGICAL_UNIT_RESET, NO_TAG);
+    pair.expect_abort(task);
     let Some(Event::Manage { request, lun, .. }) = pair.session.poll_event() else { panic!() };
     assert_eq!(lun, [0; 8]);
     pair.session.managed(request, TaskResponse::COMPLETE);
@@ -595,9 +604,12 @@ fn another_session_clears_a_unit() {
     let task = pair.command().task;
     pair.session.want_data(task, 0);
     pair.session.clear(Some(0), 42);
-    assert!(pair.session.poll_event().is_none());
+    pair.expect_abort(task);
+    pair.session.clear(Some(0), 43);
+    assert!(pair.session.poll_event().is_none(), "it is told once");
     pair.reply(task, 0);
     assert!(matches!(pair.session.poll_event(), Some(Event::Cleared { ticket: 42 })));
+    assert!(matches!(pair.session.poll_event(), Some(Event::Cleared { ticket: 43 })));
     assert!(pair.received().is_empty());
 }
 
@@ -661,6 +673,7 @@ fn a_logout_waits_for_what_runs() {
     pair.session.want_data(task, 0);
     pair.send(logout(LogoutReason::CLOSE_SESSION, 0), &[]);
     assert!(pair.received().is_empty());
+    pair.expect_abort(task);
     pair.reply(task, 512);
     let _: crate::iscsi::header::LogoutResponse = pair.one();
     pair.read(2, 512);

@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use proto::scsi::Blocks;
 use volume::{Durability, Volume};
 
+use super::super::answer::Abort;
 use super::super::data;
 use super::super::fault::Fault;
 use super::medium::miscompare;
@@ -51,9 +52,10 @@ impl Core {
         blocks: Blocks,
         data: Vec<Bytes>,
         durable: bool,
+        abort: &Abort,
     ) -> Result<(), Fault> {
         let data = data::joined(data, self.span(blocks).len as usize);
-        let _alone = self.state.passage.alone().await;
+        let _alone = abort.unless(self.state.passage.alone()).await?;
         self.still_ready()?;
         self.put(blocks, data, durability(durable)).await
     }

@@ -14,6 +14,7 @@ use proto::scsi::unit::truncate;
 use proto::scsi::{Blocks, Cdb, Sense, command};
 use tokio::task::yield_now;
 
+use super::super::answer::Abort;
 use super::super::fault::Fault;
 use super::super::{Nexus, data};
 use super::Core;
@@ -61,12 +62,17 @@ impl Copies {
 
 impl Core {
     /// EXTENDED COPY.
-    pub(super) async fn copy(&self, nexus: Nexus, list: Vec<Bytes>) -> Result<Vec<Bytes>, Fault> {
+    pub(super) async fn copy(
+        &self,
+        nexus: Nexus,
+        list: Vec<Bytes>,
+        abort: &Abort,
+    ) -> Result<Vec<Bytes>, Fault> {
         let length = data::length(&list);
         let list = List::parse(&data::joined(list, length))?;
         let mut progress = Progress::default();
-        let _turn = self.state.copies.turn.lock().await;
-        let outcome = self.copy_all(nexus, &list, &mut progress).await;
+        let _turn = abort.unless(self.state.copies.turn.lock()).await?;
+        let outcome = self.copy_all(nexus, &list, &mut progress, abort).await;
         progress.failed = outcome.is_err();
         if let Some(id) = list.keep {
             self.state.copies.keep(nexus, id, progress);
@@ -91,6 +97,7 @@ impl Core {
         nexus: Nexus,
         list: &List,
         progress: &mut Progress,
+        abort: &Abort,
     ) -> Result<(), Sense> {
         for segment in &list.segments {
             let side = |index: u16| {
@@ -99,7 +106,7 @@ impl Core {
                     .map_or(Err(copy::unreachable()), |t| self.find(t))
             };
             let (source, destination) = (side(segment.source)?, side(segment.destination)?);
-            copy_segment(nexus, &source, &destination, *segment, progress).await?;
+            copy_segment(nexus, &source, &destination, *segment, progress, abort).await?;
             progress.segments += 1;
         }
         Ok(())
@@ -125,6 +132,7 @@ async fn copy_segment(
     destination: &Core,
     Segment { from, to, .. }: Segment,
     progress: &mut Progress,
+    abort: &Abort,
 ) -> Result<(), Sense> {
     let (from_size, to_size) = (source.unit.block_size(), destination.unit.block_size());
     let bytes = from.bytes(from_size).filter(|bytes| *bytes <= SEGMENT_BYTES_MAX);
@@ -134,6 +142,7 @@ async fn copy_segment(
     let whole = Blocks { lba: to, count: bytes / to_size };
     destination.unit.within(whole).map_err(|_| aborted())?;
     for at in (0..bytes).step_by(CHUNK as usize) {
+        abort.check().map_err(|_| aborted())?;
         let len = CHUNK.min(bytes - at);
         let part =
             |lba: u64, size: u32| Blocks { lba: lba + u64::from(at / size), count: len / size };
@@ -158,7 +167,7 @@ impl Core {
         let cdb = Cdb::parse(&cdb)?;
         self.state.reserved.check(nexus, &cdb)?;
         let step = self.unit.plan(&cdb, self.switches())?;
-        self.touch(step, data).await
+        self.touch(step, data, &Abort::never()).await
     }
 }
 

@@ -10,6 +10,7 @@ use proto::scsi::{Blocks, Sense};
 use tokio::task::yield_now;
 use volume::{Durability, Extent, ExtentMap, Space, Span, Volume};
 
+use super::super::answer::Abort;
 use super::super::data;
 use super::super::fault::Fault;
 use super::super::passage::Inside;
@@ -28,13 +29,18 @@ const STATUS_RUNS_MAX: usize = 4096;
 
 impl Core {
     /// Carries out a step that touches the medium.
-    pub(super) async fn touch(&self, step: Step, data: Vec<Bytes>) -> Result<Vec<Bytes>, Fault> {
+    pub(super) async fn touch(
+        &self,
+        step: Step,
+        data: Vec<Bytes>,
+        abort: &Abort,
+    ) -> Result<Vec<Bytes>, Fault> {
         // These go in again and again, part by part, as they may take long.
         if let Step::WriteVerify(..) | Step::Verify(..) | Step::WriteSame { .. } = step {
-            return self.touch_in_parts(step, data).await.map(|()| Vec::new());
+            return self.touch_in_parts(step, data, abort).await.map(|()| Vec::new());
         }
         if let Step::WriteAtomic { blocks, durable } = step {
-            return self.write_atomic(blocks, data, durable).await.map(|()| Vec::new());
+            return self.write_atomic(blocks, data, durable, abort).await.map(|()| Vec::new());
         }
         let _inside = self.enter().await?;
         match step {
@@ -85,7 +91,12 @@ impl Core {
         self.switches().readiness.sense().map_or(Ok(()), |sense| Err(sense.into()))
     }
 
-    async fn touch_in_parts(&self, step: Step, data: Vec<Bytes>) -> Result<(), Fault> {
+    async fn touch_in_parts(
+        &self,
+        step: Step,
+        data: Vec<Bytes>,
+        abort: &Abort,
+    ) -> Result<(), Fault> {
         match step {
             Step::WriteVerify(blocks, compare) => {
                 let blocks = self.came(blocks, &data);
@@ -93,12 +104,12 @@ impl Core {
                 let inside = self.enter().await?;
                 self.write(blocks, data, true).await?;
                 drop(inside);
-                self.verify(blocks, compare, kept).await
+                self.verify(blocks, compare, kept, abort).await
             }
-            Step::Verify(blocks, compare) => self.verify(blocks, compare, data).await,
+            Step::Verify(blocks, compare) => self.verify(blocks, compare, data, abort).await,
             Step::WriteSame { blocks, release, no_data, durable } => {
                 let block = if no_data { None } else { Some(data) };
-                self.write_same(blocks, block, release, durability(durable)).await
+                self.write_same(blocks, block, release, durability(durable), abort).await
             }
             _ => Ok(()),
         }
@@ -139,6 +150,7 @@ impl Core {
         blocks: Blocks,
         compare: Compare,
         data: Vec<Bytes>,
+        abort: &Abort,
     ) -> Result<(), Fault> {
         let block_size = self.unit.block_size();
         let expected = match compare {
@@ -147,6 +159,7 @@ impl Core {
             Compare::One => data::joined(data, block_size as usize),
         };
         for part in self.chunks(blocks) {
+            abort.check()?;
             let inside = self.enter().await?;
             let found = self.read(part).await?;
             drop(inside);
@@ -178,6 +191,7 @@ impl Core {
         block: Option<Vec<Bytes>>,
         release: bool,
         durability: Durability,
+        abort: &Abort,
     ) -> Result<(), Fault> {
         let failed = |error: volume::Error| Fault::of_volume(&error, Some(blocks.lba));
         let block = block.map(|pieces| data::joined(pieces, self.unit.block_size() as usize));
@@ -189,6 +203,7 @@ impl Core {
         };
         let pattern = self.pattern(blocks, &block);
         for chunk in self.chunks(blocks) {
+            abort.check()?;
             let _inside = self.enter().await?;
             self.put_pattern(chunk, &pattern, durability).await?;
             yield_now().await;

@@ -1,23 +1,21 @@
 //! SANITIZE (SBC-3, 4.11): the whole medium is overwritten or given back. Nothing that an initiator does
 //! ends it once it has begun; the end of the process does, and then the medium is as far as it came.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use bytes::Bytes;
-use futures_util::future::{Either, select};
 use proto::scsi::mode::Switches;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sanitize::{Method, Overwrite};
 use proto::scsi::sense::{Additional, Key};
-use proto::scsi::{Blocks, Sense, Status};
-use tokio::sync::Notify;
+use proto::scsi::{Blocks, Sense};
 use tokio::task::yield_now;
 use volume::{Durability, Space, Volume};
 
+use super::super::answer::Abort;
+use super::super::data;
 use super::super::fault::Fault;
-use super::super::{Nexus, data};
 use super::Core;
 
 /// How much is sanitized between two looks at the progress.
@@ -28,23 +26,12 @@ const STRETCH: u64 = 64 << 20;
 pub(super) struct Progress {
     /// How far it is, in parts of 65,536.
     parts: AtomicU16,
-    /// The nexus that asked for it.
-    by: AtomicU64,
-    /// That nexus waits for it no longer.
-    forsaken: Notify,
 }
 
 impl Progress {
     fn set(&self, done: u64, of: u64) {
         let parts = u128::from(done) * 0xFFFF / u128::from(of.max(1));
         self.parts.store(parts as u16, Ordering::Relaxed);
-    }
-
-    /// `nexus` waits for it no longer, or nobody does.
-    pub(super) fn forsake(&self, nexus: Option<Nexus>) {
-        if nexus.is_none_or(|nexus| nexus.0 == self.by.load(Ordering::Acquire)) {
-            self.forsaken.notify_waiters();
-        }
     }
 
     /// The same sense, and how far it is.
@@ -63,11 +50,11 @@ impl Core {
     /// Sanitizes the medium; `immediate` only begins to.
     pub(super) async fn sanitize(
         self: &Arc<Self>,
-        nexus: Nexus,
         method: Method,
         immediate: bool,
         unrestricted: bool,
         list: Vec<Bytes>,
+        abort: &Abort,
     ) -> Result<Vec<Bytes>, Fault> {
         let work = match method {
             Method::Overwrite => {
@@ -79,9 +66,7 @@ impl Core {
         };
         let failed =
             if unrestricted { Readiness::SanitizeFailed } else { Readiness::SanitizeFailedForGood };
-        let forsaken = self.state.progress.forsaken.notified();
         self.begin()?;
-        self.state.progress.by.store(nexus.0, Ordering::Release);
         let core = Arc::clone(self);
         // A task of its own: aborting the command or losing the nexus does not end it (SBC-3, 4.11.2).
         let task = tokio::spawn(async move {
@@ -94,10 +79,7 @@ impl Core {
             return Ok(Vec::new());
         }
         let stopped = Fault::from(Sense::new(Key::MediumError, Additional::SANITIZE_FAILED));
-        match select(task, pin!(forsaken)).await {
-            Either::Left((outcome, _)) => outcome.unwrap_or(Err(stopped)).map(|()| Vec::new()),
-            Either::Right(_) => Err(Fault::Status(Status::TaskAborted)),
-        }
+        abort.unless(task).await?.unwrap_or(Err(stopped)).map(|()| Vec::new())
     }
 
     /// EXIT FAILURE MODE: a medium that could not be sanitized may be used again. Where nothing has failed it

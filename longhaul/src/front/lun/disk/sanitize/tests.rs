@@ -1,10 +1,12 @@
-use tokio::sync::Semaphore;
+use futures_util::FutureExt as _;
+use proto::scsi::Status;
 use volume::store::faulty::Faulty;
+use volume::store::held::Held;
 use volume::store::memory::Memory;
-use volume::{ExtentMap, Kind, Shape, Span, Verb, Work};
+use volume::{Kind, Span, Verb};
 
 use super::super::super::guest::Guest;
-use super::super::super::{Command, LogicalUnit as _, Response};
+use super::super::super::{Command, LogicalUnit as _, Nexus, Response};
 use super::super::tests::*;
 use super::super::{Disk, Options};
 use super::*;
@@ -19,45 +21,6 @@ const AUSE: u8 = 0x20;
 const WRITE: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 const IN_PROGRESS: Sense = Sense::new(Key::NotReady, Additional::SANITIZE_IN_PROGRESS);
 const FAILED: Sense = Sense::new(Key::MediumError, Additional::SANITIZE_FAILED);
-
-/// A volume of which each write waits for a permit.
-struct Held {
-    inner: Memory,
-    writes: Semaphore,
-}
-
-impl Volume for Held {
-    fn shape(&self) -> &Shape {
-        self.inner.shape()
-    }
-
-    fn read(&self, span: Span) -> Work<'_, Bytes> {
-        self.inner.read(span)
-    }
-
-    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-        Box::pin(async move {
-            self.writes.acquire().await.unwrap().forget();
-            self.inner.write(at, data, durability).await
-        })
-    }
-
-    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
-        self.inner.write_zeroes(span, durability, space)
-    }
-
-    fn discard(&self, span: Span) -> Work<'_, ()> {
-        self.inner.discard(span)
-    }
-
-    fn flush(&self) -> Work<'_, ()> {
-        self.inner.flush()
-    }
-
-    fn extents(&self) -> Option<&dyn ExtentMap> {
-        Volume::extents(&self.inner)
-    }
-}
 
 async fn send(disk: &Disk, nexus: Nexus, cdb: &[u8], data: &[u8]) -> Response {
     let data = if data.is_empty() { vec![] } else { vec![Bytes::copy_from_slice(data)] };
@@ -106,7 +69,7 @@ async fn each_pass_turns_the_pattern_over() {
 
 #[tokio::test]
 async fn it_goes_on_whatever_initiators_do_and_only_questions_are_answered() {
-    let volume = Arc::new(Held { inner: Memory::new(SIZE, BLOCK), writes: Semaphore::new(0) });
+    let volume = Arc::new(Held::new(Memory::new(SIZE, BLOCK)));
     let disk = disk(Arc::clone(&volume), Options { removable: true, ..Options::default() });
     // A write that was let in before holds it up, and its data do not survive.
     let early = disk.execute(
@@ -126,7 +89,7 @@ async fn it_goes_on_whatever_initiators_do_and_only_questions_are_answered() {
     send(&disk, ME, &[0], &[]).await;
     let asked = Sense::parse(&good(send(&disk, ME, &[3, 0, 0, 0, 252, 0], &[]).await)).unwrap();
     assert_eq!(asked, Sense { progress: Some(0), ..IN_PROGRESS });
-    volume.writes.add_permits(1 + (SIZE >> 20) as usize);
+    volume.let_through(1 + (SIZE >> 20) as usize);
     good(early.await.unwrap());
     ready(&disk).await;
     assert_eq!(first_block(&disk).await, [9; 512]);
@@ -134,21 +97,16 @@ async fn it_goes_on_whatever_initiators_do_and_only_questions_are_answered() {
 
 #[tokio::test]
 async fn who_is_cut_off_does_not_wait_for_the_end() {
-    let volume = Arc::new(Held { inner: Memory::new(SIZE, BLOCK), writes: Semaphore::new(0) });
+    let volume = Arc::new(Held::new(Memory::new(SIZE, BLOCK)));
     let disk = disk(Arc::clone(&volume), Options::default());
     let list = vec![Bytes::from_static(&NINES)];
     let asked = Command { cdb: block(&OVERWRITE), data: list, announced: 5 };
-    let asked = tokio::spawn(disk.execute(ME, asked));
-    while disk.core.switches().readiness != Readiness::Sanitizing {
-        yield_now().await;
-    }
-    disk.forsake(Some(OTHER));
-    yield_now().await;
-    assert!(!asked.is_finished(), "it is another's");
-    disk.forsake(Some(ME));
-    assert_eq!(asked.await.unwrap().status, Status::TaskAborted);
+    let mut asked = disk.execute(ME, asked);
+    assert!((&mut asked).now_or_never().is_none(), "it is not done");
+    asked.abort();
+    assert_eq!(asked.await.status, Status::TaskAborted);
     assert_eq!(refused(&disk, &[0]).await, IN_PROGRESS);
-    volume.writes.add_permits((SIZE >> 20) as usize);
+    volume.let_through((SIZE >> 20) as usize);
     ready(&disk).await;
     assert_eq!(first_block(&disk).await, [9; 512]);
 }

@@ -1,0 +1,314 @@
+//! Commands that do not end: a volume that does not answer, and sessions that end each other's commands while
+//! those wait for one another. Whoever can go on goes on, and nothing lands after it was said to be dead.
+
+#[expect(dead_code, reason = "each test uses its part")]
+mod common;
+#[path = "common/peer.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod peer;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use longhaul::front::iscsi::{Limits, Node, Server};
+use longhaul::front::lun::{Options, TargetDevice};
+use longhaul::stop::{Stop, Stopper};
+use peer::{NO_ITT, Peer, login, text, write_16};
+use proto::iscsi::header::{
+    Header, LogoutReason, LogoutRequest, NopOut, ScsiCommand, TaskFunction, TaskManagementRequest,
+    TaskResponse,
+};
+use proto::iscsi::login::policy::Policy;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use volume::Volume;
+use volume::store::held::Held;
+use volume::store::memory::Memory;
+
+const TARGET: &str = "iqn.2026-11.dev.longhaul:t";
+const BLOCK: usize = 512;
+
+/// A target on a disk that does not answer writes until it is told to; it runs until the test ends it.
+struct Scene {
+    volume: Arc<Held<Memory>>,
+    portal: SocketAddr,
+    stopper: Stopper,
+    server: JoinHandle<()>,
+    /// Several threads, so that sessions run at once.
+    runtime: Runtime,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let (runtime, volume) = (runtime.unwrap(), Held::new(Memory::new(1 << 20, BLOCK as u32)));
+        let volume = Arc::new(volume);
+        let unit: Arc<dyn Volume> = Arc::clone(&volume) as _;
+        let device = TargetDevice::new(TARGET, [(0, unit, Options::default())]);
+        let limits = Limits {
+            // A login that has to wait is refused soon.
+            login: Duration::from_millis(400),
+            // Nothing but what happens may wake a session: a ping would hide an answer that is stuck.
+            ping_after: Duration::from_secs(3600),
+            ..Limits::default()
+        };
+        let node = Node::new([device], Policy::open).with_limits(limits);
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let server = runtime.block_on(Server::bind(&[listen], node)).unwrap();
+        let portal = server.portals()[0];
+        let (stopper, stop): (_, Stop) = Stopper::new();
+        let server = runtime.spawn(server.run(stop));
+        Self { volume, portal, stopper, server, runtime }
+    }
+
+    /// A session of initiator `n` that has been told of the power on.
+    fn peer(&self, n: u8) -> Peer {
+        let mut peer = Peer::log_in(self.portal, &name(n), n, TARGET);
+        peer.settle();
+        peer
+    }
+
+    fn end(self) {
+        self.stopper.call();
+        self.runtime.block_on(self.server).unwrap();
+    }
+}
+
+fn name(n: u8) -> String {
+    format!("iqn.2000-01.example:{n}")
+}
+
+/// Sends a write and does not wait for it.
+fn begin_write(peer: &mut Peer, itt: u32, byte: u8) {
+    let command = peer.command(itt, write_16(0, 1));
+    let command = ScsiCommand { write: true, expected_len: BLOCK as u32, ..command };
+    peer.send(command, vec![byte; BLOCK]);
+}
+
+const REGISTER: u8 = 6; // AND IGNORE EXISTING KEY
+const PREEMPT_AND_ABORT: u8 = 5;
+
+/// Sends PERSISTENT RESERVE OUT for Write Exclusive and does not wait for it.
+fn begin_change(peer: &mut Peer, itt: u32, action: u8, key: u64, action_key: u64) {
+    let mut cdb = [0; 16];
+    cdb[..9].copy_from_slice(&[0x5F, action, 1, 0, 0, 0, 0, 0, 24]);
+    let command = peer.command(itt, cdb);
+    let list = [key.to_be_bytes(), action_key.to_be_bytes(), [0; 8]].concat();
+    peer.send(ScsiCommand { write: true, expected_len: 24, ..command }, list);
+}
+
+fn change(peer: &mut Peer, itt: u32, action: u8, key: u64, action_key: u64) -> Option<bool> {
+    begin_change(peer, itt, action, key, action_key);
+    peer.status(itt)
+}
+
+/// Sends an immediate task management function.
+fn manage(peer: &mut Peer, itt: u32, function: TaskFunction, referenced_tag: u32) {
+    let request = TaskManagementRequest {
+        immediate: true,
+        function,
+        itt,
+        referenced_tag,
+        cmd_sn: peer.cmd_sn,
+        ..TaskManagementRequest::default()
+    };
+    peer.send(request, Bytes::new());
+}
+
+/// The next PDU that is no answer to a command.
+fn answer(peer: &mut Peer) -> Header {
+    loop {
+        let header = peer.receive().expect("the session stands still").header;
+        if !matches!(header, Header::ScsiResponse(_)) {
+            return header;
+        }
+    }
+}
+
+fn expect_managed(peer: &mut Peer, itt: u32) {
+    match answer(peer) {
+        Header::TaskManagementResponse(response) => {
+            assert_eq!((response.itt, response.response), (itt, TaskResponse::COMPLETE));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What was sent before has been taken in, and not answered.
+fn expect_silence(peer: &mut Peer) {
+    let nop = NopOut { immediate: true, itt: 0x4000, ttt: NO_ITT, ..NopOut::default() };
+    peer.send(NopOut { cmd_sn: peer.cmd_sn, ..nop }, Bytes::new());
+    let echo = peer.receive().expect("an echo").header;
+    assert!(matches!(echo, Header::NopIn(_)), "{echo:?}");
+}
+
+/// A logout is answered when every command of the session is dead.
+fn log_out(mut peer: Peer) {
+    let request = LogoutRequest {
+        immediate: true,
+        reason: LogoutReason::CLOSE_SESSION,
+        itt: 0x5000,
+        cmd_sn: peer.cmd_sn,
+        ..LogoutRequest::default()
+    };
+    peer.send(request, Bytes::new());
+    let answer = answer(&mut peer);
+    assert!(matches!(answer, Header::LogoutResponse(_)), "{answer:?}");
+}
+
+/// What two sessions do to each other at the same time.
+fn cross(scene: &Scene, rounds: usize, act: impl Fn(&mut Peer, [u64; 2]) + Send + Sync) {
+    let start = Barrier::new(2);
+    thread::scope(|scope| {
+        for [me, other] in [[1, 2], [2, 1]] {
+            let (start, act) = (&start, &act);
+            scope.spawn(move || {
+                for _ in 0..rounds {
+                    let mut peer = scene.peer(me as u8);
+                    start.wait();
+                    act(&mut peer, [me, other]);
+                    log_out(peer);
+                }
+            });
+        }
+    });
+}
+
+/// SPC-4, 5.13.11.2.6: PREEMPT AND ABORT waits for the commands of those it preempts. Where they do it to each
+/// other at once, each is among what the other waits for.
+#[test]
+fn sessions_that_preempt_each_other_go_on() {
+    let scene = Scene::new();
+    scene.volume.let_through(usize::MAX);
+    cross(&scene, 100, |peer, [me, other]| {
+        for itt in (0..24).step_by(2) {
+            begin_change(peer, itt, REGISTER, 0, me);
+            begin_change(peer, itt + 1, PREEMPT_AND_ABORT, me, other);
+        }
+    });
+    scene.end();
+}
+
+/// RFC 7143, 4.2.3.2: each answers when the commands of both sessions are dead, and is no command itself.
+#[test]
+fn resets_that_cross_are_all_answered() {
+    const FUNCTIONS: [TaskFunction; 4] = [
+        TaskFunction::CLEAR_TASK_SET,
+        TaskFunction::LOGICAL_UNIT_RESET,
+        TaskFunction::TARGET_WARM_RESET,
+        TaskFunction::ABORT_TASK_SET,
+    ];
+    let scene = Scene::new();
+    scene.volume.let_through(usize::MAX);
+    cross(&scene, 50, |peer, [me, other]| {
+        for itt in (0..16).step_by(4) {
+            begin_change(peer, itt, REGISTER, 0, me);
+            begin_change(peer, itt + 1, PREEMPT_AND_ABORT, me, other);
+            begin_write(peer, itt + 2, me as u8);
+            manage(peer, 0x1000 + itt, FUNCTIONS[itt as usize / 4], NO_ITT);
+        }
+        let mut answered: Vec<u32> = FUNCTIONS
+            .iter()
+            .map(|_| match answer(peer) {
+                Header::TaskManagementResponse(response) => response.itt,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        answered.sort_unstable();
+        assert_eq!(answered, [0x1000, 0x1004, 0x1008, 0x100C]);
+    });
+    scene.end();
+}
+
+/// RFC 7143, 11.5.1: an abort is answered when the command can do nothing any more, not before.
+#[test]
+fn an_abort_waits_for_a_volume_that_does_not_answer() {
+    for function in [TaskFunction::ABORT_TASK, TaskFunction::LOGICAL_UNIT_RESET] {
+        let scene = Scene::new();
+        let mut peer = scene.peer(1);
+        begin_write(&mut peer, 1, 7);
+        manage(&mut peer, 2, function, 1);
+        expect_silence(&mut peer);
+        // The session goes on meanwhile, and so do others.
+        for peer in [&mut peer, &mut scene.peer(2)] {
+            assert!((3..5).any(|itt| peer.read(itt, 0, 1).is_some()));
+        }
+        assert_eq!(scene.volume.passed(), 0);
+        scene.volume.let_through(1);
+        expect_managed(&mut peer, 2);
+        assert_eq!(scene.volume.passed(), 1);
+        log_out(peer);
+        scene.end();
+    }
+}
+
+/// SPC-4, 5.13.11.2.6: so does one who preempts. He need not wait for ever: his command can be aborted, though
+/// what he preempted stays so.
+#[test]
+fn who_waits_for_a_stuck_command_can_be_aborted() {
+    let scene = Scene::new();
+    let (mut victim, mut peer) = (scene.peer(1), scene.peer(2));
+    assert_eq!(change(&mut victim, 1, REGISTER, 0, 1), Some(true));
+    assert_eq!(change(&mut peer, 1, REGISTER, 0, 2), Some(true));
+    begin_write(&mut victim, 2, 7);
+    expect_silence(&mut victim);
+    begin_change(&mut peer, 2, PREEMPT_AND_ABORT, 2, 1);
+    expect_silence(&mut peer);
+    manage(&mut peer, 3, TaskFunction::ABORT_TASK, 2);
+    expect_managed(&mut peer, 3);
+    assert_eq!(scene.volume.passed(), 0);
+    // What it has done stays done: told once, then refused as one who is not registered.
+    assert_eq!(change(&mut victim, 3, PREEMPT_AND_ABORT, 1, 2), Some(false), "it is told");
+    assert_eq!(change(&mut victim, 4, PREEMPT_AND_ABORT, 1, 2), Some(false), "it is nobody");
+    scene.volume.let_through(1);
+    log_out(peer);
+    log_out(victim);
+    scene.end();
+}
+
+/// A login as `n`; the class and detail of the answer.
+fn try_login(scene: &Scene, n: u8) -> (Peer, (u8, u8)) {
+    let mut peer = Peer::connect(scene.portal);
+    peer.send(login(n), text(&name(n), TARGET));
+    match peer.receive().expect("an answer").header {
+        Header::LoginResponse(answer) => (peer, (answer.status_class, answer.status_detail)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// RFC 7143, 6.3.5: a session takes the place of an old one when the old one's commands are dead. Where they do
+/// not die, it is refused for now: a write of the old session must not land behind one of the new.
+#[test]
+fn a_login_anew_never_overtakes_a_stuck_write() {
+    const SERVICE_UNAVAILABLE: (u8, u8) = (3, 1);
+    for connected in [true, false] {
+        let scene = Scene::new();
+        let mut old = scene.peer(1);
+        begin_write(&mut old, 1, 1);
+        begin_write(&mut old, 2, 1);
+        expect_silence(&mut old);
+        let old = connected.then_some(old);
+        assert_eq!(try_login(&scene, 1).1, SERVICE_UNAVAILABLE);
+        // Others are not concerned.
+        let mut other = scene.peer(2);
+        assert!(other.read(1, 0, 1).is_some());
+        assert_eq!(scene.volume.passed(), 0);
+        scene.volume.let_through(3);
+        let mut new = loop {
+            match try_login(&scene, 1) {
+                (peer, (0, 0)) => break peer,
+                (_, refused) => assert_eq!(refused, SERVICE_UNAVAILABLE),
+            }
+        };
+        assert_eq!(scene.volume.passed(), 2, "before the login was answered");
+        new.settle();
+        assert_eq!(new.write(1, 0, vec![2; BLOCK], false), Some(true));
+        assert_eq!(other.read(2, 0, 1), Some(vec![2; BLOCK]));
+        drop(old);
+        scene.end();
+    }
+}
