@@ -4,11 +4,14 @@
 //! on standard output and error together. `[exit N]` is how it must end, if not with 0. `...` stands
 //! for anything within a line, and alone for any number of lines. `$ COMMAND &` goes on beside the
 //! rest, once it has printed what it must; `$URI` is then the last `ready URI`. `$ stop` ends all of
-//! them, as the end of the file does; each must exit with 0. `-- NAME --` begins a file.
+//! them, as the end of the file does; each must exit with 0. `-- NAME --` begins a file. The ports 13260
+//! to 13264 stand for free ones.
 //!
 //! The manual's `console` examples are checked in the same way.
 
 use std::fs;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 
@@ -68,7 +71,34 @@ fn parse(script: &str) -> Vec<Step<'_>> {
     steps
 }
 
+/// The ports in scripts. Tests run beside each other, and beside those of others on this machine.
+const PORTS: std::ops::RangeInclusive<u16> = 13_260..=13_264;
+
+/// A port that nobody else gets: it is bound, which keeps the system from giving it away, but not
+/// listened on, which lets a server do so (SO_REUSEADDR in socket(7)).
+struct Port {
+    number: u16,
+    _bound: OwnedFd,
+}
+
+impl Port {
+    fn reserve() -> Self {
+        use rustix::net::{
+            AddressFamily, SocketAddrV4, SocketType, bind, getsockname, socket, sockopt,
+        };
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        let bound = SocketAddrV4::try_from(getsockname(&socket).unwrap()).unwrap();
+        Self { number: bound.port(), _bound: socket }
+    }
+}
+
 fn check(text: &str) {
+    let ports: Vec<_> = PORTS.map(|stands| (stands, Port::reserve())).collect();
+    let text = ports.iter().fold(text.to_owned(), |text, (stands, port)| {
+        text.replace(&stands.to_string(), &port.number.to_string())
+    });
     let dir = tempfile::tempdir().unwrap();
     let mut files = text.split("\n-- ");
     let script = files.next().unwrap();
