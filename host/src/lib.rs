@@ -5,5 +5,6 @@ pub mod aead;
 pub mod allocator;
 pub mod cipher;
 pub mod file;
+pub mod handed;
 pub mod tun;
 pub mod workers;

@@ -57,6 +57,8 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Outcome {
+    // Before anything is opened that could be taken for a socket.
+    let handed = host::handed::take();
     // The file of a server may say how it logs, so that is read first.
     if !matches!(cli.command, Command::Serve(_)) {
         cli.log.start("warn")?;
@@ -67,7 +69,7 @@ fn run(cli: Cli) -> Outcome {
         .or_fail(|| "cannot start".to_owned())?;
     let outcome = runtime.block_on(async {
         match cli.command {
-            Command::Serve(args) => serve::run(args, cli.log).await,
+            Command::Serve(args) => serve::run(args, cli.log, handed).await,
             Command::Check(args) => check::run(args).await,
             Command::Reload(args) => reload::run(args).await,
             Command::Status(args) => status::run(args).await,

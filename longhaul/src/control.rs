@@ -29,7 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The listening end.
 pub struct Control {
     listener: UnixListener,
-    path: PathBuf,
+    /// What this server has made, and takes away when it ends.
+    path: Option<PathBuf>,
 }
 
 /// A request, waiting for its answer.
@@ -57,7 +58,15 @@ impl Control {
         let listener = UnixListener::bind(path).or_fail(what)?;
         // Whoever came in between is turned away by `accept`, which looks at who it is.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).or_fail(what)?;
-        Ok(Self { listener, path: path.to_owned() })
+        Ok(Self { listener, path: Some(path.to_owned()) })
+    }
+
+    /// Listens with a socket that somebody else has opened, and who decides who can reach it.
+    pub fn on(listener: std::os::unix::net::UnixListener) -> Outcome<Self> {
+        let listener = UnixListener::from_std(listener);
+        let listener =
+            listener.or_fail(|| "cannot use the control socket handed over".to_owned())?;
+        Ok(Self { listener, path: None })
     }
 
     /// The next request.
@@ -81,8 +90,9 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        if let Err(why) = std::fs::remove_file(&self.path) {
-            tracing::warn!(%why, path = %self.path.display(), "cannot remove the control socket");
+        let Some(path) = &self.path else { return };
+        if let Err(why) = std::fs::remove_file(path) {
+            tracing::warn!(%why, path = %path.display(), "cannot remove the control socket");
         }
     }
 }

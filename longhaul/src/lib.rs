@@ -14,6 +14,7 @@ pub mod failure;
 pub mod front;
 pub mod log;
 pub mod luks;
+pub mod manager;
 pub mod patience;
 pub mod pipelined;
 pub mod progress;

@@ -2,11 +2,15 @@
 
 mod live;
 mod metrics;
+mod portals;
 
-use std::net::SocketAddr;
+use std::fmt::Display;
+use std::io;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use host::handed::Handed;
 use proto::iscsi::login::policy::{self, Policy};
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::PublicKey;
@@ -21,15 +25,19 @@ use crate::config::{self, Client, Config, Listen, Served, Upstream};
 use crate::control::{Control, Request};
 use crate::credentials::{self, Chap, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::front::iscsi::{Node, Portal, Server};
+use crate::front::iscsi::{Node, Server};
 use crate::front::lun::{Kept, Options, TargetDevice};
 use crate::log::Log;
 use crate::luks;
+use crate::manager;
 use crate::patience::Patience;
 use crate::sealing::{Demand, Seal, sealing};
 use crate::state::StateDir;
-use crate::uri::{Host, ISCSI_PORT, IscsiUri, Uri};
+use crate::stop::Stop;
+use crate::uri::{Host, IscsiUri, Uri};
 use live::Live;
+use portals::Given;
+pub(super) use portals::{refuse_strangers, resolve};
 
 /// Serve volumes over iSCSI, until interrupted
 #[derive(Debug, clap::Args)]
@@ -87,19 +95,11 @@ A volume NAME is logical unit 0 of the target iqn.2026-11.dev.longhaul:NAME. Pri
 volume once it can be used; with an identity the URI holds its public key, and is all a client needs to
 know. SIGTERM or SIGINT ends it: everything acknowledged is flushed.";
 
-const CHAP_HINT: &str = "\
-let clients prove who they are, by a key (`longhaul identity new` on both machines):
-    longhaul serve ... --identity FILE --client-key KEY
-  or with CHAP, which does not protect what goes over the wire:
-    openssl rand -hex 16 > laptop.secret
-    longhaul serve ... --chap-user laptop --chap-secret-file laptop.secret
-  the client then needs the same two options and the same file; or serve anyone with --insecure";
-
 /// The logical unit that a volume is.
 const LUN: u16 = 0;
 
-/// Runs until a signal.
-pub async fn run(args: Args, log: Log) -> Outcome {
+/// Runs until a signal. `handed` are the sockets that were opened for it.
+pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outcome {
     let config = match &args.config {
         Some(path) => Config::read(path)?,
         None => args.config()?,
@@ -108,9 +108,10 @@ pub async fn run(args: Args, log: Log) -> Outcome {
     if config.lacks_identity() {
         return Err(Failure::usage(config::LACKS_IDENTITY));
     }
+    let given = Given::sort(handed.or_fail(|| "cannot use what was handed over".to_owned())?)?;
     let sealing = config.identity.as_deref().map(sealing).transpose()?;
     let pin = sealing.as_ref().map(|sealing| sealing.identity.public());
-    let portals = resolve(&config).await?;
+    let portals = portals::portals(&config, &given.portals).await?;
     refuse_strangers(&config, &portals)?;
     let reloads = config.origin.is_some();
     let stop = if reloads { super::stop_on_termination()? } else { super::stop_on_signals()? };
@@ -123,42 +124,78 @@ pub async fn run(args: Args, log: Log) -> Outcome {
         node = node.with_sealing(sealing);
     }
     let node = Arc::new(node);
-    let server = Server::bind(&portals, Arc::clone(&node))
-        .await
-        .or_fail(|| format!("cannot listen on {}", list(&portals)))?;
-    let host = reachable(server.portals());
+    let listeners = portals::listen(&portals, given.portals).await?;
+    let server = Server::on(listeners, Arc::clone(&node))
+        .or_fail(|| "cannot tell where the server listens".to_owned())?;
+    let host = portals::reachable(server.portals());
     for Served { target, .. } in &config.volumes {
         let uri = IscsiUri { host: host.clone(), target: target.clone(), lun: LUN, pin };
         super::say(&format!("ready {}", Uri::Iscsi(uri)))?;
     }
-    let control = config.control.as_deref().map(Control::bind).transpose()?;
-    if let Some(at) = config.metrics {
-        let listener =
-            TcpListener::bind(at).await.or_fail(|| format!("cannot tell metrics at {at}"))?;
+    let control = control(&config, given.control)?;
+    if let Some(listener) = metrics_listener(&config, given.metrics).await? {
         tokio::spawn(metrics::serve(listener, Arc::downgrade(&node)));
     }
-    let mut live = Live::new(config, chains, devices, node);
+    tokio::spawn(manager::watchdog(server.pulse()));
+    let mut live = Live::new(config, portals, chains, devices, node);
+    attend(&mut live, server, control, stop).await?;
+    live.close().await
+}
+
+fn control(config: &Config, given: Option<UnixListener>) -> Outcome<Option<Control>> {
+    match given {
+        Some(listener) => Control::on(listener).map(Some),
+        None => config.control.as_deref().map(Control::bind).transpose(),
+    }
+}
+
+async fn metrics_listener(
+    config: &Config,
+    given: Option<std::net::TcpListener>,
+) -> Outcome<Option<TcpListener>> {
+    let what = |at: &dyn Display| format!("cannot tell metrics at {at}");
+    match (given, config.metrics) {
+        (Some(listener), _) => {
+            let listener = TcpListener::from_std(listener);
+            listener.map(Some).or_fail(|| what(&"the socket handed over"))
+        }
+        (None, Some(at)) => TcpListener::bind(at).await.map(Some).or_fail(|| what(&at)),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Serves, and does what is asked of the server, until it has stopped.
+async fn attend(
+    live: &mut Live,
+    server: Server,
+    control: Option<Control>,
+    mut stop: Stop,
+) -> Outcome {
     let mut hangup =
         signal(SignalKind::hangup()).or_fail(|| "cannot listen for signals".to_owned())?;
-    let mut server = tokio::spawn(server.run(stop));
+    let mut server = tokio::spawn(server.run(stop.clone()));
+    let mut stopping = false;
+    manager::ready(&live.summary());
     loop {
         tokio::select! {
-            ended = &mut server => {
-                ended.or_fail(|| "the server broke down".to_owned())?;
-                break;
+            // In this order, or a server that ends at once would not have been said to be stopping.
+            biased;
+            () = stop.called(), if !stopping => {
+                stopping = true;
+                manager::stopping();
             }
-            Some(()) = hangup.recv(), if reloads => drop(reload(&mut live).await),
+            ended = &mut server => return ended.or_fail(|| "the server broke down".to_owned()),
+            Some(()) = hangup.recv(), if live.reloads() => drop(reload(live).await),
             request = request(control.as_ref()) => {
                 let answer = match request.verb.as_str() {
                     "status" => live.status(),
-                    "reload" => reload(&mut live).await,
+                    "reload" => reload(live).await,
                     other => Err(Failure::new(format!("there is no request `{other}`"))),
                 };
                 request.answer(answer);
             }
         }
     }
-    live.close().await
 }
 
 async fn request(control: Option<&Control>) -> Request {
@@ -169,10 +206,17 @@ async fn request(control: Option<&Control>) -> Request {
 }
 
 async fn reload(live: &mut Live) -> Outcome<String> {
+    manager::reloading();
     let outcome = live.reload().await;
     match &outcome {
-        Ok(said) => tracing::info!("configuration applied: {said}"),
-        Err(why) => tracing::error!("configuration not applied, nothing has changed: {why}"),
+        Ok(said) => {
+            tracing::info!("configuration applied: {said}");
+            manager::ready(&live.summary());
+        }
+        Err(why) => {
+            tracing::error!("configuration not applied, nothing has changed: {why}");
+            manager::ready(&format!("{}; the last reload failed, see the log", live.summary()));
+        }
     }
     outcome
 }
@@ -202,34 +246,6 @@ impl Args {
             ..Config::default()
         })
     }
-}
-
-pub(super) async fn resolve(config: &Config) -> Outcome<Vec<Portal>> {
-    let everywhere = config.protection.0;
-    if config.listen.is_empty() {
-        let address = SocketAddr::from(([127, 0, 0, 1], ISCSI_PORT));
-        return Ok(vec![Portal { address, demanded: everywhere }]);
-    }
-    let mut portals = Vec::new();
-    for Listen { host, protection } in &config.listen {
-        let demanded = everywhere.max(protection.0);
-        let found = tokio::net::lookup_host((host.name.as_str(), host.port))
-            .await
-            .or_fail(|| format!("cannot find the address to listen on, {host}"))?;
-        portals.extend(found.map(|address| Portal { address, demanded }));
-    }
-    Ok(portals)
-}
-
-/// Beyond loopback, whoever can reach the portal can use the volumes unless he must prove himself.
-pub(super) fn refuse_strangers(config: &Config, portals: &[Portal]) -> Outcome {
-    let open: Vec<_> =
-        portals.iter().filter(|portal| !portal.address.ip().is_loopback()).copied().collect();
-    if open.is_empty() || config.insecure || config.is_authenticated() {
-        return Ok(());
-    }
-    let what = "without authentication anyone there could read and overwrite the volumes";
-    Err(Failure::usage(format!("refusing to listen on {}: {what}", list(&open))).hint(CHAP_HINT))
 }
 
 /// Who may use what. Reads the secrets.
@@ -344,18 +360,6 @@ fn kept(state: Option<PathBuf>, targets: &[IscsiName]) -> Outcome<Vec<Option<Kep
     targets.iter().map(load).collect()
 }
 
-/// The first portal, as a client on this machine reaches it.
-fn reachable(portals: &[SocketAddr]) -> Host {
-    let mut portal = *portals.first().expect("a server has a portal");
-    if portal.ip().is_unspecified() {
-        portal.set_ip(match portal {
-            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    Host { name: portal.ip().to_string(), port: portal.port() }
-}
-
 /// Closes every chain, whatever becomes of the others.
 async fn close(chains: Vec<Chain>) -> Outcome {
     let mut outcome = Ok(());
@@ -363,8 +367,4 @@ async fn close(chains: Vec<Chain>) -> Outcome {
         outcome = outcome.and(chain.close().await);
     }
     outcome
-}
-
-fn list(portals: &[Portal]) -> String {
-    portals.iter().map(|portal| portal.address.to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -19,8 +19,14 @@ pub(crate) struct Running {
 
 impl Running {
     /// Starts it; what it says on standard error counts as output too if `command` redirects it.
+    #[allow(dead_code, reason = "not every test starts it so")]
     pub(crate) fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+        Self::start_as_it_is(command.stdin(Stdio::null()))
+    }
+
+    /// The same, with the standard input that `command` names.
+    pub(crate) fn start_as_it_is(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
         std::thread::spawn(move || {
@@ -46,8 +52,13 @@ impl Running {
     }
 
     /// Asks it to end, and waits until it has.
-    pub(crate) fn stop(mut self) -> ExitStatus {
+    pub(crate) fn stop(self) -> ExitStatus {
         self.signal(rustix::process::Signal::TERM);
+        self.end()
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn end(mut self) -> ExitStatus {
         // Its output ends with it.
         while let Ok(_more) = self.lines.recv_timeout(PATIENCE) {}
         assert!(self.lines.try_recv() == Err(TryRecvError::Disconnected), "it does not end");

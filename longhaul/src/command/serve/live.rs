@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{LUN, close, devices, open, policy, refuse_strangers, resolve};
+use super::portals::list as places;
+use super::{LUN, close, devices, open, policy, refuse_strangers};
 use crate::chain::Chain;
 use crate::command::options::blocking;
 use crate::config::{Config, Served};
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::front::iscsi::{Node, Offering};
+use crate::front::iscsi::{Node, Offering, Portal};
 use crate::front::lun::TargetDevice;
 
 /// A volume that is being served.
@@ -20,6 +21,8 @@ struct Room {
 /// All that is being served.
 pub(super) struct Live {
     config: Config,
+    /// Where it listens, as long as it runs.
+    portals: Vec<Portal>,
     rooms: BTreeMap<String, Room>,
     node: Arc<Node>,
 }
@@ -28,12 +31,13 @@ impl Live {
     /// What `node` serves: `chains` and `devices` are those of the volumes of `config`, in order.
     pub(super) fn new(
         config: Config,
+        portals: Vec<Portal>,
         chains: Vec<Chain>,
         devices: Vec<Arc<TargetDevice>>,
         node: Arc<Node>,
     ) -> Self {
         let rooms = rooms(&config.volumes, chains, devices).collect();
-        Self { config, rooms, node }
+        Self { config, portals, rooms, node }
     }
 
     /// Reads the file again and applies the difference; says what that was. A failure has changed nothing.
@@ -44,7 +48,7 @@ impl Live {
         let path = path.ok_or_else(|| Failure::new("there is no file to read again"))?;
         let config = blocking(move || Config::read(&path)).await?;
         self.refuse_upheaval(&config)?;
-        refuse_strangers(&config, &resolve(&config).await?)?;
+        refuse_strangers(&config, &self.portals)?;
         let policy = policy(&config).await?;
         let is_new = |volume: &&Served| !self.rooms.contains_key(&volume.name);
         let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
@@ -118,6 +122,17 @@ impl Live {
             }
         }
         Ok(grown)
+    }
+
+    /// Whether there is a file to read again.
+    pub(super) const fn reloads(&self) -> bool {
+        self.config.origin.is_some()
+    }
+
+    /// What is served and where, in a line.
+    pub(super) fn summary(&self) -> String {
+        let portals = places(self.portals.iter().map(|portal| portal.address));
+        format!("Serving {} volumes at {portals}", self.rooms.len())
     }
 
     /// How it is, as JSON.

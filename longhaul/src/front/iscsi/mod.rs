@@ -27,4 +27,4 @@ mod vigil;
 mod wire;
 
 pub use node::{Limits, Node, Offering, SessionStatus, Status};
-pub use server::{Portal, Server};
+pub use server::{Portal, Pulse, Server};

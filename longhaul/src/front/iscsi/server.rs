@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use proto::iscsi::sealed::Protection;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
@@ -42,9 +42,22 @@ impl From<SocketAddr> for Portal {
     }
 }
 
+/// Asks whether new connections are taken.
+#[derive(Clone, Debug)]
+pub struct Pulse(mpsc::Sender<oneshot::Sender<()>>);
+
+impl Pulse {
+    /// Whether they are; returns when the listener has got to say so, which it cannot while it hangs.
+    pub async fn beats(&self) -> bool {
+        let (sender, answer) = oneshot::channel();
+        self.0.send(sender).await.is_ok() && answer.await.is_ok()
+    }
+}
+
 /// An iSCSI target that listens.
 pub struct Server {
     node: Arc<Node>,
+    pulse: (Pulse, mpsc::Receiver<oneshot::Sender<()>>),
     listeners: Vec<(TcpListener, Option<Protection>)>,
     portals: Arc<[SocketAddr]>,
 }
@@ -60,9 +73,18 @@ impl Server {
             let Portal { address, demanded } = portal.into();
             listeners.push((TcpListener::bind(address).await?, demanded));
         }
+        Self::on(listeners, node)
+    }
+
+    /// Takes connections from `listeners`; each says how sessions that come in there must be sealed, at least.
+    pub fn on(
+        listeners: Vec<(TcpListener, Option<Protection>)>,
+        node: impl Into<Arc<Node>>,
+    ) -> io::Result<Self> {
+        let (sender, receiver) = mpsc::channel(1);
         let addresses = listeners.iter().map(|(listener, _)| listener.local_addr());
         let portals = addresses.collect::<Result<_, _>>()?;
-        Ok(Self { node: node.into(), listeners, portals })
+        Ok(Self { node: node.into(), pulse: (Pulse(sender), receiver), listeners, portals })
     }
 
     /// Where it listens.
@@ -71,15 +93,21 @@ impl Server {
         &self.portals
     }
 
+    /// What asks whether it takes connections, once it runs.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.0.clone()
+    }
+
     /// Serves until `stop` is called; then asks the initiators to log out, waits for them for a bounded
     /// time, and ends what is left.
-    pub async fn run(self, mut stop: Stop) {
+    pub async fn run(mut self, mut stop: Stop) {
         let mut connections = JoinSet::new();
         let mut logins = Logins::default();
         let session_stop = stop.clone();
         loop {
             tokio::select! {
-                accepted = self.accept() => match accepted {
+                accepted = accept(&self.listeners) => match accepted {
                     Ok((stream, peer, demanded)) if connections.len() < self.node.limits().connections => {
                         let node = Arc::clone(&self.node);
                         let portals = Arc::clone(&self.portals);
@@ -95,10 +123,12 @@ impl Server {
                     }
                 },
                 Some(ended) = connections.join_next() => report(ended),
+                Some(asked) = self.pulse.1.recv() => drop(asked.send(())),
                 () = stop.called() => break,
             }
         }
-        drop(self.listeners);
+        // Nobody is taken any more, and nobody is told that they are.
+        drop((self.listeners, self.pulse));
         let drained = timeout(self.node.limits().stop + STOP_SLACK, async {
             while let Some(ended) = connections.join_next().await {
                 report(ended);
@@ -108,17 +138,19 @@ impl Server {
             warn!(sessions = connections.len(), "sessions did not end in time: dropped");
         }
     }
+}
 
-    /// The next connection on any portal, and what that demands of it.
-    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr, Option<Protection>)> {
-        std::future::poll_fn(|cx| {
-            let mut accepted = self.listeners.iter().map(|(listener, demanded)| {
-                listener.poll_accept(cx).map_ok(|(stream, peer)| (stream, peer, *demanded))
-            });
-            accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
-        })
-        .await
-    }
+/// The next connection on any portal, and what that demands of it.
+async fn accept(
+    listeners: &[(TcpListener, Option<Protection>)],
+) -> io::Result<(TcpStream, SocketAddr, Option<Protection>)> {
+    std::future::poll_fn(|cx| {
+        let mut accepted = listeners.iter().map(|(listener, demanded)| {
+            listener.poll_accept(cx).map_ok(|(stream, peer)| (stream, peer, *demanded))
+        });
+        accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
+    })
+    .await
 }
 
 /// The logins under way, oldest first.
@@ -186,5 +218,30 @@ async fn connection(
             }
         }
         Err(reason) => info!(%peer, %reason, "session not begun"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use proto::iscsi::login::policy::Policy;
+
+    use super::*;
+    use crate::front::lun::TargetDevice;
+    use crate::stop::Stopper;
+
+    #[tokio::test]
+    async fn the_pulse_beats_while_connections_are_taken() {
+        let node = Node::new(std::iter::empty::<TargetDevice>(), Policy::open);
+        let server = Server::bind(&[SocketAddr::from(([127, 0, 0, 1], 0))], node).await.unwrap();
+        let pulse = server.pulse();
+        assert_eq!(pulse.beats().now_or_never(), None, "nobody takes them yet");
+        let (stopper, stop) = Stopper::new();
+        let run = tokio::spawn(server.run(stop));
+        assert!(pulse.beats().await);
+        assert!(pulse.beats().await);
+        stopper.call();
+        run.await.unwrap();
+        assert!(!pulse.beats().await);
     }
 }

@@ -1,0 +1,147 @@
+//! Where a server listens: on sockets of its own, or on those that a service manager has opened for it.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+
+use host::handed::{Handed, Listener};
+use proto::iscsi::sealed::Protection;
+use tokio::net;
+
+use crate::config::{Config, Listen};
+use crate::failure::{Failure, OrFail, Outcome};
+use crate::front::iscsi::Portal;
+use crate::uri::{Host, ISCSI_PORT};
+
+/// What the socket for metrics is called in a socket unit (FileDescriptorName=).
+const METRICS: &str = "metrics";
+
+/// Sockets that were handed over, by what they are for.
+#[derive(Default)]
+pub(super) struct Given {
+    pub(super) portals: Vec<TcpListener>,
+    pub(super) metrics: Option<TcpListener>,
+    pub(super) control: Option<UnixListener>,
+}
+
+impl Given {
+    pub(super) fn sort(handed: Vec<Handed>) -> Outcome<Self> {
+        let mut given = Self::default();
+        for Handed { name, listener } in handed {
+            let twice = match listener {
+                Listener::Tcp(listener) if name == METRICS => {
+                    given.metrics.replace(listener).is_some()
+                }
+                Listener::Unix(listener) => given.control.replace(listener).is_some(),
+                Listener::Tcp(listener) => {
+                    given.portals.push(listener);
+                    false
+                }
+            };
+            if twice {
+                let what =
+                    format!("two sockets for the same were handed over, the second is `{name}`");
+                return Err(Failure::usage(what));
+            }
+        }
+        Ok(given)
+    }
+}
+
+const CHAP_HINT: &str = "\
+let clients prove who they are, by a key (`longhaul identity new` on both machines):
+    longhaul serve ... --identity FILE --client-key KEY
+  or with CHAP, which does not protect what goes over the wire:
+    openssl rand -hex 16 > laptop.secret
+    longhaul serve ... --chap-user laptop --chap-secret-file laptop.secret
+  the client then needs the same two options and the same file; or serve anyone with --insecure";
+
+/// The portals that a configuration names.
+pub(in crate::command) async fn resolve(config: &Config) -> Outcome<Vec<Portal>> {
+    let everywhere = config.protection.0;
+    if config.listen.is_empty() {
+        let address = SocketAddr::from(([127, 0, 0, 1], ISCSI_PORT));
+        return Ok(vec![Portal { address, demanded: everywhere }]);
+    }
+    let mut portals = Vec::new();
+    for Listen { host, protection } in &config.listen {
+        let demanded = everywhere.max(protection.0);
+        let found = net::lookup_host((host.name.as_str(), host.port))
+            .await
+            .or_fail(|| format!("cannot find the address to listen on, {host}"))?;
+        portals.extend(found.map(|address| Portal { address, demanded }));
+    }
+    Ok(portals)
+}
+
+/// The portals of a server that was given sockets. Where the configuration says nothing they are where those
+/// listen; where it does, each of them must be named, for nobody else would know what it demands.
+pub(super) async fn portals(config: &Config, given: &[TcpListener]) -> Outcome<Vec<Portal>> {
+    if given.is_empty() {
+        return resolve(config).await;
+    }
+    let given = addresses(given)?;
+    if config.listen.is_empty() {
+        let portal = |&address| Portal { address, demanded: config.protection.0 };
+        return Ok(given.iter().map(portal).collect());
+    }
+    let portals = resolve(config).await?;
+    let named = |address| portals.iter().any(|portal| portal.address == address);
+    if let Some(stranger) = given.iter().find(|address| !named(**address)) {
+        let what = format!("the socket handed over at {stranger} is none that `listen` names");
+        let hint =
+            "leave `listen` out to listen where the socket unit says, or name the same there";
+        return Err(Failure::usage(what).hint(hint));
+    }
+    Ok(portals)
+}
+
+/// Listens on every portal: with the socket that was given for it, or else with its own.
+pub(super) async fn listen(
+    portals: &[Portal],
+    mut given: Vec<TcpListener>,
+) -> Outcome<Vec<(net::TcpListener, Option<Protection>)>> {
+    let mut listeners = Vec::new();
+    for portal in portals {
+        let what = || format!("cannot listen on {}", portal.address);
+        let place = addresses(&given)?.iter().position(|address| *address == portal.address);
+        let listener = match place {
+            Some(place) => net::TcpListener::from_std(given.remove(place)),
+            None => net::TcpListener::bind(portal.address).await,
+        };
+        listeners.push((listener.or_fail(what)?, portal.demanded));
+    }
+    Ok(listeners)
+}
+
+fn addresses(given: &[TcpListener]) -> Outcome<Vec<SocketAddr>> {
+    let addresses: Result<_, _> = given.iter().map(TcpListener::local_addr).collect();
+    addresses.or_fail(|| "cannot tell where the sockets listen that were handed over".to_owned())
+}
+
+/// Beyond loopback, whoever can reach the portal can use the volumes unless he must prove himself.
+pub(in crate::command) fn refuse_strangers(config: &Config, portals: &[Portal]) -> Outcome {
+    let open: Vec<_> =
+        portals.iter().filter(|portal| !portal.address.ip().is_loopback()).copied().collect();
+    if open.is_empty() || config.insecure || config.is_authenticated() {
+        return Ok(());
+    }
+    let what = "without authentication anyone there could read and overwrite the volumes";
+    let open = list(open.iter().map(|portal| portal.address));
+    Err(Failure::usage(format!("refusing to listen on {open}: {what}")).hint(CHAP_HINT))
+}
+
+/// The first portal, as a client on this machine reaches it.
+pub(super) fn reachable(portals: &[SocketAddr]) -> Host {
+    let mut portal = *portals.first().expect("a server has a portal");
+    if portal.ip().is_unspecified() {
+        portal.set_ip(match portal {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    Host { name: portal.ip().to_string(), port: portal.port() }
+}
+
+pub(super) fn list(portals: impl Iterator<Item = SocketAddr>) -> String {
+    portals.map(|portal| portal.to_string()).collect::<Vec<_>>().join(", ")
+}
