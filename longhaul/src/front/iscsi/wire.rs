@@ -51,7 +51,12 @@ impl Wire {
 
     /// A frame that has come already.
     pub(super) fn decode(&mut self) -> Result<Option<Frame>, FrameError> {
-        self.decoder.decode(&mut self.buffer)
+        let frame = self.decoder.decode(&mut self.buffer);
+        if self.large && self.buffer.is_empty() {
+            // Who gets the data has the buffer to himself, and may keep it.
+            self.buffer = BytesMut::new();
+        }
+        frame
     }
 
     /// Reads what there is.
