@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::load::{Client, Load};
-use crate::server::Server;
+use crate::server::{Server, TARGET_CORE};
 use crate::{Bench, Failure, cpu};
 
 /// The size of the volume: large enough to be random, small enough for memory.
@@ -54,8 +54,8 @@ pub(crate) fn against_tgt(options: &Bench) -> Result<Vec<Row>, Failure> {
         let mut rounds: [Vec<Figures>; 3] = Default::default();
         for _ in 0..options.rounds {
             rounds[0].push(measure(&Server::tgt(&theirs)?, load, options)?);
-            rounds[1].push(measure(&Server::longhaul(&options.longhaul, &file)?, load, options)?);
-            rounds[2].push(measure(&Server::longhaul(&options.longhaul, &memory)?, load, options)?);
+            rounds[1].push(measure(&longhaul(options, &file)?, load, options)?);
+            rounds[2].push(measure(&longhaul(options, &memory)?, load, options)?);
         }
         let [tgt, file, memory] = rounds.map(median);
         eprintln!(
@@ -71,6 +71,11 @@ pub(crate) fn against_tgt(options: &Bench) -> Result<Vec<Row>, Failure> {
         rows.push(Row { load: load.name(), tgt, file, memory });
     }
     Ok(rows)
+}
+
+/// Longhaul over a volume, with a core to itself.
+pub(crate) fn longhaul(options: &Bench, volume: &str) -> Result<Server, Failure> {
+    Server::longhaul(&options.longhaul, TARGET_CORE, volume, &[])
 }
 
 /// A file without holes, so that reads read something.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::server::Server;
+use crate::bench::longhaul;
 use crate::{Bench, Failure};
 
 /// How much is copied each way.
@@ -31,8 +31,8 @@ pub(crate) fn sealed_against_plain(options: &Bench) -> Result<Option<Copies>, Fa
     let client = Client { program: &options.longhaul, secret: &secret };
 
     let volume = format!("memory:{}M", (IMAGE >> 20) + 64);
-    let plain = Server::longhaul(&options.longhaul, &volume)?;
-    let sealed = Server::longhaul(&options.longhaul, &volume)?;
+    let plain = longhaul(options, &volume)?;
+    let sealed = longhaul(options, &volume)?;
     client.init(&sealed.uri)?;
 
     let mut rounds: [Vec<f64>; 4] = Default::default();

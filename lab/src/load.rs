@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::Failure;
 
 /// The core the client has for itself.
-const CLIENT_CORE: &str = "1";
+pub(crate) const CLIENT_CORE: &str = "1";
 
 /// A pattern of requests.
 #[derive(Clone, Copy, Debug)]

@@ -11,6 +11,7 @@ mod calibrate;
 mod copy;
 mod cpu;
 mod flow;
+mod haul;
 mod link;
 mod load;
 mod measure;
@@ -21,6 +22,7 @@ mod plan;
 mod report;
 mod results;
 mod running;
+mod sealed;
 mod server;
 mod svg;
 mod tables;
@@ -31,8 +33,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use host::allocator::Recycler;
 
 use running::Job;
+
+/// The allocator of the program that is measured, since [`haul`] is a part of it.
+#[global_allocator]
+static ALLOCATOR: Recycler = Recycler::new();
 
 /// Anything that stops a benchmark.
 type Failure = Box<dyn std::error::Error>;
@@ -84,6 +91,10 @@ enum Lab {
     },
     /// Measures the volume of the peers around this: one request at a time, in order
     Measure(measure::Measure),
+    /// Compares sessions of our own program with itself, plain and sealed: rate and cost of both ends
+    Sealed(sealed::Sealed),
+    /// Loads a volume through our own initiator, and says what that cost
+    Haul(haul::Haul),
     /// Sends bytes over one fresh TCP stream to `lab receive` and prints the seconds it took
     Send {
         /// Where the receiver listens
@@ -129,6 +140,8 @@ fn main() -> ExitCode {
             report_on(&results, output.as_deref(), markdown)
         }
         Lab::Measure(wanted) => measure::run(&wanted),
+        Lab::Sealed(wanted) => sealed::run(&wanted),
+        Lab::Haul(load) => haul::run(load),
         Lab::Send { address, bytes } => {
             flow::send(&address, bytes).map(|taken| println!("{:.6}", taken.as_secs_f64()))
         }

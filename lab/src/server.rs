@@ -23,21 +23,28 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Longhaul over a volume named by a URI.
-    pub(crate) fn longhaul(program: &Path, volume: &str) -> Result<Self, Failure> {
-        let port = free_port()?;
+    /// Longhaul over a volume named by a URI, on these cores, with further options.
+    pub(crate) fn longhaul(
+        program: &Path,
+        cores: &str,
+        volume: &str,
+        options: &[&str],
+    ) -> Result<Self, Failure> {
         let mut child = Command::new("taskset")
-            .args(["-c", TARGET_CORE])
+            .args(["-c", cores])
             .arg(program)
-            .args(["serve", "--volume", &format!("bench={volume}")])
-            .args(["--listen", &format!("127.0.0.1:{port}")])
+            .args(["--log", "warn", "serve", "--listen", "127.0.0.1:0"])
+            .args(["--volume", &format!("bench={volume}")])
+            .args(options)
             .stdout(Stdio::piped())
             .spawn()?;
-        let mut ready = String::new();
         let output = child.stdout.take().ok_or("no standard output")?;
+        let mut server = Self { child, uri: String::new() };
+        let mut ready = String::new();
         BufReader::new(output).read_line(&mut ready)?;
-        let server = Self { child, uri: uri(port, 0) };
-        if ready.starts_with("ready ") { Ok(server) } else { Err("longhaul did not start".into()) }
+        let uri = ready.strip_prefix("ready ").ok_or("longhaul did not start")?;
+        uri.trim().clone_into(&mut server.uri);
+        Ok(server)
     }
 
     /// tgt over a file.

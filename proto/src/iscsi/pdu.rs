@@ -8,6 +8,7 @@
 //! So are seals, which take the place of digests and padding ([`super::sealed`]).
 
 mod decoder;
+mod due;
 mod outbox;
 mod pieces;
 mod sealed;
@@ -17,6 +18,7 @@ use bytes::Bytes;
 use super::header::{BHS_LEN, Header};
 
 pub use decoder::{Decoder, FrameError};
+pub use due::{Done, Job};
 pub use outbox::Outbox;
 pub use pieces::Pieces;
 

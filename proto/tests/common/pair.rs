@@ -195,7 +195,7 @@ impl Pair {
     fn exchange(&mut self) {
         self.target.act();
         let sent = bytes_of(self.initiator.outbox());
-        self.initiator.sent(self.now, sent.len());
+        self.initiator.sent(self.now, 0);
         let sent = self.on_the_way(Way::Up, sent);
         assert!(self.up.send(self.now, sent).is_empty(), "the link has no queue limit here");
         let outbox = match &mut self.target.side {
@@ -203,7 +203,6 @@ impl Pair {
             _ => &mut self.target.outbox,
         };
         let sent = bytes_of(outbox);
-        outbox.advance(sent.len());
         let sent = self.on_the_way(Way::Down, sent);
         assert!(self.down.send(self.now, sent).is_empty(), "the link has no queue limit here");
     }
@@ -394,9 +393,15 @@ fn place(cdb: &[u8; 16]) -> (usize, usize) {
     (at as usize, len as usize)
 }
 
-/// All that waits in an outbox.
-fn bytes_of(outbox: &Outbox) -> Bytes {
-    let mut slices = vec![IoSlice::new(&[]); 1 + outbox.len() / 48];
-    let filled = outbox.slices(&mut slices);
-    slices[..filled].iter().flat_map(|slice| slice.iter().copied()).collect()
+/// Takes all that waits in an outbox.
+fn bytes_of(outbox: &mut Outbox) -> Bytes {
+    let mut bytes = BytesMut::new();
+    while !outbox.is_empty() {
+        let from = bytes.len();
+        let mut slices = [IoSlice::new(&[]); 64];
+        let filled = outbox.slices(&mut slices);
+        slices[..filled].iter().for_each(|slice| bytes.extend_from_slice(slice));
+        outbox.advance(bytes.len() - from);
+    }
+    bytes.freeze()
 }

@@ -307,8 +307,8 @@ impl<T> Initiator<T> {
 
     /// What waits to be sent.
     #[must_use]
-    pub const fn outbox(&self) -> &Outbox {
-        &self.outbox
+    pub const fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
     }
 
     /// The first `len` bytes of the outbox have been sent. A link that takes our bytes lives, however

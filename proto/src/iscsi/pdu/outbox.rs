@@ -1,14 +1,18 @@
 //! From PDUs to a chain of slices for one vectored write.
+//!
+//! A sealed session's large bodies are sealed just before they are sent, while the processor still has in
+//! its cache what the system then takes; or, where many wait, by others in advance ([`Outbox::job`]).
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
+use super::due::{Done, Due, Job};
 use super::{Pdu, Pieces, padding};
 use crate::iscsi::digest::{Crc32c, crc32c};
 use crate::iscsi::header::{Header, Lengths};
-use crate::iscsi::sealed::{Sealer, TAG_LEN, Ticket};
+use crate::iscsi::sealed::{Sealer, Ticket};
 use crate::time::Time;
 
 /// Data up to this length are copied among the headers: a slice of their own costs a reference, a drop
@@ -18,9 +22,13 @@ const COPY_MAX: usize = 1024;
 /// Sent bytes the arena may carry before they are moved away, where output never runs dry.
 const STALE_MAX: usize = 64 << 10;
 
+/// How much is sealed before it is handed to the system. More would leave the processor's cache before the
+/// system copies it, and would keep the other end waiting for the first of it.
+const AHEAD: usize = 256 << 10;
+
 /// Room for sealed bodies that is kept for the next ones. Fresh memory costs a page fault every 4 KiB,
 /// together as much as sealing it.
-const SPARE_MAX: usize = 4 << 20;
+const SPARE_MAX: usize = 2 << 20;
 
 /// A stretch of output.
 #[derive(Debug)]
@@ -29,8 +37,23 @@ enum Stretch {
     Arena(usize),
     /// Data, by reference.
     Data(Bytes),
-    /// Data enciphered here, of which so much has been sent.
+    /// Data to be sealed.
+    Due(Due),
+    /// Data being sealed elsewhere; so many bytes will come of them.
+    Away(usize),
+    /// Sealed data, of which so much has been sent.
     Sealed(Vec<u8>, usize),
+}
+
+impl Stretch {
+    fn len(&self) -> usize {
+        match self {
+            Self::Arena(len) | Self::Away(len) => *len,
+            Self::Data(data) => data.len(),
+            Self::Due(due) => due.len(),
+            Self::Sealed(data, sent) => data.len() - sent,
+        }
+    }
 }
 
 /// PDUs on their way out. Headers, digests, padding and small data lie one behind the other in an
@@ -46,6 +69,10 @@ pub struct Outbox {
     /// Where in the arena the first unsent byte lies.
     arena_start: usize,
     stretches: VecDeque<Stretch>,
+    /// How many stretches there were before the first of these.
+    gone: u64,
+    /// Bytes of the bodies that are due.
+    due: usize,
     len: usize,
 }
 
@@ -134,29 +161,34 @@ impl Outbox {
         let ticket = sealer.next(ahs.len() + len, &mut self.arena);
         ticket.seal_header(&header.emit(Lengths { ahs: ahs.len(), data: len }), &mut self.arena);
         self.grow_arena(self.arena.len() - from);
-        match joined(ahs, data) {
-            body if body.is_empty() => {}
-            body if body.len() <= COPY_MAX => {
-                let from = self.arena.len();
-                ticket.seal_body(&body, &mut self.arena);
-                self.grow_arena(self.arena.len() - from);
-            }
-            body => self.push_sealed_body(&ticket, body),
+        let body = with_ahs(ahs, data);
+        if body.len() <= COPY_MAX {
+            self.seal_small(&ticket, body);
+        } else {
+            self.push_due(ticket, body);
         }
     }
 
-    /// A large body: what is enciphered goes to a buffer of its own, what is not stays where it is.
-    fn push_sealed_body(&mut self, ticket: &Ticket, body: Bytes) {
-        if ticket.enciphers() {
-            let mut sealed = self.spare.pop().unwrap_or_default();
-            ticket.seal_body(&body, &mut sealed);
-            self.len += sealed.len();
-            return self.stretches.push_back(Stretch::Sealed(sealed, 0));
+    /// A small body is sealed at once, among the headers; an empty one is not there at all.
+    fn seal_small(&mut self, ticket: &Ticket, body: Pieces) {
+        if body.is_empty() {
+            return;
         }
-        let mut tag = Vec::with_capacity(TAG_LEN);
-        ticket.seal_tag(&body, &mut tag);
-        self.push_bytes(body);
-        self.push_bytes(tag.into());
+        let from = self.arena.len();
+        ticket.seal_body(&body.into_vec().concat(), &mut self.arena);
+        self.grow_arena(self.arena.len() - from);
+    }
+
+    /// A large body waits until it is about to be sent; one that is not enciphered is sent as it stands,
+    /// and only its tag waits.
+    fn push_due(&mut self, ticket: Ticket, body: Pieces) {
+        if !ticket.enciphers() {
+            body.clone().into_vec().into_iter().for_each(|piece| self.push_bytes(piece));
+        }
+        let due = Due::new(ticket, body);
+        self.due += due.work();
+        self.len += due.len();
+        self.stretches.push_back(Stretch::Due(due));
     }
 
     fn push_head(&mut self, header: &Header, ahs: &[u8], data: usize) {
@@ -201,8 +233,69 @@ impl Outbox {
         }
     }
 
-    /// Fills `slices` from the front of the queue; returns how many it filled.
-    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+    /// Some bodies for somebody else to seal, if `share` bytes of them are left for the caller to seal and
+    /// send meanwhile: about as many again. What is behind them is not sent before they are
+    /// [put back](Self::put_back).
+    pub fn job(&mut self, share: usize) -> Option<Job> {
+        if self.due < 2 * share {
+            return None;
+        }
+        let (mut left, mut taken, mut bodies) = (0, 0, Vec::new());
+        for (place, stretch) in (self.gone..).zip(&mut self.stretches) {
+            let Stretch::Due(due) = stretch else { continue };
+            if left < share {
+                left += due.work();
+                continue;
+            }
+            if taken >= share {
+                break;
+            }
+            taken += due.work();
+            let away = Stretch::Away(due.len());
+            if let Stretch::Due(due) = std::mem::replace(stretch, away) {
+                bodies.push((place, due));
+            }
+        }
+        self.due -= taken;
+        (!bodies.is_empty()).then_some(Job(bodies))
+    }
+
+    /// Takes what came of a [`job`](Self::job) of this outbox.
+    pub fn put_back(&mut self, done: Done) {
+        for (place, sealed) in done.0 {
+            // What has been cleared meanwhile is not there any more.
+            let index = place.checked_sub(self.gone).and_then(|index| usize::try_from(index).ok());
+            let stretch = index.and_then(|index| self.stretches.get_mut(index));
+            if let Some(stretch @ Stretch::Away(_)) = stretch {
+                *stretch = Stretch::Sealed(sealed, 0);
+            }
+        }
+    }
+
+    /// Seals what is to be sent next, up to what is sealed elsewhere.
+    fn seal_ahead(&mut self) {
+        let mut ready = 0;
+        for stretch in &mut self.stretches {
+            if self.due == 0 || ready >= AHEAD || matches!(stretch, Stretch::Away(_)) {
+                return;
+            }
+            ready += stretch.len();
+            if let Stretch::Due(due) = stretch {
+                self.due -= due.work();
+                let room = Stretch::Sealed(self.spare.pop().unwrap_or_default(), 0);
+                if let (Stretch::Due(due), Stretch::Sealed(sealed, _)) =
+                    (std::mem::replace(stretch, room), stretch)
+                {
+                    due.seal(sealed);
+                }
+            }
+        }
+    }
+
+    /// Fills `slices` from the front of the queue; returns how many it filled. It is none where what comes
+    /// next is sealed elsewhere.
+    pub fn slices<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.seal_ahead();
         let mut arena = &self.arena[self.arena_start..];
         let mut filled = 0;
         for (slot, stretch) in slices.iter_mut().zip(&self.stretches) {
@@ -214,6 +307,7 @@ impl Outbox {
                     arena = rest;
                     front
                 }
+                Stretch::Due(_) | Stretch::Away(_) => break,
             });
             filled += 1;
         }
@@ -227,32 +321,30 @@ impl Outbox {
         let mut left = sent;
         while left > 0 {
             let Some(front) = self.stretches.front_mut() else { break };
-            let whole = match front {
+            let gone = left.min(front.len());
+            left -= gone;
+            let whole = gone == front.len();
+            match front {
                 Stretch::Arena(len) => {
-                    let gone = left.min(*len);
                     self.arena_start += gone;
                     *len -= gone;
-                    left -= gone;
-                    *len == 0
                 }
-                Stretch::Data(data) => {
-                    let gone = left.min(data.len());
-                    data.advance(gone);
-                    left -= gone;
-                    data.is_empty()
-                }
-                Stretch::Sealed(data, sent) => {
-                    let gone = left.min(data.len() - *sent);
-                    *sent += gone;
-                    left -= gone;
-                    *sent == data.len()
-                }
-            };
-            if whole && let Some(Stretch::Sealed(data, _)) = self.stretches.pop_front() {
-                self.keep(data);
+                Stretch::Data(data) => data.advance(gone),
+                Stretch::Sealed(_, sent) => *sent += gone,
+                Stretch::Due(_) | Stretch::Away(_) => debug_assert!(false, "sent and not sealed"),
+            }
+            if whole {
+                self.pop();
             }
         }
         self.reclaim();
+    }
+
+    fn pop(&mut self) {
+        self.gone += 1;
+        if let Some(Stretch::Sealed(buffer, _)) = self.stretches.pop_front() {
+            self.keep(buffer);
+        }
     }
 
     /// Keeps a buffer for the next body, within bounds.
@@ -266,7 +358,11 @@ impl Outbox {
 
     /// Forgets what has not been sent: the connection ends in the middle of it.
     pub fn clear(&mut self) {
-        self.advance(self.len);
+        self.gone += self.stretches.len() as u64;
+        self.stretches.clear();
+        self.arena_start = self.arena.len();
+        (self.len, self.due) = (0, 0);
+        self.reclaim();
     }
 
     fn reclaim(&mut self) {
@@ -280,17 +376,14 @@ impl Outbox {
     }
 }
 
-/// A body in one piece, which is how ciphers take it; only several pieces are copied for it.
-fn joined(ahs: &[u8], data: Pieces) -> Bytes {
-    let mut pieces = data.into_vec();
-    match pieces.len() {
-        0 if ahs.is_empty() => Bytes::new(),
-        1 if ahs.is_empty() => pieces.swap_remove(0),
-        _ => {
-            pieces.insert(0, Bytes::copy_from_slice(ahs));
-            pieces.concat().into()
-        }
+/// A body: the additional headers and the data.
+fn with_ahs(ahs: &[u8], data: Pieces) -> Pieces {
+    if ahs.is_empty() {
+        return data;
     }
+    let mut body = Pieces::from(Bytes::copy_from_slice(ahs));
+    data.into_vec().into_iter().for_each(|piece| body.push(piece));
+    body
 }
 
 /// The digest of a data segment in pieces; it covers the padding (RFC 7143, 11.2.3).

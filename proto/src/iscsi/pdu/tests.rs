@@ -8,16 +8,25 @@ use crate::iscsi::sealed::law::both_ends;
 use crate::iscsi::sealed::soft::new_cipher;
 use crate::iscsi::sealed::{Limits, OpenError, Protection};
 
-fn sent(outbox: &mut Outbox) -> Vec<u8> {
+/// Takes what can be sent now.
+fn ready(outbox: &mut Outbox) -> Vec<u8> {
     let mut bytes = Vec::new();
-    while !outbox.is_empty() {
+    loop {
         let mut slices = [IoSlice::new(&[]); 3];
         let filled = outbox.slices(&mut slices);
-        let chunk: Vec<u8> =
-            slices[..filled].iter().flat_map(|slice| slice.iter().copied()).collect();
+        let chunk: Vec<u8> = slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect();
+        if chunk.is_empty() {
+            return bytes;
+        }
         outbox.advance(chunk.len());
         bytes.extend(chunk);
     }
+}
+
+/// Takes all there is to send.
+fn sent(outbox: &mut Outbox) -> Vec<u8> {
+    let bytes = ready(outbox);
+    assert!(outbox.is_empty());
     bytes
 }
 
@@ -64,6 +73,88 @@ fn sealed(protection: Protection) -> (Outbox, Decoder) {
 }
 
 const PROTECTIONS: [Protection; 2] = [Protection::Integrity, Protection::Encrypt];
+
+/// A queue of large PDUs with small ones between them.
+fn queue(outbox: &mut Outbox, large: usize) {
+    for itt in 0..large as u32 {
+        outbox.push_data(DataIn { itt, ..DataIn::default() }, vec![itt as u8; 20_000].into());
+        outbox.push_data(NopOut { itt, ..NopOut::default() }, vec![itt as u8; 300].into());
+    }
+}
+
+/// Whoever seals them, and in whichever order, the same bytes go out in the same order.
+#[test]
+fn bodies_sealed_elsewhere_in_any_order_go_out_in_theirs() {
+    for protection in PROTECTIONS {
+        let (mut alone, _) = sealed(protection);
+        queue(&mut alone, 12);
+        let expected = sent(&mut alone);
+        for order in 0..6 {
+            let (mut outbox, mut decoder) = sealed(protection);
+            queue(&mut outbox, 12);
+            let mut jobs: Vec<_> = std::iter::from_fn(|| outbox.job(40_000)).collect();
+            assert_eq!(jobs.len(), 5, "two bodies each, and two for the caller");
+            jobs.rotate_left(order % 5);
+            if order == 5 {
+                jobs.reverse();
+            }
+            assert_eq!(outbox.len(), expected.len());
+            let mut bytes = Vec::new();
+            for job in jobs {
+                bytes.extend(ready(&mut outbox));
+                outbox.put_back(job.run());
+            }
+            bytes.extend(sent(&mut outbox));
+            assert!(bytes == expected, "{protection:?}, order {order}");
+            decoder.set_data_max(20_000);
+            assert_eq!(received(&mut decoder, &bytes, 10_000).unwrap().len(), 24);
+        }
+    }
+}
+
+/// Nothing overtakes a body that is away.
+#[test]
+fn output_waits_for_what_is_sealed_elsewhere() {
+    let (mut outbox, _) = sealed(Protection::Encrypt);
+    queue(&mut outbox, 4);
+    let job = outbox.job(20_000).unwrap();
+    let before = ready(&mut outbox).len();
+    assert!((20_000..2 * 20_000).contains(&before), "the first body, and not the second: {before}");
+    assert!(!outbox.is_empty() && ready(&mut outbox).is_empty());
+    outbox.put_back(job.run());
+    assert!(ready(&mut outbox).len() > 3 * 20_000);
+    assert!(outbox.is_empty());
+}
+
+#[test]
+fn only_what_is_worth_it_is_sealed_elsewhere() {
+    let (mut outbox, _) = sealed(Protection::Encrypt);
+    queue(&mut outbox, 3);
+    assert!(outbox.job(40_000).is_none(), "less than two shares");
+    assert!(outbox.job(30_000).is_some());
+    assert!(outbox.job(30_000).is_none(), "the rest is the caller's");
+    let (mut plain, _) = both(false, false);
+    queue(&mut plain, 3);
+    assert!(plain.job(1).is_none());
+}
+
+/// A connection that ends may have bodies away; what comes of them is not mistaken for anything else.
+#[test]
+fn what_was_forgotten_is_not_put_back() {
+    let (mut outbox, mut decoder) = sealed(Protection::Encrypt);
+    queue(&mut outbox, 4);
+    let job = outbox.job(20_000).unwrap();
+    outbox.clear();
+    assert!(outbox.is_empty());
+    queue(&mut outbox, 4);
+    let len = outbox.len();
+    outbox.put_back(job.run());
+    assert_eq!(outbox.len(), len);
+    let bytes = sent(&mut outbox);
+    assert_eq!(bytes.len(), len);
+    // Numbers have been used up that were never sent, so that the peer refuses what comes next.
+    assert_eq!(received(&mut decoder, &bytes, 10_000), Err(FrameError::Seal(OpenError::First)));
+}
 
 /// Data in one piece and in several, with and without additional headers, large and small.
 #[test]

@@ -1,0 +1,191 @@
+//! What sealing a session costs: the same volume, the same load, our own program at both ends, plain and
+//! sealed by turns, one core for each end.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::haul::{BEGIN, Moved};
+use crate::load::CLIENT_CORE;
+use crate::results::Mode;
+use crate::running::{Job, output};
+use crate::server::{Server, TARGET_CORE};
+use crate::{Failure, cpu, units};
+
+/// The volume: larger than the caches, and soon touched all over.
+const VOLUME: &str = "memory:256M";
+
+/// What is compared, and how often.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Sealed {
+    /// The longhaul program to measure
+    #[arg(long, default_value = "target/release/longhaul")]
+    longhaul: PathBuf,
+    /// Writing, reading or both
+    #[arg(long, value_delimiter = ',', default_value = "write,read")]
+    modes: Vec<Mode>,
+    /// How much a request moves
+    #[arg(long, value_delimiter = ',', value_parser = units::size, default_value = "64K,256K")]
+    blocks: Vec<u64>,
+    /// Requests at a time
+    #[arg(long, default_value_t = 8)]
+    depth: usize,
+    /// How often plain and sealed take turns; the medians count
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// How long each run is measured
+    #[arg(long, value_parser = units::duration, default_value = "1s")]
+    time: Duration,
+    /// What sealed sessions are given
+    #[arg(long, default_value = "encrypt")]
+    protection: String,
+    /// The cores the target may use, as `taskset -c` takes them
+    #[arg(long, default_value = TARGET_CORE)]
+    target_cores: String,
+    /// The cores the client may use
+    #[arg(long, default_value = CLIENT_CORE)]
+    client_cores: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Plain,
+    Sealed,
+}
+
+/// One run, or the medians of several.
+#[derive(Clone, Copy)]
+struct Figures {
+    /// Bytes a second.
+    rate: f64,
+    /// Nanoseconds of processor per KiB, at the client and at the target.
+    client: f64,
+    target: f64,
+}
+
+impl Figures {
+    fn both(&self) -> f64 {
+        self.client + self.target
+    }
+}
+
+/// Measures and prints a table.
+pub(crate) fn run(wanted: &Sealed) -> Result<(), Failure> {
+    crate::running::catch_signals()?;
+    let scratch = tempfile::tempdir()?;
+    let stage = Stage::new(wanted, scratch.path())?;
+    print!("{HEAD}");
+    for &mode in &wanted.modes {
+        for &block in &wanted.blocks {
+            let mut rounds: [Vec<Figures>; 2] = Default::default();
+            for _ in 0..wanted.rounds {
+                rounds[0].push(stage.measure(End::Plain, mode, block)?);
+                rounds[1].push(stage.measure(End::Sealed, mode, block)?);
+            }
+            let [plain, sealed] = rounds.map(median);
+            println!("{}", line(mode, block, &plain, &sealed)?);
+        }
+    }
+    Ok(())
+}
+
+const HEAD: &str = "\
+| load | plain MB/s | sealed MB/s | ratio | plain ns/KiB, client + target | sealed ns/KiB | ratio |
+|---|---|---|---|---|---|---|
+";
+
+fn line(mode: Mode, block: u64, plain: &Figures, sealed: &Figures) -> Result<String, Failure> {
+    let mut line = String::new();
+    write!(line, "| {} KiB {} ", block >> 10, mode.name())?;
+    write!(line, "| {:.0} | {:.0} ", plain.rate / 1e6, sealed.rate / 1e6)?;
+    write!(line, "| **{:.2}** ", sealed.rate / plain.rate)?;
+    for way in [plain, sealed] {
+        write!(line, "| {:.0} + {:.0} ", way.client, way.target)?;
+    }
+    write!(line, "| **{:.2}** |", sealed.both() / plain.both())?;
+    Ok(line)
+}
+
+/// The two targets, and who the client is to the sealed one.
+struct Stage<'a> {
+    wanted: &'a Sealed,
+    identity: PathBuf,
+    plain: Server,
+    sealed: Server,
+}
+
+impl<'a> Stage<'a> {
+    fn new(wanted: &'a Sealed, scratch: &Path) -> Result<Self, Failure> {
+        let (identity, servers) = (scratch.join("client"), scratch.join("server"));
+        let client = new_identity(&wanted.longhaul, &identity)?;
+        new_identity(&wanted.longhaul, &servers)?;
+        let servers = servers.to_str().ok_or("a scratch directory that is no text")?;
+        let serve = |options: &[&str]| {
+            Server::longhaul(&wanted.longhaul, &wanted.target_cores, VOLUME, options)
+        };
+        let sealing = ["--identity", servers, "--client-key", &client, "--protection", "integrity"];
+        Ok(Self { wanted, identity, plain: serve(&[])?, sealed: serve(&sealing)? })
+    }
+
+    fn measure(&self, end: End, mode: Mode, block: u64) -> Result<Figures, Failure> {
+        let Sealed { depth, time, .. } = self.wanted;
+        let server = match end {
+            End::Plain => &self.plain,
+            End::Sealed => &self.sealed,
+        };
+        let mut command = Command::new("taskset");
+        command.args(["-c", &self.wanted.client_cores]).arg(std::env::current_exe()?);
+        command.args(["haul", &server.uri, "--mode", mode.name()]);
+        command.args(["--block", &block.to_string(), "--depth", &depth.to_string()]);
+        command.args(["--time", &format!("{}ms", time.as_millis())]);
+        if end == End::Sealed {
+            command.arg("--identity").arg(&self.identity);
+            command.args(["--protection", &self.wanted.protection]);
+        }
+        let mut job = Job::start(command.stdout(Stdio::piped()))?;
+        let mut lines = BufReader::new(job.stdout().ok_or("no standard output")?).lines();
+        let mut line = || lines.next().unwrap_or_else(|| Ok(String::new()));
+        if line()? != BEGIN {
+            return Err("the load did not begin".into());
+        }
+        let before = cpu::spent(server.pid())?;
+        let moved = Moved::parse(&line()?).ok_or("the load did not end")?;
+        let spent = (cpu::spent(server.pid())? - before).as_secs_f64();
+        job.succeed()?;
+        let per_kib = |seconds: f64| seconds * 1e9 / (moved.bytes as f64 / 1024.0);
+        let rate = moved.bytes as f64 / moved.seconds;
+        Ok(Figures { rate, client: per_kib(moved.cpu), target: per_kib(spent) })
+    }
+}
+
+/// Makes an identity; its public key.
+fn new_identity(program: &Path, path: &Path) -> Result<String, Failure> {
+    let printed = output(Command::new(program).args(["identity", "new"]).arg(path))?;
+    Ok(printed.trim().to_owned())
+}
+
+fn median(mut rounds: Vec<Figures>) -> Figures {
+    let mut middle = |key: fn(&Figures) -> f64| {
+        rounds.sort_by(|a, b| key(a).total_cmp(&key(b)));
+        key(&rounds[rounds.len() / 2])
+    };
+    Figures { rate: middle(|f| f.rate), client: middle(|f| f.client), target: middle(|f| f.target) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_shows_both_ends_and_the_ratios() {
+        let plain = Figures { rate: 2e9, client: 100.0, target: 100.0 };
+        let sealed = Figures { rate: 1.8e9, client: 110.0, target: 130.0 };
+        let line = line(Mode::Read, 256 << 10, &plain, &sealed).unwrap();
+        assert_eq!(
+            line,
+            "| 256 KiB read | 2000 | 1800 | **0.90** | 100 + 100 | 110 + 130 | **1.20** |"
+        );
+    }
+}
