@@ -36,6 +36,6 @@ fuzz: setup
 interop: setup
 	@interop/linux-kernel
 
-# A Debian package of the release build, in target/.
+# A Debian package of the release build, in target/. `packaging/test-deb` tries one; part of make test.
 deb: build
 	@packaging/build-deb

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::command::{
-    attach, check, copy, discover, identity, info, key, reload, serve, status, tune,
+    attach, check, copy, discover, identity, info, key, paper, reload, serve, status, tune,
 };
 use crate::failure::{OrFail, Outcome};
 use crate::log::Log;
@@ -40,6 +40,8 @@ enum Command {
     Identity(identity::Args),
     Attach(attach::Args),
     Tune(tune::Args),
+    Completions(paper::Completions),
+    Man(paper::Man),
 }
 
 /// How long threads may take to end.
@@ -50,7 +52,9 @@ pub fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("longhaul: {failure}");
+            if !failure.is_unheard() {
+                eprintln!("longhaul: {failure}");
+            }
             ExitCode::from(failure.exit_code())
         }
     }
@@ -80,6 +84,8 @@ fn run(cli: Cli) -> Outcome {
             Command::Key(args) => key::run(args).await,
             Command::Attach(args) => attach::run(args).await,
             Command::Tune(args) => tune::run(args).await,
+            Command::Completions(args) => paper::completions(&args, Cli::command()),
+            Command::Man(args) => paper::man(&args, Cli::command()),
         }
     });
     // Whatever had to be finished has been awaited; a thread that hangs must not keep the program. Others

@@ -13,17 +13,30 @@ pub struct Failure {
     why: Option<Box<dyn StdError + Send + Sync>>,
     hint: Option<String>,
     usage: bool,
+    unheard: bool,
 }
 
 impl Failure {
     /// `what` failed: say what was tried, on what.
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), why: None, hint: None, usage: false }
+        Self { what: what.into(), why: None, hint: None, usage: false, unheard: false }
     }
 
     /// The request itself was wrong: exit code 2.
     pub fn usage(what: impl Into<String>) -> Self {
         Self { usage: true, ..Self::new(what) }
+    }
+
+    /// Nobody reads what the program prints.
+    #[must_use]
+    pub fn unheard() -> Self {
+        Self { unheard: true, ..Self::new("nobody reads the output") }
+    }
+
+    /// Whether there is nobody to tell.
+    #[must_use]
+    pub const fn is_unheard(&self) -> bool {
+        self.unheard
     }
 
     /// The same failure, of one `part` among several.

@@ -69,7 +69,7 @@ pub async fn run(args: Args) -> Outcome {
     chain.leave_on(stop.clone());
     let server = nbd::Server::bind(&args.nbd)
         .or_fail(|| format!("cannot listen on the socket {}", args.nbd.display()))?;
-    super::say(&format!("ready {}", server.uri()))?;
+    super::announce(&format!("ready {}", server.uri()))?;
     server.run(chain.volume(), &uri.to_string(), stop).await;
     chain.close().await
 }

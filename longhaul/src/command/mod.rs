@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::failure::{OrFail, Outcome};
+use crate::failure::{Failure, OrFail, Outcome};
 use crate::stop::{Stop, Stopper};
 
 pub mod attach;
@@ -16,17 +16,34 @@ pub mod identity;
 pub mod info;
 pub mod key;
 mod options;
+pub mod paper;
 pub mod reload;
 pub mod serve;
 pub mod status;
 pub mod tune;
 
-/// Writes a line on standard output now: a script may be waiting for it.
+/// Writes a line on standard output. Whoever has closed its other end has seen enough and is told no more:
+/// that ends the program without a word, as it ends others.
 fn say(line: &str) -> Outcome {
+    match write(line) {
+        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Err(Failure::unheard()),
+        written => written.or_fail(cannot_write),
+    }
+}
+
+/// Writes a line that a script may be waiting for, of a program that goes on: it must not end unheard.
+fn announce(line: &str) -> Outcome {
+    write(line).or_fail(cannot_write)
+}
+
+fn write(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}")
-        .and_then(|()| out.flush())
-        .or_fail(|| "cannot write to standard output".to_owned())
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+fn cannot_write() -> String {
+    "cannot write to standard output".to_owned()
 }
 
 /// A stop that SIGTERM and SIGINT call for, and the end of the terminal. A second signal ends the

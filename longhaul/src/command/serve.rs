@@ -130,7 +130,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     let host = portals::reachable(server.portals());
     for Served { target, .. } in &config.volumes {
         let uri = IscsiUri { host: host.clone(), target: target.clone(), lun: LUN, pin };
-        super::say(&format!("ready {}", Uri::Iscsi(uri)))?;
+        super::announce(&format!("ready {}", Uri::Iscsi(uri)))?;
     }
     let control = control(&config, given.control)?;
     if let Some(listener) = metrics_listener(&config, given.metrics).await? {
