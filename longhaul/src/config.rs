@@ -2,6 +2,7 @@
 
 mod disk;
 mod file;
+mod limits;
 mod pause;
 mod table;
 

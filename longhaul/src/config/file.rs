@@ -6,13 +6,13 @@ use std::path::Path;
 use proto::iscsi::name::IscsiName;
 use toml::de::DeTable;
 
+use super::limits::limits;
 use super::table::{Entry, Sheet, Table, Wrong};
 use super::{
-    Appearance, Client, Config, LACKS_IDENTITY, Listen, Origin, Pause, Served, Unsealing, Upstream,
+    Appearance, Client, Config, LACKS_IDENTITY, Listen, Origin, Served, Unsealing, Upstream,
     target_of,
 };
 use crate::credentials::{Chap, Login};
-use crate::front::iscsi::Limits;
 use crate::log::Log;
 use crate::sealing::Demand;
 use crate::secret::Source;
@@ -236,43 +236,8 @@ fn secret(table: &mut Table<'_>, keys: [&'static str; 2], base: &Path) -> Option
     }
 }
 
-fn limits(mut table: Table<'_>) -> Limits {
-    let own = Limits::default();
-    let limits = Limits {
-        connections: table.number("connections").map_or(own.connections, Connections::into_inner),
-        login: table.text("login").map_or(own.login, Pause::into_inner),
-        ping_after: table.text("ping_after").map_or(own.ping_after, Pause::into_inner),
-        ping_patience: table.text("ping_patience").map_or(own.ping_patience, Pause::into_inner),
-        stop: table.text("stop").map_or(own.stop, Pause::into_inner),
-        slow: table.text("slow").map_or(own.slow, Pause::into_inner),
-        ..own
-    };
-    table.finish();
-    limits
-}
-
 fn log(mut table: Table<'_>) -> Log {
     let log = Log { level: table.text("level"), format: table.text("format") };
     table.finish();
     log
-}
-
-/// How many connections a server takes.
-struct Connections(usize);
-
-impl Connections {
-    const fn into_inner(self) -> usize {
-        self.0
-    }
-}
-
-impl TryFrom<u32> for Connections {
-    type Error = &'static str;
-
-    fn try_from(number: u32) -> Result<Self, Self::Error> {
-        match number {
-            1..=65_536 => Ok(Self(number as usize)),
-            _ => Err("connections are from 1 to 65536"),
-        }
-    }
 }

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::fmt::Display;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -145,6 +145,22 @@ impl<'t> Table<'t> {
             let number = number.ok_or_else(|| unlike(value, "a whole number below 2^32"))?;
             number.try_into().map_err(|why: T::Error| why.to_string())
         })
+    }
+
+    /// A value that was read, if it is within `range`; noted if it is not.
+    pub(super) fn within<T: PartialOrd + Display>(
+        &self,
+        key: &str,
+        value: Option<T>,
+        range: &RangeInclusive<T>,
+    ) -> Option<T> {
+        let value = value?;
+        if range.contains(&value) {
+            return Some(value);
+        }
+        let (least, most) = (range.start(), range.end());
+        self.note_at(key, format!("{key} is from {least} to {most}, not {value}"));
+        None
     }
 
     /// A list of strings; those that mean nothing are noted and left out.

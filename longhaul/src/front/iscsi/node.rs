@@ -22,15 +22,12 @@ use crate::front::lun::{TARGET_PORT, TRANSFER_MAX, TargetDevice};
 /// All portals here are one portal group: any of them reaches every target (RFC 7143, 4.4.1).
 const PORTAL_GROUP_TAG: u16 = TARGET_PORT;
 
-/// What one write may send without being asked.
-const FIRST_BURST: u32 = 256 << 10;
+/// How often what a session may send at first fits into [`Limits::unsolicited`]: a burst right after the login
+/// must not use that up. From the first answer on, the window follows what is left of it.
+const BURSTS_AT_LOGIN: u64 = 2;
 
-/// Commands a session may send at first. A burst right after the login must not use up
-/// [`Limits::unsolicited`]; from the first answer on, the window follows what is left of that.
-const WINDOW_AT_LOGIN: u32 = 32;
-
-/// Unsolicited data a session may hold whatever the others do: two first bursts.
-const UNSOLICITED_SHARE: u64 = 2 * FIRST_BURST as u64;
+/// Unsolicited data a session may hold whatever the others do: two first bursts, unless those are made larger.
+const UNSOLICITED_SHARE: u64 = 512 << 10;
 
 /// Other data a session may hold whatever the others do.
 const HELD_SHARE: u64 = 256 << 10;
@@ -50,6 +47,10 @@ pub struct Limits {
     pub sessions_per_initiator: usize,
     /// Commands a session may have outstanding, 128 at most.
     pub commands: u32,
+    /// The largest data segment of a PDU that is taken (MaxRecvDataSegmentLength).
+    pub data_segment: u32,
+    /// What one write may send without being asked (FirstBurstLength).
+    pub first_burst: u32,
     /// Bytes of unsolicited data that all sessions hold together, beyond 512 KiB for each. When they are
     /// used up, command windows narrow, and commands are refused with TASK SET FULL.
     pub unsolicited: u64,
@@ -80,6 +81,8 @@ impl Default for Limits {
             login: Duration::from_secs(15),
             sessions_per_initiator: 128,
             commands: WINDOW,
+            data_segment: 1 << 20,
+            first_burst: 256 << 10,
             unsolicited: 16 << 20,
             held: TRANSFER_MAX as u64,
             held_by_session: TRANSFER_MAX.into(),
@@ -94,7 +97,13 @@ impl Default for Limits {
 
 impl Limits {
     fn window_at_login(&self) -> u32 {
-        self.commands.clamp(1, WINDOW_AT_LOGIN)
+        let bursts = self.unsolicited / BURSTS_AT_LOGIN / u64::from(self.first_burst.max(1));
+        u32::try_from(bursts).unwrap_or(u32::MAX).clamp(1, self.commands.max(1))
+    }
+
+    fn within(&self, offer: Offer) -> Offer {
+        let (max_recv_data_segment, first_burst) = (self.data_segment, self.first_burst);
+        Offer { max_recv_data_segment, first_burst, ..offer }
     }
 
     fn unsolicited(&self) -> Arc<Budget> {
@@ -136,7 +145,9 @@ impl Serving {
         if (old.held, old.held_by_session) != (limits.held, limits.held_by_session) {
             self.pool = limits.pool();
         }
-        Arc::make_mut(&mut self.login).command_window = limits.window_at_login();
+        let login = Arc::make_mut(&mut self.login);
+        login.command_window = limits.window_at_login();
+        login.offer = limits.within(login.offer.clone());
     }
 
     /// Whether a session that came in under `before` can go on.
@@ -215,7 +226,7 @@ impl Node {
         let limits = Limits::default();
         let login = Config {
             policy: policy(names),
-            offer: Offer { first_burst: FIRST_BURST, ..Offer::long_haul() },
+            offer: limits.within(Offer::long_haul()),
             sealing: None,
             portal_group_tag: PORTAL_GROUP_TAG,
             command_window: limits.window_at_login(),
@@ -232,7 +243,7 @@ impl Node {
         self
     }
 
-    /// The same node, which asks for other values at login.
+    /// The same node, which asks for other values at login, those of its limits among them.
     #[must_use]
     pub fn with_offer(mut self, offer: Offer) -> Self {
         self.change(|serving| Arc::make_mut(&mut serving.login).offer = offer);

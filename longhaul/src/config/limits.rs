@@ -1,0 +1,100 @@
+//! The bounds in `[limits]`, each within a range beyond which it would not be one, or nothing could be served.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::Pause;
+use super::table::Table;
+use crate::front::iscsi::Limits;
+use crate::front::lun::TRANSFER_MAX;
+use crate::size::Size;
+
+/// A TSIH has 16 bits (RFC 7143, 11.12.6), and a descriptor per connection is more than most systems give.
+const PEERS: RangeInclusive<u32> = 1..=65_535;
+
+/// Key=Value pairs come in PDUs of 8 KiB before anything else is agreed on, and a length has 24 bits (RFC 7143,
+/// 13.12).
+const SEGMENT: RangeInclusive<Size> = Size(8 << 10)..=Size((1 << 24) - 1);
+
+/// FirstBurstLength (RFC 7143, 13.14).
+const FIRST_BURST: RangeInclusive<Size> = Size(512)..=Size((1 << 24) - 1);
+
+/// Room for the largest first burst of somebody.
+const UNSOLICITED: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 40);
+
+/// A request that may never be held would wait for ever.
+const HELD: RangeInclusive<Size> = Size(TRANSFER_MAX as u64)..=Size(1 << 40);
+
+/// Shorter ones would end sessions for the delay of a long link; a day is for ever.
+const PATIENCE: RangeInclusive<Pause> = pause(100_000)..=pause(24 * 60 * 60_000_000);
+
+/// Beyond ten milliseconds nobody is brisk, and a core would be burnt for nothing.
+const AWAKE: RangeInclusive<Pause> = pause(0)..=pause(10_000);
+
+/// Zero would log every command.
+const SLOW: RangeInclusive<Pause> = pause(1)..=pause(24 * 60 * 60_000_000);
+
+const fn pause(micros: u64) -> Pause {
+    Pause::new(Duration::from_micros(micros))
+}
+
+/// What the table says, and the default of what it does not.
+pub(super) fn limits(table: Table<'_>) -> Limits {
+    let own = Limits::default();
+    let mut bounds = Bounds(table);
+    let limits = Limits {
+        connections: bounds.count("connections", PEERS, own.connections),
+        logins: bounds.count("logins", PEERS, own.logins),
+        login: bounds.time("login", PATIENCE, own.login),
+        sessions_per_initiator: bounds.count(
+            "sessions_per_initiator",
+            PEERS,
+            own.sessions_per_initiator,
+        ),
+        commands: bounds.number("commands", 1..=own.commands, own.commands),
+        data_segment: bounds.length("data_segment", SEGMENT, own.data_segment),
+        first_burst: bounds.length("first_burst", FIRST_BURST, own.first_burst),
+        unsolicited: bounds.size("unsolicited", UNSOLICITED, own.unsolicited),
+        held: bounds.size("held", HELD, own.held),
+        held_by_session: bounds.size("held_by_session", HELD, own.held_by_session),
+        ping_after: bounds.time("ping_after", PATIENCE, own.ping_after),
+        ping_patience: bounds.time("ping_patience", PATIENCE, own.ping_patience),
+        awake: bounds.time("awake", AWAKE, own.awake),
+        stop: bounds.time("stop", PATIENCE, own.stop),
+        slow: bounds.time("slow", SLOW, own.slow),
+    };
+    let Bounds(table) = bounds;
+    if limits.held_by_session > limits.held {
+        table.note_at("held_by_session", "one session cannot hold more than all do: `held`");
+    }
+    table.finish();
+    limits
+}
+
+struct Bounds<'t>(Table<'t>);
+
+impl Bounds<'_> {
+    fn number(&mut self, key: &'static str, range: RangeInclusive<u32>, own: u32) -> u32 {
+        let number = self.0.number::<u32>(key);
+        self.0.within(key, number, &range).unwrap_or(own)
+    }
+
+    fn count(&mut self, key: &'static str, range: RangeInclusive<u32>, own: usize) -> usize {
+        let number = self.0.number::<u32>(key);
+        self.0.within(key, number, &range).map_or(own, |number| number as usize)
+    }
+
+    fn size(&mut self, key: &'static str, range: RangeInclusive<Size>, own: u64) -> u64 {
+        let size = self.0.text(key);
+        self.0.within(key, size, &range).map_or(own, |Size(bytes)| bytes)
+    }
+
+    fn length(&mut self, key: &'static str, range: RangeInclusive<Size>, own: u32) -> u32 {
+        u32::try_from(self.size(key, range, own.into())).unwrap_or(own)
+    }
+
+    fn time(&mut self, key: &'static str, range: RangeInclusive<Pause>, own: Duration) -> Duration {
+        let time = self.0.text(key);
+        self.0.within(key, time, &range).map_or(own, Pause::into_inner)
+    }
+}
