@@ -161,11 +161,17 @@ impl Config {
         if wrong.is_empty() { Ok(config) } else { Err(refuse(path, &wrong)) }
     }
 
+    /// Reads as much of `text`, which is a file at `path`, as is right, and says what is not.
+    #[must_use]
+    pub fn parse(text: &str, path: &Path) -> (Self, Vec<Wrong>) {
+        file::parse(text, path)
+    }
+
     /// Reads as much of a file as is right, and says what is not.
     pub fn survey(path: &Path) -> Outcome<(Self, Vec<Wrong>)> {
         let text = std::fs::read_to_string(path)
             .or_fail(|| format!("cannot read the configuration {}", path.display()))?;
-        Ok(file::parse(&text, path))
+        Ok(Self::parse(&text, path))
     }
 
     /// Whether everyone who gets in has proven who he is.

@@ -15,7 +15,7 @@ use volume::Span;
 const BINARY_SIZE: usize = 4096;
 
 /// Where its checksum lies (section 2.1).
-const CHECKSUM_AT: usize = 448;
+pub(super) const CHECKSUM_AT: usize = 448;
 
 /// The sizes a header may have, which are also the offsets of its second copy (section 2.1).
 pub(super) const HEADER_SIZES: [u64; 9] =

@@ -7,6 +7,7 @@ mod cipher;
 mod cost;
 mod header;
 mod image;
+pub mod law;
 mod library;
 mod manage;
 mod writeback;

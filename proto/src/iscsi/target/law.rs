@@ -15,12 +15,14 @@ use crate::time::Time;
 
 /// Reads `bytes` as a script of PDUs and answers of the front. For any script: no panic; status numbers
 /// have no gap; MaxCmdSN and ExpCmdSN stay within the window of each other; tasks stay within their
-/// bounds; no task runs twice.
+/// bounds; no task runs twice; one that was aborted is told to the front once and to the initiator never;
+/// when nothing runs any more, nobody waits for it.
 pub fn any_script(bytes: &[u8]) {
     let mut script = Reader::new(bytes);
     let Ok(flags) = script.u8() else { return };
     let mut world = World::new(parameters(flags), flags & 0x10 != 0);
     while world.step(&mut script).is_ok() {}
+    world.finish();
 }
 
 /// Small limits, so that a short script meets them.
@@ -53,6 +55,10 @@ struct World {
     now: Time,
     stat_sn: u32,
     running: Vec<TaskId>,
+    /// Those of them that nobody waits for.
+    aborted: Vec<TaskId>,
+    /// No command is to be answered now.
+    silent: bool,
     exp_cmd_sn: u32,
 }
 
@@ -79,6 +85,8 @@ impl World {
             now: Time::ZERO,
             stat_sn: 7,
             running: Vec::new(),
+            aborted: Vec::new(),
+            silent: false,
             exp_cmd_sn: 1,
         }
     }
@@ -124,10 +132,24 @@ impl World {
         if which < self.running.len() {
             let task = self.running.swap_remove(which);
             let data = Pieces::from(Bytes::from(vec![0; which * 700]));
+            self.silent = self.aborted.contains(&task);
+            self.aborted.retain(|aborted| *aborted != task);
             let status = if which % 3 == 2 { Status::CheckCondition } else { Status::Good };
             let sense = Bytes::from(vec![0; if which % 3 == 2 { 18 } else { 0 }]);
             self.session.complete(task, Reply { status, data, sense });
+            self.check_output();
+            self.silent = false;
         }
+    }
+
+    /// The front ends what it has.
+    fn finish(&mut self) {
+        while !self.running.is_empty() {
+            self.complete(0);
+            self.act();
+        }
+        assert!(self.aborted.is_empty());
+        assert!(!self.session.is_waiting_for_tasks(), "somebody waits for nothing");
     }
 
     fn act(&mut self) {
@@ -147,7 +169,10 @@ impl World {
                     name: "iqn.2000-01.example:disk".to_owned(),
                     portals: vec![(([127, 0, 0, 1], 3260).into(), 1)],
                 }]),
-                Event::Abort(task) => assert!(self.running.contains(&task), "a task that runs"),
+                Event::Abort(task) => {
+                    assert!(self.running.contains(&task) && !self.aborted.contains(&task));
+                    self.aborted.push(task);
+                }
                 Event::Cleared { ticket } => assert_eq!(ticket, 1),
                 Event::Close(_) => {}
             }
@@ -179,6 +204,8 @@ impl World {
 
     /// RFC 7143, 4.2.2: which PDUs use a status number up, and the window they show.
     fn check_numbers(&mut self, header: &Header) {
+        let answer = matches!(header, Header::ScsiResponse(_) | Header::DataIn(_));
+        assert!(!(answer && self.silent), "an aborted command is answered: {header:?}");
         let (uses, stat_sn, exp, max) = match header {
             Header::NopIn(h) => (h.itt != u32::MAX, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
             Header::ScsiResponse(h) => (true, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),

@@ -214,6 +214,11 @@ impl Session {
         self.settle();
     }
 
+    /// Whether anybody waits for tasks to die.
+    pub(super) const fn is_waiting_for_tasks(&self) -> bool {
+        !self.management.pending.is_empty()
+    }
+
     /// Ends what has nothing left to wait for.
     fn settle(&mut self) {
         let over = |pending: &Pending| pending.tasks.is_empty() && !pending.front;

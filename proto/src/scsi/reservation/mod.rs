@@ -10,6 +10,7 @@ mod change;
 mod class;
 mod image;
 mod kind;
+pub mod law;
 mod nexus;
 mod parameters;
 mod registry;

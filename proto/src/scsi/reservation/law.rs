@@ -1,0 +1,156 @@
+//! Laws of reservations that hold for any bytes: for property tests and fuzz targets. Each panics where its law
+//! is broken.
+
+use super::registry::{Held, Holder};
+use super::{
+    Class, Device, InAction, InitiatorPort, Kind, NexusId, Out, OutAction, REGISTRANTS_MAX,
+    Registry, Reservations, image,
+};
+use crate::iscsi::name::{IscsiName, Isid};
+use crate::reader::{Reader, Truncated};
+
+const ACTIONS: [OutAction; 8] = [
+    OutAction::Register,
+    OutAction::Reserve,
+    OutAction::Release,
+    OutAction::Clear,
+    OutAction::Preempt,
+    OutAction::PreemptAndAbort,
+    OutAction::RegisterAndIgnore,
+    OutAction::RegisterAndMove,
+];
+
+/// A kept image of any bytes, with a checksum of any bytes or the right one, is refused, or is the one image of
+/// a state that can be.
+pub fn any_image(bytes: &[u8]) {
+    let mut summed = bytes.to_vec();
+    summed.extend(crc_fast::crc32_iscsi(bytes).to_be_bytes());
+    for bytes in [bytes, &summed] {
+        if let Ok(registry) = image::decode(bytes) {
+            check(&registry);
+            assert_eq!(image::encode(&registry), bytes);
+        }
+    }
+}
+
+/// Reads `bytes` as commands of three initiators, with parameter lists of any bytes. For any script: a holder is
+/// registered; nobody's commands end but those of who was preempted; what is kept is what there is; each nexus
+/// is either let through or not, and a holder always is.
+pub fn any_script(bytes: &[u8]) {
+    let mut world = World { present: [1, 2, 3].map(nexus), reservations: Reservations::default() };
+    let mut script = Reader::new(bytes);
+    while world.step(&mut script).is_ok() {}
+}
+
+struct World {
+    present: [NexusId; 3],
+    reservations: Reservations,
+}
+
+fn nexus(n: u8) -> NexusId {
+    let name = IscsiName::new(&format!("iqn.2000-01.example:{n}")).expect("a name");
+    let initiator = InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, n]) };
+    NexusId { initiator, target_port: 1 }
+}
+
+impl World {
+    fn step(&mut self, script: &mut Reader<'_>) -> Result<(), Truncated> {
+        let (who, what) = (script.u8()?, script.u8()?);
+        let by = self.present[usize::from(who) % self.present.len()].clone();
+        match who >> 4 {
+            0 => self.reservations.reset(),
+            1 => self.reservations.nexus_lost(&by),
+            2 => drop(self.reservations.reserve(&by)),
+            3 => drop(self.reservations.release(&by)),
+            _ => self.change(&by, what, script)?,
+        }
+        self.check();
+        Ok(())
+    }
+
+    /// A list of few keys, so that they meet, and sometimes of any bytes and any length.
+    fn change(&mut self, by: &NexusId, what: u8, script: &mut Reader<'_>) -> Result<(), Truncated> {
+        let action = ACTIONS[usize::from(what) % ACTIONS.len()];
+        let (kind, shape) = (script.u8()?, script.u8()?);
+        let mut list = [[0; 8], [0; 8], [0; 8]].concat();
+        (list[7], list[15], list[20]) = (shape & 3, shape >> 2 & 3, shape >> 4);
+        if shape >= 0xF0 {
+            let len = usize::from(script.u8()?).min(script.rest().len());
+            list.extend(script.take(len)?);
+        }
+        let length = if kind & 0x80 == 0 { list.len() as u32 } else { kind.into() };
+        let out = Out { action, scope: kind >> 4 & 1, kind: kind & 15, length };
+        let device = Device { target_ports: &[1], present: &self.present, durable: true };
+        let before = &self.reservations.registry;
+        let Ok(change) = self.reservations.prepare(by, out, &list, &device) else { return Ok(()) };
+        let after = &change.registry;
+        for ended in &change.abort {
+            assert_eq!(action, OutAction::PreemptAndAbort);
+            assert!(before.key(ended).is_some() && (after.key(ended).is_none() || ended == by));
+        }
+        if let Some(image) = &change.keep {
+            let kept = image::decode(image).expect("our own image");
+            let expected =
+                if after.through_power_loss { after.clone() } else { Registry::default() };
+            assert_eq!(kept, expected);
+        } else {
+            let kept = before.through_power_loss || after.through_power_loss;
+            assert!(!kept || before == after, "a change that is not kept");
+        }
+        let generation = self.reservations.generation;
+        self.reservations.commit(&change);
+        assert!(self.reservations.generation - generation <= 1);
+        Ok(())
+    }
+
+    fn check(&self) {
+        let Self { present, reservations } = self;
+        check(&reservations.registry);
+        let device = Device { target_ports: &[1], present, durable: true };
+        for nexus in present {
+            let passes = |class| reservations.check(nexus, class).is_ok();
+            assert!(passes(Class::Free));
+            assert!(passes(Class::Reads) || !passes(Class::Writes), "who may write may read");
+            assert!(!reservations.registry.is_holder(nexus) || passes(Class::Writes));
+            assert!(reservations.restrict() || passes(Class::Writes));
+        }
+        for action in [InAction::ReadKeys, InAction::ReadReservation, InAction::ReadFullStatus] {
+            let report = reservations.report(action, &device);
+            let (header, list) = report.split_first_chunk::<8>().expect("a header");
+            assert_eq!(header[4..], (list.len() as u32).to_be_bytes());
+        }
+        let registered = reservations.registry.is_registered_by_any();
+        assert!(reservations.reserved.is_none() || !registered, "both kinds at once");
+    }
+}
+
+fn check(Registry { registrants, held, .. }: &Registry) {
+    assert!(registrants.len() <= REGISTRANTS_MAX);
+    assert!(registrants.values().all(|key| *key != 0));
+    match held {
+        None => {}
+        Some(Held { kind, holder: Holder::Everyone }) => {
+            assert!(Kind::all_hold(*kind) && !registrants.is_empty());
+        }
+        Some(Held { kind, holder: Holder::One(holder) }) => {
+            assert!(!Kind::all_hold(*kind) && registrants.contains_key(holder));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_image(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
+            super::any_image(&bytes);
+        }
+
+        #[test]
+        fn any_script(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            super::any_script(&bytes);
+        }
+    }
+}
