@@ -198,6 +198,32 @@ fn every_refusal_has_its_status() {
     }
 }
 
+#[test]
+fn a_refusal_names_whom_it_refuses() {
+    let config = Arc::new(closed(account("alice")));
+    let skips_security =
+        LoginRequest { transit: true, current_stage: 1, next_stage: 3, ..LoginRequest::default() };
+    let heard = Transcript::default();
+    let refuse = |login: TargetLogin, request, text| match login.handle(request, text, &heard) {
+        Progress::Refused(refusal) => refusal,
+        other => panic!("{other:?}"),
+    };
+    let login = || TargetLogin::new(Arc::clone(&config), None, entropy(1));
+    assert_eq!(refuse(login(), &skips_security, b"").peer, None, "it has said nothing");
+
+    let peer = refuse(login(), &skips_security, NAMES).peer.unwrap();
+    assert_eq!(peer.initiator.as_str(), "iqn.2026-11.dev.longhaul:a");
+    assert_eq!(peer.target, Some(common::login::disk()));
+
+    let asks = LoginRequest { transit: false, next_stage: 0, current_stage: 0, ..skips_security };
+    let text = [NAMES, b"AuthMethod=CHAP\0"].concat();
+    let Progress::Continue(next, _) = login().handle(&asks, &text, &heard) else {
+        panic!("refused")
+    };
+    assert_eq!(next.peer(), Some(peer.clone()), "known while it goes on");
+    assert_eq!(refuse(*next, &asks, b"CHAP_A=99\0").peer, Some(peer));
+}
+
 fn initiator_with(account: proto::iscsi::chap::Account) -> Config {
     Config { account: Some(account), ..initiator() }
 }

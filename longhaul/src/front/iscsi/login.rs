@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proto::iscsi::header::{Header, Lengths};
 use proto::iscsi::login::target::{
-    Admission, Established, Progress, Reason, Refusal, TargetLogin, invalid_during_login,
+    Admission, Established, Peer, Progress, Reason, Refusal, TargetLogin, invalid_during_login,
 };
 use proto::iscsi::login::{Entropy, LoginStatus};
 use proto::iscsi::pdu::{Frame, Outbox, Pdu};
@@ -36,13 +36,15 @@ pub(super) struct LoggedIn {
     pub(super) seals: Option<Box<Seals>>,
 }
 
-/// Takes a new connection through its login, in bounded time.
+/// Takes a new connection through its login, in bounded time. `who` is there as soon as it has said so,
+/// whatever comes of it.
 pub(super) async fn log_in(
     node: &Node,
     wire: &mut Wire,
     demanded: Option<Protection>,
+    who: &mut Option<Peer>,
 ) -> Result<LoggedIn, LoginError> {
-    timeout(node.limits().login, exchange(node, wire, demanded))
+    timeout(node.limits().login, exchange(node, wire, demanded, who))
         .await
         .unwrap_or(Err(LoginError::Wire(WireError::Late)))
 }
@@ -51,6 +53,7 @@ async fn exchange(
     node: &Node,
     wire: &mut Wire,
     demanded: Option<Protection>,
+    who: &mut Option<Peer>,
 ) -> Result<LoggedIn, LoginError> {
     let serving = node.serving();
     let mut login = TargetLogin::new(Arc::clone(&serving.login), demanded, entropy()?);
@@ -66,11 +69,19 @@ async fn exchange(
         };
         match login.handle(&request, &data, &wire.decoder.transcript()) {
             Progress::Continue(next, response) => {
+                *who = next.peer();
                 send(wire, response).await?;
                 login = *next;
             }
-            Progress::Admit(admission) => return admit(node, &serving, wire, *admission).await,
-            Progress::Refused(refusal) => return Err(refuse(wire, refusal).await?),
+            Progress::Admit(admission) => {
+                let Established { initiator, target, .. } = admission.established().clone();
+                *who = Some(Peer { initiator, target });
+                return admit(node, &serving, wire, *admission).await;
+            }
+            Progress::Refused(refusal) => {
+                who.clone_from(&refusal.peer);
+                return Err(refuse(wire, refusal).await?);
+            }
         }
     }
 }

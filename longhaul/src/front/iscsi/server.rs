@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Protection;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
@@ -189,8 +190,9 @@ async fn connection(
         return warn!(%peer, %error, "connection cannot be used");
     }
     let mut wire = Wire::new(stream);
+    let mut who = None;
     let outcome = tokio::select! {
-        outcome = log_in(&node, &mut wire, demanded) => outcome,
+        outcome = log_in(&node, &mut wire, demanded, &mut who) => outcome,
         () = stop.called() => return,
         _ = &mut login => return info!(%peer, "login given up: there are too many at a time"),
     };
@@ -198,13 +200,17 @@ async fn connection(
     let logged_in = match outcome {
         Ok(done) => done,
         // Probes of load balancers and port scanners connect and leave.
-        Err(LoginError::Wire(WireError::Closed)) => return,
-        Err(reason) => return info!(%peer, %reason, "login failed"),
+        Err(LoginError::Wire(WireError::Closed)) if who.is_none() => return,
+        Err(reason) => {
+            let initiator = who.as_ref().map(|who| who.initiator.as_str());
+            let target = who.as_ref().map(|who| wanted(who.target.as_ref()));
+            return info!(%peer, initiator, target, %reason, "login failed");
+        }
     };
     let established = &logged_in.established;
     let initiator = established.initiator.clone();
     let target = established.target.clone();
-    let target = target.as_ref().map_or("discovery", |target| target.as_str());
+    let target = wanted(target.as_ref());
     let tsih = established.tsih;
     let seal = established.parameters.seal.map_or("none", Protection::name);
     info!(%peer, initiator = initiator.as_str(), target, tsih, seal, "logged in");
@@ -219,6 +225,11 @@ async fn connection(
         }
         Err(reason) => info!(%peer, %reason, "session not begun"),
     }
+}
+
+/// What a session is for, as the log names it.
+fn wanted(target: Option<&IscsiName>) -> &str {
+    target.map_or("discovery", IscsiName::as_str)
 }
 
 #[cfg(test)]

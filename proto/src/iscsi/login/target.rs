@@ -86,12 +86,13 @@ enum Expect {
     Operational(Box<Peer>, Grant),
 }
 
-/// Who wants what.
-#[derive(Clone, Debug)]
-struct Peer {
-    initiator: IscsiName,
-    /// `None` for a discovery session.
-    target: Option<IscsiName>,
+/// Who wants what, as it says itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Who it is.
+    pub initiator: IscsiName,
+    /// What it wants to use; `None` for a discovery session.
+    pub target: Option<IscsiName>,
 }
 
 /// What a peer has proven, and the targets it may use.
@@ -122,6 +123,8 @@ pub struct Refusal {
     pub response: Pdu,
     /// Why.
     pub reason: Reason,
+    /// Whose, if it has said so.
+    pub peer: Option<Peer>,
 }
 
 /// The response to anything but a Login Request before the login has ended (RFC 7143, 6.3.1).
@@ -167,6 +170,12 @@ impl TargetLogin {
         Self { common, state: Expect::First(entropy) }
     }
 
+    /// Who is logging in, if it has said so.
+    #[must_use]
+    pub fn peer(&self) -> Option<Peer> {
+        self.common.meet().ok()
+    }
+
     /// Takes the next Login Request; `heard` is all the initiator has sent, this request included.
     #[must_use]
     pub fn handle(mut self, request: &LoginRequest, data: &[u8], heard: &Transcript) -> Progress {
@@ -176,13 +185,14 @@ impl TargetLogin {
         }
         self.common.heard = heard.clone();
         let response = self.common.response_to(request);
-        match self.step(request, data, response) {
+        let mut peer = self.peer();
+        match self.step(request, data, response, &mut peer) {
             Ok(Progress::Continue(mut next, response)) => {
                 next.common.sent.add_pdu(&response);
                 Progress::Continue(next, response)
             }
             Ok(progress) => progress,
-            Err(reason) => Progress::Refused(refuse(response, reason)),
+            Err(reason) => Progress::Refused(refuse(response, reason, peer)),
         }
     }
 
@@ -191,6 +201,7 @@ impl TargetLogin {
         request: &LoginRequest,
         data: &[u8],
         response: LoginResponse,
+        peer: &mut Option<Peer>,
     ) -> Result<Progress, Reason> {
         let (phase, next) = self.common.check(&self.state, request)?;
         let Some(text) = self.common.assembly.add(data, request.continues)? else {
@@ -198,7 +209,10 @@ impl TargetLogin {
             return Ok(Progress::Continue(Box::new(self), Pdu::bare(response)));
         };
         let Self { mut common, state } = self;
-        let (turn, text) = common.turn(state, phase, next, &text::parse(&text)?)?;
+        let turn = common.turn(state, phase, next, &text::parse(&text)?);
+        // A first request that is refused has said who it is, too.
+        *peer = common.meet().ok();
+        let (turn, text) = turn?;
         // Only a flood of unknown keys is answered with so much.
         if text.len() > DATA_MAX_DEFAULT {
             return Err(Reason::TooLong);
@@ -484,7 +498,7 @@ fn operational_turn(peer: Box<Peer>, grant: Grant, next: Option<Phase>) -> Turn 
     }
 }
 
-fn refuse(response: LoginResponse, reason: Reason) -> Refusal {
+fn refuse(response: LoginResponse, reason: Reason, peer: Option<Peer>) -> Refusal {
     let status = reason.status();
     let response = LoginResponse {
         transit: false,
@@ -493,5 +507,5 @@ fn refuse(response: LoginResponse, reason: Reason) -> Refusal {
         status_detail: status.detail,
         ..response
     };
-    Refusal { response: Pdu::bare(response), reason }
+    Refusal { response: Pdu::bare(response), reason, peer }
 }

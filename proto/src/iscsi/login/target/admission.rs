@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::super::LoginStatus;
 use super::super::policy::{Access, Proven};
 use super::security::Shaken;
-use super::{Config, Reason, Refusal, refuse};
+use super::{Config, Peer, Reason, Refusal, refuse};
 use crate::iscsi::header::LoginResponse;
 use crate::iscsi::keys::{Parameters, Role};
 use crate::iscsi::name::{IscsiName, Isid};
@@ -66,7 +66,8 @@ impl Admission {
     /// Refuses the session.
     #[must_use]
     pub fn refuse(self, status: LoginStatus) -> Refusal {
-        refuse(self.response, Reason::NotAdmitted(status))
+        let Established { initiator, target, .. } = self.established;
+        refuse(self.response, Reason::NotAdmitted(status), Some(Peer { initiator, target }))
     }
 }
 
