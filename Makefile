@@ -32,9 +32,9 @@ lab-setup: setup
 fuzz: setup
 	@scripts/fuzz $(or $(SECONDS_EACH),60)
 
-# The Linux kernel as a stranger, in a virtual machine; part of make test.
+# The Linux kernel and QEMU as strangers, in virtual machines: make interop SCRIPTS="logins restart"
 interop: setup
-	@interop/linux-kernel
+	@interop/all $(SCRIPTS)
 
 # A Debian package of the release build, in target/. `packaging/test-deb` tries one; part of make test.
 deb: build
