@@ -2,12 +2,15 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
 
 use crate::control;
 use crate::failure::{OrFail, Outcome};
 use crate::front::iscsi::meter::{Activity, Work};
 use crate::front::iscsi::{SessionStatus, Status};
+use crate::progress::rate;
 use crate::size::Size;
 
 /// Show the sessions and volumes of a running server
@@ -17,14 +20,14 @@ pub struct Args {
     /// The control socket of the server
     #[arg(long, value_name = "PATH", default_value = control::DEFAULT)]
     control: PathBuf,
-    /// Print one JSON object, with sizes in bytes and counts since the server began
+    /// Print one JSON object at once, with sizes in bytes and counts since the server began
     #[arg(long)]
     json: bool,
-    /// Ask again and again, and show what was done in between
+    /// Look again and again, and show what was done in between
     #[arg(long)]
     watch: bool,
-    /// How many seconds to wait in between
-    #[arg(long, value_name = "SECONDS", default_value = "1", requires = "watch")]
+    /// How many seconds lie between two looks, of which rates are told
+    #[arg(long, value_name = "SECONDS", default_value = "1")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     interval: u64,
 }
@@ -35,45 +38,67 @@ Examples:
   longhaul status --watch --interval 5
   longhaul status --json --control /run/longhaul/control.sock
 
-Counts are since the server began, or with --watch since the last look. Latencies are what half of the
-commands, and 99 of 100, did not exceed.";
+Counts are since the server began, or with --watch since the look before. Rates are those between two looks,
+so that even one answer takes a second. Latencies are what half of the commands, and 99 of 100, did not exceed.";
 
 /// Prints it once, or until interrupted.
 pub async fn run(args: Args) -> Outcome {
-    let mut before = Status::default();
-    loop {
-        let answer = control::ask(&args.control, "status").await?;
-        if args.json {
-            super::say(&answer)?;
-        } else {
-            let status: Status =
-                serde_json::from_str(&answer).or_fail(|| "cannot read the answer".to_owned())?;
-            super::say(&describe(&status, &before))?;
-            before = status;
+    let interval = Duration::from_secs(args.interval);
+    if args.json {
+        loop {
+            super::say(&control::ask(&args.control, "status").await?)?;
+            if !args.watch {
+                return Ok(());
+            }
+            sleep(interval).await;
         }
+    }
+    let mut before = look(&args).await?;
+    loop {
+        sleep(interval).await;
+        let now = look(&args).await?;
+        super::say(&describe(&before, &now, args.watch))?;
         if !args.watch {
             return Ok(());
         }
-        tokio::time::sleep(Duration::from_secs(args.interval)).await;
+        before = now;
     }
 }
 
-fn describe(status: &Status, before: &Status) -> String {
+/// What a server says of itself, and when.
+struct Look {
+    status: Status,
+    at: Instant,
+}
+
+async fn look(args: &Args) -> Outcome<Look> {
+    let answer = control::ask(&args.control, "status").await?;
+    let status = serde_json::from_str(&answer).or_fail(|| "cannot read the answer".to_owned())?;
+    Ok(Look { status, at: Instant::now() })
+}
+
+/// What was done until `now`, in all or since `before`, and how fast it was in between.
+fn describe(before: &Look, now: &Look, only_since: bool) -> String {
+    let took = now.at - before.at;
     let mut text = String::new();
-    for (target, now) in &status.targets {
-        let then = before.targets.get(target).cloned().unwrap_or_default();
-        let since = now.since(&then);
-        let Activity { in_flight, failed, aborted, .. } = since;
+    for (target, all) in &now.status.targets {
+        let then = before.status.targets.get(target).cloned().unwrap_or_default();
+        let recent = all.since(&then);
+        let told = if only_since { &recent } else { all };
+        let Activity { in_flight, failed, aborted, .. } = told;
         let _ = writeln!(text, "{target}");
         let _ = writeln!(text, "  in flight {in_flight}, failed {failed}, aborted {aborted}");
-        for (name, work) in
-            [("reads", &since.reads), ("writes", &since.writes), ("others", &since.others)]
-        {
-            let _ = writeln!(text, "  {name:<7} {}", describe_work(work));
+        for (name, told, recent) in [
+            ("reads", &told.reads, &recent.reads),
+            ("writes", &told.writes, &recent.writes),
+            ("others", &told.others, &recent.others),
+        ] {
+            let _ = writeln!(text, "  {name:<7} {}{}", work(told), speed(recent, took));
         }
     }
-    let _ = write!(text, "{} sessions", status.sessions.len());
-    for SessionStatus { initiator, address, target, seconds, activity, .. } in &status.sessions {
+    let sessions = &now.status.sessions;
+    let _ = write!(text, "{} sessions", sessions.len());
+    for SessionStatus { initiator, address, target, seconds, activity, .. } in sessions {
         let target = target.as_deref().unwrap_or("discovery");
         let commands =
             activity.reads.commands + activity.writes.commands + activity.others.commands;
@@ -85,11 +110,49 @@ fn describe(status: &Status, before: &Status) -> String {
     text
 }
 
-fn describe_work(work: &Work) -> String {
+fn work(work: &Work) -> String {
     let Work { commands, bytes, .. } = work;
     let mut text = format!("{commands} commands, {} bytes", Size(*bytes));
     if let (Some(half), Some(most)) = (work.percentile(0.5), work.percentile(0.99)) {
         let _ = write!(text, ", 50 % within {half} us, 99 % within {most} us");
     }
     text
+}
+
+fn speed(recent: &Work, took: Duration) -> String {
+    if recent.commands == 0 {
+        return String::new();
+    }
+    let commands = recent.commands as f64 / took.as_secs_f64();
+    format!("; {commands:.1} commands/s, {}", rate(recent.bytes, took))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads(commands: u64, bytes: u64) -> Status {
+        let reads = Work { commands, bytes, ..Work::default() };
+        let activity = Activity { reads, in_flight: 3, failed: commands, ..Activity::default() };
+        Status { targets: [("t".to_owned(), activity)].into(), ..Status::default() }
+    }
+
+    #[test]
+    fn rates_are_those_between_two_looks() {
+        let start = Instant::now();
+        let before = Look { status: reads(100, 1 << 20), at: start };
+        let now = Look { status: reads(130, 4 << 20), at: start + Duration::from_secs(2) };
+        let told = |only_since| describe(&before, &now, only_since);
+        assert_eq!(
+            told(false).lines().take(3).collect::<Vec<_>>(),
+            [
+                "t",
+                "  in flight 3, failed 130, aborted 0",
+                "  reads   130 commands, 4M bytes; 15.0 commands/s, 1.50 MiB/s"
+            ]
+        );
+        assert!(told(true).contains("in flight 3, failed 30, aborted 0"));
+        assert!(told(true).contains("reads   30 commands, 3M bytes; 15.0 commands/s, 1.50 MiB/s"));
+        assert!(told(true).contains("writes  0 commands, 0 bytes\n"));
+    }
 }

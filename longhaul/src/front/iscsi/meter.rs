@@ -94,6 +94,7 @@ impl Meter {
             commands: count(&tally.commands),
             bytes: count(&tally.bytes),
             latency: tally.latency.0.iter().map(count).collect(),
+            ..Work::default()
         };
         Activity {
             reads: work(&self.reads),
@@ -155,9 +156,21 @@ pub struct Work {
     pub bytes: u64,
     /// How many took how long; [`bound`] says what a place means.
     pub latency: Vec<u64>,
+    /// The microseconds that half of them did not exceed; where that has been worked out.
+    #[serde(default)]
+    pub p50_us: Option<u64>,
+    /// The same for 99 of 100.
+    #[serde(default)]
+    pub p99_us: Option<u64>,
 }
 
 impl Work {
+    /// The same, with the percentiles worked out.
+    #[must_use]
+    fn summed_up(self) -> Self {
+        Self { p50_us: self.percentile(0.5), p99_us: self.percentile(0.99), ..self }
+    }
+
     /// The microseconds that `share` of the commands did not exceed.
     #[must_use]
     pub fn percentile(&self, share: f64) -> Option<u64> {
@@ -183,11 +196,20 @@ impl Work {
                 .zip(then)
                 .map(|(now, then)| now.saturating_sub(then))
                 .collect(),
+            ..Self::default()
         }
     }
 }
 
 impl Activity {
+    /// The same, with the percentiles worked out.
+    #[must_use]
+    pub(super) fn summed_up(self) -> Self {
+        let Self { reads, writes, others, .. } = self;
+        let [reads, writes, others] = [reads, writes, others].map(Work::summed_up);
+        Self { reads, writes, others, ..self }
+    }
+
     /// What was done since `before`; what is in flight is so now.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {

@@ -302,7 +302,8 @@ impl Node {
                 *targets.entry(target.clone()).or_default() += activity;
             }
         }
-        Status { sessions, targets }
+        let summed_up = |(target, activity): (_, Activity)| (target, activity.summed_up());
+        Status { sessions, targets: targets.into_iter().map(summed_up).collect() }
     }
 
     pub(super) fn serving(&self) -> Arc<Serving> {
