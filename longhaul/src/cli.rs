@@ -65,7 +65,7 @@ fn run(cli: Cli) -> Outcome {
     let handed = host::handed::take();
     // The file of a server may say how it logs, so that is read first.
     if !matches!(cli.command, Command::Serve(_)) {
-        cli.log.start("warn")?;
+        cli.log.start("warn").map(drop)?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -4,9 +4,12 @@ use std::io::{self, IsTerminal};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload::{self, Handle};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry, fmt};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrFail, Outcome};
 
 /// What is logged; what is left out is as `Log::start` is told.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +41,17 @@ impl FromStr for Format {
     }
 }
 
+/// What is logged, to be changed while the program runs.
+#[derive(Debug)]
+pub struct Tap(Handle<EnvFilter, Registry>);
+
+impl Tap {
+    /// Logs what `filter` lets through from now on.
+    pub fn turn(&self, filter: EnvFilter) -> Outcome {
+        self.0.reload(filter).or_fail(|| "cannot change what is logged".to_owned())
+    }
+}
+
 impl Log {
     /// These settings, and `other` where they say nothing.
     #[must_use]
@@ -48,19 +62,22 @@ impl Log {
         }
     }
 
-    /// Begins to log, at `level` if nothing else was said.
-    pub fn start(&self, level: &str) -> Outcome {
+    /// What lets through what is to be logged: `level` if nothing else was said.
+    pub fn filter(&self, level: &str) -> Outcome<EnvFilter> {
         let level = self.level.as_deref().unwrap_or(level);
-        let filter = EnvFilter::try_new(level)
-            .map_err(|why| Failure::usage(format!("cannot log at level `{level}`")).because(why))?;
-        let log = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(io::stderr)
-            .with_ansi(io::stderr().is_terminal());
+        EnvFilter::try_new(level)
+            .map_err(|why| Failure::usage(format!("cannot log at level `{level}`")).because(why))
+    }
+
+    /// Begins to log, at `level` if nothing else was said.
+    pub fn start(&self, level: &str) -> Outcome<Tap> {
+        let (filter, handle) = reload::Layer::new(self.filter(level)?);
+        let log = tracing_subscriber::registry().with(filter);
+        let lines = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
         match self.format.unwrap_or(Format::Text) {
-            Format::Text => log.init(),
-            Format::Json => log.json().init(),
+            Format::Text => log.with(lines).init(),
+            Format::Json => log.with(lines.json()).init(),
         }
-        Ok(())
+        Ok(Tap(handle))
     }
 }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -270,5 +271,108 @@ fn rights_that_change_concern_only_those_who_had_them() {
     let mut two = Guest::new(&portal, &name("two"), "a");
     let (status, sense) = two.run(&[0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0], 0, vec![0; 512]);
     assert_eq!((status, sense[2 + 2], sense[2 + 12]), (2, 0x07, 0x27), "DATA PROTECT");
+    assert!(server.stop().success());
+}
+
+/// The sessions of the server in `home`: who has which.
+fn sessions(home: &Path) -> BTreeMap<String, u64> {
+    let status = longhaul(home, &["status", "--json", "--control", "control"]).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let session = |session: &serde_json::Value| {
+        let initiator = session["initiator"].as_str().unwrap();
+        (initiator.rsplit(':').next().unwrap().to_owned(), session["tsih"].as_u64().unwrap())
+    };
+    status["sessions"].as_array().unwrap().iter().map(session).collect()
+}
+
+/// Runs the program; what it prints, or what it says of its failure.
+fn longhaul(home: &Path, args: &[&str]) -> Result<String, String> {
+    let (printed, status) = common::run(Command::new(LONGHAUL).args(args).current_dir(home));
+    if status.success() { Ok(printed) } else { Err(printed) }
+}
+
+/// A client that stays: an attached volume, with the secret that it knows at first.
+fn attach(home: &Path, uri: &str, name: &str) -> Running {
+    fs::copy(home.join(format!("{name}.secret")), home.join(format!("{name}.known"))).unwrap();
+    let mut command = Command::new(LONGHAUL);
+    command.args(["attach", uri, "--initiator", &format!("iqn.2001-04.com.example:{name}")]);
+    command.args(["--chap-user", name, "--chap-secret-file", &format!("{name}.known")]);
+    command.args(["--nbd", &format!("{name}.sock")]);
+    let attached = Running::start(command.current_dir(home));
+    assert!(attached.line().unwrap().starts_with("ready "));
+    attached
+}
+
+#[test]
+fn secrets_and_clients_that_change_concern_only_those_who_used_them() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let names = ["laptop", "desk", "tower"];
+    let secret = |name: &str, what: &str| {
+        fs::write(home.join(format!("{name}.secret")), format!("the {what} secret of {name}"))
+            .unwrap();
+    };
+    let config = |clients: &[&str]| {
+        let client = |name: &&str| {
+            format!("[clients.{name}]\nvolumes = [\"a\"]\nchap_secret_file = \"{name}.secret\"\n")
+        };
+        let clients: String = clients.iter().map(client).collect();
+        let text =
+            format!("control = \"control\"\n{LISTEN}[volumes.a]\nuri = \"memory:1M\"\n{clients}");
+        fs::write(home.join("longhaul.toml"), text).unwrap();
+    };
+    let reload = || longhaul(home, &["reload", "--control", "control"]).unwrap();
+    names.iter().for_each(|name| secret(name, "first"));
+    config(&names);
+    let (server, portal) = start(home, 1);
+    let uri = format!("iscsi://{portal}/{TARGET}a");
+    let info = |name: &str, file: &str| {
+        longhaul(home, &["info", &uri, "--chap-user", name, "--chap-secret-file", file])
+    };
+    let _attached: Vec<_> = names.iter().map(|name| attach(home, &uri, name)).collect();
+    let before = sessions(home);
+    assert_eq!(before.len(), 3);
+
+    // The file is as it was, but not the secret in another.
+    secret("laptop", "second");
+    assert_eq!(reload(), "sessions asked to log in anew: 1\n");
+    let mut left = before.clone();
+    left.remove("laptop");
+    assert_eq!(sessions(home), left, "the others go on");
+    let refused = info("laptop", "laptop.known").unwrap_err();
+    assert!(refused.contains("authentication failure"), "{refused}");
+    info("laptop", "laptop.secret").unwrap();
+
+    config(&["laptop", "tower"]);
+    assert_eq!(reload(), "sessions asked to log in anew: 1\n");
+    left.remove("desk");
+    assert_eq!(sessions(home), left);
+    info("desk", "desk.known").unwrap_err();
+
+    // Nothing has changed, so nobody is told anything.
+    assert_eq!(reload(), "nothing to tell sessions\n");
+    assert_eq!(sessions(home), left);
+    assert!(server.stop().success());
+}
+
+#[test]
+fn what_is_logged_follows_the_file() {
+    let home = tempfile::tempdir().unwrap();
+    let config = |log: &str| {
+        let text = format!("{LISTEN}[volumes.a]\nuri = \"memory:1M\"\n[log]\n{log}\n");
+        fs::write(home.path().join("longhaul.toml"), text).unwrap();
+    };
+    config("level = \"error\"");
+    let (server, portal) = start(home.path(), 1);
+    drop(Guest::new(&portal, "iqn.2001-04.com.example:unseen", "a"));
+    config("level = \"info\"");
+    let said = reload(&server);
+    assert!(said.contains("configuration applied"), "the first line there is: {said}");
+    drop(Guest::new(&portal, "iqn.2001-04.com.example:seen", "a"));
+    assert!(server.line().unwrap().contains("com.example:seen"));
+    config("level = \"nonsense=x\"");
+    assert!(reload(&server).contains("cannot log at level `nonsense=x`"));
+    config("level = \"info\"\nformat = \"json\"");
+    assert!(reload(&server).contains("`log.format` cannot change"));
     assert!(server.stop().success());
 }

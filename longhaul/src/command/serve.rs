@@ -98,13 +98,16 @@ know. SIGTERM or SIGINT ends it: everything acknowledged is flushed.";
 /// The logical unit that a volume is.
 const LUN: u16 = 0;
 
+/// What is logged unless something else is said.
+const LEVEL: &str = "info";
+
 /// Runs until a signal. `handed` are the sockets that were opened for it.
 pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outcome {
     let config = match &args.config {
         Some(path) => Config::read(path)?,
         None => args.config()?,
     };
-    log.or(&config.log).start("info")?;
+    let tap = log.clone().or(&config.log).start(LEVEL)?;
     if config.lacks_identity() {
         return Err(Failure::usage(config::LACKS_IDENTITY));
     }
@@ -137,7 +140,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
         tokio::spawn(metrics::serve(listener, Arc::downgrade(&node)));
     }
     tokio::spawn(manager::watchdog(server.pulse()));
-    let mut live = Live::new(config, portals, chains, devices, node);
+    let mut live = Live::new(config, portals, chains, devices, node, (log, tap));
     attend(&mut live, server, control, stop).await?;
     live.close().await
 }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::portals::list as places;
-use super::{LUN, close, devices, open, policy, refuse_strangers};
+use super::{LEVEL, LUN, close, devices, open, policy, refuse_strangers};
 use crate::chain::Chain;
 use crate::command::options::blocking;
 use crate::config::{Config, Served};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Offering, Portal};
 use crate::front::lun::TargetDevice;
+use crate::log::{Log, Tap};
 
 /// A volume that is being served.
 struct Room {
@@ -25,6 +26,8 @@ pub(super) struct Live {
     portals: Vec<Portal>,
     rooms: BTreeMap<String, Room>,
     node: Arc<Node>,
+    /// What the command line wants to be logged, and where that is changed.
+    log: (Log, Tap),
 }
 
 impl Live {
@@ -35,9 +38,10 @@ impl Live {
         chains: Vec<Chain>,
         devices: Vec<Arc<TargetDevice>>,
         node: Arc<Node>,
+        log: (Log, Tap),
     ) -> Self {
         let rooms = rooms(&config.volumes, chains, devices).collect();
-        Self { config, portals, rooms, node }
+        Self { config, portals, rooms, node, log }
     }
 
     /// Reads the file again and applies the difference; says what that was. A failure has changed nothing.
@@ -49,12 +53,14 @@ impl Live {
         let config = blocking(move || Config::read(&path)).await?;
         self.refuse_upheaval(&config)?;
         refuse_strangers(&config, &self.portals)?;
+        let filter = self.log.0.clone().or(&config.log).filter(LEVEL)?;
         let policy = policy(&config).await?;
         let is_new = |volume: &&Served| !self.rooms.contains_key(&volume.name);
         let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
         let chains = open(&added).await?;
         let devices = devices(config.state.clone(), &added, &chains).await?;
         let grown = self.grow(&config)?;
+        self.log.1.turn(filter)?;
         // Nothing can fail from here on.
         self.rooms.extend(rooms(&added, chains, devices));
         let stays = |name: &String| config.volumes.iter().any(|volume| volume.name == *name);
@@ -87,7 +93,7 @@ impl Live {
             ("protection", old.protection == new.protection),
             ("identity", old.identity == new.identity),
             ("state", old.state == new.state),
-            ("log", old.log == new.log),
+            ("log.format", old.log.format == new.log.format),
             ("control", old.control == new.control),
             ("metrics", old.metrics == new.metrics),
         ];

@@ -29,6 +29,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::{info, warn};
 
+use super::chatter::{Chatter, Leave};
 use super::login::LoggedIn;
 use super::meter::Kind;
 use super::node::{Node, record};
@@ -76,6 +77,7 @@ pub(super) struct Driver {
     /// `None` in a discovery session.
     device: Option<Arc<TargetDevice>>,
     registry: Registry,
+    chatter: Arc<Chatter>,
     running: Running,
     purse: Purse,
     vigil: Vigil,
@@ -169,6 +171,7 @@ impl Driver {
             ticket,
             device,
             registry: node.registry.clone(),
+            chatter: Arc::clone(&node.chatter),
             running: Running::default(),
             purse: Purse::new(&serving.pool),
             vigil: Vigil::new(limits.awake),
@@ -498,10 +501,7 @@ impl Driver {
             let took = now.saturating_sub(mark.started.since_origin());
             self.ticket.seat.meter.ended(mark.kind, bytes, took);
             if took >= self.slow {
-                let Identity { initiator, target, .. } = &self.ticket.seat.identity;
-                let target = target.as_ref().map_or("", |target| target.as_str());
-                let (initiator, opcode) = (initiator.as_str(), format!("{:#04x}", mark.opcode));
-                warn!(initiator, target, opcode, bytes, ?took, "slow command");
+                report_slow(&self.chatter, &self.ticket.seat, mark, bytes, took);
             }
         }
     }
@@ -509,8 +509,10 @@ impl Driver {
     fn manage(&mut self, request: Request, function: TaskFunction, lun: [u8; 8]) {
         let Some(device) = self.device.clone() else { return };
         let (seat, registry) = (Arc::clone(&self.ticket.seat), self.registry.clone());
-        let initiator = seat.identity.initiator.as_str();
-        info!(initiator, target = device.name(), ?function, "task management");
+        if let Some(Leave { unsaid }) = self.chatter.leave(seat.peer) {
+            let (peer, initiator) = (seat.peer, seat.identity.initiator.as_str());
+            info!(%peer, initiator, target = device.name(), ?function, unsaid, "task management");
+        }
         self.errands.push(Box::pin(async move {
             (request, manage(&registry, &seat, &device, function, lun).await)
         }));
@@ -526,6 +528,14 @@ impl Driver {
         let records: Vec<_> = chosen.map(|name| record(name, portals, *here)).collect();
         self.session.targets(&records);
     }
+}
+
+fn report_slow(chatter: &Chatter, seat: &Seat, mark: Mark, bytes: u64, took: Duration) {
+    let Some(Leave { unsaid }) = chatter.leave(seat.peer) else { return };
+    let Seat { identity: Identity { initiator, target, .. }, peer, .. } = seat;
+    let target = target.as_ref().map_or("", |target| target.as_str());
+    let (initiator, opcode) = (initiator.as_str(), format!("{:#04x}", mark.opcode));
+    warn!(%peer, initiator, target, opcode, bytes, ?took, unsaid, "slow command");
 }
 
 /// A device as one who may do that sees it.

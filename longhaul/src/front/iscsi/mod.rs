@@ -15,6 +15,7 @@
 //! # }
 //! ```
 
+mod chatter;
 mod driver;
 mod login;
 pub mod meter;

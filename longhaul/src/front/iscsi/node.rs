@@ -14,6 +14,7 @@ use proto::iscsi::sealed::Sealing;
 use proto::iscsi::target::{Budget, TargetRecord, WINDOW};
 use serde::{Deserialize, Serialize};
 
+use super::chatter::Chatter;
 use super::meter::Activity;
 use super::purse::Pool;
 use super::registry::{Identity, Letter, Registry, Seat};
@@ -122,6 +123,7 @@ pub struct Node {
     /// Looked at by logins, never by a command: a session keeps what it has got.
     serving: RwLock<Arc<Serving>>,
     pub(super) registry: Registry,
+    pub(super) chatter: Arc<Chatter>,
 }
 
 /// What is served, to whom.
@@ -233,7 +235,11 @@ impl Node {
         };
         let (unsolicited, pool) = (limits.unsolicited(), limits.pool());
         let serving = Serving { login: Arc::new(login), devices, limits, unsolicited, pool };
-        Self { serving: RwLock::new(Arc::new(serving)), registry: Registry::default() }
+        Self {
+            serving: RwLock::new(Arc::new(serving)),
+            registry: Registry::default(),
+            chatter: Arc::default(),
+        }
     }
 
     /// The same node with other limits.

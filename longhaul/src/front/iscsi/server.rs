@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
+use super::chatter::Leave;
 use super::driver::Driver;
 use super::login::{LoginError, log_in};
 use super::node::Node;
@@ -24,6 +25,9 @@ use crate::stop::Stop;
 /// How long no connection is taken after the system could not give one, for want of file descriptors
 /// mostly: trying again at once would only burn a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Whom lines are about that are about none in particular.
+const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// What sessions get beyond [`Limits::stop`](super::Limits::stop) for their last output.
 const STOP_SLACK: Duration = Duration::from_secs(8);
@@ -117,9 +121,15 @@ impl Server {
                         let stop = session_stop.clone();
                         connections.spawn(connection(node, portals, wire, login, stop));
                     }
-                    Ok((_, peer, _)) => warn!(%peer, "too many connections: closed"),
+                    Ok((_, peer, _)) => {
+                        if let Some(Leave { unsaid }) = self.node.chatter.leave(peer) {
+                            warn!(%peer, unsaid, "too many connections: closed");
+                        }
+                    }
                     Err(error) => {
-                        warn!(%error, "no connection could be taken");
+                        if let Some(Leave { unsaid }) = self.node.chatter.leave(NOBODY) {
+                            warn!(%error, unsaid, "no connection could be taken");
+                        }
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -194,7 +204,12 @@ async fn connection(
     let outcome = tokio::select! {
         outcome = log_in(&node, &mut wire, demanded, &mut who) => outcome,
         () = stop.called() => return,
-        _ = &mut login => return info!(%peer, "login given up: there are too many at a time"),
+        _ = &mut login => {
+            if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
+                info!(%peer, unsaid, "login given up: there are too many at a time");
+            }
+            return;
+        }
     };
     drop(login);
     let logged_in = match outcome {
@@ -204,7 +219,10 @@ async fn connection(
         Err(reason) => {
             let initiator = who.as_ref().map(|who| who.initiator.as_str());
             let target = who.as_ref().map(|who| wanted(who.target.as_ref()));
-            return info!(%peer, initiator, target, %reason, "login failed");
+            if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
+                info!(%peer, initiator, target, %reason, unsaid, "login failed");
+            }
+            return;
         }
     };
     let established = &logged_in.established;
@@ -213,14 +231,20 @@ async fn connection(
     let target = wanted(target.as_ref());
     let tsih = established.tsih;
     let seal = established.parameters.seal.map_or("none", Protection::name);
-    info!(%peer, initiator = initiator.as_str(), target, tsih, seal, "logged in");
+    if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
+        info!(%peer, initiator = initiator.as_str(), target, tsih, seal, unsaid, "logged in");
+    }
     match Driver::new(&node, portals, wire, logged_in, stop) {
         Ok(driver) => {
             let (name, reason) = (initiator.as_str(), driver.run().await);
-            if reason.is_attack() {
-                warn!(%peer, initiator = name, target, tsih, %reason, "session broken");
-            } else {
-                info!(%peer, initiator = name, target, tsih, %reason, "session ended");
+            match node.chatter.leave(peer) {
+                None => {}
+                Some(Leave { unsaid }) if reason.is_attack() => {
+                    warn!(%peer, initiator = name, target, tsih, %reason, unsaid, "session broken");
+                }
+                Some(Leave { unsaid }) => {
+                    info!(%peer, initiator = name, target, tsih, %reason, unsaid, "session ended");
+                }
             }
         }
         Err(reason) => info!(%peer, %reason, "session not begun"),

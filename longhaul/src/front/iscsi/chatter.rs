@@ -1,0 +1,125 @@
+//! How much of the log an address may fill: whoever connects again and again must not fill the disk.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+
+/// Lines about an address in each [`SPAN`]: a machine whose many initiators come back at once is heard, and nobody
+/// writes more than some 30 MB a day.
+const LINES_MAX: u32 = 120;
+
+/// After that it begins anew.
+const SPAN: Duration = Duration::from_secs(60);
+
+/// Addresses that are told apart at a time; those beyond them count as one.
+const ADDRESSES_MAX: usize = 1024;
+
+/// What was written of late.
+#[derive(Debug, Default)]
+pub(super) struct Chatter(Mutex<BTreeMap<IpAddr, Lines>>);
+
+#[derive(Debug)]
+struct Lines {
+    since: Instant,
+    written: u32,
+    unsaid: u64,
+}
+
+/// Leave to write a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leave {
+    /// How many lines about the same address were held back before it.
+    pub(super) unsaid: Option<u64>,
+}
+
+impl Chatter {
+    /// Whether a line about `peer` may be written now.
+    pub(super) fn leave(&self, peer: SocketAddr) -> Option<Leave> {
+        let address = network(peer.ip());
+        let (leave, last) = self.admit(address, Instant::now());
+        if last {
+            warn!(%address, "too many lines about it: more are held back for a minute");
+        }
+        leave
+    }
+
+    /// Also whether it is the last for now.
+    fn admit(&self, address: IpAddr, now: Instant) -> (Option<Leave>, bool) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= ADDRESSES_MAX && !all.contains_key(&address) {
+            all.retain(|_, lines| now - lines.since < SPAN);
+        }
+        let full = all.len() >= ADDRESSES_MAX && !all.contains_key(&address);
+        let address = if full { Ipv6Addr::UNSPECIFIED.into() } else { address };
+        let fresh = || Lines { since: now, written: 0, unsaid: 0 };
+        let lines = all.entry(address).or_insert_with(fresh);
+        let unsaid =
+            if now - lines.since >= SPAN { std::mem::replace(lines, fresh()).unsaid } else { 0 };
+        if lines.written == LINES_MAX {
+            lines.unsaid += 1;
+            return (None, false);
+        }
+        lines.written += 1;
+        (Some(Leave { unsaid: (unsaid > 0).then_some(unsaid) }), lines.written == LINES_MAX)
+    }
+}
+
+/// Whoever has one IPv6 address has the 2^64 beside it.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u32) -> IpAddr {
+        IpAddr::V4(number.into())
+    }
+
+    #[test]
+    fn one_address_fills_its_part_and_says_what_it_did_not() {
+        let (chatter, start) = (Chatter::default(), Instant::now());
+        let admit = |number, after| chatter.admit(address(number), start + after);
+        for line in 1..=LINES_MAX {
+            let (leave, last) = admit(1, Duration::ZERO);
+            assert_eq!((leave, last), (Some(Leave { unsaid: None }), line == LINES_MAX));
+        }
+        for _ in 0..9 {
+            assert_eq!(admit(1, SPAN - Duration::from_nanos(1)), (None, false));
+        }
+        assert!(admit(2, Duration::ZERO).0.is_some(), "others are heard");
+        assert_eq!(admit(1, SPAN), (Some(Leave { unsaid: Some(9) }), false));
+        assert_eq!(admit(1, SPAN), (Some(Leave { unsaid: None }), false));
+    }
+
+    #[test]
+    fn many_addresses_are_one() {
+        let (chatter, start) = (Chatter::default(), Instant::now());
+        let heard = |from: u32, after| {
+            let admitted =
+                |number: &u32| chatter.admit(address(*number), start + after).0.is_some();
+            (from..from + 5000).filter(admitted).count()
+        };
+        let most = ADDRESSES_MAX + LINES_MAX as usize;
+        assert_eq!(heard(0, Duration::ZERO), most);
+        assert_eq!(heard(5000, Duration::ZERO), 0);
+        assert_eq!(chatter.0.lock().unwrap().len(), ADDRESSES_MAX + 1);
+        assert_eq!(heard(10_000, SPAN), most, "what is old is forgotten");
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_address() {
+        let of = |text: &str| network(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_ne!(of("::ffff:192.0.2.1"), of("::ffff:192.0.2.2"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    }
+}
