@@ -1,7 +1,7 @@
 //! Files and block devices by position: reads that do not wait, durable writes, holes.
 
 use std::io::{Error, ErrorKind, Result};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -49,6 +49,10 @@ impl File {
         };
         let mode = Mode::RUSR | Mode::WUSR;
         Ok(Self { fd: rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)? })
+    }
+
+    pub(crate) fn raw(&self) -> RawFd {
+        self.fd.as_raw_fd()
     }
 
     /// Takes the lock that keeps others from using the file at the same time: shared for readers,

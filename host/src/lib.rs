@@ -6,5 +6,7 @@ pub mod allocator;
 pub mod cipher;
 pub mod file;
 pub mod handed;
+pub mod request;
+pub mod ring;
 pub mod tun;
 pub mod workers;

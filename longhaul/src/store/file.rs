@@ -140,8 +140,9 @@ mod tests {
     use std::sync::Arc;
 
     use bytes::Bytes;
-    use volume::{Durability, Kind, Span, Volume, check};
+    use volume::{Durability, Kind, Space, Span, Volume, check};
 
+    use super::super::engine::tests::engines;
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -158,11 +159,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keeps_the_contract() {
-        for block_size in [512, 4096] {
+    async fn keeps_the_contract_by_every_engine() {
+        for (engine, block_size) in engines().into_iter().zip([512, 4096]) {
             let options = FileOptions { block_size, ..of_size(40 * MIB) };
             let (_dir, _, opened) = new_file(&options);
-            check::volume(3, Arc::new(opened.unwrap())).await;
+            check::volume(3, Arc::new(opened.unwrap().by(engine))).await;
         }
     }
 
@@ -176,26 +177,47 @@ mod tests {
     #[tokio::test]
     async fn a_discarded_range_frees_its_space() {
         use std::os::unix::fs::MetadataExt;
-        let (_dir, path, opened) = new_file(&of_size(8 * MIB));
-        let volume = opened.unwrap();
-        let used = || std::fs::metadata(&path).unwrap().blocks() * 512;
-        assert_eq!(used(), 0);
-        let data = Bytes::from(vec![7; 4 * MIB as usize]);
-        volume.write(0, data, Durability::Durable).await.unwrap();
-        assert!(used() >= 4 * MIB);
-        volume.discard(Span::new(0, 4 * MIB)).await.unwrap();
-        assert!(used() < MIB);
+        for engine in engines() {
+            let (_dir, path, opened) = new_file(&of_size(8 * MIB));
+            let volume = opened.unwrap().by(engine);
+            let used = || std::fs::metadata(&path).unwrap().blocks() * 512;
+            assert_eq!(used(), 0);
+            let data = Bytes::from(vec![7; 4 * MIB as usize]);
+            volume.write(0, data, Durability::Durable).await.unwrap();
+            assert!(used() >= 4 * MIB);
+            volume.discard(Span::new(0, 4 * MIB)).await.unwrap();
+            assert!(used() < MIB);
+        }
     }
 
     #[tokio::test]
     async fn a_file_that_shrinks_is_an_error() {
-        let (_dir, path, opened) = new_file(&of_size(MIB));
-        let volume = opened.unwrap();
-        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
-        let error = volume.read(Span::new(8192, 512)).await.unwrap_err();
-        assert_eq!(error.kind, Kind::Medium);
-        assert!(error.source.unwrap().to_string().contains("4096 bytes long now"));
-        assert_eq!(volume.flush().await.unwrap_err().kind, Kind::Medium);
+        for engine in engines() {
+            let (_dir, path, opened) = new_file(&of_size(MIB));
+            let volume = opened.unwrap().by(engine);
+            std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+            let error = volume.read(Span::new(8192, 512)).await.unwrap_err();
+            assert_eq!(error.kind, Kind::Medium);
+            assert!(error.source.unwrap().to_string().contains("4096 bytes long now"));
+            assert_eq!(volume.flush().await.unwrap_err().kind, Kind::Medium);
+        }
+    }
+
+    /// What the system refuses, every engine says in the same words.
+    #[tokio::test]
+    async fn a_write_that_fails_says_so() {
+        for engine in engines() {
+            let (_dir, path, opened) = new_file(&of_size(MIB));
+            let shape = opened.unwrap().shape().clone();
+            let file = File::open(&path, Access::Read).unwrap();
+            let volume = Local::new(file, shape).unwrap().by(engine);
+            let write = volume.write(0, Bytes::from_static(&[7; 512]), Durability::Volatile);
+            let error = write.await.unwrap_err();
+            assert_eq!(error.kind, Kind::Medium);
+            assert!(error.source.unwrap().to_string().starts_with("Bad file descriptor"));
+            let zeroes = volume.write_zeroes(Span::new(0, 512), Durability::Durable, Space::Keep);
+            assert_eq!(zeroes.await.unwrap_err().kind, Kind::Medium);
+        }
     }
 
     #[tokio::test]

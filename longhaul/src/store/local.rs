@@ -1,16 +1,18 @@
 //! A volume on something this machine has opened: a file or a block device.
 //!
 //! What need not wait is answered at once, on the caller's task: reads that the page cache holds, and
-//! everything on a file system that lies in memory. The rest goes to the runtime's blocking threads.
+//! everything on a file system that lies in memory. The rest is the [`Engine`]'s.
 
 use std::future::ready;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::engine::{Engine, blocking};
 use super::file::{OpenError, whole_blocks};
 use bytes::Bytes;
 use host::file::{File, Sync};
+use host::request::Request;
 use volume::{Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
 
 /// The longest copy done on the caller's task: some 100 microseconds of memory traffic, after which
@@ -29,13 +31,13 @@ pub struct Local {
     disk: Arc<Disk>,
 }
 
-/// What the blocking threads share with the volume.
+/// What a volume shares with the one it grows to.
 #[derive(Clone)]
 struct Disk {
     file: Arc<File>,
     size: u64,
-    /// I/O on it never waits for a device.
-    in_memory: bool,
+    /// What carries out requests that may wait; nothing if none does, on a file that lies in memory.
+    engine: Option<Engine>,
     /// It can punch holes; where it cannot, zeroes are written.
     punches: bool,
     /// A flush failed. The system reports that once and may have dropped the pages, so a later flush
@@ -46,14 +48,22 @@ struct Disk {
 impl Local {
     /// A volume of `shape` on `file`, which the caller has locked.
     pub(super) fn new(file: File, shape: Shape) -> io::Result<Self> {
+        let engine = if file.lies_in_memory()? { None } else { Some(Engine::chosen()?) };
         let disk = Disk {
             size: shape.size,
-            in_memory: file.lies_in_memory()?,
+            engine,
             punches: shape.discard.is_some(),
             flush_failed: Arc::default(),
             file: Arc::new(file),
         };
         Ok(Self { shape, disk: Arc::new(disk) })
+    }
+
+    /// The same volume, whose requests all go to `engine`.
+    #[cfg(test)]
+    pub(super) fn by(self, engine: Engine) -> Self {
+        let disk = Disk { engine: Some(engine), ..Disk::clone(&self.disk) };
+        Self { shape: self.shape, disk: Arc::new(disk) }
     }
 
     /// The same volume, as large as its file is now, or is made here; `None` if that is as it was. It
@@ -75,25 +85,12 @@ impl Local {
         Ok(Some(Self { shape: Shape { size, ..self.shape.clone() }, disk }))
     }
 
-    /// Runs `act` here if it cannot wait, on a blocking thread otherwise.
-    fn run<T: Send + 'static>(
-        &self,
+    fn run<'a, T: 'a>(
         verb: Verb,
         span: Option<Span>,
-        act: impl FnOnce(&Disk) -> io::Result<T> + Send + 'static,
-    ) -> Work<'static, T> {
-        if self.disk.in_memory && span.is_none_or(|span| span.len <= INLINE_MAX) {
-            let done = act(&self.disk);
-            return Box::pin(ready(done.map_err(|why| failed(verb, span, why))));
-        }
-        let disk = Arc::clone(&self.disk);
-        let thread = tokio::task::spawn_blocking(move || act(&disk));
-        Box::pin(async move {
-            match thread.await {
-                Ok(done) => done.map_err(|why| failed(verb, span, why)),
-                Err(gone) => Err(Error::new(Kind::Gone, verb, span).because(gone)),
-            }
-        })
+        work: impl Future<Output = io::Result<T>> + Send + 'a,
+    ) -> Work<'a, T> {
+        Box::pin(async move { work.await.map_err(|why| failed(verb, span, why)) })
     }
 }
 
@@ -103,36 +100,37 @@ impl Volume for Local {
     }
 
     fn read(&self, span: Span) -> Work<'_, Bytes> {
-        if !self.disk.in_memory
+        if self.disk.engine.is_some()
             && let Ok(Some(bytes)) = self.disk.file.read_now(span.at, span.len as usize)
         {
             return Box::pin(ready(Ok(bytes.into())));
         }
-        self.run(Verb::Read, Some(span), move |disk| disk.read(span))
+        Self::run(Verb::Read, Some(span), self.disk.read(span))
     }
 
     fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
         let span = Span::new(at, data.len() as u64);
-        self.run(Verb::Write, Some(span), move |disk| {
-            disk.promise(durability, |sync| disk.file.write(at, &data, sync))
+        Self::run(Verb::Write, Some(span), async move {
+            let sync = self.disk.promise(durability)?;
+            self.disk.perform(Request::Write { at, data, sync }).await
         })
     }
 
     fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
-        self.run(Verb::WriteZeroes, Some(span), move |disk| {
-            disk.promise(durability, |sync| {
-                disk.zero(span, space)?;
-                if sync == Sync::Now { disk.file.sync() } else { Ok(()) }
-            })
+        Self::run(Verb::WriteZeroes, Some(span), async move {
+            let sync = self.disk.promise(durability)?;
+            self.disk.zero(span, space).await?;
+            if sync == Sync::Now { self.disk.perform(Request::Sync).await } else { Ok(()) }
         })
     }
 
-    fn discard(&self, span: Span) -> Work<'_, ()> {
-        self.run(Verb::Discard, Some(span), move |disk| disk.file.punch(span.at, span.len))
+    fn discard(&self, Span { at, len }: Span) -> Work<'_, ()> {
+        let punch = self.disk.perform(Request::Punch { at, len });
+        Self::run(Verb::Discard, Some(Span { at, len }), punch)
     }
 
     fn flush(&self) -> Work<'_, ()> {
-        self.run(Verb::Flush, None, Disk::flush)
+        Self::run(Verb::Flush, None, self.disk.flush())
     }
 
     fn extents(&self) -> Option<&dyn ExtentMap> {
@@ -144,37 +142,55 @@ impl Volume for Local {
 impl ExtentMap for Local {
     fn extents(&self, span: Span) -> Work<'_, Vec<Extent>> {
         let block = u64::from(self.shape.block_size);
-        self.run(Verb::Extents, Some(span), move |disk| disk.extents(span, block))
+        let find = self.disk.blocking(move |file| extents(file, span, block));
+        Self::run(Verb::Extents, Some(span), find)
     }
 }
 
 impl Disk {
-    fn read(&self, span: Span) -> io::Result<Bytes> {
-        let bytes = self.file.read(span.at, span.len as usize)?;
-        if bytes.len() as u64 == span.len { Ok(bytes.into()) } else { Err(self.shrunk()?) }
+    async fn perform(&self, request: Request) -> io::Result<()> {
+        self.answer(request).await.map(drop)
+    }
+
+    /// Carries out `request`: here if it cannot wait and is soon done.
+    async fn answer(&self, request: Request) -> io::Result<Vec<u8>> {
+        match &self.engine {
+            Some(engine) => engine.perform(&self.file, request).await,
+            None if request.len() <= INLINE_MAX => self.file.perform(&request),
+            None => Engine::Threads.perform(&self.file, request).await,
+        }
+    }
+
+    /// What no engine does.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        match self.engine {
+            Some(_) => blocking(&self.file, act).await,
+            None => act(&self.file),
+        }
+    }
+
+    async fn read(&self, Span { at, len }: Span) -> io::Result<Bytes> {
+        let bytes = self.answer(Request::Read { at, len: len as usize }).await?;
+        if bytes.len() as u64 == len { Ok(bytes.into()) } else { Err(self.shrunk().await?) }
     }
 
     /// The error for bytes that are no longer there.
-    fn shrunk(&self) -> io::Result<io::Error> {
-        let (was, now) = (self.size, self.file.len()?);
+    async fn shrunk(&self) -> io::Result<io::Error> {
+        let (was, now) = (self.size, self.blocking(File::len).await?);
         Ok(io::Error::new(
             io::ErrorKind::UnexpectedEof,
             format!("it was {was} bytes long when it was opened and is {now} bytes long now"),
         ))
     }
 
-    /// Refuses to promise durability once a flush has failed.
-    fn promise(
-        &self,
-        durability: Durability,
-        act: impl FnOnce(Sync) -> io::Result<()>,
-    ) -> io::Result<()> {
+    /// How sure a write has to be made. Durability is not promised once a flush has failed.
+    fn promise(&self, durability: Durability) -> io::Result<Sync> {
         match durability {
-            Durability::Volatile => act(Sync::Later),
-            Durability::Durable => {
-                self.still_durable()?;
-                act(Sync::Now)
-            }
+            Durability::Volatile => Ok(Sync::Later),
+            Durability::Durable => self.still_durable().map(|()| Sync::Now),
         }
     }
 
@@ -185,66 +201,65 @@ impl Disk {
         Ok(())
     }
 
-    fn flush(&self) -> io::Result<()> {
+    async fn flush(&self) -> io::Result<()> {
         self.still_durable()?;
-        if let Err(why) = self.file.sync() {
+        if let Err(why) = self.perform(Request::Sync).await {
             self.flush_failed.store(true, Ordering::Release);
             return Err(why);
         }
         // Writes beyond a new end would have made the file longer again, with a hole where the
         // bytes between were: no flush may promise that.
-        if self.file.len()? < self.size { Err(self.shrunk()?) } else { Ok(()) }
+        if self.blocking(File::len).await? < self.size { Err(self.shrunk().await?) } else { Ok(()) }
     }
 
     /// Zeroes by the cheapest means the file system has.
-    fn zero(&self, span: Span, space: Space) -> io::Result<()> {
+    async fn zero(&self, span: Span, space: Space) -> io::Result<()> {
+        let Span { at, len } = span;
         let cheapest = match space {
-            Space::Release if self.punches => self.file.punch(span.at, span.len),
+            Space::Release if self.punches => self.perform(Request::Punch { at, len }).await,
             Space::Release => Err(io::ErrorKind::Unsupported.into()),
-            Space::Keep => self.zero_and_keep(span),
+            Space::Keep => self.zero_and_keep(span).await,
         };
         match cheapest {
-            Err(why) if why.kind() == io::ErrorKind::Unsupported => self.write_zeroes(span),
+            Err(why) if why.kind() == io::ErrorKind::Unsupported => self.write_zeroes(span).await,
             done => done,
         }
     }
 
-    fn zero_and_keep(&self, span: Span) -> io::Result<()> {
-        match self.file.zero(span.at, span.len) {
+    async fn zero_and_keep(&self, Span { at, len }: Span) -> io::Result<()> {
+        match self.perform(Request::Zero { at, len }).await {
             // tmpfs has no zero range: punching and allocating again does the same.
             Err(why) if why.kind() == io::ErrorKind::Unsupported && self.punches => {
-                self.file.punch(span.at, span.len)?;
-                self.file.allocate(span.at, span.len)
+                self.perform(Request::Punch { at, len }).await?;
+                self.perform(Request::Allocate { at, len }).await
             }
             done => done,
         }
     }
 
-    fn write_zeroes(&self, span: Span) -> io::Result<()> {
+    async fn write_zeroes(&self, span: Span) -> io::Result<()> {
         for piece in span.pieces(ZEROES.len() as u64) {
-            self.file.write(piece.at, &ZEROES[..piece.len as usize], Sync::Later)?;
+            let data = Bytes::from_static(&ZEROES[..piece.len as usize]);
+            self.perform(Request::Write { at: piece.at, data, sync: Sync::Later }).await?;
         }
         Ok(())
     }
+}
 
-    fn extents(&self, span: Span, block: u64) -> io::Result<Vec<Extent>> {
-        let mut extents = Vec::new();
-        let mut at = span.at;
-        while at < span.end() && extents.len() < EXTENTS_MAX {
-            let data = self.file.next_data(at)?.unwrap_or(u64::MAX);
-            // A block that is partly data counts as data.
-            let hole = data - at >= block;
-            let next = if hole {
-                data / block * block
-            } else {
-                self.file.next_hole(data)?.next_multiple_of(block)
-            };
-            let end = next.min(span.end());
-            extents.push(Extent { span: Span::new(at, end - at), hole, zero: hole });
-            at = end;
-        }
-        Ok(extents)
+fn extents(file: &File, span: Span, block: u64) -> io::Result<Vec<Extent>> {
+    let mut extents = Vec::new();
+    let mut at = span.at;
+    while at < span.end() && extents.len() < EXTENTS_MAX {
+        let data = file.next_data(at)?.unwrap_or(u64::MAX);
+        // A block that is partly data counts as data.
+        let hole = data - at >= block;
+        let next =
+            if hole { data / block * block } else { file.next_hole(data)?.next_multiple_of(block) };
+        let end = next.min(span.end());
+        extents.push(Extent { span: Span::new(at, end - at), hole, zero: hole });
+        at = end;
     }
+    Ok(extents)
 }
 
 /// The one table from the system's errors to kinds.

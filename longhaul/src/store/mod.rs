@@ -1,6 +1,7 @@
 //! Where the bytes are.
 
 pub mod device;
+mod engine;
 pub mod file;
 pub mod iscsi;
 mod local;

@@ -1,0 +1,124 @@
+//! What is asked of a file: one system call, or the same one again where it was cut short.
+
+use std::io::{Error, ErrorKind, Result};
+
+use bytes::Bytes;
+
+use crate::file::{File, Sync};
+
+/// One thing asked of a file, with the data it needs.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Bytes.
+    Read {
+        /// The first.
+        at: u64,
+        /// How many.
+        len: usize,
+    },
+    /// Bytes to keep.
+    Write {
+        /// Where.
+        at: u64,
+        /// What.
+        data: Bytes,
+        /// For how sure.
+        sync: Sync,
+    },
+    /// That every completed write is stable.
+    Sync,
+    /// Zeroes, whose space is given back.
+    Punch {
+        /// Where.
+        at: u64,
+        /// How many.
+        len: u64,
+    },
+    /// Zeroes that keep their space.
+    Zero {
+        /// Where.
+        at: u64,
+        /// How many.
+        len: u64,
+    },
+    /// Space for what may come.
+    Allocate {
+        /// Where.
+        at: u64,
+        /// How many bytes.
+        len: u64,
+    },
+}
+
+impl Request {
+    /// How many bytes it is about.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Read { len, .. } => *len as u64,
+            Self::Write { data, .. } => data.len() as u64,
+            Self::Sync => 0,
+            Self::Punch { len, .. } | Self::Zero { len, .. } | Self::Allocate { len, .. } => *len,
+        }
+    }
+
+    /// Whether it is about none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl File {
+    /// Does what is asked, waiting as long as it takes. What was read comes back: less only at the end of the
+    /// file, and nothing for what does not read.
+    pub fn perform(&self, request: &Request) -> Result<Vec<u8>> {
+        match *request {
+            Request::Read { at, len } => return self.read(at, len),
+            Request::Write { at, ref data, sync } => self.write(at, data, sync),
+            Request::Sync => self.sync(),
+            Request::Punch { at, len } => self.punch(at, len),
+            Request::Zero { at, len } => self.zero(at, len),
+            Request::Allocate { at, len } => self.allocate(at, len),
+        }
+        .map(|()| Vec::new())
+    }
+}
+
+/// A request under way: what of it is done, and what came back.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    pub(crate) request: Request,
+    /// What has been read.
+    pub(crate) read: Vec<u8>,
+    /// How much has been written.
+    pub(crate) written: usize,
+}
+
+impl Progress {
+    pub(crate) fn new(request: Request) -> Self {
+        let len = if let Request::Read { len, .. } = request { len } else { 0 };
+        Self { request, read: Vec::with_capacity(len), written: 0 }
+    }
+
+    /// A call of this request moved `moved` bytes: whether that was the last.
+    pub(crate) fn advance(&mut self, moved: usize) -> Result<bool> {
+        match &self.request {
+            Request::Read { len, .. } => {
+                let filled = self.read.len() + moved;
+                assert!(filled <= *len, "the system read {moved} bytes more than it was asked for");
+                // SAFETY: the capacity is `len` at least, and the system has just written these bytes.
+                unsafe { self.read.set_len(filled) };
+                Ok(moved == 0 || filled == *len)
+            }
+            Request::Write { data, .. } => {
+                self.written += moved;
+                if moved == 0 && self.written < data.len() {
+                    return Err(Error::from(ErrorKind::WriteZero));
+                }
+                Ok(self.written >= data.len())
+            }
+            _ => Ok(true),
+        }
+    }
+}
