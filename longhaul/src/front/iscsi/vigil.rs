@@ -2,46 +2,58 @@
 //!
 //! An initiator that asks for one thing at a time is back some ten microseconds after its answer. To put the
 //! processor to sleep for that and to be woken costs more than the request, so a session looks again for a
-//! little while first. How long follows what the initiator does: the window grows while it would have been
-//! worth it, and is gone after the first wait that it did not cover. An idle session costs nothing.
+//! little while first, as long as that pays. After a wait that was longer it sleeps, and has to be shown
+//! again that its initiator is brisk: the more often, the more often it was wrong in a row. An idle session
+//! costs nothing.
 
 use std::time::{Duration, Instant};
 
-/// The first window of a session that has become brisk.
-const WINDOW_MIN: Duration = Duration::from_micros(20);
+/// How much longer a wait seems that was slept through: both ends had to be woken.
+const WAKING: u32 = 2;
+
+/// The most brisk requests in a row that are asked for before it stays awake again: an initiator for whom it
+/// never pays costs a fiftieth of a window for each of its requests.
+const DOUBT_MAX: u32 = 50;
 
 /// Whether to look again or to sleep.
 #[derive(Debug)]
 pub(super) struct Vigil {
     window: Duration,
-    window_max: Duration,
+    awake: bool,
+    /// Brisk requests seen in a row while it slept.
+    brisk: u32,
+    /// How many of them it takes.
+    doubt: u32,
     /// Since when there is nothing to do.
     idle: Option<Instant>,
 }
 
 impl Vigil {
-    /// Never awake for longer than `window_max`.
-    pub(super) const fn new(window_max: Duration) -> Self {
-        Self { window: Duration::ZERO, window_max, idle: None }
+    /// Never awake for longer than `window`.
+    pub(super) const fn new(window: Duration) -> Self {
+        Self { window, awake: false, brisk: 0, doubt: 1, idle: None }
     }
 
     /// Something came.
     pub(super) fn busy(&mut self, now: Instant) {
         let Some(idle) = self.idle.take() else { return };
         let waited = now - idle;
-        self.window = if waited > self.window_max {
-            Duration::ZERO
-        } else if waited > self.window {
-            (self.window * 2).clamp(WINDOW_MIN, self.window_max)
+        if self.awake {
+            self.awake = waited < self.window;
+            self.doubt = if self.awake { 1 } else { (self.doubt * 2).min(DOUBT_MAX) };
+            self.brisk = 0;
+        } else if waited < self.window * WAKING {
+            self.brisk += 1;
+            self.awake = self.brisk >= self.doubt;
         } else {
-            self.window
-        };
+            self.brisk = 0;
+        }
     }
 
     /// There is nothing to do: whether to look again.
     pub(super) fn look_again(&mut self, now: Instant) -> bool {
         let idle = *self.idle.get_or_insert(now);
-        now - idle < self.window
+        self.awake && now - idle < self.window
     }
 }
 
@@ -61,10 +73,10 @@ mod tests {
     }
 
     #[test]
-    fn it_learns_to_wait_for_a_brisk_initiator() {
+    fn it_stays_awake_for_a_brisk_initiator() {
         let (mut vigil, mut now) = (Vigil::new(MAX), Instant::now());
-        let awake: Vec<_> = (0..5).map(|_| wait(&mut vigil, &mut now, 35)).collect();
-        assert_eq!(awake, [false, false, true, true, true]);
+        assert!(!wait(&mut vigil, &mut now, 90), "it slept, and both had to be woken");
+        assert!((0..9).all(|_| wait(&mut vigil, &mut now, 40)));
     }
 
     #[test]
@@ -72,8 +84,28 @@ mod tests {
         let (mut vigil, mut now) = (Vigil::new(MAX), Instant::now());
         let awake = [(); 3].map(|()| wait(&mut vigil, &mut now, 10));
         assert_eq!(awake, [false, true, true]);
-        assert!(!wait(&mut vigil, &mut now, 51));
-        assert!(!wait(&mut vigil, &mut now, 10), "forgotten");
+        assert!(!wait(&mut vigil, &mut now, 50));
+        let awake = [(); 3].map(|()| wait(&mut vigil, &mut now, 10));
+        assert_eq!(awake, [false, false, true], "it has become careful");
+    }
+
+    #[test]
+    fn it_seldom_tries_what_never_pays() {
+        let (mut vigil, mut now) = (Vigil::new(MAX), Instant::now());
+        let mut tries = 0;
+        for _ in 0..10_000 {
+            vigil.look_again(now);
+            tries += u32::from(vigil.look_again(now));
+            now += MAX + MAX / 2;
+            vigil.busy(now);
+        }
+        assert!((10_000 / DOUBT_MAX..10_000 / DOUBT_MAX + 10).contains(&tries), "{tries}");
+    }
+
+    #[test]
+    fn an_idle_initiator_is_never_waited_for() {
+        let (mut vigil, mut now) = (Vigil::new(MAX), Instant::now());
+        assert!((0..99).all(|_| !wait(&mut vigil, &mut now, 101)));
     }
 
     #[test]
