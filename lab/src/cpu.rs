@@ -7,13 +7,33 @@ use crate::Failure;
 
 /// Time spent on a core by all threads of `pid` that still live, in user and system mode.
 pub(crate) fn spent(pid: u32) -> Result<Duration, Failure> {
-    let mut nanoseconds = 0;
+    Ok(Duration::from_nanos(threads(pid)?.iter().sum()))
+}
+
+/// What part of that the busiest thread has spent.
+pub(crate) fn busiest(pid: u32) -> Result<f64, Failure> {
+    let threads = threads(pid)?;
+    let most = threads.iter().max().ok_or("a process without threads")?;
+    Ok(*most as f64 / threads.iter().sum::<u64>() as f64)
+}
+
+/// Nanoseconds of each thread.
+fn threads(pid: u32) -> Result<Vec<u64>, Failure> {
+    let mut spent = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         // A thread may end between the listing and the reading.
         let Ok(line) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
-        nanoseconds += line.split(' ').next().ok_or("an empty schedstat")?.parse::<u64>()?;
+        spent.push(line.split(' ').next().ok_or("an empty schedstat")?.parse()?);
     }
-    Ok(Duration::from_nanos(nanoseconds))
+    Ok(spent)
+}
+
+/// The most memory `pid` has had, in bytes.
+pub(crate) fn memory_peak(pid: u32) -> Result<u64, Failure> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = peak.and_then(|peak| peak.trim().split(' ').next()).ok_or("no VmHWM")?;
+    Ok(kib.parse::<u64>()? << 10)
 }
 
 /// Processor time of a machine, in seconds.

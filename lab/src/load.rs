@@ -1,11 +1,19 @@
 //! The clients that make the load: strangers, so that no code of ours is on both sides.
 
-use std::process::Command;
+use std::io::Read as _;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Failure;
 
 /// The core the client has for itself.
 pub(crate) const CLIENT_CORE: &str = "1";
+
+/// After which an `iscsi-perf` has long logged in and reads.
+const READING: Duration = Duration::from_millis(300);
 
 /// A pattern of requests.
 #[derive(Clone, Copy, Debug)]
@@ -45,16 +53,14 @@ impl Load {
         }
     }
 
+    /// Writes all of a volume of `size` bytes, so that reads read something.
+    pub(crate) fn fill(uri: &str, size: usize) -> Result<(), Failure> {
+        let all = Self { client: Client::QemuWrite, block: 1 << 20, depth: 8 };
+        all.qemu_count(uri, size / all.block, &["-w", "--pattern=165"]).map(drop)
+    }
+
     fn perf(&self, uri: &str, seconds: u32) -> Result<Rate, Failure> {
-        let output =
-            output(Command::new("taskset").args(["-c", CLIENT_CORE, "iscsi-perf", "-r"]).args([
-                format!("-m{}", self.depth),
-                format!("-b{}", self.block / 512),
-                format!("-t{seconds}"),
-                uri.to_owned(),
-            ]))?;
-        let average = output.rsplit("iops average ").next().and_then(|rest| rest.split(' ').next());
-        let per_second: f64 = average.ok_or("iscsi-perf printed no average")?.parse()?;
+        let per_second = Reader::start(self, uri, seconds)?.finish()?;
         Ok(Rate { per_second, requests: per_second * f64::from(seconds) })
     }
 
@@ -82,6 +88,51 @@ impl Load {
         let taken =
             output.rsplit("Run completed in ").next().and_then(|rest| rest.split(' ').next());
         Ok(taken.ok_or("qemu-img printed no time")?.parse()?)
+    }
+}
+
+/// An `iscsi-perf` that runs.
+pub(crate) struct Reader(Child);
+
+impl Reader {
+    /// Reads at random for so many seconds.
+    pub(crate) fn start(load: &Load, uri: &str, seconds: u32) -> Result<Self, Failure> {
+        let child = Command::new("taskset")
+            .args(["-c", CLIENT_CORE, "iscsi-perf", "-r"])
+            .args([
+                format!("-m{}", load.depth),
+                format!("-b{}", load.block / 512),
+                format!("-t{seconds}"),
+                uri.to_owned(),
+            ])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        Ok(Self(child))
+    }
+
+    /// How many requests a second were answered, when it has ended.
+    pub(crate) fn finish(mut self) -> Result<f64, Failure> {
+        let mut printed = String::new();
+        let output = self.0.stdout.as_mut().ok_or("no standard output")?;
+        output.read_to_string(&mut printed)?;
+        let average =
+            printed.rsplit("iops average ").next().and_then(|rest| rest.split(' ').next());
+        Ok(average.ok_or("iscsi-perf printed no average")?.parse()?)
+    }
+
+    /// Stops it in the middle of its reading: it takes nothing any more, and holds its connection.
+    pub(crate) fn stall(self) -> Result<Self, Failure> {
+        sleep(READING);
+        let pid = Pid::from_child(&self.0);
+        kill_process(pid, Signal::STOP)?;
+        Ok(self)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -24,6 +24,7 @@ mod results;
 mod running;
 mod sealed;
 mod server;
+mod sessions;
 mod svg;
 mod tables;
 mod units;
@@ -158,8 +159,9 @@ fn main() -> ExitCode {
 
 fn bench(options: &Bench) -> Result<(), Failure> {
     let target = bench::against_tgt(options)?;
+    let sessions = sessions::measure(options)?;
     let copies = copy::sealed_against_plain(options)?;
-    let report = report::markdown(options, &target, &copies)?;
+    let report = report::markdown(options, &target, &sessions, &copies)?;
     put(options.output.as_deref(), &report)
 }
 

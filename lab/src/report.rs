@@ -4,12 +4,14 @@ use std::fmt::Write;
 
 use crate::bench::{Figures, Row};
 use crate::copy::Copies;
+use crate::sessions::{Crowd, Stalled};
 use crate::{Bench, Failure};
 
 /// All results as a Markdown page.
 pub(crate) fn markdown(
     options: &Bench,
     rows: &[Row],
+    (crowds, stalled): &(Vec<Crowd>, Option<Stalled>),
     copies: &Option<Copies>,
 ) -> Result<String, Failure> {
     let mut page = String::from(HEAD);
@@ -20,6 +22,12 @@ pub(crate) fn markdown(
         options.rounds, options.seconds
     )?;
     target(&mut page, rows)?;
+    if !crowds.is_empty() {
+        sessions(&mut page, crowds)?;
+    }
+    if let Some(stalled) = stalled {
+        beside_stalled(&mut page, stalled)?;
+    }
     if let Some(copies) = copies {
         copied(&mut page, copies)?;
     }
@@ -40,8 +48,9 @@ fn target(page: &mut String, rows: &[Row]) -> Result<(), Failure> {
     writeln!(page, "## Target beside tgt\n")?;
     writeln!(
         page,
-        "tgt and \"file\" serve a file of 1 GiB on tmpfs without holes; \"memory\" is `memory:1024M`. The \
-         client is named in the first column. CPU is the target's, in microseconds per request.\n"
+        "tgt and \"file\" serve a file of 1 GiB on tmpfs without holes; \"memory\" is `memory:1024M`, \
+         written once before. The client is named in the first column. CPU is the target's, in microseconds \
+         per request.\n"
     )?;
     writeln!(
         page,
@@ -49,20 +58,59 @@ fn target(page: &mut String, rows: &[Row]) -> Result<(), Failure> {
          |---|---|---|---|---|---|---|---|---|"
     )?;
     for Row { load, tgt, file, memory, .. } in rows {
-        let ratio = |ours: &Figures| ours.per_second / tgt.per_second;
-        writeln!(
-            page,
-            "| {load} | {:.0} | {:.0} | **{:.2}** | {:.0} | **{:.2}** | {:.1} | {:.1} | {:.1} |",
-            tgt.per_second,
-            file.per_second,
-            ratio(file),
-            memory.per_second,
-            ratio(memory),
-            tgt.cpu_us,
-            file.cpu_us,
-            memory.cpu_us,
-        )?;
+        writeln!(page, "| {load} | {} |", beside_tgt(tgt, file, memory))?;
     }
+    Ok(())
+}
+
+/// The columns of rates, ratios and processor time.
+fn beside_tgt(tgt: &Figures, file: &Figures, memory: &Figures) -> String {
+    let ratio = |ours: &Figures| ours.per_second / tgt.per_second;
+    format!(
+        "{:.0} | {:.0} | **{:.2}** | {:.0} | **{:.2}** | {:.1} | {:.1} | {:.1}",
+        tgt.per_second,
+        file.per_second,
+        ratio(file),
+        memory.per_second,
+        ratio(memory),
+        tgt.cpu_us,
+        file.cpu_us,
+        memory.cpu_us,
+    )
+}
+
+fn sessions(page: &mut String, crowds: &[Crowd]) -> Result<(), Failure> {
+    writeln!(page, "\n## Many sessions\n")?;
+    writeln!(
+        page,
+        "Each session is an iscsi-perf that reads 4 KiB at random at depth 8; rates are those of all \
+         together. The clients share one core, and so does the target, but for the last column: there it has \
+         both, and the column says what part of its time its busiest thread had.\n"
+    )?;
+    writeln!(
+        page,
+        "| sessions | tgt /s | file /s | ratio | memory /s | ratio | tgt CPU | file CPU | memory CPU | busiest |\n\
+         |---|---|---|---|---|---|---|---|---|---|"
+    )?;
+    for Crowd { sessions, tgt, file, memory, busiest } in crowds {
+        let columns = beside_tgt(tgt, file, memory);
+        writeln!(page, "| {sessions} | {columns} | {:.0} % |", busiest * 100.0)?;
+    }
+    Ok(())
+}
+
+fn beside_stalled(page: &mut String, stalled: &Stalled) -> Result<(), Failure> {
+    let Stalled { alone, beside, memory } = stalled;
+    writeln!(
+        page,
+        "\nA session that reads 4 KiB at depth 8 from the file, alone: {:.0}/s. Beside eight that have asked \
+         for 256 KiB at depth 32 and take nothing: {:.0}/s, **{:.2}** of that. The target had {:.0} MiB at \
+         most.",
+        alone.per_second,
+        beside.per_second,
+        beside.per_second / alone.per_second,
+        *memory as f64 / f64::from(1 << 20),
+    )?;
     Ok(())
 }
 

@@ -12,6 +12,9 @@ use crate::Failure;
 /// The core the target has for itself; the client has the other.
 pub(crate) const TARGET_CORE: &str = "0";
 
+/// For a target that may use all there are.
+pub(crate) const BOTH_CORES: &str = "0,1";
+
 /// How long a server may take to come up.
 const START_MAX: Duration = Duration::from_secs(10);
 
