@@ -369,7 +369,7 @@ impl Negotiation {
 /// segment may be declared again, nothing else is negotiated then (RFC 7143, 13). `Ok(None)` means
 /// that no answer is owed.
 pub fn full_feature(
-    parameters: &mut Parameters,
+    segment_max: &mut u32,
     pair: Pair<'_>,
 ) -> Result<Option<&'static str>, Violation> {
     let Some(key) = Key::named(pair.key) else {
@@ -378,8 +378,7 @@ pub fn full_feature(
     let Rule::DeclareNumber(range) = key.spec().rule else { return Ok(Some(REJECT)) };
     let number = text::number(pair.value).and_then(|value| u32::try_from(value).ok());
     let wrong = || Violation::Declared { key, value: pair.value.to_owned() };
-    parameters.max_send_data_segment =
-        number.filter(|&number| range.allow(number)).ok_or_else(wrong)?;
+    *segment_max = number.filter(|&number| range.allow(number)).ok_or_else(wrong)?;
     Ok(None)
 }
 

@@ -1,10 +1,14 @@
 //! The target's side of a session in the full-feature phase, error recovery level 0.
 //!
 //! [`Session`] is a pure machine: frames and the time go in; events, output and the next deadline come
-//! out. Each concern has its file: the command window decides what is delivered, `data_out` collects
-//! what a command needs, `data_in` answers it, `management` aborts it, `text` and `connection` do the
-//! rest. What belongs to one connection (StatSN, output, pings) is kept apart from what belongs to the
-//! session (CmdSN, tasks), as several connections will share the latter.
+//! out. Each concern has its file: `turn` has commands wait for their turn, `data_out` collects what a
+//! command needs, `data_in` answers it, `management` aborts it, `text` does what its name says.
+//!
+//! A session has one connection or several (RFC 7143, 4.2.2 and 4.2.5.1). What belongs to one (StatSN,
+//! output, pings, text) is in `connection`, and a connection is named by its CID. CmdSN, tasks and the
+//! window belong to the session: commands are delivered in one order whatever connection they came by,
+//! and each is served on the connection it came by. At error recovery level 0 a connection is not
+//! recovered alone (RFC 7143, 7.1.5): the front ends a session one of whose connections is lost.
 //!
 //! A task that runs is never torn from under the front: an abort lets it end, keeps its answer from the
 //! initiator, and only then says that it is dead, so that no write lands after its abort was reported.
@@ -19,6 +23,7 @@ mod order;
 mod session;
 mod task;
 mod text;
+mod turn;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,6 +32,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::header::{TaskAttribute, TaskFunction};
+use super::keys::Parameters;
 use super::pdu::Pieces;
 use crate::scsi::Status;
 
@@ -46,8 +52,8 @@ pub const IMMEDIATE_MAX: usize = 32;
 /// Task management functions under way at once.
 pub const MANAGEMENT_MAX: usize = 16;
 
-/// Data that a command may carry that came before its turn. On a single connection none does unless the
-/// initiator is at fault, so this only bounds what is kept of such.
+/// Data that a request other than a command may carry that came before its turn: pings and texts, which
+/// carry little. The data of commands are accounted for as all their data are.
 pub const AHEAD_MAX: usize = 8 << 10;
 
 /// How a session came to be, and its habits.
@@ -55,12 +61,8 @@ pub const AHEAD_MAX: usize = 8 << 10;
 pub struct Setup {
     /// Only discovery is allowed.
     pub discovery: bool,
-    /// The number of the connection that logged in.
-    pub cid: u16,
     /// The CmdSN expected next.
     pub exp_cmd_sn: u32,
-    /// The StatSN to send next.
-    pub stat_sn: u32,
     /// Commands in order it may have outstanding, as the login announced it.
     pub window: u32,
     /// As many as it may have outstanding later, [`WINDOW`] at most.
@@ -76,6 +78,17 @@ pub struct Setup {
     pub ping_patience: Duration,
 }
 
+/// A connection whose login has just ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Joining<'a> {
+    /// Its number, which no other connection of the session has.
+    pub cid: u16,
+    /// The StatSN to send next on it.
+    pub stat_sn: u32,
+    /// What its login agreed on. What is not of one connection is that of the session.
+    pub parameters: &'a Parameters,
+}
+
 /// What the front has to do, in order.
 #[derive(Debug)]
 pub enum Event {
@@ -88,6 +101,9 @@ pub enum Event {
         /// Its data-out.
         data: Vec<Bytes>,
     },
+    /// A task the front has was aborted: nobody waits for its answer. It may be ended early, if that is
+    /// possible at all, and has to be [completed](Session::complete) either way.
+    Abort(TaskId),
     /// The units' part of a task management function. This session's tasks are seen to; do the rest
     /// (other sessions' tasks, the reset itself), then [`Session::managed`].
     Manage {
@@ -99,15 +115,20 @@ pub enum Event {
         lun: [u8; 8],
     },
     /// Which targets are there? Answer with [`Session::targets`].
-    SendTargets(Selection),
-    /// A task the front has was aborted: nobody waits for its answer. It may be ended early, if that is
-    /// possible at all, and has to be [completed](Session::complete) either way.
-    Abort(TaskId),
+    SendTargets {
+        /// The connection that asks.
+        cid: u16,
+        /// What it asks about.
+        selection: Selection,
+    },
     /// What [`Session::clear`] was asked to end has ended.
     Cleared {
         /// As it was given.
         ticket: u64,
     },
+    /// A connection is over, and the session goes on: send what there is to send on it, then close it,
+    /// then [`Session::remove`] it.
+    CloseConnection(u16),
     /// The session is over: send what there is to send, then close.
     Close(Ending),
 }

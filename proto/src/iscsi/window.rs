@@ -105,6 +105,32 @@ impl<T> CommandWindow<T> {
         }
     }
 
+    /// Whether number `sn` lies in the window and has not come.
+    #[must_use]
+    pub fn awaits(&self, sn: Serial) -> bool {
+        let ahead = sn.since(self.expected);
+        let slot = self.waiting.get(ahead as usize);
+        ahead < self.room && matches!(slot, None | Some(Slot::Empty))
+    }
+
+    /// All numbers before `sn` count as received, as far as they lie in the window. What is held stays so,
+    /// for [`pop_ready`](Self::pop_ready).
+    pub fn skip_before(&mut self, sn: Serial) {
+        if !self.expected.is_before(sn) {
+            return;
+        }
+        let missing = sn.since(self.expected).min(self.room);
+        for ahead in 1..missing {
+            let slot = self.slot(ahead);
+            if matches!(slot, Slot::Empty) {
+                *slot = Slot::Skipped;
+            }
+        }
+        if missing > 0 {
+            self.step();
+        }
+    }
+
     /// Number `sn` counts as received though it never came, because its command was aborted on the
     /// way. Whether it lies in the window and had not come.
     pub fn skip(&mut self, sn: Serial) -> bool {

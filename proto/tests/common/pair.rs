@@ -9,12 +9,14 @@ use proto::iscsi::header::{Header, TaskResponse};
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
 use proto::iscsi::initiator::{Timeouts, Transfer};
 use proto::iscsi::keys::{Offer, Parameters};
-use proto::iscsi::login::initiator::Config;
+use proto::iscsi::login::initiator::{CID, Config};
 use proto::iscsi::login::target::{self, Progress, Reason, TargetLogin};
 use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox, Pieces};
 use proto::iscsi::sealed::Protection;
 use proto::iscsi::target as machine;
-use proto::iscsi::target::{Budget, Ending, Reply, Session, Setup, TargetRecord, TaskId, WINDOW};
+use proto::iscsi::target::{
+    Budget, Ending, Joining, Reply, Session, Setup, TargetRecord, TaskId, WINDOW,
+};
 use proto::link::{Conditions, Direction};
 use proto::scsi::Status;
 use proto::time::Time;
@@ -199,7 +201,9 @@ impl Pair {
         let sent = self.on_the_way(Way::Up, sent);
         assert!(self.up.send(self.now, sent).is_empty(), "the link has no queue limit here");
         let outbox = match &mut self.target.side {
-            Side::Session(session) if self.target.outbox.is_empty() => session.outbox(),
+            Side::Session(session) if self.target.outbox.is_empty() => {
+                session.outbox(CID).expect("its first connection")
+            }
             _ => &mut self.target.outbox,
         };
         let sent = bytes_of(outbox);
@@ -261,7 +265,7 @@ impl Target {
                 }
             };
             match &mut self.side {
-                Side::Session(session) => session.handle(now, frame),
+                Side::Session(session) => session.handle(now, CID, frame),
                 Side::Login(login) => {
                     let Frame::Pdu(pdu) = frame else { return self.refused = true };
                     let Header::LoginRequest(header) = pdu.header else {
@@ -294,9 +298,7 @@ impl Target {
                 self.decoder.set_data_max(parameters.max_recv_data_segment as usize);
                 let setup = Setup {
                     discovery: established.target.is_none(),
-                    cid: established.cid,
                     exp_cmd_sn: established.exp_cmd_sn,
-                    stat_sn: established.stat_sn,
                     window: WINDOW,
                     window_max: WINDOW,
                     unsolicited: Arc::new(Budget::new(32 << 20, 0)),
@@ -304,10 +306,12 @@ impl Target {
                     ping_after: Duration::from_secs(60),
                     ping_patience: Duration::from_secs(30),
                 };
-                let mut session = Session::new(now, parameters, &setup);
+                let (cid, stat_sn) = (established.cid, established.stat_sn);
+                let first = Joining { cid, stat_sn, parameters: &parameters };
+                let mut session = Session::new(now, &first, setup);
                 if let Some(seals) = seals {
                     self.decoder.set_opener(seals.opener);
-                    session.outbox().set_sealer(seals.sealer);
+                    session.outbox(cid).expect("its first connection").set_sealer(seals.sealer);
                 }
                 self.side = Side::Session(Box::new(session));
             }
@@ -334,7 +338,7 @@ impl Target {
                 machine::Event::Manage { request, .. } => {
                     session.managed(request, TaskResponse::COMPLETE);
                 }
-                machine::Event::SendTargets(_) => {
+                machine::Event::SendTargets { cid, .. } => {
                     let portals = vec![(([127, 0, 0, 1], 3260).into(), 1); 3];
                     let records: Vec<_> = (0..400)
                         .map(|i| TargetRecord {
@@ -342,9 +346,11 @@ impl Target {
                             portals: portals.clone(),
                         })
                         .collect();
-                    session.targets(&records);
+                    session.targets(cid, &records);
                 }
-                machine::Event::Abort(_) | machine::Event::Cleared { .. } => {}
+                machine::Event::Abort(_)
+                | machine::Event::Cleared { .. }
+                | machine::Event::CloseConnection(_) => {}
                 machine::Event::Close(ending) => self.ending = Some(ending),
             }
         }

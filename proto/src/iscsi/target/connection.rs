@@ -1,8 +1,10 @@
-//! What belongs to one connection: status numbers, output, and whether the other end lives.
+//! What belongs to one connection: status numbers, output, text, and whether the other end lives.
 
 use std::time::Duration;
 
-use crate::iscsi::pdu::Outbox;
+use super::text::Exchange;
+use super::{Joining, Setup};
+use crate::iscsi::pdu::{Outbox, Pdu};
 use crate::time::Time;
 
 /// The numbers nearly every PDU of a target carries.
@@ -18,6 +20,13 @@ pub(super) struct Numbers {
 pub(super) struct Connection {
     pub(super) cid: u16,
     pub(super) outbox: Outbox,
+    /// The most the initiator takes in one data segment, which it says of each connection
+    /// (RFC 7143, 13.12).
+    pub(super) segment_max: u32,
+    /// A text exchange under way: one at a time on each connection (RFC 7143, 11.10).
+    pub(super) text: Option<Exchange>,
+    /// It has been logged out; what comes on it is not acted on any more.
+    pub(super) leaving: bool,
     stat_sn: u32,
     /// Target transfer tags of this connection: R2Ts, pings and texts draw from one sequence, so that
     /// none stands for two things within four thousand million.
@@ -37,11 +46,24 @@ pub(super) enum Pulse {
 }
 
 impl Connection {
-    pub(super) fn new(now: Time, setup: &super::Setup) -> Self {
+    /// `response` is the last one of its login, if that has not been sent.
+    pub(super) fn new(
+        now: Time,
+        joining: &Joining<'_>,
+        setup: &Setup,
+        response: Option<Pdu>,
+    ) -> Self {
+        let mut outbox = Outbox::new();
+        response.into_iter().for_each(|response| outbox.push_pdu(response));
+        // Digests begin with the PDU after it (RFC 7143, 13.1).
+        outbox.set_digests(joining.parameters.header_digest, joining.parameters.data_digest);
         Self {
-            cid: setup.cid,
-            outbox: Outbox::new(),
-            stat_sn: setup.stat_sn,
+            cid: joining.cid,
+            outbox,
+            segment_max: joining.parameters.max_send_data_segment,
+            text: None,
+            leaving: false,
+            stat_sn: joining.stat_sn,
             next_tag: 0,
             heard: now,
             ping: None,

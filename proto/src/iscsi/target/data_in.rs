@@ -70,21 +70,21 @@ impl Session {
         data: &mut Pieces,
         status: Option<(u8, Residual)>,
     ) -> u32 {
-        let segment = self.parameters.max_send_data_segment;
-        let (mut data_sn, mut offset, mut burst_left) = (0, 0, self.parameters.max_burst);
+        let (exp_cmd_sn, max_cmd_sn) = self.command_numbers();
+        let max_burst = self.parameters.max_burst;
+        let Some(connection) = self.connection(task.cid) else { return 0 };
+        let (mut data_sn, mut offset, mut burst_left) = (0, 0, max_burst);
         while !data.is_empty() {
             let left = u32::try_from(data.len()).unwrap_or(u32::MAX);
-            let len = segment.min(burst_left).min(left);
+            let len = connection.segment_max.min(burst_left).min(left);
             burst_left -= len;
             let last = len == left;
             let is_final = last || burst_left == 0;
             if burst_left == 0 {
-                burst_left = self.parameters.max_burst;
+                burst_left = max_burst;
             }
             let status = status.filter(|_| last);
             let (code, residual) = status.unwrap_or_default();
-            let stat_sn = if status.is_some() { self.connection.use_stat_sn() } else { 0 };
-            let numbers = self.numbers();
             let header = DataIn {
                 is_final,
                 overflow: residual.overflow,
@@ -93,15 +93,15 @@ impl Session {
                 status: code,
                 itt: task.itt,
                 ttt: NO_TAG,
-                stat_sn,
-                exp_cmd_sn: numbers.exp_cmd_sn,
-                max_cmd_sn: numbers.max_cmd_sn,
+                stat_sn: if status.is_some() { connection.use_stat_sn() } else { 0 },
+                exp_cmd_sn,
+                max_cmd_sn,
                 data_sn,
                 buffer_offset: offset,
                 residual: residual.count,
                 ..DataIn::default()
             };
-            self.connection.outbox.push_from(header, data, len as usize);
+            connection.outbox.push_from(header, data, len as usize);
             data_sn += 1;
             offset += len;
         }
@@ -109,23 +109,21 @@ impl Session {
     }
 
     fn send_response(&mut self, task: &Task, reply: &Reply, residual: Residual, data_sn: u32) {
-        let stat_sn = self.connection.use_stat_sn();
-        let numbers = self.numbers();
-        let header = ScsiResponse {
+        let sense = sense_segment(&reply.sense);
+        self.send_status(task.cid, sense, |numbers| ScsiResponse {
             overflow: residual.overflow,
             underflow: residual.underflow,
             response: ResponseCode::COMPLETED,
             status: reply.status as u8,
             itt: task.itt,
-            stat_sn,
+            stat_sn: numbers.stat_sn,
             exp_cmd_sn: numbers.exp_cmd_sn,
             max_cmd_sn: numbers.max_cmd_sn,
             // RFC 7143, 11.4.8: Data-In and R2T PDUs together.
             exp_data_sn: data_sn + task.inbound.r2t_sn,
             residual: residual.count,
             ..ScsiResponse::default()
-        };
-        self.connection.outbox.push_data(header, sense_segment(&reply.sense));
+        });
     }
 }
 

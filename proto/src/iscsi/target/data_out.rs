@@ -8,8 +8,9 @@ use super::Event;
 use super::budget::Account;
 use super::session::Session;
 use super::task::{State, Task, TaskId};
-use crate::iscsi::header::{DataOut, NO_TAG, R2t, ScsiCommand};
+use crate::iscsi::header::{DataOut, NO_TAG, R2t, RejectReason, ScsiCommand};
 use crate::iscsi::keys::Parameters;
+use crate::iscsi::pdu::Pdu;
 use crate::scsi::sense::{Additional, Format, Key};
 use crate::scsi::{Sense, Status};
 
@@ -189,7 +190,7 @@ impl Inbound {
 
     /// Data that wait for the rest leave the buffer they came in, if they are small: it may be much larger
     /// than they are, and nothing else be left of it.
-    fn compact(&mut self) {
+    pub(super) fn compact(&mut self) {
         for data in self.unsolicited.data.iter_mut().filter(|data| data.len() < COMPACT_BELOW) {
             *data = Bytes::copy_from_slice(data);
         }
@@ -259,13 +260,17 @@ impl Session {
         None
     }
 
-    pub(super) fn on_data_out(&mut self, header: &DataOut, data: Bytes) {
+    pub(super) fn on_data_out(&mut self, cid: u16, header: &DataOut, pdu: Pdu) {
         // Data of a task that is gone, because it was aborted or never existed, are drained
         // (RFC 7143, 11.7.4 speaks of tags that stay valid until then).
         let Some(id) = self.tasks.find(header.itt) else { return };
         let Some(task) = self.tasks.get(id) else { return };
+        // RFC 7143, 4.2.5.1: data come on the connection of their command.
+        if task.cid != cid {
+            return self.reject(cid, &pdu, RejectReason::PROTOCOL_ERROR);
+        }
         let outcome = match task.inbound.sequence(header.ttt) {
-            Some(sequence) => sequence.take(header, data),
+            Some(sequence) => sequence.take(header, pdu.data),
             None => Err(Fault::UnexpectedUnsolicitedData),
         };
         match outcome {
@@ -275,9 +280,10 @@ impl Session {
     }
 
     /// Data of this PDU were damaged: the header, which was not, says whether more follow.
-    pub(super) fn on_damaged_data_out(&mut self, header: &DataOut) {
+    pub(super) fn on_damaged_data_out(&mut self, cid: u16, header: &DataOut) {
         let Some(id) = self.tasks.find(header.itt) else { return };
-        let sequence = self.tasks.get(id).and_then(|task| task.inbound.sequence(header.ttt));
+        let task = self.tasks.get(id).filter(|task| task.cid == cid);
+        let sequence = task.and_then(|task| task.inbound.sequence(header.ttt));
         if let Some(sequence) = sequence {
             sequence.open = !header.is_final;
             self.fail(id, Fault::ProtocolServiceCrc);
@@ -288,8 +294,10 @@ impl Session {
     /// response must not overtake data it believes are wanted (RFC 7143, 11.17.1).
     fn fail(&mut self, id: TaskId, fault: Fault) {
         let Some(task) = self.tasks.get(id) else { return };
-        if matches!(task.state, State::Offered | State::Collecting) {
-            task.state = State::Failing(fault);
+        match task.state {
+            State::Offered | State::Collecting => task.state = State::Failing(fault),
+            State::Ahead(None) => task.state = State::Ahead(Some(fault)),
+            _ => {}
         }
         self.proceed(id);
     }
@@ -310,7 +318,8 @@ impl Session {
                 self.events.push_back(Event::Execute { command, data });
             }
             State::Collecting => self.solicit(id),
-            State::Offered | State::Running | State::Aborted => {}
+            State::Ahead(Some(_)) => task.inbound.discard(),
+            State::Ahead(None) | State::Offered | State::Running | State::Aborted => {}
         }
     }
 
@@ -354,29 +363,31 @@ impl Session {
     /// MaxOutstandingR2T open (13.17), in order of offset (11.8.3).
     fn solicit(&mut self, id: TaskId) {
         let (most, burst) = (self.parameters.max_outstanding_r2t, self.parameters.max_burst);
+        let (exp_cmd_sn, max_cmd_sn) = self.command_numbers();
+        let Self { tasks, connections, .. } = self;
+        let Some(task) = tasks.get(id) else { return };
+        let Some(connection) = connections.iter_mut().find(|it| it.cid == task.cid) else { return };
+        let inbound = &mut task.inbound;
         loop {
-            let numbers = self.numbers();
-            let Some(task) = self.tasks.get(id) else { return };
-            let inbound = &mut task.inbound;
             let open = inbound.solicited.iter().filter(|sequence| sequence.open).count();
             let left = inbound.lacking();
             if inbound.reserved == 0 || left == 0 || open >= usize::from(most) {
                 return;
             }
             let len = left.min(burst);
-            let (ttt, offset) = (self.connection.tag(), inbound.requested);
+            let (ttt, offset) = (connection.tag(), inbound.requested);
             let sequence = Sequence { ttt, offset, len, open: true, ..Sequence::default() };
             inbound.solicited.push_back(sequence);
             inbound.requested += len;
             let r2t_sn = inbound.r2t_sn;
             inbound.r2t_sn += 1;
-            self.connection.outbox.push(R2t {
+            connection.outbox.push(R2t {
                 lun: task.lun_field,
                 itt: task.itt,
                 ttt,
-                stat_sn: numbers.stat_sn,
-                exp_cmd_sn: numbers.exp_cmd_sn,
-                max_cmd_sn: numbers.max_cmd_sn,
+                stat_sn: connection.stat_sn(),
+                exp_cmd_sn,
+                max_cmd_sn,
                 r2t_sn,
                 buffer_offset: offset,
                 desired_len: len,

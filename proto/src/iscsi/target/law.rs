@@ -1,22 +1,28 @@
 //! What holds whatever an initiator sends, as functions a fuzzer can drive.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Budget, Event, IMMEDIATE_MAX, Reply, Session, Setup, TargetRecord, TaskId, WINDOW};
-use crate::iscsi::header::{Header, TaskResponse};
+use super::{
+    Budget, Event, IMMEDIATE_MAX, Joining, Reply, Session, Setup, TargetRecord, TaskId, WINDOW,
+};
+use crate::iscsi::header::{Header, LoginResponse, TaskResponse};
 use crate::iscsi::keys::{Parameters, TaskReporting};
 use crate::iscsi::pdu::{Decoder, Frame, Pdu, Pieces};
 use crate::reader::{Reader, Truncated};
 use crate::scsi::Status;
 use crate::time::Time;
 
-/// Reads `bytes` as a script of PDUs and answers of the front. For any script: no panic; status numbers
-/// have no gap; MaxCmdSN and ExpCmdSN stay within the window of each other; tasks stay within their
-/// bounds; no task runs twice; one that was aborted is told to the front once and to the initiator never;
-/// when nothing runs any more, nobody waits for it.
+/// The most connections a script has at a time.
+const CONNECTIONS_MAX: usize = 3;
+
+/// Reads `bytes` as a script of PDUs, answers of the front and connections that come and go. For any
+/// script: no panic; status numbers have no gap on any connection; MaxCmdSN and ExpCmdSN stay within the
+/// window of each other; tasks stay within their bounds; no task runs twice; one that was aborted is told
+/// to the front once and to the initiator never; when nothing runs any more, nobody waits for it.
 pub fn any_script(bytes: &[u8]) {
     let mut script = Reader::new(bytes);
     let Ok(flags) = script.u8() else { return };
@@ -49,11 +55,17 @@ const fn parameters(flags: u8) -> Parameters {
     }
 }
 
+/// The initiator's end of a connection.
+struct End {
+    decoder: Decoder,
+    stat_sn: u32,
+}
+
 struct World {
     session: Session,
-    decoder: Decoder,
+    parameters: Parameters,
+    ends: BTreeMap<u16, End>,
     now: Time,
-    stat_sn: u32,
     running: Vec<TaskId>,
     /// Those of them that nobody waits for.
     aborted: Vec<TaskId>,
@@ -66,9 +78,7 @@ impl World {
     fn new(parameters: Parameters, discovery: bool) -> Self {
         let setup = Setup {
             discovery,
-            cid: 0,
             exp_cmd_sn: 1,
-            stat_sn: 7,
             window: 4,
             window_max: WINDOW,
             unsolicited: Arc::new(Budget::new(64, 32)),
@@ -76,18 +86,31 @@ impl World {
             ping_after: Duration::from_secs(10),
             ping_patience: Duration::from_secs(10),
         };
-        let mut decoder = Decoder::new();
-        decoder.set_digests(parameters.header_digest, parameters.data_digest);
-        decoder.set_data_max(1 << 24);
+        let first = Joining { cid: 0, stat_sn: 7, parameters: &parameters };
         Self {
-            session: Session::new(Time::ZERO, parameters, &setup),
-            decoder,
+            session: Session::new(Time::ZERO, &first, setup),
+            ends: BTreeMap::from([(0, end(&parameters))]),
+            parameters,
             now: Time::ZERO,
-            stat_sn: 7,
             running: Vec::new(),
             aborted: Vec::new(),
             silent: false,
             exp_cmd_sn: 1,
+        }
+    }
+
+    /// A connection comes, in the place of one with its number if there is one.
+    fn join(&mut self, cid: u16) {
+        if self.session.has_connection(cid) {
+            self.ends.remove(&cid);
+            return self.session.vacate(self.now, cid, 1);
+        }
+        if self.session.connections() < CONNECTIONS_MAX {
+            let joining = Joining { cid, stat_sn: 7, parameters: &self.parameters };
+            let response = LoginResponse { stat_sn: 6, ..LoginResponse::default() };
+            self.session.join(self.now, &joining, Pdu::bare(response));
+            self.session.outbox(cid).expect("just joined").clear();
+            self.ends.insert(cid, end(&self.parameters));
         }
     }
 
@@ -97,6 +120,7 @@ impl World {
             0 => self.now = self.now + Duration::from_secs(u64::from(control >> 3)),
             1 => self.complete(usize::from(control >> 3)),
             2 => self.session.clear((control & 8 == 0).then_some(0), 1),
+            3 if control >> 3 >= 28 => self.join(u16::from(control >> 3) - 28),
             3 if control >> 3 == 9 => self.session.request_logout(self.now, Duration::from_secs(9)),
             _ => self.send(control, script)?,
         }
@@ -124,7 +148,12 @@ impl World {
             Err(unknown) => Frame::Flawed { bhs, flaw: crate::iscsi::pdu::Flaw::Opcode(unknown.0) },
             Ok(header) => Frame::Pdu(Pdu::with_data(header, Bytes::copy_from_slice(data))),
         };
-        self.session.handle(self.now, frame);
+        // Most come by the first connection that there is.
+        let others = self.ends.len().max(1) * usize::from(bhs[47] & 0x40 != 0);
+        let which = usize::from(bhs[47] & 3).min(others.saturating_sub(1));
+        if let Some(&cid) = self.ends.keys().nth(which) {
+            self.session.handle(self.now, cid, frame);
+        }
         Ok(())
     }
 
@@ -162,16 +191,18 @@ impl World {
                     }
                 }
                 Event::Execute { command, data } => self.run(command.task, &data),
-                Event::Manage { request, .. } => {
-                    self.session.managed(request, TaskResponse::COMPLETE);
-                }
-                Event::SendTargets(_) => self.session.targets(&[TargetRecord {
-                    name: "iqn.2000-01.example:disk".to_owned(),
-                    portals: vec![(([127, 0, 0, 1], 3260).into(), 1)],
-                }]),
                 Event::Abort(task) => {
                     assert!(self.running.contains(&task) && !self.aborted.contains(&task));
                     self.aborted.push(task);
+                }
+                Event::Manage { request, .. } => {
+                    self.session.managed(request, TaskResponse::COMPLETE);
+                }
+                Event::SendTargets { cid, .. } => self.session.targets(cid, &[target()]),
+                Event::CloseConnection(cid) => {
+                    self.check_output();
+                    self.session.remove(self.now, cid);
+                    self.ends.remove(&cid);
                 }
                 Event::Cleared { ticket } => assert_eq!(ticket, 1),
                 Event::Close(_) => {}
@@ -186,26 +217,44 @@ impl World {
     }
 
     fn check_output(&mut self) {
-        let mut buffer = BytesMut::new();
-        let outbox = self.session.outbox();
-        while !outbox.is_empty() {
-            let mut slices = [std::io::IoSlice::new(&[])];
-            outbox.slices(&mut slices);
-            buffer.extend_from_slice(&slices[0]);
-            let sent = slices[0].len();
-            outbox.advance(sent);
+        for (&cid, end) in &mut self.ends {
+            let mut buffer = BytesMut::new();
+            let outbox = self.session.outbox(cid).expect("it has not been removed");
+            while !outbox.is_empty() {
+                let mut slices = [std::io::IoSlice::new(&[])];
+                outbox.slices(&mut slices);
+                buffer.extend_from_slice(&slices[0]);
+                let sent = slices[0].len();
+                outbox.advance(sent);
+            }
+            while let Some(frame) = end.decoder.decode(&mut buffer).expect("our own output") {
+                let Frame::Pdu(pdu) = frame else { panic!("our own output is flawed: {frame:?}") };
+                let answer = matches!(pdu.header, Header::ScsiResponse(_) | Header::DataIn(_));
+                assert!(!(answer && self.silent), "an aborted command is answered: {pdu:?}");
+                self.exp_cmd_sn = end.check_numbers(&pdu.header);
+            }
+            assert!(buffer.is_empty());
         }
-        while let Some(frame) = self.decoder.decode(&mut buffer).expect("our own output") {
-            let Frame::Pdu(pdu) = frame else { panic!("our own output is flawed: {frame:?}") };
-            self.check_numbers(&pdu.header);
-        }
-        assert!(buffer.is_empty());
     }
+}
 
-    /// RFC 7143, 4.2.2: which PDUs use a status number up, and the window they show.
-    fn check_numbers(&mut self, header: &Header) {
-        let answer = matches!(header, Header::ScsiResponse(_) | Header::DataIn(_));
-        assert!(!(answer && self.silent), "an aborted command is answered: {header:?}");
+fn target() -> TargetRecord {
+    TargetRecord {
+        name: "iqn.2000-01.example:disk".to_owned(),
+        portals: vec![(([127, 0, 0, 1], 3260).into(), 1)],
+    }
+}
+
+fn end(parameters: &Parameters) -> End {
+    let mut decoder = Decoder::new();
+    decoder.set_digests(parameters.header_digest, parameters.data_digest);
+    decoder.set_data_max(1 << 24);
+    End { decoder, stat_sn: 7 }
+}
+
+impl End {
+    /// RFC 7143, 4.2.2: which PDUs use a status number up, and the window they show. Gives ExpCmdSN.
+    fn check_numbers(&mut self, header: &Header) -> u32 {
         let (uses, stat_sn, exp, max) = match header {
             Header::NopIn(h) => (h.itt != u32::MAX, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
             Header::ScsiResponse(h) => (true, h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn),
@@ -222,6 +271,6 @@ impl World {
         assert_eq!(stat_sn, self.stat_sn, "{header:?}");
         self.stat_sn = self.stat_sn.wrapping_add(u32::from(uses));
         assert!(max.wrapping_sub(exp).wrapping_add(1) <= WINDOW);
-        self.exp_cmd_sn = exp;
+        exp
     }
 }

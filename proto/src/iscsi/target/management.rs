@@ -1,15 +1,18 @@
 //! Task management (RFC 7143, 11.5 and 4.2.3; RFC 7144, 5).
 
+use bytes::Bytes;
+
 use super::session::Session;
 use super::task::{State, Task, TaskId};
+use super::turn::Waiting;
 use super::{Ending, Event, MANAGEMENT_MAX};
 use crate::iscsi::header::{
-    Header, LogoutRequest, LogoutResponse, LogoutResponseCode, TaskFunction, TaskManagementRequest,
+    LogoutResponse, LogoutResponseCode, TaskFunction, TaskManagementRequest,
     TaskManagementResponse, TaskResponse,
 };
-use crate::iscsi::pdu::Pdu;
 use crate::iscsi::window::Serial;
 use crate::scsi::lun;
+use crate::time::Time;
 
 /// The level of RFC 7144, from which its functions are known.
 const PROTOCOL_LEVEL_SAM5: u8 = 2;
@@ -18,12 +21,26 @@ const PROTOCOL_LEVEL_SAM5: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request(u64);
 
-/// What happens when the tasks concerned are dead.
+/// What happens when the tasks concerned are dead. A request is answered on the connection it came by.
 #[derive(Debug)]
 enum Then {
-    Respond { itt: u32, response: TaskResponse, function: TaskFunction },
-    Tell { ticket: u64 },
-    LogOut { itt: u32 },
+    Respond {
+        cid: u16,
+        itt: u32,
+        response: TaskResponse,
+        function: TaskFunction,
+    },
+    Tell {
+        ticket: u64,
+    },
+    /// Of one connection, or of the session.
+    LogOut {
+        cid: u16,
+        itt: u32,
+        closes: Option<u16>,
+    },
+    /// The connection that asked is gone.
+    Nothing,
 }
 
 /// Something that waits for tasks to die, and perhaps for the front to do its part.
@@ -31,6 +48,8 @@ enum Then {
 struct Pending {
     request: Request,
     tasks: Vec<TaskId>,
+    /// Commands it concerns that may still be on their way: those before this number.
+    coming: Option<(Serial, Scope)>,
     front: bool,
     then: Then,
 }
@@ -58,50 +77,59 @@ impl Scope {
     }
 }
 
+impl Pending {
+    /// Whether a task that has just come was meant when the request came.
+    fn dooms(&self, task: &Task) -> bool {
+        self.coming.is_some_and(|(limit, scope)| {
+            scope.covers(task.lun) && Serial(task.cmd_sn).is_before(limit)
+        })
+    }
+}
+
 impl Session {
-    pub(super) fn on_task_management(&mut self, request: &TaskManagementRequest) {
+    pub(super) fn on_task_management(&mut self, cid: u16, request: &TaskManagementRequest) {
         if self.management.pending.len() >= MANAGEMENT_MAX {
-            return self.respond_managed(request.itt, TaskResponse::REJECTED);
+            return self.respond_managed(cid, request.itt, TaskResponse::REJECTED);
         }
         let unit = lun::decode(request.lun.to_be_bytes());
         let level = self.parameters.protocol_level;
         match request.function {
-            TaskFunction::ABORT_TASK => self.abort_task(request, unit),
+            TaskFunction::ABORT_TASK => self.abort_task(cid, request, unit),
             TaskFunction::ABORT_TASK_SET
             | TaskFunction::CLEAR_TASK_SET
             | TaskFunction::LOGICAL_UNIT_RESET => {
-                self.abort_many(request, Scope::Unit(unit));
+                self.abort_many(cid, request, Scope::Unit(unit));
             }
             TaskFunction::TARGET_WARM_RESET | TaskFunction::TARGET_COLD_RESET => {
-                self.abort_many(request, Scope::Nexus);
+                self.abort_many(cid, request, Scope::Nexus);
             }
             TaskFunction::I_T_NEXUS_RESET if level >= PROTOCOL_LEVEL_SAM5 => {
-                self.abort_many(request, Scope::Nexus);
+                self.abort_many(cid, request, Scope::Nexus);
             }
             TaskFunction::QUERY_TASK if level >= PROTOCOL_LEVEL_SAM5 => {
                 let found = self.tasks.find(request.referenced_tag).is_some();
-                self.respond_managed(request.itt, query(found));
+                self.respond_managed(cid, request.itt, query(found));
             }
             TaskFunction::QUERY_TASK_SET if level >= PROTOCOL_LEVEL_SAM5 => {
                 let there = |task: &Task| task.lun == unit && task.state != State::Aborted;
                 let found = !self.tasks.select(there).is_empty();
-                self.respond_managed(request.itt, query(found));
+                self.respond_managed(cid, request.itt, query(found));
             }
             TaskFunction::QUERY_ASYNCHRONOUS_EVENT if level >= PROTOCOL_LEVEL_SAM5 => {
-                self.respond_managed(request.itt, query(false));
+                self.respond_managed(cid, request.itt, query(false));
             }
             // RFC 7143, 11.5.1: only error recovery level 2 moves allegiance.
             TaskFunction::TASK_REASSIGN => {
-                self.respond_managed(request.itt, TaskResponse::REASSIGNMENT_NOT_SUPPORTED);
+                self.respond_managed(cid, request.itt, TaskResponse::REASSIGNMENT_NOT_SUPPORTED);
             }
             // CLEAR ACA among them: no unit here establishes one (NORMACA is zero).
-            _ => self.respond_managed(request.itt, TaskResponse::NOT_SUPPORTED),
+            _ => self.respond_managed(cid, request.itt, TaskResponse::NOT_SUPPORTED),
         }
     }
 
     /// RFC 7143, 11.5.5: a task that is there is aborted; one that may still come counts as received;
     /// one that cannot come does not exist.
-    fn abort_task(&mut self, request: &TaskManagementRequest, unit: Option<u16>) {
+    fn abort_task(&mut self, cid: u16, request: &TaskManagementRequest, unit: Option<u16>) {
         let found = self.tasks.find(request.referenced_tag);
         let found = found.filter(|id| self.tasks.get(*id).is_some_and(|task| task.lun == unit));
         let response = if found.is_some() || self.abort_unseen(request) {
@@ -109,39 +137,32 @@ impl Session {
         } else {
             TaskResponse::TASK_DOES_NOT_EXIST
         };
-        let itt = request.itt;
-        let then = Then::Respond { itt, response, function: request.function };
-        self.abort(found.into_iter().collect(), false, then);
+        let then = Then::Respond { cid, itt: request.itt, response, function: request.function };
+        self.abort(found.into_iter().collect(), None, false, then);
     }
 
-    /// Whether the task is one that waits in the window, or never came and now need not.
+    /// Whether the task is one that never came and now need not.
     fn abort_unseen(&mut self, request: &TaskManagementRequest) -> bool {
-        let mut held = false;
-        self.window.skip_held(|pdu| {
-            let command = command_of(pdu).filter(|c| c.itt == request.referenced_tag);
-            held |= command.is_some();
-            command.is_some()
-        });
-        let before = Serial(request.ref_cmd_sn).is_before(Serial(request.cmd_sn));
-        held || (before && self.window.skip(Serial(request.ref_cmd_sn)))
+        let sn = Serial(request.ref_cmd_sn);
+        sn.is_before(Serial(request.cmd_sn)) && self.window.awaits(sn) && self.window.skip(sn)
     }
 
-    fn abort_many(&mut self, request: &TaskManagementRequest, scope: Scope) {
+    fn abort_many(&mut self, cid: u16, request: &TaskManagementRequest, scope: Scope) {
         let limit = Serial(request.cmd_sn);
         let tasks = self.tasks.select(|task| {
-            // RFC 7143, 4.2.3.2: what was issued before the request, whether it came before or not.
-            let earlier = request.immediate || Serial(task.cmd_sn).is_before(limit);
+            // RFC 7143, 4.2.3.2: what was issued before the request, whether it came before or not. An
+            // immediate command carries the number that the next one has.
+            let sn = Serial(task.cmd_sn);
+            let earlier = sn.is_before(limit) || (task.immediate && sn == limit);
             scope.covers(task.lun) && earlier
         });
-        self.window.skip_held(|pdu| {
-            command_of(pdu).is_some_and(|command| {
-                let unit = lun::decode(command.lun.to_be_bytes());
-                scope.covers(unit) && Serial(command.cmd_sn).is_before(limit)
-            })
-        });
+        if matches!(scope, Scope::Nexus) {
+            // RFC 7143, 4.2.3.2: what has not come by then counts as received.
+            self.window.skip_before(limit);
+        }
         let (itt, function, lun) = (request.itt, request.function, request.lun.to_be_bytes());
-        let then = Then::Respond { itt, response: TaskResponse::COMPLETE, function };
-        let request = self.abort(tasks, true, then);
+        let then = Then::Respond { cid, itt, response: TaskResponse::COMPLETE, function };
+        let request = self.abort(tasks, Some((limit, scope)), true, then);
         self.events.push_back(Event::Manage { request, function, lun });
         self.settle();
     }
@@ -163,25 +184,81 @@ impl Session {
     pub fn clear(&mut self, unit: Option<u16>, ticket: u64) {
         let scope = unit.map_or(Scope::Nexus, |unit| Scope::Unit(Some(unit)));
         let tasks = self.tasks.select(|task| scope.covers(task.lun));
-        self.abort(tasks, false, Then::Tell { ticket });
+        self.abort(tasks, None, false, Then::Tell { ticket });
+    }
+
+    /// Another connection is about to take the number of this one, whose tasks end without further notice
+    /// (RFC 7143, 6.3.4). When they have, [`Event::Cleared`] brings `ticket` back. The connection is
+    /// removed at once.
+    pub fn vacate(&mut self, now: Time, cid: u16, ticket: u64) {
+        self.remove(now, cid);
+        let tasks = self.tasks.select(|task| task.cid == cid);
+        self.abort(tasks, None, false, Then::Tell { ticket });
     }
 
     /// The tasks end without an answer, what is held in the window as well; then the logout is
-    /// answered, so that its response is the last thing sent (RFC 7143, 11.15).
-    pub(super) fn log_out(&mut self, request: &LogoutRequest) {
-        let tasks = self.tasks.select(|_| true);
-        self.abort(tasks, false, Then::LogOut { itt: request.itt });
+    /// answered, so that its response is the last thing sent (RFC 7143, 11.15). `closes` is the connection
+    /// that is logged out; `None` for the session.
+    pub(super) fn log_out(&mut self, cid: u16, itt: u32, closes: Option<u16>) {
+        let tasks = self.tasks.select(|task| closes.is_none_or(|closes| task.cid == closes));
+        if let Some(closes) = closes {
+            self.forget_held(closes);
+            // RFC 7143, 11.14: nothing new comes by it.
+            self.connection(closes).into_iter().for_each(|connection| connection.leaving = true);
+        }
+        self.abort(tasks, None, false, Then::LogOut { cid, itt, closes });
     }
 
-    fn abort(&mut self, tasks: Vec<TaskId>, front: bool, then: Then) -> Request {
+    /// What came by a connection and waits for its turn counts as received.
+    fn forget_held(&mut self, cid: u16) {
+        self.window.skip_held(|held| matches!(held, Waiting::Pdu(by, _) if *by == cid));
+    }
+
+    /// A connection is gone: nothing is answered on it, whoever has its number next.
+    pub(super) fn disown(&mut self, cid: u16) {
+        self.forget_held(cid);
+        for pending in &mut self.management.pending {
+            if let Then::Respond { cid: by, .. } | Then::LogOut { cid: by, .. } = pending.then
+                && by == cid
+            {
+                pending.then = Then::Nothing;
+            }
+        }
+    }
+
+    fn abort(
+        &mut self,
+        tasks: Vec<TaskId>,
+        coming: Option<(Serial, Scope)>,
+        front: bool,
+        then: Then,
+    ) -> Request {
         let request = Request(self.management.next);
         self.management.next += 1;
         let tasks = tasks.into_iter().filter(|id| self.abort_one(*id)).collect();
-        self.management.pending.push(Pending { request, tasks, front, then });
+        self.management.pending.push(Pending { request, tasks, coming, front, then });
         if !front {
             self.settle();
         }
         request
+    }
+
+    /// A command has come to its turn: it is offered, unless a request that came before it means it.
+    pub(super) fn offer_task(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let attribute = task.attribute;
+        if self.management.pending.iter().any(|pending| pending.dooms(task)) {
+            self.abort_one(id);
+        } else {
+            self.offer(id, attribute);
+        }
+    }
+
+    /// Requests have been received: task management may have waited for them.
+    pub(super) fn settle_received(&mut self) {
+        if !self.management.pending.is_empty() {
+            self.settle();
+        }
     }
 
     /// Aborts a task; whether it goes on in the front.
@@ -198,7 +275,7 @@ impl Session {
             State::Aborted => true,
             // The front may have been offered it; it learns from `want_data` that it is gone. Data
             // still on their way find no task and are drained.
-            State::Offered | State::Collecting | State::Failing(_) => {
+            State::Ahead(_) | State::Offered | State::Collecting | State::Failing(_) => {
                 if let Some(task) = self.tasks.remove(id) {
                     self.release(id, &task);
                 }
@@ -215,22 +292,33 @@ impl Session {
     }
 
     /// Whether anybody waits for tasks to die.
-    pub(super) const fn is_waiting_for_tasks(&self) -> bool {
-        !self.management.pending.is_empty()
+    pub(super) fn is_waiting_for_tasks(&self) -> bool {
+        // Commands that have not come by other connections may never come.
+        self.management.pending.iter().any(|pending| pending.coming.is_none())
     }
 
     /// Ends what has nothing left to wait for.
     fn settle(&mut self) {
-        let over = |pending: &Pending| pending.tasks.is_empty() && !pending.front;
+        // RFC 7143, 4.2.3.2: all commands the request concerns have come. On one connection, what has not
+        // come before the request never will.
+        let (expected, several) = (self.window.expected(), self.connections.len() > 1);
+        let awaits = |(limit, _): (Serial, Scope)| several && expected.is_before(limit);
+        let over = |pending: &Pending| {
+            pending.tasks.is_empty() && !pending.front && !pending.coming.is_some_and(awaits)
+        };
         while let Some(at) = self.management.pending.iter().position(over) {
             match self.management.pending.remove(at).then {
+                Then::Nothing => {}
                 Then::Tell { ticket } => self.events.push_back(Event::Cleared { ticket }),
-                Then::LogOut { itt } => {
-                    self.respond_logged_out(itt, LogoutResponseCode::CLOSED);
-                    self.close(Ending::Logout);
+                Then::LogOut { cid, itt, closes } => {
+                    self.respond_logged_out(cid, itt, LogoutResponseCode::CLOSED);
+                    match closes {
+                        Some(closes) => self.events.push_back(Event::CloseConnection(closes)),
+                        None => self.close(Ending::Logout),
+                    }
                 }
-                Then::Respond { itt, response, function } => {
-                    self.respond_managed(itt, response);
+                Then::Respond { cid, itt, response, function } => {
+                    self.respond_managed(cid, itt, response);
                     // RFC 7143, 11.5.1: a cold reset ends every connection.
                     let cold = function == TaskFunction::TARGET_COLD_RESET;
                     if cold && response == TaskResponse::COMPLETE {
@@ -241,28 +329,25 @@ impl Session {
         }
     }
 
-    fn respond_managed(&mut self, itt: u32, response: TaskResponse) {
-        let stat_sn = self.connection.use_stat_sn();
-        let numbers = self.numbers();
-        self.connection.outbox.push(TaskManagementResponse {
+    fn respond_managed(&mut self, cid: u16, itt: u32, response: TaskResponse) {
+        self.send_status(cid, Bytes::new(), |numbers| TaskManagementResponse {
             response,
             itt,
-            stat_sn,
+            stat_sn: numbers.stat_sn,
             exp_cmd_sn: numbers.exp_cmd_sn,
             max_cmd_sn: numbers.max_cmd_sn,
         });
     }
 
-    pub(super) fn respond_logged_out(&mut self, itt: u32, response: LogoutResponseCode) {
-        let stat_sn = self.connection.use_stat_sn();
-        let numbers = self.numbers();
-        self.connection.outbox.push(LogoutResponse {
+    pub(super) fn respond_logged_out(&mut self, cid: u16, itt: u32, response: LogoutResponseCode) {
+        let time2wait = self.parameters.default_time2wait;
+        self.send_status(cid, Bytes::new(), |numbers| LogoutResponse {
             response,
             itt,
-            stat_sn,
+            stat_sn: numbers.stat_sn,
             exp_cmd_sn: numbers.exp_cmd_sn,
             max_cmd_sn: numbers.max_cmd_sn,
-            time2wait: self.parameters.default_time2wait,
+            time2wait,
             time2retain: 0,
         });
     }
@@ -271,8 +356,4 @@ impl Session {
 /// RFC 7144, 5.2: a query answers "complete" for nothing found and "succeeded" for something.
 const fn query(found: bool) -> TaskResponse {
     if found { TaskResponse::SUCCEEDED } else { TaskResponse::COMPLETE }
-}
-
-const fn command_of(pdu: &Pdu) -> Option<&crate::iscsi::header::ScsiCommand> {
-    if let Header::ScsiCommand(command) = &pdu.header { Some(command) } else { None }
 }

@@ -47,7 +47,7 @@ impl Session {
             let ordered =
                 self.tasks.get(id).is_some_and(|task| task.attribute == TaskAttribute::ORDERED);
             if ordered {
-                if self.tasks.len() > self.order.behind.len() {
+                if self.tasks.turned() > self.order.behind.len() {
                     return;
                 }
                 self.order.barrier = Some(id);

@@ -12,69 +12,113 @@ use super::data_out::{Allowance, Fault, Inbound};
 use super::management::Management;
 use super::order::Order;
 use super::task::{State, Task, TaskId, Tasks};
-use super::text::Exchange;
-use super::{AHEAD_MAX, Ending, Event, IMMEDIATE_MAX, Setup, WINDOW};
+use super::turn::{Waiting, order_of};
+use super::{Ending, Event, IMMEDIATE_MAX, Joining, Setup, WINDOW};
 use crate::iscsi::header::{
     AsyncEvent, AsyncMessage, BHS_LEN, Header, Lengths, LogoutReason, LogoutRequest,
     LogoutResponseCode, NO_TAG, NopIn, NopOut, Reject, RejectReason, ScsiCommand,
 };
 use crate::iscsi::keys::Parameters;
 use crate::iscsi::pdu::{Flaw, Frame, Outbox, Pdu};
-use crate::iscsi::window::{Admission, CommandWindow, Serial};
+use crate::iscsi::window::{CommandWindow, Serial};
 use crate::scsi::lun;
 use crate::time::Time;
 
-/// One session of a target, with its connection.
+/// What a session without a connection waits for: another one, which its front waits for in bounded time.
+const NO_CONNECTION: Duration = Duration::from_secs(60);
+
+/// One session of a target, with its connections.
 #[derive(Debug)]
 pub struct Session {
+    pub(super) setup: Setup,
     pub(super) parameters: Parameters,
-    pub(super) discovery: bool,
-    pub(super) connection: Connection,
-    pub(super) window: CommandWindow<Pdu>,
-    /// How far the window opens at most.
-    window_max: u32,
+    /// Few, so that a scan is faster than a map; the one of a session that has one is found at once.
+    pub(super) connections: Vec<Connection>,
+    pub(super) window: CommandWindow<Waiting>,
     pub(super) unsolicited: Account,
     pub(super) tasks: Tasks,
     pub(super) order: Order,
     pub(super) allowance: Allowance,
     pub(super) management: Management,
-    pub(super) text: Option<Exchange>,
     pub(super) events: VecDeque<Event>,
     /// A logout was asked for: when it is overdue.
     logout_by: Option<Time>,
+    /// When a session without a connection is looked at again.
+    deserted: Time,
     /// Nothing that comes is acted on any more.
     closing: bool,
 }
 
 impl Session {
-    /// A session whose login has just ended. Digests begin with the next PDU either way.
+    /// A session whose first connection has just logged in. Digests begin with the next PDU either way.
     #[must_use]
-    pub fn new(now: Time, parameters: Parameters, setup: &Setup) -> Self {
-        let mut connection = Connection::new(now, setup);
-        connection.outbox.set_digests(parameters.header_digest, parameters.data_digest);
+    pub fn new(now: Time, first: &Joining<'_>, setup: Setup) -> Self {
         let mut window = CommandWindow::new(Serial(setup.exp_cmd_sn));
         window.open(setup.window);
         Self {
-            parameters,
-            discovery: setup.discovery,
-            connection,
+            parameters: first.parameters.clone(),
+            connections: vec![Connection::new(now, first, &setup, None)],
             window,
-            window_max: setup.window_max.clamp(1, WINDOW),
             unsolicited: Account::new(Arc::clone(&setup.unsolicited)),
             tasks: Tasks::default(),
             order: Order::default(),
             allowance: Allowance::new(setup.solicited),
             management: Management::default(),
-            text: None,
             events: VecDeque::new(),
             logout_by: None,
+            deserted: now,
             closing: false,
+            setup: Setup { window_max: setup.window_max.clamp(1, WINDOW), ..setup },
         }
     }
 
-    /// What is to be sent.
-    pub const fn outbox(&mut self) -> &mut Outbox {
-        &mut self.connection.outbox
+    /// Another connection has logged in. `response` is the last one of its login, which is sent first;
+    /// digests begin after it. There is none with its number: see [`vacate`](Self::vacate).
+    pub fn join(&mut self, now: Time, joining: &Joining<'_>, response: Pdu) {
+        debug_assert!(self.connections.iter().all(|it| it.cid != joining.cid));
+        self.connections.push(Connection::new(now, joining, &self.setup, Some(response)));
+    }
+
+    /// Whether a connection has this number.
+    #[must_use]
+    pub fn has_connection(&self, cid: u16) -> bool {
+        self.connections.iter().any(|connection| connection.cid == cid)
+    }
+
+    /// How many connections there are.
+    #[must_use]
+    pub const fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Removes a connection that was closed, with all that was to be sent on it.
+    pub fn remove(&mut self, now: Time, cid: u16) {
+        self.connections.retain(|connection| connection.cid != cid);
+        self.deserted = now;
+        self.disown(cid);
+        self.deliver_held();
+    }
+
+    /// ExpCmdSN and MaxCmdSN.
+    pub fn command_numbers(&mut self) -> (u32, u32) {
+        let taken = u32::try_from(self.tasks.in_order()).unwrap_or(WINDOW);
+        self.window.open(self.window_now().saturating_sub(taken));
+        (self.window.expected().0, self.window.last().0)
+    }
+
+    pub(super) fn connection(&mut self, cid: u16) -> Option<&mut Connection> {
+        self.connections.iter_mut().find(|connection| connection.cid == cid)
+    }
+
+    /// What is to be sent on a connection.
+    pub fn outbox(&mut self, cid: u16) -> Option<&mut Outbox> {
+        self.connection(cid).map(|connection| &mut connection.outbox)
+    }
+
+    /// How much is to be sent, on all connections.
+    #[must_use]
+    pub fn unsent(&self) -> usize {
+        self.connections.iter().map(|connection| connection.outbox.len()).sum()
     }
 
     /// The next thing the front has to do.
@@ -82,21 +126,24 @@ impl Session {
         self.events.pop_front()
     }
 
-    /// Bytes came, perhaps not yet a frame.
-    pub const fn heard(&mut self, now: Time) {
-        self.connection.heard(now);
+    /// Bytes came by a connection, perhaps not yet a frame.
+    pub fn heard(&mut self, now: Time, cid: u16) {
+        if let Some(connection) = self.connection(cid) {
+            connection.heard(now);
+        }
     }
 
-    /// A frame came.
-    pub fn handle(&mut self, now: Time, frame: Frame) {
-        self.connection.outbox.tick(now);
-        self.connection.heard(now);
-        if self.closing {
+    /// A frame came by a connection.
+    pub fn handle(&mut self, now: Time, cid: u16, frame: Frame) {
+        let Some(connection) = self.connection(cid) else { return };
+        connection.outbox.tick(now);
+        connection.heard(now);
+        if connection.leaving || self.closing {
             return;
         }
         match frame {
-            Frame::Pdu(pdu) => self.admit(pdu),
-            Frame::Flawed { bhs, flaw } => self.on_flawed(&bhs, flaw),
+            Frame::Pdu(pdu) => self.admit(cid, pdu),
+            Frame::Flawed { bhs, flaw } => self.on_flawed(cid, &bhs, flaw),
         }
     }
 
@@ -104,24 +151,32 @@ impl Session {
     /// forward by itself.
     #[must_use]
     pub fn deadline(&self) -> Time {
-        let pulse = self.connection.deadline();
+        let pulse = self.connections.iter().map(Connection::deadline).min();
+        let pulse = pulse.unwrap_or(self.deserted + NO_CONNECTION);
         self.logout_by.map_or(pulse, |logout| logout.min(pulse))
     }
 
     /// The deadline, perhaps an earlier one, has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.connection.outbox.tick(now);
         if self.logout_by.is_some_and(|by| by <= now) {
             return self.close(Ending::LogoutOverdue);
         }
-        match self.connection.pulse(now) {
-            Pulse::Quiet => {}
-            Pulse::Ping => self.send_ping(),
-            Pulse::Dead => self.close(Ending::Silent),
+        if self.connections.is_empty() && self.deserted + NO_CONNECTION <= now {
+            return self.close(Ending::Silent);
+        }
+        for at in 0..self.connections.len() {
+            let Some(connection) = self.connections.get_mut(at) else { return };
+            connection.outbox.tick(now);
+            let cid = connection.cid;
+            match connection.pulse(now) {
+                Pulse::Quiet => {}
+                Pulse::Ping => self.send_ping(cid),
+                Pulse::Dead => self.close(Ending::Silent),
+            }
         }
     }
 
-    /// Asks the initiator to log out within `patience` (RFC 7143, 11.9.1, event 1).
+    /// Asks the initiator to log out within `patience`, by every connection (RFC 7143, 11.9.1, event 1).
     pub fn request_logout(&mut self, now: Time, patience: Duration) {
         if self.logout_by.is_none() && !self.closing {
             self.logout_by = Some(now + patience);
@@ -150,63 +205,44 @@ impl Session {
         self.tasks.len() > 0
     }
 
-    /// Commands in order are delivered in order; immediate ones at once (RFC 7143, 4.2.2.1).
-    fn admit(&mut self, pdu: Pdu) {
-        match order_of(&pdu.header) {
-            Some(cmd_sn)
-                if pdu.data.len() > AHEAD_MAX && Serial(cmd_sn) != self.window.expected() => {}
-            Some(cmd_sn) => match self.window.admit(Serial(cmd_sn), pdu) {
-                Admission::Next(pdu) => {
-                    self.deliver(pdu);
-                    self.deliver_held();
-                }
-                // RFC 7143, 4.2.2.1: outside the window, silently.
-                Admission::Held | Admission::Ignored => {}
-            },
-            None => {
-                self.deliver(pdu);
-                // An abort may have made up for what a held command waited for.
-                self.deliver_held();
-            }
-        }
-    }
-
-    fn deliver_held(&mut self) {
-        while let Some(pdu) = self.window.pop_ready() {
-            self.deliver(pdu);
-        }
-    }
-
-    fn deliver(&mut self, pdu: Pdu) {
+    pub(super) fn deliver(&mut self, cid: u16, pdu: Pdu) {
         if self.closing {
             return;
         }
         match &pdu.header {
-            Header::NopOut(nop) => self.on_nop(nop, pdu.data),
-            Header::TextRequest(request) => self.on_text(request, &pdu),
-            Header::LogoutRequest(request) => self.on_logout(request),
+            Header::NopOut(nop) => self.on_nop(cid, nop, pdu.data),
+            Header::TextRequest(request) => self.on_text(cid, request, &pdu),
+            Header::LogoutRequest(request) => self.on_logout(cid, request),
             // RFC 7143, 4.3: nothing else has a place in a discovery session.
-            _ if self.discovery => self.reject(&pdu, RejectReason::PROTOCOL_ERROR),
-            Header::ScsiCommand(command) => self.on_command(command, &pdu),
-            Header::TaskManagementRequest(request) => self.on_task_management(request),
-            Header::DataOut(header) => self.on_data_out(header, pdu.data),
+            _ if self.setup.discovery => self.reject(cid, &pdu, RejectReason::PROTOCOL_ERROR),
+            Header::ScsiCommand(command) => self.on_command(cid, command, &pdu),
+            Header::TaskManagementRequest(request) => self.on_task_management(cid, request),
+            Header::DataOut(header) => {
+                let header = *header;
+                self.on_data_out(cid, &header, pdu);
+            }
             // RFC 7143, 11.16: level 0 keeps nothing that could be sent again.
-            Header::Snack(_) => self.reject(&pdu, RejectReason::SNACK_REJECT),
+            Header::Snack(_) => self.reject(cid, &pdu, RejectReason::SNACK_REJECT),
             // A second login on a connection, and what only targets send.
-            _ => self.reject(&pdu, RejectReason::PROTOCOL_ERROR),
+            _ => self.reject(cid, &pdu, RejectReason::PROTOCOL_ERROR),
         }
     }
 
-    fn on_command(&mut self, command: &ScsiCommand, pdu: &Pdu) {
+    fn on_command(&mut self, cid: u16, command: &ScsiCommand, pdu: &Pdu) {
         if let Err(reason) = self.may_begin(command) {
-            return self.reject(pdu, reason);
+            return self.reject(cid, pdu, reason);
         }
         let (mut inbound, fault) = Inbound::begin(&self.parameters, command, pdu.data.clone());
         let fault = fault.or_else(|| inbound.hold(&mut self.unsolicited));
-        self.begin_task(command, inbound, fault.map_or(State::Offered, State::Failing));
+        let state = fault.map_or(State::Offered, State::Failing);
+        let id = self.begin_task(cid, command, inbound, state);
+        match fault {
+            None => self.offer_task(id),
+            Some(_) => self.proceed(id),
+        }
     }
 
-    fn may_begin(&self, command: &ScsiCommand) -> Result<(), RejectReason> {
+    pub(super) fn may_begin(&self, command: &ScsiCommand) -> Result<(), RejectReason> {
         if command.immediate && self.tasks.immediate() >= IMMEDIATE_MAX {
             return Err(RejectReason::IMMEDIATE_COMMAND_REJECT);
         }
@@ -217,9 +253,16 @@ impl Session {
         Ok(())
     }
 
-    fn begin_task(&mut self, command: &ScsiCommand, inbound: Inbound, state: State) {
-        let id = self.tasks.insert(Task {
+    pub(super) fn begin_task(
+        &mut self,
+        cid: u16,
+        command: &ScsiCommand,
+        inbound: Inbound,
+        state: State,
+    ) -> TaskId {
+        self.tasks.insert(Task {
             itt: command.itt,
+            cid,
             lun: lun::decode(command.lun.to_be_bytes()),
             lun_field: command.lun,
             cmd_sn: command.cmd_sn,
@@ -231,134 +274,134 @@ impl Session {
             attribute: command.attribute,
             inbound,
             state,
-        });
-        match state {
-            State::Offered => self.offer(id, command.attribute),
-            _ => self.proceed(id),
-        }
+        })
     }
 
     /// A NOP-Out that wants an echo has it, cut to what the initiator takes (RFC 7143, 11.18 and
     /// 11.19); one that answers a ping has done so by arriving.
-    fn on_nop(&mut self, nop: &NopOut, mut data: Bytes) {
-        if nop.itt == NO_TAG {
-            return;
-        }
-        data.truncate(self.parameters.max_send_data_segment as usize);
-        let stat_sn = self.connection.use_stat_sn();
-        let numbers = self.numbers();
-        let header = NopIn {
+    fn on_nop(&mut self, cid: u16, nop: &NopOut, mut data: Bytes) {
+        let Some(connection) = self.connection(cid).filter(|_| nop.itt != NO_TAG) else { return };
+        data.truncate(connection.segment_max as usize);
+        self.send_status(cid, data, |numbers| NopIn {
             lun: 0,
             itt: nop.itt,
             ttt: NO_TAG,
-            stat_sn,
+            stat_sn: numbers.stat_sn,
             exp_cmd_sn: numbers.exp_cmd_sn,
             max_cmd_sn: numbers.max_cmd_sn,
-        };
-        self.connection.outbox.push_data(header, data);
+        });
     }
 
     /// A ping shows the next status number and uses none up (RFC 7143, 11.19).
-    fn send_ping(&mut self) {
-        let ttt = self.connection.tag();
-        let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.numbers();
+    fn send_ping(&mut self, cid: u16) {
+        let (exp_cmd_sn, max_cmd_sn) = self.command_numbers();
+        let Some(connection) = self.connection(cid) else { return };
+        let (ttt, stat_sn) = (connection.tag(), connection.stat_sn());
         let itt = NO_TAG;
-        self.connection.outbox.push(NopIn { lun: 0, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn });
+        connection.outbox.push(NopIn { lun: 0, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn });
     }
 
-    fn on_logout(&mut self, request: &LogoutRequest) {
+    fn on_logout(&mut self, cid: u16, request: &LogoutRequest) {
+        let itt = request.itt;
         match request.reason {
-            LogoutReason::CLOSE_SESSION => self.log_out(request),
-            LogoutReason::CLOSE_CONNECTION if request.cid == self.connection.cid => {
-                self.log_out(request);
+            LogoutReason::CLOSE_SESSION => self.log_out(cid, itt, None),
+            LogoutReason::CLOSE_CONNECTION if self.has_connection(request.cid) => {
+                // The last connection takes the session with it.
+                let goes_on =
+                    self.connections.iter().any(|it| it.cid != request.cid && !it.leaving);
+                self.log_out(cid, itt, goes_on.then_some(request.cid));
             }
             LogoutReason::CLOSE_CONNECTION => {
-                self.respond_logged_out(request.itt, LogoutResponseCode::CID_NOT_FOUND);
+                self.respond_logged_out(cid, itt, LogoutResponseCode::CID_NOT_FOUND);
             }
             // RFC 7143, 11.15.1: recovery needs level 2.
-            _ => self.respond_logged_out(request.itt, LogoutResponseCode::RECOVERY_NOT_SUPPORTED),
+            _ => self.respond_logged_out(cid, itt, LogoutResponseCode::RECOVERY_NOT_SUPPORTED),
         }
     }
 
     /// A frame that is not to be acted on is rejected; what it was part of fails.
-    fn on_flawed(&mut self, bhs: &[u8; BHS_LEN], flaw: Flaw) {
+    fn on_flawed(&mut self, cid: u16, bhs: &[u8; BHS_LEN], flaw: Flaw) {
         let Ok(header) = Header::parse(bhs) else {
-            return self.reject_header(bhs, RejectReason::COMMAND_NOT_SUPPORTED);
+            return self.reject_header(cid, bhs, RejectReason::COMMAND_NOT_SUPPORTED);
         };
         debug_assert_eq!(flaw, Flaw::DataDigest);
         // RFC 7143, 7.8: the PDU is discarded and rejected. A command in order counts as received, so
         // that those behind it do not wait for one that level 0 cannot have sent again.
-        self.reject_header(bhs, RejectReason::DATA_DIGEST_ERROR);
+        self.reject_header(cid, bhs, RejectReason::DATA_DIGEST_ERROR);
         if let Header::DataOut(header) = header {
-            return self.on_damaged_data_out(&header);
+            return self.on_damaged_data_out(cid, &header);
         }
         let counts = order_of(&header).is_none_or(|cmd_sn| self.window.skip(Serial(cmd_sn)));
         if let Header::ScsiCommand(command) = header
             && counts
-            && !self.discovery
+            && !self.setup.discovery
             && self.may_begin(&command).is_ok()
         {
             let (inbound, _) = Inbound::begin(&self.parameters, &command, Bytes::new());
-            self.begin_task(&command, inbound, State::Failing(Fault::ProtocolServiceCrc));
+            let state = State::Failing(Fault::ProtocolServiceCrc);
+            let id = self.begin_task(cid, &command, inbound, state);
+            self.proceed(id);
         }
         self.deliver_held();
     }
 
-    pub(super) fn reject(&mut self, pdu: &Pdu, reason: RejectReason) {
+    pub(super) fn reject(&mut self, cid: u16, pdu: &Pdu, reason: RejectReason) {
         let lengths = Lengths { ahs: pdu.ahs.len(), data: pdu.data.len() };
-        self.reject_header(&pdu.header.emit(lengths), reason);
+        self.reject_header(cid, &pdu.header.emit(lengths), reason);
     }
 
     /// A Reject carries the header it rejects (RFC 7143, 11.17.4).
-    fn reject_header(&mut self, bhs: &[u8; BHS_LEN], reason: RejectReason) {
-        let stat_sn = self.connection.use_stat_sn();
-        let numbers = self.numbers();
-        let header = Reject {
+    fn reject_header(&mut self, cid: u16, bhs: &[u8; BHS_LEN], reason: RejectReason) {
+        self.send_status(cid, Bytes::copy_from_slice(bhs), |numbers| Reject {
             reason,
-            stat_sn,
+            stat_sn: numbers.stat_sn,
             exp_cmd_sn: numbers.exp_cmd_sn,
             max_cmd_sn: numbers.max_cmd_sn,
             data_sn: 0,
-        };
-        self.connection.outbox.push_data(header, Bytes::copy_from_slice(bhs));
-    }
-
-    fn send_async(&mut self, event: AsyncEvent, [p1, p2, p3]: [u16; 3]) {
-        let stat_sn = self.connection.use_stat_sn();
-        let numbers = self.numbers();
-        self.connection.outbox.push(AsyncMessage {
-            stat_sn,
-            exp_cmd_sn: numbers.exp_cmd_sn,
-            max_cmd_sn: numbers.max_cmd_sn,
-            event,
-            parameter1: p1,
-            parameter2: p2,
-            parameter3: p3,
-            ..AsyncMessage::default()
         });
     }
 
-    /// The numbers to show now. As many commands may come as there are free places for.
-    pub(super) fn numbers(&mut self) -> Numbers {
-        let taken = u32::try_from(self.tasks.in_order()).unwrap_or(WINDOW);
-        self.window.open(self.window_now().saturating_sub(taken));
-        Numbers {
-            stat_sn: self.connection.stat_sn(),
-            exp_cmd_sn: self.window.expected().0,
-            max_cmd_sn: self.window.last().0,
+    /// To every connection: each is told by itself of what concerns them all.
+    fn send_async(&mut self, event: AsyncEvent, [p1, p2, p3]: [u16; 3]) {
+        let cids: Vec<_> = self.connections.iter().map(|connection| connection.cid).collect();
+        for cid in cids {
+            self.send_status(cid, Bytes::new(), |numbers| AsyncMessage {
+                stat_sn: numbers.stat_sn,
+                exp_cmd_sn: numbers.exp_cmd_sn,
+                max_cmd_sn: numbers.max_cmd_sn,
+                event,
+                parameter1: p1,
+                parameter2: p2,
+                parameter3: p3,
+                ..AsyncMessage::default()
+            });
         }
+    }
+
+    /// Sends a PDU that carries status; nothing, if its connection is gone.
+    pub(super) fn send_status<H: Into<Header>>(
+        &mut self,
+        cid: u16,
+        data: Bytes,
+        header: impl FnOnce(Numbers) -> H,
+    ) {
+        let (exp_cmd_sn, max_cmd_sn) = self.command_numbers();
+        let Some(connection) = self.connection(cid) else { return };
+        let stat_sn = connection.use_stat_sn();
+        let header = header(Numbers { stat_sn, exp_cmd_sn, max_cmd_sn });
+        connection.outbox.push_data(header, data);
     }
 
     /// How many commands there may be: no more than the budget has room for if all of them bring their
     /// first burst.
     fn window_now(&self) -> u32 {
         let burst = match (self.parameters.initial_r2t, self.parameters.immediate_data) {
-            (true, false) => return self.window_max,
+            (true, false) => return self.setup.window_max,
             (true, true) => self.parameters.first_burst.min(self.parameters.max_recv_data_segment),
             (false, _) => self.parameters.first_burst,
         };
         let room = self.unsolicited.reach() / u64::from(burst.max(1));
-        self.window_max.min(u32::try_from(room).unwrap_or(WINDOW).max(1))
+        self.setup.window_max.min(u32::try_from(room).unwrap_or(WINDOW).max(1))
     }
 
     pub(super) fn close(&mut self, ending: Ending) {
@@ -367,18 +410,4 @@ impl Session {
             self.events.push_back(Event::Close(ending));
         }
     }
-}
-
-/// The CmdSN of a PDU that takes a place in the command order: `None` for immediate ones, which carry
-/// the number without using it (RFC 7143, 4.2.2.1), and for those that have none.
-const fn order_of(header: &Header) -> Option<u32> {
-    let (immediate, cmd_sn) = match header {
-        Header::NopOut(h) => (h.immediate, h.cmd_sn),
-        Header::ScsiCommand(h) => (h.immediate, h.cmd_sn),
-        Header::TaskManagementRequest(h) => (h.immediate, h.cmd_sn),
-        Header::TextRequest(h) => (h.immediate, h.cmd_sn),
-        Header::LogoutRequest(h) => (h.immediate, h.cmd_sn),
-        _ => return None,
-    };
-    if immediate { None } else { Some(cmd_sn) }
 }

@@ -15,6 +15,8 @@ pub struct TaskId {
 /// Where a task stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
+    /// Its turn by CmdSN has not come; it may be at fault already.
+    Ahead(Option<Fault>),
     /// The front has not said how much data it wants.
     Offered,
     /// Data are on their way.
@@ -31,6 +33,9 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) itt: u32,
+    /// The connection it came by, which all that belongs to it goes by: its allegiance
+    /// (RFC 7143, 4.2.5.1).
+    pub(super) cid: u16,
     /// The unit, and the field that addressed it, which R2Ts carry back.
     pub(super) lun: Option<u16>,
     pub(super) lun_field: u64,
@@ -75,11 +80,13 @@ pub(super) struct Tasks {
     /// faster than a map.
     tags: Vec<(u32, u32)>,
     immediate: usize,
+    ahead: usize,
 }
 
 impl Tasks {
     pub(super) fn insert(&mut self, task: Task) -> TaskId {
         self.immediate += usize::from(task.immediate);
+        self.ahead += usize::from(matches!(task.state, State::Ahead(_)));
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             (self.slots.len() - 1) as u32
@@ -109,7 +116,17 @@ impl Tasks {
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.slot);
         self.immediate -= usize::from(task.immediate);
+        self.ahead -= usize::from(matches!(task.state, State::Ahead(_)));
         Some(task)
+    }
+
+    /// The turn of a task has come; gives its fault. `None` if it is gone.
+    pub(super) fn end_ahead(&mut self, id: TaskId) -> Option<Option<Fault>> {
+        let task = self.get(id)?;
+        let State::Ahead(fault) = task.state else { return None };
+        task.state = fault.map_or(State::Offered, State::Failing);
+        self.ahead -= 1;
+        Some(fault)
     }
 
     /// The initiator may use the tag again.
@@ -133,9 +150,14 @@ impl Tasks {
         self.slots.len() - self.free.len()
     }
 
-    /// Tasks that came by the window.
+    /// Tasks whose turn has come.
+    pub(super) const fn turned(&self) -> usize {
+        self.len() - self.ahead
+    }
+
+    /// Tasks that came by the window and have left it.
     pub(super) const fn in_order(&self) -> usize {
-        self.len() - self.immediate
+        self.turned() - self.immediate
     }
 
     /// Tasks that came beside it.

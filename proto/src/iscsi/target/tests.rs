@@ -1,3 +1,9 @@
+mod budget;
+mod connections;
+mod management;
+mod text;
+mod turn;
+
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use std::io::IoSlice;
@@ -37,6 +43,15 @@ fn parameters() -> Parameters {
     }
 }
 
+/// The first connection.
+const CID: u16 = 3;
+
+fn decoder() -> Decoder {
+    let mut decoder = Decoder::new();
+    decoder.set_data_max(1 << 24);
+    decoder
+}
+
 /// A session and the initiator's end of it.
 struct Pair {
     session: Session,
@@ -58,9 +73,7 @@ impl Pair {
     fn within(parameters: Parameters, discovery: bool, budget: Arc<Budget>, window: u32) -> Self {
         let setup = Setup {
             discovery,
-            cid: 3,
             exp_cmd_sn: u32::MAX,
-            stat_sn: 100,
             window,
             window_max: WINDOW,
             unsolicited: budget,
@@ -68,15 +81,14 @@ impl Pair {
             ping_after: Duration::from_secs(15),
             ping_patience: Duration::from_secs(30),
         };
-        let mut decoder = Decoder::new();
-        decoder.set_data_max(1 << 24);
-        let session = Session::new(Time::ZERO, parameters, &setup);
-        Self { session, decoder, cmd_sn: u32::MAX, now: Time::ZERO }
+        let first = Joining { cid: CID, stat_sn: 100, parameters: &parameters };
+        let session = Session::new(Time::ZERO, &first, setup);
+        Self { session, decoder: decoder(), cmd_sn: u32::MAX, now: Time::ZERO }
     }
 
     fn send(&mut self, header: impl Into<Header>, data: &[u8]) {
         let pdu = Pdu::with_data(header, Bytes::copy_from_slice(data));
-        self.session.handle(self.now, Frame::Pdu(pdu));
+        self.session.handle(self.now, CID, Frame::Pdu(pdu));
     }
 
     fn next_cmd_sn(&mut self) -> u32 {
@@ -157,21 +169,7 @@ impl Pair {
 
     /// What the target has sent since the last look.
     fn received(&mut self) -> Vec<Pdu> {
-        let outbox = self.session.outbox();
-        let mut buffer = BytesMut::new();
-        while !outbox.is_empty() {
-            let mut slices = [IoSlice::new(&[])];
-            outbox.slices(&mut slices);
-            let len = slices[0].len();
-            buffer.extend_from_slice(&slices[0]);
-            outbox.advance(len);
-        }
-        let mut pdus = Vec::new();
-        while let Some(frame) = self.decoder.decode(&mut buffer).unwrap() {
-            let Frame::Pdu(pdu) = frame else { panic!("flawed") };
-            pdus.push(pdu);
-        }
-        pdus
+        received(&mut self.session, CID, &mut self.decoder)
     }
 
     fn one<T: TryFrom<Header>>(&mut self) -> T {
@@ -184,6 +182,25 @@ impl Pair {
     fn reject_reason(&mut self) -> RejectReason {
         self.one::<crate::iscsi::header::Reject>().reason
     }
+}
+
+/// What the target has sent on a connection since the last look.
+fn received(session: &mut Session, cid: u16, decoder: &mut Decoder) -> Vec<Pdu> {
+    let outbox = session.outbox(cid).expect("a connection");
+    let mut buffer = BytesMut::new();
+    while !outbox.is_empty() {
+        let mut slices = [IoSlice::new(&[])];
+        outbox.slices(&mut slices);
+        let len = slices[0].len();
+        buffer.extend_from_slice(&slices[0]);
+        outbox.advance(len);
+    }
+    let mut pdus = Vec::new();
+    while let Some(frame) = decoder.decode(&mut buffer).unwrap() {
+        let Frame::Pdu(pdu) = frame else { panic!("flawed") };
+        pdus.push(pdu);
+    }
+    pdus
 }
 
 macro_rules! from_header {
@@ -421,7 +438,7 @@ fn damaged_data_fail_the_task() {
     pair.command();
     let header = DataOut { is_final: true, itt: 1, ttt: NO_TAG, ..DataOut::default() };
     let bhs = header.emit(<_>::default());
-    pair.session.handle(pair.now, Frame::Flawed { bhs, flaw: Flaw::DataDigest });
+    pair.session.handle(pair.now, CID, Frame::Flawed { bhs, flaw: Flaw::DataDigest });
     let pdus = pair.received();
     assert!(
         matches!(pdus[0].header, Header::Reject(r) if r.reason == RejectReason::DATA_DIGEST_ERROR)
@@ -443,370 +460,11 @@ fn a_damaged_command_fails_and_does_not_stop_the_next() {
         ..<_>::default()
     };
     let bhs = command.emit(<_>::default());
-    pair.session.handle(pair.now, Frame::Flawed { bhs, flaw: Flaw::DataDigest });
+    pair.session.handle(pair.now, CID, Frame::Flawed { bhs, flaw: Flaw::DataDigest });
     let pdus = pair.received();
     assert!(aborted_with(&pdus[1], 0x47, 0x05));
     pair.read(2, 0);
     pair.command();
-}
-
-/// RFC 7143, 4.2.2.1.
-#[test]
-fn commands_are_delivered_in_order_and_ignored_outside_the_window() {
-    let mut pair = Pair::new(parameters());
-    let (first, second) = (pair.next_cmd_sn(), pair.next_cmd_sn());
-    let command = |itt, cmd_sn| ScsiCommand { is_final: true, itt, cmd_sn, ..<_>::default() };
-    pair.send(command(2, second), &[]);
-    pair.send(command(9, first.wrapping_sub(1)), &[]);
-    pair.send(command(9, first.wrapping_add(WINDOW)), &[]);
-    assert!(pair.session.poll_event().is_none());
-    pair.send(command(1, first), &[]);
-    let (one, two) = (pair.command(), pair.command());
-    for task in [one.task, two.task] {
-        pair.session.want_data(task, 0);
-        pair.reply(task, 0);
-    }
-    let itts: Vec<_> = headers::<ScsiResponse>(pair.received()).iter().map(|r| r.itt).collect();
-    assert_eq!(itts, [1, 2]);
-    assert!(pair.received().is_empty(), "what lies outside is not even rejected");
-}
-
-#[test]
-fn the_window_closes_when_all_places_are_taken() {
-    let mut pair = Pair::new(parameters());
-    for itt in 0..WINDOW {
-        pair.read(itt, 0);
-        let task = pair.command().task;
-        pair.session.want_data(task, 0);
-    }
-    pair.send(NopOut { immediate: true, itt: 0x800, ttt: NO_TAG, ..<_>::default() }, &[]);
-    let nop: crate::iscsi::header::NopIn = pair.one();
-    assert_eq!(nop.max_cmd_sn, nop.exp_cmd_sn.wrapping_sub(1));
-    pair.read(WINDOW, 0);
-    assert!(pair.session.poll_event().is_none());
-}
-
-#[test]
-fn immediate_commands_are_bounded() {
-    let mut pair = Pair::new(parameters());
-    for itt in 0..=IMMEDIATE_MAX as u32 {
-        let command = ScsiCommand {
-            immediate: true,
-            is_final: true,
-            itt,
-            cmd_sn: pair.cmd_sn,
-            ..<_>::default()
-        };
-        pair.send(command, &[]);
-    }
-    assert_eq!(pair.reject_reason(), RejectReason::IMMEDIATE_COMMAND_REJECT);
-}
-
-#[test]
-fn a_tag_in_use_is_rejected() {
-    let mut pair = Pair::new(parameters());
-    pair.read(1, 0);
-    pair.read(1, 0);
-    assert_eq!(pair.reject_reason(), RejectReason::TASK_IN_PROGRESS);
-}
-
-/// RFC 7143, 11.5.5: the response comes when the task is dead, and the task's own never.
-#[test]
-fn an_abort_waits_for_what_runs() {
-    let mut pair = Pair::new(parameters());
-    pair.read(1, 512);
-    let task = pair.command().task;
-    pair.session.want_data(task, 0);
-    pair.manage(TaskFunction::ABORT_TASK, 1);
-    assert!(pair.received().is_empty());
-    pair.reply(task, 512);
-    let answer: crate::iscsi::header::TaskManagementResponse = pair.one();
-    assert_eq!((answer.response, answer.itt), (TaskResponse::COMPLETE, 0x900));
-}
-
-#[test]
-fn an_aborted_write_drains() {
-    let mut pair = Pair::new(parameters());
-    pair.write(1, 4096, &[], false);
-    let task = pair.command().task;
-    pair.session.want_data(task, 4096);
-    pair.manage(TaskFunction::ABORT_TASK, 1);
-    let _: crate::iscsi::header::TaskManagementResponse = pair.one();
-    pair.data_out(1, NO_TAG, 0, 0, &[0; 4096], true);
-    assert!(pair.received().is_empty() && pair.session.poll_event().is_none());
-}
-
-#[test]
-fn aborting_what_is_not_there() {
-    let mut pair = Pair::new(parameters());
-    let mut request = TaskManagementRequest {
-        immediate: true,
-        function: TaskFunction::ABORT_TASK,
-        itt: 9,
-        referenced_tag: 5,
-        cmd_sn: pair.cmd_sn,
-        ref_cmd_sn: pair.cmd_sn.wrapping_sub(5),
-        ..TaskManagementRequest::default()
-    };
-    pair.send(request, &[]);
-    let answer: crate::iscsi::header::TaskManagementResponse = pair.one();
-    assert_eq!(answer.response, TaskResponse::TASK_DOES_NOT_EXIST);
-    // A command lost on its way counts as received, and the next one is not held up by it.
-    request.ref_cmd_sn = pair.next_cmd_sn();
-    request.cmd_sn = pair.cmd_sn;
-    pair.send(request, &[]);
-    let answer: crate::iscsi::header::TaskManagementResponse = pair.one();
-    assert_eq!(answer.response, TaskResponse::COMPLETE);
-    pair.read(6, 0);
-    pair.command();
-}
-
-#[test]
-fn a_unit_reset_ends_its_tasks_and_waits_for_the_front() {
-    let mut pair = Pair::new(parameters());
-    pair.read(1, 0);
-    let task = pair.command().task;
-    pair.session.want_data(task, 0);
-    pair.manage(TaskFunction::LOGICAL_UNIT_RESET, NO_TAG);
-    pair.expect_abort(task);
-    let Some(Event::Manage { request, lun, .. }) = pair.session.poll_event() else { panic!() };
-    assert_eq!(lun, [0; 8]);
-    pair.session.managed(request, TaskResponse::COMPLETE);
-    assert!(pair.received().is_empty());
-    pair.reply(task, 0);
-    let _: crate::iscsi::header::TaskManagementResponse = pair.one();
-}
-
-#[test]
-fn functions_that_are_refused() {
-    let cases = [
-        (TaskFunction::CLEAR_ACA, 1, TaskResponse::NOT_SUPPORTED),
-        (TaskFunction::TASK_REASSIGN, 1, TaskResponse::REASSIGNMENT_NOT_SUPPORTED),
-        (TaskFunction::QUERY_TASK, 1, TaskResponse::NOT_SUPPORTED),
-        (TaskFunction::QUERY_TASK, 2, TaskResponse::SUCCEEDED),
-        (TaskFunction::QUERY_TASK_SET, 2, TaskResponse::SUCCEEDED),
-        (TaskFunction::QUERY_ASYNCHRONOUS_EVENT, 2, TaskResponse::COMPLETE),
-        (TaskFunction(0x55), 2, TaskResponse::NOT_SUPPORTED),
-    ];
-    for (function, protocol_level, response) in cases {
-        let mut pair = Pair::new(Parameters { protocol_level, ..parameters() });
-        pair.read(1, 0);
-        pair.manage(function, 1);
-        let answer: crate::iscsi::header::TaskManagementResponse = pair.one();
-        assert_eq!(answer.response, response, "{function:?} at level {protocol_level}");
-    }
-}
-
-#[test]
-fn another_session_clears_a_unit() {
-    let mut pair = Pair::new(parameters());
-    pair.read(1, 0);
-    let task = pair.command().task;
-    pair.session.want_data(task, 0);
-    pair.session.clear(Some(0), 42);
-    pair.expect_abort(task);
-    pair.session.clear(Some(0), 43);
-    assert!(pair.session.poll_event().is_none(), "it is told once");
-    pair.reply(task, 0);
-    assert!(matches!(pair.session.poll_event(), Some(Event::Cleared { ticket: 42 })));
-    assert!(matches!(pair.session.poll_event(), Some(Event::Cleared { ticket: 43 })));
-    assert!(pair.received().is_empty());
-}
-
-/// RFC 7143, 11.18 and 11.19.
-#[test]
-fn a_ping_is_echoed_as_far_as_the_initiator_takes_it() {
-    let mut pair = Pair::new(Parameters { max_send_data_segment: 512, ..parameters() });
-    pair.send(NopOut { immediate: true, itt: 5, ttt: NO_TAG, ..<_>::default() }, &[3; 600]);
-    let pdus = pair.received();
-    let Header::NopIn(nop) = pdus[0].header else { panic!() };
-    assert_eq!((nop.itt, nop.ttt, nop.stat_sn, pdus[0].data.len()), (5, NO_TAG, 100, 512));
-}
-
-#[test]
-fn silence_is_met_with_a_ping_and_then_the_end() {
-    let mut pair = Pair::new(parameters());
-    pair.session.handle_timeout(pair.session.deadline());
-    let nop: crate::iscsi::header::NopIn = pair.one();
-    assert_eq!((nop.itt, nop.stat_sn), (NO_TAG, 100));
-    // Any byte is a sign of life.
-    pair.now = pair.session.deadline();
-    pair.session.heard(pair.now);
-    pair.session.handle_timeout(pair.now);
-    assert!(pair.session.poll_event().is_none());
-    pair.session.handle_timeout(pair.session.deadline());
-    pair.session.handle_timeout(pair.session.deadline());
-    assert!(matches!(pair.session.poll_event(), Some(Event::Close(Ending::Silent))));
-    pair.send(NopOut { immediate: true, itt: 5, ttt: NO_TAG, ..<_>::default() }, &[]);
-    let nop: crate::iscsi::header::NopIn = pair.one();
-    assert_eq!(nop.stat_sn, 100, "a ping used no number up");
-}
-
-fn logout(reason: LogoutReason, cid: u16) -> LogoutRequest {
-    LogoutRequest { immediate: true, reason, cid, itt: 8, ..LogoutRequest::default() }
-}
-
-#[test]
-fn logouts() {
-    use LogoutResponseCode as Code;
-    let cases = [
-        (LogoutReason::CLOSE_SESSION, 0, Code::CLOSED),
-        (LogoutReason::CLOSE_CONNECTION, 3, Code::CLOSED),
-        (LogoutReason::CLOSE_CONNECTION, 4, Code::CID_NOT_FOUND),
-        (LogoutReason::REMOVE_FOR_RECOVERY, 3, Code::RECOVERY_NOT_SUPPORTED),
-    ];
-    for (reason, cid, code) in cases {
-        let mut pair = Pair::new(parameters());
-        pair.send(logout(reason, cid), &[]);
-        assert_eq!(pair.one::<crate::iscsi::header::LogoutResponse>().response, code);
-        let closed = matches!(pair.session.poll_event(), Some(Event::Close(Ending::Logout)));
-        assert_eq!(closed, code == Code::CLOSED);
-    }
-}
-
-/// RFC 7143, 11.15: the Logout Response is the last PDU of its connection.
-#[test]
-fn a_logout_waits_for_what_runs() {
-    let mut pair = Pair::new(parameters());
-    pair.read(1, 512);
-    let task = pair.command().task;
-    pair.session.want_data(task, 0);
-    pair.send(logout(LogoutReason::CLOSE_SESSION, 0), &[]);
-    assert!(pair.received().is_empty());
-    pair.expect_abort(task);
-    pair.reply(task, 512);
-    let _: crate::iscsi::header::LogoutResponse = pair.one();
-    pair.read(2, 512);
-    assert!(matches!(pair.session.poll_event(), Some(Event::Close(Ending::Logout))));
-    assert!(pair.session.poll_event().is_none() && pair.received().is_empty());
-}
-
-#[test]
-fn a_logout_that_was_asked_for_becomes_overdue() {
-    let mut pair = Pair::new(parameters());
-    pair.session.request_logout(pair.now, Duration::from_secs(5));
-    let message: crate::iscsi::header::AsyncMessage = pair.one();
-    assert_eq!((message.event, message.parameter3), (AsyncEvent::LOGOUT_REQUEST, 5));
-    pair.session.handle_timeout(pair.now + Duration::from_secs(5));
-    assert!(matches!(pair.session.poll_event(), Some(Event::Close(Ending::LogoutOverdue))));
-}
-
-#[test]
-fn a_discovery_session_only_discovers() {
-    let mut pair = Pair::with(parameters(), true);
-    pair.read(1, 0);
-    assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
-    pair.manage(TaskFunction::ABORT_TASK, 1);
-    assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
-    pair.send(NopOut { immediate: true, itt: 5, ttt: NO_TAG, ..<_>::default() }, &[]);
-    let _: crate::iscsi::header::NopIn = pair.one();
-}
-
-fn text(pair: &mut Pair, ttt: u32, data: &[u8]) {
-    let cmd_sn = pair.next_cmd_sn();
-    pair.send(TextRequest { is_final: true, itt: 4, ttt, cmd_sn, ..<_>::default() }, data);
-}
-
-/// RFC 7143, 11.11 and Appendix C: an answer longer than a segment comes in several, by C and a tag.
-#[test]
-fn send_targets_in_segments() {
-    let mut pair = Pair::with(Parameters { max_send_data_segment: 64, ..parameters() }, true);
-    text(&mut pair, NO_TAG, b"SendTargets=All\0");
-    assert!(matches!(pair.session.poll_event(), Some(Event::SendTargets(Selection::All))));
-    pair.session.targets(&[TargetRecord {
-        name: "iqn.2000-01.example:disk".to_owned(),
-        portals: vec![
-            ("192.0.2.7:3260".parse().unwrap(), 1),
-            ("[2001:db8::1]:3261".parse().unwrap(), 2),
-        ],
-    }]);
-    let mut answer = Vec::new();
-    loop {
-        let pdu = pair.received().remove(0);
-        let Header::TextResponse(header) = pdu.header else { panic!() };
-        assert_eq!(header.is_final, header.ttt == NO_TAG);
-        assert_eq!(header.continues, !header.is_final);
-        assert!(pdu.data.len() <= 64);
-        answer.extend_from_slice(&pdu.data);
-        if header.is_final {
-            break;
-        }
-        text(&mut pair, header.ttt, b"");
-    }
-    let expected = "TargetName=iqn.2000-01.example:disk\0TargetAddress=192.0.2.7:3260,1\0\
-                    TargetAddress=[2001:db8::1]:3261,2\0";
-    assert_eq!(answer, expected.as_bytes());
-}
-
-#[test]
-fn text_in_a_normal_session() {
-    let mut pair = Pair::new(parameters());
-    text(
-        &mut pair,
-        NO_TAG,
-        b"SendTargets=All\0X-other=1\0MaxRecvDataSegmentLength=1024\0MaxBurstLength=512\0",
-    );
-    let pdus = pair.received();
-    let expected = "SendTargets=Reject\0X-other=NotUnderstood\0MaxBurstLength=Reject\0";
-    assert_eq!(pdus[0].data, expected);
-    pair.read(1, 2048);
-    let task = pair.command().task;
-    pair.session.want_data(task, 0);
-    pair.reply(task, 2048);
-    assert_eq!(pair.received().len(), 2, "the segment declared anew is in force");
-    text(&mut pair, 99, b"");
-    assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
-}
-
-/// SAM-5, 8.6.
-#[test]
-fn an_ordered_command_is_a_barrier() {
-    let mut pair = Pair::new(parameters());
-    let mut itt = 0;
-    let mut send = |pair: &mut Pair, attribute| {
-        itt += 1;
-        let cmd_sn = pair.next_cmd_sn();
-        pair.send(ScsiCommand { is_final: true, itt, cmd_sn, attribute, ..<_>::default() }, &[]);
-    };
-    send(&mut pair, TaskAttribute::SIMPLE);
-    send(&mut pair, TaskAttribute::ORDERED);
-    send(&mut pair, TaskAttribute::SIMPLE);
-    send(&mut pair, TaskAttribute::HEAD_OF_QUEUE);
-    let (simple, head) = (pair.command(), pair.command());
-    assert_eq!(head.attribute, TaskAttribute::HEAD_OF_QUEUE);
-    assert!(pair.session.poll_event().is_none());
-    for before in [simple, head] {
-        pair.session.want_data(before.task, 0);
-        pair.reply(before.task, 0);
-    }
-    let ordered = pair.command();
-    assert_eq!(ordered.attribute, TaskAttribute::ORDERED);
-    assert!(pair.session.poll_event().is_none());
-    pair.manage(TaskFunction::ABORT_TASK, 2);
-    assert_eq!(pair.command().attribute, TaskAttribute::SIMPLE, "the barrier is gone");
-}
-
-/// The allowance bounds what one session can make the target hold.
-#[test]
-fn solicited_data_are_granted_in_turn() {
-    let mut pair =
-        Pair::new(Parameters { max_burst: (1 << 24) - 1, max_outstanding_r2t: 64, ..parameters() });
-    let len = 20 << 20;
-    for itt in 1..=2 {
-        pair.write(itt, len, &[], true);
-        let task = pair.command().task;
-        assert_eq!(pair.session.want_data(task, len), None);
-    }
-    let r2ts: Vec<R2t> = headers(pair.received());
-    assert!(r2ts.len() == 2 && r2ts.iter().all(|r2t| r2t.itt == 1));
-    pair.manage(TaskFunction::ABORT_TASK, 1);
-    let next: Vec<u32> = pair
-        .received()
-        .iter()
-        .filter_map(|pdu| R2t::try_from(pdu.header).ok())
-        .map(|r2t| r2t.itt)
-        .collect();
-    assert_eq!(next, [2, 2]);
 }
 
 proptest! {
@@ -823,86 +481,4 @@ proptest! {
     fn any_script_is_survived(script in proptest::collection::vec(any::<u8>(), 0..6000)) {
         law::any_script(&script);
     }
-}
-
-/// A write of 16 KiB, the first 4 KiB of which come unsolicited: 1 KiB with the command.
-fn bursting(pair: &mut Pair, itt: u32) {
-    let cmd_sn = pair.next_cmd_sn();
-    let header = ScsiCommand { write: true, itt, expected_len: 16 << 10, cmd_sn, ..<_>::default() };
-    pair.send(header, &[7; 1024]);
-}
-
-/// What the budget has no room for is refused, after all of it has come, and what is refused holds nothing.
-#[test]
-fn unsolicited_data_beyond_the_budget_are_refused() {
-    let budget = Arc::new(Budget::new(8 << 10, 0));
-    let mut other = Pair::within(parameters(), false, Arc::clone(&budget), WINDOW);
-    let mut pair = Pair::within(parameters(), false, budget, WINDOW);
-    bursting(&mut other, 1);
-    bursting(&mut pair, 1);
-    bursting(&mut pair, 2);
-    let task = pair.command().task;
-    assert!(pair.session.poll_event().is_none(), "the second is not delivered");
-    assert!(pair.received().is_empty(), "nor answered before its burst has ended");
-    let rest = |itt| DataOut {
-        is_final: true,
-        itt,
-        ttt: NO_TAG,
-        buffer_offset: 1024,
-        ..DataOut::default()
-    };
-    pair.send(rest(2), &[7; 3072]);
-    let refused: ScsiResponse = pair.one();
-    assert_eq!((refused.itt, refused.status), (2, Status::TaskSetFull as u8));
-    // The first goes on, and when it is over there is room again.
-    assert_eq!(pair.session.want_data(task, 4096), None);
-    pair.send(rest(1), &[7; 3072]);
-    assert!(matches!(pair.session.poll_event(), Some(Event::Execute { .. })));
-    pair.reply(task, 0);
-    let _: ScsiResponse = pair.one();
-    bursting(&mut pair, 3);
-    assert_eq!(pair.command().cdb, [0; 16]);
-}
-
-/// The window narrows as the budget is used up, down to what the session may hold anyway.
-#[test]
-fn the_window_follows_the_budget() {
-    let budget = Arc::new(Budget::new(16 << 10, 8 << 10));
-    let mut pair = Pair::within(parameters(), false, Arc::clone(&budget), 1);
-    assert_eq!(pair.width_after_a_read(), 6);
-    let mut greedy = Pair::within(parameters(), false, budget, WINDOW);
-    (0..6).for_each(|itt| bursting(&mut greedy, itt));
-    // What was allowed stays so (RFC 7143, 4.2.2.1), and is used up.
-    let widths: Vec<_> = (0..6).map(|_| pair.width_after_a_read()).collect();
-    assert_eq!(widths, [5, 4, 3, 2, 2, 2]);
-    drop(greedy);
-    assert_eq!(pair.width_after_a_read(), 6);
-}
-
-/// What comes before its turn is kept only while it is small: on one connection nothing does.
-#[test]
-fn large_data_before_their_turn_are_as_if_they_had_never_come() {
-    let mut pair = Pair::new(parameters());
-    let (first, second) = (pair.next_cmd_sn(), pair.next_cmd_sn());
-    let nop = |itt, cmd_sn| NopOut { itt, ttt: NO_TAG, cmd_sn, ..<_>::default() };
-    pair.send(nop(2, second), &vec![7; AHEAD_MAX + 1]);
-    pair.send(nop(1, first), &vec![7; AHEAD_MAX + 1]);
-    let echo: crate::iscsi::header::NopIn = pair.one();
-    assert_eq!((echo.itt, echo.exp_cmd_sn), (1, second));
-}
-
-/// The front says how much solicited data there may be, and learns how much more is wanted.
-#[test]
-fn solicited_data_wait_until_they_are_allowed() {
-    let mut pair = Pair::new(parameters());
-    pair.session.allow_solicited(0);
-    pair.write(1, 1000, &[], true);
-    let task = pair.command().task;
-    assert_eq!(pair.session.want_data(task, 1000), None);
-    assert!(pair.received().is_empty());
-    assert_eq!((pair.session.solicited(), pair.session.solicited_wanted()), (0, Some(1000)));
-    pair.session.allow_solicited(1000);
-    let r2t: R2t = pair.one();
-    assert_eq!(r2t.desired_len, 1000);
-    assert_eq!((pair.session.solicited(), pair.session.solicited_wanted()), (1000, None));
 }

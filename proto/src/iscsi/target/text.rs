@@ -10,7 +10,7 @@ use crate::iscsi::negotiation;
 use crate::iscsi::pdu::Pdu;
 use crate::iscsi::text::{self, Assembly};
 
-/// An exchange under way: one at a time (RFC 7143, 11.10).
+/// An exchange under way.
 #[derive(Debug)]
 pub(super) struct Exchange {
     itt: u32,
@@ -24,10 +24,11 @@ pub(super) struct Exchange {
 }
 
 impl Session {
-    pub(super) fn on_text(&mut self, request: &TextRequest, pdu: &Pdu) {
+    pub(super) fn on_text(&mut self, cid: u16, request: &TextRequest, pdu: &Pdu) {
+        let Some(connection) = self.connection(cid) else { return };
         if request.ttt == NO_TAG {
             // A new exchange resets one left unfinished (RFC 7143, 11.10.4).
-            self.text = Some(Exchange {
+            connection.text = Some(Exchange {
                 itt: request.itt,
                 ttt: NO_TAG,
                 request: Assembly::default(),
@@ -35,68 +36,72 @@ impl Session {
                 answering: false,
             });
         }
-        let Some(exchange) = self.text.as_mut().filter(|exchange| exchange.ttt == request.ttt)
-        else {
-            return self.reject(pdu, RejectReason::PROTOCOL_ERROR);
+        let exchange = connection.text.as_mut().filter(|exchange| exchange.ttt == request.ttt);
+        let Some(exchange) = exchange else {
+            return self.reject(cid, pdu, RejectReason::PROTOCOL_ERROR);
         };
         exchange.itt = request.itt;
         if exchange.answering {
-            return self.send_text();
+            return self.send_text(cid);
         }
         match exchange.request.add(&pdu.data, request.continues) {
-            Err(_) => self.refuse_text(pdu),
+            Err(_) => self.refuse_text(cid, pdu),
             // RFC 7143, 11.11: an empty response that asks for the rest.
-            Ok(None) => self.send_text_segment(request.itt, Bytes::new(), true, false),
-            Ok(Some(whole)) => self.answer_text(&whole, pdu),
+            Ok(None) => self.send_text_segment(cid, Bytes::new(), true, false),
+            Ok(Some(whole)) => self.answer_text(cid, &whole, pdu),
         }
     }
 
-    fn refuse_text(&mut self, pdu: &Pdu) {
-        self.text = None;
-        self.reject(pdu, RejectReason::PROTOCOL_ERROR);
+    fn refuse_text(&mut self, cid: u16, pdu: &Pdu) {
+        if let Some(connection) = self.connection(cid) {
+            connection.text = None;
+        }
+        self.reject(cid, pdu, RejectReason::PROTOCOL_ERROR);
     }
 
-    fn answer_text(&mut self, request: &[u8], pdu: &Pdu) {
-        let Ok(pairs) = text::parse(request) else { return self.refuse_text(pdu) };
+    fn answer_text(&mut self, cid: u16, request: &[u8], pdu: &Pdu) {
+        let Ok(pairs) = text::parse(request) else { return self.refuse_text(cid, pdu) };
         let mut answer = Vec::new();
-        let mut selection = None;
+        let mut asked = None;
         for pair in pairs {
             if pair.key == "SendTargets" {
                 match self.selection(pair.value) {
-                    Some(chosen) => selection = Some(chosen),
+                    Some(chosen) => asked = Some(chosen),
                     None => text::push(&mut answer, pair.key, negotiation::REJECT),
                 }
                 continue;
             }
-            match negotiation::full_feature(&mut self.parameters, pair) {
+            let Some(connection) = self.connection(cid) else { return };
+            match negotiation::full_feature(&mut connection.segment_max, pair) {
                 Ok(Some(value)) => text::push(&mut answer, pair.key, value),
                 Ok(None) => {}
-                Err(_) => return self.refuse_text(pdu),
+                Err(_) => return self.refuse_text(cid, pdu),
             }
         }
-        if let Some(exchange) = &mut self.text {
+        if let Some(exchange) = self.exchange(cid) {
             exchange.answering = true;
             exchange.answer = answer.into();
         }
-        match selection {
-            Some(selection) => self.events.push_back(Event::SendTargets(selection)),
-            None => self.send_text(),
+        match asked {
+            Some(selection) => self.events.push_back(Event::SendTargets { cid, selection }),
+            None => self.send_text(cid),
         }
     }
 
     /// RFC 7143, Appendix C: all targets only in a discovery session, the current one only in a normal
     /// session, a named one in both.
     fn selection(&self, value: &str) -> Option<Selection> {
+        let discovery = self.setup.discovery;
         match value {
-            "All" => self.discovery.then_some(Selection::All),
-            "" => (!self.discovery).then_some(Selection::Current),
+            "All" => discovery.then_some(Selection::All),
+            "" => (!discovery).then_some(Selection::Current),
             name => Some(Selection::Named(name.to_owned())),
         }
     }
 
-    /// The answer to [`Event::SendTargets`].
-    pub fn targets(&mut self, records: &[TargetRecord]) {
-        let Some(exchange) = &mut self.text else { return };
+    /// The answer to [`Event::SendTargets`] of this connection.
+    pub fn targets(&mut self, cid: u16, records: &[TargetRecord]) {
+        let Some(exchange) = self.exchange(cid) else { return };
         let mut answer = Vec::from(std::mem::take(&mut exchange.answer));
         for record in records {
             text::push(&mut answer, "TargetName", &record.name);
@@ -106,39 +111,41 @@ impl Session {
             }
         }
         exchange.answer = answer.into();
-        self.send_text();
+        self.send_text(cid);
     }
 
     /// Sends the next segment of the answer, as much as the initiator takes at once.
-    fn send_text(&mut self) {
-        let most = self.parameters.max_send_data_segment as usize;
-        let Some(exchange) = &mut self.text else { return };
+    fn send_text(&mut self, cid: u16) {
+        let Some(connection) = self.connection(cid) else { return };
+        let most = connection.segment_max as usize;
+        let Some(exchange) = &mut connection.text else { return };
         let segment = exchange.answer.split_to(most.min(exchange.answer.len()));
-        let (itt, more) = (exchange.itt, !exchange.answer.is_empty());
-        self.send_text_segment(itt, segment, more, more);
-        if !more {
-            self.text = None;
-        }
+        let more = !exchange.answer.is_empty();
+        self.send_text_segment(cid, segment, more, more);
     }
 
-    /// With `more`, the initiator is to come back with the tag this gives it (RFC 7143, 11.11.4).
-    fn send_text_segment(&mut self, itt: u32, segment: Bytes, more: bool, continues: bool) {
-        let ttt = if more { self.connection.tag() } else { NO_TAG };
-        if let Some(exchange) = &mut self.text {
-            exchange.ttt = ttt;
-        }
-        let stat_sn = self.connection.use_stat_sn();
-        let numbers = self.numbers();
-        let header = TextResponse {
+    /// With `more`, the initiator is to come back with the tag this gives it (RFC 7143, 11.11.4);
+    /// without, the exchange is over.
+    fn send_text_segment(&mut self, cid: u16, segment: Bytes, more: bool, continues: bool) {
+        let Some(connection) = self.connection(cid) else { return };
+        let ttt = if more { connection.tag() } else { NO_TAG };
+        let Some(exchange) = &mut connection.text else { return };
+        exchange.ttt = ttt;
+        let itt = exchange.itt;
+        connection.text.take_if(|_| !more);
+        self.send_status(cid, segment, |numbers| TextResponse {
             is_final: !more,
             continues,
             lun: 0,
             itt,
             ttt,
-            stat_sn,
+            stat_sn: numbers.stat_sn,
             exp_cmd_sn: numbers.exp_cmd_sn,
             max_cmd_sn: numbers.max_cmd_sn,
-        };
-        self.connection.outbox.push_data(header, segment);
+        });
+    }
+
+    fn exchange(&mut self, cid: u16) -> Option<&mut Exchange> {
+        self.connection(cid)?.text.as_mut()
     }
 }

@@ -89,3 +89,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_missing_before_a_number_counts_as_received() {
+    let mut window = window(u32::MAX - 1, 8);
+    assert_eq!(window.admit(Serial(0), 7), Admission::Held);
+    assert!(window.awaits(Serial(1)) && !window.awaits(Serial(0)) && !window.awaits(Serial(6)));
+    window.skip_before(Serial(2));
+    assert_eq!(window.pop_ready(), Some(7));
+    assert_eq!(window.pop_ready(), None);
+    assert_eq!((window.expected(), window.last()), (Serial(2), Serial(5)));
+    window.skip_before(Serial(1));
+    window.skip_before(Serial(100));
+    assert_eq!(window.pop_ready(), None);
+    assert_eq!(window.expected(), Serial(6), "no further than the window");
+}
