@@ -98,12 +98,18 @@ fn describe(before: &Look, now: &Look, only_since: bool) -> String {
     }
     let sessions = &now.status.sessions;
     let _ = write!(text, "{} sessions", sessions.len());
-    for SessionStatus { initiator, address, target, seconds, activity, .. } in sessions {
+    for session in sessions {
+        let SessionStatus { initiator, address, connections, target, seconds, activity, .. } =
+            session;
         let target = target.as_deref().unwrap_or("discovery");
         let commands =
             activity.reads.commands + activity.writes.commands + activity.others.commands;
         let bytes = Size(activity.reads.bytes + activity.writes.bytes + activity.others.bytes);
-        let _ = write!(text, "\n  {initiator} from {address} at {target} for {seconds} s: ");
+        let _ = write!(text, "\n  {initiator} from {address} at {target} for {seconds} s");
+        if *connections > 1 {
+            let _ = write!(text, " by {connections} connections");
+        }
+        let _ = write!(text, ": ");
         let _ =
             write!(text, "{commands} commands, {bytes} bytes, in flight {}", activity.in_flight);
     }

@@ -12,6 +12,9 @@ use crate::size::Size;
 /// A TSIH has 16 bits (RFC 7143, 11.12.6), and a descriptor per connection is more than most systems give.
 const PEERS: RangeInclusive<u32> = 1..=65_535;
 
+/// More gain nothing: a loss halves the rate of one of so many.
+const CONNECTIONS: RangeInclusive<u32> = 1..=64;
+
 /// Key=Value pairs come in PDUs of 8 KiB before anything else is agreed on, and a length has 24 bits (RFC 7143,
 /// 13.12).
 const SEGMENT: RangeInclusive<Size> = Size(8 << 10)..=Size((1 << 24) - 1);
@@ -51,6 +54,11 @@ pub(super) fn limits(table: Table<'_>) -> Limits {
             PEERS,
             own.sessions_per_initiator,
         ),
+        connections_per_session: bounds.few(
+            "connections_per_session",
+            CONNECTIONS,
+            own.connections_per_session,
+        ),
         commands: bounds.number("commands", 1..=own.commands, own.commands),
         data_segment: bounds.length("data_segment", SEGMENT, own.data_segment),
         first_burst: bounds.length("first_burst", FIRST_BURST, own.first_burst),
@@ -77,6 +85,10 @@ impl Bounds<'_> {
     fn number(&mut self, key: &'static str, range: RangeInclusive<u32>, own: u32) -> u32 {
         let number = self.0.number::<u32>(key);
         self.0.within(key, number, &range).unwrap_or(own)
+    }
+
+    fn few(&mut self, key: &'static str, range: RangeInclusive<u32>, own: u16) -> u16 {
+        u16::try_from(self.number(key, range, own.into())).unwrap_or(own)
     }
 
     fn count(&mut self, key: &'static str, range: RangeInclusive<u32>, own: usize) -> usize {

@@ -118,6 +118,7 @@ fn what_is_wrong_is_found_where_it_is() {
         (&format!("[limits]\nlogins = 65536\n{volume}"), 2, "logins is from 1 to 65535"),
         (&format!("[limits]\nlogin = \"99ms\"\n{volume}"), 2, "login is from 100ms to 24h"),
         (&format!("[limits]\nsessions_per_initiator = -1\n{volume}"), 2, "a whole number"),
+        (&format!("[limits]\nconnections_per_session = 0\n{volume}"), 2, "is from 1 to 64"),
         (&format!("[limits]\ncommands = 129\n{volume}"), 2, "commands is from 1 to 128"),
         (&format!("[limits]\ndata_segment = \"4K\"\n{volume}"), 2, "from 8K to 16777215, not 4K"),
         (&format!("[limits]\nfirst_burst = \"16M\"\n{volume}"), 2, "from 512 to 16777215, not 16M"),

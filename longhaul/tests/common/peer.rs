@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use bytes::{Bytes, BytesMut};
-use proto::iscsi::header::{DataIn, Header, LoginRequest, NO_TAG, ScsiCommand};
+use proto::iscsi::header::{DataIn, Header, LoginRequest, LoginResponse, NO_TAG, ScsiCommand};
 use proto::iscsi::pdu::{Decoder, Frame, Outbox, Pdu};
 
 use crate::common::PATIENCE;
@@ -30,12 +30,22 @@ impl Peer {
 
     /// A session of initiator `name` with `target`. The last answer says whether it began.
     pub(crate) fn log_in(portal: SocketAddr, name: &str, isid: u8, target: &str) -> Self {
-        let mut peer = Self::connect(portal);
-        peer.send(login(isid), text(name, target));
-        let answer = peer.receive().expect("an answer to the login");
-        let Header::LoginResponse(response) = answer.header else { panic!("{answer:?}") };
+        let (peer, response) = Self::ask(portal, login(isid), text(name, target));
         assert_eq!((response.status_class, response.status_detail), (0, 0));
         peer
+    }
+
+    /// A connection that has asked to be let in, and what it was told.
+    pub(crate) fn ask(
+        portal: SocketAddr,
+        request: LoginRequest,
+        text: Bytes,
+    ) -> (Self, LoginResponse) {
+        let mut peer = Self::connect(portal);
+        peer.send(request, text);
+        let answer = peer.receive().expect("an answer to the login");
+        let Header::LoginResponse(response) = answer.header else { panic!("{answer:?}") };
+        (peer, response)
     }
 
     /// Sends one PDU, whole.

@@ -164,6 +164,16 @@ pub struct Spec {
     pub in_discovery: bool,
 }
 
+impl Spec {
+    /// It is settled by the first connection of a session, for all of them (RFC 7143, 13: "LO").
+    #[must_use]
+    pub const fn is_leading_only(&self) -> bool {
+        let negotiated =
+            matches!(self.rule, Rule::Min(_) | Rule::Max(_) | Rule::And { .. } | Rule::Or { .. });
+        negotiated || matches!(self.key, Key::TaskReporting)
+    }
+}
+
 const LENGTH_MAX: u32 = (1 << 24) - 1;
 
 const fn numbers(default: u32, low: u32, high: u32) -> Numbers {

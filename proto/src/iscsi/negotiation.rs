@@ -85,6 +85,8 @@ pub struct Negotiation {
     role: Role,
     offer: Offer,
     discovery: bool,
+    /// The connection is not the first of its session.
+    joining: bool,
     /// What this side proposed and the peer has not answered.
     open: BTreeSet<Key>,
     /// What is agreed, or what the peer declared.
@@ -95,12 +97,24 @@ impl Negotiation {
     /// A negotiation in which this side is `role` and asks for `offer`.
     #[must_use]
     pub const fn new(role: Role, offer: Offer) -> Self {
-        Self { role, offer, discovery: false, open: BTreeSet::new(), settled: BTreeMap::new() }
+        Self {
+            role,
+            offer,
+            discovery: false,
+            joining: false,
+            open: BTreeSet::new(),
+            settled: BTreeMap::new(),
+        }
     }
 
     /// The session is for discovery, in which many keys have no meaning.
     pub const fn in_discovery(&mut self) {
         self.discovery = true;
+    }
+
+    /// The connection is not the first of its session, whose values stand.
+    pub const fn joins(&mut self) {
+        self.joining = true;
     }
 
     /// Seals take the place of digests, now that both sides are proven.
@@ -116,7 +130,10 @@ impl Negotiation {
     pub fn propose(&mut self) -> Vec<(&'static str, String)> {
         let late = [Key::TaskReporting, Key::ProtocolLevel];
         let mut pairs = Vec::new();
-        for spec in TABLE.iter().filter(|spec| spec.in_discovery || !self.discovery) {
+        for spec in &TABLE {
+            if !self.concerns(spec) {
+                continue;
+            }
             let Some(value) = self.proposal(spec) else { continue };
             if late.contains(&spec.key) && is_default(spec, &value) {
                 continue;
@@ -207,6 +224,11 @@ impl Negotiation {
         })
     }
 
+    /// Whether a key has a meaning for this connection.
+    const fn concerns(&self, spec: &Spec) -> bool {
+        (spec.in_discovery || !self.discovery) && !(self.joining && spec.is_leading_only())
+    }
+
     fn check_sender(&self, stage: Stage, key: Key) -> Result<(), Violation> {
         let spec = key.spec();
         let now = match stage {
@@ -269,9 +291,7 @@ impl Negotiation {
                 (Value::Number(number.ok_or_else(wrong)?), None)
             }
             Rule::Obsolete { answer } => (Value::Default, Some(answer.to_owned())),
-            _ if self.discovery && !spec.in_discovery => {
-                (Value::Default, Some(IRRELEVANT.to_owned()))
-            }
+            _ if !self.concerns(spec) => (Value::Default, Some(IRRELEVANT.to_owned())),
             _ => match self.meet(spec, value) {
                 Some(met) => {
                     let answer = met.to_text();

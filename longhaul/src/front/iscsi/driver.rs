@@ -1,9 +1,10 @@
-//! The driver of one session: moves frames from the connection into the machine, commands from the
+//! The driver of one session: moves frames from its connections into the machine, commands from the
 //! machine to the units, answers back, and output out.
 //!
 //! One task polls all of it by hand rather than by a `select!`, as everything it waits for may be ready
 //! at once: all that has come is taken in, all that is answered is answered, and then one write takes
-//! all output.
+//! all output. That task owns all connections of the session, so that their commands are put in order without
+//! a lock. When one is lost the session ends, as error recovery level 0 has it (RFC 7143, 7.1.5).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,10 +18,13 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::header::{TaskFunction, TaskResponse};
+use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::policy::Access;
 use proto::iscsi::login::target::Established;
-use proto::iscsi::pdu::{FrameError, Pieces};
-use proto::iscsi::target::{self, Event, Reply, Request, Selection, Session, Setup, TaskId};
+use proto::iscsi::pdu::{FrameError, Outbox, Pieces};
+use proto::iscsi::target::{
+    self, Event, Joining, Reply, Request, Selection, Session, Setup, TaskId,
+};
 use proto::scsi::sense::Additional;
 use proto::scsi::{Status, lun};
 use proto::time::Time;
@@ -30,11 +34,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::chatter::{Chatter, Leave};
+use super::line::Line;
 use super::login::LoggedIn;
 use super::meter::Kind;
 use super::node::{Node, record};
 use super::purse::Purse;
-use super::registry::{Identity, Letter, Registry, Seat, Ticket, Why};
+use super::registry::{Identity, Join, Letter, Registry, Seat, Ticket, Why};
 use super::running::{Mark, Ready, Running};
 use super::vigil::Vigil;
 use super::wire::{Wire, WireError};
@@ -72,7 +77,12 @@ type Errand = Pin<Box<dyn Future<Output = (Request, TaskResponse)> + Send>>;
 
 /// A session and all it needs to run.
 pub(super) struct Driver {
-    wire: Wire,
+    lines: Vec<Line>,
+    /// Connections that wait for the tasks of those they replace to end, by the number the machine knows
+    /// that by.
+    joins: Vec<(u64, Join)>,
+    /// How many connections there may be.
+    lines_max: usize,
     session: Session,
     /// `None` in a discovery session.
     device: Option<Arc<TargetDevice>>,
@@ -81,8 +91,7 @@ pub(super) struct Driver {
     running: Running,
     purse: Purse,
     vigil: Vigil,
-    /// Since when there is output of which nothing is taken, and how long that may last.
-    stuck: Option<Time>,
+    /// How long an initiator may take nothing of what is sent to it.
     stuck_max: Duration,
     /// Task management that involves other sessions.
     errands: FuturesUnordered<Errand>,
@@ -107,7 +116,6 @@ pub(super) struct Driver {
 struct Targets {
     established: Established,
     portals: Arc<[SocketAddr]>,
-    here: SocketAddr,
 }
 
 /// The machine's time, and the timer that follows its deadline.
@@ -130,20 +138,17 @@ impl Driver {
     pub(super) fn new(
         node: &Node,
         portals: Arc<[SocketAddr]>,
-        mut wire: Wire,
+        wire: Wire,
         LoggedIn { ticket, established, seals }: LoggedIn,
         mut stop: Stop,
     ) -> Result<Self, WireError> {
         let serving = node.serving();
         let limits = serving.limits;
         let parameters = &established.parameters;
-        wire.decoder.set_digests(parameters.header_digest, parameters.data_digest);
-        wire.decoder.set_data_max(parameters.max_recv_data_segment as usize);
+        let (cid, stat_sn) = (established.cid, established.stat_sn);
         let setup = Setup {
             discovery: established.target.is_none(),
-            cid: established.cid,
             exp_cmd_sn: established.exp_cmd_sn,
-            stat_sn: established.stat_sn,
             window: serving.login.command_window,
             window_max: limits.commands,
             unsolicited: Arc::clone(&serving.unsolicited),
@@ -151,11 +156,11 @@ impl Driver {
             ping_after: limits.ping_after,
             ping_patience: limits.ping_patience,
         };
-        let mut session = Session::new(Time::ZERO, parameters.clone(), &setup);
-        if let Some(seals) = seals {
-            wire.decoder.set_opener(seals.opener);
-            session.outbox().set_sealer(seals.sealer);
-        }
+        let first = Joining { cid, stat_sn, parameters };
+        let mut session = Session::new(Time::ZERO, &first, setup);
+        let line = Line::first(cid, wire, &mut session, (parameters, seals));
+        let lines = vec![line.map_err(WireError::Io)?];
+        let lines_max = usize::from(parameters.max_connections);
         let device = established.target.as_ref().and_then(|name| node.device(name));
         let device = device.map(|device| face(&device, established.access));
         if let Some(device) = &device {
@@ -164,9 +169,10 @@ impl Driver {
         }
         let origin = Instant::now();
         let timer = Box::pin(sleep_until(origin + session.deadline().since_origin()));
-        let here = wire.local_addr().map_err(WireError::Io)?;
         Ok(Self {
-            wire,
+            lines,
+            joins: Vec::new(),
+            lines_max,
             session,
             ticket,
             device,
@@ -175,12 +181,11 @@ impl Driver {
             running: Running::default(),
             purse: Purse::new(&serving.pool),
             vigil: Vigil::new(limits.awake),
-            stuck: None,
             stuck_max: limits.ping_patience,
             errands: FuturesUnordered::new(),
             cleared: BTreeMap::new(),
             next_clear: 0,
-            targets: Targets { established, portals, here },
+            targets: Targets { established, portals },
             clock: Clock { origin, timer },
             heard: Time::ZERO,
             finished: Vec::new(),
@@ -202,7 +207,7 @@ impl Driver {
         self.poll_calls(cx);
         match self.poll_traffic(cx) {
             Err(error) => Poll::Ready(error.into()),
-            Ok(()) if self.session.outbox().is_empty() => match self.end.take() {
+            Ok(()) if self.session.unsent() == 0 => match self.end.take() {
                 Some(end) => Poll::Ready(end),
                 None => self.wait(cx),
             },
@@ -229,12 +234,7 @@ impl Driver {
             self.start_waiting(cx);
             self.solicit(cx);
             self.settle();
-            let unsent = self.session.outbox().len();
-            if let Poll::Ready(outcome) = self.wire.poll_write(cx, self.session.outbox()) {
-                outcome?;
-            }
-            let sent = self.session.outbox().len() < unsent;
-            self.watch_output(sent);
+            let sent = self.poll_output(cx)?;
             if !answered && !received && !managed && !sent {
                 let held = self.held();
                 self.purse.settle(held);
@@ -243,13 +243,36 @@ impl Driver {
         }
     }
 
-    /// Notes since when the initiator takes nothing.
-    fn watch_output(&mut self, sent: bool) {
-        if sent || self.session.outbox().is_empty() {
-            self.stuck = None;
-        } else if self.stuck.is_none() {
-            self.stuck = Some(self.clock.now());
+    /// Whether anything was sent. A connection that was logged out is closed when it has sent all.
+    fn poll_output(&mut self, cx: &mut Context<'_>) -> Result<bool, WireError> {
+        let (mut any, mut over) = (false, false);
+        let clock = &self.clock;
+        for line in &mut self.lines {
+            let Some(outbox) = self.session.outbox(line.cid) else { continue };
+            match line.write(cx, outbox, || clock.now()) {
+                Ok(sent) => any |= sent,
+                Err(_) if line.closing => outbox.clear(),
+                Err(error) => return Err(error.into()),
+            }
+            over |= line.closing && outbox.is_empty();
         }
+        if over {
+            self.close_lines();
+        }
+        Ok(any)
+    }
+
+    fn close_lines(&mut self) {
+        let (now, session) = (self.clock.now(), &mut self.session);
+        self.lines.retain(|line| {
+            let sent = session.outbox(line.cid).is_none_or(|outbox| outbox.is_empty());
+            let over = line.closing && sent;
+            if over {
+                session.remove(now, line.cid);
+            }
+            !over
+        });
+        self.ticket.seat.has_connections(self.lines.len());
     }
 
     /// What does not come from the initiator: the clock, other sessions, the end of the program.
@@ -276,7 +299,9 @@ impl Driver {
         let now = self.clock.now();
         if self.end.is_some() {
             self.end = Some(WireError::Late.into());
-            self.session.outbox().clear();
+            for line in &self.lines {
+                self.session.outbox(line.cid).into_iter().for_each(Outbox::clear);
+            }
             self.clock.set(now + FLUSH_MAX);
         } else {
             self.session.handle_timeout(now);
@@ -302,6 +327,52 @@ impl Driver {
                 self.session.clear(unit, self.next_clear);
                 self.next_clear += 1;
             }
+            Letter::Join(join) => self.join(*join),
+        }
+    }
+
+    /// Another connection. If there is one with its number it takes the place of that, whose tasks end
+    /// before (RFC 7143, 6.3.4).
+    fn join(&mut self, join: Join) {
+        let cid = join.admission.established().cid;
+        let waits = self.joins.iter().any(|(_, other)| other.admission.established().cid == cid);
+        let others = self.lines.iter().filter(|line| line.cid != cid).count() + self.joins.len();
+        if self.end.is_some() {
+            join.refuse(LoginStatus::SESSION_DOES_NOT_EXIST);
+        } else if waits || others >= self.lines_max {
+            join.refuse(LoginStatus::TOO_MANY_CONNECTIONS);
+        } else if self.session.has_connection(cid) {
+            self.lines.retain(|line| line.cid != cid);
+            self.joins.push((self.next_clear, join));
+            self.session.vacate(self.clock.now(), cid, self.next_clear);
+            self.next_clear += 1;
+        } else {
+            self.add(join);
+        }
+    }
+
+    fn add(&mut self, join: Join) {
+        let now = self.clock.now();
+        // A socket that does not know its own address any more is closed.
+        let Ok(line) = Line::join(now, join, &mut self.session) else { return };
+        self.lines.push(line);
+        let (seat, connections) = (&self.ticket.seat, self.lines.len());
+        if let Some(Leave { unsaid }) = self.chatter.leave(seat.peer) {
+            let (initiator, tsih) = (seat.identity.initiator.as_str(), seat.tsih);
+            info!(initiator, tsih, connections, unsaid, "a connection was added to the session");
+        }
+        seat.has_connections(connections);
+        // It may be heard of sooner than what there was before.
+        self.clock.set(self.session.deadline());
+    }
+
+    /// What [`Session::clear`] or [`Session::vacate`] was asked to end has ended.
+    fn cleared(&mut self, ticket: u64) {
+        if let Some(done) = self.cleared.remove(&ticket) {
+            let _ = done.send(());
+        } else if let Some(at) = self.joins.iter().position(|(waits, _)| *waits == ticket) {
+            let (_, join) = self.joins.swap_remove(at);
+            self.add(join);
         }
     }
 
@@ -348,24 +419,38 @@ impl Driver {
     /// Whether anything was read.
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Result<bool, WireError> {
         // An initiator that sends and does not take its answers must not make us keep them.
-        let overdrawn =
-            self.session.outbox().len() > OUTPUT_MIN && self.held() > self.purse.limit();
+        let overdrawn = self.session.unsent() > OUTPUT_MIN && self.held() > self.purse.limit();
         if self.end.is_some() || overdrawn {
             return Ok(false);
         }
-        let read = self.wire.poll_read(cx)?.is_ready();
+        let (mut any, mut at) = (false, 0);
+        // What comes may add connections, and does not take any away.
+        while at < self.lines.len() {
+            any |= self.poll_line(cx, at)?;
+            at += 1;
+        }
+        Ok(any)
+    }
+
+    fn poll_line(&mut self, cx: &mut Context<'_>, at: usize) -> Result<bool, WireError> {
+        let Some(line) = self.lines.get_mut(at).filter(|line| !line.closing) else {
+            return Ok(false);
+        };
+        let (cid, read) = (line.cid, line.wire.poll_read(cx)?.is_ready());
         if read {
             let now = self.clock.now();
-            self.session.heard(now);
+            self.session.heard(now, cid);
             // A sign of life is not enough: what it does not take is held for it.
-            if self.stuck.is_some_and(|since| now > since + self.stuck_max) {
+            if line.is_stuck(now, self.stuck_max) {
                 self.finish(WireError::Late.into());
                 return Ok(true);
             }
             self.heard = now;
             self.vigil.busy(StdInstant::now());
-            while let Some(frame) = self.wire.decode()? {
-                self.session.handle(now, frame);
+            while let Some(line) = self.lines.get_mut(at)
+                && let Some(frame) = line.wire.decode()?
+            {
+                self.session.handle(now, cid, frame);
                 self.act(cx);
             }
         }
@@ -379,12 +464,12 @@ impl Driver {
                 Event::Command(command) => self.offer(cx, &command),
                 Event::Execute { command, data } => self.execute(cx, &command, data),
                 Event::Manage { request, function, lun } => self.manage(request, function, lun),
-                Event::SendTargets(selection) => self.send_targets(&selection),
                 Event::Abort(task) => self.abort(task),
-                Event::Cleared { ticket } => {
-                    if let Some(done) = self.cleared.remove(&ticket) {
-                        let _ = done.send(());
-                    }
+                Event::SendTargets { cid, selection } => self.send_targets(cid, &selection),
+                Event::Cleared { ticket } => self.cleared(ticket),
+                Event::CloseConnection(cid) => {
+                    let lines = self.lines.iter_mut().filter(|line| line.cid == cid);
+                    lines.for_each(|line| line.closing = true);
                 }
                 Event::Close(ending) => {
                     if ending != target::Ending::Logout {
@@ -476,7 +561,7 @@ impl Driver {
 
     /// Bytes the session holds that had to be paid for.
     fn held(&mut self) -> u64 {
-        self.session.solicited() + self.running.held() + self.session.outbox().len() as u64
+        self.session.solicited() + self.running.held() + self.session.unsent() as u64
     }
 
     fn answer(&mut self, task: TaskId, mark: Mark, Response { status, data, sense }: Response) {
@@ -518,15 +603,16 @@ impl Driver {
         }));
     }
 
-    fn send_targets(&mut self, selection: &Selection) {
-        let Targets { established, portals, here } = &self.targets;
+    fn send_targets(&mut self, cid: u16, selection: &Selection) {
+        let Targets { established, portals } = &self.targets;
+        let Some(line) = self.lines.iter().find(|line| line.cid == cid) else { return };
         let chosen = established.visible.iter().filter(|name| match selection {
             Selection::All => true,
             Selection::Named(wanted) => name.as_str() == wanted,
             Selection::Current => established.target.as_ref() == Some(name),
         });
-        let records: Vec<_> = chosen.map(|name| record(name, portals, *here)).collect();
-        self.session.targets(&records);
+        let records: Vec<_> = chosen.map(|name| record(name, portals, line.here)).collect();
+        self.session.targets(cid, &records);
     }
 }
 

@@ -9,10 +9,11 @@ use proto::iscsi::login::target::{
 use proto::iscsi::login::{Entropy, LoginStatus};
 use proto::iscsi::pdu::{Frame, Outbox, Pdu};
 use proto::iscsi::sealed::{Protection, Seals};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::node::{Node, Serving};
-use super::registry::{Identity, NoSeat, Ticket};
+use super::registry::{Identity, Join, Letter, Newcomer, NoSeat, Seat, Ticket};
 use super::wire::{Wire, WireError};
 
 /// Why a login came to nothing.
@@ -36,6 +37,14 @@ pub(super) struct LoggedIn {
     pub(super) seals: Option<Box<Seals>>,
 }
 
+/// What a login leads to.
+pub(super) enum Outcome {
+    /// A session.
+    Session(Box<LoggedIn>),
+    /// Another connection of the session that has this seat, if that takes it.
+    Connection(Box<Admission>, Arc<Seat>),
+}
+
 /// Takes a new connection through its login, in bounded time. `who` is there as soon as it has said so,
 /// whatever comes of it.
 pub(super) async fn log_in(
@@ -43,7 +52,7 @@ pub(super) async fn log_in(
     wire: &mut Wire,
     demanded: Option<Protection>,
     who: &mut Option<Peer>,
-) -> Result<LoggedIn, LoginError> {
+) -> Result<Outcome, LoginError> {
     timeout(node.limits().login, exchange(node, wire, demanded, who))
         .await
         .unwrap_or(Err(LoginError::Wire(WireError::Late)))
@@ -54,7 +63,7 @@ async fn exchange(
     wire: &mut Wire,
     demanded: Option<Protection>,
     who: &mut Option<Peer>,
-) -> Result<LoggedIn, LoginError> {
+) -> Result<Outcome, LoginError> {
     let serving = node.serving();
     let mut login = TargetLogin::new(Arc::clone(&serving.login), demanded, entropy()?);
     loop {
@@ -96,28 +105,28 @@ fn entropy() -> Result<Entropy, LoginError> {
     outcome.map(|()| entropy)
 }
 
-/// Gives the session its place, after the one it replaces has ended, and says so to the initiator.
+/// Gives the session its place, after the one it replaces has ended, and says so to the initiator. A
+/// connection for a session that is there is for that to place.
 async fn admit(
     node: &Node,
     serving: &Serving,
     wire: &mut Wire,
     admission: Admission,
-) -> Result<LoggedIn, LoginError> {
-    let Established { initiator, isid, tsih, target, proven, .. } = admission.established().clone();
-    if tsih != 0 {
-        // RFC 7143, 6.3.1: another connection for a session, which here has one.
-        let status = if node.registry.has(tsih, &initiator) {
-            LoginStatus::CANNOT_INCLUDE
-        } else {
-            LoginStatus::SESSION_DOES_NOT_EXIST
-        };
-        return Err(refuse(wire, admission.refuse(status)).await?);
-    }
+) -> Result<Outcome, LoginError> {
+    let Established { initiator, isid, tsih, target, proven, parameters, .. } =
+        admission.established().clone();
     let peer = wire.peer_addr().map_err(WireError::Io)?;
     let identity = Identity { initiator, isid, target };
+    let newcomer = Newcomer { identity, proven, seal: parameters.seal, peer };
+    if tsih != 0 {
+        return match node.registry.host(tsih, &newcomer) {
+            Ok(seat) => Ok(Outcome::Connection(Box::new(admission), seat)),
+            Err(status) => Err(refuse(wire, admission.refuse(status)).await?),
+        };
+    }
     let most = node.limits().sessions_per_initiator;
     let ticket = loop {
-        match node.registry.join(&identity, &proven, most, peer) {
+        match node.registry.join(&newcomer, most) {
             Ok(ticket) => break ticket,
             Err(NoSeat::Taken(old)) => {
                 // It has to wait for its commands; while one of those is stuck, nobody takes its place, as
@@ -144,7 +153,21 @@ async fn admit(
     }
     let (response, established, seals) = admission.admit(ticket.seat.tsih);
     send(wire, response).await?;
-    Ok(LoggedIn { ticket, established, seals })
+    Ok(Outcome::Session(Box::new(LoggedIn { ticket, established, seals })))
+}
+
+/// Hands a connection over to its session, and returns when it has ended or was not taken.
+pub(super) async fn join(wire: Wire, admission: Admission, seat: &Seat) -> Result<(), LoginError> {
+    let (back, refused) = oneshot::channel();
+    seat.post(Letter::Join(Box::new(Join { wire, admission, back })));
+    match refused.await {
+        Ok(refused) => {
+            let (mut wire, refusal) = *refused;
+            Err(refuse(&mut wire, refusal).await?)
+        }
+        // Dropped: the connection is over, or the session was before it looked.
+        Err(_) => Ok(()),
+    }
 }
 
 async fn refuse(wire: &mut Wire, refusal: Refusal) -> Result<LoginError, WireError> {

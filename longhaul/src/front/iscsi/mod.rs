@@ -1,5 +1,5 @@
 //! The iSCSI target: listens, logs initiators in, and runs a session of [`proto::iscsi::target`] for
-//! each, on one task that owns all of its state.
+//! each, on one task that owns all of its state and its connections.
 //!
 //! ```no_run
 //! # async fn run(device: longhaul::front::lun::TargetDevice, stop: longhaul::stop::Stop) -> std::io::Result<()> {
@@ -17,6 +17,7 @@
 
 mod chatter;
 mod driver;
+mod line;
 mod login;
 pub mod meter;
 mod node;

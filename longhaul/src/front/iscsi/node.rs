@@ -46,6 +46,8 @@ pub struct Limits {
     pub login: Duration,
     /// Sessions at a time of one initiator name.
     pub sessions_per_initiator: usize,
+    /// Connections of one session.
+    pub connections_per_session: u16,
     /// Commands a session may have outstanding, 128 at most.
     pub commands: u32,
     /// The largest data segment of a PDU that is taken (MaxRecvDataSegmentLength).
@@ -81,6 +83,7 @@ impl Default for Limits {
             logins: 64,
             login: Duration::from_secs(15),
             sessions_per_initiator: 128,
+            connections_per_session: 4,
             commands: WINDOW,
             data_segment: 1 << 20,
             first_burst: 256 << 10,
@@ -104,7 +107,8 @@ impl Limits {
 
     fn within(&self, offer: Offer) -> Offer {
         let (max_recv_data_segment, first_burst) = (self.data_segment, self.first_burst);
-        Offer { max_recv_data_segment, first_burst, ..offer }
+        let max_connections = self.connections_per_session.max(1);
+        Offer { max_recv_data_segment, first_burst, max_connections, ..offer }
     }
 
     fn unsolicited(&self) -> Arc<Budget> {
@@ -192,8 +196,10 @@ pub struct SessionStatus {
     pub tsih: u16,
     /// Who it is.
     pub initiator: String,
-    /// Where it comes from.
+    /// Where its first connection comes from.
     pub address: SocketAddr,
+    /// How many connections it has.
+    pub connections: usize,
     /// What it uses; nothing if it only looks around.
     pub target: Option<String>,
     /// How long it has been there.
@@ -331,6 +337,7 @@ fn session(seat: &Seat) -> SessionStatus {
         tsih: seat.tsih,
         initiator: initiator.as_str().to_owned(),
         address: seat.peer,
+        connections: seat.connections(),
         target: target.as_ref().map(|target| target.as_str().to_owned()),
         seconds: seat.since.elapsed().map_or(0, |since| since.as_secs()),
         activity: seat.meter.activity(),

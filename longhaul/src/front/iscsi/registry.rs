@@ -3,16 +3,21 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::policy::Proven;
+use proto::iscsi::login::target::{Admission, Refusal};
 use proto::iscsi::name::{IscsiName, Isid};
+use proto::iscsi::sealed::Protection;
 use tokio::sync::{mpsc, oneshot};
 
 use proto::scsi::reservation::{InitiatorPort, NexusId};
 
 use super::meter::{Activity, Meter};
+use super::wire::Wire;
 use crate::front::lun::{Initiator, Nexus, TARGET_PORT, TargetDevice, Waiting};
 
 /// What one session asks of another.
@@ -25,6 +30,35 @@ pub(super) enum Letter {
     Leave,
     /// Its target has grown: this is how it is now.
     Grown(Arc<TargetDevice>),
+    /// Another connection wants to be part of it.
+    Join(Box<Join>),
+}
+
+impl Letter {
+    /// Nobody will read it any more. Who waits for an answer has it, or sees the letter dropped.
+    fn return_to_sender(self) {
+        if let Self::Join(join) = self {
+            join.refuse(LoginStatus::SESSION_DOES_NOT_EXIST);
+        }
+    }
+}
+
+/// A connection that has logged in but for its place in a session.
+pub(super) struct Join {
+    pub(super) wire: Wire,
+    pub(super) admission: Admission,
+    pub(super) back: Back,
+}
+
+/// Whom to give a connection back to that has no place in its session. Dropped when the connection has
+/// ended.
+pub(super) type Back = oneshot::Sender<Box<(Wire, Refusal)>>;
+
+impl Join {
+    pub(super) fn refuse(self, status: LoginStatus) {
+        // Whoever brought it waits; if not, the connection ends here.
+        let _ = self.back.send(Box::new((self.wire, self.admission.refuse(status))));
+    }
 }
 
 /// Why a session has to end that did not ask for it.
@@ -56,6 +90,10 @@ pub(super) struct Seat {
     pub(super) meter: Meter,
     /// What it has proven at login.
     pub(super) proven: Proven,
+    /// How it is sealed.
+    pub(super) seal: Option<Protection>,
+    /// How many connections it has.
+    connections: AtomicUsize,
     /// The nexus under the name that outlives the session.
     id: NexusId,
     /// Its length is bounded by what the other sessions may have under way.
@@ -75,7 +113,9 @@ impl Initiator for Seat {
 impl Seat {
     /// Drops the letter if the session has ended.
     pub(super) fn post(&self, letter: Letter) {
-        let _ = self.letters.send(letter);
+        if let Err(undelivered) = self.letters.send(letter) {
+            undelivered.0.return_to_sender();
+        }
     }
 
     /// Ends the session's tasks on a unit, or on all. The letter is posted at once; the rest returns when
@@ -84,6 +124,14 @@ impl Seat {
         let (done, dead) = oneshot::channel();
         self.post(Letter::Clear(unit, done));
         async { drop(dead.await) }
+    }
+
+    pub(super) fn has_connections(&self, count: usize) {
+        self.connections.store(count, Ordering::Relaxed);
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// Returns when the session has ended and none of its tasks runs any more.
@@ -101,6 +149,10 @@ pub(super) struct Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        self.letters.close();
+        while let Ok(unread) = self.letters.try_recv() {
+            unread.return_to_sender();
+        }
         let mut seats = lock(&self.registry.0);
         seats.seats.remove(&self.seat.tsih);
         if let Some(target) = &self.seat.identity.target {
@@ -118,6 +170,15 @@ struct Seats {
     past: BTreeMap<String, Activity>,
     next_tsih: u16,
     next_nexus: u64,
+}
+
+/// Who is there, and what it has proven.
+#[derive(Clone, Debug)]
+pub(super) struct Newcomer {
+    pub(super) identity: Identity,
+    pub(super) proven: Proven,
+    pub(super) seal: Option<Protection>,
+    pub(super) peer: SocketAddr,
 }
 
 /// The sessions of a node.
@@ -140,13 +201,8 @@ impl Registry {
     /// it, before the new login succeeds). A discovery session replaces none, and nobody replaces a sealed
     /// session but who has proven the same key: names are for the asking.
     /// One initiator name has `most` sessions at most.
-    pub(super) fn join(
-        &self,
-        identity: &Identity,
-        proven: &Proven,
-        most: usize,
-        peer: SocketAddr,
-    ) -> Result<Ticket, NoSeat> {
+    pub(super) fn join(&self, newcomer: &Newcomer, most: usize) -> Result<Ticket, NoSeat> {
+        let Newcomer { identity, proven, seal, peer } = newcomer;
         let mut seats = lock(&self.0);
         let same = |seat: &&Arc<Seat>| seat.identity == *identity && identity.target.is_some();
         if let Some(old) = seats.seats.values().find(same).cloned() {
@@ -170,10 +226,12 @@ impl Registry {
             identity: identity.clone(),
             nexus: Nexus(seats.next_nexus),
             tsih,
-            peer,
+            peer: *peer,
             since: SystemTime::now(),
             meter: Meter::default(),
             proven: proven.clone(),
+            seal: *seal,
+            connections: AtomicUsize::new(1),
             id: NexusId { initiator, target_port: TARGET_PORT },
             letters: sender,
         });
@@ -181,9 +239,22 @@ impl Registry {
         Ok(Ticket { seat, registry: self.clone(), letters })
     }
 
-    /// Whether there is such a session of this initiator.
-    pub(super) fn has(&self, tsih: u16, initiator: &IscsiName) -> bool {
-        lock(&self.0).seats.get(&tsih).is_some_and(|seat| seat.identity.initiator == *initiator)
+    /// The session a connection may join: that of the same initiator port (RFC 7143, 6.3.1), with the same
+    /// target, proven and sealed as its first connection was.
+    pub(super) fn host(&self, tsih: u16, newcomer: &Newcomer) -> Result<Arc<Seat>, LoginStatus> {
+        let Newcomer { identity, proven, seal, .. } = newcomer;
+        let seat = lock(&self.0).seats.get(&tsih).cloned().filter(|seat| {
+            seat.identity.initiator == identity.initiator && seat.identity.isid == identity.isid
+        });
+        let seat = seat.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST)?;
+        if seat.identity.target != identity.target {
+            return Err(LoginStatus::CANNOT_INCLUDE);
+        }
+        // Names, ISIDs and TSIHs are in clear and prove nothing.
+        if seat.proven != *proven || seat.seal != *seal {
+            return Err(LoginStatus::AUTHORIZATION_FAILURE);
+        }
+        Ok(seat)
     }
 
     /// What the sessions that have ended did, by target.
@@ -230,6 +301,11 @@ mod tests {
     const PEER: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
+    fn newcomer(target: Option<&str>) -> Newcomer {
+        let proven = Proven::Nothing;
+        Newcomer { identity: identity(target), proven, seal: None, peer: PEER }
+    }
+
     fn identity(target: Option<&str>) -> Identity {
         let name = |name: &str| IscsiName::new(name).unwrap();
         Identity {
@@ -242,16 +318,14 @@ mod tests {
     #[tokio::test]
     async fn a_second_login_ends_the_first_session() {
         let registry = Registry::default();
-        let identity = identity(Some("iqn.2000-01.example:t"));
-        let mut first = registry.join(&identity, &Proven::Nothing, 9, PEER).ok().unwrap();
-        let Err(NoSeat::Taken(old)) = registry.join(&identity, &Proven::Nothing, 9, PEER) else {
-            panic!("two")
-        };
+        let newcomer = newcomer(Some("iqn.2000-01.example:t"));
+        let mut first = registry.join(&newcomer, 9).ok().unwrap();
+        let Err(NoSeat::Taken(old)) = registry.join(&newcomer, 9) else { panic!("two") };
         assert!(matches!(first.letters.try_recv(), Ok(Letter::End(Why::Reinstated))));
         let ended = tokio::spawn(async move { old.gone().await });
         drop(first);
         ended.await.unwrap();
-        let second = registry.join(&identity, &Proven::Nothing, 9, PEER).ok().unwrap();
+        let second = registry.join(&newcomer, 9).ok().unwrap();
         assert_ne!(second.seat.tsih, 0);
         assert_eq!(second.seat.nexus, Nexus(2));
     }
@@ -268,24 +342,61 @@ mod tests {
             (key(1), Proven::Nothing, false),
         ] {
             let registry = Registry::default();
-            let identity = identity(Some("iqn.2000-01.example:t"));
-            let mut first = registry.join(&identity, &old, 9, PEER).ok().unwrap();
-            let taken = matches!(registry.join(&identity, &new, 9, PEER), Err(NoSeat::Taken(_)));
+            let newcomer = |proven| Newcomer { proven, ..newcomer(Some("iqn.2000-01.example:t")) };
+            let mut first = registry.join(&newcomer(old), 9).ok().unwrap();
+            let taken = matches!(registry.join(&newcomer(new), 9), Err(NoSeat::Taken(_)));
             assert_eq!((taken, first.letters.try_recv().is_ok()), (replaces, replaces));
         }
+    }
+
+    /// Each row: how a connection differs from the first of the session, and what it is told.
+    #[test]
+    fn a_session_is_joined_by_its_own_initiator_only() {
+        let registry = Registry::default();
+        let first = Newcomer {
+            proven: Proven::Key(PublicKey::from_bytes([1; 32])),
+            seal: Some(Protection::Encrypt),
+            ..newcomer(Some("iqn.2000-01.example:t"))
+        };
+        let ticket = registry.join(&first, 9).ok().unwrap();
+        let tsih = ticket.seat.tsih;
+        let told = |tsih, change: &dyn Fn(&mut Newcomer)| {
+            let mut newcomer = first.clone();
+            change(&mut newcomer);
+            registry.host(tsih, &newcomer).err()
+        };
+        let name = |name| IscsiName::new(name).unwrap();
+        let none = Some(LoginStatus::SESSION_DOES_NOT_EXIST);
+        let unproven = Some(LoginStatus::AUTHORIZATION_FAILURE);
+        assert_eq!(told(tsih, &|_| {}), None);
+        assert_eq!(told(tsih + 1, &|_| {}), none);
+        assert_eq!(told(tsih, &|it| it.identity.initiator = name("iqn.2000-01.example:x")), none);
+        assert_eq!(told(tsih, &|it| it.identity.isid = Isid([2; 6])), none);
+        let other = Some(LoginStatus::CANNOT_INCLUDE);
+        assert_eq!(
+            told(tsih, &|it| it.identity.target = Some(name("iqn.2000-01.example:u"))),
+            other
+        );
+        assert_eq!(told(tsih, &|it| it.proven = Proven::Nothing), unproven);
+        assert_eq!(
+            told(tsih, &|it| it.proven = Proven::Key(PublicKey::from_bytes([2; 32]))),
+            unproven
+        );
+        assert_eq!(told(tsih, &|it| it.seal = Some(Protection::Integrity)), unproven);
+        assert_eq!(told(tsih, &|it| it.seal = None), unproven);
     }
 
     #[test]
     fn discovery_sessions_live_side_by_side() {
         let registry = Registry::default();
-        let _first = registry.join(&identity(None), &Proven::Nothing, 9, PEER).ok().unwrap();
-        assert!(registry.join(&identity(None), &Proven::Nothing, 9, PEER).is_ok());
+        let _first = registry.join(&newcomer(None), 9).ok().unwrap();
+        assert!(registry.join(&newcomer(None), 9).is_ok());
     }
 
     #[test]
     fn one_initiator_has_so_many_sessions_and_no_more() {
         let registry = Registry::default();
-        let join = |identity| registry.join(&identity, &Proven::Nothing, 2, PEER);
+        let join = |identity| registry.join(&Newcomer { identity, ..newcomer(None) }, 2);
         let mut held: Vec<_> = (0..2).map(|_| join(identity(None)).ok().unwrap()).collect();
         assert!(matches!(join(identity(None)), Err(NoSeat::Full)));
         let other = IscsiName::new("iqn.2000-01.example:other").unwrap();
@@ -297,11 +408,8 @@ mod tests {
     #[test]
     fn session_numbers_skip_zero_and_those_in_use() {
         let registry = Registry::default();
-        let _first = registry.join(&identity(None), &Proven::Nothing, 9, PEER).ok().unwrap();
+        let _first = registry.join(&newcomer(None), 9).ok().unwrap();
         lock(&registry.0).next_tsih = u16::MAX;
-        assert_eq!(
-            registry.join(&identity(None), &Proven::Nothing, 9, PEER).ok().unwrap().seat.tsih,
-            2
-        );
+        assert_eq!(registry.join(&newcomer(None), 9).ok().unwrap().seat.tsih, 2);
     }
 }

@@ -17,7 +17,7 @@ use tracing::{error, info, warn};
 
 use super::chatter::Leave;
 use super::driver::Driver;
-use super::login::{LoginError, log_in};
+use super::login::{LoggedIn, LoginError, Outcome, join, log_in};
 use super::node::Node;
 use super::wire::{Wire, WireError};
 use crate::stop::Stop;
@@ -212,19 +212,37 @@ async fn connection(
         }
     };
     drop(login);
-    let logged_in = match outcome {
-        Ok(done) => done,
+    match outcome {
+        Ok(Outcome::Session(logged_in)) => {
+            session(&node, portals, (wire, peer), *logged_in, stop).await;
+        }
+        Ok(Outcome::Connection(admission, seat)) => {
+            let tsih = seat.tsih;
+            if let Err(reason) = join(wire, *admission, &seat).await
+                && let Some(Leave { unsaid }) = node.chatter.leave(peer)
+            {
+                info!(%peer, tsih, %reason, unsaid, "the connection was not added to its session");
+            }
+        }
         // Probes of load balancers and port scanners connect and leave.
-        Err(LoginError::Wire(WireError::Closed)) if who.is_none() => return,
+        Err(LoginError::Wire(WireError::Closed)) if who.is_none() => {}
         Err(reason) => {
             let initiator = who.as_ref().map(|who| who.initiator.as_str());
             let target = who.as_ref().map(|who| wanted(who.target.as_ref()));
             if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
                 info!(%peer, initiator, target, %reason, unsaid, "login failed");
             }
-            return;
         }
-    };
+    }
+}
+
+async fn session(
+    node: &Node,
+    portals: Arc<[SocketAddr]>,
+    (wire, peer): (Wire, SocketAddr),
+    logged_in: LoggedIn,
+    stop: Stop,
+) {
     let established = &logged_in.established;
     let initiator = established.initiator.clone();
     let target = established.target.clone();
@@ -234,7 +252,7 @@ async fn connection(
     if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
         info!(%peer, initiator = initiator.as_str(), target, tsih, seal, unsaid, "logged in");
     }
-    match Driver::new(&node, portals, wire, logged_in, stop) {
+    match Driver::new(node, portals, wire, logged_in, stop) {
         Ok(driver) => {
             let (name, reason) = (initiator.as_str(), driver.run().await);
             match node.chatter.leave(peer) {

@@ -243,8 +243,9 @@ impl Common {
     fn response_to(&mut self, request: &LoginRequest) -> LoginResponse {
         let stat_sn = self.stat_sn;
         self.stat_sn = stat_sn.wrapping_add(1);
-        // A Login Request is immediate: it takes no CmdSN (RFC 7143, 11.12.7).
-        let window = self.config.command_window;
+        // A Login Request is immediate: it takes no CmdSN (RFC 7143, 11.12.7). What may be sent in a
+        // session that is there already is for that to say.
+        let window = if request.tsih == 0 { self.config.command_window } else { 0 };
         LoginResponse {
             current_stage: request.current_stage,
             version_max: VERSION,
@@ -306,6 +307,9 @@ impl Common {
             };
         if matches!(state, Expect::First(_)) {
             self.learn_session_type(&operational)?;
+            if self.ids.is_some_and(|ids| ids.tsih != 0) {
+                self.negotiation.joins();
+            }
         }
         let stage = match phase {
             Phase::Security => Stage::Security,

@@ -63,7 +63,18 @@ impl Admission {
         (response, established, seals)
     }
 
-    /// Refuses the session.
+    /// Adds the connection to the session it asks for, whose ExpCmdSN and MaxCmdSN these are.
+    #[must_use]
+    pub fn join(
+        mut self,
+        (exp_cmd_sn, max_cmd_sn): (u32, u32),
+    ) -> (Pdu, Established, Option<Box<Seals>>) {
+        self.response = LoginResponse { exp_cmd_sn, max_cmd_sn, ..self.response };
+        let tsih = self.established.tsih;
+        self.admit(tsih)
+    }
+
+    /// Refuses the session, or the connection.
     #[must_use]
     pub fn refuse(self, status: LoginStatus) -> Refusal {
         let Established { initiator, target, .. } = self.established;
@@ -92,9 +103,9 @@ pub struct Established {
     pub access: Access,
     /// The targets the initiator may use, and so what SendTargets=All tells in a discovery session.
     pub visible: Vec<IscsiName>,
-    /// What was agreed.
+    /// What was agreed: by a connection that joins a session, only what is of one connection.
     pub parameters: Parameters,
-    /// The first CmdSN of the session.
+    /// The first CmdSN of the session, if this is its first connection.
     pub exp_cmd_sn: u32,
     /// The StatSN of the next PDU that carries one.
     pub stat_sn: u32,
