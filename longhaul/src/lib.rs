@@ -10,6 +10,7 @@ pub mod command;
 pub mod config;
 pub mod control;
 pub mod credentials;
+mod crew;
 pub mod failure;
 pub mod front;
 pub mod log;

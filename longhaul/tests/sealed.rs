@@ -30,7 +30,9 @@ enum Harm {
     None,
     /// During the login, text becomes other text.
     Replace(&'static str, &'static str),
-    /// The bit of a byte, counted from the end of the login, is flipped.
+    /// A bit of a byte of the login is flipped.
+    FlipLogin(usize),
+    /// A bit of a byte, counted from the end of the login, is flipped.
     Flip(usize),
     /// Of the PDUs after the login this one comes twice.
     Repeat(usize),
@@ -49,7 +51,8 @@ struct Stream {
     from: TcpStream,
     to: TcpStream,
     harm: Harm,
-    /// The length of a sealed PDU can be seen, as its header is not enciphered.
+    /// The length of a sealed PDU can be seen, as its header is not enciphered. Where it cannot, whoever
+    /// knows the program can guess that the first ones are all header.
     readable: bool,
 }
 
@@ -63,6 +66,7 @@ impl Stream {
 
     /// Passes the login on; the last PDU of either side is known by its flags (RFC 7143, 11.12, 11.13).
     fn login(&mut self) -> io::Result<()> {
+        let mut passed = 0;
         loop {
             let mut pdu = self.read(BHS)?;
             let len = data_len(&pdu);
@@ -71,6 +75,12 @@ impl Stream {
             if let Harm::Replace(from, to) = self.harm {
                 replace(&mut pdu, from, to);
             }
+            if let Harm::FlipLogin(at) = self.harm
+                && let Some(byte) = at.checked_sub(passed).and_then(|at| pdu.get_mut(at))
+            {
+                *byte ^= 0x10;
+            }
+            passed += pdu.len();
             self.to.write_all(&pdu)?;
             if last {
                 return Ok(());
@@ -84,7 +94,7 @@ impl Stream {
             io::copy(&mut (&mut self.from).take(at as u64), &mut self.to)?;
             let byte = self.read(1)?;
             self.to.write_all(&[byte[0] ^ 0x10])?;
-        } else if self.readable {
+        } else {
             self.harm_pdus()?;
         }
         io::copy(&mut self.from, &mut self.to).map(|_| ())
@@ -119,7 +129,7 @@ impl Stream {
     fn sealed_pdu(&mut self) -> io::Result<Vec<u8>> {
         let mut pdu = self.read(BHS + TAG)?;
         let len = data_len(&pdu) + 4 * usize::from(pdu[4]);
-        if len > 0 {
+        if self.readable && len > 0 {
             pdu.extend(self.read(len + TAG)?);
         }
         Ok(pdu)
@@ -179,6 +189,11 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
+        Self::with_client(None)
+    }
+
+    /// A server that knows this client, or one of its own.
+    fn with_client(known: Option<&str>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let key = |name: &str| {
@@ -188,7 +203,8 @@ impl Stage {
             printed.trim().to_owned()
         };
         key("server");
-        let client = key("client");
+        let own = key("client");
+        let client = known.unwrap_or(&own);
         let content: Vec<u8> = (0..SIZE).map(|at| ((at * 31) ^ (at >> 9)) as u8 | 1).collect();
         fs::write(path("in.img"), &content).unwrap();
         let volume = format!("v=file:{},size={SIZE}", path("v.img").display());
@@ -265,10 +281,19 @@ fn whoever_means_harm_gets_nothing_but_the_end_of_the_connection() {
         (gmac, Way::Up, Truncate(3), closed),
         (gmac, Way::Down, Repeat(3), header),
         (gmac, Way::Down, Drop(3), header),
+        (gmac, Way::Down, Swap(1), header),
         (gmac, Way::Down, Insert(3), header),
         (gmac, Way::Down, Truncate(3), closed),
         (gmac, Way::Up, Flip(20), first),
         (gmac, Way::Down, Flip(20), first),
+        (gcm, Way::Up, Repeat(1), header),
+        (gcm, Way::Up, Drop(1), header),
+        (gcm, Way::Up, Swap(1), header),
+        (gcm, Way::Up, Insert(1), header),
+        (gcm, Way::Up, Truncate(1), closed),
+        (gcm, Way::Down, Repeat(0), data),
+        (gcm, Way::Down, Insert(0), first),
+        (gcm, Way::Down, Truncate(0), closed),
         (gcm, Way::Up, Flip(0), first),
         (gcm, Way::Up, Flip(63), first),
         (gcm, Way::Up, Flip(64), header),
@@ -278,6 +303,8 @@ fn whoever_means_harm_gets_nothing_but_the_end_of_the_connection() {
         (gcm, Way::Down, Flip(1_000_000), data),
         (gcm, Way::Up, Replace("MaxBurstLength=16777215", "MaxBurstLength=16777214"), first),
         (gcm, Way::Up, Replace("InitialR2T=No", "InitialR2T=no"), first),
+        // The client's first PDU does not open then.
+        (gcm, Way::Down, Replace("DataSegmentLength=1048576", "DataSegmentLength=1048572"), closed),
     ];
     for &(protection, way, harm, expected) in rows {
         let what = format!("{protection} {way:?} {harm:?}");
@@ -313,6 +340,129 @@ fn nothing_wrong_is_read() {
             check(&stage.path(&out), &stage.content, &what);
         }
     }
+    assert!(stage.server.stop().success());
+}
+
+/// A few places, all over, the same in every run.
+fn places(count: usize, below: usize) -> impl Iterator<Item = usize> {
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    (0..count).map(move |_| {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        (word % below as u64) as usize
+    })
+}
+
+/// Wherever a bit is flipped after the login, that is the end, and what was asked for did not happen.
+#[test]
+fn a_bit_flipped_anywhere_in_a_session_ends_it() {
+    let stage = Stage::new();
+    let copy = ["copy", "in.img", "URI", "--reconnect-for", "0s"];
+    let (said, success) = stage.client(stage.address, "encrypt", &copy);
+    assert!(success, "{said}");
+    for protection in ["integrity", "encrypt"] {
+        for (number, at) in places(12, SIZE - 4096).enumerate() {
+            let (way, copy) = match number % 2 {
+                0 => (Way::Up, ["copy", "in.img", "URI", "--reconnect-for", "0s"]),
+                _ => (Way::Down, ["copy", "URI", "back.img", "--reconnect-for", "0s"]),
+            };
+            let what = format!("{protection} {way:?} {at}");
+            let _ = fs::remove_file(stage.path("back.img"));
+            let readable = protection == "integrity";
+            let portal = between(stage.address, (way, Harm::Flip(at)), readable, usize::MAX);
+            let (said, success) = stage.client(portal, protection, &copy);
+            assert!(!success, "{what}: {said}");
+            if way == Way::Down {
+                assert!(said.contains("sealed PDU"), "{what}: {said}");
+            }
+            assert!(fs::read(stage.path("v.img")).unwrap() == stage.content, "{what}: changed");
+            if stage.path("back.img").exists() {
+                check(&stage.path("back.img"), &stage.content, &what);
+            }
+        }
+    }
+    assert!(stage.server.stop().success());
+}
+
+/// No bit of a login can be flipped either: all of it enters the keys. The lengths of its PDUs are left
+/// alone here, as a peer waits for what a longer one has announced, as long as a login may take.
+#[test]
+fn a_bit_flipped_anywhere_in_a_login_ends_it() {
+    let stage = Stage::new();
+    for way in [Way::Up, Way::Down] {
+        for at in (0..220).step_by(11).filter(|at| !(4..8).contains(at)) {
+            let portal = between(stage.address, (way, Harm::FlipLogin(at)), false, usize::MAX);
+            let copy = ["copy", "in.img", "URI", "--reconnect-for", "0s"];
+            let (said, success) = stage.client(portal, "encrypt", &copy);
+            assert!(!success, "{way:?} {at}: {said}");
+            assert!(said.starts_with("longhaul: "), "{way:?} {at}: {said}");
+        }
+    }
+    let written = fs::read(stage.path("v.img")).unwrap();
+    assert!(written.iter().all(|&byte| byte == 0), "something was written");
+    assert!(stage.server.stop().success());
+}
+
+/// Whoever has recorded a session in which something was written cannot have it written again.
+#[test]
+fn a_recorded_session_is_not_taken_again() {
+    let stage = Stage::new();
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let portal = watched(stage.address, Arc::clone(&seen));
+    let (said, success) = stage.client(portal, "encrypt", &["copy", "in.img", "URI"]);
+    assert!(success, "{said}");
+    assert!(stage.verdict().contains("logged out"));
+    fs::write(stage.path("later.img"), vec![0x77; SIZE]).unwrap();
+    let (said, success) = stage.client(stage.address, "encrypt", &["copy", "later.img", "URI"]);
+    assert!(success, "{said}");
+    assert!(stage.verdict().contains("logged out"));
+
+    let recorded = seen.lock().unwrap().clone();
+    assert!(recorded.len() > SIZE);
+    let mut again = TcpStream::connect(stage.address).unwrap();
+    let mut answers = again.try_clone().unwrap();
+    // The server hangs up in the middle of it.
+    let _ = again.write_all(&recorded);
+    let _ = again.shutdown(Shutdown::Write);
+    let _ = io::copy(&mut answers, &mut io::sink());
+    let verdict = stage.verdict();
+    assert!(verdict.contains("login failed"), "{verdict}");
+    assert!(fs::read(stage.path("v.img")).unwrap().iter().all(|&byte| byte == 0x77));
+    assert!(stage.server.stop().success());
+}
+
+/// The way leads to another server, which would like to have the client's data.
+#[test]
+fn a_wrong_target_gets_nothing() {
+    let stage = Stage::new();
+    let (shown, _) =
+        run(Command::new(LONGHAUL).args(["identity", "show"]).arg(stage.path("client")));
+    let impostor = Stage::with_client(Some(shown.trim()));
+    let (said, success) = stage.client(impostor.address, "encrypt", &["copy", "in.img", "URI"]);
+    assert!(!success && said.contains("is not the one whose key was pinned"), "{said}");
+    assert!(impostor.verdict().contains("login failed"));
+    let written = fs::read(impostor.path("v.img")).unwrap();
+    assert!(written.iter().all(|&byte| byte == 0), "something was written");
+    assert!(impostor.server.stop().success());
+    assert!(stage.server.stop().success());
+}
+
+/// A client that has the target's key, and is not known there.
+#[test]
+fn an_unknown_client_gets_nothing() {
+    let stage = Stage::new();
+    fs::remove_file(stage.path("client")).unwrap();
+    let (said, status) =
+        run(Command::new(LONGHAUL).args(["identity", "new"]).arg(stage.path("client")));
+    assert!(status.success(), "{said}");
+    for protection in ["integrity", "encrypt"] {
+        let (said, success) = stage.client(stage.address, protection, &["copy", "in.img", "URI"]);
+        assert!(!success && said.contains("does not list this client's key"), "{said}");
+        assert!(stage.verdict().contains("login failed"));
+    }
+    let written = fs::read(stage.path("v.img")).unwrap();
+    assert!(written.iter().all(|&byte| byte == 0), "something was written");
     assert!(stage.server.stop().success());
 }
 

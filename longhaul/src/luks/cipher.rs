@@ -1,20 +1,13 @@
 //! The sector cipher of a volume: short spans at once, long ones on several processors.
 
-use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use host::cipher::{KeyError, Xts};
-use host::workers::Workers;
 use tokio::sync::oneshot;
 use volume::layer::seal::{Ciphering, SectorCipher, TWEAK_UNIT};
 
-/// Shared by all volumes of the process.
-static WORKERS: LazyLock<Workers> = LazyLock::new(|| Workers::beside_the_caller("seal"));
-
-/// A piece must keep a processor busy for this long to be worth waking another one, which costs some
-/// 10 us there and back.
-const WORTH_WAKING: Duration = Duration::from_micros(50);
+use crate::crew::{WORKERS, worthwhile};
 
 /// Bounds of a piece, whatever was measured: below, handing over costs more than any cipher; above,
 /// the largest transfer would not be cut even on a machine that was measured wrongly.
@@ -101,17 +94,11 @@ fn apply(xts: &Xts, direction: Direction, tweak: u64, sector_size: u32, sectors:
     }
 }
 
-/// How many bytes take [`WORTH_WAKING`]. The best of a few tries counts: others may use the processor.
+/// The smallest piece that is worth handing over.
 fn worthwhile_piece(xts: &Xts, sector_size: usize) -> usize {
     let mut sample = vec![0; PIECE_RANGE.0];
-    let tries = (0..8).map(|_| {
-        let start = Instant::now();
-        xts.encrypt(0, sector_size, &mut sample);
-        start.elapsed()
-    });
-    let best = tries.min().unwrap_or_default().as_nanos().max(1);
-    let bytes = PIECE_RANGE.0 as u128 * WORTH_WAKING.as_nanos() / best;
-    usize::try_from(bytes).unwrap_or(usize::MAX).clamp(PIECE_RANGE.0, PIECE_RANGE.1)
+    let piece = worthwhile(sample.len(), || xts.encrypt(0, sector_size, &mut sample));
+    piece.clamp(PIECE_RANGE.0, PIECE_RANGE.1)
 }
 
 impl SectorCipher for PooledXts {

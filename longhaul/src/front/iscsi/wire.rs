@@ -10,6 +10,8 @@ use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox};
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 use tokio::net::TcpStream;
 
+use crate::crew::Crew;
+
 /// How much is read at once while PDUs are small: many of them with one system call.
 const READ_MANY: usize = 128 << 10;
 
@@ -40,13 +42,20 @@ pub(super) struct Wire {
     stream: TcpStream,
     buffer: BytesMut,
     pub(super) decoder: Decoder,
+    crew: Crew,
     /// The last PDU was a large one: the next one probably is.
     large: bool,
 }
 
 impl Wire {
     pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream, buffer: BytesMut::new(), decoder: Decoder::new(), large: false }
+        Self {
+            stream,
+            buffer: BytesMut::new(),
+            decoder: Decoder::new(),
+            crew: Crew::new(),
+            large: false,
+        }
     }
 
     /// A frame that has come already.
@@ -95,8 +104,13 @@ impl Wire {
         outbox: &mut Outbox,
     ) -> Poll<io::Result<()>> {
         while !outbox.is_empty() {
+            self.crew.help(outbox);
             let mut slices = [IoSlice::new(&[]); SLICES];
             let filled = outbox.slices(&mut slices);
+            if filled == 0 {
+                ready!(self.crew.poll_returned(cx, outbox));
+                continue;
+            }
             let slices = slices.get(..filled).unwrap_or_default();
             let stream = Pin::new(&mut self.stream);
             match ready!(stream.poll_write_vectored(cx, slices))? {

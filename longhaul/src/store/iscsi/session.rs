@@ -1,5 +1,6 @@
 //! One session: a task that owns the socket and the protocol machine.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,6 +17,8 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Sleep, sleep_until};
+
+use crate::crew::Crew;
 
 /// Requests on their way to the task. Behind them the machine has a queue of its own, so a full
 /// channel means that the target's window has long been full.
@@ -90,6 +93,7 @@ impl Session {
             receiver,
             open: true,
             buffer: BytesMut::new(),
+            crew: Crew::new(),
             ready: Some(ready),
             pings: Vec::new(),
             text: None,
@@ -190,6 +194,7 @@ struct Driver {
     /// Handles are left, so requests may come.
     open: bool,
     buffer: BytesMut,
+    crew: Crew,
     ready: Option<oneshot::Sender<Established>>,
     pings: Vec<oneshot::Sender<Duration>>,
     text: Option<oneshot::Sender<Vec<u8>>>,
@@ -236,7 +241,7 @@ impl Driver {
 
     /// Sends what can be sent, then waits for whatever comes first and takes it.
     async fn turn(&mut self, mut alarm: std::pin::Pin<&mut Sleep>) -> Result<(), Loss> {
-        self.send()?;
+        let interest = self.send()?;
         match self.deadline() {
             // A deadline that moved away is met by looking again at the old one.
             Some(deadline) if deadline < alarm.deadline() || alarm.is_elapsed() => {
@@ -244,10 +249,6 @@ impl Driver {
             }
             _ => {}
         }
-        let interest = match self.machine.outbox().is_empty() {
-            true => Interest::READABLE,
-            false => Interest::READABLE | Interest::WRITABLE,
-        };
         let takes_requests = self.open && self.machine.has_room();
         tokio::select! {
             request = self.receiver.recv(), if takes_requests => self.take(request),
@@ -256,6 +257,7 @@ impl Driver {
                     self.receive()?;
                 }
             }
+            () = poll_fn(|cx| self.crew.poll_returned(cx, self.machine.outbox())) => {}
             () = alarm => {
                 let now = self.now();
                 self.machine.wake(now).map_err(Loss::Fault)?;
@@ -305,20 +307,28 @@ impl Driver {
         }
     }
 
-    fn send(&mut self) -> Result<(), Loss> {
+    /// Sends what can be sent; what the socket is waited for then.
+    fn send(&mut self) -> Result<Interest, Loss> {
         while !self.machine.outbox().is_empty() {
+            self.crew.help(self.machine.outbox());
             let mut slices = [IoSlice::new(&[]); SLICES];
             let filled = self.machine.outbox().slices(&mut slices);
+            if filled == 0 {
+                // Not the socket is waited for, but what is sealed elsewhere.
+                break;
+            }
             match self.socket.try_write_vectored(slices.get(..filled).unwrap_or_default()) {
                 Ok(sent) => {
                     let now = self.now();
                     self.machine.sent(now, sent);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Interest::READABLE | Interest::WRITABLE);
+                }
                 Err(error) => return Err(Loss::Io(self.peer.clone(), error)),
             }
         }
-        Ok(())
+        Ok(Interest::READABLE)
     }
 
     fn receive(&mut self) -> Result<(), Loss> {

@@ -30,8 +30,8 @@ pub fn holds(new_cipher: NewCipher, bytes: &[u8]) {
     }
 }
 
-/// A sealer and the opener for what it seals, with keys that are no secret.
-pub(crate) fn both_ends(
+/// A sealer and the opener for what it seals, with keys that are no secret: for tests.
+pub fn both_ends(
     protection: Protection,
     limits: Limits,
     new_cipher: NewCipher,
