@@ -283,3 +283,22 @@ fn slow_commands() {
     scene.logs("slow command");
     scene.end();
 }
+
+/// Whoever is refused again and again does not fill the log: there are 120 lines about an address in a minute.
+#[test]
+fn lines_of_the_log() {
+    let scene = Scene::new("");
+    let stranger = "iqn.2000-01.example:stranger";
+    for isid in 0..250 {
+        let mut peer = Peer::connect(scene.portal);
+        peer.send(login(isid), text(stranger, "iqn.2000-01.example:nothing"));
+        assert!(peer.receive().is_some(), "it is answered");
+    }
+    scene.server.signal(rustix::process::Signal::TERM);
+    let lines: Vec<_> = std::iter::from_fn(|| scene.server.line()).collect();
+    let said = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
+    // Twice that if a minute ends in between.
+    assert!((120..=240).contains(&said("login failed")), "{lines:#?}");
+    assert!(said("too many lines about it") > 0);
+    scene.end();
+}
