@@ -295,7 +295,9 @@ fn explain(what: String, why: OpenError) -> Failure {
             return Failure::new(what).because(why).hint(hint);
         }
         OpenError::InUse => "one volume is served once: end the other user of it first",
-        OpenError::Missing => "a size, such as 80G, would create a file that is missing",
+        OpenError::Missing => {
+            "`serve` makes a file that is missing if it knows its size: NAME=file:PATH,size=80G"
+        }
         _ => return Failure::new(what).because(why),
     };
     Failure::new(what).because(why).hint(hint)

@@ -34,6 +34,9 @@ const TARGET_PREFIX: &str = "iqn.2026-11.dev.longhaul:";
 pub const LACKS_IDENTITY: &str = "sealed sessions need an identity: `longhaul identity new FILE` makes \
     one, and `identity` names it";
 
+/// Where the keys stand that are in no table.
+pub const ROOT: &str = "";
+
 /// All that `serve` needs to know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
@@ -81,7 +84,7 @@ pub struct Listen {
 pub struct Origin {
     /// The file.
     pub path: PathBuf,
-    /// The lines of its tables, by `KIND.NAME`.
+    /// The lines of its tables, by `KIND.NAME`, and of some keys.
     lines: BTreeMap<String, usize>,
 }
 
@@ -192,7 +195,8 @@ impl Config {
                 || self.clients.iter().any(|client| client.key.is_some()))
     }
 
-    /// The line where the table `KIND.NAME` begins; 1 if there is no telling.
+    /// The line where the table `KIND.NAME` begins, or that of a key if the kind is [`ROOT`]; 1 if there is no
+    /// telling.
     #[must_use]
     pub fn line(&self, kind: &str, name: &str) -> usize {
         let lines = self.origin.as_ref().map(|origin| &origin.lines);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::options::blocking;
 use super::serve;
-use crate::config::{self, Config, Served, Wrong};
+use crate::config::{self, Config, ROOT, Served, Wrong};
 use crate::credentials::Chap;
 use crate::failure::{Failure, Outcome};
 use crate::sealing::sealing;
@@ -41,16 +41,13 @@ pub async fn run(args: Args) -> Outcome {
 
 /// What only shows when the file is used: addresses, secrets and files that are not there.
 async fn unusable(config: &Config) -> Vec<Wrong> {
-    let mut wrong = Vec::new();
-    match serve::resolve(config).await {
-        Ok(portals) => {
-            wrong.extend(serve::refuse_strangers(config, &portals).err().map(|why| (1, why)));
-        }
-        Err(why) => wrong.push((1, why)),
-    }
-    wrong.extend(
-        config.identity.as_deref().and_then(|path| sealing(path).err()).map(|why| (1, why)),
-    );
+    let portals = serve::resolve(config).await;
+    let portals = portals.and_then(|portals| serve::refuse_strangers(config, &portals));
+    let identity = config.identity.as_deref().map_or(Ok(()), |path| sealing(path).map(drop));
+    let mut wrong: Vec<_> = [("listen", portals), ("identity", identity)]
+        .into_iter()
+        .filter_map(|(key, outcome)| Some((config.line(ROOT, key), outcome.err()?)))
+        .collect();
     for client in &config.clients {
         let secrets = read(client.chap.clone()).await;
         wrong.extend(secrets.err().map(|why| (config.line("clients", &client.name), why)));

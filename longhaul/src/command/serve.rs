@@ -44,7 +44,7 @@ pub(super) use portals::{refuse_strangers, resolve};
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// A volume: NAME=URI[,size=SIZE][,read_only] and more options; may be given several times
-    #[arg(long = "volume", value_name = "NAME=URI", required_unless_present = "config")]
+    #[arg(long = "volume", value_name = "NAME=URI")]
     volumes: Vec<Served>,
     /// Where to listen, 127.0.0.1:3260 unless said otherwise; may be given several times
     #[arg(long, value_name = "ADDR[:PORT]")]
@@ -226,6 +226,10 @@ async fn reload(live: &mut Live) -> Outcome<String> {
 
 impl Args {
     fn config(self) -> Outcome<Config> {
+        if self.volumes.is_empty() {
+            let what = "nothing to serve: give a --volume NAME=URI, or a --config FILE";
+            return Err(Failure::usage(what).hint("`longhaul serve --help` has examples"));
+        }
         config::distinct(&self.volumes).map_err(Failure::usage)?;
         let client = |name: String, chap, key| {
             let (initiator, targets, read_only) = (None, None, Vec::new());

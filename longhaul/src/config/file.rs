@@ -9,7 +9,7 @@ use toml::de::DeTable;
 use super::limits::limits;
 use super::table::{Entry, Sheet, Table, Wrong};
 use super::{
-    Appearance, Client, Config, LACKS_IDENTITY, Listen, Origin, Served, Unsealing, Upstream,
+    Appearance, Client, Config, LACKS_IDENTITY, Listen, Origin, ROOT, Served, Unsealing, Upstream,
     target_of,
 };
 use crate::credentials::{Chap, Login};
@@ -53,6 +53,11 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
     }
     if let Some(table) = root.table("log") {
         config.log = log(table);
+    }
+    for key in ["listen", "identity"] {
+        if let Some(line) = root.line_of(key) {
+            config.remember(ROOT, key, line);
+        }
     }
     let mut known = Known::new();
     for (name, table) in root.tables("volumes") {

@@ -224,6 +224,12 @@ impl<'t> Table<'t> {
         tables
     }
 
+    /// The line of a key that is there.
+    pub(super) fn line_of(&self, key: &str) -> Option<usize> {
+        let (name, _) = self.entries.iter().find(|(name, _)| name.as_ref() == key)?;
+        Some(self.sheet.line(&name.span()))
+    }
+
     pub(super) fn line(&self) -> usize {
         self.sheet.line(&self.at)
     }

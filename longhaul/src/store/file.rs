@@ -32,7 +32,7 @@ pub enum OpenError {
     #[error("it is in use by another process, or by another volume of this one")]
     InUse,
     /// It is not there, and no size was given to make it with.
-    #[error("it does not exist, and no size was given to create it with")]
+    #[error("it does not exist")]
     Missing,
     /// Its size is not the one asked for.
     #[error("it is {found} bytes long, not {asked}")]
