@@ -82,7 +82,7 @@ impl Wire {
         if wanted >= LARGE {
             // Exactly to the end of the PDU, so that the next one starts a buffer.
             self.large = true;
-            self.buffer.reserve(wanted);
+            self.move_to_own_buffer(wanted);
             return wanted;
         }
         if self.buffer.is_empty() && self.large {
@@ -95,6 +95,16 @@ impl Wire {
             self.buffer.reserve(wanted.max(READ_MANY));
         }
         self.buffer.capacity() - self.buffer.len()
+    }
+
+    /// Moves what there is of a large PDU to a buffer that has room for the rest and for nothing else: one of
+    /// the same size as the last PDU had, so that memory just freed fits.
+    fn move_to_own_buffer(&mut self, wanted: usize) {
+        if self.buffer.capacity() - self.buffer.len() < wanted {
+            let mut own = BytesMut::with_capacity(self.buffer.len() + wanted);
+            own.extend_from_slice(&self.buffer);
+            self.buffer = own;
+        }
     }
 
     /// Writes as much of `outbox` as the connection takes; ready when it is empty.
