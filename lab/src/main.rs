@@ -10,6 +10,7 @@ mod bench;
 mod calibrate;
 mod copy;
 mod cpu;
+mod floor;
 mod flow;
 mod haul;
 mod link;
@@ -36,6 +37,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use host::allocator::Recycler;
 
+use report::Measured;
 use running::Job;
 
 /// The allocator of the program that is measured, since [`haul`] is a part of it.
@@ -158,11 +160,13 @@ fn main() -> ExitCode {
 }
 
 fn bench(options: &Bench) -> Result<(), Failure> {
-    let target = bench::against_tgt(options)?;
-    let sessions = sessions::measure(options)?;
-    let copies = copy::sealed_against_plain(options)?;
-    let report = report::markdown(options, &target, &sessions, &copies)?;
-    put(options.output.as_deref(), &report)
+    let measured = Measured {
+        rows: bench::against_tgt(options)?,
+        floors: floor::measure(options)?,
+        sessions: sessions::measure(options)?,
+        copies: copy::sealed_against_plain(options)?,
+    };
+    put(options.output.as_deref(), &report::markdown(options, &measured)?)
 }
 
 fn put(output: Option<&Path>, text: &str) -> Result<(), Failure> {

@@ -4,31 +4,38 @@ use std::fmt::Write;
 
 use crate::bench::{Figures, Row};
 use crate::copy::Copies;
+use crate::floor::Floor;
 use crate::sessions::{Crowd, Stalled};
 use crate::{Bench, Failure};
 
-/// All results as a Markdown page.
-pub(crate) fn markdown(
-    options: &Bench,
-    rows: &[Row],
-    (crowds, stalled): &(Vec<Crowd>, Option<Stalled>),
-    copies: &Option<Copies>,
-) -> Result<String, Failure> {
+/// All results; those that were not wanted are missing.
+pub(crate) struct Measured {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) floors: Vec<Floor>,
+    pub(crate) sessions: Option<(Vec<Crowd>, Stalled)>,
+    pub(crate) copies: Option<Copies>,
+}
+
+/// They as a Markdown page.
+pub(crate) fn markdown(options: &Bench, measured: &Measured) -> Result<String, Failure> {
     let mut page = String::from(HEAD);
     writeln!(page, "Processor: {}. Kernel {}.", processor()?, kernel()?)?;
     writeln!(
         page,
-        "Medians of {} alternating rounds of {} s each.\n",
-        options.rounds, options.seconds
+        "Medians of {} alternating rounds of {} s each. Load of the machine when it was done: {}.\n",
+        options.rounds,
+        options.seconds,
+        load()?
     )?;
-    target(&mut page, rows)?;
-    if !crowds.is_empty() {
-        sessions(&mut page, crowds)?;
+    target(&mut page, &measured.rows)?;
+    if !measured.floors.is_empty() {
+        floors(&mut page, &measured.floors)?;
     }
-    if let Some(stalled) = stalled {
+    if let Some((crowds, stalled)) = &measured.sessions {
+        sessions(&mut page, crowds)?;
         beside_stalled(&mut page, stalled)?;
     }
-    if let Some(copies) = copies {
+    if let Some(copies) = &measured.copies {
         copied(&mut page, copies)?;
     }
     Ok(page)
@@ -77,6 +84,20 @@ fn beside_tgt(tgt: &Figures, file: &Figures, memory: &Figures) -> String {
         file.cpu_us,
         memory.cpu_us,
     )
+}
+
+fn floors(page: &mut String, floors: &[Floor]) -> Result<(), Failure> {
+    writeln!(page, "\n## What the bytes alone cost\n")?;
+    writeln!(
+        page,
+        "Loops that know neither iSCSI nor SCSI, at depth 8, at random places of 1 GiB on tmpfs or in memory; \
+         microseconds of the serving side's processor for each request.\n"
+    )?;
+    writeln!(page, "| loop | block | CPU |\n|---|---|---|")?;
+    for Floor { what, block, cpu_us } in floors {
+        writeln!(page, "| {what} | {} KiB | {cpu_us:.1} |", block >> 10)?;
+    }
+    Ok(())
 }
 
 fn sessions(page: &mut String, crowds: &[Crowd]) -> Result<(), Failure> {
@@ -144,6 +165,12 @@ fn processor() -> Result<String, Failure> {
         info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
     let cores = info.lines().filter(|line| line.starts_with("processor")).count();
     Ok(format!("{}, {cores} cores", model.trim_start_matches(['\t', ' ', ':'])))
+}
+
+/// How many want a processor, on average over a minute: with two cores, more than two is not quiet.
+fn load() -> Result<String, Failure> {
+    let average = std::fs::read_to_string("/proc/loadavg")?;
+    Ok(average.split(' ').next().ok_or("an empty /proc/loadavg")?.to_owned())
 }
 
 fn kernel() -> Result<String, Failure> {

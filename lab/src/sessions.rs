@@ -38,9 +38,9 @@ pub(crate) struct Stalled {
 }
 
 /// Measures all of it.
-pub(crate) fn measure(options: &Bench) -> Result<(Vec<Crowd>, Option<Stalled>), Failure> {
+pub(crate) fn measure(options: &Bench) -> Result<Option<(Vec<Crowd>, Stalled)>, Failure> {
     if !"sessions".contains(&options.only) {
-        return Ok((Vec::new(), None));
+        return Ok(None);
     }
     let scratch = tempfile::tempdir_in("/dev/shm")?;
     let (ours, theirs) = (scratch.path().join("longhaul"), scratch.path().join("tgt"));
@@ -49,7 +49,7 @@ pub(crate) fn measure(options: &Bench) -> Result<(Vec<Crowd>, Option<Stalled>), 
     }
     let crowds = SESSIONS.iter().map(|sessions| crowd(options, *sessions, &ours, &theirs));
     let crowds = crowds.collect::<Result<_, _>>()?;
-    Ok((crowds, Some(stalled(options, &ours)?)))
+    Ok(Some((crowds, stalled(options, &ours)?)))
 }
 
 fn crowd(options: &Bench, sessions: usize, ours: &Path, theirs: &Path) -> Result<Crowd, Failure> {
