@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::thread;
 
+use bytes::Bytes;
 use common::{LONGHAUL, Running};
 use peer::{NO_ITT, Peer, frame, login, read_16, text, write_16};
 use proto::iscsi::header::{DataOut, Header, NopOut, ScsiCommand, TextRequest};
@@ -37,13 +38,15 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let server = Running::start(Command::new(LONGHAUL).args([
-            "serve",
-            "--volume",
-            "disk=memory:64M",
-            "--listen",
-            "127.0.0.1:0",
-        ]));
+        Self::on("memory:64M")
+    }
+
+    /// The same on another volume.
+    fn on(uri: &str) -> Self {
+        let volume = format!("disk={uri}");
+        let listen = ["--listen", "127.0.0.1:0"];
+        let mut serve = Command::new(LONGHAUL);
+        let server = Running::start(serve.args(["serve", "--volume", &volume]).args(listen));
         let ready = server.line().expect("ready");
         let portal = ready.split('/').nth(2).expect("ready iscsi://PORTAL/...").parse().unwrap();
         let mut good = Peer::log_in(portal, GOOD, 1, TARGET);
@@ -256,6 +259,66 @@ fn text_without_end() {
     assert!(rejected, "8 MB of text were taken");
     scene.check_service();
     scene.check_memory(2);
+    scene.end();
+}
+
+/// Reads and writes of a first burst each, as many at a time as the window lets it; every answer is good, or says
+/// that there is no room now.
+fn load(peer: &mut Peer, lba: u32) {
+    const COMMANDS: u32 = 20;
+    const AT_A_TIME: u32 = 16;
+    const TASK_SET_FULL: u8 = 0x28;
+    let data = Bytes::from(vec![7; BURST as usize * 512]);
+    let first = peer.cmd_sn;
+    let (mut answered, mut last) = (0, first);
+    while answered < COMMANDS {
+        let (sent, most) = (peer.cmd_sn - first, COMMANDS.min(answered + AT_A_TIME));
+        if sent < most && peer.cmd_sn <= last {
+            let (write, itt) = (sent % 2 == 0, peer.cmd_sn);
+            let cdb = if write { write_16(lba, BURST) } else { read_16(lba, BURST) };
+            let command = ScsiCommand { write, read: !write, ..peer.command(itt, cdb) };
+            let command = ScsiCommand { expected_len: BURST * 512, ..command };
+            peer.send(command, if write { data.clone() } else { Bytes::new() });
+            continue;
+        }
+        let status = match peer.receive().expect("the session goes on").header {
+            Header::DataIn(header) => {
+                last = header.max_cmd_sn;
+                header.has_status.then_some(header.status)
+            }
+            Header::ScsiResponse(response) => {
+                last = response.max_cmd_sn;
+                Some(response.status)
+            }
+            other => panic!("{other:?}"),
+        };
+        if let Some(status) = status {
+            assert!([0, TASK_SET_FULL].contains(&status), "{status:#x}");
+            answered += 1;
+        }
+    }
+}
+
+/// Initiators that behave, and ask for all they may: more than is held for them all.
+#[test]
+fn many_sessions_at_full_load() {
+    const SESSIONS: u32 = 64;
+    let home = tempfile::tempdir().unwrap();
+    let image = home.path().join("disk.img");
+    // In a file, as memory that is served is no memory of the target's own.
+    let mut scene = Scene::on(&format!("file:{},size=64M", image.display()));
+    let mut peers: Vec<_> = (0..SESSIONS).map(|isid| scene.bad(isid as u8)).collect();
+    thread::scope(|scope| {
+        for (peer, n) in peers.iter_mut().zip(0..) {
+            scope.spawn(move || {
+                peer.settle();
+                load(peer, 64 + n * BURST);
+            });
+        }
+    });
+    scene.check_service();
+    scene.check_memory(u64::from(SESSIONS) + 1);
+    drop(peers);
     scene.end();
 }
 

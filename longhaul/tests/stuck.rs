@@ -1,5 +1,6 @@
 //! Commands that do not end: a volume that does not answer, and sessions that end each other's commands while
-//! those wait for one another. Whoever can go on goes on, and nothing lands after it was said to be dead.
+//! those wait for one another, and initiators that take no answer. Whoever can go on goes on, and nothing lands
+//! after it was said to be dead.
 
 #[expect(dead_code, reason = "each test uses its part")]
 mod common;
@@ -16,7 +17,7 @@ use bytes::Bytes;
 use longhaul::front::iscsi::{Limits, Node, Server};
 use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::{Stop, Stopper};
-use peer::{NO_ITT, Peer, login, text, write_16};
+use peer::{NO_ITT, Peer, login, read_16, text, write_16};
 use proto::iscsi::header::{
     Header, LogoutReason, LogoutRequest, NopOut, ScsiCommand, TaskFunction, TaskManagementRequest,
     TaskResponse,
@@ -30,6 +31,7 @@ use volume::store::memory::Memory;
 
 const TARGET: &str = "iqn.2026-11.dev.longhaul:t";
 const BLOCK: usize = 512;
+const SIZE: u64 = 64 << 20;
 
 /// A target on a disk that does not answer writes until it is told to; it runs until the test ends it.
 struct Scene {
@@ -45,7 +47,7 @@ impl Scene {
     fn new() -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let (runtime, volume) = (runtime.unwrap(), Held::new(Memory::new(1 << 20, BLOCK as u32)));
+        let (runtime, volume) = (runtime.unwrap(), Held::new(Memory::new(SIZE, BLOCK as u32)));
         let volume = Arc::new(volume);
         let unit: Arc<dyn Volume> = Arc::clone(&volume) as _;
         let device = TargetDevice::new(TARGET, [(0, unit, Options::default())]);
@@ -311,4 +313,41 @@ fn a_login_anew_never_overtakes_a_stuck_write() {
         drop(old);
         scene.end();
     }
+}
+
+/// Asks for the largest answer there is.
+fn begin_large_read(peer: &mut Peer, itt: u32) {
+    const BLOCKS: u32 = longhaul::front::lun::TRANSFER_MAX / BLOCK as u32;
+    let command = peer.command(itt, read_16(0, BLOCKS));
+    let expected_len = longhaul::front::lun::TRANSFER_MAX;
+    peer.send(ScsiCommand { read: true, expected_len, ..command }, Bytes::new());
+}
+
+/// They hold all there is for large requests, for as long as they like. Requests of moderate size, in both
+/// directions, are served all the same.
+#[test]
+fn initiators_that_take_no_answer_leave_room_for_others() {
+    const MODERATE: u32 = 1 << 20;
+    let scene = Scene::new();
+    scene.volume.let_through(usize::MAX);
+    let mut greedy: Vec<_> = (1..=3).map(|n| scene.peer(n)).collect();
+    begin_large_read(&mut greedy[0], 1);
+    greedy[0].peek();
+    // The others wait for the same room.
+    for peer in &mut greedy[1..] {
+        begin_large_read(peer, 1);
+        expect_silence(peer);
+    }
+    let mut modest = scene.peer(4);
+    for itt in 1..4 {
+        let data = vec![itt as u8; MODERATE as usize];
+        assert_eq!(modest.write_solicited(itt, 0, &data), Some(true));
+        assert_eq!(modest.read(itt, 0, MODERATE / BLOCK as u32), Some(data));
+    }
+    drop(greedy);
+    // What they held is free again.
+    begin_large_read(&mut modest, 9);
+    modest.peek();
+    drop(modest);
+    scene.end();
 }

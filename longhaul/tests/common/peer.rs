@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use bytes::{Bytes, BytesMut};
-use proto::iscsi::header::{DataIn, Header, LoginRequest, LoginResponse, NO_TAG, ScsiCommand};
+use proto::iscsi::header::{
+    DataIn, DataOut, Header, LoginRequest, LoginResponse, NO_TAG, NopIn, ScsiCommand,
+};
 use proto::iscsi::pdu::{Decoder, Frame, Outbox, Pdu};
 
 use crate::common::PATIENCE;
@@ -59,10 +61,14 @@ impl Peer {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// The next PDU; `None` when the connection has ended.
+    /// The next PDU; `None` when the connection has ended. Pings are passed over: what is sent next answers
+    /// them.
     pub(crate) fn receive(&mut self) -> Option<Pdu> {
         loop {
             match self.decoder.decode(&mut self.buffer).unwrap() {
+                Some(Frame::Pdu(Pdu {
+                    header: Header::NopIn(NopIn { itt: NO_TAG, .. }), ..
+                })) => {}
                 Some(Frame::Pdu(pdu)) => return Some(pdu),
                 Some(flawed) => panic!("{flawed:?}"),
                 None => {
@@ -74,6 +80,12 @@ impl Peer {
                 }
             }
         }
+    }
+
+    /// Waits until something has come, and leaves it where it is.
+    #[allow(dead_code, reason = "not every test holds back")]
+    pub(crate) fn peek(&self) {
+        assert_eq!(self.stream.peek(&mut [0]).unwrap(), 1);
     }
 
     /// The next command block, as a command of this session.
@@ -114,6 +126,30 @@ impl Peer {
         command.expected_len = data.len() as u32;
         self.stream.write_all(&frame(command, data)).ok()?;
         self.status(itt)
+    }
+
+    /// Writes whole blocks, of which nothing is sent before it is asked for; whether the status is good.
+    #[allow(dead_code, reason = "not every test writes much")]
+    pub(crate) fn write_solicited(&mut self, itt: u32, lba: u32, data: &[u8]) -> Option<bool> {
+        let command = self.command(itt, write_16(lba, data.len() as u32 / 512));
+        let expected_len = data.len() as u32;
+        self.send(ScsiCommand { write: true, expected_len, ..command }, Bytes::new());
+        loop {
+            let Header::R2t(r2t) = self.receive()?.header else { panic!("nothing is asked for") };
+            let (at, len) = (r2t.buffer_offset as usize, r2t.desired_len as usize);
+            let mut parts = data[at..at + len].chunks(64 << 10).zip(0..).peekable();
+            while let Some((part, data_sn)) = parts.next() {
+                let buffer_offset = r2t.buffer_offset + data_sn * (64 << 10);
+                let is_final = parts.peek().is_none();
+                let ttt = r2t.ttt;
+                let header =
+                    DataOut { is_final, itt, ttt, data_sn, buffer_offset, ..DataOut::default() };
+                self.send(header, part.to_vec());
+            }
+            if at + len == data.len() {
+                return self.status(itt);
+            }
+        }
     }
 
     /// The status of a command without data; whether it is good. `None` when the connection has ended.
@@ -181,7 +217,7 @@ pub(crate) fn login(isid: u8) -> LoginRequest {
 pub(crate) fn text(name: &str, target: &str) -> Bytes {
     format!(
         "InitiatorName={name}\0TargetName={target}\0SessionType=Normal\0\
-         InitialR2T=No\0ImmediateData=Yes\0MaxRecvDataSegmentLength=262144\0"
+         InitialR2T=No\0ImmediateData=Yes\0FirstBurstLength=262144\0MaxRecvDataSegmentLength=262144\0"
     )
     .into()
 }

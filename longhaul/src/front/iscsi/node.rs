@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chatter::Chatter;
 use super::meter::Activity;
-use super::purse::Pool;
+use super::purse::{Fund, Pool};
 use super::registry::{Identity, Letter, Registry, Seat};
 use crate::front::lun::{TARGET_PORT, TRANSFER_MAX, TargetDevice};
 
@@ -32,6 +32,13 @@ const UNSOLICITED_SHARE: u64 = 512 << 10;
 
 /// Other data a session may hold whatever the others do.
 const HELD_SHARE: u64 = 256 << 10;
+
+/// What one session may hold beyond that without waiting for those that hold more: a request as large as most
+/// initiators make them.
+const MODERATE: u64 = 1 << 20;
+
+/// How much of that all sessions hold together.
+const MODERATE_IN_ALL: u64 = 8 << 20;
 
 /// The bounds of a node. Together they keep its memory below 64 MiB and 1 MiB for each session: what is held in
 /// common, the shares, a receive buffer, and the program itself.
@@ -58,7 +65,8 @@ pub struct Limits {
     /// used up, command windows narrow, and commands are refused with TASK SET FULL.
     pub unsolicited: u64,
     /// Bytes of solicited data, answers and unsent output that all sessions hold together, beyond 256 KiB
-    /// for each. When they are used up, requests wait. At least the 32 MiB of one request.
+    /// for each, and 8 MiB of which each has at most one. When they are used up, requests wait. At least
+    /// the 32 MiB of one request.
     pub held: u64,
     /// How much of that one session may hold. At least the 32 MiB of one request.
     pub held_by_session: u64,
@@ -118,7 +126,9 @@ impl Limits {
     /// A request that no session may ever hold would wait for ever.
     fn pool(&self) -> Pool {
         let request = TRANSFER_MAX.into();
-        Pool::new(self.held.max(request), self.held_by_session.max(request), HELD_SHARE)
+        let moderate = Fund::new(MODERATE_IN_ALL, MODERATE);
+        let large = Fund::new(self.held.max(request), self.held_by_session.max(request));
+        Pool { share: HELD_SHARE, funds: [moderate, large] }
     }
 }
 

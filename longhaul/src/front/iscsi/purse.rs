@@ -1,8 +1,13 @@
 //! How many bytes a session may hold: solicited data, answers under way, and output.
 //!
 //! All of these can wait, so they are paid for before they are asked for: out of the share that every session
-//! has, or by a lease on what all have in common. Leases are given in turn, so that a large request is not
-//! starved by small ones. Whoever has been given one needs nothing more to end, so nobody waits in a circle.
+//! has, or by a lease on what all have in common. Whoever has been given one needs nothing more to end, so
+//! nobody waits in a circle.
+//!
+//! There are two funds. A request that fits into what one session may have of the first takes it from there, and
+//! never waits for one that does not: a few initiators that ask for much and take nothing of it hold up others
+//! like themselves, and nobody else. Leases of one fund are given in turn, so that a larger request is not
+//! starved by smaller ones.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,73 +23,100 @@ type Asked = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireErr
 
 /// What all sessions may hold in common.
 #[derive(Clone, Debug)]
-pub(super) struct Pool {
+pub(super) struct Fund {
     units: Arc<Semaphore>,
-    share: u64,
     lease_max: u64,
 }
 
-impl Pool {
-    /// `bytes` in common, of which one session has `lease_max` at most, and a share of `share` for each.
-    pub(super) fn new(bytes: u64, lease_max: u64, share: u64) -> Self {
+impl Fund {
+    /// `bytes` in common, of which one session has `lease_max` at most.
+    pub(super) fn new(bytes: u64, lease_max: u64) -> Self {
         let units = usize::try_from(bytes / UNIT).unwrap_or(usize::MAX);
         let units = Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS)));
-        Self { units, share, lease_max: lease_max.min(bytes) / UNIT * UNIT }
+        Self { units, lease_max: lease_max.min(bytes) / UNIT * UNIT }
     }
+}
+
+/// What sessions may hold: a share of `share` bytes each, and two funds.
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    pub(super) share: u64,
+    /// For requests of moderate size, then for large ones.
+    pub(super) funds: [Fund; 2],
 }
 
 /// One session's part.
 pub(super) struct Purse {
     pool: Pool,
-    lease: Option<OwnedSemaphorePermit>,
-    /// A lease that has to be waited for.
-    asked: Option<Asked>,
+    leases: [Option<OwnedSemaphorePermit>; 2],
+    /// A lease that has to be waited for, and of which fund.
+    asked: Option<(usize, Asked)>,
+    /// Something has had to wait since the session was last settled.
+    wanting: bool,
 }
 
 impl Purse {
     pub(super) fn new(pool: &Pool) -> Self {
-        Self { pool: pool.clone(), lease: None, asked: None }
+        Self { pool: pool.clone(), leases: [None, None], asked: None, wanting: false }
     }
 
-    fn leased(&self) -> u64 {
-        self.lease.as_ref().map_or(0, |lease| lease.num_permits() as u64 * UNIT)
+    fn leased(&self, fund: usize) -> u64 {
+        let lease = self.leases.get(fund).and_then(Option::as_ref);
+        lease.map_or(0, |lease| lease.num_permits() as u64 * UNIT)
     }
 
     /// The most one request can hold.
     pub(super) const fn request_max(&self) -> u64 {
-        self.pool.lease_max
+        let [_, large] = &self.pool.funds;
+        large.lease_max
     }
 
     /// How much the session may hold now.
     pub(super) fn limit(&self) -> u64 {
-        self.pool.share + self.leased()
+        self.pool.share + self.leased(0) + self.leased(1)
     }
 
     /// Whether the session may hold `total`; if not, it is woken when it is worth asking again.
     pub(super) fn covers(&mut self, cx: &mut Context<'_>, total: u64) -> bool {
+        let covered = self.poll_cover(cx, total);
+        self.wanting |= !covered;
+        covered
+    }
+
+    fn poll_cover(&mut self, cx: &mut Context<'_>, total: u64) -> bool {
         loop {
             let missing = total.saturating_sub(self.limit());
             if missing == 0 {
                 self.asked = None;
                 return true;
             }
+            let mut funds = self.pool.funds.iter().enumerate();
+            let fund = funds.find(|(at, fund)| self.leased(*at) + missing <= fund.lease_max);
             // It would exceed its part: something it holds has to go first, and that wakes it.
-            if self.leased() + missing > self.pool.lease_max {
-                return false;
-            }
-            let Poll::Ready(lease) = self.poll_lease(cx, missing) else { return false };
-            match &mut self.lease {
-                Some(had) => had.merge(lease),
-                none => *none = Some(lease),
+            let Some((fund, _)) = fund else { return false };
+            let Poll::Ready(lease) = self.poll_lease(cx, fund, missing) else { return false };
+            match self.leases.get_mut(fund) {
+                Some(Some(had)) => had.merge(lease),
+                Some(none) => *none = Some(lease),
+                None => {}
             }
         }
     }
 
     /// The lease that was asked for; one of `missing` bytes, if none was.
-    fn poll_lease(&mut self, cx: &mut Context<'_>, missing: u64) -> Poll<OwnedSemaphorePermit> {
-        let asked = self.asked.get_or_insert_with(|| {
-            let units = u32::try_from(missing.div_ceil(UNIT)).unwrap_or(u32::MAX);
-            Box::pin(Arc::clone(&self.pool.units).acquire_many_owned(units))
+    fn poll_lease(
+        &mut self,
+        cx: &mut Context<'_>,
+        fund: usize,
+        missing: u64,
+    ) -> Poll<OwnedSemaphorePermit> {
+        self.asked.take_if(|(of, _)| *of != fund);
+        let Some(units) = self.pool.funds.get(fund).map(|fund| &fund.units) else {
+            return Poll::Pending;
+        };
+        let (_, asked) = self.asked.get_or_insert_with(|| {
+            let count = u32::try_from(missing.div_ceil(UNIT)).unwrap_or(u32::MAX);
+            (fund, Box::pin(Arc::clone(units).acquire_many_owned(count)))
         });
         match asked.as_mut().poll(cx) {
             Poll::Ready(Ok(lease)) => {
@@ -96,14 +128,21 @@ impl Purse {
         }
     }
 
-    /// Gives back what holding `used` does not need.
+    /// Gives back what holding `used` does not need, and its place in the queue if nothing of it waits any
+    /// more: what waited was aborted.
     pub(super) fn settle(&mut self, used: u64) {
-        let needed = used.saturating_sub(self.pool.share).div_ceil(UNIT) as usize;
-        if let Some(lease) = &mut self.lease {
-            let spare = lease.num_permits().saturating_sub(needed);
-            drop(lease.split(spare));
+        if !std::mem::take(&mut self.wanting) {
+            self.asked = None;
         }
-        self.lease.take_if(|lease| lease.num_permits() == 0);
+        let mut needed = used.saturating_sub(self.pool.share).div_ceil(UNIT) as usize;
+        for lease in &mut self.leases {
+            if let Some(lease) = lease {
+                let spare = lease.num_permits().saturating_sub(needed);
+                drop(lease.split(spare));
+                needed = needed.saturating_sub(lease.num_permits());
+            }
+            lease.take_if(|lease| lease.num_permits() == 0);
+        }
     }
 }
 
@@ -114,13 +153,18 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
 
+    /// A pool with a large fund only.
+    fn pool(bytes: u64, lease_max: u64, share: u64) -> Pool {
+        Pool { share, funds: [Fund::new(0, 0), Fund::new(bytes, lease_max)] }
+    }
+
     fn covers(purse: &mut Purse, total: u64) -> bool {
         purse.covers(&mut Context::from_waker(noop_waker_ref()), total)
     }
 
     #[test]
     fn a_share_needs_no_lease_and_is_always_there() {
-        let pool = Pool::new(8 * KIB, 8 * KIB, 2 * KIB);
+        let pool = pool(8 * KIB, 8 * KIB, 2 * KIB);
         let (mut greedy, mut modest) = (Purse::new(&pool), Purse::new(&pool));
         assert!(covers(&mut greedy, 10 * KIB));
         assert!(!covers(&mut greedy, 10 * KIB + 1));
@@ -130,15 +174,14 @@ mod tests {
 
     #[test]
     fn one_session_has_a_part_of_the_pool_at_most() {
-        let pool = Pool::new(8 * KIB, 5 * KIB, 0);
-        let mut purse = Purse::new(&pool);
+        let mut purse = Purse::new(&pool(8 * KIB, 5 * KIB, 0));
         assert!(!covers(&mut purse, 6 * KIB));
         assert!(covers(&mut purse, 5 * KIB));
     }
 
     #[test]
     fn leases_come_in_turn() {
-        let pool = Pool::new(8 * KIB, 8 * KIB, 0);
+        let pool = pool(8 * KIB, 8 * KIB, 0);
         let mut purses = [(); 3].map(|()| Purse::new(&pool));
         assert!(covers(&mut purses[0], 8 * KIB));
         assert!(!covers(&mut purses[1], 8 * KIB));
@@ -153,12 +196,44 @@ mod tests {
 
     #[test]
     fn who_goes_gives_back_and_does_not_wait_any_more() {
-        let pool = Pool::new(8 * KIB, 8 * KIB, 0);
+        let pool = pool(8 * KIB, 8 * KIB, 0);
         let mut first = Purse::new(&pool);
         assert!(covers(&mut first, 8 * KIB));
         let mut second = Purse::new(&pool);
         assert!(!covers(&mut second, 8 * KIB));
         drop((second, first));
         assert!(covers(&mut Purse::new(&pool), 8 * KIB));
+    }
+
+    /// One that asked and then had nothing left to ask for would be given what nobody uses.
+    #[test]
+    fn who_wants_nothing_any_more_leaves_the_queue() {
+        let pool = pool(8 * KIB, 8 * KIB, 0);
+        let [mut holder, mut aborted, mut next] = [(); 3].map(|()| Purse::new(&pool));
+        assert!(covers(&mut holder, 8 * KIB));
+        assert!(!covers(&mut aborted, 8 * KIB));
+        assert!(!covers(&mut next, 8 * KIB));
+        aborted.settle(0);
+        assert!(aborted.asked.is_some(), "it was asked for since");
+        aborted.settle(0);
+        holder.settle(0);
+        assert!(covers(&mut next, 8 * KIB));
+    }
+
+    #[test]
+    fn moderate_requests_do_not_wait_for_large_ones() {
+        let funds = [Fund::new(4 * KIB, 2 * KIB), Fund::new(8 * KIB, 8 * KIB)];
+        let pool = Pool { share: KIB, funds };
+        let [mut greedy, mut patient, mut modest] = [(); 3].map(|()| Purse::new(&pool));
+        assert!(covers(&mut greedy, 9 * KIB));
+        assert!(!covers(&mut patient, 9 * KIB));
+        assert!(covers(&mut modest, 3 * KIB));
+        assert!(!covers(&mut modest, 4 * KIB), "that is a large one");
+        // As long as anything of it is held, the next large one waits.
+        greedy.settle(3 * KIB);
+        assert_eq!((greedy.leased(0), greedy.leased(1)), (0, 2 * KIB));
+        assert!(!covers(&mut patient, 9 * KIB));
+        greedy.settle(KIB);
+        assert!(covers(&mut patient, 9 * KIB));
     }
 }
