@@ -23,7 +23,7 @@ use crate::secret::Source;
 use crate::size::Size;
 use crate::uri::{Host, Uri};
 use disk::switch;
-pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize};
+pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use pause::Pause;
 pub use table::Wrong;
 
@@ -105,6 +105,8 @@ pub struct Served {
     pub protection: Demand,
     /// How it looks to initiators.
     pub appearance: Appearance,
+    /// How fast a SANITIZE overwrites it, per second; as fast as it can if `None`.
+    pub sanitize_rate: Option<Rate>,
     /// How this machine logs in where it is.
     pub upstream: Upstream,
     /// What opens it, if it is sealed: its plain text is what is served then.
@@ -240,7 +242,7 @@ impl FromStr for Served {
         let (name, mut rest) = text
             .split_once('=')
             .ok_or_else(|| "write NAME=URI, such as backup=file:/srv/backup.img".to_owned())?;
-        let (mut size, mut read_only) = (None, false);
+        let (mut size, mut read_only, mut sanitize_rate) = (None, false, None);
         let (mut protection, mut appearance) = (Demand::default(), Appearance::default());
         // From the end, since a path may hold a comma.
         while let Some((uri, option)) = rest.rsplit_once(',') {
@@ -253,6 +255,7 @@ impl FromStr for Served {
                 ("size", Some(text)) => {
                     size = Some(text.parse::<Size>().map_err(|why| why.to_string())?);
                 }
+                ("sanitize_rate", Some(text)) => sanitize_rate = Some(text.parse::<Rate>()?),
                 ("protection", Some(text)) => protection = text.parse::<Demand>()?,
                 _ if appearance.set(key, value).map_err(|why| format!("{key}: {why}"))? => {}
                 _ => break,
@@ -262,7 +265,18 @@ impl FromStr for Served {
         let uri = rest.parse::<Uri>().map_err(|why| why.to_string())?;
         let (name, target) = (name.to_owned(), target_of(name)?);
         let (upstream, unseal) = (Upstream::default(), None);
-        Ok(Self { name, target, uri, size, read_only, protection, appearance, upstream, unseal })
+        Ok(Self {
+            name,
+            target,
+            uri,
+            size,
+            read_only,
+            protection,
+            appearance,
+            sanitize_rate,
+            upstream,
+            unseal,
+        })
     }
 }
 

@@ -336,16 +336,17 @@ async fn devices(
     Ok(volumes.map(device).collect())
 }
 
-fn options(Served { read_only, appearance, .. }: &Served, kept: Option<Kept>) -> Options {
-    let appearance = appearance.clone();
+fn options(served: &Served, kept: Option<Kept>) -> Options {
+    let appearance = served.appearance.clone();
     Options {
         vendor: appearance.vendor.map(|vendor| vendor.0),
         product: appearance.product.map(|product| product.0),
         serial: appearance.serial.map(|serial| serial.0),
         removable: appearance.removable,
         physical_block_size: appearance.physical_block_size.map(|size| size.0),
-        read_only: *read_only,
+        read_only: served.read_only,
         thin: appearance.thin,
+        sanitize_rate: served.sanitize_rate.map(|rate| rate.0.0),
         kept,
         ..Options::default()
     }

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use proto::scsi::inquiry::SERIAL_MAX;
 
+use crate::size::Size;
+
 /// How a volume looks to initiators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appearance {
@@ -95,6 +97,22 @@ impl TryFrom<u32> for PhysicalBlockSize {
         let fits = bytes.is_power_of_two() && (512..=1 << 20).contains(&bytes);
         let why = || format!("physical blocks are a power of two from 512 to 1048576, not {bytes}");
         fits.then_some(Self(bytes)).ok_or_else(why)
+    }
+}
+
+/// So many bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate(pub Size);
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<Size>() {
+            Ok(Size(0)) => Err("a rate of nothing would never come to an end".to_owned()),
+            Ok(size) => Ok(Self(size)),
+            Err(why) => Err(why.to_string()),
+        }
     }
 }
 

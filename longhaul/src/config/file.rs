@@ -130,6 +130,7 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
         product: table.text("product"),
         serial: table.text("serial"),
     };
+    let sanitize_rate = table.text("sanitize_rate");
     let upstream = Upstream {
         initiator: table.text("initiator"),
         chap: chap(name, &mut table, base),
@@ -146,7 +147,18 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     }
     table.finish();
     let (name, target, uri) = (name.to_owned(), target?, uri?);
-    Some(Served { name, target, uri, size, read_only, protection, appearance, upstream, unseal })
+    Some(Served {
+        name,
+        target,
+        uri,
+        size,
+        read_only,
+        protection,
+        appearance,
+        sanitize_rate,
+        upstream,
+        unseal,
+    })
 }
 
 fn unseal(table: &mut Table<'_>, base: &Path) -> Option<Unsealing> {

@@ -60,6 +60,8 @@ pub struct Options {
     pub read_only: bool,
     /// Space may be given back, if the volume can.
     pub thin: bool,
+    /// How many bytes a second a SANITIZE overwrites at most; as many as the volume takes if `None`.
+    pub sanitize_rate: Option<u64>,
     /// The reservations that were kept through the last loss of power, and what keeps them; without it
     /// they end with the process.
     pub kept: Option<Kept>,
@@ -77,6 +79,7 @@ impl Default for Options {
             vanishes: false,
             read_only: false,
             thin: true,
+            sanitize_rate: None,
             kept: None,
         }
     }
@@ -109,6 +112,7 @@ struct State {
     /// Commands that touch the medium go through it.
     passage: Passage,
     progress: Progress,
+    sanitize_rate: Option<u64>,
     copies: Copies,
     reserved: Reserved,
     preventing: Preventing,
@@ -127,6 +131,7 @@ impl Disk {
         mut options: Options,
     ) -> Self {
         let medium = medium(volume.shape(), &options);
+        let sanitize_rate = options.sanitize_rate;
         let reserved = options.kept.take().map(Reserved::from).unwrap_or_default();
         let unit = Unit::new(identity(target, lun, options), medium);
         let switches = AtomicU8::new(unit.defaults().to_bits());
@@ -137,6 +142,7 @@ impl Disk {
             exclusive: Exclusive::default(),
             passage: Passage::default(),
             progress: Progress::default(),
+            sanitize_rate,
             copies: Copies::default(),
             reserved,
             preventing: Preventing::default(),

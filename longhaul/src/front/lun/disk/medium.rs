@@ -18,7 +18,7 @@ use super::{Core, durability};
 
 /// How much VERIFY reads, and WRITE SAME writes, at a time: one command may cover the whole disk, but
 /// holds no more memory than this, and lets the other commands of its session run in between.
-const CHUNK: u32 = 1 << 20;
+pub(super) const CHUNK: u32 = 1 << 20;
 
 /// How much GET LBA STATUS looks at: a map of the whole disk may be long, and the initiator asks on from
 /// where the answer ends.
@@ -211,25 +211,16 @@ impl Core {
         Ok(())
     }
 
-    /// Writes one block over and over, zeroes too; the caller is alone inside.
-    pub(super) async fn fill(&self, blocks: Blocks, block: &[u8]) -> Result<(), Fault> {
-        let pattern = self.pattern(blocks, block);
-        for chunk in self.chunks(blocks) {
-            self.put_pattern(chunk, &pattern, Durability::Volatile).await?;
-            yield_now().await;
-        }
-        Ok(())
-    }
-
     /// As many copies of a block as the largest chunk of `blocks` holds.
-    fn pattern(&self, blocks: Blocks, block: &[u8]) -> Bytes {
+    pub(super) fn pattern(&self, blocks: Blocks, block: &[u8]) -> Bytes {
         let most = self.chunks(blocks).next().map_or(0, |chunk| chunk.count);
         let mut pattern = BytesMut::with_capacity(most as usize * block.len());
         (0..most).for_each(|_| pattern.extend_from_slice(block));
         pattern.freeze()
     }
 
-    async fn put_pattern(
+    /// Writes as much of a pattern as `chunk` holds.
+    pub(super) async fn put_pattern(
         &self,
         chunk: Blocks,
         pattern: &Bytes,

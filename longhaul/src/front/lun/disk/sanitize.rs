@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use proto::scsi::mode::Switches;
@@ -11,14 +12,16 @@ use proto::scsi::sanitize::{Method, Overwrite};
 use proto::scsi::sense::{Additional, Key};
 use proto::scsi::{Blocks, Sense};
 use tokio::task::yield_now;
+use tokio::time::{Instant, sleep_until};
 use volume::{Durability, Space, Volume};
 
 use super::super::answer::Abort;
 use super::super::data;
 use super::super::fault::Fault;
 use super::Core;
+use super::medium::CHUNK;
 
-/// How much is sanitized between two looks at the progress.
+/// How much is given back between two looks at the progress.
 const STRETCH: u64 = 64 << 20;
 
 /// The sanitize that is under way: there is one at a time.
@@ -37,6 +40,33 @@ impl Progress {
     /// The same sense, and how far it is.
     pub(super) fn add_to(&self, sense: Sense) -> Sense {
         Sense { progress: Some(self.parts.load(Ordering::Relaxed)), ..sense }
+    }
+}
+
+/// Keeps an overwrite to a rate, so that it leaves the store to other volumes too.
+struct Pace {
+    begun: Instant,
+    /// Bytes a second; unlimited if `None`.
+    rate: Option<u64>,
+}
+
+impl Pace {
+    fn of(rate: Option<u64>) -> Self {
+        Self { begun: Instant::now(), rate }
+    }
+
+    /// Waits until so many bytes may have been written in all.
+    async fn keep(&self, bytes: u64) {
+        match self.takes(bytes) {
+            Some(time) => sleep_until(self.begun + time).await,
+            None => yield_now().await,
+        }
+    }
+
+    /// How long so many bytes take at least.
+    fn takes(&self, bytes: u64) -> Option<Duration> {
+        let millis = bytes.saturating_mul(1000) / self.rate?.max(1);
+        Some(Duration::from_millis(millis))
     }
 }
 
@@ -114,8 +144,9 @@ impl Core {
         let _alone = self.state.passage.alone().await;
         match work {
             Work::Overwrite(overwrite) => {
+                let pace = Pace::of(self.state.sanitize_rate);
                 for pass in 0..overwrite.passes {
-                    self.overwrite(&overwrite, pass).await?;
+                    self.overwrite(&overwrite, pass, &pace).await?;
                 }
             }
             Work::Erase => self.erase().await?,
@@ -123,31 +154,36 @@ impl Core {
         self.flush().await
     }
 
-    async fn overwrite(&self, overwrite: &Overwrite, pass: u8) -> Result<(), Fault> {
-        let block = overwrite.block(pass, self.unit.block_size());
-        let total = self.unit.blocks() * u64::from(overwrite.passes);
-        let done = self.unit.blocks() * u64::from(pass);
-        for stretch in self.stretches() {
+    async fn overwrite(&self, overwrite: &Overwrite, pass: u8, pace: &Pace) -> Result<(), Fault> {
+        let (block_size, blocks) = (self.unit.block_size(), self.unit.blocks());
+        let block = overwrite.block(pass, block_size);
+        let pattern = self.pattern(Blocks { lba: 0, count: (CHUNK / block_size).max(1) }, &block);
+        // At a low rate in smaller pieces rather than after longer waits.
+        let piece = self.state.sanitize_rate.map_or(CHUNK.into(), |rate| rate.min(CHUNK.into()));
+        for chunk in self.stretches(piece) {
             // Zeroes are written too: the space under them is to be overwritten, not given back.
-            self.fill(stretch, &block).await?;
-            self.state.progress.set(done + stretch.lba, total);
+            self.put_pattern(chunk, &pattern, Durability::Volatile).await?;
+            let done = blocks * u64::from(pass) + chunk.lba + u64::from(chunk.count);
+            self.state.progress.set(done, blocks * u64::from(overwrite.passes));
+            pace.keep(done * u64::from(block_size)).await;
         }
         Ok(())
     }
 
     async fn erase(&self) -> Result<(), Fault> {
-        for stretch in self.stretches() {
+        for stretch in self.stretches(STRETCH) {
             let zeroed =
                 self.volume.write_zeroes(self.span(stretch), Durability::Volatile, Space::Release);
             zeroed.await.map_err(|error| Fault::of_volume(&error, Some(stretch.lba)))?;
-            self.state.progress.set(stretch.lba, self.unit.blocks());
+            self.state.progress.set(stretch.lba + u64::from(stretch.count), self.unit.blocks());
             yield_now().await;
         }
         Ok(())
     }
 
-    fn stretches(&self) -> impl Iterator<Item = Blocks> + use<> {
-        let (all, most) = (self.unit.blocks(), STRETCH / u64::from(self.unit.block_size()));
+    /// The medium in pieces of so many bytes, or of one block if that is more.
+    fn stretches(&self, bytes: u64) -> impl Iterator<Item = Blocks> + use<> {
+        let (all, most) = (self.unit.blocks(), (bytes / u64::from(self.unit.block_size())).max(1));
         (0..all)
             .step_by(most as usize)
             .map(move |lba| Blocks { lba, count: most.min(all - lba) as u32 })

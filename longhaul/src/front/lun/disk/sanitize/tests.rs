@@ -96,6 +96,36 @@ async fn it_goes_on_whatever_initiators_do_and_only_questions_are_answered() {
 }
 
 #[tokio::test]
+async fn its_progress_is_the_part_that_is_done() {
+    let volume = Arc::new(Held::new(Memory::new(4 * SIZE, BLOCK)));
+    let disk = disk(Arc::clone(&volume), Options::default());
+    // Two passes.
+    good(send(&disk, ME, &with(OVERWRITE, IMMED), &[2, 0, 0, 1, 9]).await);
+    for eighths in 1..8 {
+        volume.let_through(1);
+        while progress(&disk).await < (eighths * 0xFFFF) / 8 {
+            yield_now().await;
+        }
+        assert_eq!(progress(&disk).await, (eighths * 0xFFFF) / 8);
+    }
+    volume.let_through(1);
+    ready(&disk).await;
+}
+
+async fn progress(disk: &Disk) -> u32 {
+    let asked = good(send(disk, ME, &[3, 0, 0, 0, 252, 0], &[]).await);
+    Sense::parse(&asked).unwrap().progress.unwrap().into()
+}
+
+#[test]
+fn a_rate_bounds_how_soon_bytes_may_be_written() {
+    let pace = |rate| Pace { begun: Instant::now(), rate };
+    assert_eq!(pace(Some(64 << 20)).takes(100 << 20), Some(Duration::from_micros(1_562_000)));
+    assert_eq!(pace(Some(1)).takes(3), Some(Duration::from_secs(3)));
+    assert_eq!(pace(None).takes(1 << 40), None);
+}
+
+#[tokio::test]
 async fn who_is_cut_off_does_not_wait_for_the_end() {
     let volume = Arc::new(Held::new(Memory::new(SIZE, BLOCK)));
     let disk = disk(Arc::clone(&volume), Options::default());
