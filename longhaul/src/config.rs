@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use proto::iscsi::login::policy::UnitName;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::PublicKey;
 
@@ -22,8 +23,8 @@ use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
 use crate::uri::{Host, Uri};
-use disk::switch;
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
+use disk::{Lun, TargetName, switch};
 pub use pause::Pause;
 pub use table::Wrong;
 
@@ -93,8 +94,10 @@ pub struct Origin {
 pub struct Served {
     /// Its name in the configuration.
     pub name: String,
-    /// Its name on the wire.
+    /// The target that it is a unit of.
     pub target: IscsiName,
+    /// Its number there.
+    pub lun: u16,
     /// Where it is.
     pub uri: Uri,
     /// What a missing file is made with.
@@ -146,10 +149,10 @@ pub struct Client {
     pub chap: Option<Chap>,
     /// The public key it proves itself by in sealed sessions. With neither its name is enough.
     pub key: Option<PublicKey>,
-    /// The targets it may read and write; `None` for all.
-    pub targets: Option<Vec<IscsiName>>,
-    /// The targets it may only read.
-    pub read_only: Vec<IscsiName>,
+    /// The volumes it may read and write; `None` for all.
+    pub units: Option<Vec<UnitName>>,
+    /// Those it may only read.
+    pub read_only: Vec<UnitName>,
 }
 
 /// The failure that names every mistake in a file, a line for each.
@@ -212,16 +215,32 @@ impl Config {
     }
 }
 
-/// A target is one volume.
+/// A unit is one volume.
 pub fn distinct(volumes: &[Served]) -> Result<(), String> {
     let mut rest = volumes;
     while let Some((volume, others)) = rest.split_last() {
-        if let Some(other) = others.iter().find(|other| other.target == volume.target) {
-            return Err(format!("{} is the target of {} already", volume.target, other.name));
+        let unit = volume.unit();
+        if let Some(other) = others.iter().find(|other| other.unit() == unit) {
+            return Err(taken(&unit, &other.name));
+        }
+        if others.iter().any(|other| other.name == volume.name) {
+            return Err(format!("there are two volumes {}", volume.name));
         }
         rest = others;
     }
     Ok(())
+}
+
+fn taken(UnitName { target, lun }: &UnitName, by: &str) -> String {
+    format!("unit {lun} of {target} is volume {by} already: give one of them another `lun`")
+}
+
+impl Served {
+    /// Who it is on the wire.
+    #[must_use]
+    pub fn unit(&self) -> UnitName {
+        UnitName { target: self.target.clone(), lun: self.lun }
+    }
 }
 
 /// The target a volume is, unless the file says otherwise.
@@ -243,6 +262,7 @@ impl FromStr for Served {
             .split_once('=')
             .ok_or_else(|| "write NAME=URI, such as backup=file:/srv/backup.img".to_owned())?;
         let (mut size, mut read_only, mut sanitize_rate) = (None, false, None);
+        let (mut target, mut lun) = (None, Lun::default());
         let (mut protection, mut appearance) = (Demand::default(), Appearance::default());
         // From the end, since a path may hold a comma.
         while let Some((uri, option)) = rest.rsplit_once(',') {
@@ -255,6 +275,8 @@ impl FromStr for Served {
                 ("size", Some(text)) => {
                     size = Some(text.parse::<Size>().map_err(|why| why.to_string())?);
                 }
+                ("target", Some(text)) => target = Some(text.parse::<TargetName>()?),
+                ("lun", Some(text)) => lun = text.parse()?,
                 ("sanitize_rate", Some(text)) => sanitize_rate = Some(text.parse::<Rate>()?),
                 ("protection", Some(text)) => protection = text.parse::<Demand>()?,
                 _ if appearance.set(key, value).map_err(|why| format!("{key}: {why}"))? => {}
@@ -263,11 +285,13 @@ impl FromStr for Served {
             rest = uri;
         }
         let uri = rest.parse::<Uri>().map_err(|why| why.to_string())?;
-        let (name, target) = (name.to_owned(), target_of(name)?);
+        let target = target.map_or_else(|| target_of(name), |target| Ok(target.0))?;
+        let name = name.to_owned();
         let (upstream, unseal) = (Upstream::default(), None);
         Ok(Self {
             name,
             target,
+            lun: lun.0,
             uri,
             size,
             read_only,

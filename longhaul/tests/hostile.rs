@@ -4,6 +4,7 @@
 #[expect(dead_code, reason = "each test uses its part")]
 mod common;
 #[path = "common/peer.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
 mod peer;
 
 use std::net::SocketAddr;

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use host::handed::Handed;
-use proto::iscsi::login::policy::{self, Policy};
+use proto::iscsi::login::policy::{self, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::PublicKey;
 use volume::layer::seal::Discards;
@@ -26,7 +26,7 @@ use crate::control::{Control, Request};
 use crate::credentials::{self, Chap, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Server};
-use crate::front::lun::{Kept, Options, TargetDevice};
+use crate::front::lun::{Disk, Kept, Options, TargetDevice};
 use crate::log::Log;
 use crate::luks;
 use crate::manager;
@@ -91,12 +91,10 @@ Examples:
       --identity server.identity --client-key lhpub1-...
   longhaul serve --config /etc/longhaul.toml
 
-A volume NAME is logical unit 0 of the target iqn.2026-11.dev.longhaul:NAME. Prints `ready URI` for each
+A volume NAME is logical unit 0 of the target iqn.2026-11.dev.longhaul:NAME, or with ,target=T,lun=1 unit 1 of
+iqn.2026-11.dev.longhaul:T. Prints `ready URI` for each
 volume once it can be used; with an identity the URI holds its public key, and is all a client needs to
 know. SIGTERM or SIGINT ends it: everything acknowledged is flushed.";
-
-/// The logical unit that a volume is.
-const LUN: u16 = 0;
 
 /// What is logged unless something else is said.
 const LEVEL: &str = "info";
@@ -121,8 +119,9 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     let policy = policy(&config).await?;
     let chains = open(&config.volumes).await?;
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
-    let devices = devices(config.state.clone(), &config.volumes, &chains).await?;
-    let mut node = Node::new(devices.iter().cloned(), policy).with_limits(config.limits);
+    let disks = disks(config.state.clone(), &config.volumes, &chains).await?;
+    let mut node =
+        Node::new(targets(config.volumes.iter().zip(&disks)), policy).with_limits(config.limits);
     if let Some(sealing) = sealing {
         node = node.with_sealing(sealing);
     }
@@ -131,8 +130,8 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     let server = Server::on(listeners, Arc::clone(&node))
         .or_fail(|| "cannot tell where the server listens".to_owned())?;
     let host = portals::reachable(server.portals());
-    for Served { target, .. } in &config.volumes {
-        let uri = IscsiUri { host: host.clone(), target: target.clone(), lun: LUN, pin };
+    for Served { target, lun, .. } in &config.volumes {
+        let uri = IscsiUri { host: host.clone(), target: target.clone(), lun: *lun, pin };
         super::announce(&format!("ready {}", Uri::Iscsi(uri)))?;
     }
     let control = control(&config, given.control)?;
@@ -140,7 +139,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
         tokio::spawn(metrics::serve(listener, Arc::downgrade(&node)));
     }
     tokio::spawn(manager::watchdog(server.pulse()));
-    let mut live = Live::new(config, portals, chains, devices, node, (log, tap));
+    let mut live = Live::new(config, portals, chains, disks, node, (log, tap));
     attend(&mut live, server, control, stop).await?;
     live.close().await
 }
@@ -232,8 +231,8 @@ impl Args {
         }
         config::distinct(&self.volumes).map_err(Failure::usage)?;
         let client = |name: String, chap, key| {
-            let (initiator, targets, read_only) = (None, None, Vec::new());
-            Client { name, initiator, chap, key, targets, read_only }
+            let (initiator, units, read_only) = (None, None, Vec::new());
+            Client { name, initiator, chap, key, units, read_only }
         };
         let SealingArgs { identity, client_keys, protection } = self.sealing;
         let by_chap =
@@ -276,7 +275,7 @@ fn client(client: &Client) -> Outcome<policy::Client> {
         initiator: client.initiator.clone(),
         account: client.chap.as_ref().map(|chap| chap.account()).transpose()?,
         key: client.key,
-        targets: client.targets.clone(),
+        units: client.units.clone(),
         read_only: client.read_only.clone(),
     })
 }
@@ -319,21 +318,28 @@ pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
     .await
 }
 
-/// The targets, with the reservations that were kept.
-async fn devices(
-    state: Option<PathBuf>,
-    volumes: &[Served],
-    chains: &[Chain],
-) -> Outcome<Vec<Arc<TargetDevice>>> {
-    let targets = targets(volumes);
-    let kept = blocking(move || kept(state, &targets)).await?;
+/// The disks, with the reservations that were kept.
+async fn disks(state: Option<PathBuf>, volumes: &[Served], chains: &[Chain]) -> Outcome<Vec<Disk>> {
+    let units: Vec<_> = volumes.iter().map(Served::unit).collect();
+    let kept = blocking(move || kept(state, &units)).await?;
     let volumes = volumes.iter().zip(chains).zip(kept);
-    let device = |((served, chain), kept): ((&Served, &Chain), Option<Kept>)| {
-        let vanishes = chain.vanishes();
-        let disk = (LUN, chain.volume(), Options { vanishes, ..options(served, kept) });
-        Arc::new(TargetDevice::new(served.target.as_str(), [disk]))
+    let disk = |((served, chain), kept): ((&Served, &Chain), Option<Kept>)| {
+        let options = Options { vanishes: chain.vanishes(), ..options(served, kept) };
+        Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
-    Ok(volumes.map(device).collect())
+    Ok(volumes.map(disk).collect())
+}
+
+/// The targets that volumes are units of, in the order of their first ones.
+fn targets<'a>(volumes: impl Iterator<Item = (&'a Served, &'a Disk)>) -> Vec<Arc<TargetDevice>> {
+    let mut targets: Vec<(&str, Vec<(u16, &Disk)>)> = Vec::new();
+    for (Served { target, lun, .. }, disk) in volumes {
+        match targets.iter_mut().find(|(name, _)| *name == target.as_str()) {
+            Some((_, disks)) => disks.push((*lun, disk)),
+            None => targets.push((target.as_str(), vec![(*lun, disk)])),
+        }
+    }
+    targets.into_iter().map(|(name, disks)| Arc::new(TargetDevice::with(name, disks))).collect()
 }
 
 fn options(served: &Served, kept: Option<Kept>) -> Options {
@@ -352,20 +358,16 @@ fn options(served: &Served, kept: Option<Kept>) -> Options {
     }
 }
 
-fn targets(volumes: &[Served]) -> Vec<IscsiName> {
-    volumes.iter().map(|volume| volume.target.clone()).collect()
-}
-
-/// For each target, what was kept of its reservations; nothing is kept where there is no directory for it.
-fn kept(state: Option<PathBuf>, targets: &[IscsiName]) -> Outcome<Vec<Option<Kept>>> {
-    let Some(path) = state else { return Ok(targets.iter().map(|_| None).collect()) };
+/// For each unit, what was kept of its reservations; nothing is kept where there is no directory for it.
+fn kept(state: Option<PathBuf>, units: &[UnitName]) -> Outcome<Vec<Option<Kept>>> {
+    let Some(path) = state else { return Ok(units.iter().map(|_| None).collect()) };
     let state = StateDir::open(&path)
         .or_fail(|| format!("cannot use the state directory {}", path.display()))?;
-    let load = |target: &IscsiName| {
-        let kept = Kept::by(state.reservations(target.as_str(), LUN));
-        kept.map(Some).or_fail(|| format!("cannot tell who has reserved {target}"))
+    let load = |UnitName { target, lun }: &UnitName| {
+        let kept = Kept::by(state.reservations(target.as_str(), *lun));
+        kept.map(Some).or_fail(|| format!("cannot tell who has reserved unit {lun} of {target}"))
     };
-    targets.iter().map(load).collect()
+    units.iter().map(load).collect()
 }
 
 /// Closes every chain, whatever becomes of the others.

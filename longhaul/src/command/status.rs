@@ -87,6 +87,9 @@ fn describe(before: &Look, now: &Look, only_since: bool) -> String {
         let told = if only_since { &recent } else { all };
         let Activity { in_flight, failed, aborted, .. } = told;
         let _ = writeln!(text, "{target}");
+        for (lun, size) in now.status.units.get(target).into_iter().flatten() {
+            let _ = writeln!(text, "  unit {lun}, {} bytes", Size(*size));
+        }
         let _ = writeln!(text, "  in flight {in_flight}, failed {failed}, aborted {aborted}");
         for (name, told, recent) in [
             ("reads", &told.reads, &recent.reads),

@@ -3,8 +3,10 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use proto::iscsi::name::IscsiName;
 use proto::scsi::inquiry::SERIAL_MAX;
 
+use super::target_of;
 use crate::size::Size;
 
 /// How a volume looks to initiators.
@@ -100,6 +102,36 @@ impl TryFrom<u32> for PhysicalBlockSize {
     }
 }
 
+/// A target as the user writes it: a whole iSCSI name, or what follows the product's own prefix.
+pub(super) struct TargetName(pub(super) IscsiName);
+
+impl FromStr for TargetName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match ["iqn.", "eui.", "naa."].iter().any(|kind| text.starts_with(kind)) {
+            true => IscsiName::new(text).map(Self).map_err(|why| why.to_string()),
+            false => target_of(text).map(Self),
+        }
+    }
+}
+
+/// The number of a unit.
+#[derive(Default)]
+pub(super) struct Lun(pub(super) u16);
+
+impl TryFrom<u32> for Lun {
+    type Error = String;
+
+    fn try_from(number: u32) -> Result<Self, String> {
+        // SAM-5, 4.7.7.3: what flat space addressing can say.
+        match u16::try_from(number).ok().filter(|lun| *lun < 1 << 14) {
+            Some(lun) => Ok(Self(lun)),
+            None => Err(format!("units have numbers from 0 to 16383, not {number}")),
+        }
+    }
+}
+
 /// So many bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate(pub Size);
@@ -145,7 +177,7 @@ macro_rules! from_number {
     )*};
 }
 
-from_number! { BlockSize PhysicalBlockSize }
+from_number! { BlockSize Lun PhysicalBlockSize }
 
 impl<const MAX: usize> FromStr for Label<MAX> {
     type Err = String;

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use proto::iscsi::login::policy::UnitName;
 use proto::iscsi::name::IscsiName;
 use toml::de::DeTable;
 
+use super::disk::{Lun, TargetName};
 use super::limits::limits;
 use super::table::{Entry, Sheet, Table, Wrong};
 use super::{
     Appearance, Client, Config, LACKS_IDENTITY, Listen, Origin, ROOT, Served, Unsealing, Upstream,
-    target_of,
+    taken, target_of,
 };
 use crate::credentials::{Chap, Login};
 use crate::log::Log;
@@ -19,7 +21,7 @@ use crate::secret::Source;
 use crate::uri::Uri;
 
 /// The volumes that are right, and the names of all.
-type Known<'t> = BTreeMap<&'t str, Option<IscsiName>>;
+type Known<'t> = BTreeMap<&'t str, Option<UnitName>>;
 
 /// Reads as much of the text as is right, and notes everything that is not.
 pub(super) fn parse(text: &str, path: &Path) -> (Config, Vec<Wrong>) {
@@ -63,7 +65,7 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
     for (name, table) in root.tables("volumes") {
         config.remember("volumes", name, table.line());
         let volume = volume(name, table, &known, base);
-        known.insert(name, volume.as_ref().map(|volume| volume.target.clone()));
+        known.insert(name, volume.as_ref().map(Served::unit));
         config.volumes.extend(volume);
     }
     if known.is_empty() {
@@ -104,12 +106,14 @@ fn listen(entry: Entry<'_>) -> Option<Listen> {
 /// `None` if too little of it is right to go on with.
 fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> Option<Served> {
     let target = match table.has("target") {
-        true => table.text("target"),
+        true => table.text("target").map(|TargetName(target)| target),
         false => {
-            let _ = table.text::<IscsiName>("target");
+            let _ = table.text::<TargetName>("target");
             target_of(name).map_err(|why| table.note(why)).ok()
         }
     };
+    let lun = table.number("lun");
+    let lun = if table.has("lun") { lun } else { Some(Lun::default()) };
     let uri = match table.text::<Uri>("uri") {
         Some(Uri::File(path)) => Some(Uri::File(base.join(path))),
         None if !table.has("uri") => {
@@ -141,15 +145,18 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     if upstream != Upstream::default() && !matches!(uri, Some(Uri::Iscsi(_)) | None) {
         table.note("only a volume of an iSCSI target (uri = \"iscsi://...\") is logged in to");
     }
-    let twin = known.iter().find(|(_, other)| other.is_some() && **other == target);
-    if let (Some((other, _)), Some(target)) = (twin, &target) {
-        table.note(format!("{target} is the target of {other} already"));
+    let unit = target.clone().zip(lun).map(|(target, Lun(lun))| UnitName { target, lun });
+    if let Some(unit) = &unit
+        && let Some((other, _)) = known.iter().find(|(_, other)| other.as_ref() == Some(unit))
+    {
+        table.note(taken(unit, other));
     }
     table.finish();
-    let (name, target, uri) = (name.to_owned(), target?, uri?);
+    let (name, UnitName { target, lun }, uri) = (name.to_owned(), unit?, uri?);
     Some(Served {
         name,
         target,
+        lun,
         uri,
         size,
         read_only,
@@ -180,11 +187,12 @@ fn unseal(table: &mut Table<'_>, base: &Path) -> Option<Unsealing> {
 }
 
 fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> Option<Client> {
-    let targets = granted(&mut table, "volumes", known);
+    let units = granted(&mut table, "volumes", known);
     let read_only = granted(&mut table, "read_only", known);
-    if let Some(both) = read_only.iter().find(|target| targets.contains(target)) {
-        table.note_at("read_only", format!("{both} is in `volumes` too: one of them only"));
+    if let Some(volume) = read_only.keys().find(|volume| units.contains_key(*volume)) {
+        table.note_at("read_only", format!("{volume} is in `volumes` too: one of them only"));
     }
+    let [units, read_only] = [units, read_only].map(|granted| granted.into_values().collect());
     if !table.has("volumes") && !table.has("read_only") {
         table.note("missing field `volumes`, or `read_only`: what the client may use");
     }
@@ -198,15 +206,19 @@ fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     }
     table.finish();
     let name = name.to_owned();
-    Some(Client { name, initiator, chap, key, targets: Some(targets), read_only })
+    Some(Client { name, initiator, chap, key, units: Some(units), read_only })
 }
 
-/// The targets of the volumes in a list.
-fn granted(table: &mut Table<'_>, key: &'static str, known: &Known<'_>) -> Vec<IscsiName> {
-    let mut granted = Vec::new();
+/// The volumes in a list, and which units they are.
+fn granted(
+    table: &mut Table<'_>,
+    key: &'static str,
+    known: &Known<'_>,
+) -> BTreeMap<String, UnitName> {
+    let mut granted = BTreeMap::new();
     for name in table.texts::<String>(key) {
         match known.get(name.get_ref().as_str()) {
-            Some(target) => granted.extend(target.clone()),
+            Some(unit) => granted.extend(unit.clone().map(|unit| (name.get_ref().clone(), unit))),
             None => {
                 table.note_span(&name.span(), format!("there is no volume `{}`", name.get_ref()));
             }

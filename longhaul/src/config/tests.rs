@@ -22,6 +22,11 @@ vendor = "ACME"
 product = "Media"
 serial = "0815"
 
+[volumes.scratch]
+uri = "memory:1G"
+target = "backup"
+lun = 3
+
 [clients.laptop]
 chap_secret_file = "laptop.secret"
 chap_mutual_user = "server"
@@ -65,7 +70,8 @@ fn a_whole_file_is_understood() {
         ["0.0.0.0:3260", "[::1]:3260"]
     );
     assert_eq!(config.state.as_deref(), Some(Path::new("/etc/longhaul/state")));
-    let [backup, media, gateway] = &config.volumes[..] else { panic!() };
+    let [backup, media, scratch, gateway] = &config.volumes[..] else { panic!() };
+    assert_eq!((&scratch.target, scratch.lun, media.lun), (&backup.target, 3, 0));
     assert_eq!(backup.target.as_str(), "iqn.2026-11.dev.longhaul:backup");
     assert_eq!(backup.uri.to_string(), "file:/etc/longhaul/backup.img");
     assert_eq!((backup.size, backup.read_only), (Some(Size(80 << 30)), false));
@@ -79,9 +85,9 @@ fn a_whole_file_is_understood() {
     assert_eq!(chap.initiator.secret, Source::File("/etc/longhaul/laptop.secret".into()));
     let mutual = chap.target.as_ref().unwrap();
     assert_eq!((mutual.name.as_str(), &mutual.secret), ("server", &Source::Env("MUTUAL".into())));
-    assert_eq!(laptop.targets.as_ref().unwrap().len(), 2);
-    assert_eq!(tv.targets, Some(vec![media.target.clone()]));
-    assert_eq!(tv.read_only, std::slice::from_ref(&backup.target));
+    assert_eq!(laptop.units.as_ref().unwrap().len(), 2);
+    assert_eq!(tv.units, Some(vec![media.unit()]));
+    assert_eq!(tv.read_only, [backup.unit()]);
     assert_eq!(gateway.upstream.initiator.as_ref().unwrap().as_str(), "iqn.2001-04.com.example:me");
     assert_eq!(gateway.upstream.chap.as_ref().unwrap().initiator.name, "me");
     let key = Source::KeyFile("/etc/longhaul/volume.key".into());
@@ -90,7 +96,7 @@ fn a_whole_file_is_understood() {
     assert_eq!((config.limits.connections, config.limits.login.as_millis()), (100, 500));
     assert_eq!(config.limits.stop, Limits::default().stop, "what is left out is as it was");
     assert_eq!(config.log, Log { level: Some("debug".into()), format: Some(Format::Json) });
-    assert_eq!(config.line("clients", "tv"), 28);
+    assert_eq!(config.line("clients", "tv"), 33);
     assert!(!config.is_authenticated(), "a name alone proves nothing");
 }
 
@@ -103,7 +109,9 @@ fn what_is_wrong_is_found_where_it_is() {
         ("\n\n[volumes.a]\nuri = \"s4:x\"\n", 4, "unknown scheme `s4:`"),
         ("[volumes.a]\nuri = \"memory:1M\"\nsize = \"1,5G\"\n", 3, "is not a size"),
         ("[volumes.a]\nuri = \"memory:1M\"\nreadonly = true\n", 3, "unknown field `readonly`"),
-        ("[volumes.a]\nuri = \"memory:1M\"\ntarget = \"x\"\n", 3, "an iSCSI name"),
+        ("[volumes.a]\nuri = \"memory:1M\"\ntarget = \"iqn.\"\n", 3, "is followed by"),
+        ("[volumes.a]\nuri = \"memory:1M\"\ntarget = \"X\"\n", 3, "cannot name"),
+        ("[volumes.a]\nuri = \"memory:1M\"\nlun = 16384\n", 3, "from 0 to 16383"),
         ("[volumes.a]\nuri = \"memory:1M\"\nblock_size = 520\n", 3, "512 or 4096 bytes, not 520"),
         ("[volumes.a]\nuri = \"memory:1M\"\nphysical_block_size = 5000\n", 3, "power of two"),
         ("[volumes.a]\nuri = \"memory:1M\"\nvendor = \"too long a name\"\n", 3, "1 to 8 ASCII"),
@@ -150,9 +158,16 @@ fn what_is_wrong_is_found_where_it_is() {
             "there is no volume `c`",
         ),
         (
+            &format!(
+                "{volume}lun = 2\n[volumes.b]\nuri = \"memory:1M\"\ntarget = \"a\"\nlun = 2\n"
+            ),
+            4,
+            "is volume a already",
+        ),
+        (
             &format!("{volume}[volumes.b]\nuri = \"memory:1M\"\ntarget = \"{TARGET_PREFIX}a\"\n"),
             3,
-            "is the target of a already",
+            "is volume a already",
         ),
     ] {
         let dir = tempfile::tempdir().unwrap();
@@ -242,6 +257,10 @@ fn a_volume_on_the_command_line() {
     let served = "backup=file:/srv/a,b.img,size=80G,read_only".parse::<Served>().unwrap();
     assert_eq!(served.uri.to_string(), "file:/srv/a,b.img");
     assert_eq!((served.size, served.read_only), (Some(Size(80 << 30)), true));
+    let unit = |text: &str| text.parse::<Served>().unwrap().unit();
+    let UnitName { target, lun } = unit("data=memory:1M,target=vm,lun=3");
+    assert_eq!((target.as_str(), lun), ("iqn.2026-11.dev.longhaul:vm", 3));
+    assert_eq!(unit("vm=memory:1M,lun=3"), unit("data=memory:1M,target=vm,lun=3"));
     for text in ["backup", "=memory:1M", "Backup=memory:1M", "a=memory:1M,size=x", "a=nothing"] {
         assert!(text.parse::<Served>().is_err(), "{text}");
     }

@@ -5,9 +5,12 @@ use std::net::{SocketAddr, TcpStream};
 
 use bytes::{Bytes, BytesMut};
 use proto::iscsi::header::{
-    DataIn, DataOut, Header, LoginRequest, LoginResponse, NO_TAG, NopIn, ScsiCommand,
+    AsyncEvent, DataIn, DataOut, Header, LoginRequest, LoginResponse, LogoutRequest, NO_TAG, NopIn,
+    ScsiCommand,
 };
 use proto::iscsi::pdu::{Decoder, Frame, Outbox, Pdu};
+use proto::scsi::sense::Additional;
+use proto::scsi::{Sense, command, lun};
 
 use crate::common::PATIENCE;
 
@@ -95,6 +98,20 @@ impl Peer {
         ScsiCommand { is_final: true, itt, cmd_sn, cdb, ..ScsiCommand::default() }
     }
 
+    /// What unit `lun` says of itself when it is asked whether it is ready; nothing if it is.
+    pub(crate) fn says(&mut self, lun: u16) -> Option<Additional> {
+        let (_, sense) = self.run_on(lun, &[0; 6], Bytes::new(), 0).expect("an answer");
+        Sense::parse(&sense).map(|sense| sense.additional)
+    }
+
+    /// The numbers that REPORT LUNS lists, asked of unit 0.
+    pub(crate) fn luns(&mut self) -> Vec<u16> {
+        let asked = command::Command::report_luns(64);
+        let (status, list) = self.run(asked.cdb, Bytes::new(), 520).expect("an answer");
+        assert_eq!(status, 0);
+        command::luns(&list).unwrap()
+    }
+
     /// Reads `blocks` of 512 bytes, over as many PDUs as it takes; `None` unless the status is good.
     pub(crate) fn read(&mut self, itt: u32, lba: u32, blocks: u32) -> Option<Vec<u8>> {
         let command = self.command(itt, read_16(lba, blocks));
@@ -152,6 +169,22 @@ impl Peer {
         }
     }
 
+    /// Is asked to log out (RFC 7143, 11.9.1), does so, and sees the end of the connection.
+    pub(crate) fn leave(mut self) {
+        let asked = self.receive().map(|pdu| pdu.header);
+        assert!(
+            matches!(&asked, Some(Header::AsyncMessage(message)) if message.event == AsyncEvent::LOGOUT_REQUEST),
+            "{asked:?}"
+        );
+        self.send(
+            LogoutRequest { itt: self.cmd_sn, cmd_sn: self.cmd_sn, ..LogoutRequest::default() },
+            Bytes::new(),
+        );
+        let answer = self.receive().map(|pdu| pdu.header);
+        assert!(matches!(answer, Some(Header::LogoutResponse(_))), "{answer:?}");
+        assert!(self.receive().is_none());
+    }
+
     /// The status of a command without data; whether it is good. `None` when the connection has ended.
     pub(crate) fn status(&mut self, itt: u32) -> Option<bool> {
         match self.receive()?.header {
@@ -161,8 +194,8 @@ impl Peer {
         }
     }
 
-    /// Runs a command to its end, with data-out that fit into immediate data or room for data-in: its status
-    /// and what came. `None` when the connection has ended.
+    /// Runs a command of unit 0 to its end, with data-out that fit into immediate data or room for data-in: its
+    /// status, and what came or its sense data. `None` when the connection has ended.
     #[allow(dead_code, reason = "not every test runs other commands")]
     pub(crate) fn run(
         &mut self,
@@ -170,12 +203,26 @@ impl Peer {
         data: impl Into<Bytes>,
         room: u32,
     ) -> Option<(u8, Vec<u8>)> {
+        self.run_on(0, &cdb, data, room)
+    }
+
+    /// The same, of unit `lun`.
+    #[allow(dead_code, reason = "not every test runs other commands")]
+    pub(crate) fn run_on(
+        &mut self,
+        lun: u16,
+        cdb: &[u8],
+        data: impl Into<Bytes>,
+        room: u32,
+    ) -> Option<(u8, Vec<u8>)> {
+        let mut block = [0; 16];
+        block[..cdb.len()].copy_from_slice(cdb);
         let (itt, data) = (self.cmd_sn, data.into());
-        let command = self.command(itt, cdb);
+        let lun = u64::from_be_bytes(lun::encode(lun));
         let expected_len = room + data.len() as u32;
         let (read, write) = (room > 0, !data.is_empty());
-        let bytes = frame(ScsiCommand { read, write, expected_len, ..command }, data);
-        self.stream.write_all(&bytes).ok()?;
+        let command = ScsiCommand { lun, read, write, expected_len, ..self.command(itt, block) };
+        self.stream.write_all(&frame(command, data)).ok()?;
         let mut came = Vec::new();
         loop {
             let Pdu { header, data, .. } = self.receive()?;
@@ -187,6 +234,8 @@ impl Peer {
                     }
                 }
                 Header::ScsiResponse(response) if response.itt == itt => {
+                    // Sense data follow their length.
+                    came.extend_from_slice(data.get(2..).unwrap_or_default());
                     return Some((response.status, came));
                 }
                 Header::AsyncMessage(_) => return None,

@@ -79,6 +79,13 @@ impl<N: Copy + Ord> Attentions<N> {
         }
     }
 
+    /// `nexus` need not be told of `condition` any more.
+    pub fn withdraw(&mut self, nexus: N, condition: Additional) {
+        if let Some(queue) = self.pending.get_mut(&nexus) {
+            queue.retain(|pending| *pending != condition);
+        }
+    }
+
     /// The next condition for `nexus`, which is cleared by being taken.
     pub fn take(&mut self, nexus: N) -> Option<Sense> {
         match self.pending.get_mut(&nexus)?.pop_front() {

@@ -7,7 +7,7 @@ use proto::iscsi::header::Header;
 use proto::iscsi::keys::Offer;
 use proto::iscsi::login::Entropy;
 use proto::iscsi::login::initiator::{self, InitiatorLogin, LoginError};
-use proto::iscsi::login::policy::{Client, Policy};
+use proto::iscsi::login::policy::{Client, Policy, UnitName};
 use proto::iscsi::login::target::{self, TargetLogin};
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::iscsi::sealed::Transcript;
@@ -49,8 +49,8 @@ pub fn closed(account: Account) -> target::Config {
 }
 
 pub fn closed_with(account: Account, algorithms: Vec<Algorithm>) -> target::Config {
-    let targets = Some(vec![disk()]);
-    let client = Client { account: Some(account), targets, ..Client::default() };
+    let units = Some(vec![UnitName { target: disk(), lun: 0 }]);
+    let client = Client { account: Some(account), units, ..Client::default() };
     let policy = Policy::closed(vec![disk(), other_disk()], vec![client], algorithms);
     target::Config { policy, ..target_config() }
 }

@@ -1,7 +1,7 @@
 //! What sealed sessions between test machines are made of.
 
 use proto::iscsi::login::initiator::{self, Pinned};
-use proto::iscsi::login::policy::{Client, Policy};
+use proto::iscsi::login::policy::{Client, Policy, UnitName};
 use proto::iscsi::login::target;
 use proto::iscsi::sealed::*;
 
@@ -32,7 +32,8 @@ pub fn pinned(protection: Protection) -> initiator::Config {
 /// A target that lists the client and demands as much of sessions with `disk`.
 pub fn sealing_target(demanded: Option<Protection>) -> target::Config {
     let key = Some(identity(CLIENT).public());
-    let client = Client { key, targets: Some(vec![disk()]), ..Client::default() };
+    let unit = UnitName { target: disk(), lun: 0 };
+    let client = Client { key, units: Some(vec![unit]), ..Client::default() };
     let mut policy = Policy::closed(vec![disk(), other_disk()], vec![client], Vec::new());
     if let Some(protection) = demanded {
         policy = policy.demanding(disk(), protection);

@@ -1,22 +1,22 @@
 //! What a running server serves, and how that follows a changed file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::portals::list as places;
-use super::{LEVEL, LUN, close, devices, open, policy, refuse_strangers};
+use super::{LEVEL, close, disks, open, policy, refuse_strangers, targets};
 use crate::chain::Chain;
 use crate::command::options::blocking;
 use crate::config::{Config, Served};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Offering, Portal};
-use crate::front::lun::TargetDevice;
+use crate::front::lun::{Disk, TargetDevice};
 use crate::log::{Log, Tap};
 
 /// A volume that is being served.
 struct Room {
     chain: Chain,
-    device: Arc<TargetDevice>,
+    disk: Disk,
 }
 
 /// All that is being served.
@@ -31,16 +31,16 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// What `node` serves: `chains` and `devices` are those of the volumes of `config`, in order.
+    /// What `node` serves: `chains` and `disks` are those of the volumes of `config`, in order.
     pub(super) fn new(
         config: Config,
         portals: Vec<Portal>,
         chains: Vec<Chain>,
-        devices: Vec<Arc<TargetDevice>>,
+        disks: Vec<Disk>,
         node: Arc<Node>,
         log: (Log, Tap),
     ) -> Self {
-        let rooms = rooms(&config.volumes, chains, devices).collect();
+        let rooms = rooms(&config.volumes, chains, disks).collect();
         Self { config, portals, rooms, node, log }
     }
 
@@ -58,19 +58,20 @@ impl Live {
         let is_new = |volume: &&Served| !self.rooms.contains_key(&volume.name);
         let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
         let chains = open(&added).await?;
-        let devices = devices(config.state.clone(), &added, &chains).await?;
+        let disks = disks(config.state.clone(), &added, &chains).await?;
         let grown = self.grow(&config)?;
         self.log.1.turn(filter)?;
         // Nothing can fail from here on.
-        self.rooms.extend(rooms(&added, chains, devices));
+        self.rooms.extend(rooms(&added, chains, disks));
         let stays = |name: &String| config.volumes.iter().any(|volume| volume.name == *name);
         let (kept, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
             std::mem::take(&mut self.rooms).into_iter().partition(|(name, _)| stays(name));
         self.rooms = kept;
-        let offered: Vec<_> = self.rooms.values().map(|room| Arc::clone(&room.device)).collect();
-        let targets = config.volumes.iter().map(|volume| volume.target.clone()).collect();
-        let offering =
-            Offering { devices: offered, policy: policy(targets), limits: config.limits };
+        let devices = self.targets(&config);
+        let names = config.volumes.iter().map(|volume| volume.target.clone());
+        let names: BTreeSet<_> = names.collect();
+        let policy = policy(names.into_iter().collect());
+        let offering = Offering { devices, policy, limits: config.limits };
         let (leaving, gone) = self.node.replace(offering);
         let said = [
             list("added", added.iter().map(|volume| volume.name.as_str())),
@@ -80,6 +81,9 @@ impl Live {
         ];
         self.config = config;
         gone.await;
+        for Room { disk, .. } in removed.values() {
+            disk.retire().await;
+        }
         close(removed.into_values().map(|room| room.chain).collect()).await?;
         let said: Vec<_> = said.into_iter().flatten().collect();
         Ok(if said.is_empty() { "nothing to tell sessions".to_owned() } else { said.join("; ") })
@@ -121,9 +125,9 @@ impl Live {
     fn grow(&mut self, config: &Config) -> Outcome<Vec<String>> {
         let mut grown = Vec::new();
         for Served { name, size, .. } in &config.volumes {
-            let Some(Room { chain, device }) = self.rooms.get_mut(name) else { continue };
+            let Some(Room { chain, disk }) = self.rooms.get_mut(name) else { continue };
             if chain.grow(*size).map_err(|why| why.within(&format!("volume {name}")))? {
-                *device = Arc::new(device.grown(LUN, &chain.volume()));
+                *disk = disk.grown(chain.volume());
                 grown.push(name.clone());
             }
         }
@@ -139,6 +143,11 @@ impl Live {
     pub(super) fn summary(&self) -> String {
         let portals = places(self.portals.iter().map(|portal| portal.address));
         format!("Serving {} volumes at {portals}", self.rooms.len())
+    }
+
+    fn targets(&self, config: &Config) -> Vec<Arc<TargetDevice>> {
+        let disk = |volume: &Served| self.rooms.get(&volume.name).map(|room| &room.disk);
+        targets(config.volumes.iter().filter_map(|volume| Some((volume, disk(volume)?))))
     }
 
     /// How it is, as JSON.
@@ -157,9 +166,9 @@ impl Live {
 fn rooms(
     volumes: &[Served],
     chains: Vec<Chain>,
-    devices: Vec<Arc<TargetDevice>>,
+    disks: Vec<Disk>,
 ) -> impl Iterator<Item = (String, Room)> {
-    let rooms = chains.into_iter().zip(devices).map(|(chain, device)| Room { chain, device });
+    let rooms = chains.into_iter().zip(disks).map(|(chain, disk)| Room { chain, disk });
     volumes.iter().map(|volume| volume.name.clone()).zip(rooms)
 }
 

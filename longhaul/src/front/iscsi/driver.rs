@@ -19,13 +19,11 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::header::{TaskFunction, TaskResponse};
 use proto::iscsi::login::LoginStatus;
-use proto::iscsi::login::policy::Access;
 use proto::iscsi::login::target::Established;
 use proto::iscsi::pdu::{FrameError, Outbox, Pieces};
 use proto::iscsi::target::{
     self, Event, Joining, Reply, Request, Selection, Session, Setup, TaskId,
 };
-use proto::scsi::sense::Additional;
 use proto::scsi::{Status, lun};
 use proto::time::Time;
 use tokio::sync::oneshot;
@@ -161,8 +159,7 @@ impl Driver {
         let line = Line::first(cid, wire, &mut session, (parameters, seals));
         let lines = vec![line.map_err(WireError::Io)?];
         let lines_max = usize::from(parameters.max_connections);
-        let device = established.target.as_ref().and_then(|name| node.device(name));
-        let device = device.map(|device| face(&device, established.access));
+        let device = serving.face(&ticket.seat);
         if let Some(device) = &device {
             let initiator: Arc<dyn Initiator> = Arc::clone(&ticket.seat) as _;
             device.attach(ticket.seat.nexus, &initiator);
@@ -316,11 +313,13 @@ impl Driver {
                 self.finish(why.into());
             }
             Letter::Leave => self.leave(),
-            Letter::Grown(device) => {
+            Letter::Changed(device, done) => {
                 // Commands under way go on where they began, which is the same disk.
-                let device = face(&device, self.targets.established.access);
-                device.tell(self.ticket.seat.nexus, Additional::CAPACITY_CHANGED);
-                self.device = Some(device);
+                if let Some(old) = self.device.replace(Arc::clone(&device)) {
+                    let initiator: Arc<dyn Initiator> = Arc::clone(&self.ticket.seat) as _;
+                    device.succeed(&old, self.ticket.seat.nexus, &initiator);
+                }
+                let _ = done.send(());
             }
             Letter::Clear(unit, done) => {
                 self.cleared.insert(self.next_clear, done);
@@ -622,14 +621,6 @@ fn report_slow(chatter: &Chatter, seat: &Seat, mark: Mark, bytes: u64, took: Dur
     let target = target.as_ref().map_or("", |target| target.as_str());
     let (initiator, opcode) = (initiator.as_str(), format!("{:#04x}", mark.opcode));
     warn!(%peer, initiator, target, opcode, bytes, ?took, unsaid, "slow command");
-}
-
-/// A device as one who may do that sees it.
-fn face(device: &Arc<TargetDevice>, access: Access) -> Arc<TargetDevice> {
-    match access {
-        Access::Write => Arc::clone(device),
-        Access::Read => Arc::new(device.guarded()),
-    }
 }
 
 /// However it ends, the units forget the nexus before another session can take the seat.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use proto::iscsi::keys::Offer;
-use proto::iscsi::login::policy::Policy;
+use proto::iscsi::login::policy::{Access, Policy, Rights};
 use proto::iscsi::login::target::Config;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Sealing;
@@ -18,7 +18,7 @@ use super::chatter::Chatter;
 use super::meter::Activity;
 use super::purse::{Fund, Pool};
 use super::registry::{Identity, Letter, Registry, Seat};
-use crate::front::lun::{TARGET_PORT, TRANSFER_MAX, TargetDevice};
+use crate::front::lun::{Face, TARGET_PORT, TRANSFER_MAX, TargetDevice};
 
 /// All portals here are one portal group: any of them reaches every target (RFC 7143, 4.4.1).
 const PORTAL_GROUP_TAG: u16 = TARGET_PORT;
@@ -166,27 +166,61 @@ impl Serving {
         login.offer = limits.within(login.offer.clone());
     }
 
-    /// Whether a session that came in under `before` can go on.
+    /// Whether a session that came in under `before` can go on: it could have come in now as it did, and each
+    /// unit that it sees now and saw then is the same disk, with which it may do the same. Units may come
+    /// and go.
     pub(super) fn keeps(&self, before: &Self, seat: &Seat) -> bool {
         let Identity { initiator, target, .. } = &seat.identity;
         // A discovery session has nothing to lose.
         let Some(target) = target else { return true };
-        let device = |serving: &Self| serving.devices.get(target.as_str()).cloned();
-        let same_device = match (device(self), device(before)) {
-            (Some(new), Some(old)) => new.is_same(&old),
-            _ => false,
+        let (Some(new), Some(old)) = (self.view(seat), before.view(seat)) else { return false };
+        let same = |lun: u16| match (new.rights.with(lun), old.rights.with(lun)) {
+            (Some(now), Some(then)) => now == then && new.device.shares(&old.device, lun),
+            _ => true,
         };
-        let (new, old) = (&self.login.policy, &before.login.policy);
-        same_device && new.keeps(old, initiator, &seat.proven, target)
+        let both = new.device.luns().filter(|lun| old.device.luns().any(|other| other == *lun));
+        let policy = &self.login.policy;
+        policy.keeps(&before.login.policy, initiator, &seat.proven, target) && { both }.all(same)
+    }
+
+    /// What a session sees now, if that is not what it saw under `before`.
+    fn changed_since(&self, before: &Self, seat: &Seat) -> Option<Arc<TargetDevice>> {
+        let (new, old) = (self.view(seat)?, before.view(seat)?);
+        let same = new.device.is_like(&old.device) && new.rights == old.rights;
+        (!same).then(|| new.face())
+    }
+
+    /// The target of a session as that sees it; `None` in a discovery session, and where it may see nothing.
+    pub(super) fn face(&self, seat: &Seat) -> Option<Arc<TargetDevice>> {
+        self.view(seat).map(View::face)
+    }
+
+    fn view(&self, seat: &Seat) -> Option<View> {
+        let Identity { initiator, target, .. } = &seat.identity;
+        let target = target.as_ref()?;
+        let device = Arc::clone(self.devices.get(target.as_str())?);
+        let rights = self.login.policy.rights(initiator, &seat.proven, target)?;
+        Some(View { device, rights })
     }
 }
 
-impl Serving {
-    /// The target of a session, if it is larger than it was.
-    fn grown_since(&self, before: &Self, seat: &Seat) -> Option<Arc<TargetDevice>> {
-        let target = seat.identity.target.as_ref()?.as_str();
-        let (new, old) = (self.devices.get(target)?, before.devices.get(target)?);
-        (!Arc::ptr_eq(new, old)).then(|| Arc::clone(new))
+/// A target, and what someone may do with it.
+struct View {
+    device: Arc<TargetDevice>,
+    rights: Rights,
+}
+
+impl View {
+    fn face(self) -> Arc<TargetDevice> {
+        if self.rights == Rights::All {
+            return self.device;
+        }
+        Arc::new(self.device.seen(|lun| {
+            self.rights.with(lun).map(|access| match access {
+                Access::Write => Face::Whole,
+                Access::Read => Face::Guarded,
+            })
+        }))
     }
 }
 
@@ -197,6 +231,9 @@ pub struct Status {
     pub sessions: Vec<SessionStatus>,
     /// What was done with each target since the node began, by those who are there and those who were.
     pub targets: BTreeMap<String, Activity>,
+    /// The sizes of the units of each target in bytes, by their numbers.
+    #[serde(default)]
+    pub units: BTreeMap<String, BTreeMap<u16, u64>>,
 }
 
 /// How a session is.
@@ -220,7 +257,7 @@ pub struct SessionStatus {
 
 /// What takes the place of what was served.
 pub struct Offering {
-    /// The targets: those that stay are the same, or have grown.
+    /// The targets: of those that stay, disks may have come, gone and grown.
     pub devices: Vec<Arc<TargetDevice>>,
     /// Who may use them.
     pub policy: Policy,
@@ -285,8 +322,8 @@ impl Node {
     }
 
     /// Puts `offering` in place of what was served. Sessions that could have come in to the same are left
-    /// alone, but for being told that their target has grown; the others are asked to log out. Returns how
-    /// many, and when those have ended none of their commands runs any more.
+    /// alone, but for being told which units of their target have come, gone or grown; the others are asked to
+    /// log out. Returns how many, and what ends when all of that is done: of those who left no command runs then.
     pub fn replace(&self, offering: Offering) -> (usize, impl Future<Output = ()> + use<>) {
         let Offering { devices, policy, limits } = offering;
         let devices =
@@ -297,17 +334,20 @@ impl Node {
         new.set_limits(limits);
         let new = Arc::new(new);
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
-        let mut leaving = Vec::new();
+        let (mut leaving, mut changing) = (Vec::new(), Vec::new());
         for seat in self.registry.all() {
             if !new.keeps(&old, &seat) {
                 seat.post(Letter::Leave);
                 leaving.push(seat);
-            } else if let Some(grown) = new.grown_since(&old, &seat) {
-                seat.post(Letter::Grown(grown));
+            } else if let Some(device) = new.changed_since(&old, &seat) {
+                changing.push(seat.change(device));
             }
         }
         let count = leaving.len();
-        let gone = async move { drop(join_all(leaving.iter().map(|seat| seat.gone())).await) };
+        let gone = async move {
+            join_all(changing).await;
+            join_all(leaving.iter().map(|seat| seat.gone())).await;
+        };
         (count, gone)
     }
 
@@ -316,16 +356,20 @@ impl Node {
     pub fn status(&self) -> Status {
         let sessions: Vec<_> = self.registry.all().iter().map(|seat| session(seat)).collect();
         let mut targets = self.registry.past();
-        for name in self.serving().devices.keys() {
+        let serving = self.serving();
+        for name in serving.devices.keys() {
             targets.entry(name.clone()).or_default();
         }
+        let units =
+            serving.devices.iter().map(|(name, device)| (name.clone(), device.sizes().collect()));
         for SessionStatus { target, activity, .. } in &sessions {
             if let Some(target) = target {
                 *targets.entry(target.clone()).or_default() += activity;
             }
         }
         let summed_up = |(target, activity): (_, Activity)| (target, activity.summed_up());
-        Status { sessions, targets: targets.into_iter().map(summed_up).collect() }
+        let targets = targets.into_iter().map(summed_up).collect();
+        Status { sessions, targets, units: units.collect() }
     }
 
     pub(super) fn serving(&self) -> Arc<Serving> {
@@ -334,10 +378,6 @@ impl Node {
 
     pub(super) fn limits(&self) -> Limits {
         self.serving().limits
-    }
-
-    pub(super) fn device(&self, name: &IscsiName) -> Option<Arc<TargetDevice>> {
-        self.serving().devices.get(name.as_str()).cloned()
     }
 }
 

@@ -28,8 +28,9 @@ pub(super) enum Letter {
     End(Why),
     /// Ask the initiator to log out.
     Leave,
-    /// Its target has grown: this is how it is now.
-    Grown(Arc<TargetDevice>),
+    /// Units of its target have come, gone or grown: this is how it sees the target now.
+    /// Says when the session goes by it.
+    Changed(Arc<TargetDevice>, oneshot::Sender<()>),
     /// Another connection wants to be part of it.
     Join(Box<Join>),
 }
@@ -132,6 +133,14 @@ impl Seat {
 
     pub(super) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Lets the session see its target so. The letter is posted at once; the rest returns when it does, or has
+    /// ended.
+    pub(super) fn change(&self, device: Arc<TargetDevice>) -> impl Future<Output = ()> + use<> {
+        let (done, changed) = oneshot::channel();
+        self.post(Letter::Changed(device, done));
+        async { drop(changed.await) }
     }
 
     /// Returns when the session has ended and none of its tasks runs any more.

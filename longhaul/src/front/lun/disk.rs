@@ -94,9 +94,8 @@ pub struct Disk {
 struct Core {
     volume: Arc<dyn Volume>,
     unit: Unit,
-    /// The units of the target, for REPORT LUNS.
-    luns: Arc<[u16]>,
-    /// The disks its initiators meet beside it, itself among them, as they meet them.
+    /// The disks its initiators meet beside it, itself among them, as they meet them: what REPORT LUNS lists
+    /// and EXTENDED COPY reaches.
     peers: OnceLock<Arc<[Weak<Self>]>>,
     state: Arc<State>,
 }
@@ -116,20 +115,16 @@ struct State {
     copies: Copies,
     reserved: Reserved,
     preventing: Preventing,
+    /// No command touches the volume any more.
+    retired: AtomicBool,
     /// Its number.
     lun: u16,
 }
 
 impl Disk {
-    /// Unit `lun` of `target`, which has the units `luns`.
+    /// Unit `lun` of `target`.
     #[must_use]
-    pub fn new(
-        volume: Arc<dyn Volume>,
-        target: &str,
-        lun: u16,
-        luns: Arc<[u16]>,
-        mut options: Options,
-    ) -> Self {
+    pub fn new(volume: Arc<dyn Volume>, target: &str, lun: u16, mut options: Options) -> Self {
         let medium = medium(volume.shape(), &options);
         let sanitize_rate = options.sanitize_rate;
         let reserved = options.kept.take().map(Reserved::from).unwrap_or_default();
@@ -146,16 +141,11 @@ impl Disk {
             copies: Copies::default(),
             reserved,
             preventing: Preventing::default(),
+            retired: AtomicBool::new(false),
             lun,
         };
         Self {
-            core: Arc::new(Core {
-                volume,
-                unit,
-                luns,
-                peers: OnceLock::new(),
-                state: Arc::new(state),
-            }),
+            core: Arc::new(Core { volume, unit, peers: OnceLock::new(), state: Arc::new(state) }),
         }
     }
 
@@ -182,9 +172,9 @@ impl Disk {
     }
 
     fn face(&self, volume: Arc<dyn Volume>, medium: Medium) -> Self {
-        let Core { unit, luns, state, .. } = &*self.core;
-        let (unit, luns, state) = (unit.on(medium), Arc::clone(luns), Arc::clone(state));
-        Self { core: Arc::new(Core { volume, unit, luns, peers: OnceLock::new(), state }) }
+        let Core { unit, state, .. } = &*self.core;
+        let (unit, state) = (unit.on(medium), Arc::clone(state));
+        Self { core: Arc::new(Core { volume, unit, peers: OnceLock::new(), state }) }
     }
 
     /// The same disk, which can be introduced to others.
@@ -193,8 +183,27 @@ impl Disk {
         self.face(Arc::clone(&self.core.volume), *self.core.unit.medium())
     }
 
-    /// Tells disks of one another that an initiator meets in one session: EXTENDED COPY copies between them,
-    /// and reaches nothing else. It is said once of each.
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.core.unit.blocks() * u64::from(self.core.unit.block_size())
+    }
+
+    /// `nexus` has seen the list of units, or is about to.
+    pub(super) fn listed(&self, nexus: Nexus) {
+        self.core
+            .attend(|attentions| attentions.withdraw(nexus, Additional::REPORTED_LUNS_CHANGED));
+    }
+
+    /// Lets no command touch the volume any more: returns when none does, nor a SANITIZE, which ends where it
+    /// is. The disk is on its way out.
+    pub async fn retire(&self) {
+        self.core.state.retired.store(true, Ordering::Release);
+        self.core.state.progress.wake();
+        drop(self.core.state.passage.alone().await);
+    }
+
+    /// Tells disks of one another that an initiator meets in one session. It is said once of each.
     pub fn introduce<'a>(disks: impl Iterator<Item = &'a Self> + Clone) {
         let peers: Arc<[_]> = disks.clone().map(|disk| Arc::downgrade(&disk.core)).collect();
         for disk in disks {
@@ -336,7 +345,12 @@ impl Core {
                 Ok(vec![unit::truncate(sense, allocation).into()])
             }
             Step::ReportLuns { select, allocation } => {
-                Ok(vec![unit::luns(select, allocation, &self.luns)?.into()])
+                let peers: Vec<_> = self.peers().collect();
+                let luns: Vec<_> = peers.iter().map(|peer| peer.state.lun).collect();
+                let list = unit::luns(select, allocation, &luns)?;
+                // SPC-4, 6.33: who reads the list need not be told, by any unit, that it has changed.
+                peers.into_iter().for_each(|core| Disk { core }.listed(nexus));
+                Ok(vec![list.into()])
             }
             Step::Select(form) => {
                 let list = data::joined(data, needed as usize);
@@ -372,6 +386,11 @@ impl Core {
             Step::CopyStatus { id, allocation } => self.copy_status(nexus, id, allocation),
             medium => self.touch(medium, data, abort).await,
         }
+    }
+
+    fn peers(&self) -> impl Iterator<Item = Arc<Self>> {
+        let peers = self.peers.get().map_or(&[][..], |peers| peers);
+        peers.iter().filter_map(Weak::upgrade)
     }
 
     /// Tells others what a change of the reservations did to them, at once. What is returned waits until the

@@ -14,13 +14,23 @@ use super::disk::{Disk, Options};
 use super::fault::Fault;
 use super::{Answer, Command, Initiator, LogicalUnit, Nexus, Response};
 
-/// A target device. What units it has does not change while it lives, so that finding one takes no lock.
+/// A target device, or what one initiator sees of it. What units it has does not change while it lives, so
+/// that finding one takes no lock.
 pub struct TargetDevice {
     name: String,
     disks: BTreeMap<u16, Arc<Disk>>,
     /// The same, as the transport sees them.
     units: BTreeMap<u16, Arc<dyn LogicalUnit>>,
     absent: Arc<dyn LogicalUnit>,
+}
+
+/// How an initiator sees a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Face {
+    /// As it is.
+    Whole,
+    /// Write-protected.
+    Guarded,
 }
 
 impl TargetDevice {
@@ -32,55 +42,85 @@ impl TargetDevice {
         disks: impl IntoIterator<Item = (u16, Arc<dyn Volume>, Options)>,
     ) -> Self {
         let name = name.into();
-        let disks: BTreeMap<_, _> = disks
-            .into_iter()
-            .map(|(number, volume, options)| (number, (volume, options)))
-            .collect();
-        let luns: Arc<[u16]> = disks.keys().copied().collect();
-        let disk = |(number, (volume, options))| {
-            let disk = Disk::new(volume, &name, number, Arc::clone(&luns), options);
-            (number, Arc::new(disk))
+        let disk = |(number, volume, options)| {
+            (number, Arc::new(Disk::new(volume, &name, number, options)))
         };
         let disks = disks.into_iter().map(disk).collect();
-        let absent = Arc::new(Absent { target: name.clone(), luns });
-        Self::of(name, disks, absent)
+        Self::of(name, disks)
     }
 
-    fn of(name: String, disks: BTreeMap<u16, Arc<Disk>>, absent: Arc<dyn LogicalUnit>) -> Self {
+    /// The same of disks that may have been part of a device before.
+    #[must_use]
+    pub fn with<'a>(
+        name: impl Into<String>,
+        disks: impl IntoIterator<Item = (u16, &'a Disk)>,
+    ) -> Self {
+        let disks = disks.into_iter().map(|(number, disk)| (number, Arc::new(disk.again())));
+        Self::of(name.into(), disks.collect())
+    }
+
+    fn of(name: String, disks: BTreeMap<u16, Arc<Disk>>) -> Self {
         Disk::introduce(disks.values().map(AsRef::as_ref));
         let unit = |(number, disk): (&u16, &Arc<Disk>)| (*number, Arc::clone(disk) as _);
         let units = disks.iter().map(unit).collect();
+        let absent = Arc::new(Absent { target: name.clone(), disks: disks.clone() });
         Self { name, disks, units, absent }
     }
 
-    /// The same device for an initiator that may only read it.
+    /// The same device for an initiator that sees its units so; those without a face are not there for it.
     #[must_use]
-    pub fn guarded(&self) -> Self {
-        self.face(|_, disk| Arc::new(disk.guarded()))
-    }
-
-    /// The same device with unit `lun` on a volume that has grown.
-    #[must_use]
-    pub fn grown(&self, lun: u16, volume: &Arc<dyn Volume>) -> Self {
-        self.face(|number, disk| match number == lun {
-            true => Arc::new(disk.grown(Arc::clone(volume))),
-            false => Arc::new(disk.again()),
-        })
-    }
-
-    /// Whether `other` is a face of the same device.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        let mut disks = self.disks.iter();
-        let same = |(number, disk): (&u16, &Arc<Disk>)| {
-            other.disks.get(number).is_some_and(|other| disk.is_same(other))
+    pub fn seen(&self, face: impl Fn(u16) -> Option<Face>) -> Self {
+        let disk = |(number, disk): (&u16, &Arc<Disk>)| {
+            let disk = match face(*number)? {
+                Face::Whole => disk.again(),
+                Face::Guarded => disk.guarded(),
+            };
+            Some((*number, Arc::new(disk)))
         };
-        self.disks.len() == other.disks.len() && disks.all(same)
+        Self::of(self.name.clone(), self.disks.iter().filter_map(disk).collect())
     }
 
-    fn face(&self, change: impl Fn(u16, &Arc<Disk>) -> Arc<Disk>) -> Self {
-        let disks = self.disks.iter().map(|(number, disk)| (*number, change(*number, disk)));
-        Self::of(self.name.clone(), disks.collect(), Arc::clone(&self.absent))
+    /// Whether nobody could tell `other` from this device: it has the same disks, as large as here.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        let same = |number: &u16| self.shares(other, *number);
+        self.disks.keys().eq(other.disks.keys())
+            && self.disks.keys().all(same)
+            && self.sizes().eq(other.sizes())
+    }
+
+    /// Whether unit `lun` of `other` is a face of the same disk as here.
+    #[must_use]
+    pub fn shares(&self, other: &Self, lun: u16) -> bool {
+        match (self.disks.get(&lun), other.disks.get(&lun)) {
+            (Some(here), Some(there)) => here.is_same(there),
+            _ => false,
+        }
+    }
+
+    /// The sizes of its units in bytes, by number.
+    pub fn sizes(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+        self.disks.iter().map(|(number, disk)| (*number, disk.size()))
+    }
+
+    /// Takes the place of `old` before a nexus, which is told by unit attentions what has changed.
+    pub fn succeed(&self, old: &Self, nexus: Nexus, initiator: &Arc<dyn Initiator>) {
+        let gone = old.disks.iter().filter(|(number, _)| !self.disks.contains_key(number));
+        gone.for_each(|(_, disk)| disk.detach(nexus));
+        let moved = !old.disks.keys().eq(self.disks.keys());
+        for (number, disk) in &self.disks {
+            let Some(before) = old.disks.get(number) else {
+                disk.attach(nexus, Arc::clone(initiator));
+                continue;
+            };
+            if before.size() != disk.size() {
+                disk.tell(nexus, Additional::CAPACITY_CHANGED);
+            }
+            if moved {
+                // SPC-4, 6.33: every unit says so, until the list is read.
+                disk.tell(nexus, Additional::REPORTED_LUNS_CHANGED);
+            }
+        }
     }
 
     /// Its iSCSI name.
@@ -116,11 +156,6 @@ impl TargetDevice {
         self.units.values().for_each(|unit| unit.detach(nexus));
     }
 
-    /// A nexus has something to be told by every unit.
-    pub fn tell(&self, nexus: Nexus, condition: Additional) {
-        self.units.values().for_each(|unit| unit.tell(nexus, condition));
-    }
-
     /// TARGET RESET: every unit falls back.
     pub fn reset(&self) {
         self.units.values().for_each(|unit| unit.reset());
@@ -130,15 +165,20 @@ impl TargetDevice {
 /// What answers for every number without a unit (SPC-4, 5.14; SAM-5, 5.13.4).
 struct Absent {
     target: String,
-    luns: Arc<[u16]>,
+    disks: BTreeMap<u16, Arc<Disk>>,
 }
 
 impl Absent {
-    fn outcome(&self, command: &Command) -> Result<Vec<u8>, Sense> {
+    fn outcome(&self, nexus: Nexus, command: &Command) -> Result<Vec<u8>, Sense> {
         let cdb = Cdb::parse(&command.cdb)?;
         match unit::absent(&cdb, &self.target)? {
             Step::Reply(data) => Ok(data),
-            Step::ReportLuns { select, allocation } => unit::luns(select, allocation, &self.luns),
+            Step::ReportLuns { select, allocation } => {
+                let luns: Vec<_> = self.disks.keys().copied().collect();
+                let list = unit::luns(select, allocation, &luns)?;
+                self.disks.values().for_each(|disk| disk.listed(nexus));
+                Ok(list)
+            }
             // A unit that is not there plans nothing else.
             _ => Ok(Vec::new()),
         }
@@ -154,8 +194,8 @@ impl LogicalUnit for Absent {
         0
     }
 
-    fn execute(&self, _nexus: Nexus, command: Command) -> Answer {
-        let response = match self.outcome(&command) {
+    fn execute(&self, nexus: Nexus, command: Command) -> Answer {
+        let response = match self.outcome(nexus, &command) {
             Ok(data) => {
                 Response { status: Status::Good, data: vec![data.into()], sense: Bytes::new() }
             }
@@ -239,7 +279,7 @@ mod tests {
     #[test]
     fn who_may_only_read_has_another_face_of_the_same_disk() {
         let whole = target();
-        let guarded = whole.guarded();
+        let guarded = whole.seen(|_| Some(Face::Guarded));
         whole.attach(Nexus(1), &(Guest::new(1) as Arc<dyn Initiator>));
         let (unit, guard) = (whole.unit([0; 8]), guarded.unit([0; 8]));
         let ready = command::Command::test_unit_ready;
@@ -258,13 +298,58 @@ mod tests {
     fn a_grown_disk_is_the_same_one_with_more_blocks() {
         let old = target();
         let volume: Arc<dyn Volume> = Arc::new(Memory::new(2 << 20, 512));
-        let new = old.grown(300, &volume);
+        let grown = |number, disk: &Arc<Disk>| match number {
+            300 => disk.grown(Arc::clone(&volume)),
+            _ => disk.again(),
+        };
+        let disks: Vec<_> = old.disks.iter().map(|(n, disk)| (*n, grown(*n, disk))).collect();
+        let new = TargetDevice::with(old.name(), disks.iter().map(|(n, disk)| (*n, disk)));
         let blocks = |target: &TargetDevice, number| {
             let read = run(target.unit(lun::encode(number)), command::Command::read_capacity_16());
             Capacity::parse_16(&read.data.concat()).unwrap().blocks
         };
         assert_eq!((blocks(&old, 300), blocks(&new, 300), blocks(&new, 0)), (2048, 4096, 2048));
-        assert_eq!(blocks(&new.guarded(), 300), 4096);
+        assert_eq!(blocks(&new.seen(|_| Some(Face::Guarded)), 300), 4096);
+        assert!(!new.is_like(&old) && new.shares(&old, 300) && new.is_like(&new));
+    }
+
+    /// What a nexus is told next by unit `number`.
+    fn told(target: &TargetDevice, number: u16) -> Option<Additional> {
+        let response = run(target.unit(lun::encode(number)), command::Command::test_unit_ready());
+        Sense::parse(&response.sense).map(|sense| sense.additional)
+    }
+
+    #[test]
+    fn a_nexus_sees_some_units_and_is_told_when_that_changes() {
+        let whole = target();
+        let guest: Arc<dyn Initiator> = Guest::new(1);
+        let one = whole.seen(|number| (number == 300).then_some(Face::Whole));
+        assert!(!one.has([0; 8]) && one.has(lun::encode(300)));
+        one.attach(Nexus(1), &guest);
+        assert_eq!(told(&one, 300), Some(Additional::POWER_ON_OR_RESET));
+        assert_eq!(told(&one, 0), Some(Additional::LOGICAL_UNIT_NOT_SUPPORTED));
+        whole.succeed(&one, Nexus(1), &guest);
+        assert_eq!(told(&whole, 0), Some(Additional::POWER_ON_OR_RESET));
+        assert_eq!(told(&whole, 300), Some(Additional::REPORTED_LUNS_CHANGED));
+        assert_eq!(told(&whole, 300), None);
+        let none = whole.seen(|_| None);
+        none.succeed(&whole, Nexus(1), &guest);
+        one.succeed(&whole, Nexus(1), &guest);
+        let response = run(one.unit([0; 8]), command::Command::report_luns(16));
+        assert_eq!(command::luns(&response.data.concat()), Ok(vec![300]));
+        assert_eq!(told(&one, 300), None, "it has read the list");
+    }
+
+    #[tokio::test]
+    async fn nothing_touches_a_disk_that_is_retired() {
+        let target = target();
+        let old = Arc::clone(target.unit([0; 8]));
+        target.disks[&0].retire().await;
+        let blocks = Blocks { lba: 0, count: 1 };
+        let write =
+            sense(&old, command::Command::write(blocks, 512, false), vec![vec![7; 512].into()]);
+        assert_eq!(write.additional, Additional::LOGICAL_UNIT_NOT_SUPPORTED);
+        assert_eq!(told(&target, 300), None, "the others stay");
     }
 
     #[test]

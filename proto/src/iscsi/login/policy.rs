@@ -26,13 +26,22 @@ pub struct Client {
     /// How it proves itself in a sealed session. Without this and an account its name is enough; with
     /// both either will do.
     pub key: Option<PublicKey>,
-    /// The targets it may read and write; `None` for all.
-    pub targets: Option<Vec<IscsiName>>,
-    /// The targets it may only read.
-    pub read_only: Vec<IscsiName>,
+    /// The units it may read and write; `None` for all.
+    pub units: Option<Vec<UnitName>>,
+    /// The units it may only read.
+    pub read_only: Vec<UnitName>,
 }
 
-/// What an initiator may do with a target.
+/// A logical unit of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnitName {
+    /// The target.
+    pub target: IscsiName,
+    /// Its number there.
+    pub lun: u16,
+}
+
+/// What an initiator may do with a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
     /// Read it.
@@ -41,12 +50,50 @@ pub enum Access {
     Write,
 }
 
-impl Client {
-    fn access(&self, target: &IscsiName) -> Option<Access> {
-        if self.targets.as_ref().is_none_or(|targets| targets.contains(target)) {
-            return Some(Access::Write);
+/// What an initiator may do with the units of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Read and write all of them.
+    All,
+    /// This with these. No others are there for it.
+    Units(BTreeMap<u16, Access>),
+}
+
+impl Rights {
+    /// What it may do with unit `lun`.
+    #[must_use]
+    pub fn with(&self, lun: u16) -> Option<Access> {
+        match self {
+            Self::All => Some(Access::Write),
+            Self::Units(units) => units.get(&lun).copied(),
         }
-        self.read_only.contains(target).then_some(Access::Read)
+    }
+
+    /// Those of one who has both.
+    fn and(self, other: Self) -> Self {
+        let (Self::Units(mut all), Self::Units(more)) = (self, other) else { return Self::All };
+        for (lun, access) in more {
+            let most = all.entry(lun).or_insert(access);
+            *most = access.max(*most);
+        }
+        Self::Units(all)
+    }
+
+    /// These, unless they are none.
+    fn any(self) -> Option<Self> {
+        let none = matches!(&self, Self::Units(units) if units.is_empty());
+        (!none).then_some(self)
+    }
+}
+
+impl Client {
+    fn rights(&self, target: &IscsiName) -> Rights {
+        let Some(units) = &self.units else { return Rights::All };
+        let those = |units: &[UnitName], access| {
+            let here = units.iter().filter(|unit| unit.target == *target);
+            Rights::Units(here.map(|unit| (unit.lun, access)).collect())
+        };
+        those(units, Access::Write).and(those(&self.read_only, Access::Read))
     }
 
     /// Whether it has nothing to prove.
@@ -81,15 +128,17 @@ impl Policy {
         algorithms: Vec<Algorithm>,
     ) -> Self {
         // An empty list of clients would read as `open`.
-        let nobody = Client { targets: Some(Vec::new()), ..Client::default() };
+        let nobody = Client { units: Some(Vec::new()), ..Client::default() };
         let clients = if clients.is_empty() { vec![nobody] } else { clients };
         Self { targets, clients, algorithms, demands: BTreeMap::new() }
     }
 
-    /// The same policy, which demands of sessions with `target` to be sealed so, or better.
+    /// The same policy, which demands of sessions with `target` to be sealed so, or better; the most that was
+    /// ever demanded holds.
     #[must_use]
     pub fn demanding(mut self, target: IscsiName, protection: Protection) -> Self {
-        self.demands.insert(target, protection);
+        let least = self.demands.entry(target).or_insert(protection);
+        *least = protection.max(*least);
         self
     }
 
@@ -147,31 +196,32 @@ impl Policy {
 
     /// The targets an initiator may use, after it proved what it did.
     pub(super) fn visible(&self, initiator: &IscsiName, proven: &Proven) -> Vec<IscsiName> {
-        let allowed = |target: &&IscsiName| self.access(initiator, proven, target).is_some();
+        let allowed = |target: &&IscsiName| self.rights(initiator, proven, target).is_some();
         self.targets.iter().filter(allowed).cloned().collect()
     }
 
-    /// What an initiator that proved what it did may do with a target: the most that any of the clients
-    /// it may be is allowed.
+    /// What an initiator that proved what it did may do with a target: all that the clients it may be are
+    /// allowed. `None` if it may not do anything.
     #[must_use]
-    pub fn access(
+    pub fn rights(
         &self,
         initiator: &IscsiName,
         proven: &Proven,
         target: &IscsiName,
-    ) -> Option<Access> {
+    ) -> Option<Rights> {
         if !self.has(target) {
             return None;
         }
         if self.clients.is_empty() {
-            return Some(Access::Write);
+            return Some(Rights::All);
         }
         let clients = self.candidates(initiator).filter(|client| client.is_proven_by(proven));
-        clients.filter_map(|client| client.access(target)).max()
+        clients.map(|client| client.rights(target)).reduce(Rights::and)?.any()
     }
 
-    /// Whether a session that came in under `before` could stay as it is: what it may do has not changed,
-    /// nor what it must do, nor the secret it has proven to know.
+    /// Whether a session that came in under `before` could have come in so too: neither what it must do has
+    /// changed nor the secret it has proven to know. What it may do is another question: see
+    /// [`rights`](Self::rights).
     #[must_use]
     pub fn keeps(
         &self,
@@ -188,9 +238,7 @@ impl Policy {
             (Some(new), Some(old)) => new.is_same(&old),
             (new, old) => new.is_none() && old.is_none(),
         };
-        same_account
-            && self.demanded(target) == before.demanded(target)
-            && self.access(initiator, proven, target) == before.access(initiator, proven, target)
+        same_account && self.demanded(target) == before.demanded(target)
     }
 
     /// The clients this initiator may be.

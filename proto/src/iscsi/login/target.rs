@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::policy::{Access, Demand, Policy, Proven};
+use super::policy::{Demand, Policy, Proven};
 use super::{EXCHANGES_MAX, Entropy, LoginStatus, Phase, VERSION, is_security, value};
 use crate::iscsi::header::{LoginRequest, LoginResponse};
 use crate::iscsi::keys::{DigestWish, Key, Offer, Role};
@@ -99,7 +99,6 @@ pub struct Peer {
 #[derive(Debug)]
 struct Grant {
     proven: Proven,
-    access: Access,
     visible: Vec<IscsiName>,
     /// The handshake that names it, if its session is to be sealed.
     shaken: Option<Box<Shaken>>,
@@ -430,16 +429,14 @@ impl Common {
         shaken: Option<Box<Shaken>>,
     ) -> Result<Grant, Reason> {
         let policy = &self.config.policy;
-        let access = match &peer.target {
-            // Nothing is written in a discovery session.
-            None => Access::Read,
-            Some(target) if !policy.has(target) => return Err(Reason::NotFound(target.clone())),
-            Some(target) => policy
-                .access(&peer.initiator, &proven, target)
-                .ok_or_else(|| Reason::NotAllowed(peer.initiator.clone()))?,
-        };
         let visible = policy.visible(&peer.initiator, &proven);
-        Ok(Grant { proven, access, visible, shaken })
+        match &peer.target {
+            Some(target) if !policy.has(target) => Err(Reason::NotFound(target.clone())),
+            Some(target) if !visible.contains(target) => {
+                Err(Reason::NotAllowed(peer.initiator.clone()))
+            }
+            _ => Ok(Grant { proven, visible, shaken }),
+        }
     }
 
     /// What this side says of itself, each once.
@@ -471,7 +468,6 @@ impl Common {
             cid: request.cid,
             target: peer.target,
             proven: grant.proven,
-            access: grant.access,
             visible: grant.visible,
             key: grant.shaken.as_ref().map(|shaken| shaken.client),
             parameters,

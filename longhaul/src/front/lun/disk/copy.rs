@@ -5,7 +5,7 @@
 //! checks reservations, write protection, readiness and range as ever.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use proto::scsi::copy::{self, List, Progress, SEGMENT_BYTES_MAX, Segment, Target};
@@ -114,9 +114,8 @@ impl Core {
 
     /// The unit of this target that a descriptor names.
     fn find(&self, target: &Target) -> Result<Arc<Self>, Sense> {
-        let peers =
-            self.peers.get().into_iter().flat_map(|peers| peers.iter()).filter_map(Weak::upgrade);
-        let unit = { peers }
+        let unit = self
+            .peers()
             .find(|peer| peer.unit.identity().is_designated(target.header, &target.designator))
             .ok_or(copy::unreachable())?;
         if target.block_size != 0 && target.block_size != unit.unit.block_size() {

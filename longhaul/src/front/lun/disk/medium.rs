@@ -1,5 +1,7 @@
 //! The steps that touch the medium, with the verbs of the volume.
 
+use std::sync::atomic::Ordering;
+
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use proto::scsi::cdb::Compare;
@@ -88,6 +90,9 @@ impl Core {
     }
 
     pub(super) fn still_ready(&self) -> Result<(), Fault> {
+        if self.state.retired.load(Ordering::Acquire) {
+            return Err(Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED).into());
+        }
         self.switches().readiness.sense().map_or(Ok(()), |sense| Err(sense.into()))
     }
 

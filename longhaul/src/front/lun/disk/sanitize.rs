@@ -1,16 +1,19 @@
 //! SANITIZE (SBC-3, 4.11): the whole medium is overwritten or given back. Nothing that an initiator does
 //! ends it once it has begun; the end of the process does, and then the medium is as far as it came.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::select;
 use proto::scsi::mode::Switches;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sanitize::{Method, Overwrite};
 use proto::scsi::sense::{Additional, Key};
 use proto::scsi::{Blocks, Sense};
+use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 use volume::{Durability, Space, Volume};
@@ -29,12 +32,19 @@ const STRETCH: u64 = 64 << 20;
 pub(super) struct Progress {
     /// How far it is, in parts of 65,536.
     parts: AtomicU16,
+    /// The disk is on its way out.
+    retired: Notify,
 }
 
 impl Progress {
     fn set(&self, done: u64, of: u64) {
         let parts = u128::from(done) * 0xFFFF / u128::from(of.max(1));
         self.parts.store(parts as u16, Ordering::Relaxed);
+    }
+
+    /// Ends a pause, as the disk is on its way out.
+    pub(super) fn wake(&self) {
+        self.retired.notify_waiters();
     }
 
     /// The same sense, and how far it is.
@@ -159,13 +169,16 @@ impl Core {
         let block = overwrite.block(pass, block_size);
         let pattern = self.pattern(Blocks { lba: 0, count: (CHUNK / block_size).max(1) }, &block);
         // At a low rate in smaller pieces rather than after longer waits.
-        let piece = self.state.sanitize_rate.map_or(CHUNK.into(), |rate| rate.min(CHUNK.into()));
+        let piece = self.state.sanitize_rate.unwrap_or(u64::MAX).min(CHUNK.into());
         for chunk in self.stretches(piece) {
             // Zeroes are written too: the space under them is to be overwritten, not given back.
             self.put_pattern(chunk, &pattern, Durability::Volatile).await?;
             let done = blocks * u64::from(pass) + chunk.lba + u64::from(chunk.count);
             self.state.progress.set(done, blocks * u64::from(overwrite.passes));
-            pace.keep(done * u64::from(block_size)).await;
+            let retired = pin!(self.state.progress.retired.notified());
+            self.still_there()?;
+            select(pin!(pace.keep(done * u64::from(block_size))), retired).await;
+            self.still_there()?;
         }
         Ok(())
     }
@@ -176,9 +189,18 @@ impl Core {
                 self.volume.write_zeroes(self.span(stretch), Durability::Volatile, Space::Release);
             zeroed.await.map_err(|error| Fault::of_volume(&error, Some(stretch.lba)))?;
             self.state.progress.set(stretch.lba + u64::from(stretch.count), self.unit.blocks());
+            self.still_there()?;
             yield_now().await;
         }
         Ok(())
+    }
+
+    /// Whether there is still a volume to sanitize.
+    fn still_there(&self) -> Result<(), Fault> {
+        match self.state.retired.load(Ordering::Acquire) {
+            true => Err(Sense::new(Key::MediumError, Additional::SANITIZE_FAILED).into()),
+            false => Ok(()),
+        }
     }
 
     /// The medium in pieces of so many bytes, or of one block if that is more.

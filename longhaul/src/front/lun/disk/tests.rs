@@ -17,7 +17,7 @@ pub(super) const OTHER: Nexus = Nexus(2);
 
 /// A disk on `volume` which has been told of the power on.
 pub(super) fn disk(volume: impl Volume + 'static, options: Options) -> Disk {
-    Disk::new(Arc::new(volume), "iqn.2026-11.dev.longhaul:t", 0, Arc::from([0]), options)
+    Disk::new(Arc::new(volume), "iqn.2026-11.dev.longhaul:t", 0, options)
 }
 
 fn memory() -> Disk {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::super::LoginStatus;
-use super::super::policy::{Access, Proven};
+use super::super::policy::Proven;
 use super::security::Shaken;
 use super::{Config, Peer, Reason, Refusal, refuse};
 use crate::iscsi::header::LoginResponse;
@@ -99,8 +99,6 @@ pub struct Established {
     pub key: Option<PublicKey>,
     /// What it has proven.
     pub proven: Proven,
-    /// What it may do with the target.
-    pub access: Access,
     /// The targets the initiator may use, and so what SendTargets=All tells in a discovery session.
     pub visible: Vec<IscsiName>,
     /// What was agreed: by a connection that joins a session, only what is of one connection.

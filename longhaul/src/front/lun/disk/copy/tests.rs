@@ -17,7 +17,7 @@ const THIRD_PARTY: Sense = Sense::new(Key::CopyAborted, Additional::THIRD_PARTY_
 fn disks(options: impl IntoIterator<Item = (u32, Options)>) -> Vec<Disk> {
     let disk = |(lun, (block_size, options))| {
         let volume = Arc::new(Memory::new(SIZE, block_size));
-        Disk::new(volume, "iqn.2026-11.dev.longhaul:t", lun, Arc::from([0, 1]), options)
+        Disk::new(volume, "iqn.2026-11.dev.longhaul:t", lun, options)
     };
     let disks: Vec<_> = (0..).zip(options).map(disk).collect();
     Disk::introduce(disks.iter());
@@ -93,7 +93,7 @@ fn what_is_not_of_this_target_is_not_reached() {
     let disks = pair();
     let volume = Arc::new(Memory::new(SIZE, BLOCK));
     let options = Options::default();
-    let foreign = Disk::new(volume, "iqn.2026-11.dev.longhaul:x", 0, Arc::from([0]), options);
+    let foreign = Disk::new(volume, "iqn.2026-11.dev.longhaul:x", 0, options);
     Disk::introduce(std::iter::once(&foreign));
     good(write(&foreign, 0, pattern(1, 9)));
     for names in [[naa(&foreign), naa(&disks[0])], [naa(&disks[0]), naa(&foreign)]] {

@@ -60,7 +60,7 @@ impl Keeper for Handle {
 fn disk(drawer: Option<&Arc<Drawer>>) -> Disk {
     let kept = drawer.map(|drawer| Kept::by(Arc::new(Handle(Arc::clone(drawer)))).unwrap());
     let options = Options { kept, ..Options::default() };
-    Disk::new(Arc::new(Memory::new(1 << 20, 512)), TARGET, LUN, Arc::from([LUN]), options)
+    Disk::new(Arc::new(Memory::new(1 << 20, 512)), TARGET, LUN, options)
 }
 
 /// A nexus of guest `n` which has been told of the power on.
