@@ -63,7 +63,8 @@ impl OutageArgs {
 pub(super) struct SealArgs {
     #[command(flatten)]
     secret: SecretArgs,
-    /// Pass discards on: saves space, but shows the store which blocks are in use
+    /// Pass discards and zeroes on as such: saves space and time, but shows the store which blocks are in use,
+    /// and the kernel's dm-crypt reads noise there
     #[arg(long)]
     allow_discards: bool,
 }

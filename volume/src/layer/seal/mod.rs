@@ -35,8 +35,8 @@ pub enum Discards {
     /// Discard is not offered.
     #[default]
     Refuse,
-    /// Discards are passed on, and a block of 512 bytes whose ciphertext is all zeroes reads as
-    /// zeroes. The store then sees which blocks are in use, and may zero any block unnoticed.
+    /// Discards and zeroes are passed on, and a block of 512 bytes whose ciphertext is all zeroes reads
+    /// as zeroes. The store then sees which blocks are in use, and may zero any block unnoticed.
     Pass,
 }
 
@@ -69,8 +69,9 @@ impl<V: Volume, C: SectorCipher> Seal<V, C> {
             size,
             physical_block_size: beneath.physical_block_size.max(sector),
             discard: beneath.discard.filter(|_| discards == Discards::Pass),
-            // Zeroes are sealed like anything else, so that dm-crypt reads them as zeroes too.
-            fast_zeroes: false,
+            // Zeroes are sealed like anything else, so that dm-crypt reads them as zeroes too, unless
+            // zeroes beneath read as zeroes here.
+            fast_zeroes: beneath.fast_zeroes && discards == Discards::Pass,
             ..beneath.clone()
         };
         Self { inner, cipher, segment, discards, shape }
@@ -165,7 +166,10 @@ impl<V: Volume, C: SectorCipher> Volume for Seal<V, C> {
         })
     }
 
-    fn write_zeroes(&self, span: Span, durability: Durability, _: Space) -> Work<'_, ()> {
+    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
+        if self.shape.fast_zeroes {
+            return self.inner.write_zeroes(self.beneath(span), durability, space);
+        }
         // Cut where sectors end, so that only the ends of the span are padded.
         let first = (ZERO_PIECE - span.at % ZERO_PIECE).min(span.len);
         let rest = Span::new(span.at + first, span.len - first);

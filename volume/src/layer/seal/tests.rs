@@ -87,7 +87,7 @@ async fn the_header_is_out_of_reach_and_the_rest_of_a_sector_unused() {
 #[tokio::test]
 async fn zeroes_are_sealed_zeroes() {
     let disk = Arc::new(Faulty::new(HEADER + (5 << 20), 512));
-    let volume = seal(Arc::clone(&disk), 4096, Discards::Pass);
+    let volume = seal(Arc::clone(&disk), 4096, Discards::Refuse);
     // Neither end is aligned to a sector, and it takes several pieces.
     let span = Span::new(512 * 3, (4 << 20) + 512);
     volume.write_zeroes(span, Durability::Durable, Space::Release).await.unwrap();
@@ -97,6 +97,19 @@ async fn zeroes_are_sealed_zeroes() {
     assert!(plain[range.clone()].iter().all(|&byte| byte == 0), "dm-crypt would read garbage");
     assert!(sealed[range].chunks(512).all(|block| block.iter().any(|&byte| byte != 0)));
     assert_eq!(disk.crash(3).contents(), disk.contents(), "durability is passed on");
+}
+
+#[tokio::test]
+async fn zeroes_pass_as_such_with_discards() {
+    let disk = Arc::new(Memory::new(HEADER + (5 << 20), 512));
+    let volume = seal(Arc::clone(&disk), 4096, Discards::Pass);
+    volume.write(0, Bytes::from(vec![7; 8192]), Durability::Durable).await.unwrap();
+    volume.write_zeroes(Span::new(512, 4096), Durability::Durable, Space::Keep).await.unwrap();
+    let sealed = disk.read(Span::new(HEADER + 512, 4096)).await.unwrap();
+    assert!(sealed.iter().all(|&byte| byte == 0), "they were sent as data");
+    let read = volume.read(Span::new(0, 8192)).await.unwrap();
+    let zero = |range: std::ops::Range<usize>| read[range].iter().all(|&byte| byte == 0);
+    assert!(zero(512..4608) && !zero(0..512) && !zero(4608..5120));
 }
 
 #[tokio::test]
