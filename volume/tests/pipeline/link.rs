@@ -1,6 +1,7 @@
 //! A store at the other end of a link with a delay and a rate, on virtual time. Each direction carries
 //! one thing at a time, in order, as a connection does.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,6 +24,8 @@ pub(crate) struct Line {
     pub(crate) jitter: Duration,
     /// Bytes per second, each way.
     pub(crate) rate: f64,
+    /// Each way is a TCP connection that has not sent anything yet.
+    pub(crate) slow_start: bool,
 }
 
 pub(crate) struct Link<V> {
@@ -34,12 +37,75 @@ pub(crate) struct Link<V> {
     store: V,
 }
 
+/// What a TCP connection may have in flight before its first acknowledgement (RFC 6928, 2).
+const FIRST_WINDOW: u64 = 10 * PACKET;
+
+/// What a packet carries.
+const PACKET: u64 = 1448;
+
+/// A connection that starts slowly (RFC 5681, 3.1): it may have twice as much in flight after each round trip
+/// in which it used what it had.
+struct SlowStart {
+    window: u64,
+    in_flight: u64,
+    /// When packets are acknowledged, and their bytes.
+    acknowledged: VecDeque<(Duration, u64)>,
+}
+
+impl Default for SlowStart {
+    fn default() -> Self {
+        Self { window: FIRST_WINDOW, in_flight: 0, acknowledged: VecDeque::new() }
+    }
+}
+
+impl SlowStart {
+    /// When a packet that could be sent at `time` may be sent.
+    fn may_send(&mut self, mut time: Duration, bytes: u64) -> Duration {
+        while let Some(&(at, acknowledged)) = self.acknowledged.front()
+            && (at <= time || self.in_flight + bytes > self.window)
+        {
+            // A window of which not half was used does not grow (RFC 7661, 4.1).
+            if self.in_flight * 2 > self.window {
+                self.window += acknowledged;
+            }
+            self.in_flight -= acknowledged;
+            self.acknowledged.pop_front();
+            time = time.max(at);
+        }
+        time
+    }
+
+    fn sent(&mut self, bytes: u64, acknowledged: Duration) {
+        self.in_flight += bytes;
+        self.acknowledged.push_back((acknowledged, bytes));
+    }
+}
+
 #[derive(Default)]
 struct Lane {
+    start: Mutex<SlowStart>,
     free: Mutex<Duration>,
     /// When the last of what was sent arrives: nothing overtakes.
     arrived: Mutex<Duration>,
     carried: AtomicU64,
+}
+
+impl Lane {
+    /// When the last of so many bytes has left.
+    fn leaves(&self, now: Duration, bytes: u64, line: Line) -> Duration {
+        let mut free = self.free.lock().unwrap();
+        let takes = |bytes: u64| Duration::from_secs_f64(bytes as f64 / line.rate);
+        if !line.slow_start {
+            *free = now.max(*free) + takes(bytes);
+            return *free;
+        }
+        let mut start = self.start.lock().unwrap();
+        for packet in Span::new(0, bytes).pieces(PACKET) {
+            *free = start.may_send(now.max(*free), packet.len) + takes(packet.len);
+            start.sent(packet.len, *free + 2 * line.one_way);
+        }
+        *free
+    }
 }
 
 impl<V: Volume> Link<V> {
@@ -64,14 +130,14 @@ impl<V: Volume> Link<V> {
         (self.up.carried.load(Ordering::Relaxed), self.down.carried.load(Ordering::Relaxed))
     }
 
+    /// Sends so many bytes to the store, and nothing else; returns when they are there.
+    pub(crate) async fn stream(&self, bytes: u64) {
+        self.cross(&self.up, bytes).await;
+    }
+
     async fn cross(&self, lane: &Lane, bytes: u64) {
         let line = *self.line.lock().unwrap();
-        let sent = {
-            let mut free = lane.free.lock().unwrap();
-            let time = Duration::from_secs_f64((bytes + HEADER) as f64 / line.rate);
-            *free = self.sim.now().max(*free) + time;
-            *free
-        };
+        let sent = lane.leaves(self.sim.now(), bytes + HEADER, line);
         self.sim.until(sent).await;
         lane.carried.fetch_add(bytes, Ordering::Relaxed);
         let arrives = {

@@ -17,7 +17,7 @@ const GIGABIT: f64 = 125e6;
 const KIB: u64 = 1 << 10;
 
 fn line(one_way_ms: u32, rate: f64) -> Line {
-    Line { one_way: one_way_ms * MS, jitter: Duration::ZERO, rate }
+    Line { one_way: one_way_ms * MS, jitter: Duration::ZERO, rate, slow_start: false }
 }
 
 fn void() -> Void {
@@ -56,22 +56,27 @@ impl Rig {
         Self { sim: sim.clone(), link, pipeline, at: 0 }
     }
 
+    /// Does `act` with the next `block`.
+    async fn once(&mut self, act: Act, block: u64) {
+        match act {
+            Act::Write => {
+                let data = Bytes::from(vec![7; block as usize]);
+                let write = self.pipeline.write(self.at, data, Durability::Volatile);
+                write.await.unwrap();
+            }
+            Act::Read => {
+                let bytes = self.pipeline.read(Span::new(self.at, block)).await.unwrap();
+                assert_eq!(bytes[..8], self.at.to_le_bytes());
+            }
+        }
+        self.at += block;
+    }
+
     /// Does `act` in blocks of `block` for a time; says how many bytes per second crossed the link.
     async fn rate(&mut self, act: Act, block: u64, time: Duration) -> f64 {
-        let data = Bytes::from(vec![7; block as usize]);
         let (before, from) = (self.link.carried(), self.sim.now());
         while self.sim.now() < from + time {
-            match act {
-                Act::Write => {
-                    let write = self.pipeline.write(self.at, data.clone(), Durability::Volatile);
-                    write.await.unwrap();
-                }
-                Act::Read => {
-                    let bytes = self.pipeline.read(Span::new(self.at, block)).await.unwrap();
-                    assert_eq!(bytes[..8], self.at.to_le_bytes());
-                }
-            }
-            self.at += block;
+            self.once(act, block).await;
         }
         let (after, elapsed) = (self.link.carried(), (self.sim.now() - from).as_secs_f64());
         match act {
@@ -110,6 +115,44 @@ fn one_request_at_a_time_fills_a_gigabit_link_of_64_ms() {
             });
             println!("{act:?} {block}: {:.1} % of the link", rate / GIGABIT * 100.0);
             assert!(rate > 0.95 * GIGABIT, "{act:?} {block}: {rate}");
+        }
+    }
+}
+
+/// What a program does between two requests: the answer has to reach it, and the next one the pipeline.
+const BETWEEN: Duration = Duration::from_micros(60);
+
+#[test]
+fn a_fresh_connection_is_used_as_a_stream_would_use_it() {
+    const BYTES: u64 = 1 << 30;
+    for one_way_ms in [8, 64] {
+        let line = Line { slow_start: true, ..line(one_way_ms, GIGABIT) };
+        let stream = run(line, Settings::default(), |rig| async move {
+            rig.link.stream(BYTES).await;
+            rig.sim.now()
+        });
+        for (act, block) in [
+            (Act::Write, 16 * KIB),
+            (Act::Write, 64 * KIB),
+            (Act::Write, 2048 * KIB),
+            (Act::Read, 16 * KIB),
+            (Act::Read, 64 * KIB),
+            (Act::Read, 2048 * KIB),
+        ] {
+            let taken = run(line, Settings::default(), |mut rig| async move {
+                for _ in 0..BYTES / block {
+                    rig.once(act, block).await;
+                    rig.sim.pause(BETWEEN).await;
+                }
+                rig.pipeline.flush().await.unwrap();
+                rig.sim.now()
+            });
+            let share = stream.as_secs_f64() / taken.as_secs_f64();
+            println!(
+                "{one_way_ms} ms, {act:?} {block}: {taken:?}, {:.1} % of a stream",
+                share * 100.0
+            );
+            assert!(share > 0.95, "{act:?} {block}: {taken:?} where a stream takes {stream:?}");
         }
     }
 }
@@ -195,7 +238,8 @@ fn follows_a_link_that_changes() {
         run(lines[0], Settings::default(), |mut rig| async move {
             for line in lines {
                 rig.link.become_like(line);
-                rig.rate(act, 64 * KIB, 30 * SECOND).await;
+                // What a fast link has in flight takes a slow one seconds, for each of some ten rounds.
+                rig.rate(act, 64 * KIB, 45 * SECOND).await;
                 let used = rig.rate(act, 64 * KIB, 10 * SECOND).await / line.rate;
                 let chosen = rig.chosen(act);
                 println!("{act:?} {:?} {:.0}: {used:.3}, {chosen:?}", line.one_way, line.rate);

@@ -134,7 +134,8 @@ impl Ahead {
             next: span.end(),
             ahead: span.end(),
             read: span.len,
-            followers: 0,
+            // Whoever begins at the beginning means to go on, more often than not.
+            followers: if span.at == 0 { FOLLOWERS } else { 0 },
             seen: now,
         });
     }
@@ -190,12 +191,15 @@ impl Ahead {
                     Some((index, stream.wants(share, chosen.segment, block, self.size)?))
                 })
                 .min_by_key(|(index, _)| self.streams[*index].ahead - self.streams[*index].next)?;
-            let fits = self.fetch_bytes + span.len <= chosen.in_flight
+            // Whoever reads so much at a time has as much in flight, whatever the link takes.
+            let reading = live().map(|(_, stream)| stream.read).max().unwrap_or(0);
+            let fits = self.fetch_bytes + span.len <= chosen.in_flight.max(reading)
                 && self.fetches.len() < chosen.requests;
             if !fits && !self.fetches.is_empty() {
                 return None;
             }
-            if self.chunk_bytes + self.fetch_bytes + span.len <= chosen.window {
+            // A read that is being put together takes its room beside what is in flight for the next.
+            if self.chunk_bytes + self.fetch_bytes + span.len <= chosen.window + reading {
                 self.streams[index].ahead = span.end();
                 return Some(span);
             }

@@ -10,6 +10,7 @@
 //! the waiting ones, then the flying ones, then what was read ahead, then the volume's.
 
 mod accept;
+mod habit;
 mod issue;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,6 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub(super) use self::accept::{Change, ChangeBody, Entry};
+use self::habit::Habit;
 use self::issue::Load;
 pub(super) use self::issue::{Order, Outcome};
 use super::Ticket;
@@ -46,6 +48,14 @@ struct Barrier {
     ticket: Ticket,
     /// And to be made durable.
     flush: bool,
+}
+
+/// A flush of the volume beneath.
+struct Flush {
+    /// Those who share it.
+    tickets: Vec<Ticket>,
+    /// How many unstable changes it makes stable.
+    unstable: u64,
 }
 
 /// Pieces by place and by age.
@@ -108,8 +118,13 @@ pub(super) struct Core {
     line: VecDeque<Ticket>,
     slots: BTreeMap<Ticket, Slot>,
     barriers: Vec<Barrier>,
-    /// Flushes under way, each with those who share it.
-    flushes: BTreeMap<u64, Vec<Ticket>>,
+    /// Flushes under way.
+    flushes: BTreeMap<u64, Flush>,
+    habit: Habit,
+    /// How many changes have landed that are not stable, and of how many it is known that they are by now;
+    /// of none before the first flush, since there may have been others before us.
+    unstable: u64,
+    stable: Option<u64>,
     ahead: Ahead,
     /// The first failure nobody was told of. It stays.
     failure: Option<Arc<Error>>,
@@ -143,6 +158,9 @@ impl Core {
             slots: BTreeMap::new(),
             barriers: Vec::new(),
             flushes: BTreeMap::new(),
+            habit: Habit::default(),
+            unstable: 0,
+            stable: None,
             failure: None,
             lost: Vec::new(),
             called: Vec::new(),
@@ -175,6 +193,9 @@ impl Core {
         }
         let ticket = self.ticket();
         self.slots.insert(ticket, Slot { left: 1, error: None });
+        if flush {
+            self.habit.flushed();
+        }
         self.barriers.push(Barrier { before: self.seq, ticket, flush });
         Ok(ticket)
     }
@@ -227,6 +248,9 @@ impl Core {
         if self.write_meter.returned(piece.stamp, bytes, result.is_ok(), now) {
             self.writing = self.settings.choose(Direction::Write, &self.write_meter, &self.shape);
         }
+        if !piece.stable {
+            self.unstable += 1;
+        }
         let error = result.err().map(Arc::new);
         if let Some(ticket) = piece.durable {
             self.settle(ticket, error.as_ref());
@@ -276,7 +300,11 @@ impl Core {
 
     fn flushed(&mut self, barrier: u64, result: Result<()>) {
         let error = result.err().map(Arc::new);
-        for ticket in self.flushes.remove(&barrier).unwrap_or_default() {
+        let Some(Flush { tickets, unstable }) = self.flushes.remove(&barrier) else { return };
+        if error.is_none() {
+            self.stable = self.stable.max(Some(unstable));
+        }
+        for ticket in tickets {
             // What failed while it was under way was accepted before it ended: it may not say yes.
             let error = error.as_ref().or(self.failure.as_ref()).cloned();
             self.settle(ticket, error.as_ref());

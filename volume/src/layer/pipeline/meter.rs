@@ -11,6 +11,14 @@ use std::time::Duration;
 /// that the product can double every round trip ...
 const GAIN_GROWING: f64 = 2.0;
 
+/// ... this many times while it leaps: then a connection beneath starts slowly and doubles what it has in flight
+/// every round trip, and would not if it were ever kept waiting for more. The rate is that of the last round
+/// trip, in which there was less ...
+const GAIN_LEAPING: f64 = 3.0;
+
+/// ... that is, while a round brings this much more than the one before ...
+const LEAP: f64 = 1.5;
+
 /// ... and this many times once it does not: enough to notice a link that became faster and to ride
 /// over jitter, and a queue beneath of a quarter round trip, which is what a read has to wait for.
 const GAIN_STEADY: f64 = 1.25;
@@ -95,6 +103,9 @@ impl Peak {
 #[derive(Default)]
 struct Growth {
     reference: f64,
+    /// The rate of the last round, and whether it was a leap.
+    last: f64,
+    leaps: bool,
     /// Rounds without growth.
     stalled: u32,
     /// The link was full, and more is only tried.
@@ -104,8 +115,10 @@ struct Growth {
 impl Growth {
     fn end_round(&mut self, rate: f64) {
         self.stalled += 1;
+        self.leaps = rate > self.last * LEAP;
+        self.last = rate;
         if rate > self.reference * GROWTH {
-            *self = Self { reference: rate, stalled: 0, tried: false };
+            (self.reference, self.stalled, self.tried) = (rate, 0, false);
         } else if self.stalled == ROUNDS_FULL + ROUNDS_STEADY {
             self.stalled = ROUNDS_FULL - ROUNDS_TRIED;
             self.tried = true;
@@ -267,7 +280,11 @@ impl Meter {
 
     /// What to put in flight, in bytes.
     pub(super) fn wanted(&self) -> Option<u64> {
-        let gain = if self.growth.is_full() { GAIN_STEADY } else { GAIN_GROWING };
+        let gain = match &self.growth {
+            growth if growth.is_full() => GAIN_STEADY,
+            growth if growth.leaps => GAIN_LEAPING,
+            _ => GAIN_GROWING,
+        };
         self.product().map(|product| (product as f64 * gain) as u64)
     }
 }

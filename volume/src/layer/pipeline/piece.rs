@@ -22,6 +22,8 @@ pub(super) struct Piece {
     pub(super) seq: Seq,
     /// Who waits for it to be durable. Such a piece is neither merged nor replaced.
     pub(super) durable: Option<Ticket>,
+    /// Once it was issued: it is durable when it has landed.
+    pub(super) stable: bool,
     /// An earlier change to these bytes is in flight, and must land first.
     pub(super) blocked: bool,
     /// It goes on where an earlier one ends, so that more is likely to follow.

@@ -121,8 +121,9 @@ impl Core {
         let seq = self.seq;
         self.ahead.invalidate(span);
         let since = self.replace(span).min(seq);
-        if let Some(ticket) = durable {
-            self.slots.entry(ticket).or_default().left += 1;
+        match durable {
+            Some(ticket) => self.slots.entry(ticket).or_default().left += 1,
+            None => self.habit.accepted(),
         }
         let piece = Piece {
             span,
@@ -130,6 +131,7 @@ impl Core {
             since,
             seq,
             durable,
+            stable: false,
             blocked: self.flying.map.overlaps(span),
             continues: self.waiting.map.ending_at(span.at).is_some()
                 || self.flying.map.ending_at(span.at).is_some(),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::super::piece::{Body, Piece, Rope};
 use super::super::settings::Chosen;
-use super::{Barrier, Core};
+use super::{Barrier, Core, Flush};
 use crate::{Durability, Result, Space, Span};
 
 /// While this many requests are in flight, a short piece that continues another is kept for what
@@ -104,7 +104,12 @@ impl Core {
             piece.merge(next);
         }
         let (span, bytes) = (piece.span, piece.bytes());
-        let durability = piece.durability();
+        let is_data = matches!(piece.body, Body::Data(_));
+        let durability = match piece.durability() {
+            Durability::Volatile if is_data && self.habit.expects_flush() => Durability::Durable,
+            durability => durability,
+        };
+        piece.stable = durability == Durability::Durable && !matches!(piece.body, Body::Discard);
         let load = if piece.durable.is_some() { &mut self.durable } else { &mut self.volatile };
         load.add(bytes);
         // If more could be in flight, what returns is no measure of the link.
@@ -116,8 +121,9 @@ impl Core {
             &Body::Zeroes(space) => Order::WriteZeroes { span, space, durability },
             Body::Discard => Order::Discard { span },
         };
+        let piece_is_awaited = piece.durable.is_some();
         self.flying.insert(piece);
-        if durability == Durability::Durable || self.discard_keeps() {
+        if piece_is_awaited || self.discard_keeps() {
             // It no longer stands in the way of the first in line.
             self.call_next();
         }
@@ -158,11 +164,20 @@ impl Core {
         for barrier in settled {
             self.settle(barrier.ticket, None);
         }
+        let unstable = self.unstable;
+        if self.stable == Some(unstable) {
+            // All that has landed is stable.
+            for barrier in flushing {
+                self.settle(barrier.ticket, None);
+            }
+            return None;
+        }
         if flushing.is_empty() {
             return None;
         }
         let barrier = self.ticket();
-        self.flushes.insert(barrier, flushing.iter().map(|one| one.ticket).collect());
+        let tickets = flushing.iter().map(|one| one.ticket).collect();
+        self.flushes.insert(barrier, Flush { tickets, unstable });
         Some(Order::Flush { barrier })
     }
 }
