@@ -4,7 +4,8 @@
 #     lab link --delay 8ms --rate 1G -- lab/peers/wireguard lab/peers/tgt qemu-img info '$LAB_IMAGE'
 #
 # A tunnel exports LAB_SERVER, the address at which clients reach the far end through it; servers listen
-# there. A server exports LAB_IMAGE, the words by which qemu's tools name its volume.
+# there. A server exports LAB_IMAGE, the words by which qemu's tools name its volume, and if it is NBD LAB_NBD,
+# its URI.
 set -euo pipefail
 : "${LAB_FAR:?peers run inside lab link, which makes the two ends}"
 export PATH=$PATH:/usr/sbin:/sbin

@@ -1,7 +1,7 @@
 //! What the emulated link is worth: its round trip, and what plain TCP moves on it.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::link::{FAR, Link, Options};
@@ -71,12 +71,24 @@ fn round_trip(link: &Link) -> Result<Duration, Failure> {
 pub(crate) fn tcp(link: &Link, bytes: u64) -> Result<Duration, Failure> {
     let program = std::env::current_exe()?;
     let program = program.to_str().ok_or("the path of this program is no text")?;
-    let address = format!("{FAR}:{PORT}");
-    let mut receive = link.far_command(program);
-    let mut receiver = Job::start(receive.args(["receive", &address]).stdout(Stdio::piped()))?;
+    stream(link.command(program), link.far_command(program), FAR, bytes, &[])
+}
+
+/// How long one fresh TCP stream takes from a program at the near end to one at the far end, which has
+/// this address.
+pub(crate) fn stream(
+    mut near: Command,
+    mut far: Command,
+    address: &str,
+    bytes: u64,
+    options: &[&str],
+) -> Result<Duration, Failure> {
+    let address = format!("{address}:{PORT}");
+    far.args(["receive", &address]).args(options);
+    let mut receiver = Job::start(far.stdout(Stdio::piped()))?;
     let stdout = receiver.stdout().ok_or("no standard output")?;
     BufReader::new(stdout).read_line(&mut String::new())?;
-    let sent = running::output(link.command(program).args(["send", &address, &bytes.to_string()]))?;
+    let sent = running::output(near.args(["send", &address, &bytes.to_string()]).args(options))?;
     receiver.succeed()?;
     Ok(Duration::try_from_secs_f64(sent.trim().parse()?)?)
 }

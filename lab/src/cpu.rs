@@ -72,12 +72,18 @@ impl Ends {
         Ok(Self([end("LAB_NEAR")?, end("LAB_FAR")?]))
     }
 
+    /// The numbers of the processes at an end.
+    fn pids(&self, end: usize) -> Result<Vec<String>, Failure> {
+        let listed = Command::new("ip").args(["netns", "pids", &self.0[end]]).output()?;
+        let listed = String::from_utf8_lossy(&listed.stdout);
+        Ok(listed.split_whitespace().map(str::to_owned).collect())
+    }
+
     /// What the processes at each end have spent, with those they have waited for.
     pub(crate) fn spent(&self) -> Result<BothSpent, Failure> {
         let mut both = BothSpent::default();
-        for (spent, name) in both.0.iter_mut().zip(&self.0) {
-            let listed = Command::new("ip").args(["netns", "pids", name]).output()?;
-            for pid in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
+        for (end, spent) in both.0.iter_mut().enumerate() {
+            for pid in self.pids(end)? {
                 // It may have ended since it was listed.
                 let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
                     continue;
@@ -89,6 +95,46 @@ impl Ends {
         }
         Ok(both)
     }
+
+    /// From here on [`peaks`](Self::peaks) counts.
+    pub(crate) fn forget_peaks(&self) -> Result<(), Failure> {
+        for end in 0..self.0.len() {
+            for pid in self.pids(end)? {
+                // It may have ended since it was listed.
+                let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), FORGET_PEAK);
+            }
+        }
+        Ok(())
+    }
+
+    /// The most memory that one process of each end has held at a time, in bytes.
+    pub(crate) fn peaks(&self) -> Result<[u64; 2], Failure> {
+        let mut peaks = [0; 2];
+        for (end, peak) in peaks.iter_mut().enumerate() {
+            for pid in self.pids(end)? {
+                let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+                    continue;
+                };
+                *peak = peak_of(&status).unwrap_or(0).max(*peak);
+            }
+        }
+        Ok(peaks)
+    }
+}
+
+/// What makes the kernel begin anew with the peak of a process (proc_pid_clear_refs(5)).
+const FORGET_PEAK: &str = "5";
+
+/// How the status of a virtual machine begins: it asks, and its memory is not that of an end.
+const GUEST: &str = "Name:\tqemu-system";
+
+/// The peak of resident memory from `/proc/PID/status`, in bytes; kernel threads have none.
+fn peak_of(status: &str) -> Option<u64> {
+    if status.starts_with(GUEST) {
+        return None;
+    }
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
 /// User and system time from a line of `/proc/PID/stat`, children that were waited for included.
@@ -112,5 +158,12 @@ mod tests {
         let ticks = rustix::param::clock_ticks_per_second() as f64;
         assert_eq!(times(stat), Some([400.0 / ticks, 60.0 / ticks]));
         assert_eq!(times("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn the_peak_is_found_where_there_is_one() {
+        assert_eq!(peak_of("Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t 1 kB\n"), Some(2 << 20));
+        assert_eq!(peak_of("Name:\tkthreadd\n"), None);
+        assert_eq!(peak_of("Name:\tqemu-system-x86\nVmHWM:\t    2048 kB\n"), None);
     }
 }

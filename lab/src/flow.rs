@@ -1,45 +1,79 @@
-//! One fresh TCP stream, timed: what a link is worth, slow start included.
+//! One fresh TCP stream, timed: what a link is worth, slow start included. Its blocks may be enciphered.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::Failure;
+use crate::cipher::Cipher;
+use crate::{Failure, units};
 
-/// How much goes to the kernel at once.
-const CHUNK: usize = 256 << 10;
+/// How the stream is cut, and what is done to the pieces; the same at both ends.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Cut {
+    /// How much is enciphered and given to the kernel at once
+    #[arg(long, value_parser = units::size, default_value = "256K")]
+    block: u64,
+    /// What each block is enciphered with
+    #[arg(long, value_enum, default_value_t = Cipher::None)]
+    cipher: Cipher,
+}
 
-/// Accepts one stream, counts it, and says so to the sender.
-pub(crate) fn receive(address: &str) -> Result<(), Failure> {
+impl Cut {
+    /// Bytes of a block on the wire that carries `len`, what the cipher cannot do without added.
+    fn wire_len(self, len: u64) -> usize {
+        len.next_multiple_of(self.cipher.unit() as u64) as usize + self.cipher.overhead()
+    }
+}
+
+/// Accepts one stream, deciphers and counts it, and says so to the sender.
+pub(crate) fn receive(address: &str, cut: Cut) -> Result<(), Failure> {
     let listener = TcpListener::bind(address)?;
     // Whoever started this may now connect.
     println!("ready {address}");
     let (mut stream, _) = listener.accept()?;
-    let mut buffer = vec![0; CHUNK];
-    let mut received: u64 = 0;
-    loop {
-        match stream.read(&mut buffer)? {
-            0 => break,
-            len => received += len as u64,
+    let mut length = [0; 8];
+    stream.read_exact(&mut length)?;
+    let (mut left, mut received) = (u64::from_be_bytes(length), 0);
+    let mut buffer = vec![0; cut.wire_len(cut.block)];
+    for number in 0.. {
+        let len = left.min(cut.block);
+        if len == 0 {
+            break;
         }
+        let piece = &mut buffer[..cut.wire_len(len)];
+        stream.read_exact(piece)?;
+        cut.cipher.open(number, piece).ok_or("a block does not decipher")?;
+        received += len;
+        left -= len;
     }
-    stream.write_all(&received.to_be_bytes())?;
+    stream.write_all(&u64::to_be_bytes(received))?;
     Ok(())
 }
 
-/// Sends `bytes` to a receiver and prints how many seconds passed until it had them all, from before the
+/// Sends `bytes` to a receiver and gives how much time passed until it had them all, from before the
 /// connection was made.
-pub(crate) fn send(address: &str, bytes: u64) -> Result<Duration, Failure> {
+pub(crate) fn send(address: &str, bytes: u64, cut: Cut) -> Result<Duration, Failure> {
     let start = Instant::now();
     let mut stream = TcpStream::connect(address)?;
-    let buffer = vec![0xa5; CHUNK];
+    stream.write_all(&bytes.to_be_bytes())?;
+    let plain = vec![0xa5; cut.wire_len(cut.block)];
+    let mut sealed = Vec::with_capacity(plain.len());
     let mut left = bytes;
-    while left > 0 {
-        let len = usize::try_from(left).map_or(CHUNK, |left| left.min(CHUNK));
-        stream.write_all(&buffer[..len])?;
-        left -= len as u64;
+    for number in 0.. {
+        let len = left.min(cut.block);
+        if len == 0 {
+            break;
+        }
+        let whole = &plain[..cut.wire_len(len) - cut.cipher.overhead()];
+        match cut.cipher {
+            Cipher::None => stream.write_all(whole)?,
+            cipher => {
+                cipher.seal(number, whole, &mut sealed);
+                stream.write_all(&sealed)?;
+            }
+        }
+        left -= len;
     }
-    stream.shutdown(std::net::Shutdown::Write)?;
     let mut received = [0; 8];
     stream.read_exact(&mut received)?;
     let taken = start.elapsed();
@@ -56,11 +90,18 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_counted_at_the_other_end() {
+        for cipher in [Cipher::None, Cipher::Aes, Cipher::TripleDes] {
+            crosses(Cut { block: 65_536, cipher });
+        }
+    }
+
+    fn crosses(cut: Cut) {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let there = address.clone();
-        let receiver = std::thread::spawn(move || receive(&there).map_err(|why| why.to_string()));
+        let receive = move || receive(&there, cut).map_err(|why| why.to_string());
+        let receiver = std::thread::spawn(receive);
         let sent = loop {
-            match send(&address, 1_000_003) {
+            match send(&address, 1_000_003, cut) {
                 // The receiver does not listen yet.
                 Err(why) if why.to_string().contains("refused") => std::thread::yield_now(),
                 sent => break sent,

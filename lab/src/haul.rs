@@ -16,7 +16,7 @@ use longhaul::uri::Uri;
 use proto::iscsi::sealed::Protection;
 use volume::{Durability, Span, Volume};
 
-use crate::results::Mode;
+use crate::way::Direction;
 use crate::{Failure, cpu, units};
 
 /// What writes send: more than a processor's own cache holds, as programs' data are.
@@ -32,7 +32,7 @@ pub(crate) struct Haul {
     uri: Uri,
     /// Writing or reading
     #[arg(long, default_value = "read")]
-    mode: Mode,
+    mode: Direction,
     /// How much a request moves
     #[arg(long, value_parser = units::size, default_value = "256K")]
     block: u64,
@@ -98,7 +98,7 @@ pub(crate) fn run(haul: Haul) -> Result<(), Failure> {
 
 struct Load {
     volume: Arc<dyn Volume>,
-    mode: Mode,
+    mode: Direction,
     block: u64,
     depth: usize,
     /// Where the next request begins.
@@ -156,7 +156,7 @@ impl Load {
 
 fn request(
     volume: Arc<dyn Volume>,
-    mode: Mode,
+    mode: Direction,
     span: Span,
     source: &Bytes,
 ) -> impl Future<Output = volume::Result<()>> + Send + use<> {
@@ -164,8 +164,8 @@ fn request(
     let data = source.slice(from..from + span.len as usize);
     async move {
         match mode {
-            Mode::Write => volume.write(span.at, data, Durability::Volatile).await,
-            Mode::Read => volume.read(span).await.map(drop),
+            Direction::Write => volume.write(span.at, data, Durability::Volatile).await,
+            Direction::Read => volume.read(span).await.map(drop),
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod bench;
 mod calibrate;
+mod cipher;
 mod copy;
 mod cpu;
 mod floor;
@@ -29,6 +30,7 @@ mod sessions;
 mod svg;
 mod tables;
 mod units;
+mod way;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -79,6 +81,8 @@ enum Lab {
         /// Where the results go; standard output if not given
         #[arg(long)]
         output: Option<PathBuf>,
+        #[command(flatten)]
+        only: plan::Only,
     },
     /// Makes one page of the results of plans, with charts and the papers' figures beside
     Report {
@@ -92,7 +96,7 @@ enum Lab {
         #[arg(long)]
         markdown: bool,
     },
-    /// Measures the volume of the peers around this: one request at a time, in order
+    /// Measures the volume of the peers around this
     Measure(measure::Measure),
     /// Compares sessions of our own program with itself, plain and sealed: rate and cost of both ends
     Sealed(sealed::Sealed),
@@ -105,11 +109,15 @@ enum Lab {
         /// How much
         #[arg(value_parser = units::size)]
         bytes: u64,
+        #[command(flatten)]
+        cut: flow::Cut,
     },
     /// Receives one stream from `lab send`
     Receive {
         /// Where to listen
         address: String,
+        #[command(flatten)]
+        cut: flow::Cut,
     },
 }
 
@@ -138,17 +146,17 @@ fn main() -> ExitCode {
         Lab::Plaintext { image, served } => plaintext::search(&image, &served),
         Lab::Link { options, command } => over_link(&options, &command),
         Lab::Calibrate(wanted) => calibrate::run(&wanted),
-        Lab::Plan { plan, output } => run_plan(&plan, output.as_deref()),
+        Lab::Plan { plan, output, only } => run_plan(&plan, &only, output.as_deref()),
         Lab::Report { results, output, markdown } => {
             report_on(&results, output.as_deref(), markdown)
         }
         Lab::Measure(wanted) => measure::run(&wanted),
         Lab::Sealed(wanted) => sealed::run(&wanted),
         Lab::Haul(load) => haul::run(load),
-        Lab::Send { address, bytes } => {
-            flow::send(&address, bytes).map(|taken| println!("{:.6}", taken.as_secs_f64()))
+        Lab::Send { address, bytes, cut } => {
+            flow::send(&address, bytes, cut).map(|taken| println!("{:.6}", taken.as_secs_f64()))
         }
-        Lab::Receive { address } => flow::receive(&address),
+        Lab::Receive { address, cut } => flow::receive(&address, cut),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -198,14 +206,14 @@ fn over_link(options: &link::Options, command: &[String]) -> Result<(), Failure>
     Ok(outcome?)
 }
 
-fn run_plan(plan: &Path, output: Option<&Path>) -> Result<(), Failure> {
+fn run_plan(plan: &Path, only: &plan::Only, output: Option<&Path>) -> Result<(), Failure> {
     let mut results: Box<dyn Write> = match output {
         Some(path) => Box::new(std::fs::File::create(path)?),
         None => Box::new(std::io::stdout()),
     };
     // Each line at once: a plan takes long, and what it has measured is worth keeping.
     let mut lost = Ok(());
-    let failures = plan::run(plan, |line| {
+    let failures = plan::run(plan, only, |line| {
         eprintln!("{line}");
         lost = std::mem::replace(&mut lost, Ok(())).and_then(|()| writeln!(results, "{line}"));
     })?;

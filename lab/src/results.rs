@@ -5,24 +5,62 @@ use std::str::FromStr;
 
 use crate::cpu::{BothSpent, Spent};
 
-/// What is asked of a volume.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mode {
     /// Writes and a flush at the end.
     Write,
     /// Reads.
     Read,
+    /// Reads at random places, several at a time.
+    RandomRead,
+    /// Writes at random places, a flush after each.
+    SyncWrite,
+    /// Writes, while another program reads elsewhere.
+    BothWrite,
+    /// Reads, while another program writes elsewhere.
+    BothRead,
+    /// A file system is made, and the rest of it is left for later.
+    MkfsLazy,
+    /// A file system is made, all of it.
+    Mkfs,
+    /// A file is copied and synced: onto the file system, or by scp.
+    Copy,
+    /// One stream, enciphered by the programs at its ends if the peer says so.
+    Stream,
 }
 
 impl Mode {
+    const ALL: [Self; 10] = [
+        Self::Write,
+        Self::Read,
+        Self::RandomRead,
+        Self::SyncWrite,
+        Self::BothWrite,
+        Self::BothRead,
+        Self::MkfsLazy,
+        Self::Mkfs,
+        Self::Copy,
+        Self::Stream,
+    ];
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
             Self::Read => "read",
+            Self::RandomRead => "random-read",
+            Self::SyncWrite => "sync-write",
+            Self::BothWrite => "both-write",
+            Self::BothRead => "both-read",
+            Self::MkfsLazy => "mkfs-lazy",
+            Self::Mkfs => "mkfs",
+            Self::Copy => "copy",
+            Self::Stream => "stream",
         }
+    }
+
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
     }
 }
 
@@ -32,11 +70,23 @@ pub(crate) struct Measurement {
     pub(crate) mode: Mode,
     /// Bytes of a request.
     pub(crate) block: u64,
+    /// Requests at a time.
+    pub(crate) depth: u32,
     /// Bytes in all.
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
     /// What it cost both ends.
     pub(crate) cpu: BothSpent,
+    /// The most memory one process of each end held, in bytes, the near end first.
+    pub(crate) peak: [u64; 2],
+}
+
+/// What went over the link in one direction meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wire {
+    pub(crate) packets: u64,
+    /// With their IP headers.
+    pub(crate) bytes: u64,
 }
 
 /// What lay between the ends.
@@ -58,6 +108,8 @@ pub(crate) struct Conditions {
     pub(crate) peer: String,
     pub(crate) path: Path,
     pub(crate) seed: u64,
+    /// Segments in flight if they are fixed, or `auto`.
+    pub(crate) in_flight: String,
     /// Of the repository.
     pub(crate) commit: String,
     /// The load of the machine when it began, times 100.
@@ -69,6 +121,8 @@ pub(crate) struct Conditions {
 pub(crate) struct Row {
     pub(crate) conditions: Conditions,
     pub(crate) measured: Measurement,
+    /// Out, and back.
+    pub(crate) wire: [Wire; 2],
 }
 
 /// Why a line of results cannot be read.
@@ -83,8 +137,13 @@ pub(crate) enum Error {
 /// The peer that is no volume but one fresh TCP stream.
 pub(crate) const TCP: &str = "tcp";
 
-const COLUMNS: &str = "plan\tpeer\tdelay_us\trate\tlosses_per_million\tseed\tcommit\tload_percent\t\
-                       mode\tblock\tbytes\tseconds\tnear_user_s\tnear_system_s\tfar_user_s\tfar_system_s";
+/// How the number of segments in flight is told where it is not fixed.
+pub(crate) const AUTO: &str = "auto";
+
+const COLUMNS: &str = "plan\tpeer\tdelay_us\trate\tlosses_per_million\tseed\tin_flight\tcommit\t\
+                       load_percent\tmode\tblock\tdepth\tbytes\tseconds\tnear_user_s\tnear_system_s\t\
+                       far_user_s\tfar_system_s\tnear_peak_bytes\tfar_peak_bytes\tpackets_out\t\
+                       bytes_out\tpackets_back\tbytes_back";
 
 impl Measurement {
     /// Bytes a second.
@@ -92,14 +151,21 @@ impl Measurement {
         self.bytes as f64 / self.seconds
     }
 
-    /// As the end of a line of results.
+    /// Requests.
+    pub(crate) fn requests(&self) -> f64 {
+        self.bytes as f64 / self.block as f64
+    }
+
+    /// As a part of a line of results.
     pub(crate) fn line(&self) -> String {
-        let Self { mode, block, bytes, seconds, cpu: BothSpent(cpu) } = self;
-        let mut line = format!("{}\t{block}\t{bytes}\t{seconds:.6}", mode.name());
+        let Self { mode, block, depth, bytes, seconds, cpu: BothSpent(cpu), peak } = self;
+        let mut line = format!("{}\t{block}\t{depth}\t{bytes}\t{seconds:.6}", mode.name());
         for Spent { user, system } in cpu {
             // Writing to a String cannot fail.
             let _ = write!(line, "\t{user:.2}\t{system:.2}");
         }
+        let [near, far] = peak;
+        let _ = write!(line, "\t{near}\t{far}");
         line
     }
 
@@ -109,17 +175,14 @@ impl Measurement {
     }
 
     fn from_fields<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Result<Self, &'static str> {
-        let mode = match fields.next() {
-            Some("write") => Mode::Write,
-            Some("read") => Mode::Read,
-            _ => return Err("the mode is neither write nor read"),
-        };
-        let (block, bytes) = (number(fields)?, number(fields)?);
+        let mode = fields.next().and_then(Mode::parse).ok_or("there is no such mode")?;
+        let (block, depth, bytes) = (number(fields)?, number(fields)?, number(fields)?);
         let mut time = || number::<f64>(fields).and_then(finite);
         let seconds = time()?;
         let near = Spent { user: time()?, system: time()? };
         let far = Spent { user: time()?, system: time()? };
-        Ok(Self { mode, block, bytes, seconds, cpu: BothSpent([near, far]) })
+        let peak = [number(fields)?, number(fields)?];
+        Ok(Self { mode, block, depth, bytes, seconds, cpu: BothSpent([near, far]), peak })
     }
 }
 
@@ -144,13 +207,18 @@ impl Row {
             peer,
             path: Path { delay_us, rate, losses_per_million },
             seed,
+            in_flight,
             commit,
             load_percent,
         } = &self.conditions;
+        let path = format!("{delay_us}\t{rate}\t{losses_per_million}\t{seed}\t{in_flight}");
         let measured = self.measured.line();
-        format!(
-            "{plan}\t{peer}\t{delay_us}\t{rate}\t{losses_per_million}\t{seed}\t{commit}\t{load_percent}\t{measured}"
-        )
+        let mut line = format!("{plan}\t{peer}\t{path}\t{commit}\t{load_percent}\t{measured}");
+        for Wire { packets, bytes } in self.wire {
+            // Writing to a String cannot fail.
+            let _ = write!(line, "\t{packets}\t{bytes}");
+        }
+        line
     }
 
     fn parse(line: &str) -> Result<Self, &'static str> {
@@ -165,14 +233,17 @@ impl Row {
                 losses_per_million: number(fields)?,
             },
             seed: number(fields)?,
+            in_flight: text(fields.next())?,
             commit: text(fields.next())?,
             load_percent: number(fields)?,
         };
         let measured = Measurement::from_fields(fields)?;
+        let mut wire = || Ok(Wire { packets: number(fields)?, bytes: number(fields)? });
+        let wire = [wire()?, wire()?];
         if fields.next().is_some() {
             return Err("a column too many");
         }
-        Ok(Self { conditions, measured })
+        Ok(Self { conditions, measured, wire })
     }
 }
 
@@ -192,15 +263,18 @@ pub(crate) fn example(peer: &str, delay_us: u64, block: u64, rate: f64) -> Row {
         peer: peer.into(),
         path: Path { delay_us, rate: 125_000_000, losses_per_million: 0 },
         seed: 1,
+        in_flight: AUTO.into(),
         commit: "abc".into(),
         load_percent: 150,
     };
     let spent = Spent { user: 0.5, system: 0.25 };
     let cpu = BothSpent([spent; 2]);
     let bytes = block * 100;
-    let measured =
-        Measurement { mode: Mode::Write, block, bytes, seconds: bytes as f64 / rate, cpu };
-    Row { conditions, measured }
+    let seconds = bytes as f64 / rate;
+    let (mode, peak) = (Mode::Write, [40 << 20, 20 << 20]);
+    let measured = Measurement { mode, block, depth: 1, bytes, seconds, cpu, peak };
+    let wire = [Wire { packets: 4, bytes: 1500 }, Wire { packets: 3, bytes: 120 }];
+    Row { conditions, measured, wire }
 }
 
 #[cfg(test)]
@@ -218,7 +292,7 @@ mod tests {
     fn a_broken_line_is_named() {
         let good = example("tgt", 0, 4096, 1e6).line();
         let broken = [
-            good.replace("write", "wrote"),
+            good.replace("\twrite\t", "\twrote\t"),
             good.replace("\t4096\t", "\tmany\t"),
             good.rsplit_once('\t').unwrap().0.to_owned(),
             format!("{good}\t1"),

@@ -3,7 +3,7 @@
 //! A signal ends the children; whoever waits for one sees that and returns, so that everything that was
 //! set up is taken down on the way out as always.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -148,12 +148,23 @@ impl Drop for Job {
 
 /// Runs a program to its end and gives back what it printed.
 pub(crate) fn output(command: &mut Command) -> Result<String, Error> {
+    let mut printed = String::new();
+    lines(command, |line| {
+        printed.push_str(line);
+        printed.push('\n');
+    })?;
+    Ok(printed)
+}
+
+/// Runs a program to its end and hands out each line that it prints when it comes.
+pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&str)) -> Result<(), Error> {
     let mut job = Job::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
-    let mut printed = Vec::new();
-    if let Some(mut stdout) = job.stdout() {
+    if let Some(stdout) = job.stdout() {
         let program = job.program.clone();
-        stdout.read_to_end(&mut printed).map_err(|why| Error::Wait { program, why })?;
+        let failed = |why| Error::Wait { program: program.clone(), why };
+        for line in BufReader::new(stdout).split(b'\n') {
+            each(&String::from_utf8_lossy(&line.map_err(failed)?));
+        }
     }
-    job.succeed()?;
-    Ok(String::from_utf8_lossy(&printed).into_owned())
+    job.succeed()
 }

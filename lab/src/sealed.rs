@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use crate::haul::{BEGIN, Moved};
 use crate::load::CLIENT_CORE;
-use crate::results::Mode;
 use crate::running::{Job, output};
 use crate::server::{Server, TARGET_CORE};
+use crate::way::Direction;
 use crate::{Failure, cpu, units};
 
 /// The volume: larger than the caches, and soon touched all over.
@@ -25,7 +25,7 @@ pub(crate) struct Sealed {
     longhaul: PathBuf,
     /// Writing, reading or both
     #[arg(long, value_delimiter = ',', default_value = "write,read")]
-    modes: Vec<Mode>,
+    modes: Vec<Direction>,
     /// How much a request moves
     #[arg(long, value_delimiter = ',', value_parser = units::size, default_value = "64K,256K")]
     blocks: Vec<u64>,
@@ -96,7 +96,7 @@ const HEAD: &str = "\
 |---|---|---|---|---|---|---|
 ";
 
-fn line(mode: Mode, block: u64, plain: &Figures, sealed: &Figures) -> Result<String, Failure> {
+fn line(mode: Direction, block: u64, plain: &Figures, sealed: &Figures) -> Result<String, Failure> {
     let mut line = String::new();
     write!(line, "| {} KiB {} ", block >> 10, mode.name())?;
     write!(line, "| {:.0} | {:.0} ", plain.rate / 1e6, sealed.rate / 1e6)?;
@@ -129,7 +129,7 @@ impl<'a> Stage<'a> {
         Ok(Self { wanted, identity, plain: serve(&[])?, sealed: serve(&sealing)? })
     }
 
-    fn measure(&self, end: End, mode: Mode, block: u64) -> Result<Figures, Failure> {
+    fn measure(&self, end: End, mode: Direction, block: u64) -> Result<Figures, Failure> {
         let Sealed { depth, time, .. } = self.wanted;
         let server = match end {
             End::Plain => &self.plain,
@@ -182,7 +182,7 @@ mod tests {
     fn a_line_shows_both_ends_and_the_ratios() {
         let plain = Figures { rate: 2e9, client: 100.0, target: 100.0 };
         let sealed = Figures { rate: 1.8e9, client: 110.0, target: 130.0 };
-        let line = line(Mode::Read, 256 << 10, &plain, &sealed).unwrap();
+        let line = line(Direction::Read, 256 << 10, &plain, &sealed).unwrap();
         assert_eq!(
             line,
             "| 256 KiB read | 2000 | 1800 | **0.90** | 100 + 100 | 110 + 130 | **1.20** |"

@@ -1,7 +1,7 @@
 //! Results arranged to be read: a table for each link and mode, and the ratios the papers gave.
 
 use crate::papers;
-use crate::results::{Mode, Path, Row, TCP};
+use crate::results::{AUTO, Conditions, Mode, Path, Row, TCP};
 
 /// The peer the papers compared with.
 const IPSEC: &str = "ipsec tgt";
@@ -49,17 +49,42 @@ impl Results {
         blocks
     }
 
-    /// Bytes a second; what TCP moved counts for any block.
+    /// The median of something over all rounds of one measurement.
+    pub(crate) fn median(
+        &self,
+        of: impl Fn(&Row) -> f64,
+        which: impl Fn(&Row) -> bool,
+    ) -> Option<f64> {
+        let mut values: Vec<f64> = self.0.iter().filter(|row| which(row)).map(of).collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        let upper = *values.get(middle)?;
+        if values.len().is_multiple_of(2) {
+            Some((values[middle - 1] + upper) / 2.0)
+        } else {
+            Some(upper)
+        }
+    }
+
+    /// Bytes a second, with what is in flight chosen; of TCP, what moved as much as was moved here.
     pub(crate) fn rate(&self, peer: &str, path: Path, mode: Mode, block: u64) -> Option<f64> {
-        self.0
-            .iter()
-            .find(|row| {
-                row.conditions.peer == peer
-                    && row.conditions.path == path
-                    && row.measured.mode == mode
-                    && (peer == TCP || row.measured.block == block)
-            })
-            .map(|row| row.measured.rate())
+        let is_here = |row: &Row| {
+            let Conditions { peer: other, path: others, in_flight, .. } = &row.conditions;
+            other == peer && *others == path && in_flight == AUTO
+        };
+        let rate = |row: &Row| row.measured.rate();
+        if peer != TCP {
+            let is_one = |row: &Row| row.measured.mode == mode && row.measured.block == block;
+            return self.median(rate, |row| is_here(row) && is_one(row));
+        }
+        let moved = self.0.iter().find(|row| {
+            let other = &row.conditions;
+            other.path == path && other.peer != TCP && row.measured.mode == mode
+        });
+        let as_much =
+            |row: &Row| moved.is_some_and(|moved| moved.measured.bytes == row.measured.bytes);
+        let same = self.median(rate, |row| is_here(row) && as_much(row));
+        same.or_else(|| self.median(rate, is_here))
     }
 
     /// How many times as fast as another a peer is, the mean over the blocks that both have.

@@ -4,6 +4,7 @@ use std::io::{PipeReader, Result};
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use host::tun::{PACKET_MAX, Tun};
@@ -45,12 +46,27 @@ impl std::fmt::Display for Traffic {
     }
 }
 
+/// What has gone out and back so far, for others to look at.
+#[derive(Debug, Default)]
+pub(crate) struct Seen(Mutex<[Counts; 2]>);
+
+impl Seen {
+    pub(crate) fn get(&self) -> [Counts; 2] {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, counts: [Counts; 2]) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    }
+}
+
 /// Carries packets between the devices until the other end of `stop` is closed.
 pub(crate) fn run(
     [near, far]: &[Tun; 2],
     conditions: Conditions,
     seed: u64,
     stop: &PipeReader,
+    seen: &Seen,
 ) -> Result<Traffic> {
     let _ = rustix::process::setpriority_process(None, NICE);
     // The default lets a timer be 50 us late.
@@ -65,6 +81,7 @@ pub(crate) fn run(
         let arrived = now();
         out.deliver(arrived)?;
         back.deliver(arrived)?;
+        seen.set([out.path.counts(), back.path.counts()]);
         let next = [out.path.next_arrival(), back.path.next_arrival()].into_iter().flatten().min();
         let wait = match next {
             _ if more => Some(Duration::ZERO),

@@ -14,12 +14,15 @@ mod train;
 
 use std::io::{PipeReader, PipeWriter};
 use std::process::Command;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use host::tun::Tun;
 use proto::link::Conditions;
+use proto::link::packets::Counts;
 
+use emulate::Seen;
 pub(crate) use emulate::Traffic;
 pub(crate) use namespaces::FAR;
 use namespaces::Namespaces;
@@ -113,6 +116,11 @@ impl Link {
         self.namespaces.far_command(program)
     }
 
+    /// What it has carried so far, out and back.
+    pub(crate) fn seen(&self) -> [Counts; 2] {
+        self.emulator.seen.get()
+    }
+
     /// Ends the link and says what it carried.
     pub(crate) fn finish(self) -> Result<Traffic, Error> {
         self.emulator.finish()
@@ -124,14 +132,17 @@ impl Link {
 struct Emulator {
     thread: JoinHandle<std::io::Result<Traffic>>,
     stop: PipeWriter,
+    seen: Arc<Seen>,
 }
 
 impl Emulator {
     fn start(devices: [Tun; 2], options: &Options) -> Result<Self, Error> {
         let (stopped, stop): (PipeReader, _) = std::io::pipe().map_err(Error::Emulator)?;
         let (conditions, seed) = (options.conditions(), options.seed);
-        let thread = std::thread::spawn(move || emulate::run(&devices, conditions, seed, &stopped));
-        Ok(Self { thread, stop })
+        let seen = Arc::new(Seen::default());
+        let counts = Arc::clone(&seen);
+        let run = move || emulate::run(&devices, conditions, seed, &stopped, &counts);
+        Ok(Self { thread: std::thread::spawn(run), stop, seen })
     }
 
     fn finish(self) -> Result<Traffic, Error> {

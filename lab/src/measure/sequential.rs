@@ -1,16 +1,17 @@
-//! One request at a time, in order, on whatever volume the peers around this have made ready.
+//! One request at a time, in order.
 //!
-//! The requests are qemu-io's, a stranger to all of them: each is sent when the one before was answered,
-//! and a flush ends the writes. The clock runs from when the volume is open until the flush is done.
+//! The requests are qemu-io's, a stranger to all of the peers: each is sent when the one before was
+//! answered, and a flush ends the writes. The clock runs from when the volume is open until the flush is
+//! done.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cpu::Ends;
-use crate::results::{Measurement, Mode};
+use super::{Costs, Wanted, from_peer};
+use crate::Failure;
+use crate::results::Mode;
 use crate::running::Job;
-use crate::{Failure, units};
 
 /// The first of the trials that find out how many requests fill the time.
 const TRIAL: u64 = 4;
@@ -31,60 +32,28 @@ const NEARLY_ALL: u64 = 2;
 /// What the writes write: not zero, because zeroes may travel as something else.
 const PATTERN: u8 = 0xa5;
 
-/// A table of measurements on one volume.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Measure {
-    /// Writing, reading or both
-    #[arg(long, value_delimiter = ',', default_value = "write,read")]
-    pub(crate) modes: Vec<Mode>,
-    /// How much a request moves
-    #[arg(long, value_delimiter = ',', value_parser = units::size, default_value = "64K")]
-    pub(crate) blocks: Vec<u64>,
-    /// How much is moved, at most; half the volume at most
-    #[arg(long, value_parser = units::size, default_value = "256M")]
-    pub(crate) bytes: u64,
-    /// Less is moved where it would take longer than this
-    #[arg(long, value_parser = units::duration, default_value = "10s")]
-    pub(crate) time: Duration,
-}
-
-/// Measures and prints a line for each mode and block.
-pub(crate) fn run(wanted: &Measure) -> Result<(), Failure> {
-    crate::running::catch_signals()?;
-    let image = std::env::var("LAB_IMAGE").map_err(|_| "no LAB_IMAGE: run this inside a peer")?;
-    let ends = Ends::from_environment()?;
-    for &mode in &wanted.modes {
-        for &block in &wanted.blocks {
-            println!("{}", measure(&image, &ends, mode, block, wanted)?.line());
-        }
-    }
-    Ok(())
-}
-
-fn measure(
-    image: &str,
-    ends: &Ends,
-    mode: Mode,
-    block: u64,
-    wanted: &Measure,
-) -> Result<Measurement, Failure> {
-    let count = affordable(image, mode, block, wanted)?;
-    let before = ends.spent()?;
-    let seconds = requests(image, mode, block, 0, count)?.as_secs_f64();
-    let spent = ends.spent()?.since(&before);
-    Ok(Measurement { mode, block, bytes: count * block, seconds, cpu: spent })
+/// Writes or reads, and tells.
+pub(super) fn measure(mode: Mode, wanted: Wanted, costs: &Costs) -> Result<(), Failure> {
+    let image = from_peer("LAB_IMAGE")?;
+    let count = match wanted.time {
+        Some(time) => affordable(&image, mode, wanted, time)?,
+        None => wanted.bytes / wanted.block,
+    };
+    let running = costs.begin()?;
+    let taken = requests(&image, mode, wanted.block, 0, count)?;
+    running.tell(mode, wanted, count * wanted.block, taken.as_secs_f64())
 }
 
 /// How many requests fill the time, as far as they are wanted.
-fn affordable(image: &str, mode: Mode, block: u64, wanted: &Measure) -> Result<u64, Failure> {
-    let most = (wanted.bytes / block).max(1);
+fn affordable(image: &str, mode: Mode, wanted: Wanted, time: Duration) -> Result<u64, Failure> {
+    let most = (wanted.bytes / wanted.block).max(1);
     let mut count = TRIAL.min(most);
     let mut before = Duration::ZERO;
     loop {
         // Trials have the second half of the volume to themselves, so that nothing they touched is
         // measured.
-        let taken = requests(image, mode, block, wanted.bytes, count)?;
-        match after_trial(count, taken, before, wanted.time, most) {
+        let taken = requests(image, mode, wanted.block, wanted.bytes, count)?;
+        match after_trial(count, taken, before, time, most) {
             Next::Measure(count) => return Ok(count),
             Next::Try(more) => (before, count) = (taken, more),
         }
@@ -157,7 +126,7 @@ fn commands(mode: Mode, block: u64, from: u64, count: u64) -> String {
         // Writing to a String cannot fail.
         let _ = match mode {
             Mode::Write => writeln!(script, "write -q -P {PATTERN} {at} {block}"),
-            Mode::Read => writeln!(script, "read -q {at} {block}"),
+            _ => writeln!(script, "read -q {at} {block}"),
         };
     }
     script.push_str(if mode == Mode::Write { "flush\nlength\n" } else { "length\n" });
