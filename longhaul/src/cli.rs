@@ -8,7 +8,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::command::{
     attach, check, copy, discover, identity, info, key, paper, reload, serve, status, tune,
 };
-use crate::failure::{OrFail, Outcome};
+use crate::failure::{OrFail, Outcome, complain};
 use crate::log::Log;
 
 /// Encrypted disks that live far away, over standard iSCSI.
@@ -53,7 +53,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_unheard() {
-                eprintln!("longhaul: {failure}");
+                complain(&format_args!("longhaul: {failure}"));
             }
             ExitCode::from(failure.exit_code())
         }

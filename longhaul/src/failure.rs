@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io::{self, Write as _};
 
 /// The result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
@@ -79,6 +80,12 @@ impl fmt::Display for Failure {
         }
         Ok(())
     }
+}
+
+/// Says something on standard error. That nobody hears it, or that there is no room for it, must not end what
+/// goes on.
+pub fn complain(what: &impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "{what}");
 }
 
 /// Turns any error into a [`Failure`] that says what was being done.

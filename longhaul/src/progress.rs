@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::failure::complain;
+
 /// Where it is not a terminal, a line this often.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -56,7 +58,7 @@ impl Progress {
                 let now = Instant::now();
                 if now >= next.get() && done < self.total {
                     next.set(now + LINE_INTERVAL);
-                    eprintln!("{}", line(self.what, done, self.total, now - self.started));
+                    complain(&line(self.what, done, self.total, now - self.started));
                 }
             }
         }

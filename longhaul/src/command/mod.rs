@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::stop::{Stop, Stopper};
 
 pub mod attach;
@@ -67,7 +67,7 @@ fn stop_on(kinds: &[SignalKind]) -> Outcome<Stop> {
         tracing::info!("stopping");
         stopper.call();
         any(&mut signals).await;
-        eprintln!("longhaul: ended by a second signal; what was not flushed may be lost");
+        complain(&"longhaul: ended by a second signal; what was not flushed may be lost");
         std::process::exit(1);
     });
     Ok(stop)
