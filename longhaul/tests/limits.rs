@@ -12,7 +12,7 @@ use std::process::Command;
 
 use common::{LONGHAUL, Running};
 use peer::{NO_ITT, Peer, login, read_16, text, write_16};
-use proto::iscsi::header::{Header, LoginResponse, NopOut, ScsiCommand};
+use proto::iscsi::header::{Header, LoginRequest, LoginResponse, NopOut, ScsiCommand, TextRequest};
 use proto::iscsi::pdu::Pdu;
 
 const TARGET: &str = "iqn.2026-11.dev.longhaul:disk";
@@ -300,5 +300,33 @@ fn lines_of_the_log() {
     // Twice that if a minute ends in between.
     assert!((120..=240).contains(&said("login failed")), "{lines:#?}");
     assert!(said("too many lines about it") > 0);
+    scene.end();
+}
+
+/// A text that goes on over many PDUs: in a login it ends that, later it is rejected.
+#[test]
+fn texts() {
+    let scene = Scene::new("text = \"8K\"");
+    let mut talker = scene.log_in(1);
+    let question = |ttt, cmd_sn| {
+        let end =
+            TextRequest { immediate: true, continues: true, itt: 9, ..TextRequest::default() };
+        TextRequest { ttt, cmd_sn, ..end }
+    };
+    let cmd_sn = talker.cmd_sn;
+    talker.send(question(NO_ITT, cmd_sn), vec![b'x'; 8192]);
+    let Header::TextResponse(response) = talker.receive().unwrap().header else { panic!() };
+    talker.send(question(response.ttt, cmd_sn), vec![b'x'; 1]);
+    assert!(matches!(talker.receive().unwrap().header, Header::Reject(_)));
+
+    let mut stranger = Peer::connect(scene.portal);
+    let request = LoginRequest { transit: false, continues: true, ..login(2) };
+    stranger.send(request, vec![b'x'; 8192]);
+    let Header::LoginResponse(response) = stranger.receive().unwrap().header else { panic!() };
+    assert_eq!(response.status_class, 0, "it may go on");
+    stranger.send(LoginRequest { cmd_sn: response.exp_cmd_sn, ..request }, vec![b'x'; 1]);
+    let Header::LoginResponse(response) = stranger.receive().unwrap().header else { panic!() };
+    assert_eq!(response.status_class, 2, "initiator error (RFC 7143, 11.13.5)");
+    scene.logs("login failed");
     scene.end();
 }

@@ -19,6 +19,9 @@ const CONNECTIONS: RangeInclusive<u32> = 1..=64;
 /// 13.12).
 const SEGMENT: RangeInclusive<Size> = Size(8 << 10)..=Size((1 << 24) - 1);
 
+/// Less would not hold the login of a client with CHAP; RFC 7143, 6.2 asks for 64 KiB.
+const TEXT: RangeInclusive<Size> = Size(8 << 10)..=Size(1 << 20);
+
 /// FirstBurstLength (RFC 7143, 13.14).
 const FIRST_BURST: RangeInclusive<Size> = Size(512)..=Size((1 << 24) - 1);
 
@@ -60,6 +63,7 @@ pub(super) fn limits(table: Table<'_>) -> Limits {
             own.connections_per_session,
         ),
         commands: bounds.number("commands", 1..=own.commands, own.commands),
+        text: bounds.length("text", TEXT, 64 << 10) as usize,
         data_segment: bounds.length("data_segment", SEGMENT, own.data_segment),
         first_burst: bounds.length("first_burst", FIRST_BURST, own.first_burst),
         unsolicited: bounds.size("unsolicited", UNSOLICITED, own.unsolicited),

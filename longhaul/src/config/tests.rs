@@ -128,6 +128,7 @@ fn what_is_wrong_is_found_where_it_is() {
         (&format!("[limits]\nsessions_per_initiator = -1\n{volume}"), 2, "a whole number"),
         (&format!("[limits]\nconnections_per_session = 0\n{volume}"), 2, "is from 1 to 64"),
         (&format!("[limits]\ncommands = 129\n{volume}"), 2, "commands is from 1 to 128"),
+        (&format!("[limits]\ntext = \"2M\"\n{volume}"), 2, "text is from 8K to 1M"),
         (&format!("[limits]\ndata_segment = \"4K\"\n{volume}"), 2, "from 8K to 16777215, not 4K"),
         (&format!("[limits]\nfirst_burst = \"16M\"\n{volume}"), 2, "from 512 to 16777215, not 16M"),
         (&format!("[limits]\nunsolicited = \"2T\"\n{volume}"), 2, "unsolicited is from 1M to 1T"),

@@ -72,6 +72,8 @@ pub struct Setup {
     /// How many bytes of solicited data it may have on their way or in commands that run, until
     /// [`Session::allow_solicited`] says otherwise.
     pub solicited: u64,
+    /// The longest text it takes.
+    pub text_max: usize,
     /// After how long without a sign of life the initiator is pinged.
     pub ping_after: Duration,
     /// How long after the ping the connection is given up.

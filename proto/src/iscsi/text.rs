@@ -18,8 +18,8 @@ pub const BINARY_MAX: usize = 1024;
 /// The longest value of a key that carries binary: two hexadecimal digits a byte, after `0x`.
 const BINARY_VALUE_MAX: usize = 2 + 2 * BINARY_MAX;
 
-/// The most text one side may send as one answer over any number of PDUs; what RFC 7143, 6.2 asks a
-/// receiver to take.
+/// The most text one side may send as one answer over any number of PDUs, unless something else is said; what
+/// RFC 7143, 6.2 asks a receiver to take.
 pub const TEXT_MAX: usize = 64 * 1024;
 
 /// What is wrong with a text.
@@ -40,8 +40,8 @@ pub enum TextError {
     /// A value that is not UTF-8.
     #[error("the value of {0} is not UTF-8")]
     NotUtf8(String),
-    /// More text than [`TEXT_MAX`].
-    #[error("more than {TEXT_MAX} bytes of text")]
+    /// More text than is taken.
+    #[error("more text than is taken")]
     TooLong,
 }
 
@@ -98,15 +98,28 @@ pub fn push(text: &mut Vec<u8>, key: &str, value: &str) {
 }
 
 /// Joins the segments of a text that is spread over PDUs.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Assembly {
     text: Vec<u8>,
+    most: usize,
+}
+
+impl Default for Assembly {
+    fn default() -> Self {
+        Self::of_at_most(TEXT_MAX)
+    }
 }
 
 impl Assembly {
+    /// A text of at most `most` bytes.
+    #[must_use]
+    pub const fn of_at_most(most: usize) -> Self {
+        Self { text: Vec::new(), most }
+    }
+
     /// Adds a segment; `continues` is the C bit. Gives the whole text with its last segment.
     pub fn add(&mut self, segment: &[u8], continues: bool) -> Result<Option<Vec<u8>>, TextError> {
-        if self.text.len() + segment.len() > TEXT_MAX {
+        if self.text.len() + segment.len() > self.most {
             return Err(TextError::TooLong);
         }
         self.text.extend_from_slice(segment);

@@ -11,6 +11,7 @@ use proto::iscsi::login::policy::{Client, Policy, UnitName};
 use proto::iscsi::login::target::{self, TargetLogin};
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::iscsi::sealed::Transcript;
+use proto::iscsi::text::TEXT_MAX;
 
 pub fn disk() -> IscsiName {
     IscsiName::new("iqn.2026-11.dev.longhaul:disk").unwrap()
@@ -40,6 +41,7 @@ pub fn target_config() -> target::Config {
         sealing: None,
         portal_group_tag: 7,
         command_window: 128,
+        text_max: TEXT_MAX,
     }
 }
 

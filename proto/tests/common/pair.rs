@@ -17,6 +17,7 @@ use proto::iscsi::target as machine;
 use proto::iscsi::target::{
     Budget, Ending, Joining, Reply, Session, Setup, TargetRecord, TaskId, WINDOW,
 };
+use proto::iscsi::text::TEXT_MAX;
 use proto::link::{Conditions, Direction};
 use proto::scsi::Status;
 use proto::time::Time;
@@ -303,6 +304,7 @@ impl Target {
                     window_max: WINDOW,
                     unsolicited: Arc::new(Budget::new(32 << 20, 0)),
                     solicited: 32 << 20,
+                    text_max: TEXT_MAX,
                     ping_after: Duration::from_secs(60),
                     ping_patience: Duration::from_secs(30),
                 };

@@ -148,6 +148,7 @@ impl Driver {
             discovery: established.target.is_none(),
             exp_cmd_sn: established.exp_cmd_sn,
             window: serving.login.command_window,
+            text_max: serving.login.text_max,
             window_max: limits.commands,
             unsolicited: Arc::clone(&serving.unsolicited),
             solicited: 0,

@@ -12,6 +12,7 @@ use proto::iscsi::login::target::Config;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Sealing;
 use proto::iscsi::target::{Budget, TargetRecord, WINDOW};
+use proto::iscsi::text::TEXT_MAX;
 use serde::{Deserialize, Serialize};
 
 use super::chatter::Chatter;
@@ -57,6 +58,8 @@ pub struct Limits {
     pub connections_per_session: u16,
     /// Commands a session may have outstanding, 128 at most.
     pub commands: u32,
+    /// The longest text of a login or a text request, over all its PDUs.
+    pub text: usize,
     /// The largest data segment of a PDU that is taken (MaxRecvDataSegmentLength).
     pub data_segment: u32,
     /// What one write may send without being asked (FirstBurstLength).
@@ -93,6 +96,7 @@ impl Default for Limits {
             sessions_per_initiator: 128,
             connections_per_session: 4,
             commands: WINDOW,
+            text: TEXT_MAX,
             data_segment: 1 << 20,
             first_burst: 256 << 10,
             unsolicited: 16 << 20,
@@ -163,6 +167,7 @@ impl Serving {
         }
         let login = Arc::make_mut(&mut self.login);
         login.command_window = limits.window_at_login();
+        login.text_max = limits.text;
         login.offer = limits.within(login.offer.clone());
     }
 
@@ -285,6 +290,7 @@ impl Node {
             sealing: None,
             portal_group_tag: PORTAL_GROUP_TAG,
             command_window: limits.window_at_login(),
+            text_max: limits.text,
         };
         let (unsolicited, pool) = (limits.unsolicited(), limits.pool());
         let serving = Serving { login: Arc::new(login), devices, limits, unsolicited, pool };

@@ -13,6 +13,7 @@ use crate::iscsi::login::target::{self, Progress, TargetLogin};
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::iscsi::pdu::{Outbox, Pdu, Pieces};
 use crate::iscsi::sealed::Transcript;
+use crate::iscsi::text::TEXT_MAX;
 use crate::reader::{Reader, Truncated};
 use crate::time::Time;
 
@@ -58,6 +59,7 @@ pub fn login_holds(bytes: &[u8]) {
         sealing: None,
         portal_group_tag: 1,
         command_window: 1,
+        text_max: TEXT_MAX,
     };
     let request = crate::iscsi::header::LoginRequest {
         transit,

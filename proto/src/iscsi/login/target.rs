@@ -35,6 +35,8 @@ pub struct Config {
     pub portal_group_tag: u16,
     /// How many commands a new session may have on their way.
     pub command_window: u32,
+    /// The longest text of a login.
+    pub text_max: usize,
 }
 
 /// A login under way, waiting for the next request.
@@ -155,9 +157,9 @@ impl TargetLogin {
     pub fn new(config: Arc<Config>, demanded: Option<Protection>, entropy: Entropy) -> Self {
         let common = Common {
             negotiation: Negotiation::new(Role::Target, config.offer.clone()),
+            assembly: Assembly::of_at_most(config.text_max),
             config,
             demanded,
-            assembly: Assembly::default(),
             ids: None,
             stat_sn: 0,
             exchanges: 0,

@@ -12,6 +12,7 @@ use super::{
 use crate::iscsi::header::{Header, LoginResponse, TaskResponse};
 use crate::iscsi::keys::{Parameters, TaskReporting};
 use crate::iscsi::pdu::{Decoder, Frame, Pdu, Pieces};
+use crate::iscsi::text::TEXT_MAX;
 use crate::reader::{Reader, Truncated};
 use crate::scsi::Status;
 use crate::time::Time;
@@ -83,6 +84,7 @@ impl World {
             window_max: WINDOW,
             unsolicited: Arc::new(Budget::new(64, 32)),
             solicited: 1 << 20,
+            text_max: TEXT_MAX,
             ping_after: Duration::from_secs(10),
             ping_patience: Duration::from_secs(10),
         };

@@ -18,6 +18,7 @@ use crate::iscsi::header::{
 };
 use crate::iscsi::keys::{Offer, Parameters, TaskReporting};
 use crate::iscsi::pdu::{Decoder, Flaw, Frame, Pdu};
+use crate::iscsi::text::TEXT_MAX;
 use crate::time::Time;
 
 fn parameters() -> Parameters {
@@ -78,6 +79,7 @@ impl Pair {
             window_max: WINDOW,
             unsolicited: budget,
             solicited: 1 << 25,
+            text_max: TEXT_MAX,
             ping_after: Duration::from_secs(15),
             ping_patience: Duration::from_secs(30),
         };

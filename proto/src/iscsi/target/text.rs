@@ -25,13 +25,14 @@ pub(super) struct Exchange {
 
 impl Session {
     pub(super) fn on_text(&mut self, cid: u16, request: &TextRequest, pdu: &Pdu) {
+        let text_max = self.setup.text_max;
         let Some(connection) = self.connection(cid) else { return };
         if request.ttt == NO_TAG {
             // A new exchange resets one left unfinished (RFC 7143, 11.10.4).
             connection.text = Some(Exchange {
                 itt: request.itt,
                 ttt: NO_TAG,
-                request: Assembly::default(),
+                request: Assembly::of_at_most(text_max),
                 answer: Bytes::new(),
                 answering: false,
             });
