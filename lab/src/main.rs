@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod beside;
 mod calibrate;
 mod cipher;
 mod copy;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::results::{Mode, Row};
+use crate::results::{AUTO, Mode, Path, Row, TCP};
 use crate::svg::{self, Line, escape};
 use crate::tables::{Results, Table, megabits, percent};
 
@@ -21,7 +21,7 @@ pub(crate) fn markdown(rows: Vec<Row>) -> String {
     let mut page = String::from(MARKDOWN_HEAD);
     for results in plans(rows) {
         let _ = writeln!(page, "{}\n", conditions(&results));
-        for table in tables(&results) {
+        for table in beside(&results).into_iter().chain(details(&results)) {
             let _ = writeln!(page, "### {}\n\n{}", table.title, table.markdown());
         }
     }
@@ -34,14 +34,20 @@ const HEAD: &str = "\
 <meta charset=\"utf-8\">
 <title>Longhaul: measurements on long links</title>
 <style>
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em }
-table { border-collapse: collapse; margin: 1em 0 }
-td, th { border: 1px solid #bbb; padding: .2em .6em; text-align: right }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 76em; margin: 2em auto; padding: 0 1em; color: #1a1a1a }
+h1 { font-size: 1.6em } h2 { margin-top: 2.5em; border-bottom: 2px solid #0072b2 }
+h3 { font-size: 1em; margin: 1.5em 0 .3em }
+table { border-collapse: collapse; margin: .5em 0 1.5em; font-size: .9em; font-variant-numeric: tabular-nums }
+td, th { border-bottom: 1px solid #ddd; padding: .25em .8em; text-align: right }
+th { border-bottom: 2px solid #888; vertical-align: bottom }
 td:first-child, th:first-child { text-align: left }
-svg { max-width: 44em; display: block; margin: 1em 0 }
-svg text { font-size: 11px } svg .title { font-size: 13px; font-weight: bold }
+tr:hover td { background: #f3f8fc }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(34em, 1fr)); gap: 1em }
+figure { margin: 0 } svg { width: 100%; display: block } .wide { overflow-x: auto }
+svg text { font-size: 12px; font-family: system-ui, sans-serif } svg .title { font-size: 14px; font-weight: bold }
 svg .end { text-anchor: end } svg .mid { text-anchor: middle }
-svg .grid { stroke: #ddd } svg polyline { fill: none; stroke-width: 2 }
+svg .grid { stroke: #e2e2e2 } svg polyline { fill: none; stroke-width: 2 }
+summary { cursor: pointer; color: #0072b2 }
 </style>
 <h1>Measurements on long links</h1>
 <p>One program, one request at a time, in order; a flush ends the writes and is part of the time. The link
@@ -74,14 +80,25 @@ fn plans(rows: Vec<Row>) -> Vec<Results> {
 fn plan(page: &mut String, results: &Results) {
     let name = &results.0[0].conditions.plan;
     // Writing to a String cannot fail.
-    let _ = writeln!(page, "<h2>{}</h2>\n<p>{}</p>", escape(name), escape(&conditions(results)));
-    for mode in results.each(|row| row.measured.mode) {
-        for block in results.blocks() {
-            page.push_str(&chart(results, mode, block));
-        }
+    let _ = writeln!(
+        page,
+        "<h2 id=\"{0}\">{0}</h2>\n<p>{1}</p>",
+        escape(name),
+        escape(&conditions(results))
+    );
+    page.push_str("<div class=\"charts\">\n");
+    for chart in charts(results) {
+        let _ = writeln!(page, "<figure>{chart}</figure>");
     }
-    for table in tables(results) {
+    page.push_str("</div>\n");
+    for table in beside(results) {
         page.push_str(&html_table(&table));
+    }
+    let details = details(results);
+    if !details.is_empty() {
+        page.push_str("<details><summary>Every figure, and what it cost</summary>\n");
+        details.iter().for_each(|table| page.push_str(&html_table(table)));
+        page.push_str("</details>\n");
     }
 }
 
@@ -105,24 +122,72 @@ fn conditions(results: &Results) -> String {
     )
 }
 
-fn tables(results: &Results) -> Vec<Table> {
+/// The tables that say what a plan is for.
+fn beside(results: &Results) -> Vec<Table> {
+    let has = |mode| results.0.iter().any(|row| row.measured.mode == mode);
+    let fixed = |mode| {
+        results.0.iter().any(|row| row.conditions.in_flight != AUTO && row.measured.mode == mode)
+    };
     let mut tables = Vec::new();
-    let modes = results.each(|row| row.measured.mode);
-    for mode in &modes {
-        for block in results.blocks() {
-            tables.push(results.by_path(*mode, block));
-        }
-    }
-    if modes.contains(&Mode::Write) {
+    if fixed(Mode::Write) {
         tables.push(results.writes_of_the_papers());
     }
-    if modes.contains(&Mode::Read) {
+    if fixed(Mode::Read) {
         tables.push(results.reads_of_the_papers());
+    }
+    if has(Mode::Mkfs) || has(Mode::Copy) {
+        tables.push(results.uplink_of_the_papers());
+    }
+    if results.0.iter().any(|row| row.measured.mode == Mode::Stream && row.conditions.peer != TCP) {
+        tables.push(results.sockets_of_the_papers());
+    }
+    for mode in [Mode::RandomRead, Mode::SyncWrite].into_iter().filter(|mode| has(*mode)) {
+        tables.push(results.latency(mode));
     }
     tables
 }
 
-fn chart(results: &Results, mode: Mode, block: u64) -> String {
+/// Every rate, and what it cost.
+fn details(results: &Results) -> Vec<Table> {
+    let mut tables = Vec::new();
+    for mode in results.in_order() {
+        for block in results.blocks_of(mode) {
+            tables.push(results.by_path(mode, block));
+        }
+        tables.push(results.costs(mode));
+    }
+    tables
+}
+
+/// For each mode rates over block sizes, a chart for each path, or over the paths if there is one block.
+fn charts(results: &Results) -> Vec<String> {
+    let mut charts = Vec::new();
+    for mode in results.in_order() {
+        match &results.blocks_of(mode)[..] {
+            [block] => charts.push(over_paths(results, mode, *block)),
+            blocks => {
+                for (path, name) in results.paths() {
+                    charts.push(over_blocks(results, mode, blocks, path, &name));
+                }
+            }
+        }
+    }
+    charts
+}
+
+fn over_blocks(results: &Results, mode: Mode, blocks: &[u64], path: Path, name: &str) -> String {
+    let labels: Vec<_> = blocks.iter().map(|block| format!("{} K", block / 1024)).collect();
+    let line = |peer: &str| {
+        let rates = blocks.iter().enumerate().filter_map(|(place, block)| {
+            Some((place, results.rate(peer, path, mode, *block)? / 1e6))
+        });
+        Line { name: peer.to_owned(), points: rates.collect() }
+    };
+    let lines = results.peers().into_iter().map(line).filter(|line| !line.points.is_empty());
+    svg::chart(&format!("{}, {name}", mode.name()), "MB/s", &labels, &lines.collect::<Vec<_>>())
+}
+
+fn over_paths(results: &Results, mode: Mode, block: u64) -> String {
     let paths = results.paths();
     let labels: Vec<_> = paths.iter().map(|(_, name)| name.clone()).collect();
     let line = |peer: &str| {
@@ -131,8 +196,9 @@ fn chart(results: &Results, mode: Mode, block: u64) -> String {
         });
         Line { name: peer.to_owned(), points: rates.collect() }
     };
-    let lines: Vec<_> = results.peers().into_iter().map(line).collect();
-    svg::chart(&format!("{}, {} KiB", mode.name(), block / 1024), "MB/s", &labels, &lines)
+    let lines = results.peers().into_iter().map(line).filter(|line| !line.points.is_empty());
+    let title = format!("{}, {} KiB", mode.name(), block / 1024);
+    svg::chart(&title, "MB/s", &labels, &lines.collect::<Vec<_>>())
 }
 
 fn html_table(table: &Table) -> String {
@@ -143,7 +209,7 @@ fn html_table(table: &Table) -> String {
     };
     let body: String = table.rows.iter().map(|cells| row(cells, "td")).collect();
     format!(
-        "<h3>{}</h3>\n<table>\n{}{body}</table>\n",
+        "<h3>{}</h3>\n<div class=\"wide\"><table>\n{}{body}</table></div>\n",
         escape(&table.title),
         row(&table.head, "th")
     )
@@ -173,6 +239,6 @@ mod tests {
         let mut other = example("tgt", 8000, 65536, 1e6);
         other.conditions.plan = "other".into();
         let page = html(vec![example("tgt", 8000, 65536, 2e6), other]);
-        assert_eq!(page.matches("<h2>").count(), 2);
+        assert_eq!(page.matches("<h2 ").count(), 2);
     }
 }

@@ -68,7 +68,12 @@ pub(crate) fn chart(title: &str, unit: &str, labels: &[String], lines: &[Line]) 
             .iter()
             .map(|(at, value)| format!("{:.1},{:.1}", x(*at), y(*value)))
             .collect();
-        let beside = TOP + 16.0 * number as f64;
+        for point in &points {
+            if let Some((x, y)) = point.split_once(',') {
+                let _ = writeln!(svg, "<circle cx=\"{x}\" cy=\"{y}\" r=\"3\" fill=\"{colour}\"/>");
+            }
+        }
+        let beside = TOP + 18.0 * number as f64;
         let _ = writeln!(
             svg,
             "<polyline points=\"{}\" stroke=\"{colour}\"/>\

@@ -1,12 +1,9 @@
 //! Results arranged to be read: a table for each link and mode, and the ratios the papers gave.
 
-use crate::papers;
 use crate::results::{AUTO, Conditions, Mode, Path, Row, TCP};
 
-/// The peer the papers compared with.
-const IPSEC: &str = "ipsec tgt";
-/// What stands for the papers' system.
-const SEALED: &str = "longhaul-sealed";
+/// What a cell holds that nothing was measured for.
+pub(crate) const NOTHING: &str = "not measured";
 
 /// A table of text.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,6 +41,15 @@ impl Results {
     pub(crate) fn blocks(&self) -> Vec<u64> {
         let volumes = self.0.iter().filter(|row| row.conditions.peer != TCP);
         let mut blocks: Vec<_> = volumes.map(|row| row.measured.block).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        blocks
+    }
+
+    /// The block sizes that volumes were asked for in a mode.
+    pub(crate) fn blocks_of(&self, mode: Mode) -> Vec<u64> {
+        let one = |row: &&Row| row.conditions.peer != TCP && row.measured.mode == mode;
+        let mut blocks: Vec<_> = self.0.iter().filter(one).map(|row| row.measured.block).collect();
         blocks.sort_unstable();
         blocks.dedup();
         blocks
@@ -87,25 +93,6 @@ impl Results {
         same.or_else(|| self.median(rate, is_here))
     }
 
-    /// How many times as fast as another a peer is, the mean over the blocks that both have.
-    fn mean_ratio(&self, peer: &str, other: &str, path: Path, mode: Mode) -> Option<f64> {
-        let blocks = self.blocks();
-        let ratios: Vec<f64> = blocks
-            .iter()
-            .filter_map(|block| {
-                let rate = |peer| self.rate(peer, path, mode, *block);
-                Some(rate(peer)? / rate(other)?)
-            })
-            .collect();
-        (!ratios.is_empty()).then(|| ratios.iter().sum::<f64>() / ratios.len() as f64)
-    }
-
-    fn best(&self, peer: &str, path: Path, mode: Mode) -> Option<f64> {
-        let blocks = self.blocks();
-        let rates = blocks.iter().filter_map(|block| self.rate(peer, path, mode, *block));
-        rates.reduce(f64::max)
-    }
-
     /// The paths, and how to tell them apart: what all have in common is left out.
     pub(crate) fn paths(&self) -> Vec<(Path, String)> {
         let paths = self.each(|row| row.conditions.path);
@@ -126,11 +113,18 @@ impl Results {
     }
 
     /// The path without losses and with a delay, at the highest rate there is.
-    fn clean(&self, delay_ms: u64) -> Option<Path> {
+    pub(crate) fn clean(&self, delay_ms: u64) -> Option<Path> {
         let paths = self.each(|row| row.conditions.path).into_iter();
         paths
             .filter(|path| path.delay_us == delay_ms * 1000 && path.losses_per_million == 0)
             .max_by_key(|path| path.rate)
+    }
+
+    /// The modes that move data in order, whose rate is what matters.
+    pub(crate) fn in_order(&self) -> Vec<Mode> {
+        let modes = self.each(|row| row.measured.mode).into_iter();
+        let sequential = [Mode::Write, Mode::Read, Mode::BothWrite, Mode::BothRead];
+        modes.filter(|mode| sequential.contains(mode)).collect()
     }
 
     /// For one mode and block: MB/s, and the share of what TCP moved on the same link.
@@ -147,60 +141,124 @@ impl Results {
                         format!("{} ({:.1} %)", megabytes(rate), 100.0 * rate / link)
                     }
                     (Some(rate), _) => megabytes(rate),
-                    (None, _) => "not measured".to_owned(),
+                    (None, _) => nothing(),
                 }
             });
             std::iter::once(peer.to_owned()).chain(cells).collect()
         };
-        let rows = self.peers().into_iter().map(row).collect();
-        Table { title: format!("{} of {} KiB", mode.name(), block / 1024), head, rows }
-    }
-
-    /// The papers' figures for writes with ours beside them.
-    pub(crate) fn writes_of_the_papers(&self) -> Table {
-        let head = [
-            "delay",
-            "printed: IPsec, ahead",
-            "printed: ratio",
-            "measured: IPsec, sealed",
-            "ratio",
-        ];
-        let given = |rate: Option<f64>| {
-            rate.map_or_else(|| "not given".into(), |rate| format!("{rate} MB/s"))
+        let has_any = |peer: &&str| {
+            peer == &TCP
+                || paths.iter().any(|(path, _)| self.rate(peer, *path, mode, block).is_some())
         };
-        let measured = |rate: Option<f64>| rate.map_or_else(|| "not measured".into(), megabytes);
-        let rows = papers::WRITES.iter().map(|paper| {
-            let path = self.clean(paper.delay_ms);
-            let best = |peer| measured(path.and_then(|path| self.best(peer, path, Mode::Write)));
-            vec![
-                format!("{} ms", paper.delay_ms),
-                format!("{}, {}", given(paper.ipsec), given(paper.ahead)),
-                paper.ratio.to_owned(),
-                format!("{}, {}", best(IPSEC), best(SEALED)),
-                times(path.and_then(|path| self.mean_ratio(SEALED, IPSEC, path, Mode::Write))),
-            ]
-        });
-        let title =
-            "Writes encrypted ahead, beside IPsec (best over the blocks; ratio: mean over them)";
-        Table { title: title.to_owned(), head: owned(&head), rows: rows.collect() }
-    }
-
-    /// Table 4 with ours beside it.
-    pub(crate) fn reads_of_the_papers(&self) -> Table {
-        let head = ["delay", "1 process", "2", "3", "4 (printed)", "measured: sealed"];
-        let rows = papers::READS_BESIDE_IPSEC.iter().map(|(delay_ms, printed)| {
-            let mut row = vec![format!("{delay_ms} ms")];
-            row.extend(printed.iter().map(|ratio| format!("{ratio:.3}")));
-            let path = self.clean(*delay_ms);
-            row.push(times(path.and_then(|path| self.mean_ratio(SEALED, IPSEC, path, Mode::Read))));
-            row
-        });
-        let title = "Reads, as a multiple of IPsec (mean over the blocks)";
-        Table { title: title.to_owned(), head: owned(&head), rows: rows.collect() }
+        let rows = self.peers().into_iter().filter(has_any).map(row).collect();
+        Table { title: format!("{} of {} KiB", mode.name(), block / 1024), head, rows }
     }
 }
 
-fn owned(texts: &[&str]) -> Vec<String> {
+impl Results {
+    /// Requests a second, and how that compares with what the round trip allows.
+    pub(crate) fn latency(&self, mode: Mode) -> Table {
+        let paths = self.paths();
+        let mut head = vec!["peer".to_owned()];
+        head.extend(paths.iter().map(|(_, name)| name.clone()));
+        let cell = |peer: &str, path: Path| {
+            let is_one = |row: &Row| {
+                let Conditions { peer: other, path: others, .. } = &row.conditions;
+                other == peer && *others == path && row.measured.mode == mode
+            };
+            let rate = self.median(|row| row.measured.requests() / row.measured.seconds, is_one)?;
+            let depth = self.0.iter().find(|row| is_one(row))?.measured.depth;
+            let round_trip = 2.0 * path.delay_us as f64 / 1e6;
+            Some(match (mode, round_trip > 0.0) {
+                (_, false) => format!("{rate:.0} /s"),
+                (Mode::RandomRead, true) => {
+                    let share = 100.0 * rate * round_trip / f64::from(depth);
+                    format!("{rate:.0} /s ({share:.1} % of {depth} / RTT)")
+                }
+                (_, true) => format!("{rate:.1} /s ({:.2} RTT each)", 1.0 / (rate * round_trip)),
+            })
+        };
+        let peers = self.peers().into_iter().filter(|peer| {
+            self.0.iter().any(|row| row.conditions.peer == *peer && row.measured.mode == mode)
+        });
+        let rows = peers.map(|peer| {
+            let cells = paths.iter().map(|(path, _)| cell(peer, *path).unwrap_or_else(nothing));
+            std::iter::once(peer.to_owned()).chain(cells).collect()
+        });
+        let title = match mode {
+            Mode::RandomRead => "Random reads of 4 KiB, several at a time",
+            _ => "Random writes of 4 KiB, a flush after each",
+        };
+        Table { title: title.to_owned(), head, rows: rows.collect() }
+    }
+
+    /// What moving a gigabyte took of both ends, and the most memory a process of each held.
+    pub(crate) fn costs(&self, mode: Mode) -> Table {
+        let head = [
+            "peer",
+            "block",
+            "link",
+            "near CPU s/GB",
+            "far CPU s/GB",
+            "near MiB",
+            "far MiB",
+            "wire",
+        ];
+        let mut rows = Vec::new();
+        for (path, name) in self.paths() {
+            for (peer, block) in self
+                .peers()
+                .iter()
+                .flat_map(|peer| self.blocks().into_iter().map(move |b| (*peer, b)))
+            {
+                let is_one = |row: &Row| {
+                    let Conditions { peer: other, path: others, in_flight, .. } = &row.conditions;
+                    let measured = &row.measured;
+                    other == peer
+                        && *others == path
+                        && in_flight == AUTO
+                        && (measured.mode, measured.block) == (mode, block)
+                };
+                let each = |of: &dyn Fn(&Row) -> f64| self.median(of, is_one);
+                let gigabytes = |row: &Row| row.measured.bytes as f64 / 1e9;
+                let cpu = |end: usize| {
+                    each(&|row| {
+                        let spent = row.measured.cpu.0[end];
+                        (spent.user + spent.system) / gigabytes(row)
+                    })
+                };
+                let peak =
+                    |end: usize| each(&|row| row.measured.peak[end] as f64 / f64::from(1 << 20));
+                let wire = each(&|row| {
+                    let wire: u64 = row.wire.iter().map(|way| way.bytes).sum();
+                    wire as f64 / row.measured.bytes as f64
+                });
+                let (Some(near), Some(far), Some(wire)) = (cpu(0), cpu(1), wire) else { continue };
+                rows.push(vec![
+                    peer.to_owned(),
+                    format!("{} KiB", block / 1024),
+                    name.clone(),
+                    format!("{near:.2}"),
+                    format!("{far:.2}"),
+                    peak(0).map_or_else(nothing, |peak| format!("{peak:.0}")),
+                    peak(1).map_or_else(nothing, |peak| format!("{peak:.0}")),
+                    format!("{wire:.3}"),
+                ]);
+            }
+        }
+        let title = format!(
+            "{}: processor time, the client program's included, memory, and bytes on the wire for each byte",
+            mode.name()
+        );
+        Table { title, head: owned(&head), rows }
+    }
+}
+
+pub(crate) fn nothing() -> String {
+    NOTHING.to_owned()
+}
+
+pub(crate) fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
@@ -214,13 +272,13 @@ pub(crate) fn percent(per_million: u32) -> f64 {
     f64::from(per_million) / 1e4
 }
 
-fn megabytes(rate: f64) -> String {
+pub(crate) fn megabytes(rate: f64) -> String {
     let digits = if rate < 10e6 { 2 } else { 1 };
     format!("{:.digits$} MB/s", rate / 1e6)
 }
 
-fn times(ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| "not measured".into(), |ratio| format!("{ratio:.1}"))
+pub(crate) fn times(ratio: Option<f64>) -> String {
+    ratio.map_or_else(nothing, |ratio| format!("{ratio:.2}"))
 }
 
 impl Table {
@@ -238,6 +296,9 @@ mod tests {
     use super::*;
     use crate::results::example;
 
+    const SEALED: &str = "longhaul-sealed";
+    const IPSEC: &str = "ipsec tgt";
+
     fn results() -> Results {
         Results(vec![
             example(TCP, 64_000, 1 << 20, 100e6),
@@ -246,6 +307,35 @@ mod tests {
             example(IPSEC, 64_000, 65536, 0.5e6),
             example(IPSEC, 64_000, 131_072, 1e6),
         ])
+    }
+
+    #[test]
+    fn the_median_of_all_rounds_counts() {
+        let rates = [3e6, 1e6, 2e6].map(|rate| example(SEALED, 0, 65536, rate));
+        let results = Results(rates.to_vec());
+        let (path, _) = results.paths()[0];
+        assert_eq!(results.rate(SEALED, path, Mode::Write, 65536), Some(2e6));
+        assert_eq!(results.rate(SEALED, path, Mode::Read, 65536), None);
+    }
+
+    #[test]
+    fn waits_are_compared_with_the_round_trip() {
+        // 32 at a time over 128 ms are 250 a second; half of that was reached.
+        let mut row = example(SEALED, 64_000, 4096, 125.0 * 4096.0);
+        (row.measured.mode, row.measured.depth) = (Mode::RandomRead, 32);
+        let reads = Results(vec![row.clone()]).latency(Mode::RandomRead);
+        assert_eq!(reads.rows[0][1], "125 /s (50.0 % of 32 / RTT)");
+        row.measured.mode = Mode::SyncWrite;
+        let writes = Results(vec![row]).latency(Mode::SyncWrite);
+        assert_eq!(writes.rows[0][1], "125.0 /s (0.06 RTT each)");
+    }
+
+    #[test]
+    fn costs_are_told_for_a_gigabyte() {
+        let costs = results().costs(Mode::Write);
+        // 0.75 s for 100 blocks of 64 KiB at each end.
+        assert_eq!(costs.rows[0][3], "114.44");
+        assert_eq!(costs.rows[0][5], "40");
     }
 
     #[test]
@@ -267,15 +357,5 @@ mod tests {
         let names: Vec<_> = results.paths().into_iter().map(|(_, name)| name).collect();
         assert_eq!(names, ["37.5 ms, 1 Mbit/s", "64 ms, 1000 Mbit/s"]);
         assert_eq!(results.by_path(Mode::Write, 65536).rows[1][1], "not measured");
-    }
-
-    #[test]
-    fn ratios_are_means_over_the_blocks_and_gaps_are_told() {
-        let table = results().writes_of_the_papers();
-        // (96 / 0.5 + 98 / 1) / 2
-        assert_eq!(table.rows[3][4], "145.0");
-        assert_eq!(table.rows[3][3], "1.00 MB/s, 98.0 MB/s");
-        assert_eq!(table.rows[0][4], "not measured");
-        assert_eq!(results().reads_of_the_papers().rows[0][5], "not measured");
     }
 }
