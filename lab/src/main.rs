@@ -175,7 +175,9 @@ fn bench(options: &Bench) -> Result<(), Failure> {
         sessions: sessions::measure(options)?,
         copies: copy::sealed_against_plain(options)?,
     };
-    put(options.output.as_deref(), &report::markdown(options, &measured)?)
+    let mut report = report::markdown(options, &measured)?;
+    report.push_str(&sealed::section(options)?);
+    put(options.output.as_deref(), &report)
 }
 
 fn put(output: Option<&Path>, text: &str) -> Result<(), Failure> {

@@ -11,8 +11,12 @@ use crate::haul::{BEGIN, Moved};
 use crate::load::CLIENT_CORE;
 use crate::running::{Job, output};
 use crate::server::{Server, TARGET_CORE};
+<<<<<<< HEAD
 use crate::way::Direction;
 use crate::{Failure, cpu, units};
+=======
+use crate::{Bench, Failure, cpu, units};
+>>>>>>> 294f886 (docs: what sealing a session costs, measured; lab: the report says it too)
 
 /// The volume: larger than the caches, and soon touched all over.
 const VOLUME: &str = "memory:256M";
@@ -71,12 +75,48 @@ impl Figures {
     }
 }
 
+impl Sealed {
+    /// What the report shows.
+    fn of(options: &Bench) -> Self {
+        Self {
+            longhaul: options.longhaul.clone(),
+            modes: vec![Mode::Write, Mode::Read],
+            blocks: vec![64 << 10, 256 << 10],
+            depth: 8,
+            rounds: options.rounds,
+            time: Duration::from_secs(options.seconds.into()),
+            protection: "encrypt".to_owned(),
+            target_cores: TARGET_CORE.to_owned(),
+            client_cores: CLIENT_CORE.to_owned(),
+        }
+    }
+}
+
+/// A section of the report.
+pub(crate) fn section(options: &Bench) -> Result<String, Failure> {
+    if !"sealed session".contains(&options.only) {
+        return Ok(String::new());
+    }
+    let table = table(&Sealed::of(options))?;
+    Ok(format!("\n## Sealed session beside a plain one\n\n{INTRODUCTION}\n{table}"))
+}
+
+const INTRODUCTION: &str = "\
+`lab haul` at depth 8, which is the initiator of `longhaul` itself, and `longhaul serve` over `memory:256M`. The
+cost is processor time of both ends together for each KiB that was moved.
+";
+
 /// Measures and prints a table.
 pub(crate) fn run(wanted: &Sealed) -> Result<(), Failure> {
     crate::running::catch_signals()?;
+    print!("{}", table(wanted)?);
+    Ok(())
+}
+
+fn table(wanted: &Sealed) -> Result<String, Failure> {
     let scratch = tempfile::tempdir()?;
     let stage = Stage::new(wanted, scratch.path())?;
-    print!("{HEAD}");
+    let mut table = HEAD.to_owned();
     for &mode in &wanted.modes {
         for &block in &wanted.blocks {
             let mut rounds: [Vec<Figures>; 2] = Default::default();
@@ -85,10 +125,10 @@ pub(crate) fn run(wanted: &Sealed) -> Result<(), Failure> {
                 rounds[1].push(stage.measure(End::Sealed, mode, block)?);
             }
             let [plain, sealed] = rounds.map(median);
-            println!("{}", line(mode, block, &plain, &sealed)?);
+            writeln!(table, "{}", line(mode, block, &plain, &sealed)?)?;
         }
     }
-    Ok(())
+    Ok(table)
 }
 
 const HEAD: &str = "\
