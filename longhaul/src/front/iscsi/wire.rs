@@ -79,7 +79,7 @@ impl Wire {
     /// Makes room for the next read, and says how much of it to use.
     fn make_room(&mut self) -> usize {
         let wanted = self.decoder.wanted();
-        if wanted >= LARGE {
+        if wanted >= LARGE || (self.large && !self.buffer.is_empty()) {
             // Exactly to the end of the PDU, so that the next one starts a buffer.
             self.large = true;
             self.move_to_own_buffer(wanted);
@@ -152,5 +152,46 @@ impl Wire {
 
     pub(super) fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
         self.stream.local_addr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_large_pdu_stays_where_it_is_until_its_end() {
+        const DATA: usize = 256 << 10;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut wire = Wire::new(listener.accept().await.unwrap().0);
+        wire.decoder.set_data_max(DATA);
+        // A Data-Out of 256 KiB.
+        let mut pdu = vec![0; 48 + DATA];
+        (pdu[0], pdu[1], pdu[5]) = (0x05, 0x80, 0x04);
+        let (most, rest) = pdu.split_at(pdu.len() - 4096);
+        let read = async |wire: &mut Wire| {
+            std::future::poll_fn(|cx| wire.poll_read(cx)).await.unwrap();
+            wire.decode().unwrap()
+        };
+        let (sent, ()) = tokio::join!(peer.write_all(most), async {
+            while wire.buffer.len() < most.len() {
+                assert!(read(&mut wire).await.is_none());
+            }
+        });
+        sent.unwrap();
+        let place = wire.buffer.as_ptr();
+        peer.write_all(rest).await.unwrap();
+        let frame = loop {
+            if let Some(frame) = read(&mut wire).await {
+                break frame;
+            }
+        };
+        let Frame::Pdu(pdu) = frame else { panic!("{frame:?}") };
+        assert_eq!(pdu.data.as_ptr(), place.wrapping_add(48));
+        assert!(pdu.data.is_unique(), "the connection has let go of it");
     }
 }
