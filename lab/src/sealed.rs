@@ -11,12 +11,8 @@ use crate::haul::{BEGIN, Moved};
 use crate::load::CLIENT_CORE;
 use crate::running::{Job, output};
 use crate::server::{Server, TARGET_CORE};
-<<<<<<< HEAD
 use crate::way::Direction;
-use crate::{Failure, cpu, units};
-=======
 use crate::{Bench, Failure, cpu, units};
->>>>>>> 294f886 (docs: what sealing a session costs, measured; lab: the report says it too)
 
 /// The volume: larger than the caches, and soon touched all over.
 const VOLUME: &str = "memory:256M";
@@ -80,7 +76,7 @@ impl Sealed {
     fn of(options: &Bench) -> Self {
         Self {
             longhaul: options.longhaul.clone(),
-            modes: vec![Mode::Write, Mode::Read],
+            modes: vec![Direction::Write, Direction::Read],
             blocks: vec![64 << 10, 256 << 10],
             depth: 8,
             rounds: options.rounds,
