@@ -8,5 +8,6 @@ pub mod file;
 pub mod handed;
 pub mod request;
 pub mod ring;
+pub mod tcp;
 pub mod tun;
 pub mod workers;

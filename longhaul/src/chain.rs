@@ -24,6 +24,7 @@ use crate::size::Size;
 use crate::stop::Stop;
 use crate::store::Local;
 use crate::store::file::OpenError;
+use crate::store::iscsi::Connections;
 use crate::store::{device, file, iscsi};
 use crate::uri::{Host, Uri};
 
@@ -63,6 +64,8 @@ pub struct Login {
     pub algorithms: Vec<Algorithm>,
     /// How sessions are sealed, where they are.
     pub seal: Seal,
+    /// How many connections they have.
+    pub connections: Connections,
 }
 
 impl Default for Login {
@@ -72,6 +75,7 @@ impl Default for Login {
             account: None,
             algorithms: credentials::algorithms(false),
             seal: Seal::default(),
+            connections: Connections::default(),
         }
     }
 }
@@ -272,6 +276,7 @@ impl Login {
             account: self.account.clone(),
             pinned: self.seal.pinned(pin)?,
             algorithms: self.algorithms.clone(),
+            connections: self.connections,
             ..iscsi::ConnectOptions::new(initiator)
         })
     }

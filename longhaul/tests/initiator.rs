@@ -9,7 +9,7 @@ use longhaul::front::iscsi::{Node, Server};
 use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{
-    ConnectError, ConnectOptions, Disk, IscsiTarget, Portal, connect, discover,
+    ConnectError, ConnectOptions, Connections, Disk, IscsiTarget, Portal, connect, discover,
 };
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use proto::iscsi::header::{Header, LoginResponse};
@@ -30,6 +30,7 @@ const SIZE: u64 = 48 << 20;
 /// A target that runs as long as this lives.
 struct Running {
     portal: SocketAddr,
+    node: Arc<Node>,
     _stopper: Stopper,
 }
 
@@ -39,12 +40,13 @@ async fn serve(
     policy: impl FnOnce(Vec<IscsiName>) -> Policy,
 ) -> Running {
     let device = TargetDevice::new(NAME, [(0, volume, Options::default())]);
-    let node = Node::new([device], policy).with_offer(offer);
-    let server = Server::bind(&[SocketAddr::from(([127, 0, 0, 1], 0))], node).await.unwrap();
+    let node = Arc::new(Node::new([device], policy).with_offer(offer));
+    let portals = [SocketAddr::from(([127, 0, 0, 1], 0))];
+    let server = Server::bind(&portals, Arc::clone(&node)).await.unwrap();
     let portal = server.portals()[0];
     let (stopper, stop) = Stopper::new();
     tokio::spawn(server.run(stop));
-    Running { portal, _stopper: stopper }
+    Running { portal, node, _stopper: stopper }
 }
 
 async fn serve_memory() -> Running {
@@ -76,6 +78,51 @@ async fn the_volume_keeps_every_promise() {
     assert!(disk.shape().discard.is_some() && disk.shape().fast_zeroes);
     check::volume(2, Arc::new(disk)).await;
     session.close().await;
+}
+
+/// Reads until the session has so many connections.
+async fn await_connections(running: &Running, disk: &Disk, count: usize) {
+    loop {
+        disk.read(Span::new(0, 4096)).await.unwrap();
+        let sessions = running.node.status().sessions;
+        assert_eq!(sessions.len(), 1);
+        if sessions[0].connections == count {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn it_keeps_them_over_several_connections() {
+    let several = Offer { max_connections: 4, ..Offer::long_haul() };
+    let running = serve(Arc::new(Memory::new(SIZE, 512)), several, Policy::open).await;
+    let options = ConnectOptions { connections: Connections::Fixed(4), ..options() };
+    let disk = connect(&target(running.portal), &options).await.expect("a session");
+    await_connections(&running, &disk, 4).await;
+    let session = disk.session();
+    check::volume(4, Arc::new(disk)).await;
+    session.close().await;
+    // All of them have logged out; the target may not have turned to that yet.
+    while !running.node.status().sessions.is_empty() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A target that allows one connection gets no other.
+#[tokio::test]
+async fn as_many_connections_as_the_target_allows() {
+    for (allowed, has) in [(1, 1), (2, 2)] {
+        let offer = Offer { max_connections: allowed, ..Offer::long_haul() };
+        let running = serve(Arc::new(Memory::new(SIZE, 512)), offer, Policy::open).await;
+        let options = ConnectOptions { connections: Connections::Fixed(3), ..options() };
+        let disk = connect(&target(running.portal), &options).await.expect("a session");
+        await_connections(&running, &disk, has).await;
+        for at in 0..64 {
+            let data = Bytes::from(vec![at as u8; 1 << 16]);
+            disk.write(at << 16, data, Durability::Volatile).await.unwrap();
+        }
+        await_connections(&running, &disk, has).await;
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use crate::luks;
 use crate::patience::Patience;
 use crate::sealing::SealingArgs;
 use crate::secret::SecretArgs;
+use crate::store::iscsi::Connections;
 
 /// How to log in to a target.
 #[derive(Args, Clone, Debug, Default)]
@@ -22,6 +23,19 @@ pub(super) struct LoginArgs {
     chap: ChapArgs,
     #[command(flatten)]
     sealing: SealingArgs,
+    /// So many connections to each target, 1 to 64; `auto` begins with one and adds others where the link
+    /// loses. A target may allow fewer
+    #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Connection")]
+    #[arg(value_parser = connections)]
+    connections: Connections,
+}
+
+fn connections(text: &str) -> Result<Connections, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(Connections::Auto),
+        (_, Ok(count @ 1..=64)) => Ok(Connections::Fixed(count)),
+        _ => Err("neither auto nor a number from 1 to 64".to_owned()),
+    }
 }
 
 impl LoginArgs {
@@ -37,6 +51,7 @@ impl LoginArgs {
             account,
             algorithms: credentials::algorithms(self.chap.is_weak()),
             seal: self.sealing.seal(),
+            connections: self.connections,
         })
     }
 }

@@ -34,6 +34,7 @@ use crate::patience::Patience;
 use crate::sealing::{Demand, Seal, sealing};
 use crate::state::StateDir;
 use crate::stop::Stop;
+use crate::store::iscsi::Connections;
 use crate::uri::{Host, IscsiUri, Uri};
 use live::Live;
 use portals::Given;
@@ -299,6 +300,7 @@ pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
             account: chap.as_ref().map(Chap::account).transpose()?,
             algorithms: credentials::algorithms(chap_weak),
             seal: Seal { identity, ..Seal::default() },
+            connections: Connections::default(),
         };
         let seal = volume.unseal.as_ref().map(|unsealing| {
             let secret = unsealing.secret.read(&format!("key of volume {}", volume.name))?;

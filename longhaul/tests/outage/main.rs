@@ -19,7 +19,9 @@ use futures_util::future::join_all;
 use longhaul::front::iscsi::{Node, Server};
 use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::Stopper;
-use longhaul::store::iscsi::{ConnectOptions, Disk, IscsiTarget, Portal, State, connect};
+use longhaul::store::iscsi::{
+    ConnectOptions, Connections, Disk, IscsiTarget, Portal, State, connect,
+};
 use path::Path;
 use proto::iscsi::initiator::Timeouts;
 use proto::iscsi::initiator::recovery::Over;
@@ -116,6 +118,8 @@ fn options() -> ConnectOptions {
             idle: milliseconds(50),
             answer: milliseconds(300),
         },
+        // Each of them that is cut takes the other with it.
+        connections: Connections::Fixed(2),
         ..ConnectOptions::new(IscsiName::new("iqn.2026-11.dev.longhaul:client").unwrap())
     }
 }

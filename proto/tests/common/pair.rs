@@ -9,8 +9,8 @@ use proto::iscsi::header::{Header, TaskResponse};
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
 use proto::iscsi::initiator::{Timeouts, Transfer};
 use proto::iscsi::keys::{Offer, Parameters};
-use proto::iscsi::login::initiator::{CID, Config};
-use proto::iscsi::login::target::{self, Progress, Reason, TargetLogin};
+use proto::iscsi::login::initiator::Config;
+use proto::iscsi::login::target::{self, Admission, Established, Progress, Reason, TargetLogin};
 use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox, Pieces};
 use proto::iscsi::sealed::Protection;
 use proto::iscsi::target as machine;
@@ -44,20 +44,35 @@ pub struct Pair {
     pub now: Time,
     pub initiator: Initiator<u32>,
     pub target: Target,
-    up: Direction,
-    down: Direction,
-    arrived: BytesMut,
+    conditions: Conditions,
+    /// The links, by the index of the connection.
+    links: Vec<Link>,
     pub ended: Vec<(u32, Result<Completion, TaskError>)>,
     pub other: Vec<Event<u32>>,
     pub fault: Option<Fault>,
 }
 
+/// The way of one connection, and what has come to the initiator.
+struct Link {
+    up: Direction,
+    down: Direction,
+    arrived: BytesMut,
+}
+
+impl Link {
+    /// Each loses other packets.
+    fn new(conditions: Conditions, on: u64) -> Self {
+        let (up, down) =
+            (Direction::new(conditions, 2 * on + 1), Direction::new(conditions, 2 * on + 2));
+        Self { up, down, arrived: BytesMut::new() }
+    }
+}
+
 /// The target's machine with a front that is a disk in memory.
 pub struct Target {
-    side: Side,
-    outbox: Outbox,
-    decoder: Decoder,
-    arrived: BytesMut,
+    config: Arc<target::Config>,
+    session: Option<Box<Session>>,
+    ends: Vec<End>,
     pub disk: Vec<u8>,
     /// Commands are kept waiting instead of being carried out.
     pub holds: bool,
@@ -70,9 +85,28 @@ pub struct Target {
     pub reason: Option<Reason>,
 }
 
-enum Side {
-    Login(Option<Box<TargetLogin>>),
-    Session(Box<Session>),
+/// The target's end of a connection.
+struct End {
+    /// Until it has logged in.
+    login: Option<Box<TargetLogin>>,
+    /// The connection of the session it has become.
+    cid: Option<u16>,
+    /// What ends its login.
+    outbox: Outbox,
+    decoder: Decoder,
+    arrived: BytesMut,
+}
+
+impl End {
+    fn new(login: TargetLogin) -> Self {
+        Self {
+            login: Some(Box::new(login)),
+            cid: None,
+            outbox: Outbox::new(),
+            decoder: Decoder::new(),
+            arrived: BytesMut::new(),
+        }
+    }
 }
 
 impl Pair {
@@ -102,17 +136,17 @@ impl Pair {
         target: target::Config,
         link: Conditions,
     ) -> Self {
-        let login = TargetLogin::new(Arc::new(target), demanded, entropy(drawn));
+        let config = Arc::new(target);
+        let login = TargetLogin::new(Arc::clone(&config), demanded, entropy(drawn));
         let timeouts = Timeouts::default();
         Self {
             tamper: None,
             now: Time::ZERO,
             initiator: Initiator::start(initiator, entropy(1), timeouts, Time::ZERO),
             target: Target {
-                side: Side::Login(Some(Box::new(login))),
-                outbox: Outbox::new(),
-                decoder: Decoder::new(),
-                arrived: BytesMut::new(),
+                config,
+                session: None,
+                ends: vec![End::new(login)],
                 disk: vec![0; DISK],
                 holds: false,
                 held: Vec::new(),
@@ -121,9 +155,8 @@ impl Pair {
                 refused: false,
                 reason: None,
             },
-            up: Direction::new(link, 1),
-            down: Direction::new(link, 2),
-            arrived: BytesMut::new(),
+            conditions: link,
+            links: vec![Link::new(link, 0)],
             ended: Vec::new(),
             other: Vec::new(),
             fault: None,
@@ -139,10 +172,24 @@ impl Pair {
     }
 
     pub fn session(&mut self) -> &mut Session {
-        match &mut self.target.side {
-            Side::Session(session) => session,
-            Side::Login(_) => panic!("not logged in"),
-        }
+        self.target.session.as_mut().expect("logged in")
+    }
+
+    /// Begins to add a connection, if the session may have another.
+    pub fn join(&mut self) -> Option<usize> {
+        let on = self.initiator.join(self.now, entropy(3))?;
+        self.links.push(Link::new(self.conditions, on as u64));
+        let login = TargetLogin::new(Arc::clone(&self.target.config), None, entropy(4));
+        self.target.ends.push(End::new(login));
+        assert_eq!(on + 1, self.links.len(), "none is closed here");
+        Some(on)
+    }
+
+    /// Adds as many connections as the session may have; gives their number.
+    pub fn join_all(&mut self) -> usize {
+        while self.join().is_some() {}
+        self.drive();
+        self.links.len()
     }
 
     /// Writes `data` at `at`; the token is `token`.
@@ -163,8 +210,8 @@ impl Pair {
     pub fn drive(&mut self) {
         loop {
             self.exchange();
-            let arrivals = [self.up.next_arrival(), self.down.next_arrival()];
-            let Some(next) = arrivals.into_iter().flatten().min() else { return };
+            let ways = self.links.iter().flat_map(|link| [&link.up, &link.down]);
+            let Some(next) = ways.filter_map(Direction::next_arrival).min() else { return };
             self.now = self.now.max(next);
             self.deliver();
         }
@@ -175,10 +222,7 @@ impl Pair {
         let until = self.now + time;
         loop {
             self.drive();
-            let deadline = match &self.target.side {
-                Side::Session(session) => Some(session.deadline()),
-                Side::Login(_) => None,
-            };
+            let deadline = self.target.session.as_ref().map(|session| session.deadline());
             let next = [self.initiator.deadline(), deadline].into_iter().flatten().min();
             match next.filter(|next| *next <= until) {
                 Some(next) => self.now = self.now.max(next),
@@ -187,29 +231,27 @@ impl Pair {
             if let Err(fault) = self.initiator.wake(self.now) {
                 self.fault = Some(fault);
             }
-            if let Side::Session(session) = &mut self.target.side {
+            if let Some(session) = &mut self.target.session {
                 session.handle_timeout(self.now);
             }
         }
         self.now = until;
     }
 
-    /// Everything in the outboxes goes on the link.
+    /// Everything in the outboxes goes on the links.
     fn exchange(&mut self) {
         self.target.act();
-        let sent = bytes_of(self.initiator.outbox());
-        self.initiator.sent(self.now, 0);
-        let sent = self.on_the_way(Way::Up, sent);
-        assert!(self.up.send(self.now, sent).is_empty(), "the link has no queue limit here");
-        let outbox = match &mut self.target.side {
-            Side::Session(session) if self.target.outbox.is_empty() => {
-                session.outbox(CID).expect("its first connection")
-            }
-            _ => &mut self.target.outbox,
-        };
-        let sent = bytes_of(outbox);
-        let sent = self.on_the_way(Way::Down, sent);
-        assert!(self.down.send(self.now, sent).is_empty(), "the link has no queue limit here");
+        for on in 0..self.links.len() {
+            let sent = bytes_of(self.initiator.outbox(on).expect("a connection"));
+            self.initiator.sent(self.now, on, 0);
+            let sent = self.on_the_way(Way::Up, sent);
+            let up = &mut self.links[on].up;
+            assert!(up.send(self.now, sent).is_empty(), "the link has no queue limit here");
+            let sent = self.target.take_output(on);
+            let sent = self.on_the_way(Way::Down, sent);
+            let down = &mut self.links[on].down;
+            assert!(down.send(self.now, sent).is_empty(), "the link has no queue limit here");
+        }
     }
 
     fn on_the_way(&mut self, way: Way, sent: Bytes) -> Bytes {
@@ -220,15 +262,17 @@ impl Pair {
     }
 
     fn deliver(&mut self) {
-        while let Some(bytes) = self.up.receive(self.now) {
-            self.target.arrived.extend_from_slice(&bytes);
-        }
-        self.target.receive(self.now);
-        while let Some(bytes) = self.down.receive(self.now) {
-            self.arrived.extend_from_slice(&bytes);
-        }
-        if let Err(fault) = self.initiator.receive(self.now, &mut self.arrived) {
-            self.fault = Some(fault);
+        for (on, Link { up, down, arrived }) in self.links.iter_mut().enumerate() {
+            while let Some(bytes) = up.receive(self.now) {
+                self.target.ends[on].arrived.extend_from_slice(&bytes);
+            }
+            self.target.receive(self.now, on);
+            while let Some(bytes) = down.receive(self.now) {
+                arrived.extend_from_slice(&bytes);
+            }
+            if let Err(fault) = self.initiator.receive(self.now, on, arrived) {
+                self.fault = Some(fault);
+            }
         }
         while let Some(event) = self.initiator.poll() {
             match event {
@@ -255,9 +299,29 @@ impl Pair {
 }
 
 impl Target {
-    fn receive(&mut self, now: Time) {
+    pub fn config(&self) -> &target::Config {
+        &self.config
+    }
+
+    /// Logins to come meet another target.
+    pub fn replace_config(&mut self, config: target::Config) {
+        self.config = Arc::new(config);
+    }
+
+    fn take_output(&mut self, on: usize) -> Bytes {
+        let end = &mut self.ends[on];
+        match (&mut self.session, end.cid) {
+            (Some(session), Some(cid)) if end.outbox.is_empty() => {
+                session.outbox(cid).map(bytes_of).unwrap_or_default()
+            }
+            _ => bytes_of(&mut end.outbox),
+        }
+    }
+
+    fn receive(&mut self, now: Time, on: usize) {
         while self.broken.is_none() {
-            let frame = match self.decoder.decode(&mut self.arrived) {
+            let end = &mut self.ends[on];
+            let frame = match end.decoder.decode(&mut end.arrived) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return,
                 Err(error) => {
@@ -265,64 +329,68 @@ impl Target {
                     return;
                 }
             };
-            match &mut self.side {
-                Side::Session(session) => session.handle(now, CID, frame),
-                Side::Login(login) => {
+            match (&mut self.session, end.cid) {
+                (Some(session), Some(cid)) => session.handle(now, cid, frame),
+                _ => {
                     let Frame::Pdu(pdu) = frame else { return self.refused = true };
                     let Header::LoginRequest(header) = pdu.header else {
                         return self.refused = true;
                     };
-                    let Some(login) = login.take() else { return };
-                    self.log_in(now, login.handle(&header, &pdu.data, &self.decoder.transcript()));
+                    let Some(login) = end.login.take() else { return };
+                    let heard = end.decoder.transcript();
+                    self.log_in(now, on, login.handle(&header, &pdu.data, &heard));
                 }
             }
             self.act();
         }
     }
 
-    fn log_in(&mut self, now: Time, progress: Progress) {
+    fn log_in(&mut self, now: Time, on: usize, progress: Progress) {
+        let end = &mut self.ends[on];
         match progress {
             Progress::Continue(login, response) => {
-                self.side = Side::Login(Some(login));
-                self.outbox.push_pdu(response);
+                end.login = Some(login);
+                end.outbox.push_pdu(response);
             }
             Progress::Refused(refusal) => {
                 self.refused = true;
                 self.reason = Some(refusal.reason);
-                self.outbox.push_pdu(refusal.response);
+                end.outbox.push_pdu(refusal.response);
             }
-            Progress::Admit(admission) => {
-                let (response, established, seals) = admission.admit(1);
-                self.outbox.push_pdu(response);
-                let parameters = established.parameters;
-                self.decoder.set_digests(parameters.header_digest, parameters.data_digest);
-                self.decoder.set_data_max(parameters.max_recv_data_segment as usize);
-                let setup = Setup {
-                    discovery: established.target.is_none(),
-                    exp_cmd_sn: established.exp_cmd_sn,
-                    window: WINDOW,
-                    window_max: WINDOW,
-                    unsolicited: Arc::new(Budget::new(32 << 20, 0)),
-                    solicited: 32 << 20,
-                    text_max: TEXT_MAX,
-                    ping_after: Duration::from_secs(60),
-                    ping_patience: Duration::from_secs(30),
-                };
-                let (cid, stat_sn) = (established.cid, established.stat_sn);
-                let first = Joining { cid, stat_sn, parameters: &parameters };
-                let mut session = Session::new(now, &first, setup);
-                if let Some(seals) = seals {
-                    self.decoder.set_opener(seals.opener);
-                    session.outbox(cid).expect("its first connection").set_sealer(seals.sealer);
-                }
-                self.side = Side::Session(Box::new(session));
-            }
+            Progress::Admit(admission) => self.admit(now, on, *admission),
+        }
+    }
+
+    fn admit(&mut self, now: Time, on: usize, admission: Admission) {
+        let end = &mut self.ends[on];
+        let joins = admission.established().tsih != 0;
+        let (established, seals) = if joins {
+            let session = self.session.as_mut().expect("it has the TSIH of a session");
+            let (response, established, seals) = admission.join(session.command_numbers());
+            let Established { cid, stat_sn, ref parameters, .. } = established;
+            session.join(now, &Joining { cid, stat_sn, parameters }, response);
+            (established, seals)
+        } else {
+            let (response, established, seals) = admission.admit(1);
+            end.outbox.push_pdu(response);
+            let Established { cid, stat_sn, ref parameters, .. } = established;
+            let first = Joining { cid, stat_sn, parameters };
+            self.session = Some(Box::new(Session::new(now, &first, setup(&established))));
+            (established, seals)
+        };
+        let (cid, parameters) = (established.cid, &established.parameters);
+        end.cid = Some(cid);
+        end.decoder.set_digests(parameters.header_digest, parameters.data_digest);
+        end.decoder.set_data_max(parameters.max_recv_data_segment as usize);
+        if let (Some(seals), Some(session)) = (seals, &mut self.session) {
+            end.decoder.set_opener(seals.opener);
+            session.outbox(cid).expect("its connection").set_sealer(seals.sealer);
         }
     }
 
     /// What the front does.
     fn act(&mut self) {
-        let Side::Session(session) = &mut self.side else { return };
+        let Some(session) = &mut self.session else { return };
         while let Some(event) = session.poll_event() {
             match event {
                 machine::Event::Command(command) => {
@@ -356,6 +424,20 @@ impl Target {
                 machine::Event::Close(ending) => self.ending = Some(ending),
             }
         }
+    }
+}
+
+fn setup(established: &Established) -> Setup {
+    Setup {
+        discovery: established.target.is_none(),
+        exp_cmd_sn: established.exp_cmd_sn,
+        window: WINDOW,
+        window_max: WINDOW,
+        unsolicited: Arc::new(Budget::new(32 << 20, 0)),
+        solicited: 32 << 20,
+        text_max: TEXT_MAX,
+        ping_after: Duration::from_secs(60),
+        ping_patience: Duration::from_secs(30),
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use proto::iscsi::initiator::recovery::Settings;
 use proto::iscsi::initiator::{Fault, Initiator};
+use proto::iscsi::keys::Offer;
 use proto::iscsi::login::Entropy;
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::{Config, LoginError};
@@ -232,7 +233,7 @@ pub(super) async fn log_in(
             account: options.account.clone(),
             pinned: options.pinned.clone(),
             algorithms: options.algorithms.clone(),
-            offer: options.offer.clone(),
+            offer: Offer { max_connections: options.connections.most(), ..options.offer.clone() },
         };
         let error = match log_in_at(&portal, config, options).await {
             Ok(session) => return Ok(session),
@@ -260,12 +261,13 @@ async fn log_in_at(
     let entropy = entropy()?;
     let origin = Instant::now();
     let machine = Initiator::start(config, entropy, options.timeouts, Time::ZERO);
-    Session::start(socket, portal.to_string(), origin, machine)
+    let connections = (options.connections, options.connect_timeout);
+    Session::start(socket, portal.to_string(), origin, machine, connections)
         .await
         .map_err(|loss| ConnectError::Session(portal.clone(), loss))
 }
 
-fn entropy() -> Result<Entropy, ConnectError> {
+pub(super) fn entropy() -> Result<Entropy, ConnectError> {
     let mut outcome = Ok(());
     let entropy = Entropy::fresh(&mut |bytes| {
         if let Err(error) = getrandom::fill(bytes) {

@@ -5,13 +5,14 @@
 //!   Supervisor       rides out lost connections, as a machine in `proto` decides
 //!     Link           the volume on one session: splits, maps verbs to commands
 //!       Unit         one logical unit: retries what may be retried, turns sense into errors
-//!         Session    one task that owns socket and protocol machine; requests go in by a channel
+//!         Session    one task that owns sockets and protocol machine; requests go in by a channel
 //! ```
 
 mod connect;
 mod device;
 mod discover;
 mod disk;
+mod lines;
 mod link;
 mod session;
 mod supervisor;
@@ -29,6 +30,7 @@ pub use connect::{ConnectError, Portal};
 pub use device::Probe;
 pub use discover::{DiscoveredTarget, discover};
 pub use disk::{Disk, State};
+pub use lines::Connections;
 pub use session::{Loss, Session};
 pub use supervisor::Ended;
 pub use unit::UnitError;
@@ -60,6 +62,8 @@ pub struct ConnectOptions {
     pub algorithms: Vec<Algorithm>,
     /// What we ask for: digests, and the lengths that keep a long link full.
     pub offer: Offer,
+    /// How many connections each session has.
+    pub connections: Connections,
     /// How long one address may take to answer at all.
     pub connect_timeout: Duration,
     /// How long the session waits.
@@ -96,6 +100,7 @@ impl ConnectOptions {
             pinned: None,
             algorithms: Algorithm::STRONG.to_vec(),
             offer: Offer::long_haul(),
+            connections: Connections::default(),
             connect_timeout: Duration::from_secs(15),
             timeouts: Timeouts::default(),
             read_only: false,

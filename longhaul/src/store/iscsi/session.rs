@@ -1,24 +1,25 @@
-//! One session: a task that owns the socket and the protocol machine.
+//! One session: a task that owns its sockets and the protocol machine.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use proto::iscsi::header::TaskResponse;
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
 use proto::iscsi::login::initiator::Established;
 use proto::scsi::Status;
 use proto::scsi::sense::{Key, Sense};
 use proto::time::Time;
-use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Sleep, sleep_until};
 
-use crate::crew::Crew;
+use super::connect::entropy;
+use super::lines::{Connections, Count, Line, Opening, open, poll_ready};
 
 /// Requests on their way to the task. Behind them the machine has a queue of its own, so a full
 /// channel means that the target's window has long been full.
@@ -80,20 +81,23 @@ impl Session {
         peer: String,
         origin: Instant,
         machine: Initiator<oneshot::Sender<Ended>>,
+        (connections, patience): (Connections, Duration),
     ) -> Result<Self, Arc<Loss>> {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let (ready, established) = oneshot::channel();
         let lost = Arc::new(OnceLock::new());
         let reset = Arc::new(AtomicBool::new(false));
         let driver = Driver {
-            socket,
+            address: socket.peer_addr().ok(),
+            lines: vec![Some(Line::new(socket))],
+            count: Count::new(connections),
+            opening: None,
+            patience,
             peer,
             origin,
             machine,
             receiver,
             open: true,
-            buffer: BytesMut::new(),
-            crew: Crew::new(),
             ready: Some(ready),
             pings: Vec::new(),
             text: None,
@@ -186,15 +190,20 @@ fn is_reset(ended: &Ended) -> bool {
 }
 
 struct Driver {
-    socket: TcpStream,
+    /// The connections, by the index the machine knows them by.
+    lines: Vec<Option<Line>>,
+    count: Count,
+    /// One more.
+    opening: Option<Opening>,
+    /// How long that may take, and where it goes.
+    patience: Duration,
+    address: Option<SocketAddr>,
     peer: String,
     origin: Instant,
     machine: Initiator<oneshot::Sender<Ended>>,
     receiver: mpsc::Receiver<Request>,
     /// Handles are left, so requests may come.
     open: bool,
-    buffer: BytesMut,
-    crew: Crew,
     ready: Option<oneshot::Sender<Established>>,
     pings: Vec<oneshot::Sender<Duration>>,
     text: Option<oneshot::Sender<Vec<u8>>>,
@@ -217,7 +226,9 @@ impl Driver {
         if !matches!(loss, Loss::LoggedOut) {
             // What the system has not sent yet is not to be sent any more: all of it is either useless or
             // will be sent again.
-            let _ = self.socket.set_zero_linger();
+            for line in self.lines.iter().flatten() {
+                let _ = line.socket.set_zero_linger();
+            }
         }
         // Set before the requests are dropped with the driver, so that each finds why.
         let _ = lost.set(Arc::new(loss));
@@ -241,7 +252,7 @@ impl Driver {
 
     /// Sends what can be sent, then waits for whatever comes first and takes it.
     async fn turn(&mut self, mut alarm: std::pin::Pin<&mut Sleep>) -> Result<(), Loss> {
-        let interest = self.send()?;
+        self.send()?;
         match self.deadline() {
             // A deadline that moved away is met by looking again at the old one.
             Some(deadline) if deadline < alarm.deadline() || alarm.is_elapsed() => {
@@ -250,20 +261,56 @@ impl Driver {
             _ => {}
         }
         let takes_requests = self.open && self.machine.has_room();
+        let (lines, machine) = (&mut self.lines, &mut self.machine);
         tokio::select! {
             request = self.receiver.recv(), if takes_requests => self.take(request),
-            ready = self.socket.ready(interest) => {
-                if self.lost(ready)?.is_readable() {
-                    self.receive()?;
-                }
+            () = poll_fn(|cx| poll_ready(lines, machine, cx)) => self.receive()?,
+            opened = poll_opening(&mut self.opening), if self.opening.is_some() => {
+                self.opening = None;
+                self.opened(opened);
             }
-            () = poll_fn(|cx| self.crew.poll_returned(cx, self.machine.outbox())) => {}
             () = alarm => {
                 let now = self.now();
                 self.machine.wake(now).map_err(Loss::Fault)?;
             }
         }
+        self.open_more();
         Ok(())
+    }
+
+    /// Begins another connection, if there should be one.
+    fn open_more(&mut self) {
+        let there = self.lines.iter().flatten().count();
+        if let Some(address) = self.address
+            && self.opening.is_none()
+            && there < self.count.get()
+        {
+            self.opening = Some(open(address, self.patience));
+        }
+    }
+
+    /// Another connection is there, or not: then the session has those it has.
+    fn opened(&mut self, opened: io::Result<TcpStream>) {
+        let joined = opened.map_err(|error| error.to_string()).and_then(|socket| {
+            let entropy = entropy().map_err(|error| error.to_string())?;
+            let on = self.machine.join(self.now(), entropy);
+            Ok((on.ok_or("the session is ending")?, socket))
+        });
+        match joined {
+            Ok((on, socket)) => {
+                let line = Line::new(socket);
+                self.count.added(&line);
+                self.lines.resize_with(self.lines.len().max(on + 1), || None);
+                self.lines[on] = Some(line);
+            }
+            Err(why) => self.do_without(&why),
+        }
+    }
+
+    fn do_without(&mut self, why: &str) {
+        let there = self.lines.iter().flatten().count();
+        tracing::info!(target = self.peer, connections = there, "no further connection: {why}");
+        self.count.settle_for(there);
     }
 
     /// Takes one request and those behind it, as far as there is room.
@@ -307,43 +354,82 @@ impl Driver {
         }
     }
 
-    /// Sends what can be sent; what the socket is waited for then.
-    fn send(&mut self) -> Result<Interest, Loss> {
-        while !self.machine.outbox().is_empty() {
-            self.crew.help(self.machine.outbox());
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            let filled = self.machine.outbox().slices(&mut slices);
-            if filled == 0 {
-                // Not the socket is waited for, but what is sealed elsewhere.
-                break;
-            }
-            match self.socket.try_write_vectored(slices.get(..filled).unwrap_or_default()) {
-                Ok(sent) => {
-                    let now = self.now();
-                    self.machine.sent(now, sent);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(Interest::READABLE | Interest::WRITABLE);
-                }
-                Err(error) => return Err(Loss::Io(self.peer.clone(), error)),
+    fn send(&mut self) -> Result<(), Loss> {
+        for on in 0..self.lines.len() {
+            if let Err(error) = self.send_by(on) {
+                self.broken(on, error)?;
             }
         }
-        Ok(Interest::READABLE)
+        Ok(())
+    }
+
+    fn send_by(&mut self, on: usize) -> io::Result<()> {
+        let now = Time::from_origin(self.origin.elapsed());
+        let Some(Some(line)) = self.lines.get_mut(on) else { return Ok(()) };
+        line.blocked = false;
+        while let Some(outbox) = self.machine.outbox(on).filter(|outbox| !outbox.is_empty()) {
+            line.crew.help(outbox);
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let filled = outbox.slices(&mut slices);
+            if filled == 0 {
+                // Not the socket is waited for, but what is sealed elsewhere.
+                return Ok(());
+            }
+            match line.socket.try_write_vectored(slices.get(..filled).unwrap_or_default()) {
+                Ok(sent) => self.machine.sent(now, on, sent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    line.blocked = true;
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     fn receive(&mut self) -> Result<(), Loss> {
-        let wanted = self.machine.wanted();
-        if self.buffer.capacity() - self.buffer.len() < wanted.max(READ_MIN) {
-            self.buffer.reserve(wanted.max(READ_ROOM));
-        }
-        match self.socket.try_read_buf(&mut self.buffer) {
-            Ok(0) => Err(Loss::Closed(self.peer.clone())),
-            Ok(_) => {
-                let now = self.now();
-                self.machine.receive(now, &mut self.buffer).map_err(Loss::Fault)
+        for on in 0..self.lines.len() {
+            match self.receive_by(on) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    self.broken(on, error)?;
+                    continue;
+                }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            Err(error) => Err(Loss::Io(self.peer.clone(), error)),
+            if let Some(Some(line)) = self.lines.get_mut(on) {
+                let now = Time::from_origin(self.origin.elapsed());
+                self.machine.receive(now, on, &mut line.buffer).map_err(Loss::Fault)?;
+            }
+        }
+        let now = self.now();
+        self.count.look(now, &mut self.lines);
+        Ok(())
+    }
+
+    fn receive_by(&mut self, on: usize) -> io::Result<()> {
+        let Some(Some(line)) = self.lines.get_mut(on) else { return Ok(()) };
+        let (wanted, buffer) = (self.machine.wanted(on), &mut line.buffer);
+        if buffer.capacity() - buffer.len() < wanted.max(READ_MIN) {
+            buffer.reserve(wanted.max(READ_ROOM));
+        }
+        match line.socket.try_read_buf(buffer)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// A connection broke. At error recovery level 0 the session goes with it (RFC 7143, 7.1.5), unless it was
+    /// not part of it yet.
+    fn broken(&mut self, on: usize, error: io::Error) -> Result<(), Loss> {
+        if self.machine.abandon(on) {
+            self.lines[on] = None;
+            self.do_without(&error.to_string());
+            return Ok(());
+        }
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Err(Loss::Closed(self.peer.clone())),
+            _ => Err(Loss::Io(self.peer.clone(), error)),
         }
     }
 
@@ -352,9 +438,17 @@ impl Driver {
         while let Some(event) = self.machine.poll() {
             match event {
                 Event::Established(established) => {
+                    self.count.agreed(self.machine.connections_max());
                     if let Some(ready) = self.ready.take() {
                         let _ = ready.send(*established);
                     }
+                }
+                Event::Joined(on) => {
+                    tracing::debug!(target = self.peer, on, "a connection was added");
+                }
+                Event::NotJoined(on, fault) => {
+                    self.lines[on] = None;
+                    self.do_without(&fault.to_string());
                 }
                 Event::Completed(done, ended) => {
                     // Noted here, in the order of the answers, so that whoever is told of something that
@@ -392,10 +486,6 @@ impl Driver {
         false
     }
 
-    fn lost<T>(&self, result: io::Result<T>) -> Result<T, Loss> {
-        result.map_err(|error| Loss::Io(self.peer.clone(), error))
-    }
-
     fn now(&self) -> Time {
         Time::from_origin(self.origin.elapsed())
     }
@@ -403,5 +493,12 @@ impl Driver {
     fn deadline(&self) -> Option<tokio::time::Instant> {
         let deadline = self.machine.deadline()?;
         Some((self.origin + deadline.since_origin()).into())
+    }
+}
+
+async fn poll_opening(opening: &mut Option<Opening>) -> io::Result<TcpStream> {
+    match opening {
+        Some(opening) => opening.await,
+        None => std::future::pending().await,
     }
 }

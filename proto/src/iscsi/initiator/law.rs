@@ -77,7 +77,7 @@ pub fn login_holds(bytes: &[u8]) {
     }
 }
 
-fn entropy() -> Entropy {
+pub(super) fn entropy() -> Entropy {
     Entropy::fresh(&mut |buffer| buffer.fill(1))
 }
 
@@ -92,7 +92,7 @@ fn account() -> Account {
     Account::one_way(Credentials { name: "alice".into(), secret })
 }
 
-fn config(account: Option<Account>) -> Config {
+pub(super) fn config(account: Option<Account>) -> Config {
     let offer = Offer { max_burst: 65_536, first_burst: 4096, ..Offer::long_haul() };
     Config {
         initiator: name(),
@@ -213,7 +213,7 @@ impl World {
         let mut outbox = Outbox::new();
         outbox.push_pdu(pdu);
         let mut buffer = BytesMut::from(&bytes_of(&mut outbox)[..]);
-        self.faulted |= self.machine.receive(self.now, &mut buffer).is_err();
+        self.faulted |= self.machine.receive(self.now, 0, &mut buffer).is_err();
         assert!(!self.faulted || !self.machine.has_room(), "a fault ends the session");
     }
 
@@ -226,9 +226,9 @@ impl World {
             let came = ended.map_or(0, |completion| completion.data.len());
             assert!(came <= *room, "more data than asked for");
         }
-        let len = self.machine.outbox().len();
+        let len = self.machine.outbox(0).map_or(0, |outbox| outbox.len());
         self.sent += len;
-        self.machine.sent(self.now, len);
+        self.machine.sent(self.now, 0, len);
         // Each PDU has its header; a script has not enough steps for more than these.
         let headers = BHS_LEN * (1 << 14) + self.submitted / 512 * BHS_LEN;
         assert!(self.sent <= self.submitted + headers, "more sent than there is");

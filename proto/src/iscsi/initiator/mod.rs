@@ -1,4 +1,4 @@
-//! The initiator: one session of one connection, as a pure machine.
+//! The initiator: one session, as a pure machine.
 //!
 //! ```text
 //! submit, abort, ping, text, logout ->            -> outbox (bytes to send)
@@ -10,10 +10,16 @@
 //! R2Ts and pings, and puts Data-In together. A target that breaks the rules ends the session with a
 //! [`Fault`] that says which: at error recovery level 0 nothing else is left (RFC 7143, 7.1.4.1).
 //!
+//! A session begins with one connection and may [join](Initiator::join) others to it, if the target lets it
+//! have several. A connection is named by its index, in the order of joining. Commands go by the one that has the
+//! least on its way, and are numbered in one order, in which the target carries them out. A connection that
+//! fails takes the session with it (RFC 7143, 7.1.5), unless it was still logging in.
+//!
 //! `T` is whatever the caller wants back with a command's end, for example where to send it.
 
 mod fault;
 pub mod law;
+mod line;
 pub mod recovery;
 mod sequence;
 mod session;
@@ -25,12 +31,15 @@ use bytes::{Bytes, BytesMut};
 
 use super::header::{Header, NO_TAG, TaskResponse};
 use super::login::Entropy;
-use super::login::initiator::{Config as LoginConfig, Established, InitiatorLogin, Progress};
-use super::pdu::{Decoder, Frame, Outbox, Pdu, Pieces};
+use super::login::initiator::{
+    CID, Config as LoginConfig, Established, InitiatorLogin, Place, Progress,
+};
+use super::pdu::{Frame, Outbox, Pdu, Pieces};
 use crate::scsi::Status;
 use crate::time::Time;
 
 pub use fault::{Fault, Misbehaviour, TaskError};
+use line::{Line, Stage};
 use session::Session;
 
 /// How long the machine waits.
@@ -103,6 +112,10 @@ pub enum Residual {
 pub enum Event<T> {
     /// The login is done; commands flow.
     Established(Box<Established>),
+    /// A connection was added.
+    Joined(usize),
+    /// A connection could not be added; the session goes on without it.
+    NotJoined(usize, Fault),
     /// A command has ended.
     Completed(T, Result<Completion, TaskError>),
     /// A ping came back.
@@ -132,21 +145,22 @@ pub const QUEUE_MAX: usize = 1024;
 /// The machine.
 #[derive(Debug)]
 pub struct Initiator<T> {
-    decoder: Decoder,
-    outbox: Outbox,
+    /// Who we are, for every connection.
+    config: LoginConfig,
     timeouts: Timeouts,
-    /// The segment length declared to the target, in force from the end of the login.
-    segment_max: u32,
+    /// The connections, the leading one first.
+    lines: Vec<Line>,
     phase: Phase<T>,
 }
 
 #[derive(Debug)]
 enum Phase<T> {
-    Login {
-        login: Box<InitiatorLogin>,
-        until: Time,
+    /// The first connection logs in.
+    Login,
+    Session {
+        session: Box<Session<T>>,
+        tsih: u16,
     },
-    Session(Box<Session<T>>),
     /// A fault, or a logout, has ended it.
     Ended,
 }
@@ -155,65 +169,137 @@ impl<T> Initiator<T> {
     /// A machine on a new connection; the first request of its login waits in the outbox.
     #[must_use]
     pub fn start(config: LoginConfig, entropy: Entropy, timeouts: Timeouts, now: Time) -> Self {
-        let segment_max = config.offer.max_recv_data_segment;
-        let (login, request) = InitiatorLogin::start(config, entropy);
-        let mut outbox = Outbox::new();
-        outbox.push_pdu(request);
-        let phase = Phase::Login { login, until: now + timeouts.login };
-        Self { decoder: Decoder::new(), outbox, timeouts, segment_max, phase }
+        let (login, request) = InitiatorLogin::start(config.clone(), entropy);
+        let mut line = Line::new(login, now + timeouts.login, now);
+        line.outbox.push_pdu(request);
+        Self { config, timeouts, lines: vec![line], phase: Phase::Login }
     }
 
-    /// Takes all whole PDUs off the front of the buffer.
-    pub fn receive(&mut self, now: Time, buffer: &mut BytesMut) -> Result<(), Fault> {
-        let taken = self.take(now, buffer);
+    /// How many connections the session may have; none before it is there.
+    #[must_use]
+    pub fn connections_max(&self) -> usize {
+        match &self.phase {
+            Phase::Session { session, .. } => session.lines_max(),
+            Phase::Login | Phase::Ended => 0,
+        }
+    }
+
+    /// Begins to add a connection, if the session may have another; gives its index, and
+    /// [`Event::Joined`] or [`Event::NotJoined`] follows.
+    pub fn join(&mut self, now: Time, entropy: Entropy) -> Option<usize> {
+        let Phase::Session { session, tsih } = &self.phase else { return None };
+        let closed = |line: &Line| matches!(line.stage, Stage::Closed);
+        let on = self.lines.iter().position(closed).unwrap_or(self.lines.len());
+        if on >= session.lines_max() {
+            return None;
+        }
+        let cid = CID.wrapping_add(u16::try_from(on).ok()?);
+        let place = Place { tsih: *tsih, cid, cmd_sn: session.cmd_sn() };
+        let (login, request) = InitiatorLogin::join(self.config.clone(), place, entropy);
+        let mut line = Line::new(login, now + self.timeouts.login, now);
+        line.outbox.push_pdu(request);
+        match self.lines.get_mut(on) {
+            Some(closed) => *closed = line,
+            None => self.lines.push(line),
+        }
+        Some(on)
+    }
+
+    /// A connection that was to be added has broken. Whether that is all: one that was part of the
+    /// session takes the session with it.
+    #[must_use]
+    pub fn abandon(&mut self, on: usize) -> bool {
+        let joining = matches!(self.phase, Phase::Session { .. });
+        let line = self.lines.get_mut(on).filter(|line| joining && !line.is_open());
+        line.map(|line| line.stage = Stage::Closed).is_some()
+    }
+
+    /// Takes all whole PDUs off the front of the buffer of a connection.
+    pub fn receive(&mut self, now: Time, on: usize, buffer: &mut BytesMut) -> Result<(), Fault> {
+        let taken = self.take(now, on, buffer);
         if taken.is_err() {
             self.end();
         }
         taken
     }
 
-    fn take(&mut self, now: Time, buffer: &mut BytesMut) -> Result<(), Fault> {
-        self.outbox.tick(now);
-        while let Some(frame) = self.decoder.decode(buffer)? {
-            let pdu = match frame {
-                Frame::Pdu(pdu) => pdu,
-                Frame::Flawed { flaw, .. } => return Err(Fault::Flaw(flaw)),
+    fn take(&mut self, now: Time, on: usize, buffer: &mut BytesMut) -> Result<(), Fault> {
+        loop {
+            let Some(line) = self.lines.get_mut(on) else { return Ok(()) };
+            line.outbox.tick(now);
+            let taken = match line.stage {
+                Stage::Closed => return Ok(()),
+                Stage::Login { .. } => self.take_login(now, on, buffer),
+                Stage::Open => self.take_pdu(now, on, buffer),
             };
-            match &mut self.phase {
-                Phase::Login { .. } => self.log_in(now, &pdu)?,
-                Phase::Session(session) => session.receive(now, pdu, &mut self.outbox)?,
-                Phase::Ended => return Ok(()),
+            match taken {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(fault) => match &mut self.phase {
+                    // A connection that does not come about costs nobody anything.
+                    Phase::Session { session, .. } if !self.lines[on].is_open() => {
+                        self.lines[on].stage = Stage::Closed;
+                        session.not_joined(on, fault);
+                        return Ok(());
+                    }
+                    _ => return Err(fault),
+                },
             }
         }
-        Ok(())
     }
 
-    fn log_in(&mut self, now: Time, pdu: &Pdu) -> Result<(), Fault> {
+    /// Whether there was a PDU.
+    fn take_pdu(&mut self, now: Time, on: usize, buffer: &mut BytesMut) -> Result<bool, Fault> {
+        let Phase::Session { session, .. } = &mut self.phase else { return Ok(false) };
+        let Some(pdu) = next_pdu(self.lines.get_mut(on), buffer)? else { return Ok(false) };
+        session.receive((now, on), pdu, &mut self.lines)?;
+        Ok(true)
+    }
+
+    fn take_login(&mut self, now: Time, on: usize, buffer: &mut BytesMut) -> Result<bool, Fault> {
+        let Some(pdu) = next_pdu(self.lines.get_mut(on), buffer)? else { return Ok(false) };
         let Header::LoginResponse(response) = &pdu.header else {
             return Err(Misbehaviour::Unexpected(pdu.header.name()).into());
         };
-        let Phase::Login { login, until } = std::mem::replace(&mut self.phase, Phase::Ended) else {
-            return Ok(());
+        let Some(line) = self.lines.get_mut(on) else { return Ok(false) };
+        let Stage::Login { login, until } = std::mem::replace(&mut line.stage, Stage::Closed)
+        else {
+            return Ok(false);
         };
-        self.phase = match login.handle(response, &pdu.data, &self.decoder.transcript())? {
+        match login.handle(response, &pdu.data, &line.decoder.transcript())? {
             Progress::Continue(login, request) => {
-                self.outbox.push_pdu(request);
-                Phase::Login { login, until }
+                line.outbox.push_pdu(request);
+                line.stage = Stage::Login { login, until };
             }
             Progress::Done(established, seals) => {
                 let parameters = &established.parameters;
                 // Digests start after the last login PDU (RFC 7143, 13.1).
-                self.decoder.set_digests(parameters.header_digest, parameters.data_digest);
-                self.outbox.set_digests(parameters.header_digest, parameters.data_digest);
+                line.decoder.set_digests(parameters.header_digest, parameters.data_digest);
+                line.outbox.set_digests(parameters.header_digest, parameters.data_digest);
                 if let Some(seals) = seals {
-                    self.decoder.set_opener(seals.opener);
-                    self.outbox.set_sealer(seals.sealer);
+                    line.decoder.set_opener(seals.opener);
+                    line.outbox.set_sealer(seals.sealer);
                 }
-                self.decoder.set_data_max(self.segment_max as usize);
-                Phase::Session(Box::new(Session::new(*established, self.timeouts, now)))
+                // In force from the end of the login.
+                line.decoder.set_data_max(self.config.offer.max_recv_data_segment as usize);
+                line.segment = parameters.max_send_data_segment;
+                line.exp_stat_sn = established.exp_stat_sn;
+                line.stage = Stage::Open;
+                line.live(now, &self.timeouts);
+                self.logged_in(on, *established);
             }
-        };
-        Ok(())
+        }
+        Ok(true)
+    }
+
+    /// A connection is open: the session begins, or has one more.
+    fn logged_in(&mut self, on: usize, established: Established) {
+        if let Phase::Session { session, .. } = &mut self.phase {
+            return session.joined(on, &established, &mut self.lines);
+        }
+        let tsih = established.tsih;
+        let session = Box::new(Session::new(established, self.timeouts));
+        self.phase = Phase::Session { session, tsih };
     }
 
     /// Adds a command; it is sent as soon as the window allows. Gives its tag.
@@ -224,56 +310,56 @@ impl<T> Initiator<T> {
     /// is full.
     pub fn submit(&mut self, command: Command, token: T) -> Result<u32, T> {
         match &mut self.phase {
-            Phase::Session(session) => session.submit(command, token, &mut self.outbox),
-            Phase::Login { .. } | Phase::Ended => Err(token),
+            Phase::Session { session, .. } => session.submit(command, token, &mut self.lines),
+            Phase::Login | Phase::Ended => Err(token),
         }
     }
 
     /// Whether [`submit`](Self::submit) would take a command.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        matches!(&self.phase, Phase::Session(session) if session.has_room())
+        matches!(&self.phase, Phase::Session { session, .. } if session.has_room())
     }
 
     /// Asks the target to abort a command (ABORT TASK). It ends with [`Event::Completed`], aborted or,
     /// where the target was faster or refuses, with its status.
     pub fn abort(&mut self, tag: u32) {
-        if let Phase::Session(session) = &mut self.phase {
-            session.abort(tag, &mut self.outbox);
+        if let Phase::Session { session, .. } = &mut self.phase {
+            session.abort(tag, &mut self.lines);
         }
     }
 
     /// Resets a logical unit (LOGICAL UNIT RESET); [`Event::UnitReset`] follows.
     pub fn reset_unit(&mut self, lun: u64) {
-        if let Phase::Session(session) = &mut self.phase {
-            session.reset_unit(lun, &mut self.outbox);
+        if let Phase::Session { session, .. } = &mut self.phase {
+            session.reset_unit(lun, &mut self.lines);
         }
     }
 
     /// Measures the way there and back, if no measurement is under way; [`Event::Pong`] follows.
     pub fn ping(&mut self, now: Time) {
-        if let Phase::Session(session) = &mut self.phase {
-            session.ping(now, &mut self.outbox);
+        if let Phase::Session { session, .. } = &mut self.phase {
+            session.ping(now, &mut self.lines);
         }
     }
 
     /// Sends a text request, if none is under way; [`Event::Text`] follows.
     pub fn text(&mut self, text: Bytes) {
-        if let Phase::Session(session) = &mut self.phase {
-            session.text(text, &mut self.outbox);
+        if let Phase::Session { session, .. } = &mut self.phase {
+            session.text(text, &mut self.lines);
         }
     }
 
     /// Ends the session when all commands submitted so far have ended; [`Event::LoggedOut`] follows.
     pub fn logout(&mut self, now: Time) {
-        if let Phase::Session(session) = &mut self.phase {
-            session.logout(now + self.timeouts.login, &mut self.outbox);
+        if let Phase::Session { session, .. } = &mut self.phase {
+            session.logout(now + self.timeouts.login, &mut self.lines);
         }
     }
 
     /// The next thing to tell.
     pub fn poll(&mut self) -> Option<Event<T>> {
-        let Phase::Session(session) = &mut self.phase else { return None };
+        let Phase::Session { session, .. } = &mut self.phase else { return None };
         let event = session.poll();
         if matches!(event, Some(Event::LoggedOut)) {
             self.phase = Phase::Ended;
@@ -284,62 +370,88 @@ impl<T> Initiator<T> {
     /// When [`wake`](Self::wake) wants to be called, whatever else happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        match &self.phase {
-            Phase::Login { until, .. } => Some(*until),
-            Phase::Session(session) => Some(session.deadline()),
-            Phase::Ended => None,
-        }
+        let session = match &self.phase {
+            Phase::Session { session, .. } => session.deadline(),
+            Phase::Login => None,
+            Phase::Ended => return None,
+        };
+        let lines = self.lines.iter().filter_map(|line| line.deadline(&self.timeouts));
+        lines.chain(session).min()
     }
 
     /// The deadline has come, or not yet.
     pub fn wake(&mut self, now: Time) -> Result<(), Fault> {
-        self.outbox.tick(now);
-        let woken = match &mut self.phase {
-            Phase::Login { until, .. } if *until <= now => Err(Fault::LoginTimeout),
-            Phase::Session(session) => session.wake(now, &mut self.outbox),
-            Phase::Login { .. } | Phase::Ended => Ok(()),
-        };
+        let woken = self.look(now);
         if woken.is_err() {
             self.end();
         }
         woken
     }
 
-    /// What waits to be sent.
-    #[must_use]
-    pub const fn outbox(&mut self) -> &mut Outbox {
-        &mut self.outbox
-    }
-
-    /// The first `len` bytes of the outbox have been sent. A link that takes our bytes lives, however
-    /// long the target is silent under them.
-    pub fn sent(&mut self, now: Time, len: usize) {
-        self.outbox.advance(len);
-        if let Phase::Session(session) = &mut self.phase {
-            session.sent(now, self.outbox.is_empty());
+    fn look(&mut self, now: Time) -> Result<(), Fault> {
+        for (on, line) in self.lines.iter_mut().enumerate() {
+            line.outbox.tick(now);
+            match (&line.stage, &mut self.phase) {
+                (Stage::Login { until, .. }, phase) if *until <= now => {
+                    let Phase::Session { session, .. } = phase else {
+                        return Err(Fault::LoginTimeout);
+                    };
+                    session.not_joined(on, Fault::LoginTimeout);
+                    line.stage = Stage::Closed;
+                }
+                _ => {}
+            }
+        }
+        match &mut self.phase {
+            Phase::Session { session, .. } => session.wake(now, &mut self.lines),
+            Phase::Login | Phase::Ended => Ok(()),
         }
     }
 
-    /// How many more bytes are worth reading at once.
+    /// What waits to be sent by a connection.
+    pub fn outbox(&mut self, on: usize) -> Option<&mut Outbox> {
+        self.lines.get_mut(on).map(|line| &mut line.outbox)
+    }
+
+    /// The first `len` bytes of its outbox have been sent. A link that takes our bytes lives, however
+    /// long the target is silent under them.
+    pub fn sent(&mut self, now: Time, on: usize, len: usize) {
+        if let Some(line) = self.lines.get_mut(on) {
+            line.outbox.advance(len);
+            line.sent(now, &self.timeouts);
+        }
+    }
+
+    /// How many more bytes are worth reading at once from a connection.
     #[must_use]
-    pub const fn wanted(&self) -> usize {
-        self.decoder.wanted()
+    pub fn wanted(&self, on: usize) -> usize {
+        self.lines.get(on).map_or(0, |line| line.decoder.wanted())
     }
 
     /// Takes back the commands that will not end any more.
     pub fn unfinished(self) -> Vec<T> {
         match self.phase {
-            Phase::Session(session) => session.unfinished(),
-            Phase::Login { .. } | Phase::Ended => Vec::new(),
+            Phase::Session { session, .. } => session.unfinished(),
+            Phase::Login | Phase::Ended => Vec::new(),
         }
     }
 
     /// Nothing more is taken. The session stays, for the commands in it to be taken back.
     fn end(&mut self) {
         match &mut self.phase {
-            Phase::Session(session) => session.end(),
+            Phase::Session { session, .. } => session.end(),
             phase => *phase = Phase::Ended,
         }
+    }
+}
+
+/// The next PDU of a connection.
+fn next_pdu(line: Option<&mut Line>, buffer: &mut BytesMut) -> Result<Option<Pdu>, Fault> {
+    let Some(line) = line else { return Ok(None) };
+    match line.decoder.decode(buffer)? {
+        Some(Frame::Pdu(pdu)) => Ok(Some(pdu)),
+        Some(Frame::Flawed { flaw, .. }) => Err(Fault::Flaw(flaw)),
+        None => Ok(None),
     }
 }
 

@@ -1,32 +1,25 @@
-//! The numbers of a session: which command may be sent, which status is due (RFC 7143, 4.2.2).
-
-use super::Misbehaviour;
+//! The numbers of a session: which command may be sent (RFC 7143, 4.2.2.1).
 
 /// `a < b` on numbers that come around (RFC 1982, 3.2).
 const fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-/// Command and status numbering.
+/// Command numbering.
 #[derive(Debug)]
 pub(super) struct Sequence {
     cmd_sn: u32,
     max_cmd_sn: u32,
-    exp_stat_sn: u32,
 }
 
 impl Sequence {
-    pub(super) const fn new(cmd_sn: u32, max_cmd_sn: u32, exp_stat_sn: u32) -> Self {
-        Self { cmd_sn, max_cmd_sn, exp_stat_sn }
+    pub(super) const fn new(cmd_sn: u32, max_cmd_sn: u32) -> Self {
+        Self { cmd_sn, max_cmd_sn }
     }
 
     /// The number of a command that goes outside the order (RFC 7143, 4.2.2.1).
     pub(super) const fn current(&self) -> u32 {
         self.cmd_sn
-    }
-
-    pub(super) const fn exp_stat_sn(&self) -> u32 {
-        self.exp_stat_sn
     }
 
     /// Whether the target has room for the next command.
@@ -49,17 +42,6 @@ impl Sequence {
             self.max_cmd_sn = max_cmd_sn;
         }
     }
-
-    /// Takes the number of a PDU that carries a status. A gap cannot be asked for again at error
-    /// recovery level 0.
-    pub(super) const fn status(&mut self, stat_sn: u32) -> Result<(), Misbehaviour> {
-        if stat_sn != self.exp_stat_sn {
-            let expected = self.exp_stat_sn;
-            return Err(Misbehaviour::StatSn { expected, found: stat_sn });
-        }
-        self.exp_stat_sn = stat_sn.wrapping_add(1);
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -68,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_window_opens_across_the_turn_of_the_numbers() {
-        let mut sequence = Sequence::new(u32::MAX, u32::MAX - 1, 0);
+        let mut sequence = Sequence::new(u32::MAX, u32::MAX - 1);
         assert!(!sequence.is_open());
         sequence.window(u32::MAX, 0);
         assert_eq!((sequence.take(), sequence.take()), (u32::MAX, 0));
@@ -77,20 +59,12 @@ mod tests {
 
     #[test]
     fn a_window_does_not_shrink_and_nonsense_is_ignored() {
-        let mut sequence = Sequence::new(1, 10, 0);
+        let mut sequence = Sequence::new(1, 10);
         sequence.window(1, 5);
         sequence.window(30, 20);
         assert_eq!(sequence.max_cmd_sn, 10);
         // MaxCmdSN = ExpCmdSN - 1 is a closed window, and legal.
         sequence.window(13, 12);
         assert_eq!(sequence.max_cmd_sn, 12);
-    }
-
-    #[test]
-    fn a_gap_in_the_statuses_is_named() {
-        let mut sequence = Sequence::new(1, 10, u32::MAX);
-        assert_eq!(sequence.status(u32::MAX), Ok(()));
-        let gap = Misbehaviour::StatSn { expected: 0, found: 1 };
-        assert_eq!(sequence.status(1), Err(gap));
     }
 }

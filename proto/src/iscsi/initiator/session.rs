@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
+use super::line::{Line, Ping};
 use super::sequence::Sequence;
 use super::task::{Place, Task};
 use super::{Command, Event, Fault, Misbehaviour, QUEUE_MAX, TaskError, Timeouts, tag_after};
@@ -15,13 +16,9 @@ use crate::iscsi::header::{
 };
 use crate::iscsi::keys::Parameters;
 use crate::iscsi::login::initiator::{CID, Established};
-use crate::iscsi::pdu::{Outbox, Pdu};
+use crate::iscsi::pdu::Pdu;
 use crate::iscsi::text::Assembly;
 use crate::time::Time;
-
-/// The most pings answered while the outbox does not run empty: a target that neither reads nor
-/// stops asking would fill the memory.
-const PINGS_MAX: u32 = 1024;
 
 /// The most responses one text takes; each may be short, but not all of them.
 const TEXT_RESPONSES_MAX: u32 = 1024;
@@ -43,21 +40,10 @@ pub(super) struct Session<T> {
     events: VecDeque<Event<T>>,
     text: Option<TextExchange>,
     end: End,
-    last_life: Time,
-    ping: Option<Ping>,
-    pings_answered: u32,
 }
 
-/// A ping on its way.
-#[derive(Debug)]
-struct Ping {
-    tag: u32,
-    sent: Time,
-    /// Without a sign of life by then the target is lost.
-    until: Time,
-    /// Asked for by the caller, who is told of the answer.
-    asked: bool,
-}
+/// The connection of a session that has no other, and that of requests which concern all of it.
+const LEADING: usize = 0;
 
 /// A text request under way.
 #[derive(Debug)]
@@ -81,11 +67,11 @@ enum End {
 }
 
 impl<T> Session<T> {
-    pub(super) fn new(established: Established, timeouts: Timeouts, now: Time) -> Self {
-        let Established { cmd_sn, max_cmd_sn, exp_stat_sn, .. } = established;
+    pub(super) fn new(established: Established, timeouts: Timeouts) -> Self {
+        let Established { cmd_sn, max_cmd_sn, .. } = established;
         Self {
             parameters: established.parameters.clone(),
-            sequence: Sequence::new(cmd_sn, max_cmd_sn, exp_stat_sn),
+            sequence: Sequence::new(cmd_sn, max_cmd_sn),
             timeouts,
             last_tag: 0,
             queue: VecDeque::new(),
@@ -95,10 +81,29 @@ impl<T> Session<T> {
             events: VecDeque::from([Event::Established(Box::new(established))]),
             text: None,
             end: End::Open,
-            last_life: now,
-            ping: None,
-            pings_answered: 0,
         }
+    }
+
+    /// How many connections the target lets the session have.
+    pub(super) fn lines_max(&self) -> usize {
+        self.parameters.max_connections.into()
+    }
+
+    /// The CmdSN of a login that adds a connection (RFC 7143, 11.12.8).
+    pub(super) const fn cmd_sn(&self) -> u32 {
+        self.sequence.current()
+    }
+
+    /// A connection was added, whose login told the window.
+    pub(super) fn joined(&mut self, on: usize, established: &Established, lines: &mut [Line]) {
+        let Established { exp_cmd_sn, max_cmd_sn, .. } = *established;
+        self.sequence.window(exp_cmd_sn, max_cmd_sn);
+        self.events.push_back(Event::Joined(on));
+        self.pump(lines);
+    }
+
+    pub(super) fn not_joined(&mut self, on: usize, fault: Fault) {
+        self.events.push_back(Event::NotJoined(on, fault));
     }
 
     // What the driver asks.
@@ -107,14 +112,14 @@ impl<T> Session<T> {
         &mut self,
         command: Command,
         token: T,
-        outbox: &mut Outbox,
+        lines: &mut [Line],
     ) -> Result<u32, T> {
         if !self.has_room() {
             return Err(token);
         }
         let tag = self.new_tag();
         self.queue.push_back((tag, command, token));
-        self.pump(outbox);
+        self.pump(lines);
         Ok(tag)
     }
 
@@ -122,7 +127,7 @@ impl<T> Session<T> {
         self.end == End::Open && self.queue.len() < QUEUE_MAX
     }
 
-    pub(super) fn abort(&mut self, tag: u32, outbox: &mut Outbox) {
+    pub(super) fn abort(&mut self, tag: u32, lines: &mut [Line]) {
         if let Some(i) = self.queue.iter().position(|(queued, ..)| *queued == tag) {
             // Never sent, so nothing has to be undone.
             let ended = self.queue.remove(i).map(|(_, _, token)| token);
@@ -130,20 +135,32 @@ impl<T> Session<T> {
             return;
         }
         let Some(task) = self.tasks.get(&tag) else { return };
-        let (lun, ref_cmd_sn) = (task.lun, task.cmd_sn);
+        let (lun, ref_cmd_sn, on) = (task.lun, task.cmd_sn, task.on);
         let itt = self.new_tag();
         self.aborts.insert(itt, tag);
-        outbox.push(TaskManagementRequest {
+        let request = self.manage(TaskFunction::ABORT_TASK, lun, itt);
+        // RFC 7143, 11.5.1: by the connection of the task.
+        self.push(on, lines, |exp_stat_sn| TaskManagementRequest {
             referenced_tag: tag,
             ref_cmd_sn,
-            ..self.manage(TaskFunction::ABORT_TASK, lun, itt)
+            exp_stat_sn,
+            ..request
         });
     }
 
-    pub(super) fn reset_unit(&mut self, lun: u64, outbox: &mut Outbox) {
+    pub(super) fn reset_unit(&mut self, lun: u64, lines: &mut [Line]) {
         let itt = self.new_tag();
         self.resets.push(itt);
-        outbox.push(self.manage(TaskFunction::LOGICAL_UNIT_RESET, lun, itt));
+        let request = self.manage(TaskFunction::LOGICAL_UNIT_RESET, lun, itt);
+        self.push(LEADING, lines, |exp_stat_sn| TaskManagementRequest { exp_stat_sn, ..request });
+    }
+
+    /// Sends a PDU that is all header.
+    #[expect(clippy::unused_self, reason = "the session sends it")]
+    fn push<H: Into<Header>>(&self, on: usize, lines: &mut [Line], header: impl FnOnce(u32) -> H) {
+        if let Some(line) = lines.get_mut(on) {
+            line.outbox.push(header(line.exp_stat_sn));
+        }
     }
 
     fn manage(&self, function: TaskFunction, lun: u64, itt: u32) -> TaskManagementRequest {
@@ -156,44 +173,37 @@ impl<T> Session<T> {
             // RFC 7143, 11.5.5: no task is meant but where one is named.
             referenced_tag: NO_TAG,
             cmd_sn: self.sequence.current(),
-            exp_stat_sn: self.sequence.exp_stat_sn(),
+            exp_stat_sn: 0,
             ref_cmd_sn: 0,
             exp_data_sn: 0,
         }
     }
 
-    pub(super) fn ping(&mut self, now: Time, outbox: &mut Outbox) {
-        match &mut self.ping {
-            Some(ping) => ping.asked = true,
-            None => self.send_ping(now, true, outbox),
+    pub(super) fn ping(&mut self, now: Time, lines: &mut [Line]) {
+        match lines.first_mut().map(|line| &mut line.ping) {
+            Some(Some(ping)) => ping.asked = true,
+            _ => self.send_ping(now, LEADING, true, lines),
         }
     }
 
-    pub(super) fn text(&mut self, text: Bytes, outbox: &mut Outbox) {
+    pub(super) fn text(&mut self, text: Bytes, lines: &mut [Line]) {
         if self.text.is_some() {
             return;
         }
         let tag = self.new_tag();
         self.text = Some(TextExchange { tag, responses: 0, assembly: Assembly::default() });
-        self.send_text(tag, 0, NO_TAG, text, outbox);
+        self.send_text((tag, NO_TAG), 0, text, lines);
     }
 
-    pub(super) fn logout(&mut self, until: Time, outbox: &mut Outbox) {
+    pub(super) fn logout(&mut self, until: Time, lines: &mut [Line]) {
         if self.end == End::Open {
             self.end = End::Draining { until };
         }
-        self.pump(outbox);
+        self.pump(lines);
     }
 
     pub(super) fn poll(&mut self) -> Option<Event<T>> {
         self.events.pop_front()
-    }
-
-    pub(super) fn sent(&mut self, now: Time, all: bool) {
-        self.live(now);
-        if all {
-            self.pings_answered = 0;
-        }
     }
 
     pub(super) const fn end(&mut self) {
@@ -209,18 +219,14 @@ impl<T> Session<T> {
 
     // Time.
 
-    pub(super) fn deadline(&self) -> Time {
-        let life = match &self.ping {
-            Some(ping) => ping.until,
-            None => self.last_life + self.timeouts.idle,
-        };
+    pub(super) const fn deadline(&self) -> Option<Time> {
         match self.end {
-            End::Draining { until } | End::LoggingOut { until, .. } => life.min(until),
-            End::Open | End::Ended => life,
+            End::Draining { until } | End::LoggingOut { until, .. } => Some(until),
+            End::Open | End::Ended => None,
         }
     }
 
-    pub(super) fn wake(&mut self, now: Time, outbox: &mut Outbox) -> Result<(), Fault> {
+    pub(super) fn wake(&mut self, now: Time, lines: &mut [Line]) -> Result<(), Fault> {
         match self.end {
             End::Ended => return Ok(()),
             End::Draining { until } | End::LoggingOut { until, .. } if until <= now => {
@@ -228,52 +234,46 @@ impl<T> Session<T> {
             }
             _ => {}
         }
-        match &self.ping {
-            Some(ping) if ping.until <= now => Err(Fault::Silent),
-            None if self.last_life + self.timeouts.idle <= now => {
-                self.send_ping(now, false, outbox);
-                Ok(())
+        for on in 0..lines.len() {
+            let due = |line: &Line| line.is_open() && line.deadline(&self.timeouts) <= Some(now);
+            match lines.get(on).filter(|line| due(line)) {
+                Some(line) if line.ping.is_some() => return Err(Fault::Silent),
+                Some(_) => self.send_ping(now, on, false, lines),
+                None => {}
             }
-            _ => Ok(()),
         }
-    }
-
-    /// Something shows that the target is there: a ping still out has until later.
-    fn live(&mut self, now: Time) {
-        self.last_life = now;
-        let until = now + self.timeouts.answer;
-        if let Some(ping) = &mut self.ping {
-            ping.until = ping.until.max(until);
-        }
+        Ok(())
     }
 
     // What comes.
 
     pub(super) fn receive(
         &mut self,
-        now: Time,
+        (now, on): (Time, usize),
         pdu: Pdu,
-        outbox: &mut Outbox,
+        lines: &mut [Line],
     ) -> Result<(), Fault> {
-        if self.end == End::Ended {
+        let Some(line) = lines.get_mut(on).filter(|_| self.end != End::Ended) else {
             return Ok(());
-        }
-        self.live(now);
+        };
+        line.live(now, &self.timeouts);
         match pdu.header {
-            Header::DataIn(header) => self.data_in(&header, pdu.data)?,
-            Header::ScsiResponse(header) => self.response(&header, &pdu.data)?,
+            Header::DataIn(header) => self.data_in(on, line, &header, pdu.data)?,
+            Header::ScsiResponse(header) => self.response(on, line, &header, &pdu.data)?,
             Header::R2t(header) => {
                 self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
-                let exp_stat_sn = self.sequence.exp_stat_sn();
                 let unknown = unknown("R2T", header.itt);
-                let task = self.tasks.get_mut(&header.itt).ok_or(unknown)?;
-                task.ready(&header, exp_stat_sn, &self.parameters, outbox)?;
+                let task = self.tasks.get_mut(&header.itt).filter(|task| task.on == on);
+                task.ok_or(unknown)?.ready(&header, &self.parameters, line)?;
             }
-            Header::NopIn(header) => self.nop_in(now, &header, outbox)?,
-            Header::TaskManagementResponse(header) => self.managed(&header)?,
-            Header::TextResponse(header) => self.text_response(&header, &pdu.data, outbox)?,
+            Header::NopIn(header) => self.nop_in(now, line, &header)?,
+            Header::TaskManagementResponse(header) => self.managed(line, &header)?,
+            Header::TextResponse(header) => {
+                line.status(header.stat_sn)?;
+                self.text_response(&header, &pdu.data, lines)?;
+            }
             Header::LogoutResponse(header) => {
-                self.sequence.status(header.stat_sn)?;
+                line.status(header.stat_sn)?;
                 let expected = matches!(self.end, End::LoggingOut { tag, .. } if tag == header.itt);
                 if !expected {
                     return Err(unknown("Logout Response", header.itt).into());
@@ -281,70 +281,89 @@ impl<T> Session<T> {
                 self.end = End::Ended;
                 self.events.push_back(Event::LoggedOut);
             }
-            Header::AsyncMessage(header) => self.message(now, &header, &pdu.data)?,
-            Header::Reject(header) => self.rejected(&header, &pdu.data)?,
+            Header::AsyncMessage(header) => {
+                line.status(header.stat_sn)?;
+                self.message(now, &header, &pdu.data)?;
+            }
+            Header::Reject(header) => {
+                line.status(header.stat_sn)?;
+                self.rejected(line, &header, &pdu.data)?;
+            }
             other => return Err(Misbehaviour::Unexpected(other.name()).into()),
         }
-        self.pump(outbox);
+        self.pump(lines);
         Ok(())
     }
 
-    fn data_in(&mut self, header: &DataIn, data: Bytes) -> Result<(), Fault> {
+    fn data_in(
+        &mut self,
+        on: usize,
+        line: &mut Line,
+        header: &DataIn,
+        data: Bytes,
+    ) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
         let unknown = unknown("Data-In", header.itt);
-        let task = self.tasks.get_mut(&header.itt).ok_or(unknown)?;
-        task.data_in(header, data)?;
+        let task = self.tasks.get_mut(&header.itt).filter(|task| task.on == on);
+        task.ok_or(unknown)?.data_in(header, data)?;
         if !header.has_status {
             return Ok(());
         }
-        self.sequence.status(header.stat_sn)?;
-        let ended = self.tasks.remove(&header.itt).map(|task| task.end_with_data(header));
+        line.status(header.stat_sn)?;
+        let ended = self.remove(header.itt, line).map(|task| task.end_with_data(header));
         self.events.extend(ended.map(|(token, result)| Event::Completed(token, result)));
         Ok(())
     }
 
-    fn response(&mut self, header: &ScsiResponse, data: &Bytes) -> Result<(), Fault> {
+    fn response(
+        &mut self,
+        on: usize,
+        line: &mut Line,
+        header: &ScsiResponse,
+        data: &Bytes,
+    ) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
-        self.sequence.status(header.stat_sn)?;
+        line.status(header.stat_sn)?;
         let unknown = unknown("SCSI Response", header.itt);
-        let (token, result) = self.tasks.remove(&header.itt).ok_or(unknown)?.end(header, data);
+        // RFC 7143, 4.2.5.1: on the connection of its command.
+        let known = self.tasks.get(&header.itt).is_some_and(|task| task.on == on);
+        let task = self.remove(header.itt, line).filter(|_| known);
+        let (token, result) = task.ok_or(unknown)?.end(header, data);
         self.events.push_back(Event::Completed(token, result));
         Ok(())
     }
 
-    fn nop_in(&mut self, now: Time, header: &NopIn, outbox: &mut Outbox) -> Result<(), Fault> {
+    /// A command of this connection ends.
+    fn remove(&mut self, tag: u32, line: &mut Line) -> Option<Task<T>> {
+        let task = self.tasks.remove(&tag)?;
+        line.outstanding = line.outstanding.saturating_sub(task.weight);
+        Some(task)
+    }
+
+    fn nop_in(&mut self, now: Time, line: &mut Line, header: &NopIn) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
         // Only an answer uses a status number up (RFC 7143, 11.19.2).
         if header.itt != NO_TAG {
-            self.sequence.status(header.stat_sn)?;
-            let ours = self.ping.take().filter(|ping| ping.tag == header.itt);
+            line.status(header.stat_sn)?;
+            let ours = line.ping.take().filter(|ping| ping.tag == header.itt);
             let ping = ours.ok_or_else(|| unknown("NOP-In", header.itt))?;
             self.events.extend(ping.asked.then_some(Event::Pong(now - ping.sent)));
         }
         if header.ttt == NO_TAG {
             return Ok(());
         }
-        self.pings_answered += 1;
-        if self.pings_answered > PINGS_MAX {
-            return Err(Misbehaviour::PingFlood.into());
-        }
-        // RFC 7143, 11.18: at once, outside the order, with the same LUN and tag.
-        outbox.push(NopOut {
-            immediate: true,
-            lun: header.lun,
-            itt: NO_TAG,
-            ttt: header.ttt,
-            cmd_sn: self.sequence.current(),
-            exp_stat_sn: self.sequence.exp_stat_sn(),
-        });
-        Ok(())
+        // RFC 7143, 11.18: with the same LUN and tag.
+        let (cmd_sn, exp_stat_sn) = (self.sequence.current(), line.exp_stat_sn);
+        let (lun, ttt) = (header.lun, header.ttt);
+        let answer = NopOut { immediate: true, lun, itt: NO_TAG, ttt, cmd_sn, exp_stat_sn };
+        Ok(line.answer_ping(answer)?)
     }
 
     /// An abort has been answered. A target that does not know the command any more has sent its
     /// response before, if it sent one (RFC 7143, 11.6.1); one that refuses will still send it.
-    fn managed(&mut self, header: &TaskManagementResponse) -> Result<(), Fault> {
+    fn managed(&mut self, line: &mut Line, header: &TaskManagementResponse) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
-        self.sequence.status(header.stat_sn)?;
+        line.status(header.stat_sn)?;
         if let Some(i) = self.resets.iter().position(|reset| *reset == header.itt) {
             self.resets.swap_remove(i);
             self.events.push_back(Event::UnitReset(header.response));
@@ -354,7 +373,7 @@ impl<T> Session<T> {
         let tag = self.aborts.remove(&header.itt).ok_or(unknown)?;
         let gone = [TaskResponse::COMPLETE, TaskResponse::TASK_DOES_NOT_EXIST];
         if gone.contains(&header.response)
-            && let Some(task) = self.tasks.remove(&tag)
+            && let Some(task) = self.remove(tag, line)
         {
             self.events.push_back(Event::Completed(task.token, Err(TaskError::Aborted)));
         }
@@ -365,10 +384,9 @@ impl<T> Session<T> {
         &mut self,
         header: &TextResponse,
         data: &[u8],
-        outbox: &mut Outbox,
+        lines: &mut [Line],
     ) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
-        self.sequence.status(header.stat_sn)?;
         let unknown = unknown("Text Response", header.itt);
         let exchange = self.text.as_mut().filter(|it| it.tag == header.itt).ok_or(unknown)?;
         exchange.responses += 1;
@@ -384,14 +402,13 @@ impl<T> Session<T> {
                 self.text = None;
                 self.events.push_back(Event::Text(text));
             }
-            None => self.send_text(header.itt, header.lun, header.ttt, Bytes::new(), outbox),
+            None => self.send_text((header.itt, header.ttt), header.lun, Bytes::new(), lines),
         }
         Ok(())
     }
 
     fn message(&mut self, now: Time, header: &AsyncMessage, data: &Bytes) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
-        self.sequence.status(header.stat_sn)?;
         let seconds = |n: u16| Duration::from_secs(n.into());
         match header.event {
             AsyncEvent::SCSI_EVENT => {
@@ -400,9 +417,10 @@ impl<T> Session<T> {
                 self.events.push_back(Event::UnitEvent { lun: header.lun, sense });
             }
             AsyncEvent::LOGOUT_REQUEST => {
+                // It is asked for by every connection (RFC 7143, 11.9.1).
                 let within = seconds(header.parameter3);
-                self.events.push_back(Event::LogoutRequested(within));
                 if self.end == End::Open {
+                    self.events.push_back(Event::LogoutRequested(within));
                     self.end = End::Draining { until: now + within };
                 }
             }
@@ -418,15 +436,14 @@ impl<T> Session<T> {
 
     /// A rejected command ends; anything else that is rejected shows that both sides do not
     /// understand each other, and a digest that does not match cannot be repaired at this level.
-    fn rejected(&mut self, header: &Reject, data: &[u8]) -> Result<(), Fault> {
+    fn rejected(&mut self, line: &mut Line, header: &Reject, data: &[u8]) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
-        self.sequence.status(header.stat_sn)?;
         let rejected = data.first_chunk::<BHS_LEN>().map(Header::parse);
         let task = match rejected {
             Some(Ok(Header::ScsiCommand(command)))
                 if header.reason != RejectReason::DATA_DIGEST_ERROR =>
             {
-                self.tasks.remove(&command.itt)
+                self.remove(command.itt, line)
             }
             _ => None,
         };
@@ -439,13 +456,14 @@ impl<T> Session<T> {
     // What goes.
 
     /// Sends what the window allows and, once a draining session is empty, the logout.
-    fn pump(&mut self, outbox: &mut Outbox) {
+    fn pump(&mut self, lines: &mut [Line]) {
         while self.sequence.is_open()
+            && !self.queue.is_empty()
+            && let Some((on, line)) = lightest(lines)
             && let Some((itt, command, token)) = self.queue.pop_front()
         {
-            let cmd_sn = self.sequence.take();
-            let place = Place { itt, cmd_sn, exp_stat_sn: self.sequence.exp_stat_sn() };
-            let task = Task::send(command, token, &place, &self.parameters, outbox);
+            let place = Place { itt, cmd_sn: self.sequence.take(), on };
+            let task = Task::send(command, token, &place, &self.parameters, line);
             self.tasks.insert(itt, task);
         }
         if let End::Draining { until } = self.end
@@ -454,31 +472,35 @@ impl<T> Session<T> {
         {
             let tag = self.new_tag();
             self.end = End::LoggingOut { tag, until };
-            outbox.push(LogoutRequest {
+            let cmd_sn = self.sequence.current();
+            self.push(LEADING, lines, |exp_stat_sn| LogoutRequest {
                 immediate: true,
                 reason: LogoutReason::CLOSE_SESSION,
                 itt: tag,
                 cid: CID,
-                cmd_sn: self.sequence.current(),
-                exp_stat_sn: self.sequence.exp_stat_sn(),
+                cmd_sn,
+                exp_stat_sn,
             });
         }
     }
 
-    fn send_ping(&mut self, now: Time, asked: bool, outbox: &mut Outbox) {
+    fn send_ping(&mut self, now: Time, on: usize, asked: bool, lines: &mut [Line]) {
         let tag = self.new_tag();
-        self.ping = Some(Ping { tag, sent: now, until: now + self.timeouts.answer, asked });
-        outbox.push(NopOut {
+        let (cmd_sn, until) = (self.sequence.current(), now + self.timeouts.answer);
+        let Some(line) = lines.get_mut(on) else { return };
+        line.ping = Some(Ping { tag, sent: now, until, asked });
+        line.outbox.push(NopOut {
             immediate: true,
             lun: 0,
             itt: tag,
             ttt: NO_TAG,
-            cmd_sn: self.sequence.current(),
-            exp_stat_sn: self.sequence.exp_stat_sn(),
+            cmd_sn,
+            exp_stat_sn: line.exp_stat_sn,
         });
     }
 
-    fn send_text(&mut self, itt: u32, lun: u64, ttt: u32, text: Bytes, outbox: &mut Outbox) {
+    fn send_text(&mut self, (itt, ttt): (u32, u32), lun: u64, text: Bytes, lines: &mut [Line]) {
+        let Some(line) = lines.get_mut(LEADING) else { return };
         let header = TextRequest {
             immediate: true,
             is_final: true,
@@ -487,9 +509,9 @@ impl<T> Session<T> {
             itt,
             ttt,
             cmd_sn: self.sequence.current(),
-            exp_stat_sn: self.sequence.exp_stat_sn(),
+            exp_stat_sn: line.exp_stat_sn,
         };
-        outbox.push_data(header, text);
+        line.outbox.push_data(header, text);
     }
 
     fn new_tag(&mut self) -> u32 {
@@ -500,6 +522,12 @@ impl<T> Session<T> {
         }
         self.last_tag
     }
+}
+
+/// The connection that the next command goes by: the one with the least on its way.
+fn lightest(lines: &mut [Line]) -> Option<(usize, &mut Line)> {
+    let open = lines.iter_mut().enumerate().filter(|(_, line)| line.is_open());
+    open.min_by_key(|(_, line)| line.outstanding)
 }
 
 const fn unknown(pdu: &'static str, tag: u32) -> Misbehaviour {

@@ -2,12 +2,13 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::line::Line;
 use super::{Command, Completion, Misbehaviour, Residual, TaskError, Transfer};
 use crate::iscsi::header::{
     DataIn, DataOut, NO_TAG, R2t, ResponseCode, ScsiCommand, ScsiResponse, TaskAttribute,
 };
 use crate::iscsi::keys::Parameters;
-use crate::iscsi::pdu::{Outbox, Pieces};
+use crate::iscsi::pdu::Pieces;
 use crate::reader::Reader;
 use crate::scsi::Status;
 
@@ -17,6 +18,10 @@ pub(super) struct Task<T> {
     pub(super) token: T,
     pub(super) cmd_sn: u32,
     pub(super) lun: u64,
+    /// The connection it was sent by: all that belongs to it goes by that (RFC 7143, 4.2.5.1).
+    pub(super) on: usize,
+    /// What it adds to what is outstanding there.
+    pub(super) weight: u64,
     itt: u32,
     /// The number the next Data-In or R2T must have (RFC 7143, 4.2.2.3).
     next_sn: u32,
@@ -65,7 +70,20 @@ impl Received {
 pub(super) struct Place {
     pub(super) itt: u32,
     pub(super) cmd_sn: u32,
-    pub(super) exp_stat_sn: u32,
+    /// The connection.
+    pub(super) on: usize,
+}
+
+/// What a command without data adds to what is outstanding on its connection: its PDU and the answer.
+const BARE: u64 = 128;
+
+/// What a command adds to what is outstanding on its connection.
+fn weight(transfer: &Transfer) -> u64 {
+    BARE + match transfer {
+        Transfer::None => 0,
+        Transfer::In(expected) => u64::from(*expected),
+        Transfer::Out(data) => data.len() as u64,
+    }
 }
 
 /// The length of a transfer, as the header has it.
@@ -80,10 +98,12 @@ impl<T> Task<T> {
         token: T,
         place: &Place,
         parameters: &Parameters,
-        outbox: &mut Outbox,
+        line: &mut Line,
     ) -> Self {
-        let Place { itt, cmd_sn, exp_stat_sn } = *place;
+        let Place { itt, cmd_sn, on } = *place;
         let Command { lun, cdb, transfer } = command;
+        let (weight, exp_stat_sn) = (weight(&transfer), line.exp_stat_sn);
+        line.outstanding += weight;
         let header = ScsiCommand {
             is_final: true,
             attribute: TaskAttribute::SIMPLE,
@@ -96,19 +116,19 @@ impl<T> Task<T> {
         };
         let data = match transfer {
             Transfer::None => {
-                outbox.push(header);
+                line.outbox.push(header);
                 Data::None
             }
             Transfer::In(expected) => {
-                outbox.push(ScsiCommand { read: true, expected_len: expected, ..header });
+                line.outbox.push(ScsiCommand { read: true, expected_len: expected, ..header });
                 Data::In { expected, received: Received::Slice(Bytes::new()) }
             }
             Transfer::Out(left) => {
                 let header = ScsiCommand { write: true, expected_len: length(&left), ..header };
-                send_unsolicited(header, left, parameters, outbox)
+                send_unsolicited(header, left, parameters, line)
             }
         };
-        Self { token, cmd_sn, lun, itt, next_sn: 0, data }
+        Self { token, cmd_sn, lun, on, weight, itt, next_sn: 0, data }
     }
 
     /// Takes data. Since DataPDUInOrder and DataSequenceInOrder are Yes, each piece begins where the
@@ -143,9 +163,8 @@ impl<T> Task<T> {
     pub(super) fn ready(
         &mut self,
         r2t: &R2t,
-        exp_stat_sn: u32,
         parameters: &Parameters,
-        outbox: &mut Outbox,
+        line: &mut Line,
     ) -> Result<(), Misbehaviour> {
         let Data::Out { offset, left } = &mut self.data else {
             return Err(Misbehaviour::R2tBeyondBuffer);
@@ -164,12 +183,12 @@ impl<T> Task<T> {
             lun: r2t.lun,
             itt: self.itt,
             ttt: r2t.ttt,
-            exp_stat_sn,
+            exp_stat_sn: line.exp_stat_sn,
             buffer_offset: *offset,
             ..DataOut::default()
         };
         *offset += r2t.desired_len;
-        send_sequence(header, left, r2t.desired_len, parameters.max_send_data_segment, outbox);
+        send_sequence(header, left, r2t.desired_len, line);
         Ok(())
     }
 
@@ -227,17 +246,17 @@ fn send_unsolicited(
     header: ScsiCommand,
     mut left: Pieces,
     parameters: &Parameters,
-    outbox: &mut Outbox,
+    line: &mut Line,
 ) -> Data {
     let first_burst = length(&left).min(parameters.first_burst);
     let immediate = match parameters.immediate_data {
-        true => first_burst.min(parameters.max_send_data_segment),
+        true => first_burst.min(line.segment),
         false => 0,
     };
     let unsolicited = if parameters.initial_r2t { 0 } else { first_burst - immediate };
     // F says that no unsolicited data follow the command.
     let header = ScsiCommand { is_final: unsolicited == 0, ..header };
-    outbox.push_from(header, &mut left, immediate as usize);
+    line.outbox.push_from(header, &mut left, immediate as usize);
     if unsolicited > 0 {
         let header = DataOut {
             lun: header.lun,
@@ -247,24 +266,18 @@ fn send_unsolicited(
             buffer_offset: immediate,
             ..DataOut::default()
         };
-        send_sequence(header, &mut left, unsolicited, parameters.max_send_data_segment, outbox);
+        send_sequence(header, &mut left, unsolicited, line);
     }
     Data::Out { offset: immediate + unsolicited, left }
 }
 
 /// Sends one sequence of Data-Out PDUs; its numbers begin at zero (RFC 7143, 11.7.5).
-fn send_sequence(
-    mut header: DataOut,
-    left: &mut Pieces,
-    mut len: u32,
-    segment: u32,
-    outbox: &mut Outbox,
-) {
+fn send_sequence(mut header: DataOut, left: &mut Pieces, mut len: u32, line: &mut Line) {
     while len > 0 {
-        let piece = len.min(segment);
+        let piece = len.min(line.segment);
         len -= piece;
         header.is_final = len == 0;
-        outbox.push_from(header, left, piece as usize);
+        line.outbox.push_from(header, left, piece as usize);
         header.data_sn += 1;
         header.buffer_offset += piece;
     }

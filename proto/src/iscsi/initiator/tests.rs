@@ -49,7 +49,7 @@ fn say(machine: &mut Initiator<u8>, pdu: Pdu) -> Result<(), Fault> {
     let mut slices = [std::io::IoSlice::new(&[]); 4];
     let filled = outbox.slices(&mut slices);
     let mut bytes: BytesMut = slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect();
-    machine.receive(Time::ZERO, &mut bytes)
+    machine.receive(Time::ZERO, 0, &mut bytes)
 }
 
 fn read(machine: &mut Initiator<u8>, len: u32) -> u32 {
@@ -169,9 +169,9 @@ fn a_rejected_command_ends_and_the_session_goes_on() {
 fn pings_are_answered_until_they_flood() {
     let mut machine = machine();
     let ping = NopIn { itt: NO_TAG, ttt: 5, lun: 9, ..NopIn::default() };
-    let before = machine.outbox().len();
+    let before = machine.outbox(0).map_or(0, |outbox| outbox.len());
     say(&mut machine, Pdu::bare(ping)).unwrap();
-    assert_eq!(machine.outbox().len(), before + BHS_LEN);
+    assert_eq!(machine.outbox(0).map_or(0, |outbox| outbox.len()), before + BHS_LEN);
     let flood = (0..2000).find_map(|_| say(&mut machine, Pdu::bare(ping)).err());
     assert_eq!(flood, Some(Fault::Misbehaved(Misbehaviour::PingFlood)));
 }
@@ -185,8 +185,8 @@ fn silence_is_noticed_and_any_sign_of_life_counts() {
     machine.wake(asked).unwrap();
     // The link still takes our bytes: the ping may be behind them.
     let later = asked + timeouts.answer / 2;
-    let len = machine.outbox().len();
-    machine.sent(later, len);
+    let len = machine.outbox(0).map_or(0, |outbox| outbox.len());
+    machine.sent(later, 0, len);
     machine.wake(asked + timeouts.answer).unwrap();
     assert_eq!(machine.wake(later + timeouts.answer), Err(Fault::Silent));
 }

@@ -59,6 +59,7 @@ pub struct InitiatorLogin {
 #[derive(Debug)]
 struct Common {
     config: Config,
+    place: Place,
     assembly: Assembly,
     negotiation: Negotiation,
     /// Whether the last request asked for the next stage.
@@ -68,6 +69,22 @@ struct Common {
     tag: Option<u16>,
     /// All requests so far.
     sent: Transcript,
+}
+
+/// What a login asks for: a session, or a place for another connection in one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The session; zero for a new one.
+    pub tsih: u16,
+    /// The number of the connection.
+    pub cid: u16,
+    /// The CmdSN of the next command.
+    pub cmd_sn: u32,
+}
+
+impl Place {
+    /// That of the first connection.
+    const LEADING: Self = Self { tsih: 0, cid: CID, cmd_sn: FIRST_CMD_SN };
 }
 
 #[derive(Debug)]
@@ -144,7 +161,7 @@ pub enum LoginError {
 /// What a login has led to.
 #[derive(Clone, Debug)]
 pub struct Established {
-    /// What was agreed.
+    /// What was agreed: by a connection that joins a session, only what is of one connection.
     pub parameters: Parameters,
     /// The target's part of the session's name.
     pub tsih: u16,
@@ -154,13 +171,15 @@ pub struct Established {
     pub target_alias: Option<String>,
     /// The CmdSN of the first command.
     pub cmd_sn: u32,
+    /// The CmdSN the target expects.
+    pub exp_cmd_sn: u32,
     /// The last CmdSN the target has room for.
     pub max_cmd_sn: u32,
     /// The StatSN that comes next.
     pub exp_stat_sn: u32,
 }
 
-/// The one connection of the session.
+/// The first connection of a session.
 pub const CID: u16 = 0;
 
 /// Where command numbers begin.
@@ -170,9 +189,23 @@ impl InitiatorLogin {
     /// Begins a login: the first request. The entropy is fresh, for mutual CHAP or a sealed session.
     #[must_use]
     pub fn start(config: Config, entropy: Entropy) -> (Box<Self>, Pdu) {
+        Self::start_at(config, Place::LEADING, entropy)
+    }
+
+    /// The same, for a connection that joins a session: as the same initiator, with the same proof
+    /// (RFC 7143, 6.3.1).
+    #[must_use]
+    pub fn join(config: Config, place: Place, entropy: Entropy) -> (Box<Self>, Pdu) {
+        Self::start_at(config, place, entropy)
+    }
+
+    fn start_at(config: Config, place: Place, entropy: Entropy) -> (Box<Self>, Pdu) {
         let mut negotiation = Negotiation::new(Role::Initiator, config.offer.clone());
         if config.target.is_none() {
             negotiation.in_discovery();
+        }
+        if place.tsih != 0 {
+            negotiation.joins();
         }
         let mut text = config.identity();
         let state = match Security::start(&config, entropy, &mut text) {
@@ -181,6 +214,7 @@ impl InitiatorLogin {
         };
         let mut common = Common {
             config,
+            place,
             assembly: Assembly::default(),
             negotiation,
             asked: false,
@@ -267,10 +301,10 @@ impl Common {
             version_max: VERSION,
             version_min: VERSION,
             isid: self.config.isid.0,
-            tsih: 0,
+            tsih: self.place.tsih,
             itt: 0,
-            cid: CID,
-            cmd_sn: FIRST_CMD_SN,
+            cid: self.place.cid,
+            cmd_sn: self.place.cmd_sn,
             exp_stat_sn: self.exp_stat_sn.unwrap_or_default(),
         };
         let request = Pdu::with_data(header, text.into());
@@ -397,7 +431,7 @@ impl Common {
         heard: &Transcript,
     ) -> Result<Progress, LoginError> {
         // RFC 7143, 11.13.3: the last response names the session.
-        if response.tsih == 0 {
+        if response.tsih == 0 || ![0, response.tsih].contains(&self.place.tsih) {
             return Err(LoginError::Field("TSIH"));
         }
         let parameters = self.negotiation.finish()?;
@@ -407,7 +441,8 @@ impl Common {
             tsih: response.tsih,
             portal_group_tag: self.tag,
             target_alias: self.negotiation.text(Key::TargetAlias).map(str::to_owned),
-            cmd_sn: FIRST_CMD_SN,
+            cmd_sn: self.place.cmd_sn,
+            exp_cmd_sn: response.exp_cmd_sn,
             max_cmd_sn: response.max_cmd_sn,
             exp_stat_sn: response.stat_sn.wrapping_add(1),
         };
@@ -422,7 +457,7 @@ impl Common {
         heard: &Transcript,
     ) -> Option<Box<Seals>> {
         let sealing = &self.config.pinned.as_ref()?.sealing;
-        let place = (parameters.seal?, CID);
+        let place = (parameters.seal?, self.place.cid);
         let login = self.transcripts(heard);
         Some(Box::new(Seals::new(Role::Initiator, sealing, master?, place, &login)))
     }

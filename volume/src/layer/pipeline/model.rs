@@ -44,6 +44,19 @@ pub enum Bottleneck {
     Decrypt,
 }
 
+/// How many connections it takes to carry `rate` bytes per second where one in `1 / loss` segments is lost. A
+/// connection that halves its window at each loss carries `segment / round_trip * sqrt(3 / 2 / loss)` (Mathis,
+/// Semke, Mahdavi and Ott, 1997), and what several lose they lose by turns.
+#[must_use]
+pub fn connections(rate: f64, loss: f64, round_trip: Duration, segment: u32) -> usize {
+    if loss <= 0.0 || round_trip.is_zero() {
+        return 1;
+    }
+    let one = f64::from(segment) / round_trip.as_secs_f64() * (1.5 / loss).sqrt();
+    // A rate that is not a number, and one that is none, asks for no more than one.
+    (rate / one).ceil().max(1.0) as usize
+}
+
 impl Stages {
     /// What one request of `block` bytes costs alone, in seconds.
     #[must_use]
@@ -170,5 +183,18 @@ mod tests {
         stages.link = 5e9;
         assert_eq!(stages.bottleneck(64 * KIB, 1e6), Bottleneck::Encrypt);
         assert_eq!(stages.useful_workers(), 5);
+    }
+
+    #[test]
+    fn connections_make_up_for_losses() {
+        let milliseconds = Duration::from_millis;
+        // One in a thousand at 16 ms leaves a connection 3.5 MB/s.
+        assert_eq!(connections(3e6, 1e-3, milliseconds(16), 1448), 1);
+        assert_eq!(connections(10e6, 1e-3, milliseconds(16), 1448), 3);
+        // A tenth of the losses: sqrt(10) times as much.
+        assert_eq!(connections(10e6, 1e-4, milliseconds(16), 1448), 1);
+        assert_eq!(connections(10e6, 1e-3, milliseconds(64), 1448), 12);
+        assert_eq!(connections(1e12, 0.0, milliseconds(64), 1448), 1);
+        assert_eq!(connections(f64::NAN, 1e-3, milliseconds(64), 1448), 1);
     }
 }

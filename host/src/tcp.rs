@@ -1,0 +1,123 @@
+//! TCP as the kernel sees it: what it knows of a connection, and how it is told to carry one.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+/// More than any kernel fills of its `struct tcp_info`, which only ever grows at its end.
+const INFO_MAX: usize = 512;
+
+/// What the kernel knows of a connection (`TCP_INFO`). What an old kernel does not tell is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Info {
+    /// The smoothed round trip.
+    pub round_trip: Duration,
+    /// The largest segment sent, in bytes.
+    pub segment: u32,
+    /// The best rate of the last round trips at which data arrived, in bytes per second.
+    pub delivery_rate: u64,
+    /// Data segments sent, and received.
+    pub segments: u64,
+    /// Segments that had to be sent again, or were received out of order: lost on their way, mostly.
+    pub lost: u64,
+}
+
+/// What the kernel knows of a connection.
+pub fn info(socket: impl AsFd) -> io::Result<Info> {
+    let mut buffer = [MaybeUninit::<u8>::zeroed(); INFO_MAX];
+    let mut len = INFO_MAX as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed and so open; the kernel writes at most `len` bytes to the buffer,
+    // which has as many.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            buffer.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if status != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all of it was zeroed, so that it is initialised whatever the kernel wrote.
+    let bytes: [u8; INFO_MAX] = unsafe { std::mem::transmute(buffer) };
+    Ok(Info::parse(&bytes))
+}
+
+impl Info {
+    /// The offsets are those of `struct tcp_info` in linux/tcp.h, which are part of the kernel's interface.
+    fn parse(bytes: &[u8; INFO_MAX]) -> Self {
+        let u32_at = |at: usize| {
+            let field = bytes.get(at..).and_then(|rest| rest.first_chunk());
+            u32::from_ne_bytes(field.copied().unwrap_or_default())
+        };
+        let delivery_rate = bytes[160..].first_chunk().copied().map_or(0, u64::from_ne_bytes);
+        let (retransmitted, out_of_order) = (u32_at(100), u32_at(224));
+        let (segments_in, segments_out) = (u32_at(152), u32_at(156));
+        Self {
+            round_trip: Duration::from_micros(u32_at(68).into()),
+            segment: u32_at(16),
+            delivery_rate,
+            segments: u64::from(segments_in) + u64::from(segments_out),
+            lost: u64::from(retransmitted) + u64::from(out_of_order),
+        }
+    }
+}
+
+/// Bounds what the kernel takes of a connection beyond what it can send at once (`TCP_NOTSENT_LOWAT`): what
+/// comes later waits where it can still be put in another order, or be sent by another connection.
+pub fn bound_unsent(socket: impl AsFd, bytes: u32) -> io::Result<()> {
+    set(socket, libc::TCP_NOTSENT_LOWAT, &bytes.to_ne_bytes())
+}
+
+/// Has a connection controlled by another algorithm than the system's own, if the system lets us.
+pub fn control_congestion(socket: impl AsFd, algorithm: &str) -> io::Result<()> {
+    set(socket, libc::TCP_CONGESTION, algorithm.as_bytes())
+}
+
+fn set(socket: impl AsFd, option: libc::c_int, value: &[u8]) -> io::Result<()> {
+    // SAFETY: the descriptor is borrowed and so open; the kernel reads as many bytes as the slice has.
+    let status = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            option,
+            value.as_ptr().cast(),
+            value.len() as libc::socklen_t,
+        )
+    };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_of_a_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        bound_unsent(&near, 1 << 17).unwrap();
+        near.write_all(&[7; 100_000]).unwrap();
+        far.read_exact(&mut [0; 100_000]).unwrap();
+        let info = info(&near).unwrap();
+        assert!(info.segment >= 500 && info.segments >= 1, "{info:?}");
+        assert!(info.round_trip > Duration::ZERO, "{info:?}");
+        assert_eq!(info.lost, 0, "{info:?}");
+        assert!(super::info(&far).unwrap().segments >= 1);
+    }
+
+    #[test]
+    fn an_algorithm_that_does_not_exist_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(control_congestion(&near, "no such thing").is_err());
+        control_congestion(&near, "reno").unwrap();
+    }
+}

@@ -1,0 +1,232 @@
+//! The sockets of a session, and how many of them there should be.
+//!
+//! A connection that loses packets is held below what the link carries, by the algorithm that controls it.
+//! Several lose by turns, so that together they carry more. How many follows from the loss, the round trip and
+//! the rate that the kernel sees on them, by the model of `volume/layer/pipeline/model.rs`. There are never fewer
+//! than there were: a link that lost will lose again, and one connection too many costs nothing.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use host::tcp::{self, Info};
+use proto::iscsi::initiator::Initiator;
+use proto::time::Time;
+use tokio::net::TcpStream;
+use volume::layer::pipeline::model;
+
+use crate::crew::Crew;
+
+/// Connections of a session whose number is not given.
+const AUTO_MAX: u16 = 4;
+
+/// How often the connections are looked at, while something comes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Fewer segments than these tell nothing of a loss of one in a thousand.
+const SEGMENTS_MIN: u64 = 1000;
+
+/// What the kernel takes beyond what it can send at once. More would only wait behind a loss, where another
+/// connection could have taken it; less would let a fast link run dry between two turns of the task.
+const UNSENT_MAX: u32 = 256 << 10;
+
+/// How many connections a session has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Connections {
+    /// As many as the link needs: one, and others where it loses.
+    #[default]
+    Auto,
+    /// So many, if the target agrees.
+    Fixed(u16),
+}
+
+impl Connections {
+    /// As many as there may be.
+    #[must_use]
+    pub const fn most(self) -> u16 {
+        match self {
+            Self::Auto => AUTO_MAX,
+            Self::Fixed(0) => 1,
+            Self::Fixed(count) => count,
+        }
+    }
+}
+
+/// A connection's socket and what came by it.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) socket: TcpStream,
+    pub(super) buffer: BytesMut,
+    /// The system takes nothing more for now.
+    pub(super) blocked: bool,
+    pub(super) crew: Crew,
+    /// What was known of it at the last look.
+    before: Info,
+}
+
+impl Line {
+    pub(super) fn new(socket: TcpStream) -> Self {
+        // It is only slower without.
+        if let Err(error) = tcp::bound_unsent(&socket, UNSENT_MAX) {
+            tracing::debug!(%error, "what the kernel takes ahead cannot be bounded");
+        }
+        Self {
+            socket,
+            buffer: BytesMut::new(),
+            blocked: false,
+            crew: Crew::new(),
+            before: Info::default(),
+        }
+    }
+}
+
+/// Ready when any connection can be read, or written where output waits, or something was sealed for it.
+pub(super) fn poll_ready<T>(
+    lines: &mut [Option<Line>],
+    machine: &mut Initiator<T>,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
+    let mut any = false;
+    for (on, line) in lines.iter_mut().enumerate() {
+        let (Some(line), Some(outbox)) = (line, machine.outbox(on)) else { continue };
+        // An error is met by whoever reads or writes next.
+        any |= line.socket.poll_read_ready(cx).is_ready();
+        any |= line.blocked && line.socket.poll_write_ready(cx).is_ready();
+        any |= line.crew.poll_returned(cx, outbox).is_ready();
+    }
+    if any { Poll::Ready(()) } else { Poll::Pending }
+}
+
+/// A connection that is being made.
+pub(super) type Opening = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
+
+/// Connects to where the session's first connection goes: another portal may be another portal group.
+pub(super) fn open(peer: SocketAddr, patience: Duration) -> Opening {
+    Box::pin(async move {
+        let socket = tokio::time::timeout(patience, TcpStream::connect(peer)).await??;
+        socket.set_nodelay(true)?;
+        Ok(socket)
+    })
+}
+
+/// How many connections there should be.
+#[derive(Debug)]
+pub(super) struct Count {
+    wanted: Connections,
+    /// As many as there may be.
+    most: usize,
+    now: usize,
+    next_look: Time,
+    /// The best rate of all connections together, in bytes per second.
+    rate: u64,
+    /// The connections are controlled by an algorithm that withstands loss.
+    hardened: bool,
+}
+
+impl Count {
+    pub(super) const fn new(wanted: Connections) -> Self {
+        Self { wanted, most: 1, now: 1, next_look: Time::ZERO, rate: 0, hardened: false }
+    }
+
+    /// The session is there, and may have so many.
+    pub(super) fn agreed(&mut self, most: usize) {
+        self.most = most.min(self.wanted.most().into());
+        if self.wanted != Connections::Auto {
+            self.now = self.most;
+        }
+    }
+
+    /// Another could not be had: there will be no more than these.
+    pub(super) fn settle_for(&mut self, count: usize) {
+        self.most = count;
+        self.now = self.now.min(count);
+    }
+
+    pub(super) const fn get(&self) -> usize {
+        self.now
+    }
+
+    /// Looks at the connections, if it is time.
+    pub(super) fn look(&mut self, now: Time, lines: &mut [Option<Line>]) {
+        if self.wanted != Connections::Auto || now < self.next_look {
+            return;
+        }
+        self.next_look = now + LOOK_EVERY;
+        let Some(seen) = self.see(lines) else { return };
+        let loss = seen.lost as f64 / seen.segments as f64;
+        self.rate = self.rate.max(seen.delivery_rate);
+        let needed = model::connections(self.rate as f64, loss, seen.round_trip, seen.segment);
+        if needed.min(self.most) > self.now {
+            self.now = needed.min(self.most);
+            tracing::info!(connections = self.now, loss, ?seen.round_trip, "the link loses");
+        }
+        if needed > 1 && !self.hardened {
+            self.hardened = true;
+            lines.iter().flatten().for_each(harden);
+        }
+    }
+
+    /// What happened on all connections since the last look that found enough to go by.
+    fn see(&self, lines: &mut [Option<Line>]) -> Option<Info> {
+        let infos: Vec<_> =
+            lines.iter().map(|line| tcp::info(&line.as_ref()?.socket).ok()).collect();
+        let mut seen = Info::default();
+        for (line, info) in lines.iter().zip(&infos) {
+            let (Some(line), Some(info)) = (line, info) else { continue };
+            seen.round_trip = seen.round_trip.max(info.round_trip);
+            seen.segment = seen.segment.max(info.segment);
+            seen.delivery_rate += info.delivery_rate;
+            seen.segments += info.segments.saturating_sub(line.before.segments);
+            seen.lost += info.lost.saturating_sub(line.before.lost);
+        }
+        if seen.segments < SEGMENTS_MIN {
+            return None;
+        }
+        for (line, info) in lines.iter_mut().zip(infos) {
+            if let (Some(line), Some(info)) = (line, info) {
+                line.before = info;
+            }
+        }
+        Some(seen)
+    }
+
+    /// A connection was added: it is treated as the others are.
+    pub(super) fn added(&self, line: &Line) {
+        if self.hardened {
+            harden(line);
+        }
+    }
+}
+
+/// BBR follows the rate at which data arrive and not the losses. Where the kernel has none, the connections
+/// stay as they are.
+fn harden(line: &Line) {
+    if let Err(error) = tcp::control_congestion(&line.socket, "bbr") {
+        tracing::debug!(%error, "no BBR here");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_given_is_kept_to_what_the_target_allows() {
+        for (wanted, most, count) in [
+            (Connections::Fixed(3), 8, 3),
+            (Connections::Fixed(3), 2, 2),
+            (Connections::Fixed(0), 8, 1),
+            (Connections::Auto, 8, 1),
+        ] {
+            let mut it = Count::new(wanted);
+            it.agreed(most);
+            assert_eq!(it.get(), count, "{wanted:?} of {most}");
+            it.settle_for(1);
+            assert_eq!(it.get(), 1);
+        }
+    }
+}

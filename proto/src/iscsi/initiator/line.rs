@@ -1,0 +1,131 @@
+//! One connection of a session: its framing, its status numbers, and whether the target lives at its end.
+
+use super::{Misbehaviour, Timeouts};
+use crate::iscsi::header::NopOut;
+use crate::iscsi::login::initiator::InitiatorLogin;
+use crate::iscsi::pdu::{Decoder, Outbox};
+use crate::time::Time;
+
+/// The most pings answered while the outbox does not run empty: a target that neither reads nor
+/// stops asking would fill the memory.
+const PINGS_MAX: u32 = 1024;
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) decoder: Decoder,
+    pub(super) outbox: Outbox,
+    pub(super) stage: Stage,
+    pub(super) exp_stat_sn: u32,
+    /// The most the target takes in one data segment, which it says of each connection
+    /// (RFC 7143, 13.12).
+    pub(super) segment: u32,
+    /// Bytes of commands on their way, either way.
+    pub(super) outstanding: u64,
+    pub(super) ping: Option<Ping>,
+    last_life: Time,
+    pings_answered: u32,
+}
+
+/// How far a connection is.
+#[derive(Debug)]
+pub(super) enum Stage {
+    Login { login: Box<InitiatorLogin>, until: Time },
+    Open,
+    Closed,
+}
+
+/// A ping on its way.
+#[derive(Debug)]
+pub(super) struct Ping {
+    pub(super) tag: u32,
+    pub(super) sent: Time,
+    /// Without a sign of life by then the target is lost.
+    pub(super) until: Time,
+    /// Asked for by the caller, who is told of the answer.
+    pub(super) asked: bool,
+}
+
+impl Line {
+    pub(super) fn new(login: Box<InitiatorLogin>, until: Time, now: Time) -> Self {
+        Self {
+            decoder: Decoder::new(),
+            outbox: Outbox::new(),
+            stage: Stage::Login { login, until },
+            exp_stat_sn: 0,
+            segment: 0,
+            outstanding: 0,
+            ping: None,
+            last_life: now,
+            pings_answered: 0,
+        }
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Open)
+    }
+
+    /// Takes the number of a PDU that carries a status. A gap cannot be asked for again at error
+    /// recovery level 0.
+    pub(super) const fn status(&mut self, stat_sn: u32) -> Result<(), Misbehaviour> {
+        if stat_sn != self.exp_stat_sn {
+            let expected = self.exp_stat_sn;
+            return Err(Misbehaviour::StatSn { expected, found: stat_sn });
+        }
+        self.exp_stat_sn = stat_sn.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Something shows that the target is there: a ping still out has until later.
+    pub(super) fn live(&mut self, now: Time, timeouts: &Timeouts) {
+        self.last_life = now;
+        let until = now + timeouts.answer;
+        if let Some(ping) = &mut self.ping {
+            ping.until = ping.until.max(until);
+        }
+    }
+
+    /// Bytes were taken by the link, perhaps all of them.
+    pub(super) fn sent(&mut self, now: Time, timeouts: &Timeouts) {
+        self.live(now, timeouts);
+        if self.outbox.is_empty() {
+            self.pings_answered = 0;
+        }
+    }
+
+    /// Answers a ping (RFC 7143, 11.18): at once, outside the order.
+    pub(super) fn answer_ping(&mut self, answer: NopOut) -> Result<(), Misbehaviour> {
+        self.pings_answered += 1;
+        if self.pings_answered > PINGS_MAX {
+            return Err(Misbehaviour::PingFlood);
+        }
+        self.outbox.push(answer);
+        Ok(())
+    }
+
+    /// When it has to be looked at.
+    pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
+        match (&self.stage, &self.ping) {
+            (Stage::Login { until, .. }, _) => Some(*until),
+            (Stage::Open, Some(ping)) => Some(ping.until),
+            (Stage::Open, None) => Some(self.last_life + timeouts.idle),
+            (Stage::Closed, _) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_in_the_statuses_is_named() {
+        let config = crate::iscsi::initiator::law::config(None);
+        let (login, _) = InitiatorLogin::start(config, crate::iscsi::initiator::law::entropy());
+        let mut line = Line::new(login, Time::ZERO, Time::ZERO);
+        line.exp_stat_sn = u32::MAX;
+        assert_eq!(line.status(u32::MAX), Ok(()));
+        let gap = Misbehaviour::StatSn { expected: 0, found: 1 };
+        assert_eq!(line.status(1), Err(gap));
+    }
+}
