@@ -53,8 +53,10 @@ impl Scene {
     /// Tries to log in; the answer, and what it declares.
     fn try_login(&self, name: &str, isid: u8) -> (Peer, LoginResponse, String) {
         let mut peer = Peer::connect(self.portal);
+        let text = String::from_utf8(text(name, TARGET).to_vec()).unwrap();
         let wishes = "FirstBurstLength=16777215\0MaxBurstLength=16777215\0";
-        peer.send(login(isid), [&text(name, TARGET)[..], wishes.as_bytes()].concat());
+        let others = text.split_inclusive('\0').filter(|pair| !pair.starts_with("FirstBurst"));
+        peer.send(login(isid), others.chain([wishes]).collect::<String>());
         let Pdu { header, data, .. } = peer.receive().expect("an answer");
         let Header::LoginResponse(response) = header else { panic!("{header:?}") };
         (peer, response, String::from_utf8(data.to_vec()).unwrap())
