@@ -8,6 +8,7 @@ use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::LoginError;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::{Protection, PublicKey};
+use tokio::time::{Instant, sleep};
 use volume::layer::pipeline::Settings;
 use volume::layer::read_only::ReadOnly;
 use volume::store::memory::Memory;
@@ -208,6 +209,26 @@ impl Store {
     }
 }
 
+/// How long a file or a device is waited for that somebody has.
+///
+/// The requests of a process that was killed end in their own time, after the process, and the lock with them:
+/// no write of it can land behind one of its successor, which has to wait for that.
+const LINGERING: Duration = Duration::from_secs(2);
+
+/// How often it is tried.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// What `open` gives, once nobody else has it.
+async fn once_free<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    let last = Instant::now() + LINGERING;
+    loop {
+        match open() {
+            Err(OpenError::InUse) if Instant::now() < last => sleep(TRY_AGAIN).await,
+            outcome => return outcome,
+        }
+    }
+}
+
 async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
     let what = || format!("cannot open {uri}");
     Ok(match uri {
@@ -226,12 +247,13 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                 read_only: options.read_only,
                 block_size: options.block_size.unwrap_or(BLOCK_SIZE),
             };
-            let store = file::open(path, &with).map_err(|why| explain(what(), why))?;
+            let store = once_free(|| file::open(path, &with)).await;
+            let store = store.map_err(|why| explain(what(), why))?;
             Store::local("file", store)
         }
         Uri::Device(path) => {
-            let store =
-                device::open(path, options.read_only).map_err(|why| explain(what(), why))?;
+            let store = once_free(|| device::open(path, options.read_only)).await;
+            let store = store.map_err(|why| explain(what(), why))?;
             Store::local("device", store)
         }
         Uri::Iscsi(place) => {
