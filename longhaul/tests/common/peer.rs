@@ -68,10 +68,17 @@ impl Peer {
     /// them.
     pub(crate) fn receive(&mut self) -> Option<Pdu> {
         loop {
+            let pdu = self.receive_any()?;
+            if !matches!(pdu.header, Header::NopIn(NopIn { itt: NO_TAG, .. })) {
+                return Some(pdu);
+            }
+        }
+    }
+
+    /// The next PDU, also if it is a ping.
+    pub(crate) fn receive_any(&mut self) -> Option<Pdu> {
+        loop {
             match self.decoder.decode(&mut self.buffer).unwrap() {
-                Some(Frame::Pdu(Pdu {
-                    header: Header::NopIn(NopIn { itt: NO_TAG, .. }), ..
-                })) => {}
                 Some(Frame::Pdu(pdu)) => return Some(pdu),
                 Some(flawed) => panic!("{flawed:?}"),
                 None => {
