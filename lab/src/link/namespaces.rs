@@ -29,10 +29,9 @@ const MTU: &str = "1500";
 const BACKLOG: &str = "5000";
 /// What the ends are set to. Buffers may grow to four times 1 Gbit/s for 128 ms, because the kernel
 /// counts its overhead in them too; no connection learns from the one before; and nothing but what is
-/// measured is on the link. Congestion control is what Linux comes with, whatever this machine prefers; peers
-/// that want another say so.
-const SETTINGS: [&str; 5] = [
-    "net.ipv4.tcp_congestion_control=cubic",
+/// measured is on the link. Congestion control is this machine's: a namespace may choose only among those that
+/// the machine allows, and often not the one that Linux comes with.
+const SETTINGS: [&str; 4] = [
     "net.ipv4.tcp_rmem=4096 131072 67108864",
     "net.ipv4.tcp_wmem=4096 65536 67108864",
     "net.ipv4.tcp_no_metrics_save=1",
