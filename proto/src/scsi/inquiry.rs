@@ -18,6 +18,8 @@ pub mod page {
     pub const EXTENDED: u8 = 0x86;
     /// Mode page policy.
     pub const MODE_POLICY: u8 = 0x87;
+    /// SCSI ports.
+    pub const PORTS: u8 = 0x88;
     /// Block limits.
     pub const BLOCK_LIMITS: u8 = 0xB0;
     /// Block device characteristics.
@@ -171,11 +173,27 @@ impl Identity {
         designator(&mut page, Designator::RelativePort, &[0, 0, high, low]);
         let [high, low] = ports::GROUP.to_be_bytes();
         designator(&mut page, Designator::PortGroup, &[0, 0, high, low]);
-        // RFC 7143, 4.2.7.1: the name of a target port.
-        let port = format!("{},t,0x{PORT:04x}", self.target);
-        designator(&mut page, Designator::PortName, &name_string(&port));
+        designator(&mut page, Designator::PortName, &name_string(&self.port_name()));
         designator(&mut page, Designator::TargetName, &name_string(&self.target));
         page
+    }
+
+    /// The body of the SCSI ports page: the one port by which the unit can be reached (SPC-4, 7.8.14).
+    #[must_use]
+    pub fn ports_page(&self) -> Vec<u8> {
+        let mut name = Vec::new();
+        designator(&mut name, Designator::PortName, &name_string(&self.port_name()));
+        let [high, low] = PORT.to_be_bytes();
+        // No TransportID: it is not a port of an initiator.
+        let mut page = vec![0, 0, high, low, 0, 0, 0, 0, 0, 0];
+        page.extend((name.len() as u16).to_be_bytes());
+        page.extend(name);
+        page
+    }
+
+    /// The name of the target port (RFC 7143, 4.2.7.1).
+    fn port_name(&self) -> String {
+        format!("{},t,0x{PORT:04x}", self.target)
     }
 
     /// Whether a designator, with its code set and its association and type, is this unit's; one that fits
@@ -492,6 +510,18 @@ mod tests {
         let all: std::collections::HashSet<_> = pages.iter().flatten().collect();
         assert_eq!(all.len(), 4);
         assert_eq!(pages[0][0], Identity::new("iqn.x:a", 0).identification_page());
+    }
+
+    #[test]
+    fn the_ports_page_names_the_port_of_the_identification_page() {
+        let identity = Identity::new("iqn.2026-11.dev.longhaul:backup", 3);
+        let page = identity.ports_page();
+        let (head, name) = page.split_at(12);
+        assert_eq!(head[..10], [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(usize::from(u16::from_be_bytes([head[10], head[11]])), name.len());
+        assert_eq!(name[4..43], *b"iqn.2026-11.dev.longhaul:backup,t,0x000");
+        let identification = identity.identification_page();
+        assert!(identification.windows(name.len()).any(|part| part == name));
     }
 
     #[test]

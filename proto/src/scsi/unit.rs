@@ -391,6 +391,7 @@ impl Unit {
             (true, page::IDENTIFICATION) => self.identity.identification_page(),
             (true, page::EXTENDED) => inquiry::extended(self.medium.write_cache),
             (true, page::MODE_POLICY) => inquiry::MODE_POLICY.to_vec(),
+            (true, page::PORTS) => self.identity.ports_page(),
             (true, page::BLOCK_LIMITS) => self.limits.emit(),
             (true, page::CHARACTERISTICS) => inquiry::characteristics(self.provisioning.unmap),
             (true, page::PROVISIONING) => self.provisioning.emit(),
@@ -481,12 +482,13 @@ impl Unit {
     }
 }
 
-const VITAL_PAGES: [u8; 8] = [
+const VITAL_PAGES: [u8; 9] = [
     page::SUPPORTED,
     page::SERIAL,
     page::IDENTIFICATION,
     page::EXTENDED,
     page::MODE_POLICY,
+    page::PORTS,
     page::BLOCK_LIMITS,
     page::CHARACTERISTICS,
     page::PROVISIONING,
