@@ -52,6 +52,7 @@ finished and everything acknowledged is flushed.";
 pub async fn run(args: Args) -> Outcome {
     args.seal.needs_seal(args.sealed)?;
     let uri = args.uri;
+    host::allocator::return_large();
     if args.pipeline.is_given() && !uri.is_remote() {
         return Err(Failure::usage(format!("{uri} has no pipeline: no network lies before it")));
     }
