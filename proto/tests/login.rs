@@ -190,6 +190,11 @@ fn every_refusal_has_its_status() {
         (to_full_feature, with(&b"X-a=1\0".repeat(1000)), Some(LoginStatus::INITIATOR_ERROR)),
         (stage(0, 1), with(b"AuthMethod=KRB5\0"), Some(LoginStatus::AUTHENTICATION_FAILURE)),
         (stage(0, 1), with(b"MaxBurstLength=8192\0"), Some(LoginStatus::INITIATOR_ERROR)),
+        (
+            stage(0, 1),
+            with(b"AuthMethod=None\0AuthMethod=None\0"),
+            Some(LoginStatus::INITIATOR_ERROR),
+        ),
     ];
     for (header, text, expected) in cases {
         let found = refused(*header, text);

@@ -130,9 +130,13 @@ impl fmt::Debug for LoginStatus {
     }
 }
 
+/// The keys of authentication that mean something; of CHAP, those of RFC 7143, 12.1.3.
+const SECURITY_KEYS: [&str; 8] =
+    ["AuthMethod", "CHAP_A", "CHAP_I", "CHAP_C", "CHAP_N", "CHAP_R", NOISE_KEY, PROOF_KEY];
+
 /// Whether a key belongs to authentication and not to the table of operational keys.
 fn is_security(pair: &Pair<'_>) -> bool {
-    ["AuthMethod", NOISE_KEY, PROOF_KEY].contains(&pair.key) || pair.key.starts_with("CHAP_")
+    SECURITY_KEYS.contains(&pair.key) || pair.key.starts_with("CHAP_")
 }
 
 /// The value of a key that may stand once.

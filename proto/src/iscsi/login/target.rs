@@ -9,7 +9,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::policy::{Demand, Policy, Proven};
-use super::{EXCHANGES_MAX, Entropy, LoginStatus, Phase, VERSION, is_security, value};
+use super::{
+    EXCHANGES_MAX, Entropy, LoginStatus, Phase, SECURITY_KEYS, VERSION, is_security, value,
+};
 use crate::iscsi::header::{LoginRequest, LoginResponse};
 use crate::iscsi::keys::{DigestWish, Key, Offer, Role};
 use crate::iscsi::name::{IscsiName, Isid};
@@ -54,6 +56,8 @@ struct Common {
     demanded: Option<Protection>,
     assembly: Assembly,
     negotiation: Negotiation,
+    /// The keys of authentication that have come.
+    security_keys: Vec<&'static str>,
     /// What the first request fixed; `None` before it.
     ids: Option<Ids>,
     stat_sn: u32,
@@ -160,6 +164,7 @@ impl TargetLogin {
             assembly: Assembly::of_at_most(config.text_max),
             config,
             demanded,
+            security_keys: Vec::new(),
             ids: None,
             stat_sn: 0,
             exchanges: 0,
@@ -317,6 +322,7 @@ impl Common {
             Phase::Operational | Phase::FullFeature => Stage::Operational,
         };
         let answers = self.negotiation.receive(stage, &operational)?;
+        self.note_security(&security)?;
         let mut text = Vec::new();
         let turn = match state {
             Expect::First(entropy) => {
@@ -341,6 +347,21 @@ impl Common {
         answers.iter().for_each(|(key, value)| text::push(&mut text, key, value));
         self.declare(phase, &mut text);
         Ok((turn, text))
+    }
+
+    /// RFC 7143, 6.3: no key is declared twice in a login. Of two values one would count, and whoever looks
+    /// at the login on its way could take the other for it.
+    fn note_security(&mut self, pairs: &[Pair<'_>]) -> Result<(), Reason> {
+        for pair in pairs {
+            let Some(key) = SECURITY_KEYS.into_iter().find(|key| *key == pair.key) else {
+                continue;
+            };
+            if self.security_keys.contains(&key) {
+                return Err(Reason::Repeated(key));
+            }
+            self.security_keys.push(key);
+        }
+        Ok(())
     }
 
     fn security(

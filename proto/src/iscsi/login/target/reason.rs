@@ -54,6 +54,9 @@ pub enum Reason {
     /// What a step of authentication needs is absent or malformed.
     #[error("{0} is missing or malformed")]
     ChapKey(&'static str),
+    /// A key of authentication came again (RFC 7143, 6.3).
+    #[error("{0} was sent twice")]
+    Repeated(&'static str),
     /// No authentication method or algorithm in common, or none was tried.
     #[error("no authentication that this target accepts was offered")]
     NoMethod,
@@ -94,6 +97,7 @@ impl Reason {
             Self::Text(_)
             | Self::Violation(_)
             | Self::Name(_)
+            | Self::Repeated(_)
             | Self::Changed
             | Self::Stage
             | Self::TooLong => LoginStatus::INITIATOR_ERROR,

@@ -156,10 +156,14 @@ fn push_challenge(answers: &mut Vec<u8>, challenge: &Challenge) {
     text::push(answers, "CHAP_C", &text::hex(&challenge.bytes));
 }
 
+/// The initiator's challenge, if it sent one: half of one is a mistake, as it waits for our proof.
 fn read_challenge(pairs: &[Pair<'_>]) -> Result<Option<Challenge>, Reason> {
-    let Some(id) = value(pairs, "CHAP_I") else { return Ok(None) };
-    let id = text::number(id).and_then(|id| u8::try_from(id).ok());
+    let (id, bytes) = (value(pairs, "CHAP_I"), value(pairs, "CHAP_C"));
+    if id.is_none() && bytes.is_none() {
+        return Ok(None);
+    }
+    let id = id.and_then(text::number).and_then(|id| u8::try_from(id).ok());
     let id = id.ok_or(Reason::ChapKey("CHAP_I"))?;
-    let bytes = value(pairs, "CHAP_C").and_then(text::binary);
-    Ok(Some(Challenge { id, bytes: bytes.ok_or(Reason::ChapKey("CHAP_C"))? }))
+    let bytes = bytes.and_then(text::binary).ok_or(Reason::ChapKey("CHAP_C"))?;
+    Ok(Some(Challenge { id, bytes }))
 }
