@@ -5,7 +5,7 @@
 #
 # A tunnel exports LAB_SERVER, the address at which clients reach the far end through it; servers listen
 # there. A server exports LAB_IMAGE, the words by which qemu's tools name its volume, and if it is NBD LAB_NBD,
-# its URI.
+# its URI; LAB_URI is one of iSCSI that our initiator takes.
 set -euo pipefail
 : "${LAB_FAR:?peers run inside lab link, which makes the two ends}"
 export PATH=$PATH:/usr/sbin:/sbin

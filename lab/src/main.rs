@@ -30,6 +30,7 @@ mod server;
 mod sessions;
 mod svg;
 mod tables;
+mod trips;
 mod units;
 mod way;
 
@@ -103,6 +104,8 @@ enum Lab {
     Sealed(sealed::Sealed),
     /// Loads a volume through our own initiator, and says what that cost
     Haul(haul::Haul),
+    /// Times single writes to the volume of the peers around this, in round trips
+    Trips(trips::Trips),
     /// Sends bytes over one fresh TCP stream to `lab receive` and prints the seconds it took
     Send {
         /// Where the receiver listens
@@ -154,6 +157,7 @@ fn main() -> ExitCode {
         Lab::Measure(wanted) => measure::run(&wanted),
         Lab::Sealed(wanted) => sealed::run(&wanted),
         Lab::Haul(load) => haul::run(load),
+        Lab::Trips(wanted) => trips::run(&wanted),
         Lab::Send { address, bytes, cut } => {
             flow::send(&address, bytes, cut).map(|taken| println!("{:.6}", taken.as_secs_f64()))
         }

@@ -13,6 +13,7 @@ use proto::link::packets::{Counts, Path};
 use proto::time::Time;
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::exchanges::{Exchanges, Heading};
 use super::train::Train;
 
 /// Packets due within this time are delivered together, so that a full link does not need a wake-up
@@ -26,7 +27,7 @@ const BATCH: usize = 64;
 const NICE: i32 = -15;
 
 /// What a link did.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Traffic {
     /// From the near end to the far end.
     pub(crate) out: Counts,
@@ -34,6 +35,8 @@ pub(crate) struct Traffic {
     pub(crate) back: Counts,
     /// What emulating it has cost the processor.
     pub(crate) cpu: Duration,
+    /// How often iSCSI writes waited, if that was asked for.
+    pub(crate) exchanges: Option<Exchanges>,
 }
 
 impl std::fmt::Display for Traffic {
@@ -42,7 +45,8 @@ impl std::fmt::Display for Traffic {
             let Counts { sent, bytes, lost, dropped } = counts;
             write!(f, "{way} {sent} packets, {bytes} bytes, {lost} lost, {dropped} dropped; ")?;
         }
-        write!(f, "emulated in {:.2} s of processor time", self.cpu.as_secs_f64())
+        write!(f, "emulated in {:.2} s of processor time", self.cpu.as_secs_f64())?;
+        self.exchanges.as_ref().map_or(Ok(()), |exchanges| write!(f, "; {exchanges}"))
     }
 }
 
@@ -60,13 +64,14 @@ impl Seen {
     }
 }
 
-/// Carries packets between the devices until the other end of `stop` is closed.
+/// Carries packets between the devices until the other end of `stop` is closed. What passes the near end is
+/// shown to `exchanges`.
 pub(crate) fn run(
     [near, far]: &[Tun; 2],
-    conditions: Conditions,
-    seed: u64,
+    (conditions, seed): (Conditions, u64),
     stop: &PipeReader,
     seen: &Seen,
+    mut exchanges: Option<Exchanges>,
 ) -> Result<Traffic> {
     let _ = rustix::process::setpriority_process(None, NICE);
     // The default lets a timer be 50 us late.
@@ -77,10 +82,16 @@ pub(crate) fn run(
     let mut back = Way::new(far, near, conditions, !seed);
     let mut buffer = vec![0; PACKET_MAX];
     loop {
-        let more = out.take(now(), &mut buffer)? | back.take(now(), &mut buffer)?;
+        let mut pass = |heading, train: &Train, part| {
+            if let Some(exchanges) = &mut exchanges {
+                exchanges.pass(heading, train, part);
+            }
+        };
+        let leaves = |train: &Train| pass(Heading::Out, train, 0..train.segments());
+        let more = out.take(now(), &mut buffer, leaves)? | back.take(now(), &mut buffer, |_| {})?;
         let arrived = now();
-        out.deliver(arrived)?;
-        back.deliver(arrived)?;
+        out.deliver(arrived, |_, _| {})?;
+        back.deliver(arrived, |train, part| pass(Heading::Back, train, part))?;
         seen.set([out.path.counts(), back.path.counts()]);
         let next = [out.path.next_arrival(), back.path.next_arrival()].into_iter().flatten().min();
         let wait = match next {
@@ -102,7 +113,8 @@ pub(crate) fn run(
         if !ready[2].revents().is_empty() {
             let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
             let cpu = Duration::try_from(cpu).unwrap_or_default();
-            return Ok(Traffic { out: out.path.counts(), back: back.path.counts(), cpu });
+            let (out, back) = (out.path.counts(), back.path.counts());
+            return Ok(Traffic { out, back, cpu, exchanges });
         }
     }
 }
@@ -125,11 +137,12 @@ impl<'a> Way<'a> {
         Self { from, to, path: Path::new(conditions, seed) }
     }
 
-    /// Puts what the kernel has on the path; whether there may be more.
-    fn take(&mut self, now: Time, buffer: &mut [u8]) -> Result<bool> {
+    /// Puts what the kernel has on the path; whether there may be more. Each train is shown to `pass`.
+    fn take(&mut self, now: Time, buffer: &mut [u8], mut pass: impl FnMut(&Train)) -> Result<bool> {
         for _ in 0..BATCH {
             let Some(len) = self.from.receive(buffer)? else { return Ok(false) };
             let train = Rc::new(Train::new(&buffer[..len]));
+            pass(&train);
             for index in 0..train.segments() {
                 let wire_len = train.wire_len(index);
                 self.path.send(now, wire_len, Segment { train: Rc::clone(&train), index });
@@ -138,8 +151,12 @@ impl<'a> Way<'a> {
         Ok(true)
     }
 
-    /// Gives the kernel what has arrived, neighbours of one train in one piece.
-    fn deliver(&mut self, now: Time) -> Result<()> {
+    /// Gives the kernel what has arrived, neighbours of one train in one piece. Each is shown to `pass`.
+    fn deliver(&mut self, now: Time, mut pass: impl FnMut(&Train, Range<usize>)) -> Result<()> {
+        let mut send = |train: &Train, part: Range<usize>| {
+            pass(train, part.clone());
+            train.send(part, self.to)
+        };
         let mut piece: Option<(Rc<Train>, Range<usize>)> = None;
         while let Some(Segment { train, index }) = self.path.receive(now) {
             match &mut piece {
@@ -148,11 +165,11 @@ impl<'a> Way<'a> {
                 }
                 _ => {
                     if let Some((train, part)) = piece.replace((train, index..index + 1)) {
-                        train.send(part, self.to)?;
+                        send(&train, part)?;
                     }
                 }
             }
         }
-        piece.map_or(Ok(()), |(train, part)| train.send(part, self.to))
+        piece.map_or(Ok(()), |(train, part)| send(&train, part))
     }
 }

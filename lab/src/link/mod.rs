@@ -9,6 +9,7 @@
 //! tests run on virtual time.
 
 mod emulate;
+mod exchanges;
 mod namespaces;
 mod train;
 
@@ -24,6 +25,7 @@ use proto::link::packets::Counts;
 
 use emulate::Seen;
 pub(crate) use emulate::Traffic;
+use exchanges::Exchanges;
 pub(crate) use namespaces::FAR;
 use namespaces::Namespaces;
 
@@ -63,6 +65,9 @@ pub(crate) struct Options {
     /// The same seed loses the same packets
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Count how often iSCSI writes waited for their target: sessions must be neither sealed nor digested
+    #[arg(long)]
+    pub(crate) exchanges: bool,
 }
 
 /// The least a queue holds if nothing is said: some burst must fit, however short the link.
@@ -72,7 +77,7 @@ impl Options {
     /// A link that is far away and limited, and nothing else.
     pub(crate) const fn far(delay: Duration, rate: Option<u64>) -> Self {
         let jitter = Duration::ZERO;
-        Self { delay, rate, queue: None, jitter, losses_per_million: 0, seed: 1 }
+        Self { delay, rate, queue: None, jitter, losses_per_million: 0, seed: 1, exchanges: false }
     }
 
     fn conditions(&self) -> Conditions {
@@ -138,10 +143,11 @@ struct Emulator {
 impl Emulator {
     fn start(devices: [Tun; 2], options: &Options) -> Result<Self, Error> {
         let (stopped, stop): (PipeReader, _) = std::io::pipe().map_err(Error::Emulator)?;
-        let (conditions, seed) = (options.conditions(), options.seed);
+        let conditions = (options.conditions(), options.seed);
+        let exchanges = options.exchanges.then(Exchanges::default);
         let seen = Arc::new(Seen::default());
         let counts = Arc::clone(&seen);
-        let run = move || emulate::run(&devices, conditions, seed, &stopped, &counts);
+        let run = move || emulate::run(&devices, conditions, &stopped, &counts, exchanges);
         Ok(Self { thread: std::thread::spawn(run), stop, seen })
     }
 

@@ -18,6 +18,7 @@ const GSO_SIZE: Range<usize> = 4..6;
 /// IPv4 (RFC 791, 3.1), from the start of the packet.
 const IP_TOTAL_LENGTH: Range<usize> = 2..4;
 const IP_ID: Range<usize> = 4..6;
+const IP_PROTOCOL: usize = 9;
 const IP_CHECKSUM: Range<usize> = 10..12;
 const IP_ADDRESSES: Range<usize> = 12..20;
 const IP_MIN: usize = 20;
@@ -28,10 +29,23 @@ const TCP_OFFSET: usize = 12;
 const TCP_FLAGS: usize = 13;
 const TCP_CHECKSUM: Range<usize> = 16..18;
 const TCP_MIN: usize = 20;
+const SYN: u8 = 0x02;
 /// Only the first segment of a train says that the window was reduced,
 const CWR: u8 = 0x80;
 /// and only the last that data should be pushed, or that there is no more.
 const FIN_PSH: u8 = 0x01 | 0x08;
+
+/// A part of one direction of a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece<'a> {
+    /// The port it comes from and the one it goes to.
+    pub(super) ports: [u16; 2],
+    /// The number of its first byte.
+    pub(super) sequence: u32,
+    /// It begins the connection.
+    pub(super) syn: bool,
+    pub(super) payload: &'a [u8],
+}
 
 /// One packet from a TUN device, with its `virtio_net_hdr`.
 #[derive(Debug)]
@@ -68,6 +82,26 @@ impl Train {
         let Some(cut) = self.cut else { return self.bytes.len().saturating_sub(HEADER_LEN) };
         let before = index * cut.segment;
         cut.headers + self.payload(cut).saturating_sub(before).min(cut.segment)
+    }
+
+    /// What packets of a part of it carry, if they are TCP over IPv4.
+    pub(super) fn stream(&self, part: Range<usize>) -> Option<Piece<'_>> {
+        let packet = self.bytes.get(HEADER_LEN..)?;
+        let ip = usize::from(packet.first()? & 0xf) * 4;
+        if packet[0] >> 4 != 4 || *packet.get(IP_PROTOCOL)? != PROTOCOL_TCP {
+            return None;
+        }
+        let total = usize::from(be16(packet.get(IP_TOTAL_LENGTH)?));
+        let tcp = packet.get(ip..total.min(packet.len()))?;
+        let payload = tcp.get(usize::from(tcp.get(TCP_OFFSET)? >> 4) * 4..)?;
+        let cut = |index: usize| self.cut.map_or(index * payload.len(), |cut| index * cut.segment);
+        let (begin, end) = (cut(part.start), cut(part.end).min(payload.len()));
+        Some(Piece {
+            ports: [be16(&tcp[..2]), be16(&tcp[2..4])],
+            sequence: be32(&tcp[TCP_SEQUENCE]).wrapping_add(begin as u32),
+            syn: tcp[TCP_FLAGS] & SYN != 0,
+            payload: payload.get(begin..end)?,
+        })
     }
 
     /// Gives the packets of a part of it to a device, in one piece.
@@ -209,6 +243,22 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_is_found_in_trains_and_in_single_packets() {
+        let mut train = train(3 * SEGMENT + 100);
+        let len = (train.bytes.len() - HEADER_LEN) as u16;
+        train.bytes[HEADER_LEN + 2..HEADER_LEN + 4].copy_from_slice(&len.to_be_bytes());
+        let whole = train.stream(0..4).expect("TCP");
+        assert_eq!((whole.sequence, whole.payload.len()), (0xffff_fff0, 3 * SEGMENT + 100));
+        let end = train.stream(3..4).expect("TCP");
+        assert_eq!(end.sequence, 0xffff_fff0_u32.wrapping_add(3 * SEGMENT as u32));
+        assert_eq!((end.payload, end.syn), (&[3; 100][..], false));
+        let mut single = train.bytes.to_vec();
+        single[GSO_TYPE] = GSO_NONE;
+        let single = Train::new(&single);
+        assert_eq!(single.stream(0..1), Some(whole));
+    }
+
+    #[test]
     fn flags_stay_with_the_ends_and_a_lone_segment_is_no_train() {
         let train = train(3 * SEGMENT + 100);
         let cut = train.cut.expect("it is a train");
@@ -226,6 +276,7 @@ mod tests {
             let single = Train::new(bytes);
             assert_eq!(single.segments(), 1);
             assert_eq!(single.wire_len(0), bytes.len().saturating_sub(HEADER_LEN));
+            assert_eq!(single.stream(0..1), None);
         }
     }
 }

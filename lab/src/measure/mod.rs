@@ -102,7 +102,7 @@ fn one(task: Task, wanted: Wanted, costs: &Costs) -> Result<(), Failure> {
 }
 
 /// What a peer says of its volume.
-fn from_peer(name: &str) -> Result<String, Failure> {
+pub(crate) fn from_peer(name: &str) -> Result<String, Failure> {
     std::env::var(name).map_err(|_| format!("no {name}: the peers around this offer none").into())
 }
 
