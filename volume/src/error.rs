@@ -68,12 +68,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether the same request may succeed later, with nothing changed but time.
-    #[must_use]
-    pub const fn may_retry(self) -> bool {
-        matches!(self, Self::Busy | Self::Gone | Self::NoSpace)
-    }
-
     /// Who has to act on it.
     #[must_use]
     pub const fn blame(self) -> Blame {

@@ -84,27 +84,21 @@ const fn only_asks(cdb: &Cdb) -> bool {
 
 /// Whether a command needs a medium; START STOP UNIT brings one.
 const fn needs_medium(cdb: &Cdb) -> bool {
-    !matches!(
-        cdb,
-        Cdb::RequestSense { .. }
-            | Cdb::Inquiry { .. }
-            | Cdb::ReportLuns { .. }
-            | Cdb::ReportOpcodes { .. }
-            | Cdb::ReportTaskManagement { .. }
-            | Cdb::ModeSense { .. }
-            | Cdb::ModeSelect { .. }
-            | Cdb::StartStop { .. }
-            | Cdb::PreventAllow { .. }
-            | Cdb::PersistentIn { .. }
-            | Cdb::PersistentOut(_)
-            | Cdb::Reserve
-            | Cdb::Release
-            | Cdb::ReportPortGroups { .. }
-            | Cdb::LogSense { .. }
-            | Cdb::SendDiagnostic
-            | Cdb::CopyStatus { .. }
-            | Cdb::CopyParameters { .. }
-            // The copy asks of each unit whether it is ready.
-            | Cdb::ExtendedCopy { .. }
-    )
+    !only_asks(cdb)
+        && !matches!(
+            cdb,
+            Cdb::ModeSense { .. }
+                | Cdb::ModeSelect { .. }
+                | Cdb::StartStop { .. }
+                | Cdb::PreventAllow { .. }
+                | Cdb::PersistentIn { .. }
+                | Cdb::PersistentOut(_)
+                | Cdb::Reserve
+                | Cdb::Release
+                | Cdb::SendDiagnostic
+                | Cdb::CopyStatus { .. }
+                | Cdb::CopyParameters { .. }
+                // The copy asks of each unit whether it is ready.
+                | Cdb::ExtendedCopy { .. }
+        )
 }

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use proto::iscsi::initiator::recovery::Settings;
 use proto::iscsi::initiator::{Fault, Initiator};
 use proto::iscsi::keys::Offer;
-use proto::iscsi::login::Entropy;
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::{Config, LoginError};
 use proto::iscsi::name::{IscsiName, Isid};
@@ -17,6 +16,7 @@ use proto::time::Time;
 use tokio::net::TcpStream;
 
 use super::link::Link;
+use super::random::{entropy, random};
 use super::session::{Loss, Session};
 use super::unit::{self, UnitError};
 use super::{ConnectOptions, IscsiTarget};
@@ -91,7 +91,7 @@ pub enum ConnectError {
     },
     /// No randomness for challenges.
     #[error("the system gives no random numbers: {0}")]
-    Random(getrandom::Error),
+    Random(#[from] getrandom::Error),
     /// The logical unit does not say what must be known of it.
     #[error("cannot learn what the logical unit is")]
     Unit(#[from] UnitError),
@@ -265,22 +265,6 @@ async fn log_in_at(
     Session::start(socket, portal.to_string(), origin, machine, connections)
         .await
         .map_err(|loss| ConnectError::Session(portal.clone(), loss))
-}
-
-pub(super) fn entropy() -> Result<Entropy, ConnectError> {
-    let mut outcome = Ok(());
-    let entropy = Entropy::fresh(&mut |bytes| {
-        if let Err(error) = getrandom::fill(bytes) {
-            outcome = Err(ConnectError::Random(error));
-        }
-    });
-    outcome.map(|()| entropy)
-}
-
-pub(super) fn random<const N: usize>() -> Result<[u8; N], ConnectError> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(ConnectError::Random)?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod discover;
 mod disk;
 mod lines;
 mod link;
+mod random;
 mod session;
 mod supervisor;
 mod unit;

@@ -18,8 +18,8 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Sleep, sleep_until};
 
-use super::connect::entropy;
 use super::lines::{Connections, Count, Line, Opening, open, poll_ready};
+use super::random::entropy;
 
 /// Requests on their way to the task. Behind them the machine has a queue of its own, so a full
 /// channel means that the target's window has long been full.
@@ -292,7 +292,8 @@ impl Driver {
     /// Another connection is there, or not: then the session has those it has.
     fn opened(&mut self, opened: io::Result<TcpStream>) {
         let joined = opened.map_err(|error| error.to_string()).and_then(|socket| {
-            let entropy = entropy().map_err(|error| error.to_string())?;
+            let entropy = entropy()
+                .map_err(|error| format!("the system gives no random numbers: {error}"))?;
             let on = self.machine.join(self.now(), entropy);
             Ok((on.ok_or("the session is ending")?, socket))
         });

@@ -16,8 +16,9 @@ use proto::time::Time;
 use tokio::sync::{Notify, oneshot};
 use volume::Span;
 
-use super::connect::{ConnectError, Connector, random};
+use super::connect::{ConnectError, Connector};
 use super::link::{Change, Link};
+use super::random::random;
 use super::session::Loss;
 use super::unit::UnitError;
 
