@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn switches_survive_their_byte() {
-        for bits in 0..16 {
+        for bits in 0..48 {
             assert_eq!(Switches::from_bits(bits).to_bits(), bits);
         }
     }

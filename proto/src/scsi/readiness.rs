@@ -11,6 +11,8 @@ pub enum Readiness {
     Ready,
     /// The medium has been ejected.
     NoMedium,
+    /// The unit has been stopped (SBC-4, 4.20.4).
+    Stopped,
     /// The medium is being sanitized.
     Sanitizing,
     /// It could not be sanitized (SBC-3, 4.11): what is left on it must not be read.
@@ -20,9 +22,10 @@ pub enum Readiness {
 }
 
 impl Readiness {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Ready,
         Self::NoMedium,
+        Self::Stopped,
         Self::Sanitizing,
         Self::SanitizeFailed,
         Self::SanitizeFailedForGood,
@@ -47,6 +50,9 @@ impl Readiness {
                 Some(Sense::new(Key::MediumError, Additional::SANITIZE_FAILED))
             }
             Self::NoMedium => Some(Sense::new(Key::NotReady, Additional::MEDIUM_NOT_PRESENT)),
+            Self::Stopped => {
+                Some(Sense::new(Key::NotReady, Additional::INITIALIZING_COMMAND_REQUIRED))
+            }
         }
     }
 
@@ -56,6 +62,11 @@ impl Readiness {
         let passes = match self {
             Self::Ready => true,
             Self::NoMedium => !needs_medium(cdb),
+            // How large it is can be told all the same.
+            Self::Stopped => {
+                !needs_medium(cdb)
+                    || matches!(cdb, Cdb::ReadCapacity10 | Cdb::ReadCapacity16 { .. })
+            }
             Self::Sanitizing => only_asks(cdb),
             Self::SanitizeFailed => {
                 only_asks(cdb) || matches!(cdb, Cdb::Sanitize { .. } | Cdb::SanitizeExit)
@@ -82,7 +93,7 @@ const fn only_asks(cdb: &Cdb) -> bool {
     )
 }
 
-/// Whether a command needs a medium; START STOP UNIT brings one.
+/// Whether a command needs a medium; START STOP UNIT brings one, and starts the unit.
 const fn needs_medium(cdb: &Cdb) -> bool {
     !only_asks(cdb)
         && !matches!(

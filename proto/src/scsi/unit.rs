@@ -2,6 +2,8 @@
 //! What needs no medium is answered here; what is wrong ends here; what is left says exactly which blocks
 //! to touch and how.
 
+mod power;
+
 use super::cdb::{Access, Cdb, Compare, Form};
 use super::inquiry::{self, BlockLimits, Identity, Provisioning, Standard, page};
 use super::mode::{Pages, Query, Switches};
@@ -69,6 +71,15 @@ pub enum Step {
     },
     /// Put it in again, likewise.
     Load,
+    /// Stop the unit: from there on it is [`Stopped`](super::readiness::Readiness::Stopped), if it was ready.
+    Stop {
+        /// What is cached is made stable before.
+        flush: bool,
+        /// The command ends at once; if the flush fails, that is told by a deferred error.
+        immediate: bool,
+    },
+    /// Start the unit, if it is stopped.
+    Start,
     /// Return what [`Reservations::report`](super::reservation::Reservations::report) says.
     PersistentIn {
         /// SERVICE ACTION.
@@ -287,8 +298,9 @@ impl Unit {
             }
             Cdb::ModeSelect { form, page_format, save, .. } => mode_select(form, page_format, save),
             Cdb::StartStop { immediate, condition, no_flush, load_eject, start } => {
-                let stop = (!no_flush).then_some(Step::Flush { immediate });
-                self.start_stop(condition, stop, load_eject, start, switches)
+                let wish =
+                    power::Wish { immediate, condition, flush: !no_flush, load_eject, start };
+                power::start_stop(wish, self.medium.removable, switches.readiness)
             }
             Cdb::PersistentIn { action, allocation } => {
                 Ok(Step::PersistentIn { action, allocation })
@@ -398,28 +410,6 @@ impl Unit {
             _ => return Err(Sense::invalid_cdb(2, None)),
         };
         Ok(cut(inquiry::vital(inquiry::DISK, code, &body), allocation))
-    }
-
-    /// START STOP UNIT (SBC-3, 5.25). There is no motor to stop and no power to save: the unit stays ready,
-    /// as another initiator may be using it, and any power condition is the one it is in.
-    fn start_stop(
-        &self,
-        condition: u8,
-        flush: Option<Step>,
-        load_eject: bool,
-        start: bool,
-        switches: Switches,
-    ) -> Result<Step, Sense> {
-        const START_VALID: u8 = 0;
-        match (load_eject, start) {
-            // LOEJ and START mean nothing then.
-            _ if condition != START_VALID => Ok(DONE),
-            (true, _) if !self.medium.removable => Err(Sense::invalid_cdb(4, Some(1))),
-            (true, true) => Ok(Step::Load),
-            (true, false) => Ok(Step::Eject { flush: flush.is_some() }),
-            (false, false) => Ok(flush.unwrap_or(DONE)),
-            (false, true) => switches.readiness.sense().map_or(Ok(DONE), Err),
-        }
     }
 
     /// With the cache switched off, every write is stable when it completes.

@@ -7,6 +7,7 @@
 mod atomic;
 mod copy;
 mod medium;
+mod power;
 mod removal;
 mod reserved;
 mod sanitize;
@@ -115,6 +116,8 @@ struct State {
     copies: Copies,
     reserved: Reserved,
     preventing: Preventing,
+    /// Held by the one START STOP UNIT that is stopping the unit.
+    stopping: Arc<tokio::sync::Mutex<()>>,
     /// No command touches the volume any more.
     retired: AtomicBool,
     /// Its number.
@@ -141,6 +144,7 @@ impl Disk {
             copies: Copies::default(),
             reserved,
             preventing: Preventing::default(),
+            stopping: Arc::default(),
             retired: AtomicBool::new(false),
             lun,
         };
@@ -292,8 +296,12 @@ impl LogicalUnit for Disk {
         self.core.state.preventing.clear();
         self.core.state.copies.clear();
         self.core.attend(|attentions| {
-            // A reset brings no medium back, and ends no sanitize.
-            let readiness = self.core.switches().readiness;
+            // A reset brings no medium back, and ends no sanitize. It starts a unit that is stopped, which
+            // SPC-4, 5.12.3 allows: who resets it wants it back.
+            let readiness = match self.core.switches().readiness {
+                Readiness::Stopped => Readiness::Ready,
+                other => other,
+            };
             self.core.switch(Switches { readiness, ..self.core.unit.defaults() });
             attentions.establish(Additional::BUS_DEVICE_RESET, None);
         });
@@ -362,6 +370,14 @@ impl Core {
             }
             Step::Eject { flush } => self.eject(flush).await,
             Step::Load => self.load(nexus),
+            Step::Stop { flush, immediate: true } => {
+                self.stop_behind(nexus, flush);
+                Ok(Vec::new())
+            }
+            Step::Stop { flush, immediate: false } => {
+                abort.unless(self.stop(flush)).await?.map(|()| Vec::new())
+            }
+            Step::Start => self.start(),
             Step::PersistentIn { action, allocation } => {
                 Ok(vec![unit::truncate(self.state.reserved.report(action), allocation).into()])
             }
@@ -452,11 +468,14 @@ impl Core {
     /// A flush that nobody waits for. If it fails, `nexus` is told when it comes next.
     fn flush_behind(self: &Arc<Self>, nexus: Nexus) {
         let core = Arc::clone(self);
-        tokio::spawn(async move {
-            if let Err(Fault::Check(sense)) = core.flush().await {
-                core.attend(|attentions| attentions.defer(nexus, sense));
-            }
-        });
+        tokio::spawn(async move { core.defer(nexus, core.flush().await) });
+    }
+
+    /// Keeps for `nexus` how something failed that it has GOOD for already.
+    fn defer(&self, nexus: Nexus, outcome: Result<(), Fault>) {
+        if let Err(Fault::Check(sense)) = outcome {
+            self.attend(|attentions| attentions.defer(nexus, sense));
+        }
     }
 
     async fn flush(&self) -> Result<(), Fault> {
@@ -497,8 +516,8 @@ const fn is_abortable(opcode: u8) -> bool {
         opcode,
         // WRITE AND VERIFY, VERIFY and WRITE SAME, which may cover the whole medium.
         0x2E | 0x2F | 0x41 | 0x8E | 0x8F | 0x93 | 0xAE | 0xAF
-        // SANITIZE, PERSISTENT RESERVE OUT, EXTENDED COPY, WRITE ATOMIC.
-        | 0x48 | 0x5F | 0x83 | 0x9C
+        // START STOP UNIT, SANITIZE, PERSISTENT RESERVE OUT, EXTENDED COPY, WRITE ATOMIC.
+        | 0x1B | 0x48 | 0x5F | 0x83 | 0x9C
     )
 }
 

@@ -169,13 +169,45 @@ fn a_unit_without_a_medium_answers_questions_only() {
 }
 
 #[test]
-fn what_has_no_motor_does_not_stop() {
+fn a_fixed_unit_stops_and_starts() {
     let fixed = unit(Medium { removable: false, ..medium() });
-    assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 0, 0])), Ok(Step::Flush { immediate: false }));
-    assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 4, 0])), Ok(DONE));
+    let stop = |bits: u8| run(&fixed, block(&[0x1B, bits & 1, 0, 0, bits & 4, 0]));
+    assert_eq!(stop(0), Ok(Step::Stop { flush: true, immediate: false }));
+    // IMMED, and NO_FLUSH.
+    assert_eq!(stop(1), Ok(Step::Stop { flush: true, immediate: true }));
+    assert_eq!(stop(4), Ok(Step::Stop { flush: false, immediate: false }));
+    assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 1, 0])), Ok(Step::Start));
     assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 2, 0])), Err(Sense::invalid_cdb(4, Some(1))));
     assert_eq!(run(&fixed, block(&[0x1E, 0, 0, 0, 1, 0])), Ok(DONE));
+    let stopped = Switches { readiness: Readiness::Stopped, ..fixed.defaults() };
+    let plan = |bytes: &[u8]| fixed.plan(&Cdb::parse(&block(bytes)).unwrap(), stopped);
+    // SBC-4, 4.20.4: until it is started, neither TEST UNIT READY nor what touches blocks.
+    let needed = Sense::new(Key::NotReady, Additional::INITIALIZING_COMMAND_REQUIRED);
+    for touches in
+        [&[0x00][..], &[0x28], &[0x2A], &[0x35], &[0x42], &[0x93], &[0x48, 0x01], &[0x34]]
+    {
+        assert_eq!(plan(touches), Err(needed), "{touches:02X?}");
+    }
+    for asks in [&[0x12][..], &[0x25], &[0x9E, 0x10], &[0x1A, 0, 0x3F, 0, 255, 0], &[0x5E], &[0x1E]]
+    {
+        assert!(plan(asks).is_ok(), "{asks:02X?}");
+    }
+    assert_eq!(plan(&[0x1B, 0, 0, 0, 0, 0]), Ok(Step::Stop { flush: true, immediate: false }));
+    assert_eq!(plan(&[0x1B, 0, 0, 0, 1, 0]), Ok(Step::Start));
+    // SBC-4, 4.20.5.10: so do ACTIVE, IDLE and STANDBY start it, and no other condition.
+    for condition in 1..16 {
+        let started = if condition < 4 { Step::Start } else { DONE };
+        assert_eq!(plan(&[0x1B, 0, 0, 0, condition << 4, 0]), Ok(started), "{condition:X}");
+    }
+}
+
+#[test]
+fn a_removable_unit_does_not_stop() {
     let removable = unit(medium());
+    let flush = |immediate| Ok(Step::Flush { immediate });
+    assert_eq!(run(&removable, block(&[0x1B, 0, 0, 0, 0, 0])), flush(false));
+    assert_eq!(run(&removable, block(&[0x1B, 1, 0, 0, 0, 0])), flush(true));
+    assert_eq!(run(&removable, block(&[0x1B, 0, 0, 0, 4, 0])), Ok(DONE));
     for condition in 1..16 {
         assert_eq!(run(&removable, block(&[0x1B, 0, 0, 0, condition << 4 | 2, 0])), Ok(DONE));
     }
@@ -226,7 +258,7 @@ fn the_list_of_units_is_selected_and_cut() {
 
 proptest! {
     #[test]
-    fn any_block_is_harmless_and_its_data_bounded(bytes: [u8; 16], bits in 0..16u8) {
+    fn any_block_is_harmless_and_its_data_bounded(bytes: [u8; 16], bits in 0..48u8) {
         crate::scsi::law::any_block(&bytes, bits);
     }
 

@@ -71,6 +71,8 @@ impl Core {
             | Step::Prevent(_)
             | Step::Eject { .. }
             | Step::Load
+            | Step::Stop { .. }
+            | Step::Start
             | Step::PersistentIn { .. }
             | Step::PersistentOut(_)
             | Step::Reserve

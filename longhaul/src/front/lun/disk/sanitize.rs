@@ -139,9 +139,11 @@ impl Core {
         self.state.progress.set(0, 1);
         self.attend(|_| {
             let switches = self.switches();
-            if let Some(sense) = switches.readiness.sense()
-                && matches!(switches.readiness, Readiness::Sanitizing | Readiness::NoMedium)
-            {
+            let failed = matches!(
+                switches.readiness,
+                Readiness::SanitizeFailed | Readiness::SanitizeFailedForGood
+            );
+            if let Some(sense) = switches.readiness.sense().filter(|_| !failed) {
                 return Err(sense);
             }
             self.switch(Switches { readiness: Readiness::Sanitizing, ..switches });
