@@ -1,8 +1,7 @@
 //! What other initiators' tests ask of a target, asked of the served program by bare PDUs: races of COMPARE AND
-//! WRITE, pings, SendTargets and CHAP.
+//! WRITE, pings, SendTargets, CHAP and what the disk says of itself.
 
 #[path = "../common/mod.rs"]
-#[expect(dead_code, reason = "each test uses its part")]
 mod common;
 #[path = "../common/peer.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
@@ -10,6 +9,7 @@ mod peer;
 
 mod chap;
 mod compare;
+mod pages;
 mod ping;
 mod targets;
 

@@ -5,6 +5,7 @@
 //! What is named here need not exist, and the initiator need not be let near it: whoever carries a copy out
 //! must ask of each unit what that initiator could do there itself.
 
+use super::cdb::COMMANDS;
 use super::sense::{Additional, Key};
 use super::{Blocks, Sense};
 use crate::reader::{Reader, Truncated};
@@ -26,6 +27,10 @@ const TARGET: usize = 32;
 const SEGMENT: usize = 28;
 const IDENTIFICATION: u8 = 0xE4;
 const BLOCK_TO_BLOCK: u8 = 0x02;
+/// All the descriptors that are understood.
+const DESCRIPTORS: [u8; 2] = [BLOCK_TO_BLOCK, IDENTIFICATION];
+/// A copy waits until the one before it has ended.
+const CONCURRENT_MAX: u8 = 1;
 
 /// A parameter list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,12 +194,11 @@ pub fn status(progress: Progress) -> Vec<u8> {
     data
 }
 
-/// The answer to OPERATING PARAMETERS (SPC-4, 6.24.5).
+/// The answer to OPERATING PARAMETERS (SPC-4, 6.22.2).
 #[must_use]
 pub fn operating_parameters(block_size: u32) -> Vec<u8> {
     const SNLID: u8 = 0x01;
-    const LENGTH: usize = 46;
-    const ONE_AT_A_TIME: u8 = 1;
+    const LENGTH: usize = 44 + DESCRIPTORS.len();
     let mut data = ((LENGTH - 4) as u32).to_be_bytes().to_vec();
     data.extend([SNLID, 0, 0, 0]);
     data.extend(TARGETS_MAX.to_be_bytes());
@@ -202,10 +206,71 @@ pub fn operating_parameters(block_size: u32) -> Vec<u8> {
     data.extend(DESCRIPTORS_MAX.to_be_bytes());
     data.extend(SEGMENT_BYTES_MAX.to_be_bytes());
     data.resize(34, 0); // No inline data, no held data, no stream devices.
-    data.extend([0, ONE_AT_A_TIME, ONE_AT_A_TIME, block_size.ilog2() as u8]);
+    data.extend(u16::from(CONCURRENT_MAX).to_be_bytes());
+    data.extend([CONCURRENT_MAX, granularity(block_size)]);
     data.resize(43, 0);
-    data.extend([2, BLOCK_TO_BLOCK, IDENTIFICATION]);
+    data.push(DESCRIPTORS.len() as u8);
+    data.extend(DESCRIPTORS);
     data
+}
+
+/// The body of the third-party copy page: the same, and which commands there are (SPC-4, 7.8.17).
+#[must_use]
+pub fn page(block_size: u32) -> Vec<u8> {
+    const INLINE_DATA_MAX: u32 = 0;
+    let mut limits = vec![0; 4];
+    limits.extend(TARGETS_MAX.to_be_bytes());
+    limits.extend(SEGMENTS_MAX.to_be_bytes());
+    limits.extend(DESCRIPTORS_MAX.to_be_bytes());
+    limits.extend(INLINE_DATA_MAX.to_be_bytes());
+    limits.resize(28, 0);
+    let mut operations = u32::from(CONCURRENT_MAX).to_be_bytes().to_vec();
+    operations.extend(u32::from(CONCURRENT_MAX).to_be_bytes());
+    operations.extend(SEGMENT_BYTES_MAX.to_be_bytes());
+    operations.push(granularity(block_size));
+    operations.resize(32, 0);
+    [
+        descriptor(0x0001, &counted(&commands())),
+        descriptor(0x0004, &limits),
+        descriptor(0x0008, &counted(&DESCRIPTORS)),
+        // CSCD IDs beyond those of descriptors: none.
+        descriptor(0x000C, &[0, 0]),
+        descriptor(0x8001, &operations),
+    ]
+    .concat()
+}
+
+/// The service actions of each operation code of third-party copies, in order.
+fn commands() -> Vec<u8> {
+    const COPY_OUT: u8 = 0x83;
+    const COPY_IN: u8 = 0x84;
+    let of_code = |code| {
+        let entries = COMMANDS.iter().filter(move |entry| entry.opcode == code);
+        let mut actions: Vec<u8> = entries.filter_map(|entry| entry.action).collect();
+        actions.sort_unstable();
+        [&[code], &counted(&actions)[..]].concat()
+    };
+    [COPY_OUT, COPY_IN].map(of_code).concat()
+}
+
+/// A third-party copy descriptor (SPC-4, 7.8.17.2), padded to a multiple of four.
+fn descriptor(kind: u16, parameters: &[u8]) -> Vec<u8> {
+    let padded = parameters.len().next_multiple_of(4);
+    let mut bytes = kind.to_be_bytes().to_vec();
+    bytes.extend((padded as u16).to_be_bytes());
+    bytes.extend(parameters);
+    bytes.resize(4 + padded, 0);
+    bytes
+}
+
+/// A list with its length before it, in a byte.
+fn counted(list: &[u8]) -> Vec<u8> {
+    [&[list.len() as u8], list].concat()
+}
+
+/// DATA SEGMENT GRANULARITY: a block, as a power of two.
+const fn granularity(block_size: u32) -> u8 {
+    block_size.ilog2() as u8
 }
 
 #[cfg(test)]
@@ -281,5 +346,30 @@ mod tests {
         for answer in [status(Progress::default()), operating_parameters(512)] {
             assert_eq!(answer[..4], (answer.len() as u32 - 4).to_be_bytes());
         }
+    }
+
+    /// SPC-4, 7.8.17.2: in ascending order, each a multiple of four.
+    #[test]
+    fn the_page_says_what_the_operating_parameters_say() {
+        let (page, parameters) = (page(4096), operating_parameters(4096));
+        let mut reader = Reader::new(&page);
+        let mut found = Vec::new();
+        while !reader.rest().is_empty() {
+            let (kind, length) = (reader.u16().unwrap(), reader.u16().unwrap());
+            assert!(length.is_multiple_of(4), "{kind:04X}");
+            found.push((kind, reader.take(length.into()).unwrap()));
+        }
+        let kinds: Vec<_> = found.iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(kinds, [0x0001, 0x0004, 0x0008, 0x000C, 0x8001]);
+        // EXTENDED COPY (LID1); RECEIVE COPY STATUS (LID1) and OPERATING PARAMETERS.
+        assert_eq!(found[0].1, [7, 0x83, 1, 0x00, 0x84, 2, 0x00, 0x03]);
+        assert_eq!(found[1].1[4..12], parameters[8..16]);
+        assert_eq!(found[2].1[..3], parameters[43..46]);
+        assert_eq!(found[3].1, [0; 4]);
+        let operations = found[4].1;
+        assert_eq!(operations[..4], [0, 0, 0, parameters[35]]);
+        assert_eq!(operations[4..8], [0, 0, 0, parameters[36]]);
+        assert_eq!(operations[8..12], parameters[16..20]);
+        assert_eq!(operations[12], parameters[37]);
     }
 }

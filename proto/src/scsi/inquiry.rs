@@ -20,6 +20,8 @@ pub mod page {
     pub const MODE_POLICY: u8 = 0x87;
     /// SCSI ports.
     pub const PORTS: u8 = 0x88;
+    /// Third-party copy.
+    pub const THIRD_PARTY_COPY: u8 = 0x8F;
     /// Block limits.
     pub const BLOCK_LIMITS: u8 = 0xB0;
     /// Block device characteristics.

@@ -404,6 +404,7 @@ impl Unit {
             (true, page::EXTENDED) => inquiry::extended(self.medium.write_cache),
             (true, page::MODE_POLICY) => inquiry::MODE_POLICY.to_vec(),
             (true, page::PORTS) => self.identity.ports_page(),
+            (true, page::THIRD_PARTY_COPY) => copy::page(self.block_size()),
             (true, page::BLOCK_LIMITS) => self.limits.emit(),
             (true, page::CHARACTERISTICS) => inquiry::characteristics(self.provisioning.unmap),
             (true, page::PROVISIONING) => self.provisioning.emit(),
@@ -472,13 +473,14 @@ impl Unit {
     }
 }
 
-const VITAL_PAGES: [u8; 9] = [
+const VITAL_PAGES: [u8; 10] = [
     page::SUPPORTED,
     page::SERIAL,
     page::IDENTIFICATION,
     page::EXTENDED,
     page::MODE_POLICY,
     page::PORTS,
+    page::THIRD_PARTY_COPY,
     page::BLOCK_LIMITS,
     page::CHARACTERISTICS,
     page::PROVISIONING,
