@@ -98,7 +98,8 @@ const VOLUMES: [(&str, &str, &[&str]); 7] = [
     (
         "coarse",
         "uri = 'memory:100M'\nphysical_block_size = 4096",
-        &["CompareAndWrite", "Unmap", "WriteSame10", "WriteSame16"],
+        // `WriteAtomic16.VPD` looks for limits, which are those of physical blocks.
+        &["CompareAndWrite", "Unmap", "WriteAtomic16", "WriteSame10", "WriteSame16"],
     ),
     ("large", "uri = 'memory:100M'\nblock_size = 4096\nphysical_block_size = 16384", LARGE),
     // `Sanitize.Reset` wants an overwrite to be still under way when it has slept four seconds.

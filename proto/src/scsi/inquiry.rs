@@ -367,9 +367,12 @@ pub struct BlockLimits {
     pub unmap_alignment: Option<u32>,
     /// MAXIMUM WRITE SAME LENGTH.
     pub write_same_max: u64,
-    /// MAXIMUM ATOMIC TRANSFER LENGTH; zero where atomic writes are not supported. They may begin anywhere
-    /// and have any length up to that.
+    /// MAXIMUM ATOMIC TRANSFER LENGTH; zero where atomic writes are not supported.
     pub atomic_max: u32,
+    /// ATOMIC ALIGNMENT: of what their first address is a multiple; zero for any.
+    pub atomic_alignment: u32,
+    /// ATOMIC TRANSFER LENGTH GRANULARITY: of what their length is a multiple; likewise.
+    pub atomic_granularity: u32,
 }
 
 impl BlockLimits {
@@ -393,7 +396,9 @@ impl BlockLimits {
             page.extend(field.to_be_bytes());
         }
         page.extend(self.write_same_max.to_be_bytes());
-        page.extend(self.atomic_max.to_be_bytes());
+        for field in [self.atomic_max, self.atomic_alignment, self.atomic_granularity] {
+            page.extend(field.to_be_bytes());
+        }
         page.resize(60, 0);
         page
     }
@@ -422,6 +427,8 @@ impl BlockLimits {
             .map(|at| at & !Self::ALIGNMENT_VALID);
         limits.write_same_max = reader.u64().unwrap_or(0);
         limits.atomic_max = reader.u32().unwrap_or(0);
+        limits.atomic_alignment = reader.u32().unwrap_or(0);
+        limits.atomic_granularity = reader.u32().unwrap_or(0);
         Ok(limits)
     }
 }
@@ -555,7 +562,7 @@ mod tests {
         #[test]
         fn block_limits_round_trip(
             write_same_non_zero: bool, compare_and_write_max: u8, transfer_granularity: u16,
-            lengths: [u32; 7], alignment in proptest::option::of(0..u32::MAX >> 1),
+            lengths: [u32; 9], alignment in proptest::option::of(0..u32::MAX >> 1),
             write_same_max: u64,
         ) {
             let limits = BlockLimits {
@@ -563,7 +570,7 @@ mod tests {
                 transfer_max: lengths[0], transfer_optimal: lengths[1], prefetch_max: lengths[2],
                 unmap_blocks_max: lengths[3], unmap_descriptors_max: lengths[4],
                 unmap_granularity: lengths[5], unmap_alignment: alignment, write_same_max,
-                atomic_max: lengths[6],
+                atomic_max: lengths[6], atomic_alignment: lengths[7], atomic_granularity: lengths[8],
             };
             let bytes = vital(DISK, page::BLOCK_LIMITS, &limits.emit());
             prop_assert_eq!(bytes.len(), 64);

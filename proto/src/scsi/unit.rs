@@ -184,6 +184,9 @@ impl Unit {
     pub fn new(identity: Identity, medium: Medium) -> Self {
         let Capacity { blocks, physical_exponent, reads_zeroes, .. } = medium.capacity;
         let can_unmap = medium.unmap_granularity.is_some();
+        // TRANSFER LENGTH has 16 bits.
+        let atomic_max = medium.atomic_max.min(medium.transfer_max).min(u16::MAX.into());
+        let atomic_unit = atomic_unit(1 << physical_exponent, atomic_max);
         let limits = BlockLimits {
             compare_and_write_max: COMPARE_AND_WRITE_MAX.min(medium.transfer_max) as u8,
             transfer_granularity: 1 << physical_exponent,
@@ -196,8 +199,9 @@ impl Unit {
             // "All that follow" could be any number; who means so many blocks says so.
             write_same_non_zero: true,
             write_same_max: blocks.min(u32::MAX.into()),
-            // TRANSFER LENGTH has 16 bits.
-            atomic_max: medium.atomic_max.min(medium.transfer_max).min(u16::MAX.into()),
+            atomic_max,
+            atomic_alignment: atomic_unit,
+            atomic_granularity: atomic_unit,
             ..BlockLimits::default()
         };
         let provisioning = Provisioning {
@@ -345,10 +349,7 @@ impl Unit {
                 self.within(access.blocks).map(|()| Step::Flush { immediate })
             }
             Cdb::WriteAtomic(access) => {
-                self.within(access.blocks)?;
-                if access.blocks.count > self.limits.atomic_max {
-                    return Err(wrong_count(access));
-                }
+                self.atomic(access)?;
                 Ok(Step::WriteAtomic { blocks: access.blocks, durable: durable(access) })
             }
             Cdb::Sanitize { method, immediate, unrestricted, length } => {
@@ -447,6 +448,17 @@ impl Unit {
         Ok(access.blocks)
     }
 
+    /// Whether WRITE ATOMIC can be as the block limits page says (SBC-4, 5.48).
+    fn atomic(&self, access: Access) -> Result<(), Sense> {
+        let Blocks { lba, count } = access.blocks;
+        self.within(access.blocks)?;
+        if !lba.is_multiple_of(self.limits.atomic_alignment.max(1).into()) {
+            return Err(Sense::invalid_cdb(2, None));
+        }
+        let whole = count.is_multiple_of(self.limits.atomic_granularity.max(1));
+        if whole && count <= self.limits.atomic_max { Ok(()) } else { Err(wrong_count(access)) }
+    }
+
     fn write_same(&self, access: Access, unmap: bool) -> Result<Blocks, Sense> {
         if unmap && !self.provisioning.unmap {
             return Err(Sense::invalid_cdb(1, Some(3)));
@@ -471,6 +483,13 @@ impl Unit {
     pub fn select(&self, form: Form, list: &[u8], current: Switches) -> Result<Switches, Sense> {
         self.pages.select(form, list, current)
     }
+}
+
+/// In which units a medium with physical blocks of so many logical ones takes atomic writes: in physical blocks, the
+/// units that initiators should write in, and that Linux takes for its atomic writes where none is reported.
+/// Zero for any number, where a physical block is one logical block, or more than can be written at once.
+const fn atomic_unit(physical: u32, atomic_max: u32) -> u32 {
+    if physical > 1 && physical <= atomic_max { physical } else { 0 }
 }
 
 const VITAL_PAGES: [u8; 10] = [

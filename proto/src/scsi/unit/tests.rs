@@ -121,6 +121,38 @@ fn more_than_the_limit_is_refused_where_the_count_stands() {
     assert_eq!(at(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 65, 0, 0]), 13);
 }
 
+/// WRITE ATOMIC (16).
+fn atomic(lba: u8, count: u8) -> [u8; 16] {
+    block(&[0x9C, 0, 0, 0, 0, 0, 0, 0, 0, lba, 0, 0, 0, count, 0, 0])
+}
+
+#[test]
+fn atomic_writes_are_of_whole_physical_blocks_where_those_fit() {
+    // Physical blocks of eight.
+    let unit = unit(Medium { atomic_max: 24, ..medium() });
+    let limits = BlockLimits::parse(&reply(&unit, Command::vital(page::BLOCK_LIMITS))).unwrap();
+    let units = (limits.atomic_max, limits.atomic_alignment, limits.atomic_granularity);
+    assert_eq!(units, (24, 8, 8));
+    for (lba, count) in [(0, 8), (8, 24), (16, 0)] {
+        let blocks = Blocks { lba: lba.into(), count: count.into() };
+        let planned = run(&unit, atomic(lba, count));
+        assert_eq!(planned, Ok(Step::WriteAtomic { blocks, durable: false }));
+    }
+    assert_eq!(run(&unit, atomic(1, 8)), Err(Sense::invalid_cdb(2, None)));
+    assert_eq!(run(&unit, atomic(0, 1)), Err(Sense::invalid_cdb(12, None)));
+    assert_eq!(run(&unit, atomic(0, 32)), Err(Sense::invalid_cdb(12, None)));
+}
+
+#[test]
+fn what_is_smaller_than_a_physical_block_is_atomic_anywhere() {
+    let unit = unit(medium());
+    let limits = BlockLimits::parse(&reply(&unit, Command::vital(page::BLOCK_LIMITS))).unwrap();
+    let units = (limits.atomic_max, limits.atomic_alignment, limits.atomic_granularity);
+    assert_eq!(units, (4, 0, 0));
+    assert!(run(&unit, atomic(1, 3)).is_ok());
+    assert_eq!(run(&unit, atomic(1, 5)), Err(Sense::invalid_cdb(12, None)));
+}
+
 #[test]
 fn write_protection_is_felt_by_every_write() {
     let mut read_only = medium();
