@@ -1,6 +1,8 @@
 //! Our initiator against tgtd, a target we did not write.
 
+mod lost;
 mod server;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use proto::iscsi::header::TaskResponse;
 use proto::iscsi::initiator::recovery::Settings;
 use proto::iscsi::initiator::{Fault, Initiator};
 use proto::iscsi::keys::Offer;
@@ -95,6 +96,9 @@ pub enum ConnectError {
     /// The logical unit does not say what must be known of it.
     #[error("cannot learn what the logical unit is")]
     Unit(#[from] UnitError),
+    /// What an earlier session had under way cannot be ended.
+    #[error("the target does not reset its unit: its answer is {0:?}")]
+    NotReset(TaskResponse),
     /// It is no disk, or one that cannot be used.
     #[error("the logical unit {0}")]
     NotADisk(&'static str),
@@ -134,6 +138,7 @@ impl ConnectError {
             },
             Self::Unit(UnitError::Status(Status::ReservationConflict))
             | Self::Changed(_)
+            | Self::NotReset(TaskResponse::NOT_SUPPORTED | TaskResponse::AUTHORIZATION_FAILED)
             | Self::Random(_) => true,
             _ => false,
         }
@@ -184,20 +189,30 @@ impl Connector {
     /// Connects, logs in, and opens the unit. With `reset_first` it is reset before anything else is
     /// asked of it, and so has nothing left to do for anybody.
     pub(super) async fn connect(&self, reset_first: bool) -> Result<Link, ConnectError> {
-        let IscsiTarget { portal, name, lun } = &self.target;
+        let IscsiTarget { portal, name, .. } = &self.target;
         let session = log_in(portal, Some(name), &self.options).await?;
-        if reset_first {
-            let reset = session.reset_unit(unit::field(*lun)).await;
-            let response = reset.map_err(|loss| ConnectError::Session(portal.clone(), loss))?;
-            tracing::debug!(?response, "reset, to end what an earlier session left behind");
-        }
-        match Link::open(session.clone(), *lun, self.options.read_only).await {
+        match self.open(&session, reset_first).await {
             Ok(link) => Ok(link),
             Err(error) => {
                 session.close().await;
                 Err(error)
             }
         }
+    }
+
+    async fn open(&self, session: &Session, reset_first: bool) -> Result<Link, ConnectError> {
+        let IscsiTarget { portal, lun, .. } = &self.target;
+        if reset_first {
+            let reset = session.reset_unit(unit::field(*lun)).await;
+            match reset.map_err(|loss| ConnectError::Session(portal.clone(), loss))? {
+                TaskResponse::COMPLETE => {
+                    tracing::info!("the unit was reset: nothing old runs on it");
+                }
+                // Without it nothing can be sent again: a write of the earlier session may land after it.
+                refused => return Err(ConnectError::NotReset(refused)),
+            }
+        }
+        Link::open(session.clone(), *lun, self.options.read_only).await
     }
 
     /// How outages are met, by a unit that has a volatile cache or by one that has none.

@@ -105,9 +105,10 @@ impl Device {
     }
 
     /// Whether the target is known to end the tasks of a session before it lets the next one in, as
-    /// RFC 7143, 6.3.5 demands. tgt, for one, does not wait for what its disks are busy with.
+    /// RFC 7143, 6.3.5 demands. tgt, for one, does not wait for what its disks are busy with; of all others
+    /// nobody here has seen that they do.
     pub(super) fn ends_tasks(&self) -> bool {
-        ["LONGHAUL", "LIO-ORG"].contains(&self.standard.vendor.trim())
+        self.standard.vendor.trim() == "LONGHAUL"
     }
 }
 

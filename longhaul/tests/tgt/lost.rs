@@ -1,0 +1,139 @@
+//! Lost connections to a target that lets a new session in while commands of the old one still run.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use longhaul::store::iscsi::{ConnectOptions, Disk, connect};
+use proto::iscsi::header::{
+    Header, TaskFunction, TaskManagementRequest, TaskManagementResponse, TaskResponse,
+};
+use proto::scsi::lun;
+use proto::scsi::sense::Additional;
+use volume::{Durability, Kind, Span, Volume};
+
+use super::options;
+use super::server::Tgt;
+use super::wire::Wire;
+
+/// Longer than anything takes on a loaded machine; only a test that fails waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const LEN: u64 = 4096;
+
+async fn open(wire: &Wire, tgt: &Tgt) -> Disk {
+    let options = ConnectOptions { reconnect_for: None, ..options() };
+    connect(&wire.to(&tgt.disk()), &options).await.expect("a session with tgtd")
+}
+
+async fn write(disk: &Disk, value: u8) {
+    let data = Bytes::from(vec![value; LEN as usize]);
+    disk.write(0, data, Durability::Volatile).await.expect("a write");
+}
+
+async fn holds(disk: &Disk, value: u8) {
+    let read = disk.read(Span::new(0, LEN)).await.expect("a read");
+    assert!(read == vec![value; LEN as usize]);
+}
+
+/// Whether something is task management, of either end.
+fn is_management(header: &Header) -> bool {
+    matches!(header, Header::TaskManagementRequest(_) | Header::TaskManagementResponse(_))
+}
+
+#[tokio::test]
+async fn a_write_under_way_is_ended_by_a_reset_before_it_is_sent_again() {
+    let tgt = Tgt::start();
+    let wire = Wire::new(&tgt.disk()).await;
+    let disk = open(&wire, &tgt).await;
+    write(&disk, 1).await;
+    // tgtd writes it, and nobody hears of that.
+    let lost = async { tokio::join!(write(&disk, 2), wire.cut_at_next_command()) };
+    tokio::time::timeout(PATIENCE, lost).await.expect("it is sent again");
+    holds(&disk, 2).await;
+
+    let seen = wire.seen();
+    let [first, second] = &seen[..] else { panic!("{} connections", seen.len()) };
+    assert!(!first.iter().any(is_management));
+    // SAM-5, 7.7 and RFC 7143, 11.5: nothing is asked of the unit before the answer.
+    let [
+        Header::TaskManagementRequest(TaskManagementRequest { function, lun, .. }),
+        Header::TaskManagementResponse(TaskManagementResponse { response, .. }),
+        rest @ ..,
+    ] = &second[..]
+    else {
+        panic!("{second:?}")
+    };
+    assert_eq!(*function, TaskFunction::LOGICAL_UNIT_RESET);
+    assert_eq!(*lun, u64::from_be_bytes(lun::encode(1)));
+    assert_eq!(*response, TaskResponse::COMPLETE);
+    assert!(!rest.iter().any(is_management));
+
+    // A unit attention that the reset has left is nobody's failure.
+    write(&disk, 3).await;
+    disk.flush().await.expect("a flush");
+    holds(&disk, 3).await;
+    disk.close().await;
+}
+
+#[tokio::test]
+async fn nothing_is_sent_again_to_a_unit_that_is_not_reset() {
+    let tgt = Tgt::start();
+    let wire = Wire::new(&tgt.disk()).await;
+    let disk = open(&wire, &tgt).await;
+    // Refused this time: it is tried again.
+    wire.refuse(TaskResponse::REJECTED);
+    let lost = async { tokio::join!(write(&disk, 1), wire.cut_at_next_command()) };
+    tokio::time::timeout(PATIENCE, lost).await.expect("it is sent again");
+    holds(&disk, 1).await;
+    let seen = wire.seen();
+    assert_eq!(seen.len(), 3);
+    let commands = |header: &Header| matches!(header, Header::ScsiCommand(_));
+    assert!(!seen[1].iter().any(commands), "{:?}", seen[1]);
+
+    // Refused for good: nothing could ever end the doubt.
+    wire.refuse(TaskResponse::NOT_SUPPORTED);
+    let again = disk.write(0, vec![2; LEN as usize].into(), Durability::Volatile);
+    let lost = async { tokio::join!(again, wire.cut_at_next_command()) };
+    let (again, ()) = tokio::time::timeout(PATIENCE, lost).await.expect("it ends");
+    let error = again.expect_err("it is not sent again");
+    assert_eq!(error.kind, Kind::Gone);
+    let reason = std::error::Error::source(&error).and_then(|error| error.source()).unwrap();
+    assert!(reason.to_string().contains("does not reset its unit"), "{reason}");
+    assert!(!wire.seen()[3].iter().any(commands));
+}
+
+#[tokio::test]
+async fn a_read_under_way_needs_no_reset() {
+    let tgt = Tgt::start();
+    let wire = Wire::new(&tgt.disk()).await;
+    let disk = open(&wire, &tgt).await;
+    write(&disk, 1).await;
+    let lost = async { tokio::join!(holds(&disk, 1), wire.cut_at_next_command()) };
+    tokio::time::timeout(PATIENCE, lost).await.expect("it is read again");
+    disk.close().await;
+    let seen = wire.seen();
+    assert_eq!(seen.len(), 2);
+    assert!(!seen.iter().flatten().any(is_management), "{seen:?}");
+}
+
+#[tokio::test]
+async fn whatever_reset_or_loss_a_unit_tells_of_the_write_that_hears_it_succeeds() {
+    // SPC-4, table of additional sense codes: 29h/00h to 29h/04h are resets, the others are none.
+    let tgt = Tgt::start();
+    let wire = Wire::new(&tgt.disk()).await;
+    let disk = open(&wire, &tgt).await;
+    for qualifier in 0..=7 {
+        let before = wire.seen().len();
+        wire.attend(Additional { code: 0x29, qualifier });
+        let heard = async {
+            write(&disk, qualifier).await;
+            holds(&disk, qualifier).await;
+        };
+        tokio::time::timeout(PATIENCE, heard).await.expect("it is carried out");
+        // What a reset may have cost is written again, on a link of its own.
+        let links = wire.seen().len() - before;
+        assert_eq!(links, usize::from(qualifier <= 4), "29h/{qualifier:02x}h");
+    }
+    disk.flush().await.expect("a flush");
+    disk.close().await;
+}
