@@ -22,6 +22,7 @@ use crate::log::Log;
 use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
+use crate::store::iscsi::Connections;
 use crate::uri::{Host, Uri};
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 use disk::{Lun, TargetName, switch};
@@ -127,6 +128,8 @@ pub struct Upstream {
     pub chap_weak: bool,
     /// The file that says who it is in a sealed session, if not the usual one.
     pub identity: Option<PathBuf>,
+    /// How many connections its session has.
+    pub connections: Connections,
 }
 
 /// How a sealed volume is opened.

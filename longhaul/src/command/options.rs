@@ -26,16 +26,7 @@ pub(super) struct LoginArgs {
     /// So many connections to each target, 1 to 64; `auto` begins with one and adds others where the link
     /// loses. A target may allow fewer
     #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Connection")]
-    #[arg(value_parser = connections)]
     connections: Connections,
-}
-
-fn connections(text: &str) -> Result<Connections, String> {
-    match (text, text.parse()) {
-        ("auto", _) => Ok(Connections::Auto),
-        (_, Ok(count @ 1..=64)) => Ok(Connections::Fixed(count)),
-        _ => Err("neither auto nor a number from 1 to 64".to_owned()),
-    }
 }
 
 impl LoginArgs {

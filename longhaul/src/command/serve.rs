@@ -34,7 +34,6 @@ use crate::patience::Patience;
 use crate::sealing::{Demand, Seal, sealing};
 use crate::state::StateDir;
 use crate::stop::Stop;
-use crate::store::iscsi::Connections;
 use crate::uri::{Host, IscsiUri, Uri};
 use live::Live;
 use portals::Given;
@@ -294,13 +293,13 @@ async fn open(volumes: &[Served]) -> Outcome<Vec<Chain>> {
 pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
     let volume = volume.clone();
     blocking(move || {
-        let Upstream { initiator, chap, chap_weak, identity } = volume.upstream;
+        let Upstream { initiator, chap, chap_weak, identity, connections } = volume.upstream;
         let login = Login {
             initiator,
             account: chap.as_ref().map(Chap::account).transpose()?,
             algorithms: credentials::algorithms(chap_weak),
             seal: Seal { identity, ..Seal::default() },
-            connections: Connections::default(),
+            connections,
         };
         let seal = volume.unseal.as_ref().map(|unsealing| {
             let secret = unsealing.secret.read(&format!("key of volume {}", volume.name))?;

@@ -140,6 +140,7 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
         chap: chap(name, &mut table, base),
         chap_weak: table.flag("chap_weak").unwrap_or_default(),
         identity: table.path("identity", base),
+        connections: table.number_or_text("connections").unwrap_or_default(),
     };
     let unseal = unseal(&mut table, base);
     if upstream != Upstream::default() && !matches!(uri, Some(Uri::Iscsi(_)) | None) {

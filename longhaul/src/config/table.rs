@@ -128,6 +128,17 @@ impl<'t> Table<'t> {
         self.read(key, parsed)
     }
 
+    /// A whole number or a string, that means something.
+    pub(super) fn number_or_text<T: FromStr<Err: Display>>(
+        &mut self,
+        key: &'static str,
+    ) -> Option<T> {
+        self.read(key, |value| match value.as_integer() {
+            Some(number) => number.as_str().parse().map_err(|why: T::Err| why.to_string()),
+            None => parsed(value),
+        })
+    }
+
     /// A path, relative to `base`.
     pub(super) fn path(&mut self, key: &'static str, base: &Path) -> Option<PathBuf> {
         self.text::<PathBuf>(key).map(|path| base.join(path))

@@ -54,6 +54,7 @@ chap_secret_file = "array.secret"
 chap_weak = true
 key_file = "volume.key"
 allow_discards = true
+connections = 3
 "#;
 
 fn parse(text: &str) -> Config {
@@ -92,6 +93,7 @@ fn a_whole_file_is_understood() {
     assert_eq!(gateway.upstream.chap.as_ref().unwrap().initiator.name, "me");
     let key = Source::KeyFile("/etc/longhaul/volume.key".into());
     assert_eq!(gateway.unseal, Some(Unsealing { secret: key, allow_discards: true }));
+    assert_eq!(gateway.upstream.connections, Connections::Fixed(3));
     assert!(gateway.upstream.chap_weak && backup.upstream == Upstream::default());
     assert_eq!((config.limits.connections, config.limits.login.as_millis()), (100, 500));
     assert_eq!(config.limits.stop, Limits::default().stop, "what is left out is as it was");
@@ -142,6 +144,10 @@ fn what_is_wrong_is_found_where_it_is() {
         (&format!("[log]\nformat = \"xml\"\n{volume}"), 2, "no format of log lines"),
         (&format!("{volume}chap_user = \"x\"\n"), 1, "CHAP needs"),
         (&format!("{volume}chap_weak = true\n"), 1, "only a volume of an iSCSI target"),
+        (&format!("{volume}connections = \"2\"\n"), 1, "only a volume of an iSCSI target"),
+        (&format!("{volume}connections = 65\n"), 3, "neither auto nor a number"),
+        (&format!("{volume}connections = \"all\"\n"), 3, "neither auto nor a number"),
+        (&format!("{volume}connections = true\n"), 3, "expected a string, not boolean"),
         (&format!("{volume}allow_discards = true\n"), 3, "for sealed volumes"),
         (&format!("{volume}[clients.b]\nchap_secret_env = \"X\"\n"), 3, "missing field `volumes`"),
         (

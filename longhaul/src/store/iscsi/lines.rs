@@ -9,6 +9,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::str::FromStr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -34,6 +35,9 @@ const SEGMENTS_MIN: u64 = 1000;
 /// connection could have taken it; less would let a fast link run dry between two turns of the task.
 const UNSENT_MAX: u32 = 256 << 10;
 
+/// More would only wait for one another, and each costs the target memory.
+const FIXED_MAX: u16 = 64;
+
 /// How many connections a session has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Connections {
@@ -52,6 +56,23 @@ impl Connections {
             Self::Auto => AUTO_MAX,
             Self::Fixed(0) => 1,
             Self::Fixed(count) => count,
+        }
+    }
+}
+
+/// A text that is no number of connections.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is neither auto nor a number of connections from 1 to {FIXED_MAX}")]
+pub struct NotConnections(String);
+
+impl FromStr for Connections {
+    type Err = NotConnections;
+
+    fn from_str(text: &str) -> Result<Self, NotConnections> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Self::Auto),
+            (_, Ok(count @ 1..=FIXED_MAX)) => Ok(Self::Fixed(count)),
+            _ => Err(NotConnections(text.to_owned())),
         }
     }
 }
@@ -213,6 +234,15 @@ fn harden(line: &Line) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_read_as_it_is_written() {
+        assert_eq!("auto".parse(), Ok(Connections::Auto));
+        assert_eq!("64".parse(), Ok(Connections::Fixed(64)));
+        for wrong in ["", "0", "65", "-1", "many"] {
+            assert!(wrong.parse::<Connections>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_number_that_is_given_is_kept_to_what_the_target_allows() {

@@ -31,7 +31,7 @@ pub use connect::{ConnectError, Portal};
 pub use device::Probe;
 pub use discover::{DiscoveredTarget, discover};
 pub use disk::{Disk, State};
-pub use lines::Connections;
+pub use lines::{Connections, NotConnections};
 pub use session::{Loss, Session};
 pub use supervisor::Ended;
 pub use unit::UnitError;
