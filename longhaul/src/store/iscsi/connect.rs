@@ -14,8 +14,8 @@ use proto::iscsi::login::initiator::{Config, LoginError};
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::scsi::Status;
 use proto::time::Time;
-use tokio::net::TcpStream;
 
+use super::dial::dial;
 use super::link::Link;
 use super::random::{entropy, random};
 use super::session::{Loss, Session};
@@ -267,12 +267,7 @@ async fn log_in_at(
     config: Config,
     options: &ConnectOptions,
 ) -> Result<Session, ConnectError> {
-    let connecting = TcpStream::connect((portal.host.as_str(), portal.port));
-    let socket = tokio::time::timeout(options.connect_timeout, connecting)
-        .await
-        .map_err(|_| ConnectError::Timeout(portal.clone(), options.connect_timeout))?
-        .and_then(|socket| socket.set_nodelay(true).map(|()| socket))
-        .map_err(|error| ConnectError::Connect(portal.clone(), error))?;
+    let socket = dial(portal, options.connect_timeout).await?;
     let entropy = entropy()?;
     let origin = Instant::now();
     let machine = Initiator::start(config, entropy, options.timeouts, Time::ZERO);

@@ -10,6 +10,7 @@
 
 mod connect;
 mod device;
+mod dial;
 mod discover;
 mod disk;
 mod lines;
