@@ -195,7 +195,7 @@ fn sessions_that_preempt_each_other_go_on() {
     scene.end();
 }
 
-/// RFC 7143, 4.2.3.2: each answers when the commands of both sessions are dead, and is no command itself.
+/// RFC 7143, 4.2.3.3: each answers when the commands of both sessions are dead, and is no command itself.
 #[test]
 fn resets_that_cross_are_all_answered() {
     const FUNCTIONS: [TaskFunction; 4] = [

@@ -19,7 +19,8 @@ const CONNECTIONS: RangeInclusive<u32> = 1..=64;
 /// 13.12).
 const SEGMENT: RangeInclusive<Size> = Size(8 << 10)..=Size((1 << 24) - 1);
 
-/// Less would not hold the login of a client with CHAP; RFC 7143, 6.2 asks for 64 KiB.
+/// The least that RFC 7143, 6.1 allows, which holds the login of a client with CHAP; it asks for 64 KiB with longer
+/// proofs.
 const TEXT: RangeInclusive<Size> = Size(8 << 10)..=Size(1 << 20);
 
 /// FirstBurstLength (RFC 7143, 13.14).

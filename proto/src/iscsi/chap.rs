@@ -158,7 +158,8 @@ impl Account {
     }
 }
 
-/// The length of our challenges: no shorter than the longest answer (RFC 1994, 2.3).
+/// The length of our challenges: no shorter than the longest answer, so that none comes twice nor can be foreseen
+/// (RFC 1994, 2.3).
 const CHALLENGE_LEN: usize = 32;
 
 /// An identifier (CHAP_I) and a challenge (CHAP_C).

@@ -6,7 +6,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 pub const DIGEST_LEN: usize = 4;
 
 /// The digest of `bytes`, as it stands on the wire: the least significant byte of the CRC first
-/// (RFC 7143, 13.1; the examples of RFC 3720, B.4).
+/// (RFC 7143, 13.1; the examples of A.4).
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> [u8; DIGEST_LEN] {
     crc_fast::crc32_iscsi(bytes).to_le_bytes()
@@ -44,7 +44,7 @@ impl Default for Crc32c {
 mod tests {
     use super::*;
 
-    /// The examples of RFC 3720, B.4.
+    /// The examples of RFC 7143, A.4.
     #[test]
     fn examples_of_the_standard() {
         assert_eq!(crc32c(&[0; 32]), [0xaa, 0x36, 0x91, 0x8a]);

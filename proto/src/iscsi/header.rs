@@ -5,7 +5,7 @@
 //!
 //! - `parse(emit(parse(x))) == parse(x)`;
 //! - `emit(parse(x))` is `x` with reserved bits cleared and the bits the standard fixes set. A receiver
-//!   ignores reserved bits and a sender clears them (RFC 7143, 11.1), so they are in no field; where
+//!   ignores reserved bits and a sender clears them (RFC 7143, 11), so they are in no field; where
 //!   the bytes themselves matter (the data of a Reject) the frame decoder keeps the header as it came.
 //!
 //! Codes are open newtypes rather than enums: an unknown one survives parsing, and whoever acts on it
@@ -84,7 +84,7 @@ macro_rules! pdus {
                 /// The opcode on the wire.
                 pub const OPCODE: u8 = $opcode;
 
-                /// Reads the fields; reserved bits are ignored (RFC 7143, 11.1).
+                /// Reads the fields; reserved bits are ignored (RFC 7143, 11).
                 #[must_use]
                 pub fn parse(bhs: &[u8; BHS_LEN]) -> Self {
                     Self {

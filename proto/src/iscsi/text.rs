@@ -19,7 +19,7 @@ pub const BINARY_MAX: usize = 1024;
 const BINARY_VALUE_MAX: usize = 2 + 2 * BINARY_MAX;
 
 /// The most text one side may send as one answer over any number of PDUs, unless something else is said; what
-/// RFC 7143, 6.2 asks a receiver to take.
+/// RFC 7143, 6.1 asks a receiver of the longest proofs to take.
 pub const TEXT_MAX: usize = 64 * 1024;
 
 /// What is wrong with a text.

@@ -20,7 +20,7 @@ impl<N> Default for Attentions<N> {
     }
 }
 
-/// What a command has to do with a pending unit attention (SPC-4, 5.14; SAM-5, 5.14.3).
+/// What a command has to do with a pending unit attention (SPC-4, 6.6.1, 6.33 and 6.39; SAM-5, 5.14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// It is not run: it reports the condition, which is cleared by that.
@@ -72,7 +72,7 @@ impl<N: Copy + Ord> Attentions<N> {
     }
 
     /// `nexus` will be told, if it is there, that a command failed for which it has GOOD already (SPC-4,
-    /// 4.5.7).
+    /// 4.5).
     pub fn defer(&mut self, nexus: N, sense: Sense) {
         if self.pending.contains_key(&nexus) {
             self.deferred.entry(nexus).or_insert(Sense { deferred: true, ..sense });

@@ -196,7 +196,7 @@ pub enum Cdb {
     },
     /// WRITE ATOMIC (16) (SBC-4, 5.48).
     WriteAtomic(Access),
-    /// SANITIZE (SBC-3, 5.30).
+    /// SANITIZE (SBC-3, 5.24).
     Sanitize {
         /// SERVICE ACTION.
         method: Method,
@@ -209,12 +209,12 @@ pub enum Cdb {
     },
     /// SANITIZE with EXIT FAILURE MODE.
     SanitizeExit,
-    /// EXTENDED COPY (LID1) (SPC-4, 6.4).
+    /// EXTENDED COPY (LID1) (SPC-4, 6.5).
     ExtendedCopy {
         /// PARAMETER LIST LENGTH.
         length: u32,
     },
-    /// RECEIVE COPY STATUS (LID1) (SPC-4, 6.24).
+    /// RECEIVE COPY STATUS (LID1) (SPC-4, 6.25).
     CopyStatus {
         /// LIST IDENTIFIER.
         id: u8,

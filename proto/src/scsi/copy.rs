@@ -1,4 +1,4 @@
-//! EXTENDED COPY with short list identifiers (SPC-4, 6.4): the parameter list, and what RECEIVE COPY RESULTS
+//! EXTENDED COPY with short list identifiers (SPC-4, 6.5): the parameter list, and what RECEIVE COPY RESULTS
 //! returns. Only copies from block device to block device, and only devices named by an identification
 //! descriptor.
 //!
@@ -144,7 +144,7 @@ impl Target {
 }
 
 impl Segment {
-    /// A block device to block device descriptor (SPC-4, 6.4.6.6). CAT and DC change nothing here: all is
+    /// A block device to block device descriptor (SPC-4, 6.4.6.4). CAT and DC change nothing here: all is
     /// whole blocks, and the count is in those of the source.
     fn read(reader: &mut Reader<'_>) -> Result<Result<Self, Sense>, Truncated> {
         let [kind, _] = reader.array()?;
@@ -181,7 +181,7 @@ pub struct Progress {
     pub failed: bool,
 }
 
-/// The answer to COPY STATUS (SPC-4, 6.24.2) for a copy that has ended.
+/// The answer to COPY STATUS (SPC-4, 6.25) for a copy that has ended.
 #[must_use]
 pub fn status(progress: Progress) -> Vec<u8> {
     const DONE: u8 = 0x01;
@@ -194,7 +194,7 @@ pub fn status(progress: Progress) -> Vec<u8> {
     data
 }
 
-/// The answer to OPERATING PARAMETERS (SPC-4, 6.22.2).
+/// The answer to OPERATING PARAMETERS (SPC-4, 6.22).
 #[must_use]
 pub fn operating_parameters(block_size: u32) -> Vec<u8> {
     const SNLID: u8 = 0x01;

@@ -193,7 +193,7 @@ impl Identity {
         page
     }
 
-    /// The name of the target port (RFC 7143, 4.2.7.1).
+    /// The name of the target port (RFC 7143, 4.4.2).
     fn port_name(&self) -> String {
         format!("{},t,0x{PORT:04x}", self.target)
     }

@@ -1,4 +1,4 @@
-//! Target ports and their groups (SPC-4, 5.15): one port with all portals, in one group that is always active
+//! Target ports and their groups (SPC-4, 5.16): one port with all portals, in one group that is always active
 //! and optimized.
 
 /// The identifier of the only target port group.

@@ -1,4 +1,4 @@
-//! SANITIZE (SBC-3, 5.30): what is to be done with the whole medium.
+//! SANITIZE (SBC-3, 5.24): what is to be done with the whole medium.
 
 use super::Sense;
 use super::sense::Additional;

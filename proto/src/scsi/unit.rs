@@ -505,7 +505,7 @@ const VITAL_PAGES: [u8; 10] = [
     page::PROVISIONING,
 ];
 
-/// What a logical unit number that nothing is behind answers (SPC-4, 5.14 and 6.6.2; SAM-5, 5.13.4): it
+/// What a logical unit number that nothing is behind answers (SPC-4, 6.6.1 and 6.6.2; SAM-5, 5.13.4): it
 /// tells what it is not, and what there is instead.
 pub fn absent(cdb: &Cdb, target: &str) -> Result<Step, Sense> {
     match *cdb {
@@ -582,7 +582,7 @@ fn mode_select(form: Form, page_format: bool, save: bool) -> Result<Step, Sense>
     }
 }
 
-/// The list of the log pages there are: none but itself (SPC-4, 7.3.17).
+/// The list of the log pages there are: none but itself (SPC-4, 7.3.18).
 fn log_sense(page: u8, subpage: u8, allocation: u32) -> Result<Step, Sense> {
     const SUPPORTED: u8 = 0x00;
     const ALL_SUBPAGES: u8 = 0xFF;

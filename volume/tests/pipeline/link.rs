@@ -64,7 +64,7 @@ impl SlowStart {
         while let Some(&(at, acknowledged)) = self.acknowledged.front()
             && (at <= time || self.in_flight + bytes > self.window)
         {
-            // A window of which not half was used does not grow (RFC 7661, 4.1).
+            // A window of which not half was used does not grow (RFC 7661, 4.3).
             if self.in_flight * 2 > self.window {
                 self.window += acknowledged;
             }

@@ -68,7 +68,7 @@ async fn answer(mut stream: TcpStream, node: &Node) -> io::Result<()> {
     stream.shutdown().await
 }
 
-/// All of it, in the text format of Prometheus, version 0.0.4. Names of targets need no escapes (RFC 7143, 4.2.7.1).
+/// All of it, in the text format of Prometheus, version 0.0.4. Names of targets need no escapes (RFC 7143, 4.2.7.2).
 fn text(status: &Status) -> String {
     let mut text = String::new();
     let version = format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));

@@ -71,7 +71,7 @@ pub(super) enum Why {
     Reset,
 }
 
-/// Who a session belongs to (RFC 7143, 4.4.3.2: the I_T nexus; there is one portal group here).
+/// Who a session belongs to (RFC 7143, 4.4.2: the I_T nexus; there is one portal group here).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) initiator: IscsiName,

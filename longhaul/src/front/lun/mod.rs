@@ -24,7 +24,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// One initiator port as one target port sees it (an I_T nexus, SAM-5 4.7). The transport gives each
+/// One initiator port as one target port sees it (an I_T nexus of SAM-5). The transport gives each
 /// session its own number and never uses one twice while the process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Nexus(pub u64);
@@ -81,7 +81,7 @@ pub struct Response {
     pub sense: Bytes,
 }
 
-/// A device that executes command blocks (SAM-5 4.8).
+/// A device that executes command blocks (a logical unit of SAM-5).
 pub trait LogicalUnit: Send + Sync {
     /// How many bytes of data-out this command needs before it can run: the transport fetches at most
     /// that, and less if the initiator announced less. Zero for a command that will be refused.

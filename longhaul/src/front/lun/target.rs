@@ -1,4 +1,4 @@
-//! The SCSI target device: a name and the logical units behind it (SAM-5, 4.6).
+//! The SCSI target device: a name and the logical units behind it (SAM-5).
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -162,7 +162,7 @@ impl TargetDevice {
     }
 }
 
-/// What answers for every number without a unit (SPC-4, 5.14; SAM-5, 5.13.4).
+/// What answers for every number without a unit (SPC-4, 6.6.1; SAM-5, 5.13.4).
 struct Absent {
     target: String,
     disks: BTreeMap<u16, Arc<Disk>>,

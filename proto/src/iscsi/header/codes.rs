@@ -39,7 +39,7 @@ codes! {
         ACA = 4,
     }
 
-    /// What a task management request wants (RFC 7143, 11.5.1; RFC 7144, 5.1).
+    /// What a task management request wants (RFC 7143, 11.5.1; RFC 7144, 6.3).
     TaskFunction {
         /// Ends one task.
         ABORT_TASK = 1,
@@ -67,7 +67,7 @@ codes! {
         QUERY_ASYNCHRONOUS_EVENT = 12,
     }
 
-    /// How a task management function ended (RFC 7143, 11.6.1; RFC 7144, 5.2).
+    /// How a task management function ended (RFC 7143, 11.6.1; RFC 7144, 6.4).
     TaskResponse {
         /// Done.
         COMPLETE = 0,

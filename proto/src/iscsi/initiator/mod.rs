@@ -8,7 +8,7 @@
 //!
 //! It logs in, keeps commands within the target's window, sends data as early as was agreed, answers
 //! R2Ts and pings, and puts Data-In together. A target that breaks the rules ends the session with a
-//! [`Fault`] that says which: at error recovery level 0 nothing else is left (RFC 7143, 7.1.4.1).
+//! [`Fault`] that says which: at error recovery level 0 nothing else is left (RFC 7143, 7.1.4.4).
 //!
 //! A session begins with one connection and may [join](Initiator::join) others to it, if the target lets it
 //! have several. A connection is named by its index, in the order of joining. Commands go by the one that has the

@@ -170,7 +170,7 @@ impl<T> Session<T> {
             function,
             lun,
             itt,
-            // RFC 7143, 11.5.5: no task is meant but where one is named.
+            // RFC 7143, 11.5.4: no task is meant but where one is named.
             referenced_tag: NO_TAG,
             cmd_sn: self.sequence.current(),
             exp_stat_sn: 0,
@@ -352,7 +352,7 @@ impl<T> Session<T> {
         if header.ttt == NO_TAG {
             return Ok(());
         }
-        // RFC 7143, 11.18: with the same LUN and tag.
+        // RFC 7143, 11.18.2: with the same LUN and tag.
         let (cmd_sn, exp_stat_sn) = (self.sequence.current(), line.exp_stat_sn);
         let (lun, ttt) = (header.lun, header.ttt);
         let answer = NopOut { immediate: true, lun, itt: NO_TAG, ttt, cmd_sn, exp_stat_sn };

@@ -23,7 +23,7 @@ pub(super) struct Task<T> {
     /// What it adds to what is outstanding there.
     pub(super) weight: u64,
     itt: u32,
-    /// The number the next Data-In or R2T must have (RFC 7143, 4.2.2.3).
+    /// The number the next Data-In or R2T must have (RFC 7143, 4.2.2.4).
     next_sn: u32,
     data: Data,
 }
@@ -92,7 +92,7 @@ fn length(pieces: &Pieces) -> u32 {
 }
 
 impl<T> Task<T> {
-    /// Sends the command, with as much of its data as may travel unasked (RFC 7143, 4.2.4.2).
+    /// Sends the command, with as much of its data as may travel unasked (RFC 7143, 4.2.5.2).
     pub(super) fn send(
         command: Command,
         token: T,

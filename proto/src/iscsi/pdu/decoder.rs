@@ -11,7 +11,7 @@ use crate::iscsi::sealed::{OpenError, Opener, Transcript};
 /// The stream cannot be understood from here on: the connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The lengths in the header cannot be trusted, so the next border is lost (RFC 7143, 7.7).
+    /// The lengths in the header cannot be trusted, so the next border is lost (RFC 7143, 7.8).
     #[error("header digest does not match")]
     HeaderDigest,
     /// More data than were declared acceptable.

@@ -343,7 +343,7 @@ fn persistent_in(cdb: Fields<'_>, action: InAction) -> Cdb {
 
 fn persistent_out(cdb: Fields<'_>, action: OutAction) -> Result<Cdb, Sense> {
     let length = cdb.u32::<5>();
-    // SPC-4, 6.16.2: a list that is too long is refused before it is fetched.
+    // SPC-4, 6.16.1: a list that is too long is refused before it is fetched.
     if length > PARAMETERS_MAX {
         return Err(Sense::illegal(Additional::PARAMETER_LIST_LENGTH_ERROR));
     }

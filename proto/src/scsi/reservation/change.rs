@@ -27,7 +27,7 @@ pub struct Change {
     pub keep: Option<Vec<u8>>,
 }
 
-/// SPC-4, table 200: the other scopes are gone.
+/// SPC-4, 6.15.3.3: the other scopes are gone.
 const LU_SCOPE: u8 = 0;
 
 pub(super) fn prepare(

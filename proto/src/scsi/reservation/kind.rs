@@ -1,4 +1,4 @@
-//! The types of persistent reservations (SPC-4, table 201).
+//! The types of persistent reservations (SPC-4, 6.15.3.4).
 
 /// What a persistent reservation keeps from others, and from whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,7 +62,7 @@ impl Kind {
         !matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
     }
 
-    /// Its bit in the PERSISTENT RESERVATION TYPE MASK (SPC-4, table 209).
+    /// Its bit in the PERSISTENT RESERVATION TYPE MASK (SPC-4, 6.15.4).
     #[must_use]
     pub const fn mask(self) -> u16 {
         match self {

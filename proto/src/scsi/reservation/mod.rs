@@ -35,7 +35,7 @@ use registry::Registry;
 /// TransportIDs as there can be registrants is not needed by anyone, and 64 KiB hold over 250 of them.
 pub const PARAMETERS_MAX: u32 = 64 << 10;
 
-/// The service actions of PERSISTENT RESERVE IN (SPC-4, table 199).
+/// The service actions of PERSISTENT RESERVE IN (SPC-4, 6.15.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InAction {
     /// READ KEYS.
@@ -48,7 +48,7 @@ pub enum InAction {
     ReadFullStatus,
 }
 
-/// The service actions of PERSISTENT RESERVE OUT (SPC-4, table 212).
+/// The service actions of PERSISTENT RESERVE OUT (SPC-4, 6.16.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutAction {
     /// REGISTER.

@@ -3,7 +3,7 @@
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::reader::{Reader, Truncated};
 
-/// An I_T nexus: an initiator port and a target port (SAM-5, 4.7). Two sessions with the same name, one
+/// An I_T nexus: an initiator port and a target port (SAM-5). Two sessions with the same name, one
 /// after the other, are the same nexus.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId {
@@ -13,7 +13,7 @@ pub struct NexusId {
     pub target_port: u16,
 }
 
-/// An iSCSI initiator port (RFC 7143, 4.4.1): the name of the node and the ISID.
+/// An iSCSI initiator port (RFC 7143, 4.4.2): the name of the node and the ISID.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InitiatorPort {
     /// The node.

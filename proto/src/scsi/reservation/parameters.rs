@@ -60,7 +60,7 @@ const fn length_error() -> Sense {
 impl<'a> Basic<'a> {
     pub(super) fn parse(list: &'a [u8]) -> Result<Self, Sense> {
         let basic = Self::read(list).map_err(|_| length_error())?;
-        // SPC-4, 6.16.2: 24 bytes, unless SPEC_I_PT announces more.
+        // SPC-4, 6.16.1: 24 bytes, unless SPEC_I_PT announces more.
         if !basic.names_initiators && !basic.additional.rest().is_empty() {
             return Err(length_error());
         }

@@ -80,7 +80,7 @@ impl Core {
         outcome.map(|()| Vec::new()).map_err(Fault::from)
     }
 
-    /// RECEIVE COPY STATUS: what was kept is told once (SPC-4, 6.24.2).
+    /// RECEIVE COPY STATUS: what was kept is told once (SPC-4, 6.25).
     pub(super) fn copy_status(
         &self,
         nexus: Nexus,
