@@ -131,6 +131,9 @@ fn refused(header: LoginRequest, text: &[u8]) -> Option<(LoginStatus, Reason)> {
     match login.handle(&header, text, &Transcript::default()) {
         Progress::Refused(refusal) => {
             let Header::LoginResponse(response) = refusal.response.header else { panic!() };
+            // RFC 7143, 6.3.1: reserved in a Login reject.
+            let stages = (response.transit, response.current_stage, response.next_stage);
+            assert_eq!(stages, (false, 0, 0));
             let status =
                 LoginStatus { class: response.status_class, detail: response.status_detail };
             Some((status, refusal.reason))
@@ -251,6 +254,20 @@ fn text_may_come_in_pieces() {
     ));
 }
 
+/// RFC 7143, 11.12.8: while a connection logs in to a session, commands by others move the CmdSN on.
+#[test]
+fn the_cmd_sn_of_a_login_that_joins_may_advance() {
+    let login = TargetLogin::new(Arc::new(target_config()), None, entropy(1));
+    let (heard, first) =
+        (Transcript::default(), LoginRequest { tsih: 7, cmd_sn: 500, ..<_>::default() });
+    let first = LoginRequest { current_stage: 1, ..first };
+    let Progress::Continue(login, _) = login.handle(&first, NAMES, &heard) else {
+        panic!("refused")
+    };
+    let last = LoginRequest { cmd_sn: 503, transit: true, next_stage: 3, ..first };
+    assert!(matches!(login.handle(&last, b"", &heard), Progress::Admit(_)));
+}
+
 #[test]
 fn the_identity_may_not_change_and_the_login_must_end() {
     let config = Arc::new(target_config());
@@ -261,9 +278,10 @@ fn the_identity_may_not_change_and_the_login_must_end() {
             Progress::Continue(login, _) => login,
             other => panic!("{other:?}"),
         };
-    let changed = LoginRequest { isid: [1; 6], ..stay };
-    let progress = start(Arc::clone(&config)).handle(&changed, b"", &heard);
-    assert!(matches!(progress, Progress::Refused(r) if r.reason == Reason::Changed));
+    for changed in [LoginRequest { isid: [1; 6], ..stay }, LoginRequest { cmd_sn: 1, ..stay }] {
+        let progress = start(Arc::clone(&config)).handle(&changed, b"", &heard);
+        assert!(matches!(progress, Progress::Refused(r) if r.reason == Reason::Changed));
+    }
     let mut login = start(config);
     let reason = loop {
         match login.handle(&stay, b"", &heard) {

@@ -13,6 +13,8 @@ use crate::common::Running;
 use crate::peer::{self, Peer};
 
 const REFUSED: LoginStatus = LoginStatus::AUTHENTICATION_FAILURE;
+
+const MISSING: LoginStatus = LoginStatus::MISSING_PARAMETER;
 const WRONG: LoginStatus = LoginStatus::INITIATOR_ERROR;
 
 /// Of the client that the target proves itself to.
@@ -195,9 +197,12 @@ fn only_a_whole_proof_proves() {
             says(name, &proof)
         }
     };
-    scene.refuses(|challenge| format!("CHAP_R={}\0", text::hex(&proof(LAPTOP, challenge))));
-    scene.refuses(|_| format!("CHAP_N={name}\0"));
-    scene.refuses(|_| String::new());
+    // RFC 7143, 9.2: what a step lacks is told from what it does not prove.
+    scene.refuses_with(MISSING, |challenge| {
+        format!("CHAP_R={}\0", text::hex(&proof(LAPTOP, challenge)))
+    });
+    scene.refuses_with(MISSING, |_| format!("CHAP_N={name}\0"));
+    scene.refuses_with(MISSING, |_| String::new());
     scene.refuses(|challenge| says("", &proof(LAPTOP, challenge)));
     scene.refuses(|challenge| says("lapto", &proof(LAPTOP, challenge)));
     scene.refuses(|challenge| says("Laptop", &proof(LAPTOP, challenge)));
@@ -212,7 +217,7 @@ fn only_a_whole_proof_proves() {
     scene.refuses(with(|proof| proof.resize(1024, 0)));
     scene.refuses(with(|proof| proof.fill(0)));
     for not_binary in ["", "0x", "0b", "0xzz", "7", "Reject"] {
-        scene.refuses(|_| format!("CHAP_N={name}\0CHAP_R={not_binary}\0"));
+        scene.refuses_with(WRONG, |_| format!("CHAP_N={name}\0CHAP_R={not_binary}\0"));
     }
     scene.refuses(|_| good(LAPTOP, &old));
     scene.end();
@@ -225,9 +230,9 @@ fn what_is_longer_than_any_value_is_refused() {
     let long = |len| "n".repeat(len);
     scene.refuses(|challenge| says(&long(2050), &proof(LAPTOP, challenge)));
     scene.refuses_with(WRONG, |challenge| says(&long(2051), &proof(LAPTOP, challenge)));
-    scene.refuses(|_| format!("CHAP_N=laptop\0CHAP_R={}\0", text::base64(&[7; 1025])));
+    scene.refuses_with(WRONG, |_| format!("CHAP_N=laptop\0CHAP_R={}\0", text::base64(&[7; 1025])));
     scene.refuses_with(WRONG, |_| says(LAPTOP.0, &[7; 1025]));
-    scene.refuses(|challenge| {
+    scene.refuses_with(WRONG, |challenge| {
         good(LAPTOP, challenge) + &challenge_back("1", &text::base64(&[7; 1025]))
     });
     scene.refuses_with(WRONG, |challenge| {
@@ -277,12 +282,12 @@ fn a_challenge_that_comes_back_is_not_answered() {
 fn half_a_challenge_is_none() {
     let scene = Scene::new();
     for half in ["CHAP_I=1\0", "CHAP_C=0x0102\0"] {
-        scene.refuses(|challenge| good(LAPTOP, challenge) + half);
+        scene.refuses_with(MISSING, |challenge| good(LAPTOP, challenge) + half);
     }
     for (id, value) in
         [("", "0x01"), ("256", "0x01"), ("-1", "0x01"), ("1", ""), ("1", "0x"), ("1", "x")]
     {
-        scene.refuses(|challenge| good(LAPTOP, challenge) + &challenge_back(id, value));
+        scene.refuses_with(WRONG, |challenge| good(LAPTOP, challenge) + &challenge_back(id, value));
     }
     scene.end();
 }
@@ -293,7 +298,7 @@ fn every_key_has_its_step() {
     let blind = says(LAPTOP.0, &[0; 32]);
     // The proof before there is anything to prove it with.
     let mut login = scene.agreed();
-    login.say(&blind, false).refused(REFUSED, &mut login, "no algorithm");
+    login.say(&blind, false).refused(MISSING, &mut login, "no algorithm");
     // The method left out, and the session wanted all the same.
     for early in ["", "CHAP_A=7\0", &blind] {
         let mut login = scene.begin();
@@ -316,7 +321,7 @@ fn every_key_has_its_step() {
     let (mut login, challenge) = scene.challenged();
     let answer = login.say(&good(LAPTOP, &challenge), false);
     assert_eq!((answer.status, answer.begun), (LoginStatus::SUCCESS, false));
-    login.say("CHAP_I=1\0", true).refused(REFUSED, &mut login, "after the end");
+    login.say("CHAP_I=1\0", true).refused(WRONG, &mut login, "after the end");
     scene.end();
 }
 

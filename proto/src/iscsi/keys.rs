@@ -221,7 +221,7 @@ pub static TABLE: [Spec; 28] = [
     negotiated(Key::DataSequenceInOrder, "DataSequenceInOrder", Rule::Or { default: true }, false), // 13.19
     negotiated(Key::ErrorRecoveryLevel, "ErrorRecoveryLevel", Rule::Min(numbers(0, 0, 2)), true), // 13.20
     negotiated(Key::TaskReporting, "TaskReporting", Rule::List { default: "RFC3720" }, false), // 13.23
-    negotiated(Key::ProtocolLevel, "iSCSIProtocolLevel", Rule::Min(numbers(1, 0, 31)), true), // 13.24
+    negotiated(Key::ProtocolLevel, "iSCSIProtocolLevel", Rule::Min(numbers(1, 0, 31)), false), // 13.24; RFC 7144, 7.1.1
     // No rather than Reject, which the clause allows as well: some initiators take Reject for an error.
     negotiated(Key::IFMarker, "IFMarker", Rule::Obsolete { answer: "No" }, true), // 13.25
     negotiated(Key::OFMarker, "OFMarker", Rule::Obsolete { answer: "No" }, true), // 13.25

@@ -66,6 +66,7 @@ async fn exchange(
 ) -> Result<Outcome, LoginError> {
     let serving = node.serving();
     let mut login = TargetLogin::new(Arc::clone(&serving.login), demanded, entropy()?);
+    let mut begun = false;
     loop {
         let Frame::Pdu(Pdu { header, data, .. }) = wire.frame().await? else {
             return Err(LoginError::NoLogin);
@@ -73,9 +74,13 @@ async fn exchange(
         let Header::LoginRequest(request) = header else {
             let bhs = header.emit(Lengths::default());
             let itt = u32::from_be_bytes([bhs[16], bhs[17], bhs[18], bhs[19]]);
-            send(wire, invalid_during_login(itt)).await?;
+            // RFC 7143, 4.2.4: who does not begin with a login is not answered.
+            if begun {
+                send(wire, invalid_during_login(itt)).await?;
+            }
             return Err(LoginError::NoLogin);
         };
+        begun = true;
         match login.handle(&request, &data, &wire.decoder.transcript()) {
             Progress::Continue(next, response) => {
                 *who = next.peer();

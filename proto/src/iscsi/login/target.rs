@@ -22,7 +22,7 @@ use crate::iscsi::text::{self, Assembly, Pair};
 use admission::Seal;
 pub use admission::{Admission, Established};
 pub use reason::Reason;
-use security::{Security, Shaken};
+use security::{Security, Shaken, binary};
 
 /// What a target node brings to every login.
 #[derive(Clone, Debug)]
@@ -77,7 +77,8 @@ struct Ids {
     tsih: u16,
     cid: u16,
     itt: u32,
-    cmd_sn: u32,
+    /// That of a new session; in one that is there, commands by other connections move it on (11.12.8).
+    cmd_sn: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -132,7 +133,7 @@ pub struct Refusal {
     pub peer: Option<Peer>,
 }
 
-/// The response to anything but a Login Request before the login has ended (RFC 7143, 6.3.1).
+/// The response to anything but a Login Request before a login that has begun has ended (RFC 7143, 4.2.4).
 #[must_use]
 pub fn invalid_during_login(itt: u32) -> Pdu {
     let status = LoginStatus::INVALID_DURING_LOGIN;
@@ -249,7 +250,7 @@ impl Common {
     fn response_to(&mut self, request: &LoginRequest) -> LoginResponse {
         let stat_sn = self.stat_sn;
         self.stat_sn = stat_sn.wrapping_add(1);
-        // A Login Request is immediate: it takes no CmdSN (RFC 7143, 11.12.7). What may be sent in a
+        // A Login Request is immediate: it takes no CmdSN (RFC 7143, 11.12.8). What may be sent in a
         // session that is there already is for that to say.
         let window = if request.tsih == 0 { self.config.command_window } else { 0 };
         LoginResponse {
@@ -273,7 +274,7 @@ impl Common {
         request: &LoginRequest,
     ) -> Result<(Phase, Option<Phase>), Reason> {
         let LoginRequest { isid, tsih, cid, itt, cmd_sn, .. } = *request;
-        let ids = Ids { isid, tsih, cid, itt, cmd_sn };
+        let ids = Ids { isid, tsih, cid, itt, cmd_sn: (tsih == 0).then_some(cmd_sn) };
         self.exchanges += 1;
         if request.version_min > VERSION {
             return Err(Reason::Version);
@@ -294,7 +295,7 @@ impl Common {
             true => Some(Phase::from_bits(request.next_stage).ok_or(Reason::Stage)?),
             false => None,
         };
-        // RFC 7143, 11.12.1 and 11.12.2: forward only, and not in the middle of a text.
+        // RFC 7143, 6.3 and 11.12.2: forward only, and not in the middle of a text.
         let forward = next.is_none_or(|next| next > phase && !request.continues);
         if expected && forward { Ok((phase, next)) } else { Err(Reason::Stage) }
     }
@@ -387,7 +388,7 @@ impl Common {
             }
             // Without the operational stage there is no agreement on a seal.
             (Security::Shaken(_), Some(_)) => Err(Reason::Stage),
-            // T is answered with T=0 where more is to be said (RFC 7143, 6.3.1).
+            // T is answered with T=0 where more is to be said (RFC 7143, 6.3.2).
             (state, _) => Ok(Turn::Stay(Expect::Security(peer, state))),
         }
     }
@@ -399,8 +400,7 @@ impl Common {
         shaken: Box<Shaken>,
         pairs: &[Pair<'_>],
     ) -> Result<Grant, Reason> {
-        let theirs = value(pairs, PROOF_KEY).and_then(text::binary);
-        let theirs = theirs.ok_or(Reason::ChapKey(PROOF_KEY))?;
+        let theirs = binary(pairs, PROOF_KEY)?;
         let before = shaken.before.ok_or(Reason::Proof)?;
         if !shaken.master.proof(&before).is(&theirs) {
             return Err(Reason::Proof);
@@ -435,7 +435,7 @@ impl Common {
         Ok(Peer { initiator, target })
     }
 
-    /// An initiator that skips the security stage says AuthMethod=None (RFC 7143, 6.3.1).
+    /// An initiator that skips the security stage proves nothing (RFC 7143, 6.3.1).
     fn grant_unproven(&self, peer: &Peer) -> Result<Grant, Reason> {
         match self.config.policy.demands(&peer.initiator) {
             Demand::Nothing => self.grant(peer, Proven::Nothing, None),
@@ -524,7 +524,9 @@ fn operational_turn(peer: Box<Peer>, grant: Grant, next: Option<Phase>) -> Turn 
 fn refuse(response: LoginResponse, reason: Reason, peer: Option<Peer>) -> Refusal {
     let status = reason.status();
     let response = LoginResponse {
+        // RFC 7143, 6.3.1: reserved in a Login reject.
         transit: false,
+        current_stage: 0,
         next_stage: 0,
         status_class: status.class,
         status_detail: status.detail,

@@ -51,9 +51,15 @@ pub enum Reason {
         /// What it must have.
         demanded: Protection,
     },
-    /// What a step of authentication needs is absent or malformed.
-    #[error("{0} is missing or malformed")]
-    ChapKey(&'static str),
+    /// What a step of authentication needs is not there.
+    #[error("{0} is missing")]
+    MissingKey(&'static str),
+    /// What a step of authentication needs cannot be read.
+    #[error("{0} is malformed")]
+    MalformedKey(&'static str),
+    /// Nothing was left to prove.
+    #[error("a key came after the end of authentication")]
+    KeyTooLate,
     /// A key of authentication came again (RFC 7143, 6.3).
     #[error("{0} was sent twice")]
     Repeated(&'static str),
@@ -90,26 +96,28 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// What the initiator is told (RFC 7143, 11.13.5).
+    /// What the initiator is told (RFC 7143, 11.13.5). A step of authentication that is not as it should be is
+    /// an error of form; what was proven by it, and is wrong, is not (9.2).
     #[must_use]
     pub const fn status(&self) -> LoginStatus {
         match self {
             Self::Text(_)
             | Self::Violation(_)
             | Self::Name(_)
+            | Self::MalformedKey(_)
+            | Self::KeyTooLate
             | Self::Repeated(_)
             | Self::Changed
             | Self::Stage
             | Self::TooLong => LoginStatus::INITIATOR_ERROR,
             Self::Chap(_)
-            | Self::ChapKey(_)
             | Self::NoMethod
             | Self::Seal(_)
             | Self::UnknownKey { .. }
             | Self::Proof
             | Self::Protection { offered: None, .. } => LoginStatus::AUTHENTICATION_FAILURE,
             Self::Protection { .. } => LoginStatus::AUTHORIZATION_FAILURE,
-            Self::Missing(_) => LoginStatus::MISSING_PARAMETER,
+            Self::Missing(_) | Self::MissingKey(_) => LoginStatus::MISSING_PARAMETER,
             Self::SessionType => LoginStatus::SESSION_TYPE_NOT_SUPPORTED,
             Self::Version => LoginStatus::UNSUPPORTED_VERSION,
             Self::NotFound(_) => LoginStatus::NOT_FOUND,

@@ -57,7 +57,7 @@ impl Security {
                 }
             }
             Self::ExpectAlgorithm(challenge) => {
-                let list = value(pairs, "CHAP_A").ok_or(Reason::ChapKey("CHAP_A"))?;
+                let list = needed(pairs, "CHAP_A")?;
                 let algorithm = policy.algorithm(text::list(list).filter_map(text::number));
                 let algorithm = algorithm.ok_or(Reason::NoMethod)?;
                 text::push(answers, "CHAP_A", &algorithm.number().to_string());
@@ -69,9 +69,7 @@ impl Security {
             }
             // Nothing is left to prove; a key that comes again breaks RFC 7143, 6.3.
             Self::Proven(_) | Self::Shaken(_) if pairs.is_empty() => Ok(self),
-            Self::Proven(_) | Self::Shaken(_) => {
-                Err(Reason::ChapKey("a key after the end of authentication"))
-            }
+            Self::Proven(_) | Self::Shaken(_) => Err(Reason::KeyTooLate),
         }
     }
 }
@@ -114,8 +112,7 @@ fn shake(
     pairs: &[Pair<'_>],
     answers: &mut Vec<u8>,
 ) -> Result<Security, Reason> {
-    let message = value(pairs, NOISE_KEY).and_then(text::binary);
-    let message = message.ok_or(Reason::ChapKey(NOISE_KEY))?;
+    let message = binary(pairs, NOISE_KEY)?;
     let responding = Responding::read(&sealing.identity, entropy.ephemeral, &message)?;
     let client = responding.client();
     if !policy.knows(initiator, client) {
@@ -135,8 +132,8 @@ fn check_proof(
     pairs: &[Pair<'_>],
     answers: &mut Vec<u8>,
 ) -> Result<Security, Reason> {
-    let name = value(pairs, "CHAP_N").ok_or(Reason::ChapKey("CHAP_N"))?;
-    let proof = value(pairs, "CHAP_R").and_then(text::binary).ok_or(Reason::ChapKey("CHAP_R"))?;
+    let name = needed(pairs, "CHAP_N")?;
+    let proof = binary(pairs, "CHAP_R")?;
     let account = policy.account(initiator, name).ok_or(chap::ChapError::Name)?;
     let ours = account.target();
     let other_way = ours.map(|ours| &ours.secret);
@@ -158,12 +155,20 @@ fn push_challenge(answers: &mut Vec<u8>, challenge: &Challenge) {
 
 /// The initiator's challenge, if it sent one: half of one is a mistake, as it waits for our proof.
 fn read_challenge(pairs: &[Pair<'_>]) -> Result<Option<Challenge>, Reason> {
-    let (id, bytes) = (value(pairs, "CHAP_I"), value(pairs, "CHAP_C"));
-    if id.is_none() && bytes.is_none() {
+    if value(pairs, "CHAP_I").or_else(|| value(pairs, "CHAP_C")).is_none() {
         return Ok(None);
     }
-    let id = id.and_then(text::number).and_then(|id| u8::try_from(id).ok());
-    let id = id.ok_or(Reason::ChapKey("CHAP_I"))?;
-    let bytes = bytes.and_then(text::binary).ok_or(Reason::ChapKey("CHAP_C"))?;
-    Ok(Some(Challenge { id, bytes }))
+    let id = text::number(needed(pairs, "CHAP_I")?).and_then(|id| u8::try_from(id).ok());
+    let id = id.ok_or(Reason::MalformedKey("CHAP_I"))?;
+    Ok(Some(Challenge { id, bytes: binary(pairs, "CHAP_C")? }))
+}
+
+/// What a step of authentication cannot do without.
+fn needed<'a>(pairs: &[Pair<'a>], key: &'static str) -> Result<&'a str, Reason> {
+    value(pairs, key).ok_or(Reason::MissingKey(key))
+}
+
+/// The same, of a key that carries bytes.
+pub(super) fn binary(pairs: &[Pair<'_>], key: &'static str) -> Result<Vec<u8>, Reason> {
+    text::binary(needed(pairs, key)?).ok_or(Reason::MalformedKey(key))
 }
