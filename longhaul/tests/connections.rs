@@ -15,6 +15,7 @@ use peer::{Peer, login, read_16, text, write_16};
 use proto::iscsi::header::{
     Header, LoginRequest, LogoutReason, LogoutRequest, LogoutResponseCode, ScsiCommand,
 };
+use proto::scsi::sense::Additional;
 
 const TARGET: &str = "iqn.2026-11.dev.longhaul:disk";
 const OTHER_TARGET: &str = "iqn.2026-11.dev.longhaul:other";
@@ -190,6 +191,30 @@ fn one_connection_logs_out_and_the_session_goes_on() {
     assert!(scene.first.read(9, 0, 1).is_some());
     let _again = scene.join(1);
     assert!(scene.first.read(10, 0, 1).is_some());
+}
+
+/// RFC 7143, 11.14.5: what was not done when a connection is logged out or replaced, the unit tells, and once.
+#[test]
+fn commands_that_end_with_their_connection_are_told_of() {
+    let mut scene = Scene::new();
+    for replaced in [false, true] {
+        let mut other = scene.join(1);
+        other.cmd_sn = scene.first.cmd_sn;
+        let command = other.command(7, write_16(0, 8));
+        other.send(ScsiCommand { write: true, expected_len: 4096, ..command }, Bytes::new());
+        assert!(matches!(other.receive().map(|pdu| pdu.header), Some(Header::R2t(_))));
+        scene.first.cmd_sn = other.cmd_sn;
+        let _new = replaced.then(|| scene.join(1));
+        if !replaced {
+            let (immediate, reason) = (true, LogoutReason::CLOSE_CONNECTION);
+            let request = LogoutRequest { immediate, reason, cid: 1, itt: 8, ..<_>::default() };
+            other.send(request, Bytes::new());
+            assert!(matches!(other.receive().unwrap().header, Header::LogoutResponse(_)));
+        }
+        assert!(other.receive().is_none(), "it is closed");
+        assert_eq!(scene.first.says(0), Some(Additional::SOME_COMMANDS_CLEARED));
+        assert_eq!(scene.first.says(0), None);
+    }
 }
 
 /// RFC 7143, 7.1.5: at level 0 a connection that fails takes its session with it.

@@ -385,21 +385,49 @@ impl Negotiation {
     }
 }
 
-/// Answers a key other than SendTargets in a Text Request of the full-feature phase: the maximum
-/// segment may be declared again, nothing else is negotiated then (RFC 7143, 13). `Ok(None)` means
-/// that no answer is owed.
-pub fn full_feature(
-    segment_max: &mut u32,
-    pair: Pair<'_>,
-) -> Result<Option<&'static str>, Violation> {
-    let Some(key) = Key::named(pair.key) else {
-        return Ok((pair.value != NOT_UNDERSTOOD).then_some(NOT_UNDERSTOOD));
-    };
-    let Rule::DeclareNumber(range) = key.spec().rule else { return Ok(Some(REJECT)) };
-    let number = text::number(pair.value).and_then(|value| u32::try_from(value).ok());
-    let wrong = || Violation::Declared { key, value: pair.value.to_owned() };
-    *segment_max = number.filter(|&number| range.allow(number)).ok_or_else(wrong)?;
-    Ok(None)
+/// What an initiator says in one exchange of text of the full-feature phase: the maximum segment may be
+/// declared again, nothing else is negotiated then (RFC 7143, 13).
+#[derive(Debug, Default)]
+pub struct Later {
+    said: BTreeSet<Key>,
+    segment_max: Option<u32>,
+}
+
+impl Later {
+    /// Takes a key; gives the answer, if one is owed. What SendTargets asks for is for the caller to answer.
+    pub fn receive(&mut self, pair: Pair<'_>) -> Result<Option<&'static str>, Violation> {
+        let Some(key) = Key::named(pair.key) else {
+            return Ok((pair.value != NOT_UNDERSTOOD).then_some(NOT_UNDERSTOOD));
+        };
+        // RFC 7143, 6.4: no key comes twice in an exchange.
+        if !self.said.insert(key) {
+            return Err(Violation::Repeated(key));
+        }
+        match (key, key.spec().rule) {
+            (_, Rule::DeclareNumber(range)) => {
+                let number = text::number(pair.value).and_then(|value| u32::try_from(value).ok());
+                let number = number.filter(|&number| range.allow(number));
+                let wrong = || Violation::Declared { key, value: pair.value.to_owned() };
+                self.segment_max = Some(number.ok_or_else(wrong)?);
+                Ok(None)
+            }
+            (Key::SendTargets | Key::InitiatorAlias, _) => Ok(None),
+            _ => Ok(Some(REJECT)),
+        }
+    }
+
+    /// Whether a key has come.
+    #[must_use]
+    pub fn has(&self, key: Key) -> bool {
+        self.said.contains(&key)
+    }
+
+    /// The maximum segment, if it was declared. It holds when the exchange has ended, and not if it fails
+    /// (RFC 7143, 6.4 and 7.12).
+    #[must_use]
+    pub const fn segment_max(&self) -> Option<u32> {
+        self.segment_max
+    }
 }
 
 impl Value {

@@ -128,6 +128,12 @@ pub enum Event {
         /// As it was given.
         ticket: u64,
     },
+    /// Commands on a unit ended with their connection, and without an answer: the unit is to tell this nexus so,
+    /// by a unit attention (RFC 7143, 11.14.5).
+    CommandsCleared {
+        /// The unit, as it was addressed.
+        lun: [u8; 8],
+    },
     /// A connection is over, and the session goes on: send what there is to send on it, then close it,
     /// then [`Session::remove`] it.
     CloseConnection(u16),

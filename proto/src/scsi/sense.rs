@@ -8,7 +8,7 @@ use crate::reader::Reader;
 /// caps at 244, after a header of eight.
 pub const LENGTH_MAX: usize = 252;
 
-/// The sense key: what class of thing happened (SPC-4, 4.5.6).
+/// The sense key: what class of thing happened (SPC-4, 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Key {
@@ -137,6 +137,7 @@ additional! {
     REGISTRATIONS_PREEMPTED = 0x2A / 0x05, "REGISTRATIONS PREEMPTED";
     CAPACITY_CHANGED = 0x2A / 0x09, "CAPACITY DATA HAS CHANGED";
     COMMANDS_CLEARED = 0x2F / 0x00, "COMMANDS CLEARED BY ANOTHER INITIATOR";
+    SOME_COMMANDS_CLEARED = 0x47 / 0x7F, "SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT";
     SANITIZE_FAILED = 0x31 / 0x03, "SANITIZE COMMAND FAILED";
     SAVING_PARAMETERS_NOT_SUPPORTED = 0x39 / 0x00, "SAVING PARAMETERS NOT SUPPORTED";
     MEDIUM_NOT_PRESENT = 0x3A / 0x00, "MEDIUM NOT PRESENT";

@@ -420,6 +420,7 @@ impl Target {
                 }
                 machine::Event::Abort(_)
                 | machine::Event::Cleared { .. }
+                | machine::Event::CommandsCleared { .. }
                 | machine::Event::CloseConnection(_) => {}
                 machine::Event::Close(ending) => self.ending = Some(ending),
             }

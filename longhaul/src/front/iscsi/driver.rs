@@ -24,6 +24,7 @@ use proto::iscsi::pdu::{FrameError, Outbox, Pieces};
 use proto::iscsi::target::{
     self, Event, Joining, Reply, Request, Selection, Session, Setup, TaskId,
 };
+use proto::scsi::sense::Additional;
 use proto::scsi::{Status, lun};
 use proto::time::Time;
 use tokio::sync::oneshot;
@@ -467,6 +468,10 @@ impl Driver {
                 Event::Abort(task) => self.abort(task),
                 Event::SendTargets { cid, selection } => self.send_targets(cid, &selection),
                 Event::Cleared { ticket } => self.cleared(ticket),
+                Event::CommandsCleared { lun } => {
+                    let (nexus, told) = (self.ticket.seat.nexus, Additional::SOME_COMMANDS_CLEARED);
+                    self.device.iter().for_each(|device| device.unit(lun).tell(nexus, told));
+                }
                 Event::CloseConnection(cid) => {
                     let lines = self.lines.iter_mut().filter(|line| line.cid == cid);
                     lines.for_each(|line| line.closing = true);
@@ -634,7 +639,7 @@ impl Drop for Driver {
 }
 
 /// The part of a task management function that concerns the unit and the other sessions. It answers
-/// when their tasks are dead (RFC 7143, 4.2.3.2).
+/// when their tasks are dead (RFC 7143, 4.2.3.3).
 async fn manage(
     registry: &Registry,
     seat: &Seat,

@@ -163,13 +163,17 @@ fn a_first_burst_stays_within_a_burst() {
 
 #[test]
 fn the_segment_may_be_declared_again_later() {
-    let mut segment_max = target().finish().unwrap().max_send_data_segment;
-    let mut say = |key, value| full_feature(&mut segment_max, Pair { key, value });
+    let mut later = Later::default();
+    let mut say = |key, value| later.receive(Pair { key, value });
     assert_eq!(say("MaxRecvDataSegmentLength", "65536"), Ok(None));
     assert_eq!(say("MaxBurstLength", "65536"), Ok(Some(REJECT)));
+    assert_eq!(say("InitiatorAlias", "me"), Ok(None));
     assert_eq!(say("X-a", "1"), Ok(Some(NOT_UNDERSTOOD)));
-    assert!(say("MaxRecvDataSegmentLength", "1").is_err());
-    assert_eq!(segment_max, 65_536);
+    let key = Key::MaxRecvDataSegmentLength;
+    assert_eq!(say("MaxRecvDataSegmentLength", "1024"), Err(Violation::Repeated(key)));
+    assert_eq!(later.segment_max(), Some(65_536));
+    let wrong = Pair { key: "MaxRecvDataSegmentLength", value: "1" };
+    assert!(Later::default().receive(wrong).is_err());
 }
 
 fn wish() -> impl Strategy<Value = DigestWish> {

@@ -119,8 +119,8 @@ impl Session {
             stat_sn: numbers.stat_sn,
             exp_cmd_sn: numbers.exp_cmd_sn,
             max_cmd_sn: numbers.max_cmd_sn,
-            // RFC 7143, 11.4.8: Data-In and R2T PDUs together.
-            exp_data_sn: data_sn + task.inbound.r2t_sn,
+            // RFC 7143, 11.4.8: Data-In PDUs only. RFC 3720 had R2Ts counted as well.
+            exp_data_sn: data_sn,
             residual: residual.count,
             ..ScsiResponse::default()
         });

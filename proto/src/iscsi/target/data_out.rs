@@ -1,4 +1,4 @@
-//! Data-out: immediate, unsolicited, and asked for by R2T (RFC 7143, 4.2.5.1 and 11.7).
+//! Data-out: immediate, unsolicited, and asked for by R2T (RFC 7143, 4.2.5.2 and 11.7).
 
 use std::collections::VecDeque;
 
@@ -80,10 +80,13 @@ impl Sequence {
             return Err(Fault::IncorrectAmountOfData);
         }
         self.received += len;
-        self.data.push(data);
-        // RFC 7143, 11.7.2: F ends a sequence, and a sequence ends with all that was announced.
-        let whole = self.received == self.len;
-        if whole != header.is_final { Err(Fault::IncorrectAmountOfData) } else { Ok(()) }
+        if len > 0 {
+            self.data.push(data);
+        }
+        // RFC 7143, 11.7.1: F ends a sequence, by when all that was announced has come. It may come alone,
+        // in a PDU without data (11.7.7).
+        let short = header.is_final && self.received < self.len;
+        if short { Err(Fault::IncorrectAmountOfData) } else { Ok(()) }
     }
 }
 
@@ -91,7 +94,7 @@ impl Sequence {
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
     unsolicited: Sequence,
-    /// In order of R2TSN, which is the order of offsets as well (RFC 7143, 11.8.3).
+    /// In order of R2TSN, which is the order of offsets as well (RFC 7143, 13.19).
     solicited: VecDeque<Sequence>,
     /// How much the command block asks for, whatever was announced.
     pub(super) asked: u32,
@@ -99,7 +102,7 @@ pub(super) struct Inbound {
     wanted: u32,
     /// How much was sent without asking or has been asked for.
     requested: u32,
-    pub(super) r2t_sn: u32,
+    r2t_sn: u32,
     /// Bytes of the session's allowance of solicited data this task holds.
     reserved: u32,
     /// Bytes of unsolicited data it holds, or has let the initiator send.
@@ -245,7 +248,7 @@ impl Session {
         let announced = if task.write { task.expected } else { 0 };
         let inbound = &mut task.inbound;
         inbound.asked = asked;
-        // Bytes beyond the expected length are never asked for (RFC 7143, 11.3.4).
+        // Bytes beyond the expected length are never asked for (RFC 7143, 4.2.5.2 and 11.3.4).
         inbound.wanted = asked.min(announced);
         if inbound.is_complete() {
             task.state = State::Running;
@@ -261,8 +264,8 @@ impl Session {
     }
 
     pub(super) fn on_data_out(&mut self, cid: u16, header: &DataOut, pdu: Pdu) {
-        // Data of a task that is gone, because it was aborted or never existed, are drained
-        // (RFC 7143, 11.7.4 speaks of tags that stay valid until then).
+        // Data of a task that is gone, because it was aborted or never existed, are drained: an initiator
+        // may go on answering its R2Ts (RFC 7143, 4.2.3.3).
         let Some(id) = self.tasks.find(header.itt) else { return };
         let Some(task) = self.tasks.get(id) else { return };
         // RFC 7143, 4.2.5.1: data come on the connection of their command.
@@ -360,7 +363,7 @@ impl Session {
     }
 
     /// Sends the R2Ts a task may have: at most MaxBurstLength each (RFC 7143, 13.13) and
-    /// MaxOutstandingR2T open (13.17), in order of offset (11.8.3).
+    /// MaxOutstandingR2T open (13.17), in order of offset (13.19).
     fn solicit(&mut self, id: TaskId) {
         let (most, burst) = (self.parameters.max_outstanding_r2t, self.parameters.max_burst);
         let (exp_cmd_sn, max_cmd_sn) = self.command_numbers();

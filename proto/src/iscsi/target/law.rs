@@ -207,6 +207,7 @@ impl World {
                     self.ends.remove(&cid);
                 }
                 Event::Cleared { ticket } => assert_eq!(ticket, 1),
+                Event::CommandsCleared { .. } => {}
                 Event::Close(_) => {}
             }
         }

@@ -1,4 +1,9 @@
-//! Task management (RFC 7143, 11.5 and 4.2.3; RFC 7144, 5).
+//! Task management (RFC 7143, 11.5 and 4.2.3; RFC 7144, 6).
+//!
+//! A task whose data are still on their way is ended at once, and its data are drained. RFC 7143, 4.2.3.3 has
+//! the target wait for them; but common initiators send no more data of what they abort, unless told to.
+
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
@@ -93,7 +98,12 @@ impl Session {
         }
         let unit = lun::decode(request.lun.to_be_bytes());
         let level = self.parameters.protocol_level;
+        let names_request = self.is_request(request.referenced_tag);
         match request.function {
+            // RFC 7143, 11.5.1; RFC 7144, 6.3: neither is done to a task management request.
+            TaskFunction::ABORT_TASK | TaskFunction::QUERY_TASK if names_request => {
+                self.respond_managed(cid, request.itt, TaskResponse::REJECTED);
+            }
             TaskFunction::ABORT_TASK => self.abort_task(cid, request, unit),
             TaskFunction::ABORT_TASK_SET
             | TaskFunction::CLEAR_TASK_SET
@@ -118,7 +128,7 @@ impl Session {
             TaskFunction::QUERY_ASYNCHRONOUS_EVENT if level >= PROTOCOL_LEVEL_SAM5 => {
                 self.respond_managed(cid, request.itt, query(false));
             }
-            // RFC 7143, 11.5.1: only error recovery level 2 moves allegiance.
+            // RFC 7143, 7.2.2: only error recovery level 2 moves allegiance.
             TaskFunction::TASK_REASSIGN => {
                 self.respond_managed(cid, request.itt, TaskResponse::REASSIGNMENT_NOT_SUPPORTED);
             }
@@ -127,7 +137,13 @@ impl Session {
         }
     }
 
-    /// RFC 7143, 11.5.5: a task that is there is aborted; one that may still come counts as received;
+    /// Whether a task management request of this tag is under way.
+    fn is_request(&self, tag: u32) -> bool {
+        let named = |it: &Pending| matches!(it.then, Then::Respond { itt, .. } if itt == tag);
+        self.management.pending.iter().any(named)
+    }
+
+    /// RFC 7143, 11.6.1: a task that is there is aborted; one that may still come counts as received;
     /// one that cannot come does not exist.
     fn abort_task(&mut self, cid: u16, request: &TaskManagementRequest, unit: Option<u16>) {
         let found = self.tasks.find(request.referenced_tag);
@@ -150,14 +166,14 @@ impl Session {
     fn abort_many(&mut self, cid: u16, request: &TaskManagementRequest, scope: Scope) {
         let limit = Serial(request.cmd_sn);
         let tasks = self.tasks.select(|task| {
-            // RFC 7143, 4.2.3.2: what was issued before the request, whether it came before or not. An
+            // RFC 7143, 11.5.1: what was issued before the request, whether it came before or not. An
             // immediate command carries the number that the next one has.
             let sn = Serial(task.cmd_sn);
             let earlier = sn.is_before(limit) || (task.immediate && sn == limit);
             scope.covers(task.lun) && earlier
         });
         if matches!(scope, Scope::Nexus) {
-            // RFC 7143, 4.2.3.2: what has not come by then counts as received.
+            // RFC 7143, 4.2.3.3: what has not come by then counts as received.
             self.window.skip_before(limit);
         }
         let (itt, function, lun) = (request.itt, request.function, request.lun.to_be_bytes());
@@ -192,15 +208,28 @@ impl Session {
     /// removed at once.
     pub fn vacate(&mut self, now: Time, cid: u16, ticket: u64) {
         self.remove(now, cid);
-        let tasks = self.tasks.select(|task| task.cid == cid);
+        let tasks = self.tasks_of(cid);
         self.abort(tasks, None, false, Then::Tell { ticket });
     }
 
+    /// The tasks of a connection that is over, while the session goes on.
+    fn tasks_of(&mut self, cid: u16) -> Vec<TaskId> {
+        let tasks = self.tasks.select(|task| task.cid == cid && task.state != State::Aborted);
+        let units = tasks.iter().filter_map(|id| self.tasks.get(*id).map(|task| task.lun_field));
+        let units: BTreeSet<u64> = units.collect();
+        let cleared = |lun: u64| Event::CommandsCleared { lun: lun.to_be_bytes() };
+        self.events.extend(units.into_iter().map(cleared));
+        self.tasks.select(|task| task.cid == cid)
+    }
+
     /// The tasks end without an answer, what is held in the window as well; then the logout is
-    /// answered, so that its response is the last thing sent (RFC 7143, 11.15). `closes` is the connection
+    /// answered, so that its response is the last thing sent (RFC 7143, 11.14). `closes` is the connection
     /// that is logged out; `None` for the session.
     pub(super) fn log_out(&mut self, cid: u16, itt: u32, closes: Option<u16>) {
-        let tasks = self.tasks.select(|task| closes.is_none_or(|closes| task.cid == closes));
+        let tasks = match closes {
+            Some(closes) => self.tasks_of(closes),
+            None => self.tasks.select(|_| true),
+        };
         if let Some(closes) = closes {
             self.forget_held(closes);
             // RFC 7143, 11.14: nothing new comes by it.
@@ -299,7 +328,7 @@ impl Session {
 
     /// Ends what has nothing left to wait for.
     fn settle(&mut self) {
-        // RFC 7143, 4.2.3.2: all commands the request concerns have come. On one connection, what has not
+        // RFC 7143, 4.2.3.3: all commands the request concerns have come. On one connection, what has not
         // come before the request never will.
         let (expected, several) = (self.window.expected(), self.connections.len() > 1);
         let awaits = |(limit, _): (Serial, Scope)| several && expected.is_before(limit);
@@ -309,7 +338,10 @@ impl Session {
         while let Some(at) = self.management.pending.iter().position(over) {
             match self.management.pending.remove(at).then {
                 Then::Nothing => {}
-                Then::Tell { ticket } => self.events.push_back(Event::Cleared { ticket }),
+                Then::Tell { ticket } => {
+                    self.tell_window();
+                    self.events.push_back(Event::Cleared { ticket });
+                }
                 Then::LogOut { cid, itt, closes } => {
                     self.respond_logged_out(cid, itt, LogoutResponseCode::CLOSED);
                     match closes {
@@ -353,7 +385,7 @@ impl Session {
     }
 }
 
-/// RFC 7144, 5.2: a query answers "complete" for nothing found and "succeeded" for something.
+/// RFC 7144, 6.4.2: a query answers "complete" for nothing found and "succeeded" for something.
 const fn query(found: bool) -> TaskResponse {
     if found { TaskResponse::SUCCEEDED } else { TaskResponse::COMPLETE }
 }

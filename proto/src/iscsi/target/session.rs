@@ -16,7 +16,7 @@ use super::turn::{Waiting, order_of};
 use super::{Ending, Event, IMMEDIATE_MAX, Joining, Setup, WINDOW};
 use crate::iscsi::header::{
     AsyncEvent, AsyncMessage, BHS_LEN, Header, Lengths, LogoutReason, LogoutRequest,
-    LogoutResponseCode, NO_TAG, NopIn, NopOut, Reject, RejectReason, ScsiCommand,
+    LogoutResponseCode, NO_TAG, NopIn, NopOut, Reject, RejectReason, ScsiCommand, TaskAttribute,
 };
 use crate::iscsi::keys::Parameters;
 use crate::iscsi::pdu::{Flaw, Frame, Outbox, Pdu};
@@ -210,18 +210,20 @@ impl Session {
             return;
         }
         match &pdu.header {
-            Header::NopOut(nop) => self.on_nop(cid, nop, pdu.data),
+            // The answer to a ping of ours.
+            Header::NopOut(nop) if nop.itt == NO_TAG => {}
             Header::TextRequest(request) => self.on_text(cid, request, &pdu),
-            Header::LogoutRequest(request) => self.on_logout(cid, request),
+            Header::LogoutRequest(request) => self.on_logout(cid, request, &pdu),
             // RFC 7143, 4.3: nothing else has a place in a discovery session.
             _ if self.setup.discovery => self.reject(cid, &pdu, RejectReason::PROTOCOL_ERROR),
+            Header::NopOut(nop) => self.on_nop(cid, nop, pdu.data),
             Header::ScsiCommand(command) => self.on_command(cid, command, &pdu),
             Header::TaskManagementRequest(request) => self.on_task_management(cid, request),
             Header::DataOut(header) => {
                 let header = *header;
                 self.on_data_out(cid, &header, pdu);
             }
-            // RFC 7143, 11.16: level 0 keeps nothing that could be sent again.
+            // RFC 7143, 7.8: level 0 keeps nothing that could be sent again.
             Header::Snack(_) => self.reject(cid, &pdu, RejectReason::SNACK_REJECT),
             // A second login on a connection, and what only targets send.
             _ => self.reject(cid, &pdu, RejectReason::PROTOCOL_ERROR),
@@ -243,6 +245,10 @@ impl Session {
     }
 
     pub(super) fn may_begin(&self, command: &ScsiCommand) -> Result<(), RejectReason> {
+        // RFC 7143, 11: a code that means nothing is a protocol error.
+        if command.attribute.0 > TaskAttribute::ACA.0 {
+            return Err(RejectReason::PROTOCOL_ERROR);
+        }
         if command.immediate && self.tasks.immediate() >= IMMEDIATE_MAX {
             return Err(RejectReason::IMMEDIATE_COMMAND_REJECT);
         }
@@ -278,9 +284,9 @@ impl Session {
     }
 
     /// A NOP-Out that wants an echo has it, cut to what the initiator takes (RFC 7143, 11.18 and
-    /// 11.19); one that answers a ping has done so by arriving.
+    /// 11.19).
     fn on_nop(&mut self, cid: u16, nop: &NopOut, mut data: Bytes) {
-        let Some(connection) = self.connection(cid).filter(|_| nop.itt != NO_TAG) else { return };
+        let Some(connection) = self.connection(cid) else { return };
         data.truncate(connection.segment_max as usize);
         self.send_status(cid, data, |numbers| NopIn {
             lun: 0,
@@ -292,19 +298,36 @@ impl Session {
         });
     }
 
-    /// A ping shows the next status number and uses none up (RFC 7143, 11.19).
     fn send_ping(&mut self, cid: u16) {
+        let ttt = self.connection(cid).map(Connection::tag);
+        ttt.into_iter().for_each(|ttt| self.send_nop(cid, ttt));
+    }
+
+    /// Tells the initiator that it may send more, where no response does (RFC 7143, 11.4.11): it may be
+    /// waiting for that.
+    pub(super) fn tell_window(&mut self) {
+        let told = self.window.last();
+        self.command_numbers();
+        let cid = self.connections.iter().find(|it| !it.leaving).map(|it| it.cid);
+        if let Some(cid) = cid.filter(|_| self.window.last() != told) {
+            self.send_nop(cid, NO_TAG);
+        }
+    }
+
+    /// A NOP-In that answers nothing shows the next status number and uses none up (RFC 7143, 11.19.2).
+    fn send_nop(&mut self, cid: u16, ttt: u32) {
         let (exp_cmd_sn, max_cmd_sn) = self.command_numbers();
         let Some(connection) = self.connection(cid) else { return };
-        let (ttt, stat_sn) = (connection.tag(), connection.stat_sn());
-        let itt = NO_TAG;
+        let (itt, stat_sn) = (NO_TAG, connection.stat_sn());
         connection.outbox.push(NopIn { lun: 0, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn });
     }
 
-    fn on_logout(&mut self, cid: u16, request: &LogoutRequest) {
+    fn on_logout(&mut self, cid: u16, request: &LogoutRequest, pdu: &Pdu) {
         let itt = request.itt;
         match request.reason {
             LogoutReason::CLOSE_SESSION => self.log_out(cid, itt, None),
+            // RFC 7143, 4.3.
+            _ if self.setup.discovery => self.reject(cid, pdu, RejectReason::PROTOCOL_ERROR),
             LogoutReason::CLOSE_CONNECTION if self.has_connection(request.cid) => {
                 // The last connection takes the session with it.
                 let goes_on =
@@ -315,7 +338,11 @@ impl Session {
                 self.respond_logged_out(cid, itt, LogoutResponseCode::CID_NOT_FOUND);
             }
             // RFC 7143, 11.15.1: recovery needs level 2.
-            _ => self.respond_logged_out(cid, itt, LogoutResponseCode::RECOVERY_NOT_SUPPORTED),
+            LogoutReason::REMOVE_FOR_RECOVERY => {
+                self.respond_logged_out(cid, itt, LogoutResponseCode::RECOVERY_NOT_SUPPORTED);
+            }
+            // RFC 7143, 11: a code that means nothing is a protocol error.
+            _ => self.reject(cid, pdu, RejectReason::PROTOCOL_ERROR),
         }
     }
 
@@ -325,8 +352,9 @@ impl Session {
             return self.reject_header(cid, bhs, RejectReason::COMMAND_NOT_SUPPORTED);
         };
         debug_assert_eq!(flaw, Flaw::DataDigest);
-        // RFC 7143, 7.8: the PDU is discarded and rejected. A command in order counts as received, so
-        // that those behind it do not wait for one that level 0 cannot have sent again.
+        // RFC 7143, 7.8: the PDU is discarded and rejected. A command in order counts as received, and is
+        // answered: 7.3 would have its number missing until the initiator sends it again or aborts it, which
+        // at level 0 few do, and those behind it would wait.
         self.reject_header(cid, bhs, RejectReason::DATA_DIGEST_ERROR);
         if let Header::DataOut(header) = header {
             return self.on_damaged_data_out(cid, &header);

@@ -310,7 +310,8 @@ fn the_rest_is_asked_for() {
     let Some(Event::Execute { data: got, .. }) = pair.session.poll_event() else { panic!() };
     assert_eq!(got.concat(), data);
     pair.reply(task, 0);
-    assert_eq!(pair.one::<ScsiResponse>().exp_data_sn, 3);
+    // RFC 7143, 11.4.8: R2Ts do not count.
+    assert_eq!(pair.one::<ScsiResponse>().exp_data_sn, 0);
 }
 
 fn headers<T: TryFrom<Header>>(pdus: Vec<Pdu>) -> Vec<T> {
@@ -354,6 +355,35 @@ fn unwanted_data_are_drained() {
     assert!(data.is_empty());
 }
 
+/// RFC 7143, 11.7.7: PDUs without data are taken, be it only for their F.
+#[test]
+fn an_end_may_come_alone() {
+    let mut pair = Pair::new(parameters());
+    pair.write(1, 4096, &[], false);
+    let task = pair.command().task;
+    assert_eq!(pair.session.want_data(task, 4096), None);
+    pair.data_out(1, NO_TAG, 0, 0, &[], false);
+    pair.data_out(1, NO_TAG, 1, 0, &[7; 4096], false);
+    assert!(pair.session.poll_event().is_none(), "the initiator still sends");
+    pair.data_out(1, NO_TAG, 2, 4096, &[], true);
+    let Some(Event::Execute { data, .. }) = pair.session.poll_event() else { panic!() };
+    assert_eq!(data, [vec![7; 4096]]);
+}
+
+/// RFC 7143, 11: a reserved code is a protocol error.
+#[test]
+fn codes_that_mean_nothing_are_rejected() {
+    let mut pair = Pair::new(parameters());
+    let attribute = TaskAttribute(5);
+    let cmd_sn = pair.next_cmd_sn();
+    let command = ScsiCommand { is_final: true, itt: 1, attribute, cmd_sn, ..<_>::default() };
+    pair.send(command, &[]);
+    assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
+    pair.send(management::logout(LogoutReason(3), CID), &[]);
+    assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
+    assert!(pair.session.poll_event().is_none() && !pair.session.is_busy());
+}
+
 /// RFC 7143, 11.4.7.2: what an initiator does wrong fails the task, when it has ended sending.
 #[test]
 fn faults_of_transfers_fail_the_task() {
@@ -393,7 +423,7 @@ fn faults_of_transfers_fail_the_task() {
             "an end that does not come",
             |p| {
                 p.data_out(1, NO_TAG, 0, 0, &[0; 4096], false);
-                p.data_out(1, NO_TAG, 1, 4096, &[], true);
+                p.data_out(1, NO_TAG, 1, 4096, &[0; 1], true);
             },
             (0x0c, 0x0d),
         ),

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use super::session::Session;
 use super::{Event, Selection, TargetRecord};
 use crate::iscsi::header::{NO_TAG, RejectReason, TextRequest, TextResponse};
-use crate::iscsi::negotiation;
+use crate::iscsi::keys::Key;
+use crate::iscsi::negotiation::{self, Later};
 use crate::iscsi::pdu::Pdu;
 use crate::iscsi::text::{self, Assembly};
 
@@ -16,25 +17,34 @@ pub(super) struct Exchange {
     itt: u32,
     /// What the next request is to carry, where one is awaited.
     ttt: u32,
+    /// The initiator has nothing more to say than its last request says.
+    is_final: bool,
     request: Assembly,
-    /// The answer, and how much of it has been sent.
+    /// What is left to send of the answer.
     answer: Bytes,
-    /// All of the request has come.
+    /// All of the request has come, and is being answered.
     answering: bool,
+    said: Later,
 }
 
 impl Session {
     pub(super) fn on_text(&mut self, cid: u16, request: &TextRequest, pdu: &Pdu) {
         let text_max = self.setup.text_max;
         let Some(connection) = self.connection(cid) else { return };
+        // RFC 7143, 11.10.2: a text that goes on is not the last.
+        if request.continues && request.is_final {
+            return self.refuse_text(cid, pdu);
+        }
         if request.ttt == NO_TAG {
             // A new exchange resets one left unfinished (RFC 7143, 11.10.4).
             connection.text = Some(Exchange {
                 itt: request.itt,
                 ttt: NO_TAG,
+                is_final: false,
                 request: Assembly::of_at_most(text_max),
                 answer: Bytes::new(),
                 answering: false,
+                said: Later::default(),
             });
         }
         let exchange = connection.text.as_mut().filter(|exchange| exchange.ttt == request.ttt);
@@ -42,13 +52,14 @@ impl Session {
             return self.reject(cid, pdu, RejectReason::PROTOCOL_ERROR);
         };
         exchange.itt = request.itt;
+        exchange.is_final = request.is_final;
         if exchange.answering {
             return self.send_text(cid);
         }
         match exchange.request.add(&pdu.data, request.continues) {
             Err(_) => self.refuse_text(cid, pdu),
-            // RFC 7143, 11.11: an empty response that asks for the rest.
-            Ok(None) => self.send_text_segment(cid, Bytes::new(), true, false),
+            // RFC 7143, 6.2: an empty response that asks for the rest.
+            Ok(None) => self.send_text_segment(cid, Bytes::new(), false, false),
             Ok(Some(whole)) => self.answer_text(cid, &whole, pdu),
         }
     }
@@ -61,24 +72,9 @@ impl Session {
     }
 
     fn answer_text(&mut self, cid: u16, request: &[u8], pdu: &Pdu) {
-        let Ok(pairs) = text::parse(request) else { return self.refuse_text(cid, pdu) };
-        let mut answer = Vec::new();
-        let mut asked = None;
-        for pair in pairs {
-            if pair.key == "SendTargets" {
-                match self.selection(pair.value) {
-                    Some(chosen) => asked = Some(chosen),
-                    None => text::push(&mut answer, pair.key, negotiation::REJECT),
-                }
-                continue;
-            }
-            let Some(connection) = self.connection(cid) else { return };
-            match negotiation::full_feature(&mut connection.segment_max, pair) {
-                Ok(Some(value)) => text::push(&mut answer, pair.key, value),
-                Ok(None) => {}
-                Err(_) => return self.refuse_text(cid, pdu),
-            }
-        }
+        let Some((answer, asked)) = self.read_text(cid, request) else {
+            return self.refuse_text(cid, pdu);
+        };
         if let Some(exchange) = self.exchange(cid) {
             exchange.answering = true;
             exchange.answer = answer.into();
@@ -87,6 +83,26 @@ impl Session {
             Some(selection) => self.events.push_back(Event::SendTargets { cid, selection }),
             None => self.send_text(cid),
         }
+    }
+
+    /// The answers to the keys of a text, and which targets it asks for; `None` if it breaks the rules.
+    fn read_text(&mut self, cid: u16, request: &[u8]) -> Option<(Vec<u8>, Option<Selection>)> {
+        let mut said = std::mem::take(&mut self.exchange(cid)?.said);
+        let (mut answer, mut asked) = (Vec::new(), None);
+        for pair in text::parse(request).ok()? {
+            let mut owed = said.receive(pair).ok()?;
+            if pair.key == Key::SendTargets.spec().name {
+                asked = self.selection(pair.value);
+                owed = asked.is_none().then_some(negotiation::REJECT);
+            }
+            owed.into_iter().for_each(|value| text::push(&mut answer, pair.key, value));
+        }
+        // RFC 7143, 4.3: a discovery session is for nothing else.
+        if self.setup.discovery && !said.has(Key::SendTargets) {
+            return None;
+        }
+        self.exchange(cid)?.said = said;
+        Some((answer, asked))
     }
 
     /// RFC 7143, Appendix C: all targets only in a discovery session, the current one only in a normal
@@ -121,21 +137,25 @@ impl Session {
         let most = connection.segment_max as usize;
         let Some(exchange) = &mut connection.text else { return };
         let segment = exchange.answer.split_to(most.min(exchange.answer.len()));
-        let more = !exchange.answer.is_empty();
-        self.send_text_segment(cid, segment, more, more);
+        exchange.answering = !exchange.answer.is_empty();
+        // RFC 7143, 11.11.1: F answers nothing but F. Without it the initiator has more to say.
+        let (continues, is_final) = (exchange.answering, exchange.is_final && !exchange.answering);
+        self.send_text_segment(cid, segment, is_final, continues);
     }
 
-    /// With `more`, the initiator is to come back with the tag this gives it (RFC 7143, 11.11.4);
-    /// without, the exchange is over.
-    fn send_text_segment(&mut self, cid: u16, segment: Bytes, more: bool, continues: bool) {
+    /// Unless it is the final one, the initiator is to come back with the tag this gives it (RFC 7143,
+    /// 11.11.4). The final one ends the exchange, and from then on holds what was declared in it (6.4).
+    fn send_text_segment(&mut self, cid: u16, segment: Bytes, is_final: bool, continues: bool) {
         let Some(connection) = self.connection(cid) else { return };
-        let ttt = if more { connection.tag() } else { NO_TAG };
+        let ttt = if is_final { NO_TAG } else { connection.tag() };
         let Some(exchange) = &mut connection.text else { return };
         exchange.ttt = ttt;
         let itt = exchange.itt;
-        connection.text.take_if(|_| !more);
+        if let Some(ended) = connection.text.take_if(|_| is_final) {
+            connection.segment_max = ended.said.segment_max().unwrap_or(connection.segment_max);
+        }
         self.send_status(cid, segment, |numbers| TextResponse {
-            is_final: !more,
+            is_final,
             continues,
             lun: 0,
             itt,

@@ -96,6 +96,15 @@ impl Party {
         assert!(matches!(event, Some(Event::Abort(aborted)) if aborted == task), "{event:?}");
     }
 
+    /// The initiator is to be told, by the unit, that commands on it ended (RFC 7143, 11.14.5).
+    fn expect_cleared(&mut self) {
+        let event = self.session.poll_event();
+        assert!(
+            matches!(event, Some(Event::CommandsCleared { lun }) if lun == [0; 8]),
+            "{event:?}"
+        );
+    }
+
     /// Nothing is to be told, nor to be sent.
     fn is_quiet(&mut self) -> bool {
         self.session.poll_event().is_none() && self.session.unsent() == 0
@@ -200,6 +209,7 @@ fn one_connection_logs_out_and_the_others_go_on() {
     party.read(1, 13, sn(3));
     let tasks = party.offered();
     party.send(1, logout(LogoutReason::CLOSE_CONNECTION, CIDS[1]), &[]);
+    party.expect_cleared();
     party.expect_abort(tasks[1]);
     assert!(party.is_quiet(), "its task runs");
     party.reply(tasks[1]);
@@ -270,7 +280,21 @@ fn a_connection_is_reinstated_after_its_tasks_have_ended() {
     assert_eq!(party.one::<ScsiResponse>(1).stat_sn, 50);
 }
 
-/// RFC 7143, 11.5.5: a task of another connection is aborted, whether it has come or not.
+/// RFC 7143, 11.14 and 11.14.5: what is left undone when a connection takes the place of another, its unit
+/// tells.
+#[test]
+fn a_reinstated_connection_is_told_of_its_tasks() {
+    let mut party = Party::new();
+    party.read(1, 11, sn(0));
+    let tasks = party.offered();
+    party.session.vacate(party.now, CIDS[1], 5);
+    party.expect_cleared();
+    party.expect_abort(tasks[0]);
+    party.session.vacate(party.now, CIDS[2], 6);
+    assert!(matches!(party.session.poll_event(), Some(Event::Cleared { ticket: 6 })));
+}
+
+/// RFC 7143, 11.6.1: a task of another connection is aborted, whether it has come or not.
 #[test]
 fn an_abort_reaches_tasks_of_other_connections() {
     let mut party = Party::new();
@@ -296,7 +320,7 @@ fn an_abort_reaches_tasks_of_other_connections() {
     assert!(party.is_quiet(), "the task itself is not answered");
 }
 
-/// RFC 7143, 4.2.3.2: a reset waits for the commands that were sent before it by other connections, none of
+/// RFC 7143, 4.2.3.3: a reset waits for the commands that were sent before it by other connections, none of
 /// which is carried out; what was sent after it is.
 #[test]
 fn a_unit_reset_waits_for_commands_on_their_way() {
@@ -314,7 +338,7 @@ fn a_unit_reset_waits_for_commands_on_their_way() {
     assert!(party.is_quiet());
 }
 
-/// RFC 7143, 4.2.3.2: a reset of the target does not wait for what has not come.
+/// RFC 7143, 4.2.3.3: a reset of the target does not wait for what has not come.
 #[test]
 fn a_target_reset_takes_what_has_not_come_for_received() {
     let mut party = Party::new();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// RFC 7143, 11.5.5: the response comes when the task is dead, and the task's own never.
+/// RFC 7143, 11.5.1: the response comes when the task is dead, and the task's own never.
 #[test]
 fn an_abort_waits_for_what_runs() {
     let mut pair = Pair::new(parameters());
@@ -28,6 +28,23 @@ fn an_aborted_write_drains() {
     assert!(pair.received().is_empty() && pair.session.poll_event().is_none());
 }
 
+/// RFC 7143, 11.5.1; RFC 7144, 6.3: a task management request is neither aborted nor asked about.
+#[test]
+fn a_request_is_not_aborted() {
+    let mut pair = Pair::new(Parameters { protocol_level: 2, ..parameters() });
+    pair.manage(TaskFunction::LOGICAL_UNIT_RESET, NO_TAG);
+    let Some(Event::Manage { request, .. }) = pair.session.poll_event() else { panic!() };
+    for function in [TaskFunction::ABORT_TASK, TaskFunction::QUERY_TASK] {
+        pair.manage(function, 0x900);
+        let answer: crate::iscsi::header::TaskManagementResponse = pair.one();
+        assert_eq!(answer.response, TaskResponse::REJECTED, "{function:?}");
+    }
+    pair.session.managed(request, TaskResponse::COMPLETE);
+    let answer: crate::iscsi::header::TaskManagementResponse = pair.one();
+    assert_eq!(answer.response, TaskResponse::COMPLETE, "the reset itself");
+}
+
+/// RFC 7143, 11.6.1.
 #[test]
 fn aborting_what_is_not_there() {
     let mut pair = Pair::new(parameters());
@@ -102,7 +119,10 @@ fn another_session_clears_a_unit() {
     pair.reply(task, 0);
     assert!(matches!(pair.session.poll_event(), Some(Event::Cleared { ticket: 42 })));
     assert!(matches!(pair.session.poll_event(), Some(Event::Cleared { ticket: 43 })));
-    assert!(pair.received().is_empty());
+    // RFC 7143, 11.4.11: the place in the window that is free again is told, and that once.
+    let nop: crate::iscsi::header::NopIn = pair.one();
+    assert_eq!((nop.itt, nop.ttt, nop.stat_sn), (NO_TAG, NO_TAG, 100));
+    assert_eq!((nop.exp_cmd_sn, nop.max_cmd_sn), (0, WINDOW - 1));
 }
 
 pub(super) fn logout(reason: LogoutReason, cid: u16) -> LogoutRequest {
@@ -127,7 +147,7 @@ fn logouts() {
     }
 }
 
-/// RFC 7143, 11.15: the Logout Response is the last PDU of its connection.
+/// RFC 7143, 11.14: the Logout Response is the last PDU of its connection.
 #[test]
 fn a_logout_waits_for_what_runs() {
     let mut pair = Pair::new(parameters());

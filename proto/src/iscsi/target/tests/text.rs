@@ -31,6 +31,7 @@ fn silence_is_met_with_a_ping_and_then_the_end() {
     assert_eq!(nop.stat_sn, 100, "a ping used no number up");
 }
 
+/// RFC 7143, 4.3.
 #[test]
 fn a_discovery_session_only_discovers() {
     let mut pair = Pair::with(parameters(), true);
@@ -38,13 +39,31 @@ fn a_discovery_session_only_discovers() {
     assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
     pair.manage(TaskFunction::ABORT_TASK, 1);
     assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
-    pair.send(NopOut { immediate: true, itt: 5, ttt: NO_TAG, ..<_>::default() }, &[]);
-    let _: crate::iscsi::header::NopIn = pair.one();
+    let ping = NopOut { immediate: true, itt: 5, ttt: NO_TAG, ..<_>::default() };
+    pair.send(ping, &[]);
+    assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
+    text(&mut pair, NO_TAG, b"MaxRecvDataSegmentLength=512\0");
+    assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
+    for reason in [LogoutReason::CLOSE_CONNECTION, LogoutReason::REMOVE_FOR_RECOVERY] {
+        pair.send(management::logout(reason, CID), &[]);
+        assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
+    }
+    // The answer to a ping of the target's is none of these.
+    pair.send(NopOut { itt: NO_TAG, ttt: 0, ..ping }, &[]);
+    assert!(pair.received().is_empty());
+    pair.send(management::logout(LogoutReason::CLOSE_SESSION, 0), &[]);
+    let _: crate::iscsi::header::LogoutResponse = pair.one();
 }
 
 fn text(pair: &mut Pair, ttt: u32, data: &[u8]) {
     let cmd_sn = pair.next_cmd_sn();
     pair.send(TextRequest { is_final: true, itt: 4, ttt, cmd_sn, ..<_>::default() }, data);
+}
+
+/// The same, and more is to follow: with C within this text, without it in another.
+fn unfinished(pair: &mut Pair, ttt: u32, continues: bool, data: &[u8]) {
+    let cmd_sn = pair.next_cmd_sn();
+    pair.send(TextRequest { continues, itt: 4, ttt, cmd_sn, ..<_>::default() }, data);
 }
 
 /// RFC 7143, 11.11 and Appendix C: an answer longer than a segment comes in several, by C and a tag.
@@ -102,4 +121,63 @@ fn text_in_a_normal_session() {
     assert_eq!(pair.received().len(), 2, "the segment declared anew is in force");
     text(&mut pair, 99, b"");
     assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
+}
+
+/// What a target answers to a text: F, C, the tag to go on with, and its text.
+fn answer(pair: &mut Pair) -> (bool, bool, u32, String) {
+    let pdu = pair.received().remove(0);
+    let Header::TextResponse(header) = pdu.header else { panic!("{pdu:?}") };
+    let said = String::from_utf8(pdu.data.to_vec()).unwrap();
+    (header.is_final, header.continues, header.ttt, said)
+}
+
+/// RFC 7143, 11.11.1: F answers F only; an initiator without it has more to say, in the same exchange.
+#[test]
+fn an_exchange_ends_when_both_say_so() {
+    let mut pair = Pair::new(parameters());
+    unfinished(&mut pair, NO_TAG, true, b"X-a");
+    let (is_final, continues, ttt, said) = answer(&mut pair);
+    assert!(!is_final && !continues && ttt != NO_TAG && said.is_empty(), "the rest is asked for");
+    unfinished(&mut pair, ttt, false, b"=1\0");
+    let (is_final, continues, ttt, said) = answer(&mut pair);
+    assert_eq!((is_final, continues, &said[..]), (false, false, "X-a=NotUnderstood\0"));
+    text(&mut pair, ttt, b"MaxBurstLength=512\0");
+    let last = (true, false, NO_TAG, "MaxBurstLength=Reject\0".to_owned());
+    assert_eq!(answer(&mut pair), last);
+    // RFC 7143, 11.10.2: C and F exclude each other.
+    let cmd_sn = pair.next_cmd_sn();
+    let both =
+        TextRequest { is_final: true, continues: true, ttt: NO_TAG, cmd_sn, ..<_>::default() };
+    pair.send(both, b"X-a");
+    assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
+}
+
+/// RFC 7143, 6.2, 6.4 and 7.12: what is declared holds when the exchange has ended, and not if it fails; and
+/// no key comes twice in it.
+#[test]
+fn what_is_declared_holds_from_the_end_of_its_exchange_on() {
+    let mut pair = Pair::new(parameters());
+    let halves = |pair: &mut Pair| {
+        pair.read(1, 2048);
+        let task = pair.command().task;
+        pair.session.want_data(task, 0);
+        pair.reply(task, 2048);
+        pair.received().len() == 2
+    };
+    let declaration: &[u8] = b"MaxRecvDataSegmentLength=1024\0";
+    for (rest, why) in [(declaration, "twice"), (b"MaxRecvDataSegmentLength", "cut off")] {
+        text(&mut pair, NO_TAG, &[declaration, rest].concat());
+        assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR, "{why}");
+        assert!(!halves(&mut pair), "{why}");
+    }
+    unfinished(&mut pair, NO_TAG, false, declaration);
+    let (.., ttt, _) = answer(&mut pair);
+    assert!(!halves(&mut pair), "the exchange goes on");
+    text(&mut pair, ttt, declaration);
+    assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR, "twice in two requests");
+    unfinished(&mut pair, NO_TAG, false, declaration);
+    let (.., ttt, _) = answer(&mut pair);
+    text(&mut pair, ttt, b"InitiatorAlias=me\0");
+    assert_eq!(answer(&mut pair), (true, false, NO_TAG, String::new()));
+    assert!(halves(&mut pair));
 }
