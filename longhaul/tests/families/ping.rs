@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use proto::iscsi::header::{Header, NopIn, NopOut};
+use proto::iscsi::header::{Header, LoginRequest, NopIn, NopOut};
 use proto::iscsi::text;
 
 use super::{NAME, TARGET, serve_memory};
@@ -146,5 +146,27 @@ fn a_ping_longer_than_a_segment_ends_its_session() {
     let mut again = Peer::log_in(scene.portal, NAME, 9, TARGET);
     again.settle();
     drop(again);
+    scene.end();
+}
+
+/// RFC 7143, 4.2.4: who does not begin with a login is not answered; who has begun is told what is wrong.
+#[test]
+fn before_the_end_of_a_login_nothing_is_pinged() {
+    let scene = Scene::new();
+    let nop = NopOut { immediate: true, itt: 7, ttt: NO_ITT, ..NopOut::default() };
+    let mut stranger = Peer::connect(scene.portal);
+    stranger.send(nop, Bytes::new());
+    assert!(stranger.receive().is_none(), "not answered");
+    let mut begun = Peer::connect(scene.portal);
+    let login = LoginRequest { transit: false, next_stage: 0, ..peer::login(9) };
+    begun.send(login, peer::text(NAME, TARGET));
+    let first = begun.receive().expect("it goes on");
+    assert!(matches!(first.header, Header::LoginResponse(r) if r.status_class == 0), "{first:?}");
+    begun.send(nop, Bytes::new());
+    let Some(Header::LoginResponse(refused)) = begun.receive().map(|pdu| pdu.header) else {
+        panic!()
+    };
+    assert_eq!((refused.status_class, refused.status_detail, refused.itt), (2, 11, 7));
+    assert!(begun.receive().is_none(), "the connection is closed");
     scene.end();
 }
