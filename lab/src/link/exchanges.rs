@@ -16,7 +16,7 @@ use proto::iscsi::header::{BHS_LEN, Header, Lengths, NO_TAG};
 
 use super::train::{Piece, Train};
 
-/// WRITE(6), (10), (12) and (16) (SBC-3, 5.38 and after).
+/// WRITE(6), (10), (12) and (16) (SBC-2, 5.24; SBC-3, 5.33 to 5.35).
 const WRITES: [u8; 4] = [0x0a, 0x2a, 0xaa, 0x8a];
 
 /// Which way something goes.
@@ -222,7 +222,7 @@ impl Way {
                     return;
                 };
                 let Lengths { ahs, data } = Lengths::parse(&bhs);
-                // The data segment is padded to whole words (RFC 7143, 11.2.2).
+                // The data segment is padded to whole words (RFC 7143, 11.1).
                 self.skip = ahs + data.next_multiple_of(4);
                 self.header.clear();
                 each(&bhs, header);
