@@ -15,7 +15,7 @@ use longhaul::secret::{Secret, Source};
 use longhaul::size::Size;
 use longhaul::uri::Uri;
 use tokio::sync::{Mutex, MutexGuard};
-use volume::{Durability, Span, Volume};
+use volume::{CryptoErase, Durability, Span, Volume};
 use xts_mode::Xts128;
 
 const SIZE: u64 = 40 << 20;
@@ -327,6 +327,35 @@ async fn the_disk_holds_no_plain_text() {
     blocks.sort_unstable();
     blocks.dedup();
     assert_eq!(blocks.len(), text.len() / 16, "equal plain text gave equal ciphertext");
+}
+
+/// What cryptsetup finds once the key has been destroyed: one slot, and a key under which what was written since
+/// is deciphered, and what was written before is not.
+#[tokio::test]
+async fn cryptsetup_finds_the_next_key() {
+    const PAYLOAD: u64 = 16 << 20;
+    let bench = Bench::new().await;
+    bench.seal().await;
+    luks::add(bench.store().await, secret("one"), secret("two"), cheap()).await.unwrap();
+    let opened = luks::Erasable::open(bench.store().await, secret("one"), Options::default());
+    let plain = opened.await.unwrap();
+    let (old, new) = (pattern(8192), pattern(4096));
+    plain.write(0, Bytes::from(old.clone()), Durability::Durable).await.unwrap();
+    plain.crypto_erase().await.unwrap();
+    plain.write(0, Bytes::from(new.clone()), Durability::Durable).await.unwrap();
+    let noise = plain.read(Span::new(4096, 4096)).await.unwrap();
+    drop(plain);
+    let found = bench.deciphered(PAYLOAD, 4096, 8192);
+    assert!(found[..4096] == new, "what was written since");
+    assert!(found[4096..] == noise && noise != old[4096..], "what was written before");
+    let opens = |key: &str| {
+        let arguments = format!("open --test-passphrase --key-file @{key} @disk");
+        bench.cryptsetup(&arguments).status.success()
+    };
+    assert!(opens("one") && !opens("two"));
+    let dump = String::from_utf8(bench.cryptsetup("luksDump @disk").stdout).unwrap();
+    assert_eq!(dump.matches(": luks2").count(), 1, "{dump}");
+    assert_eq!(dump.matches(": pbkdf2").count(), 1, "{dump}");
 }
 
 fn contains(hay: &[u8], needle: &[u8]) -> bool {

@@ -15,7 +15,7 @@ pub struct Error {
     pub kind: Kind,
     /// What was asked.
     pub verb: Verb,
-    /// Of which bytes; `None` for flush.
+    /// Of which bytes; `None` for flush and crypto erase, which are of all.
     pub span: Option<Span>,
     /// The failure beneath, if any.
     pub source: Option<Source>,
@@ -93,7 +93,7 @@ pub enum Blame {
     Circumstance,
 }
 
-/// The five verbs, and the map.
+/// The five verbs, the map, and what a volume with a key of its own can do besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[expect(missing_docs, reason = "they are the verbs of the trait")]
 pub enum Verb {
@@ -109,6 +109,8 @@ pub enum Verb {
     Flush,
     #[error("extents")]
     Extents,
+    #[error("crypto erase")]
+    CryptoErase,
 }
 
 struct OfSpan(Option<Span>);

@@ -22,5 +22,6 @@ pub mod store;
 pub use error::{Blame, Error, Kind, Result, Verb};
 pub use gate::Gate;
 pub use volume::{
-    Discard, Durability, Extent, ExtentMap, Shape, Space, Span, TRANSFER_MAX, Volume, Work,
+    CryptoErase, Discard, Durability, Extent, ExtentMap, Shape, Space, Span, TRANSFER_MAX, Volume,
+    Work,
 };

@@ -72,6 +72,16 @@ pub trait ExtentMap: Send + Sync {
     fn extents(&self, span: Span) -> Work<'_, Vec<Extent>>;
 }
 
+/// Destroys all that is on a volume by destroying the key it is enciphered with.
+pub trait CryptoErase: Send + Sync {
+    /// Once this has completed, what was written before is lost to everybody, whatever key he had, and every
+    /// block reads as noise or zeroes until it is written. No other verb but flush may be in flight.
+    ///
+    /// If it fails, the volume holds either all it held or nothing of it, as its reads tell, or it does not answer any
+    /// more. What a loss of power leaves to do is done when the volume is opened again.
+    fn crypto_erase(&self) -> Work<'_, ()>;
+}
+
 /// A run of blocks of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {

@@ -4,6 +4,7 @@ use libcryptsetup_rs::CryptPbkdfType;
 use libcryptsetup_rs::consts::flags::CryptPbkdf;
 use libcryptsetup_rs::consts::vals::CryptKdf;
 
+use super::header::Kdf;
 use crate::failure::{Failure, Outcome};
 use crate::size::Size;
 
@@ -65,6 +66,25 @@ impl CostArgs {
             },
         })
     }
+}
+
+/// What an existing slot costs, for another one that is to cost the same; `None` where its header does not say.
+pub(super) fn like(kdf: &Kdf) -> Option<CryptPbkdfType> {
+    let (type_, iterations) = match kdf.kind.as_str() {
+        "argon2id" => (CryptKdf::Argon2Id, kdf.time?),
+        "argon2i" => (CryptKdf::Argon2I, kdf.time?),
+        "pbkdf2" => (CryptKdf::Pbkdf2, kdf.iterations?),
+        _ => return None,
+    };
+    Some(CryptPbkdfType {
+        type_,
+        hash: kdf.hash.clone(),
+        time_ms: 0,
+        iterations,
+        max_memory_kb: kdf.memory.unwrap_or(0),
+        parallel_threads: kdf.cpus.unwrap_or(0),
+        flags: CryptPbkdf::NO_BENCHMARK,
+    })
 }
 
 /// The memory of this machine in bytes.

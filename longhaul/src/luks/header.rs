@@ -77,6 +77,28 @@ pub(super) enum Place {
 impl Header {
     /// The newest valid copy in `bytes`, which start where the volume does.
     pub(super) fn newest(bytes: &[u8]) -> Result<(Place, Self), HeaderError> {
+        match Self::copies(bytes) {
+            (Ok(first), Ok(second)) if second.sequence > first.sequence => {
+                Ok((Place::Second, second))
+            }
+            (Ok(first), _) => Ok((Place::First, first)),
+            (Err(_), Ok(second)) => Ok((Place::Second, second)),
+            (Err(HeaderError::Absent), Err(why)) | (Err(why), Err(_)) => Err(why),
+        }
+    }
+
+    /// The copy that is not the newest one, if it is valid and says something else: a change did not come to
+    /// its end.
+    pub(super) fn superseded(bytes: &[u8]) -> Option<Self> {
+        match Self::copies(bytes) {
+            (Ok(first), Ok(second)) if second.sequence > first.sequence => Some(first),
+            (Ok(first), Ok(second)) if second.sequence < first.sequence => Some(second),
+            _ => None,
+        }
+    }
+
+    /// Both copies.
+    fn copies(bytes: &[u8]) -> (Result<Self, HeaderError>, Result<Self, HeaderError>) {
         let first = Self::parse(bytes, Place::First, 0);
         // The size is only known from a valid copy, so a second one is looked for wherever it can be.
         let second = HEADER_SIZES.iter().map(|&at| Self::parse(bytes, Place::Second, at));
@@ -85,14 +107,7 @@ impl Header {
             _ if found.is_ok() => found,
             next => next,
         });
-        match (first, second.unwrap_or(Err(HeaderError::Absent))) {
-            (Ok(first), Ok(second)) if second.sequence > first.sequence => {
-                Ok((Place::Second, second))
-            }
-            (Ok(first), _) => Ok((Place::First, first)),
-            (Err(_), Ok(second)) => Ok((Place::Second, second)),
-            (Err(HeaderError::Absent), Err(why)) | (Err(why), Err(_)) => Err(why),
-        }
+        (first, second.unwrap_or(Err(HeaderError::Absent)))
     }
 
     /// How many bytes from the start of the volume belong to the header: both copies and the slots.
@@ -202,6 +217,9 @@ fn lossy(bytes: &[u8]) -> String {
 pub(super) struct Metadata {
     /// Key slots by number.
     pub(super) keyslots: BTreeMap<u32, Keyslot>,
+    /// Tokens by number: what others keep beside the slots, to open them with.
+    #[serde(default)]
+    pub(super) tokens: BTreeMap<u32, serde::de::IgnoredAny>,
     segments: BTreeMap<u32, SegmentObject>,
     config: Config,
 }
@@ -248,6 +266,8 @@ pub(super) struct Kdf {
     pub(super) cpus: Option<u32>,
     /// PBKDF2: iterations.
     pub(super) iterations: Option<u32>,
+    /// PBKDF2: the hash.
+    pub(super) hash: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]

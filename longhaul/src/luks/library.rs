@@ -10,13 +10,13 @@ use std::path::Path;
 use libcryptsetup_rs::consts::flags::CryptVolumeKey;
 use libcryptsetup_rs::consts::vals::EncryptionFormat;
 use libcryptsetup_rs::{
-    CryptDevice, CryptInit, CryptParamsLuks2, CryptParamsLuks2Ref, Either, LibcryptErr,
+    CryptDevice, CryptInit, CryptParamsLuks2, CryptParamsLuks2Ref, Either, LibcryptErr, TokenInput,
 };
 use rustix::fs::{MemfdFlags, memfd_create};
 use zeroize::Zeroizing;
 
-use super::cost::{CostArgs, machine_memory};
-use super::header::Header;
+use super::cost::{self, CostArgs, machine_memory};
+use super::header::{Header, Metadata};
 use super::image::Image;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::secret::Secret;
@@ -72,6 +72,9 @@ pub(super) fn format(
     })
     .map(|(bytes, ())| bytes)
 }
+
+/// The most bytes that are taken for a key, which has at most 64: a hostile size must not become an allocation.
+const KEY_MAX: u32 = 512;
 
 /// A volume key, and the slot that gave it.
 pub(super) struct Opened {
@@ -133,8 +136,7 @@ fn open_slot(
     if memory > machine_memory() {
         return Ok(Attempt::TooLarge(memory));
     }
-    // A key is at most 512 bits; a hostile size must not become an allocation.
-    let mut key = Zeroizing::new(vec![0; keyslot.key_size.min(512) as usize]);
+    let mut key = Zeroizing::new(vec![0; keyslot.key_size.min(KEY_MAX) as usize]);
     let opened = device.volume_key_handle().get(Some(slot), &mut key, Some(secret.expose()));
     match opened {
         Ok((slot, size)) => {
@@ -185,7 +187,46 @@ pub(super) fn destroy(image: &Image, volume_size: u64, slot: u32) -> Outcome<Vec
     .map(|(bytes, ())| bytes)
 }
 
-/// Loads a header, and with it has libcryptsetup check it and repair one damaged copy.
+/// The header with a new volume key, which only `secret` opens, at the cost of slot `like`: every other slot is
+/// gone, and the tokens with them. The new key comes with it.
+pub(super) fn rekey(
+    image: &Image,
+    volume_size: u64,
+    secret: &Secret,
+    like: u32,
+) -> Outcome<(Vec<u8>, Opened)> {
+    let what = || "cannot make a new volume key".to_owned();
+    let Metadata { keyslots, tokens, .. } = &image.header.metadata;
+    let model =
+        keyslots.get(&like).ok_or_else(|| Failure::new(format!("key slot {like} is gone")))?;
+    let pbkdf = model.kdf.as_ref().and_then(cost::like);
+    let pbkdf = pbkdf.map_or_else(|| CostArgs::default().pbkdf(), Ok)?;
+    let mut key = Zeroizing::new(vec![0; model.key_size.min(KEY_MAX) as usize]);
+    getrandom::fill(&mut key).or_fail(what)?;
+    let (bytes, slot) = on_file(image.bytes.clone(), volume_size, |device| {
+        load(device)?;
+        device.settings_handle().set_pbkdf_type(&pbkdf).or_fail(what)?;
+        let mut slots = device.keyslot_handle();
+        let new = Some(Either::Left(&key[..]));
+        let slot =
+            slots.add_by_key(None, new, secret.expose(), CryptVolumeKey::SET).or_fail(what)?;
+        for old in keyslots.keys() {
+            slots.destroy(*old).or_fail(what)?;
+        }
+        for token in tokens.keys() {
+            device.token_handle().json_set(TokenInput::RemoveToken(*token)).or_fail(what)?;
+        }
+        Ok(slot)
+    })?;
+    Ok((bytes, Opened { slot, key }))
+}
+
+/// The header with both its copies as the newest one is.
+pub(super) fn repaired(image: &Image, volume_size: u64) -> Outcome<Vec<u8>> {
+    on_file(image.bytes.clone(), volume_size, load).map(|(bytes, ())| bytes)
+}
+
+/// Loads a header, and with it has libcryptsetup check it and repair one damaged or older copy.
 fn load(device: &mut CryptDevice) -> Outcome {
     device
         .context_handle()

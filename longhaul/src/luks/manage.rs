@@ -14,7 +14,7 @@ use super::header::{HEADER_SIZES, HeaderError};
 use super::image::{Image, ImageError, read};
 use super::library::{self, NEW_HEADER_SIZE, Opened};
 use super::writeback::{self, InPlace};
-use super::{blocking, narrowed};
+use super::{blocking, narrowed, settle};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::secret::Secret;
 
@@ -98,7 +98,7 @@ struct Held {
 impl Held {
     async fn fetch(volume: Arc<dyn Volume>) -> Outcome<Self> {
         let volume = narrowed(volume);
-        let image = Image::fetch(&volume).await.map_err(ImageError::into_failure)?;
+        let image = settle::fetch(&volume).await?;
         Ok(Self { volume, image: Arc::new(image) })
     }
 

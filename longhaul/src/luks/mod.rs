@@ -5,11 +5,13 @@
 
 mod cipher;
 mod cost;
+mod erase;
 mod header;
 mod image;
 pub mod law;
 mod library;
 mod manage;
+mod settle;
 mod writeback;
 
 use std::sync::Arc;
@@ -18,11 +20,15 @@ use volume::layer::narrow::Narrow;
 use volume::layer::seal::{Discards, Seal, Segment};
 use volume::{Gate, Volume, Work};
 
+use header::Payload;
+use library::Opened;
+
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::secret::Secret;
 
 pub use cipher::PooledXts;
 pub use cost::CostArgs;
+pub use erase::Erasable;
 pub use manage::{Init, Restore, Slots, add, backup, change, init, remove, restore, slots};
 
 /// The blocks of a sealed volume, which every initiator can work with.
@@ -42,15 +48,38 @@ pub async fn open(
     secret: Secret,
     options: Options,
 ) -> Outcome<Arc<dyn Volume>> {
-    let volume = narrowed(volume);
-    let size = volume.shape().size;
-    let image = image::Image::fetch(&volume).await.map_err(image::ImageError::into_failure)?;
+    unsealed(&narrowed(volume), secret, options).await.map(|unsealed| unsealed.plain)
+}
+
+/// An open volume.
+struct Unsealed {
+    /// Its plain text.
+    plain: Arc<dyn Volume>,
+    /// The slot that opened it.
+    slot: u32,
+}
+
+/// Opens the volume on `store`, which has small blocks.
+async fn unsealed(store: &Arc<dyn Volume>, secret: Secret, options: Options) -> Outcome<Unsealed> {
+    let size = store.shape().size;
+    let image = settle::fetch(store).await?;
     let payload = image.payload;
     let opened = blocking(move || library::open(&image, size, &secret)).await?;
-    let cipher = PooledXts::new(&opened.key, payload.sector_size)
-        .or_fail(|| "cannot use the volume key".to_owned())?;
-    let segment = Segment { span: payload.span, first_tweak: payload.first_tweak };
-    Ok(Arc::new(Gate::new("seal", Seal::new(volume, cipher, segment, options.discards))))
+    plain(store, payload, opened, options)
+}
+
+/// The plain text of `payload` on `store`, under this key.
+fn plain(
+    store: &Arc<dyn Volume>,
+    Payload { span, first_tweak, sector_size }: Payload,
+    Opened { slot, key }: Opened,
+    options: Options,
+) -> Outcome<Unsealed> {
+    let cipher =
+        PooledXts::new(&key, sector_size).or_fail(|| "cannot use the volume key".to_owned())?;
+    let seal =
+        Seal::new(Arc::clone(store), cipher, Segment { span, first_tweak }, options.discards);
+    Ok(Unsealed { plain: Arc::new(Gate::new("seal", seal)), slot })
 }
 
 /// `volume` with small blocks, whatever its own are.

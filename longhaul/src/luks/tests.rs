@@ -1,5 +1,7 @@
 //! Management and opening over volumes in memory: what must hold whatever breaks.
 
+mod erase;
+
 use bytes::Bytes;
 use volume::store::faulty::Faulty;
 use volume::store::memory::Memory;

@@ -3,8 +3,9 @@
 //! 1. Material of new slots, to places that the header on the volume does not use; flush.
 //! 2. The copy that is not the newest valid one; flush. If this one is torn, the other is still what it
 //!    was; once it is whole, it is the newer one, and all that it refers to is there.
-//! 3. The other copy; flush.
-//! 4. What is left: material of slots that are gone, wiped now that nothing refers to it; flush.
+//! 3. What is left: material of slots that are gone, wiped now that nothing refers to it; flush.
+//! 4. The other copy; flush. Until then it says which slots were to go, so that what a crash has left to do in
+//!    stage 3 is known: see [`settle`](super::settle).
 
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ const WRITE_MAX: u64 = 1 << 20;
 pub(super) enum InPlace {
     /// Never: for every change of a header that is in use.
     Refused,
-    /// For a header that replaces another one, of which a copy is elsewhere.
+    /// For a header that replaces another one, of which a copy is elsewhere. It is in place before what the
+    /// other one referred to is touched.
     Allowed,
 }
 
@@ -67,12 +69,12 @@ fn stages(old: Option<&Image>, new: &Image, in_place: InPlace) -> Outcome<Vec<Ve
             "the change would overwrite a key slot in use; nothing was written",
         ));
     }
-    let stages = [
-        early,
-        changes(old, new, copies[0]).collect(),
-        changes(old, new, copies[1]).collect(),
-        late,
-    ];
+    let copies = copies.map(|copy| changes(old, new, copy).collect());
+    let [one, other]: [Vec<Span>; 2] = copies;
+    let stages = match in_place {
+        InPlace::Refused => [early, one, late, other],
+        InPlace::Allowed => [early, one, other, late],
+    };
     Ok(stages.into_iter().filter(|stage| !stage.is_empty()).collect())
 }
 
