@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use volume::layer::pipeline::Settings;
 use volume::layer::read_only::ReadOnly;
 use volume::store::memory::Memory;
-use volume::{Gate, Volume};
+use volume::{CryptoErase, Gate, Volume};
 
 use crate::credentials;
 use crate::failure::{Failure, OrFail, Outcome};
@@ -88,6 +88,8 @@ pub struct SealOptions {
     pub secret: Secret,
     /// What else may be chosen.
     pub with: luks::Options,
+    /// Keep what it takes to destroy its key.
+    pub erasable: bool,
 }
 
 /// An open chain.
@@ -98,6 +100,8 @@ pub struct Chain {
     disk: Option<Arc<iscsi::Disk>>,
     /// What can grow under it, if nothing is in between.
     local: Option<Arc<Local>>,
+    /// What destroys its key, if that was asked for.
+    key: Option<Arc<dyn CryptoErase>>,
 }
 
 impl Chain {
@@ -117,6 +121,12 @@ impl Chain {
     #[must_use]
     pub fn volume(&self) -> Arc<dyn Volume> {
         Arc::clone(&self.volume)
+    }
+
+    /// What destroys the key of a sealed volume, if it was opened with that in mind.
+    #[must_use]
+    pub fn key(&self) -> Option<Arc<dyn CryptoErase>> {
+        self.key.clone()
     }
 
     /// Whether nothing of it outlives the process.
@@ -151,13 +161,13 @@ impl Chain {
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
     /// the volume any more. A write that failed after it was acknowledged is told here at the latest.
     pub async fn close(self) -> Outcome {
-        let Self { uri, volume, pipelined, disk, local } = self;
+        let Self { uri, volume, pipelined, disk, local, key } = self;
         let flushed = volume.flush().await.map_err(|why| {
             Failure::new(format!("cannot flush {uri}"))
                 .because(why)
                 .hint("what was written since the last flush that succeeded may be lost")
         });
-        drop((volume, local));
+        drop((volume, local, key));
         if let Some(pipelined) = pipelined {
             // Even after a failure: every write that still lands is worth having.
             pipelined.close().await;
@@ -179,8 +189,9 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
         let why = format!("{uri} has blocks of {block_size} bytes, not {asked}");
         return Err(Failure::new(why).hint("leave block_size out"));
     }
+    let mut key = None;
     if let Some(seal) = options.seal {
-        volume = luks::open(volume, seal.secret, seal.with).await?;
+        (volume, key) = unseal(volume, seal).await?;
     }
     let settings = options.pipeline.filter(|_| uri.is_remote());
     let pipelined = settings.map(|settings| Pipelined::new(Arc::clone(&volume), settings));
@@ -191,7 +202,19 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     if options.read_only && !volume.shape().read_only {
         volume = Arc::new(Gate::new("read-only", ReadOnly::new(volume)));
     }
-    Ok(Chain { uri: uri.clone(), volume, pipelined, disk, local })
+    Ok(Chain { uri: uri.clone(), volume, pipelined, disk, local, key })
+}
+
+/// The plain text of what is sealed on `volume`, and what destroys its key if that is wanted.
+async fn unseal(
+    volume: Arc<dyn Volume>,
+    SealOptions { secret, with, erasable }: SealOptions,
+) -> Outcome<(Arc<dyn Volume>, Option<Arc<dyn CryptoErase>>)> {
+    if !erasable {
+        return Ok((luks::open(volume, secret, with).await?, None));
+    }
+    let opened = Arc::new(luks::Erasable::open(volume, secret, with).await?);
+    Ok((Arc::new(Gate::new("erasable", Arc::clone(&opened))), Some(opened)))
 }
 
 /// A store, and what else there is to know of one behind a target, or on this machine.

@@ -139,6 +139,8 @@ pub struct Unsealing {
     pub secret: Source,
     /// Discards go through to the store, which then learns what is in use.
     pub allow_discards: bool,
+    /// Initiators may have its key destroyed.
+    pub crypto_erase: bool,
 }
 
 /// Someone who may log in.

@@ -8,6 +8,8 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::Path;
 use std::process::Command;
 
 use common::{LONGHAUL, Running};
@@ -102,11 +104,29 @@ const VOLUMES: [(&str, &str, &[&str]); 7] = [
         &["CompareAndWrite", "Unmap", "WriteAtomic16", "WriteSame10", "WriteSame16"],
     ),
     ("large", "uri = 'memory:100M'\nblock_size = 4096\nphysical_block_size = 16384", LARGE),
-    // `Sanitize.Reset` wants an overwrite to be still under way when it has slept four seconds.
-    ("slow", "uri = 'memory:1M'\nsanitize_rate = '120K'", &["Sanitize"]),
+    ("slow", SLOW, &["Sanitize"]),
     // `CompareAndWrite` takes the block behind those it wrote for zeroes.
     ("paths", "uri = 'memory:100M'", &["MultipathIO"]),
 ];
+
+/// A sealed volume with 1 MiB for data. `Sanitize.Reset` wants an overwrite to be still under way when it has slept four
+/// seconds. `Sanitize.CryptoErase` looks at WABEREQ where it means WACEREQ, so that there must be BLOCK ERASE
+/// too.
+const SLOW: &str = "uri = 'file:slow.img'
+sanitize_rate = '120K'
+passphrase_file = 'slow.secret'
+crypto_erase = true
+allow_discards = true";
+
+/// Makes that volume: the header takes 16 MiB.
+fn seal(home: &Path) {
+    File::create(home.join("slow.img")).expect("a file").set_len(17 << 20).expect("room");
+    std::fs::write(home.join("slow.secret"), "secret\n").expect("a file");
+    let mut init = Command::new(LONGHAUL);
+    init.args(["key", "init", "file:slow.img", "--passphrase-file", "slow.secret"]);
+    init.args(["--pbkdf-memory", "32K", "--pbkdf-iterations", "4"]);
+    assert!(init.current_dir(home).status().expect("key init").success());
+}
 
 /// `Sanitize.Reset` sleeps for a minute at a time, and answers no ping meanwhile.
 const SERVER: &str = "listen = ['127.0.0.1:0', '127.0.0.2:0']\n[limits]\nping_after = '2m'\n";
@@ -144,6 +164,7 @@ fn uris(served: &Running) -> BTreeMap<String, String> {
 fn every_test_ends_as_expected() {
     let volumes = VOLUMES.map(|(name, volume, _)| format!("[volumes.{name}]\n{volume}\n"));
     let home = tempfile::tempdir().expect("a directory");
+    seal(home.path());
     let file = home.path().join("longhaul.toml");
     std::fs::write(&file, SERVER.to_owned() + &volumes.concat()).expect("a file");
     let served = Running::start(Command::new(LONGHAUL).args(["serve", "--config"]).arg(&file));

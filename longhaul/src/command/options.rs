@@ -84,7 +84,7 @@ impl SealArgs {
         let (source, what) = (self.secret.source(), format!("pass-phrase of {what}"));
         let secret = blocking(move || source.read(&what)).await?;
         let discards = if self.allow_discards { Discards::Pass } else { Discards::Refuse };
-        Ok(Some(SealOptions { secret, with: luks::Options { discards } }))
+        Ok(Some(SealOptions { secret, with: luks::Options { discards }, erasable: false }))
     }
 
     /// Options for a seal that is not asked for are a mistake, and a dangerous one.

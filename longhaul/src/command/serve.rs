@@ -304,7 +304,8 @@ pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
         let seal = volume.unseal.as_ref().map(|unsealing| {
             let secret = unsealing.secret.read(&format!("key of volume {}", volume.name))?;
             let discards = if unsealing.allow_discards { Discards::Pass } else { Discards::Refuse };
-            Ok(SealOptions { secret, with: luks::Options { discards } })
+            let erasable = unsealing.crypto_erase;
+            Ok(SealOptions { secret, with: luks::Options { discards }, erasable })
         });
         Ok(OpenOptions {
             size: volume.size,
@@ -325,7 +326,8 @@ async fn disks(state: Option<PathBuf>, volumes: &[Served], chains: &[Chain]) -> 
     let kept = blocking(move || kept(state, &units)).await?;
     let volumes = volumes.iter().zip(chains).zip(kept);
     let disk = |((served, chain), kept): ((&Served, &Chain), Option<Kept>)| {
-        let options = Options { vanishes: chain.vanishes(), ..options(served, kept) };
+        let (vanishes, key) = (chain.vanishes(), chain.key());
+        let options = Options { vanishes, key, ..options(served, kept) };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
     Ok(volumes.map(disk).collect())

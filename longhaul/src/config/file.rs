@@ -175,16 +175,19 @@ fn unseal(table: &mut Table<'_>, base: &Path) -> Option<Unsealing> {
         table.text("passphrase_env").map(Source::Env),
         table.path("key_file", base).map(Source::KeyFile),
     ];
-    let allow_discards = table.flag("allow_discards").unwrap_or_default();
+    let [allow_discards, crypto_erase] =
+        ["allow_discards", "crypto_erase"].map(|key| table.flag(key).unwrap_or_default());
     let mut sources = sources.into_iter().flatten();
     let secret = sources.next();
     if sources.next().is_some() {
         table.note("passphrase_file, passphrase_env and key_file exclude each other");
     }
-    if secret.is_none() && allow_discards {
-        table.note_at("allow_discards", "allow_discards is for sealed volumes: give a key");
+    for (key, set) in [("allow_discards", allow_discards), ("crypto_erase", crypto_erase)] {
+        if secret.is_none() && set {
+            table.note_at(key, format!("{key} is for sealed volumes: give a key"));
+        }
     }
-    secret.map(|secret| Unsealing { secret, allow_discards })
+    secret.map(|secret| Unsealing { secret, allow_discards, crypto_erase })
 }
 
 fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> Option<Client> {

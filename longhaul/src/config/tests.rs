@@ -55,6 +55,7 @@ chap_weak = true
 key_file = "volume.key"
 allow_discards = true
 connections = 3
+crypto_erase = true
 "#;
 
 fn parse(text: &str) -> Config {
@@ -92,8 +93,9 @@ fn a_whole_file_is_understood() {
     assert_eq!(gateway.upstream.initiator.as_ref().unwrap().as_str(), "iqn.2001-04.com.example:me");
     assert_eq!(gateway.upstream.chap.as_ref().unwrap().initiator.name, "me");
     let key = Source::KeyFile("/etc/longhaul/volume.key".into());
-    assert_eq!(gateway.unseal, Some(Unsealing { secret: key, allow_discards: true }));
     assert_eq!(gateway.upstream.connections, Connections::Fixed(3));
+    let unsealing = Unsealing { secret: key, allow_discards: true, crypto_erase: true };
+    assert_eq!(gateway.unseal, Some(unsealing));
     assert!(gateway.upstream.chap_weak && backup.upstream == Upstream::default());
     assert_eq!((config.limits.connections, config.limits.login.as_millis()), (100, 500));
     assert_eq!(config.limits.stop, Limits::default().stop, "what is left out is as it was");
@@ -149,6 +151,7 @@ fn what_is_wrong_is_found_where_it_is() {
         (&format!("{volume}connections = \"all\"\n"), 3, "neither auto nor a number"),
         (&format!("{volume}connections = true\n"), 3, "expected a string, not boolean"),
         (&format!("{volume}allow_discards = true\n"), 3, "for sealed volumes"),
+        (&format!("{volume}crypto_erase = true\n"), 3, "for sealed volumes"),
         (&format!("{volume}[clients.b]\nchap_secret_env = \"X\"\n"), 3, "missing field `volumes`"),
         (
             &format!(

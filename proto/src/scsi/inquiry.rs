@@ -332,13 +332,15 @@ pub fn extended(volatile_cache: bool) -> Vec<u8> {
 pub const MODE_POLICY: [u8; 4] = [0x3F, 0xFF, 0x00, 0x00];
 
 /// The body of the block device characteristics page: a medium that does not rotate, and on which blocks can
-/// be read again after a block erase, if there is one.
+/// be read again after a block erase and a crypto erase, if there are any.
 #[must_use]
-pub fn characteristics(block_erase: bool) -> Vec<u8> {
+pub fn characteristics(block_erase: bool, crypto_erase: bool) -> Vec<u8> {
     const WABEREQ_READABLE: u8 = 0x40;
+    const WACEREQ_READABLE: u8 = 0x10;
     let mut page = vec![0; 60];
     page[1] = 0x01;
-    page[3] = if block_erase { WABEREQ_READABLE } else { 0 };
+    page[3] = if block_erase { WABEREQ_READABLE } else { 0 }
+        | if crypto_erase { WACEREQ_READABLE } else { 0 };
     page
 }
 

@@ -31,6 +31,7 @@ fn device() -> Unit {
         unmap_granularity: Some(8),
         transfer_max: TRANSFER_MAX,
         atomic_max: 64,
+        crypto_erase: true,
     };
     Unit::new(Identity::new("iqn.2026-11.dev.longhaul:law", 0), medium)
 }

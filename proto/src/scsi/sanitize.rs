@@ -4,14 +4,15 @@ use super::Sense;
 use super::sense::Additional;
 use crate::reader::Reader;
 
-/// SERVICE ACTION: how the medium is sanitized. There is no cryptographic erase here: what is served has no
-/// key of its own.
+/// SERVICE ACTION: how the medium is sanitized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Write a pattern over all blocks.
     Overwrite,
     /// Give all blocks back.
     BlockErase,
+    /// Destroy the key that all blocks are enciphered with.
+    CryptoErase,
 }
 
 /// How often which bytes are written over all blocks.

@@ -30,10 +30,9 @@ const SERVACTV: u8 = 0x01;
 const NOT_SUPPORTED: u8 = 0x01;
 const SUPPORTED: u8 = 0x03;
 
-/// The answer of a unit that can, or cannot, give space back.
-pub fn opcodes(query: Query, provisioning: bool) -> Result<Vec<u8>, Sense> {
-    let offered =
-        || COMMANDS.iter().filter(|entry| provisioning || entry.requires == Requires::Nothing);
+/// The answer of a unit that has these abilities.
+pub fn opcodes(query: Query, has: impl Fn(Requires) -> bool) -> Result<Vec<u8>, Sense> {
+    let offered = || COMMANDS.iter().filter(|entry| has(entry.requires));
     let exact = |entry: &&Entry| {
         entry.opcode == query.opcode
             && (entry.action.is_none() || entry.action.map(u16::from) == Some(query.action))
@@ -109,6 +108,14 @@ pub fn task_management(extended: bool) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    const fn all_of_them(_: Requires) -> bool {
+        true
+    }
+
+    fn nothing(ability: Requires) -> bool {
+        ability == Requires::Nothing
+    }
+
     const fn query(options: u8, opcode: u8, action: u16) -> Query {
         Query { timeouts: false, options, opcode, action }
     }
@@ -116,7 +123,7 @@ mod tests {
     #[test]
     fn every_command_listed_can_be_asked_for() {
         for timeouts in [false, true] {
-            let list = opcodes(Query { timeouts, ..query(0, 0, 0) }, true).unwrap();
+            let list = opcodes(Query { timeouts, ..query(0, 0, 0) }, all_of_them).unwrap();
             let each = if timeouts { 20 } else { 8 };
             assert_eq!(list.len(), 4 + each * COMMANDS.len());
             assert_eq!(list[..4], (list.len() as u32 - 4).to_be_bytes());
@@ -125,14 +132,14 @@ mod tests {
                 let with_action = descriptor[5] & SERVACTV != 0;
                 let right = if with_action { 2 } else { 1 };
                 let asked = Query { timeouts, ..query(right, descriptor[0], action) };
-                let answer = opcodes(asked, true).unwrap();
+                let answer = opcodes(asked, all_of_them).unwrap();
                 assert_eq!(answer[1] & 0x07, SUPPORTED);
                 assert_eq!(answer[4], descriptor[0]);
                 let length = usize::from(u16::from_be_bytes([answer[2], answer[3]]));
                 assert_eq!(answer.len(), 4 + length + if timeouts { 12 } else { 0 });
                 assert_eq!(answer[2..4], descriptor[6..8]);
-                assert!(opcodes(Query { options: 3 - right, ..asked }, true).is_err());
-                assert_eq!(opcodes(Query { options: 3, ..asked }, true), Ok(answer));
+                assert!(opcodes(Query { options: 3 - right, ..asked }, all_of_them).is_err());
+                assert_eq!(opcodes(Query { options: 3, ..asked }, all_of_them), Ok(answer));
             }
         }
     }
@@ -140,10 +147,10 @@ mod tests {
     #[test]
     fn what_is_not_offered_is_not_supported() {
         let unsupported = Ok(vec![0, NOT_SUPPORTED, 0, 0]);
-        assert_eq!(opcodes(query(1, 0x42, 0), false), unsupported);
-        assert_eq!(opcodes(query(1, 0xC0, 0), true), unsupported);
-        assert_eq!(opcodes(query(2, 0x9E, 0x1F), true), unsupported);
-        assert_eq!(opcodes(query(3, 0x28, 1), true), unsupported);
-        assert_eq!(opcodes(query(4, 0, 0), true), Err(Sense::invalid_cdb(2, Some(2))));
+        assert_eq!(opcodes(query(1, 0x42, 0), nothing), unsupported);
+        assert_eq!(opcodes(query(1, 0xC0, 0), all_of_them), unsupported);
+        assert_eq!(opcodes(query(2, 0x9E, 0x1F), all_of_them), unsupported);
+        assert_eq!(opcodes(query(3, 0x28, 1), all_of_them), unsupported);
+        assert_eq!(opcodes(query(4, 0, 0), all_of_them), Err(Sense::invalid_cdb(2, Some(2))));
     }
 }

@@ -4,7 +4,7 @@
 
 mod power;
 
-use super::cdb::{Access, Cdb, Compare, Form};
+use super::cdb::{Access, Cdb, Compare, Form, Requires};
 use super::inquiry::{self, BlockLimits, Identity, Provisioning, Standard, page};
 use super::mode::{Pages, Query, Switches};
 use super::reservation::{InAction, Out};
@@ -29,6 +29,8 @@ pub struct Medium {
     pub transfer_max: u32,
     /// The most that one write carries and that is written whole or not at all, whatever happens.
     pub atomic_max: u32,
+    /// It has a key of its own, which can be destroyed.
+    pub crypto_erase: bool,
 }
 
 /// The device server.
@@ -280,7 +282,8 @@ impl Unit {
             Cdb::ReportLuns { select, allocation } => Ok(Step::ReportLuns { select, allocation }),
             Cdb::ReportOpcodes { timeouts, options, opcode, action, allocation } => {
                 let query = supported::Query { timeouts, options, opcode, action };
-                supported::opcodes(query, self.provisioning.unmap).map(|list| cut(list, allocation))
+                supported::opcodes(query, |ability| self.has(ability))
+                    .map(|list| cut(list, allocation))
             }
             Cdb::ReportTaskManagement { extended, allocation } => {
                 Ok(cut(supported::task_management(extended), allocation))
@@ -387,8 +390,19 @@ impl Unit {
                 Err(Sense::invalid_cdb(7, None))
             }
             // An unknown service action.
-            Method::BlockErase if !self.provisioning.unmap => Err(Sense::invalid_cdb(1, Some(4))),
+            Method::BlockErase if !self.has(Requires::Provisioning) => {
+                Err(Sense::invalid_cdb(1, Some(4)))
+            }
+            Method::CryptoErase if !self.has(Requires::Key) => Err(Sense::invalid_cdb(1, Some(4))),
             _ => Ok(()),
+        }
+    }
+
+    const fn has(&self, ability: Requires) -> bool {
+        match ability {
+            Requires::Nothing => true,
+            Requires::Provisioning => self.provisioning.unmap,
+            Requires::Key => self.medium.crypto_erase,
         }
     }
 
@@ -407,7 +421,9 @@ impl Unit {
             (true, page::PORTS) => self.identity.ports_page(),
             (true, page::THIRD_PARTY_COPY) => copy::page(self.block_size()),
             (true, page::BLOCK_LIMITS) => self.limits.emit(),
-            (true, page::CHARACTERISTICS) => inquiry::characteristics(self.provisioning.unmap),
+            (true, page::CHARACTERISTICS) => {
+                inquiry::characteristics(self.provisioning.unmap, self.medium.crypto_erase)
+            }
             (true, page::PROVISIONING) => self.provisioning.emit(),
             _ => return Err(Sense::invalid_cdb(2, None)),
         };

@@ -31,7 +31,7 @@ use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::{Additional, Format, Key};
 use proto::scsi::unit::{self, Medium, Step, Unit};
 use proto::scsi::{Blocks, Capacity, Cdb, Sense, Status};
-use volume::{Durability, Shape, Span, Volume};
+use volume::{CryptoErase, Durability, Shape, Span, Volume};
 
 use super::answer::Abort;
 use super::exclusive::Exclusive;
@@ -40,7 +40,7 @@ use super::passage::Passage;
 use super::{Answer, Command, Initiator, LogicalUnit, Nexus, Response, TRANSFER_MAX, data};
 
 /// What may be chosen for a disk.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// T10 VENDOR IDENTIFICATION, if not the product's own.
     pub vendor: Option<String>,
@@ -63,6 +63,8 @@ pub struct Options {
     pub thin: bool,
     /// How many bytes a second a SANITIZE overwrites at most; as many as the volume takes if `None`.
     pub sanitize_rate: Option<u64>,
+    /// What destroys the key that the volume is enciphered with, where an initiator may have that done.
+    pub key: Option<Arc<dyn CryptoErase>>,
     /// The reservations that were kept through the last loss of power, and what keeps them; without it
     /// they end with the process.
     pub kept: Option<Kept>,
@@ -81,6 +83,7 @@ impl Default for Options {
             read_only: false,
             thin: true,
             sanitize_rate: None,
+            key: None,
             kept: None,
         }
     }
@@ -113,6 +116,7 @@ struct State {
     passage: Passage,
     progress: Progress,
     sanitize_rate: Option<u64>,
+    key: Option<Arc<dyn CryptoErase>>,
     copies: Copies,
     reserved: Reserved,
     preventing: Preventing,
@@ -129,7 +133,7 @@ impl Disk {
     #[must_use]
     pub fn new(volume: Arc<dyn Volume>, target: &str, lun: u16, mut options: Options) -> Self {
         let medium = medium(volume.shape(), &options);
-        let sanitize_rate = options.sanitize_rate;
+        let (sanitize_rate, key) = (options.sanitize_rate, options.key.take());
         let reserved = options.kept.take().map(Reserved::from).unwrap_or_default();
         let unit = Unit::new(identity(target, lun, options), medium);
         let switches = AtomicU8::new(unit.defaults().to_bits());
@@ -141,6 +145,7 @@ impl Disk {
             passage: Passage::default(),
             progress: Progress::default(),
             sanitize_rate,
+            key,
             copies: Copies::default(),
             reserved,
             preventing: Preventing::default(),
@@ -249,6 +254,7 @@ fn medium(shape: &Shape, options: &Options) -> Medium {
         transfer_max: TRANSFER_MAX / block_size,
         // A volume promises that a block is written whole or not at all, and no more than that.
         atomic_max: if options.vanishes { TRANSFER_MAX / block_size } else { 1 },
+        crypto_erase: options.key.is_some(),
     }
 }
 

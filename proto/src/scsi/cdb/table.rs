@@ -12,6 +12,8 @@ pub enum Requires {
     Nothing,
     /// To give space back.
     Provisioning,
+    /// To have a key of its own, and to destroy it.
+    Key,
 }
 
 /// A command the device knows.
@@ -70,8 +72,8 @@ impl Entry {
         self
     }
 
-    const fn provisioning(mut self) -> Self {
-        self.requires = Requires::Provisioning;
+    const fn requiring(mut self, ability: Requires) -> Self {
+        self.requires = ability;
         self
     }
 }
@@ -142,7 +144,7 @@ pub static COMMANDS: &[Entry] = &[
     row(0x42, &[0x42, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], |cdb| {
         Ok(Cdb::Unmap { length: cdb.u16::<7>().into() })
     })
-    .provisioning(),
+    .requiring(Requires::Provisioning),
     row(0x48, &[0x48, 0xA1, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
         Ok(sanitize(cdb, Method::Overwrite, cdb.u16::<7>().into()))
     })
@@ -151,7 +153,12 @@ pub static COMMANDS: &[Entry] = &[
         Ok(sanitize(cdb, Method::BlockErase, 0))
     })
     .action()
-    .provisioning(),
+    .requiring(Requires::Provisioning),
+    row(0x48, &[0x48, 0xA3, 0, 0, 0, 0, 0, 0, 0, 0], |cdb| {
+        Ok(sanitize(cdb, Method::CryptoErase, 0))
+    })
+    .action()
+    .requiring(Requires::Key),
     row(0x48, &[0x48, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Cdb::SanitizeExit)).action(),
     row(0x4D, &[0x4D, 0, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
         Ok(Cdb::LogSense {

@@ -23,6 +23,7 @@ fn medium() -> Medium {
         unmap_granularity: Some(8),
         transfer_max: TRANSFER_MAX,
         atomic_max: 4,
+        crypto_erase: false,
     }
 }
 
@@ -119,6 +120,26 @@ fn more_than_the_limit_is_refused_where_the_count_stands() {
     assert_eq!(at(&[0xA8, 0, 0, 0, 0, 0, 0, 0, 0, 65, 0, 0]), 6);
     assert_eq!(at(&Command::read(Blocks { lba: 0, count: 65 }, 1).cdb), 10);
     assert_eq!(at(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 65, 0, 0]), 13);
+}
+
+#[test]
+fn a_unit_offers_crypto_erase_if_it_has_a_key() {
+    let asked = block(&[0xA3, 0x0C, 0x02, 0x48, 0, 3, 0, 0, 0, 255, 0, 0]);
+    for (crypto_erase, support, readable) in [(false, 1, 0x40), (true, 3, 0x50)] {
+        let unit = unit(Medium { crypto_erase, ..medium() });
+        let Ok(Step::Reply(supported)) = run(&unit, asked) else { panic!("no answer") };
+        assert_eq!(supported[1], support);
+        // WABEREQ and WACEREQ.
+        assert_eq!(reply(&unit, Command::vital(page::CHARACTERISTICS))[7], readable);
+        let erase = run(&unit, block(&[0x48, 0x83, 0, 0, 0, 0, 0, 0, 0, 0]));
+        let method = Method::CryptoErase;
+        let planned = Step::Sanitize { method, immediate: true, unrestricted: false };
+        let unknown = Sense::invalid_cdb(1, Some(4));
+        assert_eq!(erase, if crypto_erase { Ok(planned) } else { Err(unknown) });
+        // It takes no parameter list.
+        let listed = run(&unit, block(&[0x48, 0x03, 0, 0, 0, 0, 0, 0, 8, 0]));
+        assert_eq!(listed, Err(Sense::invalid_cdb(8, Some(3))));
+    }
 }
 
 /// WRITE ATOMIC (16).

@@ -1,5 +1,6 @@
-//! SANITIZE (SBC-3, 4.11): the whole medium is overwritten or given back. Nothing that an initiator does
-//! ends it once it has begun; the end of the process does, and then the medium is as far as it came.
+//! SANITIZE (SBC-3, 4.11): the whole medium is overwritten or given back, or its key is destroyed. Nothing that an
+//! initiator does ends it once it has begun; the end of the process does, and then the medium is as far as it
+//! came.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -84,10 +85,12 @@ impl Pace {
 enum Work {
     Overwrite(Overwrite),
     Erase,
+    DestroyKey,
 }
 
 impl Core {
-    /// Sanitizes the medium; `immediate` only begins to.
+    /// Sanitizes the medium; `immediate` only begins to. A key is destroyed before the answer in any case: it
+    /// takes seconds, and who is told GOOD must not find the old data again after a crash.
     pub(super) async fn sanitize(
         self: &Arc<Self>,
         method: Method,
@@ -103,6 +106,7 @@ impl Core {
                 Work::Overwrite(Overwrite::parse(&list, self.unit.block_size())?)
             }
             Method::BlockErase => Work::Erase,
+            Method::CryptoErase => Work::DestroyKey,
         };
         let failed =
             if unrestricted { Readiness::SanitizeFailed } else { Readiness::SanitizeFailedForGood };
@@ -115,11 +119,14 @@ impl Core {
             core.attend(|_| core.switch(Switches { readiness, ..core.switches() }));
             outcome
         });
-        if immediate {
+        if immediate && method != Method::CryptoErase {
             return Ok(Vec::new());
         }
-        let stopped = Fault::from(Sense::new(Key::MediumError, Additional::SANITIZE_FAILED));
-        abort.unless(task).await?.unwrap_or(Err(stopped)).map(|()| Vec::new())
+        match abort.unless(task).await? {
+            Ok(Ok(())) => Ok(Vec::new()),
+            // SBC-4, 4.11.4, whatever it was.
+            _ => Err(Sense::new(Key::MediumError, Additional::SANITIZE_FAILED).into()),
+        }
     }
 
     /// EXIT FAILURE MODE: a medium that could not be sanitized may be used again. Where nothing has failed it
@@ -162,6 +169,7 @@ impl Core {
                 }
             }
             Work::Erase => self.erase().await?,
+            Work::DestroyKey => self.destroy_key().await?,
         }
         self.flush().await
     }
@@ -195,6 +203,12 @@ impl Core {
             yield_now().await;
         }
         Ok(())
+    }
+
+    async fn destroy_key(&self) -> Result<(), Fault> {
+        // Without a key the command was not planned.
+        let Some(key) = &self.state.key else { return Ok(()) };
+        key.crypto_erase().await.map_err(|error| Fault::of_volume(&error, None))
     }
 
     /// Whether there is still a volume to sanitize.

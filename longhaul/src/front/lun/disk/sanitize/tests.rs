@@ -1,9 +1,10 @@
 use futures_util::FutureExt as _;
 use proto::scsi::Status;
+use tokio::sync::Semaphore;
 use volume::store::faulty::Faulty;
 use volume::store::held::Held;
 use volume::store::memory::Memory;
-use volume::{Kind, Span, Verb};
+use volume::{CryptoErase, Error, Kind, Span, Verb, Work};
 
 use super::super::super::guest::Guest;
 use super::super::super::{Command, LogicalUnit as _, Nexus, Response};
@@ -13,6 +14,7 @@ use super::*;
 
 const OVERWRITE: [u8; 10] = [0x48, 0x01, 0, 0, 0, 0, 0, 0, 5, 0];
 const ERASE: [u8; 10] = [0x48, 0x02, 0, 0, 0, 0, 0, 0, 0, 0];
+const CRYPTO_ERASE: [u8; 10] = [0x48, 0x03, 0, 0, 0, 0, 0, 0, 0, 0];
 const EXIT: [u8; 10] = [0x48, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0];
 /// One pass of one byte.
 const NINES: [u8; 5] = [1, 0, 0, 1, 9];
@@ -148,7 +150,7 @@ async fn after_a_failure_nothing_is_read_until_the_way_out_is_taken() {
         let disk = disk(Arc::clone(&volume), Options::default());
         volume.fail(Verb::Write, Kind::Medium);
         let failed = sense(&send(&disk, ME, &with(OVERWRITE, flags), &NINES).await);
-        assert_eq!(failed.key, Key::MediumError);
+        assert_eq!(failed, FAILED);
         assert_eq!(refused(&disk, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]).await, FAILED);
         assert_eq!(refused(&disk, &WRITE).await, FAILED);
         if flags == AUSE {
@@ -169,4 +171,62 @@ async fn a_protected_medium_is_not_sanitized() {
     for cdb in [OVERWRITE, ERASE, EXIT] {
         assert_eq!(refused(&disk, &cdb).await.key, Key::DataProtect);
     }
+}
+
+/// A key that waits to be destroyed, with a volume that is all nines then; or that fails to be.
+struct HeldKey {
+    volume: Arc<Memory>,
+    permits: Semaphore,
+    fails: bool,
+}
+
+impl CryptoErase for HeldKey {
+    fn crypto_erase(&self) -> Work<'_, ()> {
+        Box::pin(async {
+            self.permits.acquire().await.expect("it is never closed").forget();
+            if self.fails {
+                return Err(Error::new(Kind::Medium, Verb::CryptoErase, None));
+            }
+            self.volume.write(0, Bytes::from(vec![9; 512]), Durability::Volatile).await
+        })
+    }
+}
+
+fn keyed(fails: bool) -> (Arc<HeldKey>, Disk) {
+    let volume = Arc::new(Memory::new(SIZE, BLOCK));
+    let key = HeldKey { volume: Arc::clone(&volume), permits: Semaphore::new(0), fails };
+    let key = Arc::new(key);
+    let options = Options { key: Some(Arc::clone(&key) as _), ..Options::default() };
+    (key, disk(volume, options))
+}
+
+#[tokio::test]
+async fn a_key_is_gone_when_the_command_ends_whatever_immed_says() {
+    for flags in [0, IMMED] {
+        let (key, disk) = keyed(false);
+        good(send(&disk, ME, &WRITE, &[7; 512]).await);
+        let cdb = block(&with(CRYPTO_ERASE, flags));
+        let mut asked = disk.execute(ME, Command { cdb, data: vec![], announced: 0 });
+        assert!((&mut asked).now_or_never().is_none(), "the key is still there");
+        assert_eq!(refused(&disk, &WRITE).await, IN_PROGRESS);
+        key.permits.add_permits(1);
+        good(asked.await);
+        assert_eq!(first_block(&disk).await, [9; 512]);
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_cannot_be_destroyed_fails_the_sanitize() {
+    let (key, disk) = keyed(true);
+    key.permits.add_permits(1);
+    assert_eq!(refused(&disk, &with(CRYPTO_ERASE, AUSE)).await, FAILED);
+    assert_eq!(refused(&disk, &WRITE).await, FAILED);
+    good(send(&disk, ME, &EXIT, &[]).await);
+    good(send(&disk, ME, &WRITE, &[7; 512]).await);
+}
+
+#[tokio::test]
+async fn what_has_no_key_does_not_know_the_command() {
+    let disk = disk(Memory::new(SIZE, BLOCK), Options::default());
+    assert_eq!(refused(&disk, &CRYPTO_ERASE).await, Sense::invalid_cdb(1, Some(4)));
 }
