@@ -48,19 +48,27 @@ const PACKET: u64 = 1448;
 struct SlowStart {
     window: u64,
     in_flight: u64,
+    /// When the last packet was sent.
+    sent: Duration,
     /// When packets are acknowledged, and their bytes.
     acknowledged: VecDeque<(Duration, u64)>,
 }
 
 impl Default for SlowStart {
     fn default() -> Self {
-        Self { window: FIRST_WINDOW, in_flight: 0, acknowledged: VecDeque::new() }
+        Self {
+            window: FIRST_WINDOW,
+            in_flight: 0,
+            sent: Duration::ZERO,
+            acknowledged: VecDeque::new(),
+        }
     }
 }
 
 impl SlowStart {
-    /// When a packet that could be sent at `time` may be sent.
-    fn may_send(&mut self, mut time: Duration, bytes: u64) -> Duration {
+    /// When a packet that is there at `time` may be sent.
+    fn may_send(&mut self, time: Duration, bytes: u64) -> Duration {
+        let mut time = time.max(self.sent);
         while let Some(&(at, acknowledged)) = self.acknowledged.front()
             && (at <= time || self.in_flight + bytes > self.window)
         {
@@ -72,6 +80,7 @@ impl SlowStart {
             self.acknowledged.pop_front();
             time = time.max(at);
         }
+        self.sent = time;
         time
     }
 
@@ -85,6 +94,8 @@ impl SlowStart {
 struct Lane {
     start: Mutex<SlowStart>,
     free: Mutex<Duration>,
+    /// How long what TCP had let go waited for the link at most.
+    queued: Mutex<Duration>,
     /// When the last of what was sent arrives: nothing overtakes.
     arrived: Mutex<Duration>,
     carried: AtomicU64,
@@ -100,8 +111,11 @@ impl Lane {
             return *free;
         }
         let mut start = self.start.lock().unwrap();
+        let mut queued = self.queued.lock().unwrap();
         for packet in Span::new(0, bytes).pieces(PACKET) {
-            *free = start.may_send(now.max(*free), packet.len) + takes(packet.len);
+            let sent = start.may_send(now, packet.len);
+            *queued = queued.max(free.saturating_sub(sent));
+            *free = sent.max(*free) + takes(packet.len);
             start.sent(packet.len, *free + 2 * line.one_way);
         }
         *free
@@ -128,6 +142,13 @@ impl<V: Volume> Link<V> {
     /// How much has been carried to the store and from it.
     pub(crate) fn carried(&self) -> (u64, u64) {
         (self.up.carried.load(Ordering::Relaxed), self.down.carried.load(Ordering::Relaxed))
+    }
+
+    /// How long what was sent to the store, and from it, waited for the link at most. Where that is more than the
+    /// router's queue lasts, packets are lost.
+    pub(crate) fn queued(&self) -> (Duration, Duration) {
+        let most = |lane: &Lane| *lane.queued.lock().unwrap();
+        (most(&self.up), most(&self.down))
     }
 
     /// Sends so many bytes to the store, and nothing else; returns when they are there.

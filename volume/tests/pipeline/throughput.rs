@@ -139,20 +139,23 @@ fn a_fresh_connection_is_used_as_a_stream_would_use_it() {
             (Act::Read, 64 * KIB),
             (Act::Read, 2048 * KIB),
         ] {
-            let taken = run(line, Settings::default(), |mut rig| async move {
+            let (taken, queued) = run(line, Settings::default(), |mut rig| async move {
                 for _ in 0..BYTES / block {
                     rig.once(act, block).await;
                     rig.sim.pause(BETWEEN).await;
                 }
                 rig.pipeline.flush().await.unwrap();
-                rig.sim.now()
+                (rig.sim.now(), rig.link.queued())
             });
+            let queued = queued.0.max(queued.1);
             let share = stream.as_secs_f64() / taken.as_secs_f64();
             println!(
-                "{one_way_ms} ms, {act:?} {block}: {taken:?}, {:.1} % of a stream",
+                "{one_way_ms} ms, {act:?} {block}: {taken:?}, {:.1} % of a stream, {queued:?} in queues",
                 share * 100.0
             );
             assert!(share > 0.95, "{act:?} {block}: {taken:?} where a stream takes {stream:?}");
+            // A router's queue that holds as much as the link does not overflow.
+            assert!(queued <= 2 * line.one_way + MS, "{act:?} {block}: {queued:?} in queues");
         }
     }
 }

@@ -7,19 +7,16 @@
 
 use std::time::Duration;
 
-/// While the rate still grows, this many times the product of rate and latency is put in flight, so
-/// that the product can double every round trip ...
-const GAIN_GROWING: f64 = 2.0;
+/// While the rate still grows, this many times the product of rate and latency is put in flight: it nearly doubles
+/// every round trip, as what a new TCP connection may send does. When the link turns out to be full there is no
+/// more in flight than it holds twice, for which the queue of a router that holds as much as the link has room.
+/// More than that is lost, and all of it is sent again in the middle of everything else ...
+const GAIN_GROWING: f64 = 1.9;
 
-/// ... this many times while it leaps: then a connection beneath starts slowly and doubles what it has in flight
-/// every round trip, and would not if it were ever kept waiting for more. The rate is that of the last round
-/// trip, in which there was less ...
-const GAIN_LEAPING: f64 = 3.0;
+/// ... this many times when more is tried although it was full ...
+const GAIN_TRIED: f64 = 1.5;
 
-/// ... that is, while a round brings this much more than the one before ...
-const LEAP: f64 = 1.5;
-
-/// ... and this many times once it does not: enough to notice a link that became faster and to ride
+/// ... and this many times once it is: enough to notice a link that became faster and to ride
 /// over jitter, and a queue beneath of a quarter round trip, which is what a read has to wait for.
 const GAIN_STEADY: f64 = 1.25;
 
@@ -103,9 +100,6 @@ impl Peak {
 #[derive(Default)]
 struct Growth {
     reference: f64,
-    /// The rate of the last round, and whether it was a leap.
-    last: f64,
-    leaps: bool,
     /// Rounds without growth.
     stalled: u32,
     /// The link was full, and more is only tried.
@@ -115,8 +109,6 @@ struct Growth {
 impl Growth {
     fn end_round(&mut self, rate: f64) {
         self.stalled += 1;
-        self.leaps = rate > self.last * LEAP;
-        self.last = rate;
         if rate > self.reference * GROWTH {
             (self.reference, self.stalled, self.tried) = (rate, 0, false);
         } else if self.stalled == ROUNDS_FULL + ROUNDS_STEADY {
@@ -282,7 +274,7 @@ impl Meter {
     pub(super) fn wanted(&self) -> Option<u64> {
         let gain = match &self.growth {
             growth if growth.is_full() => GAIN_STEADY,
-            growth if growth.leaps => GAIN_LEAPING,
+            growth if growth.tried => GAIN_TRIED,
             _ => GAIN_GROWING,
         };
         self.product().map(|product| (product as f64 * gain) as u64)
