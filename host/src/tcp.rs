@@ -13,6 +13,8 @@ const INFO_MAX: usize = 512;
 pub struct Info {
     /// The smoothed round trip.
     pub round_trip: Duration,
+    /// The least round trip of the last minutes: that without queues.
+    pub round_trip_least: Duration,
     /// The largest segment sent, in bytes.
     pub segment: u32,
     /// The best rate of the last round trips at which data arrived, in bytes per second.
@@ -58,6 +60,7 @@ impl Info {
         let (segments_in, segments_out) = (u32_at(152), u32_at(156));
         Self {
             round_trip: Duration::from_micros(u32_at(68).into()),
+            round_trip_least: Duration::from_micros(u32_at(148).into()),
             segment: u32_at(16),
             delivery_rate,
             segments: u64::from(segments_in) + u64::from(segments_out),
@@ -109,6 +112,7 @@ mod tests {
         let info = info(&near).unwrap();
         assert!(info.segment >= 500 && info.segments >= 1, "{info:?}");
         assert!(info.round_trip > Duration::ZERO, "{info:?}");
+        assert!(info.round_trip_least > Duration::ZERO, "{info:?}");
         assert_eq!(info.lost, 0, "{info:?}");
         assert!(super::info(&far).unwrap().segments >= 1);
     }

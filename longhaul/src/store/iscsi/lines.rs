@@ -3,7 +3,9 @@
 //! A connection that loses packets is held below what the link carries, by the algorithm that controls it.
 //! Several lose by turns, so that together they carry more. How many follows from the loss, the round trip and
 //! the rate that the kernel sees on them, by the model of `volume/layer/pipeline/model.rs`. There are never fewer
-//! than there were: a link that lost will lose again, and one connection too many costs nothing.
+//! than there were: a link that lost will lose again. Another one starts slowly, and what is given to it holds up
+//! who reads in order, so there is none for the losses of a link that is full, whose queue has overflowed: those
+//! come with a longer round trip, and pass.
 
 use std::future::Future;
 use std::io;
@@ -30,6 +32,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Fewer segments than these tell nothing of a loss of one in a thousand.
 const SEGMENTS_MIN: u64 = 1000;
+
+/// So many looks in a row must find losses: a queue that overflowed once is not a link that loses.
+const LOOKS_MIN: u32 = 3;
+
+/// A round trip longer than the least by this factor has a queue in it.
+const QUEUED: f64 = 1.2;
 
 /// What the kernel takes beyond what it can send at once. More would only wait behind a loss, where another
 /// connection could have taken it; less would let a fast link run dry between two turns of the task.
@@ -144,13 +152,15 @@ pub(super) struct Count {
     next_look: Time,
     /// The best rate of all connections together, in bytes per second.
     rate: u64,
+    /// How many looks in a row found losses without a queue.
+    losing: u32,
     /// The connections are controlled by an algorithm that withstands loss.
     hardened: bool,
 }
 
 impl Count {
     pub(super) const fn new(wanted: Connections) -> Self {
-        Self { wanted, most: 1, now: 1, next_look: Time::ZERO, rate: 0, hardened: false }
+        Self { wanted, most: 1, now: 1, next_look: Time::ZERO, rate: 0, losing: 0, hardened: false }
     }
 
     /// The session is there, and may have so many.
@@ -178,27 +188,39 @@ impl Count {
         }
         self.next_look = now + LOOK_EVERY;
         let Some(seen) = self.see(lines) else { return };
+        let more = self.judge(&seen);
+        if more && !self.hardened {
+            self.hardened = true;
+            lines.iter().flatten().for_each(harden);
+        }
+    }
+
+    /// Whether the link loses so much that one connection is not enough for it.
+    fn judge(&mut self, seen: &Info) -> bool {
         let loss = seen.lost as f64 / seen.segments as f64;
         self.rate = self.rate.max(seen.delivery_rate);
         let needed = model::connections(self.rate as f64, loss, seen.round_trip, seen.segment);
+        let queued = seen.round_trip > seen.round_trip_least.mul_f64(QUEUED);
+        self.losing = if needed > 1 && !queued { self.losing + 1 } else { 0 };
+        if self.losing < LOOKS_MIN {
+            return false;
+        }
         if needed.min(self.most) > self.now {
             self.now = needed.min(self.most);
             tracing::info!(connections = self.now, loss, ?seen.round_trip, "the link loses");
         }
-        if needed > 1 && !self.hardened {
-            self.hardened = true;
-            lines.iter().flatten().for_each(harden);
-        }
+        true
     }
 
     /// What happened on all connections since the last look that found enough to go by.
     fn see(&self, lines: &mut [Option<Line>]) -> Option<Info> {
         let infos: Vec<_> =
             lines.iter().map(|line| tcp::info(&line.as_ref()?.socket).ok()).collect();
-        let mut seen = Info::default();
+        let mut seen = Info { round_trip_least: Duration::MAX, ..Info::default() };
         for (line, info) in lines.iter().zip(&infos) {
             let (Some(line), Some(info)) = (line, info) else { continue };
             seen.round_trip = seen.round_trip.max(info.round_trip);
+            seen.round_trip_least = seen.round_trip_least.min(info.round_trip_least);
             seen.segment = seen.segment.max(info.segment);
             seen.delivery_rate += info.delivery_rate;
             seen.segments += info.segments.saturating_sub(line.before.segments);
@@ -258,5 +280,40 @@ mod tests {
             it.settle_for(1);
             assert_eq!(it.get(), 1);
         }
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A second on a gigabit link in which so many of a million segments were lost.
+    fn second(losses_per_million: u64, round_trip: Duration) -> Info {
+        Info {
+            round_trip,
+            round_trip_least: 16 * MS,
+            segment: 1448,
+            delivery_rate: 100_000_000,
+            segments: 1_000_000,
+            lost: losses_per_million,
+        }
+    }
+
+    fn after(seconds: &[Info]) -> (bool, usize) {
+        let mut it = Count::new(Connections::Auto);
+        it.agreed(8);
+        let more = seconds.iter().fold(false, |_, seen| it.judge(seen));
+        (more, it.get())
+    }
+
+    #[test]
+    fn a_link_that_goes_on_losing_gets_more_connections() {
+        assert_eq!(after(&[second(1000, 17 * MS); 2]), (false, 1));
+        assert_eq!(after(&[second(1000, 17 * MS); 3]), (true, 4));
+        assert_eq!(after(&[second(0, 17 * MS); 9]), (false, 1));
+    }
+
+    #[test]
+    fn a_queue_that_overflows_is_no_link_that_loses() {
+        assert_eq!(after(&[second(1000, 25 * MS); 9]), (false, 1), "the link is full");
+        let once = [second(1000, 17 * MS), second(1000, 17 * MS), second(0, 16 * MS)];
+        assert_eq!(after(&[once, once].concat()), (false, 1), "it passed");
     }
 }
