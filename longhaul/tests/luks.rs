@@ -209,6 +209,27 @@ async fn we_take_what_cryptsetup_changed() {
     assert!(bench.open("one").await.is_some() && bench.open("two").await.is_none());
 }
 
+/// A slot may hold a key that is not the volume's: what it opens is not this volume.
+#[tokio::test]
+async fn a_slot_with_another_key_is_passed_over() {
+    let bench = Bench::new().await;
+    bench.seal().await;
+    let fast = "--pbkdf argon2id --pbkdf-memory 32 --pbkdf-force-iterations 4";
+    bench.must(&format!("luksAddKey -q {fast} --unbound --key-size 512 --key-slot 1 @disk @two"));
+    assert!(bench.open("two").await.is_none(), "it opened with a key that is not its own");
+    bench.must(&format!("luksAddKey -q {fast} --key-slot 2 --key-file @one @disk @two"));
+    let plain = bench.open("one").await.unwrap();
+    plain.write(0, Bytes::from(pattern(4096)), Durability::Durable).await.unwrap();
+    drop(plain);
+    let plain = bench.open("two").await.unwrap();
+    assert!(plain.read(Span::new(0, 4096)).await.unwrap() == pattern(4096));
+    drop(plain);
+    luks::remove(bench.store().await, Some(secret("one")), None, false).await.unwrap();
+    let last =
+        luks::remove(bench.store().await, Some(secret("two")), None, false).await.unwrap_err();
+    assert!(last.to_string().contains("last key slot"), "{last}");
+}
+
 #[tokio::test]
 async fn backups_are_common() {
     let bench = Bench::new().await;

@@ -4,7 +4,7 @@
 //! It is read here to know what to fetch, what may be overwritten, and what to refuse; everything that
 //! has to do with keys is left to libcryptsetup.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proto::reader::{Reader, Truncated};
 use serde::Deserialize;
@@ -221,6 +221,8 @@ pub(super) struct Metadata {
     #[serde(default)]
     pub(super) tokens: BTreeMap<u32, serde::de::IgnoredAny>,
     segments: BTreeMap<u32, SegmentObject>,
+    #[serde(default)]
+    digests: BTreeMap<u32, DigestObject>,
     config: Config,
 }
 
@@ -241,6 +243,13 @@ pub(super) struct Keyslot {
 
 const fn normal_priority() -> u32 {
     1
+}
+
+/// Which slots hold one key, and which segments it deciphers. Numbers are strings there.
+#[derive(Debug, Deserialize)]
+struct DigestObject {
+    keyslots: Vec<String>,
+    segments: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -341,6 +350,19 @@ impl Header {
             return Err(HeaderError::Bounds);
         }
         Ok(())
+    }
+
+    /// The slots that hold the key of the data. Others may hold keys of something else (`cryptsetup luksAddKey
+    /// --unbound`), under which the data would be noise, and what is written lost.
+    pub(super) fn volume_slots(&self) -> impl Iterator<Item = (u32, &Keyslot)> {
+        let Metadata { keyslots, segments, digests, .. } = &self.metadata;
+        let of_data = |digest: &&DigestObject| {
+            segments.keys().any(|segment| digest.segments.contains(&segment.to_string()))
+        };
+        let listed: BTreeSet<&String> =
+            digests.values().filter(of_data).flat_map(|digest| &digest.keyslots).collect();
+        let slots = keyslots.iter().map(|(number, slot)| (*number, slot));
+        slots.filter(move |(number, _)| listed.contains(&number.to_string()))
     }
 
     /// Where the material of the slots in use lies.

@@ -120,9 +120,8 @@ enum Attempt {
 
 /// Slots in the order in which cryptsetup tries them; those with priority 0 only when named.
 fn slots_to_try(header: &Header) -> Vec<u32> {
-    let slots = &header.metadata.keyslots;
-    let of = |wanted| slots.iter().filter(move |(_, slot)| slot.priority == wanted);
-    of(2).chain(of(1)).map(|(number, _)| *number).collect()
+    let of = |wanted| header.volume_slots().filter(move |(_, slot)| slot.priority == wanted);
+    of(2).chain(of(1)).map(|(number, _)| number).collect()
 }
 
 fn open_slot(

@@ -181,7 +181,7 @@ pub async fn remove(
             slot
         }
     };
-    if held.image.header.metadata.keyslots.len() < 2 && !force {
+    if held.image.header.volume_slots().all(|(slot, _)| slot == gone) && !force {
         return Err(Failure::new("this is the last key slot: without it the data are lost")
             .hint("add another one first; --force removes it all the same"));
     }
