@@ -135,7 +135,10 @@ async fn copy_segment(
 ) -> Result<(), Sense> {
     let (from_size, to_size) = (source.unit.block_size(), destination.unit.block_size());
     let bytes = from.bytes(from_size).filter(|bytes| *bytes <= SEGMENT_BYTES_MAX);
-    let bytes = bytes.filter(|bytes| bytes.is_multiple_of(to_size)).ok_or(aborted())?;
+    let bytes = bytes.ok_or(aborted())?;
+    if !bytes.is_multiple_of(to_size) {
+        return Err(NOT_WHOLE_BLOCKS);
+    }
     // Both ends must be inside before the first byte is copied.
     source.unit.within(from).map_err(|_| aborted())?;
     let whole = Blocks { lba: to, count: bytes / to_size };
@@ -169,6 +172,10 @@ impl Core {
         self.touch(step, data, &Abort::never()).await
     }
 }
+
+/// SPC-4, 7.8.17.10: DATA SEGMENT GRANULARITY, here that of the unit that is written.
+const NOT_WHOLE_BLOCKS: Sense =
+    Sense::new(Key::CopyAborted, Additional::COPY_SEGMENT_GRANULARITY_VIOLATION);
 
 const fn aborted() -> Sense {
     Sense::new(Key::CopyAborted, Additional::NONE)
