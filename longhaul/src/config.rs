@@ -1,5 +1,6 @@
 //! What `serve` serves: read from a file, or from the command line.
 
+mod access;
 mod disk;
 mod file;
 mod limits;
@@ -14,6 +15,7 @@ use std::str::FromStr;
 use proto::iscsi::login::policy::UnitName;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::PublicKey;
+use proto::scsi::ports::AccessState;
 
 use crate::credentials::Chap;
 use crate::failure::{Failure, OrFail, Outcome};
@@ -24,6 +26,7 @@ use crate::secret::Source;
 use crate::size::Size;
 use crate::store::iscsi::Connections;
 use crate::uri::{Host, Uri};
+pub use access::{Access, Group};
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 use disk::{Lun, TargetName, switch};
 pub use pause::Pause;
@@ -79,6 +82,18 @@ pub struct Listen {
     pub host: Host,
     /// How sessions that come in here must be sealed, at least.
     pub protection: Demand,
+    /// Its portal group.
+    pub group: Group,
+    /// How volumes are accessed by that group, if it is said here.
+    pub access: Option<Access>,
+}
+
+impl Listen {
+    /// A place of which nothing else is said.
+    #[must_use]
+    pub fn at(host: Host) -> Self {
+        Self { host, protection: Demand::default(), group: Group::default(), access: None }
+    }
 }
 
 /// A file, and where in it things stand.
@@ -185,6 +200,20 @@ impl Config {
         let text = std::fs::read_to_string(path)
             .or_fail(|| format!("cannot read the configuration {}", path.display()))?;
         Ok(Self::parse(&text, path))
+    }
+
+    /// The portal groups, and how volumes are accessed by them.
+    #[must_use]
+    pub fn ports(&self) -> BTreeMap<u16, AccessState> {
+        if self.listen.is_empty() {
+            return BTreeMap::from([(Group::default().0, AccessState::Optimized)]);
+        }
+        let mut ports = BTreeMap::new();
+        for Listen { group, access, .. } in &self.listen {
+            let state = ports.entry(group.0).or_default();
+            *state = access.map_or(*state, |access| access.0);
+        }
+        ports
     }
 
     /// Whether everyone who gets in has proven who he is.

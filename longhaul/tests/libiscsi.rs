@@ -129,7 +129,10 @@ fn seal(home: &Path) {
 }
 
 /// `Sanitize.Reset` sleeps for a minute at a time, and answers no ping meanwhile.
-const SERVER: &str = "listen = ['127.0.0.1:0', '127.0.0.2:0']\n[limits]\nping_after = '2m'\n";
+const SERVER: &str = "listen = ['127.0.0.1:0', { address = '127.0.0.2:0', group = 2 }]
+[limits]
+ping_after = '2m'
+";
 
 /// The suites that depend on the block size run with both. Not `GetLBAStatus`, which takes physical blocks
 /// for the unit of unmapping, whatever the block limits page says.

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::login::{account, closed, entropy, initiator, login, mutual, target_config};
+use common::login::{ENTRANCE, account, closed, entropy, initiator, login, mutual, target_config};
 use proto::iscsi::chap::Algorithm;
 use proto::iscsi::header::{Header, LoginRequest};
 use proto::iscsi::keys::{DigestWish, Offer};
@@ -127,7 +127,7 @@ fn nobody_is_let_in_where_the_clients_are_none() {
 
 /// One request to a target; gives the status and the reason of its refusal.
 fn refused(header: LoginRequest, text: &[u8]) -> Option<(LoginStatus, Reason)> {
-    let login = TargetLogin::new(Arc::new(target_config()), None, entropy(1));
+    let login = TargetLogin::new(Arc::new(target_config()), ENTRANCE, entropy(1));
     match login.handle(&header, text, &Transcript::default()) {
         Progress::Refused(refusal) => {
             let Header::LoginResponse(response) = refusal.response.header else { panic!() };
@@ -216,7 +216,7 @@ fn a_refusal_names_whom_it_refuses() {
         Progress::Refused(refusal) => refusal,
         other => panic!("{other:?}"),
     };
-    let login = || TargetLogin::new(Arc::clone(&config), None, entropy(1));
+    let login = || TargetLogin::new(Arc::clone(&config), ENTRANCE, entropy(1));
     assert_eq!(refuse(login(), &skips_security, b"").peer, None, "it has said nothing");
 
     let peer = refuse(login(), &skips_security, NAMES).peer.unwrap();
@@ -239,7 +239,7 @@ fn initiator_with(account: proto::iscsi::chap::Account) -> Config {
 #[test]
 fn text_may_come_in_pieces() {
     // RFC 7143, 6.2: the C bit, each piece asked for with an empty response.
-    let login = TargetLogin::new(Arc::new(target_config()), None, entropy(1));
+    let login = TargetLogin::new(Arc::new(target_config()), ENTRANCE, entropy(1));
     let piece = LoginRequest { continues: true, current_stage: 1, ..LoginRequest::default() };
     let Progress::Continue(login, response) =
         login.handle(&piece, &NAMES[..20], &Transcript::default())
@@ -257,7 +257,7 @@ fn text_may_come_in_pieces() {
 /// RFC 7143, 11.12.8: while a connection logs in to a session, commands by others move the CmdSN on.
 #[test]
 fn the_cmd_sn_of_a_login_that_joins_may_advance() {
-    let login = TargetLogin::new(Arc::new(target_config()), None, entropy(1));
+    let login = TargetLogin::new(Arc::new(target_config()), ENTRANCE, entropy(1));
     let (heard, first) =
         (Transcript::default(), LoginRequest { tsih: 7, cmd_sn: 500, ..<_>::default() });
     let first = LoginRequest { current_stage: 1, ..first };
@@ -273,11 +273,12 @@ fn the_identity_may_not_change_and_the_login_must_end() {
     let config = Arc::new(target_config());
     let stay = LoginRequest { current_stage: 1, ..LoginRequest::default() };
     let heard = Transcript::default();
-    let start =
-        |config| match TargetLogin::new(config, None, entropy(1)).handle(&stay, NAMES, &heard) {
-            Progress::Continue(login, _) => login,
-            other => panic!("{other:?}"),
-        };
+    let start = |config| match TargetLogin::new(config, ENTRANCE, entropy(1))
+        .handle(&stay, NAMES, &heard)
+    {
+        Progress::Continue(login, _) => login,
+        other => panic!("{other:?}"),
+    };
     for changed in [LoginRequest { isid: [1; 6], ..stay }, LoginRequest { cmd_sn: 1, ..stay }] {
         let progress = start(Arc::clone(&config)).handle(&changed, b"", &heard);
         assert!(matches!(progress, Progress::Refused(r) if r.reason == Reason::Changed));

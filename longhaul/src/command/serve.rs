@@ -14,6 +14,7 @@ use host::handed::Handed;
 use proto::iscsi::login::policy::{self, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::PublicKey;
+use proto::scsi::ports::Port;
 use volume::layer::seal::Discards;
 
 use tokio::net::TcpListener;
@@ -120,8 +121,10 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     let chains = open(&config.volumes).await?;
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
     let disks = disks(config.state.clone(), &config.volumes, &chains).await?;
-    let mut node =
-        Node::new(targets(config.volumes.iter().zip(&disks)), policy).with_limits(config.limits);
+    let ports = config.ports().into_iter().map(|(group, access)| Port::new(group, access));
+    let mut node = Node::new(targets(config.volumes.iter().zip(&disks)), policy)
+        .with_limits(config.limits)
+        .with_ports(ports);
     if let Some(sealing) = sealing {
         node = node.with_sealing(sealing);
     }
@@ -238,13 +241,12 @@ impl Args {
         let by_chap =
             self.chap.chap().map(|chap| client(chap.initiator.name.clone(), Some(chap), None));
         let by_key = client_keys.into_iter().map(|key| client(key.to_string(), None, Some(key)));
-        let listen = |host| Listen { host, protection: Demand::default() };
         Ok(Config {
             clients: by_chap.into_iter().chain(by_key).collect(),
             chap_weak: self.chap.is_weak(),
             identity,
             protection: protection.unwrap_or_default(),
-            listen: self.listen.into_iter().map(listen).collect(),
+            listen: self.listen.into_iter().map(Listen::at).collect(),
             insecure: self.insecure,
             state: self.state,
             control: self.control,

@@ -104,11 +104,15 @@ fn describe(before: &Look, now: &Look, only_since: bool) -> String {
     for session in sessions {
         let SessionStatus { initiator, address, connections, target, seconds, activity, .. } =
             session;
+        let portal_group = session.portal_group;
         let target = target.as_deref().unwrap_or("discovery");
         let commands =
             activity.reads.commands + activity.writes.commands + activity.others.commands;
         let bytes = Size(activity.reads.bytes + activity.writes.bytes + activity.others.bytes);
         let _ = write!(text, "\n  {initiator} from {address} at {target} for {seconds} s");
+        if portal_group > 1 {
+            let _ = write!(text, " in group {portal_group}");
+        }
         if *connections > 1 {
             let _ = write!(text, " by {connections} connections");
         }

@@ -7,16 +7,16 @@ use proto::iscsi::login::policy::UnitName;
 use proto::iscsi::name::IscsiName;
 use toml::de::DeTable;
 
+use super::access::contradiction;
 use super::disk::{Lun, TargetName};
 use super::limits::limits;
 use super::table::{Entry, Sheet, Table, Wrong};
 use super::{
-    Appearance, Client, Config, LACKS_IDENTITY, Listen, Origin, ROOT, Served, Unsealing, Upstream,
-    taken, target_of,
+    Appearance, Client, Config, Group, LACKS_IDENTITY, Listen, Origin, ROOT, Served, Unsealing,
+    Upstream, taken, target_of,
 };
 use crate::credentials::{Chap, Login};
 use crate::log::Log;
-use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::uri::Uri;
 
@@ -50,6 +50,12 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
         origin: Some(Origin { path: path.to_owned(), lines: BTreeMap::new() }),
         ..Config::default()
     };
+    if let Some(Group(group)) = contradiction(&config.listen) {
+        let why = format!(
+            "group {group} has one `access`: give an entry with another one a `group` of its own"
+        );
+        root.note_at("listen", why);
+    }
     if let Some(table) = root.table("limits") {
         config.limits = limits(table);
     }
@@ -91,14 +97,16 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
 /// An address, or a table with one.
 fn listen(entry: Entry<'_>) -> Option<Listen> {
     match entry {
-        Entry::Text(host) => Some(Listen { host: host.parse()?, protection: Demand::default() }),
+        Entry::Text(host) => Some(Listen::at(host.parse()?)),
         Entry::Table(mut table) => {
             let (host, protection) = (table.text("address"), table.text("protection"));
             if host.is_none() && !table.has("address") {
                 table.note("missing field `address`");
             }
+            let (group, access) = (table.number("group"), table.text("access"));
             table.finish();
-            Some(Listen { host: host?, protection: protection.unwrap_or_default() })
+            let (protection, group) = (protection.unwrap_or_default(), group.unwrap_or_default());
+            Some(Listen { host: host?, protection, group, access })
         }
     }
 }

@@ -65,6 +65,35 @@ fn parse(text: &str) -> Config {
 }
 
 #[test]
+fn portals_are_in_groups_that_have_their_access() {
+    let volume = "[volumes.a]\nuri = 'memory:1M'\n";
+    let ports = |listen: &str| parse(&format!("{listen}\n{volume}")).ports();
+    let optimized = AccessState::Optimized;
+    assert_eq!(ports(""), BTreeMap::from([(1, optimized)]));
+    assert_eq!(ports("listen = ['127.0.0.1', '[::1]']"), BTreeMap::from([(1, optimized)]));
+    let several = "listen = ['127.0.0.1', { address = '127.0.0.2', group = 2, access = 'standby' },
+        { address = '127.0.0.3', group = 2 }, { address = '127.0.0.4', group = 255 }]";
+    let expected = [(1, optimized), (2, AccessState::Standby), (255, optimized)];
+    assert_eq!(ports(several), BTreeMap::from(expected));
+    let wrong = |said: &str| {
+        let text = format!(
+            "\nlisten = ['[::1]', {{ address = '127.0.0.1', {said} }}, {{ address = '127.0.0.2', access = 'optimized' }}]\n{volume}"
+        );
+        let (_, wrong) = file::parse(&text, Path::new("longhaul.toml"));
+        wrong.into_iter().map(|wrong| wrong.why).collect::<Vec<_>>()
+    };
+    for (said, why) in [
+        ("group = 0", "a group is from 1 to 255, not 0"),
+        ("group = 256", "a group is from 1 to 255, not 256"),
+        ("access = 'offline'", "write `optimized`, `non-optimized`, `standby` or `unavailable`"),
+        ("access = 'standby'", "group 1 has one `access`"),
+    ] {
+        let said = wrong(said);
+        assert!(said.len() == 1 && said[0].contains(why), "{said:?}");
+    }
+}
+
+#[test]
 fn a_whole_file_is_understood() {
     let config = parse(WHOLE);
     assert_eq!(

@@ -3,7 +3,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::{Malformed, ports};
+use super::Malformed;
 use crate::reader::Reader;
 
 /// Page codes of vital product data.
@@ -32,10 +32,13 @@ pub mod page {
 
 /// A direct access block device that is connected: qualifier 0, type 0.
 pub const DISK: u8 = 0x00;
+/// The device is not connected: qualifier 1, type 0. It cannot be reached by this port (SPC-4, 5.16).
+pub const UNREACHABLE: u8 = 0x20;
 /// No device can be at this logical unit: qualifier 3, type 1Fh (SPC-4, 6.6.2).
 pub const ABSENT: u8 = 0x7F;
 
 const RMB: u8 = 0x80;
+const MULTIP: u8 = 0x10;
 const VERSION_SPC_4: u8 = 0x06;
 /// SAM-5, SPC-4, SBC-3 and iSCSI, each without a version claimed (SPC-4, 6.6.2).
 const VERSION_DESCRIPTORS: [u16; 4] = [0x00A0, 0x0460, 0x04C0, 0x0960];
@@ -47,6 +50,8 @@ pub struct Standard {
     pub peripheral: u8,
     /// RMB: the medium can be taken out.
     pub removable: bool,
+    /// MULTIP: it has several target ports.
+    pub multi_port: bool,
     /// The version of SPC the device claims.
     pub version: u8,
     /// T10 VENDOR IDENTIFICATION.
@@ -65,7 +70,8 @@ impl Standard {
     pub fn emit(&self) -> Vec<u8> {
         // TPGS: implicit asymmetric access; 3PC: EXTENDED COPY. HISUP with response data format 2, and CMDQUE: the task set is managed.
         let removable = if self.removable { RMB } else { 0 };
-        let mut bytes = vec![self.peripheral, removable, VERSION_SPC_4, 0x12, 0, 0x18, 0, 0x02];
+        let ports = if self.multi_port { MULTIP } else { 0 };
+        let mut bytes = vec![self.peripheral, removable, VERSION_SPC_4, 0x12, 0, 0x18, ports, 0x02];
         bytes.extend(padded::<8>(&self.vendor));
         bytes.extend(padded::<16>(&self.product));
         bytes.extend(padded::<4>(&self.revision));
@@ -79,10 +85,11 @@ impl Standard {
     /// Reads it; at least its first 36 bytes must be there, as SPC-4, 6.6.2 demands of every device.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
-        let [peripheral, flags, version, ..] = reader.array::<8>()?;
+        let [peripheral, flags, version, _, _, _, ports, _] = reader.array()?;
         Ok(Self {
             peripheral,
             removable: flags & RMB != 0,
+            multi_port: ports & MULTIP != 0,
             version,
             vendor: text(reader.take(8)?),
             product: text(reader.take(16)?),
@@ -120,9 +127,6 @@ pub struct Identity {
     pub lun: u16,
 }
 
-/// The relative target port identifier of the only target port, which all portals are part of.
-pub const PORT: u16 = 1;
-
 /// The longest serial number that leaves room for its designator's one-byte length.
 pub const SERIAL_MAX: usize = 200;
 
@@ -150,6 +154,7 @@ impl Identity {
         Standard {
             peripheral,
             removable: false,
+            multi_port: false,
             version: VERSION_SPC_4,
             vendor: self.vendor.clone(),
             product: self.product.clone(),
@@ -163,39 +168,43 @@ impl Identity {
         ascii(&self.serial).take(SERIAL_MAX).collect()
     }
 
-    /// The body of the device identification page.
+    /// The body of the device identification page, for who asks by target port `port`, which is alone in its
+    /// group.
     #[must_use]
-    pub fn identification_page(&self) -> Vec<u8> {
+    pub fn identification_page(&self, port: u16) -> Vec<u8> {
         let mut page = Vec::new();
         designator(&mut page, Designator::Vendor, &self.vendor_designator());
         designator(&mut page, Designator::Naa, &self.naa());
         let unit = format!("{},L,0x{:016x}", self.target, self.lun);
         designator(&mut page, Designator::UnitName, &name_string(&unit));
-        let [high, low] = PORT.to_be_bytes();
+        let [high, low] = port.to_be_bytes();
         designator(&mut page, Designator::RelativePort, &[0, 0, high, low]);
-        let [high, low] = ports::GROUP.to_be_bytes();
         designator(&mut page, Designator::PortGroup, &[0, 0, high, low]);
-        designator(&mut page, Designator::PortName, &name_string(&self.port_name()));
+        designator(&mut page, Designator::PortName, &name_string(&self.port_name(port)));
         designator(&mut page, Designator::TargetName, &name_string(&self.target));
         page
     }
 
-    /// The body of the SCSI ports page: the one port by which the unit can be reached (SPC-4, 7.8.14).
+    /// The body of the SCSI ports page: the ports by which the unit can be reached (SPC-4, 7.8.14).
     #[must_use]
-    pub fn ports_page(&self) -> Vec<u8> {
-        let mut name = Vec::new();
-        designator(&mut name, Designator::PortName, &name_string(&self.port_name()));
-        let [high, low] = PORT.to_be_bytes();
-        // No TransportID: it is not a port of an initiator.
-        let mut page = vec![0, 0, high, low, 0, 0, 0, 0, 0, 0];
-        page.extend((name.len() as u16).to_be_bytes());
-        page.extend(name);
+    pub fn ports_page(&self, ports: impl Iterator<Item = u16>) -> Vec<u8> {
+        let mut page = Vec::new();
+        for port in ports {
+            let mut name = Vec::new();
+            designator(&mut name, Designator::PortName, &name_string(&self.port_name(port)));
+            page.extend([0, 0]);
+            page.extend(port.to_be_bytes());
+            // No TransportID: it is not a port of an initiator.
+            page.extend([0; 6]);
+            page.extend((name.len() as u16).to_be_bytes());
+            page.extend(name);
+        }
         page
     }
 
-    /// The name of the target port (RFC 7143, 4.4.2).
-    fn port_name(&self) -> String {
-        format!("{},t,0x{PORT:04x}", self.target)
+    /// The name of a target port (RFC 7143, 4.4.2).
+    fn port_name(&self, port: u16) -> String {
+        format!("{},t,0x{port:04x}", self.target)
     }
 
     /// Whether a designator, with its code set and its association and type, is this unit's; one that fits
@@ -491,12 +500,14 @@ pub fn supported(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ports;
     use super::*;
     use proptest::prelude::*;
 
     #[test]
     fn the_standard_page_reads_back() {
         let page = Identity::new("iqn.2026-11.dev.longhaul:a", 0).standard(DISK);
+        let page = Standard { removable: true, multi_port: true, ..page };
         let bytes = page.emit();
         assert_eq!(bytes.len(), 96);
         assert_eq!(usize::from(bytes[4]), bytes.len() - 5);
@@ -517,27 +528,41 @@ mod tests {
     #[test]
     fn identities_are_stable_and_differ() {
         let pages = ["iqn.x:a", "iqn.x:b"]
-            .map(|target| [0, 1].map(|lun| Identity::new(target, lun).identification_page()));
+            .map(|target| [0, 1].map(|lun| Identity::new(target, lun).identification_page(1)));
         let all: std::collections::HashSet<_> = pages.iter().flatten().collect();
         assert_eq!(all.len(), 4);
-        assert_eq!(pages[0][0], Identity::new("iqn.x:a", 0).identification_page());
+        assert_eq!(pages[0][0], Identity::new("iqn.x:a", 0).identification_page(1));
     }
 
     #[test]
-    fn the_ports_page_names_the_port_of_the_identification_page() {
+    fn the_ports_page_names_each_port_as_its_identification_page_does() {
         let identity = Identity::new("iqn.2026-11.dev.longhaul:backup", 3);
-        let page = identity.ports_page();
-        let (head, name) = page.split_at(12);
-        assert_eq!(head[..10], [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(usize::from(u16::from_be_bytes([head[10], head[11]])), name.len());
-        assert_eq!(name[4..43], *b"iqn.2026-11.dev.longhaul:backup,t,0x000");
-        let identification = identity.identification_page();
-        assert!(identification.windows(name.len()).any(|part| part == name));
+        let page = identity.ports_page([1, 255].into_iter());
+        let mut reader = Reader::new(&page);
+        for port in [1, 255] {
+            let [_, _, high, low, rest @ ..] = reader.array::<10>().unwrap();
+            assert_eq!((u16::from_be_bytes([high, low]), rest), (port, [0; 6]));
+            let length = reader.u16().unwrap();
+            let name = reader.take(length.into()).unwrap();
+            let text = format!("iqn.2026-11.dev.longhaul:backup,t,0x{port:04x}");
+            assert_eq!(name[4..4 + text.len()], *text.as_bytes());
+            let identification = identity.identification_page(port);
+            assert!(identification.windows(name.len()).any(|part| part == name));
+            let group = [0x51, 0x95, 0, 4, 0, 0, high, low];
+            assert!(identification.windows(group.len()).any(|part| part == group));
+        }
+        assert!(reader.rest().is_empty());
+    }
+
+    #[test]
+    fn as_many_ports_as_there_may_be_fit_their_page() {
+        let identity = Identity::new("x".repeat(223), 0);
+        assert!(identity.ports_page(1..=ports::PORT_MAX).len() <= usize::from(u16::MAX));
     }
 
     #[test]
     fn designators_fill_their_page() {
-        let page = Identity::new("iqn.2026-11.dev.longhaul:backup", 3).identification_page();
+        let page = Identity::new("iqn.2026-11.dev.longhaul:backup", 3).identification_page(1);
         let mut reader = Reader::new(&page);
         let mut kinds = Vec::new();
         while let Ok([_, kind, _, length]) = reader.array() {

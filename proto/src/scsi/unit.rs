@@ -7,10 +7,11 @@ mod power;
 use super::cdb::{Access, Cdb, Compare, Form, Requires};
 use super::inquiry::{self, BlockLimits, Identity, Provisioning, Standard, page};
 use super::mode::{Pages, Query, Switches};
+use super::ports::{AccessState, Ports};
 use super::reservation::{InAction, Out};
 use super::sanitize::{self, Method};
 use super::sense::{Additional, Format, Key};
-use super::{Blocks, Capacity, Sense, copy, lun, ports, provisioning, supported};
+use super::{Blocks, Capacity, Sense, copy, lun, provisioning, supported};
 
 /// What the device server must know of the medium behind it. Lengths are in logical blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,7 @@ pub struct Unit {
     limits: BlockLimits,
     provisioning: Provisioning,
     pages: Pages,
+    ports: Ports,
 }
 
 /// What is left to do for a command that is in order.
@@ -181,7 +183,7 @@ pub enum Step {
 const COMPARE_AND_WRITE_MAX: u32 = u8::MAX as u32;
 
 impl Unit {
-    /// A device server for `medium`, which calls itself `identity`.
+    /// A device server for `medium`, which calls itself `identity` and has one port.
     #[must_use]
     pub fn new(identity: Identity, medium: Medium) -> Self {
         let Capacity { blocks, physical_exponent, reads_zeroes, .. } = medium.capacity;
@@ -219,13 +221,25 @@ impl Unit {
             read_only: medium.read_only,
             capacity: medium.capacity,
         };
-        Self { identity, medium, limits, provisioning, pages }
+        Self { identity, medium, limits, provisioning, pages, ports: Ports::default() }
     }
 
     /// The same device server on another medium.
     #[must_use]
     pub fn on(&self, medium: Medium) -> Self {
-        Self::new(self.identity.clone(), medium)
+        Self { ports: self.ports.clone(), ..Self::new(self.identity.clone(), medium) }
+    }
+
+    /// The same device server for commands that come by one of `ports`.
+    #[must_use]
+    pub fn by(&self, ports: Ports) -> Self {
+        Self { ports, ..self.clone() }
+    }
+
+    /// Its ports, as seen by the one that commands come by.
+    #[must_use]
+    pub const fn ports(&self) -> &Ports {
+        &self.ports
     }
 
     /// What it knows of the medium.
@@ -270,6 +284,7 @@ impl Unit {
 
     /// What `cdb` asks for, or why it is refused.
     pub fn plan(&self, cdb: &Cdb, switches: Switches) -> Result<Step, Sense> {
+        self.ports.own().access.check(cdb)?;
         switches.readiness.check(cdb)?;
         match *cdb {
             Cdb::TestUnitReady => Ok(DONE),
@@ -289,7 +304,7 @@ impl Unit {
                 Ok(cut(supported::task_management(extended), allocation))
             }
             Cdb::ReportPortGroups { extended, allocation } => {
-                Ok(cut(ports::report(inquiry::PORT, extended), allocation))
+                Ok(cut(self.ports.report(extended), allocation))
             }
             Cdb::LogSense { page, subpage, allocation } => log_sense(page, subpage, allocation),
             // The self-test finds nothing: what can fail is beneath, and tells when it is used.
@@ -409,16 +424,19 @@ impl Unit {
     fn inquiry(&self, vital: bool, code: u8, allocation: u32) -> Result<Step, Sense> {
         let body = match (vital, code) {
             (false, 0) => {
-                let standard = self.identity.standard(inquiry::DISK);
-                let standard = Standard { removable: self.medium.removable, ..standard };
+                let standard = Standard {
+                    removable: self.medium.removable,
+                    multi_port: self.ports.ids().len() > 1,
+                    ..self.identity.standard(self.peripheral())
+                };
                 return Ok(cut(standard.emit(), allocation));
             }
             (true, page::SUPPORTED) => VITAL_PAGES.to_vec(),
             (true, page::SERIAL) => self.identity.serial_page(),
-            (true, page::IDENTIFICATION) => self.identity.identification_page(),
+            (true, page::IDENTIFICATION) => self.identity.identification_page(self.ports.own().id),
             (true, page::EXTENDED) => inquiry::extended(self.medium.write_cache),
             (true, page::MODE_POLICY) => inquiry::MODE_POLICY.to_vec(),
-            (true, page::PORTS) => self.identity.ports_page(),
+            (true, page::PORTS) => self.identity.ports_page(self.ports.ids()),
             (true, page::THIRD_PARTY_COPY) => copy::page(self.block_size()),
             (true, page::BLOCK_LIMITS) => self.limits.emit(),
             (true, page::CHARACTERISTICS) => {
@@ -427,7 +445,15 @@ impl Unit {
             (true, page::PROVISIONING) => self.provisioning.emit(),
             _ => return Err(Sense::invalid_cdb(2, None)),
         };
-        Ok(cut(inquiry::vital(inquiry::DISK, code, &body), allocation))
+        Ok(cut(inquiry::vital(self.peripheral(), code, &body), allocation))
+    }
+
+    /// PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE.
+    const fn peripheral(&self) -> u8 {
+        match self.ports.own().access {
+            AccessState::Unavailable => inquiry::UNREACHABLE,
+            _ => inquiry::DISK,
+        }
     }
 
     /// With the cache switched off, every write is stable when it completes.

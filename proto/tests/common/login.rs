@@ -33,13 +33,15 @@ pub fn initiator() -> initiator::Config {
     }
 }
 
+/// A portal that asks for nothing.
+pub const ENTRANCE: target::Entrance = target::Entrance { portal_group_tag: 7, demanded: None };
+
 /// A target that anyone may use.
 pub fn target_config() -> target::Config {
     target::Config {
         policy: Policy::open(vec![disk(), other_disk()]),
         offer: Offer::long_haul(),
         sealing: None,
-        portal_group_tag: 7,
         command_window: 128,
         text_max: TEXT_MAX,
     }
@@ -89,7 +91,7 @@ pub struct Done {
 /// Runs a login to its end; the error is what the initiator sees.
 pub fn login(initiator: initiator::Config, target: target::Config) -> Result<Done, LoginError> {
     let (mut ours, mut request) = InitiatorLogin::start(initiator, entropy(1));
-    let mut theirs = Some(TargetLogin::new(Arc::new(target), None, entropy(2)));
+    let mut theirs = Some(TargetLogin::new(Arc::new(target), ENTRANCE, entropy(2)));
     let (mut up, mut down) = (Transcript::default(), Transcript::default());
     let mut established = None;
     for round_trips in 1.. {

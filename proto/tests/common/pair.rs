@@ -10,7 +10,8 @@ use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, Task
 use proto::iscsi::initiator::{Timeouts, Transfer};
 use proto::iscsi::keys::{Offer, Parameters};
 use proto::iscsi::login::initiator::Config;
-use proto::iscsi::login::target::{self, Admission, Established, Progress, Reason, TargetLogin};
+use proto::iscsi::login::target::{self, Admission, Entrance, Established};
+use proto::iscsi::login::target::{Progress, Reason, TargetLogin};
 use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox, Pieces};
 use proto::iscsi::sealed::Protection;
 use proto::iscsi::target as machine;
@@ -22,7 +23,7 @@ use proto::link::{Conditions, Direction};
 use proto::scsi::Status;
 use proto::time::Time;
 
-use super::login::entropy;
+use super::login::{ENTRANCE, entropy};
 
 /// One way; a round trip is twice that.
 pub const DELAY: Duration = Duration::from_millis(50);
@@ -137,7 +138,8 @@ impl Pair {
         link: Conditions,
     ) -> Self {
         let config = Arc::new(target);
-        let login = TargetLogin::new(Arc::clone(&config), demanded, entropy(drawn));
+        let entrance = Entrance { demanded, ..ENTRANCE };
+        let login = TargetLogin::new(Arc::clone(&config), entrance, entropy(drawn));
         let timeouts = Timeouts::default();
         Self {
             tamper: None,
@@ -179,7 +181,7 @@ impl Pair {
     pub fn join(&mut self) -> Option<usize> {
         let on = self.initiator.join(self.now, entropy(3))?;
         self.links.push(Link::new(self.conditions, on as u64));
-        let login = TargetLogin::new(Arc::clone(&self.target.config), None, entropy(4));
+        let login = TargetLogin::new(Arc::clone(&self.target.config), ENTRANCE, entropy(4));
         self.target.ends.push(End::new(login));
         assert_eq!(on + 1, self.links.len(), "none is closed here");
         Some(on)

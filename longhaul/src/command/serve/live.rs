@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use proto::scsi::ports::AccessState;
+
 use super::portals::list as places;
 use super::{LEVEL, close, disks, open, policy, refuse_strangers, targets};
 use crate::chain::Chain;
 use crate::command::options::blocking;
-use crate::config::{Config, Served};
+use crate::config::{Config, Listen, Served};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Offering, Portal};
 use crate::front::lun::{Disk, TargetDevice};
@@ -71,12 +73,15 @@ impl Live {
         let names = config.volumes.iter().map(|volume| volume.target.clone());
         let names: BTreeSet<_> = names.collect();
         let policy = policy(names.into_iter().collect());
-        let offering = Offering { devices, policy, limits: config.limits };
+        let turned = turned(&self.config.ports(), &config.ports());
+        let access = config.ports();
+        let offering = Offering { devices, policy, limits: config.limits, access };
         let (leaving, gone) = self.node.replace(offering);
         let said = [
             list("added", added.iter().map(|volume| volume.name.as_str())),
             list("removed", removed.keys().map(String::as_str)),
             list("grown", grown.iter().map(String::as_str)),
+            list("access of", turned.iter().map(String::as_str)),
             (leaving > 0).then(|| format!("sessions asked to log in anew: {leaving}")),
         ];
         self.config = config;
@@ -93,7 +98,7 @@ impl Live {
     fn refuse_upheaval(&self, new: &Config) -> Outcome {
         let old = &self.config;
         let fixed = [
-            ("listen", old.listen == new.listen),
+            ("listen", places_of(old).eq(places_of(new))),
             ("protection", old.protection == new.protection),
             ("identity", old.identity == new.identity),
             ("state", old.state == new.state),
@@ -170,6 +175,17 @@ fn rooms(
 ) -> impl Iterator<Item = (String, Room)> {
     let rooms = chains.into_iter().zip(disks).map(|(chain, disk)| Room { chain, disk });
     volumes.iter().map(|volume| volume.name.clone()).zip(rooms)
+}
+
+/// The places to listen without what may change there.
+fn places_of(config: &Config) -> impl Iterator<Item = Listen> {
+    config.listen.iter().map(|listen| Listen { access: None, ..listen.clone() })
+}
+
+/// The portal groups that are not accessed as before, and how they are.
+fn turned(old: &BTreeMap<u16, AccessState>, new: &BTreeMap<u16, AccessState>) -> Vec<String> {
+    let turned = new.iter().filter(|(group, access)| old.get(group) != Some(access));
+    turned.map(|(group, access)| format!("group {group} is {}", access.name())).collect()
 }
 
 fn list<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {

@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 
 use host::handed::{Handed, Listener};
-use proto::iscsi::sealed::Protection;
+use proto::iscsi::login::target::Entrance;
 use tokio::net;
 
-use crate::config::{Config, Listen};
+use crate::config::{Config, Group, Listen};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::Portal;
 use crate::uri::{Host, ISCSI_PORT};
@@ -57,20 +57,26 @@ let clients prove who they are, by a key (`longhaul identity new` on both machin
 
 /// The portals that a configuration names.
 pub(in crate::command) async fn resolve(config: &Config) -> Outcome<Vec<Portal>> {
-    let everywhere = config.protection.0;
     if config.listen.is_empty() {
-        let address = SocketAddr::from(([127, 0, 0, 1], ISCSI_PORT));
-        return Ok(vec![Portal { address, demanded: everywhere }]);
+        return Ok(vec![unnamed(config, SocketAddr::from(([127, 0, 0, 1], ISCSI_PORT)))]);
     }
     let mut portals = Vec::new();
-    for Listen { host, protection } in &config.listen {
-        let demanded = everywhere.max(protection.0);
+    for Listen { host, protection, group, .. } in &config.listen {
+        let demanded = config.protection.0.max(protection.0);
+        let entrance = Entrance { portal_group_tag: group.0, demanded };
         let found = net::lookup_host((host.name.as_str(), host.port))
             .await
             .or_fail(|| format!("cannot find the address to listen on, {host}"))?;
-        portals.extend(found.map(|address| Portal { address, demanded }));
+        portals.extend(found.map(|address| Portal { address, entrance }));
     }
     Ok(portals)
+}
+
+/// A portal of which the configuration says nothing.
+fn unnamed(config: &Config, address: SocketAddr) -> Portal {
+    let portal_group_tag = Group::default().0;
+    let entrance = Entrance { portal_group_tag, demanded: config.protection.0 };
+    Portal { address, entrance }
 }
 
 /// The portals of a server that was given sockets. Where the configuration says nothing they are where those
@@ -81,8 +87,7 @@ pub(super) async fn portals(config: &Config, given: &[TcpListener]) -> Outcome<V
     }
     let given = addresses(given)?;
     if config.listen.is_empty() {
-        let portal = |&address| Portal { address, demanded: config.protection.0 };
-        return Ok(given.iter().map(portal).collect());
+        return Ok(given.iter().map(|&address| unnamed(config, address)).collect());
     }
     let portals = resolve(config).await?;
     let named = |address| portals.iter().any(|portal| portal.address == address);
@@ -99,7 +104,7 @@ pub(super) async fn portals(config: &Config, given: &[TcpListener]) -> Outcome<V
 pub(super) async fn listen(
     portals: &[Portal],
     mut given: Vec<TcpListener>,
-) -> Outcome<Vec<(net::TcpListener, Option<Protection>)>> {
+) -> Outcome<Vec<(net::TcpListener, Entrance)>> {
     let mut listeners = Vec::new();
     for portal in portals {
         let what = || format!("cannot listen on {}", portal.address);
@@ -108,7 +113,7 @@ pub(super) async fn listen(
             Some(place) => net::TcpListener::from_std(given.remove(place)),
             None => net::TcpListener::bind(portal.address).await,
         };
-        listeners.push((listener.or_fail(what)?, portal.demanded));
+        listeners.push((listener.or_fail(what)?, portal.entrance));
     }
     Ok(listeners)
 }

@@ -114,7 +114,7 @@ pub(super) struct Driver {
 /// What SendTargets may tell.
 struct Targets {
     established: Established,
-    portals: Arc<[SocketAddr]>,
+    portals: Arc<[(SocketAddr, u16)]>,
 }
 
 /// The machine's time, and the timer that follows its deadline.
@@ -136,7 +136,7 @@ impl Clock {
 impl Driver {
     pub(super) fn new(
         node: &Node,
-        portals: Arc<[SocketAddr]>,
+        portals: Arc<[(SocketAddr, u16)]>,
         wire: Wire,
         LoggedIn { ticket, established, seals }: LoggedIn,
         mut stop: Stop,

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use proto::iscsi::header::{Header, Lengths};
 use proto::iscsi::login::target::{
-    Admission, Established, Peer, Progress, Reason, Refusal, TargetLogin, invalid_during_login,
+    Admission, Entrance, Established, Peer, Progress, Reason, Refusal, TargetLogin,
+    invalid_during_login,
 };
 use proto::iscsi::login::{Entropy, LoginStatus};
 use proto::iscsi::pdu::{Frame, Outbox, Pdu};
-use proto::iscsi::sealed::{Protection, Seals};
+use proto::iscsi::sealed::Seals;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -50,10 +51,10 @@ pub(super) enum Outcome {
 pub(super) async fn log_in(
     node: &Node,
     wire: &mut Wire,
-    demanded: Option<Protection>,
+    entrance: Entrance,
     who: &mut Option<Peer>,
 ) -> Result<Outcome, LoginError> {
-    timeout(node.limits().login, exchange(node, wire, demanded, who))
+    timeout(node.limits().login, exchange(node, wire, entrance, who))
         .await
         .unwrap_or(Err(LoginError::Wire(WireError::Late)))
 }
@@ -61,11 +62,11 @@ pub(super) async fn log_in(
 async fn exchange(
     node: &Node,
     wire: &mut Wire,
-    demanded: Option<Protection>,
+    entrance: Entrance,
     who: &mut Option<Peer>,
 ) -> Result<Outcome, LoginError> {
     let serving = node.serving();
-    let mut login = TargetLogin::new(Arc::clone(&serving.login), demanded, entropy()?);
+    let mut login = TargetLogin::new(Arc::clone(&serving.login), entrance, entropy()?);
     let mut begun = false;
     loop {
         let Frame::Pdu(Pdu { header, data, .. }) = wire.frame().await? else {
@@ -90,7 +91,8 @@ async fn exchange(
             Progress::Admit(admission) => {
                 let Established { initiator, target, .. } = admission.established().clone();
                 *who = Some(Peer { initiator, target });
-                return admit(node, &serving, wire, *admission).await;
+                let port = entrance.portal_group_tag;
+                return admit(node, &serving, (wire, port), *admission).await;
             }
             Progress::Refused(refusal) => {
                 who.clone_from(&refusal.peer);
@@ -115,13 +117,13 @@ fn entropy() -> Result<Entropy, LoginError> {
 async fn admit(
     node: &Node,
     serving: &Serving,
-    wire: &mut Wire,
+    (wire, port): (&mut Wire, u16),
     admission: Admission,
 ) -> Result<Outcome, LoginError> {
     let Established { initiator, isid, tsih, target, proven, parameters, .. } =
         admission.established().clone();
     let peer = wire.peer_addr().map_err(WireError::Io)?;
-    let identity = Identity { initiator, isid, target };
+    let identity = Identity { initiator, isid, target, port };
     let newcomer = Newcomer { identity, proven, seal: parameters.seal, peer };
     if tsih != 0 {
         return match node.registry.host(tsih, &newcomer) {

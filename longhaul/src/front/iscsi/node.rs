@@ -13,16 +13,14 @@ use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Sealing;
 use proto::iscsi::target::{Budget, TargetRecord, WINDOW};
 use proto::iscsi::text::TEXT_MAX;
+use proto::scsi::ports::{AccessState, PORT, Port, Ports};
 use serde::{Deserialize, Serialize};
 
 use super::chatter::Chatter;
 use super::meter::Activity;
 use super::purse::{Fund, Pool};
 use super::registry::{Identity, Letter, Registry, Seat};
-use crate::front::lun::{Face, TARGET_PORT, TRANSFER_MAX, TargetDevice};
-
-/// All portals here are one portal group: any of them reaches every target (RFC 7143, 4.4.1).
-const PORTAL_GROUP_TAG: u16 = TARGET_PORT;
+use crate::front::lun::{Face, TRANSFER_MAX, TargetDevice};
 
 /// How often what a session may send at first fits into [`Limits::unsolicited`]: a burst right after the login
 /// must not use that up. From the first answer on, the window follows what is left of it.
@@ -149,6 +147,10 @@ pub struct Node {
 pub(super) struct Serving {
     pub(super) login: Arc<Config>,
     devices: BTreeMap<String, Arc<TargetDevice>>,
+    /// The ports of every target: its portal groups (RFC 7143, 4.4.1).
+    ports: Arc<[Port]>,
+    /// The devices as they are seen by each of them.
+    seen: BTreeMap<u16, BTreeMap<String, Arc<TargetDevice>>>,
     pub(super) limits: Limits,
     pub(super) unsolicited: Arc<Budget>,
     pub(super) pool: Pool,
@@ -169,6 +171,27 @@ impl Serving {
         login.command_window = limits.window_at_login();
         login.text_max = limits.text;
         login.offer = limits.within(login.offer.clone());
+    }
+
+    /// Lets access by its ports be as `access` says; where it says nothing of a port that stays as it is.
+    fn set_access(&mut self, access: &BTreeMap<u16, AccessState>) {
+        let port = |port: &Port| match access.get(&port.id) {
+            Some(access) if *access != port.access => {
+                Port { access: *access, changed: true, ..*port }
+            }
+            _ => *port,
+        };
+        self.ports = self.ports.iter().map(port).collect();
+    }
+
+    /// Looks at the devices by each port.
+    fn look(&mut self) {
+        let seen = |ports: Ports| {
+            let devices = self.devices.iter();
+            let devices = devices.map(|(name, device)| (name.clone(), Arc::new(device.by(&ports))));
+            (ports.own().id, devices.collect())
+        };
+        self.seen = Ports::views(&self.ports).map(seen).collect();
     }
 
     /// Whether a session that came in under `before` can go on: it could have come in now as it did, and each
@@ -201,9 +224,9 @@ impl Serving {
     }
 
     fn view(&self, seat: &Seat) -> Option<View> {
-        let Identity { initiator, target, .. } = &seat.identity;
+        let Identity { initiator, target, port, .. } = &seat.identity;
         let target = target.as_ref()?;
-        let device = Arc::clone(self.devices.get(target.as_str())?);
+        let device = Arc::clone(self.seen.get(port)?.get(target.as_str())?);
         let rights = self.login.policy.rights(initiator, &seat.proven, target)?;
         Some(View { device, rights })
     }
@@ -254,6 +277,9 @@ pub struct SessionStatus {
     pub connections: usize,
     /// What it uses; nothing if it only looks around.
     pub target: Option<String>,
+    /// The portal group it came in by.
+    #[serde(default)]
+    pub portal_group: u16,
     /// How long it has been there.
     pub seconds: u64,
     /// What it has done.
@@ -268,6 +294,8 @@ pub struct Offering {
     pub policy: Policy,
     /// The bounds of the sessions to come.
     pub limits: Limits,
+    /// How units are accessed by the ports that are named.
+    pub access: BTreeMap<u16, AccessState>,
 }
 
 impl Node {
@@ -288,12 +316,15 @@ impl Node {
             policy: policy(names),
             offer: limits.within(Offer::long_haul()),
             sealing: None,
-            portal_group_tag: PORTAL_GROUP_TAG,
             command_window: limits.window_at_login(),
             text_max: limits.text,
         };
         let (unsolicited, pool) = (limits.unsolicited(), limits.pool());
-        let serving = Serving { login: Arc::new(login), devices, limits, unsolicited, pool };
+        let ports = Arc::new([Port::new(PORT, AccessState::Optimized)]);
+        let seen = BTreeMap::new();
+        let login = Arc::new(login);
+        let mut serving = Serving { login, devices, ports, seen, limits, unsolicited, pool };
+        serving.look();
         Self {
             serving: RwLock::new(Arc::new(serving)),
             registry: Registry::default(),
@@ -305,6 +336,16 @@ impl Node {
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.change(|serving| serving.set_limits(limits));
+        self
+    }
+
+    /// The same node with other ports than the one, which is 1 and optimized.
+    #[must_use]
+    pub fn with_ports(mut self, ports: impl IntoIterator<Item = Port>) -> Self {
+        self.change(|serving| {
+            serving.ports = ports.into_iter().collect();
+            serving.look();
+        });
         self
     }
 
@@ -331,13 +372,15 @@ impl Node {
     /// alone, but for being told which units of their target have come, gone or grown; the others are asked to
     /// log out. Returns how many, and what ends when all of that is done: of those who left no command runs then.
     pub fn replace(&self, offering: Offering) -> (usize, impl Future<Output = ()> + use<>) {
-        let Offering { devices, policy, limits } = offering;
+        let Offering { devices, policy, limits, access } = offering;
         let devices =
             devices.into_iter().map(|device| (device.name().to_owned(), device)).collect();
         let old = self.serving();
         let login = Arc::new(Config { policy, ..Config::clone(&old.login) });
         let mut new = Serving { login, devices, ..Serving::clone(&old) };
         new.set_limits(limits);
+        new.set_access(&access);
+        new.look();
         let new = Arc::new(new);
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
         let (mut leaving, mut changing) = (Vec::new(), Vec::new());
@@ -382,30 +425,40 @@ impl Node {
         Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Whether its targets have this port.
+    pub(super) fn has_port(&self, id: u16) -> bool {
+        self.serving().ports.iter().any(|port| port.id == id)
+    }
+
     pub(super) fn limits(&self) -> Limits {
         self.serving().limits
     }
 }
 
 fn session(seat: &Seat) -> SessionStatus {
-    let Identity { initiator, target, .. } = &seat.identity;
+    let Identity { initiator, target, port, .. } = &seat.identity;
     SessionStatus {
         tsih: seat.tsih,
         initiator: initiator.as_str().to_owned(),
         address: seat.peer,
         connections: seat.connections(),
         target: target.as_ref().map(|target| target.as_str().to_owned()),
+        portal_group: *port,
         seconds: seat.since.elapsed().map_or(0, |since| since.as_secs()),
         activity: seat.meter.activity(),
     }
 }
 
-/// What SendTargets says of a target that is reached by `portals`, to an initiator that came to `here`.
-/// A portal that listens on every address is the address the initiator knows it by.
-pub(super) fn record(name: &IscsiName, portals: &[SocketAddr], here: SocketAddr) -> TargetRecord {
-    let reachable = |portal: &SocketAddr| {
+/// What SendTargets says of a target that is reached by `portals`, each of a group, to an initiator that came
+/// to `here`. A portal that listens on every address is the address the initiator knows it by.
+pub(super) fn record(
+    name: &IscsiName,
+    portals: &[(SocketAddr, u16)],
+    here: SocketAddr,
+) -> TargetRecord {
+    let reachable = |(portal, group): &(SocketAddr, u16)| {
         let ip = if portal.ip().is_unspecified() { here.ip() } else { portal.ip() };
-        (SocketAddr::new(ip.to_canonical(), portal.port()), PORTAL_GROUP_TAG)
+        (SocketAddr::new(ip.to_canonical(), portal.port()), *group)
     };
     TargetRecord {
         name: name.as_str().to_owned(),
@@ -420,13 +473,13 @@ mod tests {
     #[test]
     fn a_wildcard_portal_is_told_as_the_address_the_initiator_came_to() {
         let name = IscsiName::new("iqn.2026-11.dev.longhaul:t").unwrap();
-        let portals = ["[::]:3260".parse().unwrap(), "192.0.2.1:3261".parse().unwrap()];
+        let portals = [("[::]:3260".parse().unwrap(), 1), ("192.0.2.1:3261".parse().unwrap(), 2)];
         let here = "[::ffff:198.51.100.4]:3260".parse().unwrap();
         let told: Vec<_> = record(&name, &portals, here)
             .portals
             .iter()
             .map(|(portal, group)| format!("{portal},{group}"))
             .collect();
-        assert_eq!(told, ["198.51.100.4:3260,1", "192.0.2.1:3261,1"]);
+        assert_eq!(told, ["198.51.100.4:3260,1", "192.0.2.1:3261,2"]);
     }
 }

@@ -18,7 +18,7 @@ use proto::scsi::reservation::{InitiatorPort, NexusId};
 
 use super::meter::{Activity, Meter};
 use super::wire::Wire;
-use crate::front::lun::{Initiator, Nexus, TARGET_PORT, TargetDevice, Waiting};
+use crate::front::lun::{Initiator, Nexus, TargetDevice, Waiting};
 
 /// What one session asks of another.
 pub(super) enum Letter {
@@ -71,13 +71,15 @@ pub(super) enum Why {
     Reset,
 }
 
-/// Who a session belongs to (RFC 7143, 4.4.2: the I_T nexus; there is one portal group here).
+/// Who a session belongs to: the I_T nexus (RFC 7143, 4.4.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) initiator: IscsiName,
     pub(super) isid: Isid,
     /// `None` in a discovery session.
     pub(super) target: Option<IscsiName>,
+    /// The portal group it came in by, which is a port of the target.
+    pub(super) port: u16,
 }
 
 /// A session's place in the registry.
@@ -229,7 +231,7 @@ impl Registry {
         let Some(tsih) = seats.free_tsih() else { return Err(NoSeat::Full) };
         let (sender, letters) = mpsc::unbounded_channel();
         seats.next_nexus += 1;
-        let Identity { initiator, isid, .. } = identity.clone();
+        let Identity { initiator, isid, port, .. } = identity.clone();
         let initiator = InitiatorPort { name: initiator, isid };
         let seat = Arc::new(Seat {
             identity: identity.clone(),
@@ -241,7 +243,7 @@ impl Registry {
             proven: proven.clone(),
             seal: *seal,
             connections: AtomicUsize::new(1),
-            id: NexusId { initiator, target_port: TARGET_PORT },
+            id: NexusId { initiator, target_port: port },
             letters: sender,
         });
         seats.seats.insert(tsih, Arc::clone(&seat));
@@ -249,14 +251,14 @@ impl Registry {
     }
 
     /// The session a connection may join: that of the same initiator port (RFC 7143, 6.3.1), with the same
-    /// target, proven and sealed as its first connection was.
+    /// target and by the same portal group (RFC 7143, 4.4.1), proven and sealed as its first connection was.
     pub(super) fn host(&self, tsih: u16, newcomer: &Newcomer) -> Result<Arc<Seat>, LoginStatus> {
         let Newcomer { identity, proven, seal, .. } = newcomer;
         let seat = lock(&self.0).seats.get(&tsih).cloned().filter(|seat| {
             seat.identity.initiator == identity.initiator && seat.identity.isid == identity.isid
         });
         let seat = seat.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST)?;
-        if seat.identity.target != identity.target {
+        if seat.identity.target != identity.target || seat.identity.port != identity.port {
             return Err(LoginStatus::CANNOT_INCLUDE);
         }
         // Names, ISIDs and TSIHs are in clear and prove nothing.
@@ -321,6 +323,7 @@ mod tests {
             initiator: name("iqn.2000-01.example:i"),
             isid: Isid([1; 6]),
             target: target.map(name),
+            port: 1,
         }
     }
 
@@ -386,6 +389,7 @@ mod tests {
             told(tsih, &|it| it.identity.target = Some(name("iqn.2000-01.example:u"))),
             other
         );
+        assert_eq!(told(tsih, &|it| it.identity.port = 2), other);
         assert_eq!(told(tsih, &|it| it.proven = Proven::Nothing), unproven);
         assert_eq!(
             told(tsih, &|it| it.proven = Proven::Key(PublicKey::from_bytes([2; 32]))),
@@ -393,6 +397,21 @@ mod tests {
         );
         assert_eq!(told(tsih, &|it| it.seal = Some(Protection::Integrity)), unproven);
         assert_eq!(told(tsih, &|it| it.seal = None), unproven);
+    }
+
+    /// RFC 7143, 4.4.2: the same initiator port with another target port is another nexus.
+    #[test]
+    fn sessions_by_several_ports_live_side_by_side() {
+        let registry = Registry::default();
+        let by = |port| {
+            let first = newcomer(Some("iqn.2000-01.example:t"));
+            Newcomer { identity: Identity { port, ..first.identity }, ..first }
+        };
+        let seats = [1, 2].map(|port| registry.join(&by(port), 9).ok().unwrap());
+        assert_eq!(seats.each_ref().map(|ticket| ticket.seat.id().target_port), [1, 2]);
+        assert!(
+            matches!(registry.join(&by(2), 9), Err(NoSeat::Taken(old)) if old.tsih == seats[1].seat.tsih)
+        );
     }
 
     #[test]

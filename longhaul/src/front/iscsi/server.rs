@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use proto::iscsi::login::target::Entrance;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Protection;
+use proto::scsi::ports::PORT;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
@@ -37,13 +39,13 @@ const STOP_SLACK: Duration = Duration::from_secs(8);
 pub struct Portal {
     /// The address; port 0 takes a free one.
     pub address: SocketAddr,
-    /// How sessions that come in here must be sealed, at least.
-    pub demanded: Option<Protection>,
+    /// Which of the node's portal groups it belongs to, and how sessions that come in here must be sealed.
+    pub entrance: Entrance,
 }
 
 impl From<SocketAddr> for Portal {
     fn from(address: SocketAddr) -> Self {
-        Self { address, demanded: None }
+        Self { address, entrance: Entrance { portal_group_tag: PORT, demanded: None } }
     }
 }
 
@@ -63,8 +65,10 @@ impl Pulse {
 pub struct Server {
     node: Arc<Node>,
     pulse: (Pulse, mpsc::Receiver<oneshot::Sender<()>>),
-    listeners: Vec<(TcpListener, Option<Protection>)>,
-    portals: Arc<[SocketAddr]>,
+    listeners: Vec<(TcpListener, Entrance)>,
+    portals: Vec<SocketAddr>,
+    /// What discovery tells: the portals with their groups.
+    told: Arc<[(SocketAddr, u16)]>,
 }
 
 impl Server {
@@ -75,21 +79,27 @@ impl Server {
     ) -> io::Result<Self> {
         let mut listeners = Vec::new();
         for &portal in portals {
-            let Portal { address, demanded } = portal.into();
-            listeners.push((TcpListener::bind(address).await?, demanded));
+            let Portal { address, entrance } = portal.into();
+            listeners.push((TcpListener::bind(address).await?, entrance));
         }
         Self::on(listeners, node)
     }
 
-    /// Takes connections from `listeners`; each says how sessions that come in there must be sealed, at least.
+    /// Takes connections from `listeners`, each of which belongs to a portal group of the node.
     pub fn on(
-        listeners: Vec<(TcpListener, Option<Protection>)>,
+        listeners: Vec<(TcpListener, Entrance)>,
         node: impl Into<Arc<Node>>,
     ) -> io::Result<Self> {
+        let node = node.into();
+        let groups = || listeners.iter().map(|(_, entrance)| entrance.portal_group_tag);
+        if groups().any(|group| !node.has_port(group)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such portal group"));
+        }
         let (sender, receiver) = mpsc::channel(1);
         let addresses = listeners.iter().map(|(listener, _)| listener.local_addr());
-        let portals = addresses.collect::<Result<_, _>>()?;
-        Ok(Self { node: node.into(), pulse: (Pulse(sender), receiver), listeners, portals })
+        let portals = addresses.collect::<Result<Vec<_>, _>>()?;
+        let told = portals.iter().copied().zip(groups()).collect();
+        Ok(Self { node, pulse: (Pulse(sender), receiver), listeners, portals, told })
     }
 
     /// Where it listens.
@@ -113,10 +123,10 @@ impl Server {
         loop {
             tokio::select! {
                 accepted = accept(&self.listeners) => match accepted {
-                    Ok((stream, peer, demanded)) if connections.len() < self.node.limits().connections => {
+                    Ok((stream, peer, entrance)) if connections.len() < self.node.limits().connections => {
                         let node = Arc::clone(&self.node);
-                        let portals = Arc::clone(&self.portals);
-                        let wire = (stream, peer, demanded);
+                        let portals = Arc::clone(&self.told);
+                        let wire = (stream, peer, entrance);
                         let login = logins.begin(node.limits().logins);
                         let stop = session_stop.clone();
                         connections.spawn(connection(node, portals, wire, login, stop));
@@ -151,13 +161,13 @@ impl Server {
     }
 }
 
-/// The next connection on any portal, and what that demands of it.
+/// The next connection on any portal.
 async fn accept(
-    listeners: &[(TcpListener, Option<Protection>)],
-) -> io::Result<(TcpStream, SocketAddr, Option<Protection>)> {
+    listeners: &[(TcpListener, Entrance)],
+) -> io::Result<(TcpStream, SocketAddr, Entrance)> {
     std::future::poll_fn(|cx| {
-        let mut accepted = listeners.iter().map(|(listener, demanded)| {
-            listener.poll_accept(cx).map_ok(|(stream, peer)| (stream, peer, *demanded))
+        let mut accepted = listeners.iter().map(|(listener, entrance)| {
+            listener.poll_accept(cx).map_ok(|(stream, peer)| (stream, peer, *entrance))
         });
         accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
     })
@@ -190,8 +200,8 @@ fn report(ended: Result<(), JoinError>) {
 
 async fn connection(
     node: Arc<Node>,
-    portals: Arc<[SocketAddr]>,
-    (stream, peer, demanded): (TcpStream, SocketAddr, Option<Protection>),
+    portals: Arc<[(SocketAddr, u16)]>,
+    (stream, peer, entrance): (TcpStream, SocketAddr, Entrance),
     mut login: oneshot::Receiver<()>,
     mut stop: Stop,
 ) {
@@ -202,7 +212,7 @@ async fn connection(
     let mut wire = Wire::new(stream);
     let mut who = None;
     let outcome = tokio::select! {
-        outcome = log_in(&node, &mut wire, demanded, &mut who) => outcome,
+        outcome = log_in(&node, &mut wire, entrance, &mut who) => outcome,
         () = stop.called() => return,
         _ = &mut login => {
             if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
@@ -238,7 +248,7 @@ async fn connection(
 
 async fn session(
     node: &Node,
-    portals: Arc<[SocketAddr]>,
+    portals: Arc<[(SocketAddr, u16)]>,
     (wire, peer): (Wire, SocketAddr),
     logged_in: LoggedIn,
     stop: Stop,

@@ -27,6 +27,7 @@ use proto::scsi::attention::{Attentions, Manner};
 use proto::scsi::cdb::Form;
 use proto::scsi::inquiry::Identity;
 use proto::scsi::mode::Switches;
+use proto::scsi::ports::Ports;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::{Additional, Format, Key};
 use proto::scsi::unit::{self, Medium, Step, Unit};
@@ -162,7 +163,13 @@ impl Disk {
     #[must_use]
     pub fn guarded(&self) -> Self {
         let medium = Medium { read_only: true, ..*self.core.unit.medium() };
-        self.face(Arc::clone(&self.core.volume), medium)
+        self.face(Arc::clone(&self.core.volume), self.core.unit.on(medium))
+    }
+
+    /// The same disk for an initiator that comes by one of `ports`.
+    #[must_use]
+    pub fn by(&self, ports: Ports) -> Self {
+        self.face(Arc::clone(&self.core.volume), self.core.unit.by(ports))
     }
 
     /// The same disk on `volume`, which is its own but may have grown.
@@ -171,7 +178,7 @@ impl Disk {
         let old = self.core.unit.medium();
         let blocks = volume.shape().size / u64::from(old.capacity.block_size);
         let medium = Medium { capacity: Capacity { blocks, ..old.capacity }, ..*old };
-        self.face(volume, medium)
+        self.face(volume, self.core.unit.on(medium))
     }
 
     /// Whether `other` is a face of the same disk.
@@ -180,16 +187,21 @@ impl Disk {
         Arc::ptr_eq(&self.core.state, &other.core.state)
     }
 
-    fn face(&self, volume: Arc<dyn Volume>, medium: Medium) -> Self {
-        let Core { unit, state, .. } = &*self.core;
-        let (unit, state) = (unit.on(medium), Arc::clone(state));
+    fn face(&self, volume: Arc<dyn Volume>, unit: Unit) -> Self {
+        let state = Arc::clone(&self.core.state);
         Self { core: Arc::new(Core { volume, unit, peers: OnceLock::new(), state }) }
     }
 
     /// The same disk, which can be introduced to others.
     #[must_use]
     pub fn again(&self) -> Self {
-        self.face(Arc::clone(&self.core.volume), *self.core.unit.medium())
+        self.face(Arc::clone(&self.core.volume), self.core.unit.clone())
+    }
+
+    /// Its ports, as seen by the one its initiators come by.
+    #[must_use]
+    pub fn ports(&self) -> &Ports {
+        self.core.unit.ports()
     }
 
     /// Its size in bytes.
@@ -389,7 +401,8 @@ impl Core {
             }
             Step::PersistentOut(out) => {
                 let list = data::joined(data, needed as usize);
-                let aftermath = self.state.reserved.change(nexus, out, &list).await?;
+                let ports = self.unit.ports();
+                let aftermath = self.state.reserved.change(nexus, out, &list, ports).await?;
                 // What it waits for may be a command that waits for it: aborted, it does not wait.
                 abort.unless(self.settle(aftermath)).await.map(drop)?;
                 Ok(Vec::new())
@@ -445,6 +458,9 @@ impl Core {
     fn request_sense(&self, nexus: Nexus) -> Sense {
         if let Some(attention) = self.attend(|attentions| attentions.take(nexus)) {
             return attention;
+        }
+        if let Some(inaccessible) = self.unit.ports().own().access.sense() {
+            return inaccessible;
         }
         let readiness = self.switches().readiness;
         let ready = Sense::new(Key::NoSense, Additional::NONE);

@@ -4,9 +4,10 @@ use std::future::ready;
 use std::sync::{Arc, Mutex};
 
 use proto::iscsi::name::{IscsiName, Isid};
+use proto::scsi::ports::PORT;
 use proto::scsi::reservation::{InitiatorPort, NexusId};
 
-use super::{Initiator, TARGET_PORT, Waiting};
+use super::{Initiator, Waiting};
 
 /// An initiator that notes which units it was asked to end its tasks on.
 pub(super) struct Guest {
@@ -19,7 +20,7 @@ impl Guest {
     pub(super) fn new(n: u8) -> Arc<Self> {
         let name = IscsiName::new(&format!("iqn.2001-04.com.example:{n}")).unwrap();
         let initiator = InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, n]) };
-        let id = NexusId { initiator, target_port: TARGET_PORT };
+        let id = NexusId { initiator, target_port: PORT };
         Arc::new(Self { id, aborted: Mutex::default() })
     }
 }

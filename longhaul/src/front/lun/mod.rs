@@ -29,9 +29,6 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Nexus(pub u64);
 
-/// The relative target port identifier of the only target port: its portals are one portal group.
-pub const TARGET_PORT: u16 = proto::scsi::inquiry::PORT;
-
 /// Most bytes of data one command moves: as much as a volume takes at a time.
 pub const TRANSFER_MAX: u32 = volume::TRANSFER_MAX;
 

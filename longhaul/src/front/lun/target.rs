@@ -5,6 +5,7 @@ use std::future::ready;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use proto::scsi::ports::Ports;
 use proto::scsi::sense::{Additional, Format};
 use proto::scsi::unit::{self, Step};
 use proto::scsi::{Cdb, Sense, Status, lun};
@@ -80,13 +81,23 @@ impl TargetDevice {
         Self::of(self.name.clone(), self.disks.iter().filter_map(disk).collect())
     }
 
-    /// Whether nobody could tell `other` from this device: it has the same disks, as large as here.
+    /// The same device for an initiator that comes by one of `ports`.
+    #[must_use]
+    pub fn by(&self, ports: &Ports) -> Self {
+        let disk = |(number, disk): (&u16, &Arc<Disk>)| (*number, Arc::new(disk.by(ports.clone())));
+        Self::of(self.name.clone(), self.disks.iter().map(disk).collect())
+    }
+
+    /// Whether nobody could tell `other` from this device: it has the same disks, as large as here, and they
+    /// are reached by the same ports.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         let same = |number: &u16| self.shares(other, *number);
+        let reached = self.disks.values().map(|disk| disk.ports());
         self.disks.keys().eq(other.disks.keys())
             && self.disks.keys().all(same)
             && self.sizes().eq(other.sizes())
+            && reached.eq(other.disks.values().map(|disk| disk.ports()))
     }
 
     /// Whether unit `lun` of `other` is a face of the same disk as here.
@@ -115,6 +126,10 @@ impl TargetDevice {
             };
             if before.size() != disk.size() {
                 disk.tell(nexus, Additional::CAPACITY_CHANGED);
+            }
+            if before.ports() != disk.ports() {
+                // SPC-4, 5.16: every nexus is told, also by ports that are as they were.
+                disk.tell(nexus, Additional::ACCESS_STATE_CHANGED);
             }
             if moved {
                 // SPC-4, 6.33: every unit says so, until the list is read.

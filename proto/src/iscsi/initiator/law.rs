@@ -9,7 +9,7 @@ use crate::iscsi::keys::Offer;
 use crate::iscsi::login::Entropy;
 use crate::iscsi::login::initiator::{Config, InitiatorLogin};
 use crate::iscsi::login::policy::{Client, Policy};
-use crate::iscsi::login::target::{self, Progress, TargetLogin};
+use crate::iscsi::login::target::{self, Entrance, Progress, TargetLogin};
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::iscsi::pdu::{Outbox, Pdu, Pieces};
 use crate::iscsi::sealed::Transcript;
@@ -57,7 +57,6 @@ pub fn login_holds(bytes: &[u8]) {
         policy: Policy::closed(vec![name()], vec![client], Algorithm::ALL.to_vec()),
         offer: Offer::long_haul(),
         sealing: None,
-        portal_group_tag: 1,
         command_window: 1,
         text_max: TEXT_MAX,
     };
@@ -67,7 +66,8 @@ pub fn login_holds(bytes: &[u8]) {
         next_stage,
         ..Default::default()
     };
-    let mut login = Box::new(TargetLogin::new(target.into(), None, entropy()));
+    let entrance = Entrance { portal_group_tag: 1, demanded: None };
+    let mut login = Box::new(TargetLogin::new(target.into(), entrance, entropy()));
     for part in text.split_inclusive(|byte| *byte == b'\n') {
         match login.handle(&request, part, &heard) {
             Progress::Continue(next, _) => login = next,

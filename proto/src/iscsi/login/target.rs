@@ -33,12 +33,19 @@ pub struct Config {
     pub offer: Offer,
     /// What it seals sessions with; without it none is.
     pub sealing: Option<Sealing>,
-    /// The portal group the connection came in by (RFC 7143, 13.9).
-    pub portal_group_tag: u16,
     /// How many commands a new session may have on their way.
     pub command_window: u32,
     /// The longest text of a login.
     pub text_max: usize,
+}
+
+/// What the portal that a connection came in by says of its login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entrance {
+    /// Its portal group (RFC 7143, 13.9).
+    pub portal_group_tag: u16,
+    /// How sessions must be sealed, at least, whatever they want.
+    pub demanded: Option<Protection>,
 }
 
 /// A login under way, waiting for the next request.
@@ -52,8 +59,7 @@ pub struct TargetLogin {
 #[derive(Debug)]
 struct Common {
     config: Arc<Config>,
-    /// How the session must be sealed, at least, whatever it wants.
-    demanded: Option<Protection>,
+    entrance: Entrance,
     assembly: Assembly,
     negotiation: Negotiation,
     /// The keys of authentication that have come.
@@ -156,15 +162,14 @@ enum Turn {
 }
 
 impl TargetLogin {
-    /// A login on a new connection, which came in by a portal that demands sessions to be sealed so, or
-    /// better. The entropy is fresh, for the method it comes to.
+    /// A login on a new connection. The entropy is fresh, for the method it comes to.
     #[must_use]
-    pub fn new(config: Arc<Config>, demanded: Option<Protection>, entropy: Entropy) -> Self {
+    pub fn new(config: Arc<Config>, entrance: Entrance, entropy: Entropy) -> Self {
         let common = Common {
             negotiation: Negotiation::new(Role::Target, config.offer.clone()),
             assembly: Assembly::of_at_most(config.text_max),
             config,
-            demanded,
+            entrance,
             security_keys: Vec::new(),
             ids: None,
             stat_sn: 0,
@@ -467,7 +472,7 @@ impl Common {
         // RFC 7143, 13.9: in the first response to a login that names a target.
         let named = self.negotiation.text(Key::TargetName).is_some();
         if named && !std::mem::replace(&mut self.tag_sent, true) {
-            let tag = self.config.portal_group_tag.to_string();
+            let tag = self.entrance.portal_group_tag.to_string();
             text::push(text, Key::TargetPortalGroupTag.spec().name, &tag);
         }
         if phase == Phase::Operational && !std::mem::replace(&mut self.segment_sent, true) {
@@ -505,7 +510,7 @@ impl Common {
     /// Whether the session is sealed as the portal and the volume demand.
     fn check_seal(&self, peer: &Peer, offered: Option<Protection>) -> Result<(), Reason> {
         let volume = peer.target.as_ref().and_then(|name| self.config.policy.demanded(name));
-        match self.demanded.max(volume) {
+        match self.entrance.demanded.max(volume) {
             Some(demanded) if offered < Some(demanded) => {
                 Err(Reason::Protection { offered, demanded })
             }

@@ -1,6 +1,9 @@
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::super::command::{self, Command};
+use super::super::ports::Port;
 use super::super::readiness::Readiness;
 use super::*;
 
@@ -219,6 +222,40 @@ fn a_unit_without_a_medium_answers_questions_only() {
     assert!(plan(&[0x12]).is_ok() && plan(&[0x1A, 0, 0x3F, 0, 255, 0]).is_ok());
     assert_eq!(plan(&[0x1B, 0, 0, 0, 3, 0]), Ok(Step::Load));
     assert_eq!(plan(&[0x1B, 0, 0, 0, 2, 0]), Ok(Step::Eject { flush: true }));
+}
+
+/// SPC-4, 5.16: each port has its own state, and the unit says so by each.
+#[test]
+fn a_unit_is_as_its_port_lets_it_be() {
+    let all = Arc::from([
+        Port::new(1, AccessState::NonOptimized),
+        Port::new(2, AccessState::Standby),
+        Port::new(3, AccessState::Unavailable),
+    ]);
+    let [active, standby, unavailable] =
+        Vec::from_iter(Ports::views(&all).map(|ports| unit(medium()).by(ports)))
+            .try_into()
+            .unwrap();
+    let write = Command::write(Blocks { lba: 0, count: 1 }, 512, false).cdb;
+    for (unit, port, needed, refused, qualifier) in [
+        (&active, 1, 512, None, 0),
+        (&standby, 2, 0, Some(Additional::PORT_IN_STANDBY), 0),
+        (&unavailable, 3, 0, Some(Additional::PORT_UNAVAILABLE), 1),
+    ] {
+        let told = run(unit, write).err().map(|sense| (sense.key, sense.additional));
+        assert_eq!(told, refused.map(|code| (Key::NotReady, code)));
+        assert_eq!(unit.data_out(&Cdb::parse(&write).unwrap(), unit.defaults()), needed);
+        let standard = Standard::parse(&reply(unit, Command::inquiry())).unwrap();
+        assert_eq!((standard.qualifier(), standard.multi_port), (qualifier, true));
+        let page = reply(unit, Command::vital(page::IDENTIFICATION));
+        assert_eq!(page[0] >> 5, qualifier);
+        let relative_port = [0x51, 0x94, 0, 4, 0, 0, 0, port];
+        assert!(page.windows(8).any(|part| part == relative_port), "{page:02x?}");
+        // On another medium its ports are the same.
+        assert_eq!(unit.on(medium()).ports(), unit.ports());
+    }
+    let single = Standard::parse(&reply(&unit(medium()), Command::inquiry())).unwrap();
+    assert!(!single.multi_port);
 }
 
 #[test]

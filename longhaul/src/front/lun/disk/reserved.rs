@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use proto::scsi::ports::Ports;
 use proto::scsi::reservation::{
     Change, Class, Conflict, Device, ImageError, InAction, NexusId, Out, Refused, Reservations,
 };
@@ -12,7 +13,7 @@ use proto::scsi::sense::{Additional, Key};
 use proto::scsi::{Cdb, Sense, Status};
 
 use super::super::fault::Fault;
-use super::super::{Initiator, Keeper, Nexus, TARGET_PORT};
+use super::super::{Initiator, Keeper, Nexus};
 
 /// Why a unit cannot be offered: it may be reserved, and nobody knows.
 #[derive(Debug, thiserror::Error)]
@@ -124,7 +125,7 @@ impl Reserved {
 
     /// PERSISTENT RESERVE IN.
     pub(super) fn report(&self, action: InAction) -> Vec<u8> {
-        self.with(|state| state.reservations.report(action, &self.device(&[])))
+        self.with(|state| state.reservations.report(action, &self.device(&[], &[])))
     }
 
     /// PERSISTENT RESERVE OUT: when this returns, what has changed is kept and in force. Where it fails,
@@ -134,13 +135,15 @@ impl Reserved {
         nexus: Nexus,
         out: Out,
         list: &[u8],
+        ports: &Ports,
     ) -> Result<Aftermath, Fault> {
+        let ports: Vec<_> = ports.ids().collect();
         let _turn = self.order.lock().await;
         let mut change = self.with(|state| {
             let id = state.id(nexus).map_err(Refused::from)?;
             let present: Vec<_> =
                 state.initiators.values().map(|there| there.id().clone()).collect();
-            state.reservations.prepare(&id, out, list, &self.device(&present))
+            state.reservations.prepare(&id, out, list, &self.device(&ports, &present))
         })?;
         if let (Some(image), Some(keeper)) = (change.keep.take(), &self.keeper) {
             keeper.save(image).await.map_err(|error| {
@@ -154,8 +157,8 @@ impl Reserved {
         }))
     }
 
-    fn device<'a>(&self, present: &'a [NexusId]) -> Device<'a> {
-        Device { target_ports: &[TARGET_PORT], present, durable: self.keeper.is_some() }
+    fn device<'a>(&self, target_ports: &'a [u16], present: &'a [NexusId]) -> Device<'a> {
+        Device { target_ports, present, durable: self.keeper.is_some() }
     }
 
     /// Works on the state, then sets the flag that saves commands the lock.

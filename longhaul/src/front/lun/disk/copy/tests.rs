@@ -1,5 +1,6 @@
 use futures_util::FutureExt;
 use proto::scsi::Status;
+use proto::scsi::ports::PORT;
 use volume::store::memory::Memory;
 
 use super::super::super::guest::Guest;
@@ -36,7 +37,7 @@ fn pair() -> Vec<Disk> {
 
 /// The NAA designator of a disk, with its header, as its identification page has it.
 fn naa(disk: &Disk) -> Vec<u8> {
-    let page = disk.core.unit.identity().identification_page();
+    let page = disk.core.unit.identity().identification_page(PORT);
     let at = page.windows(4).position(|header| header == [1, 3, 0, 8]).unwrap();
     page[at..at + 12].to_vec()
 }
