@@ -1,7 +1,7 @@
 //! Our initiator's volume against our own target, and against targets that send it elsewhere.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -9,18 +9,22 @@ use longhaul::front::iscsi::{Node, Server};
 use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{
-    ConnectError, ConnectOptions, Connections, Disk, IscsiTarget, Portal, connect, discover,
+    ConnectError, ConnectOptions, Connections, Disk, IscsiTarget, Portal, State, connect, discover,
 };
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use proto::iscsi::header::{Header, LoginResponse};
 use proto::iscsi::keys::{DigestWish, Offer};
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::policy::{Client, Policy};
+use proto::iscsi::login::target::Entrance;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::pdu::{Decoder, Frame, Outbox, Pdu};
+use proto::scsi::ports::{AccessState, Port};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 use volume::store::faulty::Faulty;
+use volume::store::held::Held;
 use volume::store::memory::Memory;
 use volume::{Durability, ExtentMap, Kind, Space, Span, Verb, Volume, check};
 
@@ -237,15 +241,34 @@ async fn a_target_that_goes_away_is_gone_where_no_outage_is_ridden_out() {
 
 /// Answers every login with a redirection to `address`.
 async fn redirect_to(address: Option<SocketAddr>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let own = listener.local_addr().unwrap();
-    let address = address.unwrap_or(own);
-    tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            answer_with(socket, &format!("TargetAddress={address},1\0")).await;
-        }
-    });
-    own
+    Door::leading_to(address).await.own
+}
+
+/// Answers every login with a redirection, which can change.
+struct Door {
+    own: SocketAddr,
+    address: Arc<Mutex<SocketAddr>>,
+}
+
+impl Door {
+    /// To itself if to nowhere else.
+    async fn leading_to(address: Option<SocketAddr>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own = listener.local_addr().unwrap();
+        let address = Arc::new(Mutex::new(address.unwrap_or(own)));
+        let told = Arc::clone(&address);
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let address = *told.lock().unwrap();
+                answer_with(socket, &format!("TargetAddress={address},1\0")).await;
+            }
+        });
+        Self { own, address }
+    }
+
+    fn lead_to(&self, address: SocketAddr) {
+        *self.address.lock().unwrap() = address;
+    }
 }
 
 async fn answer_with(mut socket: TcpStream, text: &str) {
@@ -282,4 +305,73 @@ async fn a_redirection_is_followed_and_a_circle_is_left() {
     let circle = redirect_to(None).await;
     let error = connect(&target(circle), &options()).await.expect_err("a circle");
     assert!(matches!(error, ConnectError::Redirections(_)), "{error:?}");
+}
+
+/// A server with a portal in each of two groups.
+async fn serve_groups(volume: Arc<dyn Volume>) -> (Vec<SocketAddr>, Arc<Node>, Stopper) {
+    let device = TargetDevice::new(NAME, [(0, volume, Options::default())]);
+    let groups = [1, 2];
+    let ports = groups.map(|group| Port::new(group, AccessState::Optimized));
+    let node = Arc::new(Node::new([device], Policy::open).with_ports(ports));
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let portals = groups.map(|portal_group_tag| longhaul::front::iscsi::Portal {
+        address,
+        entrance: Entrance { portal_group_tag, demanded: None },
+    });
+    let server = Server::bind(&portals, Arc::clone(&node)).await.unwrap();
+    let portals = server.portals().to_vec();
+    let (stopper, stop) = Stopper::new();
+    tokio::spawn(server.run(stop));
+    (portals, node, stopper)
+}
+
+/// A way to `address` for one connection, until it is aborted.
+async fn lane(address: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = listener.local_addr().unwrap();
+    let lane = tokio::spawn(async move {
+        let (mut near, _) = listener.accept().await.unwrap();
+        let mut far = TcpStream::connect(address).await.unwrap();
+        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+    });
+    (own, lane)
+}
+
+/// RFC 7143, 6.3.5: a session is ended by the next of the same portal group. One by another group leaves it
+/// alone, and what that has under way could land on top of what is written later.
+#[tokio::test]
+async fn what_is_under_way_in_one_portal_group_is_not_sent_again_by_another() {
+    let held = Arc::new(Held::new(Memory::new(1 << 20, 512)));
+    let (portals, node, _stopper) = serve_groups(Arc::clone(&held) as Arc<dyn Volume>).await;
+    let under_way = || node.status().targets[NAME].in_flight;
+    let (start, lane) = lane(portals[0]).await;
+    let door = Door::leading_to(Some(start)).await;
+    let reconnect_every = Duration::from_millis(20);
+    let options = ConnectOptions { reconnect_for: None, reconnect_every, ..options() };
+    let disk = Arc::new(connect(&target(door.own), &options).await.expect("a session"));
+    let write = tokio::spawn({
+        let disk = Arc::clone(&disk);
+        async move { disk.write(0, vec![1; 512].into(), Durability::Volatile).await }
+    });
+    while under_way() == 0 {
+        tokio::task::yield_now().await;
+    }
+    door.lead_to(portals[1]);
+    lane.abort();
+    while !matches!(disk.state(), State::Reconnecting { attempts: 3.., .. }) && under_way() == 1 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(under_way(), 1, "nothing was sent to the other group");
+    door.lead_to(portals[0]);
+    held.let_through(2);
+    write.await.unwrap().expect("it is carried out in the end");
+    assert_eq!(held.passed(), 2);
+
+    // With nothing under way either will do.
+    let established = |disk: &Disk| disk.session().established().portal_group_tag;
+    assert_eq!(established(&disk), Some(1));
+    door.lead_to(portals[1]);
+    disk.close().await;
+    let disk = connect(&target(door.own), &options).await.expect("a session");
+    assert_eq!(established(&disk), Some(2));
 }

@@ -14,6 +14,7 @@ use proto::iscsi::login::initiator::{Config, LoginError};
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::scsi::Status;
 use proto::time::Time;
+use tokio::net::TcpStream;
 
 use super::dial::dial;
 use super::link::Link;
@@ -108,6 +109,9 @@ pub enum ConnectError {
     /// Another volume answers where ours was, or it may not be used as before.
     #[error("it is not the volume that was connected before: its {0} has changed")]
     Changed(&'static str),
+    /// What was under way when the connection was lost may still be carried out behind another portal group.
+    #[error("{0} is not of the portal group where what was under way may still be carried out")]
+    OtherGroup(Portal),
     /// The list of targets cannot be read.
     #[error("{0} sent a list of targets that cannot be read")]
     List(Portal),
@@ -162,6 +166,14 @@ const fn login_is_lasting(error: &LoginError) -> bool {
     }
 }
 
+/// A session that is no more, of which a change may still be under way.
+pub(super) struct Doubt {
+    /// What ends it has to take its place.
+    pub(super) session: Session,
+    /// That is not enough: the unit is reset before anything else is asked of it.
+    pub(super) reset: bool,
+}
+
 /// Makes sessions with one unit of one target, all under one name.
 #[derive(Debug)]
 pub(super) struct Connector {
@@ -186,11 +198,11 @@ impl Connector {
         Ok(Self { target, options })
     }
 
-    /// Connects, logs in, and opens the unit. With `reset_first` it is reset before anything else is
-    /// asked of it, and so has nothing left to do for anybody.
-    pub(super) async fn connect(&self, reset_first: bool) -> Result<Link, ConnectError> {
+    /// Connects, logs in, and opens the unit, which has nothing left to do then for the session in doubt.
+    pub(super) async fn connect(&self, doubt: Option<Doubt>) -> Result<Link, ConnectError> {
         let IscsiTarget { portal, name, .. } = &self.target;
-        let session = log_in(portal, Some(name), &self.options).await?;
+        let session = log_in(portal, Some(name), &self.options, doubt.as_ref()).await?;
+        let reset_first = doubt.is_some_and(|doubt| doubt.reset);
         match self.open(&session, reset_first).await {
             Ok(link) => Ok(link),
             Err(error) => {
@@ -229,11 +241,13 @@ impl Connector {
     }
 }
 
-/// Connects and logs in, for discovery if no target is named. Redirections are followed.
+/// Connects and logs in, for discovery if no target is named. Redirections are followed. The session takes the
+/// place of the one in doubt.
 pub(super) async fn log_in(
     portal: &Portal,
     target: Option<&IscsiName>,
     options: &ConnectOptions,
+    doubt: Option<&Doubt>,
 ) -> Result<Session, ConnectError> {
     let isid = match options.isid {
         Some(isid) => isid,
@@ -250,7 +264,7 @@ pub(super) async fn log_in(
             algorithms: options.algorithms.clone(),
             offer: Offer { max_connections: options.connections.most(), ..options.offer.clone() },
         };
-        let error = match log_in_at(&portal, config, options).await {
+        let error = match log_in_at(&portal, &config, options, doubt).await {
             Ok(session) => return Ok(session),
             Err(error) => error,
         };
@@ -262,12 +276,37 @@ pub(super) async fn log_in(
     Err(ConnectError::Redirections(portal))
 }
 
+/// Tries the addresses of a portal until one leads to where we have to go.
 async fn log_in_at(
     portal: &Portal,
+    config: &Config,
+    options: &ConnectOptions,
+    doubt: Option<&Doubt>,
+) -> Result<Session, ConnectError> {
+    let mut elsewhere = Vec::new();
+    loop {
+        let socket = match dial(portal, &elsewhere, options.connect_timeout).await {
+            Err(_) if !elsewhere.is_empty() => break,
+            socket => socket?,
+        };
+        let address = socket.peer_addr();
+        let session = begin(portal, socket, config.clone(), options).await?;
+        if doubt.is_none_or(|doubt| session.replaces(&doubt.session)) {
+            return Ok(session);
+        }
+        session.close().await;
+        let Ok(address) = address else { break };
+        elsewhere.push(address);
+    }
+    Err(ConnectError::OtherGroup(portal.clone()))
+}
+
+async fn begin(
+    portal: &Portal,
+    socket: TcpStream,
     config: Config,
     options: &ConnectOptions,
 ) -> Result<Session, ConnectError> {
-    let socket = dial(portal, options.connect_timeout).await?;
     let entropy = entropy()?;
     let origin = Instant::now();
     let machine = Initiator::start(config, entropy, options.timeouts, Time::ZERO);

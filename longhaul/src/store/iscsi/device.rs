@@ -56,8 +56,10 @@ impl Device {
         );
         let standard = Standard::parse(&standard?)
             .map_err(|error| ConnectError::Answer("INQUIRY data", error))?;
-        if standard.qualifier() != 0 {
-            return Err(ConnectError::NotADisk("does not exist"));
+        match standard.qualifier() {
+            0 => {}
+            1 => return Err(ConnectError::NotADisk("cannot be accessed by this portal")),
+            _ => return Err(ConnectError::NotADisk("does not exist")),
         }
         if standard.device_type() != DISK {
             return Err(ConnectError::NotADisk("is no disk"));

@@ -17,12 +17,18 @@ use super::connect::{ConnectError, Portal};
 /// unusual here, and a connection that comes too late is one that the target has to close again.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// Connects to a portal. Each address may take as long as `patience`, and so may the lookup of the name.
-pub(super) async fn dial(portal: &Portal, patience: Duration) -> Result<TcpStream, ConnectError> {
+/// Connects to a portal by an address that is not among `but`. Each may take as long as `patience`, and so may the
+/// lookup of the name.
+pub(super) async fn dial(
+    portal: &Portal,
+    but: &[SocketAddr],
+    patience: Duration,
+) -> Result<TcpStream, ConnectError> {
     let late = |_| ConnectError::Timeout(portal.clone(), patience);
     let failed = |error| ConnectError::Connect(portal.clone(), error);
     let lookup = lookup_host((portal.host.as_str(), portal.port));
     let addresses = timeout(patience, lookup).await.map_err(late)?.map_err(failed)?;
+    let addresses = addresses.filter(|address| !but.contains(address));
     let one = |address: SocketAddr| async move {
         let socket = timeout(patience, TcpStream::connect(address)).await.map_err(late)?;
         socket.and_then(|socket| socket.set_nodelay(true).map(|()| socket)).map_err(failed)

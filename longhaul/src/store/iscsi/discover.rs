@@ -20,7 +20,7 @@ pub async fn discover(
     portal: &Portal,
     options: &ConnectOptions,
 ) -> Result<Vec<DiscoveredTarget>, ConnectError> {
-    let session = connect::log_in(portal, None, options).await?;
+    let session = connect::log_in(portal, None, options, None).await?;
     let answer = session.text(Bytes::from_static(b"SendTargets=All\0")).await;
     session.close().await;
     let answer = answer.map_err(|loss| ConnectError::Session(portal.clone(), loss))?;

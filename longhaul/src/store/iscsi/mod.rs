@@ -117,6 +117,6 @@ impl ConnectOptions {
 /// a mistake, and somebody is waiting to be told.
 pub async fn connect(target: &IscsiTarget, options: &ConnectOptions) -> Result<Disk, ConnectError> {
     let connector = connect::Connector::new(target.clone(), options)?;
-    let link = connector.connect(false).await?;
+    let link = connector.connect(None).await?;
     Ok(Disk::new(connector, link))
 }

@@ -72,6 +72,8 @@ pub struct Session {
     /// A unit said that it was reset.
     reset: Arc<AtomicBool>,
     established: Arc<Established>,
+    /// Where its first connection goes.
+    address: Option<SocketAddr>,
 }
 
 impl Session {
@@ -87,8 +89,9 @@ impl Session {
         let (ready, established) = oneshot::channel();
         let lost = Arc::new(OnceLock::new());
         let reset = Arc::new(AtomicBool::new(false));
+        let address = socket.peer_addr().ok();
         let driver = Driver {
-            address: socket.peer_addr().ok(),
+            address,
             lines: vec![Some(Line::new(socket))],
             count: Count::new(connections),
             opening: None,
@@ -107,7 +110,10 @@ impl Session {
         };
         tokio::spawn(driver.run(Arc::clone(&lost)));
         match established.await {
-            Ok(established) => Ok(Self { requests, lost, reset, established: established.into() }),
+            Ok(established) => {
+                let established = Arc::new(established);
+                Ok(Self { requests, lost, reset, established, address })
+            }
             Err(_) => Err(loss(&lost)),
         }
     }
@@ -116,6 +122,14 @@ impl Session {
     #[must_use]
     pub fn established(&self) -> &Established {
         &self.established
+    }
+
+    /// Whether it ends `other` before it begins, as a session of the same name by the same portal group does
+    /// (RFC 7143, 6.3.5). An address that has come to another group is that of a target that was set up anew,
+    /// where nothing is left of the sessions before.
+    pub(super) fn replaces(&self, other: &Self) -> bool {
+        let group = |session: &Self| session.established.portal_group_tag;
+        group(self) == group(other) || (self.address.is_some() && self.address == other.address)
     }
 
     /// Runs a command to its end.

@@ -16,7 +16,7 @@ use proto::time::Time;
 use tokio::sync::{Notify, oneshot};
 use volume::Span;
 
-use super::connect::{ConnectError, Connector};
+use super::connect::{ConnectError, Connector, Doubt};
 use super::link::{Change, Link};
 use super::random::random;
 use super::session::Loss;
@@ -391,8 +391,11 @@ async fn poll_attempt(attempt: &mut Option<Attempt>) -> Result<Link, ConnectErro
 
 async fn connect_again(supervisor: Arc<Supervisor>, in_doubt: bool) -> Result<Link, ConnectError> {
     let Supervisor { connector, first, .. } = &*supervisor;
-    let stubborn = in_doubt && !first.device().ends_tasks();
-    let link = connector.connect(stubborn).await?;
+    let doubt = in_doubt.then(|| Doubt {
+        session: supervisor.link().session().clone(),
+        reset: !first.device().ends_tasks(),
+    });
+    let link = connector.connect(doubt).await?;
     match link.device().differs(first.device()) {
         Some(what) => Err(ConnectError::Changed(what)),
         None => Ok(link),
