@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use volume::{Shape, Span};
 
-use super::options::{LoginArgs, SealArgs};
+use super::options::{LoginArgs, OutageArgs, SealArgs};
 use crate::chain::{self, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::pipelined::PipelineArgs;
@@ -43,6 +43,8 @@ pub struct Args {
     login: LoginArgs,
     #[command(flatten)]
     pipeline: PipelineArgs,
+    #[command(flatten)]
+    outage: OutageArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -51,7 +53,9 @@ Examples:
   longhaul tune iscsi://server/iqn.2026-11.dev.longhaul:scratch/0 --overwrite 0+1G --svg rates.svg
 
 One request follows the other, of each block size, once without and once with the pipeline. A model is
-shown beside each rate that was measured: what the round trip, the best rate seen and the cipher allow.";
+shown beside each rate that was measured: what the round trip, the cipher and the link allow. What the link
+could do is not known: the best rate seen in that direction is taken for it, so that beside that rate the
+model proves nothing, and a link that nothing has filled is faster.";
 
 /// `AT+SIZE`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +112,7 @@ pub async fn run(args: Args) -> Outcome {
         read_only: args.scratch.is_none(),
         login: args.login.login().await?,
         seal: args.seal.open(args.sealed, &uri.to_string()).await?,
+        patience: args.outage.patience().unwrap_or_default(),
         ..OpenOptions::default()
     };
     let chain = chain::open(uri, options).await?;

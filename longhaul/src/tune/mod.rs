@@ -82,8 +82,9 @@ pub struct Cipher {
 /// One direction.
 #[derive(Debug, Serialize)]
 pub struct Direction {
-    /// The most that came through.
-    pub link: f64,
+    /// The most that came through. The models take it for the rate of the link, which is not known: it may be
+    /// more.
+    pub best: f64,
     /// Block size by block size.
     pub rows: Vec<Row>,
     /// What was chosen: merged requests of this size, ...
@@ -232,12 +233,12 @@ impl Bench<'_> {
             Verb::Read => reading,
             Verb::Write => writing,
         };
-        let link = alone.iter().chain(&through).copied().fold(1.0, f64::max);
+        let best = alone.iter().chain(&through).copied().fold(1.0, f64::max);
         let rows = blocks.iter().zip(alone).zip(through);
         let rows = rows.map(|((&block, alone), through)| {
-            let stages = self.stages(verb, block, link);
+            let stages = self.stages(verb, block, best);
             let segments = chosen.in_flight as f64 / chosen.segment as f64;
-            let pipe = self.stages(verb, chosen.segment, link);
+            let pipe = self.stages(verb, chosen.segment, best);
             Row {
                 block,
                 alone: Rate { predicted: stages.throughput(block, 1.0), measured: alone },
@@ -248,12 +249,12 @@ impl Bench<'_> {
             }
         });
         Ok(Direction {
-            link,
+            best,
             rows: rows.collect(),
             segment: chosen.segment,
             in_flight: chosen.in_flight,
             window: chosen.window,
-            limited_by: self.limited_by(verb, &chosen, link),
+            limited_by: self.limited_by(verb, &chosen, best),
         })
     }
 

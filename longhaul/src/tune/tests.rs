@@ -82,7 +82,7 @@ fn the_picture_has_a_line_for_each_rate_and_no_markup_from_names() {
     let rate = |measured| Rate { predicted: 2.0 * measured, measured };
     let row = |block, measured| Row { block, alone: rate(measured), pipelined: rate(1e8) };
     let direction = || Direction {
-        link: 1e8,
+        best: 1e8,
         rows: vec![row(4096, 1e5), row(65_536, 1e7)],
         segment: 65_536,
         in_flight: 1 << 20,

@@ -36,9 +36,10 @@ fn direction(f: &mut fmt::Formatter<'_>, name: &str, held: &str, found: &Directi
         }
         writeln!(f)?;
     }
-    let Direction { segment, in_flight, window, .. } = *found;
+    let Direction { best, segment, in_flight, window, .. } = *found;
     let [segment, in_flight, window] = [segment, in_flight, window].map(about);
     writeln!(f, "  chosen: requests of {segment}, {in_flight} in flight, {window} {held}")?;
+    writeln!(f, "  best rate: {}, which the models take for the link's", per_second(best))?;
     writeln!(f, "  limited by {}", found.limited_by)
 }
 
