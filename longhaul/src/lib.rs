@@ -14,6 +14,7 @@ mod crew;
 pub mod failure;
 pub mod front;
 pub mod log;
+mod losses;
 pub mod luks;
 pub mod manager;
 pub mod patience;

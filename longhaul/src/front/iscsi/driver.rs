@@ -43,6 +43,7 @@ use super::running::{Mark, Ready, Running};
 use super::vigil::Vigil;
 use super::wire::{Wire, WireError};
 use crate::front::lun::{Command, Initiator, Response, TargetDevice};
+use crate::losses::Losses;
 use crate::stop::Stop;
 
 /// Unsent output up to which more is read whatever the session holds, as reading may be what frees it.
@@ -90,6 +91,7 @@ pub(super) struct Driver {
     running: Running,
     purse: Purse,
     vigil: Vigil,
+    losses: Losses,
     /// How long an initiator may take nothing of what is sent to it.
     stuck_max: Duration,
     /// Task management that involves other sessions.
@@ -180,6 +182,7 @@ impl Driver {
             running: Running::default(),
             purse: Purse::new(&serving.pool),
             vigil: Vigil::new(limits.awake),
+            losses: Losses::new(),
             stuck_max: limits.ping_patience,
             errands: FuturesUnordered::new(),
             cleared: BTreeMap::new(),
@@ -355,7 +358,8 @@ impl Driver {
     fn add(&mut self, join: Join) {
         let now = self.clock.now();
         // A socket that does not know its own address any more is closed.
-        let Ok(line) = Line::join(now, join, &mut self.session) else { return };
+        let Ok(mut line) = Line::join(now, join, &mut self.session) else { return };
+        self.losses.added(line.wire.socket().0);
         self.lines.push(line);
         let (seat, connections) = (&self.ticket.seat, self.lines.len());
         if let Some(Leave { unsaid }) = self.chatter.leave(seat.peer) {
@@ -429,6 +433,10 @@ impl Driver {
         while at < self.lines.len() {
             any |= self.poll_line(cx, at)?;
             at += 1;
+        }
+        if any {
+            let lines = self.lines.iter_mut().map(|line| line.wire.socket());
+            self.losses.look(self.heard, lines);
         }
         Ok(any)
     }

@@ -6,6 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut as _, BytesMut};
+use host::tcp::Info;
 use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox};
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 use tokio::net::TcpStream;
@@ -43,6 +44,8 @@ pub(super) struct Wire {
     buffer: BytesMut,
     pub(super) decoder: Decoder,
     crew: Crew,
+    /// What was known of the connection at the last look.
+    before: Info,
     /// The last PDU was a large one: the next one probably is.
     large: bool,
 }
@@ -54,8 +57,14 @@ impl Wire {
             buffer: BytesMut::new(),
             decoder: Decoder::new(),
             crew: Crew::new(),
+            before: Info::default(),
             large: false,
         }
+    }
+
+    /// For whoever looks at what it loses.
+    pub(super) const fn socket(&mut self) -> (&TcpStream, &mut Info) {
+        (&self.stream, &mut self.before)
     }
 
     /// A frame that has come already.

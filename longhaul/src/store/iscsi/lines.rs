@@ -16,32 +16,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use host::tcp::{self, Info};
+use host::tcp::Info;
 use proto::iscsi::initiator::Initiator;
 use proto::time::Time;
 use tokio::net::TcpStream;
-use volume::layer::pipeline::model;
 
 use crate::crew::Crew;
+use crate::losses::{self, Losses};
 
 /// Connections of a session whose number is not given.
 const AUTO_MAX: u16 = 4;
-
-/// How often the connections are looked at, while something comes.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Fewer segments than these tell nothing of a loss of one in a thousand.
-const SEGMENTS_MIN: u64 = 1000;
-
-/// So many looks in a row must find losses: a queue that overflowed once is not a link that loses.
-const LOOKS_MIN: u32 = 3;
-
-/// A round trip longer than the least by this factor has a queue in it.
-const QUEUED: f64 = 1.2;
-
-/// What the kernel takes beyond what it can send at once. More would only wait behind a loss, where another
-/// connection could have taken it; less would let a fast link run dry between two turns of the task.
-const UNSENT_MAX: u32 = 256 << 10;
 
 /// More would only wait for one another, and each costs the target memory.
 const FIXED_MAX: u16 = 64;
@@ -99,10 +83,7 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn new(socket: TcpStream) -> Self {
-        // It is only slower without.
-        if let Err(error) = tcp::bound_unsent(&socket, UNSENT_MAX) {
-            tracing::debug!(%error, "what the kernel takes ahead cannot be bounded");
-        }
+        losses::bound_unsent(&socket);
         Self {
             socket,
             buffer: BytesMut::new(),
@@ -149,18 +130,12 @@ pub(super) struct Count {
     /// As many as there may be.
     most: usize,
     now: usize,
-    next_look: Time,
-    /// The best rate of all connections together, in bytes per second.
-    rate: u64,
-    /// How many looks in a row found losses without a queue.
-    losing: u32,
-    /// The connections are controlled by an algorithm that withstands loss.
-    hardened: bool,
+    losses: Losses,
 }
 
 impl Count {
     pub(super) const fn new(wanted: Connections) -> Self {
-        Self { wanted, most: 1, now: 1, next_look: Time::ZERO, rate: 0, losing: 0, hardened: false }
+        Self { wanted, most: 1, now: 1, losses: Losses::new() }
     }
 
     /// The session is there, and may have so many.
@@ -183,73 +158,17 @@ impl Count {
 
     /// Looks at the connections, if it is time.
     pub(super) fn look(&mut self, now: Time, lines: &mut [Option<Line>]) {
-        if self.wanted != Connections::Auto || now < self.next_look {
-            return;
-        }
-        self.next_look = now + LOOK_EVERY;
-        let Some(seen) = self.see(lines) else { return };
-        let more = self.judge(&seen);
-        if more && !self.hardened {
-            self.hardened = true;
-            lines.iter().flatten().for_each(harden);
-        }
-    }
-
-    /// Whether the link loses so much that one connection is not enough for it.
-    fn judge(&mut self, seen: &Info) -> bool {
-        let loss = seen.lost as f64 / seen.segments as f64;
-        self.rate = self.rate.max(seen.delivery_rate);
-        let needed = model::connections(self.rate as f64, loss, seen.round_trip, seen.segment);
-        let queued = seen.round_trip > seen.round_trip_least.mul_f64(QUEUED);
-        self.losing = if needed > 1 && !queued { self.losing + 1 } else { 0 };
-        if self.losing < LOOKS_MIN {
-            return false;
-        }
-        if needed.min(self.most) > self.now {
+        let lines = lines.iter_mut().flatten().map(|line| (&line.socket, &mut line.before));
+        let Some(needed) = self.losses.look(now, lines) else { return };
+        if self.wanted == Connections::Auto && needed.min(self.most) > self.now {
             self.now = needed.min(self.most);
-            tracing::info!(connections = self.now, loss, ?seen.round_trip, "the link loses");
+            tracing::info!(connections = self.now, "more, since the link loses");
         }
-        true
-    }
-
-    /// What happened on all connections since the last look that found enough to go by.
-    fn see(&self, lines: &mut [Option<Line>]) -> Option<Info> {
-        let infos: Vec<_> =
-            lines.iter().map(|line| tcp::info(&line.as_ref()?.socket).ok()).collect();
-        let mut seen = Info { round_trip_least: Duration::MAX, ..Info::default() };
-        for (line, info) in lines.iter().zip(&infos) {
-            let (Some(line), Some(info)) = (line, info) else { continue };
-            seen.round_trip = seen.round_trip.max(info.round_trip);
-            seen.round_trip_least = seen.round_trip_least.min(info.round_trip_least);
-            seen.segment = seen.segment.max(info.segment);
-            seen.delivery_rate += info.delivery_rate;
-            seen.segments += info.segments.saturating_sub(line.before.segments);
-            seen.lost += info.lost.saturating_sub(line.before.lost);
-        }
-        if seen.segments < SEGMENTS_MIN {
-            return None;
-        }
-        for (line, info) in lines.iter_mut().zip(infos) {
-            if let (Some(line), Some(info)) = (line, info) {
-                line.before = info;
-            }
-        }
-        Some(seen)
     }
 
     /// A connection was added: it is treated as the others are.
     pub(super) fn added(&self, line: &Line) {
-        if self.hardened {
-            harden(line);
-        }
-    }
-}
-
-/// BBR follows the rate at which data arrive and not the losses. Where the kernel has none, the connections
-/// stay as they are.
-fn harden(line: &Line) {
-    if let Err(error) = tcp::control_congestion(&line.socket, "bbr") {
-        tracing::debug!(%error, "no BBR here");
+        self.losses.added(&line.socket);
     }
 }
 
@@ -280,40 +199,5 @@ mod tests {
             it.settle_for(1);
             assert_eq!(it.get(), 1);
         }
-    }
-
-    const MS: Duration = Duration::from_millis(1);
-
-    /// A second on a gigabit link in which so many of a million segments were lost.
-    fn second(losses_per_million: u64, round_trip: Duration) -> Info {
-        Info {
-            round_trip,
-            round_trip_least: 16 * MS,
-            segment: 1448,
-            delivery_rate: 100_000_000,
-            segments: 1_000_000,
-            lost: losses_per_million,
-        }
-    }
-
-    fn after(seconds: &[Info]) -> (bool, usize) {
-        let mut it = Count::new(Connections::Auto);
-        it.agreed(8);
-        let more = seconds.iter().fold(false, |_, seen| it.judge(seen));
-        (more, it.get())
-    }
-
-    #[test]
-    fn a_link_that_goes_on_losing_gets_more_connections() {
-        assert_eq!(after(&[second(1000, 17 * MS); 2]), (false, 1));
-        assert_eq!(after(&[second(1000, 17 * MS); 3]), (true, 4));
-        assert_eq!(after(&[second(0, 17 * MS); 9]), (false, 1));
-    }
-
-    #[test]
-    fn a_queue_that_overflows_is_no_link_that_loses() {
-        assert_eq!(after(&[second(1000, 25 * MS); 9]), (false, 1), "the link is full");
-        let once = [second(1000, 17 * MS), second(1000, 17 * MS), second(0, 16 * MS)];
-        assert_eq!(after(&[once, once].concat()), (false, 1), "it passed");
     }
 }

@@ -1,0 +1,201 @@
+//! What the connections of a session lose, and what both ends do about it.
+//!
+//! Whoever sends decides how: an initiator for writes, a target for reads. So each looks at its own end of the
+//! connections, once a second while something comes, and where a connection is held below what the link carries
+//! by its losses it is controlled by an algorithm that follows the rate at which data arrive instead.
+
+use std::time::Duration;
+
+use host::tcp::{self, Info};
+use proto::time::Time;
+use tokio::net::TcpStream;
+use volume::layer::pipeline::model;
+
+/// How often the connections are looked at, while something comes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Fewer segments than these tell nothing of a loss of one in a thousand.
+const SEGMENTS_MIN: u64 = 1000;
+
+/// So many looks in a row must find losses: a queue that overflowed once is not a link that loses.
+const LOOKS_MIN: u32 = 3;
+
+/// A round trip longer than the least by this factor has a queue in it.
+const QUEUED: f64 = 1.2;
+
+/// What the kernel takes beyond what it can send at once. More would only wait behind a loss, where another
+/// connection could have taken it, or be in the way of a smaller answer; less would let a fast link run dry
+/// between two turns of the task.
+const UNSENT_MAX: u32 = 256 << 10;
+
+/// From here on a link is long. On a short one nothing waits in the kernel for long, and a target that gives it less
+/// at a time is only woken more often.
+const LONG: Duration = Duration::from_millis(1);
+
+/// Bounds what the kernel takes ahead of a connection.
+pub(crate) fn bound_unsent(socket: &TcpStream) {
+    // It is only slower without.
+    if let Err(error) = tcp::bound_unsent(socket, UNSENT_MAX) {
+        tracing::debug!(%error, "what the kernel takes ahead cannot be bounded");
+    }
+}
+
+/// Follows the connections of one session.
+#[derive(Debug)]
+pub(crate) struct Losses {
+    next_look: Time,
+    /// The best rate of all connections together, in bytes per second.
+    rate: u64,
+    /// How many looks in a row found losses without a queue.
+    losing: u32,
+    /// The connections are controlled by an algorithm that withstands loss.
+    hardened: bool,
+    /// The kernel takes little ahead of them.
+    bounded: bool,
+}
+
+impl Losses {
+    pub(crate) const fn new() -> Self {
+        Self { next_look: Time::ZERO, rate: 0, losing: 0, hardened: false, bounded: false }
+    }
+
+    /// Looks at the connections, if it is time. They are bounded if the link is long, and hardened if it loses. Gives
+    /// how many it calls for, if it loses so much that one is not enough. With each connection comes what was known
+    /// of it at the last look that found enough to go by.
+    pub(crate) fn look<'s>(
+        &mut self,
+        now: Time,
+        lines: impl Iterator<Item = (&'s TcpStream, &'s mut Info)>,
+    ) -> Option<usize> {
+        if now < self.next_look {
+            return None;
+        }
+        self.next_look = now + LOOK_EVERY;
+        let mut lines: Vec<_> = lines.collect();
+        let seen = see(&mut lines)?;
+        if seen.round_trip_least >= LONG && !self.bounded {
+            self.bounded = true;
+            lines.iter().for_each(|(socket, _)| bound_unsent(socket));
+        }
+        let needed = self.judge(&seen)?;
+        if !self.hardened {
+            self.hardened = true;
+            lines.iter().for_each(|(socket, _)| harden(socket));
+        }
+        Some(needed)
+    }
+
+    /// How many connections the link calls for, if one is not enough for what it loses.
+    fn judge(&mut self, seen: &Info) -> Option<usize> {
+        let loss = seen.lost as f64 / seen.segments as f64;
+        self.rate = self.rate.max(seen.delivery_rate);
+        let needed = model::connections(self.rate as f64, loss, seen.round_trip, seen.segment);
+        let queued = seen.round_trip > seen.round_trip_least.mul_f64(QUEUED);
+        self.losing = if needed > 1 && !queued { self.losing + 1 } else { 0 };
+        if self.losing == LOOKS_MIN {
+            tracing::info!(loss, ?seen.round_trip, "the link loses");
+        }
+        (self.losing >= LOOKS_MIN).then_some(needed)
+    }
+
+    /// A connection was added: it is treated as the others are.
+    pub(crate) fn added(&self, socket: &TcpStream) {
+        if self.bounded {
+            bound_unsent(socket);
+        }
+        if self.hardened {
+            harden(socket);
+        }
+    }
+}
+
+/// What happened on all connections since the last look that found enough.
+fn see(lines: &mut [(&TcpStream, &mut Info)]) -> Option<Info> {
+    let infos: Vec<_> = lines.iter().map(|(socket, _)| tcp::info(socket).ok()).collect();
+    let mut since = Info { round_trip_least: Duration::MAX, ..Info::default() };
+    for ((_, before), info) in lines.iter().zip(&infos) {
+        let Some(info) = info else { continue };
+        since.round_trip = since.round_trip.max(info.round_trip);
+        since.round_trip_least = since.round_trip_least.min(info.round_trip_least);
+        since.segment = since.segment.max(info.segment);
+        since.delivery_rate += info.delivery_rate;
+        since.segments += info.segments.saturating_sub(before.segments);
+        since.lost += info.lost.saturating_sub(before.lost);
+    }
+    if since.segments < SEGMENTS_MIN {
+        return None;
+    }
+    for ((_, before), info) in lines.iter_mut().zip(infos) {
+        if let Some(info) = info {
+            **before = info;
+        }
+    }
+    Some(since)
+}
+
+/// BBR follows the rate at which data arrive and not the losses. Where the kernel has none, or does not let us,
+/// the connections stay as they are.
+fn harden(socket: &TcpStream) {
+    if let Err(error) = tcp::control_congestion(socket, "bbr") {
+        tracing::debug!(%error, "no BBR here");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A second on a gigabit link in which so many of a million segments were lost.
+    fn second(losses_per_million: u64, round_trip: Duration) -> Info {
+        Info {
+            round_trip,
+            round_trip_least: 16 * MS,
+            segment: 1448,
+            delivery_rate: 100_000_000,
+            segments: 1_000_000,
+            lost: losses_per_million,
+        }
+    }
+
+    fn after(seconds: &[Info]) -> Option<usize> {
+        let mut losses = Losses::new();
+        seconds.iter().fold(None, |_, seen| losses.judge(seen))
+    }
+
+    #[test]
+    fn a_link_that_goes_on_losing_calls_for_more_connections() {
+        assert_eq!(after(&[second(1000, 17 * MS); 2]), None);
+        // Each carries 3.3 MB/s where one in a thousand is lost.
+        assert_eq!(after(&[second(1000, 17 * MS); 3]), Some(31));
+        assert_eq!(after(&[second(0, 17 * MS); 9]), None);
+        // The best rate counts, not what the losses have left of it.
+        let slow = Info { delivery_rate: 1_000_000, ..second(1000, 17 * MS) };
+        assert_eq!(after(&[slow; 9]), None);
+        assert_eq!(after(&[second(0, 17 * MS), slow, slow, slow]), Some(31));
+    }
+
+    #[test]
+    fn a_queue_that_overflows_is_no_link_that_loses() {
+        assert_eq!(after(&[second(1000, 25 * MS); 9]), None, "the link is full");
+        let once = [second(1000, 17 * MS), second(1000, 17 * MS), second(0, 16 * MS)];
+        assert_eq!(after(&[once, once].concat()), None, "it passed");
+    }
+
+    #[tokio::test]
+    async fn too_little_tells_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut far, _) = listener.accept().await.unwrap();
+        bound_unsent(&near);
+        near.write_all(&[7; 1000]).await.unwrap();
+        far.read_exact(&mut [0; 1000]).await.unwrap();
+        let (mut losses, mut before) = (Losses::new(), Info::default());
+        assert!(losses.look(Time::ZERO, [(&near, &mut before)].into_iter()).is_none());
+        assert_eq!(before, Info::default(), "it counts when there is more");
+    }
+}
