@@ -30,8 +30,8 @@ const SEGMENTS_IN_FLIGHT: u64 = 16;
 /// At least so many segments are in flight, so that stages overlap where there is no latency.
 const SEGMENTS_MIN: u64 = 4;
 
-/// A window holds at least so many segments: writes that wait for their turn can be merged, and what
-/// is read ahead is more than one read.
+/// A window of writes holds at least so many segments: those that wait for their turn can be merged. What is read
+/// ahead has no such floor, as on a slow line it would be seconds of what nobody may want.
 const SEGMENTS_IN_WINDOW: u64 = 16;
 
 /// The most requests in flight: small random writes are bounded by this before they are by bytes. A
@@ -129,7 +129,7 @@ impl Settings {
             (Some(fixed), Direction::Write) => fixed.max(segment),
             (None, Direction::Write) => (2 * in_flight).max(least).min(most).max(segment),
             (None, Direction::Read) => {
-                (in_flight / 2 * 3 + beside).max(least).min(most).max(segment)
+                (in_flight / 2 * 3 + beside).min(most).max(segment)
             }
         };
         let in_flight = in_flight.min((window - beside.min(window / 4)).max(segment));
