@@ -20,7 +20,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::header::{TaskFunction, TaskResponse};
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::target::Established;
-use proto::iscsi::pdu::{FrameError, Outbox, Pieces};
+use proto::iscsi::pdu::{Outbox, Pieces};
 use proto::iscsi::target::{
     self, Event, Joining, Reply, Request, Selection, Session, Setup, TaskId,
 };
@@ -33,6 +33,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::chatter::{Chatter, Leave};
+use super::end::End;
 use super::line::Line;
 use super::login::LoggedIn;
 use super::meter::Kind;
@@ -49,29 +50,14 @@ use crate::stop::Stop;
 /// Unsent output up to which more is read whatever the session holds, as reading may be what frees it.
 const OUTPUT_MIN: usize = 256 << 10;
 
+/// How often a session looks for its initiator before other tasks have their turn: some microseconds.
+const LOOKS: u32 = 4;
+
 /// What a command that moves no blocks answers at most.
 const ANSWER_MAX: u32 = 64 << 10;
 
 /// How long the last output of a session may take to be sent.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
-
-/// Why a session ended.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum End {
-    #[error(transparent)]
-    Session(#[from] target::Ending),
-    #[error(transparent)]
-    Wire(#[from] WireError),
-    #[error(transparent)]
-    Other(#[from] Why),
-}
-
-impl End {
-    /// Whether someone on the way, or a broken machine there, has had its hands in the session.
-    pub(super) const fn is_attack(&self) -> bool {
-        matches!(self, Self::Wire(WireError::Frame(FrameError::Seal(_))))
-    }
-}
 
 type Errand = Pin<Box<dyn Future<Output = (Request, TaskResponse)> + Send>>;
 
@@ -207,23 +193,35 @@ impl Driver {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.poll_calls(cx);
-        match self.poll_traffic(cx) {
-            Err(error) => Poll::Ready(error.into()),
-            Ok(()) if self.session.unsent() == 0 => match self.end.take() {
-                Some(end) => Poll::Ready(end),
-                None => self.wait(cx),
-            },
-            Ok(()) => Poll::Pending,
+        loop {
+            match self.poll_traffic(cx) {
+                Err(error) => return Poll::Ready(error.into()),
+                Ok(()) if self.session.unsent() > 0 => return Poll::Pending,
+                Ok(()) => {}
+            }
+            if let Some(end) = self.end.take() {
+                return Poll::Ready(end);
+            }
+            if !self.finds_more(cx) {
+                return Poll::Pending;
+            }
         }
     }
 
-    /// Nothing is left to do. What runs elsewhere takes its time; an initiator may be back at once.
-    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        if self.running.is_idle() && self.vigil.look_again(StdInstant::now()) {
-            // Lets every other task and the system have their turn before this one looks again.
-            let _ = pin!(yield_now()).poll(cx);
+    /// Nothing is left to do. What runs elsewhere takes its time; an initiator may be back at once, so it is looked
+    /// for a few times.
+    fn finds_more(&mut self, cx: &mut Context<'_>) -> bool {
+        for _ in 0..LOOKS {
+            if !self.running.is_idle() || !self.vigil.look_again(StdInstant::now()) {
+                return false;
+            }
+            if self.lines.iter_mut().any(Line::look) {
+                return true;
+            }
         }
-        Poll::Pending
+        // Lets every other task and the system have their turn before this one looks again.
+        let _ = pin!(yield_now()).poll(cx);
+        false
     }
 
     /// Input, answers and output, until all of them have to wait. Output that was sent counts as well:

@@ -65,6 +65,11 @@ impl Line {
         }
     }
 
+    /// Whether something has come that is read next.
+    pub(super) fn look(&mut self) -> bool {
+        !self.closing && self.wire.look()
+    }
+
     /// Writes as much as the connection takes; whether that was anything.
     pub(super) fn write(
         &mut self,

@@ -17,6 +17,7 @@
 
 mod chatter;
 mod driver;
+mod end;
 mod line;
 mod login;
 pub mod meter;

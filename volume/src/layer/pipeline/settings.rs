@@ -128,9 +128,7 @@ impl Settings {
             (Some(fixed), Direction::Read) => fixed,
             (Some(fixed), Direction::Write) => fixed.max(segment),
             (None, Direction::Write) => (2 * in_flight).max(least).min(most).max(segment),
-            (None, Direction::Read) => {
-                (in_flight / 2 * 3 + beside).min(most).max(segment)
-            }
+            (None, Direction::Read) => (in_flight / 2 * 3 + beside).min(most).max(segment),
         };
         let in_flight = in_flight.min((window - beside.min(window / 4)).max(segment));
         Chosen {

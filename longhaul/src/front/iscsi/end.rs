@@ -1,0 +1,25 @@
+//! Why a session ended.
+
+use proto::iscsi::pdu::FrameError;
+use proto::iscsi::target;
+
+use super::registry::Why;
+use super::wire::WireError;
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum End {
+    #[error(transparent)]
+    Session(#[from] target::Ending),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Other(#[from] Why),
+}
+
+impl End {
+    /// Whether someone on the way, or a broken machine there, has had its hands in the session.
+    pub(super) const fn is_attack(&self) -> bool {
+        matches!(self, Self::Wire(WireError::Frame(FrameError::Seal(_))))
+    }
+}
