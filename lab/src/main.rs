@@ -137,7 +137,7 @@ struct Bench {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Seconds for each measurement of a round
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 1)]
     seconds: u32,
     /// Runs only the cases whose name contains this
     #[arg(long, default_value = "")]

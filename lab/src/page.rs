@@ -197,7 +197,7 @@ fn over_paths(results: &Results, mode: Mode, block: u64) -> String {
         Line { name: peer.to_owned(), points: rates.collect() }
     };
     let lines = results.peers().into_iter().map(line).filter(|line| !line.points.is_empty());
-    let title = format!("{}, {} KiB", mode.name(), block / 1024);
+    let title = format!("{}, {} KiB, by delay one way", mode.name(), block / 1024);
     svg::chart(&title, "MB/s", &labels, &lines.collect::<Vec<_>>())
 }
 

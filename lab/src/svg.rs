@@ -9,9 +9,9 @@ pub(crate) struct Line {
     pub(crate) points: Vec<(usize, f64)>,
 }
 
-const WIDTH: f64 = 640.0;
+const WIDTH: f64 = 664.0;
 const HEIGHT: f64 = 320.0;
-const LEFT: f64 = 60.0;
+const LEFT: f64 = 84.0;
 const RIGHT: f64 = 170.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 40.0;
