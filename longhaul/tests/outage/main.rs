@@ -110,6 +110,8 @@ fn options() -> ConnectOptions {
     ConnectOptions {
         reconnect_for: None,
         reconnect_every: milliseconds(20),
+        // Past the path on which things go wrong.
+        other_portals: false,
         // Little enough that flushes are made unasked.
         unflushed_max: 128 << 10,
         // A silent path is found out soon; a slow answer taken for one only costs another login.
@@ -352,4 +354,21 @@ async fn another_volume_in_its_place_is_not_written_to() {
     let reason = std::error::Error::source(&error).and_then(|error| error.source()).unwrap();
     assert!(reason.to_string().contains("its size has changed"), "{reason}");
     assert_eq!(other.changes(), 0);
+}
+
+#[tokio::test]
+async fn another_portal_of_the_target_is_used_where_the_first_is_gone() {
+    let target = Target::start(Arc::new(Faulty::new(SIZE, 512))).await;
+    let path = Path::new(target.address, 7).await;
+    let disk = open(path.address, &ConnectOptions { other_portals: true, ..options() }).await;
+    disk.write(0, vec![1; 512].into(), Durability::Volatile).await.unwrap();
+    // The target says that it listens on its own address too; that comes before the answers to these.
+    for _ in 0..8 {
+        disk.read(Span::new(0, 512)).await.unwrap();
+    }
+    path.close().await;
+    drop(path);
+    let ended = tokio::time::timeout(PATIENCE, disk.read(Span::new(0, 512))).await;
+    assert!(ended.expect("it is reached").expect("a read") == vec![1; 512]);
+    disk.close().await;
 }

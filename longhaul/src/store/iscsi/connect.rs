@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use proto::iscsi::header::TaskResponse;
@@ -16,7 +16,9 @@ use proto::scsi::Status;
 use proto::time::Time;
 use tokio::net::TcpStream;
 
+use super::device::Device;
 use super::dial::dial;
+use super::discover;
 use super::link::Link;
 use super::random::{entropy, random};
 use super::session::{Loss, Session};
@@ -28,6 +30,9 @@ const REDIRECTIONS_MAX: u32 = 4;
 
 /// The wait after the first attempt to connect again that failed.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+/// How long a target may take to say where else it listens.
+const OTHERS_WITHIN: Duration = Duration::from_secs(30);
 
 /// The port IANA gave iSCSI.
 const PORT: u16 = 3260;
@@ -179,6 +184,8 @@ pub(super) struct Doubt {
 pub(super) struct Connector {
     target: IscsiTarget,
     options: ConnectOptions,
+    /// Where else the target listens, as it said last.
+    others: Arc<Mutex<Vec<Portal>>>,
 }
 
 impl fmt::Display for Connector {
@@ -195,25 +202,84 @@ impl Connector {
         if options.isid.is_none() {
             options.isid = Some(Isid::random(random()?, 0));
         }
-        Ok(Self { target, options })
+        Ok(Self { target, options, others: Arc::default() })
     }
 
-    /// Connects, logs in, and opens the unit, which has nothing left to do then for the session in doubt.
-    pub(super) async fn connect(&self, doubt: Option<Doubt>) -> Result<Link, ConnectError> {
-        let IscsiTarget { portal, name, .. } = &self.target;
-        let session = log_in(portal, Some(name), &self.options, doubt.as_ref()).await?;
-        let reset_first = doubt.is_some_and(|doubt| doubt.reset);
-        match self.open(&session, reset_first).await {
-            Ok(link) => Ok(link),
-            Err(error) => {
-                session.close().await;
-                Err(error)
+    /// Connects, logs in, and opens the unit, which has nothing left to do then for the session in doubt. It must be
+    /// the one that was there `before`. Where the portal cannot be reached the others of the target are tried; why
+    /// they cannot be used is nobody's business, since they are only what the target says.
+    pub(super) async fn connect(
+        &self,
+        doubt: Option<Doubt>,
+        before: Option<&Device>,
+    ) -> Result<Link, ConnectError> {
+        let out_of_reach = match self.connect_at(&self.target.portal, doubt.as_ref(), before).await
+        {
+            Err(why @ (ConnectError::Connect(..) | ConnectError::Timeout(..))) => why,
+            outcome => return outcome,
+        };
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for portal in others {
+            match self.connect_at(&portal, doubt.as_ref(), before).await {
+                Ok(link) => {
+                    tracing::warn!(%portal, why = %out_of_reach, "another portal of the target is used");
+                    return Ok(link);
+                }
+                Err(why) => tracing::info!(%portal, %why, "another portal cannot be used"),
             }
         }
+        Err(out_of_reach)
     }
 
-    async fn open(&self, session: &Session, reset_first: bool) -> Result<Link, ConnectError> {
-        let IscsiTarget { portal, lun, .. } = &self.target;
+    async fn connect_at(
+        &self,
+        portal: &Portal,
+        doubt: Option<&Doubt>,
+        before: Option<&Device>,
+    ) -> Result<Link, ConnectError> {
+        let session = log_in(portal, Some(&self.target.name), &self.options, doubt).await?;
+        let reset_first = doubt.is_some_and(|doubt| doubt.reset);
+        let opened = self.open(portal, &session, reset_first).await.and_then(|link| {
+            match before.and_then(|before| link.device().differs(before)) {
+                Some(what) => Err(ConnectError::Changed(what)),
+                None => Ok(link),
+            }
+        });
+        match &opened {
+            Ok(link) if link.device().is_longhaul() => self.ask_for_others(session),
+            Ok(_) => {}
+            Err(_) => session.close().await,
+        }
+        opened
+    }
+
+    /// Asks where else the target listens, for when it cannot be reached here any more. Nobody waits for that.
+    fn ask_for_others(&self, session: Session) {
+        let Some(group) = session.established().portal_group_tag else { return };
+        if !self.options.other_portals || self.options.reconnect_for == Some(Duration::ZERO) {
+            return;
+        }
+        let (others, IscsiTarget { portal, name, .. }) =
+            (Arc::clone(&self.others), self.target.clone());
+        tokio::spawn(async move {
+            // A target must answer this in any session (RFC 7143, appendix C); tgt, for one, closes the connection.
+            let question = format!("SendTargets={}\0", name.as_str());
+            let answer = tokio::time::timeout(OTHERS_WITHIN, session.text(question.into())).await;
+            if let Ok(Ok(answer)) = answer {
+                let found = discover::others(name.as_str(), group, &portal, &answer);
+                tracing::debug!(?found, "other portals of the target");
+                *others.lock().unwrap_or_else(PoisonError::into_inner) = found;
+            }
+        });
+    }
+
+    async fn open(
+        &self,
+        portal: &Portal,
+        session: &Session,
+        reset_first: bool,
+    ) -> Result<Link, ConnectError> {
+        let lun = &self.target.lun;
         if reset_first {
             let reset = session.reset_unit(unit::field(*lun)).await;
             match reset.map_err(|loss| ConnectError::Session(portal.clone(), loss))? {

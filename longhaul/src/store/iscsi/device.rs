@@ -110,6 +110,11 @@ impl Device {
     /// RFC 7143, 6.3.5 demands. tgt, for one, does not wait for what its disks are busy with; of all others
     /// nobody here has seen that they do.
     pub(super) fn ends_tasks(&self) -> bool {
+        self.is_longhaul()
+    }
+
+    /// Whether the unit says that it is one of ours.
+    pub(super) fn is_longhaul(&self) -> bool {
         self.standard.vendor.trim() == "LONGHAUL"
     }
 }

@@ -1,10 +1,15 @@
 //! Which targets there are: SendTargets in a discovery session (RFC 7143, appendix C).
 
+use std::net::IpAddr;
+
 use bytes::Bytes;
 use proto::iscsi::text;
 
 use super::ConnectOptions;
 use super::connect::{self, ConnectError, Portal};
+
+/// So many other portals are tried: each may take its time to be silent.
+const OTHERS_MAX: usize = 8;
 
 /// A target that a portal tells of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +53,33 @@ fn parse(asked: &Portal, answer: &[u8]) -> Option<Vec<DiscoveredTarget>> {
     Some(targets)
 }
 
+/// Where else a target listens, by what it says of itself: the portals of one group, by any of which a session with
+/// it is the same session (RFC 7143, 4.4.1). What is an address only where the target runs is left out; and who came
+/// by an address of this machine came by a tunnel, perhaps, which nothing must leave.
+pub(super) fn others(target: &str, group: u16, known: &Portal, answer: &[u8]) -> Vec<Portal> {
+    let Ok(pairs) = text::parse(answer) else { return Vec::new() };
+    let (mut found, mut ours) = (Vec::new(), false);
+    for pair in pairs {
+        let tag = || pair.value.rsplit_once(',').and_then(|(_, tag)| tag.parse().ok());
+        match pair.key {
+            "TargetName" => ours = pair.value == target,
+            "TargetAddress" if ours && tag() == Some(group) => {
+                found.extend(Portal::parse(pair.value));
+            }
+            _ => {}
+        }
+    }
+    found.retain(|other| other != known && is_here(known) == is_here(other));
+    found.truncate(OTHERS_MAX);
+    found
+}
+
+/// Whether an address means the machine that uses it.
+fn is_here(portal: &Portal) -> bool {
+    let here = |address: IpAddr| address.is_loopback() || address.is_unspecified();
+    portal.host == "localhost" || portal.host.parse().is_ok_and(here)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +94,18 @@ mod tests {
         assert_eq!(targets[1].portals, std::slice::from_ref(&asked));
         assert_eq!(parse(&asked, b"TargetAddress=10.0.0.1\0"), None);
         assert_eq!(parse(&asked, b""), Some(vec![]));
+    }
+
+    #[test]
+    fn other_portals_are_those_of_the_group_and_not_this_machine() {
+        let portal = |host: &str, port| Portal { host: host.into(), port };
+        let list = b"TargetName=iqn.b\0TargetAddress=10.0.0.9:3260,1\0TargetName=iqn.a\0\
+            TargetAddress=10.0.0.1:3260,1\0TargetAddress=[fe80::1]:3261,1\0TargetAddress=10.0.0.2,2\0\
+            TargetAddress=127.0.0.1:3262,1\0TargetAddress=0.0.0.0,1\0TargetAddress=10.0.0.3\0";
+        let found = |known| others("iqn.a", 1, &known, list);
+        assert_eq!(found(portal("10.0.0.1", 3260)), [portal("fe80::1", 3261)]);
+        let here = [portal("127.0.0.1", 3262), portal("0.0.0.0", 3260)];
+        assert_eq!(found(portal("localhost", 3260)), here);
+        assert_eq!(others("iqn.a", 1, &portal("a", 1), b"no text"), []);
     }
 }

@@ -75,6 +75,8 @@ pub struct ConnectOptions {
     /// How long an outage may last before requests fail; `None` for as long as it takes, zero for not
     /// at all.
     pub reconnect_for: Option<Duration>,
+    /// Where the portal cannot be reached any more, try the others of the target.
+    pub other_portals: bool,
     /// The longest wait between two attempts to connect again.
     pub reconnect_every: Duration,
     /// Bytes of acknowledged writes that are kept until a flush, to be written again if the target loses
@@ -107,6 +109,7 @@ impl ConnectOptions {
             timeouts: Timeouts::default(),
             read_only: false,
             reconnect_for: Some(RECONNECT_FOR),
+            other_portals: true,
             reconnect_every: RECONNECT_EVERY,
             unflushed_max: UNFLUSHED_MAX,
         }
@@ -117,6 +120,6 @@ impl ConnectOptions {
 /// a mistake, and somebody is waiting to be told.
 pub async fn connect(target: &IscsiTarget, options: &ConnectOptions) -> Result<Disk, ConnectError> {
     let connector = connect::Connector::new(target.clone(), options)?;
-    let link = connector.connect(None).await?;
+    let link = connector.connect(None, None).await?;
     Ok(Disk::new(connector, link))
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use proto::iscsi::header::TaskResponse;
+use proto::iscsi::header::{RejectReason, TaskResponse};
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
 use proto::iscsi::login::initiator::Established;
 use proto::scsi::Status;
@@ -58,7 +58,7 @@ pub(super) type Ended = Result<Completion, TaskError>;
 enum Request {
     Command(Command, oneshot::Sender<Ended>),
     Ping(oneshot::Sender<Duration>),
-    Text(Bytes, oneshot::Sender<Vec<u8>>),
+    Text(Bytes, oneshot::Sender<Result<Vec<u8>, RejectReason>>),
     ResetUnit(u64, oneshot::Sender<TaskResponse>),
     /// Dropped when the session has ended.
     Logout(oneshot::Sender<()>),
@@ -165,7 +165,8 @@ impl Session {
 
     /// Sends a text request and gives the answer.
     pub(super) async fn text(&self, text: Bytes) -> Result<Vec<u8>, Arc<Loss>> {
-        self.ask(|done| Request::Text(text, done)).await
+        let answer = self.ask(|done| Request::Text(text, done)).await?;
+        answer.map_err(|reason| Arc::new(Loss::Fault(Fault::Rejected(reason))))
     }
 
     /// Logs out when what is in flight has ended, and waits until it is done.
@@ -220,7 +221,7 @@ struct Driver {
     open: bool,
     ready: Option<oneshot::Sender<Established>>,
     pings: Vec<oneshot::Sender<Duration>>,
-    text: Option<oneshot::Sender<Vec<u8>>>,
+    text: Option<oneshot::Sender<Result<Vec<u8>, RejectReason>>>,
     resets: Vec<oneshot::Sender<TaskResponse>>,
     logouts: Vec<oneshot::Sender<()>>,
     reset: Arc<AtomicBool>,
@@ -479,11 +480,8 @@ impl Driver {
                         let _ = done.send(elapsed);
                     }
                 }
-                Event::Text(text) => {
-                    if let Some(done) = self.text.take() {
-                        let _ = done.send(text);
-                    }
-                }
+                Event::Text(text) => self.told(Ok(text)),
+                Event::TextRejected(reason) => self.told(Err(reason)),
                 Event::UnitReset(response) => {
                     for done in self.resets.drain(..) {
                         let _ = done.send(response);
@@ -499,6 +497,13 @@ impl Driver {
             }
         }
         false
+    }
+
+    /// How a text request ended.
+    fn told(&mut self, answer: Result<Vec<u8>, RejectReason>) {
+        if let Some(done) = self.text.take() {
+            let _ = done.send(answer);
+        }
     }
 
     fn now(&self) -> Time {

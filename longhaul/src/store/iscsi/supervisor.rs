@@ -395,11 +395,7 @@ async fn connect_again(supervisor: Arc<Supervisor>, in_doubt: bool) -> Result<Li
         session: supervisor.link().session().clone(),
         reset: !first.device().ends_tasks(),
     });
-    let link = connector.connect(doubt).await?;
-    match link.device().differs(first.device()) {
-        Some(what) => Err(ConnectError::Changed(what)),
-        None => Ok(link),
-    }
+    connector.connect(doubt, Some(first.device())).await
 }
 
 /// How long a target wants to be left alone after a session has ended (RFC 7143, 13.15 and 11.9.1).

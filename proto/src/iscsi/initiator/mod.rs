@@ -29,7 +29,7 @@ use core::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::header::{Header, NO_TAG, TaskResponse};
+use super::header::{Header, NO_TAG, RejectReason, TaskResponse};
 use super::login::Entropy;
 use super::login::initiator::{
     CID, Config as LoginConfig, Established, InitiatorLogin, Place, Progress,
@@ -122,6 +122,8 @@ pub enum Event<T> {
     Pong(Duration),
     /// The answer to a text request.
     Text(Vec<u8>),
+    /// A text request was rejected.
+    TextRejected(RejectReason),
     /// How a reset of a unit went. Done, no task on it runs any more (RFC 7143, 11.6.1).
     UnitReset(TaskResponse),
     /// A logical unit tells something of its own accord; sense data (RFC 7143, 11.9.1).
@@ -343,7 +345,7 @@ impl<T> Initiator<T> {
         }
     }
 
-    /// Sends a text request, if none is under way; [`Event::Text`] follows.
+    /// Sends a text request, if none is under way; [`Event::Text`] or [`Event::TextRejected`] follows.
     pub fn text(&mut self, text: Bytes) {
         if let Phase::Session { session, .. } = &mut self.phase {
             session.text(text, &mut self.lines);

@@ -434,7 +434,7 @@ impl<T> Session<T> {
         Ok(())
     }
 
-    /// A rejected command ends; anything else that is rejected shows that both sides do not
+    /// A rejected command or text ends; anything else that is rejected shows that both sides do not
     /// understand each other, and a digest that does not match cannot be repaired at this level.
     fn rejected(&mut self, line: &mut Line, header: &Reject, data: &[u8]) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
@@ -444,6 +444,13 @@ impl<T> Session<T> {
                 if header.reason != RejectReason::DATA_DIGEST_ERROR =>
             {
                 self.remove(command.itt, line)
+            }
+            // Which texts a target answers is its own affair; the session does without.
+            Some(Ok(Header::TextRequest(request)))
+                if self.text.take_if(|text| text.tag == request.itt).is_some() =>
+            {
+                self.events.push_back(Event::TextRejected(header.reason));
+                return Ok(());
             }
             _ => None,
         };

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::iscsi::header::{
     AsyncMessage, BHS_LEN, DataIn, Lengths, LoginResponse, NopIn, R2t, Reject, RejectReason,
-    ScsiCommand, ScsiResponse,
+    ScsiCommand, ScsiResponse, TextRequest,
 };
 use crate::iscsi::keys::Offer;
 use crate::iscsi::login::Entropy;
@@ -159,8 +159,13 @@ fn a_rejected_command_ends_and_the_session_goes_on() {
     say(&mut machine, Pdu::with_data(reject, rejected.to_vec().into())).unwrap();
     assert!(matches!(machine.poll(), Some(Event::Completed(1, Err(TaskError::Rejected(_))))));
     assert!(machine.has_room());
-    // What is no command shows that the two do not understand each other.
+    machine.text(Bytes::from_static(b"SendTargets=\0"));
+    let rejected = TextRequest { itt: itt + 1, ..TextRequest::default() }.emit(Lengths::default());
     let reject = Reject { reason, stat_sn: 2, ..Reject::default() };
+    say(&mut machine, Pdu::with_data(reject, rejected.to_vec().into())).unwrap();
+    assert!(matches!(machine.poll(), Some(Event::TextRejected(why)) if why == reason));
+    // What is no command shows that the two do not understand each other.
+    let reject = Reject { reason, stat_sn: 3, ..Reject::default() };
     let said = say(&mut machine, Pdu::with_data(reject, vec![0; BHS_LEN].into()));
     assert_eq!(said, Err(Fault::Rejected(reason)));
 }
