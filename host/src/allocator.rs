@@ -55,9 +55,9 @@ impl Default for Recycler {
 
 /// Has the kernel take back every large buffer that is freed and not kept. Without this the C library learns
 /// from the first of them to carve the others out of heaps, where what lives longer keeps what lay beside it
-/// resident: twice as much as is in use. The price is the clearing of new pages; it is worth paying by a
-/// program that holds many megabytes for as long as a long link takes, and not by one that copies as fast
-/// as memory does.
+/// resident: twice as much as is in use, and five times for a server whose answers wait for a long link. The price is
+/// the clearing of new pages; it is worth paying by a program that holds many megabytes for as long as a long link
+/// takes, and not by one that copies as fast as memory does.
 pub fn return_large() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a number; no memory is touched.

@@ -102,6 +102,7 @@ const LEVEL: &str = "info";
 
 /// Runs until a signal. `handed` are the sockets that were opened for it.
 pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outcome {
+    host::allocator::return_large();
     let config = match &args.config {
         Some(path) => Config::read(path)?,
         None => args.config()?,
