@@ -103,8 +103,8 @@ mod tests {
             |name: &str, rate| Line { name: name.into(), points: vec![(0, rate), (1, rate)] };
         let svg = chart("writes", "MB/s", &labels, &[line("fast", 100.0), line("<slow>", 1.0)]);
         // From the bottom, 1, to the top, 100, at both places.
-        assert!(svg.contains("points=\"60.0,30.0 470.0,30.0\""), "{svg}");
-        assert!(svg.contains("points=\"60.0,280.0 470.0,280.0\""), "{svg}");
+        assert!(svg.contains("points=\"84.0,30.0 494.0,30.0\""), "{svg}");
+        assert!(svg.contains("points=\"84.0,280.0 494.0,280.0\""), "{svg}");
         assert!(svg.contains("&lt;slow&gt;") && !svg.contains("<slow>"), "{svg}");
     }
 
