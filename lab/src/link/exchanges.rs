@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use proto::iscsi::header::{BHS_LEN, Header, Lengths, NO_TAG};
 
-use super::train::{Piece, Train};
+use super::train::{Piece, Train, be32};
 
 /// WRITE(6), (10), (12) and (16) (SBC-2, 5.24; SBC-3, 5.33 to 5.35).
 const WRITES: [u8; 4] = [0x0a, 0x2a, 0xaa, 0x8a];
@@ -157,7 +157,8 @@ impl Burst {
             }
             _ => {}
         }
-        let end = max_cmd_sn(bhs);
+        // MaxCmdSN stands at the same place in all that a target sends (RFC 7143, 11).
+        let end = be32(&bhs[32..36]);
         self.opened.push((end, exchanges));
         if !self.tasks.is_empty() {
             self.whole.exchanges = self.whole.exchanges.max(exchanges);
@@ -167,11 +168,6 @@ impl Burst {
         *self = Self { open: end, ..Self::default() };
         (whole.commands > 0).then_some(whole)
     }
-}
-
-/// MaxCmdSN, which stands at the same place in all that a target sends (RFC 7143, 11).
-fn max_cmd_sn(bhs: &[u8; BHS_LEN]) -> u32 {
-    bhs[32..36].iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
 /// One direction of a connection, from its first byte on.

@@ -187,7 +187,7 @@ fn be16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |value, byte| value << 8 | u16::from(*byte))
 }
 
-fn be32(bytes: &[u8]) -> u32 {
+pub(super) fn be32(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |value, byte| value << 8 | u32::from(*byte))
 }
 

@@ -24,9 +24,6 @@ const READ_FEW: usize = 8 << 10;
 /// From here on a PDU is large.
 const LARGE: usize = 64 << 10;
 
-/// How much one look takes: a small request with its data. The rest is left to the next read.
-const LOOK: usize = 8 << 10;
-
 /// How many slices one write takes: enough for 32 small answers with their data.
 const SLICES: usize = 64;
 
@@ -87,16 +84,20 @@ impl Wire {
     }
 
     /// Whether something has come, asked of the system and not of the runtime, which would have to be woken for
-    /// it: that costs a tenth of a small request. The next read is ready if so. An error or the end is left to that.
+    /// it: that costs a tenth of a small request. The next read is ready if so. An error or the end is left to that,
+    /// and so is the rest of a PDU that has begun, which is not to be copied on its way to a buffer of its own.
     pub(super) fn look(&mut self) -> bool {
+        if !self.buffer.is_empty() {
+            return false;
+        }
         if self.looked.is_empty() {
-            self.looked = vec![0; LOOK].into();
+            self.looked = vec![0; READ_FEW].into();
         }
         let came =
             recv(&self.stream, &mut *self.looked, RecvFlags::DONTWAIT).map_or(0, |(len, _)| len);
         self.buffer.extend_from_slice(self.looked.get(..came).unwrap_or_default());
-        self.found |= came > 0;
-        came > 0
+        self.found = came > 0;
+        self.found
     }
 
     /// Reads what there is.
