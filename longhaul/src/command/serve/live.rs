@@ -73,8 +73,8 @@ impl Live {
         let names = config.volumes.iter().map(|volume| volume.target.clone());
         let names: BTreeSet<_> = names.collect();
         let policy = policy(names.into_iter().collect());
-        let turned = turned(&self.config.ports(), &config.ports());
         let access = config.ports();
+        let turned = turned(&self.config.ports(), &access);
         let offering = Offering { devices, policy, limits: config.limits, access };
         let (leaving, gone) = self.node.replace(offering);
         let said = [

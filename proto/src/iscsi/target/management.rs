@@ -208,18 +208,22 @@ impl Session {
     /// removed at once.
     pub fn vacate(&mut self, now: Time, cid: u16, ticket: u64) {
         self.remove(now, cid);
-        let tasks = self.tasks_of(cid);
+        let tasks = self.orphans(cid);
         self.abort(tasks, None, false, Then::Tell { ticket });
     }
 
-    /// The tasks of a connection that is over, while the session goes on.
-    fn tasks_of(&mut self, cid: u16) -> Vec<TaskId> {
-        let tasks = self.tasks.select(|task| task.cid == cid && task.state != State::Aborted);
-        let units = tasks.iter().filter_map(|id| self.tasks.get(*id).map(|task| task.lun_field));
-        let units: BTreeSet<u64> = units.collect();
+    /// The tasks of a connection that is over, while the session goes on: whoever waits for the answer to one that was
+    /// not aborted is told that there is none.
+    fn orphans(&mut self, cid: u16) -> Vec<TaskId> {
+        let tasks = self.tasks.select(|task| task.cid == cid);
+        let unanswered = |id: &TaskId| {
+            let task = self.tasks.get(*id).filter(|task| task.state != State::Aborted);
+            task.map(|task| task.lun_field)
+        };
+        let units: BTreeSet<u64> = tasks.iter().filter_map(unanswered).collect();
         let cleared = |lun: u64| Event::CommandsCleared { lun: lun.to_be_bytes() };
         self.events.extend(units.into_iter().map(cleared));
-        self.tasks.select(|task| task.cid == cid)
+        tasks
     }
 
     /// The tasks end without an answer, what is held in the window as well; then the logout is
@@ -227,7 +231,7 @@ impl Session {
     /// that is logged out; `None` for the session.
     pub(super) fn log_out(&mut self, cid: u16, itt: u32, closes: Option<u16>) {
         let tasks = match closes {
-            Some(closes) => self.tasks_of(closes),
+            Some(closes) => self.orphans(closes),
             None => self.tasks.select(|_| true),
         };
         if let Some(closes) = closes {
