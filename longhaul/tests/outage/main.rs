@@ -205,9 +205,7 @@ async fn under_load(disk: &Arc<Disk>, seed: u64, trouble: impl Future<Output = (
         .collect();
     trouble.await;
     stop.store(true, Ordering::Relaxed);
-    // The last attempts to connect may be far apart, and the machine busy.
-    let patience = 5 * PATIENCE;
-    let models = tokio::time::timeout(patience, join_all(workers)).await.expect("no worker hangs");
+    let models = tokio::time::timeout(PATIENCE, join_all(workers)).await.expect("no worker hangs");
     let model: Vec<u8> = models.into_iter().flat_map(|model| model.expect("no error")).collect();
     disk.flush().await.expect("a flush");
     let read = disk.read(Span::new(0, SIZE)).await.expect("a read");
