@@ -22,6 +22,13 @@ pub const fn decode(field: [u8; 8]) -> Option<u16> {
     }
 }
 
+/// Whether two LUN fields address the same unit, be it in different forms.
+#[must_use]
+pub fn is_same(one: u64, other: u64) -> bool {
+    let unit = |field: u64| decode(field.to_be_bytes());
+    one == other || unit(one).is_some_and(|lun| unit(other) == Some(lun))
+}
+
 /// The eight-byte LUN field of a unit: the peripheral form below 256, as initiators expect, and the
 /// flat form above. The upper two bits of `lun` are not part of any number and are dropped.
 #[must_use]
@@ -72,6 +79,8 @@ mod tests {
     fn both_forms_of_a_small_number_are_one_unit() {
         assert_eq!(decode([0, 5, 0, 0, 0, 0, 0, 0]), Some(5));
         assert_eq!(decode([0x40, 5, 0, 0, 0, 0, 0, 0]), Some(5));
+        let [short, flat] = [0x0005 << 48, 0x4005 << 48];
+        assert!(is_same(short, flat) && is_same(flat, flat) && !is_same(short, 0x0006 << 48));
         assert_eq!(encode(300), [0x41, 0x2C, 0, 0, 0, 0, 0, 0]);
     }
 
@@ -80,5 +89,7 @@ mod tests {
         assert_eq!(decode([0x01, 5, 0, 0, 0, 0, 0, 0]), None, "another bus");
         assert_eq!(decode([0xC1, 0x01, 0, 0, 0, 0, 0, 0]), None, "well known");
         assert_eq!(decode([0, 5, 0, 1, 0, 0, 0, 0]), None, "a second level");
+        assert!(is_same(0x0005_0001 << 32, 0x0005_0001 << 32));
+        assert!(!is_same(0x0005_0001 << 32, 0x0005_0002 << 32), "two that are not known here");
     }
 }

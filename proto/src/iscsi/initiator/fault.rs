@@ -72,6 +72,9 @@ pub enum Misbehaviour {
     /// An R2T for nothing, or for more than a burst.
     #[error("an R2T for {0} bytes")]
     R2tLength(u32),
+    /// An R2T that names another unit than its command (RFC 7143, 4.2.5.3).
+    #[error("an R2T of another unit than its command")]
+    R2tOfOtherUnit,
     /// Pings faster than their answers can be sent.
     #[error("a flood of pings")]
     PingFlood,

@@ -10,7 +10,7 @@ use crate::iscsi::header::{
 use crate::iscsi::keys::Parameters;
 use crate::iscsi::pdu::Pieces;
 use crate::reader::Reader;
-use crate::scsi::Status;
+use crate::scsi::{Status, lun};
 
 /// A command in flight.
 #[derive(Debug)]
@@ -166,6 +166,9 @@ impl<T> Task<T> {
         parameters: &Parameters,
         line: &mut Line,
     ) -> Result<(), Misbehaviour> {
+        if !lun::is_same(r2t.lun, self.lun) {
+            return Err(Misbehaviour::R2tOfOtherUnit);
+        }
         let Data::Out { offset, left } = &mut self.data else {
             return Err(Misbehaviour::R2tBeyondBuffer);
         };

@@ -115,6 +115,9 @@ fn an_r2t_asks_for_what_there_is_in_order_and_within_a_burst() {
         (R2t { desired_len: 8193, ..good }, Some(Misbehaviour::R2tLength(8193))),
         (R2t { buffer_offset: 0, ..good }, Some(Misbehaviour::R2tOutOfOrder)),
         (R2t { r2t_sn: 1, ..good }, Some(Misbehaviour::R2tOutOfOrder)),
+        // RFC 7143, 4.2.5.3: both forms of a number are the same unit.
+        (R2t { lun: 0x4000 << 48, ..good }, None),
+        (R2t { lun: 0x0001 << 48, ..good }, Some(Misbehaviour::R2tOfOtherUnit)),
     ];
     for (r2t, expected) in cases {
         let mut machine = machine();

@@ -12,7 +12,7 @@ use crate::iscsi::header::{DataOut, NO_TAG, R2t, RejectReason, ScsiCommand};
 use crate::iscsi::keys::Parameters;
 use crate::iscsi::pdu::Pdu;
 use crate::scsi::sense::{Additional, Format, Key};
-use crate::scsi::{Sense, Status};
+use crate::scsi::{Sense, Status, lun};
 
 /// Below this, data that wait are copied. Larger ones are a good part of the buffer they came in.
 const COMPACT_BELOW: usize = 16 << 10;
@@ -29,6 +29,8 @@ pub(super) enum Fault {
     ProtocolServiceCrc,
     /// There is no room for it; it may be sent again.
     Full,
+    /// Data that answer an R2T and name another unit than it did.
+    OtherUnit,
     /// Both directions at once, which no unit here has a command for.
     Bidirectional,
 }
@@ -41,6 +43,8 @@ impl Fault {
             Self::UnexpectedUnsolicitedData => (Key::AbortedCommand, 0x0c, 0x0c),
             Self::IncorrectAmountOfData => (Key::AbortedCommand, 0x0c, 0x0d),
             Self::ProtocolServiceCrc => (Key::AbortedCommand, 0x47, 0x05),
+            // INVALID INFORMATION UNIT.
+            Self::OtherUnit => (Key::AbortedCommand, 0x0e, 0x00),
             // INVALID FIELD IN COMMAND INFORMATION UNIT.
             Self::Bidirectional => (Key::IllegalRequest, 0x0e, 0x03),
         };
@@ -272,6 +276,12 @@ impl Session {
         if task.cid != cid {
             return self.reject(cid, &pdu, RejectReason::PROTOCOL_ERROR);
         }
+        // RFC 7143, 4.2.5.3 and 11.7.4: what answers an R2T names the unit of the command; in other data the
+        // field is reserved.
+        if header.ttt != NO_TAG && !lun::is_same(header.lun, task.lun_field) {
+            self.reject(cid, &pdu, RejectReason::PROTOCOL_ERROR);
+            return self.spoil(id, header, Fault::OtherUnit);
+        }
         let outcome = match task.inbound.sequence(header.ttt) {
             Some(sequence) => sequence.take(header, pdu.data),
             None => Err(Fault::UnexpectedUnsolicitedData),
@@ -282,14 +292,21 @@ impl Session {
         }
     }
 
-    /// Data of this PDU were damaged: the header, which was not, says whether more follow.
+    /// Data of this PDU were damaged.
     pub(super) fn on_damaged_data_out(&mut self, cid: u16, header: &DataOut) {
-        let Some(id) = self.tasks.find(header.itt) else { return };
-        let task = self.tasks.get(id).filter(|task| task.cid == cid);
-        let sequence = task.and_then(|task| task.inbound.sequence(header.ttt));
+        let id = self.tasks.find(header.itt);
+        let ours = |id: &TaskId| self.tasks.get(*id).is_some_and(|task| task.cid == cid);
+        if let Some(id) = id.filter(ours) {
+            self.spoil(id, header, Fault::ProtocolServiceCrc);
+        }
+    }
+
+    /// A PDU that was rejected takes its task with it (RFC 7143, 11.17.1). Its header says whether more follow.
+    fn spoil(&mut self, id: TaskId, header: &DataOut, fault: Fault) {
+        let sequence = self.tasks.get(id).and_then(|task| task.inbound.sequence(header.ttt));
         if let Some(sequence) = sequence {
             sequence.open = !header.is_final;
-            self.fail(id, Fault::ProtocolServiceCrc);
+            self.fail(id, fault);
         }
     }
 

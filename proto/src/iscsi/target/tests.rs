@@ -448,6 +448,51 @@ fn faults_of_transfers_fail_the_task() {
     }
 }
 
+/// RFC 7143, 4.2.5.3, 11.7.4 and 11.17.1: data that answer an R2T name the unit of the command. What names another
+/// is rejected, and its task fails when the initiator has ended sending.
+#[test]
+fn solicited_data_name_the_unit_of_their_command() {
+    let mut pair = Pair::new(Parameters { max_burst: 4096, ..parameters() });
+    pair.write(1, 8192, &[], true);
+    let command = pair.command();
+    assert_eq!(pair.session.want_data(command.task, 8192), None);
+    let r2ts: Vec<R2t> = headers(pair.received());
+    let [first, second] = r2ts[..] else { panic!("{r2ts:?}") };
+    let answer = |r2t: &R2t, lun| DataOut {
+        is_final: true,
+        lun,
+        itt: 1,
+        ttt: r2t.ttt,
+        buffer_offset: r2t.buffer_offset,
+        ..DataOut::default()
+    };
+    pair.send(answer(&first, 1 << 48), &[1; 4096]);
+    assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
+    assert!(pair.session.is_busy(), "the other R2T is still to be answered");
+    pair.send(answer(&second, 0x4000 << 48), &[1; 4096]);
+    let pdus = pair.received();
+    assert!(pdus.len() == 1 && aborted_with(&pdus[0], 0x0e, 0x00), "{pdus:?}");
+    assert!(pair.session.poll_event().is_none() && !pair.session.is_busy());
+}
+
+/// RFC 7143, 11.7.4: in data that nobody asked for the field is reserved; the other form of a number is the same
+/// unit.
+#[test]
+fn the_unit_of_unsolicited_data_is_not_looked_at() {
+    let mut pair = Pair::new(parameters());
+    pair.write(1, 8192, &[], false);
+    let command = pair.command();
+    assert_eq!(pair.session.want_data(command.task, 8192), None);
+    let r2t: R2t = pair.one();
+    let unsolicited =
+        DataOut { is_final: true, lun: 9 << 48, itt: 1, ttt: NO_TAG, ..DataOut::default() };
+    pair.send(unsolicited, &[1; 4096]);
+    let solicited = DataOut { lun: 0x4000 << 48, ttt: r2t.ttt, buffer_offset: 4096, ..unsolicited };
+    pair.send(solicited, &[2; 4096]);
+    let Some(Event::Execute { data, .. }) = pair.session.poll_event() else { panic!() };
+    assert_eq!(data.concat(), [vec![1; 4096], vec![2; 4096]].concat());
+}
+
 #[test]
 fn what_was_not_agreed_is_refused() {
     let mut pair =
