@@ -114,6 +114,24 @@ fn commands_by_several_connections_are_carried_out_in_their_order() {
     assert!(scene.server.stop().success());
 }
 
+/// RFC 7143, 4.2.2.1: a login that joins says which command is sent next; what it is told is which came, in every
+/// response.
+#[test]
+fn a_login_that_joins_is_told_which_commands_came() {
+    let scene = Scene::new();
+    let came = scene.first.cmd_sn;
+    let ahead = LoginRequest { transit: false, next_stage: 0, ..scene.request(1) };
+    let ahead = LoginRequest { cmd_sn: came + 3, ..ahead };
+    let (mut peer, first) = Peer::ask(scene.portal, ahead, identity(NAME, TARGET));
+    peer.send(LoginRequest { transit: true, next_stage: 3, ..ahead }, Bytes::new());
+    let answer = peer.receive().expect("an answer").header;
+    let Header::LoginResponse(last) = answer else { panic!("{answer:?}") };
+    for response in [first, last] {
+        assert_eq!((response.status_class, response.exp_cmd_sn), (0, came), "{response:?}");
+        assert!(response.max_cmd_sn > came + 3, "the session's window: {response:?}");
+    }
+}
+
 #[test]
 fn a_session_is_joined_by_nobody_else_and_no_more_often_than_agreed() {
     let scene = Scene::new();

@@ -338,7 +338,8 @@ impl Target {
                     let Header::LoginRequest(header) = pdu.header else {
                         return self.refused = true;
                     };
-                    let Some(login) = end.login.take() else { return };
+                    let Some(mut login) = end.login.take() else { return };
+                    login.set_numbers(self.session.as_ref().map(|session| session.numbers_told()));
                     let heard = end.decoder.transcript();
                     self.log_in(now, on, login.handle(&header, &pdu.data, &heard));
                 }

@@ -8,6 +8,7 @@ use proto::iscsi::login::target::{
     invalid_during_login,
 };
 use proto::iscsi::login::{Entropy, LoginStatus};
+use proto::iscsi::name::Isid;
 use proto::iscsi::pdu::{Frame, Outbox, Pdu};
 use proto::iscsi::sealed::Seals;
 use tokio::sync::oneshot;
@@ -82,6 +83,10 @@ async fn exchange(
             return Err(LoginError::NoLogin);
         };
         begun = true;
+        if request.tsih != 0 {
+            let isid = Isid(request.isid);
+            login.set_numbers(node.registry.numbers(request.tsih, isid).await);
+        }
         match login.handle(&request, &data, &wire.decoder.transcript()) {
             Progress::Continue(next, response) => {
                 *who = next.peer();

@@ -31,6 +31,8 @@ pub(super) enum Letter {
     /// Units of its target have come, gone or grown: this is how it sees the target now.
     /// Says when the session goes by it.
     Changed(Arc<TargetDevice>, oneshot::Sender<()>),
+    /// Tell ExpCmdSN and MaxCmdSN.
+    Numbers(oneshot::Sender<(u32, u32)>),
     /// Another connection wants to be part of it.
     Join(Box<Join>),
 }
@@ -268,6 +270,15 @@ impl Registry {
         Ok(seat)
     }
 
+    /// ExpCmdSN and MaxCmdSN of the session that a login asks to join, if there is one. Who asks has proven
+    /// nothing yet; it is told how many commands there were.
+    pub(super) async fn numbers(&self, tsih: u16, isid: Isid) -> Option<(u32, u32)> {
+        let seat = lock(&self.0).seats.get(&tsih).cloned();
+        let (answer, numbers) = oneshot::channel();
+        seat.filter(|seat| seat.identity.isid == isid)?.post(Letter::Numbers(answer));
+        numbers.await.ok()
+    }
+
     /// What the sessions that have ended did, by target.
     pub(super) fn past(&self) -> BTreeMap<String, Activity> {
         lock(&self.0).past.clone()
@@ -397,6 +408,22 @@ mod tests {
         );
         assert_eq!(told(tsih, &|it| it.seal = Some(Protection::Integrity)), unproven);
         assert_eq!(told(tsih, &|it| it.seal = None), unproven);
+    }
+
+    #[tokio::test]
+    async fn the_numbers_of_a_session_are_told_by_its_names() {
+        let registry = Registry::default();
+        let mut ticket = registry.join(&newcomer(None), 9).ok().unwrap();
+        let (tsih, isid) = (ticket.seat.tsih, ticket.seat.identity.isid);
+        assert_eq!(registry.numbers(tsih + 1, isid).await, None);
+        assert_eq!(registry.numbers(tsih, Isid([2; 6])).await, None);
+        let session = async {
+            let Some(Letter::Numbers(answer)) = ticket.letters.recv().await else { panic!() };
+            answer.send((3, 9)).unwrap();
+        };
+        assert_eq!(tokio::join!(registry.numbers(tsih, isid), session).0, Some((3, 9)));
+        let ends = async { drop(ticket) };
+        assert_eq!(tokio::join!(registry.numbers(tsih, isid), ends).0, None);
     }
 
     /// RFC 7143, 4.4.2: the same initiator port with another target port is another nexus.

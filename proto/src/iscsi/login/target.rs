@@ -66,6 +66,8 @@ struct Common {
     security_keys: Vec<&'static str>,
     /// What the first request fixed; `None` before it.
     ids: Option<Ids>,
+    /// ExpCmdSN and MaxCmdSN of the session that it asks to join.
+    numbers: Option<(u32, u32)>,
     stat_sn: u32,
     exchanges: u32,
     /// The portal group tag or the segment length has been declared.
@@ -172,6 +174,7 @@ impl TargetLogin {
             entrance,
             security_keys: Vec::new(),
             ids: None,
+            numbers: None,
             stat_sn: 0,
             exchanges: 0,
             tag_sent: false,
@@ -186,6 +189,11 @@ impl TargetLogin {
     #[must_use]
     pub fn peer(&self) -> Option<Peer> {
         self.common.meet().ok()
+    }
+
+    /// ExpCmdSN and MaxCmdSN as they are in the session that the next request asks to join; `None` if there is none.
+    pub const fn set_numbers(&mut self, numbers: Option<(u32, u32)>) {
+        self.common.numbers = numbers;
     }
 
     /// Takes the next Login Request; `heard` is all the initiator has sent, this request included.
@@ -255,9 +263,14 @@ impl Common {
     fn response_to(&mut self, request: &LoginRequest) -> LoginResponse {
         let stat_sn = self.stat_sn;
         self.stat_sn = stat_sn.wrapping_add(1);
-        // A Login Request is immediate: it takes no CmdSN (RFC 7143, 11.12.8). What may be sent in a
-        // session that is there already is for that to say.
-        let window = if request.tsih == 0 { self.config.command_window } else { 0 };
+        // A Login Request is immediate: it takes no CmdSN (RFC 7143, 11.12.8). In a session that is there it does
+        // not say what has come of the commands before it; that is for the session to say (4.2.2.1).
+        let (window, numbers) = match request.tsih {
+            0 => (self.config.command_window, None),
+            _ => (0, self.numbers),
+        };
+        let last = request.cmd_sn.wrapping_add(window).wrapping_sub(1);
+        let (exp_cmd_sn, max_cmd_sn) = numbers.unwrap_or((request.cmd_sn, last));
         LoginResponse {
             current_stage: request.current_stage,
             version_max: VERSION,
@@ -266,8 +279,8 @@ impl Common {
             tsih: request.tsih,
             itt: request.itt,
             stat_sn,
-            exp_cmd_sn: request.cmd_sn,
-            max_cmd_sn: request.cmd_sn.wrapping_add(window).wrapping_sub(1),
+            exp_cmd_sn,
+            max_cmd_sn,
             ..LoginResponse::default()
         }
     }
