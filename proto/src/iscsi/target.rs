@@ -45,11 +45,11 @@ pub use task::TaskId;
 /// blocks it keeps a 1 Gbit/s link full at 4 ms; with 1 MiB blocks at a second.
 pub const WINDOW: u32 = 128;
 
-/// Immediate commands under way at once. The window does not hold them back, so that beyond this they
-/// are rejected (RFC 7143, 4.2.2.1).
+/// Immediate commands a session may have under way. The window does not hold them back, so that beyond this they
+/// are rejected, but for one of each connection (RFC 7143, 4.2.2.1).
 pub const IMMEDIATE_MAX: usize = 32;
 
-/// Task management functions under way at once.
+/// Task management functions a session may have under way; here, too, each connection may have one all the same.
 pub const MANAGEMENT_MAX: usize = 16;
 
 /// Data that a request other than a command may carry that came before its turn: pings and texts, which

@@ -132,7 +132,7 @@ impl World {
         self.act();
         self.check_output();
         assert!(self.session.tasks.in_order() <= WINDOW as usize);
-        assert!(self.session.tasks.immediate() <= IMMEDIATE_MAX);
+        assert!(self.session.tasks.immediate() < IMMEDIATE_MAX + CONNECTIONS_MAX);
         Ok(())
     }
 

@@ -59,7 +59,7 @@ struct Pending {
     then: Then,
 }
 
-/// What waits; at most [`MANAGEMENT_MAX`] requests of the initiator, and the front's own.
+/// What waits: requests of the initiator, limited by [`MANAGEMENT_MAX`], and the front's own.
 #[derive(Debug, Default)]
 pub(super) struct Management {
     pending: Vec<Pending>,
@@ -93,7 +93,7 @@ impl Pending {
 
 impl Session {
     pub(super) fn on_task_management(&mut self, cid: u16, request: &TaskManagementRequest) {
-        if self.management.pending.len() >= MANAGEMENT_MAX {
+        if !self.may_manage(cid) {
             return self.respond_managed(cid, request.itt, TaskResponse::REJECTED);
         }
         let unit = lun::decode(request.lun.to_be_bytes());
@@ -135,6 +135,25 @@ impl Session {
             // CLEAR ACA among them: no unit here establishes one (NORMACA is zero).
             _ => self.respond_managed(cid, request.itt, TaskResponse::NOT_SUPPORTED),
         }
+    }
+
+    /// Whether a connection may have one more request under way. Those of connections that were lost count, too: they
+    /// could come back for more.
+    fn may_manage(&self, cid: u16) -> bool {
+        let (mut all, mut own) = (0, 0);
+        for pending in &self.management.pending {
+            match pending.then {
+                Then::Respond { cid: by, .. } => {
+                    all += 1;
+                    own += usize::from(by == cid);
+                }
+                Then::Nothing => all += 1,
+                Then::Tell { .. } | Then::LogOut { .. } => {}
+            }
+        }
+        // RFC 7143, 4.2.2.1: each connection may have one, whatever the others have.
+        let most = MANAGEMENT_MAX + if own == 0 { self.connections.len() } else { 0 };
+        all < most
     }
 
     /// Whether a task management request of this tag is under way.

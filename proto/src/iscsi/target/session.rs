@@ -237,7 +237,7 @@ impl Session {
     }
 
     fn on_command(&mut self, cid: u16, command: &ScsiCommand, pdu: &Pdu) {
-        if let Err(reason) = self.may_begin(command) {
+        if let Err(reason) = self.may_begin(cid, command) {
             return self.reject(cid, pdu, reason);
         }
         let (mut inbound, fault) = Inbound::begin(&self.parameters, command, pdu.data.clone());
@@ -250,12 +250,13 @@ impl Session {
         }
     }
 
-    pub(super) fn may_begin(&self, command: &ScsiCommand) -> Result<(), RejectReason> {
+    pub(super) fn may_begin(&self, cid: u16, command: &ScsiCommand) -> Result<(), RejectReason> {
         // RFC 7143, 11: a code that means nothing is a protocol error.
         if command.attribute.0 > TaskAttribute::ACA.0 {
             return Err(RejectReason::PROTOCOL_ERROR);
         }
-        if command.immediate && self.tasks.immediate() >= IMMEDIATE_MAX {
+        let full = self.tasks.immediate() >= IMMEDIATE_MAX;
+        if command.immediate && full && self.tasks.has_immediate(cid) {
             return Err(RejectReason::IMMEDIATE_COMMAND_REJECT);
         }
         // The tag is the initiator's to choose, but not twice (RFC 7143, 11.2.1.8).
@@ -369,7 +370,7 @@ impl Session {
         if let Header::ScsiCommand(command) = header
             && counts
             && !self.setup.discovery
-            && self.may_begin(&command).is_ok()
+            && self.may_begin(cid, &command).is_ok()
         {
             let (inbound, _) = Inbound::begin(&self.parameters, &command, Bytes::new());
             let state = State::Failing(Fault::ProtocolServiceCrc);

@@ -164,4 +164,10 @@ impl Tasks {
     pub(super) const fn immediate(&self) -> usize {
         self.immediate
     }
+
+    /// Whether one of them came by this connection.
+    pub(super) fn has_immediate(&self, cid: u16) -> bool {
+        let mut tasks = self.slots.iter().filter_map(|slot| slot.task.as_ref());
+        tasks.any(|task| task.immediate && task.cid == cid)
+    }
 }

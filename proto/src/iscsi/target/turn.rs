@@ -46,7 +46,7 @@ impl Session {
         }
         let waiting = match &pdu.header {
             Header::ScsiCommand(command) if !self.setup.discovery => {
-                if let Err(reason) = self.may_begin(command) {
+                if let Err(reason) = self.may_begin(cid, command) {
                     self.window.skip(sn);
                     return self.reject(cid, &pdu, reason);
                 }

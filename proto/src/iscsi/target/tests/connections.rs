@@ -363,6 +363,64 @@ fn immediate_commands_wait_for_no_other_connection() {
     assert_eq!(party.offered().len(), 1);
 }
 
+/// RFC 7143, 4.2.2.1: one immediate command of each connection is taken, whatever the others have under way.
+#[test]
+fn an_immediate_command_is_taken_from_each_connection() {
+    let mut party = Party::new();
+    let immediate = |itt| {
+        let cmd_sn = sn(0);
+        ScsiCommand { immediate: true, is_final: true, itt, cmd_sn, ..<_>::default() }
+    };
+    let most = IMMEDIATE_MAX as u32;
+    (0..=most).for_each(|itt| party.send(1, immediate(itt), &[]));
+    assert_eq!(party.offered().len(), IMMEDIATE_MAX);
+    let reason = party.one::<Reject>(1).reason;
+    assert_eq!(reason, RejectReason::IMMEDIATE_COMMAND_REJECT);
+    for on in [0, 2] {
+        party.send(on, immediate(100 + on as u32), &[]);
+        assert_eq!(party.offered().len(), 1);
+        party.send(on, immediate(200), &[]);
+        assert_eq!(party.one::<Reject>(on).reason, RejectReason::IMMEDIATE_COMMAND_REJECT);
+    }
+    assert!(party.is_quiet());
+}
+
+/// RFC 7143, 4.2.2.1: so is one task management function. What other sessions ask for does not count.
+#[test]
+fn a_task_management_function_is_taken_from_each_connection() {
+    let mut party = Party::new();
+    party.read(0, 10, sn(0));
+    let tasks = party.offered();
+    party.session.clear(Some(0), 0);
+    party.expect_abort(tasks[0]);
+    (1..100).for_each(|ticket| party.session.clear(Some(0), ticket));
+    let mut reset = |on| {
+        party.manage(on, TaskFunction::LOGICAL_UNIT_RESET, sn(1), (NO_TAG, 0));
+        matches!(party.session.poll_event(), Some(Event::Manage { .. }))
+    };
+    assert!((0..MANAGEMENT_MAX).all(|_| reset(1)));
+    assert_eq!([1, 0, 0, 2, 2, 1].map(reset), [false, true, false, true, false, false]);
+    let refused: TaskManagementResponse = party.one(0);
+    assert_eq!(refused.response, TaskResponse::REJECTED);
+}
+
+/// Who replaces its connections over and over has no more under way for that.
+#[test]
+fn requests_of_connections_that_are_gone_count() {
+    let mut party = Party::new();
+    let parameters = parameters();
+    let mut taken = 0;
+    for _ in 0..2 * MANAGEMENT_MAX {
+        party.manage(1, TaskFunction::LOGICAL_UNIT_RESET, sn(1), (NO_TAG, 0));
+        taken += usize::from(matches!(party.session.poll_event(), Some(Event::Manage { .. })));
+        party.session.vacate(party.now, CIDS[1], 0);
+        assert!(matches!(party.session.poll_event(), Some(Event::Cleared { .. })));
+        let joining = Joining { cid: CIDS[1], stat_sn: 0, parameters: &parameters };
+        party.session.join(party.now, &joining, Pdu::bare(LoginResponse::default()));
+    }
+    assert_eq!(taken, MANAGEMENT_MAX + CIDS.len());
+}
+
 /// Each connection is asked for a sign of life by itself, and one that gives none ends the session: level 0
 /// recovers no connection alone (RFC 7143, 7.1.5).
 #[test]
