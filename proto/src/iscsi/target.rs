@@ -201,6 +201,9 @@ pub enum Ending {
     /// It was asked to log out and did not.
     #[error("the initiator did not log out when asked to")]
     LogoutOverdue,
+    /// A discovery session, of which no logout is asked.
+    #[error("the target ends discovery")]
+    Dismissed,
     /// TARGET COLD RESET.
     #[error("the target was reset")]
     ColdReset,

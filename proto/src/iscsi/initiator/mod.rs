@@ -172,6 +172,10 @@ impl<T> Initiator<T> {
     #[must_use]
     pub fn start(config: LoginConfig, entropy: Entropy, timeouts: Timeouts, now: Time) -> Self {
         let (login, request) = InitiatorLogin::start(config.clone(), entropy);
+        // RFC 7143, 4.3: a discovery session has no pings, so that its target has as long as an answer to one takes.
+        let idle = timeouts.idle + timeouts.answer;
+        let timeouts =
+            if config.target.is_some() { timeouts } else { Timeouts { idle, ..timeouts } };
         let mut line = Line::new(login, now + timeouts.login, now);
         line.outbox.push_pdu(request);
         Self { config, timeouts, lines: vec![line], phase: Phase::Login }
@@ -300,7 +304,8 @@ impl<T> Initiator<T> {
             return session.joined(on, &established, &mut self.lines);
         }
         let tsih = established.tsih;
-        let session = Box::new(Session::new(established, self.timeouts));
+        let discovers = self.config.target.is_none();
+        let session = Box::new(Session::new(established, self.timeouts, discovers));
         self.phase = Phase::Session { session, tsih };
     }
 
@@ -338,7 +343,7 @@ impl<T> Initiator<T> {
         }
     }
 
-    /// Measures the way there and back, if no measurement is under way; [`Event::Pong`] follows.
+    /// Measures the way there and back, if no measurement is under way; [`Event::Pong`] follows. Not for discovery.
     pub fn ping(&mut self, now: Time) {
         if let Phase::Session { session, .. } = &mut self.phase {
             session.ping(now, &mut self.lines);

@@ -29,6 +29,8 @@ pub(super) struct Session<T> {
     parameters: Parameters,
     sequence: Sequence,
     timeouts: Timeouts,
+    /// It is for discovery alone.
+    discovers: bool,
     last_tag: u32,
     /// Commands that wait for the window, with their tags, oldest first.
     queue: VecDeque<(u32, Command, T)>,
@@ -67,12 +69,13 @@ enum End {
 }
 
 impl<T> Session<T> {
-    pub(super) fn new(established: Established, timeouts: Timeouts) -> Self {
+    pub(super) fn new(established: Established, timeouts: Timeouts, discovers: bool) -> Self {
         let Established { cmd_sn, max_cmd_sn, .. } = established;
         Self {
             parameters: established.parameters.clone(),
             sequence: Sequence::new(cmd_sn, max_cmd_sn),
             timeouts,
+            discovers,
             last_tag: 0,
             queue: VecDeque::new(),
             tasks: HashMap::new(),
@@ -181,6 +184,7 @@ impl<T> Session<T> {
 
     pub(super) fn ping(&mut self, now: Time, lines: &mut [Line]) {
         match lines.first_mut().map(|line| &mut line.ping) {
+            _ if self.discovers => {}
             Some(Some(ping)) => ping.asked = true,
             _ => self.send_ping(now, LEADING, true, lines),
         }
@@ -237,7 +241,7 @@ impl<T> Session<T> {
         for on in 0..lines.len() {
             let due = |line: &Line| line.is_open() && line.deadline(&self.timeouts) <= Some(now);
             match lines.get(on).filter(|line| due(line)) {
-                Some(line) if line.ping.is_some() => return Err(Fault::Silent),
+                Some(line) if self.discovers || line.ping.is_some() => return Err(Fault::Silent),
                 Some(_) => self.send_ping(now, on, false, lines),
                 None => {}
             }

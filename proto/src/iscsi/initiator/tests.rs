@@ -15,11 +15,19 @@ const ISID: Isid = Isid::random([1, 2, 3], 4);
 
 /// A machine that has logged in to a target with small bursts; the first status due is 1.
 fn machine() -> Initiator<u8> {
-    let name = IscsiName::new("iqn.2000-01.example:disk").unwrap();
+    let text = b"MaxBurstLength=8192\0FirstBurstLength=1024\0";
+    logged_in(Some(name()), text)
+}
+
+fn name() -> IscsiName {
+    IscsiName::new("iqn.2000-01.example:disk").unwrap()
+}
+
+fn logged_in(target: Option<IscsiName>, text: &'static [u8]) -> Initiator<u8> {
     let config = LoginConfig {
-        initiator: name.clone(),
+        initiator: name(),
         isid: ISID,
-        target: Some(name),
+        target,
         account: None,
         pinned: None,
         algorithms: vec![],
@@ -37,8 +45,7 @@ fn machine() -> Initiator<u8> {
         max_cmd_sn: 8,
         ..LoginResponse::default()
     };
-    let text = Bytes::from_static(b"MaxBurstLength=8192\0FirstBurstLength=1024\0");
-    say(&mut machine, Pdu::with_data(response, text)).unwrap();
+    say(&mut machine, Pdu::with_data(response, Bytes::from_static(text))).unwrap();
     assert!(matches!(machine.poll(), Some(Event::Established(_))));
     machine
 }
@@ -197,6 +204,19 @@ fn silence_is_noticed_and_any_sign_of_life_counts() {
     machine.sent(later, 0, len);
     machine.wake(asked + timeouts.answer).unwrap();
     assert_eq!(machine.wake(later + timeouts.answer), Err(Fault::Silent));
+}
+
+/// RFC 7143, 4.3: a target of a discovery session has as long to answer, and is not asked for more.
+#[test]
+fn a_discovery_session_has_no_pings() {
+    let mut machine = logged_in(None, b"");
+    let timeouts = Timeouts::default();
+    let lost = Time::ZERO + timeouts.idle + timeouts.answer;
+    let len = machine.outbox(0).map_or(0, |outbox| outbox.len());
+    machine.wake(Time::ZERO + timeouts.idle).unwrap();
+    assert_eq!(machine.outbox(0).map_or(0, |outbox| outbox.len()), len, "nothing is sent");
+    assert_eq!(machine.deadline(), Some(lost));
+    assert_eq!(machine.wake(lost), Err(Fault::Silent));
 }
 
 #[test]

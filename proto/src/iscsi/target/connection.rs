@@ -33,6 +33,8 @@ pub(super) struct Connection {
     next_tag: u32,
     heard: Time,
     ping: Option<Time>,
+    /// In a discovery session the initiator is not asked for anything (RFC 7143, 7.4.3).
+    pings: bool,
     ping_after: Duration,
     ping_patience: Duration,
 }
@@ -67,6 +69,7 @@ impl Connection {
             next_tag: 0,
             heard: now,
             ping: None,
+            pings: !setup.discovery,
             ping_after: setup.ping_after,
             ping_patience: setup.ping_patience,
         }
@@ -99,13 +102,17 @@ impl Connection {
     }
 
     pub(super) fn deadline(&self) -> Time {
-        self.ping.map_or_else(|| self.heard + self.ping_after, |sent| sent + self.ping_patience)
+        match self.ping {
+            Some(sent) => sent + self.ping_patience,
+            None if self.pings => self.heard + self.ping_after,
+            None => self.heard + self.ping_after + self.ping_patience,
+        }
     }
 
     pub(super) fn pulse(&mut self, now: Time) -> Pulse {
         if now < self.deadline() {
             Pulse::Quiet
-        } else if self.ping.is_none() {
+        } else if self.pings && self.ping.is_none() {
             self.ping = Some(now);
             Pulse::Ping
         } else {

@@ -182,9 +182,12 @@ impl Session {
         }
     }
 
-    /// Asks the initiator to log out within `patience`, by every connection (RFC 7143, 11.9.1, event 1).
+    /// Asks the initiator to log out within `patience`, by every connection (RFC 7143, 11.9.1, event 1). A discovery
+    /// session just ends (7.4.3).
     pub fn request_logout(&mut self, now: Time, patience: Duration) {
-        if self.logout_by.is_none() && !self.closing {
+        if self.setup.discovery {
+            self.close(Ending::Dismissed);
+        } else if self.logout_by.is_none() && !self.closing {
             self.logout_by = Some(now + patience);
             let seconds = u16::try_from(patience.as_secs()).unwrap_or(u16::MAX);
             self.send_async(AsyncEvent::LOGOUT_REQUEST, [0, 0, seconds]);
@@ -396,8 +399,12 @@ impl Session {
         });
     }
 
-    /// To every connection: each is told by itself of what concerns them all.
+    /// To every connection: each is told by itself of what concerns them all. A discovery session is sent nothing but
+    /// answers (RFC 7143, 7.4.3).
     fn send_async(&mut self, event: AsyncEvent, [p1, p2, p3]: [u16; 3]) {
+        if self.setup.discovery {
+            return;
+        }
         let cids: Vec<_> = self.connections.iter().map(|connection| connection.cid).collect();
         for cid in cids {
             self.send_status(cid, Bytes::new(), |numbers| AsyncMessage {

@@ -48,11 +48,28 @@ fn a_discovery_session_only_discovers() {
         pair.send(management::logout(reason, CID), &[]);
         assert_eq!(pair.reject_reason(), RejectReason::PROTOCOL_ERROR);
     }
-    // The answer to a ping of the target's is none of these.
-    pair.send(NopOut { itt: NO_TAG, ttt: 0, ..ping }, &[]);
-    assert!(pair.received().is_empty());
     pair.send(management::logout(LogoutReason::CLOSE_SESSION, 0), &[]);
     let _: crate::iscsi::header::LogoutResponse = pair.one();
+}
+
+/// RFC 7143, 7.4.3: a discovery session is sent answers and nothing else. One that is silent ends when a ping would have
+/// become overdue.
+#[test]
+fn a_discovery_session_is_asked_for_nothing() {
+    let mut pair = Pair::with(parameters(), true);
+    let overdue = Time::ZERO + Duration::from_secs(45);
+    assert_eq!(pair.session.deadline(), overdue);
+    pair.session.handle_timeout(Time::ZERO + Duration::from_secs(15));
+    assert!(pair.session.poll_event().is_none());
+    pair.session.handle_timeout(overdue);
+    assert!(matches!(pair.session.poll_event(), Some(Event::Close(Ending::Silent))));
+    pair.session.announce_drop();
+    assert!(pair.received().is_empty());
+
+    let mut pair = Pair::with(parameters(), true);
+    pair.session.request_logout(pair.now, Duration::from_secs(5));
+    assert!(pair.received().is_empty());
+    assert!(matches!(pair.session.poll_event(), Some(Event::Close(Ending::Dismissed))));
 }
 
 fn text(pair: &mut Pair, ttt: u32, data: &[u8]) {
