@@ -58,6 +58,7 @@ fn what_limits_has_a_name() {
         latency: None,
         rate: None,
         window: 1 << 20,
+        most: 1 << 26,
         in_flight: 1 << 19,
         segment: 1 << 17,
         requests: 1024,

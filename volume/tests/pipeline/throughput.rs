@@ -160,6 +160,33 @@ fn a_fresh_connection_is_used_as_a_stream_would_use_it() {
     }
 }
 
+/// What a program, and the socket to it, take for so many bytes of an answer: most of a gigabyte a second.
+fn digesting(bytes: u64) -> Duration {
+    BETWEEN + Duration::from_secs_f64(bytes as f64 / 0.8e9)
+}
+
+#[test]
+fn the_next_answer_is_on_its_way_while_a_program_takes_the_last() {
+    for one_way_ms in [0, 8] {
+        for block in [512 * KIB, 2048 * KIB, 8192 * KIB] {
+            let rate = run(line(one_way_ms, GIGABIT), Settings::default(), |mut rig| async move {
+                let (mut taken, mut from) = (0, Duration::ZERO);
+                while rig.sim.now() < 3 * SECOND {
+                    rig.once(Act::Read, block).await;
+                    rig.sim.pause(digesting(block)).await;
+                    match rig.sim.now() {
+                        now if now < SECOND => from = now,
+                        _ => taken += block,
+                    }
+                }
+                taken as f64 / (rig.sim.now() - from).as_secs_f64()
+            });
+            println!("{one_way_ms} ms, {block}: {:.1} % of the link", rate / GIGABIT * 100.0);
+            assert!(rate > 0.95 * GIGABIT, "{one_way_ms} ms, {block}: {rate}");
+        }
+    }
+}
+
 #[test]
 fn it_takes_ten_round_trips_to_fill_it() {
     for act in [Act::Write, Act::Read] {

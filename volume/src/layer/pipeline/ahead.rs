@@ -184,7 +184,10 @@ impl Ahead {
             let streams = || self.streams.iter().enumerate();
             let reads_on = |stream: &Stream| stream.followers >= FOLLOWERS;
             let live = || streams().filter(|(_, one)| reads_on(one) && self.is_live(one, now));
-            let share = chosen.window.checked_div(live().count() as u64)?;
+            let reading = live().map(|(_, stream)| stream.read).max().unwrap_or(0);
+            // While a program takes an answer, all of the next one is on its way.
+            let window = chosen.window.max(reading.min(chosen.most));
+            let share = window.checked_div(live().count() as u64)?;
             // The stream that has least ahead of it goes first.
             let (index, span) = live()
                 .filter_map(|(index, stream)| {
@@ -192,14 +195,13 @@ impl Ahead {
                 })
                 .min_by_key(|(index, _)| self.streams[*index].ahead - self.streams[*index].next)?;
             // Whoever reads so much at a time has as much in flight, whatever the link takes.
-            let reading = live().map(|(_, stream)| stream.read).max().unwrap_or(0);
             let fits = self.fetch_bytes + span.len <= chosen.in_flight.max(reading)
                 && self.fetches.len() < chosen.requests;
             if !fits && !self.fetches.is_empty() {
                 return None;
             }
             // A read that is being put together takes its room beside what is in flight for the next.
-            if self.chunk_bytes + self.fetch_bytes + span.len <= chosen.window + reading {
+            if self.chunk_bytes + self.fetch_bytes + span.len <= window + reading {
                 self.streams[index].ahead = span.end();
                 return Some(span);
             }

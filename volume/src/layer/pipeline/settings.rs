@@ -73,6 +73,8 @@ pub struct Chosen {
     pub rate: Option<f64>,
     /// How much may be held: accepted for writes, read ahead for reads.
     pub window: u64,
+    /// The most that `window` is ever chosen to be; as much is read ahead of whoever reads so much at a time.
+    pub most: u64,
     /// How much of it may be in flight.
     pub in_flight: u64,
     /// The size of a merged request.
@@ -135,6 +137,7 @@ impl Settings {
             latency: meter.latency(),
             rate: meter.rate(),
             window,
+            most,
             in_flight,
             segment,
             requests: match self.segments {
