@@ -281,7 +281,7 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
         }
         Uri::Iscsi(place) => {
             let target = iscsi::IscsiTarget {
-                portal: place.host.portal(),
+                portal: place.host.clone(),
                 name: place.target.clone(),
                 lun: place.lun,
             };
@@ -300,15 +300,9 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
 /// Asks a server which targets this machine may use.
 pub async fn discover(host: &Host, login: &Login) -> Outcome<Vec<iscsi::DiscoveredTarget>> {
     let options = login.connect_options(None)?;
-    iscsi::discover(&host.portal(), &options)
+    iscsi::discover(host, &options)
         .await
         .map_err(|why| explain_connect(format!("cannot discover the targets of {host}"), why))
-}
-
-impl Host {
-    fn portal(&self) -> iscsi::Portal {
-        iscsi::Portal { host: self.name.clone(), port: self.port }
-    }
 }
 
 impl Login {

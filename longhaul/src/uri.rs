@@ -41,8 +41,8 @@ pub struct IscsiUri {
     pub pin: Option<PublicKey>,
 }
 
-/// Host and port of a server, as the user wrote them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Host and port of a server, as the user or a target wrote them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Host {
     /// A name or an address, without the brackets of IPv6.
     pub name: String,

@@ -9,8 +9,9 @@ use longhaul::front::iscsi::{Node, Server};
 use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{
-    ConnectError, ConnectOptions, Connections, Disk, IscsiTarget, Portal, State, connect, discover,
+    ConnectError, ConnectOptions, Connections, Disk, IscsiTarget, State, connect, discover,
 };
+use longhaul::uri::Host;
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use proto::iscsi::header::{Header, LoginResponse};
 use proto::iscsi::keys::{DigestWish, Offer};
@@ -57,8 +58,8 @@ async fn serve_memory() -> Running {
     serve(Arc::new(Memory::new(SIZE, 512)), Offer::long_haul(), Policy::open).await
 }
 
-fn portal(address: SocketAddr) -> Portal {
-    Portal { host: address.ip().to_string(), port: address.port() }
+fn portal(address: SocketAddr) -> Host {
+    Host { name: address.ip().to_string(), port: address.port() }
 }
 
 fn target(address: SocketAddr) -> IscsiTarget {

@@ -19,9 +19,8 @@ use futures_util::future::join_all;
 use longhaul::front::iscsi::{Node, Server};
 use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::Stopper;
-use longhaul::store::iscsi::{
-    ConnectOptions, Connections, Disk, IscsiTarget, Portal, State, connect,
-};
+use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, IscsiTarget, State, connect};
+use longhaul::uri::Host;
 use path::Path;
 use proto::iscsi::initiator::Timeouts;
 use proto::iscsi::initiator::recovery::Over;
@@ -127,7 +126,7 @@ fn options() -> ConnectOptions {
 }
 
 async fn open(address: SocketAddr, options: &ConnectOptions) -> Arc<Disk> {
-    let portal = Portal { host: address.ip().to_string(), port: address.port() };
+    let portal = Host { name: address.ip().to_string(), port: address.port() };
     let target = IscsiTarget { portal, name: IscsiName::new(NAME).unwrap(), lun: 0 };
     Arc::new(connect(&target, options).await.expect("a session"))
 }

@@ -6,7 +6,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use longhaul::store::iscsi::{IscsiTarget, Portal};
+use longhaul::store::iscsi::IscsiTarget;
+use longhaul::uri::Host;
 use proto::iscsi::name::IscsiName;
 
 pub(crate) const NAME: &str = "iqn.2026-11.dev.longhaul:tgt";
@@ -78,8 +79,8 @@ impl Tgt {
         self.admin(&bind);
     }
 
-    pub(crate) fn portal(&self) -> Portal {
-        Portal { host: "127.0.0.1".into(), port: self.port }
+    pub(crate) fn portal(&self) -> Host {
+        Host { name: "127.0.0.1".into(), port: self.port }
     }
 
     pub(crate) fn disk(&self) -> IscsiTarget {

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use longhaul::store::iscsi::{IscsiTarget, Portal};
+use longhaul::store::iscsi::IscsiTarget;
+use longhaul::uri::Host;
 use proto::iscsi::header::{BHS_LEN, Header, Lengths, ScsiResponse, TaskResponse};
 use proto::scsi::Status;
 use proto::scsi::sense::{Additional, Format, Key, Sense};
@@ -52,7 +53,7 @@ impl Wire {
 
     /// The target, by this way.
     pub(crate) fn to(&self, target: &IscsiTarget) -> IscsiTarget {
-        let portal = Portal { host: self.address.ip().to_string(), port: self.address.port() };
+        let portal = Host { name: self.address.ip().to_string(), port: self.address.port() };
         IscsiTarget { portal, ..target.clone() }
     }
 

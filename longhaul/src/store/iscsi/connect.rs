@@ -24,6 +24,7 @@ use super::random::{entropy, random};
 use super::session::{Loss, Session};
 use super::unit::{self, UnitError};
 use super::{ConnectOptions, IscsiTarget};
+use crate::uri::Host;
 
 /// How often a target may send us elsewhere before we stop going there.
 const REDIRECTIONS_MAX: u32 = 4;
@@ -34,43 +35,9 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// How long a target may take to say where else it listens.
 const OTHERS_WITHIN: Duration = Duration::from_secs(30);
 
-/// The port IANA gave iSCSI.
-const PORT: u16 = 3260;
-
-/// Where a target listens.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Portal {
-    /// A name or an address, without the brackets of IPv6.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-}
-
-impl Portal {
-    /// Reads `host[:port][,tag]`, as targets write it; IPv6 addresses stand in brackets
-    /// (RFC 7143, 13.8).
-    pub(super) fn parse(address: &str) -> Option<Self> {
-        let address = address.split(',').next()?;
-        let (host, rest) = match address.strip_prefix('[') {
-            Some(bracketed) => bracketed.split_once(']')?,
-            None => address.split_at(address.find(':').unwrap_or(address.len())),
-        };
-        let port = match rest.strip_prefix(':') {
-            Some(port) => port.parse().ok()?,
-            None if rest.is_empty() => PORT,
-            None => return None,
-        };
-        (!host.is_empty()).then(|| Self { host: host.to_owned(), port })
-    }
-}
-
-impl fmt::Display for Portal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
-        }
-    }
+/// Reads `host[:port][,tag]`, as targets write it (RFC 7143, 13.8).
+pub(super) fn portal(address: &str) -> Option<Host> {
+    address.split(',').next()?.parse().ok()
 }
 
 /// Why there is no connection, or no volume behind it.
@@ -78,21 +45,21 @@ impl fmt::Display for Portal {
 pub enum ConnectError {
     /// Nobody answers there.
     #[error("cannot connect to {0}")]
-    Connect(Portal, #[source] io::Error),
+    Connect(Host, #[source] io::Error),
     /// It takes too long to answer.
     #[error("{0} does not answer within {1:?}")]
-    Timeout(Portal, Duration),
+    Timeout(Host, Duration),
     /// The session did not come about, or ended.
     #[error("no session with {0}")]
-    Session(Portal, #[source] Arc<Loss>),
+    Session(Host, #[source] Arc<Loss>),
     /// It sends us from one place to the next.
     #[error("{0} redirects us without end")]
-    Redirections(Portal),
+    Redirections(Host),
     /// It sends us where nothing can be.
     #[error("{portal} redirects us to {to:?}, which is no address")]
     Redirection {
         /// Who says so.
-        portal: Portal,
+        portal: Host,
         /// Where to.
         to: String,
     },
@@ -116,10 +83,10 @@ pub enum ConnectError {
     Changed(&'static str),
     /// What was under way when the connection was lost may still be carried out behind another portal group.
     #[error("{0} is not of the portal group where what was under way may still be carried out")]
-    OtherGroup(Portal),
+    OtherGroup(Host),
     /// The list of targets cannot be read.
     #[error("{0} sent a list of targets that cannot be read")]
-    List(Portal),
+    List(Host),
 }
 
 impl ConnectError {
@@ -185,7 +152,7 @@ pub(super) struct Connector {
     target: IscsiTarget,
     options: ConnectOptions,
     /// Where else the target listens, as it said last.
-    others: Arc<Mutex<Vec<Portal>>>,
+    others: Arc<Mutex<Vec<Host>>>,
 }
 
 impl fmt::Display for Connector {
@@ -233,7 +200,7 @@ impl Connector {
 
     async fn connect_at(
         &self,
-        portal: &Portal,
+        portal: &Host,
         doubt: Option<&Doubt>,
         before: Option<&Device>,
     ) -> Result<Link, ConnectError> {
@@ -275,7 +242,7 @@ impl Connector {
 
     async fn open(
         &self,
-        portal: &Portal,
+        portal: &Host,
         session: &Session,
         reset_first: bool,
     ) -> Result<Link, ConnectError> {
@@ -310,7 +277,7 @@ impl Connector {
 /// Connects and logs in, for discovery if no target is named. Redirections are followed. The session takes the
 /// place of the one in doubt.
 pub(super) async fn log_in(
-    portal: &Portal,
+    portal: &Host,
     target: Option<&IscsiName>,
     options: &ConnectOptions,
     doubt: Option<&Doubt>,
@@ -335,7 +302,7 @@ pub(super) async fn log_in(
             Err(error) => error,
         };
         let Some(LoginError::Moved { address, .. }) = error.login() else { return Err(error) };
-        let next = Portal::parse(address);
+        let next = self::portal(address);
         tracing::info!(from = %portal, to = address, "redirected");
         portal = next.ok_or_else(|| ConnectError::Redirection { portal, to: address.clone() })?;
     }
@@ -344,7 +311,7 @@ pub(super) async fn log_in(
 
 /// Tries the addresses of a portal until one leads to where we have to go.
 async fn log_in_at(
-    portal: &Portal,
+    portal: &Host,
     config: &Config,
     options: &ConnectOptions,
     doubt: Option<&Doubt>,
@@ -368,7 +335,7 @@ async fn log_in_at(
 }
 
 async fn begin(
-    portal: &Portal,
+    portal: &Host,
     socket: TcpStream,
     config: Config,
     options: &ConnectOptions,
@@ -388,12 +355,12 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_targets_write_them() {
-        let portal = |host: &str, port| Some(Portal { host: host.into(), port });
-        assert_eq!(Portal::parse("10.0.0.1:3261,1"), portal("10.0.0.1", 3261));
-        assert_eq!(Portal::parse("disk.example"), portal("disk.example", 3260));
-        assert_eq!(Portal::parse("[fe80::1]:3260,2"), portal("fe80::1", 3260));
+        let host = |name: &str, port| Some(Host { name: name.into(), port });
+        assert_eq!(portal("10.0.0.1:3261,1"), host("10.0.0.1", 3261));
+        assert_eq!(portal("disk.example"), host("disk.example", 3260));
+        assert_eq!(portal("[fe80::1]:3260,2"), host("fe80::1", 3260));
         for wrong in ["", ":3260", "[fe80::1", "host:port", "[::1]x", "host:99999"] {
-            assert_eq!(Portal::parse(wrong), None, "{wrong}");
+            assert_eq!(portal(wrong), None, "{wrong}");
         }
     }
 }

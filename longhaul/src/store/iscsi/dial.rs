@@ -11,7 +11,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 
-use super::connect::{ConnectError, Portal};
+use super::connect::ConnectError;
+use crate::uri::Host;
 
 /// The time an address has to itself. RFC 8305 has 250 ms, and 2 s at most; a round trip of half a second is not
 /// unusual here, and a connection that comes too late is one that the target has to close again.
@@ -20,13 +21,13 @@ const ALONE: Duration = Duration::from_secs(1);
 /// Connects to a portal by an address that is not among `but`. Each may take as long as `patience`, and so may the
 /// lookup of the name.
 pub(super) async fn dial(
-    portal: &Portal,
+    portal: &Host,
     but: &[SocketAddr],
     patience: Duration,
 ) -> Result<TcpStream, ConnectError> {
     let late = |_| ConnectError::Timeout(portal.clone(), patience);
     let failed = |error| ConnectError::Connect(portal.clone(), error);
-    let lookup = lookup_host((portal.host.as_str(), portal.port));
+    let lookup = lookup_host((portal.name.as_str(), portal.port));
     let addresses = timeout(patience, lookup).await.map_err(late)?.map_err(failed)?;
     let addresses = addresses.filter(|address| !but.contains(address));
     let one = |address: SocketAddr| async move {

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use proto::iscsi::text;
 
 use super::ConnectOptions;
-use super::connect::{self, ConnectError, Portal};
+use super::connect::{self, ConnectError};
+use crate::uri::Host;
 
 /// So many other portals are tried: each may take its time to be silent.
 const OTHERS_MAX: usize = 8;
@@ -17,12 +18,12 @@ pub struct DiscoveredTarget {
     /// Its name, as the portal says it.
     pub name: String,
     /// Where it listens.
-    pub portals: Vec<Portal>,
+    pub portals: Vec<Host>,
 }
 
 /// Asks a portal which targets we may use.
 pub async fn discover(
-    portal: &Portal,
+    portal: &Host,
     options: &ConnectOptions,
 ) -> Result<Vec<DiscoveredTarget>, ConnectError> {
     let session = connect::log_in(portal, None, options, None).await?;
@@ -34,14 +35,14 @@ pub async fn discover(
 
 /// A TargetName begins a target, the TargetAddresses after it are its own; without any it is where
 /// the list came from.
-fn parse(asked: &Portal, answer: &[u8]) -> Option<Vec<DiscoveredTarget>> {
+fn parse(asked: &Host, answer: &[u8]) -> Option<Vec<DiscoveredTarget>> {
     let mut targets: Vec<DiscoveredTarget> = Vec::new();
     for pair in text::parse(answer).ok()? {
         match pair.key {
             "TargetName" => {
                 targets.push(DiscoveredTarget { name: pair.value.to_owned(), portals: vec![] });
             }
-            "TargetAddress" => targets.last_mut()?.portals.push(Portal::parse(pair.value)?),
+            "TargetAddress" => targets.last_mut()?.portals.push(connect::portal(pair.value)?),
             _ => {}
         }
     }
@@ -56,7 +57,7 @@ fn parse(asked: &Portal, answer: &[u8]) -> Option<Vec<DiscoveredTarget>> {
 /// Where else a target listens, by what it says of itself: the portals of one group, by any of which a session with
 /// it is the same session (RFC 7143, 4.4.1). What is an address only where the target runs is left out; and who came
 /// by an address of this machine came by a tunnel, perhaps, which nothing must leave.
-pub(super) fn others(target: &str, group: u16, known: &Portal, answer: &[u8]) -> Vec<Portal> {
+pub(super) fn others(target: &str, group: u16, known: &Host, answer: &[u8]) -> Vec<Host> {
     let Ok(pairs) = text::parse(answer) else { return Vec::new() };
     let (mut found, mut ours) = (Vec::new(), false);
     for pair in pairs {
@@ -64,7 +65,7 @@ pub(super) fn others(target: &str, group: u16, known: &Portal, answer: &[u8]) ->
         match pair.key {
             "TargetName" => ours = pair.value == target,
             "TargetAddress" if ours && tag() == Some(group) => {
-                found.extend(Portal::parse(pair.value));
+                found.extend(connect::portal(pair.value));
             }
             _ => {}
         }
@@ -75,9 +76,9 @@ pub(super) fn others(target: &str, group: u16, known: &Portal, answer: &[u8]) ->
 }
 
 /// Whether an address means the machine that uses it.
-fn is_here(portal: &Portal) -> bool {
+fn is_here(portal: &Host) -> bool {
     let here = |address: IpAddr| address.is_loopback() || address.is_unspecified();
-    portal.host == "localhost" || portal.host.parse().is_ok_and(here)
+    portal.name == "localhost" || portal.name.parse().is_ok_and(here)
 }
 
 #[cfg(test)]
@@ -86,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_list_is_read() {
-        let asked = Portal { host: "server".into(), port: 3260 };
+        let asked = Host { name: "server".into(), port: 3260 };
         let list = b"TargetName=iqn.a\0TargetAddress=10.0.0.1:3260,1\0\
             TargetAddress=[::1]:3261,2\0TargetName=iqn.b\0";
         let targets = parse(&asked, list).unwrap();
@@ -98,7 +99,7 @@ mod tests {
 
     #[test]
     fn other_portals_are_those_of_the_group_and_not_this_machine() {
-        let portal = |host: &str, port| Portal { host: host.into(), port };
+        let portal = |host: &str, port| Host { name: host.into(), port };
         let list = b"TargetName=iqn.b\0TargetAddress=10.0.0.9:3260,1\0TargetName=iqn.a\0\
             TargetAddress=10.0.0.1:3260,1\0TargetAddress=[fe80::1]:3261,1\0TargetAddress=10.0.0.2,2\0\
             TargetAddress=127.0.0.1:3262,1\0TargetAddress=0.0.0.0,1\0TargetAddress=10.0.0.3\0";

@@ -28,7 +28,7 @@ use proto::iscsi::keys::Offer;
 use proto::iscsi::login::initiator::Pinned;
 use proto::iscsi::name::{IscsiName, Isid};
 
-pub use connect::{ConnectError, Portal};
+pub use connect::ConnectError;
 pub use device::Probe;
 pub use discover::{DiscoveredTarget, discover};
 pub use disk::{Disk, State};
@@ -37,11 +37,13 @@ pub use session::{Loss, Session};
 pub use supervisor::Ended;
 pub use unit::UnitError;
 
+use crate::uri::Host;
+
 /// A logical unit of a target, and where the target listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IscsiTarget {
     /// The portal to ask first.
-    pub portal: Portal,
+    pub portal: Host,
     /// The target.
     pub name: IscsiName,
     /// The logical unit.
