@@ -1,137 +1,66 @@
 //! A configuration that changes while sessions are on.
 
 mod common;
+#[path = "common/peer.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod peer;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{IoSlice, Read, Write};
-use std::net::TcpStream;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use common::{LONGHAUL, PATIENCE, Running};
-use proto::iscsi::header::{LoginRequest, LogoutRequest, ScsiCommand};
-use proto::iscsi::pdu::{Outbox, Pdu};
+use common::{LONGHAUL, Running};
+use peer::Peer;
+use proto::scsi::Sense;
+use proto::scsi::sense::{Additional, Key};
 use rustix::process::Signal;
 
 const TARGET: &str = "iqn.2026-11.dev.longhaul:";
 const MIB: u64 = 1 << 20;
 
-/// What the initiator is sent (RFC 7143, 11.2.1.2).
-const SCSI_RESPONSE: u8 = 0x21;
-const DATA_IN: u8 = 0x25;
-const LOGOUT_RESPONSE: u8 = 0x26;
-const ASYNC_MESSAGE: u8 = 0x32;
-
 /// An initiator that logs in to one volume and sends one command after the other.
-struct Guest {
-    stream: TcpStream,
-    cmd_sn: u32,
-}
+struct Guest(Peer);
 
 impl Guest {
     /// Says who it is and what it wants; the status class and detail of the answer.
-    fn log_in(portal: &str, name: &str, volume: &str) -> (Self, [u8; 2]) {
-        let stream = TcpStream::connect(portal).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut guest = Self { stream, cmd_sn: 0 };
-        let text = format!(
-            "InitiatorName={name}\0TargetName={TARGET}{volume}\0SessionType=Normal\0AuthMethod=None\0"
-        );
-        let request = LoginRequest {
-            transit: true,
-            next_stage: 3,
-            isid: [0x80, 0, 0, 0, 0, 1],
-            ..LoginRequest::default()
-        };
-        guest.send(Pdu::with_data(request, text.into()));
-        let (response, _) = guest.receive();
-        (guest, [response[36], response[37]])
+    fn log_in(portal: SocketAddr, name: &str, volume: &str) -> (Self, [u8; 2]) {
+        let text = peer::text(name, &format!("{TARGET}{volume}"));
+        let (peer, response) = Peer::ask(portal, peer::login(1), text);
+        (Self(peer), [response.status_class, response.status_detail])
     }
 
     /// Logs in, and takes note of the power on.
-    fn new(portal: &str, name: &str, volume: &str) -> Self {
+    fn new(portal: SocketAddr, name: &str, volume: &str) -> Self {
         let (mut guest, status) = Self::log_in(portal, name, volume);
         assert_eq!(status, [0, 0]);
-        assert_eq!(guest.attention(), Some([0x29, 0]));
+        assert_eq!(guest.attention(), Some(Additional::POWER_ON_OR_RESET));
         guest
     }
 
-    /// Sends a command; its status, and its data or sense.
-    fn run(&mut self, cdb: &[u8], expected: u32, data: Vec<u8>) -> (u8, Vec<u8>) {
-        let mut command = ScsiCommand {
-            is_final: true,
-            read: expected > 0,
-            write: !data.is_empty(),
-            itt: self.cmd_sn,
-            expected_len: expected.max(data.len() as u32),
-            cmd_sn: self.cmd_sn,
-            ..ScsiCommand::default()
-        };
-        command.cdb[..cdb.len()].copy_from_slice(cdb);
-        self.cmd_sn += 1;
-        self.send(Pdu::with_data(command, data.into()));
-        match self.receive() {
-            // With the status, as all fits into one.
-            (header, data) if header[0] & 0x3F == DATA_IN => (header[3], data),
-            (header, sense) if header[0] & 0x3F == SCSI_RESPONSE => (header[3], sense),
-            (header, _) => panic!("{header:02x?}"),
-        }
-    }
-
     /// The unit attention that TEST UNIT READY is told.
-    fn attention(&mut self) -> Option<[u8; 2]> {
-        let (status, sense) = self.run(&[0; 6], 0, vec![]);
-        // The sense data follow their length; fixed format.
-        (status == 2).then(|| [sense[2 + 12], sense[2 + 13]])
+    fn attention(&mut self) -> Option<Additional> {
+        self.0.says(0)
     }
 
     fn blocks(&mut self) -> u64 {
-        let (status, data) =
-            self.run(&[0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0], 32, vec![]);
+        let cdb = [0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
+        let (status, data) = self.0.run(cdb, vec![], 32).expect("an answer");
         assert_eq!(status, 0);
         u64::from_be_bytes(data[..8].try_into().unwrap()) + 1
     }
 
+    /// Writes block `lba`; the status and the sense data.
+    fn try_write(&mut self, lba: u16) -> (u8, Vec<u8>) {
+        let [high, low] = lba.to_be_bytes();
+        let cdb = [0x2A, 0, 0, 0, high, low, 0, 0, 1, 0];
+        self.0.run_on(0, &cdb, vec![0x5A; 512], 0).expect("an answer")
+    }
+
     /// The status of writing block `lba`.
     fn write(&mut self, lba: u16) -> u8 {
-        let [high, low] = lba.to_be_bytes();
-        self.run(&[0x2A, 0, 0, 0, high, low, 0, 0, 1, 0], 0, vec![0x5A; 512]).0
-    }
-
-    /// Is asked to log out (RFC 7143, 11.9.1), does so, and sees the end of the connection.
-    fn leave(mut self) {
-        let (message, _) = self.receive();
-        assert_eq!((message[0], message[36]), (ASYNC_MESSAGE, 1), "{message:02x?}");
-        self.send(Pdu::bare(LogoutRequest {
-            itt: 99,
-            cmd_sn: self.cmd_sn,
-            ..LogoutRequest::default()
-        }));
-        let (response, _) = self.receive();
-        assert_eq!(response[0] & 0x3F, LOGOUT_RESPONSE, "{response:02x?}");
-        assert_eq!(self.stream.read(&mut [0]).unwrap(), 0);
-    }
-
-    fn send(&mut self, pdu: Pdu) {
-        let mut outbox = Outbox::new();
-        outbox.push_pdu(pdu);
-        while !outbox.is_empty() {
-            let mut slices = [IoSlice::new(&[])];
-            outbox.slices(&mut slices);
-            let written = self.stream.write(&slices[0]).unwrap();
-            outbox.advance(written);
-        }
-    }
-
-    fn receive(&mut self) -> ([u8; 48], Vec<u8>) {
-        let mut header = [0; 48];
-        self.stream.read_exact(&mut header).unwrap();
-        let length = usize::from(u16::from_be_bytes([header[6], header[7]]));
-        let mut data = vec![0; length.next_multiple_of(4)];
-        self.stream.read_exact(&mut data).unwrap();
-        data.truncate(length);
-        (header, data)
+        self.try_write(lba).0
     }
 }
 
@@ -143,17 +72,17 @@ fn file(name: &str) -> String {
 }
 
 /// A server of the file `longhaul.toml` in `dir`, and its portal; what it logs is its output too.
-fn start(dir: &Path, volumes: usize) -> (Running, String) {
+fn start(dir: &Path, volumes: usize) -> (Running, SocketAddr) {
     let mut command = Command::new("sh");
     command.args(["-c", "exec 2>&1\nexec \"$0\" serve --config longhaul.toml", LONGHAUL]);
     let server = Running::start(command.current_dir(dir));
-    let mut portal = String::new();
+    let mut portal = None;
     for _ in 0..volumes {
         let line = server.line().unwrap();
         let uri = line.strip_prefix("ready iscsi://").unwrap_or_else(|| panic!("{line}"));
-        uri.split('/').next().unwrap().clone_into(&mut portal);
+        portal = uri.split('/').next().map(|portal| portal.parse().unwrap());
     }
-    (server, portal)
+    (server, portal.expect("a volume"))
 }
 
 /// Has it read its file again; what it says of that.
@@ -178,25 +107,25 @@ fn a_volume_is_added_one_removed_one_grown_and_one_left_alone() {
     config(LISTEN.to_owned() + &file("grows") + &file("goes") + &file("stays"));
     let (server, portal) = start(home.path(), 3);
     let name = "iqn.2001-04.com.example:guest";
-    let mut grows = Guest::new(&portal, name, "grows");
-    let goes = Guest::new(&portal, name, "goes");
-    let mut stays = Guest::new(&portal, name, "stays");
-    let (_, status) = Guest::log_in(&portal, name, "comes");
+    let mut grows = Guest::new(portal, name, "grows");
+    let goes = Guest::new(portal, name, "goes");
+    let mut stays = Guest::new(portal, name, "stays");
+    let (_, status) = Guest::log_in(portal, name, "comes");
     assert_eq!(status, [2, 3], "there is none yet");
     assert_eq!(stays.write(7), 0);
 
     fs::OpenOptions::new().write(true).open(path("grows.img")).unwrap().set_len(2 * MIB).unwrap();
     config(LISTEN.to_owned() + &file("grows") + &file("stays") + &file("comes"));
-    let leaves = std::thread::spawn(move || goes.leave());
+    let leaves = std::thread::spawn(move || goes.0.leave());
     let said = reload(&server);
     assert!(said.contains("added comes; removed goes; grown grows; sessions asked"), "{said}");
     leaves.join().unwrap();
-    assert_eq!(grows.attention(), Some([0x2A, 0x09]), "CAPACITY DATA HAS CHANGED");
+    assert_eq!(grows.attention(), Some(Additional::CAPACITY_CHANGED));
     assert_eq!(grows.blocks(), 4096);
     assert_eq!(grows.write(4095), 0);
     assert_eq!((stays.attention(), stays.blocks()), (None, 2048), "nobody touched it");
-    Guest::new(&portal, name, "comes");
-    assert_eq!(Guest::log_in(&portal, name, "goes").1, [2, 3]);
+    Guest::new(portal, name, "comes");
+    assert_eq!(Guest::log_in(portal, name, "goes").1, [2, 3]);
     // What was removed is free for others.
     let info = common::run(
         Command::new(LONGHAUL).args(["info", "file:goes.img"]).current_dir(home.path()),
@@ -207,7 +136,7 @@ fn a_volume_is_added_one_removed_one_grown_and_one_left_alone() {
     config(LISTEN.to_owned() + &file("grows") + "size = \"3M\"\n" + &file("stays"));
     let said = reload(&server);
     assert!(said.contains("removed comes; grown grows"), "{said}");
-    assert_eq!((grows.attention(), grows.blocks()), (Some([0x2A, 0x09]), 6144));
+    assert_eq!((grows.attention(), grows.blocks()), (Some(Additional::CAPACITY_CHANGED), 6144));
     assert!(server.stop().success());
     assert_eq!(fs::metadata(path("grows.img")).unwrap().len(), 3 * MIB);
 }
@@ -219,7 +148,7 @@ fn a_wrong_file_changes_nothing_and_says_why() {
     let memory = "[volumes.a]\nuri = \"memory:1M\"\n";
     config(format!("{LISTEN}{memory}"));
     let (server, portal) = start(home.path(), 1);
-    let mut guest = Guest::new(&portal, "iqn.2001-04.com.example:guest", "a");
+    let mut guest = Guest::new(portal, "iqn.2001-04.com.example:guest", "a");
     for (text, why) in [
         ("nonsense".to_owned(), "longhaul.toml:1"),
         (format!("{LISTEN}[volumes.b]\nuri = \"file:missing\"\n"), "does not exist"),
@@ -259,18 +188,22 @@ fn rights_that_change_concern_only_those_who_had_them() {
     config(["volumes", "volumes"]);
     let (server, portal) = start(home.path(), 1);
     let name = |name: &str| format!("iqn.2001-04.com.example:{name}");
-    let mut one = Guest::new(&portal, &name("one"), "a");
-    let mut two = Guest::new(&portal, &name("two"), "a");
+    let mut one = Guest::new(portal, &name("one"), "a");
+    let mut two = Guest::new(portal, &name("two"), "a");
     assert_eq!((one.write(0), two.write(0)), (0, 0));
     config(["volumes", "read_only"]);
-    let leaves = std::thread::spawn(move || two.leave());
+    let leaves = std::thread::spawn(move || two.0.leave());
     let said = reload(&server);
     assert!(said.contains("sessions asked to log in anew: 1"), "{said}");
     leaves.join().unwrap();
     assert_eq!((one.attention(), one.write(0)), (None, 0));
-    let mut two = Guest::new(&portal, &name("two"), "a");
-    let (status, sense) = two.run(&[0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0], 0, vec![0; 512]);
-    assert_eq!((status, sense[2 + 2], sense[2 + 12]), (2, 0x07, 0x27), "DATA PROTECT");
+    let mut two = Guest::new(portal, &name("two"), "a");
+    let (status, sense) = two.try_write(0);
+    let sense = Sense::parse(&sense).unwrap();
+    assert_eq!(
+        (status, sense.key, sense.additional),
+        (2, Key::DataProtect, Additional::WRITE_PROTECTED)
+    );
     assert!(server.stop().success());
 }
 
@@ -364,11 +297,11 @@ fn what_is_logged_follows_the_file() {
     };
     config("level = \"error\"");
     let (server, portal) = start(home.path(), 1);
-    drop(Guest::new(&portal, "iqn.2001-04.com.example:unseen", "a"));
+    drop(Guest::new(portal, "iqn.2001-04.com.example:unseen", "a"));
     config("level = \"info\"");
     let said = reload(&server);
     assert!(said.contains("configuration applied"), "the first line there is: {said}");
-    drop(Guest::new(&portal, "iqn.2001-04.com.example:seen", "a"));
+    drop(Guest::new(portal, "iqn.2001-04.com.example:seen", "a"));
     assert!(server.line().unwrap().contains("com.example:seen"));
     config("level = \"nonsense=x\"");
     assert!(reload(&server).contains("cannot log at level `nonsense=x`"));

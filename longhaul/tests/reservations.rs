@@ -1,9 +1,11 @@
 //! Strangers against the reservations of the target: libiscsi's conformance suites and its own tool.
 
 mod common;
+#[path = "common/peer.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod peer;
 
-use std::io::{IoSlice, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -14,9 +16,9 @@ use longhaul::front::iscsi::{Limits, Node, Server};
 use longhaul::front::lun::{Kept, Options, TargetDevice};
 use longhaul::state::StateDir;
 use longhaul::stop::Stopper;
-use proto::iscsi::header::{LoginRequest, ScsiCommand};
+use peer::Peer;
 use proto::iscsi::login::policy::Policy;
-use proto::iscsi::pdu::{Outbox, Pdu};
+use proto::scsi::sense::Additional;
 use tokio::task::JoinHandle;
 use volume::Volume;
 use volume::store::memory::Memory;
@@ -111,57 +113,26 @@ async fn libiscsi_judges_the_reservations() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// An initiator that logs in and sends one command after the other.
-struct Guest {
-    stream: TcpStream,
-    cmd_sn: u32,
-}
-
 const GOOD: u8 = 0x00;
-const CHECK_CONDITION: u8 = 0x02;
 const CONFLICT: u8 = 0x18;
+
+/// An initiator that sends one command after the other.
+struct Guest(Peer);
 
 impl Guest {
     /// Initiator `n` at the unit that is ready at `uri`; it has been told of the power on.
     fn new(uri: &str, n: u8) -> Self {
         let (portal, rest) = uri.strip_prefix("iscsi://").unwrap().split_once('/').unwrap();
-        let target = rest.strip_suffix("/0").unwrap();
-        let stream = TcpStream::connect(portal).unwrap();
-        stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
-        let mut guest = Self { stream, cmd_sn: 0 };
-        let text = format!(
-            "InitiatorName=iqn.2001-04.com.example:{n}\0TargetName={target}\0SessionType=Normal\0AuthMethod=None\0"
-        );
-        let request = LoginRequest {
-            transit: true,
-            current_stage: 0,
-            next_stage: 3,
-            isid: [0x80, 0, 0, 0, 0, n],
-            ..LoginRequest::default()
-        };
-        guest.send(Pdu::with_data(request, text.into()));
-        let response = guest.receive();
-        assert_eq!((response[0], response[36]), (0x23, 0), "{response:02x?}");
-        assert_eq!(guest.run(&[0; 6], vec![]), CHECK_CONDITION);
-        guest
+        let (portal, target) = (portal.parse().unwrap(), rest.strip_suffix("/0").unwrap());
+        let name = format!("iqn.2001-04.com.example:{n}");
+        let mut peer = Peer::log_in(portal, &name, n, target);
+        assert_eq!(peer.says(0), Some(Additional::POWER_ON_OR_RESET));
+        Self(peer)
     }
 
     /// The status of a command without data-in.
     fn run(&mut self, cdb: &[u8], data: Vec<u8>) -> u8 {
-        let mut command = ScsiCommand {
-            is_final: true,
-            write: !data.is_empty(),
-            itt: self.cmd_sn,
-            expected_len: data.len() as u32,
-            cmd_sn: self.cmd_sn,
-            ..ScsiCommand::default()
-        };
-        command.cdb[..cdb.len()].copy_from_slice(cdb);
-        self.cmd_sn += 1;
-        self.send(Pdu::with_data(command, data.into()));
-        let response = self.receive();
-        assert_eq!(response[0], 0x21, "{response:02x?}");
-        response[3]
+        self.0.run_on(0, cdb, data, 0).expect("an answer").0
     }
 
     /// PERSISTENT RESERVE OUT, with APTPL.
@@ -173,26 +144,6 @@ impl Guest {
 
     fn write(&mut self) -> u8 {
         self.run(&[0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0], vec![0x5A; 512])
-    }
-
-    fn send(&mut self, pdu: Pdu) {
-        let mut outbox = Outbox::new();
-        outbox.push_pdu(pdu);
-        while !outbox.is_empty() {
-            let mut slices = [IoSlice::new(&[])];
-            outbox.slices(&mut slices);
-            let written = self.stream.write(&slices[0]).unwrap();
-            outbox.advance(written);
-        }
-    }
-
-    /// The header of the next PDU.
-    fn receive(&mut self) -> [u8; 48] {
-        let mut header = [0; 48];
-        self.stream.read_exact(&mut header).unwrap();
-        let length = usize::from(u16::from_be_bytes([header[6], header[7]]));
-        self.stream.read_exact(&mut vec![0; length.next_multiple_of(4)]).unwrap();
-        header
     }
 }
 

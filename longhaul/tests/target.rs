@@ -1,26 +1,34 @@
 //! Strangers against the target: libiscsi's tools and conformance suites, and qemu.
 
+#[expect(dead_code, reason = "each test uses its part")]
+mod common;
+#[path = "common/peer.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod peer;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use bytes::Bytes;
 use longhaul::front::iscsi::{Limits, Node, Server};
 use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::{Stop, Stopper};
+use peer::{NO_ITT, Peer, login, read_16};
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use proto::iscsi::header::{Header, LoginRequest, NopOut, ScsiCommand};
 use proto::iscsi::login::policy::{Client, Policy};
 use proto::iscsi::name::IscsiName;
-use proto::iscsi::pdu::{Decoder, Frame, Outbox, Pdu};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
+use proto::iscsi::pdu::Pdu;
+use tokio::task::{JoinHandle, spawn_blocking};
 use volume::Volume;
 use volume::store::memory::Memory;
 
 const NAME: &str = "iqn.2026-11.dev.longhaul:t";
+const INITIATOR: &str = "iqn.2000-01.example:i";
 
 /// The families of the libiscsi suite that judge the protocol rather than the disk.
 const PROTOCOL_FAMILIES: [&str; 4] = ["iSCSIResiduals", "iSCSITMF", "iSCSIcmdsn", "iSCSIdatasn"];
@@ -62,7 +70,7 @@ impl Running {
 async fn run(program: &str, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new("timeout");
     command.arg("60").arg(program).args(arguments).stdin(Stdio::null());
-    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    let output = spawn_blocking(move || command.output()).await.unwrap().unwrap();
     // What `timeout` says of a program that is not there, and of one that hangs.
     assert_ne!(output.status.code(), Some(127), "{program} is missing: make setup installs it");
     assert_ne!(output.status.code(), Some(124), "{program} hangs");
@@ -150,97 +158,66 @@ async fn libiscsi_proves_itself() {
     target.stop().await;
 }
 
+/// A session with the target.
+fn session(portal: SocketAddr, isid: u8) -> Peer {
+    Peer::log_in(portal, INITIATOR, isid, NAME)
+}
+
 /// A connection that never logs in is dropped, and so is one that sends what is no login.
 #[tokio::test]
 async fn logins_have_to_come_to_an_end() {
     let limits = Limits { login: Duration::from_millis(50), ..Limits::default() };
     let target = Running::start(Policy::open, limits).await;
-    let mut silent = TcpStream::connect(target.portal).await.unwrap();
-    assert_eq!(silent.read(&mut [0; 1]).await.unwrap(), 0);
-    let mut stranger = TcpStream::connect(target.portal).await.unwrap();
-    stranger.write_all(&[b'G'; 512]).await.unwrap();
-    let mut said = Vec::new();
-    let _ = stranger.read_to_end(&mut said).await;
-    assert!(said.is_empty(), "{said:?}");
+    let portal = target.portal;
+    let strangers = move || {
+        assert!(Peer::connect(portal).is_over());
+        let mut stranger = Peer::connect(portal);
+        stranger.send_raw(&[b'G'; 512]);
+        assert!(stranger.is_over());
+    };
+    spawn_blocking(strangers).await.unwrap();
     target.stop().await;
 }
 
-/// The last answer to a login is a success or a refusal.
-async fn login_status(stream: &mut TcpStream, isid: u8) -> (u8, u8) {
-    let text = format!(
-        "InitiatorName=iqn.2000-01.example:i\0TargetName={NAME}\0SessionType=Normal\0AuthMethod=None\0"
-    );
-    let request = LoginRequest {
-        transit: true,
-        current_stage: 0,
-        next_stage: 3,
-        isid: [0x80, 0, 0, 0, 0, isid],
-        itt: 1,
-        ..LoginRequest::default()
-    };
-    let mut outbox = Outbox::new();
-    outbox.push_pdu(Pdu::with_data(request, text.into()));
-    send(stream, &mut outbox).await;
-    match receive(stream).await.expect("an answer").header {
-        Header::LoginResponse(response) => (response.status_class, response.status_detail),
-        other => panic!("{other:?}"),
-    }
-}
-
-async fn send(stream: &mut TcpStream, outbox: &mut Outbox) {
-    while !outbox.is_empty() {
-        let mut slices = [std::io::IoSlice::new(&[])];
-        outbox.slices(&mut slices);
-        let written = stream.write(&slices[0]).await.unwrap();
-        outbox.advance(written);
-    }
-}
-
-/// The next PDU, or the end.
-async fn receive(stream: &mut TcpStream) -> Option<Pdu> {
-    let (mut decoder, mut buffer) = (Decoder::new(), bytes::BytesMut::new());
-    loop {
-        match decoder.decode(&mut buffer).unwrap() {
-            Some(Frame::Pdu(pdu)) => return Some(pdu),
-            Some(flawed) => panic!("{flawed:?}"),
-            // Never beyond one PDU, as this decoder is dropped with what it holds.
-            None => {
-                let mut chunk = vec![0; decoder.wanted()];
-                match stream.read(&mut chunk).await.unwrap() {
-                    0 => return None,
-                    read => buffer.extend_from_slice(&chunk[..read]),
-                }
-            }
+/// RFC 7143, 6.3: who proves nothing may go from the security stage straight to work.
+#[tokio::test]
+async fn a_login_without_proof_takes_one_step_from_either_stage() {
+    let target = Running::open().await;
+    let portal = target.portal;
+    let logins = move || {
+        for (isid, current_stage, method) in [(1, 0, "AuthMethod=None\0"), (2, 1, "")] {
+            let keys = format!("InitiatorName={INITIATOR}\0TargetName={NAME}\0{method}");
+            let request = LoginRequest { current_stage, ..login(isid) };
+            let (mut peer, response) = Peer::ask(portal, request, keys.into());
+            assert_eq!((response.status_class, response.next_stage), (0, 3));
+            peer.settle();
         }
-    }
+    };
+    spawn_blocking(logins).await.unwrap();
+    target.stop().await;
 }
 
 /// RFC 7143, 6.3.5: the same initiator and ISID end the older session; another ISID does not.
 #[tokio::test]
 async fn a_login_anew_replaces_the_session() {
     let target = Running::open().await;
-    let mut first = TcpStream::connect(target.portal).await.unwrap();
-    assert_eq!(login_status(&mut first, 1).await, (0, 0));
-    let mut other = TcpStream::connect(target.portal).await.unwrap();
-    assert_eq!(login_status(&mut other, 2).await, (0, 0));
-    let mut again = TcpStream::connect(target.portal).await.unwrap();
-    assert_eq!(login_status(&mut again, 1).await, (0, 0));
-    let told = receive(&mut first).await.expect("a word of warning");
-    assert!(matches!(told.header, Header::AsyncMessage(_)), "{told:?}");
-    assert_eq!(receive(&mut first).await, None);
-    let mut outbox = Outbox::new();
-    outbox.push(NopOut { immediate: true, itt: 9, ttt: u32::MAX, cmd_sn: 0, ..NopOut::default() });
-    send(&mut other, &mut outbox).await;
-    let echo = receive(&mut other).await.expect("an echo");
-    assert!(matches!(echo.header, Header::NopIn(nop) if nop.itt == 9), "{echo:?}");
-    drop((other, again));
+    let portal = target.portal;
+    let logins = move || {
+        let (mut first, mut other) = (session(portal, 1), session(portal, 2));
+        let _again = session(portal, 1);
+        let told = first.receive().expect("a word of warning");
+        assert!(matches!(told.header, Header::AsyncMessage(_)), "{told:?}");
+        assert!(first.is_over());
+        other.send(ping(9), Bytes::new());
+        let echo = other.receive().expect("an echo");
+        assert!(matches!(echo.header, Header::NopIn(nop) if nop.itt == 9), "{echo:?}");
+    };
+    spawn_blocking(logins).await.unwrap();
     target.stop().await;
 }
 
-/// A ping of 8 KiB, which is all that the initiator takes back.
-fn ping(itt: u32) -> Pdu {
-    let header = NopOut { immediate: true, itt, ttt: u32::MAX, ..NopOut::default() };
-    Pdu::with_data(header, vec![itt as u8; 8192].into())
+fn ping(itt: u32) -> NopOut {
+    NopOut { immediate: true, itt, ttt: NO_ITT, ..NopOut::default() }
 }
 
 /// However much output waits for an initiator that sends without taking answers, nothing of it is lost
@@ -250,42 +227,33 @@ async fn output_that_waits_is_sent_in_the_end() {
     const PINGS: u32 = 6 << 10;
     // More than is held for who does not read, less than the system takes beside it.
     const BEFORE_READING: u32 = 64;
+    // All that the initiator takes back.
+    const LEN: usize = 8192;
     let target = Running::open().await;
-    let mut stream = TcpStream::connect(target.portal).await.unwrap();
-    assert_eq!(login_status(&mut stream, 1).await, (0, 0));
-    let (mut answers, mut questions) = stream.into_split();
-    let (begin, begun) = tokio::sync::oneshot::channel();
-    let asking = tokio::spawn(async move {
-        let mut begin = Some(begin);
-        for itt in 0..PINGS {
-            let mut outbox = Outbox::new();
-            outbox.push_pdu(ping(itt));
-            while !outbox.is_empty() {
-                let mut slices = [std::io::IoSlice::new(&[]); 2];
-                let filled = outbox.slices(&mut slices);
-                let written = questions.write_vectored(&slices[..filled]).await.unwrap();
-                outbox.advance(written);
+    let portal = target.portal;
+    let pings = move || {
+        let keys = format!("InitiatorName={INITIATOR}\0TargetName={NAME}\0");
+        let (mut answers, _) = Peer::ask(portal, login(1), keys.into());
+        let mut questions = answers.twin();
+        let (begin, begun) = channel();
+        let asking = std::thread::spawn(move || {
+            for itt in 0..PINGS {
+                questions.send(ping(itt), vec![itt as u8; LEN]);
+                if itt == BEFORE_READING {
+                    begin.send(()).unwrap();
+                }
             }
-            if itt == BEFORE_READING {
-                begin.take().unwrap().send(()).unwrap();
-            }
+        });
+        begun.recv().unwrap();
+        for echoed in 0..PINGS {
+            let Some(Pdu { header: Header::NopIn(nop), data, .. }) = answers.receive() else {
+                panic!("no echo of {echoed}")
+            };
+            assert_eq!((nop.itt, data.len()), (echoed, LEN));
         }
-        questions
-    });
-    begun.await.unwrap();
-    let (mut decoder, mut buffer) = (Decoder::new(), bytes::BytesMut::new());
-    let mut echoed = 0;
-    while echoed < PINGS {
-        match decoder.decode(&mut buffer).unwrap() {
-            Some(Frame::Pdu(Pdu { header: Header::NopIn(nop), data, .. })) => {
-                assert_eq!((nop.itt, data.len()), (echoed, 8192));
-                echoed += 1;
-            }
-            Some(other) => panic!("{other:?}"),
-            None => assert_ne!(answers.read_buf(&mut buffer).await.unwrap(), 0, "at {echoed}"),
-        }
-    }
-    drop((answers, asking.await.unwrap()));
+        asking.join().unwrap();
+    };
+    spawn_blocking(pings).await.unwrap();
     target.stop().await;
 }
 
@@ -294,52 +262,32 @@ async fn output_that_waits_is_sent_in_the_end() {
 async fn reads_beyond_what_is_held_wait_their_turn() {
     const BLOCKS: u32 = longhaul::front::lun::TRANSFER_MAX / 512;
     let target = Running::open().await;
-    let mut stream = TcpStream::connect(target.portal).await.unwrap();
-    assert_eq!(login_status(&mut stream, 1).await, (0, 0));
-    let read = |itt: u32, blocks: u32| {
-        let mut cdb = [0; 16];
-        cdb[0] = 0x88;
-        cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
-        ScsiCommand {
-            is_final: true,
-            read: true,
-            itt,
-            expected_len: blocks * 512,
-            cmd_sn: itt,
-            cdb,
-            ..ScsiCommand::default()
+    let portal = target.portal;
+    let reads = move || {
+        let mut peer = session(portal, 1);
+        // The first command of a session is told of the power-on.
+        for (itt, blocks) in [(0, 1), (1, BLOCKS), (2, BLOCKS), (3, BLOCKS)] {
+            let command = peer.command(itt, read_16(0, blocks));
+            let read = ScsiCommand { read: true, expected_len: blocks * 512, ..command };
+            peer.send(read, Bytes::new());
         }
-    };
-    let mut outbox = Outbox::new();
-    // The first command of a session is told of the power-on.
-    outbox.push(read(0, 1));
-    (1..=3).for_each(|itt| outbox.push(read(itt, BLOCKS)));
-    send(&mut stream, &mut outbox).await;
-    let (mut decoder, mut buffer) = (Decoder::new(), bytes::BytesMut::new());
-    let (mut bytes, mut ended) = (0, Vec::new());
-    while ended.len() < 4 {
-        match decoder.decode(&mut buffer).unwrap() {
-            Some(Frame::Pdu(Pdu { header: Header::ScsiResponse(response), .. })) => {
-                ended.push((response.itt, response.status));
-            }
-            Some(Frame::Pdu(Pdu { header: Header::DataIn(header), data, .. })) => {
-                bytes += data.len();
-                if header.has_status {
-                    ended.push((header.itt, header.status));
+        let (mut bytes, mut ended) = (0, Vec::new());
+        while ended.len() < 4 {
+            let Pdu { header, data, .. } = peer.receive().expect("an answer");
+            match header {
+                Header::ScsiResponse(response) => ended.push((response.itt, response.status)),
+                Header::DataIn(header) => {
+                    bytes += data.len();
+                    ended.extend(header.has_status.then_some((header.itt, header.status)));
                 }
-            }
-            Some(other) => panic!("{other:?}"),
-            None => {
-                let read =
-                    tokio::time::timeout(Duration::from_secs(20), stream.read_buf(&mut buffer));
-                assert_ne!(read.await.expect("the session stands still").unwrap(), 0);
+                other => panic!("{other:?}"),
             }
         }
-    }
-    ended.sort_unstable();
-    assert_eq!(ended, [(0, 2), (1, 0), (2, 0), (3, 0)]);
-    assert_eq!(bytes, 3 * BLOCKS as usize * 512);
-    drop(stream);
+        ended.sort_unstable();
+        assert_eq!(ended, [(0, 2), (1, 0), (2, 0), (3, 0)]);
+        assert_eq!(bytes, 3 * BLOCKS as usize * 512);
+    };
+    spawn_blocking(reads).await.unwrap();
     target.stop().await;
 }
 
@@ -348,11 +296,11 @@ async fn reads_beyond_what_is_held_wait_their_turn() {
 async fn a_stop_asks_and_then_ends() {
     let limits = Limits { stop: Duration::from_millis(10), ..Limits::default() };
     let target = Running::start(Policy::open, limits).await;
-    let mut stream = TcpStream::connect(target.portal).await.unwrap();
-    assert_eq!(login_status(&mut stream, 1).await, (0, 0));
+    let portal = target.portal;
+    let mut peer = spawn_blocking(move || session(portal, 1)).await.unwrap();
     target.stop().await;
     let mut events = Vec::new();
-    while let Some(pdu) = receive(&mut stream).await {
+    while let Some(pdu) = peer.receive() {
         let Header::AsyncMessage(message) = pdu.header else { panic!("{pdu:?}") };
         events.push(message.event.0);
     }

@@ -1,6 +1,6 @@
 //! An initiator made of bare PDUs, which behaves as a test wants it to.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use bytes::{Bytes, BytesMut};
@@ -31,6 +31,12 @@ impl Peer {
         let mut decoder = Decoder::new();
         decoder.set_data_max(1 << 24);
         Self { stream, decoder, buffer: BytesMut::new(), cmd_sn: 0 }
+    }
+
+    /// The same connection, to send on it by another thread.
+    pub(crate) fn twin(&self) -> Self {
+        let (decoder, buffer) = (Decoder::new(), BytesMut::new());
+        Self { stream: self.stream.try_clone().unwrap(), decoder, buffer, cmd_sn: self.cmd_sn }
     }
 
     /// A session of initiator `name` with `target`. The last answer says whether it began.
@@ -84,12 +90,20 @@ impl Peer {
                 None => {
                     let mut chunk = [0; 65536];
                     match self.stream.read(&mut chunk) {
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                            panic!("nothing comes, nor an end");
+                        }
                         Ok(0) | Err(_) => return None,
                         Ok(read) => self.buffer.extend_from_slice(&chunk[..read]),
                     }
                 }
             }
         }
+    }
+
+    /// Whether the connection ends without another byte.
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.receive_any().is_none() && self.buffer.is_empty()
     }
 
     /// Waits until something has come, and leaves it where it is.
@@ -189,7 +203,7 @@ impl Peer {
         );
         let answer = self.receive().map(|pdu| pdu.header);
         assert!(matches!(answer, Some(Header::LogoutResponse(_))), "{answer:?}");
-        assert!(self.receive().is_none());
+        assert!(self.is_over());
     }
 
     /// The status of a command without data; whether it is good. `None` when the connection has ended.
