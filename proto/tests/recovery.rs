@@ -95,7 +95,6 @@ struct Target {
     cache: Vec<Stamp>,
     /// What was written to each block since the last flush: any of it may survive a restart.
     versions: BTreeMap<usize, Vec<Stamp>>,
-    restarted: bool,
     /// Under way; each is done at its time, not in the order in which they came.
     running: Vec<(Time, Message)>,
     /// It ends the tasks of a session before it lets the next one in (RFC 7143, 6.3.5).
@@ -130,7 +129,6 @@ impl Target {
             }
         }
         self.cache.clone_from(&self.durable);
-        self.restarted = true;
     }
 
     /// What the old session has under way is carried out or not, and then no more.
@@ -195,7 +193,6 @@ impl World {
                 durable: empty.clone(),
                 cache: empty.clone(),
                 versions: BTreeMap::new(),
-                restarted: false,
                 running: Vec::new(),
                 conforms,
             },
@@ -350,9 +347,8 @@ impl World {
         self.target.log_in(&mut self.random);
         self.links += 1;
         self.join(self.links);
-        // Some targets tell every new session that they were reset.
-        let told = std::mem::take(&mut self.target.restarted) || self.random.below(3) == 0;
-        self.machine.connected(told);
+        // It does not say whether it was restarted: there are targets that never do.
+        self.machine.connected();
     }
 
     /// What was sent is lost to us; some of it may still arrive at the target, until the next login.

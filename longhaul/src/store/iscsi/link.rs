@@ -41,8 +41,6 @@ pub(super) struct Link {
     device: Device,
     shape: Shape,
     sizes: Sizes,
-    /// The unit said, when it was opened, that it was reset since it last spoke with us.
-    cache_lost: bool,
 }
 
 /// Something that changes the volume. Carried out twice in a row it changes it once.
@@ -88,11 +86,12 @@ impl Link {
     ) -> Result<Self, ConnectError> {
         let unit = Unit::new(session, lun);
         let device = Device::learn(&unit).await?;
-        let cache_lost = unit.session().take_reset();
+        // What it said of resets until now is of the time before: what may be lost is written again anyway.
+        unit.session().forget_reset();
         let shape = shape(&device, read_only);
         let sizes = Sizes::new(&device, &unit.session().established().parameters);
         tracing::debug!(?shape, ?sizes, "opened");
-        Ok(Self { unit, device, shape, sizes, cache_lost })
+        Ok(Self { unit, device, shape, sizes })
     }
 
     pub(super) const fn session(&self) -> &Session {
@@ -105,10 +104,6 @@ impl Link {
 
     pub(super) const fn device(&self) -> &Device {
         &self.device
-    }
-
-    pub(super) const fn cache_lost(&self) -> bool {
-        self.cache_lost
     }
 
     /// Whether the unit was reset since it was opened, and may have lost what it had not made durable.

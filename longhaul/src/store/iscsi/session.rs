@@ -158,9 +158,9 @@ impl Session {
         self.reset.load(Ordering::Acquire)
     }
 
-    /// The same, and forgets it.
-    pub(super) fn take_reset(&self) -> bool {
-        self.reset.swap(false, Ordering::AcqRel)
+    /// Only resets that come from now on count.
+    pub(super) fn forget_reset(&self) {
+        self.reset.store(false, Ordering::Release);
     }
 
     /// Sends a text request and gives the answer.

@@ -310,10 +310,9 @@ impl Supervisor {
         match outcome {
             Ok(link) => {
                 let (kept, bytes) = state.machine.unflushed();
-                let cache_lost = link.cache_lost();
-                tracing::warn!(target, cache_lost, kept, bytes, "connected again");
+                tracing::warn!(target, kept, bytes, "connected again");
                 state.link = (state.link.0 + 1, Arc::new(link));
-                state.machine.connected(cache_lost);
+                state.machine.connected();
             }
             Err(error) => {
                 tracing::info!(target, why = %Chain(&error), "cannot connect again");

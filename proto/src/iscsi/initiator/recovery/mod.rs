@@ -197,9 +197,6 @@ pub struct Recovery<R> {
     flush: Option<u64>,
     /// A change was under way when a link was lost: it may still be under way at the target.
     in_doubt: bool,
-    /// What is in the ledger may be lost, and has not been written again whole. A unit reports a reset
-    /// once: not again if the link that heard of it is lost while it restores.
-    owed: bool,
     actions: VecDeque<Action<R>>,
 }
 
@@ -217,7 +214,6 @@ impl<R: Clone> Recovery<R> {
             ledger: Ledger::new(settings.unflushed_max),
             flush: None,
             in_doubt: false,
-            owed: false,
             actions: VecDeque::new(),
             settings,
         }
@@ -363,25 +359,21 @@ impl<R: Clone> Recovery<R> {
         if lasting {
             return self.end(Over::Refused);
         }
-        // It may have come far enough to be told of a reset, and nobody will be told again.
-        self.owed = true;
         let wait = self.outage.as_ref().map(|outage| outage.wait(&self.settings, random));
         self.link = Link::Down { until: now + wait.unwrap_or_default() };
         self.wake(now);
     }
 
-    /// A new link is there. If the unit may have lost what it had not made durable, that is written
-    /// again before anything else runs.
-    pub fn connected(&mut self, cache_lost: bool) {
+    /// A new link is there. What the unit has not made durable it may have lost, whatever it says: that is
+    /// written again before anything else runs.
+    pub fn connected(&mut self) {
         if !matches!(self.link, Link::Connecting) {
             return;
         }
         self.number += 1;
         self.proven = false;
         self.in_doubt = false;
-        self.owed |= cache_lost;
-        let next = if self.owed { self.ledger.begin() } else { self.ledger.end() };
-        self.link = Link::Restoring { next, running: Vec::new() };
+        self.link = Link::Restoring { next: self.ledger.begin(), running: Vec::new() };
         self.restore();
     }
 
@@ -420,7 +412,6 @@ impl<R: Clone> Recovery<R> {
             *next += 1;
         }
         if running.is_empty() {
-            self.owed = false;
             self.link = Link::Up;
             self.release();
         }

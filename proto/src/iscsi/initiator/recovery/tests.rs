@@ -20,11 +20,11 @@ fn actions(machine: &mut Recovery<char>) -> Vec<Action<char>> {
 }
 
 /// Loses the link and gets the next one.
-fn reconnect(machine: &mut Recovery<char>, cache_lost: bool) {
+fn reconnect(machine: &mut Recovery<char>) {
     let link = machine.number;
     machine.lost(at(0), link, Duration::ZERO);
     assert_eq!(actions(machine), [Action::Connect]);
-    machine.connected(cache_lost);
+    machine.connected();
 }
 
 fn change(machine: &mut Recovery<char>, range: Range<u64>, change: char) -> (u64, Turn) {
@@ -62,7 +62,7 @@ fn what_was_not_answered_runs_again_before_what_overlaps_it() {
     assert_eq!(actions(&mut machine), [Action::Connect]);
     let (flush, turn) = machine.submit(Kind::Flush, 0..0, 0);
     assert_eq!(turn, Turn::Wait, "the link is down");
-    machine.connected(true);
+    machine.connected();
     let run = |id| Action::Run { id, link: 1 };
     assert_eq!(actions(&mut machine), [run(first), run(flush)]);
     machine.ended(at(0), first, 1, End::Done);
@@ -75,7 +75,7 @@ fn what_was_answered_is_restored_in_order_before_anything_runs() {
     changed(&mut machine, 0..8, 'a');
     changed(&mut machine, 16..24, 'b');
     changed(&mut machine, 4..12, 'c');
-    reconnect(&mut machine, true);
+    reconnect(&mut machine);
     let restore = |seq, change| Action::Restore { seq, link: 1, change };
     assert_eq!(actions(&mut machine), [restore(0, 'a'), restore(1, 'b')]);
     let (read, turn) = machine.submit(Kind::Read, 32..40, 0);
@@ -88,7 +88,7 @@ fn what_was_answered_is_restored_in_order_before_anything_runs() {
     assert_eq!(actions(&mut machine), [Action::Run { id: read, link: 1 }]);
     // They are not durable yet: another loss has them restored again.
     machine.ended(at(0), read, 1, End::Done);
-    reconnect(&mut machine, true);
+    reconnect(&mut machine);
     assert_eq!(actions(&mut machine).len(), 2);
 }
 
@@ -97,14 +97,13 @@ fn a_restore_that_is_cut_short_begins_again() {
     let mut machine = machine();
     changed(&mut machine, 0..8, 'a');
     changed(&mut machine, 0..8, 'b');
-    reconnect(&mut machine, true);
+    reconnect(&mut machine);
     machine.restored(at(0), 0, 1, End::Done);
     actions(&mut machine);
     machine.restored(at(0), 1, 1, End::Lost);
     assert!(machine.in_doubt());
     machine.wake(at(9));
-    // The unit reports its reset once, and it has.
-    machine.connected(false);
+    machine.connected();
     let restore = Action::Restore { seq: 0, link: 2, change: 'a' };
     assert_eq!(actions(&mut machine), [Action::Connect, restore]);
     // An answer from the link before says nothing of this one.
@@ -113,12 +112,12 @@ fn a_restore_that_is_cut_short_begins_again() {
 }
 
 #[test]
-fn a_unit_that_kept_its_cache_gets_nothing_twice() {
-    let mut machine = machine();
+fn a_unit_without_a_cache_gets_nothing_twice() {
+    let mut machine = Recovery::<char>::new(Settings { unflushed_max: None, ..SETTINGS });
     changed(&mut machine, 0..8, 'a');
-    reconnect(&mut machine, false);
+    reconnect(&mut machine);
     assert_eq!(actions(&mut machine), []);
-    assert_eq!(machine.unflushed(), (1, 8), "it is still not durable");
+    assert_eq!(change(&mut machine, 0..8, 'b').1, Turn::Run(1));
 }
 
 #[test]
@@ -129,7 +128,7 @@ fn a_flush_covers_what_was_answered_before_it() {
     changed(&mut machine, 8..16, 'b');
     machine.ended(at(0), flush, 0, End::Done);
     assert_eq!(machine.unflushed(), (1, 8));
-    reconnect(&mut machine, true);
+    reconnect(&mut machine);
     assert_eq!(actions(&mut machine), [Action::Restore { seq: 1, link: 1, change: 'b' }]);
 }
 
@@ -141,7 +140,7 @@ fn an_answer_that_is_taken_late_does_not_count() {
     let (id, _) = change(&mut machine, 0..8, 'a');
     let (flush, _) = machine.submit(Kind::Flush, 0..0, 0);
     let (read, _) = machine.submit(Kind::Read, 0..8, 0);
-    reconnect(&mut machine, true);
+    reconnect(&mut machine);
     assert_eq!(machine.ended(at(0), id, 0, End::Done), Turn::Run(1));
     assert_eq!(machine.ended(at(0), flush, 0, End::Done), Turn::Run(1));
     assert_eq!(machine.ended(at(0), read, 0, End::Done), Turn::Answer);
@@ -153,7 +152,7 @@ fn an_answer_taken_during_the_outage_counts_and_is_restored() {
     let (id, _) = change(&mut machine, 0..8, 'a');
     machine.lost(at(0), 0, Duration::ZERO);
     assert_eq!(machine.ended(at(0), id, 0, End::Done), Turn::Answer);
-    machine.connected(true);
+    machine.connected();
     let restore = Action::Restore { seq: 0, link: 1, change: 'a' };
     assert_eq!(actions(&mut machine), [Action::Connect, restore]);
 }
@@ -219,7 +218,7 @@ fn a_link_that_carries_nothing_does_not_end_the_outage() {
         // Every login succeeds, and the link is lost at once.
         for action in actions(&mut machine) {
             match action {
-                Action::Connect => machine.connected(false),
+                Action::Connect => machine.connected(),
                 Action::Run { id, link } => drop(machine.ended(now, id, link, End::Lost)),
                 _ => {}
             }
