@@ -7,8 +7,8 @@ use longhaul::store::iscsi::{ConnectOptions, Disk, connect};
 use proto::iscsi::header::{
     Header, TaskFunction, TaskManagementRequest, TaskManagementResponse, TaskResponse,
 };
-use proto::scsi::lun;
 use proto::scsi::sense::Additional;
+use proto::scsi::{Status, lun};
 use volume::{Durability, Kind, Span, Volume};
 
 use super::options;
@@ -38,6 +38,10 @@ async fn holds(disk: &Disk, value: u8) {
 /// Whether something is task management, of either end.
 fn is_management(header: &Header) -> bool {
     matches!(header, Header::TaskManagementRequest(_) | Header::TaskManagementResponse(_))
+}
+
+fn is_write(header: &Header) -> bool {
+    matches!(header, Header::ScsiCommand(command) if command.write)
 }
 
 #[tokio::test]
@@ -135,5 +139,21 @@ async fn whatever_reset_or_loss_a_unit_tells_of_the_write_that_hears_it_succeeds
         assert_eq!(links, usize::from(qualifier <= 4), "29h/{qualifier:02x}h");
     }
     disk.flush().await.expect("a flush");
+    disk.close().await;
+}
+
+#[tokio::test]
+async fn what_the_reset_of_another_initiator_has_aborted_is_done_again() {
+    let tgt = Tgt::start();
+    let wire = Wire::new(&tgt.disk()).await;
+    let disk = open(&wire, &tgt).await;
+    let writes = |wire: &Wire| wire.seen()[0].iter().filter(|it| is_write(it)).count();
+    let before = writes(&wire);
+    // SAM-5, 5.3.1 and 5.6: with TAS the unit says so of each task.
+    wire.answer(Status::TaskAborted);
+    write(&disk, 1).await;
+    assert_eq!(writes(&wire) - before, 2);
+    holds(&disk, 1).await;
+    assert_eq!(wire.seen().len(), 1, "the session goes on");
     disk.close().await;
 }

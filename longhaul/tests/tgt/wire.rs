@@ -27,8 +27,8 @@ struct Shared {
     seen: watch::Sender<Vec<Vec<Header>>>,
     /// The connection whose answers are kept back.
     muted: AtomicUsize,
-    /// The unit attention that takes the place of the next good status.
-    attention: Mutex<Option<Additional>>,
+    /// The status that takes the place of the next good one, with its sense data.
+    instead: Mutex<Option<(Status, Vec<u8>)>>,
     /// What takes the place of the next answer to task management.
     refusal: Mutex<Option<TaskResponse>>,
     running: Mutex<JoinSet<()>>,
@@ -42,7 +42,7 @@ impl Wire {
             upstream: format!("{}", target.portal).parse().unwrap(),
             seen: watch::Sender::new(Vec::new()),
             muted: AtomicUsize::new(usize::MAX),
-            attention: Mutex::new(None),
+            instead: Mutex::new(None),
             refusal: Mutex::new(None),
             running: Mutex::new(JoinSet::new()),
         });
@@ -77,7 +77,13 @@ impl Wire {
 
     /// The next good status becomes this unit attention.
     pub(crate) fn attend(&self, attention: Additional) {
-        *self.shared.attention.lock().unwrap() = Some(attention);
+        let sense = Sense::new(Key::UnitAttention, attention).emit(Format::Fixed);
+        *self.shared.instead.lock().unwrap() = Some((Status::CheckCondition, sense));
+    }
+
+    /// The next good status becomes this one, without sense data.
+    pub(crate) fn answer(&self, status: Status) {
+        *self.shared.instead.lock().unwrap() = Some((status, Vec::new()));
     }
 
     /// The next task management is answered with this.
@@ -143,7 +149,7 @@ impl Shared {
     /// Makes of an answer what was asked for, if anything was; gives its data.
     fn replace(&self, header: &mut Header) -> Option<Vec<u8>> {
         match header {
-            Header::ScsiResponse(response) => self.attend(response),
+            Header::ScsiResponse(response) => self.respond(response),
             Header::TaskManagementResponse(answer) => {
                 answer.response = self.refusal.lock().unwrap().take()?;
                 Some(Vec::new())
@@ -152,15 +158,16 @@ impl Shared {
         }
     }
 
-    /// Makes a good status the unit attention that is to come; gives its sense data with their length
-    /// (RFC 7143, 11.4.7.1).
-    fn attend(&self, response: &mut ScsiResponse) -> Option<Vec<u8>> {
+    /// Makes a good status the one that is to come; gives its sense data with their length (RFC 7143, 11.4.7.1).
+    fn respond(&self, response: &mut ScsiResponse) -> Option<Vec<u8>> {
         if response.status != Status::Good as u8 {
             return None;
         }
-        let attention = self.attention.lock().unwrap().take()?;
-        response.status = Status::CheckCondition as u8;
-        let sense = Sense::new(Key::UnitAttention, attention).emit(Format::Fixed);
+        let (status, sense) = self.instead.lock().unwrap().take()?;
+        response.status = status as u8;
+        if sense.is_empty() {
+            return Some(sense);
+        }
         let len = u16::try_from(sense.len()).unwrap();
         Some([&len.to_be_bytes()[..], &sense].concat())
     }

@@ -166,7 +166,9 @@ impl Unit {
                 Some(sense) => self.judge_sense(sense, completion),
                 None => Verdict::Failed(UnitError::Status(Status::CheckCondition)),
             },
-            status @ (Status::Busy | Status::TaskSetFull) => {
+            // TASK ABORTED: another initiator has reset the unit (SAM-5, 5.3.1), and what was aborted changes nothing
+            // any more.
+            status @ (Status::Busy | Status::TaskSetFull | Status::TaskAborted) => {
                 Verdict::AgainLater(UnitError::Status(status))
             }
             status => Verdict::Failed(UnitError::Status(status)),
