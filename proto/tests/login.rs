@@ -8,7 +8,7 @@ use common::login::{ENTRANCE, account, closed, entropy, initiator, login, mutual
 use proto::iscsi::chap::Algorithm;
 use proto::iscsi::header::{Header, LoginRequest};
 use proto::iscsi::keys::{DigestWish, Offer};
-use proto::iscsi::login::initiator::{Config, LoginError};
+use proto::iscsi::login::initiator::{Config, InitiatorLogin, LoginError, Place};
 use proto::iscsi::login::target::{self, Progress, Reason, TargetLogin};
 use proto::iscsi::login::{LoginStatus, policy::Policy};
 use proto::iscsi::name::IscsiName;
@@ -27,6 +27,18 @@ fn without_authentication_a_login_takes_one_round_trip() {
     assert_eq!(done.initiator.cmd_sn, done.target.exp_cmd_sn);
     // The window of the last response is that of the session.
     assert_eq!(done.initiator.max_cmd_sn, done.target.exp_cmd_sn + 127);
+}
+
+#[test]
+fn a_connection_that_joins_says_who_it_is_and_nothing_of_the_session() {
+    let place = Place { tsih: 1, cid: 1, cmd_sn: 1 };
+    let (_, request) = InitiatorLogin::join(initiator(), place, entropy(1));
+    let said = String::from_utf8(request.data.to_vec()).unwrap();
+    let keys: Vec<_> = said.split_terminator('\0').map(|pair| pair.split('=').next()).collect();
+    // RFC 7143, 6.3.1 and 13: these may be sent by every connection, those with the use LO by the leading one.
+    let each = ["HeaderDigest", "DataDigest", "MaxRecvDataSegmentLength"];
+    assert_eq!(keys[..2], ["InitiatorName", "TargetName"].map(Some));
+    assert!(keys[2..].iter().flatten().all(|key| each.contains(key)), "{keys:?}");
 }
 
 #[test]

@@ -207,7 +207,7 @@ impl InitiatorLogin {
         if place.tsih != 0 {
             negotiation.joins();
         }
-        let mut text = config.identity();
+        let mut text = config.identity(place);
         let state = match Security::start(&config, entropy, &mut text) {
             Some(security) => Expect::Security(security),
             None => Expect::Operational(None),
@@ -270,17 +270,18 @@ impl Expect {
 }
 
 impl Config {
-    /// Who we are and what we want, which the first request says (RFC 7143, 6.3.1).
-    fn identity(&self) -> Vec<u8> {
+    /// Who we are and what we want, which the first request says (RFC 7143, 6.3.1). What type its session has
+    /// only the leading connection says (13.21); the Linux kernel's target knows no such key of others.
+    fn identity(&self, place: Place) -> Vec<u8> {
         let mut text = Vec::new();
         let mut push = |key: Key, value: &str| text::push(&mut text, key.spec().name, value);
         push(Key::InitiatorName, self.initiator.as_str());
-        match &self.target {
-            Some(target) => {
-                push(Key::SessionType, "Normal");
-                push(Key::TargetName, target.as_str());
-            }
-            None => push(Key::SessionType, "Discovery"),
+        if place.tsih == 0 {
+            let kind = if self.target.is_some() { "Normal" } else { "Discovery" };
+            push(Key::SessionType, kind);
+        }
+        if let Some(target) = &self.target {
+            push(Key::TargetName, target.as_str());
         }
         text
     }
