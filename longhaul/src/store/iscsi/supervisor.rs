@@ -19,10 +19,13 @@ use volume::Span;
 use super::connect::{ConnectError, Connector, Doubt};
 use super::link::{Change, Link};
 use super::random::random;
-use super::session::Loss;
+use super::session::{Loss, Session};
 use super::unit::UnitError;
 
 type Cause = Arc<dyn StdError + Send + Sync>;
+
+/// How long the tasks of a unit that was reset may take to be answered. Without TAS those that were aborted never are.
+const DRAINED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why a disk carries out nothing any more.
 #[derive(Debug, thiserror::Error)]
@@ -390,11 +393,22 @@ async fn poll_attempt(attempt: &mut Option<Attempt>) -> Result<Link, ConnectErro
 
 async fn connect_again(supervisor: Arc<Supervisor>, in_doubt: bool) -> Result<Link, ConnectError> {
     let Supervisor { connector, first, .. } = &*supervisor;
-    let doubt = in_doubt.then(|| Doubt {
-        session: supervisor.link().session().clone(),
-        reset: !first.device().ends_tasks(),
-    });
+    let session = supervisor.link().session().clone();
+    let doubt = (in_doubt && !drained(&session).await)
+        .then(|| Doubt { session, reset: !first.device().ends_tasks() });
     connector.connect(doubt, Some(first.device())).await
+}
+
+/// Ends a session that still stands, as after a reset that the unit told of; says whether each of its tasks was
+/// answered. Then nothing of it is under way, and the unit need not be reset: two initiators that both did that on
+/// hearing of the other's reset would never come to an end.
+async fn drained(session: &Session) -> bool {
+    let ended = async {
+        session.close().await;
+        session.ended().await
+    };
+    let ended = tokio::time::timeout(DRAINED_WITHIN, ended).await;
+    ended.is_ok_and(|loss| matches!(*loss, Loss::LoggedOut))
 }
 
 /// How long a target wants to be left alone after a session has ended (RFC 7143, 13.15 and 11.9.1).
