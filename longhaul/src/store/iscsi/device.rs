@@ -157,7 +157,9 @@ async fn vital(unit: &Unit, pages: &[u8], code: u8) -> Result<Option<Bytes>, Uni
 
 fn serial_number(page: &[u8]) -> Option<String> {
     let body = inquiry::body(page::SERIAL, page).ok()?;
-    Some(String::from_utf8_lossy(body).trim().to_owned())
+    // The Linux kernel's target ends it with a zero.
+    let padding = |c: char| c == '\0' || c.is_whitespace();
+    Some(String::from_utf8_lossy(body).trim_matches(padding).to_owned())
 }
 
 async fn tells_extents(unit: &Unit, capacity: &Capacity) -> Result<bool, UnitError> {
@@ -165,4 +167,17 @@ async fn tells_extents(unit: &Unit, capacity: &Capacity) -> Result<bool, UnitErr
         return Ok(false);
     }
     Ok(answered(unit.ask(Command::get_lba_status(0, 1)).await)?.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_serial_number_is_told_from_its_padding() {
+        for serial in [b"ab12\0".as_slice(), b"  ab12", b"ab12 \0\0"] {
+            let page = [&[0, page::SERIAL, 0, serial.len() as u8], serial].concat();
+            assert_eq!(serial_number(&page).as_deref(), Some("ab12"));
+        }
+    }
 }
