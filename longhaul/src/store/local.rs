@@ -142,7 +142,8 @@ impl Volume for Local {
 impl ExtentMap for Local {
     fn extents(&self, span: Span) -> Work<'_, Vec<Extent>> {
         let block = u64::from(self.shape.block_size);
-        let find = self.disk.blocking(move |file| extents(file, span, block));
+        // A file that lies in memory is looked through page by page.
+        let find = blocking(&self.disk.file, move |file| extents(file, span, block));
         Self::run(Verb::Extents, Some(span), find)
     }
 }

@@ -22,6 +22,9 @@ const LENT_MIN: usize = CHUNK / 2;
 /// The largest buffer that is kept in place of a chunk: data come with what surrounded them on their way.
 const KEPT_MAX: usize = CHUNK + CHUNK / 4;
 
+/// How many chunks one map tells of, 16 GiB: it is drawn while the caller waits.
+const MAP_MAX: usize = 1 << 16;
+
 /// A chunk's bytes; an absent one reads as zeroes.
 type Chunk = RwLock<Option<Bytes>>;
 
@@ -110,7 +113,7 @@ impl Memory {
     fn map(&self, span: Span) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = span.at;
-        for part in parts(span) {
+        for part in parts(span).take(MAP_MAX) {
             let hole = read(&self.chunks[part.chunk]).is_none();
             let len = part.len as u64;
             match extents.last_mut() {

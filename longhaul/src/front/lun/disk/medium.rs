@@ -22,9 +22,9 @@ use super::{Core, durability};
 /// holds no more memory than this, and lets the other commands of its session run in between.
 pub(super) const CHUNK: u32 = 1 << 20;
 
-/// How much GET LBA STATUS looks at: a map of the whole disk may be long, and the initiator asks on from
-/// where the answer ends.
-const STATUS_WINDOW: u64 = 1 << 30;
+/// How much GET LBA STATUS looks at: as many blocks as a run can count. Stores bound how many extents they find, and
+/// the initiator asks on from where the answer ends.
+const STATUS_WINDOW: u64 = 1 << 40;
 
 /// The most runs GET LBA STATUS returns, however much the initiator would take.
 const STATUS_RUNS_MAX: usize = 4096;

@@ -340,6 +340,17 @@ fn what_is_unmapped_is_seen_as_such() {
 }
 
 #[test]
+fn one_run_covers_a_large_hole() {
+    const SIZE: u64 = 6 << 30;
+    let disk = disk(Memory::new(SIZE, BLOCK), Options::default());
+    let answer = good(run(&disk, Request::get_lba_status(8, 255), Bytes::new()));
+    let runs = command::statuses(&answer).unwrap();
+    assert_eq!(runs.len(), 1);
+    assert_eq!(u64::from(runs[0].blocks.count), SIZE / u64::from(BLOCK) - 8);
+    assert_eq!(runs[0].status, Provisioned::Deallocated);
+}
+
+#[test]
 fn runs_are_whole_blocks() {
     let disk = memory();
     let extent = |from, to, hole| Extent { span: Span::new(from, to - from), hole, zero: hole };
