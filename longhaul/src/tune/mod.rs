@@ -218,7 +218,8 @@ impl Bench<'_> {
         }
         // What is written again while it waits is sent once; so little may wait that this is rare.
         let memory = self.plan.settings.memory.min(span.len / 2);
-        let settings = Settings { memory, ..self.plan.settings };
+        // What is measured is the link, which holes would not cross.
+        let settings = Settings { memory, holes: false, ..self.plan.settings };
         let pipelined = Pipelined::new(Arc::clone(&self.volume), settings);
         let top = pipelined.volume();
         let mut through = Vec::new();

@@ -8,6 +8,7 @@ const PLAN: Plan = Plan {
         segments: None,
         segment: None,
         read_ahead: None,
+        holes: true,
         memory: 64 << 20,
     },
     time: Duration::ZERO,

@@ -258,6 +258,43 @@ fn a_reader_sees_what_was_written_and_so_does_the_next() {
     assert!(out[..model.len()] == model, "the server does not have what was acknowledged");
 }
 
+#[test]
+fn holes_are_read_without_the_link_once_they_are_known() {
+    let zeroes = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    let world = World::new(Duration::ZERO);
+    world.seal();
+    let (attached, mut disk) = world.attach_sealed(&["--allow-discards"]);
+    let data = (9 * MIB, pattern(1, 64 * KIB));
+    disk.write(data.0, &data.1).unwrap();
+    disk.flush().unwrap();
+    // The first reads of a hole cross the link, and beside them a question what else of it there is.
+    let known = (1..1000).any(|number| {
+        let before = world.link.carried();
+        let page = number * 577 % 2000;
+        assert!(zeroes(&disk.read(page * 4096, 4 * KIB).unwrap()));
+        world.link.carried() == before
+    });
+    assert!(known, "every read crossed the link");
+    world.link.hold();
+    let before = world.link.carried();
+    assert!(zeroes(&disk.read(9 * MIB - 64 * KIB as u64, 64 * KIB).unwrap()));
+    for at in 10..40 {
+        assert!(zeroes(&disk.read(at * MIB, MIB as usize).unwrap()));
+    }
+    assert_eq!(world.link.carried(), before, "nothing was asked for");
+    // What is written into it is there, now and later, and around it is still known.
+    disk.write(20 * MIB + 4096, &pattern(2, 4 * KIB)).unwrap();
+    let expected = [vec![0; 4 * KIB], pattern(2, 4 * KIB), vec![0; 8 * KIB]].concat();
+    assert!(disk.read(20 * MIB, 16 * KIB).unwrap() == expected);
+    world.link.release();
+    disk.flush().unwrap();
+    assert!(disk.read(20 * MIB, 16 * KIB).unwrap() == expected);
+    assert!(disk.read(data.0, data.1.len()).unwrap() == data.1);
+    drop(disk);
+    assert!(attached.stop().success());
+    assert!(world.server.stop().success());
+}
+
 /// How a run ends.
 #[derive(Clone, Copy, Debug)]
 enum End {

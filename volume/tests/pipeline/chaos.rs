@@ -1,14 +1,16 @@
 //! A volume that answers late and in any order, and watches what it is asked: changes to the same
 //! bytes are never in flight together, and never more than was agreed. Its discards may keep the bytes,
-//! if it says so.
+//! if it says so. Its map is that of some moment since it was asked for, and often ends early.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use volume::check::Random;
-use volume::{Discard, Durability, ExtentMap, Result, Shape, Space, Span, Volume, Work};
+use volume::{Discard, Durability, Extent, ExtentMap, Result, Shape, Space, Span, Volume, Work};
 
+use crate::history::BLOCK;
 use crate::sim::Sim;
 
 pub(crate) struct Chaos<V> {
@@ -18,6 +20,7 @@ pub(crate) struct Chaos<V> {
     in_flight: Mutex<Vec<(Span, bool)>>,
     bytes_max: u64,
     shape: Shape,
+    told: AtomicU64,
 }
 
 impl<V: Volume> Chaos<V> {
@@ -28,7 +31,13 @@ impl<V: Volume> Chaos<V> {
         shape.discard = shape
             .discard
             .map(|discard| Discard { reads_zeroes: !seed.is_multiple_of(3), ..discard });
-        Self { shape, disk, sim: sim.clone(), random, in_flight: Mutex::default(), bytes_max }
+        let (sim, in_flight) = (sim.clone(), Mutex::default());
+        Self { shape, disk, sim, random, in_flight, bytes_max, told: AtomicU64::new(0) }
+    }
+
+    /// How often its map was told.
+    pub(crate) fn told(&self) -> u64 {
+        self.told.load(Ordering::Relaxed)
     }
 
     /// Whether discarded blocks may show what was there before.
@@ -116,6 +125,27 @@ impl<V: Volume> Volume for Chaos<V> {
     }
 
     fn extents(&self) -> Option<&dyn ExtentMap> {
-        None
+        Some(self)
+    }
+}
+
+impl<V: Volume> ExtentMap for Chaos<V> {
+    fn extents(&self, span: Span) -> Work<'_, Vec<Extent>> {
+        Box::pin(async move {
+            self.dawdle().await;
+            let bytes = self.disk.read(span).await?;
+            let mut extents: Vec<Extent> = Vec::new();
+            for (block, bytes) in span.pieces(BLOCK).zip(bytes.chunks(BLOCK as usize)) {
+                let zero = bytes.iter().all(|byte| *byte == 0);
+                match extents.last_mut() {
+                    Some(last) if last.zero == zero => last.span.len += block.len,
+                    _ => extents.push(Extent { span: block, hole: zero, zero }),
+                }
+            }
+            extents.truncate(1 + self.random.lock().unwrap().below(6) as usize);
+            self.told.fetch_add(1, Ordering::Relaxed);
+            self.dawdle().await;
+            Ok(extents)
+        })
     }
 }

@@ -9,12 +9,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use volume::check::Random;
 use volume::layer::pipeline::Clock;
-use volume::{Durability, ExtentMap, Shape, Space, Span, Volume, Work};
+use volume::{Durability, Extent, ExtentMap, Shape, Space, Span, Volume, Work};
 
 use crate::sim::Sim;
 
 /// What a command or an answer takes beside its data.
 const HEADER: u64 = 48;
+
+/// What one extent of a map takes, as in GET LBA STATUS.
+const EXTENT: u64 = 16;
 
 /// What the link is like; it may change while it is used.
 #[derive(Clone, Copy)]
@@ -35,6 +38,8 @@ pub(crate) struct Link<V> {
     down: Lane,
     random: Mutex<Random>,
     store: V,
+    /// How often the map was asked for.
+    questions: AtomicU64,
 }
 
 /// What a TCP connection may have in flight before its first acknowledgement (RFC 6928, 2).
@@ -132,7 +137,13 @@ impl<V: Volume> Link<V> {
             down,
             random: Mutex::new(Random::new(1)),
             store,
+            questions: AtomicU64::new(0),
         })
+    }
+
+    /// How often the store's map was asked for.
+    pub(crate) fn questions(&self) -> u64 {
+        self.questions.load(Ordering::Relaxed)
     }
 
     pub(crate) fn become_like(&self, line: Line) {
@@ -222,7 +233,20 @@ impl<V: Volume> Volume for Link<V> {
     }
 
     fn extents(&self) -> Option<&dyn ExtentMap> {
-        None
+        self.store.extents().is_some().then_some(self)
+    }
+}
+
+impl<V: Volume> ExtentMap for Link<V> {
+    fn extents(&self, span: Span) -> Work<'_, Vec<Extent>> {
+        Box::pin(async move {
+            self.questions.fetch_add(1, Ordering::Relaxed);
+            self.cross(&self.up, 0).await;
+            let map = self.store.extents().expect("asked of one that has a map");
+            let extents = map.extents(span).await?;
+            self.cross(&self.down, EXTENT * extents.len() as u64).await;
+            Ok(extents)
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 mod chaos;
 mod faults;
 mod history;
+mod holes;
 mod link;
 mod sim;
 mod throughput;

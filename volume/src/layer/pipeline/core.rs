@@ -7,7 +7,8 @@
 //!
 //! Neither what waits nor what flies overlaps anything of its kind: a change replaces what waits
 //! beneath it, and stays behind what flies beneath it until that has landed. So the newest bytes are
-//! the waiting ones, then the flying ones, then what was read ahead, then the volume's.
+//! the waiting ones, then the flying ones, then what was read ahead or is known to be zero, then the
+//! volume's.
 
 mod accept;
 mod habit;
@@ -25,6 +26,7 @@ use self::issue::Load;
 pub(super) use self::issue::{Order, Outcome};
 use super::Ticket;
 use super::ahead::Ahead;
+use super::holes::{Holes, hull};
 use super::meter::Meter;
 use super::piece::{Body, Patch, Piece, Rope, Seq};
 use super::settings::{Chosen, Direction, Settings};
@@ -126,6 +128,7 @@ pub(super) struct Core {
     unstable: u64,
     stable: Option<u64>,
     ahead: Ahead,
+    holes: Holes,
     /// The first failure nobody was told of. It stays.
     failure: Option<Arc<Error>>,
     /// What was accepted and did not land.
@@ -141,6 +144,7 @@ impl Core {
             writing: settings.choose(Direction::Write, &write_meter, &shape),
             reading: settings.choose(Direction::Read, &read_meter, &shape),
             ahead: Ahead::new(shape.size),
+            holes: Holes::new(shape.size, settings.knows_holes()),
             settings,
             shape,
             write_meter,
@@ -236,6 +240,7 @@ impl Core {
             Outcome::Changed(at, result) => self.landed(at, result, now),
             Outcome::Flushed(barrier, result) => self.flushed(barrier, result),
             Outcome::Read(at, result) => self.read_ahead(at, result.ok().as_ref(), now),
+            Outcome::Extents(result) => self.holes.told(&result.unwrap_or_default()),
         }
     }
 
@@ -255,11 +260,27 @@ impl Core {
         if let Some(ticket) = piece.durable {
             self.settle(ticket, error.as_ref());
         }
-        if let Some(error) = error {
-            self.failed(&piece, error);
+        match error {
+            None => self.space_changed(&piece),
+            Some(error) => self.failed(&piece, error),
         }
         self.unblock(piece.span);
         self.call_next();
+    }
+
+    /// What was zeroed is known to be zero, but for what waits to be written there; of what was discarded
+    /// the map may know.
+    fn space_changed(&mut self, piece: &Piece) {
+        let reads_zeroes = match piece.body {
+            Body::Data(_) => return,
+            Body::Zeroes(_) => true,
+            Body::Discard => !self.discard_keeps(),
+        };
+        self.holes.released();
+        if reads_zeroes {
+            let waiting = self.waiting.map.overlapping(piece.span).filter(|later| later.fills());
+            self.holes.zeroed(piece.span, waiting.map(|later| later.span));
+        }
     }
 
     /// Remembers a failure, unless nobody was promised anything: the caller of a durable write is
@@ -317,6 +338,9 @@ impl Core {
 
     fn read_ahead(&mut self, at: u64, bytes: Option<&Bytes>, now: Duration) {
         let Some(fetch) = self.ahead.returned(at, bytes) else { return };
+        if let Some(bytes) = bytes {
+            self.holes.looked(fetch.span, bytes);
+        }
         if self.read_meter.returned(fetch.stamp, fetch.span.len, bytes.is_some(), now) {
             self.reading = self.settings.choose(Direction::Read, &self.read_meter, &self.shape);
         }
@@ -342,6 +366,7 @@ impl Core {
             return Err(report(failure, Verb::Read, span));
         }
         let mut patches = Vec::new();
+        patches.extend(self.holes.parts(span).map(|span| Patch { span, data: None }));
         patches.extend(self.ahead.parts(span).map(|(span, data)| Patch { span, data: Some(data) }));
         for pieces in [&self.flying, &self.waiting] {
             let seen = pieces.map.overlapping(span);
@@ -350,23 +375,29 @@ impl Core {
                 .for_each(|piece| piece.patch(span, &mut patches));
         }
         let gaps = uncovered(span, patches.iter().map(|patch| patch.span).collect());
-        let (Some(first), Some(last)) = (gaps.first(), gaps.last()) else {
+        let Some(missing) = hull(&gaps) else {
             self.ahead.passed(span, self.reading.segment);
             return Ok(Found::Here(patches));
         };
-        let hull = Span::new(first.at, last.end() - first.at);
         let ticket = self.ticket();
         if gaps.iter().any(|gap| self.ahead.wait(*gap, ticket)) {
             self.slots.insert(ticket, Slot { left: 1, error: None });
             return Ok(Found::Coming(ticket));
         }
         self.ahead.passed(span, self.reading.segment);
-        Ok(Found::Beneath(hull, patches))
+        Ok(Found::Beneath(missing, patches))
     }
 
-    /// A caller's own read, issued at `issued`, came back.
-    pub(super) fn read_returned(&mut self, issued: Duration, now: Duration) {
+    /// A caller's own read of `span`, issued at `issued`, brought `bytes`.
+    pub(super) fn read_returned(
+        &mut self,
+        span: Span,
+        bytes: &[u8],
+        issued: Duration,
+        now: Duration,
+    ) {
         self.read_meter.latency_beside(issued, now);
+        self.holes.looked(span, bytes);
     }
 
     // The end.
@@ -383,6 +414,7 @@ impl Core {
             && self.flying.map.is_empty()
             && self.flushes.is_empty()
             && self.ahead.is_idle()
+            && self.holes.is_idle()
     }
 
     /// The worker is gone: nothing that waits for it will be answered.
@@ -393,6 +425,7 @@ impl Core {
             pieces.map.overlapping(Span::new(0, u64::MAX)).map(|piece| piece.span)
         }));
         self.ahead = Ahead::new(0);
+        self.holes = Holes::new(0, false);
         self.fail(Arc::clone(&error));
         for slot in self.slots.values_mut().filter(|slot| slot.left > 0) {
             *slot = Slot { left: 0, error: Some(Arc::clone(&error)) };

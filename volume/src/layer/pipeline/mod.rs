@@ -9,6 +9,7 @@
 
 mod ahead;
 mod core;
+mod holes;
 mod meter;
 pub mod model;
 mod piece;
@@ -114,7 +115,7 @@ impl Pipeline {
                     let began = self.shared.now();
                     let bytes = self.inner.read(part).await?;
                     let now = self.shared.now();
-                    self.shared.core(|core| core.read_returned(began, now));
+                    self.shared.core(|core| core.read_returned(part, &bytes, began, now));
                     return Ok(laid_over(span, Some((part, bytes)), patches));
                 }
             }

@@ -55,6 +55,11 @@ impl Piece {
         }
     }
 
+    /// Whether it brings something else than zeroes, as far as is known.
+    pub(super) const fn fills(&self) -> bool {
+        matches!(self.body, Body::Data(_))
+    }
+
     pub(super) const fn durability(&self) -> Durability {
         if self.durable.is_some() { Durability::Durable } else { Durability::Volatile }
     }

@@ -54,13 +54,22 @@ pub struct Settings {
     pub segment: Option<u32>,
     /// How far to read ahead; 0 never does.
     pub read_ahead: Option<u64>,
+    /// Whether what is known to be zero is read without asking for it; never where `read_ahead` is 0.
+    pub holes: bool,
     /// The most that `window` and `read_ahead`, each, are chosen to be.
     pub memory: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { window: None, segments: None, segment: None, read_ahead: None, memory: MEMORY }
+        Self {
+            window: None,
+            segments: None,
+            segment: None,
+            read_ahead: None,
+            holes: true,
+            memory: MEMORY,
+        }
     }
 }
 
@@ -106,6 +115,11 @@ pub(super) enum Direction {
 }
 
 impl Settings {
+    /// Whether holes are known: others who write to the same store would not be noticed.
+    pub(super) fn knows_holes(&self) -> bool {
+        self.holes && self.read_ahead != Some(0)
+    }
+
     /// What follows from the measurements of one direction, on a volume of this shape.
     pub(super) fn choose(&self, direction: Direction, meter: &Meter, shape: &Shape) -> Chosen {
         let segment = self.segment(meter, shape);

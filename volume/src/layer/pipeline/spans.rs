@@ -9,6 +9,12 @@ pub(super) trait Placed {
     fn span(&self) -> Span;
 }
 
+impl Placed for Span {
+    fn span(&self) -> Span {
+        *self
+    }
+}
+
 /// Things in the order of their places, none overlapping another.
 pub(super) struct SpanMap<T>(BTreeMap<u64, T>);
 
@@ -98,12 +104,6 @@ pub(super) fn uncovered(span: Span, mut covers: Vec<Span>) -> Vec<Span> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    impl Placed for Span {
-        fn span(&self) -> Span {
-            *self
-        }
-    }
 
     #[test]
     fn finds_what_overlaps_and_what_adjoins() {

@@ -11,7 +11,7 @@ use futures_util::stream::{FuturesUnordered, Stream};
 use super::core::{Order, Outcome};
 use super::piece::Rope;
 use super::shared::Shared;
-use crate::{Durability, Volume};
+use crate::{Durability, Error, Extent, Kind, Result, Span, Verb, Volume};
 
 /// How many times it looks for more before it lets others run: what lies beneath may answer at once.
 const ROUNDS_MAX: usize = 16;
@@ -75,6 +75,9 @@ impl Worker {
             Order::Read { span } => {
                 Box::pin(async move { Outcome::Read(span.at, inner.read(span).await) })
             }
+            Order::Extents { span } => {
+                Box::pin(async move { Outcome::Extents(extents(&*inner, span).await) })
+            }
         }
     }
 }
@@ -96,6 +99,13 @@ async fn write(
         }
     };
     Outcome::Changed(at, inner.write(at, data, durability).await)
+}
+
+async fn extents(inner: &dyn Volume, span: Span) -> Result<Vec<Extent>> {
+    match inner.extents() {
+        Some(map) => map.extents(span).await,
+        None => Err(Error::new(Kind::Unsupported, Verb::Extents, span)),
+    }
 }
 
 impl Future for Worker {

@@ -120,6 +120,9 @@ impl Core {
         self.seq += 1;
         let seq = self.seq;
         self.ahead.invalidate(span);
+        if matches!(body, Body::Data(_)) {
+            self.holes.filled(span);
+        }
         let since = self.replace(span).min(seq);
         match durable {
             Some(ticket) => self.slots.entry(ticket).or_default().left += 1,

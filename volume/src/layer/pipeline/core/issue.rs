@@ -1,5 +1,5 @@
 //! What is to be done beneath, and when: flushes that are due, then durable writes, then the oldest of
-//! what waits, then what will be read.
+//! what waits, then where there is nothing to read, then what will be read.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::super::piece::{Body, Piece, Rope};
 use super::super::settings::Chosen;
 use super::{Barrier, Core, Flush};
-use crate::{Durability, Result, Space, Span};
+use crate::{Durability, Extent, Result, Space, Span};
 
 /// While this many requests are in flight, a short piece that continues another is kept for what
 /// follows it. One of them returns soon, and then it goes, so nothing waits for a clock.
@@ -26,6 +26,7 @@ pub(in super::super) enum Order {
     Discard { span: Span },
     Flush { barrier: u64 },
     Read { span: Span },
+    Extents { span: Span },
 }
 
 /// What came of an order.
@@ -35,6 +36,7 @@ pub(in super::super) enum Outcome {
     Flushed(u64, Result<()>),
     /// Of the read-ahead at this place.
     Read(u64, Result<Bytes>),
+    Extents(Result<Vec<Extent>>),
 }
 
 /// A sum of requests of one kind that are in flight.
@@ -68,6 +70,7 @@ impl Core {
         self.next_flush()
             .or_else(|| self.next_durable(now))
             .or_else(|| self.next_volatile(now))
+            .or_else(|| self.next_question())
             .or_else(|| self.next_read(now))
     }
 
@@ -137,18 +140,36 @@ impl Core {
         let block = u64::from(self.shape.block_size);
         let span = loop {
             let span = self.ahead.wanted(&self.reading, block, now)?;
-            if !self.ahead.has(span) {
-                break span;
+            if !self.ahead.has(span)
+                && let Some(unknown) = self.holes.unknown(span)
+            {
+                break unknown;
             }
         };
-        let pending = [&self.waiting, &self.flying];
-        let holes = pending.into_iter().flat_map(|pieces| pieces.map.overlapping(span));
-        let holes = holes.map(|piece| piece.span).collect();
+        let holes = self.pending(span).map(|piece| piece.span).collect();
         let in_flight = self.ahead.in_flight() + span.len;
         let limited = in_flight + self.reading.segment < self.reading.in_flight;
         let stamp = self.read_meter.issued(limited, now);
         self.ahead.issued(span, holes, stamp);
         Some(Order::Read { span })
+    }
+
+    /// What was accepted on `span` and has not landed.
+    fn pending(&self, span: Span) -> impl Iterator<Item = &Piece> {
+        let pending = [&self.waiting, &self.flying];
+        pending.into_iter().flat_map(move |pieces| pieces.map.overlapping(span))
+    }
+
+    /// It goes before what is read ahead: that may turn out to be needless.
+    fn next_question(&mut self) -> Option<Order> {
+        if self.closed || self.failure.is_some() {
+            return None;
+        }
+        let span = self.holes.wanted()?;
+        let filling = self.pending(span).filter(|piece| piece.fills());
+        let filling = filling.map(|piece| piece.span).collect();
+        self.holes.asked(span, filling);
+        Some(Order::Extents { span })
     }
 
     /// A flush of the volume beneath, for everyone whose writes have landed.

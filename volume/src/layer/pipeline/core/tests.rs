@@ -1,8 +1,10 @@
 //! The state machine alone: orders are counted, and answered when the test says so.
 
+mod holes;
+
 use super::*;
 use crate::check::Random;
-use crate::{Discard, Durability, Space};
+use crate::{Discard, Durability, Extent, Space};
 
 const NOW: Duration = Duration::ZERO;
 const BLOCK: u64 = 512;
@@ -62,6 +64,7 @@ fn told(order: &Order) -> String {
         Order::Discard { span } => format!("discard {span}"),
         Order::Flush { .. } => "flush".to_owned(),
         Order::Read { span } => format!("read {span}"),
+        Order::Extents { span } => format!("extents {span}"),
     }
 }
 
@@ -86,7 +89,11 @@ impl Core {
             }
             Order::Flush { barrier } => Outcome::Flushed(barrier, result),
             Order::Read { span } => {
-                Outcome::Read(span.at, result.map(|()| vec![0; span.len as usize].into()))
+                Outcome::Read(span.at, result.map(|()| vec![1; span.len as usize].into()))
+            }
+            Order::Extents { span } => {
+                let data = Extent { span, hole: false, zero: false };
+                Outcome::Extents(result.map(|()| vec![data]))
             }
         };
         self.finish(outcome, NOW);
