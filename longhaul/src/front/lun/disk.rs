@@ -32,7 +32,9 @@ use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::{Additional, Format, Key};
 use proto::scsi::unit::{self, Medium, Step, Unit};
 use proto::scsi::{Blocks, Capacity, Cdb, Sense, Status};
-use volume::{CryptoErase, Durability, Shape, Span, Volume};
+use tracing::field::display;
+use tracing::{debug, warn};
+use volume::{Blame, CryptoErase, Durability, Shape, Span, Volume};
 
 use super::answer::Abort;
 use super::exclusive::Exclusive;
@@ -107,6 +109,8 @@ struct Core {
 
 /// What all faces of a disk share.
 struct State {
+    /// The target it is a unit of, for the log.
+    target: String,
     /// [`Switches`] in their byte; changed under the lock of `attentions`.
     switches: AtomicU8,
     /// Whether anything is pending in `attentions`.
@@ -139,6 +143,7 @@ impl Disk {
         let unit = Unit::new(identity(target, lun, options), medium);
         let switches = AtomicU8::new(unit.defaults().to_bits());
         let state = State {
+            target: target.to_owned(),
             switches,
             attention: AtomicBool::new(false),
             attentions: Mutex::default(),
@@ -500,8 +505,19 @@ impl Core {
         }
     }
 
+    /// How a request failed that began at block `lba`. Where nobody but the store is to blame, the log says so.
+    fn fault(&self, error: &volume::Error, lba: Option<u64>) -> Fault {
+        let (target, lun) = (&self.state.target, self.state.lun);
+        let why = std::error::Error::source(error).map(display);
+        match error.kind.blame() {
+            Blame::Store | Blame::Peer => warn!(target, lun, lba, %error, why, "the volume failed"),
+            Blame::Caller | Blame::Circumstance => debug!(target, lun, lba, %error, why),
+        }
+        Fault::of_volume(error, lba)
+    }
+
     async fn flush(&self) -> Result<(), Fault> {
-        self.volume.flush().await.map_err(|error| Fault::of_volume(&error, None))
+        self.volume.flush().await.map_err(|error| self.fault(&error, None))
     }
 
     /// Works on the attentions, then sets the flag that saves other commands the lock.

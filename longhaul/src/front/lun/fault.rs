@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proto::scsi::sense::{Additional, Format, Key};
 use proto::scsi::{Sense, Status};
-use volume::{Blame, Error, Kind, Verb};
+use volume::{Error, Kind, Verb};
 
 use super::Response;
 
@@ -27,10 +27,6 @@ impl Fault {
     ///
     /// The place is the front's own: an error that comes from below may name a place of the store.
     pub(super) fn of_volume(error: &Error, lba: Option<u64>) -> Self {
-        match error.kind.blame() {
-            Blame::Store | Blame::Peer => tracing::warn!(?lba, %error, "the volume failed"),
-            Blame::Caller | Blame::Circumstance => tracing::debug!(?lba, %error),
-        }
         let (key, additional) = match (error.kind, error.verb) {
             (Kind::Busy, _) => return Self::Status(Status::Busy),
             (Kind::Range, _) => (Key::IllegalRequest, Additional::LBA_OUT_OF_RANGE),

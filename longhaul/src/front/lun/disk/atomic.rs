@@ -65,6 +65,6 @@ impl Core {
             return Ok(());
         }
         let written = self.volume.write(self.span(blocks).at, data, durability).await;
-        written.map_err(|error| Fault::of_volume(&error, Some(blocks.lba)))
+        written.map_err(|error| self.fault(&error, Some(blocks.lba)))
     }
 }

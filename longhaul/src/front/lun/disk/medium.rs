@@ -133,7 +133,7 @@ impl Core {
             return Ok(Bytes::new());
         }
         let read = self.volume.read(self.span(blocks)).await;
-        read.map_err(|error| Fault::of_volume(&error, Some(blocks.lba)))
+        read.map_err(|error| self.fault(&error, Some(blocks.lba)))
     }
 
     /// Writes each piece as it lies in memory, all at once; blocks never mix, so their order is free.
@@ -148,7 +148,7 @@ impl Core {
             at += piece.len() as u64;
             self.volume.write(from, piece, each)
         });
-        try_join_all(writes).await.map_err(|error| Fault::of_volume(&error, Some(blocks.lba)))?;
+        try_join_all(writes).await.map_err(|error| self.fault(&error, Some(blocks.lba)))?;
         if durable && !single { self.flush().await } else { Ok(()) }
     }
 
@@ -200,7 +200,7 @@ impl Core {
         durability: Durability,
         abort: &Abort,
     ) -> Result<(), Fault> {
-        let failed = |error: volume::Error| Fault::of_volume(&error, Some(blocks.lba));
+        let failed = |error: volume::Error| self.fault(&error, Some(blocks.lba));
         let block = block.map(|pieces| data::joined(pieces, self.unit.block_size() as usize));
         let Some(block) = block.filter(|block| block.iter().any(|byte| *byte != 0)) else {
             let space = if release { Space::Release } else { Space::Keep };
@@ -235,14 +235,14 @@ impl Core {
     ) -> Result<(), Fault> {
         let Span { at, len } = self.span(chunk);
         let written = self.volume.write(at, pattern.slice(..len as usize), durability).await;
-        written.map_err(|error| Fault::of_volume(&error, Some(chunk.lba)))
+        written.map_err(|error| self.fault(&error, Some(chunk.lba)))
     }
 
     async fn unmap(&self, list: Vec<Bytes>) -> Result<(), Fault> {
         let length = data::length(&list);
         for blocks in self.unit.unmap(&data::joined(list, length))? {
             let discarded = self.volume.discard(self.span(blocks)).await;
-            discarded.map_err(|error| Fault::of_volume(&error, Some(blocks.lba)))?;
+            discarded.map_err(|error| self.fault(&error, Some(blocks.lba)))?;
         }
         Ok(())
     }
@@ -256,7 +256,7 @@ impl Core {
             // Without a map everything counts as mapped.
             None => Ok(vec![Extent { span, hole: false, zero: false }]),
         };
-        let extents = extents.map_err(|error| Fault::of_volume(&error, Some(lba)))?;
+        let extents = extents.map_err(|error| self.fault(&error, Some(lba)))?;
         let room = (allocation as usize).saturating_sub(provisioning::HEADER);
         // An answer too small for one run still says how long it would be.
         let runs = (room / provisioning::DESCRIPTOR).clamp(1, STATUS_RUNS_MAX);

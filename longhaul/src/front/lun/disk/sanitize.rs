@@ -197,7 +197,7 @@ impl Core {
         for stretch in self.stretches(STRETCH) {
             let zeroed =
                 self.volume.write_zeroes(self.span(stretch), Durability::Volatile, Space::Release);
-            zeroed.await.map_err(|error| Fault::of_volume(&error, Some(stretch.lba)))?;
+            zeroed.await.map_err(|error| self.fault(&error, Some(stretch.lba)))?;
             self.state.progress.set(stretch.lba + u64::from(stretch.count), self.unit.blocks());
             self.still_there()?;
             yield_now().await;
@@ -208,7 +208,7 @@ impl Core {
     async fn destroy_key(&self) -> Result<(), Fault> {
         // Without a key the command was not planned.
         let Some(key) = &self.state.key else { return Ok(()) };
-        key.crypto_erase().await.map_err(|error| Fault::of_volume(&error, None))
+        key.crypto_erase().await.map_err(|error| self.fault(&error, None))
     }
 
     /// Whether there is still a volume to sanitize.
