@@ -10,7 +10,8 @@ use std::str::FromStr;
 use clap::Args;
 use proto::iscsi::login::initiator::Pinned;
 use proto::iscsi::sealed::{
-    Cipher, Forged, Identity, KEY_LEN, Limits, NONCE_LEN, Protection, PublicKey, Sealing, TAG_LEN,
+    Cipher, Forged, Identity, KEY_LEN, Limits, NONCE_LEN, OpenStream, Protection, PublicKey,
+    SealStream, Sealing, TAG_LEN,
 };
 use zeroize::Zeroizing;
 
@@ -196,6 +197,37 @@ impl Cipher for Gcm {
         tag: &[u8; TAG_LEN],
     ) -> Result<(), Forged> {
         self.0.open(nonce, clear, text, tag).map_err(|host::aead::Forged| Forged)
+    }
+
+    fn seal_stream(&self, nonce: &[u8; NONCE_LEN]) -> Box<dyn SealStream> {
+        Box::new(InPieces(self.0.seal_stream(nonce)))
+    }
+
+    fn open_stream(&self, nonce: &[u8; NONCE_LEN]) -> Box<dyn OpenStream> {
+        Box::new(InPieces(self.0.open_stream(nonce)))
+    }
+}
+
+#[derive(Debug)]
+struct InPieces<T>(T);
+
+impl SealStream for InPieces<host::aead::SealStream> {
+    fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) {
+        self.0.seal(plain, out);
+    }
+
+    fn finish(self: Box<Self>) -> [u8; TAG_LEN] {
+        self.0.finish()
+    }
+}
+
+impl OpenStream for InPieces<host::aead::OpenStream> {
+    fn open(&mut self, text: &mut [u8]) {
+        self.0.open(text);
+    }
+
+    fn finish(self: Box<Self>, tag: &[u8; TAG_LEN]) -> Result<(), Forged> {
+        self.0.finish(tag).map_err(|host::aead::Forged| Forged)
     }
 }
 

@@ -25,6 +25,30 @@ pub trait Cipher: Send + Sync + Debug {
         text: &mut [u8],
         tag: &[u8; TAG_LEN],
     ) -> Result<(), Forged>;
+
+    /// Begins a text that is enciphered piece by piece, with nothing clear: it comes to the same.
+    fn seal_stream(&self, nonce: &[u8; NONCE_LEN]) -> Box<dyn SealStream>;
+
+    /// Begins a text that is deciphered piece by piece.
+    fn open_stream(&self, nonce: &[u8; NONCE_LEN]) -> Box<dyn OpenStream>;
+}
+
+/// Enciphers a text piece by piece.
+pub trait SealStream: Send + Debug {
+    /// Appends the next piece, enciphered, to `out`.
+    fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>);
+
+    /// The tag of all pieces.
+    fn finish(self: Box<Self>) -> [u8; TAG_LEN];
+}
+
+/// Deciphers a text piece by piece.
+pub trait OpenStream: Send + Debug {
+    /// Deciphers the next piece in place. What comes of it is worth nothing before [`finish`](Self::finish).
+    fn open(&mut self, text: &mut [u8]);
+
+    /// Whether the pieces were what was sealed with this tag.
+    fn finish(self: Box<Self>, tag: &[u8; TAG_LEN]) -> Result<(), Forged>;
 }
 
 /// The tag is not the one that was made with the key, the nonce and these bytes.

@@ -1,8 +1,8 @@
 //! What holds for sealed PDUs whatever happens to them on the way, as a function a fuzzer can drive.
 
 use super::{
-    Direction, Head, Limits, Master, NewCipher, Opener, Protection, SEALED_BHS_LEN, Sealer,
-    TAG_LEN, Transcripts,
+    Direction, Head, Limits, Master, NewCipher, OpenError, Opener, Protection, SEALED_BHS_LEN,
+    Sealer, TAG_LEN, Transcripts,
 };
 use crate::iscsi::header::{BHS_LEN, Lengths};
 use crate::reader::{Reader, Truncated};
@@ -10,9 +10,13 @@ use crate::reader::{Reader, Truncated};
 /// A script may repeat what it has repeated, and so double the wire with every byte.
 const WIRE_MAX: usize = 64 << 10;
 
+/// Of bodies in pieces. It is no multiple of a block of the cipher.
+const PIECE: usize = 100;
+
 /// Reads `bytes` as a script: what is sent, and what is done to it on the way. For any script: what is
 /// opened is a beginning of what was sent, unchanged and in order; it is all of it where nothing was
-/// done; and after the first part that does not open, nothing opens any more.
+/// done; and after the first part that does not open, nothing opens any more. Some bodies are sealed in pieces, and
+/// others opened so.
 pub fn holds(new_cipher: NewCipher, bytes: &[u8]) {
     let mut script = Reader::new(bytes);
     let Ok(setup) = script.u8() else { return };
@@ -84,7 +88,11 @@ impl Path {
         self.borders.push(self.wire.len());
         let ticket = self.sealer.next(len, &mut self.wire);
         ticket.seal_header(&bhs, &mut self.wire);
-        if len > 0 {
+        if len % 2 == 1 && ticket.enciphers() {
+            let mut stream = ticket.stream_body();
+            body.chunks(PIECE).for_each(|piece| stream.seal(piece, &mut self.wire));
+            self.wire.extend_from_slice(&stream.finish());
+        } else if len > 0 {
             ticket.seal_body(&body, &mut self.wire);
         }
         self.sent.push((bhs, body));
@@ -144,10 +152,21 @@ fn open_all(opener: &mut Opener, wire: &mut [u8]) -> Vec<([u8; BHS_LEN], Vec<u8>
         let sealed = if len > 0 { len + TAG_LEN } else { 0 };
         let Some((body, behind)) = rest.split_at_mut_checked(sealed) else { break };
         rest = behind;
-        if len > 0 && opener.open_body(body).is_err() {
+        if len > 0 && open_body(opener, body, len % 3 == 1).is_err() {
             break;
         }
         opened.push((bhs, body.get(..len).unwrap_or_default().to_vec()));
     }
     opened
+}
+
+fn open_body(opener: &mut Opener, sealed: &mut [u8], in_pieces: bool) -> Result<(), OpenError> {
+    match sealed.split_last_chunk_mut() {
+        Some((text, tag)) if in_pieces && opener.deciphers() => {
+            let len = text.len();
+            text.chunks_mut(PIECE).try_for_each(|piece| opener.open_piece(len, piece))?;
+            opener.end_body(tag)
+        }
+        _ => opener.open_body(sealed),
+    }
 }

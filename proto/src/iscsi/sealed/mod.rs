@@ -17,7 +17,7 @@ mod record;
 mod schedule;
 mod seals;
 
-pub use cipher::{Cipher, Forged, KEY_LEN, NONCE_LEN, NewCipher, TAG_LEN};
+pub use cipher::{Cipher, Forged, KEY_LEN, NONCE_LEN, NewCipher, OpenStream, SealStream, TAG_LEN};
 pub use handshake::{Ephemeral, HandshakeError, Initiating, Responding};
 pub use identity::{Identity, KeyTextError, PublicKey};
 pub use record::{Head, Limits, OpenError, Opener, SEALED_BHS_LEN, Sealer, Ticket};

@@ -4,7 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Cipher, Direction, Forged, NONCE_LEN, NewCipher, Protection, Secret, TAG_LEN};
+use super::{
+    Cipher, Direction, Forged, NONCE_LEN, NewCipher, OpenStream, Protection, SealStream, Secret,
+    TAG_LEN,
+};
 use crate::iscsi::header::BHS_LEN;
 use crate::time::Time;
 
@@ -179,6 +182,14 @@ impl Ticket {
         self.seal(Part::Body, body, out);
     }
 
+    /// Begins a body that is enciphered piece by piece; what comes of it and its tag are those of
+    /// [`seal_body`](Self::seal_body).
+    #[must_use]
+    pub fn stream_body(self) -> Box<dyn SealStream> {
+        debug_assert!(self.enciphers());
+        self.cipher.seal_stream(&nonce(self.number, Part::Body))
+    }
+
     /// Whether bodies are enciphered; if not, they are sent as they stand, with a tag behind them.
     #[must_use]
     pub fn enciphers(&self) -> bool {
@@ -245,6 +256,8 @@ pub struct Opener {
     protection: Protection,
     keyed: Keyed,
     limits: Limits,
+    /// The body that is opened piece by piece.
+    begun: Option<Box<dyn OpenStream>>,
     /// A part did not open.
     broken: bool,
 }
@@ -260,7 +273,7 @@ impl Opener {
         limits: Limits,
     ) -> Self {
         let keyed = Keyed::new(secret, new_cipher);
-        Self { direction, protection, keyed, limits, broken: false }
+        Self { direction, protection, keyed, limits, begun: None, broken: false }
     }
 
     /// Opens a header, in place.
@@ -283,10 +296,40 @@ impl Opener {
 
     /// Opens the body that follows the header opened last, in place; the tag stands at its end.
     pub fn open_body(&mut self, sealed: &mut [u8]) -> Result<(), OpenError> {
-        let number = self.keyed.number.saturating_sub(1);
-        let body = sealed.len().saturating_sub(TAG_LEN) as u64;
-        self.keyed.bytes = self.keyed.bytes.saturating_add(body);
+        let number = self.begin_body(sealed.len().saturating_sub(TAG_LEN));
         self.open(Part::Body, number, sealed, OpenError::Body(number))
+    }
+
+    /// Whether bodies are enciphered, and so can be deciphered piece by piece.
+    #[must_use]
+    pub fn deciphers(&self) -> bool {
+        self.protection == Protection::Encrypt
+    }
+
+    /// Deciphers the next piece of the body that follows the header opened last, which has `body` bytes. Nothing
+    /// may be done with it before [`end_body`](Self::end_body).
+    pub fn open_piece(&mut self, body: usize, piece: &mut [u8]) -> Result<(), OpenError> {
+        debug_assert!(self.deciphers());
+        if self.begun.is_none() {
+            let number = self.begin_body(body);
+            self.allow(number)?;
+            self.begun = Some(self.keyed.cipher.open_stream(&nonce(number, Part::Body)));
+        }
+        self.begun.iter_mut().for_each(|stream| stream.open(piece));
+        Ok(())
+    }
+
+    /// Whether the pieces were the body that was sealed with this tag.
+    pub fn end_body(&mut self, tag: &[u8; TAG_LEN]) -> Result<(), OpenError> {
+        let wrong = OpenError::Body(self.keyed.number.saturating_sub(1));
+        let Some(stream) = self.begun.take() else { return Err(self.fail(wrong)) };
+        stream.finish(tag).map_err(|Forged| self.fail(wrong))
+    }
+
+    /// Counts a body; the number of its PDU.
+    const fn begin_body(&mut self, body: usize) -> u64 {
+        self.keyed.bytes = self.keyed.bytes.saturating_add(body as u64);
+        self.keyed.number.saturating_sub(1)
     }
 
     /// Opens one part; `wrong` is what it means if it does not open.
@@ -297,6 +340,12 @@ impl Opener {
         sealed: &mut [u8],
         wrong: OpenError,
     ) -> Result<(), OpenError> {
+        self.allow(number)?;
+        self.check(&nonce(number, part), sealed).map_err(|Forged| self.fail(wrong))
+    }
+
+    /// Whether anything more is to be opened.
+    const fn allow(&mut self, number: u64) -> Result<(), OpenError> {
         if self.broken {
             return Err(OpenError::Broken);
         }
@@ -304,7 +353,7 @@ impl Opener {
         if pdus > 2 * self.limits.pdus || bytes > 2 * self.limits.bytes || number >= NUMBER_END {
             return Err(self.fail(OpenError::Overused));
         }
-        self.check(&nonce(number, part), sealed).map_err(|Forged| self.fail(wrong))
+        Ok(())
     }
 
     fn check(&self, nonce: &[u8; NONCE_LEN], sealed: &mut [u8]) -> Result<(), Forged> {
