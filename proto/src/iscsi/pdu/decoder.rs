@@ -112,12 +112,10 @@ impl Decoder {
             return Ok(None);
         };
         let lengths = check_lengths(&bhs, self.data_max)?;
-        let missing = Opening::body_len(lengths).saturating_sub(buffer.len());
-        if missing > 0 {
-            self.wanted = missing;
+        if !opening.body(lengths, buffer)? {
+            self.wanted = Opening::body_len(lengths).saturating_sub(buffer.len());
             return Ok(None);
         }
-        opening.body(lengths, buffer)?;
         self.wanted = opening.wanted_for_header(0);
         let ahs = take_bytes(buffer, lengths.ahs);
         let data = take_bytes(buffer, lengths.data);

@@ -4,7 +4,7 @@
 //! matter who seals it, nor when, nor in which order (docs/spec/sealed-iscsi.md, 5).
 
 use super::Pieces;
-use crate::iscsi::sealed::{TAG_LEN, Ticket};
+use crate::iscsi::sealed::{SealStream, TAG_LEN, Ticket};
 
 /// A body that waits to be sealed.
 #[derive(Debug)]
@@ -42,6 +42,65 @@ impl Due {
         } else {
             self.ticket.seal_tag(&body, out);
         }
+    }
+
+    /// Whether it can be sealed piece by piece.
+    pub(super) fn streams(&self) -> bool {
+        self.ticket.enciphers()
+    }
+
+    /// Begins to seal it piece by piece, into an empty buffer.
+    pub(super) fn begin(self, sealed: Vec<u8>) -> Begun {
+        Begun { stream: self.ticket.stream_body(), left: self.body, sealed, sent: 0 }
+    }
+}
+
+/// A body of which the first pieces are sealed.
+#[derive(Debug)]
+pub(super) struct Begun {
+    stream: Box<dyn SealStream>,
+    left: Pieces,
+    /// What came of the pieces so far, as far as it is needed, and how much of it has been sent.
+    sealed: Vec<u8>,
+    sent: usize,
+}
+
+impl Begun {
+    /// How many bytes there are to work on.
+    pub(super) const fn work(&self) -> usize {
+        self.left.len()
+    }
+
+    /// How many bytes are still to be sent, the tag among them.
+    pub(super) const fn len(&self) -> usize {
+        self.sealed.len() - self.sent + self.left.len() + TAG_LEN
+    }
+
+    /// What can be sent now.
+    pub(super) fn ready(&self) -> &[u8] {
+        self.sealed.get(self.sent..).unwrap_or_default()
+    }
+
+    pub(super) const fn advance(&mut self, sent: usize) {
+        self.sent += sent;
+    }
+
+    /// Seals the next `most` bytes. What has been sent makes room for them, so that they come to where the
+    /// processor's cache is still warm.
+    pub(super) fn go_on(&mut self, most: usize) {
+        self.sealed.drain(..self.sent);
+        self.sent = 0;
+        let mut pieces = self.left.split_front(most);
+        while let Some(piece) = pieces.take_front(most) {
+            self.stream.seal(&piece, &mut self.sealed);
+        }
+    }
+
+    /// All of it is sealed: the rest of what comes of it.
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        self.sealed.drain(..self.sent);
+        self.sealed.extend_from_slice(&self.stream.finish());
+        self.sealed
     }
 }
 

@@ -1,14 +1,14 @@
 //! From PDUs to a chain of slices for one vectored write.
 //!
-//! A sealed session's large bodies are sealed just before they are sent, while the processor still has in
-//! its cache what the system then takes; or, where many wait, by others in advance ([`Outbox::job`]).
+//! A sealed session's large bodies are sealed just before they are sent, piece by piece, while the processor still
+//! has in its cache what the system then takes; or, where many wait, by others in advance ([`Outbox::job`]).
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
-use super::due::{Done, Due, Job};
+use super::due::{Begun, Done, Due, Job};
 use super::{Pdu, Pieces, padding};
 use crate::iscsi::digest::{Crc32c, crc32c};
 use crate::iscsi::header::{Header, Lengths};
@@ -23,8 +23,12 @@ const COPY_MAX: usize = 1024;
 const STALE_MAX: usize = 64 << 10;
 
 /// How much is sealed before it is handed to the system. More would leave the processor's cache before the
-/// system copies it, and would keep the other end waiting for the first of it.
-const AHEAD: usize = 256 << 10;
+/// system copies it, and would keep the other end waiting for the first of it. It fits one segment of the largest
+/// size there is, 64 KiB with all headers: what is left over would be sent, received and acknowledged by itself.
+const AHEAD: usize = 60 << 10;
+
+/// Less than this is not sealed by itself: every piece costs a little.
+const PIECE_MIN: usize = 4 << 10;
 
 /// Room for sealed bodies that is kept for the next ones. Fresh memory costs a page fault every 4 KiB,
 /// together as much as sealing it.
@@ -39,6 +43,8 @@ enum Stretch {
     Data(Bytes),
     /// Data to be sealed.
     Due(Due),
+    /// Data of which the first pieces are sealed.
+    Begun(Box<Begun>),
     /// Data being sealed elsewhere; so many bytes will come of them.
     Away(usize),
     /// Sealed data, of which so much has been sent.
@@ -51,7 +57,48 @@ impl Stretch {
             Self::Arena(len) | Self::Away(len) => *len,
             Self::Data(data) => data.len(),
             Self::Due(due) => due.len(),
+            Self::Begun(begun) => begun.len(),
             Self::Sealed(data, sent) => data.len() - sent,
+        }
+    }
+
+    /// How many of its bytes can be sent as they are.
+    fn ready(&self) -> usize {
+        match self {
+            Self::Due(_) | Self::Away(_) => 0,
+            Self::Begun(begun) => begun.ready().len(),
+            _ => self.len(),
+        }
+    }
+
+    /// How many bytes of it are to be sealed.
+    fn work(&self) -> usize {
+        match self {
+            Self::Due(due) => due.work(),
+            Self::Begun(begun) => begun.work(),
+            _ => 0,
+        }
+    }
+
+    /// Seals what is due, or `most` bytes of it where it can be sealed piece by piece. `room` is an empty buffer.
+    fn seal(self, most: usize, room: impl FnOnce() -> Vec<u8>) -> Self {
+        match self {
+            Self::Due(due) if due.streams() && due.work() > most => {
+                Self::Begun(Box::new(due.begin(room()))).seal(most, Vec::new)
+            }
+            Self::Due(due) => {
+                let mut sealed = room();
+                due.seal(&mut sealed);
+                Self::Sealed(sealed, 0)
+            }
+            Self::Begun(mut begun) => {
+                begun.go_on(most);
+                match begun.work() {
+                    0 => Self::Sealed(begun.finish(), 0),
+                    _ => Self::Begun(begun),
+                }
+            }
+            other => other,
         }
     }
 }
@@ -276,19 +323,17 @@ impl Outbox {
     fn seal_ahead(&mut self) {
         let mut ready = 0;
         for stretch in &mut self.stretches {
-            if self.due == 0 || ready >= AHEAD || matches!(stretch, Stretch::Away(_)) {
+            let before = ready + stretch.ready();
+            if self.due == 0 || before + PIECE_MIN > AHEAD || matches!(stretch, Stretch::Away(_)) {
                 return;
             }
-            ready += stretch.len();
-            if let Stretch::Due(due) = stretch {
-                self.due -= due.work();
-                let room = Stretch::Sealed(self.spare.pop().unwrap_or_default(), 0);
-                if let (Stretch::Due(due), Stretch::Sealed(sealed, _)) =
-                    (std::mem::replace(stretch, room), stretch)
-                {
-                    due.seal(sealed);
-                }
+            let work = stretch.work();
+            if work > 0 {
+                let unsealed = std::mem::replace(stretch, Stretch::Away(0));
+                *stretch = unsealed.seal(AHEAD - before, || self.spare.pop().unwrap_or_default());
+                self.due -= work - stretch.work();
             }
+            ready += stretch.ready();
         }
     }
 
@@ -297,11 +342,16 @@ impl Outbox {
     pub fn slices<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
         self.seal_ahead();
         let mut arena = &self.arena[self.arena_start..];
-        let mut filled = 0;
+        let (mut filled, mut ends) = (0, false);
         for (slot, stretch) in slices.iter_mut().zip(&self.stretches) {
             *slot = IoSlice::new(match stretch {
+                _ if ends => break,
                 Stretch::Data(data) => data,
                 Stretch::Sealed(data, sent) => &data[*sent..],
+                Stretch::Begun(begun) => {
+                    ends = true;
+                    begun.ready()
+                }
                 Stretch::Arena(len) => {
                     let (front, rest) = arena.split_at(*len);
                     arena = rest;
@@ -331,6 +381,7 @@ impl Outbox {
                 }
                 Stretch::Data(data) => data.advance(gone),
                 Stretch::Sealed(_, sent) => *sent += gone,
+                Stretch::Begun(begun) => begun.advance(gone),
                 Stretch::Due(_) | Stretch::Away(_) => debug_assert!(false, "sent and not sealed"),
             }
             if whole {

@@ -138,6 +138,71 @@ fn only_what_is_worth_it_is_sealed_elsewhere() {
     assert!(plain.job(1).is_none());
 }
 
+/// Takes at most `most` bytes of what can be sent now, and gives all that could be.
+fn take(outbox: &mut Outbox, most: usize, wire: &mut Vec<u8>) -> usize {
+    let mut slices = [IoSlice::new(&[]); 3];
+    let filled = outbox.slices(&mut slices);
+    let there = slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect::<Vec<_>>();
+    let taken = there.len().min(most);
+    wire.extend_from_slice(&there[..taken]);
+    outbox.advance(taken);
+    there.len()
+}
+
+/// Whatever the system takes of it at a time, and whether it was sealed at once elsewhere.
+#[test]
+fn a_large_body_is_sealed_piece_by_piece() {
+    const LEN: usize = 70_000;
+    let queued = || {
+        let (mut outbox, decoder) = sealed(Protection::Encrypt);
+        for itt in 0..2 {
+            let body = vec![itt as u8; LEN];
+            outbox.push_data(DataIn { itt, ..DataIn::default() }, body.into());
+        }
+        (outbox, decoder)
+    };
+    let (mut outbox, mut decoder) = queued();
+    let job = outbox.job(LEN).unwrap();
+    let mut expected = ready(&mut outbox);
+    outbox.put_back(job.run());
+    expected.extend(sent(&mut outbox));
+    for most in [9000, 60_000, usize::MAX] {
+        let (mut outbox, _) = queued();
+        let mut wire = Vec::new();
+        while !outbox.is_empty() {
+            let len = outbox.len();
+            let there = take(&mut outbox, most, &mut wire);
+            assert!((1..64 << 10).contains(&there), "{there} bytes ahead");
+            assert_eq!(outbox.len(), len - there.min(most));
+        }
+        assert!(wire == expected, "{most} at a time");
+    }
+    decoder.set_data_max(LEN);
+    let frames = received(&mut decoder, &expected, 10_000).unwrap();
+    let data = |frame: &Frame| match frame {
+        Frame::Pdu(pdu) => pdu.data.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert!(frames.iter().map(data).eq([Bytes::from(vec![0; LEN]), vec![1; LEN].into()]));
+}
+
+/// What was deciphered before the tag came is not given to anybody.
+#[test]
+fn a_large_body_that_was_changed_does_not_open() {
+    const LEN: usize = 40_000;
+    for at in [0, 20_000, LEN - 1, LEN, LEN + 15] {
+        let (mut outbox, mut decoder) = sealed(Protection::Encrypt);
+        outbox.push_data(DataIn::default(), vec![3; LEN].into());
+        let mut wire = sent(&mut outbox);
+        wire[64 + at] ^= 1;
+        decoder.set_data_max(LEN);
+        let error = received(&mut decoder, &wire, 17_000);
+        assert_eq!(error, Err(FrameError::Seal(OpenError::Body(0))), "byte {at}");
+        let again = received(&mut decoder, &wire, 17_000);
+        assert_eq!(again, Err(FrameError::Seal(OpenError::Broken)));
+    }
+}
+
 /// A connection that ends may have bodies away; what comes of them is not mistaken for anything else.
 #[test]
 fn what_was_forgotten_is_not_put_back() {
