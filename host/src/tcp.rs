@@ -72,20 +72,26 @@ impl Info {
 /// Bounds what the kernel takes of a connection beyond what it can send at once (`TCP_NOTSENT_LOWAT`): what
 /// comes later waits where it can still be put in another order, or be sent by another connection.
 pub fn bound_unsent(socket: impl AsFd, bytes: u32) -> io::Result<()> {
-    set(socket, libc::TCP_NOTSENT_LOWAT, &bytes.to_ne_bytes())
+    set(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &bytes.to_ne_bytes())
+}
+
+/// Has whoever waits for a connection to be readable woken once so many bytes are there, or its end
+/// (`SO_RCVLOWAT`). Reads take what there is, as ever.
+pub fn set_low_water(socket: impl AsFd, bytes: u32) -> io::Result<()> {
+    set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes.to_ne_bytes())
 }
 
 /// Has a connection controlled by another algorithm than the system's own, if the system lets us.
 pub fn control_congestion(socket: impl AsFd, algorithm: &str) -> io::Result<()> {
-    set(socket, libc::TCP_CONGESTION, algorithm.as_bytes())
+    set(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, algorithm.as_bytes())
 }
 
-fn set(socket: impl AsFd, option: libc::c_int, value: &[u8]) -> io::Result<()> {
+fn set(socket: impl AsFd, level: libc::c_int, option: libc::c_int, value: &[u8]) -> io::Result<()> {
     // SAFETY: the descriptor is borrowed and so open; the kernel reads as many bytes as the slice has.
     let status = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
+            level,
             option,
             value.as_ptr().cast(),
             value.len() as libc::socklen_t,

@@ -15,6 +15,7 @@ pub mod failure;
 pub mod front;
 pub mod log;
 mod losses;
+mod low_water;
 pub mod luks;
 pub mod manager;
 pub mod patience;

@@ -4,6 +4,7 @@ use std::future::Future as _;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::{BufMut as _, BytesMut};
 use host::tcp::Info;
@@ -13,6 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 use tokio::net::TcpStream;
 
 use crate::crew::Crew;
+use crate::low_water::LowWater;
 
 /// How much is read at once while PDUs are small: many of them with one system call.
 const READ_MANY: usize = 128 << 10;
@@ -45,6 +47,7 @@ pub(super) struct Wire {
     buffer: BytesMut,
     pub(super) decoder: Decoder,
     crew: Crew,
+    low_water: LowWater,
     /// What was known of the connection at the last look.
     before: Info,
     /// The last PDU was a large one: the next one probably is.
@@ -61,6 +64,7 @@ impl Wire {
             buffer: BytesMut::new(),
             decoder: Decoder::new(),
             crew: Crew::new(),
+            low_water: LowWater::new(),
             before: Info::default(),
             large: false,
             looked: Box::default(),
@@ -106,8 +110,10 @@ impl Wire {
             return Poll::Ready(Ok(()));
         }
         let limit = self.make_room();
+        self.low_water.set(&self.stream, self.decoder.wanted());
         let mut limited = (&mut self.buffer).limit(limit);
         let read = ready!(pin!(self.stream.read_buf(&mut limited)).poll(cx))?;
+        self.low_water.came(read, Instant::now());
         Poll::Ready(if read == 0 { Err(WireError::Closed) } else { Ok(()) })
     }
 

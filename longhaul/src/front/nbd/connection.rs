@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::io::Interest;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use volume::{Durability, Volume};
@@ -18,8 +18,12 @@ use super::transmission::{Answer, Command, Refusal, Request};
 use super::violation::Violation;
 use crate::stop::Stop;
 
-/// Room for what one read of the socket may bring: many small requests, or the head of a large one.
-const READ_MIN: usize = 64 << 10;
+/// The room a new buffer has: for many small requests, or the head of a large one.
+const READ_ROOM: usize = 64 << 10;
+
+/// The least room a read is given. What is left of a buffer is used up to here: the data of a write keep all of
+/// the buffer they came in.
+const READ_MIN: usize = 4 << 10;
 
 /// Requests of one connection in flight. More than any client keeps, and what remains waits in the
 /// socket.
@@ -132,29 +136,26 @@ impl Connection {
     async fn ready(&mut self, admits: bool) -> io::Result<()> {
         let reads = !self.closing && admits && self.has_room();
         let writes = self.machine.out.len() > 0;
-        let interest = match (reads, writes) {
-            (true, true) => Interest::READABLE | Interest::WRITABLE,
-            (true, false) => Interest::READABLE,
-            (false, true) => Interest::WRITABLE,
-            (false, false) => return std::future::pending().await,
-        };
-        if self.stream.ready(interest).await?.is_readable() && reads {
-            self.receive()?;
+        if reads {
+            self.make_room();
         }
-        Ok(())
+        let (mut from, to) = self.stream.split();
+        tokio::select! {
+            read = from.read_buf(&mut self.input), if reads => {
+                // The client left without saying so; what it asked for is still done.
+                self.closing = read? == 0;
+                Ok(())
+            }
+            ready = to.writable(), if writes => ready,
+            else => std::future::pending().await,
+        }
     }
 
-    fn receive(&mut self) -> io::Result<()> {
+    fn make_room(&mut self) {
         let missing = self.need.saturating_sub(self.input.len());
-        self.input.reserve(missing.max(READ_MIN));
-        match self.stream.try_read_buf(&mut self.input) {
-            // The client left without saying so; what it asked for is still done.
-            Ok(0) => self.closing = true,
-            Ok(_) => {}
-            Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
-            Err(why) => return Err(why),
+        if self.input.capacity() - self.input.len() < missing.max(READ_MIN) {
+            self.input.reserve(missing.max(READ_ROOM));
         }
-        Ok(())
     }
 
     /// Sends as much as the socket takes.

@@ -10,19 +10,21 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::str::FromStr;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use host::tcp::Info;
 use proto::iscsi::initiator::Initiator;
 use proto::time::Time;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
 use crate::crew::Crew;
 use crate::losses::{self, Losses};
+use crate::low_water::LowWater;
 
 /// Connections of a session whose number is not given.
 const AUTO_MAX: u16 = 4;
@@ -69,11 +71,21 @@ impl FromStr for Connections {
     }
 }
 
+/// The room a new buffer has: many small PDUs come in one call.
+const READ_ROOM: usize = 64 << 10;
+
+/// The least room a read is given. What is left of a buffer is used up to here, since each new one is
+/// an allocation, and the one before lives as long as the slices of it.
+const READ_MIN: usize = 8 << 10;
+
 /// A connection's socket and what came by it.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) socket: TcpStream,
     pub(super) buffer: BytesMut,
+    /// How the last read went, until somebody looks.
+    pub(super) read: Option<io::Result<usize>>,
+    low_water: LowWater,
     /// The system takes nothing more for now.
     pub(super) blocked: bool,
     pub(super) crew: Crew,
@@ -87,14 +99,28 @@ impl Line {
         Self {
             socket,
             buffer: BytesMut::new(),
+            read: None,
+            low_water: LowWater::new(),
             blocked: false,
             crew: Crew::new(),
             before: Info::default(),
         }
     }
+
+    /// Reads what there is; `wanted` bytes at least are missing of what comes first.
+    fn poll_read(&mut self, wanted: usize, cx: &mut Context<'_>) -> Poll<()> {
+        if self.buffer.capacity() - self.buffer.len() < wanted.max(READ_MIN) {
+            self.buffer.reserve(wanted.max(READ_ROOM));
+        }
+        self.low_water.set(&self.socket, wanted);
+        let read = ready!(pin!(self.socket.read_buf(&mut self.buffer)).poll(cx));
+        self.low_water.came(*read.as_ref().unwrap_or(&0), Instant::now());
+        self.read = Some(read);
+        Poll::Ready(())
+    }
 }
 
-/// Ready when any connection can be read, or written where output waits, or something was sealed for it.
+/// Ready when something came by any connection, or can be written where output waits, or was sealed for it.
 pub(super) fn poll_ready<T>(
     lines: &mut [Option<Line>],
     machine: &mut Initiator<T>,
@@ -102,9 +128,10 @@ pub(super) fn poll_ready<T>(
 ) -> Poll<()> {
     let mut any = false;
     for (on, line) in lines.iter_mut().enumerate() {
+        let wanted = machine.wanted(on);
         let (Some(line), Some(outbox)) = (line, machine.outbox(on)) else { continue };
-        // An error is met by whoever reads or writes next.
-        any |= line.socket.poll_read_ready(cx).is_ready();
+        any |= line.read.is_some() || line.poll_read(wanted, cx).is_ready();
+        // An error is met by whoever writes next.
         any |= line.blocked && line.socket.poll_write_ready(cx).is_ready();
         any |= line.crew.poll_returned(cx, outbox).is_ready();
     }

@@ -25,13 +25,6 @@ use super::random::entropy;
 /// channel means that the target's window has long been full.
 const REQUESTS_MAX: usize = 256;
 
-/// The room a new buffer has: many small PDUs come in one call.
-const READ_ROOM: usize = 64 << 10;
-
-/// The least room a read is given. What is left of a buffer is used up to here, since each new one is
-/// an allocation, and the one before lives as long as the slices of it.
-const READ_MIN: usize = 8 << 10;
-
 /// Slices of one vectored write; the system takes up to 1,024.
 const SLICES: usize = 64;
 
@@ -405,34 +398,20 @@ impl Driver {
 
     fn receive(&mut self) -> Result<(), Loss> {
         for on in 0..self.lines.len() {
-            match self.receive_by(on) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => {
-                    self.broken(on, error)?;
-                    continue;
+            let Some(Some(line)) = self.lines.get_mut(on) else { continue };
+            match line.read.take() {
+                None => {}
+                Some(Ok(0)) => self.broken(on, io::ErrorKind::UnexpectedEof.into())?,
+                Some(Err(error)) => self.broken(on, error)?,
+                Some(Ok(_)) => {
+                    let now = Time::from_origin(self.origin.elapsed());
+                    self.machine.receive(now, on, &mut line.buffer).map_err(Loss::Fault)?;
                 }
-            }
-            if let Some(Some(line)) = self.lines.get_mut(on) {
-                let now = Time::from_origin(self.origin.elapsed());
-                self.machine.receive(now, on, &mut line.buffer).map_err(Loss::Fault)?;
             }
         }
         let now = self.now();
         self.count.look(now, &mut self.lines);
         Ok(())
-    }
-
-    fn receive_by(&mut self, on: usize) -> io::Result<()> {
-        let Some(Some(line)) = self.lines.get_mut(on) else { return Ok(()) };
-        let (wanted, buffer) = (self.machine.wanted(on), &mut line.buffer);
-        if buffer.capacity() - buffer.len() < wanted.max(READ_MIN) {
-            buffer.reserve(wanted.max(READ_ROOM));
-        }
-        match line.socket.try_read_buf(buffer)? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(()),
-        }
     }
 
     /// A connection broke. At error recovery level 0 the session goes with it (RFC 7143, 7.1.5), unless it was
