@@ -201,6 +201,8 @@ mod tests {
             let error = volume.read(Span::new(8192, 512)).await.unwrap_err();
             assert_eq!(error.kind, Kind::Medium);
             assert!(error.source.unwrap().to_string().contains("4096 bytes long now"));
+            let lost = volume.extents().unwrap().extents(Span::new(8192, 512));
+            assert_eq!(lost.await.unwrap_err().kind, Kind::Medium, "no hole");
             assert_eq!(volume.flush().await.unwrap_err().kind, Kind::Medium);
         }
     }

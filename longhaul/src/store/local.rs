@@ -143,8 +143,12 @@ impl ExtentMap for Local {
     fn extents(&self, span: Span) -> Work<'_, Vec<Extent>> {
         let block = u64::from(self.shape.block_size);
         // A file that lies in memory is looked through page by page.
-        let find = blocking(&self.disk.file, move |file| extents(file, span, block));
-        Self::run(Verb::Extents, Some(span), find)
+        let find = move |file: &File| Ok((extents(file, span, block)?, file.len()?));
+        Self::run(Verb::Extents, Some(span), async move {
+            let (found, len) = blocking(&self.disk.file, find).await?;
+            // Beyond its end a file seems to be one hole, which would be taken for zeroes.
+            if len < span.end() { Err(self.disk.shrunk().await?) } else { Ok(found) }
+        })
     }
 }
 
