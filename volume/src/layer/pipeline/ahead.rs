@@ -185,8 +185,11 @@ impl Ahead {
             let reads_on = |stream: &Stream| stream.followers >= FOLLOWERS;
             let live = || streams().filter(|(_, one)| reads_on(one) && self.is_live(one, now));
             let reading = live().map(|(_, stream)| stream.read).max().unwrap_or(0);
-            // While a program takes an answer, all of the next one is on its way.
-            let window = chosen.window.max(reading.min(chosen.most));
+            // While a program takes an answer, all of the next one is on its way; but not while the first is itself
+            // still to come, as both together would queue.
+            let followed = live().filter(|(_, stream)| stream.followers > FOLLOWERS);
+            let next = followed.map(|(_, stream)| stream.read).max().unwrap_or(0);
+            let window = chosen.window.max(next.min(chosen.most));
             let share = window.checked_div(live().count() as u64)?;
             // The stream that has least ahead of it goes first.
             let (index, span) = live()
