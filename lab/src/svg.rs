@@ -17,9 +17,9 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = 40.0;
 
 /// Colours that can be told apart, in greyscale by their order too.
-const COLOURS: [&str; 9] = [
+const COLOURS: [&str; 10] = [
     "#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f",
-    "#a0522d",
+    "#a0522d", "#6a3d9a",
 ];
 
 /// A chart with a logarithmic vertical axis and one place for each of the labels.
