@@ -278,7 +278,8 @@ impl Core {
         };
         self.holes.released();
         if reads_zeroes {
-            let waiting = self.waiting.map.overlapping(piece.span).filter(|later| later.fills());
+            let waiting =
+                self.waiting.map.overlapping(piece.span).filter(|later| later.body.fills());
             self.holes.zeroed(piece.span, waiting.map(|later| later.span));
         }
     }

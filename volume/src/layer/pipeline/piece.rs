@@ -40,6 +40,13 @@ pub(super) enum Body {
     Discard,
 }
 
+impl Body {
+    /// Whether it brings something else than zeroes, as far as is known.
+    pub(super) const fn fills(&self) -> bool {
+        matches!(self, Self::Data(_))
+    }
+}
+
 impl Placed for Piece {
     fn span(&self) -> Span {
         self.span
@@ -53,11 +60,6 @@ impl Piece {
             Body::Data(_) => self.span.len,
             Body::Zeroes(_) | Body::Discard => 0,
         }
-    }
-
-    /// Whether it brings something else than zeroes, as far as is known.
-    pub(super) const fn fills(&self) -> bool {
-        matches!(self.body, Body::Data(_))
     }
 
     pub(super) const fn durability(&self) -> Durability {

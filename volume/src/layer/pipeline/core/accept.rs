@@ -120,7 +120,7 @@ impl Core {
         self.seq += 1;
         let seq = self.seq;
         self.ahead.invalidate(span);
-        if matches!(body, Body::Data(_)) {
+        if body.fills() {
             self.holes.filled(span);
         }
         let since = self.replace(span).min(seq);

@@ -107,7 +107,7 @@ impl Core {
             piece.merge(next);
         }
         let (span, bytes) = (piece.span, piece.bytes());
-        let is_data = matches!(piece.body, Body::Data(_));
+        let is_data = piece.body.fills();
         let durability = match piece.durability() {
             Durability::Volatile if is_data && self.habit.expects_flush() => Durability::Durable,
             durability => durability,
@@ -166,7 +166,7 @@ impl Core {
             return None;
         }
         let span = self.holes.wanted()?;
-        let filling = self.pending(span).filter(|piece| piece.fills());
+        let filling = self.pending(span).filter(|piece| piece.body.fills());
         let filling = filling.map(|piece| piece.span).collect();
         self.holes.asked(span, filling);
         Some(Order::Extents { span })
