@@ -2,12 +2,9 @@
 
 mod blockwise;
 
-use std::ffi::c_int;
-use std::ptr::{self, NonNull};
-
-use aws_lc_sys as ffi;
-
 use blockwise::Blockwise;
+
+use crate::context::{Cipher, Context, Direction};
 
 /// The size of the key of AES-256-XTS in bytes, which new volumes get: two AES-256 keys.
 pub const KEY_SIZE: usize = 64;
@@ -40,12 +37,6 @@ enum Mode {
     Whole { encrypt: Context, decrypt: Context },
     /// AES-128, for which it has the block cipher only.
     Blockwise(Blockwise),
-}
-
-#[derive(Clone, Copy)]
-enum Direction {
-    Decrypt = 0,
-    Encrypt = 1,
 }
 
 impl Xts {
@@ -106,113 +97,6 @@ fn whole<'a>(context: &Context, sectors: impl Iterator<Item = ([u8; 16], &'a mut
     for (tweak, sector) in sectors {
         context.set_tweak(&tweak);
         context.apply(sector);
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Cipher {
-    Aes256Xts,
-    Aes128Ecb,
-}
-
-impl Cipher {
-    fn pointer(self) -> *const ffi::EVP_CIPHER {
-        match self {
-            // SAFETY: the function takes nothing and answers a pointer to static data.
-            Self::Aes256Xts => unsafe { ffi::EVP_aes_256_xts() },
-            // SAFETY: as above.
-            Self::Aes128Ecb => unsafe { ffi::EVP_aes_128_ecb() },
-        }
-    }
-
-    const fn key_size(self) -> usize {
-        match self {
-            Self::Aes256Xts => 64,
-            Self::Aes128Ecb => 16,
-        }
-    }
-}
-
-/// An `EVP_CIPHER_CTX` with an expanded key. AWS-LC wipes what it frees.
-struct Context(NonNull<ffi::EVP_CIPHER_CTX>);
-
-// SAFETY: the context is owned by this value alone and has no tie to a thread.
-unsafe impl Send for Context {}
-
-// SAFETY: through a shared reference it is only the source of `EVP_CIPHER_CTX_copy`, which reads it.
-unsafe impl Sync for Context {}
-
-impl Context {
-    fn new(cipher: Cipher, key: &[u8], direction: Direction) -> Self {
-        assert_eq!(key.len(), cipher.key_size());
-        let context = Self::empty();
-        let tweak = [0; 16];
-        // SAFETY: the context is live; as many bytes of key as this cipher has, just checked, and at
-        // most 16 of tweak are read.
-        let done = unsafe {
-            ffi::EVP_CipherInit_ex(
-                context.0.as_ptr(),
-                cipher.pointer(),
-                ptr::null_mut(),
-                key.as_ptr(),
-                tweak.as_ptr(),
-                direction as c_int,
-            )
-        };
-        // SAFETY: the context is live and ours alone. Padding would hold back the last block.
-        let unpadded = unsafe { ffi::EVP_CIPHER_CTX_set_padding(context.0.as_ptr(), 0) };
-        assert!(done == 1 && unpadded == 1, "AWS-LC takes every key with unlike halves");
-        context
-    }
-
-    fn empty() -> Self {
-        // SAFETY: the function takes nothing and answers a new context, or null without memory.
-        let context = unsafe { ffi::EVP_CIPHER_CTX_new() };
-        Self(NonNull::new(context).expect("memory for a cipher context"))
-    }
-
-    /// A context of one's own with the same key: cheaper than expanding it again, and free of locks.
-    fn copy(&self) -> Self {
-        let copy = Self::empty();
-        // SAFETY: both contexts are live, they differ, and the copy is not shared yet.
-        let done = unsafe { ffi::EVP_CIPHER_CTX_copy(copy.0.as_ptr(), self.0.as_ptr()) };
-        assert_eq!(done, 1, "copying a cipher context fails only without memory");
-        copy
-    }
-
-    fn set_tweak(&mut self, tweak: &[u8; 16]) {
-        // SAFETY: the context is live and ours alone (`&mut`); null keeps the cipher and its key, -1
-        // the direction; 16 bytes of tweak are read.
-        let done = unsafe {
-            ffi::EVP_CipherInit_ex(
-                self.0.as_ptr(),
-                ptr::null(),
-                ptr::null_mut(),
-                ptr::null(),
-                tweak.as_ptr(),
-                -1,
-            )
-        };
-        assert_eq!(done, 1, "a tweak cannot be refused");
-    }
-
-    /// Ciphers whole blocks in place.
-    fn apply(&mut self, data: &mut [u8]) {
-        let len = c_int::try_from(data.len()).expect("at most a sector");
-        let bytes = data.as_mut_ptr();
-        let mut written = 0;
-        // SAFETY: the context is live and ours alone (`&mut`); `len` bytes, all of them `data`'s, are
-        // read and written in place, which AWS-LC allows where input and output are the same.
-        let done =
-            unsafe { ffi::EVP_CipherUpdate(self.0.as_ptr(), bytes, &raw mut written, bytes, len) };
-        assert!(done == 1 && written == len, "ciphering whole blocks cannot fail");
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: the context is live, ours alone and not used again.
-        unsafe { ffi::EVP_CIPHER_CTX_free(self.0.as_ptr()) }
     }
 }
 

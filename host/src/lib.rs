@@ -4,6 +4,7 @@
 pub mod aead;
 pub mod allocator;
 pub mod cipher;
+mod context;
 pub mod file;
 pub mod handed;
 pub mod request;

@@ -1,6 +1,7 @@
 //! XTS out of the block cipher, for the key size that AWS-LC has no XTS for.
 
-use super::{Cipher, Context, Direction, SECTOR_MAX};
+use super::SECTOR_MAX;
+use crate::context::{Cipher, Context, Direction};
 
 /// AES-128-XTS.
 pub(super) struct Blockwise {
