@@ -95,7 +95,7 @@ fn tweak_block(tweak: u64) -> [u8; 16] {
 fn whole<'a>(context: &Context, sectors: impl Iterator<Item = ([u8; 16], &'a mut [u8])>) {
     let mut context = context.copy();
     for (tweak, sector) in sectors {
-        context.set_tweak(&tweak);
+        context.begin(&tweak);
         context.apply(sector);
     }
 }

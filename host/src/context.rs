@@ -9,7 +9,11 @@ use aws_lc_sys as ffi;
 pub(crate) enum Cipher {
     Aes256Xts,
     Aes128Ecb,
+    TripleDesCbc,
 }
+
+/// The longest initialization vector, or tweak, of these.
+pub(crate) const IV_MAX: usize = 16;
 
 impl Cipher {
     fn pointer(self) -> *const ffi::EVP_CIPHER {
@@ -18,6 +22,8 @@ impl Cipher {
             Self::Aes256Xts => unsafe { ffi::EVP_aes_256_xts() },
             // SAFETY: as above.
             Self::Aes128Ecb => unsafe { ffi::EVP_aes_128_ecb() },
+            // SAFETY: as above.
+            Self::TripleDesCbc => unsafe { ffi::EVP_des_ede3_cbc() },
         }
     }
 
@@ -25,6 +31,7 @@ impl Cipher {
         match self {
             Self::Aes256Xts => 64,
             Self::Aes128Ecb => 16,
+            Self::TripleDesCbc => 24,
         }
     }
 }
@@ -48,16 +55,16 @@ impl Context {
     pub(crate) fn new(cipher: Cipher, key: &[u8], direction: Direction) -> Self {
         assert_eq!(key.len(), cipher.key_size());
         let context = Self::empty();
-        let tweak = [0; 16];
+        let iv = [0; IV_MAX];
         // SAFETY: the context is live; as many bytes of key as this cipher has, just checked, and at
-        // most 16 of tweak are read.
+        // most 16 of the vector are read.
         let done = unsafe {
             ffi::EVP_CipherInit_ex(
                 context.0.as_ptr(),
                 cipher.pointer(),
                 ptr::null_mut(),
                 key.as_ptr(),
-                tweak.as_ptr(),
+                iv.as_ptr(),
                 direction as c_int,
             )
         };
@@ -82,25 +89,27 @@ impl Context {
         copy
     }
 
-    pub(crate) fn set_tweak(&mut self, tweak: &[u8; 16]) {
+    /// Begins a text, which for XTS is a sector and `iv` its tweak. A cipher with a shorter one takes the
+    /// first bytes.
+    pub(crate) fn begin(&mut self, iv: &[u8; IV_MAX]) {
         // SAFETY: the context is live and ours alone (`&mut`); null keeps the cipher and its key, -1
-        // the direction; 16 bytes of tweak are read.
+        // the direction; at most 16 bytes of the vector are read.
         let done = unsafe {
             ffi::EVP_CipherInit_ex(
                 self.0.as_ptr(),
                 ptr::null(),
                 ptr::null_mut(),
                 ptr::null(),
-                tweak.as_ptr(),
+                iv.as_ptr(),
                 -1,
             )
         };
-        assert_eq!(done, 1, "a tweak cannot be refused");
+        assert_eq!(done, 1, "no vector is refused");
     }
 
     /// Ciphers whole blocks in place.
     pub(crate) fn apply(&mut self, data: &mut [u8]) {
-        let len = c_int::try_from(data.len()).expect("at most a sector");
+        let len = c_int::try_from(data.len()).expect("below 2 GiB at once");
         let bytes = data.as_mut_ptr();
         let mut written = 0;
         // SAFETY: the context is live and ours alone (`&mut`); `len` bytes, all of them `data`'s, are

@@ -5,6 +5,7 @@ pub mod aead;
 pub mod allocator;
 pub mod cipher;
 mod context;
+pub mod des;
 pub mod file;
 pub mod handed;
 pub mod request;
