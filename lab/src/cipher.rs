@@ -3,10 +3,8 @@
 
 use std::str::FromStr;
 
-use cbc::cipher::{BlockModeDecrypt, BlockModeEncrypt, KeyIvInit};
-use des::TdesEde3;
-use des::cipher::{Array, consts::U8};
 use host::aead::{Gcm, KEY_LEN, NONCE_LEN, TAG_LEN};
+use host::des::{self, TripleDes};
 
 /// The key and the start of every block; nothing here is secret.
 const KEY: [u8; KEY_LEN] = {
@@ -18,8 +16,6 @@ const KEY: [u8; KEY_LEN] = {
     }
     key
 };
-const TRIPLE_KEY_LEN: usize = 24;
-const TRIPLE_BLOCK_LEN: usize = 8;
 
 /// A cipher, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -46,38 +42,53 @@ impl Cipher {
     pub(crate) const fn unit(self) -> usize {
         match self {
             Self::None | Self::Aes => 1,
-            Self::TripleDes => TRIPLE_BLOCK_LEN,
+            Self::TripleDes => des::BLOCK_LEN,
         }
     }
 
+    /// The cipher with its key, which is set up once for all blocks of a stream.
+    pub(crate) fn keyed(self) -> Keyed {
+        match self {
+            Self::None => Keyed::None,
+            Self::Aes => Keyed::Aes(Gcm::new(&KEY)),
+            Self::TripleDes => Keyed::TripleDes(TripleDes::new(&std::array::from_fn(|at| KEY[at]))),
+        }
+    }
+}
+
+/// A cipher with its key.
+#[derive(Debug)]
+pub(crate) enum Keyed {
+    None,
+    Aes(Gcm),
+    TripleDes(TripleDes),
+}
+
+impl Keyed {
     /// Enciphers block `number` into `out`, which is emptied first.
-    pub(crate) fn seal(self, number: u64, plain: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn seal(&mut self, number: u64, plain: &[u8], out: &mut Vec<u8>) {
         out.clear();
         match self {
             Self::None => out.extend_from_slice(plain),
-            Self::Aes => Gcm::new(&KEY).seal(&nonce(number), &[], plain, out),
-            Self::TripleDes => {
+            Self::Aes(gcm) => gcm.seal(&nonce(number), &[], plain, out),
+            Self::TripleDes(triple) => {
                 out.extend_from_slice(plain);
-                let (blocks, _) = Array::<u8, U8>::slice_as_chunks_mut(out);
-                let (key, start) = triple(number);
-                cbc::Encryptor::<TdesEde3>::new(&key.into(), &start.into()).encrypt_blocks(blocks);
+                triple.encrypt(&number.to_be_bytes(), out);
             }
         }
     }
 
     /// Deciphers it again; `None` if it was not this block.
-    pub(crate) fn open(self, number: u64, sealed: &mut [u8]) -> Option<usize> {
+    pub(crate) fn open(&mut self, number: u64, sealed: &mut [u8]) -> Option<usize> {
         match self {
             Self::None => Some(sealed.len()),
-            Self::Aes => {
+            Self::Aes(gcm) => {
                 let (text, tag) = sealed.split_last_chunk_mut::<TAG_LEN>()?;
-                Gcm::new(&KEY).open(&nonce(number), &[], text, tag).ok()?;
+                gcm.open(&nonce(number), &[], text, tag).ok()?;
                 Some(text.len())
             }
-            Self::TripleDes => {
-                let (blocks, _) = Array::<u8, U8>::slice_as_chunks_mut(sealed);
-                let (key, start) = triple(number);
-                cbc::Decryptor::<TdesEde3>::new(&key.into(), &start.into()).decrypt_blocks(blocks);
+            Self::TripleDes(triple) => {
+                triple.decrypt(&number.to_be_bytes(), sealed);
                 Some(sealed.len())
             }
         }
@@ -88,10 +99,6 @@ fn nonce(number: u64) -> [u8; NONCE_LEN] {
     let mut nonce = [0; NONCE_LEN];
     nonce[NONCE_LEN - 8..].copy_from_slice(&number.to_be_bytes());
     nonce
-}
-
-fn triple(number: u64) -> ([u8; TRIPLE_KEY_LEN], [u8; TRIPLE_BLOCK_LEN]) {
-    (std::array::from_fn(|at| KEY[at]), number.to_be_bytes())
 }
 
 impl FromStr for Cipher {
@@ -111,10 +118,11 @@ mod tests {
         let plain: Vec<u8> = (0..4096_u32).map(|at| at as u8).collect();
         for cipher in [Cipher::Aes, Cipher::TripleDes] {
             let mut sealed = Vec::new();
-            cipher.seal(7, &plain, &mut sealed);
+            let mut keyed = cipher.keyed();
+            keyed.seal(7, &plain, &mut sealed);
             assert_eq!(sealed.len(), plain.len() + cipher.overhead());
             assert_ne!(sealed[..plain.len()], plain);
-            let len = cipher.open(7, &mut sealed);
+            let len = keyed.open(7, &mut sealed);
             assert_eq!(len.and_then(|len| sealed.get(..len)), Some(&plain[..]), "{cipher:?}");
         }
     }

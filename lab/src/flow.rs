@@ -35,6 +35,7 @@ pub(crate) fn receive(address: &str, cut: Cut) -> Result<(), Failure> {
     stream.read_exact(&mut length)?;
     let (mut left, mut received) = (u64::from_be_bytes(length), 0);
     let mut buffer = vec![0; cut.wire_len(cut.block)];
+    let mut cipher = cut.cipher.keyed();
     for number in 0.. {
         let len = left.min(cut.block);
         if len == 0 {
@@ -42,7 +43,7 @@ pub(crate) fn receive(address: &str, cut: Cut) -> Result<(), Failure> {
         }
         let piece = &mut buffer[..cut.wire_len(len)];
         stream.read_exact(piece)?;
-        cut.cipher.open(number, piece).ok_or("a block does not decipher")?;
+        cipher.open(number, piece).ok_or("a block does not decipher")?;
         received += len;
         left -= len;
     }
@@ -58,6 +59,7 @@ pub(crate) fn send(address: &str, bytes: u64, cut: Cut) -> Result<Duration, Fail
     stream.write_all(&bytes.to_be_bytes())?;
     let plain = vec![0xa5; cut.wire_len(cut.block)];
     let mut sealed = Vec::with_capacity(plain.len());
+    let mut cipher = cut.cipher.keyed();
     let mut left = bytes;
     for number in 0.. {
         let len = left.min(cut.block);
@@ -67,7 +69,7 @@ pub(crate) fn send(address: &str, bytes: u64, cut: Cut) -> Result<Duration, Fail
         let whole = &plain[..cut.wire_len(len) - cut.cipher.overhead()];
         match cut.cipher {
             Cipher::None => stream.write_all(whole)?,
-            cipher => {
+            _ => {
                 cipher.seal(number, whole, &mut sealed);
                 stream.write_all(&sealed)?;
             }
