@@ -16,9 +16,17 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::exchanges::{Exchanges, Heading};
 use super::train::Train;
 
-/// Packets due within this time are delivered together, so that a full link does not need a wake-up
-/// for each: none is early, none is later than this for the emulator's sake.
-const GRAIN: Duration = Duration::from_micros(50);
+/// Packets that follow each other within this time are delivered together, and none is later than this for the sake
+/// of those behind it,
+const GAP: Duration = Duration::from_micros(50);
+
+/// or than this where packets have come one behind the other for as long: a network card, too, interrupts its machine
+/// more seldom the busier it is. A packet that nothing follows is not late.
+const BURST: Duration = Duration::from_micros(250);
+
+/// Whatever comes while the queue has this much to send leaves no earlier for being taken from the kernel at once.
+/// So it is taken every half of that, which is what the queue's limit is wrong by.
+const BACKLOG: Duration = Duration::from_micros(250);
 
 /// How many packets are taken from one device before the other has its turn.
 const BATCH: usize = 64;
@@ -93,15 +101,10 @@ pub(crate) fn run(
         out.deliver(arrived, |_, _| {})?;
         back.deliver(arrived, |train, part| pass(Heading::Back, train, part))?;
         seen.set([out.path.counts(), back.path.counts()]);
-        let next = [out.path.next_arrival(), back.path.next_arrival()].into_iter().flatten().min();
-        let wait = match next {
-            _ if more => Some(Duration::ZERO),
-            Some(next) => Some((next - now()).max(GRAIN)),
-            None => None,
-        };
+        let wait = if more { Some(Duration::ZERO) } else { next_of(&[&out, &back], now()) };
         let mut ready = [
-            PollFd::new(near, PollFlags::IN),
-            PollFd::new(far, PollFlags::IN),
+            PollFd::new(near, out.awaits(now())),
+            PollFd::new(far, back.awaits(now())),
             PollFd::new(stop, PollFlags::IN),
         ];
         // Any duration here is far below what a Timespec holds.
@@ -119,11 +122,21 @@ pub(crate) fn run(
     }
 }
 
+/// How long nothing has to be done unless a packet comes.
+fn next_of(ways: &[&Way<'_>], now: Time) -> Option<Duration> {
+    let next = ways.iter().flat_map(|way| [way.delivers(), way.takes(now)]);
+    next.flatten().min().map(|next| next - now)
+}
+
 /// One direction.
 struct Way<'a> {
     from: &'a Tun,
     to: &'a Tun,
     path: Path<Segment>,
+    /// When the kernel last had nothing more.
+    drained: Time,
+    /// When packets began to arrive without a gap, and when the last of them did.
+    run: Range<Time>,
 }
 
 /// A packet on the wire: which one of which train.
@@ -134,13 +147,37 @@ struct Segment {
 
 impl<'a> Way<'a> {
     const fn new(from: &'a Tun, to: &'a Tun, conditions: Conditions, seed: u64) -> Self {
-        Self { from, to, path: Path::new(conditions, seed) }
+        let path = Path::new(conditions, seed);
+        Self { from, to, path, drained: Time::ZERO, run: Time::ZERO..Time::ZERO }
+    }
+
+    /// When the kernel is asked again for what it has; `None` if that has to be as soon as it has anything.
+    fn takes(&self, now: Time) -> Option<Time> {
+        let full = self.path.backlog(now) > BACKLOG;
+        full.then(|| self.drained + BACKLOG / 2).filter(|at| *at > now)
+    }
+
+    /// What the device has to wake the emulator for.
+    fn awaits(&self, now: Time) -> PollFlags {
+        if self.takes(now).is_some() { PollFlags::empty() } else { PollFlags::IN }
+    }
+
+    /// When packets are to be delivered.
+    fn delivers(&self) -> Option<Time> {
+        let lasted = self.path.next_arrival()? - self.run.start;
+        self.path.next_burst(GAP, lasted.clamp(GAP, BURST))
     }
 
     /// Puts what the kernel has on the path; whether there may be more. Each train is shown to `pass`.
     fn take(&mut self, now: Time, buffer: &mut [u8], mut pass: impl FnMut(&Train)) -> Result<bool> {
+        if self.takes(now).is_some() {
+            return Ok(false);
+        }
         for _ in 0..BATCH {
-            let Some(len) = self.from.receive(buffer)? else { return Ok(false) };
+            let Some(len) = self.from.receive(buffer)? else {
+                self.drained = now;
+                return Ok(false);
+            };
             let train = Rc::new(Train::new(&buffer[..len]));
             pass(&train);
             for index in 0..train.segments() {
@@ -157,8 +194,15 @@ impl<'a> Way<'a> {
             pass(train, part.clone());
             train.send(part, self.to)
         };
+        if self.delivers().is_none_or(|at| at > now) {
+            return Ok(());
+        }
         let mut piece: Option<(Rc<Train>, Range<usize>)> = None;
-        while let Some(Segment { train, index }) = self.path.receive(now) {
+        while let Some((arrived, Segment { train, index })) = self.path.receive(now) {
+            if arrived > self.run.end + GAP {
+                self.run.start = arrived;
+            }
+            self.run.end = arrived;
             match &mut piece {
                 Some((same, part)) if Rc::ptr_eq(same, &train) && part.end == index => {
                     part.end += 1;

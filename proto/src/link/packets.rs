@@ -3,6 +3,7 @@
 //! It is what [`Direction`](super::Direction) is to a stream, for those who bring a TCP of their own.
 //! A packet is whatever the caller wants it to be; the path only needs its length.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::{Conditions, Random};
@@ -65,16 +66,40 @@ impl<P> Path<P> {
         self.flying.push_back((self.arrives, packet));
     }
 
-    /// A packet that has arrived and was not taken yet.
-    pub fn receive(&mut self, now: Time) -> Option<P> {
+    /// A packet that has arrived and was not taken yet, and when it did.
+    pub fn receive(&mut self, now: Time) -> Option<(Time, P)> {
         self.next_arrival().filter(|arrives| *arrives <= now)?;
-        self.flying.pop_front().map(|(_, packet)| packet)
+        self.flying.pop_front()
     }
 
     /// When something arrives next.
     #[must_use]
     pub fn next_arrival(&self) -> Option<Time> {
         self.flying.front().map(|(arrives, _)| *arrives)
+    }
+
+    /// When what arrives next in close succession is all there: the last packet before a gap of more than `gap`,
+    /// but no later than `most` after the first. A network card interrupts its machine then.
+    #[must_use]
+    pub fn next_burst(&self, gap: Duration, most: Duration) -> Option<Time> {
+        let first = self.next_arrival()?;
+        let mut end = first;
+        for (arrives, _) in &self.flying {
+            if *arrives > end + gap {
+                return Some(end);
+            }
+            if *arrives > first + most {
+                return Some(first + most);
+            }
+            end = *arrives;
+        }
+        Some(end)
+    }
+
+    /// How long the queue needs to send what is in it.
+    #[must_use]
+    pub fn backlog(&self, now: Time) -> Duration {
+        self.leaves - now
     }
 
     /// What has become of the packets so far.
@@ -107,7 +132,7 @@ mod tests {
         }
         let mut arrived = Vec::new();
         while let Some(at) = path.next_arrival() {
-            arrived.push((at, path.receive(at).expect("it arrives now")));
+            arrived.push(path.receive(at).expect("it arrives now"));
         }
         (arrived, path.counts())
     }
@@ -128,7 +153,26 @@ mod tests {
         let mut path = Path::new(Conditions::far(DELAY), 7);
         path.send(Time::ZERO, LEN, ());
         assert_eq!(path.receive(Time::from_origin(DELAY - Duration::from_nanos(1))), None);
-        assert_eq!(path.receive(Time::from_origin(DELAY)), Some(()));
+        assert_eq!(path.receive(Time::from_origin(DELAY)).map(|(_, ())| ()), Some(()));
+    }
+
+    #[test]
+    fn a_burst_ends_before_a_gap_or_when_it_has_lasted_long_enough() {
+        // One packet a millisecond, and a gap behind the fifth.
+        let conditions = Conditions { rate: Some(1_000_000), ..Conditions::far(DELAY) };
+        let mut path = Path::new(conditions, 7);
+        let at = |ms| Time::from_origin(Duration::from_millis(ms));
+        let burst = |path: &Path<u64>, most| {
+            path.next_burst(Duration::from_millis(1), Duration::from_millis(most))
+        };
+        assert_eq!(burst(&path, 9), None);
+        (0..5).for_each(|number| path.send(Time::ZERO, LEN, number));
+        path.send(at(7), LEN, 5);
+        assert_eq!(path.backlog(at(7)), Duration::from_millis(1));
+        assert_eq!(burst(&path, 9), Some(at(8 + 5)));
+        assert_eq!(burst(&path, 2), Some(at(8 + 3)));
+        while path.receive(at(8 + 5)).is_some() {}
+        assert_eq!(burst(&path, 9), Some(at(8 + 8)));
     }
 
     #[test]
