@@ -4,6 +4,7 @@
 //! near 10.77.0.1  lab0 ── TUN ── emulator ── TUN ── lab0  10.77.0.2 far
 //! ```
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -29,14 +30,19 @@ const MTU: &str = "1500";
 const BACKLOG: &str = "5000";
 /// What the ends are set to. Buffers may grow to four times 1 Gbit/s for 128 ms, because the kernel
 /// counts its overhead in them too; no connection learns from the one before; and nothing but what is
-/// measured is on the link. Congestion control is this machine's: a namespace may choose only among those that
-/// the machine allows, and often not the one that Linux comes with.
+/// measured is on the link.
 const SETTINGS: [&str; 4] = [
     "net.ipv4.tcp_rmem=4096 131072 67108864",
     "net.ipv4.tcp_wmem=4096 65536 67108864",
     "net.ipv4.tcp_no_metrics_save=1",
     "net.ipv6.conf.all.disable_ipv6=1",
 ];
+
+/// The congestion control that Linux comes with, whatever this machine was set to.
+const CONGESTION: &str = "cubic";
+/// Those that the kernel has, and those among which a namespace may choose.
+const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
 /// How long a process may take to end when asked to, before it is killed.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -51,6 +57,7 @@ impl Namespaces {
     /// Makes both, each with an end of the link.
     pub(crate) fn create(devices: &[Tun; 2]) -> Result<Self, Error> {
         remove_stale()?;
+        let congestion = usual_congestion();
         // Made before anything exists, so that a failure half-way removes what there is.
         let made =
             Self { names: ENDS.map(|(end, _)| format!("{}{end}", prefix(std::process::id()))) };
@@ -59,7 +66,7 @@ impl Namespaces {
             ip(&["link", "set", device.name(), "netns", name, "name", DEVICE])?;
             ip(&["-n", name, "link", "set", "lo", "up"])?;
             ip(&["-n", name, "address", "add", &format!("{address}/24"), "dev", DEVICE])?;
-            for setting in SETTINGS {
+            for setting in SETTINGS.into_iter().chain(congestion.as_deref()) {
                 ip(&["netns", "exec", name, "sysctl", "-qw", setting])?;
             }
             ip(&["-n", name, "link", "set", DEVICE, "mtu", MTU, "txqueuelen", BACKLOG, "up"])?;
@@ -96,6 +103,25 @@ impl Drop for Namespaces {
             }
         }
     }
+}
+
+/// The setting that makes TCP what it is on most machines; none if this one's kernel does not have that.
+fn usual_congestion() -> Option<String> {
+    let has = |list: &str| list.split_whitespace().any(|name| name == CONGESTION);
+    let allow = || {
+        let allowed = fs::read_to_string(ALLOWED)?;
+        // What the machine itself uses stays as it is.
+        if has(&allowed) {
+            Ok(())
+        } else {
+            fs::write(ALLOWED, format!("{} {CONGESTION}", allowed.trim()))
+        }
+    };
+    if !fs::read_to_string(AVAILABLE).is_ok_and(|available| has(&available)) || allow().is_err() {
+        eprintln!("lab: this kernel has no {CONGESTION}; TCP is as this machine is set");
+        return None;
+    }
+    Some(format!("net.ipv4.tcp_congestion_control={CONGESTION}"))
 }
 
 /// The start of the names of the namespaces that a process made.
