@@ -19,10 +19,25 @@ pub struct Info {
     pub segment: u32,
     /// The best rate of the last round trips at which data arrived, in bytes per second.
     pub delivery_rate: u64,
-    /// Data segments sent, and received.
+    /// Data segments sent.
     pub segments: u64,
-    /// Segments that had to be sent again, or were received out of order: lost on their way, mostly.
+    /// Segments that had to be sent again: lost on their way, mostly.
     pub lost: u64,
+    /// What came.
+    pub received: Received,
+}
+
+/// What came by a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes, each counted once.
+    pub bytes: u64,
+    /// Data segments.
+    pub segments: u64,
+    /// Segments that came while one before them was missing.
+    pub behind_gaps: u64,
+    /// The smoothed round trip, as data tell it that come: where little is sent, the other hardly is one.
+    pub round_trip: Duration,
 }
 
 /// What the kernel knows of a connection.
@@ -55,16 +70,23 @@ impl Info {
             let field = bytes.get(at..).and_then(|rest| rest.first_chunk());
             u32::from_ne_bytes(field.copied().unwrap_or_default())
         };
-        let delivery_rate = bytes[160..].first_chunk().copied().map_or(0, u64::from_ne_bytes);
-        let (retransmitted, out_of_order) = (u32_at(100), u32_at(224));
-        let (segments_in, segments_out) = (u32_at(152), u32_at(156));
+        let u64_at = |at: usize| {
+            let field = bytes.get(at..).and_then(|rest| rest.first_chunk());
+            u64::from_ne_bytes(field.copied().unwrap_or_default())
+        };
         Self {
             round_trip: Duration::from_micros(u32_at(68).into()),
             round_trip_least: Duration::from_micros(u32_at(148).into()),
             segment: u32_at(16),
-            delivery_rate,
-            segments: u64::from(segments_in) + u64::from(segments_out),
-            lost: u64::from(retransmitted) + u64::from(out_of_order),
+            delivery_rate: u64_at(160),
+            segments: u32_at(156).into(),
+            lost: u32_at(100).into(),
+            received: Received {
+                bytes: u64_at(128),
+                segments: u32_at(152).into(),
+                behind_gaps: u32_at(224).into(),
+                round_trip: Duration::from_micros(u32_at(92).into()),
+            },
         }
     }
 }
@@ -120,7 +142,9 @@ mod tests {
         assert!(info.round_trip > Duration::ZERO, "{info:?}");
         assert!(info.round_trip_least > Duration::ZERO, "{info:?}");
         assert_eq!(info.lost, 0, "{info:?}");
-        assert!(super::info(&far).unwrap().segments >= 1);
+        let far = super::info(&far).unwrap();
+        assert_eq!((far.received.bytes, far.received.behind_gaps), (100_000, 0), "{far:?}");
+        assert!(far.received.segments >= 1 && far.segments == 0, "{far:?}");
     }
 
     #[test]

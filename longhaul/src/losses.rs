@@ -1,4 +1,4 @@
-//! What the connections of a session lose, and what both ends do about it.
+//! What the connections of a session lose of what they send, and what both ends do about it.
 //!
 //! Whoever sends decides how: an initiator for writes, a target for reads. So each looks at its own end of the
 //! connections, once a second while something comes, and where a connection is held below what the link carries
@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
-use host::tcp::{self, Info};
+use host::tcp::{self, Info, Received};
 use proto::time::Time;
 use tokio::net::TcpStream;
 use volume::layer::pipeline::model;
 
 /// How often the connections are looked at, while something comes.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Fewer segments than these tell nothing of a loss of one in a thousand.
 const SEGMENTS_MIN: u64 = 1000;
@@ -22,6 +22,11 @@ const LOOKS_MIN: u32 = 3;
 
 /// A round trip longer than the least by this factor has a queue in it.
 const QUEUED: f64 = 1.2;
+
+/// Whether something on the way has a queue: what it loses then says that the link is full, and passes.
+pub(crate) fn has_queue(round_trip: Duration, least: Duration) -> bool {
+    round_trip > least.mul_f64(QUEUED)
+}
 
 /// What the kernel takes beyond what it can send at once. More would only wait behind a loss, where another
 /// connection could have taken it, or be in the way of a smaller answer; less would let a fast link run dry
@@ -44,6 +49,8 @@ pub(crate) fn bound_unsent(socket: &TcpStream) {
 #[derive(Debug)]
 pub(crate) struct Losses {
     next_look: Time,
+    /// What was known of them at the last look that found enough to go by.
+    before: Info,
     /// The best rate of all connections together, in bytes per second.
     rate: u64,
     /// How many looks in a row found losses without a queue.
@@ -55,34 +62,54 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    pub(crate) const fn new() -> Self {
-        Self { next_look: Time::ZERO, rate: 0, losing: 0, hardened: false, bounded: false }
+    pub(crate) fn new() -> Self {
+        Self {
+            next_look: Time::ZERO,
+            before: Info::default(),
+            rate: 0,
+            losing: 0,
+            hardened: false,
+            bounded: false,
+        }
     }
 
     /// Looks at the connections, if it is time. They are bounded if the link is long, and hardened if it loses. Gives
-    /// how many it calls for, if it loses so much that one is not enough. With each connection comes what was known
-    /// of it at the last look that found enough to go by.
+    /// how many it calls for, if it loses so much that one is not enough.
     pub(crate) fn look<'s>(
         &mut self,
         now: Time,
-        lines: impl Iterator<Item = (&'s TcpStream, &'s mut Info)>,
+        sockets: impl Iterator<Item = &'s TcpStream> + Clone,
     ) -> Option<usize> {
         if now < self.next_look {
             return None;
         }
         self.next_look = now + LOOK_EVERY;
-        let mut lines: Vec<_> = lines.collect();
-        let seen = see(&mut lines)?;
-        if seen.round_trip_least >= LONG && !self.bounded {
+        let info = together(sockets.clone());
+        if info.round_trip_least >= LONG && !self.bounded {
             self.bounded = true;
-            lines.iter().for_each(|(socket, _)| bound_unsent(socket));
+            sockets.clone().for_each(bound_unsent);
         }
+        let seen = self.since(info)?;
         let needed = self.judge(&seen)?;
         if !self.hardened {
             self.hardened = true;
-            lines.iter().for_each(|(socket, _)| harden(socket));
+            sockets.for_each(harden);
         }
         Some(needed)
+    }
+
+    /// What happened since the last look that found enough.
+    fn since(&mut self, info: Info) -> Option<Info> {
+        let since = |now: u64, before: u64| now.saturating_sub(before);
+        let segments = since(info.segments, self.before.segments);
+        // A connection that has gone took its counts along.
+        let fewer = info.segments < self.before.segments;
+        if segments < SEGMENTS_MIN && !fewer {
+            return None;
+        }
+        let lost = since(info.lost, self.before.lost);
+        self.before = info;
+        (!fewer).then_some(Info { segments, lost, ..info })
     }
 
     /// How many connections the link calls for, if one is not enough for what it loses.
@@ -90,7 +117,7 @@ impl Losses {
         let loss = seen.lost as f64 / seen.segments as f64;
         self.rate = self.rate.max(seen.delivery_rate);
         let needed = model::connections(self.rate as f64, loss, seen.round_trip, seen.segment);
-        let queued = seen.round_trip > seen.round_trip_least.mul_f64(QUEUED);
+        let queued = has_queue(seen.round_trip, seen.round_trip_least);
         self.losing = if needed > 1 && !queued { self.losing + 1 } else { 0 };
         if self.losing == LOOKS_MIN {
             tracing::info!(loss, ?seen.round_trip, "the link loses");
@@ -109,28 +136,24 @@ impl Losses {
     }
 }
 
-/// What happened on all connections since the last look that found enough.
-fn see(lines: &mut [(&TcpStream, &mut Info)]) -> Option<Info> {
-    let infos: Vec<_> = lines.iter().map(|(socket, _)| tcp::info(socket).ok()).collect();
-    let mut since = Info { round_trip_least: Duration::MAX, ..Info::default() };
-    for ((_, before), info) in lines.iter().zip(&infos) {
-        let Some(info) = info else { continue };
-        since.round_trip = since.round_trip.max(info.round_trip);
-        since.round_trip_least = since.round_trip_least.min(info.round_trip_least);
-        since.segment = since.segment.max(info.segment);
-        since.delivery_rate += info.delivery_rate;
-        since.segments += info.segments.saturating_sub(before.segments);
-        since.lost += info.lost.saturating_sub(before.lost);
-    }
-    if since.segments < SEGMENTS_MIN {
-        return None;
-    }
-    for ((_, before), info) in lines.iter_mut().zip(infos) {
-        if let Some(info) = info {
-            **before = info;
-        }
-    }
-    Some(since)
+/// What the kernel knows of connections, taken together: the longest round trip, and the sum of what is counted.
+pub(crate) fn together<'s>(sockets: impl Iterator<Item = &'s TcpStream>) -> Info {
+    let infos = sockets.filter_map(|socket| tcp::info(socket).ok());
+    let together = infos.reduce(|all, one| Info {
+        round_trip: all.round_trip.max(one.round_trip),
+        round_trip_least: all.round_trip_least.min(one.round_trip_least),
+        segment: all.segment.max(one.segment),
+        delivery_rate: all.delivery_rate + one.delivery_rate,
+        segments: all.segments + one.segments,
+        lost: all.lost + one.lost,
+        received: Received {
+            bytes: all.received.bytes + one.received.bytes,
+            segments: all.received.segments + one.received.segments,
+            behind_gaps: all.received.behind_gaps + one.received.behind_gaps,
+            round_trip: all.received.round_trip.max(one.received.round_trip),
+        },
+    });
+    together.unwrap_or_default()
 }
 
 /// BBR follows the rate at which data arrive and not the losses. Where the kernel has none, or does not let us,
@@ -159,6 +182,7 @@ mod tests {
             delivery_rate: 100_000_000,
             segments: 1_000_000,
             lost: losses_per_million,
+            ..Info::default()
         }
     }
 
@@ -194,8 +218,8 @@ mod tests {
         bound_unsent(&near);
         near.write_all(&[7; 1000]).await.unwrap();
         far.read_exact(&mut [0; 1000]).await.unwrap();
-        let (mut losses, mut before) = (Losses::new(), Info::default());
-        assert!(losses.look(Time::ZERO, [(&near, &mut before)].into_iter()).is_none());
-        assert_eq!(before, Info::default(), "it counts when there is more");
+        let mut losses = Losses::new();
+        assert!(losses.look(Time::ZERO, [&near].into_iter()).is_none());
+        assert_eq!(losses.before, Info::default(), "it counts when there is more");
     }
 }

@@ -360,8 +360,8 @@ impl Driver {
     fn add(&mut self, join: Join) {
         let now = self.clock.now();
         // A socket that does not know its own address any more is closed.
-        let Ok(mut line) = Line::join(now, join, &mut self.session) else { return };
-        self.losses.added(line.wire.socket().0);
+        let Ok(line) = Line::join(now, join, &mut self.session) else { return };
+        self.losses.added(line.wire.socket());
         self.lines.push(line);
         let (seat, connections) = (&self.ticket.seat, self.lines.len());
         if let Some(Leave { unsaid }) = self.chatter.leave(seat.peer) {
@@ -437,8 +437,8 @@ impl Driver {
             at += 1;
         }
         if any {
-            let lines = self.lines.iter_mut().map(|line| line.wire.socket());
-            self.losses.look(self.heard, lines);
+            let sockets = self.lines.iter().map(|line| line.wire.socket());
+            self.losses.look(self.heard, sockets);
         }
         Ok(any)
     }

@@ -7,7 +7,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::{BufMut as _, BytesMut};
-use host::tcp::Info;
 use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox};
 use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
@@ -48,8 +47,6 @@ pub(super) struct Wire {
     pub(super) decoder: Decoder,
     crew: Crew,
     low_water: LowWater,
-    /// What was known of the connection at the last look.
-    before: Info,
     /// The last PDU was a large one: the next one probably is.
     large: bool,
     /// Where a look puts what it finds, and whether the last one found something.
@@ -65,7 +62,6 @@ impl Wire {
             decoder: Decoder::new(),
             crew: Crew::new(),
             low_water: LowWater::new(),
-            before: Info::default(),
             large: false,
             looked: Box::default(),
             found: false,
@@ -73,8 +69,8 @@ impl Wire {
     }
 
     /// For whoever looks at what it loses.
-    pub(super) const fn socket(&mut self) -> (&TcpStream, &mut Info) {
-        (&self.stream, &mut self.before)
+    pub(super) const fn socket(&self) -> &TcpStream {
+        &self.stream
     }
 
     /// A frame that has come already.

@@ -3,7 +3,7 @@
 //! A connection that loses packets is held below what the link carries, by the algorithm that controls it.
 //! Several lose by turns, so that together they carry more. How many follows from the loss, the round trip and
 //! the rate that the kernel sees on them, by the model of `volume/layer/pipeline/model.rs`. There are never fewer
-//! than there were: a link that lost will lose again. Another one starts slowly, and what is given to it holds up
+//! than there were: a link that lost will lose again. What is received has a judge of its own (`received.rs`). Another one starts slowly, and what is given to it holds up
 //! who reads in order, so there is none for the losses of a link that is full, whose queue has overflowed: those
 //! come with a longer round trip, and pass.
 
@@ -16,7 +16,6 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use host::tcp::Info;
 use proto::iscsi::initiator::Initiator;
 use proto::time::Time;
 use tokio::io::AsyncReadExt as _;
@@ -25,6 +24,8 @@ use tokio::net::TcpStream;
 use crate::crew::Crew;
 use crate::losses::{self, Losses};
 use crate::low_water::LowWater;
+
+use super::received::Received;
 
 /// Connections of a session whose number is not given.
 const AUTO_MAX: u16 = 4;
@@ -89,8 +90,6 @@ pub(super) struct Line {
     /// The system takes nothing more for now.
     pub(super) blocked: bool,
     pub(super) crew: Crew,
-    /// What was known of it at the last look.
-    before: Info,
 }
 
 impl Line {
@@ -103,7 +102,6 @@ impl Line {
             low_water: LowWater::new(),
             blocked: false,
             crew: Crew::new(),
-            before: Info::default(),
         }
     }
 
@@ -158,11 +156,12 @@ pub(super) struct Count {
     most: usize,
     now: usize,
     losses: Losses,
+    received: Received,
 }
 
 impl Count {
-    pub(super) const fn new(wanted: Connections) -> Self {
-        Self { wanted, most: 1, now: 1, losses: Losses::new() }
+    pub(super) fn new(wanted: Connections) -> Self {
+        Self { wanted, most: 1, now: 1, losses: Losses::new(), received: Received::default() }
     }
 
     /// The session is there, and may have so many.
@@ -184,9 +183,10 @@ impl Count {
     }
 
     /// Looks at the connections, if it is time.
-    pub(super) fn look(&mut self, now: Time, lines: &mut [Option<Line>]) {
-        let lines = lines.iter_mut().flatten().map(|line| (&line.socket, &mut line.before));
-        let Some(needed) = self.losses.look(now, lines) else { return };
+    pub(super) fn look(&mut self, now: Time, lines: &[Option<Line>]) {
+        let sockets = lines.iter().flatten().map(|line| &line.socket);
+        let sent = self.losses.look(now, sockets.clone());
+        let Some(needed) = sent.max(self.received.look(now, sockets)) else { return };
         if self.wanted == Connections::Auto && needed.min(self.most) > self.now {
             self.now = needed.min(self.most);
             tracing::info!(connections = self.now, "more, since the link loses");

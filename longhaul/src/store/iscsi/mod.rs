@@ -16,6 +16,7 @@ mod disk;
 mod lines;
 mod link;
 mod random;
+mod received;
 mod session;
 mod supervisor;
 mod unit;

@@ -410,7 +410,7 @@ impl Driver {
             }
         }
         let now = self.now();
-        self.count.look(now, &mut self.lines);
+        self.count.look(now, &self.lines);
         Ok(())
     }
 

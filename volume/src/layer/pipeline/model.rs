@@ -44,17 +44,23 @@ pub enum Bottleneck {
     Decrypt,
 }
 
-/// How many connections it takes to carry `rate` bytes per second where one in `1 / loss` segments is lost. A
-/// connection that halves its window at each loss carries `segment / round_trip * sqrt(3 / 2 / loss)` (Mathis,
-/// Semke, Mahdavi and Ott, 1997), and what several lose they lose by turns.
+/// How many connections it takes to carry `rate` bytes per second where one in `1 / loss` segments is lost, by turns.
 #[must_use]
 pub fn connections(rate: f64, loss: f64, round_trip: Duration, segment: u32) -> usize {
-    if loss <= 0.0 || round_trip.is_zero() {
-        return 1;
-    }
-    let one = f64::from(segment) / round_trip.as_secs_f64() * (1.5 / loss).sqrt();
+    let one = carried(loss, round_trip, segment.into());
     // A rate that is not a number, and one that is none, asks for no more than one.
     (rate / one).ceil().max(1.0) as usize
+}
+
+/// What one connection that halves its window at each loss carries, in bytes per second, where one in `1 / loss`
+/// segments is lost: `segment / round_trip * sqrt(3 / 2 / loss)` (Mathis, Semke, Mahdavi and Ott, 1997). Without losses
+/// nothing bounds it.
+#[must_use]
+pub fn carried(loss: f64, round_trip: Duration, segment: f64) -> f64 {
+    if loss <= 0.0 || round_trip.is_zero() {
+        return f64::INFINITY;
+    }
+    segment / round_trip.as_secs_f64() * (1.5 / loss).sqrt()
 }
 
 impl Stages {

@@ -1,0 +1,54 @@
+//! Reads over emulated links, from a target that takes every loss for a full link. Needs root, and fails without it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+const LAB: &str = env!("CARGO_BIN_EXE_lab");
+
+/// What the initiator says when it wants more connections.
+const MORE: &str = "more, since the link loses";
+
+/// A target and, before it, a relay that sends what is read by the kernel's Reno, as targets do that change nothing.
+const TARGET: &str = "
+    far() { ip netns exec $LAB_FAR \"$@\"; }
+    far sysctl -qw net.ipv4.tcp_congestion_control=reno
+    mkfifo $0/ready $0/log
+    head -c 192M /dev/zero >$0/volume
+    far $1 serve --volume disk=file:$0/volume --listen 127.0.0.1:3260 >$0/ready &
+    far systemd-socket-activate -l $LAB_FAR_ADDRESS:3261 /lib/systemd/systemd-socket-proxyd 127.0.0.1:3260 2>$0/relay &
+    read -r _ uri <$0/ready
+    until grep -q Listening $0/relay; do :; done
+    uri=iscsi://$LAB_FAR_ADDRESS:3261/${uri#iscsi://*/}
+    $1 --log info copy $uri $0/copy 2>$0/log &
+";
+
+/// Runs a script after that, with all that the initiator says on descriptor 3.
+fn read(link: &[&str], script: &str) -> Output {
+    let longhaul = Path::new(LAB).with_file_name("longhaul");
+    assert!(longhaul.exists(), "this test needs {}", longhaul.display());
+    let scratch = tempfile::tempdir().unwrap();
+    let output = Command::new(LAB)
+        .args(["link", "--delay", "8ms", "--rate", "100M"])
+        .args(link)
+        .args(["--", "sh", "-c", &format!("{TARGET} exec 3<$0/log; {script}")])
+        .args([scratch.path(), &longhaul])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!errors.contains("needs root"), "this test needs root: {errors}");
+    output
+}
+
+#[test]
+fn reads_that_losses_hold_back_get_more_connections() {
+    let output = read(&["--loss", "0.5%"], &format!("grep -m 1 '{MORE}' <&3"));
+    assert!(output.status.success(), "there was one to the end: {output:?}");
+}
+
+#[test]
+fn a_full_link_whose_queue_overflows_gets_no_more() {
+    let output = read(&["--queue", "150000"], "cat <&3");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("copied"), "{output:?}");
+    assert!(!said.contains(MORE), "{said}");
+}
