@@ -1,8 +1,8 @@
 //! What the connections of a session lose of what they send, and what both ends do about it.
 //!
 //! Whoever sends decides how: an initiator for writes, a target for reads. So each looks at its own end of the
-//! connections, once a second while something comes, and where a connection is held below what the link carries
-//! by its losses it is controlled by an algorithm that follows the rate at which data arrive instead.
+//! connections, three times a second while something comes, and where a connection is held below what the link
+//! carries by its losses it is controlled by an algorithm that follows the rate at which data arrive instead.
 
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use proto::time::Time;
 use tokio::net::TcpStream;
 use volume::layer::pipeline::model;
 
-/// How often the connections are looked at, while something comes.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the connections are looked at, while something comes. More often, the losses of one overflow would be
+/// seen by several looks.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
 
 /// Fewer segments than these tell nothing of a loss of one in a thousand.
 const SEGMENTS_MIN: u64 = 1000;
@@ -27,6 +28,10 @@ const QUEUED: f64 = 1.2;
 pub(crate) fn has_queue(round_trip: Duration, least: Duration) -> bool {
     round_trip > least.mul_f64(QUEUED)
 }
+
+/// A link that has lost from the start was never seen at its best: what came through was what the losses let through.
+/// It is taken to carry so many times as much, so that a connection that is held back by its losses gets help.
+const HIDDEN: f64 = 2.0;
 
 /// What the kernel takes beyond what it can send at once. More would only wait behind a loss, where another
 /// connection could have taken it, or be in the way of a smaller answer; less would let a fast link run dry
@@ -116,7 +121,8 @@ impl Losses {
     fn judge(&mut self, seen: &Info) -> Option<usize> {
         let loss = seen.lost as f64 / seen.segments as f64;
         self.rate = self.rate.max(seen.delivery_rate);
-        let needed = model::connections(self.rate as f64, loss, seen.round_trip, seen.segment);
+        let carried = HIDDEN * self.rate as f64;
+        let needed = model::connections(carried, loss, seen.round_trip, seen.segment);
         let queued = has_queue(seen.round_trip, seen.round_trip_least);
         self.losing = if needed > 1 && !queued { self.losing + 1 } else { 0 };
         if self.losing == LOOKS_MIN {
@@ -195,12 +201,21 @@ mod tests {
     fn a_link_that_goes_on_losing_calls_for_more_connections() {
         assert_eq!(after(&[second(1000, 17 * MS); 2]), None);
         // Each carries 3.3 MB/s where one in a thousand is lost.
-        assert_eq!(after(&[second(1000, 17 * MS); 3]), Some(31));
+        assert_eq!(after(&[second(1000, 17 * MS); 3]), Some(61));
         assert_eq!(after(&[second(0, 17 * MS); 9]), None);
         // The best rate counts, not what the losses have left of it.
         let slow = Info { delivery_rate: 1_000_000, ..second(1000, 17 * MS) };
         assert_eq!(after(&[slow; 9]), None);
-        assert_eq!(after(&[second(0, 17 * MS), slow, slow, slow]), Some(31));
+        assert_eq!(after(&[second(0, 17 * MS), slow, slow, slow]), Some(61));
+    }
+
+    #[test]
+    fn a_link_that_has_always_lost_is_believed_to_carry_more() {
+        let held_back = Info { delivery_rate: 3_000_000, ..second(1000, 17 * MS) };
+        assert_eq!(after(&[held_back; 3]), Some(2));
+        // Others share it, or nobody asks for more.
+        let idle = Info { delivery_rate: 1_500_000, ..second(1000, 17 * MS) };
+        assert_eq!(after(&[idle; 9]), None);
     }
 
     #[test]

@@ -16,7 +16,10 @@ use proto::time::Time;
 use tokio::net::TcpStream;
 use volume::layer::pipeline::model;
 
-use crate::losses::{self, LOOK_EVERY};
+use crate::losses;
+
+/// How often the connections are looked at, while something comes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Between looks that are further apart than this nothing came.
 const PAUSE: Duration = LOOK_EVERY.saturating_mul(2);
