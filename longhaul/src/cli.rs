@@ -8,6 +8,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::command::{
     attach, check, copy, discover, identity, info, key, paper, reload, serve, status, tune,
 };
+use crate::crew::fix_threads;
 use crate::failure::{OrFail, Outcome, complain};
 use crate::log::Log;
 
@@ -15,6 +16,9 @@ use crate::log::Log;
 #[derive(Debug, Parser)]
 #[command(name = "longhaul", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
+    /// How many threads cipher beside those that send and receive; one for each processor but one, if not given
+    #[arg(long, global = true, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(..=256))]
+    cipher_threads: Option<u16>,
     #[command(flatten)]
     log: Log,
     #[command(subcommand)]
@@ -66,6 +70,9 @@ fn run(cli: Cli) -> Outcome {
     // The file of a server may say how it logs, so that is read first.
     if !matches!(cli.command, Command::Serve(_)) {
         cli.log.start("warn").map(drop)?;
+    }
+    if let Some(threads) = cli.cipher_threads {
+        fix_threads(threads.into());
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -3,7 +3,7 @@
 //! Only what is worth it goes: enough bytes to keep a processor busy for longer than it takes to wake one,
 //! while the caller seals and sends as many itself. Small output never leaves the task it is made by.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,21 @@ use proto::iscsi::pdu::{Done, Outbox};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// Shared by all volumes and sessions of the process.
-pub(crate) static WORKERS: LazyLock<Workers> = LazyLock::new(|| Workers::beside_the_caller("seal"));
+pub(crate) static WORKERS: LazyLock<Workers> = LazyLock::new(|| workers(THREADS.get().copied()));
+
+/// How many threads there are to be, if somebody has said it.
+static THREADS: OnceLock<usize> = OnceLock::new();
+
+/// Fixes the number of threads, before anything is ciphered. With none, whoever sends or receives does all of it.
+pub(crate) fn fix_threads(threads: usize) {
+    // Said once, by the command line.
+    let _ = THREADS.set(threads);
+}
+
+fn workers(threads: Option<usize>) -> Workers {
+    const NAME: &str = "seal";
+    threads.map_or_else(|| Workers::beside_the_caller(NAME), |threads| Workers::new(NAME, threads))
+}
 
 /// A piece must keep a processor busy for this long to be worth waking another one, which costs some
 /// 10 us there and back.
@@ -117,6 +131,13 @@ mod tests {
 
     use super::*;
     use crate::sealing::new_cipher;
+
+    #[test]
+    fn the_number_of_threads_can_be_fixed() {
+        assert_eq!([0, 3].map(|threads| workers(Some(threads)).threads()), [0, 3]);
+        let processors = std::thread::available_parallelism().unwrap().get();
+        assert_eq!(workers(None).threads(), processors - 1);
+    }
 
     fn queue() -> Outbox {
         let (sealer, _) = law::both_ends(Protection::Encrypt, Limits::SPEC, new_cipher);
