@@ -19,6 +19,12 @@ pub struct Info {
     pub segment: u32,
     /// The best rate of the last round trips at which data arrived, in bytes per second.
     pub delivery_rate: u64,
+    /// That rate is no less than it is because there was nothing to send.
+    pub starved: bool,
+    /// How long the other end's window held back what there was to send.
+    pub window_limited: Duration,
+    /// Bytes that were sent and have arrived.
+    pub acked: u64,
     /// Data segments sent.
     pub segments: u64,
     /// Segments that had to be sent again: lost on their way, mostly.
@@ -79,6 +85,9 @@ impl Info {
             round_trip_least: Duration::from_micros(u32_at(148).into()),
             segment: u32_at(16),
             delivery_rate: u64_at(160),
+            starved: bytes[7] & 1 != 0,
+            window_limited: Duration::from_micros(u64_at(176)),
+            acked: u64_at(120),
             segments: u32_at(156).into(),
             lost: u32_at(100).into(),
             received: Received {

@@ -145,6 +145,11 @@ impl Chain {
         }
     }
 
+    /// What the kernel knows of the way to the target, if the store is behind one.
+    pub async fn path(&self) -> Option<host::tcp::Info> {
+        self.disk.as_ref()?.path().await
+    }
+
     /// Once `stop` is called an outage is waited for only a short time, so that requests that wait for
     /// its end do not keep the program from its own.
     pub fn leave_on(&self, mut stop: Stop) {

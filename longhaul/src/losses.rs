@@ -40,7 +40,7 @@ const UNSENT_MAX: u32 = 256 << 10;
 
 /// From here on a link is long. On a short one nothing waits in the kernel for long, and a target that gives it less
 /// at a time is only woken more often.
-const LONG: Duration = Duration::from_millis(1);
+pub(crate) const LONG: Duration = Duration::from_millis(1);
 
 /// Bounds what the kernel takes ahead of a connection.
 pub(crate) fn bound_unsent(socket: &TcpStream) {
@@ -150,6 +150,9 @@ pub(crate) fn together<'s>(sockets: impl Iterator<Item = &'s TcpStream>) -> Info
         round_trip_least: all.round_trip_least.min(one.round_trip_least),
         segment: all.segment.max(one.segment),
         delivery_rate: all.delivery_rate + one.delivery_rate,
+        starved: all.starved || one.starved,
+        window_limited: all.window_limited.max(one.window_limited),
+        acked: all.acked + one.acked,
         segments: all.segments + one.segments,
         lost: all.lost + one.lost,
         received: Received {

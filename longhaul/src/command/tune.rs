@@ -53,9 +53,9 @@ Examples:
   longhaul tune iscsi://server/iqn.2026-11.dev.longhaul:scratch/0 --overwrite 0+1G --svg rates.svg
 
 One request follows the other, of each block size, once without and once with the pipeline. A model is
-shown beside each rate that was measured: what the round trip, the cipher and the link allow. What the link
-could do is not known: the best rate seen in that direction is taken for it, so that beside that rate the
-model proves nothing, and a link that nothing has filled is faster.";
+shown beside each rate that was measured: what the round trip, the cipher and the link allow. The rate of the
+link is printed if it was full. Otherwise it is not known: the best rate seen in that direction is taken for it,
+so that beside that rate the model proves nothing, and a link that nothing has filled is faster.";
 
 /// `AT+SIZE`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,7 @@ pub async fn run(args: Args) -> Outcome {
         unsolicited: probe.as_ref().map(|probe| u64::from(probe.parameters.unsolicited())),
         sealed: args.sealed,
     };
-    let found = tune::measure(chain.volume(), &plan).await;
+    let found = tune::measure(chain.volume(), &plan, async || chain.path().await).await;
     let found = found.or_fail(|| format!("cannot measure {uri}"))?;
     chain.close().await?;
     if let Some(path) = &args.svg {

@@ -1,23 +1,27 @@
 //! What a volume and the way to it are capable of, what the throughput model makes of it, and what was
 //! measured, block size by block size.
 
+mod path;
 mod picture;
 mod text;
 
 use std::num::NonZero;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use host::cipher::{KEY_SIZE, Xts};
+use host::tcp::Info;
 use serde::Serialize;
-use volume::layer::pipeline::model::{self, Bottleneck, Stages};
+use volume::layer::pipeline::model::{self, Stages};
 use volume::layer::pipeline::{Chosen, Limit, Settings};
 use volume::{Durability, Result, Span, Volume};
 
 use crate::pipelined::Pipelined;
 
+use path::{Held, Look};
 pub use picture::picture;
 
 /// The block sizes that programs use, from a page of a database to a copy.
@@ -31,6 +35,18 @@ const REQUESTS_MIN: u64 = 4;
 
 /// How often the smallest request is tried: the quickest shows the way without a queue.
 const SMALLEST_TRIES: u64 = 5;
+
+/// How often the kernel is asked about the way while a rate is measured, ...
+const PATH_LOOKS: u32 = 10;
+
+/// ... and no more often than this.
+const PATH_EVERY: Duration = Duration::from_millis(5);
+
+/// Rates that differ by less are the same.
+const SAME: f64 = 0.95;
+
+/// A cipher that is at work so much of its time is what limits: it shares the processors with all else.
+const CIPHER_BUSY: f64 = 0.8;
 
 /// How long the cipher is tried, in pieces that fit the processor's cache as those of requests do.
 const CIPHER_TIME: Duration = Duration::from_millis(100);
@@ -82,9 +98,10 @@ pub struct Cipher {
 /// One direction.
 #[derive(Debug, Serialize)]
 pub struct Direction {
-    /// The most that came through. The models take it for the rate of the link, which is not known: it may be
-    /// more.
+    /// The most that came through.
     pub best: f64,
+    /// What the link carried, if it was seen full. The models take the best rate for it otherwise; it may be more.
+    pub link: Option<f64>,
     /// Block size by block size.
     pub rows: Vec<Row>,
     /// What was chosen: merged requests of this size, ...
@@ -101,8 +118,12 @@ pub struct Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitedBy {
-    /// The link, or the store at its other end.
+    /// The link: it was full.
     Link,
+    /// The link, or the store at its other end. Nothing tells which.
+    LinkOrStore,
+    /// The TCP window of the target.
+    Window,
     /// The cipher of the seal.
     Cipher,
     /// What is in flight is bounded by hand or by memory.
@@ -135,20 +156,25 @@ pub struct Rate {
     pub measured: f64,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     Read,
     Write,
 }
 
-/// Measures `volume`, which has no pipeline yet.
-pub async fn measure(volume: Arc<dyn Volume>, plan: &Plan) -> Result<Findings> {
+/// Measures `volume`, which has no pipeline yet. `path` says what the kernel knows of the way to it.
+pub async fn measure(
+    volume: Arc<dyn Volume>,
+    plan: &Plan,
+    path: impl AsyncFn() -> Option<Info>,
+) -> Result<Findings> {
     let smallest = smallest_read(&*volume).await?;
     let mut bench = Bench {
         round_trip: plan.round_trip.unwrap_or(smallest).max(Duration::from_micros(1)),
         cipher: plan.sealed.then(cipher),
         plan,
         volume,
+        path,
     };
     let whole = Span::new(0, bench.volume.shape().size);
     let reads = bench.direction(Verb::Read, whole).await?;
@@ -199,14 +225,15 @@ fn cipher() -> Cipher {
     }
 }
 
-struct Bench<'a> {
+struct Bench<'a, P> {
     plan: &'a Plan,
     volume: Arc<dyn Volume>,
+    path: P,
     round_trip: Duration,
     cipher: Option<Cipher>,
 }
 
-impl Bench<'_> {
+impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
     async fn direction(&mut self, verb: Verb, span: Span) -> Result<Direction> {
         let block_size = u64::from(self.volume.shape().block_size);
         let fits =
@@ -214,7 +241,7 @@ impl Bench<'_> {
         let blocks: Vec<u64> = BLOCKS.into_iter().filter(fits).collect();
         let mut alone = Vec::new();
         for &block in &blocks {
-            alone.push(self.rate(&*self.volume, verb, block, span, Duration::ZERO).await?);
+            alone.push(self.rate(&*self.volume, verb, block, span, Duration::ZERO).await?.0);
         }
         // What is written again while it waits is sent once; so little may wait that this is rare.
         let memory = self.plan.settings.memory.min(span.len / 2);
@@ -234,12 +261,21 @@ impl Bench<'_> {
             Verb::Read => reading,
             Verb::Write => writing,
         };
-        let best = alone.iter().chain(&through).copied().fold(1.0, f64::max);
+        let rates = through.iter().map(|(rate, _)| *rate);
+        let best = alone.iter().copied().chain(rates).fold(1.0, f64::max);
+        let steady = blocks.iter().take_while(|block| **block * 2 <= chosen.in_flight).count();
+        let held = held_at_best(&through[..steady]);
+        let link = match held {
+            // So little in flight comes in bursts, which have a queue each.
+            Held::Link(rate) if chosen.limit != Limit::RoundTrips => Some(rate),
+            _ => None,
+        };
+        let model = link.unwrap_or(best);
         let rows = blocks.iter().zip(alone).zip(through);
-        let rows = rows.map(|((&block, alone), through)| {
-            let stages = self.stages(verb, block, best);
+        let rows = rows.map(|((&block, alone), (through, _))| {
+            let stages = self.stages(verb, block, model);
             let segments = chosen.in_flight as f64 / chosen.segment as f64;
-            let pipe = self.stages(verb, chosen.segment, best);
+            let pipe = self.stages(verb, chosen.segment, model);
             Row {
                 block,
                 alone: Rate { predicted: stages.throughput(block, 1.0), measured: alone },
@@ -251,11 +287,12 @@ impl Bench<'_> {
         });
         Ok(Direction {
             best,
+            link,
             rows: rows.collect(),
             segment: chosen.segment,
             in_flight: chosen.in_flight,
             window: chosen.window,
-            limited_by: self.limited_by(verb, &chosen, best),
+            limited_by: self.limited_by(verb, &chosen, best, held),
         })
     }
 
@@ -276,20 +313,26 @@ impl Bench<'_> {
         matches!(verb, Verb::Write) && self.plan.unsolicited.is_some_and(|most| block > most)
     }
 
-    fn limited_by(&self, verb: Verb, chosen: &Chosen, link: f64) -> LimitedBy {
-        let stages = self.stages(verb, chosen.segment, link);
-        match (chosen.limit, stages.bottleneck(chosen.segment, f64::INFINITY)) {
-            (Limit::Unknown, _) => LimitedBy::Unknown,
-            (Limit::Demand, _) => LimitedBy::Demand,
-            (Limit::RoundTrips, _) if stages.round_trips > 1 => LimitedBy::Target,
-            (Limit::RoundTrips, _) => LimitedBy::RoundTrips,
-            (Limit::Connection, Bottleneck::Encrypt | Bottleneck::Decrypt) => LimitedBy::Cipher,
-            (Limit::Connection, _) => LimitedBy::Link,
+    fn limited_by(&self, verb: Verb, chosen: &Chosen, best: f64, held: Held) -> LimitedBy {
+        let asked = self.waits_to_be_asked(verb, chosen.segment);
+        let cipher = self.cipher.map(|one| one.rate * f64::from(one.processors));
+        match chosen.limit {
+            _ if held == Held::Window => LimitedBy::Window,
+            Limit::RoundTrips if asked => LimitedBy::Target,
+            Limit::RoundTrips => LimitedBy::RoundTrips,
+            _ if matches!(held, Held::Link(_)) => LimitedBy::Link,
+            Limit::Unknown => LimitedBy::Unknown,
+            Limit::Demand | Limit::Connection if asked => LimitedBy::Target,
+            Limit::Demand => LimitedBy::Demand,
+            Limit::Connection if cipher.is_some_and(|all| best > all * CIPHER_BUSY) => {
+                LimitedBy::Cipher
+            }
+            Limit::Connection => LimitedBy::LinkOrStore,
         }
     }
 
-    /// Bytes per second of requests one after the other, once `lead` has passed. Writes count when
-    /// they have been flushed.
+    /// Bytes per second of requests one after the other, once `lead` has passed, and what held them back. Writes count
+    /// when they have been flushed.
     async fn rate(
         &self,
         volume: &dyn Volume,
@@ -297,15 +340,44 @@ impl Bench<'_> {
         block: u64,
         span: Span,
         lead: Duration,
-    ) -> Result<f64> {
+    ) -> Result<(f64, Held)> {
         let mut run = Run { volume, verb, block, span, next: 0 };
         if lead > Duration::ZERO {
             run.through(lead).await?;
         }
         let start = Instant::now();
-        let bytes = run.through(self.plan.time).await?;
-        Ok(bytes as f64 / start.elapsed().as_secs_f64())
+        let (bytes, seen) = self.watched(run.through(self.plan.time)).await;
+        let time = start.elapsed();
+        Ok((bytes? as f64 / time.as_secs_f64(), path::held(verb, &seen)))
     }
+
+    /// What came of `work`, and what was seen of the way meanwhile.
+    async fn watched<T>(&self, work: impl Future<Output = T>) -> (T, Vec<Look>) {
+        let (mut work, mut seen) = (pin!(work), Vec::new());
+        let start = Instant::now();
+        loop {
+            let pause = tokio::time::sleep((self.plan.time / PATH_LOOKS).max(PATH_EVERY));
+            tokio::select! {
+                done = &mut work => return (done, seen),
+                () = pause => {
+                    let info = (self.path)().await;
+                    seen.extend(info.map(|info| (start.elapsed(), info)));
+                }
+            }
+        }
+    }
+}
+
+/// What held back the fastest of runs through the pipeline. Those of requests as large as all that is in flight are not
+/// among them: each fills the link for a moment, which says nothing.
+fn held_at_best(through: &[(f64, Held)]) -> Held {
+    let best = through.iter().map(|(rate, _)| *rate).fold(0.0, f64::max);
+    let best = through.iter().filter(|(rate, _)| *rate >= SAME * best).map(|(_, held)| *held);
+    best.reduce(|one, other| match (one, other) {
+        (Held::Link(one), Held::Link(other)) => Held::Link(one.max(other)),
+        (Held::Unseen, known) | (known, _) => known,
+    })
+    .unwrap_or(Held::Unseen)
 }
 
 /// A program that goes through `span` and begins again at its end.

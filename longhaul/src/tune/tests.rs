@@ -18,9 +18,9 @@ const PLAN: Plan = Plan {
     sealed: false,
 };
 
-fn bench(plan: &Plan) -> Bench<'_> {
+fn bench(plan: &Plan) -> Bench<'_, impl AsyncFn() -> Option<Info>> {
     let volume = Arc::new(Memory::new(1 << 20, 512));
-    Bench { plan, volume, round_trip: Duration::from_millis(16), cipher: None }
+    Bench { plan, volume, round_trip: Duration::from_millis(16), cipher: None, path: async || None }
 }
 
 #[tokio::test]
@@ -28,7 +28,8 @@ async fn writes_stay_on_the_scratch_span() {
     let volume = Arc::new(Memory::new(8 << 20, 512));
     let scratch = Span::new(1 << 20, 2 << 20);
     let plan = Plan { scratch: Some(scratch), sealed: true, ..PLAN };
-    let found = measure(Arc::clone(&volume) as Arc<dyn Volume>, &plan).await.unwrap();
+    let found =
+        measure(Arc::clone(&volume) as Arc<dyn Volume>, &plan, async || None).await.unwrap();
     let bytes = volume.read(Span::new(0, 8 << 20)).await.unwrap();
     let written = |at: usize| scratch.overlaps(Span::new(at as u64, 1)) && bytes[at] == 0x5a;
     assert!((0..bytes.len()).all(|at| bytes[at] == 0 || written(at)), "beside the scratch span");
@@ -65,18 +66,42 @@ fn what_limits_has_a_name() {
         requests: 1024,
         limit,
     };
-    let plan = Plan { unsolicited: Some(64 << 10), ..PLAN };
-    for (cipher, verb, limit, expected) in [
-        (None, Verb::Read, Limit::Connection, LimitedBy::Link),
-        (Some(slow), Verb::Read, Limit::Connection, LimitedBy::Cipher),
-        (None, Verb::Read, Limit::RoundTrips, LimitedBy::RoundTrips),
-        (None, Verb::Write, Limit::RoundTrips, LimitedBy::Target),
-        (None, Verb::Read, Limit::Demand, LimitedBy::Demand),
-        (None, Verb::Read, Limit::Unknown, LimitedBy::Unknown),
+    let (none, link, window) = (Held::Unseen, Held::Link(1.8e6), Held::Window);
+    let burst = Plan { unsolicited: Some(64 << 10), ..PLAN };
+    for (cipher, verb, limit, held, expected) in [
+        (None, Verb::Read, Limit::Connection, none, LimitedBy::LinkOrStore),
+        (None, Verb::Read, Limit::Connection, link, LimitedBy::Link),
+        (None, Verb::Read, Limit::Demand, link, LimitedBy::Link),
+        (None, Verb::Write, Limit::Unknown, window, LimitedBy::Window),
+        (Some(slow), Verb::Read, Limit::Connection, none, LimitedBy::Cipher),
+        (Some(slow), Verb::Read, Limit::Connection, link, LimitedBy::Link),
+        (None, Verb::Read, Limit::RoundTrips, none, LimitedBy::RoundTrips),
+        (None, Verb::Read, Limit::RoundTrips, link, LimitedBy::RoundTrips),
+        (None, Verb::Write, Limit::RoundTrips, none, LimitedBy::Target),
+        (None, Verb::Write, Limit::Connection, none, LimitedBy::Target),
+        (None, Verb::Write, Limit::Demand, none, LimitedBy::Target),
+        (None, Verb::Read, Limit::Demand, none, LimitedBy::Demand),
+        (None, Verb::Read, Limit::Unknown, none, LimitedBy::Unknown),
     ] {
-        let bench = Bench { cipher, ..bench(&plan) };
-        assert_eq!(bench.limited_by(verb, &chosen(limit), 1e8), expected);
+        let mut bench = bench(&burst);
+        bench.cipher = cipher;
+        // Two processors are at work nine tenths of their time.
+        let limited_by = bench.limited_by(verb, &chosen(limit), 1.8e6, held);
+        assert_eq!(limited_by, expected, "{verb:?} {limit:?} {held:?}");
     }
+    let fast = Cipher { rate: 1e9, processors: 2 };
+    let mut bench = bench(&PLAN);
+    bench.cipher = Some(fast);
+    let limited_by = bench.limited_by(Verb::Read, &chosen(Limit::Connection), 1.8e6, none);
+    assert_eq!(limited_by, LimitedBy::LinkOrStore, "the cipher waits");
+}
+
+#[test]
+fn what_held_back_slower_runs_does_not_count() {
+    let (none, link) = (Held::Unseen, Held::Link(1e7));
+    assert_eq!(held_at_best(&[(1e6, link), (9.8e6, none)]), none);
+    assert_eq!(held_at_best(&[(1e6, none), (9.8e6, link), (1e7, none)]), link);
+    assert_eq!(held_at_best(&[]), none);
 }
 
 #[test]
@@ -85,6 +110,7 @@ fn the_picture_has_a_line_for_each_rate_and_no_markup_from_names() {
     let row = |block, measured| Row { block, alone: rate(measured), pipelined: rate(1e8) };
     let direction = || Direction {
         best: 1e8,
+        link: None,
         rows: vec![row(4096, 1e5), row(65_536, 1e7)],
         segment: 65_536,
         in_flight: 1 << 20,

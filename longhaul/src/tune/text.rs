@@ -7,6 +7,9 @@ use super::{Direction, Findings, LimitedBy};
 use crate::progress::rate;
 use crate::size::Size;
 
+/// What stands for the link's rate, which is not known.
+const TAKEN: &str = ", which the models take for the link's";
+
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "  round trip     {:.3} ms", self.round_trip_us as f64 / 1e3)?;
@@ -36,10 +39,14 @@ fn direction(f: &mut fmt::Formatter<'_>, name: &str, held: &str, found: &Directi
         }
         writeln!(f)?;
     }
-    let Direction { best, segment, in_flight, window, .. } = *found;
+    let Direction { best, link, segment, in_flight, window, .. } = *found;
     let [segment, in_flight, window] = [segment, in_flight, window].map(about);
     writeln!(f, "  chosen: requests of {segment}, {in_flight} in flight, {window} {held}")?;
-    writeln!(f, "  best rate: {}, which the models take for the link's", per_second(best))?;
+    writeln!(f, "  best rate: {}{}", per_second(best), if link.is_none() { TAKEN } else { "" })?;
+    if let Some(link) = link {
+        let bits = link * 8.0 / 1e6;
+        writeln!(f, "  link: {}, {bits:.1} Mbit/s of data; it was full", per_second(link))?;
+    }
     writeln!(f, "  limited by {}", found.limited_by)
 }
 
@@ -54,7 +61,9 @@ fn about(bytes: u64) -> String {
 impl fmt::Display for LimitedBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Link => "the link, or the store behind it",
+            Self::Link => "the link",
+            Self::LinkOrStore => "the link, or the store behind it",
+            Self::Window => "the target's TCP window",
             Self::Cipher => "the cipher",
             Self::RoundTrips => "round trips: no more may be in flight (--window, --in-flight)",
             Self::Target => "the target, which asks for the data of such writes",

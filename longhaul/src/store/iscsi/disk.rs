@@ -83,6 +83,11 @@ impl Disk {
         self.supervisor.link().probe().await
     }
 
+    /// What the kernel knows of the connections to the target, if there are any just now.
+    pub async fn path(&self) -> Option<host::tcp::Info> {
+        self.supervisor.link().session().path().await.ok()
+    }
+
     fn change(&self, change: Change, verb: Verb) -> Work<'_, ()> {
         let span = change.span();
         Box::pin(async move { self.supervisor.change(change).await.map_err(failed(verb, span)) })

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use host::tcp::Info;
 use proto::iscsi::header::{RejectReason, TaskResponse};
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
 use proto::iscsi::login::initiator::Established;
@@ -20,6 +21,7 @@ use tokio::time::{Sleep, sleep_until};
 
 use super::lines::{Connections, Count, Line, Opening, open, poll_ready};
 use super::random::entropy;
+use crate::losses;
 
 /// Requests on their way to the task. Behind them the machine has a queue of its own, so a full
 /// channel means that the target's window has long been full.
@@ -51,6 +53,7 @@ pub(super) type Ended = Result<Completion, TaskError>;
 enum Request {
     Command(Command, oneshot::Sender<Ended>),
     Ping(oneshot::Sender<Duration>),
+    Path(oneshot::Sender<Info>),
     Text(Bytes, oneshot::Sender<Result<Vec<u8>, RejectReason>>),
     ResetUnit(u64, oneshot::Sender<TaskResponse>),
     /// Dropped when the session has ended.
@@ -133,6 +136,11 @@ impl Session {
     /// Measures the way to the target and back.
     pub async fn ping(&self) -> Result<Duration, Arc<Loss>> {
         self.ask(Request::Ping).await
+    }
+
+    /// What the kernel knows of its connections.
+    pub(super) async fn path(&self) -> Result<Info, Arc<Loss>> {
+        self.ask(Request::Path).await
     }
 
     /// Resets a logical unit; the answer comes when none of its tasks runs any more.
@@ -334,6 +342,10 @@ impl Driver {
                 Some(Request::Ping(done)) => {
                     self.pings.push(done);
                     self.machine.ping(now);
+                }
+                Some(Request::Path(done)) => {
+                    let sockets = self.lines.iter().flatten().map(|line| &line.socket);
+                    let _ = done.send(losses::together(sockets));
                 }
                 Some(Request::Text(text, done)) => {
                     self.text = Some(done);

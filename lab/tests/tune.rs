@@ -1,0 +1,49 @@
+//! What `longhaul tune` says of emulated links. Needs root, and fails without it.
+
+use std::path::Path;
+use std::process::Command;
+
+const LAB: &str = env!("CARGO_BIN_EXE_lab");
+
+/// A target at the far end, and `tune` with these options.
+const TUNE: &str = "
+    mkfifo $0/ready
+    head -c 64M /dev/zero >$0/volume
+    ip netns exec $LAB_FAR $1 serve --volume disk=file:$0/volume --insecure --listen $LAB_FAR_ADDRESS:3260 >$0/ready &
+    read -r _ uri <$0/ready
+    $1 tune $uri --overwrite 0+32M --seconds 0.4 --json $2
+";
+
+/// The findings of a run over such a link with such options.
+fn tune(link: &[&str], options: &str) -> String {
+    let longhaul = Path::new(LAB).with_file_name("longhaul");
+    assert!(longhaul.exists(), "this test needs {}", longhaul.display());
+    let scratch = tempfile::tempdir().unwrap();
+    let output = Command::new(LAB)
+        .args(["link", "--delay", "8ms"])
+        .args(link)
+        .args(["--", "sh", "-c", TUNE])
+        .args([scratch.path(), &longhaul])
+        .arg(options)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_link_that_is_full_is_named() {
+    let found = tune(&["--rate", "50M"], "");
+    let (reads, writes) = found.split_once("\"writes\"").unwrap();
+    // The target sends what is read, and only it knows whether it had always something left to send.
+    assert!(reads.contains("\"limited_by\":\"link"), "{found}");
+    assert!(writes.contains("\"limited_by\":\"link\""), "{found}");
+    assert!(!writes.contains("\"link\":null"), "{found}");
+}
+
+#[test]
+fn a_link_that_is_not_filled_is_not_named() {
+    let found = tune(&[], "--window 16K --read-ahead 16K");
+    assert_eq!(found.matches("\"link\":null").count(), 2, "{found}");
+    assert!(!found.contains("\"limited_by\":\"link"), "{found}");
+}
