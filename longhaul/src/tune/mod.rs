@@ -5,20 +5,19 @@ mod path;
 mod picture;
 mod text;
 
-use std::num::NonZero;
 use std::pin::pin;
 use std::sync::Arc;
-use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use host::cipher::{KEY_SIZE, Xts};
 use host::tcp::Info;
 use serde::Serialize;
-use volume::layer::pipeline::model::{self, Stages};
+use volume::layer::pipeline::model::{self, Bottleneck, Stages};
 use volume::layer::pipeline::{Chosen, Limit, Settings};
 use volume::{Durability, Result, Span, Volume};
 
+use crate::crew::WORKERS;
 use crate::pipelined::Pipelined;
 
 use path::{Held, Look};
@@ -86,7 +85,7 @@ pub struct Findings {
     pub writes: Option<Direction>,
 }
 
-/// A cipher on the processors of this machine.
+/// A cipher on those processors of this machine that work for it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Cipher {
     /// What one of them does.
@@ -110,6 +109,8 @@ pub struct Direction {
     pub in_flight: u64,
     /// ... and so many accepted, or read ahead.
     pub window: u64,
+    /// How many processors at the cipher keep up with the link, if there is a cipher.
+    pub ciphering: Option<u32>,
     /// What keeps it from being faster.
     pub limited_by: LimitedBy,
 }
@@ -221,7 +222,7 @@ fn cipher() -> Cipher {
     }
     Cipher {
         rate: bytes as f64 / start.elapsed().as_secs_f64(),
-        processors: available_parallelism().map_or(1, NonZero::get) as u32,
+        processors: WORKERS.threads() as u32 + 1,
     }
 }
 
@@ -292,6 +293,7 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
             segment: chosen.segment,
             in_flight: chosen.in_flight,
             window: chosen.window,
+            ciphering: self.ciphering(verb, chosen.segment, model),
             limited_by: self.limited_by(verb, &chosen, best, held),
         })
     }
@@ -307,6 +309,14 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
         };
         let round_trips = if self.waits_to_be_asked(verb, block) { 2 } else { 1 };
         Stages { round_trip: self.round_trip, round_trips, link, encrypt, decrypt }
+    }
+
+    /// How many processors at the cipher keep up with a link of this rate.
+    fn ciphering(&self, verb: Verb, segment: u64, link: f64) -> Option<u32> {
+        self.stages(verb, segment, link).useful_workers(match verb {
+            Verb::Read => Bottleneck::Decrypt,
+            Verb::Write => Bottleneck::Encrypt,
+        })
     }
 
     fn waits_to_be_asked(&self, verb: Verb, block: u64) -> bool {

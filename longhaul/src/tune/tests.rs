@@ -91,9 +91,12 @@ fn what_limits_has_a_name() {
     }
     let fast = Cipher { rate: 1e9, processors: 2 };
     let mut bench = bench(&PLAN);
+    assert_eq!(bench.ciphering(Verb::Read, 1 << 17, 1e8), None, "there is no cipher");
     bench.cipher = Some(fast);
     let limited_by = bench.limited_by(Verb::Read, &chosen(Limit::Connection), 1.8e6, none);
     assert_eq!(limited_by, LimitedBy::LinkOrStore, "the cipher waits");
+    assert_eq!(bench.ciphering(Verb::Read, 1 << 17, 1e8), Some(1));
+    assert_eq!(bench.ciphering(Verb::Write, 1 << 17, 2.5e9), Some(3));
 }
 
 #[test]
@@ -115,6 +118,7 @@ fn the_picture_has_a_line_for_each_rate_and_no_markup_from_names() {
         segment: 65_536,
         in_flight: 1 << 20,
         window: 2 << 20,
+        ciphering: None,
         limited_by: LimitedBy::Link,
     };
     let found = Findings {

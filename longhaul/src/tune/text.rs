@@ -42,6 +42,10 @@ fn direction(f: &mut fmt::Formatter<'_>, name: &str, held: &str, found: &Directi
     let Direction { best, link, segment, in_flight, window, .. } = *found;
     let [segment, in_flight, window] = [segment, in_flight, window].map(about);
     writeln!(f, "  chosen: requests of {segment}, {in_flight} in flight, {window} {held}")?;
+    if let Some(processors) = found.ciphering {
+        let them = if processors == 1 { "processor keeps" } else { "processors keep" };
+        writeln!(f, "  cipher: {processors} {them} up with it")?;
+    }
     writeln!(f, "  best rate: {}{}", per_second(best), if link.is_none() { TAKEN } else { "" })?;
     if let Some(link) = link {
         let bits = link * 8.0 / 1e6;

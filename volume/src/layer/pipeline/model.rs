@@ -105,11 +105,15 @@ impl Stages {
         if in_flight < self.useful(block) { Bottleneck::RoundTrips } else { self.slowest().1 }
     }
 
-    /// How many cipher workers on this side keep up with everything else; none without a cipher.
+    /// How many workers of `cipher`, which is one of the two, keep up with everything else.
     #[must_use]
-    pub fn useful_workers(&self) -> u32 {
-        let rest = Self { encrypt: None, ..*self }.slowest().0;
-        self.encrypt.map_or(0, |cipher| (rest / cipher.rate).ceil().max(1.0) as u32)
+    pub fn useful_workers(&self, cipher: Bottleneck) -> Option<u32> {
+        let (worked, rest) = match cipher {
+            Bottleneck::Encrypt => (self.encrypt, Self { encrypt: None, ..*self }),
+            Bottleneck::Decrypt => (self.decrypt, Self { decrypt: None, ..*self }),
+            Bottleneck::RoundTrips | Bottleneck::Link => return None,
+        };
+        worked.map(|cipher| (rest.slowest().0 / cipher.rate).ceil().max(1.0) as u32)
     }
 }
 
@@ -185,10 +189,11 @@ mod tests {
         let mut stages = Stages { encrypt: Some(fast), decrypt: None, ..stages(64, 1, 125e6) };
         assert_eq!(stages.bottleneck(64 * KIB, 1.0), Bottleneck::RoundTrips);
         assert_eq!(stages.bottleneck(64 * KIB, 1000.0), Bottleneck::Link);
-        assert_eq!(stages.useful_workers(), 1);
+        assert_eq!(stages.useful_workers(Bottleneck::Encrypt), Some(1));
+        assert_eq!(stages.useful_workers(Bottleneck::Decrypt), None, "there is none");
         stages.link = 5e9;
         assert_eq!(stages.bottleneck(64 * KIB, 1e6), Bottleneck::Encrypt);
-        assert_eq!(stages.useful_workers(), 5);
+        assert_eq!(stages.useful_workers(Bottleneck::Encrypt), Some(5));
     }
 
     #[test]
