@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::link::{FAR, Link, Options};
+use crate::link::{By, FAR, Link, Options};
 use crate::running::{self, Job};
 use crate::{Failure, units};
 
@@ -30,6 +30,9 @@ pub(crate) struct Calibrate {
     /// The share of packets that are lost
     #[arg(long = "loss", default_value = "0%", value_parser = units::per_million)]
     losses_per_million: u32,
+    /// Who emulates the link
+    #[arg(long, value_enum, default_value_t)]
+    by: By,
 }
 
 /// Prints one line for each delay.
@@ -39,20 +42,22 @@ pub(crate) fn run(wanted: &Calibrate) -> Result<(), Failure> {
     for delay in &wanted.delays {
         let mut options = Options::far(*delay, Some(wanted.rate));
         options.losses_per_million = wanted.losses_per_million;
+        options.by = wanted.by;
         let link = Link::create(&options)?;
         let round_trip = round_trip(&link)?;
         let taken = tcp(&link, wanted.bytes)?.as_secs_f64();
         let traffic = link.finish()?;
         let rate = wanted.bytes as f64 / taken;
+        let cores = traffic.cpu.map(|cpu| cpu.as_secs_f64() / taken);
         println!(
-            "{:.1}\t{:.3}\t{:.2}\t{:.3}\t{}\t{}\t{:.2}",
+            "{:.1}\t{:.3}\t{:.2}\t{:.3}\t{}\t{}\t{}",
             delay.as_secs_f64() * 1e3,
             round_trip.as_secs_f64() * 1e3,
             rate / 1e6,
             rate / (wanted.rate as f64 * PAYLOAD_SHARE),
             traffic.out.lost + traffic.back.lost,
             traffic.out.dropped + traffic.back.dropped,
-            traffic.cpu.as_secs_f64() / taken,
+            cores.map_or_else(|| "-".to_owned(), |cores| format!("{cores:.2}")),
         );
     }
     Ok(())

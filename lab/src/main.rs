@@ -85,6 +85,9 @@ enum Lab {
         output: Option<PathBuf>,
         #[command(flatten)]
         only: plan::Only,
+        /// Who emulates the links
+        #[arg(long, value_enum, default_value_t)]
+        by: link::By,
     },
     /// Makes one page of the results of plans, with charts and the papers' figures beside
     Report {
@@ -150,7 +153,7 @@ fn main() -> ExitCode {
         Lab::Plaintext { image, served } => plaintext::search(&image, &served),
         Lab::Link { options, command } => over_link(&options, &command),
         Lab::Calibrate(wanted) => calibrate::run(&wanted),
-        Lab::Plan { plan, output, only } => run_plan(&plan, &only, output.as_deref()),
+        Lab::Plan { plan, output, only, by } => run_plan(&plan, &only, by, output.as_deref()),
         Lab::Report { results, output, markdown } => {
             report_on(&results, output.as_deref(), markdown)
         }
@@ -213,14 +216,19 @@ fn over_link(options: &link::Options, command: &[String]) -> Result<(), Failure>
     Ok(outcome?)
 }
 
-fn run_plan(plan: &Path, only: &plan::Only, output: Option<&Path>) -> Result<(), Failure> {
+fn run_plan(
+    plan: &Path,
+    only: &plan::Only,
+    by: link::By,
+    output: Option<&Path>,
+) -> Result<(), Failure> {
     let mut results: Box<dyn Write> = match output {
         Some(path) => Box::new(std::fs::File::create(path)?),
         None => Box::new(std::io::stdout()),
     };
     // Each line at once: a plan takes long, and what it has measured is worth keeping.
     let mut lost = Ok(());
-    let failures = plan::run(plan, only, |line| {
+    let failures = plan::run(plan, only, by, |line| {
         eprintln!("{line}");
         lost = std::mem::replace(&mut lost, Ok(())).and_then(|()| writeln!(results, "{line}"));
     })?;

@@ -111,8 +111,9 @@ fn conditions(results: &Results) -> String {
     let loads = results.each(|row| row.conditions.load_percent);
     let load = |load: Option<&u64>| load.map_or(0.0, |load| *load as f64 / 100.0);
     format!(
-        "Link {}, loss {}, seed {}; volumes are files in memory; commit {}; load of the machine when a \
+        "Link by {}, {}, loss {}, seed {}; volumes are files in memory; commit {}; load of the machine when a \
          peer was started {:.1} to {:.1}.",
+        list(results.each(|row| row.conditions.path.by.name().to_owned())),
         list(rates),
         list(losses),
         list(results.each(|row| row.conditions.seed.to_string())),

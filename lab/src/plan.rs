@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::calibrate;
 use crate::cpu::BothSpent;
-use crate::link::{Link, Options};
+use crate::link::{By, Link, Options};
 use crate::measure::{BEGIN, Task};
 use crate::results::{self, AUTO, Conditions, Measurement, Mode, Row, TCP, Wire};
 use crate::{Failure, running, units};
@@ -229,7 +229,12 @@ fn product<'a, A, B>(some: &'a [A], others: &'a [B]) -> impl Iterator<Item = (&'
 
 /// Runs a plan and hands out each line of results as it comes. What fails is told and left out, so that
 /// one peer does not cost the results of the others; the number of failures is given back.
-pub(crate) fn run(path: &Path, only: &Only, mut each: impl FnMut(&str)) -> Result<usize, Failure> {
+pub(crate) fn run(
+    path: &Path,
+    only: &Only,
+    by: By,
+    mut each: impl FnMut(&str),
+) -> Result<usize, Failure> {
     running::catch_signals()?;
     let text = std::fs::read_to_string(path)
         .map_err(|why| format!("cannot read {}: {why}", path.display()))?;
@@ -237,7 +242,8 @@ pub(crate) fn run(path: &Path, only: &Only, mut each: impl FnMut(&str)) -> Resul
     let commit = commit();
     let mut failures = 0;
     each(results::head());
-    for run in runs.iter().filter_map(|run| only.part(run)) {
+    for mut run in runs.iter().filter_map(|run| only.part(run)) {
+        run.link.by = by;
         let conditions = Conditions {
             plan: plan.clone(),
             peer: run.peer.clone(),
@@ -245,6 +251,7 @@ pub(crate) fn run(path: &Path, only: &Only, mut each: impl FnMut(&str)) -> Resul
                 delay_us: u64::try_from(run.link.delay.as_micros())?,
                 rate: run.rate,
                 losses_per_million: run.link.losses_per_million,
+                by,
             },
             seed: run.link.seed,
             in_flight: run.in_flight.clone(),
@@ -294,7 +301,7 @@ impl Run {
             cpu: BothSpent::default(),
             peak: [0; 2],
         };
-        tell((measured, since(&[Counts::default(); 2], &link.seen())));
+        tell((measured, since(&[Counts::default(); 2], &link.seen()?)));
         Ok(())
     }
 
@@ -317,18 +324,23 @@ impl Run {
         tell: &mut impl FnMut(Told),
     ) -> Result<(), Failure> {
         let mut before = [Counts::default(); 2];
-        let mut wrong = None;
-        running::lines(&mut self.command(link, tasks, blocks)?, |line| {
+        let mut take = |line: &str| -> Result<(), Failure> {
+            let now = link.seen()?;
             if line == BEGIN {
-                before = link.seen();
-                return;
+                before = now;
+                return Ok(());
             }
-            match Measurement::parse(line) {
-                Ok(measured) => tell((measured, since(&before, &link.seen()))),
-                Err(why) => wrong = Some(format!("{why}: {line}")),
+            let measured = Measurement::parse(line).map_err(|why| format!("{why}: {line}"))?;
+            tell((measured, since(&before, &now)));
+            Ok(())
+        };
+        let mut taken = Ok(());
+        running::lines(&mut self.command(link, tasks, blocks)?, |line| {
+            if let Err(why) = take(line) {
+                taken = Err(why);
             }
         })?;
-        wrong.map_or(Ok(()), |wrong| Err(wrong.into()))
+        taken
     }
 
     fn command(&self, link: &Link, tasks: &[Task], blocks: &[u64]) -> Result<Command, Failure> {
@@ -359,10 +371,11 @@ fn fixed(segments: u64, block: u64) -> String {
     format!("--in-flight {segments} --segment {block} --window {room} --read-ahead {room}")
 }
 
+/// netem is asked for one number after the other, so that a packet may have been counted twice.
 fn since(before: &[Counts; 2], now: &[Counts; 2]) -> [Wire; 2] {
     std::array::from_fn(|way| Wire {
-        packets: now[way].sent - before[way].sent,
-        bytes: now[way].bytes - before[way].bytes,
+        packets: now[way].sent.saturating_sub(before[way].sent),
+        bytes: now[way].bytes.saturating_sub(before[way].bytes),
     })
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::str::FromStr;
 
 use crate::cpu::{BothSpent, Spent};
+use crate::link::By;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +98,7 @@ pub(crate) struct Path {
     /// Bytes a second.
     pub(crate) rate: u64,
     pub(crate) losses_per_million: u32,
+    pub(crate) by: By,
 }
 
 /// Where and how it was measured.
@@ -143,7 +145,10 @@ pub(crate) const AUTO: &str = "auto";
 const COLUMNS: &str = "plan\tpeer\tdelay_us\trate\tlosses_per_million\tseed\tin_flight\tcommit\t\
                        load_percent\tmode\tblock\tdepth\tbytes\tseconds\tnear_user_s\tnear_system_s\t\
                        far_user_s\tfar_system_s\tnear_peak_bytes\tfar_peak_bytes\tpackets_out\t\
-                       bytes_out\tpackets_back\tbytes_back";
+                       bytes_out\tpackets_back\tbytes_back\tlink_by";
+
+/// What results have behind the others since netem can make a link; before that they were all our emulator's.
+const SINCE_NETEM: &str = "\tlink_by";
 
 impl Measurement {
     /// Bytes a second.
@@ -205,7 +210,7 @@ impl Row {
         let Conditions {
             plan,
             peer,
-            path: Path { delay_us, rate, losses_per_million },
+            path: Path { delay_us, rate, losses_per_million, by },
             seed,
             in_flight,
             commit,
@@ -218,19 +223,20 @@ impl Row {
             // Writing to a String cannot fail.
             let _ = write!(line, "\t{packets}\t{bytes}");
         }
-        line
+        line + "\t" + by.name()
     }
 
-    fn parse(line: &str) -> Result<Self, &'static str> {
+    fn parse(line: &str, since_netem: bool) -> Result<Self, &'static str> {
         let fields = &mut line.split('\t');
         let text = |field: Option<&str>| field.map(str::to_owned).ok_or("a column is missing");
-        let conditions = Conditions {
+        let mut conditions = Conditions {
             plan: text(fields.next())?,
             peer: text(fields.next())?,
             path: Path {
                 delay_us: number(fields)?,
                 rate: number(fields)?,
                 losses_per_million: number(fields)?,
+                by: By::default(),
             },
             seed: number(fields)?,
             in_flight: text(fields.next())?,
@@ -240,6 +246,10 @@ impl Row {
         let measured = Measurement::from_fields(fields)?;
         let mut wire = || Ok(Wire { packets: number(fields)?, bytes: number(fields)? });
         let wire = [wire()?, wire()?];
+        if since_netem {
+            let by = fields.next().and_then(By::parse);
+            conditions.path.by = by.ok_or("there is no such emulator")?;
+        }
         if fields.next().is_some() {
             return Err("a column too many");
         }
@@ -249,11 +259,17 @@ impl Row {
 
 /// Reads results; further files may be appended to the first, their names of columns included.
 pub(crate) fn parse(text: &str) -> Result<Vec<Row>, Error> {
-    if text.lines().next() != Some(COLUMNS) {
-        return Err(Error::Columns);
+    let mut since_netem = None;
+    let mut rows = Vec::new();
+    for (line, row) in (1..).zip(text.lines()).filter(|(_, row)| !row.is_empty()) {
+        if row == COLUMNS || Some(row) == COLUMNS.strip_suffix(SINCE_NETEM) {
+            since_netem = Some(row == COLUMNS);
+            continue;
+        }
+        let since_netem = since_netem.ok_or(Error::Columns)?;
+        rows.push(Row::parse(row, since_netem).map_err(|why| Error::Line { line, why })?);
     }
-    let lines = (1..).zip(text.lines()).filter(|(_, line)| *line != COLUMNS && !line.is_empty());
-    lines.map(|(line, row)| Row::parse(row).map_err(|why| Error::Line { line, why })).collect()
+    since_netem.map(|_| rows).ok_or(Error::Columns)
 }
 
 #[cfg(test)]
@@ -261,7 +277,7 @@ pub(crate) fn example(peer: &str, delay_us: u64, block: u64, rate: f64) -> Row {
     let conditions = Conditions {
         plan: "short".into(),
         peer: peer.into(),
-        path: Path { delay_us, rate: 125_000_000, losses_per_million: 0 },
+        path: Path { delay_us, rate: 125_000_000, losses_per_million: 0, by: By::Emulator },
         seed: 1,
         in_flight: AUTO.into(),
         commit: "abc".into(),
@@ -289,6 +305,16 @@ mod tests {
     }
 
     #[test]
+    fn results_from_before_there_was_netem_are_read_beside_newer_ones() {
+        let (old, mut new) = (example("tgt", 0, 4096, 1e6), example("tgt", 0, 4096, 2e6));
+        new.conditions.path.by = By::Netem;
+        let before = |line: &str| line.rsplit_once('\t').unwrap().0.to_owned();
+        let (columns, line) = (before(COLUMNS), before(&old.line()));
+        let text = format!("{columns}\n{line}\n{COLUMNS}\n{}\n{columns}\n{line}\n", new.line());
+        assert_eq!(parse(&text), Ok(vec![old.clone(), new, old]));
+    }
+
+    #[test]
     fn a_broken_line_is_named() {
         let good = example("tgt", 0, 4096, 1e6).line();
         let broken = [
@@ -297,6 +323,7 @@ mod tests {
             good.rsplit_once('\t').unwrap().0.to_owned(),
             format!("{good}\t1"),
             good.replace("0.409600", "NaN"),
+            good.replace("\temulator", "\tnobody"),
         ];
         for line in broken {
             let text = format!("{COLUMNS}\n{good}\n{line}\n");

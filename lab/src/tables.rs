@@ -99,6 +99,7 @@ impl Results {
         let one_rate = paths.iter().all(|path| path.rate == paths[0].rate);
         let one_loss =
             paths.iter().all(|path| path.losses_per_million == paths[0].losses_per_million);
+        let one_by = paths.iter().all(|path| path.by == paths[0].by);
         let name = |path: &Path| {
             let mut name = format!("{} ms", path.delay_us as f64 / 1e3);
             if !one_rate {
@@ -106,6 +107,9 @@ impl Results {
             }
             if !one_loss {
                 name += &format!(", {} % lost", percent(path.losses_per_million));
+            }
+            if !one_by {
+                name += &format!(", by {}", path.by.name());
             }
             name
         };
@@ -294,6 +298,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::By;
     use crate::results::example;
 
     const SEALED: &str = "longhaul-sealed";
@@ -357,5 +362,10 @@ mod tests {
         let names: Vec<_> = results.paths().into_iter().map(|(_, name)| name).collect();
         assert_eq!(names, ["37.5 ms, 1 Mbit/s", "64 ms, 1000 Mbit/s"]);
         assert_eq!(results.by_path(Mode::Write, 65536).rows[1][1], "not measured");
+        let emulated = example(TCP, 64_000, 1 << 20, 100e6);
+        let mut by_netem = emulated.clone();
+        by_netem.conditions.path.by = By::Netem;
+        let names = Results(vec![emulated, by_netem]).paths().into_iter().map(|(_, name)| name);
+        assert_eq!(names.collect::<Vec<_>>(), ["64 ms, by emulator", "64 ms, by netem"]);
     }
 }

@@ -22,9 +22,14 @@ fn before<'a>(text: &'a str, word: &str) -> impl Iterator<Item = u64> + use<'a> 
     parts.into_iter().filter_map(|part| part.split_whitespace().next_back()?.parse().ok())
 }
 
+const PING: [&str; 7] = ["ping", "-q", "-c", "3", "-i", "0.01", "10.77.0.2"];
+
 #[test]
 fn no_packet_is_early() {
-    let output = link(&["--delay", "20ms"], &["ping", "-q", "-c", "3", "-i", "0.01", "10.77.0.2"]);
+    never_early(&link(&["--delay", "20ms"], &PING));
+}
+
+fn never_early(output: &Output) {
     let printed = text(&output.stdout);
     assert!(output.status.success(), "{printed}{}", text(&output.stderr));
     assert!(printed.contains("3 received"), "{printed}");
@@ -62,6 +67,25 @@ fn tcp_crosses_whole_however_the_link_treats_it() {
         let dropped = before(&errors, " dropped").next();
         assert_eq!(dropped > Some(0), options.contains(&"--queue"), "{errors}");
     }
+}
+
+#[test]
+fn netem_makes_the_link_where_the_kernel_has_it_and_is_missed_where_not() {
+    let try_it = ["-n", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"];
+    let has_netem = Command::new("unshare").args(try_it).output().unwrap().status.success();
+    let output = link(&["--by", "netem", "--delay", "20ms"], &PING);
+    let errors = text(&output.stderr);
+    if has_netem {
+        never_early(&output);
+        assert!(errors.contains("out 3 packets, 252 bytes, 0 lost, 0 dropped;"), "{errors}");
+    } else {
+        assert!(!output.status.success() && output.stdout.is_empty(), "{errors}");
+        let told =
+            "this kernel has no netem: load it (modprobe sch_netem), or leave out --by netem";
+        assert!(errors.contains(told), "{errors}");
+    }
+    let output = link(&["--by", "netem", "--exchanges"], &PING);
+    assert!(text(&output.stderr).contains("leave out --exchanges"), "{}", text(&output.stderr));
 }
 
 #[test]

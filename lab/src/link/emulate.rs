@@ -41,8 +41,8 @@ pub(crate) struct Traffic {
     pub(crate) out: Counts,
     /// From the far end to the near end.
     pub(crate) back: Counts,
-    /// What emulating it has cost the processor.
-    pub(crate) cpu: Duration,
+    /// What emulating it has cost the processor; nobody knows it of netem.
+    pub(crate) cpu: Option<Duration>,
     /// How often iSCSI writes waited, if that was asked for.
     pub(crate) exchanges: Option<Exchanges>,
 }
@@ -53,7 +53,10 @@ impl std::fmt::Display for Traffic {
             let Counts { sent, bytes, lost, dropped } = counts;
             write!(f, "{way} {sent} packets, {bytes} bytes, {lost} lost, {dropped} dropped; ")?;
         }
-        write!(f, "emulated in {:.2} s of processor time", self.cpu.as_secs_f64())?;
+        match self.cpu {
+            Some(cpu) => write!(f, "emulated in {:.2} s of processor time", cpu.as_secs_f64())?,
+            None => f.write_str("emulated by netem")?,
+        }
         self.exchanges.as_ref().map_or(Ok(()), |exchanges| write!(f, "; {exchanges}"))
     }
 }
@@ -115,7 +118,7 @@ pub(crate) fn run(
         }
         if !ready[2].revents().is_empty() {
             let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-            let cpu = Duration::try_from(cpu).unwrap_or_default();
+            let cpu = Some(Duration::try_from(cpu).unwrap_or_default());
             let (out, back) = (out.path.counts(), back.path.counts());
             return Ok(Traffic { out, back, cpu, exchanges });
         }

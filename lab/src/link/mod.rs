@@ -6,11 +6,12 @@
 //!
 //! Real programs, with the kernel's own TCP, on a path whose every packet of at most 1500 bytes is
 //! delayed, queued and lost by [`proto::link::packets`]: the same conditions and the same emulator that
-//! tests run on virtual time.
+//! tests run on virtual time. Or, where the kernel has it, by netem.
 
 mod emulate;
 mod exchanges;
 mod namespaces;
+mod netem;
 mod train;
 
 use std::io::{PipeReader, PipeWriter};
@@ -27,7 +28,7 @@ use emulate::Seen;
 pub(crate) use emulate::Traffic;
 use exchanges::Exchanges;
 pub(crate) use namespaces::FAR;
-use namespaces::Namespaces;
+use namespaces::{DEVICE, Namespaces, ip};
 
 use crate::units;
 
@@ -36,12 +37,40 @@ use crate::units;
 pub(crate) enum Error {
     #[error("cannot make a TUN device (this needs root, and /dev/net/tun): {0}")]
     Device(#[source] std::io::Error),
-    #[error("ip {arguments}: {why}")]
-    Ip { arguments: String, why: String },
+    #[error("{program} {arguments}: {why}")]
+    Tool { program: &'static str, arguments: String, why: String },
+    #[error("this kernel has no netem: load it (modprobe sch_netem), or leave out --by netem")]
+    NoNetem,
+    #[error("netem shows its packets to nobody: leave out --exchanges, or --by netem")]
+    Exchanges,
     #[error("the emulator ended: {0}")]
     Emulator(#[source] std::io::Error),
     #[error("the emulator panicked")]
     Panicked,
+}
+
+/// Who emulates it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(crate) enum By {
+    /// Ours, on TUN devices
+    #[default]
+    Emulator,
+    /// The kernel's, where it has that
+    Netem,
+}
+
+impl By {
+    /// Its name in results and options.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Emulator => "emulator",
+            Self::Netem => "netem",
+        }
+    }
+
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        [Self::Emulator, Self::Netem].into_iter().find(|by| by.name() == name)
+    }
 }
 
 /// What the link is like, the same both ways.
@@ -68,6 +97,9 @@ pub(crate) struct Options {
     /// Count how often iSCSI writes waited for their target: sessions must be neither sealed nor digested
     #[arg(long)]
     pub(crate) exchanges: bool,
+    /// Who emulates the link
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) by: By,
 }
 
 /// The least a queue holds if nothing is said: some burst must fit, however short the link.
@@ -76,8 +108,16 @@ const QUEUE_MIN: u64 = 1 << 20;
 impl Options {
     /// A link that is far away and limited, and nothing else.
     pub(crate) const fn far(delay: Duration, rate: Option<u64>) -> Self {
-        let jitter = Duration::ZERO;
-        Self { delay, rate, queue: None, jitter, losses_per_million: 0, seed: 1, exchanges: false }
+        Self {
+            delay,
+            rate,
+            queue: None,
+            jitter: Duration::ZERO,
+            losses_per_million: 0,
+            seed: 1,
+            exchanges: false,
+            by: By::Emulator,
+        }
     }
 
     fn conditions(&self) -> Conditions {
@@ -96,18 +136,34 @@ impl Options {
 /// A link in use. Dropping it ends every process at its ends and removes them.
 #[derive(Debug)]
 pub(crate) struct Link {
-    // First: the devices vanish with the namespaces, which would be an error to the emulator.
-    emulator: Emulator,
+    // First: the devices vanish with the namespaces, which would be an error to the emulator. None if it is netem.
+    emulator: Option<Emulator>,
     namespaces: Namespaces,
 }
 
 impl Link {
     /// Makes the two ends and joins them.
     pub(crate) fn create(options: &Options) -> Result<Self, Error> {
+        match options.by {
+            By::Emulator => Self::emulated(options),
+            By::Netem if options.exchanges => Err(Error::Exchanges),
+            By::Netem => {
+                let namespaces = Namespaces::create(|ends| netem::join(ends, options))?;
+                Ok(Self { emulator: None, namespaces })
+            }
+        }
+    }
+
+    fn emulated(options: &Options) -> Result<Self, Error> {
         let device = || Tun::create("lab%d").map_err(Error::Device);
         let devices = [device()?, device()?];
-        let namespaces = Namespaces::create(&devices)?;
-        let emulator = Emulator::start(devices, options)?;
+        let namespaces = Namespaces::create(|ends| {
+            for (end, device) in ends.iter().zip(&devices) {
+                ip(&["link", "set", device.name(), "netns", end, "name", DEVICE])?;
+            }
+            Ok(())
+        })?;
+        let emulator = Some(Emulator::start(devices, options)?);
         Ok(Self { emulator, namespaces })
     }
 
@@ -122,13 +178,20 @@ impl Link {
     }
 
     /// What it has carried so far, out and back.
-    pub(crate) fn seen(&self) -> [Counts; 2] {
-        self.emulator.seen.get()
+    pub(crate) fn seen(&self) -> Result<[Counts; 2], Error> {
+        match &self.emulator {
+            Some(emulator) => Ok(emulator.seen.get()),
+            None => netem::seen(self.namespaces.names()),
+        }
     }
 
     /// Ends the link and says what it carried.
     pub(crate) fn finish(self) -> Result<Traffic, Error> {
-        self.emulator.finish()
+        let Some(emulator) = self.emulator else {
+            let [out, back] = netem::seen(self.namespaces.names())?;
+            return Ok(Traffic { out, back, cpu: None, exchanges: None });
+        };
+        emulator.finish()
     }
 }
 

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use host::tun::Tun;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Error;
@@ -22,7 +21,7 @@ pub(crate) const NEAR: &str = "10.77.0.1";
 pub(crate) const FAR: &str = "10.77.0.2";
 
 /// The device's name inside.
-const DEVICE: &str = "lab0";
+pub(super) const DEVICE: &str = "lab0";
 /// What Ethernet carries.
 const MTU: &str = "1500";
 /// Packets the kernel keeps for the emulator while that is not running; they are no part of the
@@ -54,17 +53,21 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
-    /// Makes both, each with an end of the link.
-    pub(crate) fn create(devices: &[Tun; 2]) -> Result<Self, Error> {
+    /// Makes both, and has a [`DEVICE`] put into each, which are joined.
+    pub(crate) fn create(
+        join: impl FnOnce(&[String; 2]) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
         remove_stale()?;
         let congestion = usual_congestion();
         // Made before anything exists, so that a failure half-way removes what there is.
         let made =
             Self { names: ENDS.map(|(end, _)| format!("{}{end}", prefix(std::process::id()))) };
-        for ((name, device), (_, address)) in made.names.iter().zip(devices).zip(ENDS) {
+        for name in &made.names {
             ip(&["netns", "add", name])?;
-            ip(&["link", "set", device.name(), "netns", name, "name", DEVICE])?;
             ip(&["-n", name, "link", "set", "lo", "up"])?;
+        }
+        join(&made.names)?;
+        for (name, (_, address)) in made.names.iter().zip(ENDS) {
             ip(&["-n", name, "address", "add", &format!("{address}/24"), "dev", DEVICE])?;
             for setting in SETTINGS.into_iter().chain(congestion.as_deref()) {
                 ip(&["netns", "exec", name, "sysctl", "-qw", setting])?;
@@ -72,6 +75,11 @@ impl Namespaces {
             ip(&["-n", name, "link", "set", DEVICE, "mtu", MTU, "txqueuelen", BACKLOG, "up"])?;
         }
         Ok(made)
+    }
+
+    /// What they are called, the near one first.
+    pub(crate) const fn names(&self) -> &[String; 2] {
+        &self.names
     }
 
     /// A command in the near namespace that can reach the far one: both are named in its environment.
@@ -171,9 +179,14 @@ fn pids(name: &str) -> Result<Vec<Pid>, Error> {
     Ok(listed.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect())
 }
 
-fn ip(arguments: &[&str]) -> Result<String, Error> {
-    let failed = |why: String| Error::Ip { arguments: arguments.join(" "), why };
-    let output = Command::new("ip")
+pub(super) fn ip(arguments: &[&str]) -> Result<String, Error> {
+    tool("ip", arguments)
+}
+
+/// Runs a program of iproute2 and gives back what it prints.
+pub(super) fn tool(program: &'static str, arguments: &[&str]) -> Result<String, Error> {
+    let failed = |why: String| Error::Tool { program, arguments: arguments.join(" "), why };
+    let output = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .output()
