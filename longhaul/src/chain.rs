@@ -198,8 +198,11 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     if let Some(seal) = options.seal {
         (volume, key) = unseal(volume, seal).await?;
     }
-    let settings = options.pipeline.filter(|_| uri.is_remote());
-    let pipelined = settings.map(|settings| Pipelined::new(Arc::clone(&volume), settings));
+    let unsolicited = disk.as_ref().map_or(u64::MAX, |disk| disk.unsolicited());
+    let pipelined = options
+        .pipeline
+        .filter(|_| uri.is_remote())
+        .map(|settings| Pipelined::new(Arc::clone(&volume), Settings { unsolicited, ..settings }));
     if let Some(pipelined) = &pipelined {
         volume = pipelined.volume();
     }

@@ -244,8 +244,7 @@ impl Pair {
     fn exchange(&mut self) {
         self.target.act();
         for on in 0..self.links.len() {
-            let sent = bytes_of(self.initiator.outbox(on).expect("a connection"));
-            self.initiator.sent(self.now, on, 0);
+            let sent = self.take_requests(on);
             let sent = self.on_the_way(Way::Up, sent);
             let up = &mut self.links[on].up;
             assert!(up.send(self.now, sent).is_empty(), "the link has no queue limit here");
@@ -254,6 +253,16 @@ impl Pair {
             let down = &mut self.links[on].down;
             assert!(down.send(self.now, sent).is_empty(), "the link has no queue limit here");
         }
+    }
+
+    /// What the initiator has to send. What is taken makes room for more.
+    fn take_requests(&mut self, on: usize) -> Bytes {
+        let mut sent = BytesMut::new();
+        while let Some(outbox) = self.initiator.outbox(on).filter(|outbox| !outbox.is_empty()) {
+            sent.extend_from_slice(&bytes_of(outbox));
+            self.initiator.sent(self.now, on, 0);
+        }
+        sent.freeze()
     }
 
     fn on_the_way(&mut self, way: Way, sent: Bytes) -> Bytes {

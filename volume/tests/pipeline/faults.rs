@@ -34,6 +34,7 @@ fn tight(random: &mut Random) -> Settings {
         segments: Some(pick(&[1, 2, 8]) as u32),
         segment: Some(segment as u32),
         read_ahead: Some(segment * pick(&[0, 2, 8])),
+        unsolicited: [u64::MAX, 4096][random.below(2) as usize],
         holes: true,
         memory: 1 << 20,
     }

@@ -23,6 +23,7 @@ const UPLINK: Line = Line {
     jitter: Duration::ZERO,
     rate: 125e3,
     slow_start: false,
+    unsolicited: u64::MAX,
 };
 
 const FAST: Line = Line { one_way: Duration::from_millis(64), rate: 125e6, ..UPLINK };

@@ -29,6 +29,8 @@ pub(crate) struct Line {
     pub(crate) rate: f64,
     /// Each way is a TCP connection that has not sent anything yet.
     pub(crate) slow_start: bool,
+    /// A longer write waits until the store asks for its data.
+    pub(crate) unsolicited: u64,
 }
 
 pub(crate) struct Link<V> {
@@ -198,6 +200,12 @@ impl<V: Volume> Volume for Link<V> {
 
     fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
         Box::pin(async move {
+            let line = *self.line.lock().unwrap();
+            if data.len() as u64 > line.unsolicited {
+                // Data that were asked for let commands pass.
+                self.sim.until(self.sim.now() + line.one_way).await;
+                self.cross(&self.down, 0).await;
+            }
             self.cross(&self.up, data.len() as u64).await;
             self.store.write(at, data, durability).await?;
             self.cross(&self.down, 0).await;

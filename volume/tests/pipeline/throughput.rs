@@ -17,7 +17,13 @@ const GIGABIT: f64 = 125e6;
 const KIB: u64 = 1 << 10;
 
 fn line(one_way_ms: u32, rate: f64) -> Line {
-    Line { one_way: one_way_ms * MS, jitter: Duration::ZERO, rate, slow_start: false }
+    Line {
+        one_way: one_way_ms * MS,
+        jitter: Duration::ZERO,
+        rate,
+        slow_start: false,
+        unsolicited: u64::MAX,
+    }
 }
 
 fn void() -> Void {
@@ -343,6 +349,24 @@ fn together(acts: &'static [Act]) -> (f64, f64) {
         println!("{acts:?}: {used:.3?}");
         used
     })
+}
+
+/// tgt takes so much of a write with its command. Longer ones take two round trips each, shorter ones one.
+#[test]
+fn a_store_that_asks_for_data_is_kept_busy_too() {
+    const UNSOLICITED: u64 = 8 * KIB;
+    let asking = Line { unsolicited: UNSOLICITED, ..line(8, GIGABIT / 10.0) };
+    for block in [16 * KIB, 64 * KIB, 256 * KIB] {
+        let settings = Settings { unsolicited: UNSOLICITED, ..Settings::default() };
+        let used = run(asking, settings, |mut rig| async move {
+            // A superblock is read and written before anything else.
+            rig.once(Act::Write, 4 * KIB).await;
+            rig.pipeline.flush().await.unwrap();
+            rig.rate(Act::Write, block, SECOND).await;
+            rig.rate(Act::Write, block, 4 * SECOND).await / asking.rate
+        });
+        assert!(used > 0.95, "{block}: {used}");
+    }
 }
 
 #[test]

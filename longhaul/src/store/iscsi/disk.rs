@@ -83,6 +83,12 @@ impl Disk {
         self.supervisor.link().probe().await
     }
 
+    /// The longest write that takes one round trip; the target asks for the data of longer ones.
+    #[must_use]
+    pub fn unsolicited(&self) -> u64 {
+        self.supervisor.link().unsolicited()
+    }
+
     /// What the kernel knows of the connections to the target, if there are any just now.
     pub async fn path(&self) -> Option<host::tcp::Info> {
         self.supervisor.link().session().path().await.ok()

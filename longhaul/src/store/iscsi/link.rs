@@ -73,6 +73,8 @@ impl Change {
 struct Sizes {
     read: u64,
     write: u64,
+    /// The longest write all commands of which take their data along.
+    unsolicited: u64,
     zeroes: u64,
     unmap: u64,
 }
@@ -104,6 +106,11 @@ impl Link {
 
     pub(super) const fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The longest write that takes one round trip; the target asks for the data of longer ones.
+    pub(super) const fn unsolicited(&self) -> u64 {
+        self.sizes.unsolicited
     }
 
     /// Whether the unit was reset since it was opened, and may have lost what it had not made durable.
@@ -297,11 +304,13 @@ impl Sizes {
         // Where a write can travel with its command it is cut so that it does: one round trip. Where
         // it cannot, it is cut so that the target can ask for all of it at once: two.
         let free = u64::from(parameters.unsolicited());
+        let in_one = free >= WRITE_MIN;
         let asked = u64::from(parameters.max_burst) * u64::from(parameters.max_outstanding_r2t);
-        let write = if free >= WRITE_MIN { free } else { asked.max(WRITE_MIN) };
+        let write = if in_one { free } else { asked.max(WRITE_MIN) };
         Self {
             read: whole(transfer),
             write: whole(transfer.min(write)),
+            unsolicited: if in_one { u64::MAX } else { free },
             zeroes: whole(limit(device.limits.write_same_max, REACH_MAX)),
             unmap: whole(limit(device.limits.unmap_blocks_max.into(), REACH_MAX)),
         }

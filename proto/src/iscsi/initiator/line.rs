@@ -1,20 +1,28 @@
 //! One connection of a session: its framing, its status numbers, and whether the target lives at its end.
 
+use std::collections::VecDeque;
+
 use super::{Misbehaviour, Timeouts};
-use crate::iscsi::header::NopOut;
+use crate::iscsi::header::{DataOut, NopOut};
 use crate::iscsi::login::initiator::InitiatorLogin;
-use crate::iscsi::pdu::{Decoder, Outbox};
+use crate::iscsi::pdu::{Decoder, Outbox, Pieces};
 use crate::time::Time;
 
 /// The most pings answered while the outbox does not run empty: a target that neither reads nor
 /// stops asking would fill the memory.
 const PINGS_MAX: u32 = 1024;
 
+/// Data that were asked for wait while so much output does. Commands pass them: one that waited behind all of them
+/// would be asked for its own data a round trip after they have gone, in which the link would have nothing to do.
+const OUTPUT_MAX: usize = 64 << 10;
+
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) decoder: Decoder,
     pub(super) outbox: Outbox,
+    /// Sequences of Data-Out PDUs that were asked for and wait, by their next header.
+    solicited: VecDeque<(DataOut, Pieces)>,
     pub(super) stage: Stage,
     pub(super) exp_stat_sn: u32,
     /// The most the target takes in one data segment, which it says of each connection
@@ -51,6 +59,7 @@ impl Line {
         Self {
             decoder: Decoder::new(),
             outbox: Outbox::new(),
+            solicited: VecDeque::new(),
             stage: Stage::Login { login, until },
             exp_stat_sn: 0,
             segment: 0,
@@ -85,9 +94,34 @@ impl Line {
         }
     }
 
+    /// Sends data that were asked for, before what is asked for later and after what is not data.
+    pub(super) fn solicit(&mut self, header: DataOut, data: Pieces) {
+        self.solicited.push_back((header, data));
+    }
+
+    /// Goes on with data that were asked for, as far as little output waits.
+    pub(super) fn go_on(&mut self) {
+        while self.outbox.len() < OUTPUT_MAX
+            && let Some((header, left)) = self.solicited.front_mut()
+        {
+            let len = left.len().min(self.segment as usize);
+            header.exp_stat_sn = self.exp_stat_sn;
+            header.is_final = len == left.len();
+            self.outbox.push_from(*header, left, len);
+            if header.is_final {
+                self.solicited.pop_front();
+            } else {
+                // Its numbers begin at zero (RFC 7143, 11.7.5).
+                header.data_sn += 1;
+                header.buffer_offset += len as u32;
+            }
+        }
+    }
+
     /// Bytes were taken by the link, perhaps all of them.
     pub(super) fn sent(&mut self, now: Time, timeouts: &Timeouts) {
         self.live(now, timeouts);
+        self.go_on();
         if self.outbox.is_empty() {
             self.pings_answered = 0;
         }

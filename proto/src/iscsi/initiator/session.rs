@@ -477,6 +477,7 @@ impl<T> Session<T> {
             let task = Task::send(command, token, &place, &self.parameters, line);
             self.tasks.insert(itt, task);
         }
+        lines.iter_mut().for_each(Line::go_on);
         if let End::Draining { until } = self.end
             && self.tasks.is_empty()
             && self.queue.is_empty()

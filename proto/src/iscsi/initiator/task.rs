@@ -158,8 +158,8 @@ impl<T> Task<T> {
         Ok(())
     }
 
-    /// Sends what an R2T asks for, at once. R2Ts come in the order of the data, so that a target
-    /// cannot have the same bytes sent again and again.
+    /// Sends what an R2T asks for, as the connection takes it. R2Ts come in the order of the data, so that a
+    /// target cannot have the same bytes sent again and again.
     pub(super) fn ready(
         &mut self,
         r2t: &R2t,
@@ -186,12 +186,11 @@ impl<T> Task<T> {
             lun: r2t.lun,
             itt: self.itt,
             ttt: r2t.ttt,
-            exp_stat_sn: line.exp_stat_sn,
             buffer_offset: *offset,
             ..DataOut::default()
         };
         *offset += r2t.desired_len;
-        send_sequence(header, left, r2t.desired_len, line);
+        line.solicit(header, left.split_front(r2t.desired_len as usize));
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use crate::iscsi::header::{
 use crate::iscsi::keys::Offer;
 use crate::iscsi::login::Entropy;
 use crate::iscsi::name::{IscsiName, Isid};
+use crate::iscsi::pdu::Decoder;
 
 const ISID: Isid = Isid::random([1, 2, 3], 4);
 
@@ -136,6 +137,51 @@ fn an_r2t_asks_for_what_there_is_in_order_and_within_a_burst() {
     let itt = write(&mut machine, 2000);
     let said = say(&mut machine, Pdu::bare(R2t { itt, ..good }));
     assert_eq!(misbehaved(said), Misbehaviour::R2tBeyondBuffer);
+}
+
+#[test]
+fn a_command_passes_data_that_were_asked_for() {
+    let mut machine = machine();
+    let writes: Vec<_> = (0..7).map(|_| write(&mut machine, 20_000)).collect();
+    drain(&mut machine);
+    for r2t_sn in 0..2 {
+        for &itt in &writes {
+            let buffer_offset = 1024 + 8192 * r2t_sn;
+            let r2t = R2t { itt, r2t_sn, buffer_offset, desired_len: 8192, ..R2t::default() };
+            say(&mut machine, Pdu::bare(r2t)).unwrap();
+        }
+    }
+    let read = read(&mut machine, 512);
+    let sent = drain(&mut machine);
+    let data: Vec<_> = sent.iter().filter(|header| matches!(header, Header::DataOut(_))).collect();
+    assert_eq!(data.len(), 14, "all that was asked for is sent");
+    let is_read = |header: &Header| matches!(header, Header::ScsiCommand(it) if it.itt == read);
+    // 64 KiB were on their way already.
+    assert_eq!(sent.iter().position(is_read), Some(8));
+    let order = data.iter().map(|header| match header {
+        Header::DataOut(it) => (it.buffer_offset, it.itt, it.is_final),
+        other => panic!("{other:?}"),
+    });
+    let asked = [1024, 1024 + 8192]
+        .into_iter()
+        .flat_map(|at| writes.iter().map(move |itt| (at, *itt, true)));
+    assert!(order.eq(asked), "data go out in the order in which they were asked for");
+}
+
+/// The headers of all that the machine sends.
+fn drain(machine: &mut Initiator<u8>) -> Vec<Header> {
+    let (mut decoder, mut bytes, mut sent) = (Decoder::new(), BytesMut::new(), Vec::new());
+    while let Some(outbox) = machine.outbox(0).filter(|outbox| !outbox.is_empty()) {
+        let mut slices = [std::io::IoSlice::new(&[])];
+        outbox.slices(&mut slices);
+        bytes.extend_from_slice(&slices[0]);
+        let len = slices[0].len();
+        machine.sent(Time::ZERO, 0, len);
+        while let Some(Frame::Pdu(pdu)) = decoder.decode(&mut bytes).unwrap() {
+            sent.push(pdu.header);
+        }
+    }
+    sent
 }
 
 #[test]

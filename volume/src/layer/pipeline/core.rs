@@ -139,7 +139,7 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn new(settings: Settings, shape: Shape) -> Self {
-        let (write_meter, read_meter) = (Meter::default(), Meter::default());
+        let (write_meter, read_meter) = (Meter::new(settings.unsolicited), Meter::default());
         Self {
             writing: settings.choose(Direction::Write, &write_meter, &shape),
             reading: settings.choose(Direction::Read, &read_meter, &shape),

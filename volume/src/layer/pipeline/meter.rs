@@ -57,14 +57,18 @@ pub(super) struct Stamp {
 }
 
 /// Measures one direction of a connection.
-#[derive(Default)]
 pub(super) struct Meter {
+    /// Longer requests take two round trips.
+    unsolicited: u64,
+    /// How many those take that came back lately.
+    round_trips: Peak,
     requests_in_flight: usize,
     delivered: u64,
     delivered_at: Duration,
     /// A round ends when a request that was issued after the last one ended comes back.
     round_ends: u64,
     rate: Peak,
+    /// The least time of one round trip, and when it was seen.
     latency: Option<(Duration, Duration)>,
     growth: Growth,
     probe: Option<Probe>,
@@ -132,7 +136,30 @@ enum Probe {
     Measuring { since: Duration, samples: usize, least: Duration },
 }
 
+impl Default for Meter {
+    fn default() -> Self {
+        Self::new(u64::MAX)
+    }
+}
+
 impl Meter {
+    /// Nothing is known, but that requests of more than `unsolicited` bytes take two round trips.
+    pub(super) fn new(unsolicited: u64) -> Self {
+        Self {
+            unsolicited,
+            round_trips: Peak::default(),
+            requests_in_flight: 0,
+            delivered: 0,
+            delivered_at: Duration::ZERO,
+            round_ends: 0,
+            rate: Peak::default(),
+            latency: None,
+            growth: Growth::default(),
+            probe: None,
+            limited: false,
+        }
+    }
+
     /// A request leaves; `limited` if more could be in flight but nobody asked for it.
     pub(super) fn issued(&mut self, limited: bool, now: Duration) -> Stamp {
         if self.requests_in_flight == 0 {
@@ -163,7 +190,9 @@ impl Meter {
         }
         self.delivered += bytes;
         self.delivered_at = now;
-        let latency_changed = self.latency_seen(stamp, now);
+        let round_trips = if bytes > self.unsolicited { 2 } else { 1 };
+        self.round_trips.sample(round_trips.into());
+        let latency_changed = self.latency_seen(stamp, round_trips, now);
         // What returns within a round trip is told at once while the link is not full: told at its
         // end, it would take two round trips to double what is in flight.
         let grew = self.rate_seen(stamp, now) && !self.growth.is_full();
@@ -179,11 +208,11 @@ impl Meter {
     pub(super) fn latency_beside(&mut self, issued: Duration, now: Duration) {
         let alone = self.requests_in_flight < PROBE_REQUESTS;
         let stamp = Stamp { at: issued, alone, ..Stamp::default() };
-        self.latency_seen(stamp, now);
+        self.latency_seen(stamp, 1, now);
     }
 
-    fn latency_seen(&mut self, stamp: Stamp, now: Duration) -> bool {
-        let sample = now.saturating_sub(stamp.at);
+    fn latency_seen(&mut self, stamp: Stamp, round_trips: u32, now: Duration) -> bool {
+        let sample = now.saturating_sub(stamp.at) / round_trips;
         if let Some(Probe::Measuring { since, samples, least }) = &mut self.probe
             && stamp.at >= *since
         {
@@ -234,6 +263,7 @@ impl Meter {
             self.growth.end_round(self.rate.value());
         }
         self.rate.end_round();
+        self.round_trips.end_round();
         let aged = self.latency.is_some_and(|(_, seen)| now.saturating_sub(seen) > LATENCY_LIFE);
         if aged && !probing && self.growth.is_full() {
             self.probe = Some(Probe::Draining);
@@ -245,9 +275,9 @@ impl Meter {
         Some(self.rate.value()).filter(|rate| *rate > 0.0)
     }
 
-    /// The least time a request takes.
+    /// The least time a request takes, of those that take the most round trips.
     pub(super) fn latency(&self) -> Option<Duration> {
-        self.latency.map(|(least, _)| least)
+        self.latency.map(|(least, _)| least.mul_f64(self.round_trips.value().max(1.0)))
     }
 
     /// Whether fewer requests were made than could have been.

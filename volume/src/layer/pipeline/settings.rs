@@ -54,6 +54,8 @@ pub struct Settings {
     pub segment: Option<u32>,
     /// How far to read ahead; 0 never does.
     pub read_ahead: Option<u64>,
+    /// The longest write that takes one round trip. A target asks for the data of longer ones, which takes another.
+    pub unsolicited: u64,
     /// Whether what is known to be zero is read without asking for it; never where `read_ahead` is 0.
     pub holes: bool,
     /// The most that `window` and `read_ahead`, each, are chosen to be.
@@ -67,6 +69,7 @@ impl Default for Settings {
             segments: None,
             segment: None,
             read_ahead: None,
+            unsolicited: u64::MAX,
             holes: true,
             memory: MEMORY,
         }
