@@ -145,6 +145,12 @@ impl Chain {
         }
     }
 
+    /// The longest write that takes one round trip.
+    #[must_use]
+    pub fn unsolicited(&self) -> u64 {
+        unsolicited(self.disk.as_deref())
+    }
+
     /// What the kernel knows of the way to the target, if the store is behind one.
     pub async fn path(&self) -> Option<host::tcp::Info> {
         self.disk.as_ref()?.path().await
@@ -184,6 +190,10 @@ impl Chain {
     }
 }
 
+fn unsolicited(disk: Option<&iscsi::Disk>) -> u64 {
+    disk.map_or(u64::MAX, iscsi::Disk::unsolicited)
+}
+
 /// Opens the volume that `uri` names.
 pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     let Store { mut volume, disk, local } = store(uri, &options).await?;
@@ -198,7 +208,7 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     if let Some(seal) = options.seal {
         (volume, key) = unseal(volume, seal).await?;
     }
-    let unsolicited = disk.as_ref().map_or(u64::MAX, |disk| disk.unsolicited());
+    let unsolicited = unsolicited(disk.as_deref());
     let pipelined = options
         .pipeline
         .filter(|_| uri.is_remote())

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Serialize;
+use volume::layer::pipeline::Settings;
 use volume::{Shape, Span};
 
 use super::options::{LoginArgs, OutageArgs, SealArgs};
@@ -119,7 +120,7 @@ pub async fn run(args: Args) -> Outcome {
     let scratch = args.scratch.map(|scratch| scratch.span(chain.volume().shape())).transpose()?;
     let probe = chain.probe().await?;
     let plan = Plan {
-        settings,
+        settings: Settings { unsolicited: chain.unsolicited(), ..settings },
         time: Duration::from_secs_f64(args.seconds),
         scratch,
         round_trip: probe.as_ref().map(|probe| probe.round_trip),

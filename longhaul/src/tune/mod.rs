@@ -62,7 +62,7 @@ pub struct Plan {
     pub scratch: Option<Span>,
     /// The way there and back, if it is known better than by the smallest read.
     pub round_trip: Option<Duration>,
-    /// How much of a write travels with its command; what is larger waits to be asked for.
+    /// How much of a write travels with its command.
     pub unsolicited: Option<u64>,
     /// The volume is sealed.
     pub sealed: bool,
@@ -320,7 +320,7 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
     }
 
     fn waits_to_be_asked(&self, verb: Verb, block: u64) -> bool {
-        matches!(verb, Verb::Write) && self.plan.unsolicited.is_some_and(|most| block > most)
+        verb == Verb::Write && block > self.plan.settings.unsolicited
     }
 
     fn limited_by(&self, verb: Verb, chosen: &Chosen, best: f64, held: Held) -> LimitedBy {

@@ -8,6 +8,7 @@ const PLAN: Plan = Plan {
         segments: None,
         segment: None,
         read_ahead: None,
+        unsolicited: u64::MAX,
         holes: true,
         memory: 64 << 20,
     },
@@ -43,9 +44,14 @@ async fn writes_stay_on_the_scratch_span() {
     assert!(all.into_iter().all(|rate| rate.measured > 0.0 && rate.predicted > 0.0));
 }
 
+/// Of a target that asks for the data of longer writes.
+fn asking() -> Settings {
+    Settings { unsolicited: 64 << 10, ..PLAN.settings }
+}
+
 #[test]
 fn a_write_that_is_asked_for_waits_twice() {
-    let plan = Plan { unsolicited: Some(64 << 10), ..PLAN };
+    let plan = Plan { settings: asking(), ..PLAN };
     let bench = bench(&plan);
     let trips = |verb, block| bench.stages(verb, block, 1e8).round_trips;
     assert_eq!(trips(Verb::Write, 64 << 10), 1);
@@ -67,7 +73,7 @@ fn what_limits_has_a_name() {
         limit,
     };
     let (none, link, window) = (Held::Unseen, Held::Link(1.8e6), Held::Window);
-    let burst = Plan { unsolicited: Some(64 << 10), ..PLAN };
+    let burst = Plan { settings: asking(), ..PLAN };
     for (cipher, verb, limit, held, expected) in [
         (None, Verb::Read, Limit::Connection, none, LimitedBy::LinkOrStore),
         (None, Verb::Read, Limit::Connection, link, LimitedBy::Link),
