@@ -99,7 +99,7 @@ impl Class {
         }
         // A doubling begins above a power of two, which itself ends the one before.
         let doubling = ((size - 1) / (SIZE_MIN / 2)).ilog2() as usize;
-        let step = (SIZE_MIN / 2 / STEPS) << doubling;
+        let step = Self::step(doubling);
         let steps = size.div_ceil(step);
         let Ok(layout) = Layout::from_size_align(steps * step, ALIGN) else { return None };
         // From `STEPS + 1` to twice `STEPS` within a doubling; the smallest size ends the one before it.
@@ -118,9 +118,10 @@ impl Class {
     fn keep(self, buffer: *mut u8) -> bool {
         let size = self.layout.size();
         let kept = KEPT.fetch_add(size, Ordering::Relaxed) + size;
-        if (kept <= KEPT_MAX || self.displace(kept - KEPT_MAX))
-            && let Ok(mut shelf) = STOCK[self.shelf].try_lock()
+        // Others make room only for what its own shelf takes.
+        if let Ok(mut shelf) = STOCK[self.shelf].try_lock()
             && shelf.len < SHELF_LEN
+            && (kept <= KEPT_MAX || self.displace(kept - KEPT_MAX))
         {
             let at = shelf.len;
             shelf.buffers[at] = buffer;
@@ -149,14 +150,19 @@ impl Class {
         excess == 0
     }
 
+    /// By how much the sizes of a doubling differ.
+    const fn step(doubling: usize) -> usize {
+        (SIZE_MIN / 2 / STEPS) << doubling
+    }
+
     /// The class of a shelf.
     const fn at(shelf: usize) -> Self {
-        let (doubling, step) = match shelf.checked_sub(1) {
+        // The other way round than in `of`.
+        let (doubling, beyond) = match shelf.checked_sub(1) {
             Some(above) => (above / STEPS + 1, above % STEPS + 1),
             None => (0, STEPS),
         };
-        let step_len = (SIZE_MIN / 2 / STEPS) << doubling;
-        match Layout::from_size_align((STEPS + step) * step_len, ALIGN) {
+        match Layout::from_size_align((STEPS + beyond) * Self::step(doubling), ALIGN) {
             Ok(layout) => Self { shelf, layout },
             Err(_) => panic!("every shelf's size is one of a layout"),
         }
