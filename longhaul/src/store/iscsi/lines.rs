@@ -3,9 +3,9 @@
 //! A connection that loses packets is held below what the link carries, by the algorithm that controls it.
 //! Several lose by turns, so that together they carry more. How many follows from the loss, the round trip and
 //! the rate that the kernel sees on them, by the model of `volume/layer/pipeline/model.rs`. There are never fewer
-//! than there were: a link that lost will lose again. What is received has a judge of its own (`received.rs`). Another one starts slowly, and what is given to it holds up
+//! than there were: a link that lost will lose again. Another one starts slowly, and what is given to it holds up
 //! who reads in order, so there is none for the losses of a link that is full, whose queue has overflowed: those
-//! come with a longer round trip, and pass.
+//! come with a longer round trip, and pass. What is received is judged in `received.rs`.
 
 use std::future::Future;
 use std::io;

@@ -104,16 +104,10 @@ impl Line {
         while self.outbox.len() < OUTPUT_MAX
             && let Some((header, left)) = self.solicited.front_mut()
         {
-            let len = left.len().min(self.segment as usize);
             header.exp_stat_sn = self.exp_stat_sn;
-            header.is_final = len == left.len();
-            self.outbox.push_from(*header, left, len);
-            if header.is_final {
+            let rest = left.len();
+            if push_next(&mut self.outbox, self.segment, header, left, rest) == 0 {
                 self.solicited.pop_front();
-            } else {
-                // Its numbers begin at zero (RFC 7143, 11.7.5).
-                header.data_sn += 1;
-                header.buffer_offset += len as u32;
             }
         }
     }
@@ -146,6 +140,23 @@ impl Line {
             (Stage::Closed, _) => None,
         }
     }
+}
+
+/// Sends the next Data-Out PDU of a sequence of which `rest` bytes are to come, and says how many are then. The numbers
+/// of a sequence begin at zero (RFC 7143, 11.7.5).
+pub(super) fn push_next(
+    outbox: &mut Outbox,
+    segment: u32,
+    header: &mut DataOut,
+    data: &mut Pieces,
+    rest: usize,
+) -> usize {
+    let len = rest.min(segment as usize);
+    header.is_final = len == rest;
+    outbox.push_from(*header, data, len);
+    header.data_sn += 1;
+    header.buffer_offset += len as u32;
+    rest - len
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::line::Line;
+use super::line::{Line, push_next};
 use super::{Command, Completion, Misbehaviour, Residual, TaskError, Transfer};
 use crate::iscsi::header::{
     DataIn, DataOut, NO_TAG, R2t, ResponseCode, ScsiCommand, ScsiResponse, TaskAttribute,
@@ -273,15 +273,11 @@ fn send_unsolicited(
     Data::Out { offset: immediate + unsolicited, left }
 }
 
-/// Sends one sequence of Data-Out PDUs; its numbers begin at zero (RFC 7143, 11.7.5).
-fn send_sequence(mut header: DataOut, left: &mut Pieces, mut len: u32, line: &mut Line) {
-    while len > 0 {
-        let piece = len.min(line.segment);
-        len -= piece;
-        header.is_final = len == 0;
-        line.outbox.push_from(header, left, piece as usize);
-        header.data_sn += 1;
-        header.buffer_offset += piece;
+/// Sends one sequence of Data-Out PDUs.
+fn send_sequence(mut header: DataOut, left: &mut Pieces, len: u32, line: &mut Line) {
+    let mut rest = len as usize;
+    while rest > 0 {
+        rest = push_next(&mut line.outbox, line.segment, &mut header, left, rest);
     }
 }
 
