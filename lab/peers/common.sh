@@ -61,7 +61,7 @@ listens() {
     local end=$1
     shift
     case $end in
-    far) far ss -Hltn "src $1:$2" | grep -q . ;;
-    near) ss -Hltn "src $1:$2" | grep -q . ;;
+    far) [ -n "$(far ss -Hltn "src $1:$2")" ] ;;
+    near) [ -n "$(ss -Hltn "src $1:$2")" ] ;;
     esac
 }
