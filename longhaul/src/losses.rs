@@ -1,9 +1,10 @@
 //! What the connections of a session lose of what they send, and what both ends do about it.
 //!
 //! Whoever sends decides how: an initiator for writes, a target for reads. So each looks at its own end of the
-//! connections, three times a second while something comes, and where a connection is held below what the link
+//! connections, ten times a second while something comes, and where a connection is held below what the link
 //! carries by its losses it is controlled by an algorithm that follows the rate at which data arrive instead.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use host::tcp::{self, Info, Received};
@@ -11,15 +12,23 @@ use proto::time::Time;
 use tokio::net::TcpStream;
 use volume::layer::pipeline::model;
 
-/// How often the connections are looked at, while something comes. More often, the losses of one overflow would be
-/// seen by several looks.
-const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// How often the connections are looked at, while something comes, ...
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Fewer segments than these tell nothing of a loss of one in a thousand.
+/// ... but not more often than in so many round trips: each look would find losses of one and the same overflow.
+const ROUND_TRIPS: u32 = 4;
+
+/// A look that finds fewer segments waits for more, ...
+const SEGMENTS_LEAST: u64 = 100;
+
+/// ... and fewer than these in all tell nothing of a loss of one in a thousand.
 const SEGMENTS_MIN: u64 = 1000;
 
-/// So many looks in a row must find losses: a queue that overflowed once is not a link that loses.
-const LOOKS_MIN: u32 = 3;
+/// So many looks must find losses: a queue that overflowed once is not a link that loses.
+const LOSING_MIN: usize = 3;
+
+/// Of so many. A connection that losses have left little loses little in a look, and none in most.
+const LOOKS_MAX: usize = 30;
 
 /// A round trip longer than the least by this factor has a queue in it.
 const QUEUED: f64 = 1.2;
@@ -50,6 +59,13 @@ pub(crate) fn bound_unsent(socket: &TcpStream) {
     }
 }
 
+/// What was sent between two looks.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    segments: u64,
+    lost: u64,
+}
+
 /// Follows the connections of one session.
 #[derive(Debug)]
 pub(crate) struct Losses {
@@ -58,8 +74,8 @@ pub(crate) struct Losses {
     before: Info,
     /// The best rate of all connections together, in bytes per second.
     rate: u64,
-    /// How many looks in a row found losses without a queue.
-    losing: u32,
+    /// What the last looks found, none of them a queue; the oldest first.
+    looks: VecDeque<Look>,
     /// The connections are controlled by an algorithm that withstands loss.
     hardened: bool,
     /// The kernel takes little ahead of them.
@@ -72,7 +88,7 @@ impl Losses {
             next_look: Time::ZERO,
             before: Info::default(),
             rate: 0,
-            losing: 0,
+            looks: VecDeque::with_capacity(LOOKS_MAX),
             hardened: false,
             bounded: false,
         }
@@ -88,8 +104,8 @@ impl Losses {
         if now < self.next_look {
             return None;
         }
-        self.next_look = now + LOOK_EVERY;
         let info = together(sockets.clone());
+        self.next_look = now + LOOK_EVERY.max(ROUND_TRIPS * info.round_trip);
         if info.round_trip_least >= LONG && !self.bounded {
             self.bounded = true;
             sockets.clone().for_each(bound_unsent);
@@ -98,6 +114,7 @@ impl Losses {
         let needed = self.judge(&seen)?;
         if !self.hardened {
             self.hardened = true;
+            tracing::info!(needed, ?seen.round_trip, "the link loses");
             sockets.for_each(harden);
         }
         Some(needed)
@@ -109,7 +126,7 @@ impl Losses {
         let segments = since(info.segments, self.before.segments);
         // A connection that has gone took its counts along.
         let fewer = info.segments < self.before.segments;
-        if segments < SEGMENTS_MIN && !fewer {
+        if segments < SEGMENTS_LEAST && !fewer {
             return None;
         }
         let lost = since(info.lost, self.before.lost);
@@ -119,16 +136,29 @@ impl Losses {
 
     /// How many connections the link calls for, if one is not enough for what it loses.
     fn judge(&mut self, seen: &Info) -> Option<usize> {
-        let loss = seen.lost as f64 / seen.segments as f64;
         self.rate = self.rate.max(seen.delivery_rate);
+        if has_queue(seen.round_trip, seen.round_trip_least) {
+            self.looks.clear();
+            return None;
+        }
+        if self.looks.len() == LOOKS_MAX {
+            self.looks.pop_front();
+        }
+        self.looks.push_back(Look { segments: seen.segments, lost: seen.lost });
+        let loss = self.loss()?;
         let carried = HIDDEN * self.rate as f64;
         let needed = model::connections(carried, loss, seen.round_trip, seen.segment);
-        let queued = has_queue(seen.round_trip, seen.round_trip_least);
-        self.losing = if needed > 1 && !queued { self.losing + 1 } else { 0 };
-        if self.losing == LOOKS_MIN {
-            tracing::info!(loss, ?seen.round_trip, "the link loses");
-        }
-        (self.losing >= LOOKS_MIN).then_some(needed)
+        (needed > 1).then_some(needed)
+    }
+
+    /// The share of segments that the link loses, if it goes on losing.
+    fn loss(&self) -> Option<f64> {
+        let losing = self.looks.iter().filter(|look| look.lost > 0).count();
+        let (segments, lost) = self
+            .looks
+            .iter()
+            .fold((0, 0), |(segments, lost), look| (segments + look.segments, lost + look.lost));
+        (losing >= LOSING_MIN && segments >= SEGMENTS_MIN).then(|| lost as f64 / segments as f64)
     }
 
     /// A connection was added: it is treated as the others are.
@@ -209,7 +239,8 @@ mod tests {
         // The best rate counts, not what the losses have left of it.
         let slow = Info { delivery_rate: 1_000_000, ..second(1000, 17 * MS) };
         assert_eq!(after(&[slow; 9]), None);
-        assert_eq!(after(&[second(0, 17 * MS), slow, slow, slow]), Some(61));
+        let fast = Info { segments: 0, ..second(0, 17 * MS) };
+        assert_eq!(after(&[fast, slow, slow, slow]), Some(61));
     }
 
     #[test]
@@ -224,8 +255,22 @@ mod tests {
     #[test]
     fn a_queue_that_overflows_is_no_link_that_loses() {
         assert_eq!(after(&[second(1000, 25 * MS); 9]), None, "the link is full");
-        let once = [second(1000, 17 * MS), second(1000, 17 * MS), second(0, 16 * MS)];
-        assert_eq!(after(&[once, once].concat()), None, "it passed");
+        let once = [second(1000, 17 * MS), second(1000, 17 * MS)];
+        let passed = [second(0, 16 * MS); LOOKS_MAX];
+        assert_eq!(after(&[&once[..], &passed, &once].concat()), None, "it passed");
+        let full = [second(1000, 25 * MS)];
+        assert_eq!(after(&[&once[..], &full, &once].concat()), None, "it is full again");
+    }
+
+    #[test]
+    fn seldom_losses_are_losses_too() {
+        // 3.5 MB/s: a loss in every fifth tenth of a second.
+        let tenth =
+            |lost| Info { delivery_rate: 3_500_000, segments: 240, lost, ..second(0, 17 * MS) };
+        let mut losses = Losses::new();
+        let called = (0..LOOKS_MAX).find_map(|look| losses.judge(&tenth(u64::from(look % 5 == 4))));
+        assert_eq!(called, Some(2));
+        assert_eq!(after(&[tenth(1); 3]), None, "too few segments to know");
     }
 
     #[tokio::test]
