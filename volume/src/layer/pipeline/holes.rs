@@ -2,7 +2,9 @@
 //!
 //! It is known of what was zeroed here, and of what the volume's map told. The map is asked for once a
 //! read has brought zeroes, beside whatever else goes on and never before a read: a volume that is full
-//! of data is not asked at all, and one question may answer for gigabytes.
+//! of data is not asked at all, and one question may answer for gigabytes. Where the map told of data,
+//! zeroes were written as such, and it is not asked again before something is given back: it may cost
+//! the server a walk through all of it.
 //!
 //! What is known is as true as what was read ahead: a change that may bring other bytes takes its span
 //! out when it is accepted, and out of the answer that is still on its way.
@@ -42,6 +44,8 @@ pub(super) struct Holes {
     /// Whether anything is to be known.
     kept: bool,
     known: SpanMap<Span>,
+    /// The longest part that the map called data, and that nothing was given back of since.
+    full: Span,
     /// A read that brought zeroes.
     found: Option<Span>,
     question: Option<Question>,
@@ -58,6 +62,7 @@ impl Holes {
             size,
             kept,
             known: SpanMap::default(),
+            full: Span::new(0, 0),
             found: None,
             question: None,
             passes: 0,
@@ -95,6 +100,7 @@ impl Holes {
 
     /// Something was given back: the map has more to tell.
     pub(super) const fn released(&mut self) {
+        self.full = Span::new(0, 0);
         (self.passes, self.patience) = (0, 1);
     }
 
@@ -102,7 +108,9 @@ impl Holes {
     pub(super) fn looked(&mut self, span: Span, bytes: &[u8]) {
         let head = &bytes[..bytes.len().min(LOOK)];
         let blank = head == &[0; LOOK][..head.len()];
-        if !blank || !self.kept || self.question.is_some() || self.unknown(span).is_none() {
+        let futile = shared(span, self.full) == span;
+        if !blank || !self.kept || self.question.is_some() || futile || self.unknown(span).is_none()
+        {
             return;
         }
         match self.passes.checked_sub(1) {
@@ -136,6 +144,11 @@ impl Holes {
             let zeroes = extents.iter().filter(|extent| extent.zero);
             learned = zeroes.map(|extent| self.learn(shared(extent.span, span))).sum();
             changes.into_iter().for_each(|change| self.forget(change));
+            let data = extents
+                .iter()
+                .filter(|extent| !extent.zero)
+                .map(|extent| shared(extent.span, span));
+            self.full = data.chain([self.full]).max_by_key(|data| data.len).unwrap_or(self.full);
         }
         // What the read itself had found is nothing new.
         let useful = learned > read;

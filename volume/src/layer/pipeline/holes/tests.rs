@@ -157,6 +157,20 @@ fn questions_that_are_of_no_use_become_rare() {
 }
 
 #[test]
+fn where_the_map_told_of_data_it_is_not_asked_before_something_was_given_back() {
+    let mut holes = holes();
+    holes.learns(&[extent(0, 8, true), extent(8, BLOCKS - 8, false)]);
+    assert!((8..BLOCKS).all(|block| holes.blank(block).is_none()));
+    holes.filled(blocks(0, 8));
+    let span = holes.blank(7).expect("that was no data");
+    holes.asked(span, Vec::new());
+    holes.told(&[extent(7, 1, true)]);
+    assert!(holes.blank(9).is_none());
+    holes.released();
+    assert!(holes.blank(9).is_some());
+}
+
+#[test]
 fn a_question_that_was_of_use_is_followed_by_the_next() {
     let mut holes = holes();
     for from in (0..BLOCKS).step_by(8) {
