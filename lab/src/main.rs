@@ -34,6 +34,7 @@ mod trips;
 mod units;
 mod way;
 
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -83,6 +84,9 @@ enum Lab {
         /// Where the results go; standard output if not given
         #[arg(long)]
         output: Option<PathBuf>,
+        /// Keeps what the output has of the plan, and measures the rest
+        #[arg(long, requires = "output")]
+        resume: bool,
         #[command(flatten)]
         only: plan::Only,
         /// Who emulates the links
@@ -153,7 +157,9 @@ fn main() -> ExitCode {
         Lab::Plaintext { image, served } => plaintext::search(&image, &served),
         Lab::Link { options, command } => over_link(&options, &command),
         Lab::Calibrate(wanted) => calibrate::run(&wanted),
-        Lab::Plan { plan, output, only, by } => run_plan(&plan, &only, by, output.as_deref()),
+        Lab::Plan { plan, output, resume, only, by } => {
+            run_plan(&plan, &only, by, output.as_deref(), resume)
+        }
         Lab::Report { results, output, markdown } => {
             report_on(&results, output.as_deref(), markdown)
         }
@@ -198,11 +204,15 @@ fn put(output: Option<&Path>, text: &str) -> Result<(), Failure> {
 fn report_on(results: &[PathBuf], output: Option<&Path>, markdown: bool) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for path in results {
-        let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-        let text = std::fs::read_to_string(path).map_err(|why| named(&why))?;
-        rows.extend(results::parse(&text).map_err(|why| named(&why))?);
+        rows.extend(results_in(path)?);
     }
     put(output, &if markdown { page::markdown(rows) } else { page::html(rows) })
+}
+
+fn results_in(path: &Path) -> Result<Vec<results::Row>, Failure> {
+    let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|why| named(&why))?;
+    Ok(results::parse(&text).map_err(|why| named(&why))?)
 }
 
 fn over_link(options: &link::Options, command: &[String]) -> Result<(), Failure> {
@@ -221,14 +231,18 @@ fn run_plan(
     only: &plan::Only,
     by: link::By,
     output: Option<&Path>,
+    resume: bool,
 ) -> Result<(), Failure> {
+    let had = output.filter(|path| resume && path.exists());
+    let had = had.map_or_else(|| Ok(Vec::new()), results_in)?;
     let mut results: Box<dyn Write> = match output {
-        Some(path) => Box::new(std::fs::File::create(path)?),
+        Some(path) if resume => Box::new(File::options().append(true).create(true).open(path)?),
+        Some(path) => Box::new(File::create(path)?),
         None => Box::new(std::io::stdout()),
     };
     // Each line at once: a plan takes long, and what it has measured is worth keeping.
     let mut lost = Ok(());
-    let failures = plan::run(plan, only, by, |line| {
+    let failures = plan::run(plan, only, by, had, |line| {
         eprintln!("{line}");
         lost = std::mem::replace(&mut lost, Ok(())).and_then(|()| writeln!(results, "{line}"));
     })?;

@@ -1,5 +1,7 @@
 //! Plans: which links, blocks, modes and peers are measured, as text.
 
+mod resume;
+
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -13,6 +15,8 @@ use crate::link::{By, Link, Options};
 use crate::measure::{BEGIN, Task};
 use crate::results::{self, AUTO, Conditions, Measurement, Mode, Row, TCP, Wire};
 use crate::{Failure, running, units};
+
+use resume::Had;
 
 /// A plan file.
 #[derive(Debug, Deserialize)]
@@ -227,12 +231,14 @@ fn product<'a, A, B>(some: &'a [A], others: &'a [B]) -> impl Iterator<Item = (&'
     some.iter().flat_map(move |one| others.iter().map(move |other| (one, other)))
 }
 
-/// Runs a plan and hands out each line of results as it comes. What fails is told and left out, so that
-/// one peer does not cost the results of the others; the number of failures is given back.
+/// Runs what of a plan is not among the results there are, `had`, and hands out each line of results as it
+/// comes. What fails is told and left out, so that one peer does not cost the results of the others; the
+/// number of failures is given back.
 pub(crate) fn run(
     path: &Path,
     only: &Only,
     by: By,
+    had: Vec<Row>,
     mut each: impl FnMut(&str),
 ) -> Result<usize, Failure> {
     running::catch_signals()?;
@@ -242,17 +248,14 @@ pub(crate) fn run(
     let commit = commit();
     let mut failures = 0;
     each(results::head());
-    for mut run in runs.iter().filter_map(|run| only.part(run)) {
+    let mut had = Had::new(&plan, had);
+    let parts = runs.iter().filter_map(|run| only.part(run));
+    for mut run in parts.flat_map(|run| had.rest(run, by)) {
         run.link.by = by;
         let conditions = Conditions {
             plan: plan.clone(),
             peer: run.peer.clone(),
-            path: results::Path {
-                delay_us: u64::try_from(run.link.delay.as_micros())?,
-                rate: run.rate,
-                losses_per_million: run.link.losses_per_million,
-                by,
-            },
+            path: run.path(by),
             seed: run.link.seed,
             in_flight: run.in_flight.clone(),
             commit: commit.clone(),
@@ -277,6 +280,16 @@ pub(crate) fn run(
 type Told = (Measurement, [Wire; 2]);
 
 impl Run {
+    /// The link it is measured on, if `by` emulates it.
+    fn path(&self, by: By) -> results::Path {
+        results::Path {
+            delay_us: u64::try_from(self.link.delay.as_micros()).unwrap_or(u64::MAX),
+            rate: self.rate,
+            losses_per_million: self.link.losses_per_million,
+            by,
+        }
+    }
+
     /// Measures and tells, as it goes.
     fn measure(&self, mut tell: impl FnMut(Told)) -> Result<(), Failure> {
         let link = Link::create(&self.link)?;
