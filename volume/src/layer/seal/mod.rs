@@ -138,13 +138,10 @@ fn cut(sectors: Span, span: Span, whole: BytesMut) -> Bytes {
 
 /// Where blocks of 512 bytes are all zero. Ciphertext is so by chance once in 2^4096 blocks.
 fn holes(sealed: &[u8]) -> Vec<usize> {
-    let zero = |block: &[u8]| block.iter().all(|&byte| byte == 0);
-    let blocks = sealed.chunks_exact(TWEAK_UNIT as usize).enumerate();
-    // One look at the first bytes answers for all but one block in 2^128 that is no hole.
-    blocks
-        .filter(|(_, block)| zero(&block[..16]) && zero(block))
-        .map(|(index, _)| index * TWEAK_UNIT as usize)
-        .collect()
+    const ZEROES: [u8; TWEAK_UNIT as usize] = [0; TWEAK_UNIT as usize];
+    // Compared as a whole, which takes a few instructions; byte by byte it takes longer than deciphering.
+    let blocks = sealed.chunks_exact(ZEROES.len()).enumerate();
+    blocks.filter(|(_, block)| *block == ZEROES).map(|(index, _)| index * ZEROES.len()).collect()
 }
 
 impl<V: Volume, C: SectorCipher> Volume for Seal<V, C> {
