@@ -36,6 +36,8 @@ struct Question {
     read: u64,
     /// Where changes were pending or came since: there the answer may be of the past.
     changes: Vec<Span>,
+    /// Something was given back since: what the answer calls data may be none any more.
+    released: bool,
 }
 
 /// See the module.
@@ -101,6 +103,9 @@ impl Holes {
     /// Something was given back: the map has more to tell.
     pub(super) const fn released(&mut self) {
         self.full = Span::new(0, 0);
+        if let Some(question) = &mut self.question {
+            question.released = true;
+        }
         (self.passes, self.patience) = (0, 1);
     }
 
@@ -128,7 +133,7 @@ impl Holes {
     /// The map is asked for `span` while `changes` are pending that may bring something else than zeroes.
     pub(super) fn asked(&mut self, span: Span, changes: Vec<Span>) {
         let read = self.found.take().map_or(0, |found| found.len);
-        self.question = Some(Question { span, read, changes });
+        self.question = Some(Question { span, read, changes, released: false });
     }
 
     /// Whether nothing is being asked.
@@ -138,17 +143,18 @@ impl Holes {
 
     /// The map was told; nothing, if it was not to be had.
     pub(super) fn told(&mut self, extents: &[Extent]) {
-        let Some(Question { span, read, changes }) = self.question.take() else { return };
+        let Some(Question { span, read, changes, released }) = self.question.take() else { return };
         let mut learned = 0;
         if changes.len() <= CHANGES_MAX {
-            let zeroes = extents.iter().filter(|extent| extent.zero);
-            learned = zeroes.map(|extent| self.learn(shared(extent.span, span))).sum();
+            for extent in extents {
+                let part = shared(extent.span, span);
+                if extent.zero {
+                    learned += self.learn(part);
+                } else if !released && part.len > self.full.len {
+                    self.full = part;
+                }
+            }
             changes.into_iter().for_each(|change| self.forget(change));
-            let data = extents
-                .iter()
-                .filter(|extent| !extent.zero)
-                .map(|extent| shared(extent.span, span));
-            self.full = data.chain([self.full]).max_by_key(|data| data.len).unwrap_or(self.full);
         }
         // What the read itself had found is nothing new.
         let useful = learned > read;

@@ -171,6 +171,17 @@ fn where_the_map_told_of_data_it_is_not_asked_before_something_was_given_back() 
 }
 
 #[test]
+fn what_was_given_back_while_the_map_was_asked_is_asked_for_again() {
+    let mut holes = holes();
+    let span = holes.blank(0).unwrap();
+    holes.asked(span, Vec::new());
+    holes.released();
+    holes.told(&[extent(0, BLOCKS, false)]);
+    assert!(holes.blank(9).is_none(), "the answer was of no use");
+    assert!(holes.blank(9).is_some());
+}
+
+#[test]
 fn a_question_that_was_of_use_is_followed_by_the_next() {
     let mut holes = holes();
     for from in (0..BLOCKS).step_by(8) {
