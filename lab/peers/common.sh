@@ -32,6 +32,9 @@ trap stop EXIT
 
 far() { ip netns exec "$LAB_FAR" "$@"; }
 
+# So many MiB for a volume that is full of data: reads of it read something, where holes would not be read.
+data() { head -c "$1M" /dev/zero | tr '\0' '\245'; }
+
 # Starts a command at one end (near or far) and remembers it. What it says goes to a file of its own.
 start() {
     local end=$1 log=$scratch/log.${#pids[@]}

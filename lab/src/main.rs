@@ -244,7 +244,10 @@ fn run_plan(
     let mut lost = Ok(());
     let failures = plan::run(plan, only, by, had, |line| {
         eprintln!("{line}");
-        lost = std::mem::replace(&mut lost, Ok(())).and_then(|()| writeln!(results, "{line}"));
+        // With its end in one piece: whoever resumes reads them all.
+        let whole = format!("{line}\n");
+        lost =
+            std::mem::replace(&mut lost, Ok(())).and_then(|()| results.write_all(whole.as_bytes()));
     })?;
     lost?;
     if failures == 0 { Ok(()) } else { Err(format!("{failures} parts of the plan failed").into()) }

@@ -2,6 +2,7 @@
 
 mod resume;
 
+use std::num::TryFromIntError;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -246,16 +247,19 @@ pub(crate) fn run(
         .map_err(|why| format!("cannot read {}: {why}", path.display()))?;
     let (plan, runs) = Plan::parse(&text).map_err(|why| format!("{}: {why}", path.display()))?;
     let commit = commit();
+    let mut had = Had::new(&plan, had);
+    let mut left = Vec::new();
+    for mut run in runs.iter().filter_map(|run| only.part(run)) {
+        run.link.by = by;
+        left.extend(had.rest(run)?);
+    }
     let mut failures = 0;
     each(results::head());
-    let mut had = Had::new(&plan, had);
-    let parts = runs.iter().filter_map(|run| only.part(run));
-    for mut run in parts.flat_map(|run| had.rest(run, by)) {
-        run.link.by = by;
+    for run in left {
         let conditions = Conditions {
             plan: plan.clone(),
             peer: run.peer.clone(),
-            path: run.path(by),
+            path: run.path()?,
             seed: run.link.seed,
             in_flight: run.in_flight.clone(),
             commit: commit.clone(),
@@ -280,14 +284,14 @@ pub(crate) fn run(
 type Told = (Measurement, [Wire; 2]);
 
 impl Run {
-    /// The link it is measured on, if `by` emulates it.
-    fn path(&self, by: By) -> results::Path {
-        results::Path {
-            delay_us: u64::try_from(self.link.delay.as_micros()).unwrap_or(u64::MAX),
+    /// The link it is measured on.
+    fn path(&self) -> Result<results::Path, TryFromIntError> {
+        Ok(results::Path {
+            delay_us: u64::try_from(self.link.delay.as_micros())?,
             rate: self.rate,
             losses_per_million: self.link.losses_per_million,
-            by,
-        }
+            by: self.link.by,
+        })
     }
 
     /// Measures and tells, as it goes.

@@ -1,9 +1,10 @@
 //! What of a plan is left to do where results have a part of it: a plan takes hours, and may be cut off.
 
+use std::num::TryFromIntError;
+
 use super::{Run, product};
-use crate::link::By;
 use crate::measure::Task;
-use crate::results::{Mode, Row, TCP};
+use crate::results::{Mode, Path, Row, TCP};
 
 /// Results of the plan that are not yet taken for a part of it.
 pub(super) struct Had(Vec<Row>);
@@ -14,27 +15,29 @@ impl Had {
         Self(rows)
     }
 
-    /// What of `run` is left, emulated by `by`. Of peers that are started once for all their
+    /// What of `run` is left. Of peers that are started once for all their
     /// measurements that is everything until the last one is there: each comes after those before it.
-    pub(super) fn rest(&mut self, run: Run, by: By) -> Vec<Run> {
+    pub(super) fn rest(&mut self, run: Run) -> Result<Vec<Run>, TryFromIntError> {
+        let path = run.path()?;
         if run.peer == TCP {
-            return if self.take(&run, by, Mode::Stream, run.bytes) { vec![] } else { vec![run] };
+            let done = self.take(&run, path, Mode::Stream, run.bytes);
+            return Ok(if done { vec![] } else { vec![run] });
         }
         let pairs = product(&run.tasks, &run.blocks).map(|(task, block)| (*task, *block));
         let left: Vec<_> =
-            pairs.filter(|(task, block)| !self.take(&run, by, last_of(*task), *block)).collect();
+            pairs.filter(|(task, block)| !self.take(&run, path, last_of(*task), *block)).collect();
         if !run.fresh {
-            return if left.is_empty() { vec![] } else { vec![run] };
+            return Ok(if left.is_empty() { vec![] } else { vec![run] });
         }
         let alone = |(task, block)| Run { tasks: vec![task], blocks: vec![block], ..run.clone() };
-        left.into_iter().map(alone).collect()
+        Ok(left.into_iter().map(alone).collect())
     }
 
     /// Whether there is one such result; each stands for one round.
-    fn take(&mut self, run: &Run, by: By, mode: Mode, block: u64) -> bool {
+    fn take(&mut self, run: &Run, path: Path, mode: Mode, block: u64) -> bool {
         let found = self.0.iter().position(|Row { conditions, measured, .. }| {
             let of_run = conditions.peer == run.peer
-                && conditions.path == run.path(by)
+                && conditions.path == path
                 && conditions.seed == run.link.seed
                 && conditions.in_flight == run.in_flight;
             of_run && measured.mode == mode && measured.block == block
@@ -59,6 +62,7 @@ const fn last_of(task: Task) -> Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::By;
     use crate::plan::Plan;
     use crate::results::example;
 
@@ -84,7 +88,7 @@ mod tests {
     fn left(text: &str, rows: Vec<Row>) -> Vec<(String, Vec<Task>, Vec<u64>)> {
         let (name, runs) = Plan::parse(text).unwrap();
         let mut had = Had::new(&name, rows);
-        let rest = runs.into_iter().flat_map(|run| had.rest(run, By::Emulator));
+        let rest = runs.into_iter().flat_map(|run| had.rest(run).unwrap());
         rest.map(|run| (run.peer, run.tasks, run.blocks)).collect()
     }
 
