@@ -42,7 +42,7 @@ impl Ended {
     pub(super) const fn kind(&self) -> volume::Kind {
         match self.over {
             Over::NotRestored | Over::NotFlushed => volume::Kind::Medium,
-            Over::GaveUp(_) | Over::Refused | Over::Closed => volume::Kind::Gone,
+            Over::GaveUp(_) | Over::Refused | Over::Fenced | Over::Closed => volume::Kind::Gone,
         }
     }
 }

@@ -15,6 +15,7 @@ mod nexus;
 mod parameters;
 mod registry;
 mod report;
+pub mod writer;
 
 #[cfg(test)]
 mod model;
@@ -67,6 +68,22 @@ pub enum OutAction {
     RegisterAndIgnore,
     /// REGISTER AND MOVE.
     RegisterAndMove,
+}
+
+impl InAction {
+    /// Its SERVICE ACTION field.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl OutAction {
+    /// Its SERVICE ACTION field.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
 }
 
 /// The command block of PERSISTENT RESERVE OUT.

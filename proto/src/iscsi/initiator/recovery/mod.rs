@@ -123,6 +123,9 @@ pub enum Over {
     /// A flush made to bound what is kept has failed.
     #[error("a flush has failed")]
     NotFlushed,
+    /// Another writer has the volume now, or had it meanwhile.
+    #[error("the volume was taken over: nothing more is written to it")]
+    Fenced,
     /// It was closed.
     #[error("closed")]
     Closed,
@@ -431,6 +434,11 @@ impl<R: Clone> Recovery<R> {
         let patience = lasted + grace;
         self.settings.patience =
             Some(self.settings.patience.map_or(patience, |set| set.min(patience)));
+    }
+
+    /// The reservation is another's, or was: what was not flushed must not be written over what came since.
+    pub fn fenced(&mut self) {
+        self.end(Over::Fenced);
     }
 
     /// Nothing more is carried out.

@@ -254,6 +254,20 @@ fn what_time_cannot_mend_ends_it_at_once() {
 }
 
 #[test]
+fn fenced_writer_restores_nothing() {
+    let mut machine = machine();
+    changed(&mut machine, 0..8, 'a');
+    machine.lost(at(0), 0, Duration::ZERO);
+    assert_eq!(actions(&mut machine), [Action::Connect]);
+    machine.fenced();
+    machine.connected();
+    assert_eq!(actions(&mut machine), [Action::Over]);
+    assert_eq!(machine.over(), Some(Over::Fenced));
+    assert_eq!(change(&mut machine, 0..1, 'b').1, Turn::Over);
+    assert_eq!(machine.unflushed(), (1, 8), "whoever gives up can still save it");
+}
+
+#[test]
 fn who_leaves_does_not_wait_for_ever() {
     let mut machine = Recovery::<char>::new(Settings { patience: None, ..SETTINGS });
     machine.lost(at(0), 0, Duration::ZERO);

@@ -1,0 +1,419 @@
+//! The initiator's side: how one writer gets a volume for itself, finds out whether it still has it, and gives
+//! it back. No I/O: whoever has a session carries the commands out.
+//!
+//! The reservation is Write Exclusive - Registrants Only. A writer registers a random key, which nobody else
+//! uses, and stays registered only if its RESERVE succeeds. So of several writers that begin at once one gets
+//! the volume, and the others are not left among those who may write.
+
+use core::fmt;
+
+use super::{InAction, Key, Kind, OutAction, TransportId};
+use crate::reader::{Reader, Truncated};
+use crate::scsi::command::Command;
+use crate::scsi::{Malformed, Sense};
+
+/// The type of the reservation.
+const KIND: Kind = Kind::WriteExclusiveRegistrants;
+
+/// Room for the keys of over a thousand registrants.
+const ALLOCATION: u16 = 8 << 10;
+
+/// How a logical unit answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// GOOD, with this data.
+    Good(Vec<u8>),
+    /// RESERVATION CONFLICT.
+    Conflict,
+    /// CHECK CONDITION.
+    Check(Sense),
+}
+
+/// A logical unit that commands can be sent to.
+pub trait Unit: Sync {
+    /// Why there is no answer.
+    type Error: Send;
+
+    /// Carries out a command with this data-out.
+    fn ask(
+        &self,
+        command: Command,
+        data: Vec<u8>,
+    ) -> impl Future<Output = Result<Answer, Self::Error>> + Send;
+}
+
+/// A reservation that is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The key of this attachment.
+    pub key: Key,
+    /// The target keeps it through a loss of power (APTPL).
+    pub through_power_loss: bool,
+    /// It was registered with every target port (ALL_TG_PT).
+    all_target_ports: bool,
+}
+
+/// Whose registrations are removed on the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Victims {
+    /// Those with these keys, whose owners are known to be gone.
+    Stale(Vec<Key>),
+    /// All others.
+    Everyone,
+}
+
+/// Somebody who is registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registrant {
+    /// Its key.
+    pub key: Key,
+    /// The name of its initiator, where the unit tells.
+    pub initiator: Option<String>,
+    /// It holds the reservation.
+    pub holder: bool,
+}
+
+/// Those who are registered, holders first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Registrants(pub Vec<Registrant>);
+
+impl fmt::Display for Registrants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(first) = self.0.first() else {
+            return f.write_str("nobody that is registered now");
+        };
+        match &first.initiator {
+            Some(name) => write!(f, "initiator {name}, key {:#018x}", first.key)?,
+            None => write!(f, "the initiator with key {:#018x}", first.key)?,
+        }
+        match self.0.len() - 1 {
+            0 => Ok(()),
+            others => write!(f, ", and {others} more registered"),
+        }
+    }
+}
+
+/// Why a reservation is not ours.
+#[derive(Debug)]
+pub enum NotHeld<E> {
+    /// The unit has no persistent reservations.
+    Unsupported,
+    /// It is another's.
+    By(Registrants),
+    /// It answered what cannot be: `what`, to which command.
+    Answer(&'static str, Answer),
+    /// Data that cannot be read.
+    Malformed(&'static str),
+    /// There was no answer.
+    Unit(E),
+}
+
+/// Gets the reservation for `key`, which is random and new.
+pub async fn acquire<U: Unit>(
+    unit: &U,
+    key: Key,
+    victims: &Victims,
+) -> Result<Hold, NotHeld<U::Error>> {
+    let Some(Keys { keys, .. }) = read_keys(unit).await? else { return Err(NotHeld::Unsupported) };
+    let go = |key: &Key| match victims {
+        Victims::Everyone => true,
+        Victims::Stale(stale) => stale.contains(key),
+    };
+    // Whoever is registered may write, or is about to reserve.
+    if !keys.iter().all(go) {
+        return Err(NotHeld::By(registrants(unit, &keys).await?));
+    }
+    let hold = register(unit, key).await?;
+    preempt(unit, &hold, keys).await?;
+    settle(unit, hold).await
+}
+
+/// Finds out, in a new session of the same initiator port, whether the reservation is still held. Until it
+/// says so nothing may be written: a writer that took the volume over may have come and gone.
+pub async fn confirm<U: Unit>(unit: &U, hold: &Hold) -> Result<Hold, NotHeld<U::Error>> {
+    let Some(Keys { generation, keys }) = read_keys(unit).await? else {
+        return Err(NotHeld::By(Registrants::default()));
+    };
+    let held = read_reservation(unit).await?;
+    let ours = held == Some((hold.key, KIND.code()));
+    if ours {
+        return rejoin(unit, *hold).await;
+    }
+    // Registered, and nobody holds it: no other writer was here, as it would have had to remove us.
+    if held.is_none() && keys.contains(&hold.key) {
+        return settle(unit, *hold).await;
+    }
+    // The unit lost its power, and with it what it never promised to keep; PRGENERATION zero says that nobody
+    // has registered since (SPC-4, 6.15.2).
+    if held.is_none() && keys.is_empty() && generation == 0 && !hold.through_power_loss {
+        let hold = register(unit, hold.key).await?;
+        return settle(unit, hold).await;
+    }
+    Err(NotHeld::By(registrants(unit, &keys).await?))
+}
+
+/// Gives it back. To unregister its holder ends the reservation (SPC-4, 5.13.11.2.3).
+pub async fn release<U: Unit>(unit: &U, hold: &Hold) -> Result<(), U::Error> {
+    // APTPL as before: the unit goes by what it was told last, by whoever.
+    let out = Parameters { key: hold.key, action_key: 0, ..hold.parameters() };
+    let answer = ask(unit, OutAction::Register, out).await?;
+    if hold.all_target_ports && !matches!(answer, Answer::Good(_)) {
+        ask(unit, OutAction::Register, Parameters { all_target_ports: false, ..out }).await?;
+    }
+    Ok(())
+}
+
+/// The reservation is ours; the I_T nexus of this session may be another, where it came by another portal group.
+async fn rejoin<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>> {
+    // A registrant that gives its own key again changes nothing; of any other it is refused.
+    let again = Parameters { key: hold.key, ..hold.parameters() };
+    match ask(unit, OutAction::Register, again).await.map_err(NotHeld::Unit)? {
+        Answer::Good(_) => return Ok(hold),
+        Answer::Conflict => {}
+        answer => return Err(NotHeld::Answer("REGISTER", answer)),
+    }
+    let mine = Parameters { all_target_ports: false, ..hold.parameters() };
+    match ask(unit, OutAction::Register, mine).await.map_err(NotHeld::Unit)? {
+        Answer::Good(_) | Answer::Conflict => settle(unit, hold).await,
+        answer => Err(NotHeld::Answer("REGISTER", answer)),
+    }
+}
+
+/// Registers this I_T nexus, with as much as the unit can do.
+async fn register<U: Unit>(unit: &U, key: Key) -> Result<Hold, NotHeld<U::Error>> {
+    let can = capabilities(unit).await?;
+    let mut tries = vec![can, Can { power_loss: false, ..can }, Can::default()];
+    tries.dedup();
+    let mut refused = Answer::Conflict;
+    for can in tries {
+        let hold = Hold {
+            key,
+            through_power_loss: can.power_loss,
+            all_target_ports: can.all_target_ports,
+        };
+        match ask(unit, OutAction::Register, hold.parameters()).await.map_err(NotHeld::Unit)? {
+            Answer::Good(_) => return Ok(hold),
+            // Some announce APTPL and have nowhere to keep anything.
+            answer @ Answer::Check(_) => refused = answer,
+            Answer::Conflict => {
+                refused = Answer::Conflict;
+                break;
+            }
+        }
+    }
+    Err(NotHeld::Answer("REGISTER", refused))
+}
+
+/// Removes the registrations of `victims`, the holder's first: then the reservation is ours.
+async fn preempt<U: Unit>(
+    unit: &U,
+    hold: &Hold,
+    mut victims: Vec<Key>,
+) -> Result<(), NotHeld<U::Error>> {
+    if victims.is_empty() {
+        return Ok(());
+    }
+    victims.sort_unstable();
+    victims.dedup();
+    if let Some((holder, kind)) = read_reservation(unit).await? {
+        // One of all registrants is taken from all at once by key zero (SPC-4, table 72).
+        let everyone = Kind::from_code(kind).is_some_and(Kind::all_hold);
+        victims.retain(|key| *key != holder);
+        victims.insert(0, if everyone { 0 } else { holder });
+    }
+    for victim in victims {
+        let out = Parameters::keys(hold.key, victim);
+        match ask(unit, OutAction::PreemptAndAbort, out).await.map_err(NotHeld::Unit)? {
+            // Gone meanwhile. Whether that leaves the reservation to us is asked for next.
+            Answer::Good(_) | Answer::Conflict => {}
+            answer => return give_up(unit, hold, "PREEMPT AND ABORT", answer).await,
+        }
+    }
+    Ok(())
+}
+
+/// Reserves, and makes sure of it; whoever does not get it does not stay registered.
+async fn settle<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>> {
+    let out = Parameters::keys(hold.key, 0);
+    match ask(unit, OutAction::Reserve, out).await.map_err(NotHeld::Unit)? {
+        Answer::Good(_) | Answer::Conflict => {}
+        answer => return give_up(unit, &hold, "RESERVE", answer).await,
+    }
+    if read_reservation(unit).await? == Some((hold.key, KIND.code())) {
+        return Ok(hold);
+    }
+    release(unit, &hold).await.map_err(NotHeld::Unit)?;
+    let keys = read_keys(unit).await?.map(|keys| keys.keys).unwrap_or_default();
+    Err(NotHeld::By(registrants(unit, &keys).await?))
+}
+
+async fn give_up<U: Unit, T>(
+    unit: &U,
+    hold: &Hold,
+    what: &'static str,
+    answer: Answer,
+) -> Result<T, NotHeld<U::Error>> {
+    release(unit, hold).await.map_err(NotHeld::Unit)?;
+    Err(NotHeld::Answer(what, answer))
+}
+
+/// The parameter list of PERSISTENT RESERVE OUT (SPC-4, 6.16.3).
+#[derive(Clone, Copy, Debug)]
+struct Parameters {
+    key: Key,
+    action_key: Key,
+    all_target_ports: bool,
+    through_power_loss: bool,
+}
+
+impl Parameters {
+    const fn keys(key: Key, action_key: Key) -> Self {
+        Self { key, action_key, all_target_ports: false, through_power_loss: false }
+    }
+
+    fn emit(self) -> Vec<u8> {
+        let flags = u8::from(self.all_target_ports) << 2 | u8::from(self.through_power_loss);
+        let mut list = [self.key.to_be_bytes(), self.action_key.to_be_bytes()].concat();
+        list.extend([0, 0, 0, 0, flags, 0, 0, 0]);
+        list
+    }
+}
+
+impl Hold {
+    /// To register it where it is not.
+    const fn parameters(&self) -> Parameters {
+        Parameters {
+            all_target_ports: self.all_target_ports,
+            through_power_loss: self.through_power_loss,
+            ..Parameters::keys(0, self.key)
+        }
+    }
+}
+
+fn ask<U: Unit>(
+    unit: &U,
+    action: OutAction,
+    list: Parameters,
+) -> impl Future<Output = Result<Answer, U::Error>> + Send {
+    let list = list.emit();
+    let kind = match action {
+        OutAction::Register => 0,
+        _ => KIND.code(),
+    };
+    unit.ask(Command::persistent_reserve_out(action, kind, list.len() as u32), list)
+}
+
+async fn look<U: Unit>(unit: &U, action: InAction) -> Result<Answer, NotHeld<U::Error>> {
+    let command = Command::persistent_reserve_in(action, ALLOCATION);
+    unit.ask(command, Vec::new()).await.map_err(NotHeld::Unit)
+}
+
+/// READ KEYS data.
+struct Keys {
+    generation: u32,
+    keys: Vec<Key>,
+}
+
+/// `None` where the unit does not know the command. No reservation stops it (SPC-4, table 65).
+async fn read_keys<U: Unit>(unit: &U) -> Result<Option<Keys>, NotHeld<U::Error>> {
+    match look(unit, InAction::ReadKeys).await? {
+        Answer::Good(data) => {
+            let keys = keys(&data).map_err(|_| NotHeld::Malformed("READ KEYS data"))?;
+            Ok(Some(keys))
+        }
+        Answer::Check(_) => Ok(None),
+        // RESERVE (6) of another stops this too (SPC-2, table 10).
+        Answer::Conflict => Err(NotHeld::By(Registrants::default())),
+    }
+}
+
+/// The key of the holder and the type.
+async fn read_reservation<U: Unit>(unit: &U) -> Result<Option<(Key, u8)>, NotHeld<U::Error>> {
+    match look(unit, InAction::ReadReservation).await? {
+        Answer::Good(data) => {
+            reservation(&data).map_err(|_| NotHeld::Malformed("READ RESERVATION data"))
+        }
+        answer => Err(NotHeld::Answer("READ RESERVATION", answer)),
+    }
+}
+
+/// What the unit can do, as far as it is of use here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Can {
+    power_loss: bool,
+    all_target_ports: bool,
+}
+
+async fn capabilities<U: Unit>(unit: &U) -> Result<Can, NotHeld<U::Error>> {
+    let Answer::Good(data) = look(unit, InAction::ReportCapabilities).await? else {
+        return Ok(Can::default());
+    };
+    let flags = data.get(2).copied().unwrap_or_default();
+    // PTPL_C and ATP_C (SPC-4, 6.15.4).
+    Ok(Can { power_loss: flags & 0x01 != 0, all_target_ports: flags & 0x04 != 0 })
+}
+
+/// Who is registered, for a message: by name where the unit knows READ FULL STATUS.
+async fn registrants<U: Unit>(unit: &U, keys: &[Key]) -> Result<Registrants, NotHeld<U::Error>> {
+    if let Answer::Good(data) = look(unit, InAction::ReadFullStatus).await?
+        && let Ok(mut found) = full_status(&data)
+        && !found.is_empty()
+    {
+        found.sort_by_key(|registrant| !registrant.holder);
+        return Ok(Registrants(found));
+    }
+    let held = read_reservation(unit).await?.map(|(key, _)| key);
+    let registrant =
+        |key: &Key| Registrant { key: *key, initiator: None, holder: held == Some(*key) };
+    let mut found: Vec<_> = keys.iter().map(registrant).collect();
+    found.sort_by_key(|registrant| !registrant.holder);
+    Ok(Registrants(found))
+}
+
+/// The header of all PERSISTENT RESERVE IN data but the capabilities: PRGENERATION, and what follows, which may
+/// have been cut.
+fn body<'a>(data: &'a [u8]) -> Result<(u32, Reader<'a>), Truncated> {
+    let mut reader = Reader::new(data);
+    let generation = reader.u32()?;
+    let length = usize::try_from(reader.u32()?).unwrap_or(usize::MAX);
+    Ok((generation, reader.up_to(length)))
+}
+
+fn keys(data: &[u8]) -> Result<Keys, Malformed> {
+    let (generation, mut reader) = body(data)?;
+    let mut keys = Vec::new();
+    while let Ok(key) = reader.u64() {
+        keys.push(key);
+    }
+    Ok(Keys { generation, keys })
+}
+
+fn reservation(data: &[u8]) -> Result<Option<(Key, u8)>, Malformed> {
+    let (_, mut reader) = body(data)?;
+    if reader.rest().is_empty() {
+        return Ok(None);
+    }
+    let key = reader.u64()?;
+    let [_, _, _, _, _, scope_and_type] = reader.array()?;
+    Ok(Some((key, scope_and_type & 0x0F)))
+}
+
+fn full_status(data: &[u8]) -> Result<Vec<Registrant>, Malformed> {
+    let (_, mut reader) = body(data)?;
+    let mut found = Vec::new();
+    while !reader.rest().is_empty() {
+        let key = reader.u64()?;
+        let [_, _, _, _, flags, ..] = reader.array::<12>()?;
+        let length = usize::try_from(reader.u32()?).unwrap_or(usize::MAX);
+        let mut id = reader.up_to(length);
+        let initiator = TransportId::parse(&mut id).ok().map(|id| match id {
+            TransportId::Node(name) => name.to_string(),
+            TransportId::Port(port) => port.name.to_string(),
+        });
+        found.push(Registrant { key, initiator, holder: flags & 0x01 != 0 });
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use std::sync::Mutex;
+
+use super::*;
+use crate::iscsi::name::{IscsiName, Isid};
+use crate::scsi::Cdb;
+use crate::scsi::reservation::{Class, Device, InitiatorPort, NexusId, Refused, Reservations};
+
+/// A unit with the reservations of our target, and the nexus that asks.
+struct Desk<'a> {
+    unit: &'a Mutex<Reservations>,
+    nexus: NexusId,
+    durable: bool,
+    /// Commands answered before it is somebody else's turn.
+    turns: Mutex<Option<u32>>,
+}
+
+fn nexus(n: u8, target_port: u16) -> NexusId {
+    let name = IscsiName::new(&format!("iqn.2001-04.com.example:{n}")).unwrap();
+    NexusId { initiator: InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, n]) }, target_port }
+}
+
+impl<'a> Desk<'a> {
+    fn new(unit: &'a Mutex<Reservations>, n: u8) -> Self {
+        Self { unit, nexus: nexus(n, 1), durable: true, turns: Mutex::new(None) }
+    }
+
+    fn answer(&self, command: Command, data: &[u8]) -> Answer {
+        let mut unit = self.unit.lock().unwrap();
+        let device = Device { target_ports: &[1, 2], present: &[], durable: self.durable };
+        match Cdb::parse(&command.cdb).unwrap() {
+            Cdb::PersistentIn { action, .. } => Answer::Good(unit.report(action, &device)),
+            Cdb::PersistentOut(out) => match unit.prepare(&self.nexus, out, data, &device) {
+                Ok(change) => {
+                    unit.commit(&change);
+                    Answer::Good(Vec::new())
+                }
+                Err(Refused::Conflict) => Answer::Conflict,
+                Err(Refused::Sense(sense)) => Answer::Check(sense),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn may_write(&self) -> bool {
+        self.unit.lock().unwrap().check(&self.nexus, Class::Writes).is_ok()
+    }
+}
+
+impl Unit for Desk<'_> {
+    type Error = ();
+
+    async fn ask(&self, command: Command, data: Vec<u8>) -> Result<Answer, ()> {
+        let answer = self.answer(command, &data);
+        core::future::poll_fn(|_| match &mut *self.turns.lock().unwrap() {
+            Some(0) => Poll::Pending,
+            Some(turns) => {
+                *turns -= 1;
+                Poll::Ready(())
+            }
+            None => Poll::Ready(()),
+        })
+        .await;
+        Ok(answer)
+    }
+}
+
+fn poll<T>(future: core::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+fn now<T>(future: impl Future<Output = T>) -> T {
+    poll(pin!(future)).expect("nothing to wait for")
+}
+
+fn nobody() -> Victims {
+    Victims::Stale(Vec::new())
+}
+
+/// Who has it, as the second is told.
+fn refusal(outcome: Result<Hold, NotHeld<()>>) -> Registrants {
+    match outcome {
+        Err(NotHeld::By(by)) => by,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn second_writer_is_refused_and_told_who_holds_it() {
+    let unit = Mutex::default();
+    let (one, two) = (Desk::new(&unit, 1), Desk::new(&unit, 2));
+    let hold = now(acquire(&one, 7, &nobody())).unwrap();
+    assert!(hold.through_power_loss && hold.all_target_ports);
+    let by = refusal(now(acquire(&two, 8, &nobody())));
+    assert_eq!(by.0[0].initiator.as_deref(), Some("iqn.2001-04.com.example:1"));
+    assert!(by.0[0].holder && by.to_string().contains("example:1, key 0x0000000000000007"));
+    assert!(one.may_write() && !two.may_write());
+    assert_eq!(now(confirm(&one, &hold)).unwrap(), hold);
+    now(release(&one, &hold)).unwrap();
+    now(acquire(&two, 8, &nobody())).unwrap();
+    assert!(!one.may_write());
+}
+
+/// Two begin at once; each pair of moments is tried. One gets it, and the other may not write afterwards.
+#[test]
+fn of_two_that_begin_at_once_one_gets_it() {
+    for (first, second) in (0..8).flat_map(|first| (0..8).map(move |second| (first, second))) {
+        let unit = Mutex::default();
+        let (one, two) = (Desk::new(&unit, 1), Desk::new(&unit, 2));
+        (*one.turns.lock().unwrap(), *two.turns.lock().unwrap()) = (Some(first), Some(second));
+        let victims = nobody();
+        let (mut a, mut b) = (pin!(acquire(&one, 7, &victims)), pin!(acquire(&two, 8, &victims)));
+        let (mut left, mut right) = (poll(a.as_mut()), poll(b.as_mut()));
+        (*one.turns.lock().unwrap(), *two.turns.lock().unwrap()) = (None, None);
+        left = left.or_else(|| poll(a.as_mut()));
+        right = right.or_else(|| poll(b.as_mut()));
+        let held = [left.unwrap().is_ok(), right.unwrap().is_ok()];
+        // Both may give way, but never do both get it.
+        assert!(held != [true, true], "{first} {second}");
+        assert!(!one.may_write() || held[0] || !held[1], "{first} {second}");
+        assert!(!two.may_write() || held[1] || !held[0], "{first} {second}");
+        if held == [false, false] {
+            now(acquire(&one, 9, &victims)).expect("nothing is left behind");
+        }
+    }
+}
+
+#[test]
+fn holder_that_was_taken_over_finds_out_even_when_the_other_has_gone() {
+    let unit = Mutex::default();
+    let (one, two) = (Desk::new(&unit, 1), Desk::new(&unit, 2));
+    let first = now(acquire(&one, 7, &nobody())).unwrap();
+    let second = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
+    assert!(!one.may_write());
+    assert!(refusal(now(confirm(&one, &first))).0[0].holder);
+    now(release(&two, &second)).unwrap();
+    assert!(one.may_write(), "nothing stops it any more but what it asks first");
+    assert_eq!(refusal(now(confirm(&one, &first))), Registrants::default());
+}
+
+#[test]
+fn stale_key_is_taken_over_and_no_other() {
+    let unit = Mutex::default();
+    let (one, two) = (Desk::new(&unit, 1), Desk::new(&unit, 2));
+    now(acquire(&one, 7, &nobody())).unwrap();
+    refusal(now(acquire(&two, 8, &Victims::Stale(vec![6]))));
+    now(acquire(&two, 8, &Victims::Stale(vec![6, 7]))).unwrap();
+    assert!(two.may_write() && !one.may_write());
+}
+
+#[test]
+fn reservation_of_all_registrants_is_taken_over_too() {
+    let unit = Mutex::default();
+    let (one, two) = (Desk::new(&unit, 1), Desk::new(&unit, 2));
+    let mut list = Parameters::keys(0, 7);
+    one.answer(Command::persistent_reserve_out(OutAction::Register, 0, 24), &list.emit());
+    list = Parameters::keys(7, 0);
+    let kind = Kind::WriteExclusiveAll.code();
+    one.answer(Command::persistent_reserve_out(OutAction::Reserve, kind, 24), &list.emit());
+    refusal(now(acquire(&two, 8, &nobody())));
+    now(acquire(&two, 8, &Victims::Everyone)).unwrap();
+    assert!(two.may_write() && !one.may_write());
+}
+
+#[test]
+fn unit_that_forgets_is_reserved_anew_unless_somebody_registered_since() {
+    let unit = Mutex::default();
+    let volatile = |n| Desk { durable: false, ..Desk::new(&unit, n) };
+    let (one, two) = (volatile(1), volatile(2));
+    let hold = now(acquire(&one, 7, &nobody())).unwrap();
+    assert!(!hold.through_power_loss);
+    *unit.lock().unwrap() = Reservations::default();
+    assert_eq!(now(confirm(&one, &hold)).unwrap(), hold);
+    assert!(!two.may_write());
+    *unit.lock().unwrap() = Reservations::default();
+    let other = now(acquire(&two, 8, &nobody())).unwrap();
+    now(release(&two, &other)).unwrap();
+    refusal(now(confirm(&one, &hold)));
+}
+
+#[test]
+fn unit_that_promised_to_remember_and_forgot_is_not_written_to() {
+    let unit = Mutex::default();
+    let one = Desk::new(&unit, 1);
+    let hold = now(acquire(&one, 7, &nobody())).unwrap();
+    *unit.lock().unwrap() = Reservations::default();
+    refusal(now(confirm(&one, &hold)));
+}
+
+#[test]
+fn session_by_another_portal_group_holds_it_too() {
+    let unit = Mutex::default();
+    let one = Desk::new(&unit, 1);
+    let other_group = Desk { nexus: nexus(1, 2), ..Desk::new(&unit, 1) };
+    let hold = now(acquire(&one, 7, &nobody())).unwrap();
+    assert!(other_group.may_write(), "ALL_TG_PT");
+    assert_eq!(now(confirm(&other_group, &hold)).unwrap(), hold);
+    // A unit without ALL_TG_PT.
+    *unit.lock().unwrap() = Reservations::default();
+    let hold = Hold { all_target_ports: false, ..hold };
+    one.answer(
+        Command::persistent_reserve_out(OutAction::Register, 0, 24),
+        &hold.parameters().emit(),
+    );
+    now(settle(&one, hold)).unwrap();
+    assert!(!other_group.may_write());
+    assert_eq!(now(confirm(&other_group, &hold)).unwrap(), hold);
+    assert!(other_group.may_write());
+}
+
+#[test]
+fn data_of_any_kind_do_no_harm() {
+    for length in 0..40 {
+        let bytes: Vec<u8> = (0..length).map(|n: u8| n.wrapping_mul(37)).collect();
+        let _ = (keys(&bytes).is_ok(), reservation(&bytes), full_status(&bytes));
+    }
+    assert!(full_status(&[0, 0, 0, 0, 0, 0, 0, 24, 1]).is_err(), "cut short");
+}
