@@ -45,9 +45,9 @@ pub(crate) struct Haul {
     /// Who this is, for a volume whose URI ends in ?pin=KEY
     #[arg(long)]
     identity: Option<PathBuf>,
-    /// What the session is given then
-    #[arg(long, default_value = "encrypt")]
-    protection: Protection,
+    /// What the session is given then: `encrypt`, unless this says `integrity`
+    #[arg(long)]
+    protection: Option<Protection>,
 }
 
 /// What a run came to.

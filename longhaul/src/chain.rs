@@ -1,5 +1,6 @@
 //! The chains that URIs stand for: the only place that names both fronts and stores.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,19 +103,76 @@ pub struct Chain {
     local: Option<Arc<Local>>,
     /// What destroys its key, if that was asked for.
     key: Option<Arc<dyn CryptoErase>>,
+    /// The file that was made for it.
+    made: Option<PathBuf>,
+}
+
+/// A file that was made for a volume that is not open yet. It goes when this is dropped.
+struct Made(Option<PathBuf>);
+
+impl Made {
+    /// It stays from now on.
+    fn keep(mut self) -> Option<PathBuf> {
+        self.0.take()
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let Some(made) = &self.0 {
+            remove(made);
+        }
+    }
+}
+
+fn remove(made: &Path) {
+    if let Err(why) = std::fs::remove_file(made) {
+        tracing::warn!(%why, path = %made.display(), "a file that was made for nothing cannot be removed");
+    }
+}
+
+/// A chain's store as it is when it has grown; nobody has been told yet.
+pub struct Growth {
+    local: Arc<Local>,
+    /// How long its file was before.
+    stored: u64,
+}
+
+impl Growth {
+    /// The file is as long again as it was.
+    pub fn undo(self) {
+        if let Err(why) = self.local.cut(self.stored) {
+            tracing::error!(%why, bytes = self.stored, "a file that was made longer cannot be cut off again");
+        }
+    }
 }
 
 impl Chain {
-    /// Makes it as large as its store is now, or as `asked`; whether that is larger than it was.
-    pub fn grow(&mut self, asked: Option<Size>) -> Outcome<bool> {
-        let Some(local) = &self.local else { return Ok(false) };
-        let grown = local
-            .grown(asked.map(|size| size.0))
-            .map_err(|why| explain(format!("cannot grow {}", self.uri), why))?;
-        let Some(grown) = grown.map(Arc::new) else { return Ok(false) };
-        self.volume = Arc::new(Gate::new("local", Arc::clone(&grown)));
-        self.local = Some(grown);
-        Ok(true)
+    /// Makes its store as large as that is now, or as `asked`; `None` if it is as it was. The chain itself changes
+    /// in [`Chain::grow`].
+    pub fn prepare_growth(&self, asked: Option<Size>) -> Outcome<Option<Growth>> {
+        let Some(local) = &self.local else { return Ok(None) };
+        let what = || format!("cannot grow {}", self.uri);
+        let stored = local.stored().or_fail(what)?;
+        let grown = local.grown(asked.map(|size| size.0)).map_err(|why| explain(what(), why))?;
+        Ok(grown.map(|local| Growth { local: Arc::new(local), stored }))
+    }
+
+    /// Is as large as its store from now on.
+    pub fn grow(&mut self, Growth { local, .. }: Growth) {
+        self.volume = Arc::new(Gate::new("local", Arc::clone(&local)));
+        self.local = Some(local);
+    }
+
+    /// Closes it as if it had not been opened: a file that was made for it goes.
+    pub async fn discard(mut self) {
+        let made = self.made.take();
+        if let Err(why) = self.close().await {
+            tracing::warn!("{why}");
+        }
+        if let Some(made) = &made {
+            remove(made);
+        }
     }
 
     /// Its top.
@@ -172,7 +230,7 @@ impl Chain {
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
     /// the volume any more. A write that failed after it was acknowledged is told here at the latest.
     pub async fn close(self) -> Outcome {
-        let Self { uri, volume, pipelined, disk, local, key } = self;
+        let Self { uri, volume, pipelined, disk, local, key, made: _ } = self;
         let flushed = volume.flush().await.map_err(|why| {
             Failure::new(format!("cannot flush {uri}"))
                 .because(why)
@@ -196,7 +254,7 @@ fn unsolicited(disk: Option<&iscsi::Disk>) -> u64 {
 
 /// Opens the volume that `uri` names.
 pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
-    let Store { mut volume, disk, local } = store(uri, &options).await?;
+    let Store { mut volume, disk, local, made } = store(uri, &options).await?;
     // The size of a sealed volume is in its header.
     let local = local.filter(|_| options.seal.is_none());
     let block_size = volume.shape().block_size;
@@ -220,7 +278,7 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     if options.read_only && !volume.shape().read_only {
         volume = Arc::new(Gate::new("read-only", ReadOnly::new(volume)));
     }
-    Ok(Chain { uri: uri.clone(), volume, pipelined, disk, local, key })
+    Ok(Chain { uri: uri.clone(), volume, pipelined, disk, local, key, made: made.keep() })
 }
 
 /// The plain text of what is sealed on `volume`, and what destroys its key if that is wanted.
@@ -240,13 +298,14 @@ struct Store {
     volume: Arc<dyn Volume>,
     disk: Option<Arc<iscsi::Disk>>,
     local: Option<Arc<Local>>,
+    made: Made,
 }
 
 impl Store {
-    fn local(room: &'static str, local: Local) -> Self {
+    fn local(room: &'static str, local: Local, made: Made) -> Self {
         let local = Arc::new(local);
         let volume = Arc::new(Gate::new(room, Arc::clone(&local)));
-        Self { volume, disk: None, local: Some(local) }
+        Self { volume, disk: None, local: Some(local), made }
     }
 }
 
@@ -279,8 +338,16 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                 let why = format!("{uri} is not a whole number of blocks of {block_size} bytes");
                 return Err(Failure::usage(why));
             }
-            let volume = Arc::new(Gate::new("memory", Memory::new(size.0, block_size)));
-            Store { volume, disk: None, local: None }
+            let most = memory_of_machine();
+            if memory_needed(*size) > most {
+                let why = format!("this machine has {} bytes of memory", Size(most));
+                return Err(Failure::usage(what())
+                    .because(why)
+                    .hint("a file can be larger: file:PATH"));
+            }
+            let memory = Memory::try_new(size.0, block_size).or_fail(what)?;
+            let volume = Arc::new(Gate::new("memory", memory));
+            Store { volume, disk: None, local: None, made: Made(None) }
         }
         Uri::File(path) => {
             let with = file::FileOptions {
@@ -288,14 +355,14 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                 read_only: options.read_only,
                 block_size: options.block_size.unwrap_or(BLOCK_SIZE),
             };
-            let store = once_free(|| file::open(path, &with)).await;
-            let store = store.map_err(|why| explain(what(), why))?;
-            Store::local("file", store)
+            let store = once_free(|| file::open_or_make(path, &with)).await;
+            let (store, made) = store.map_err(|why| explain(what(), why))?;
+            Store::local("file", store, Made(made.then(|| path.clone())))
         }
         Uri::Device(path) => {
             let store = once_free(|| device::open(path, options.read_only)).await;
             let store = store.map_err(|why| explain(what(), why))?;
-            Store::local("device", store)
+            Store::local("device", store, Made(None))
         }
         Uri::Iscsi(place) => {
             let target = iscsi::IscsiTarget {
@@ -303,24 +370,37 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                 name: place.target.clone(),
                 lun: place.lun,
             };
-            let mut with = options.login.connect_options(place.pin)?;
+            let with = options.login.connect_options(place.pin);
+            let mut with = with.map_err(|why| why.within(&what()))?;
             with.read_only = options.read_only;
             with.reconnect_for = options.patience.0;
             let disk =
                 iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
             let disk = Arc::new(disk);
             let volume = Arc::new(Gate::new("iscsi", Arc::clone(&disk)));
-            Store { volume, disk: Some(disk), local: None }
+            Store { volume, disk: Some(disk), local: None, made: Made(None) }
         }
     })
 }
 
+/// What a volume in memory comes to when all of it is written.
+pub(crate) fn memory_needed(Size(size): Size) -> u64 {
+    size.saturating_add(Memory::map_size(size))
+}
+
+/// What this machine has of it.
+pub(crate) fn memory_of_machine() -> u64 {
+    let all = rustix::system::sysinfo();
+    // `c_ulong` is narrower on 32-bit machines.
+    #[allow(clippy::useless_conversion, reason = "not everywhere")]
+    u64::from(all.totalram).saturating_mul(all.mem_unit.into())
+}
+
 /// Asks a server which targets this machine may use.
 pub async fn discover(host: &Host, login: &Login) -> Outcome<Vec<iscsi::DiscoveredTarget>> {
-    let options = login.connect_options(None)?;
-    iscsi::discover(host, &options)
-        .await
-        .map_err(|why| explain_connect(format!("cannot discover the targets of {host}"), why))
+    let what = || format!("cannot discover the targets of {host}");
+    let options = login.connect_options(None).map_err(|why| why.within(&what()))?;
+    iscsi::discover(host, &options).await.map_err(|why| explain_connect(what(), why))
 }
 
 impl Login {
@@ -358,8 +438,10 @@ fn explain(what: String, why: OpenError) -> Failure {
         }
         OpenError::InUse => "one volume is served once: end the other user of it first",
         OpenError::Missing => {
-            "`serve` makes a file that is missing if it knows its size: NAME=file:PATH,size=80G"
+            "look at the path; `serve`, `attach` and `key init` make a file when they are given its size"
         }
+        OpenError::NotA { found: "a block device", .. } => "name it device:PATH",
+        OpenError::NotA { found: "a file", .. } => "name it file:PATH",
         _ => return Failure::new(what).because(why),
     };
     Failure::new(what).because(why).hint(hint)

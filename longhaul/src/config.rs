@@ -4,17 +4,17 @@ mod access;
 mod disk;
 mod file;
 mod limits;
+mod option;
 mod pause;
 mod table;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use proto::iscsi::login::policy::UnitName;
 use proto::iscsi::name::IscsiName;
-use proto::iscsi::sealed::PublicKey;
+use proto::iscsi::sealed::{Protection, PublicKey};
 use proto::scsi::ports::AccessState;
 
 use crate::credentials::Chap;
@@ -28,7 +28,6 @@ use crate::store::iscsi::Connections;
 use crate::uri::{Host, Uri};
 pub use access::{Access, Group};
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
-use disk::{Lun, TargetName, switch};
 pub use pause::Pause;
 pub use table::Wrong;
 
@@ -47,8 +46,8 @@ pub const ROOT: &str = "";
 pub struct Config {
     /// Where to listen; loopback if empty.
     pub listen: Vec<Listen>,
-    /// How every session must be sealed, at least.
-    pub protection: Demand,
+    /// How every session must be sealed, at least, if the file says it.
+    pub protection: Option<Demand>,
     /// The file that says who this server is in sealed sessions; without it none is sealed.
     pub identity: Option<PathBuf>,
     /// Listen beyond loopback although anyone could then use the volumes.
@@ -80,8 +79,8 @@ pub struct Config {
 pub struct Listen {
     /// The address.
     pub host: Host,
-    /// How sessions that come in here must be sealed, at least.
-    pub protection: Demand,
+    /// How sessions that come in here must be sealed, at least, if it is said here.
+    pub protection: Option<Demand>,
     /// Its portal group.
     pub group: Group,
     /// How volumes are accessed by that group, if it is said here.
@@ -92,7 +91,7 @@ impl Listen {
     /// A place of which nothing else is said.
     #[must_use]
     pub fn at(host: Host) -> Self {
-        Self { host, protection: Demand::default(), group: Group::default(), access: None }
+        Self { host, protection: None, group: Group::default(), access: None }
     }
 }
 
@@ -216,6 +215,32 @@ impl Config {
         ports
     }
 
+    /// How sessions must be secured, at least, that come in at a portal that says `here`. A server with an identity
+    /// wants them secure unless it is told otherwise, for all or for one portal.
+    #[must_use]
+    pub fn demanded(&self, here: Option<Demand>) -> Option<Protection> {
+        match (self.protection, here) {
+            (None, None) => self.identity.as_ref().map(|_| Protection::Integrity),
+            (all, here) => all.and_then(|Demand(all)| all).max(here.and_then(|Demand(here)| here)),
+        }
+    }
+
+    /// Whether a session that is not secure can come in somewhere.
+    fn admits_plain(&self) -> bool {
+        match self.listen.is_empty() {
+            true => self.demanded(None).is_none(),
+            false => self.listen.iter().any(|listen| self.demanded(listen.protection).is_none()),
+        }
+    }
+
+    /// The clients that can never log in: they prove themselves by CHAP, which no secure session has, and every
+    /// portal demands one.
+    pub fn locked_out(&self) -> impl Iterator<Item = &Client> {
+        let plain = self.admits_plain();
+        let by_chap = |client: &&Client| client.chap.is_some() && client.key.is_none();
+        self.clients.iter().filter(by_chap).filter(move |_| !plain)
+    }
+
     /// Whether everyone who gets in has proven who he is.
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
@@ -228,8 +253,8 @@ impl Config {
     pub fn lacks_identity(&self) -> bool {
         let demands = |demand: Demand| demand.0.is_some();
         self.identity.is_none()
-            && (demands(self.protection)
-                || self.listen.iter().any(|listen| demands(listen.protection))
+            && (self.protection.is_some_and(demands)
+                || self.listen.iter().filter_map(|listen| listen.protection).any(demands)
                 || self.volumes.iter().any(|volume| demands(volume.protection))
                 || self.clients.iter().any(|client| client.key.is_some()))
     }
@@ -285,57 +310,6 @@ pub fn target_of(name: &str) -> Result<IscsiName, String> {
     }
     IscsiName::new(&format!("{TARGET_PREFIX}{name}"))
         .map_err(|why| format!("`{name}` cannot name a volume: {why}"))
-}
-
-/// `NAME=URI[,KEY[=VALUE]]...`, as the command line has it.
-impl FromStr for Served {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, mut rest) = text
-            .split_once('=')
-            .ok_or_else(|| "write NAME=URI, such as backup=file:/srv/backup.img".to_owned())?;
-        let (mut size, mut read_only, mut sanitize_rate) = (None, false, None);
-        let (mut target, mut lun) = (None, Lun::default());
-        let (mut protection, mut appearance) = (Demand::default(), Appearance::default());
-        // From the end, since a path may hold a comma.
-        while let Some((uri, option)) = rest.rsplit_once(',') {
-            let (key, value) = match option.split_once('=') {
-                Some((key, value)) => (key, Some(value)),
-                None => (option, None),
-            };
-            match (key, value) {
-                ("read_only", value) => read_only = switch(value)?,
-                ("size", Some(text)) => {
-                    size = Some(text.parse::<Size>().map_err(|why| why.to_string())?);
-                }
-                ("target", Some(text)) => target = Some(text.parse::<TargetName>()?),
-                ("lun", Some(text)) => lun = text.parse()?,
-                ("sanitize_rate", Some(text)) => sanitize_rate = Some(text.parse::<Rate>()?),
-                ("protection", Some(text)) => protection = text.parse::<Demand>()?,
-                _ if appearance.set(key, value).map_err(|why| format!("{key}: {why}"))? => {}
-                _ => break,
-            }
-            rest = uri;
-        }
-        let uri = rest.parse::<Uri>().map_err(|why| why.to_string())?;
-        let target = target.map_or_else(|| target_of(name), |target| Ok(target.0))?;
-        let name = name.to_owned();
-        let (upstream, unseal) = (Upstream::default(), None);
-        Ok(Self {
-            name,
-            target,
-            lun: lun.0,
-            uri,
-            size,
-            read_only,
-            protection,
-            appearance,
-            sanitize_rate,
-            upstream,
-            unseal,
-        })
-    }
 }
 
 #[cfg(test)]

@@ -40,10 +40,27 @@ pub struct Request {
     pub verb: String,
 }
 
+/// The most bytes of the path of a socket (`sun_path` in unix(7), without the zero that ends it).
+const PATH_MAX: usize = 107;
+
+/// Why no socket can have this path, if it is that long.
+pub(crate) fn too_long(path: &Path) -> Option<String> {
+    let length = path.as_os_str().len();
+    let why = || {
+        format!(
+            "the path of a socket has at most {PATH_MAX} bytes, and {} has {length}: use a shorter one, such as one \
+             in /run",
+            path.display()
+        )
+    };
+    (length > PATH_MAX).then(why)
+}
+
 impl Control {
     /// Listens at `path`. What a server that was killed has left there is replaced; one that is alive is not.
     pub fn bind(path: &Path) -> Outcome<Self> {
         let what = || format!("cannot listen on the control socket {}", path.display());
+        too_long(path).map_or(Ok(()), |why| Err(Failure::usage(what()).because(why)))?;
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(Failure::new(what()).because("another server listens there"));
         }

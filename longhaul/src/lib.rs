@@ -27,5 +27,6 @@ pub mod size;
 pub mod state;
 pub mod stop;
 pub mod store;
+mod suggest;
 pub mod tune;
 pub mod uri;

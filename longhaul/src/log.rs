@@ -4,12 +4,14 @@ use std::io::{self, IsTerminal};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt};
 
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::suggest::did_you_mean;
 
 /// What is logged; what is left out is as `Log::start` is told.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +43,29 @@ impl FromStr for Format {
     }
 }
 
+const HINT: &str =
+    "write error, warn, info, debug or trace, or a filter such as info,longhaul::front=debug";
+
+/// Whose lines a filter can choose: the crates of this program.
+const CRATES: [&str; 4] = ["longhaul", "volume", "proto", "host"];
+
+/// Whether a part of a filter means something. A word that is no level would be the name of a crate nobody has,
+/// and silence all others.
+fn directive(text: &str) -> Result<(), String> {
+    let (target, level) = text.split_once('=').unwrap_or(("longhaul", text));
+    if level.is_empty() || level.parse::<LevelFilter>().is_err() {
+        let known = ["off", "error", "warn", "info", "debug", "trace"];
+        return Err(format!("`{level}` is no level{}", did_you_mean(level, known)));
+    }
+    let target = target.split(['[', ':']).next().unwrap_or_default();
+    match CRATES.contains(&target) {
+        true => Ok(()),
+        false => {
+            Err(format!("`{target}` is no part of the program{}", did_you_mean(target, CRATES)))
+        }
+    }
+}
+
 /// What is logged, to be changed while the program runs.
 #[derive(Debug)]
 pub struct Tap(Handle<EnvFilter, Registry>);
@@ -65,8 +90,9 @@ impl Log {
     /// What lets through what is to be logged: `level` if nothing else was said.
     pub fn filter(&self, level: &str) -> Outcome<EnvFilter> {
         let level = self.level.as_deref().unwrap_or(level);
-        EnvFilter::try_new(level)
-            .map_err(|why| Failure::usage(format!("cannot log at level `{level}`")).because(why))
+        let what = || Failure::usage(format!("cannot log at level `{level}`"));
+        level.split(',').try_for_each(directive).map_err(|why| what().because(why).hint(HINT))?;
+        EnvFilter::try_new(level).map_err(|why| what().because(why).hint(HINT))
     }
 
     /// Begins to log, at `level` if nothing else was said.
@@ -79,5 +105,33 @@ impl Log {
             Format::Json => log.with(lines.json()).init(),
         }
         Ok(Tap(handle))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn level_that_means_nothing_is_refused() {
+        let filter =
+            |level: &str| Log { level: Some(level.to_owned()), format: None }.filter("info");
+        for level in
+            ["warn", "INFO", "off", "longhaul=debug", "info,longhaul::front=trace,volume=warn"]
+        {
+            filter(level).unwrap();
+        }
+        for (level, why) in [
+            ("loud", "`loud` is no level"),
+            ("", "`` is no level"),
+            ("inof", "`inof` is no level: did you mean `info`?"),
+            ("longhaul=loud", "`loud` is no level"),
+            ("longhual=debug", "`longhual` is no part of the program: did you mean `longhaul`?"),
+            ("info,", "`` is no level"),
+        ] {
+            let said = filter(level).unwrap_err();
+            assert!(said.to_string().contains(why), "{level}: {said}");
+            assert_eq!(said.exit_code(), 2);
+        }
     }
 }

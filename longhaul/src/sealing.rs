@@ -44,7 +44,7 @@ impl SealingArgs {
     #[must_use]
     pub fn seal(&self) -> Seal {
         let Self { identity, pin, protection } = self.clone();
-        Seal { identity, pin, protection: protection.unwrap_or(Protection::Encrypt) }
+        Seal { identity, pin, protection }
     }
 }
 
@@ -67,20 +67,14 @@ impl FromStr for Demand {
 }
 
 /// How a client seals its sessions, where it does.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Seal {
     /// The file that says who it is; the usual one if `None`.
     pub identity: Option<PathBuf>,
     /// The key of every target; none is sealed if `None`, unless its URI has one.
     pub pin: Option<PublicKey>,
-    /// What a session is given.
-    pub protection: Protection,
-}
-
-impl Default for Seal {
-    fn default() -> Self {
-        Self { identity: None, pin: None, protection: Protection::Encrypt }
-    }
+    /// What a session is given, if it was said: `encrypt` otherwise.
+    pub protection: Option<Protection>,
 }
 
 impl Seal {
@@ -91,15 +85,22 @@ impl Seal {
                 return Err(Failure::usage("--pin and the URI name different keys of the target"));
             }
             (Some(key), _, _) | (None, Some(key), _) => key,
-            (None, None, None) => return Ok(None),
-            (None, None, Some(_)) => {
-                let what = "--identity without the key of the target";
+            (None, None, identity) => {
+                let option = match (self.protection, identity) {
+                    (Some(protection), _) => format!("--protection {}", protection.name()),
+                    (None, Some(_)) => "--identity".to_owned(),
+                    (None, None) => return Ok(None),
+                };
+                // Going on would be a session in plain text, which is not what was asked for.
+                let what =
+                    format!("{option} without the key of the target, which makes a session secure");
                 return Err(Failure::usage(what)
-                    .hint("give it with --pin, or use the URI that `serve` prints"));
+                    .hint("give it with --pin, or use the URI that `serve` prints, which ends in ?pin=KEY"));
             }
         };
         let sealing = sealing(&self.identity.clone().map_or_else(default_path, Ok)?)?;
-        Ok(Some(Pinned { sealing, target, protection: self.protection }))
+        let protection = self.protection.unwrap_or(Protection::Encrypt);
+        Ok(Some(Pinned { sealing, target, protection }))
     }
 }
 

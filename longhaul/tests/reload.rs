@@ -309,3 +309,39 @@ fn what_is_logged_follows_the_file() {
     assert!(reload(&server).contains("`log.format` cannot change"));
     assert!(server.stop().success());
 }
+
+/// A volume that is added with its file, one that grows, and one that cannot be: nothing of it stays.
+#[test]
+fn reload_that_fails_late_leaves_nothing_behind() {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name);
+    let config = |text: &str| fs::write(path("longhaul.toml"), LISTEN.to_owned() + text).unwrap();
+    let made = |name: &str, size: &str| format!("{}size = \"{size}\"\n", file(name));
+    config(&(made("a", "1M") + &made("z", "1M")));
+    let (server, portal) = start(home.path(), 2);
+    let mut guest = Guest::new(portal, "iqn.2001-04.com.example:guest", "a");
+    let length = |name: &str| fs::metadata(path(name)).map(|found| found.len()).ok();
+    let grown = made("a", "2M");
+    for (more, why) in [
+        // Volumes are opened in this order, so that a file was made before the failure.
+        (made("z", "1M") + &made("new", "1M") + &file("missing"), "missing.img"),
+        // One has grown before the other cannot: it would lose its end.
+        (made("new", "1M") + &made("z", "512K"), "cannot shrink"),
+        (
+            made("z", "1M") + &made("new", "1M") + "[volumes.m]\nuri = \"memory:99999T\"\n",
+            "of memory",
+        ),
+        (made("z", "1M") + "[log]\nlevel = \"loud\"\n", "`loud` is no level"),
+    ] {
+        config(&(grown.clone() + &more));
+        let said = reload(&server);
+        assert!(said.contains("not applied, nothing has changed"), "{why}: {said}");
+        assert_eq!((length("new.img"), length("a.img")), (None, Some(MIB)), "{why}");
+        assert_eq!((guest.attention(), guest.write(1), guest.blocks()), (None, 0, 2048), "{why}");
+    }
+    config(&(grown + &made("z", "1M") + &made("new", "1M")));
+    let said = reload(&server);
+    assert!(said.contains("added new; grown a"), "{said}");
+    assert_eq!((length("new.img"), length("a.img")), (Some(MIB), Some(2 * MIB)));
+    assert!(server.stop().success());
+}

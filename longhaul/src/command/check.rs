@@ -1,9 +1,6 @@
 //! `longhaul check`: what is wrong with a configuration, before it is used.
 
-use std::collections::BTreeMap;
-use std::fs::Metadata;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use super::options::blocking;
@@ -12,6 +9,7 @@ use crate::config::{self, Config, ROOT, Served, Wrong};
 use crate::credentials::Chap;
 use crate::failure::{Failure, Outcome};
 use crate::sealing::sealing;
+use crate::store::file::suits;
 use crate::uri::Uri;
 
 /// Look for mistakes in a configuration, without using it
@@ -30,9 +28,6 @@ Examples:
 Every mistake is told with its file and line, and the exit code is 2. Secrets are read, and files looked
 for, as `serve` would; no volume is opened, so that one in use can be checked.";
 
-/// The files that volumes are in, by device and inode.
-type Seen<'a> = BTreeMap<(u64, u64), &'a Served>;
-
 /// Tells every mistake, or that there is none.
 pub async fn run(args: Args) -> Outcome {
     let path = args.config.clone();
@@ -46,59 +41,51 @@ pub async fn run(args: Args) -> Outcome {
     super::say(&format!("{}: {counts}, no mistakes", args.config.display()))
 }
 
-/// What only shows when the file is used: addresses, secrets and files that are not there.
+/// What only shows when the file is used: addresses, secrets and files that are not there, and what cannot be
+/// together.
 async fn unusable(config: &Config) -> Vec<Wrong> {
     let portals = serve::resolve(config).await;
+    let mut wrong = serve::conflicts(config, portals.as_deref().unwrap_or_default());
+    let mut note = |kind, name: &str, outcome: Outcome| {
+        let why = outcome.err().map(|why| why.to_string());
+        wrong.extend(why.map(|why| Wrong { line: config.line(kind, name), why }));
+    };
     let portals = portals.and_then(|portals| serve::refuse_strangers(config, &portals));
-    let identity = config.identity.as_deref().map_or(Ok(()), |path| sealing(path).map(drop));
-    let mut wrong: Vec<_> = [("listen", portals), ("identity", identity)]
-        .into_iter()
-        .filter_map(|(key, outcome)| Some((config.line(ROOT, key), outcome.err()?)))
-        .collect();
+    note(ROOT, "listen", portals);
+    note(
+        ROOT,
+        "identity",
+        config.identity.as_deref().map_or(Ok(()), |path| sealing(path).map(drop)),
+    );
     for client in &config.clients {
-        let secrets = read(client.chap.clone()).await;
-        wrong.extend(secrets.err().map(|why| (config.line("clients", &client.name), why)));
+        note("clients", &client.name, read(client.chap.clone()).await);
     }
-    let mut seen = Seen::new();
     for volume in &config.volumes {
-        let line = config.line("volumes", &volume.name);
-        let options = serve::open_options(volume).await.map(drop);
-        wrong.extend(
-            options.and_then(|()| look_for(volume, &mut seen)).err().map(|why| (line, why)),
-        );
+        let options = serve::open_options(volume).await;
+        note("volumes", &volume.name, options.and_then(|_| look_for(volume)));
     }
-    wrong.into_iter().map(|(line, why)| Wrong { line, why: why.to_string() }).collect()
+    wrong
 }
 
 async fn read(chap: Option<Chap>) -> Outcome {
     blocking(move || chap.map(|chap| chap.account()).transpose().map(drop)).await
 }
 
-/// A file that is not there is made only where its size is known.
-fn look_for<'a>(volume: &'a Served, seen: &mut Seen<'a>) -> Outcome {
+/// Whether what a volume is in can be one; a file that is not there is made only where its size is known.
+fn look_for(volume: &Served) -> Outcome {
     let (path, makes) = match &volume.uri {
         Uri::File(path) => (path, volume.size.is_some() && !volume.read_only),
         Uri::Device(path) => (path, false),
         Uri::Memory(_) | Uri::Iscsi(_) => return Ok(()),
     };
+    let device = matches!(volume.uri, Uri::Device(_));
+    let cannot = || Failure::new(format!("cannot open {}", volume.uri));
     match path.metadata() {
-        Ok(found) if found.is_dir() => Err(Failure::new(format!("{} is a directory", volume.uri))),
-        Ok(found) => used_twice(volume, &found, seen),
+        Ok(found) => suits(&found, device).map_err(|why| cannot().because(why)),
         Err(why) if why.kind() != ErrorKind::NotFound => {
             Err(Failure::new(format!("cannot look for {}", volume.uri)).because(why))
         }
         Err(_) if makes => Ok(()),
         Err(_) => Err(Failure::new(format!("{} does not exist", volume.uri))),
-    }
-}
-
-/// A file is several volumes only if nobody writes to it.
-fn used_twice<'a>(volume: &'a Served, found: &Metadata, seen: &mut Seen<'a>) -> Outcome {
-    match seen.insert((found.dev(), found.ino()), volume) {
-        Some(other) if !(volume.read_only && other.read_only) => {
-            let (uri, name) = (&volume.uri, &other.name);
-            Err(Failure::new(format!("{uri} is what volume {name} is: one volume is served once")))
-        }
-        _ => Ok(()),
     }
 }

@@ -1,11 +1,13 @@
 //! `longhaul serve`: volumes for others, over iSCSI.
 
+mod conflicts;
 mod live;
 mod metrics;
 mod portals;
 
 use std::fmt::Display;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,7 +38,8 @@ use crate::sealing::{Demand, Seal, sealing};
 use crate::state::StateDir;
 use crate::stop::Stop;
 use crate::uri::{Host, IscsiUri, Uri};
-use live::Live;
+pub(super) use conflicts::find as conflicts;
+use live::{Applied, Live};
 use portals::Given;
 pub(super) use portals::{refuse_strangers, resolve};
 
@@ -116,12 +119,19 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     let pin = sealing.as_ref().map(|sealing| sealing.identity.public());
     let portals = portals::portals(&config, &given.portals).await?;
     refuse_strangers(&config, &portals)?;
+    conflicts::refuse(&config, &portals)?;
     let reloads = config.origin.is_some();
     let stop = if reloads { super::stop_on_termination()? } else { super::stop_on_signals()? };
     let policy = policy(&config).await?;
+    let kept = kept(config.state.clone(), &config.volumes).await?;
+    // Whatever can be refused is asked for before a volume is opened, and a file made.
+    let listeners = portals::listen(&portals, given.portals).await?;
+    let control = control(&config, given.control)?;
+    let metrics = metrics_listener(&config, given.metrics).await?;
+    portals::warn_of_plain(&config, &portals);
     let chains = open(&config.volumes).await?;
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
-    let disks = disks(config.state.clone(), &config.volumes, &chains).await?;
+    let disks = disks(&config.volumes, &chains, kept);
     let ports = config.ports().into_iter().map(|(group, access)| Port::new(group, access));
     let mut node = Node::new(targets(config.volumes.iter().zip(&disks)), policy)
         .with_limits(config.limits)
@@ -130,22 +140,28 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
         node = node.with_sealing(sealing);
     }
     let node = Arc::new(node);
-    let listeners = portals::listen(&portals, given.portals).await?;
     let server = Server::on(listeners, Arc::clone(&node))
         .or_fail(|| "cannot tell where the server listens".to_owned())?;
-    let host = portals::reachable(server.portals());
-    for Served { target, lun, .. } in &config.volumes {
-        let uri = IscsiUri { host: host.clone(), target: target.clone(), lun: *lun, pin };
-        super::announce(&format!("ready {}", Uri::Iscsi(uri)))?;
-    }
-    let control = control(&config, given.control)?;
-    if let Some(listener) = metrics_listener(&config, given.metrics).await? {
+    if let Some(listener) = metrics {
         tokio::spawn(metrics::serve(listener, Arc::downgrade(&node)));
     }
     tokio::spawn(manager::watchdog(server.pulse()));
-    let mut live = Live::new(config, portals, chains, disks, node, (log, tap));
+    announce(&config.volumes, server.portals(), pin)?;
+    let mut live = Live::new(config, portals, (chains, disks), node, (log, tap), stop.clone());
     attend(&mut live, server, control, stop).await?;
     live.close().await
+}
+
+/// Tells by which URIs the volumes can be used: each of them at each portal.
+fn announce(volumes: &[Served], portals: &[SocketAddr], pin: Option<PublicKey>) -> Outcome {
+    for Served { target, lun, .. } in volumes {
+        for portal in portals {
+            let host = portals::reachable(*portal);
+            let uri = IscsiUri { host, target: target.clone(), lun: *lun, pin };
+            super::announce(&format!("ready {}", Uri::Iscsi(uri)))?;
+        }
+    }
+    Ok(())
 }
 
 fn control(config: &Config, given: Option<UnixListener>) -> Outcome<Option<Control>> {
@@ -214,17 +230,19 @@ async fn request(control: Option<&Control>) -> Request {
 async fn reload(live: &mut Live) -> Outcome<String> {
     manager::reloading();
     let outcome = live.reload().await;
-    match &outcome {
-        Ok(said) => {
-            tracing::info!("configuration applied: {said}");
-            manager::ready(&live.summary());
-        }
-        Err(why) => {
-            tracing::error!("configuration not applied, nothing has changed: {why}");
-            manager::ready(&format!("{}; the last reload failed, see the log", live.summary()));
-        }
+    if let Err(why) = &outcome {
+        tracing::error!("configuration not applied, nothing has changed: {why}");
+        manager::ready(&format!("{}; the last reload failed, see the log", live.summary()));
     }
-    outcome
+    let Applied { said, closed } = outcome?;
+    tracing::info!("configuration applied: {said}");
+    manager::ready(&live.summary());
+    if let Err(why) = &closed {
+        tracing::error!("a volume that was removed was not closed as it should be: {why}");
+    }
+    closed
+        .map(|()| said.clone())
+        .map_err(|why| why.within(&format!("configuration applied ({said}), but")))
 }
 
 impl Args {
@@ -246,7 +264,7 @@ impl Args {
             clients: by_chap.into_iter().chain(by_key).collect(),
             chap_weak: self.chap.is_weak(),
             identity,
-            protection: protection.unwrap_or_default(),
+            protection,
             listen: self.listen.into_iter().map(Listen::at).collect(),
             insecure: self.insecure,
             state: self.state,
@@ -283,13 +301,29 @@ fn client(client: &Client) -> Outcome<policy::Client> {
     })
 }
 
+/// All of them, or none: if one cannot be opened, those before it are as if they had not been.
 async fn open(volumes: &[Served]) -> Outcome<Vec<Chain>> {
     let mut chains = Vec::new();
     for volume in volumes {
-        let opened = chain::open(&volume.uri, open_options(volume).await?).await;
-        chains.push(opened.map_err(|failure| failure.within(&format!("volume {}", volume.name)))?);
+        match open_one(volume).await {
+            Ok(chain) => chains.push(chain),
+            Err(failure) => {
+                discard(chains).await;
+                return Err(failure.within(&format!("volume {}", volume.name)));
+            }
+        }
     }
     Ok(chains)
+}
+
+async fn open_one(volume: &Served) -> Outcome<Chain> {
+    chain::open(&volume.uri, open_options(volume).await?).await
+}
+
+async fn discard(chains: Vec<Chain>) {
+    for chain in chains {
+        chain.discard().await;
+    }
 }
 
 /// How a volume is opened. Reads the secrets.
@@ -324,16 +358,14 @@ pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
 }
 
 /// The disks, with the reservations that were kept.
-async fn disks(state: Option<PathBuf>, volumes: &[Served], chains: &[Chain]) -> Outcome<Vec<Disk>> {
-    let units: Vec<_> = volumes.iter().map(Served::unit).collect();
-    let kept = blocking(move || kept(state, &units)).await?;
+fn disks(volumes: &[Served], chains: &[Chain], kept: Vec<Option<Kept>>) -> Vec<Disk> {
     let volumes = volumes.iter().zip(chains).zip(kept);
     let disk = |((served, chain), kept): ((&Served, &Chain), Option<Kept>)| {
         let (vanishes, key) = (chain.vanishes(), chain.key());
         let options = Options { vanishes, key, ..options(served, kept) };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
-    Ok(volumes.map(disk).collect())
+    volumes.map(disk).collect()
 }
 
 /// The targets that volumes are units of, in the order of their first ones.
@@ -364,8 +396,13 @@ fn options(served: &Served, kept: Option<Kept>) -> Options {
     }
 }
 
-/// For each unit, what was kept of its reservations; nothing is kept where there is no directory for it.
-fn kept(state: Option<PathBuf>, units: &[UnitName]) -> Outcome<Vec<Option<Kept>>> {
+/// For each volume, what was kept of its reservations; nothing is kept where there is no directory for it.
+async fn kept(state: Option<PathBuf>, volumes: &[Served]) -> Outcome<Vec<Option<Kept>>> {
+    let units: Vec<_> = volumes.iter().map(Served::unit).collect();
+    blocking(move || load(state, &units)).await
+}
+
+fn load(state: Option<PathBuf>, units: &[UnitName]) -> Outcome<Vec<Option<Kept>>> {
     let Some(path) = state else { return Ok(units.iter().map(|_| None).collect()) };
     let state = StateDir::open(&path)
         .or_fail(|| format!("cannot use the state directory {}", path.display()))?;

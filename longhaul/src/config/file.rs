@@ -10,6 +10,7 @@ use toml::de::DeTable;
 use super::access::contradiction;
 use super::disk::{Lun, TargetName};
 use super::limits::limits;
+use super::option::idle_size;
 use super::table::{Entry, Sheet, Table, Wrong};
 use super::{
     Appearance, Client, Config, Group, LACKS_IDENTITY, Listen, Origin, ROOT, Served, Unsealing,
@@ -39,7 +40,7 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
     let base = path.parent().unwrap_or_else(|| Path::new(""));
     let mut config = Config {
         listen: root.each("listen", listen),
-        protection: root.text("protection").unwrap_or_default(),
+        protection: root.text("protection"),
         identity: root.path("identity", base),
         insecure: root.flag("insecure").unwrap_or_default(),
         chap_weak: root.flag("chap_weak").unwrap_or_default(),
@@ -62,7 +63,7 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
     if let Some(table) = root.table("log") {
         config.log = log(table);
     }
-    for key in ["listen", "identity"] {
+    for key in ["listen", "identity", "metrics", "control"] {
         if let Some(line) = root.line_of(key) {
             config.remember(ROOT, key, line);
         }
@@ -105,7 +106,7 @@ fn listen(entry: Entry<'_>) -> Option<Listen> {
             }
             let (group, access) = (table.number("group"), table.text("access"));
             table.finish();
-            let (protection, group) = (protection.unwrap_or_default(), group.unwrap_or_default());
+            let group = group.unwrap_or_default();
             Some(Listen { host: host?, protection, group, access })
         }
     }
@@ -131,6 +132,9 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
         uri => uri,
     };
     let size = table.text("size");
+    if let Some(why) = uri.as_ref().and_then(|uri| idle_size(uri, size)) {
+        table.note_at("size", why);
+    }
     let read_only = table.flag("read_only").unwrap_or_default();
     let protection = table.text("protection").unwrap_or_default();
     let appearance = Appearance {
@@ -279,6 +283,9 @@ fn secret(table: &mut Table<'_>, keys: [&'static str; 2], base: &Path) -> Option
 
 fn log(mut table: Table<'_>) -> Log {
     let log = Log { level: table.text("level"), format: table.text("format") };
+    if let Err(why) = log.filter("info") {
+        table.note_at("level", why);
+    }
     table.finish();
     log
 }

@@ -10,6 +10,8 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::suggest::did_you_mean;
+
 /// A place in the file, and what is wrong there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
@@ -250,8 +252,12 @@ impl<'t> Table<'t> {
         for (name, _) in self.entries {
             if !self.known.contains(&name.get_ref().as_ref()) {
                 let known: Vec<_> = self.known.iter().map(|key| format!("`{key}`")).collect();
-                let known = known.join(", ");
-                let why = format!("unknown field `{}`, expected one of {known}", name.get_ref());
+                let (known, name_is) = (known.join(", "), name.get_ref());
+                let meant = did_you_mean(name_is, self.known.iter().copied());
+                let why = match meant.is_empty() {
+                    true => format!("unknown key `{name_is}`: here may stand {known}"),
+                    false => format!("unknown key `{name_is}`{meant}"),
+                };
                 self.sheet.note(&name.span(), why);
             }
         }

@@ -137,11 +137,11 @@ fn a_whole_file_is_understood() {
 fn what_is_wrong_is_found_where_it_is() {
     let volume = "[volumes.a]\nuri = \"memory:1M\"\n";
     for (text, line, why) in [
-        ("lisen = []\n", 1, "unknown field `lisen`"),
+        ("lisen = []\n", 1, "unknown key `lisen`"),
         ("\nlisten = [\"::1\"]\n", 2, "HOST:PORT"),
         ("\n\n[volumes.a]\nuri = \"s4:x\"\n", 4, "unknown scheme `s4:`"),
         ("[volumes.a]\nuri = \"memory:1M\"\nsize = \"1,5G\"\n", 3, "is not a size"),
-        ("[volumes.a]\nuri = \"memory:1M\"\nreadonly = true\n", 3, "unknown field `readonly`"),
+        ("[volumes.a]\nuri = \"memory:1M\"\nreadonly = true\n", 3, "unknown key `readonly`"),
         ("[volumes.a]\nuri = \"memory:1M\"\ntarget = \"iqn.\"\n", 3, "is followed by"),
         ("[volumes.a]\nuri = \"memory:1M\"\ntarget = \"X\"\n", 3, "cannot name"),
         ("[volumes.a]\nuri = \"memory:1M\"\nlun = 16384\n", 3, "from 0 to 16383"),

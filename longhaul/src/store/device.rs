@@ -6,17 +6,20 @@ use host::file::{Access, File};
 use volume::{Discard, Shape};
 
 use super::Local;
-use super::file::{OpenError, lock, whole_blocks};
+use super::file::{OpenError, lock, suits, whole_blocks};
 
 /// Opens the block device at `path`. One that the system has mounted is refused.
 pub fn open(path: &Path, read_only: bool) -> Result<Local, OpenError> {
+    if let Ok(found) = path.metadata() {
+        suits(&found, true)?;
+    }
     let access = if read_only { Access::Read } else { Access::Write };
     let file = File::open(path, access).map_err(|why| match why.kind() {
         std::io::ErrorKind::ResourceBusy => OpenError::InUse,
         _ => OpenError::System(why),
     })?;
     if !file.is_block_device()? {
-        return Err(OpenError::NotA("a block device"));
+        return Err(OpenError::NotA { found: "a file", wanted: "a block device" });
     }
     lock(&file, access)?;
     let (block_size, physical) = file.device_blocks()?;
@@ -80,7 +83,7 @@ mod tests {
     #[test]
     fn a_file_is_not_a_device_and_a_device_is_served_once() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(matches!(open(file.path(), false), Err(OpenError::NotA(_))));
+        assert!(matches!(open(file.path(), false), Err(OpenError::NotA { .. })));
         let device = Loop::new(1 << 20);
         let first = open(device.path.as_ref(), false).unwrap();
         assert!(matches!(open(device.path.as_ref(), false), Err(OpenError::InUse)));

@@ -1,6 +1,8 @@
 //! A volume in a file: sparse, locked, as large as the file is.
 
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use host::file::{Access, File};
@@ -62,26 +64,57 @@ pub enum OpenError {
     #[error("it is empty: a volume has at least one block")]
     Empty,
     /// It is something else.
-    #[error("it is not {0}")]
-    NotA(&'static str),
+    #[error("it is {found}, not {wanted}")]
+    NotA {
+        /// What it is.
+        found: &'static str,
+        /// What it must be.
+        wanted: &'static str,
+    },
     /// The system refused.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
+/// Whether what was found can be a volume: a file, or a block `device`. Pipes, terminals and the like cannot, and
+/// opening one may hang.
+pub fn suits(found: &Metadata, device: bool) -> Result<(), OpenError> {
+    let kind = found.file_type();
+    let (found, fits) = match () {
+        () if kind.is_file() => ("a file", !device),
+        () if kind.is_block_device() => ("a block device", device),
+        () if kind.is_dir() => ("a directory", false),
+        () if kind.is_char_device() => ("a character device", false),
+        () if kind.is_fifo() => ("a pipe", false),
+        () => ("a socket", false),
+    };
+    let wanted = if device { "a block device" } else { "a file" };
+    if fits { Ok(()) } else { Err(OpenError::NotA { found, wanted }) }
+}
+
 /// Opens the file at `path` as a volume; makes it, sparse, if it is missing and a size is given.
 pub fn open(path: &Path, options: &FileOptions) -> Result<Local, OpenError> {
+    open_or_make(path, options).map(|(local, _)| local)
+}
+
+/// The same, and whether it was made.
+pub fn open_or_make(path: &Path, options: &FileOptions) -> Result<(Local, bool), OpenError> {
     let access = if options.read_only { Access::Read } else { Access::Write };
+    if let Ok(found) = path.metadata() {
+        suits(&found, false)?;
+    }
+    let mut made = false;
     let file = match (File::open(path, access), options.size) {
         (Err(why), Some(size)) if why.kind() == io::ErrorKind::NotFound && !options.read_only => {
             whole_blocks(size, options.block_size)?;
+            made = true;
             create(path, size)?
         }
         (Err(why), _) if why.kind() == io::ErrorKind::NotFound => return Err(OpenError::Missing),
         (file, _) => file?,
     };
     if file.is_block_device()? {
-        return Err(OpenError::NotA("a file but a device"));
+        return Err(OpenError::NotA { found: "a block device", wanted: "a file" });
     }
     lock(&file, access)?;
     let size = whole_blocks(file.len()?, options.block_size)?;
@@ -90,7 +123,7 @@ pub fn open(path: &Path, options: &FileOptions) -> Result<Local, OpenError> {
         _ => {}
     }
     let shape = shape(&file, size, options)?;
-    Ok(Local::new(file, shape)?)
+    Ok((Local::new(file, shape)?, made))
 }
 
 /// A new sparse file. One that cannot be given its size is not left behind.
@@ -251,6 +284,25 @@ mod tests {
         assert!(matches!(open(&path, &read_only), Err(OpenError::InUse)));
         drop(first);
         assert!(open(&path, &read_only).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_and_named() {
+        let home = tempfile::tempdir().unwrap();
+        let pipe = home.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+        for read_only in [false, true] {
+            for (path, what) in [
+                (Path::new("/dev/null"), "a character device"),
+                (Path::new("/dev/zero"), "a character device"),
+                (home.path(), "a directory"),
+                (&pipe, "a pipe"),
+            ] {
+                let options = FileOptions { read_only, ..of_size(MIB) };
+                let said = open(path, &options).err().unwrap().to_string();
+                assert_eq!(said, format!("it is {what}, not a file"));
+            }
+        }
     }
 
     #[test]

@@ -85,6 +85,16 @@ impl Local {
         Ok(Some(Self { shape: Shape { size, ..self.shape.clone() }, disk }))
     }
 
+    /// How long its file is.
+    pub fn stored(&self) -> io::Result<u64> {
+        self.disk.file.len()
+    }
+
+    /// Cuts its file off, where it was made longer for a volume that nobody has used.
+    pub fn cut(&self, len: u64) -> io::Result<()> {
+        self.disk.file.set_len(len)
+    }
+
     fn run<'a, T: 'a>(
         verb: Verb,
         span: Option<Span>,

@@ -3,6 +3,7 @@
 //! Large requests do not copy. A read of most of a chunk lends it, and whoever writes to a chunk that is lent
 //! takes a copy first; a write of a whole chunk keeps the buffer that the data came in.
 
+use std::collections::TryReserveError;
 use std::future::ready;
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -42,9 +43,22 @@ impl Memory {
     /// If `size` is not a multiple of `block_size`.
     #[must_use]
     pub fn new(size: u64, block_size: u32) -> Self {
+        Self::try_new(size, block_size).expect("there is memory for the map")
+    }
+
+    /// The same; an error if there is no memory for the map of its chunks.
+    ///
+    /// # Panics
+    ///
+    /// If `size` is not a multiple of `block_size`.
+    pub fn try_new(size: u64, block_size: u32) -> std::result::Result<Self, TryReserveError> {
         assert!(size.is_multiple_of(u64::from(block_size)));
-        let chunks = usize::try_from(size.div_ceil(CHUNK as u64)).expect("fits the address space");
-        Self {
+        // More than the address space holds is more than can be reserved.
+        let count = usize::try_from(size.div_ceil(CHUNK as u64)).unwrap_or(usize::MAX);
+        let mut chunks = Vec::new();
+        chunks.try_reserve_exact(count)?;
+        chunks.resize_with(count, || RwLock::new(None));
+        Ok(Self {
             shape: Shape {
                 size,
                 block_size,
@@ -54,8 +68,14 @@ impl Memory {
                 discard: Some(Discard { granularity: block_size, reads_zeroes: true }),
                 fast_zeroes: true,
             },
-            chunks: (0..chunks).map(|_| RwLock::new(None)).collect(),
-        }
+            chunks,
+        })
+    }
+
+    /// Bytes that the map of a volume of `size` bytes takes.
+    #[must_use]
+    pub const fn map_size(size: u64) -> u64 {
+        size.div_ceil(CHUNK as u64).saturating_mul(size_of::<Chunk>() as u64)
     }
 
     fn get(&self, span: Span) -> Bytes {
@@ -287,6 +307,12 @@ mod tests {
         memory.put(WHOLE.at, large.freeze());
         assert_eq!(memory.get(WHOLE)[0], 3);
         assert_eq!(memory.get(WHOLE).as_ptr(), place, "copied: its buffer is too large to keep");
+    }
+
+    #[test]
+    fn map_that_does_not_fit_is_an_error() {
+        assert!(Memory::try_new(u64::MAX - 511, 512).is_err());
+        assert_eq!(Memory::map_size(4 << 20), 16 * size_of::<Chunk>() as u64);
     }
 
     #[test]

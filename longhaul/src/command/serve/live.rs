@@ -3,17 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use proto::iscsi::login::policy::Policy;
+use proto::iscsi::name::IscsiName;
 use proto::scsi::ports::AccessState;
+use tracing_subscriber::EnvFilter;
 
 use super::portals::list as places;
-use super::{LEVEL, close, disks, open, policy, refuse_strangers, targets};
-use crate::chain::Chain;
+use super::{
+    LEVEL, close, conflicts, discard, disks, kept, open, policy, refuse_strangers, targets,
+};
+use crate::chain::{Chain, Growth};
 use crate::command::options::blocking;
 use crate::config::{Config, Listen, Served};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Offering, Portal};
 use crate::front::lun::{Disk, TargetDevice};
 use crate::log::{Log, Tap};
+use crate::stop::Stop;
 
 /// A volume that is being served.
 struct Room {
@@ -30,41 +36,74 @@ pub(super) struct Live {
     node: Arc<Node>,
     /// What the command line wants to be logged, and where that is changed.
     log: (Log, Tap),
+    /// When it is called, volumes of other targets wait no longer for those.
+    stop: Stop,
 }
 
+/// What became of a reload that was applied.
+pub(super) struct Applied {
+    /// What has changed.
+    pub(super) said: String,
+    /// Whether volumes that were removed could be flushed and closed.
+    pub(super) closed: Outcome,
+}
+
+/// The volumes that grow, by name.
+type Growths = BTreeMap<String, Growth>;
+
 impl Live {
-    /// What `node` serves: `chains` and `disks` are those of the volumes of `config`, in order.
+    /// What `node` serves: the chains and disks are those of the volumes of `config`, in order.
     pub(super) fn new(
         config: Config,
         portals: Vec<Portal>,
-        chains: Vec<Chain>,
-        disks: Vec<Disk>,
+        (chains, disks): (Vec<Chain>, Vec<Disk>),
         node: Arc<Node>,
         log: (Log, Tap),
+        stop: Stop,
     ) -> Self {
         let rooms = rooms(&config.volumes, chains, disks).collect();
-        Self { config, portals, rooms, node, log }
+        Self { config, portals, rooms, node, log, stop }
     }
 
     /// Reads the file again and applies the difference; says what that was. A failure has changed nothing.
     /// Returns when the sessions that had to end have ended, and what they used is closed.
-    pub(super) async fn reload(&mut self) -> Outcome<String> {
+    pub(super) async fn reload(&mut self) -> Outcome<Applied> {
         let origin = self.config.origin.as_ref();
         let path = origin.map(|origin| origin.path.clone());
         let path = path.ok_or_else(|| Failure::new("there is no file to read again"))?;
         let config = blocking(move || Config::read(&path)).await?;
         self.refuse_upheaval(&config)?;
         refuse_strangers(&config, &self.portals)?;
+        conflicts::refuse(&config, &self.portals)?;
         let filter = self.log.0.clone().or(&config.log).filter(LEVEL)?;
         let policy = policy(&config).await?;
         let is_new = |volume: &&Served| !self.rooms.contains_key(&volume.name);
         let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
+        let kept = kept(config.state.clone(), &added).await?;
         let chains = open(&added).await?;
-        let disks = disks(config.state.clone(), &added, &chains).await?;
-        let grown = self.grow(&config)?;
-        self.log.1.turn(filter)?;
+        let growths = match self.prepare_growth(&config, filter) {
+            Ok(growths) => growths,
+            Err(why) => {
+                discard(chains).await;
+                return Err(why);
+            }
+        };
         // Nothing can fail from here on.
+        chains.iter().for_each(|chain| chain.leave_on(self.stop.clone()));
+        let disks = disks(&added, &chains, kept);
+        let grown = self.grow(growths);
         self.rooms.extend(rooms(&added, chains, disks));
+        Ok(self.replace(config, &added, &grown, policy).await)
+    }
+
+    /// Serves what `config` says: all of it is in the rooms.
+    async fn replace(
+        &mut self,
+        config: Config,
+        added: &[Served],
+        grown: &[String],
+        policy: impl FnOnce(Vec<IscsiName>) -> Policy,
+    ) -> Applied {
         let stays = |name: &String| config.volumes.iter().any(|volume| volume.name == *name);
         let (kept, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
             std::mem::take(&mut self.rooms).into_iter().partition(|(name, _)| stays(name));
@@ -89,9 +128,11 @@ impl Live {
         for Room { disk, .. } in removed.values() {
             disk.retire().await;
         }
-        close(removed.into_values().map(|room| room.chain).collect()).await?;
+        let closed = close(removed.into_values().map(|room| room.chain).collect()).await;
         let said: Vec<_> = said.into_iter().flatten().collect();
-        Ok(if said.is_empty() { "nothing to tell sessions".to_owned() } else { said.join("; ") })
+        let said =
+            if said.is_empty() { "nothing to tell sessions".to_owned() } else { said.join("; ") };
+        Applied { said, closed }
     }
 
     /// Some things are fixed while the server runs.
@@ -125,18 +166,39 @@ impl Live {
         Ok(())
     }
 
-    /// Makes volumes as large as their files are now, or as the configuration says; the names of those
-    /// that were smaller. Nobody is told yet.
-    fn grow(&mut self, config: &Config) -> Outcome<Vec<String>> {
-        let mut grown = Vec::new();
-        for Served { name, size, .. } in &config.volumes {
-            let Some(Room { chain, disk }) = self.rooms.get_mut(name) else { continue };
-            if chain.grow(*size).map_err(|why| why.within(&format!("volume {name}")))? {
-                *disk = disk.grown(chain.volume());
-                grown.push(name.clone());
+    /// Makes files as large as the configuration says, and turns the log as `filter` says: both, or neither.
+    fn prepare_growth(&self, config: &Config, filter: EnvFilter) -> Outcome<Growths> {
+        let mut growths = Growths::new();
+        let outcome = self.grow_files(config, &mut growths).and_then(|()| self.log.1.turn(filter));
+        match outcome {
+            Ok(()) => Ok(growths),
+            Err(why) => {
+                growths.into_values().for_each(Growth::undo);
+                Err(why)
             }
         }
-        Ok(grown)
+    }
+
+    fn grow_files(&self, config: &Config, growths: &mut Growths) -> Outcome {
+        for Served { name, size, .. } in &config.volumes {
+            let Some(Room { chain, .. }) = self.rooms.get(name) else { continue };
+            let growth = chain.prepare_growth(*size);
+            let growth = growth.map_err(|why| why.within(&format!("volume {name}")))?;
+            growths.extend(growth.map(|growth| (name.clone(), growth)));
+        }
+        Ok(())
+    }
+
+    /// The volumes are as large as their files; the names of those that were smaller. Nobody is told yet.
+    fn grow(&mut self, growths: Growths) -> Vec<String> {
+        let mut grown = Vec::new();
+        for (name, growth) in growths {
+            let Some(Room { chain, disk }) = self.rooms.get_mut(&name) else { continue };
+            chain.grow(growth);
+            *disk = disk.grown(chain.volume());
+            grown.push(name);
+        }
+        grown
     }
 
     /// Whether there is a file to read again.

@@ -1,6 +1,6 @@
 //! Where a server listens: on sockets of its own, or on those that a service manager has opened for it.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixListener;
 
 use host::handed::{Handed, Listener};
@@ -62,7 +62,7 @@ pub(in crate::command) async fn resolve(config: &Config) -> Outcome<Vec<Portal>>
     }
     let mut portals = Vec::new();
     for Listen { host, protection, group, .. } in &config.listen {
-        let demanded = config.protection.0.max(protection.0);
+        let demanded = config.demanded(*protection);
         let entrance = Entrance { portal_group_tag: group.0, demanded };
         let found = net::lookup_host((host.name.as_str(), host.port))
             .await
@@ -75,7 +75,7 @@ pub(in crate::command) async fn resolve(config: &Config) -> Outcome<Vec<Portal>>
 /// A portal of which the configuration says nothing.
 fn unnamed(config: &Config, address: SocketAddr) -> Portal {
     let portal_group_tag = Group::default().0;
-    let entrance = Entrance { portal_group_tag, demanded: config.protection.0 };
+    let entrance = Entrance { portal_group_tag, demanded: config.demanded(None) };
     Portal { address, entrance }
 }
 
@@ -135,16 +135,47 @@ pub(in crate::command) fn refuse_strangers(config: &Config, portals: &[Portal]) 
     Err(Failure::usage(format!("refusing to listen on {open}: {what}")).hint(CHAP_HINT))
 }
 
-/// The first portal, as a client on this machine reaches it.
-pub(super) fn reachable(portals: &[SocketAddr]) -> Host {
-    let mut portal = *portals.first().expect("a server has a portal");
-    if portal.ip().is_unspecified() {
-        portal.set_ip(match portal {
-            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        });
+/// Says so where sessions can come in from other machines and cannot be secure.
+pub(super) fn warn_of_plain(config: &Config, portals: &[Portal]) {
+    let open: Vec<_> = portals.iter().map(|portal| portal.address).filter(is_public).collect();
+    if config.identity.is_none() && !open.is_empty() {
+        let portals = list(open.into_iter());
+        tracing::warn!(
+            %portals,
+            "sessions are not secure: whoever is on their way can read and change what is sent; give the server an \
+             identity (`longhaul identity new`) and the clients keys, or let them come by a tunnel"
+        );
     }
-    Host { name: portal.ip().to_string(), port: portal.port() }
+}
+
+fn is_public(address: &SocketAddr) -> bool {
+    !address.ip().to_canonical().is_loopback()
+}
+
+/// Where clients reach a portal. One of all addresses is told by that with which this machine reaches others, or
+/// by loopback if it reaches none.
+pub(super) fn reachable(portal: SocketAddr) -> Host {
+    let ip = match portal.ip() {
+        ip if !ip.is_unspecified() => ip,
+        IpAddr::V4(_) => outward(false).unwrap_or_else(|| Ipv4Addr::LOCALHOST.into()),
+        // Which takes connections by IPv4 too.
+        IpAddr::V6(_) => {
+            outward(true).or_else(|| outward(false)).unwrap_or_else(|| Ipv6Addr::LOCALHOST.into())
+        }
+    };
+    Host { name: ip.to_string(), port: portal.port() }
+}
+
+/// The address from which this machine would send to one that is nobody's (RFC 5737, RFC 3849). To connect a
+/// datagram socket asks for the route, and sends nothing.
+fn outward(six: bool) -> Option<IpAddr> {
+    let (here, there) = match six {
+        false => ("0.0.0.0:0", "192.0.2.1:9"),
+        true => ("[::]:0", "[2001:db8::1]:9"),
+    };
+    let socket = UdpSocket::bind(here).ok()?;
+    socket.connect(there).ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified())
 }
 
 pub(super) fn list(portals: impl Iterator<Item = SocketAddr>) -> String {

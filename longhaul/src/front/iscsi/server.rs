@@ -261,6 +261,16 @@ async fn session(
     let seal = established.parameters.seal.map_or("none", Protection::name);
     if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
         info!(%peer, initiator = initiator.as_str(), target, tsih, seal, unsaid, "logged in");
+        let is_plain = established.target.is_some() && established.parameters.seal.is_none();
+        if is_plain && !peer.ip().to_canonical().is_loopback() {
+            warn!(
+                %peer,
+                initiator = initiator.as_str(),
+                target,
+                "session is not secure: whoever is on its way can read and change what is sent; give its client a \
+                 `key`, or let it come by a tunnel"
+            );
+        }
     }
     match Driver::new(node, portals, wire, logged_in, stop) {
         Ok(driver) => {

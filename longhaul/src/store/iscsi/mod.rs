@@ -124,5 +124,21 @@ impl ConnectOptions {
 pub async fn connect(target: &IscsiTarget, options: &ConnectOptions) -> Result<Disk, ConnectError> {
     let connector = connect::Connector::new(target.clone(), options)?;
     let link = connector.connect(None, None).await?;
+    if options.pinned.is_none() && !is_this_machine(&target.portal).await {
+        tracing::warn!(
+            portal = %target.portal,
+            target = target.name.as_str(),
+            "session is not secure: whoever is on its way can read and change what is sent; use the URI that the \
+             server prints, which ends in ?pin=KEY, or a tunnel"
+        );
+    }
     Ok(Disk::new(connector, link))
+}
+
+/// Whether nothing that is sent there leaves this machine.
+async fn is_this_machine(portal: &Host) -> bool {
+    match tokio::net::lookup_host((portal.name.as_str(), portal.port)).await {
+        Ok(mut found) => found.all(|address| address.ip().to_canonical().is_loopback()),
+        Err(_) => false,
+    }
 }

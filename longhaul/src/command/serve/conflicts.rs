@@ -1,0 +1,245 @@
+//! What parts of a configuration cannot be together, although each is right: found by `serve`, `reload` and `check`
+//! before anything is opened.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::chain::{memory_needed, memory_of_machine};
+use crate::config::{self, Client, Config, ROOT, Served, Wrong};
+use crate::control;
+use crate::failure::{Failure, Outcome};
+use crate::front::iscsi::Portal;
+use crate::size::Size;
+use crate::uri::Uri;
+
+/// Refuses a configuration that contradicts itself.
+pub(super) fn refuse(config: &Config, portals: &[Portal]) -> Outcome {
+    let wrong = find(config, portals);
+    match &config.origin {
+        _ if wrong.is_empty() => Ok(()),
+        Some(origin) => Err(config::refuse(&origin.path, &wrong)),
+        None => {
+            let why: Vec<_> = wrong.into_iter().map(|wrong| wrong.why).collect();
+            Err(Failure::usage(why.join("\n")))
+        }
+    }
+}
+
+/// Everything that contradicts something else, with its line.
+pub(in crate::command) fn find(config: &Config, portals: &[Portal]) -> Vec<Wrong> {
+    let mut wrong = Vec::new();
+    let mut note = |kind, name: &str, why| wrong.push(Wrong { line: config.line(kind, name), why });
+    for client in config.locked_out() {
+        note("clients", &client.name, locked_out(client));
+    }
+    for why in twice(portals) {
+        note(ROOT, "listen", why);
+    }
+    if let Some(why) = metrics(config, portals) {
+        note(ROOT, "metrics", why);
+    }
+    if let Some(why) = config.control.as_deref().and_then(control::too_long) {
+        note(ROOT, "control", why);
+    }
+    for (volume, why) in shared(&config.volumes) {
+        note("volumes", &volume.name, why);
+    }
+    if let Some((volume, why)) = memory(&config.volumes) {
+        note("volumes", &volume.name, why);
+    }
+    wrong
+}
+
+fn locked_out(Client { name, .. }: &Client) -> String {
+    format!(
+        "client {name} can never log in: it proves itself by CHAP, and every session must be secure here, which \
+         takes a `key`. To let it in without, say `protection = \"none\"` for an address of `listen`, or for all \
+         (--protection none)"
+    )
+}
+
+/// Whether the system gives both to nobody: the same port of the same address, or of all addresses.
+fn overlap(one: SocketAddr, two: SocketAddr) -> bool {
+    let any = |one: SocketAddr, two: SocketAddr| {
+        one.ip().is_unspecified() && (one.is_ipv6() || two.is_ipv4())
+    };
+    one.port() != 0
+        && one.port() == two.port()
+        && (one.ip() == two.ip() || any(one, two) || any(two, one))
+}
+
+fn twice(portals: &[Portal]) -> impl Iterator<Item = String> {
+    portals.iter().enumerate().filter_map(|(place, Portal { address, .. })| {
+        let other = portals[..place].iter().find(|other| overlap(other.address, *address))?.address;
+        Some(match other == *address {
+            true => format!("{address} is listened on twice: name it once"),
+            false => format!("{address} and {other} are listened on, and one is part of the other: name one of them"),
+        })
+    })
+}
+
+fn metrics(config: &Config, portals: &[Portal]) -> Option<String> {
+    let at = config.metrics?;
+    let portal = portals.iter().find(|portal| overlap(portal.address, at))?.address;
+    Some(format!(
+        "metrics cannot be told at {at}: volumes are served at {portal}. Give them another port"
+    ))
+}
+
+/// What is the same for two names of one store.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Inode(u64, u64),
+    Device(u64),
+    /// A file that is not there yet, by its directory.
+    Missing(u64, u64, PathBuf),
+    Unit(String),
+}
+
+fn place(uri: &Uri) -> Option<Place> {
+    match uri {
+        Uri::Memory(_) => None,
+        Uri::Iscsi(unit) => Some(Place::Unit(format!("{}/{}", unit.target, unit.lun))),
+        Uri::File(path) | Uri::Device(path) => match path.metadata() {
+            Ok(found) if found.file_type().is_block_device() => Some(Place::Device(found.rdev())),
+            Ok(found) => Some(Place::Inode(found.dev(), found.ino())),
+            Err(_) => {
+                let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
+                let directory = directory.unwrap_or_else(|| Path::new(".")).metadata().ok()?;
+                let name = path.file_name()?.into();
+                Some(Place::Missing(directory.dev(), directory.ino(), name))
+            }
+        },
+    }
+}
+
+/// A store is several volumes only if nobody writes to it.
+fn shared(volumes: &[Served]) -> Vec<(&Served, String)> {
+    let mut seen: BTreeMap<Place, &Served> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for volume in volumes {
+        let Some(place) = place(&volume.uri) else { continue };
+        let Some(other) = seen.get(&place) else {
+            seen.insert(place, volume);
+            continue;
+        };
+        if !(volume.read_only && other.read_only) {
+            let (uri, name) = (&volume.uri, &other.name);
+            wrong.push((
+                volume,
+                format!("{uri} is what volume {name} is: one volume is served once"),
+            ));
+        }
+    }
+    wrong
+}
+
+/// The volume with which those in memory come to more than there is.
+fn memory(volumes: &[Served]) -> Option<(&Served, String)> {
+    let most = memory_of_machine();
+    let mut sum = 0_u64;
+    volumes.iter().find_map(|volume| {
+        let Uri::Memory(size) = volume.uri else { return None };
+        sum = sum.saturating_add(memory_needed(size));
+        let why = || {
+            let (sum, most) = (Size(sum), Size(most));
+            format!(
+                "with {} the volumes in memory take {sum} bytes, and this machine has {most}: make them smaller, or \
+                 files",
+                volume.uri
+            )
+        };
+        (sum > most).then(|| (volume, why()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str, portals: &[&str]) -> Vec<String> {
+        let (config, wrong) = Config::parse(text, Path::new("longhaul.toml"));
+        assert_eq!(wrong, []);
+        let portal = |portal: &&str| Portal::from(portal.parse::<SocketAddr>().unwrap());
+        let portals: Vec<_> = portals.iter().map(portal).collect();
+        find(&config, &portals).into_iter().map(|wrong| wrong.why).collect()
+    }
+
+    const VOLUME: &str = "[volumes.a]\nuri = 'memory:1M'\n";
+
+    #[test]
+    fn address_that_is_taken_twice_is_found() {
+        for (portals, why) in [
+            (&["127.0.0.1:1", "127.0.0.1:2"][..], None),
+            (&["127.0.0.1:0", "127.0.0.1:0"], None),
+            (&["127.0.0.1:1", "127.0.0.1:1"], Some("127.0.0.1:1 is listened on twice")),
+            (&["0.0.0.0:1", "127.0.0.1:1"], Some("127.0.0.1:1 and 0.0.0.0:1")),
+            (&["[::1]:1", "[::]:1"], Some("[::]:1 and [::1]:1")),
+            (&["[::]:1", "0.0.0.0:1"], Some("0.0.0.0:1 and [::]:1")),
+            (&["0.0.0.0:1", "[::1]:1"], None),
+        ] {
+            let said = found(VOLUME, portals);
+            assert_eq!(said.len(), usize::from(why.is_some()), "{portals:?}: {said:?}");
+            assert!(said.iter().all(|said| said.contains(why.unwrap())), "{said:?}");
+        }
+        let metrics = format!("metrics = '127.0.0.1:9'\n{VOLUME}");
+        assert_eq!(found(&metrics, &["127.0.0.1:8"]), [""; 0]);
+        assert!(found(&metrics, &["0.0.0.0:9"])[0].contains("metrics cannot be told"));
+    }
+
+    #[test]
+    fn client_without_a_key_needs_a_portal_that_takes_it() {
+        let client = "[clients.desk]\nvolumes = ['a']\nchap_secret_file = 'secret'\n";
+        let text = |root: &str| format!("{root}\n{VOLUME}{client}");
+        for (root, refused) in [
+            ("", false),
+            ("identity = 'i'", true),
+            ("identity = 'i'\nprotection = 'encrypt'", true),
+            ("identity = 'i'\nprotection = 'none'", false),
+            ("identity = 'i'\nlisten = ['127.0.0.1']", true),
+            (
+                "identity = 'i'\nlisten = ['127.0.0.1', { address = '[::1]', protection = 'none' }]",
+                false,
+            ),
+        ] {
+            let said = found(&text(root), &[]);
+            assert_eq!(said.len(), usize::from(refused), "{root}: {said:?}");
+            assert!(said.iter().all(|said| said.contains("client desk can never log in")));
+        }
+    }
+
+    #[test]
+    fn file_by_two_names_is_found() {
+        let home = tempfile::tempdir().unwrap();
+        let path = |name: &str| home.path().join(name).display().to_string();
+        std::fs::write(path("one"), [0; 512]).unwrap();
+        std::fs::hard_link(path("one"), path("hard")).unwrap();
+        std::os::unix::fs::symlink(path("one"), path("soft")).unwrap();
+        for (one, two, more, refused) in [
+            ("one", "two", "", false),
+            ("one", "hard", "", true),
+            ("one", "soft", "", true),
+            ("one", "soft", "read_only = true", false),
+            ("made", "./made", "size = '1M'", true),
+            ("made", "other", "size = '1M'", false),
+        ] {
+            let volume =
+                |name, file| format!("[volumes.{name}]\nuri = 'file:{}'\n{more}\n", path(file));
+            let said = found(&(volume("a", one) + &volume("b", two)), &[]);
+            assert_eq!(said.len(), usize::from(refused), "{one} {two} {more}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn memory_beyond_what_there_is_is_found() {
+        let volume = |name: &str, size: &str| format!("[volumes.{name}]\nuri = 'memory:{size}'\n");
+        let half = memory_of_machine() / 1024 * 6 / 10;
+        let half = format!("{half}K");
+        assert_eq!(found(&volume("a", &half), &[]), [""; 0]);
+        let both = found(&(volume("a", &half) + &volume("b", &half)), &[]);
+        assert!(both[0].contains("the volumes in memory take"), "{both:?}");
+        assert_eq!(found(&volume("a", "99999T"), &[]).len(), 1);
+    }
+}

@@ -1,0 +1,185 @@
+//! A volume as the command line has it: `NAME=URI[,KEY[=VALUE]]...`.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use super::disk::{Lun, TargetName, switch};
+use super::{Appearance, Rate, Served, Upstream, target_of};
+use crate::sealing::Demand;
+use crate::size::Size;
+use crate::suggest::did_you_mean;
+use crate::uri::Uri;
+
+/// The options there are.
+const KNOWN: [&str; 13] = [
+    "size",
+    "read_only",
+    "protection",
+    "target",
+    "lun",
+    "block_size",
+    "physical_block_size",
+    "removable",
+    "thin",
+    "sanitize_rate",
+    "vendor",
+    "product",
+    "serial",
+];
+
+/// The options of a volume that are no part of how it looks.
+#[derive(Default)]
+struct Options {
+    size: Option<Size>,
+    read_only: bool,
+    protection: Demand,
+    target: Option<TargetName>,
+    lun: Lun,
+    sanitize_rate: Option<Rate>,
+    appearance: Appearance,
+}
+
+impl Options {
+    fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
+        match key {
+            "size" => self.size = Some(parsed(value)?),
+            "read_only" => self.read_only = switch(value)?,
+            "protection" => self.protection = parsed(value)?,
+            "target" => self.target = Some(parsed(value)?),
+            "lun" => self.lun = parsed(value)?,
+            "sanitize_rate" => self.sanitize_rate = Some(parsed(value)?),
+            _ => drop(self.appearance.set(key, value)?),
+        }
+        Ok(())
+    }
+}
+
+fn parsed<T: FromStr<Err: Display>>(value: Option<&str>) -> Result<T, String> {
+    let value = value.ok_or("it needs a value")?;
+    value.parse().map_err(|why: T::Err| why.to_string())
+}
+
+/// Splits off the options, from the end, since a path may hold a comma: what follows one is an option if it
+/// begins with a word, and two commas are one of the path.
+fn split(text: &str) -> (String, Vec<(&str, Option<&str>)>) {
+    let (mut rest, mut options) = (text, Vec::new());
+    while let Some((uri, option)) = rest.rsplit_once(',') {
+        let (key, value) = match option.split_once('=') {
+            Some((key, value)) => (key, Some(value)),
+            None => (option, None),
+        };
+        let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        let is_word = key.starts_with(|c: char| c.is_ascii_alphabetic()) && key.chars().all(letter);
+        if uri.ends_with(',') || !is_word {
+            break;
+        }
+        options.push((key, value));
+        rest = uri;
+    }
+    options.reverse();
+    (rest.replace(",,", ","), options)
+}
+
+fn unknown(key: &str) -> String {
+    let meant = did_you_mean(key, KNOWN);
+    let end = if meant.is_empty() { "." } else { "" };
+    let known = KNOWN.join(", ");
+    format!(
+        "`{key}` is no option of a volume{meant}{end} The options are {known}; in a path write two commas for one"
+    )
+}
+
+impl FromStr for Served {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, rest) = text
+            .split_once('=')
+            .ok_or_else(|| "write NAME=URI, such as backup=file:/srv/backup.img".to_owned())?;
+        let (uri, given) = split(rest);
+        let mut options = Options::default();
+        for (place, (key, value)) in given.iter().enumerate() {
+            if !KNOWN.contains(key) {
+                return Err(unknown(key));
+            }
+            if given[..place].iter().any(|(other, _)| other == key) {
+                return Err(format!("`{key}` is given twice: write it once"));
+            }
+            options.set(key, *value).map_err(|why| format!("{key}: {why}"))?;
+        }
+        let Options { size, read_only, protection, target, lun, sanitize_rate, appearance } =
+            options;
+        let uri = uri.parse::<Uri>().map_err(|why| why.to_string())?;
+        idle_size(&uri, size).map_or(Ok(()), Err)?;
+        let target = target.map_or_else(|| target_of(name), |target| Ok(target.0))?;
+        Ok(Self {
+            name: name.to_owned(),
+            target,
+            lun: lun.0,
+            uri,
+            size,
+            read_only,
+            protection,
+            appearance,
+            sanitize_rate,
+            upstream: Upstream::default(),
+            unseal: None,
+        })
+    }
+}
+
+/// Why a size means nothing for this volume, if it does not.
+pub(super) fn idle_size(uri: &Uri, size: Option<Size>) -> Option<String> {
+    let has = match uri {
+        Uri::File(_) => return None,
+        Uri::Memory(_) => "has its size in its URI",
+        Uri::Device(_) | Uri::Iscsi(_) => "has a size of its own",
+    };
+    size.map(|_| format!("size is what a file is made with, and {uri} {has}: leave it out"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comma_of_a_path_is_told_from_an_option() {
+        for (text, path, size) in [
+            ("a=file:/srv/a.img", "/srv/a.img", None),
+            ("a=file:/srv/a.img,size=1G", "/srv/a.img", Some(1 << 30)),
+            ("a=file:/srv/a,b.img", "/srv/a,b.img", None),
+            ("a=file:/srv/2,5.img,size=1G", "/srv/2,5.img", Some(1 << 30)),
+            ("a=file:/srv/a,,sise=1G", "/srv/a,sise=1G", None),
+            ("a=file:/srv/a,,b,size=1G", "/srv/a,b", Some(1 << 30)),
+        ] {
+            let served = text.parse::<Served>().unwrap();
+            assert_eq!(served.uri, Uri::File(path.into()), "{text}");
+            assert_eq!(served.size, size.map(Size), "{text}");
+        }
+    }
+
+    #[test]
+    fn option_that_is_unknown_twice_or_idle_is_refused() {
+        for (text, why) in [
+            (
+                "a=file:x,sise=1G",
+                "`sise` is no option of a volume: did you mean `size`? The options",
+            ),
+            (
+                "a=file:x,read-only",
+                "`read-only` is no option of a volume: did you mean `read_only`?",
+            ),
+            ("a=file:x,old", "in a path write two commas for one"),
+            ("a=file:x,quux=1", "`quux` is no option of a volume. The options are size, read_only"),
+            ("a=file:x,size=1G,size=2G", "`size` is given twice"),
+            ("a=file:x,read_only,read_only=false", "`read_only` is given twice"),
+            ("a=memory:1M,size=2M", "memory:1M has its size in its URI"),
+            ("a=device:/dev/sdb,size=2M", "device:/dev/sdb has a size of its own"),
+            ("a=file:x,size", "size: it needs a value"),
+            ("a=file:x,lun=x", "lun: `x` is not a number"),
+        ] {
+            let said = text.parse::<Served>().unwrap_err();
+            assert!(said.contains(why), "{text}: {said}");
+        }
+    }
+}
