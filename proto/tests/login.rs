@@ -191,7 +191,19 @@ fn every_refusal_has_its_status() {
             Some(LoginStatus::MISSING_PARAMETER),
         ),
         (to_full_feature, b"InitiatorName".to_vec(), Some(LoginStatus::INITIATOR_ERROR)),
-        (to_full_feature, b"InitiatorName=me\0".to_vec(), Some(LoginStatus::INITIATOR_ERROR)),
+        (to_full_feature, b"InitiatorName=a b\0".to_vec(), Some(LoginStatus::INITIATOR_ERROR)),
+        (to_full_feature, b"InitiatorName=a\nb\0".to_vec(), Some(LoginStatus::INITIATOR_ERROR)),
+        (
+            to_full_feature,
+            [b"InitiatorName=".as_slice(), &[b'x'; 224], b"\0"].concat(),
+            Some(LoginStatus::INITIATOR_ERROR),
+        ),
+        // Which targets there are is ours to say, and all of them have a name as RFC 7143, 4.2.7 has it.
+        (
+            to_full_feature,
+            b"InitiatorName=me\0TargetName=disk\0".to_vec(),
+            Some(LoginStatus::INITIATOR_ERROR),
+        ),
         (
             to_full_feature,
             with(b"SessionType=Odd\0"),

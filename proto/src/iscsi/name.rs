@@ -5,7 +5,8 @@ use std::fmt;
 /// The longest node name, in bytes (RFC 7143, 4.2.7.1).
 pub const NAME_MAX: usize = 223;
 
-/// The name of an iSCSI node, in its one normal form, so that equal names are equal strings.
+/// The name of an iSCSI node. A well-formed one is in its one normal form, so that equal names are equal strings,
+/// unless it was taken [as written](Self::as_written).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IscsiName(String);
 
@@ -52,6 +53,29 @@ impl IscsiName {
         }
     }
 
+    /// The name of a peer, of which nothing but its equality with itself matters: well formed, or at least of a length
+    /// and of characters that do no harm in a TransportID or a log. No well-formed name equals one that is not.
+    pub fn tolerant(name: &str) -> Result<Self, NameError> {
+        Self::new(name).or_else(|_| Self::as_written(name))
+    }
+
+    /// The name of a target far away, which may compare names byte by byte and have any: not brought into normal form.
+    pub fn as_written(name: &str) -> Result<Self, NameError> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(NameError::Length);
+        }
+        match name.chars().find(|&c| !is_harmless(c)) {
+            Some(odd) => Err(NameError::Character(odd)),
+            None => Ok(Self(name.to_owned())),
+        }
+    }
+
+    /// Whether it keeps the rules for names, but for the case of its letters.
+    #[must_use]
+    pub fn is_well_formed(&self) -> bool {
+        Self::new(&self.0).is_ok()
+    }
+
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -63,6 +87,12 @@ impl IscsiName {
 /// names in the field have it and nothing is lost by taking it.
 fn may_stand(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '-' | '.' | ':' | '_')
+}
+
+/// What can stand in a text key, a TransportID (SPC-4, 7.6.4.6: a comma ends the name), a line of a log and a quoted
+/// label: no NUL, no control character and no space.
+fn is_harmless(c: char) -> bool {
+    c.is_alphanumeric() || (c.is_ascii_graphic() && !matches!(c, ',' | '"' | '\\'))
 }
 
 /// `yyyy-mm.` and a domain name, then nothing or `:` and any string (RFC 7143, 4.2.7.4).
@@ -159,6 +189,39 @@ mod tests {
         ];
         for (name, error) in cases {
             assert_eq!(IscsiName::new(&name), Err(error), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_tolerant_name_is_normal_where_it_is_well_formed_and_as_written_elsewhere() {
+        let tolerant = |name: &str| IscsiName::tolerant(name).unwrap();
+        let well = tolerant("IQN.2001-04.com.example:Disk");
+        assert_eq!(well, IscsiName::new("iqn.2001-04.com.example:disk").unwrap());
+        assert!(well.is_well_formed());
+        for odd in ["disk", "Disk", "iqn.example", "eui.1", "naa.5200", "a/b@c=[d]"] {
+            assert_eq!(tolerant(odd).as_str(), odd);
+            assert!(!tolerant(odd).is_well_formed());
+        }
+        let written = IscsiName::as_written("iqn.2001-04.com.example:Disk").unwrap();
+        assert_eq!(written.as_str(), "iqn.2001-04.com.example:Disk");
+    }
+
+    #[test]
+    fn a_tolerant_name_is_bounded_and_harmless() {
+        let longest = "x".repeat(NAME_MAX);
+        assert!(IscsiName::tolerant(&longest).is_ok());
+        for (name, error) in [
+            (format!("{longest}x"), NameError::Length),
+            (String::new(), NameError::Length),
+            ("a\0b".into(), NameError::Character('\0')),
+            ("a\u{1b}[2J".into(), NameError::Character('\u{1b}')),
+            ("a\nb".into(), NameError::Character('\n')),
+            ("a b".into(), NameError::Character(' ')),
+            ("a,i,0x800000000001".into(), NameError::Character(',')),
+            ("a\"b".into(), NameError::Character('"')),
+            ("a\u{202e}b".into(), NameError::Character('\u{202e}')),
+        ] {
+            assert_eq!(IscsiName::tolerant(&name), Err(error), "{name:?}");
         }
     }
 

@@ -445,7 +445,8 @@ impl Common {
     /// Who is there, from the first request (RFC 7143, 6.3.1 and 13.4).
     fn meet(&self) -> Result<Peer, Reason> {
         let text = |key| self.negotiation.text(key).ok_or(Reason::Missing(key));
-        let initiator = IscsiName::new(text(Key::InitiatorName)?)?;
+        // A rule for a client names it by a well-formed name, which one that is not never equals.
+        let initiator = IscsiName::tolerant(text(Key::InitiatorName)?)?;
         let target = match self.negotiation.text(Key::SessionType) {
             Some("Discovery") => None,
             _ => Some(IscsiName::new(text(Key::TargetName)?)?),

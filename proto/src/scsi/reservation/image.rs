@@ -109,7 +109,7 @@ fn registrants(
         let isid = Isid(reader.array()?);
         let length = usize::from(reader.u8()?);
         let text = str::from_utf8(reader.take(length)?).unwrap_or_default();
-        let name = IscsiName::new(text).map_err(|_| ImageError::Content("initiator name"))?;
+        let name = IscsiName::tolerant(text).map_err(|_| ImageError::Content("initiator name"))?;
         if name.as_str() != text || key == 0 {
             return Err(ImageError::Content("registration"));
         }

@@ -101,7 +101,7 @@ impl core::fmt::Display for InitiatorPort {
 }
 
 fn name(text: &str) -> Result<IscsiName, NotATransportId> {
-    IscsiName::new(text).map_err(|_| NotATransportId)
+    IscsiName::tolerant(text).map_err(|_| NotATransportId)
 }
 
 /// Twelve digits, of either case.

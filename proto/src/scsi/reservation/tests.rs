@@ -638,13 +638,21 @@ fn transport_ids_are_read_or_refused() {
     let upper = text(0x45, "iqn.2001-04.com.example:1,i,0x80000000000A");
     let Some(TransportId::Port(found)) = parse(&upper) else { panic!("refused") };
     assert_eq!(found.isid, Isid([0x80, 0, 0, 0, 0, 0x0A]));
+    // As at the login, a name need not be well formed.
+    let Some(TransportId::Port(odd)) = parse(&text(0x45, "me,i,0x80000000000a")) else {
+        panic!("refused")
+    };
+    assert_eq!((odd.name.as_str(), odd.isid), ("me", found.isid));
+    assert_eq!(parse(&TransportId::Port(odd.clone()).emit()), Some(TransportId::Port(odd)));
     for wrong in [
         text(0x45, "iqn.2001-04.com.example:1"),
         text(0x45, "iqn.2001-04.com.example:1,i,0x"),
         text(0x45, "iqn.2001-04.com.example:1,i,0x8000000000"),
         text(0x45, "iqn.2001-04.com.example:1,i,0x+0000000000a"),
-        text(0x45, "nonsense,i,0x80000000000a"),
-        text(0x05, "nonsense"),
+        text(0x45, "a b,i,0x80000000000a"),
+        text(0x45, "a,i,0x1,i,0x80000000000a"),
+        text(0x05, "a\u{7f}"),
+        text(0x05, ""),
         text(0x85, "iqn.2001-04.com.example:1,i,0x80000000000a"),
         text(0x40, "iqn.2001-04.com.example:1,i,0x80000000000a"),
         [&[0x05, 0, 0, 20][..], &[b'x'; 20]].concat(),
