@@ -15,7 +15,7 @@ use super::text::{self, Pair};
 /// The answer to a key nobody here knows.
 pub const NOT_UNDERSTOOD: &str = "NotUnderstood";
 
-/// The answer to a key without meaning in this session.
+/// The answer to a key without meaning for this connection.
 const IRRELEVANT: &str = "Irrelevant";
 
 /// The digest of the standard.
@@ -291,7 +291,7 @@ impl Negotiation {
                 (Value::Number(number.ok_or_else(wrong)?), None)
             }
             Rule::Obsolete { answer } => (Value::Default, Some(answer.to_owned())),
-            _ if !self.concerns(spec) => (Value::Default, Some(IRRELEVANT.to_owned())),
+            _ if !self.concerns(spec) => (Value::Default, Some(self.meaningless(spec, value))),
             _ => match self.meet(spec, value) {
                 Some(met) => {
                     let answer = met.to_text();
@@ -302,6 +302,19 @@ impl Negotiation {
         };
         self.settled.insert(key, settled);
         Ok(answer)
+    }
+
+    /// The answer to a proposal that has no meaning here, whatever it is: nothing is settled by it. In a discovery session
+    /// it is what the rule gives, since there are initiators that end the login at an `Irrelevant`, which nobody needs.
+    fn meaningless(&self, spec: &Spec, value: &str) -> String {
+        let joins = self.joining && spec.is_leading_only();
+        let met = match spec.key {
+            _ if joins => None,
+            // As many as there are.
+            Key::MaxConnections => self.meet(spec, "1"),
+            _ => self.meet(spec, value),
+        };
+        met.map_or_else(|| IRRELEVANT.to_owned(), |met| met.to_text())
     }
 
     /// The value the rule gives for the peer's proposal and this side's offer.

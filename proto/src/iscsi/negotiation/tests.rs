@@ -82,10 +82,32 @@ fn unknown_and_obsolete_keys_have_their_answers() {
     assert_eq!(answer(&mut target(), "OFMarkInt=1~2048"), "OFMarkInt=Reject");
 }
 
+/// RFC 7143, 13 ("Irrelevant when: SessionType=Discovery"): the answer may be `Irrelevant` and need not be (6.2).
 #[test]
-fn discovery_makes_the_keys_of_data_irrelevant() {
+fn discovery_answers_the_keys_of_data_and_settles_nothing_by_them() {
     let mut target = target();
     target.in_discovery();
+    assert_eq!(answer(&mut target, "MaxBurstLength=8192"), "MaxBurstLength=8192");
+    assert_eq!(answer(&mut target, "FirstBurstLength=512"), "FirstBurstLength=512");
+    assert_eq!(answer(&mut target, "InitialR2T=No"), "InitialR2T=No");
+    assert_eq!(answer(&mut target, "MaxConnections=8"), "MaxConnections=1");
+    assert_eq!(answer(&mut target, "TaskReporting=FastAbort,RFC3720"), "TaskReporting=RFC3720");
+    assert_eq!(answer(&mut target, "HeaderDigest=None"), "HeaderDigest=None");
+    // What cannot be has no meaning all the same.
+    assert_eq!(answer(&mut target, "MaxOutstandingR2T=0"), "MaxOutstandingR2T=Irrelevant");
+    let agreed = target.finish().unwrap();
+    assert_eq!((agreed.max_burst, agreed.first_burst), (262_144, 65_536));
+    assert!(agreed.initial_r2t && agreed.max_connections == 1);
+    // Twice is still once too often (RFC 7143, 6.3).
+    let again = receive(&mut target, "InitialR2T=No");
+    assert_eq!(again, Err(Violation::Repeated(Key::InitialR2T)));
+}
+
+/// RFC 7143, 13: what the leading connection settled has no meaning for others.
+#[test]
+fn a_connection_that_joins_is_told_what_is_irrelevant() {
+    let mut target = target();
+    target.joins();
     assert_eq!(answer(&mut target, "MaxBurstLength=8192"), "MaxBurstLength=Irrelevant");
     assert_eq!(answer(&mut target, "HeaderDigest=None"), "HeaderDigest=None");
 }
