@@ -134,7 +134,8 @@ fn iscsi(text: &str, rest: &str) -> Result<IscsiUri, UriError> {
     }
     let target = match target {
         "" => return Err(malformed()),
-        name => name.parse::<IscsiName>()?,
+        // Targets have names of all kinds, and some compare them byte by byte.
+        name => IscsiName::as_written(name)?,
     };
     // Most targets have one logical unit, number 0.
     let lun = lun.unwrap_or("0");
@@ -207,6 +208,15 @@ mod tests {
         }
     }
 
+    /// RFC 7143, 4.2.7 has three kinds of names, in lower case. A target that keeps to neither is found all the same.
+    #[test]
+    fn the_name_of_a_target_is_kept_as_it_is_written() {
+        for name in ["backup", "naa.52004567ba64678d", "iqn.2003-01.org.example:Disk", "wwn.1"] {
+            let text = format!("iscsi://server:3260/{name}/0");
+            assert_eq!(text.parse::<Uri>().unwrap().to_string(), text);
+        }
+    }
+
     #[test]
     fn port_and_unit_have_defaults() {
         let uri = "iscsi://server/iqn.2026-11.dev:b".parse::<Uri>().unwrap();
@@ -225,7 +235,8 @@ mod tests {
             ("iscsi:host/iqn/0", "not of the form"),
             ("iscsi://host", "not of the form"),
             ("iscsi://host//0", "not of the form"),
-            ("iscsi://host/backup/0", "an iSCSI name begins with"),
+            ("iscsi://host/a b/0", "cannot stand in an iSCSI name"),
+            ("iscsi://host/a\u{1b}/0", "cannot stand in an iSCSI name"),
             ("iscsi://host/iqn/0/1", "not of the form"),
             ("iscsi://me:secret@host/iqn/0", "credentials do not belong"),
             ("iscsi://host:port/iqn.2026-11.dev:b/0", "HOST:PORT"),

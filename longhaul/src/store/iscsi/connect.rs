@@ -84,6 +84,13 @@ pub enum ConnectError {
     /// What was under way when the connection was lost may still be carried out behind another portal group.
     #[error("{0} is not of the portal group where what was under way may still be carried out")]
     OtherGroup(Host),
+    /// What was under way when the connection was lost may still be carried out: the target does not know sessions by
+    /// their names, so that none ends another.
+    #[error(
+        "a write was under way when the connection was lost, and {0} does not end the session it belonged to: it answers \
+         logins with another ISID or without a TSIH"
+    )]
+    NotReplaced(Host),
     /// The list of targets cannot be read.
     #[error("{0} sent a list of targets that cannot be read")]
     List(Host),
@@ -114,6 +121,7 @@ impl ConnectError {
             },
             Self::Unit(UnitError::Status(Status::ReservationConflict))
             | Self::Changed(_)
+            | Self::NotReplaced(_)
             | Self::NotReset(TaskResponse::NOT_SUPPORTED | TaskResponse::AUTHORIZATION_FAILED)
             | Self::Random(_) => true,
             _ => false,
@@ -204,7 +212,16 @@ impl Connector {
         doubt: Option<&Doubt>,
         before: Option<&Device>,
     ) -> Result<Link, ConnectError> {
+        let replaced = |session: &Session| session.established().can_be_reinstated();
+        // A reset of the unit does not reach commands that still lie in the buffers of a connection.
+        if doubt.is_some_and(|doubt| !replaced(&doubt.session)) {
+            return Err(ConnectError::NotReplaced(portal.clone()));
+        }
         let session = log_in(portal, Some(&self.target.name), &self.options, doubt).await?;
+        if doubt.is_some() && !replaced(&session) {
+            session.close().await;
+            return Err(ConnectError::NotReplaced(portal.clone()));
+        }
         let reset_first = doubt.is_some_and(|doubt| doubt.reset);
         let opened = self.open(portal, &session, reset_first).await.and_then(|link| {
             match before.and_then(|before| link.device().differs(before)) {

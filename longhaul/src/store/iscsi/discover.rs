@@ -63,7 +63,7 @@ pub(super) fn others(target: &str, group: u16, known: &Host, answer: &[u8]) -> V
     for pair in pairs {
         let tag = || pair.value.rsplit_once(',').and_then(|(_, tag)| tag.parse().ok());
         match pair.key {
-            "TargetName" => ours = pair.value == target,
+            "TargetName" => ours = pair.value.eq_ignore_ascii_case(target),
             "TargetAddress" if ours && tag() == Some(group) => {
                 found.extend(connect::portal(pair.value));
             }

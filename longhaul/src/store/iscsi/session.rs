@@ -11,7 +11,7 @@ use bytes::Bytes;
 use host::tcp::Info;
 use proto::iscsi::header::{RejectReason, TaskResponse};
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
-use proto::iscsi::login::initiator::Established;
+use proto::iscsi::login::initiator::{Deviation, Established};
 use proto::scsi::Status;
 use proto::scsi::sense::{Key, Sense};
 use proto::time::Time;
@@ -445,11 +445,13 @@ impl Driver {
         while let Some(event) = self.machine.poll() {
             match event {
                 Event::Established(established) => {
+                    self.warn(&established.deviations);
                     self.count.agreed(self.machine.connections_max());
                     if let Some(ready) = self.ready.take() {
                         let _ = ready.send(*established);
                     }
                 }
+                Event::Deviation(deviation) => self.warn(&[deviation]),
                 Event::Joined(on) => {
                     tracing::debug!(target = self.peer, on, "a connection was added");
                 }
@@ -488,6 +490,25 @@ impl Driver {
             }
         }
         false
+    }
+
+    /// Says what the target gets wrong, and what follows from it.
+    fn warn(&self, deviations: &[Deviation]) {
+        if deviations.is_empty() {
+            return;
+        }
+        let wrong = deviations.iter().map(Deviation::to_string).collect::<Vec<_>>().join("; ");
+        let target = &self.peer;
+        if deviations.iter().any(|deviation| deviation.leaves_session_unnamed()) {
+            tracing::warn!(
+                target,
+                "the target does not keep the standard: {wrong}. It is used with one connection; \
+                if that is lost while a write is under way the volume is given up, since the target may not \
+                end what is left of the session"
+            );
+        } else {
+            tracing::warn!(target, "the target does not keep the standard, but is used: {wrong}");
+        }
     }
 
     /// How a text request ended.

@@ -98,7 +98,8 @@ pub enum TaskError {
     /// A status that does not exist.
     #[error("an unknown status {0:#04x}")]
     UnknownStatus(u8),
-    /// Good status, but not all the data, and no residual that says so.
+    /// Good status, but not all the data: of what was read, less came than the residual says; of what was to be
+    /// written, not all was asked for or used.
     #[error("good status with {received} of {expected} bytes")]
     DataMissing {
         /// How many bytes came.

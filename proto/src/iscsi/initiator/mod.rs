@@ -32,7 +32,7 @@ use bytes::{Bytes, BytesMut};
 use super::header::{Header, NO_TAG, RejectReason, TaskResponse};
 use super::login::Entropy;
 use super::login::initiator::{
-    CID, Config as LoginConfig, Established, InitiatorLogin, Place, Progress,
+    CID, Config as LoginConfig, Deviation, Established, InitiatorLogin, Place, Progress,
 };
 use super::pdu::{Frame, Outbox, Pdu, Pieces};
 use crate::scsi::Status;
@@ -112,6 +112,8 @@ pub enum Residual {
 pub enum Event<T> {
     /// The login is done; commands flow.
     Established(Box<Established>),
+    /// The target breaks a rule that it can be used without, for the first time since the login, which tells its own.
+    Deviation(Deviation),
     /// A connection was added.
     Joined(usize),
     /// A connection could not be added; the session goes on without it.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::line::{Line, Ping};
 use super::sequence::Sequence;
-use super::task::{Place, Task};
+use super::task::{Ended, Place, Task};
 use super::{Command, Event, Fault, Misbehaviour, QUEUE_MAX, TaskError, Timeouts, tag_after};
 use crate::iscsi::header::{
     AsyncEvent, AsyncMessage, BHS_LEN, DataIn, Header, LogoutReason, LogoutRequest, NO_TAG, NopIn,
@@ -15,7 +15,7 @@ use crate::iscsi::header::{
     TaskManagementResponse, TaskResponse, TextRequest, TextResponse,
 };
 use crate::iscsi::keys::Parameters;
-use crate::iscsi::login::initiator::{CID, Established};
+use crate::iscsi::login::initiator::{CID, Deviation, Established};
 use crate::iscsi::pdu::Pdu;
 use crate::iscsi::text::Assembly;
 use crate::time::Time;
@@ -41,6 +41,7 @@ pub(super) struct Session<T> {
     resets: Vec<u32>,
     events: VecDeque<Event<T>>,
     text: Option<TextExchange>,
+    residuals_wrong: bool,
     end: End,
 }
 
@@ -83,6 +84,7 @@ impl<T> Session<T> {
             resets: Vec::new(),
             events: VecDeque::from([Event::Established(Box::new(established))]),
             text: None,
+            residuals_wrong: false,
             end: End::Open,
         }
     }
@@ -314,8 +316,9 @@ impl<T> Session<T> {
             return Ok(());
         }
         line.status(header.stat_sn)?;
-        let ended = self.remove(header.itt, line).map(|task| task.end_with_data(header));
-        self.events.extend(ended.map(|(token, result)| Event::Completed(token, result)));
+        if let Some(task) = self.remove(header.itt, line) {
+            self.ended(task.end_with_data(header));
+        }
         Ok(())
     }
 
@@ -332,9 +335,16 @@ impl<T> Session<T> {
         // RFC 7143, 4.2.5.1: on the connection of its command.
         let known = self.tasks.get(&header.itt).is_some_and(|task| task.on == on);
         let task = self.remove(header.itt, line).filter(|_| known);
-        let (token, result) = task.ok_or(unknown)?.end(header, data);
-        self.events.push_back(Event::Completed(token, result));
+        self.ended(task.ok_or(unknown)?.end(header, data));
         Ok(())
+    }
+
+    /// A command has ended; that the target gets residuals wrong is told once.
+    fn ended(&mut self, Ended { token, result, wrong_residual }: Ended<T>) {
+        if wrong_residual && !std::mem::replace(&mut self.residuals_wrong, true) {
+            self.events.push_back(Event::Deviation(Deviation::Residual));
+        }
+        self.events.push_back(Event::Completed(token, result));
     }
 
     /// A command of this connection ends.

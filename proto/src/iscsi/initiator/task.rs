@@ -10,6 +10,7 @@ use crate::iscsi::header::{
 use crate::iscsi::keys::Parameters;
 use crate::iscsi::pdu::Pieces;
 use crate::reader::Reader;
+use crate::scsi::command::{tells_its_length, writes_its_data};
 use crate::scsi::{Status, lun};
 
 /// A command in flight.
@@ -23,6 +24,8 @@ pub(super) struct Task<T> {
     /// What it adds to what is outstanding there.
     pub(super) weight: u64,
     itt: u32,
+    /// All its data belong on the medium.
+    writes_its_data: bool,
     /// The number the next Data-In or R2T must have (RFC 7143, 4.2.2.4).
     next_sn: u32,
     data: Data,
@@ -34,6 +37,8 @@ enum Data {
     In {
         expected: u32,
         received: Received,
+        /// What comes is as long as it says itself, whatever the residual says.
+        tells_its_length: bool,
     },
     /// What has not been sent, and where it begins.
     Out {
@@ -64,6 +69,14 @@ impl Received {
             Self::Joined(bytes) => bytes.freeze(),
         }
     }
+}
+
+/// How a command has ended.
+pub(super) struct Ended<T> {
+    pub(super) token: T,
+    pub(super) result: Result<Completion, TaskError>,
+    /// The residual does not fit what came, which is used all the same.
+    pub(super) wrong_residual: bool,
 }
 
 /// What identifies a command and its place.
@@ -103,6 +116,7 @@ impl<T> Task<T> {
         let Place { itt, cmd_sn, on } = *place;
         let Command { lun, cdb, transfer } = command;
         let (weight, exp_stat_sn) = (weight(&transfer), line.exp_stat_sn);
+        let writes_its_data = writes_its_data(&cdb);
         line.outstanding += weight;
         let header = ScsiCommand {
             is_final: true,
@@ -121,20 +135,24 @@ impl<T> Task<T> {
             }
             Transfer::In(expected) => {
                 line.outbox.push(ScsiCommand { read: true, expected_len: expected, ..header });
-                Data::In { expected, received: Received::Slice(Bytes::new()) }
+                Data::In {
+                    expected,
+                    received: Received::Slice(Bytes::new()),
+                    tells_its_length: tells_its_length(&cdb),
+                }
             }
             Transfer::Out(left) => {
                 let header = ScsiCommand { write: true, expected_len: length(&left), ..header };
                 send_unsolicited(header, left, parameters, line)
             }
         };
-        Self { token, cmd_sn, lun, on, weight, itt, next_sn: 0, data }
+        Self { token, cmd_sn, lun, on, weight, itt, writes_its_data, next_sn: 0, data }
     }
 
     /// Takes data. Since DataPDUInOrder and DataSequenceInOrder are Yes, each piece begins where the
     /// one before ended.
     pub(super) fn data_in(&mut self, header: &DataIn, piece: Bytes) -> Result<(), Misbehaviour> {
-        let Data::In { expected, received } = &mut self.data else {
+        let Data::In { expected, received, .. } = &mut self.data else {
             return Err(Misbehaviour::DataInBeyondExpected);
         };
         let end = received.len() + piece.len();
@@ -195,50 +213,64 @@ impl<T> Task<T> {
     }
 
     /// The command has ended with a Data-In that carries the status; it has no sense data.
-    pub(super) fn end_with_data(self, header: &DataIn) -> (T, Result<Completion, TaskError>) {
+    pub(super) fn end_with_data(self, header: &DataIn) -> Ended<T> {
         let residual = residual(header.overflow, header.underflow, header.residual);
         self.complete(header.status, residual, Bytes::new())
     }
 
     /// The command has ended with a response of its own; `data` are sense data behind their length.
-    pub(super) fn end(
-        self,
-        header: &ScsiResponse,
-        data: &Bytes,
-    ) -> (T, Result<Completion, TaskError>) {
+    pub(super) fn end(self, header: &ScsiResponse, data: &Bytes) -> Ended<T> {
         if header.response != ResponseCode::COMPLETED {
-            return (self.token, Err(TaskError::Target(header.response)));
+            return self.fail(TaskError::Target(header.response));
         }
         let residual = residual(header.overflow, header.underflow, header.residual);
         self.complete(header.status, residual, sense(data))
     }
 
-    fn complete(
-        self,
-        status: u8,
-        residual: Residual,
-        sense: Bytes,
-    ) -> (T, Result<Completion, TaskError>) {
+    fn complete(self, status: u8, residual: Residual, sense: Bytes) -> Ended<T> {
         let Some(status) = Status::from_byte(status) else {
-            return (self.token, Err(TaskError::UnknownStatus(status)));
+            return self.fail(TaskError::UnknownStatus(status));
         };
-        let data = match self.data {
-            Data::In { expected, received } => {
-                let received = received.into_bytes();
-                let due = match residual {
-                    Residual::Under(under) => expected.saturating_sub(under),
-                    Residual::None | Residual::Over(_) => expected,
-                };
-                if status == Status::Good && received.len() != due as usize {
-                    let received = u32::try_from(received.len()).unwrap_or(u32::MAX);
-                    let missing = TaskError::DataMissing { received, expected: due };
-                    return (self.token, Err(missing));
-                }
-                received
+        let mut wrong_residual = false;
+        if status == Status::Good
+            && let Some((moved, due, tells_its_length)) = self.moved(residual)
+            && moved != due
+        {
+            if !tells_its_length {
+                return self.fail(TaskError::DataMissing { received: moved, expected: due });
             }
+            wrong_residual = true;
+        }
+        let data = match self.data {
+            Data::In { received, .. } => received.into_bytes(),
             Data::None | Data::Out { .. } => Bytes::new(),
         };
-        (self.token, Ok(Completion { status, data, sense, residual }))
+        let completion = Completion { status, data, sense, residual };
+        Ended { token: self.token, result: Ok(completion), wrong_residual }
+    }
+
+    /// How many bytes were moved, how many had to be, and whether the first is to be believed if they differ.
+    fn moved(&self, residual: Residual) -> Option<(u32, u32, bool)> {
+        let under = match residual {
+            Residual::Under(under) => under,
+            Residual::None | Residual::Over(_) => 0,
+        };
+        match &self.data {
+            Data::In { expected, received, tells_its_length } => {
+                let received = u32::try_from(received.len()).unwrap_or(u32::MAX);
+                Some((received, expected.saturating_sub(under), *tells_its_length))
+            }
+            // What was not asked for was not written, nor what the target says it has no use for.
+            Data::Out { offset, left } if self.writes_its_data => {
+                let all = offset.saturating_add(length(left));
+                Some(((*offset).min(all.saturating_sub(under)), all, false))
+            }
+            Data::None | Data::Out { .. } => None,
+        }
+    }
+
+    fn fail(self, error: TaskError) -> Ended<T> {
+        Ended { token: self.token, result: Err(error), wrong_residual: false }
     }
 }
 

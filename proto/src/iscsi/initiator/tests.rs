@@ -205,6 +205,76 @@ fn good_status_without_the_data_is_no_success() {
     assert!(matches!(machine.poll(), Some(Event::Completed(1, Err(e))) if e == missing));
 }
 
+/// RFC 7143, 11.4.5: some targets send the whole of a page without a residual, or count from another length. What
+/// came says itself how long it is; it is told once that the target does so.
+#[test]
+fn a_wrong_residual_of_an_inquiry_is_told_once_and_the_data_are_used() {
+    let mut machine = machine();
+    let inquiry = crate::scsi::command::Command::inquiry();
+    for (stat_sn, underflow, residual) in [(1, false, 0), (2, true, 3), (3, true, 9999)] {
+        let command = Command { lun: 0, cdb: inquiry.cdb, transfer: Transfer::In(252) };
+        let itt = machine.submit(command, 1).unwrap();
+        let data = DataIn { itt, ..DataIn::default() };
+        say(&mut machine, Pdu::with_data(data, vec![7; 36].into())).unwrap();
+        let response =
+            ScsiResponse { itt, stat_sn, underflow, residual, ..ScsiResponse::default() };
+        say(&mut machine, Pdu::bare(response)).unwrap();
+        if stat_sn == 1 {
+            let told = machine.poll();
+            assert!(matches!(told, Some(Event::Deviation(Deviation::Residual))), "{told:?}");
+        }
+        let Some(Event::Completed(1, Ok(completion))) = machine.poll() else { panic!("no data") };
+        assert_eq!(completion.data, vec![7; 36]);
+    }
+    assert!(machine.poll().is_none());
+}
+
+/// Of the medium nothing may be missing, whatever else a target gets wrong.
+#[test]
+fn a_wrong_residual_of_a_read_or_of_the_status_of_blocks_is_an_error() {
+    let blocks = crate::scsi::Blocks { lba: 0, count: 1 };
+    for asked in [
+        crate::scsi::command::Command::read(blocks, 512),
+        crate::scsi::command::Command::get_lba_status(0, 31),
+    ] {
+        let mut machine = machine();
+        let command = Command { lun: 0, cdb: asked.cdb, transfer: Transfer::In(512) };
+        let itt = machine.submit(command, 1).unwrap();
+        let data = DataIn { itt, ..DataIn::default() };
+        say(&mut machine, Pdu::with_data(data, vec![7; 256].into())).unwrap();
+        let response = ScsiResponse { itt, stat_sn: 1, ..ScsiResponse::default() };
+        say(&mut machine, Pdu::bare(response)).unwrap();
+        let missing = TaskError::DataMissing { received: 256, expected: 512 };
+        assert!(matches!(machine.poll(), Some(Event::Completed(1, Err(e))) if e == missing));
+    }
+}
+
+/// GOOD for a write of which not all was asked for, or was of use (RFC 7143, 11.4.5: U), is no success.
+#[test]
+fn good_status_for_a_part_of_a_write_is_no_success() {
+    let write = |asks: bool, residual: u32| {
+        let mut machine = machine();
+        let itt = write(&mut machine, 1024 + 512);
+        if asks {
+            let r2t = R2t { itt, buffer_offset: 1024, desired_len: 512, ..R2t::default() };
+            say(&mut machine, Pdu::bare(r2t)).unwrap();
+        }
+        let underflow = residual > 0;
+        let response =
+            ScsiResponse { itt, stat_sn: 1, underflow, residual, ..ScsiResponse::default() };
+        say(&mut machine, Pdu::bare(response)).unwrap();
+        match machine.poll() {
+            Some(Event::Completed(1, result)) => result.map(|completion| completion.status),
+            other => panic!("{other:?}"),
+        }
+    };
+    let missing = |received| Err(TaskError::DataMissing { received, expected: 1536 });
+    assert_eq!(write(true, 0), Ok(Status::Good));
+    assert_eq!(write(false, 0), missing(1024));
+    assert_eq!(write(true, 512), missing(1024));
+    assert_eq!(write(true, 1536), missing(0));
+}
+
 #[test]
 fn a_rejected_command_ends_and_the_session_goes_on() {
     let mut machine = machine();

@@ -3,6 +3,7 @@
 //! It takes as few round trips as the standard allows: one without authentication, since the
 //! security stage may be skipped (RFC 7143, 6.3.1), two for a sealed session, four with CHAP.
 
+mod deviation;
 mod security;
 
 use super::{EXCHANGES_MAX, Entropy, LoginStatus, Phase, VERSION, is_security, value};
@@ -17,6 +18,7 @@ use crate::iscsi::sealed::{
     Transcripts,
 };
 use crate::iscsi::text::{self, Assembly, Pair, TextError};
+pub use deviation::Deviation;
 use security::Security;
 
 /// What an initiator brings to a login.
@@ -69,6 +71,8 @@ struct Common {
     tag: Option<u16>,
     /// All requests so far.
     sent: Transcript,
+    /// Rules the target does not keep, each once.
+    deviations: Vec<Deviation>,
 }
 
 /// What a login asks for: a session, or a place for another connection in one.
@@ -177,6 +181,17 @@ pub struct Established {
     pub max_cmd_sn: u32,
     /// The StatSN that comes next.
     pub exp_stat_sn: u32,
+    /// What was accepted of the target though it breaks a rule, each once.
+    pub deviations: Vec<Deviation>,
+}
+
+impl Established {
+    /// Whether a later login under the same name is sure to end this session (RFC 7143, 6.3.5): the target has
+    /// understood by which name it goes.
+    #[must_use]
+    pub fn can_be_reinstated(&self) -> bool {
+        !self.deviations.iter().any(|deviation| deviation.leaves_session_unnamed())
+    }
 }
 
 /// The first connection of a session.
@@ -222,7 +237,9 @@ impl InitiatorLogin {
             exchanges: 0,
             tag: None,
             sent: Transcript::default(),
+            deviations: Vec::new(),
         };
+        common.judge_target_name();
         let request = match &state {
             Expect::Security(state) => common.request(Phase::Security, text, state.may_leave()),
             Expect::Operational(_) => common.propose(text),
@@ -277,13 +294,16 @@ impl Config {
         let mut push = |key: Key, value: &str| text::push(&mut text, key.spec().name, value);
         push(Key::InitiatorName, self.initiator.as_str());
         if place.tsih == 0 {
-            let kind = if self.target.is_some() { "Normal" } else { "Discovery" };
-            push(Key::SessionType, kind);
+            push(Key::SessionType, self.session_type());
         }
         if let Some(target) = &self.target {
             push(Key::TargetName, target.as_str());
         }
         text
+    }
+
+    const fn session_type(&self) -> &'static str {
+        if self.target.is_some() { "Normal" } else { "Discovery" }
     }
 }
 
@@ -357,9 +377,12 @@ impl Common {
         };
         let transit = !response.transit
             || (self.asked && response.next_stage == next.bits() && !response.continues);
+        let other_isid = response.isid != self.config.isid.0;
         match () {
             () if response.itt != 0 => Err(LoginError::Field("task tag")),
-            () if response.isid != self.config.isid.0 => Err(LoginError::Field("ISID")),
+            () if other_isid && !self.accept(Deviation::OtherIsid) => {
+                Err(LoginError::Field("ISID"))
+            }
             () if response.version_active != VERSION => Err(LoginError::Field("version")),
             () if response.current_stage != phase.bits() => Err(LoginError::Field("stage")),
             () if !transit => Err(LoginError::Field("transition")),
@@ -390,7 +413,8 @@ impl Common {
             Expect::Security(_) => Stage::Security,
             Expect::Operational(_) => Stage::Operational,
         };
-        let answers = self.negotiation.receive(stage, pairs)?;
+        let pairs = self.without_echoes(pairs);
+        let answers = self.negotiation.receive(stage, &pairs)?;
         let tag = self.negotiation.text(Key::TargetPortalGroupTag);
         self.tag = tag.and_then(text::number).and_then(|tag| u16::try_from(tag).ok());
         let mut text = Vec::new();
@@ -426,16 +450,21 @@ impl Common {
     }
 
     fn finish(
-        self,
+        mut self,
         response: &LoginResponse,
         master: Option<Box<Master>>,
         heard: &Transcript,
     ) -> Result<Progress, LoginError> {
         // RFC 7143, 11.13.3: the last response names the session.
-        if response.tsih == 0 || ![0, response.tsih].contains(&self.place.tsih) {
+        let other = ![0, response.tsih].contains(&self.place.tsih);
+        if other || (response.tsih == 0 && !self.accept(Deviation::NoTsih)) {
             return Err(LoginError::Field("TSIH"));
         }
-        let parameters = self.negotiation.finish()?;
+        let mut parameters = self.negotiation.finish()?;
+        if self.deviations.iter().any(|deviation| deviation.leaves_session_unnamed()) {
+            // Another connection would have to name the session that it joins (RFC 7143, 6.3.1).
+            parameters.max_connections = 1;
+        }
         let seals = self.seals(master.as_deref(), &parameters, heard);
         let established = Established {
             parameters,
@@ -446,6 +475,7 @@ impl Common {
             exp_cmd_sn: response.exp_cmd_sn,
             max_cmd_sn: response.max_cmd_sn,
             exp_stat_sn: response.stat_sn.wrapping_add(1),
+            deviations: self.deviations,
         };
         Ok(Progress::Done(Box::new(established), seals))
     }
