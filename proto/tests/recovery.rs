@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use proto::iscsi::initiator::recovery::{Action, End, Kind, Recovery, Settings, Turn};
+use proto::iscsi::initiator::recovery::{Action, End, Kind, Recovery, Salvage, Settings, Turn};
 use proto::link::{Conditions, Direction};
 use proto::time::Time;
 
@@ -183,6 +183,7 @@ impl World {
             first_wait: Duration::from_millis(10),
             longest_wait: Duration::from_millis(100),
             unflushed_max: Some(60),
+            salvage: Salvage::Nothing,
         };
         let empty = vec![0; BLOCKS];
         let mut world = Self {

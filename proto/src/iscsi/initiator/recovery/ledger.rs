@@ -53,6 +53,10 @@ impl<R> Ledger<R> {
         self.entries.get(usize::try_from(index).ok()?)
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry<R>> {
+        self.entries.iter()
+    }
+
     /// The place of the oldest entry.
     pub(super) const fn begin(&self) -> u64 {
         self.first

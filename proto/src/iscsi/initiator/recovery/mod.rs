@@ -39,6 +39,21 @@ pub struct Settings {
     /// Bytes of changes kept until a flush has made them durable. At half of it a flush is made, at all
     /// of it changes wait. `None` for a unit without a volatile cache: nothing has to be kept.
     pub unflushed_max: Option<usize>,
+    /// Which changes are handed out by [`Action::Save`] when they can no longer be made durable.
+    pub salvage: Salvage,
+}
+
+/// Which changes are saved elsewhere when they can no longer be made durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Salvage {
+    /// None: nobody relies on them.
+    #[default]
+    Nothing,
+    /// Those that the target has answered and no flush has covered.
+    Answered,
+    /// All that were submitted and no flush has covered. The caller acknowledges changes before it submits
+    /// them, and flushes nothing any more after the first change or flush that failed.
+    Submitted,
 }
 
 /// What a request does.
@@ -59,6 +74,8 @@ pub enum End {
     Done,
     /// With an error that another link would not mend.
     Failed,
+    /// With such an error, of a change that nobody relies on: a discard is a hint.
+    NotTaken,
     /// The link was lost before there was an answer.
     Lost,
 }
@@ -104,6 +121,9 @@ pub enum Action<R> {
         /// What it consists of.
         change: R,
     },
+    /// Save a change that was acknowledged and will not become durable. Changes to the same bytes come in the
+    /// order of submission.
+    Save(R),
     /// Nothing will be carried out any more; whatever waits is to be told.
     Over,
 }
@@ -126,6 +146,9 @@ pub enum Over {
     /// Another writer has the volume now, or had it meanwhile.
     #[error("the volume was taken over: nothing more is written to it")]
     Fenced,
+    /// A write that was acknowledged has failed. Only flushes end with this.
+    #[error("an acknowledged write has failed")]
+    NotWritten,
     /// It was closed.
     #[error("closed")]
     Closed,
@@ -200,6 +223,9 @@ pub struct Recovery<R> {
     flush: Option<u64>,
     /// A change was under way when a link was lost: it may still be under way at the target.
     in_doubt: bool,
+    /// Changes are saved from now on, for good. What was handed out to be saved is not forgotten by a later flush,
+    /// which says nothing of what had failed before.
+    saving: bool,
     actions: VecDeque<Action<R>>,
 }
 
@@ -217,6 +243,7 @@ impl<R: Clone> Recovery<R> {
             ledger: Ledger::new(settings.unflushed_max),
             flush: None,
             in_doubt: false,
+            saving: false,
             actions: VecDeque::new(),
             settings,
         }
@@ -228,7 +255,14 @@ impl<R: Clone> Recovery<R> {
     pub fn submit(&mut self, kind: Kind<R>, range: Range<u64>, weight: usize) -> (u64, Turn) {
         self.last_id += 1;
         let id = self.last_id;
-        if let Link::Over(_) = self.link {
+        let is_over = matches!(self.link, Link::Over(_));
+        if let (Kind::Change(change), Salvage::Submitted) = (&kind, self.settings.salvage)
+            && (self.saving || is_over)
+        {
+            self.saving = true;
+            self.actions.push_back(Action::Save(change.clone()));
+        }
+        if is_over || (self.saving && matches!(kind, Kind::Flush)) {
             return (id, Turn::Over);
         }
         let covers = self.ledger.end();
@@ -242,8 +276,7 @@ impl<R: Clone> Recovery<R> {
             self.lost(now, link, Duration::ZERO);
         }
         if let Link::Over(_) = self.link {
-            self.pending.remove(&id);
-            return if end == End::Lost { Turn::Over } else { Turn::Answer };
+            return self.ended_too_late(id, end);
         }
         let Some(request) = self.pending.get_mut(&id) else { return Turn::Over };
         // What an earlier link answered may have been lost since, and what was restored did not
@@ -260,6 +293,18 @@ impl<R: Clone> Recovery<R> {
         Turn::Answer
     }
 
+    /// A request has ended on a link that was given up meanwhile.
+    fn ended_too_late(&mut self, id: u64, end: End) -> Turn {
+        if let Some(Pending { kind: Kind::Change(change), .. }) = self.pending.remove(&id)
+            && end == End::Done
+            && self.settings.salvage == Salvage::Answered
+            && self.settings.unflushed_max.is_some()
+        {
+            self.actions.push_back(Action::Save(change));
+        }
+        if end == End::Lost { Turn::Over } else { Turn::Answer }
+    }
+
     /// Nobody waits for this request any more. A change must not be withdrawn while it runs: it could
     /// land after a later one.
     pub fn withdraw(&mut self, id: u64) {
@@ -274,17 +319,41 @@ impl<R: Clone> Recovery<R> {
             (Kind::Change(change), End::Done) => {
                 self.ledger.add(request.range, request.weight, change);
             }
-            (Kind::Flush, End::Done) => self.ledger.forget(request.covers),
+            (Kind::Change(_), End::NotTaken) => {}
+            // A change that may have been acknowledged before it was submitted.
+            (Kind::Change(change), _) if self.settings.salvage == Salvage::Submitted => {
+                self.save(Some(change));
+            }
+            (Kind::Flush, End::Done) if !self.saving => self.ledger.forget(request.covers),
+            (Kind::Flush, End::Done) => {}
             (Kind::Flush, _) if own_flush => return self.end(Over::NotFlushed),
+            (Kind::Flush, _) if self.settings.salvage == Salvage::Submitted => self.save(None),
             _ => {}
         }
         if link == self.number && matches!(self.link, Link::Up) {
             self.proven = true;
             self.outage = None;
         }
-        if self.ledger.wants_flush() && self.flush.is_none() {
+        if self.ledger.wants_flush() && self.flush.is_none() && !self.saving {
             self.add_flush();
         }
+    }
+
+    /// Hands out what was acknowledged and will not become durable; everything submitted later follows. What
+    /// `failed` has no place among the others any more: it came after what was answered, and before what waited
+    /// for it.
+    fn save(&mut self, failed: Option<R>) {
+        if self.saving || self.settings.salvage == Salvage::Nothing {
+            return;
+        }
+        let answered = self.ledger.iter().map(|entry| &entry.change);
+        let submitted = self.pending.values().filter_map(|request| match &request.kind {
+            Kind::Change(change) if self.settings.salvage == Salvage::Submitted => Some(change),
+            _ => None,
+        });
+        let before = self.actions.len();
+        self.actions.extend(answered.chain(&failed).chain(submitted).cloned().map(Action::Save));
+        self.saving = self.actions.len() > before;
     }
 
     fn add_flush(&mut self) {
@@ -312,7 +381,7 @@ impl<R: Clone> Recovery<R> {
             return false;
         };
         let mut earlier = self.pending.range(..id).map(|(_, earlier)| earlier);
-        self.ledger.is_full()
+        (self.ledger.is_full() && !self.saving)
             || earlier.any(|other| other.is_change() && overlap(&other.range, &request.range))
     }
 
@@ -386,7 +455,7 @@ impl<R: Clone> Recovery<R> {
             return;
         }
         match end {
-            End::Done => {}
+            End::Done | End::NotTaken => {}
             End::Failed => return self.end(Over::NotRestored),
             End::Lost => {
                 self.lost(now, link, Duration::ZERO);
@@ -481,7 +550,8 @@ impl<R: Clone> Recovery<R> {
             return;
         }
         self.link = Link::Over(over);
-        self.actions.clear();
+        self.actions.retain(|action| matches!(action, Action::Save(_)));
+        self.save(None);
         self.actions.push_back(Action::Over);
     }
 
@@ -509,6 +579,12 @@ impl<R: Clone> Recovery<R> {
             Link::Over(over) => Some(over),
             _ => None,
         }
+    }
+
+    /// Whether acknowledged changes will not become durable, and are saved instead.
+    #[must_use]
+    pub const fn is_saving(&self) -> bool {
+        self.saving
     }
 
     /// Changes that were answered and are kept, and their bytes.

@@ -5,6 +5,7 @@ const SETTINGS: Settings = Settings {
     first_wait: Duration::from_millis(100),
     longest_wait: Duration::from_secs(5),
     unflushed_max: Some(1000),
+    salvage: Salvage::Nothing,
 };
 
 fn at(seconds: u64) -> Time {
@@ -287,4 +288,228 @@ fn a_request_that_nobody_waits_for_holds_nothing_up() {
     machine.withdraw(second);
     machine.ended(at(0), first, 0, End::Failed);
     assert_eq!(actions(&mut machine), [Action::Run { id: third, link: 0 }]);
+}
+
+fn behind() -> Recovery<char> {
+    Recovery::new(Settings { salvage: Salvage::Submitted, ..SETTINGS })
+}
+
+fn saved(machine: &mut Recovery<char>) -> String {
+    let saved = actions(machine).into_iter().filter_map(|action| match action {
+        Action::Save(change) => Some(change),
+        _ => None,
+    });
+    saved.collect()
+}
+
+#[test]
+fn what_was_acknowledged_is_saved_when_the_link_is_given_up() {
+    let mut machine = behind();
+    changed(&mut machine, 0..8, 'a');
+    changed(&mut machine, 0..8, 'b');
+    let (running, _) = change(&mut machine, 16..24, 'c');
+    change(&mut machine, 4..12, 'd');
+    machine.ended(at(0), running, 0, End::Lost);
+    actions(&mut machine);
+    machine.wake(at(60));
+    assert!(matches!(machine.over(), Some(Over::GaveUp(_))));
+    let last = change(&mut machine, 0..8, 'e');
+    assert_eq!(last.1, Turn::Over);
+    let expected = ['a', 'b', 'c', 'd'].map(Action::Save).into_iter();
+    let expected: Vec<_> = expected.chain([Action::Over, Action::Save('e')]).collect();
+    assert_eq!(actions(&mut machine), expected);
+}
+
+#[test]
+fn what_was_flushed_is_not_saved() {
+    let mut machine = behind();
+    changed(&mut machine, 0..8, 'a');
+    let (flush, _) = machine.submit(Kind::Flush, 0..0, 0);
+    machine.ended(at(0), flush, 0, End::Done);
+    changed(&mut machine, 0..8, 'b');
+    machine.close();
+    assert_eq!(saved(&mut machine), "b");
+}
+
+#[test]
+fn a_failed_write_is_saved_between_what_came_before_and_what_came_after() {
+    let mut machine = behind();
+    changed(&mut machine, 0..8, 'a');
+    let (failing, _) = change(&mut machine, 0..8, 'b');
+    let (waiting, turn) = change(&mut machine, 0..8, 'c');
+    assert_eq!(turn, Turn::Wait);
+    let (flush, _) = machine.submit(Kind::Flush, 0..0, 0);
+    machine.ended(at(0), failing, 0, End::Failed);
+    assert_eq!(machine.submit(Kind::Flush, 0..0, 0).1, Turn::Over, "no flush succeeds any more");
+    // What was accepted is still carried out, and saved as well.
+    changed(&mut machine, 16..24, 'd');
+    let expected = ['a', 'b', 'c'].map(Action::Save).into_iter();
+    let expected = expected.chain([Action::Run { id: waiting, link: 0 }, Action::Save('d')]);
+    assert_eq!(actions(&mut machine), expected.collect::<Vec<_>>());
+    // The flush under way says nothing of them, and nothing is saved twice.
+    machine.ended(at(0), flush, 0, End::Done);
+    machine.ended(at(0), waiting, 0, End::Done);
+    machine.close();
+    assert_eq!(saved(&mut machine), "");
+    assert_eq!(machine.unflushed(), (3, 24), "they can still be written again for reads");
+}
+
+#[test]
+fn a_failed_flush_has_all_saved_that_it_should_have_covered() {
+    let mut machine = behind();
+    changed(&mut machine, 0..8, 'a');
+    let (flush, _) = machine.submit(Kind::Flush, 0..0, 0);
+    let (other, _) = machine.submit(Kind::Flush, 0..0, 0);
+    machine.ended(at(0), flush, 0, End::Failed);
+    machine.ended(at(0), other, 0, End::Done);
+    changed(&mut machine, 0..8, 'b');
+    assert_eq!(saved(&mut machine), "ab");
+}
+
+#[test]
+fn a_discard_that_fails_ends_nothing() {
+    let mut machine = behind();
+    let (discard, _) = change(&mut machine, 0..8, 'a');
+    machine.ended(at(0), discard, 0, End::NotTaken);
+    assert!(!machine.is_saving());
+    assert_eq!(machine.submit(Kind::Flush, 0..0, 0).1, Turn::Run(0));
+}
+
+#[test]
+fn what_a_caller_was_told_of_is_not_saved() {
+    let mut machine = Recovery::new(Settings { salvage: Salvage::Answered, ..SETTINGS });
+    changed(&mut machine, 0..8, 'a');
+    let (failing, _) = change(&mut machine, 0..8, 'b');
+    machine.ended(at(0), failing, 0, End::Failed);
+    assert!(!machine.is_saving());
+    let (late, _) = change(&mut machine, 8..16, 'c');
+    let (never, _) = change(&mut machine, 16..24, 'd');
+    machine.close();
+    assert_eq!(machine.ended(at(0), late, 0, End::Done), Turn::Answer);
+    assert_eq!(machine.ended(at(0), never, 0, End::Lost), Turn::Over);
+    change(&mut machine, 0..8, 'e');
+    assert_eq!(saved(&mut machine), "ac");
+}
+
+/// A target that keeps of what was not flushed what it likes.
+struct Unreliable {
+    durable: Vec<u64>,
+    versions: Vec<Vec<u64>>,
+}
+
+/// Writes that are acknowledged at once, some of which fail; flushes, outages, and an end at some time. Whatever the
+/// target has kept: with what was saved on top it is what was written.
+#[test]
+fn what_was_saved_repairs_any_target() {
+    const BLOCKS: u64 = 8;
+    for seed in 0..10_000_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut below = move |most: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % most
+        };
+        let settings = Settings { unflushed_max: Some(20), ..SETTINGS };
+        let settings = Settings { salvage: Salvage::Submitted, ..settings };
+        let mut machine = Recovery::<(Range<u64>, u64)>::new(settings);
+        let mut target = Unreliable { durable: vec![0; 8], versions: vec![Vec::new(); 8] };
+        let mut written = vec![0; BLOCKS as usize];
+        // Requests in the hands of the target: a change, or a flush with what it will have made durable.
+        let mut running: Vec<(u64, u64, Option<(Range<u64>, u64)>)> = Vec::new();
+        let mut kinds = BTreeMap::new();
+        let mut failed = false;
+        let mut save: Vec<(Range<u64>, u64)> = Vec::new();
+        for step in 1..=60_u64 {
+            let now = Time::from_origin(Duration::from_millis(step));
+            match below(12) {
+                0..5 if !failed => {
+                    let start = below(BLOCKS);
+                    let range = start..start + 1 + below(BLOCKS - start);
+                    written[range.start as usize..range.end as usize].fill(step);
+                    let weight = (range.end - range.start) as usize;
+                    let change = (range.clone(), step);
+                    let (id, turn) = machine.submit(Kind::Change(change.clone()), range, weight);
+                    kinds.insert(id, Some(change.clone()));
+                    if let Turn::Run(link) = turn {
+                        running.push((id, link, Some(change)));
+                    }
+                }
+                5 if !failed => {
+                    let (id, turn) = machine.submit(Kind::Flush, 0..0, 0);
+                    kinds.insert(id, None);
+                    if let Turn::Run(link) = turn {
+                        running.push((id, link, None));
+                    }
+                }
+                6..11 if !running.is_empty() => {
+                    let (id, link, change) =
+                        running.swap_remove(below(running.len() as u64) as usize);
+                    let fails = below(30) == 0;
+                    match &change {
+                        Some((range, stamp)) => {
+                            for block in range.clone() {
+                                if !fails || below(2) == 0 {
+                                    target.versions[block as usize].push(*stamp);
+                                }
+                            }
+                        }
+                        None if !fails => {
+                            for (durable, versions) in
+                                target.durable.iter_mut().zip(&mut target.versions)
+                            {
+                                *durable = versions.pop().unwrap_or(*durable);
+                                versions.clear();
+                            }
+                        }
+                        None => {}
+                    }
+                    failed |= fails;
+                    let end = if fails { End::Failed } else { End::Done };
+                    if let Turn::Run(link) = machine.ended(now, id, link, end) {
+                        running.push((id, link, change));
+                    }
+                }
+                11 if below(6) == 0 => {
+                    let link = machine.number;
+                    for (id, link, _) in running.drain(..) {
+                        machine.ended(now, id, link, End::Lost);
+                    }
+                    machine.lost(now, link, Duration::ZERO);
+                }
+                _ => {}
+            }
+            while let Some(action) = machine.poll() {
+                match action {
+                    Action::Connect => machine.connected(),
+                    Action::Run { id, link } => running.push((id, link, kinds[&id].clone())),
+                    Action::Flush { id, link } => running.push((id, link, None)),
+                    Action::Restore { seq, link, change } => {
+                        for block in change.0.clone() {
+                            target.versions[block as usize].push(change.1);
+                        }
+                        machine.restored(now, seq, link, End::Done);
+                    }
+                    Action::Save(change) => save.push(change),
+                    Action::Over => {}
+                }
+            }
+        }
+        machine.close();
+        save.extend(std::iter::from_fn(|| machine.poll()).filter_map(|action| match action {
+            Action::Save(change) => Some(change),
+            _ => None,
+        }));
+        // A crash, and the file.
+        let mut contents: Vec<u64> = (target.durable.iter().zip(&target.versions))
+            .map(|(durable, versions)| {
+                let choice = below(versions.len() as u64 + 1) as usize;
+                versions.get(choice).copied().unwrap_or(*durable)
+            })
+            .collect();
+        for (range, stamp) in save {
+            contents[range.start as usize..range.end as usize].fill(stamp);
+        }
+        assert_eq!(contents, written, "seed {seed}");
+    }
 }
