@@ -20,6 +20,7 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::patience::Patience;
 use crate::pipelined::Pipelined;
+use crate::replay_log::Saved;
 use crate::sealing::Seal;
 use crate::secret::Secret;
 use crate::size::Size;
@@ -53,6 +54,9 @@ pub struct OpenOptions {
     pub pipeline: Option<Settings>,
     /// How long a lost connection is waited for.
     pub patience: Patience,
+    /// The directory for what was acknowledged and a volume behind a network could not be given any more; it is
+    /// dropped if `None`.
+    pub replay_log: Option<PathBuf>,
 }
 
 /// Who this machine is to a target.
@@ -241,11 +245,39 @@ impl Chain {
             // Even after a failure: every write that still lands is worth having.
             pipelined.close().await;
         }
+        let mut saved = None;
         if let Some(disk) = disk {
             disk.close().await;
+            saved = disk.settled().await;
         }
-        flushed
+        match saved {
+            Some(saved) => Err(not_given(&uri, flushed, &saved)),
+            None => flushed,
+        }
     }
+}
+
+/// A volume could not be given all that was acknowledged: what has become of it.
+fn not_given(uri: &Uri, flushed: Outcome, saved: &Saved) -> Failure {
+    let failure = match flushed {
+        Ok(()) => Failure::new(format!("{uri} was not given all that was acknowledged")),
+        Err(failure) => failure,
+    };
+    let Saved { path, changes, bytes, lost, why } = saved;
+    let mut hint = Vec::new();
+    if let Some(path) = path {
+        let path = path.display();
+        hint.push(format!(
+            "{changes} writes ({bytes} bytes) that were acknowledged and not flushed are in {path}; \
+             `longhaul replay {path}` writes them"
+        ));
+    }
+    if let Some(why) = why {
+        hint.push(format!(
+            "{lost} acknowledged writes are LOST: no replay log can be written: {why}"
+        ));
+    }
+    failure.hint(hint.join("\n  "))
 }
 
 fn unsolicited(disk: Option<&iscsi::Disk>) -> u64 {
@@ -374,6 +406,11 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             let mut with = with.map_err(|why| why.within(&what()))?;
             with.read_only = options.read_only;
             with.reconnect_for = options.patience.0;
+            with.replay_log = options.replay_log.clone().map(|dir| iscsi::ReplayLogOptions {
+                dir,
+                volume: uri.to_string(),
+                write_behind: options.pipeline.is_some(),
+            });
             let disk =
                 iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
             let disk = Arc::new(disk);

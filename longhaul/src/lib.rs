@@ -21,6 +21,7 @@ pub mod manager;
 pub mod patience;
 pub mod pipelined;
 pub mod progress;
+pub mod replay_log;
 pub mod sealing;
 pub mod secret;
 pub mod size;

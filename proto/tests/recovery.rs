@@ -291,7 +291,7 @@ impl World {
                     let who = Who::Restore(seq);
                     self.send(link, Message { verb: Verb::Write, who, blocks: (from, to), stamp });
                 }
-                Action::Over => self.wrong = Some("given up".into()),
+                Action::Over | Action::Save(_) => self.wrong = Some("given up".into()),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::options::{LoginArgs, OutageArgs, SealArgs};
+use super::options::{LoginArgs, OutageArgs, ReplayLogArgs, SealArgs};
 use crate::chain::{self, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::nbd;
@@ -36,6 +36,8 @@ pub struct Args {
     #[command(flatten)]
     outage: OutageArgs,
     #[command(flatten)]
+    replay_log: ReplayLogArgs,
+    #[command(flatten)]
     pipeline: PipelineArgs,
 }
 
@@ -56,6 +58,7 @@ pub async fn run(args: Args) -> Outcome {
     if args.pipeline.is_given() && !uri.is_remote() {
         return Err(Failure::usage(format!("{uri} has no pipeline: no network lies before it")));
     }
+    let changes = uri.is_remote() && !args.read_only;
     let options = OpenOptions {
         size: args.size,
         read_only: args.read_only,
@@ -64,6 +67,7 @@ pub async fn run(args: Args) -> Outcome {
         block_size: None,
         pipeline: args.pipeline.settings()?,
         patience: args.outage.patience().unwrap_or(Patience::FOREVER),
+        replay_log: changes.then(|| args.replay_log.dir()).flatten(),
     };
     let stop = super::stop_on_signals()?;
     let chain = chain::open(&uri, options).await?;

@@ -1,5 +1,7 @@
 //! Options that several commands share.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use proto::iscsi::name::IscsiName;
 use volume::layer::seal::Discards;
@@ -9,6 +11,7 @@ use crate::credentials::{self, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::patience::Patience;
+use crate::replay_log;
 use crate::sealing::SealingArgs;
 use crate::secret::SecretArgs;
 use crate::store::iscsi::Connections;
@@ -60,6 +63,34 @@ impl OutageArgs {
     /// What was asked for, if anything was.
     pub(super) const fn patience(self) -> Option<Patience> {
         self.reconnect_for
+    }
+}
+
+/// Where acknowledged writes go that a volume behind a network could not be given any more.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Connection")]
+pub(super) struct ReplayLogArgs {
+    /// Keep what was acknowledged and not flushed in a file in this directory if the volume has to be given up, for
+    /// `longhaul replay` [default: /var/lib/longhaul; for users ~/.local/state/longhaul]
+    #[arg(long, value_name = "DIR")]
+    replay_log: Option<PathBuf>,
+}
+
+impl ReplayLogArgs {
+    /// The directory. One that cannot be used is warned about as long as nothing is lost by it.
+    pub(super) fn dir(&self) -> Option<PathBuf> {
+        let dir = self.replay_log.clone().or_else(replay_log::default_dir);
+        let Some(dir) = dir else {
+            tracing::warn!(
+                "replay log: no directory for it: acknowledged writes are lost if a volume is given up; --replay-log names one"
+            );
+            return None;
+        };
+        if let Err(why) = replay_log::check_dir(&dir) {
+            tracing::warn!(dir = %dir.display(), %why, "replay log: no file can be made: acknowledged writes are lost if a volume is given up; --replay-log names another directory");
+        }
+        // It may be there by the time that it is needed.
+        Some(std::path::absolute(&dir).unwrap_or(dir))
     }
 }
 

@@ -22,7 +22,7 @@ use volume::layer::seal::Discards;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::options::blocking;
+use super::options::{ReplayLogArgs, blocking};
 use crate::chain::{self, Chain, Login, OpenOptions, SealOptions};
 use crate::config::{self, Client, Config, Listen, Served, Upstream};
 use crate::control::{Control, Request};
@@ -351,6 +351,9 @@ pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
             login,
             seal: seal.transpose()?,
             patience: Patience::FOREVER,
+            replay_log: (volume.uri.is_remote() && !volume.read_only)
+                .then(|| ReplayLogArgs::default().dir())
+                .flatten(),
             ..OpenOptions::default()
         })
     })

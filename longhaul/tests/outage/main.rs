@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "servers only die here")]
 mod common;
+mod given_up;
 mod path;
 
 use std::net::SocketAddr;
@@ -29,7 +30,7 @@ use proto::iscsi::name::IscsiName;
 use tokio::task::JoinHandle;
 use volume::check::Random;
 use volume::store::faulty::Faulty;
-use volume::{Durability, ExtentMap, Kind, Shape, Space, Span, Volume, Work};
+use volume::{Durability, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
 
 const NAME: &str = "iqn.2026-11.dev.longhaul:disk";
 const BLOCK: u64 = 512;

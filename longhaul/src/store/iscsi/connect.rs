@@ -3,10 +3,10 @@
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use proto::iscsi::header::TaskResponse;
-use proto::iscsi::initiator::recovery::Settings;
+use proto::iscsi::initiator::recovery::{Salvage, Settings};
 use proto::iscsi::initiator::{Fault, Initiator};
 use proto::iscsi::keys::Offer;
 use proto::iscsi::login::LoginStatus;
@@ -23,7 +23,8 @@ use super::link::Link;
 use super::random::{entropy, random};
 use super::session::{Loss, Session};
 use super::unit::{self, UnitError};
-use super::{ConnectOptions, IscsiTarget};
+use super::{ConnectOptions, IscsiTarget, ReplayLogOptions};
+use crate::replay_log::{Header, Writer};
 use crate::uri::Host;
 
 /// How often a target may send us elsewhere before we stop going there.
@@ -277,16 +278,44 @@ impl Connector {
         Link::open(session.clone(), *lun, self.options.read_only).await
     }
 
+    /// What saves acknowledged changes of this unit when it is given up, if that was asked for.
+    pub(super) fn replay_log(&self, link: &Link) -> Option<Writer> {
+        let ReplayLogOptions { dir, volume, .. } = self.options.replay_log.as_ref()?;
+        let opened = SystemTime::now().duration_since(UNIX_EPOCH);
+        let (device, shape) = (link.device(), link.shape());
+        let header = Header {
+            volume: volume.clone(),
+            target: self.target.name.as_str().to_owned(),
+            lun: self.target.lun,
+            serial: device.serial.clone(),
+            vendor: device.standard.vendor.clone(),
+            product: device.standard.product.clone(),
+            size: shape.size,
+            block_size: shape.block_size,
+            opened: opened.map_or(0, |since| since.as_secs()),
+            created: 0,
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        };
+        Some(Writer::new(dir.clone(), header))
+    }
+
     /// How outages are met, by a unit that has a volatile cache or by one that has none.
     pub(super) fn settings(&self, cached: bool) -> Settings {
         let patience = self.options.reconnect_for;
-        // Where nothing is ever sent again nothing has to be kept.
-        let keeps = cached && patience != Some(Duration::ZERO);
+        let salvage = match &self.options.replay_log {
+            None => Salvage::Nothing,
+            Some(options) if options.write_behind => Salvage::Submitted,
+            Some(_) => Salvage::Answered,
+        };
+        // Where nothing is ever sent again, nor saved, nothing has to be kept.
+        let sends_again = patience != Some(Duration::ZERO);
+        let keeps = cached && (sends_again || salvage != Salvage::Nothing);
         Settings {
             patience,
             first_wait: FIRST_WAIT,
             longest_wait: self.options.reconnect_every,
             unflushed_max: keeps.then_some(self.options.unflushed_max),
+            salvage,
         }
     }
 }

@@ -14,6 +14,7 @@ use super::link::{Change, Link};
 use super::session::{Loss, Session};
 use super::supervisor::Supervisor;
 use super::unit::UnitError;
+use crate::replay_log::Saved;
 
 /// A disk behind an iSCSI target.
 #[derive(Debug)]
@@ -64,6 +65,24 @@ impl Disk {
             }
             (Status::Over(over), _) => State::Over(over),
         }
+    }
+
+    /// Writes that were acknowledged and are not durable, and their bytes.
+    #[must_use]
+    pub fn unflushed(&self) -> (usize, usize) {
+        self.supervisor.unflushed()
+    }
+
+    /// What has become of acknowledged writes that the target could not be given; `None` if there are none.
+    #[must_use]
+    pub fn saved(&self) -> Option<Saved> {
+        self.supervisor.saved()
+    }
+
+    /// The same, once all of them are in the replay log, or lost. Of a disk that was not closed there may be more
+    /// later.
+    pub async fn settled(&self) -> Option<Saved> {
+        self.supervisor.settled().await
     }
 
     /// From now on an outage is waited for only this long: for whoever wants to end, and to flush before.

@@ -21,6 +21,7 @@ mod session;
 mod supervisor;
 mod unit;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use proto::iscsi::chap::{Account, Algorithm};
@@ -82,9 +83,23 @@ pub struct ConnectOptions {
     pub other_portals: bool,
     /// The longest wait between two attempts to connect again.
     pub reconnect_every: Duration,
+    /// What becomes of acknowledged writes when the disk is given up; they are dropped if `None`.
+    pub replay_log: Option<ReplayLogOptions>,
     /// Bytes of acknowledged writes that are kept until a flush, to be written again if the target loses
     /// them. At half of it a flush is made unasked.
     pub unflushed_max: usize,
+}
+
+/// Where acknowledged writes go that a disk could not be given.
+#[derive(Clone, Debug)]
+pub struct ReplayLogOptions {
+    /// The directory of the file.
+    pub dir: PathBuf,
+    /// What the user calls the volume.
+    pub volume: String,
+    /// Writes may have been acknowledged before the disk gets them: all of them are saved then, not only those that
+    /// the target has answered.
+    pub write_behind: bool,
 }
 
 /// How long one-shot commands wait for a connection that is lost.
@@ -114,6 +129,7 @@ impl ConnectOptions {
             reconnect_for: Some(RECONNECT_FOR),
             other_portals: true,
             reconnect_every: RECONNECT_EVERY,
+            replay_log: None,
             unflushed_max: UNFLUSHED_MAX,
         }
     }

@@ -21,6 +21,7 @@ use super::link::{Change, Link};
 use super::random::random;
 use super::session::{Loss, Session};
 use super::unit::UnitError;
+use crate::replay_log::{self, Saved, Writer};
 
 type Cause = Arc<dyn StdError + Send + Sync>;
 
@@ -41,7 +42,7 @@ pub struct Ended {
 impl Ended {
     pub(super) const fn kind(&self) -> volume::Kind {
         match self.over {
-            Over::NotRestored | Over::NotFlushed => volume::Kind::Medium,
+            Over::NotRestored | Over::NotFlushed | Over::NotWritten => volume::Kind::Medium,
             Over::GaveUp(_) | Over::Refused | Over::Fenced | Over::Closed => volume::Kind::Gone,
         }
     }
@@ -69,6 +70,9 @@ struct State {
     connect: bool,
     cause: Option<Cause>,
     ended: Option<Arc<Ended>>,
+    /// The first acknowledged change or flush that failed while the link stood.
+    failed: Option<Arc<Ended>>,
+    replay_log: Option<Writer>,
 }
 
 /// A request's place in the machine.
@@ -76,6 +80,8 @@ struct Ticket {
     supervisor: Arc<Supervisor>,
     id: u64,
     next: Next,
+    /// It is a discard, which may be left undone.
+    is_hint: bool,
     /// The machine has answered it.
     left: bool,
 }
@@ -91,6 +97,7 @@ impl Supervisor {
     /// Begins to watch over a link.
     pub(super) fn start(connector: Connector, link: Link) -> Arc<Self> {
         let cached = link.shape().write_cache;
+        let replay_log = connector.replay_log(&link);
         let first = Arc::new(link);
         let machine = Recovery::new(connector.settings(cached));
         let supervisor = Arc::new(Self {
@@ -104,6 +111,8 @@ impl Supervisor {
                 connect: false,
                 cause: None,
                 ended: None,
+                failed: None,
+                replay_log,
             }),
             changed: Notify::new(),
         });
@@ -126,7 +135,8 @@ impl Supervisor {
     /// Carries out a change. It goes on if nobody waits for it any more: given up half way, it could land
     /// after a later change to the same bytes.
     pub(super) async fn change(self: &Arc<Self>, change: Change) -> Result<(), UnitError> {
-        let ticket = self.submit(Kind::Change(change.clone()), change.span(), change.weight());
+        let mut ticket = self.submit(Kind::Change(change.clone()), change.span(), change.weight());
+        ticket.is_hint = matches!(change, Change::Discard(_));
         let verb = move |link: Arc<Link>| {
             let change = change.clone();
             async move { link.change(&change).await }
@@ -144,7 +154,7 @@ impl Supervisor {
         let (id, turn) = state.machine.submit(kind, span.at..span.end(), weight);
         let next = state.next(id, turn);
         self.act(&mut state);
-        Ticket { supervisor: Arc::clone(self), id, next, left: false }
+        Ticket { supervisor: Arc::clone(self), id, next, is_hint: false, left: false }
     }
 
     /// Says how a request ended on a link, and what becomes of it.
@@ -153,10 +163,19 @@ impl Supervisor {
         id: u64,
         (number, link): (u64, &Link),
         failure: Option<&UnitError>,
+        is_hint: bool,
     ) -> (Turn, Next) {
         let mut state = self.lock();
-        let end = self.judge(&mut state, (number, link), failure);
+        let mut end = self.judge(&mut state, (number, link), failure);
+        if end == End::Failed && is_hint {
+            end = End::NotTaken;
+        }
         let turn = state.machine.ended(self.now(), id, number, end);
+        if let Some(why) = failure.filter(|_| state.machine.is_saving()) {
+            state.failed.get_or_insert_with(|| {
+                Arc::new(Ended { over: Over::NotWritten, cause: Some(Arc::new(why.clone())) })
+            });
+        }
         let next = state.next(id, turn);
         self.act(&mut state);
         (turn, next)
@@ -212,12 +231,17 @@ impl Supervisor {
                     tokio::spawn(async move {
                         let flushed = on.sync().await;
                         // If it has to run again, the machine says so again.
-                        me.ended(id, (link, &on), flushed.as_ref().err());
+                        me.ended(id, (link, &on), flushed.as_ref().err(), false);
                     });
                 }
                 Action::Restore { seq, link, change } => {
                     let (me, on) = (Arc::clone(self), Arc::clone(&state.link.1));
                     tokio::spawn(async move { me.restore(seq, (link, &on), &change).await });
+                }
+                Action::Save(change) => {
+                    if let Some(log) = &mut state.replay_log {
+                        log.save(change.into());
+                    }
                 }
                 Action::Over => self.end(state),
             }
@@ -227,7 +251,10 @@ impl Supervisor {
     async fn restore(self: Arc<Self>, seq: u64, (number, link): (u64, &Link), change: &Change) {
         let restored = link.change(change).await;
         let mut state = self.lock();
-        let end = self.judge(&mut state, (number, link), restored.as_ref().err());
+        let mut end = self.judge(&mut state, (number, link), restored.as_ref().err());
+        if end == End::Failed && matches!(change, Change::Discard(_)) {
+            end = End::NotTaken;
+        }
         if let (End::Failed, Err(why)) = (end, restored) {
             state.cause = Some(Arc::new(why));
         }
@@ -336,6 +363,22 @@ impl Supervisor {
         (self.lock().machine.status(), self.now())
     }
 
+    /// Changes that were answered and are not durable, and their bytes.
+    pub(super) fn unflushed(&self) -> (usize, usize) {
+        self.lock().machine.unflushed()
+    }
+
+    /// What has become of acknowledged changes that the unit could not be given; `None` if there are none.
+    pub(super) fn saved(&self) -> Option<Saved> {
+        self.lock().replay_log.as_ref()?.saved()
+    }
+
+    /// The same, once all of them are in the replay log, or lost.
+    pub(super) async fn settled(&self) -> Option<Saved> {
+        let settled = self.lock().replay_log.as_ref()?.settled();
+        Some(settled?.await)
+    }
+
     /// From now on an outage is waited for only that long.
     pub(super) fn leave(&self, grace: Duration) {
         self.lock().machine.leave(self.now(), grace);
@@ -356,6 +399,16 @@ impl Supervisor {
     /// Nothing is left half done where the lock is held, so a panic elsewhere does not spoil it.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<Change> for replay_log::Change {
+    fn from(change: Change) -> Self {
+        match change {
+            Change::Write { at, data, .. } => Self::Write { at, data },
+            Change::Zero { span, space, .. } => Self::Zero { span, space },
+            Change::Discard(span) => Self::Discard(span),
+        }
     }
 }
 
@@ -453,7 +506,8 @@ impl Ticket {
             let (number, link) = self.turn().await?;
             let result = verb(Arc::clone(&link)).await;
             let failure = result.as_ref().err();
-            let (turn, next) = self.supervisor.ended(self.id, (number, &link), failure);
+            let on = (number, &*link);
+            let (turn, next) = self.supervisor.ended(self.id, on, failure, self.is_hint);
             self.next = next;
             if turn == Turn::Answer {
                 self.left = true;
@@ -472,7 +526,8 @@ impl Ticket {
     }
 
     fn over(&self) -> UnitError {
-        let ended = self.supervisor.lock().ended.clone();
+        let state = self.supervisor.lock();
+        let ended = state.ended.clone().or_else(|| state.failed.clone());
         let closed = || Arc::new(Ended { over: Over::Closed, cause: None });
         UnitError::Over(ended.unwrap_or_else(closed))
     }

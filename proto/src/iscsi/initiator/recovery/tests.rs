@@ -391,6 +391,9 @@ fn what_a_caller_was_told_of_is_not_saved() {
     assert_eq!(saved(&mut machine), "ac");
 }
 
+/// Where something was written, and what.
+type Stamped = (Range<u64>, u64);
+
 /// A target that keeps of what was not flushed what it likes.
 struct Unreliable {
     durable: Vec<u64>,
@@ -412,14 +415,14 @@ fn what_was_saved_repairs_any_target() {
         };
         let settings = Settings { unflushed_max: Some(20), ..SETTINGS };
         let settings = Settings { salvage: Salvage::Submitted, ..settings };
-        let mut machine = Recovery::<(Range<u64>, u64)>::new(settings);
+        let mut machine = Recovery::<Stamped>::new(settings);
         let mut target = Unreliable { durable: vec![0; 8], versions: vec![Vec::new(); 8] };
         let mut written = vec![0; BLOCKS as usize];
         // Requests in the hands of the target: a change, or a flush with what it will have made durable.
-        let mut running: Vec<(u64, u64, Option<(Range<u64>, u64)>)> = Vec::new();
+        let mut running: Vec<(u64, u64, Option<Stamped>)> = Vec::new();
         let mut kinds = BTreeMap::new();
         let mut failed = false;
-        let mut save: Vec<(Range<u64>, u64)> = Vec::new();
+        let mut save: Vec<Stamped> = Vec::new();
         for step in 1..=60_u64 {
             let now = Time::from_origin(Duration::from_millis(step));
             match below(12) {

@@ -1,0 +1,88 @@
+//! Replay logs: files of changes that were acknowledged and that a volume could not be given any more.
+//!
+//! When an attachment is given up, what it had acknowledged and not flushed goes to such a file, as it would have
+//! been sent, and `longhaul replay` writes it later. `docs/spec/replay-log.md` specifies the format.
+//!
+//! ```text
+//! a store that gives up -> Writer -> a thread -> the file -> Reader -> a volume
+//! ```
+
+mod format;
+mod reader;
+mod writer;
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use volume::{Space, Span};
+
+pub use reader::{ReadError, Reader, Record, Records};
+pub use writer::{Saved, Writer, check_dir};
+
+/// Where replay logs go unless it is said otherwise, for root.
+const SYSTEM_DIR: &str = "/var/lib/longhaul";
+
+/// A change of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are the verbs of a volume")]
+pub enum Change {
+    Write { at: u64, data: Bytes },
+    Zero { span: Span, space: Space },
+    Discard(Span),
+}
+
+impl Change {
+    /// The bytes that it changes.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        match self {
+            Self::Write { at, data } => Span::new(*at, data.len() as u64),
+            Self::Zero { span, .. } | Self::Discard(span) => *span,
+        }
+    }
+}
+
+/// Which volume a log belongs to, and who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The URI it was opened by. It holds no secrets.
+    pub volume: String,
+    /// The name of the target.
+    pub target: String,
+    /// The logical unit.
+    pub lun: u16,
+    /// The serial number of the unit, if it has one.
+    pub serial: Option<String>,
+    /// VENDOR IDENTIFICATION.
+    pub vendor: String,
+    /// PRODUCT IDENTIFICATION.
+    pub product: String,
+    /// Bytes of the volume.
+    pub size: u64,
+    /// The unit of its requests.
+    pub block_size: u32,
+    /// When it was opened, in seconds of the Unix epoch: what is in the log was written after that.
+    pub opened: u64,
+    /// When the log was begun.
+    pub created: u64,
+    /// The name of the machine.
+    pub host: String,
+}
+
+/// The directory for replay logs: that of the service (systemd.exec(5), `StateDirectory=`), that of the system for
+/// root, else one of the user's; `None` if he has none.
+#[must_use]
+pub fn default_dir() -> Option<PathBuf> {
+    // With several directories, separated by colons, it is the first.
+    let service = std::env::var("STATE_DIRECTORY").unwrap_or_default();
+    if let Some(dir) = service.split(':').next().filter(|dir| dir.starts_with('/')) {
+        return Some(dir.into());
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some(SYSTEM_DIR.into());
+    }
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let state = absolute("XDG_STATE_HOME");
+    state.or_else(|| Some(absolute("HOME")?.join(".local/state"))).map(|dir| dir.join("longhaul"))
+}

@@ -1,0 +1,280 @@
+//! Writes a replay log, on a thread of its own: those who save changes hold a lock.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock};
+use tokio::sync::oneshot;
+
+use super::format::{Chain, Head, preamble};
+use super::{Change, Header};
+
+/// How many logs of one name may be begun within a second.
+const NAMES_MAX: u32 = 1000;
+
+/// What became of the changes that were saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// The file, if there is one.
+    pub path: Option<PathBuf>,
+    /// Changes in it.
+    pub changes: u64,
+    /// Bytes of their data.
+    pub bytes: u64,
+    /// Changes that are in no file, and are lost.
+    pub lost: u64,
+    /// Why they are.
+    pub why: Option<String>,
+}
+
+/// Saves changes. There is no file before the first.
+#[derive(Debug)]
+pub struct Writer {
+    dir: PathBuf,
+    header: Header,
+    thread: Option<Sender<Message>>,
+    saved: Arc<Mutex<Saved>>,
+}
+
+enum Message {
+    Save(Change),
+    /// Everything saved before is in the file, or lost.
+    Done(oneshot::Sender<()>),
+}
+
+impl Writer {
+    /// Will save changes of the volume that `header` names in a file in `dir`.
+    #[must_use]
+    pub fn new(dir: PathBuf, header: Header) -> Self {
+        Self { dir, header, thread: None, saved: Arc::default() }
+    }
+
+    /// Saves a change after those saved before.
+    pub fn save(&mut self, change: Change) {
+        let thread = self.thread.get_or_insert_with(|| {
+            let (sender, messages) = channel();
+            let header = Header { created: now(), ..self.header.clone() };
+            let (dir, saved) = (self.dir.clone(), Arc::clone(&self.saved));
+            std::thread::spawn(move || Work { dir, header, saved, log: None }.run(&messages));
+            sender
+        });
+        // The thread ends only after its sender.
+        let _ = thread.send(Message::Save(change));
+    }
+
+    /// What became of what was saved until now; comes when that is known, and the file is closed. `None` if nothing
+    /// was saved.
+    pub fn settled(&self) -> Option<impl Future<Output = Saved> + Send + use<>> {
+        let (done, settled) = oneshot::channel();
+        self.thread.as_ref()?.send(Message::Done(done)).ok()?;
+        let saved = Arc::clone(&self.saved);
+        Some(async move {
+            let _ = settled.await;
+            saved.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        })
+    }
+
+    /// What has become of what was saved, as far as that is known.
+    #[must_use]
+    pub fn saved(&self) -> Option<Saved> {
+        self.thread.as_ref()?;
+        Some(self.saved.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+}
+
+/// Seconds of the Unix epoch.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Makes sure that `dir` is there and that files can be made in it.
+pub fn check_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    tempfile::tempfile_in(dir).map(drop)
+}
+
+/// The thread.
+struct Work {
+    dir: PathBuf,
+    header: Header,
+    saved: Arc<Mutex<Saved>>,
+    log: Option<Log>,
+}
+
+impl Work {
+    fn run(mut self, messages: &Receiver<Message>) {
+        while let Ok(first) = messages.recv() {
+            let (mut changes, mut done) = (Vec::new(), Vec::new());
+            for message in std::iter::once(first).chain(messages.try_iter()) {
+                match message {
+                    Message::Save(change) => changes.push(change),
+                    Message::Done(waiter) => done.push(waiter),
+                }
+            }
+            if !changes.is_empty() {
+                self.save(&changes);
+            }
+            if !done.is_empty() {
+                // From now on it may be applied; what is saved later goes to another.
+                self.log = None;
+            }
+            // Whoever waits may have gone.
+            for waiter in done {
+                let _ = waiter.send(());
+            }
+        }
+    }
+
+    fn save(&mut self, changes: &[Change]) {
+        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (had_file, was_whole) = (self.log.is_some(), saved.lost == 0);
+        // Nothing follows a gap: what is in the file is applied in order, and ends where it was cut.
+        let appended =
+            if was_whole { self.append(changes) } else { Err(io::ErrorKind::Other.into()) };
+        match appended {
+            Ok(()) => {}
+            Err(why) => {
+                saved.lost += changes.len() as u64;
+                saved.why.get_or_insert_with(|| format!("{}: {why}", self.dir.display()));
+            }
+        }
+        if let Some(log) = &self.log {
+            (saved.changes, saved.bytes) = (log.changes, log.bytes);
+            saved.path = Some(log.path.clone());
+        }
+        let Saved { path, changes, bytes, lost, why } = &saved;
+        let volume = &self.header.volume;
+        if let Some(path) = path.as_ref().filter(|_| !had_file && self.log.is_some()) {
+            let path = path.display();
+            tracing::error!(
+                volume,
+                %path,
+                changes,
+                bytes,
+                "what was acknowledged and not flushed goes to a replay log; `longhaul replay` writes it later"
+            );
+        }
+        if let Some(why) = why.as_ref().filter(|_| was_whole) {
+            tracing::error!(
+                volume,
+                lost,
+                why,
+                "acknowledged writes are lost: the replay log cannot be written"
+            );
+        }
+        *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = saved;
+    }
+
+    fn append(&mut self, changes: &[Change]) -> io::Result<()> {
+        if self.log.is_none() {
+            self.log = Some(Log::create(&self.dir, &self.header)?);
+        }
+        match &mut self.log {
+            Some(log) => log.append(changes),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The file. Between two calls it is whole, and stable.
+struct Log {
+    file: File,
+    path: PathBuf,
+    /// Where its end stands, which what follows is written over.
+    end: u64,
+    chain: Chain,
+    changes: u64,
+    bytes: u64,
+}
+
+impl Log {
+    fn create(dir: &Path, header: &Header) -> io::Result<Self> {
+        check_dir(dir)?;
+        let (file, path) = new_file(dir, header)?;
+        let preamble = preamble(header);
+        let chain = Chain::begin(&preamble);
+        let end = (preamble.len() + chain.0.len()) as u64;
+        let mut log = Self { file, path, end, chain, changes: 0, bytes: 0 };
+        let begun = (|| {
+            log.file.write_all(&preamble)?;
+            log.file.write_all(&chain.0)?;
+            log.append(&[])?;
+            File::open(dir)?.sync_all()
+        })();
+        match begun {
+            Ok(()) => Ok(log),
+            Err(why) => {
+                // It holds nothing.
+                drop(fs::remove_file(&log.path));
+                Err(why)
+            }
+        }
+    }
+
+    fn append(&mut self, changes: &[Change]) -> io::Result<()> {
+        let before = (self.end, self.chain, self.changes, self.bytes);
+        let appended = self.try_append(changes);
+        if appended.is_err() {
+            // What is there already must stay whole. Its end is written where it was: there is room.
+            (self.end, self.chain, self.changes, self.bytes) = before;
+            let restored = self.file.set_len(self.end).and_then(|()| self.try_append(&[]));
+            if let Err(why) = restored {
+                tracing::error!(%why, path = %self.path.display(), "the replay log is torn");
+            }
+        }
+        appended
+    }
+
+    fn try_append(&mut self, changes: &[Change]) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(self.end))?;
+        for change in changes {
+            let data = match change {
+                Change::Write { data, .. } => &data[..],
+                Change::Zero { .. } | Change::Discard(_) => &[],
+            };
+            self.end += self.put(&Head::of(change), data)?;
+            self.changes += 1;
+            self.bytes += data.len() as u64;
+        }
+        let chain = self.chain;
+        self.put(&Head::End { changes: self.changes, bytes: self.bytes }, &[])?;
+        self.chain = chain;
+        self.file.sync_all()
+    }
+
+    /// Writes a record; its length.
+    fn put(&mut self, head: &Head, data: &[u8]) -> io::Result<u64> {
+        let head = head.encode();
+        self.chain = self.chain.next(&head, data);
+        self.file.write_all(&head)?;
+        self.file.write_all(data)?;
+        self.file.write_all(&self.chain.0)?;
+        Ok((head.len() + data.len() + self.chain.0.len()) as u64)
+    }
+}
+
+/// A file that was not there before, which only its owner may read.
+fn new_file(dir: &Path, header: &Header) -> io::Result<(File, PathBuf)> {
+    let name = header.target.rsplit(':').next().unwrap_or_default();
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+    let name: String = name.chars().take(64).map(safe).collect();
+    let Header { lun, created, .. } = header;
+    for number in 1..=NAMES_MAX {
+        let path = dir.join(format!("{name}-{lun}-{created}-{number}.replay"));
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(why) => return Err(why),
+            Ok(file) => {
+                // Nobody is to apply it before it has been written.
+                flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+                return Ok((file, path));
+            }
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
