@@ -69,7 +69,7 @@ impl Client<'_> {
         let mut command = Command::new(self.program);
         command.args(["copy", from, to]);
         if seal {
-            command.args(["--seal", "--passphrase-file"]).arg(self.secret);
+            command.arg("--passphrase-file").arg(self.secret);
         }
         let start = Instant::now();
         done(&mut command)?;

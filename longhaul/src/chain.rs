@@ -22,7 +22,6 @@ use crate::patience::Patience;
 use crate::pipelined::Pipelined;
 use crate::replay_log::Saved;
 use crate::sealing::Seal;
-use crate::secret::Secret;
 use crate::size::Size;
 use crate::stop::Stop;
 use crate::store::Local;
@@ -48,8 +47,8 @@ pub struct OpenOptions {
     pub block_size: Option<u32>,
     /// How to log in, where that is needed.
     pub login: Login,
-    /// Open what is sealed in it.
-    pub seal: Option<SealOptions>,
+    /// What of it is wanted, should it be encrypted.
+    pub contents: Contents,
     /// Keep the link to it full, if it is behind a network.
     pub pipeline: Option<Settings>,
     /// How long a lost connection is waited for.
@@ -86,15 +85,32 @@ impl Default for Login {
     }
 }
 
-/// How a sealed volume is opened.
+/// What of a volume is wanted.
+#[derive(Debug, Default)]
+pub enum Contents {
+    /// What its store holds, whatever that is: for those who look after it themselves.
+    #[default]
+    Unseen,
+    /// What its store holds. The header of an encrypted volume is not written over, unless that is allowed.
+    Raw {
+        /// It is.
+        overwrite: bool,
+    },
+    /// Of an encrypted volume the plain text; of another one what it holds.
+    Plain(Unlock),
+}
+
+/// How an encrypted volume is opened.
 #[derive(Debug)]
-pub struct SealOptions {
+pub struct Unlock {
     /// What opens it.
-    pub secret: Secret,
+    pub key: luks::Key,
     /// What else may be chosen.
     pub with: luks::Options,
     /// Keep what it takes to destroy its key.
     pub erasable: bool,
+    /// Refuse a volume that is not encrypted.
+    pub demanded: bool,
 }
 
 /// An open chain.
@@ -109,6 +125,8 @@ pub struct Chain {
     key: Option<Arc<dyn CryptoErase>>,
     /// The file that was made for it.
     made: Option<PathBuf>,
+    /// Its top is the plain text of what the store holds.
+    decrypted: bool,
 }
 
 /// A file that was made for a volume that is not open yet. It goes when this is dropped.
@@ -185,6 +203,12 @@ impl Chain {
         Arc::clone(&self.volume)
     }
 
+    /// Whether its store holds the ciphertext of what is at its top.
+    #[must_use]
+    pub const fn is_decrypted(&self) -> bool {
+        self.decrypted
+    }
+
     /// What destroys the key of a sealed volume, if it was opened with that in mind.
     #[must_use]
     pub fn key(&self) -> Option<Arc<dyn CryptoErase>> {
@@ -234,7 +258,7 @@ impl Chain {
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
     /// the volume any more. A write that failed after it was acknowledged is told here at the latest.
     pub async fn close(self) -> Outcome {
-        let Self { uri, volume, pipelined, disk, local, key, made: _ } = self;
+        let Self { uri, volume, pipelined, disk, local, key, made: _, decrypted: _ } = self;
         let flushed = volume.flush().await.map_err(|why| {
             Failure::new(format!("cannot flush {uri}"))
                 .because(why)
@@ -287,17 +311,18 @@ fn unsolicited(disk: Option<&iscsi::Disk>) -> u64 {
 /// Opens the volume that `uri` names.
 pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     let Store { mut volume, disk, local, made } = store(uri, &options).await?;
-    // The size of a sealed volume is in its header.
-    let local = local.filter(|_| options.seal.is_none());
     let block_size = volume.shape().block_size;
     if let Some(asked) = options.block_size.filter(|asked| *asked != block_size) {
         let why = format!("{uri} has blocks of {block_size} bytes, not {asked}");
         return Err(Failure::new(why).hint("leave block_size out"));
     }
-    let mut key = None;
-    if let Some(seal) = options.seal {
-        (volume, key) = unseal(volume, seal).await?;
+    let (mut decrypted, mut key) = (false, None);
+    if let Some(opened) = contents(uri, &volume, options.contents).await? {
+        (volume, key) = opened;
+        decrypted = true;
     }
+    // The size of an encrypted volume is in its header.
+    let local = local.filter(|_| !decrypted);
     let unsolicited = unsolicited(disk.as_deref());
     let pipelined = options
         .pipeline
@@ -310,18 +335,55 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     if options.read_only && !volume.shape().read_only {
         volume = Arc::new(Gate::new("read-only", ReadOnly::new(volume)));
     }
-    Ok(Chain { uri: uri.clone(), volume, pipelined, disk, local, key, made: made.keep() })
+    let made = made.keep();
+    Ok(Chain { uri: uri.clone(), volume, pipelined, disk, local, key, made, decrypted })
 }
 
-/// The plain text of what is sealed on `volume`, and what destroys its key if that is wanted.
-async fn unseal(
-    volume: Arc<dyn Volume>,
-    SealOptions { secret, with, erasable }: SealOptions,
-) -> Outcome<(Arc<dyn Volume>, Option<Arc<dyn CryptoErase>>)> {
-    if !erasable {
-        return Ok((luks::open(volume, secret, with).await?, None));
+/// The plain text of a volume, and what destroys its key.
+type Decrypted = (Arc<dyn Volume>, Option<Arc<dyn CryptoErase>>);
+
+/// What is wanted of `volume`; `None` if that is what its store holds.
+async fn contents(
+    uri: &Uri,
+    volume: &Arc<dyn Volume>,
+    wanted: Contents,
+) -> Outcome<Option<Decrypted>> {
+    if matches!(wanted, Contents::Unseen) {
+        return Ok(None);
     }
-    let opened = Arc::new(luks::Erasable::open(volume, secret, with).await?);
+    let found = luks::recognise(Arc::clone(volume)).await;
+    let found =
+        found.map_err(|why| why.within(&format!("cannot tell whether {uri} is encrypted")))?;
+    match (found, wanted) {
+        (Some(encrypted), Contents::Raw { overwrite: false }) if !volume.shape().read_only => {
+            let what = format!("{uri} is encrypted: it is {}", encrypted.summary().name());
+            Err(Failure::usage(what)
+                .because("what is written to it as it is stored destroys it")
+                .hint("leave --raw out to use its contents; --force writes over it all the same"))
+        }
+        (Some(encrypted), Contents::Plain(unlock)) => {
+            let opened = unseal(encrypted, unlock).await;
+            opened.map(Some).map_err(|why| why.within(&uri.to_string()))
+        }
+        (None, Contents::Plain(Unlock { demanded: true, .. })) => {
+            Err(Failure::new(format!("{uri} is not encrypted: it has no LUKS header"))
+                .because("a pass-phrase or --encrypted says that it is")
+                .hint(
+                    "`longhaul key init` encrypts an empty volume; if it was encrypted before, its header is \
+                     lost: `longhaul key restore` brings one back from a backup",
+                ))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The plain text of an encrypted volume, and what destroys its key if that is wanted.
+async fn unseal(encrypted: luks::Encrypted, unlock: Unlock) -> Outcome<Decrypted> {
+    let Unlock { key, with, erasable, demanded: _ } = unlock;
+    if !erasable {
+        return Ok((encrypted.open(&key, with).await?, None));
+    }
+    let opened = Arc::new(luks::Erasable::open(encrypted, &key, with).await?);
     Ok((Arc::new(Gate::new("erasable", Arc::clone(&opened))), Some(opened)))
 }
 

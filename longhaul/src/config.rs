@@ -127,7 +127,9 @@ pub struct Served {
     pub sanitize_rate: Option<Rate>,
     /// How this machine logs in where it is.
     pub upstream: Upstream,
-    /// What opens it, if it is sealed: its plain text is what is served then.
+    /// It is refused unless it is encrypted.
+    pub encrypted: bool,
+    /// What opens it, if it is encrypted: its plain text is what is served then.
     pub unseal: Option<Unsealing>,
 }
 

@@ -108,28 +108,70 @@ impl SecretArgs {
     }
 }
 
-/// Where a further or a changed pass-phrase comes from.
-#[derive(Args, Clone, Debug, Default)]
-#[group(multiple = false)]
-pub struct NewSecretArgs {
-    /// Take the new pass-phrase from the first line of this file
-    #[arg(long, value_name = "PATH")]
-    pub new_passphrase_file: Option<PathBuf>,
-    /// Take the new pass-phrase from this environment variable
-    #[arg(long, value_name = "VAR")]
-    pub new_passphrase_env: Option<String>,
-    /// Use the whole content of this file as the new key
-    #[arg(long, value_name = "PATH")]
-    pub new_key_file: Option<PathBuf>,
+/// Options as those of [`SecretArgs`], for one of several secrets of a command.
+macro_rules! secret_args {
+    ($(#[$doc:meta])* $name:ident, $file:ident, $env:ident, $key_file:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Args, Clone, Debug, Default)]
+        #[group(multiple = false)]
+        pub struct $name {
+            #[doc = concat!("Take the ", $what, " from the first line of this file")]
+            #[arg(long, value_name = "PATH")]
+            pub $file: Option<PathBuf>,
+            #[doc = concat!("Take the ", $what, " from this environment variable")]
+            #[arg(long, value_name = "VAR")]
+            pub $env: Option<String>,
+            #[doc = concat!("Use the whole content of this file as the ", $what)]
+            #[arg(long, value_name = "PATH")]
+            pub $key_file: Option<PathBuf>,
+        }
+
+        impl $name {
+            /// The source these options name; the terminal if they name none.
+            #[must_use]
+            pub fn source(&self) -> Source {
+                self.secret().source()
+            }
+
+            /// The same under the usual names.
+            #[must_use]
+            pub fn secret(&self) -> SecretArgs {
+                SecretArgs {
+                    passphrase_file: self.$file.clone(),
+                    passphrase_env: self.$env.clone(),
+                    key_file: self.$key_file.clone(),
+                }
+            }
+
+            /// Whether an option names a source.
+            #[must_use]
+            pub fn is_given(&self) -> bool {
+                self.secret().is_given()
+            }
+        }
+    };
 }
 
-impl NewSecretArgs {
-    /// The source these options name; the terminal if they name none.
-    #[must_use]
-    pub fn source(&self) -> Source {
-        source(&self.new_passphrase_file, &self.new_passphrase_env, &self.new_key_file)
-    }
-}
+secret_args!(
+    /// Where a further or a changed pass-phrase comes from.
+    NewSecretArgs, new_passphrase_file, new_passphrase_env, new_key_file, "new pass-phrase"
+);
+secret_args!(
+    /// Where the pass-phrase of the source of a copy comes from.
+    SourceSecretArgs,
+    source_passphrase_file,
+    source_passphrase_env,
+    source_key_file,
+    "source's pass-phrase"
+);
+secret_args!(
+    /// Where the pass-phrase of the destination of a copy comes from.
+    DestinationSecretArgs,
+    destination_passphrase_file,
+    destination_passphrase_env,
+    destination_key_file,
+    "destination's pass-phrase"
+);
 
 fn source(file: &Option<PathBuf>, env: &Option<String>, key_file: &Option<PathBuf>) -> Source {
     match (file, env, key_file) {

@@ -42,7 +42,7 @@ fn sealed(home: &Path) {
 
 /// Whether a secret opens it.
 fn opens(home: &Path, secret: &str) -> bool {
-    let copy = "copy --seal-source file:disk.img plain.raw --passphrase-file";
+    let copy = "copy file:disk.img plain.raw --passphrase-file";
     let opens = longhaul(home, &format!("{copy} {secret}"));
     let _ = fs::remove_file(home.join("plain.raw"));
     opens

@@ -2,7 +2,8 @@
 //! by a third implementation of XTS, with the volume key that cryptsetup gives out.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
@@ -189,7 +190,7 @@ async fn cryptsetup_takes_what_we_made() {
     assert!(bench.opens_there("one") && !bench.opens_there("two"));
     luks::add(bench.store().await, secret("one"), secret("two"), cheap()).await.unwrap();
     assert!(bench.opens_there("one") && bench.opens_there("two"));
-    luks::remove(bench.store().await, Some(secret("one")), None, false).await.unwrap();
+    luks::remove(bench.store().await, Some(secret("one").into()), None, false).await.unwrap();
     assert!(!bench.opens_there("one") && bench.opens_there("two"));
     luks::change(bench.store().await, secret("two"), secret("one"), cheap()).await.unwrap();
     assert!(bench.opens_there("one") && !bench.opens_there("two"));
@@ -224,9 +225,10 @@ async fn a_slot_with_another_key_is_passed_over() {
     let plain = bench.open("two").await.unwrap();
     assert!(plain.read(Span::new(0, 4096)).await.unwrap() == pattern(4096));
     drop(plain);
-    luks::remove(bench.store().await, Some(secret("one")), None, false).await.unwrap();
-    let last =
-        luks::remove(bench.store().await, Some(secret("two")), None, false).await.unwrap_err();
+    luks::remove(bench.store().await, Some(secret("one").into()), None, false).await.unwrap();
+    let last = luks::remove(bench.store().await, Some(secret("two").into()), None, false)
+        .await
+        .unwrap_err();
     assert!(last.to_string().contains("last key slot"), "{last}");
 }
 
@@ -243,6 +245,89 @@ async fn backups_are_common() {
     let how = Restore { secret: Some(secret("one")), force: false };
     luks::restore(bench.store().await, &bench.path("theirs"), how).await.unwrap();
     assert!(bench.opens_there("one") && bench.open("two").await.is_none());
+}
+
+/// What became of the start of a volume.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    /// A file system was made there.
+    Mkfs,
+    /// So many bytes were overwritten with random ones.
+    Random(usize),
+}
+
+impl Damage {
+    fn happen(self, disk: &Path) {
+        match self {
+            Self::Mkfs => {
+                let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+                let mkfs = Command::new("mkfs.ext4")
+                    .env("PATH", path)
+                    .args(["-q", "-F"])
+                    .arg(disk)
+                    // No further than the header, or it would take data with it.
+                    .arg("16M")
+                    .output()
+                    .expect("mkfs.ext4 is installed (Debian: e2fsprogs)");
+                assert!(mkfs.status.success(), "{}", String::from_utf8_lossy(&mkfs.stderr));
+            }
+            Self::Random(len) => {
+                let mut noise = vec![0; len];
+                getrandom::fill(&mut noise).unwrap();
+                let file = std::fs::OpenOptions::new().write(true).open(disk).unwrap();
+                file.write_all_at(&noise, 0).unwrap();
+            }
+        }
+    }
+}
+
+/// The disaster: the header is gone, and there is a backup, made and brought back by either program.
+#[tokio::test]
+async fn restored_header_opens_whatever_was_written_over_it() {
+    let random = [32 << 10, 1 << 20, 16 << 20].map(Damage::Random);
+    for damage in [Damage::Mkfs].into_iter().chain(random) {
+        for (ours_saves, ours_restores) in [(true, true), (false, true), (true, false)] {
+            let what =
+                format!("{damage:?}, saved here {ours_saves}, restored here {ours_restores}");
+            let bench = Bench::new().await;
+            bench.seal().await;
+            luks::add(bench.store().await, secret("one"), secret("two"), cheap()).await.unwrap();
+            let plain = bench.open("one").await.unwrap();
+            let data = pattern(1 << 20);
+            plain.write(0, Bytes::from(data.clone()), Durability::Durable).await.unwrap();
+            drop(plain);
+            if ours_saves {
+                luks::backup(bench.store().await, &bench.path("backup")).await.unwrap();
+            } else {
+                bench.must("luksHeaderBackup @disk --header-backup-file @backup");
+            }
+            damage.happen(&bench.path("disk"));
+            if ours_restores {
+                let how = Restore { secret: Some(secret("two")), force: true };
+                luks::restore(bench.store().await, &bench.path("backup"), how).await.expect(&what);
+            } else {
+                bench.must("luksHeaderRestore -q @disk --header-backup-file @backup");
+            }
+            for key in ["one", "two"] {
+                assert!(bench.opens_there(key), "cryptsetup, {key}: {what}");
+                let plain = bench.open(key).await.unwrap_or_else(|| panic!("{key}: {what}"));
+                let read = plain.read(Span::new(0, data.len() as u64)).await.unwrap();
+                assert!(read == data, "the data are lost: {what}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn cryptsetup_sees_that_discards_are_allowed() {
+    let bench = Bench::new().await;
+    bench.seal().await;
+    assert!(bench.must("luksDump @disk").contains("Flags:       \t(no flags)"));
+    let how = Options { allow_discards: true };
+    luks::open(bench.store().await, secret("one"), how).await.unwrap();
+    let dump = bench.must("luksDump @disk");
+    assert!(dump.contains("Flags:       \tallow-discards"), "{dump}");
+    assert!(bench.opens_there("one"));
 }
 
 #[tokio::test]
@@ -290,7 +375,7 @@ async fn we_open_and_read_what_cryptsetup_made() {
         drop(plain);
         assert_eq!(bench.deciphered(offset, sector_size, 4096)[512..1024], [9; 512]);
         // Changing its header, whatever its sizes, leaves one that cryptsetup takes.
-        luks::remove(bench.store().await, Some(secret("two")), None, false).await.unwrap();
+        luks::remove(bench.store().await, Some(secret("two").into()), None, false).await.unwrap();
         assert!(bench.opens_there("one") && !bench.opens_there("two"));
     }
 }
@@ -358,8 +443,9 @@ async fn cryptsetup_finds_the_next_key() {
     let bench = Bench::new().await;
     bench.seal().await;
     luks::add(bench.store().await, secret("one"), secret("two"), cheap()).await.unwrap();
-    let opened = luks::Erasable::open(bench.store().await, secret("one"), Options::default());
-    let plain = opened.await.unwrap();
+    let encrypted = luks::recognise(bench.store().await).await.unwrap().unwrap();
+    let key = secret("one").into();
+    let plain = luks::Erasable::open(encrypted, &key, Options::default()).await.unwrap();
     let (old, new) = (pattern(8192), pattern(4096));
     plain.write(0, Bytes::from(old.clone()), Durability::Durable).await.unwrap();
     plain.crypto_erase().await.unwrap();

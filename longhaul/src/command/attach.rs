@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::options::{LoginArgs, OutageArgs, ReplayLogArgs, SealArgs};
+use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs};
 use crate::chain::{self, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::nbd;
@@ -26,11 +26,8 @@ pub struct Args {
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
-    /// The volume is sealed: ask for its pass-phrase and offer its contents
-    #[arg(long = "seal")]
-    sealed: bool,
     #[command(flatten)]
-    seal: SealArgs,
+    encryption: EncryptionArgs,
     #[command(flatten)]
     login: LoginArgs,
     #[command(flatten)]
@@ -43,16 +40,16 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  longhaul attach iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --seal --nbd disk.sock
+  longhaul attach iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --nbd disk.sock
   nbdinfo nbd+unix:///?socket=disk.sock
   qemu-img convert -n -f raw image.raw nbd+unix:///?socket=disk.sock
 
+A volume that is encrypted is recognised: its pass-phrase is asked for, and its contents are offered.
 Prints `ready URI` once the volume can be used. SIGTERM or SIGINT ends it: requests that run are
 finished and everything acknowledged is flushed.";
 
 /// Runs until a signal.
 pub async fn run(args: Args) -> Outcome {
-    args.seal.needs_seal(args.sealed)?;
     let uri = args.uri;
     host::allocator::return_large();
     if args.pipeline.is_given() && !uri.is_remote() {
@@ -63,7 +60,7 @@ pub async fn run(args: Args) -> Outcome {
         size: args.size,
         read_only: args.read_only,
         login: args.login.login().await?,
-        seal: args.seal.open(args.sealed, &uri.to_string()).await?,
+        contents: args.encryption.contents(&uri.to_string()),
         block_size: None,
         pipeline: args.pipeline.settings()?,
         patience: args.outage.patience().unwrap_or(Patience::FOREVER),

@@ -10,11 +10,12 @@ use indicatif::HumanBytes;
 use serde::Serialize;
 use volume::Volume;
 
-use super::options::{LoginArgs, OutageArgs, SealArgs};
-use crate::chain::{self, OpenOptions};
+use super::options::{DiscardArgs, LoginArgs, OutageArgs, contents};
+use crate::chain::{self, Chain, Contents, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::copy::{self, CopyError, Report};
 use crate::progress::{Progress, rate};
+use crate::secret::{DestinationSecretArgs, SecretArgs, SourceSecretArgs};
 use crate::size::Size;
 use crate::uri::{Uri, UriError};
 
@@ -26,15 +27,6 @@ pub struct Args {
     source: Place,
     /// Where to: a file that does not exist is made, sparse, of the size of the source
     destination: Place,
-    /// The side that is a URI is sealed: what is copied is its contents
-    #[arg(long)]
-    seal: bool,
-    /// The source is sealed
-    #[arg(long)]
-    seal_source: bool,
-    /// The destination is sealed
-    #[arg(long)]
-    seal_destination: bool,
     /// Read everything back afterwards and compare
     #[arg(long)]
     verify: bool,
@@ -42,7 +34,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    secret: SealArgs,
+    encryption: EncryptionArgs,
     #[command(flatten)]
     login: LoginArgs,
     #[command(flatten)]
@@ -51,18 +43,100 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  longhaul copy disk.img iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --seal --verify
-  longhaul copy iscsi://server/iqn.2026-11.dev.longhaul:backup/0 disk.img --seal
+  longhaul copy disk.img iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --verify
+  longhaul copy iscsi://server/iqn.2026-11.dev.longhaul:backup/0 disk.img
 
-Holes and zeroes are not sent. A destination that is larger keeps what lies beyond the source. What is
+An encrypted volume is recognised, its pass-phrase asked for, and its contents copied. A source that is
+encrypted is deciphered unless --raw says otherwise. Holes and zeroes are not sent. A destination that is larger keeps what lies beyond the source. What is
 reported copied has been flushed.";
+
+/// How either side is opened, should it be encrypted.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Encrypted volumes")]
+struct EncryptionArgs {
+    /// Opens whichever side is encrypted, unless that side has options of its own
+    #[command(flatten)]
+    secret: SecretArgs,
+    #[command(flatten)]
+    source: SourceSecretArgs,
+    #[command(flatten)]
+    destination: DestinationSecretArgs,
+    /// Refuse a source that is not encrypted
+    #[arg(long)]
+    encrypted_source: bool,
+    /// Refuse a destination that is not encrypted
+    #[arg(long)]
+    encrypted_destination: bool,
+    /// Copy both sides as they are stored: header and ciphertext of what is encrypted
+    #[arg(long, conflicts_with_all = ["encrypted_source", "encrypted_destination", "allow_discards"])]
+    raw: bool,
+    /// Read the source as it is stored
+    #[arg(long, conflicts_with = "encrypted_source")]
+    raw_source: bool,
+    /// Write the destination as it is stored; if it is encrypted, --force must be given too
+    #[arg(long, conflicts_with_all = ["encrypted_destination", "allow_discards"])]
+    raw_destination: bool,
+    /// With --raw or --raw-destination, allow an encrypted destination to be written over
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    discards: DiscardArgs,
+}
+
+impl EncryptionArgs {
+    fn check(&self) -> Outcome {
+        let (from, to) = (self.raw || self.raw_source, self.raw || self.raw_destination);
+        let wrong = |what: &str| Err(Failure::usage(what));
+        if self.force && !to {
+            return wrong("--force is for --raw and --raw-destination");
+        }
+        if (from && self.source.is_given()) || (to && self.destination.is_given()) {
+            return wrong("a pass-phrase is given for a side that is taken as it is stored");
+        }
+        if from && to && self.secret.is_given() {
+            return wrong("a pass-phrase is given, but both sides are taken as they are stored");
+        }
+        Ok(())
+    }
+
+    fn source(&self, uri: &Uri) -> Contents {
+        if self.raw || self.raw_source {
+            return Contents::Raw { overwrite: false };
+        }
+        let own = self.source.secret();
+        let demanded = self.encrypted_source || own.is_given();
+        let secret = if own.is_given() { &own } else { &self.secret };
+        // It is only read: what its header says of discards is what counts.
+        contents(secret, self.discards, demanded, &uri.to_string())
+    }
+
+    fn destination(&self, uri: &Uri) -> Contents {
+        if self.raw || self.raw_destination {
+            return Contents::Raw { overwrite: self.force };
+        }
+        let own = self.destination.secret();
+        let demanded = self.encrypted_destination || own.is_given();
+        let secret = if own.is_given() { &own } else { &self.secret };
+        contents(secret, self.discards, demanded, &uri.to_string())
+    }
+
+    /// A pass-phrase for what is not encrypted shows that one of the two is not what it should be.
+    fn check_use(&self, source: &Chain, destination: &Chain) -> Outcome {
+        let none = !source.is_decrypted() && !destination.is_decrypted();
+        if none && (self.secret.is_given() || self.discards.is_given()) {
+            let what = "neither the source nor the destination is encrypted";
+            return Err(Failure::new(what)
+                .because("a pass-phrase or --allow-discards was given")
+                .hint("nothing was written; `longhaul key init` encrypts an empty volume"));
+        }
+        Ok(())
+    }
+}
 
 /// The URI of a volume, or a path for short.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     uri: Uri,
-    /// It was given as a path.
-    is_path: bool,
 }
 
 impl Place {
@@ -70,7 +144,7 @@ impl Place {
         let path = PathBuf::from(path);
         let found = std::fs::metadata(&path);
         let is_device = found.is_ok_and(|found| found.file_type().is_block_device());
-        Self { uri: if is_device { Uri::Device(path) } else { Uri::File(path) }, is_path: true }
+        Self { uri: if is_device { Uri::Device(path) } else { Uri::File(path) } }
     }
 }
 
@@ -82,7 +156,7 @@ impl FromStr for Place {
             return Err(PlaceError::Empty);
         }
         match text.parse() {
-            Ok(uri) => Ok(Self { uri, is_path: false }),
+            Ok(uri) => Ok(Self { uri }),
             Err(UriError::NoScheme(_)) => Ok(Self::path(text)),
             // A colon after a slash belongs to a path.
             Err(UriError::UnknownScheme(scheme)) if scheme.contains('/') => Ok(Self::path(text)),
@@ -110,23 +184,23 @@ pub async fn run(args: Args) -> Outcome {
     if is_same(from, to) {
         return Err(Failure::usage(format!("{from} and {to} are the same")));
     }
-    let (seal_from, seal_to) = args.sealed()?;
+    args.encryption.check()?;
     let login = args.login.login().await?;
     let patience = args.outage.patience().unwrap_or_default();
     let source = OpenOptions {
         read_only: true,
         login: login.clone(),
-        seal: args.secret.open(seal_from, &from.to_string()).await?,
+        contents: args.encryption.source(from),
         patience,
         ..OpenOptions::default()
     };
-    let seal = args.secret.open(seal_to, &to.to_string()).await?;
     let source = chain::open(from, source).await?;
     let missing = matches!(to, Uri::File(path) if !path.exists());
     let size = missing.then(|| Size(source.volume().shape().size));
-    let destination =
-        chain::open(to, OpenOptions { size, login, seal, patience, ..OpenOptions::default() })
-            .await?;
+    let contents = args.encryption.destination(to);
+    let destination = OpenOptions { size, login, contents, patience, ..OpenOptions::default() };
+    let destination = chain::open(to, destination).await?;
+    args.encryption.check_use(&source, &destination)?;
     let job = Job {
         from,
         to,
@@ -143,28 +217,6 @@ pub async fn run(args: Args) -> Outcome {
         return super::say(&json);
     }
     super::say(&summary.to_string())
-}
-
-impl Args {
-    /// Which sides are sealed.
-    fn sealed(&self) -> Outcome<(bool, bool)> {
-        let (mut source, mut destination) = (self.seal_source, self.seal_destination);
-        if self.seal {
-            match (self.source.is_path, self.destination.is_path) {
-                (false, true) => source = true,
-                (true, false) => destination = true,
-                _ => {
-                    let what =
-                        "--seal means the side that is a URI, and here it is not one of the two";
-                    return Err(
-                        Failure::usage(what).hint("say --seal-source or --seal-destination")
-                    );
-                }
-            }
-        }
-        self.secret.needs_seal(source || destination)?;
-        Ok((source, destination))
-    }
 }
 
 /// Whether both name the same bytes, as far as this machine can tell.

@@ -7,6 +7,7 @@ use volume::Shape;
 use super::options::{LoginArgs, OutageArgs};
 use crate::chain::{self, OpenOptions};
 use crate::failure::{OrFail, Outcome};
+use crate::luks::{self, Summary};
 use crate::size::Size;
 use crate::store::iscsi::Probe;
 use crate::uri::Uri;
@@ -42,7 +43,8 @@ pub async fn run(args: Args) -> Outcome {
         OpenOptions { read_only: args.read_only, login, patience, ..OpenOptions::default() };
     let chain = chain::open(&args.uri, options).await?;
     let probe = chain.probe().await?;
-    let info = Info::new(&args.uri, chain.volume().shape(), probe.map(Target::from));
+    let encrypted = luks::recognise(chain.volume()).await?.map(|found| found.summary());
+    let info = Info::new(&args.uri, chain.volume().shape(), encrypted, probe.map(Target::from));
     chain.close().await?;
     if args.json {
         let json = serde_json::to_string(&info).or_fail(|| "cannot print JSON".to_owned())?;
@@ -62,6 +64,7 @@ struct Info {
     fast_zeroes: bool,
     write_cache: bool,
     read_only: bool,
+    encrypted: Option<Summary>,
     target: Option<Target>,
 }
 
@@ -112,8 +115,9 @@ impl From<Probe> for Target {
 }
 
 impl Info {
-    fn new(uri: &Uri, shape: &Shape, target: Option<Target>) -> Self {
+    fn new(uri: &Uri, shape: &Shape, encrypted: Option<Summary>, target: Option<Target>) -> Self {
         Self {
+            encrypted,
             target,
             uri: uri.to_string(),
             size: shape.size,
@@ -143,8 +147,28 @@ impl std::fmt::Display for Info {
             None => writeln!(f, "  discard      no")?,
         }
         writeln!(f, "  fast zeroes  {}", yes(self.fast_zeroes))?;
+        if let Some(encrypted) = &self.encrypted {
+            describe(encrypted, f)?;
+        }
         self.target.as_ref().map_or(Ok(()), |target| target.fmt(f))
     }
+}
+
+/// What the header says, which the store could have written: it must not steer the terminal.
+fn describe(found: &Summary, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    let text = |text: &str| text.escape_debug().to_string();
+    writeln!(f, "  encrypted    {}", text(&found.name()))?;
+    if let Some(label) = &found.label {
+        writeln!(f, "  label        {}", text(label))?;
+    }
+    if let Some(size) = found.size {
+        let discards = if found.discards { "passed on" } else { "refused" };
+        writeln!(f, "  contents     {} ({size} bytes), discards {discards}", Size(size))?;
+    }
+    if let (Some(_), Some(trouble)) = (&found.uuid, &found.trouble) {
+        writeln!(f, "  damage       {trouble}")?;
+    }
+    Ok(())
 }
 
 impl std::fmt::Display for Target {

@@ -9,7 +9,7 @@ use super::options::{LoginArgs, OutageArgs, blocking};
 use super::say;
 use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::{OrFail, Outcome};
-use crate::luks::{self, CostArgs, Init, Restore, Slots};
+use crate::luks::{self, CostArgs, Init, Key, Restore, Slots};
 use crate::secret::{NewSecretArgs, Secret, SecretArgs, Source};
 use crate::size::Size;
 use crate::uri::Uri;
@@ -163,18 +163,18 @@ pub async fn run(args: Args) -> Outcome {
         }
         Command::Add { on, secret, new, cost } => {
             let chain = on.writable(None).await?;
-            let secret = ask(secret.source(), "Pass-phrase").await?;
-            let new = ask_new(new.source(), "New pass-phrase").await?;
-            let slot = luks::add(chain.volume(), secret, new, cost).await?;
+            let key = Key::asked(secret.source(), "Pass-phrase");
+            let new = Key::new(new.source(), "New pass-phrase");
+            let slot = luks::add(chain.volume(), key, new, cost).await?;
             chain.close().await?;
             say(&format!("added key slot {slot}"))
         }
         Command::Remove { on, slot, force, secret } => remove(&on, slot, force, secret).await,
         Command::Change { on, secret, new, cost } => {
             let chain = on.writable(None).await?;
-            let secret = ask(secret.source(), "Pass-phrase").await?;
-            let new = ask_new(new.source(), "New pass-phrase").await?;
-            let slot = luks::change(chain.volume(), secret, new, cost).await?;
+            let key = Key::asked(secret.source(), "Pass-phrase");
+            let new = Key::new(new.source(), "New pass-phrase");
+            let slot = luks::change(chain.volume(), key, new, cost).await?;
             chain.close().await?;
             say(&format!("changed; the pass-phrase is in key slot {slot} now"))
         }
@@ -208,12 +208,12 @@ async fn ask_new(source: Source, what: &'static str) -> Outcome<Secret> {
 
 async fn remove(on: &On, slot: Option<u32>, force: bool, secret: SecretArgs) -> Outcome {
     let chain = on.writable(None).await?;
-    let secret = match slot {
+    let key = match slot {
         Some(_) if force && !secret.is_given() => None,
-        Some(_) => Some(ask(secret.source(), "Pass-phrase of another slot").await?),
-        None => Some(ask(secret.source(), "Pass-phrase to remove").await?),
+        Some(_) => Some(Key::asked(secret.source(), "Pass-phrase of another slot")),
+        None => Some(Key::asked(secret.source(), "Pass-phrase to remove")),
     };
-    let slot = luks::remove(chain.volume(), secret, slot, force).await?;
+    let slot = luks::remove(chain.volume(), key, slot, force).await?;
     chain.close().await?;
     say(&format!("removed key slot {slot}"))
 }

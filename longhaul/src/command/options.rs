@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use proto::iscsi::name::IscsiName;
-use volume::layer::seal::Discards;
 
-use crate::chain::{Login, SealOptions};
+use crate::chain::{Contents, Login, Unlock};
 use crate::credentials::{self, ChapArgs};
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::failure::{OrFail, Outcome};
 use crate::luks;
 use crate::patience::Patience;
 use crate::replay_log;
@@ -94,38 +93,67 @@ impl ReplayLogArgs {
     }
 }
 
-/// How a sealed volume is opened.
+/// How an encrypted volume is opened. That it is encrypted is seen from its header.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Sealed volumes")]
-pub(super) struct SealArgs {
+#[command(next_help_heading = "Encrypted volumes")]
+pub(super) struct EncryptionArgs {
     #[command(flatten)]
     secret: SecretArgs,
-    /// Pass discards and zeroes on as such: saves space and time, but shows the store which blocks are in use,
-    /// and the kernel's dm-crypt reads noise there
+    /// Refuse the volume if it is not encrypted; a pass-phrase given by an option says so too
+    #[arg(long)]
+    encrypted: bool,
+    /// Take the volume as it is stored: if it is encrypted, its header and ciphertext
+    #[arg(long, conflicts_with_all = [
+        "encrypted", "allow_discards", "passphrase_file", "passphrase_env", "key_file",
+    ])]
+    raw: bool,
+    /// With --raw, allow what is encrypted to be written over
+    #[arg(long, requires = "raw")]
+    force: bool,
+    #[command(flatten)]
+    discards: DiscardArgs,
+}
+
+/// Whether discards may leave this machine.
+#[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Encrypted volumes")]
+pub(super) struct DiscardArgs {
+    /// Pass discards and zeroes on as such, from now on, which its header remembers: saves space and time, but
+    /// shows the store which blocks are in use, and the kernel's dm-crypt reads noise there
     #[arg(long)]
     allow_discards: bool,
 }
 
-impl SealArgs {
-    /// Reads the pass-phrase of `what`, if it is `sealed`.
-    pub(super) async fn open(&self, sealed: bool, what: &str) -> Outcome<Option<SealOptions>> {
-        if !sealed {
-            return Ok(None);
-        }
-        let (source, what) = (self.secret.source(), format!("pass-phrase of {what}"));
-        let secret = blocking(move || source.read(&what)).await?;
-        let discards = if self.allow_discards { Discards::Pass } else { Discards::Refuse };
-        Ok(Some(SealOptions { secret, with: luks::Options { discards }, erasable: false }))
+impl DiscardArgs {
+    pub(super) const fn is_given(self) -> bool {
+        self.allow_discards
     }
 
-    /// Options for a seal that is not asked for are a mistake, and a dangerous one.
-    pub(super) fn needs_seal(&self, sealed: bool) -> Outcome {
-        if !sealed && (self.secret.is_given() || self.allow_discards) {
-            let what = "a pass-phrase or --allow-discards without --seal";
-            return Err(Failure::usage(what).hint("add --seal if the volume is sealed"));
-        }
-        Ok(())
+    pub(super) const fn options(self) -> luks::Options {
+        luks::Options { allow_discards: self.allow_discards }
     }
+}
+
+impl EncryptionArgs {
+    /// What of the volume `what` is wanted.
+    pub(super) fn contents(&self, what: &str) -> Contents {
+        if self.raw {
+            return Contents::Raw { overwrite: self.force };
+        }
+        let demanded = self.encrypted || self.secret.is_given() || self.discards.allow_discards;
+        contents(&self.secret, self.discards, demanded, what)
+    }
+}
+
+/// The plain text of `what`, opened with `secret`.
+pub(super) fn contents(
+    secret: &SecretArgs,
+    discards: DiscardArgs,
+    demanded: bool,
+    what: &str,
+) -> Contents {
+    let key = luks::Key::asked(secret.source(), format!("pass-phrase of {what}"));
+    Contents::Plain(Unlock { key, with: discards.options(), erasable: false, demanded })
 }
 
 /// Asking blocks, for as long as a person thinks.

@@ -17,13 +17,12 @@ use proto::iscsi::login::policy::{self, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::PublicKey;
 use proto::scsi::ports::Port;
-use volume::layer::seal::Discards;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::options::{ReplayLogArgs, blocking};
-use crate::chain::{self, Chain, Login, OpenOptions, SealOptions};
+use crate::chain::{self, Chain, Contents, Login, OpenOptions, Unlock};
 use crate::config::{self, Client, Config, Listen, Served, Upstream};
 use crate::control::{Control, Request};
 use crate::credentials::{self, Chap, ChapArgs};
@@ -317,12 +316,46 @@ async fn open(volumes: &[Served]) -> Outcome<Vec<Chain>> {
 }
 
 async fn open_one(volume: &Served) -> Outcome<Chain> {
-    chain::open(&volume.uri, open_options(volume).await?).await
+    let chain = chain::open(&volume.uri, open_options(volume).await?).await?;
+    if !chain.is_decrypted()
+        && let Err(why) = look(volume, &chain).await
+    {
+        chain.discard().await;
+        return Err(why);
+    }
+    Ok(chain)
 }
 
 async fn discard(chains: Vec<Chain>) {
     for chain in chains {
         chain.discard().await;
+    }
+}
+
+/// Tells what is served of a volume that is not opened here: its clients have the pass-phrase, which is how the
+/// server never sees what they store.
+async fn look(volume: &Served, chain: &Chain) -> Outcome {
+    let name = &volume.name;
+    match luks::recognise(chain.volume()).await {
+        Ok(Some(found)) => {
+            let found = found.summary();
+            tracing::info!(volume = name, "serving ciphertext: {}", found.name());
+            if let (Some(_), Some(trouble)) = (found.uuid, found.trouble) {
+                tracing::warn!(volume = name, "{trouble}: opening the volume to write repairs it");
+            }
+            Ok(())
+        }
+        Ok(None) if volume.encrypted => {
+            Err(Failure::new(format!("{} is not encrypted: it has no LUKS header", volume.uri))
+                .because("`encrypted` demands one")
+                .hint("`longhaul key init` makes one, `longhaul key restore` brings one back"))
+        }
+        Err(why) if volume.encrypted => Err(why),
+        Ok(None) => Ok(()),
+        Err(why) => {
+            tracing::warn!(volume = name, "cannot tell whether it is encrypted: {why}");
+            Ok(())
+        }
     }
 }
 
@@ -338,18 +371,18 @@ pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
             seal: Seal { identity, ..Seal::default() },
             connections,
         };
-        let seal = volume.unseal.as_ref().map(|unsealing| {
+        let unlock = volume.unseal.as_ref().map(|unsealing| {
             let secret = unsealing.secret.read(&format!("key of volume {}", volume.name))?;
-            let discards = if unsealing.allow_discards { Discards::Pass } else { Discards::Refuse };
-            let erasable = unsealing.crypto_erase;
-            Ok(SealOptions { secret, with: luks::Options { discards }, erasable })
+            let with = luks::Options { allow_discards: unsealing.allow_discards };
+            let (key, erasable) = (secret.into(), unsealing.crypto_erase);
+            Ok(Contents::Plain(Unlock { key, with, erasable, demanded: true }))
         });
         Ok(OpenOptions {
             size: volume.size,
             read_only: volume.read_only,
             block_size: volume.appearance.block_size.map(|size| size.0),
             login,
-            seal: seal.transpose()?,
+            contents: unlock.transpose()?.unwrap_or_default(),
             patience: Patience::FOREVER,
             replay_log: (volume.uri.is_remote() && !volume.read_only)
                 .then(|| ReplayLogArgs::default().dir())

@@ -8,7 +8,7 @@ use serde::Serialize;
 use volume::layer::pipeline::Settings;
 use volume::{Shape, Span};
 
-use super::options::{LoginArgs, OutageArgs, SealArgs};
+use super::options::{EncryptionArgs, LoginArgs, OutageArgs};
 use crate::chain::{self, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::pipelined::PipelineArgs;
@@ -22,9 +22,6 @@ use crate::uri::Uri;
 pub struct Args {
     /// The volume
     uri: Uri,
-    /// The volume is sealed: ask for its pass-phrase and measure its contents
-    #[arg(long = "seal")]
-    sealed: bool,
     /// Measure writes too, on this part of the volume; WHAT IS THERE IS LOST. Half of it is the most
     /// that is in flight
     #[arg(long = "overwrite", value_name = "AT+SIZE")]
@@ -39,7 +36,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]
-    seal: SealArgs,
+    encryption: EncryptionArgs,
     #[command(flatten)]
     login: LoginArgs,
     #[command(flatten)]
@@ -50,7 +47,7 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  longhaul tune iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --seal
+  longhaul tune iscsi://server/iqn.2026-11.dev.longhaul:backup/0
   longhaul tune iscsi://server/iqn.2026-11.dev.longhaul:scratch/0 --overwrite 0+1G --svg rates.svg
 
 One request follows the other, of each block size, once without and once with the pipeline. A model is
@@ -104,7 +101,6 @@ const SCRATCH_MIN: Size = Size(1 << 20);
 
 /// Measures and tells.
 pub async fn run(args: Args) -> Outcome {
-    args.seal.needs_seal(args.sealed)?;
     let Some(settings) = args.pipeline.settings()? else {
         return Err(Failure::usage("it is the pipeline that is measured: leave out --no-pipeline"));
     };
@@ -112,7 +108,7 @@ pub async fn run(args: Args) -> Outcome {
     let options = OpenOptions {
         read_only: args.scratch.is_none(),
         login: args.login.login().await?,
-        seal: args.seal.open(args.sealed, &uri.to_string()).await?,
+        contents: args.encryption.contents(&uri.to_string()),
         patience: args.outage.patience().unwrap_or_default(),
         ..OpenOptions::default()
     };
@@ -125,7 +121,7 @@ pub async fn run(args: Args) -> Outcome {
         scratch,
         round_trip: probe.as_ref().map(|probe| probe.round_trip),
         unsolicited: probe.as_ref().map(|probe| u64::from(probe.parameters.unsolicited())),
-        sealed: args.sealed,
+        sealed: chain.is_decrypted(),
     };
     let found = tune::measure(chain.volume(), &plan, async || chain.path().await).await;
     let found = found.or_fail(|| format!("cannot measure {uri}"))?;

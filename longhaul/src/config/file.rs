@@ -154,6 +154,7 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
         identity: table.path("identity", base),
         connections: table.number_or_text("connections").unwrap_or_default(),
     };
+    let encrypted = table.flag("encrypted").unwrap_or_default();
     let unseal = unseal(&mut table, base);
     if upstream != Upstream::default() && !matches!(uri, Some(Uri::Iscsi(_)) | None) {
         table.note("only a volume of an iSCSI target (uri = \"iscsi://...\") is logged in to");
@@ -177,6 +178,7 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
         appearance,
         sanitize_rate,
         upstream,
+        encrypted,
         unseal,
     })
 }
@@ -196,7 +198,7 @@ fn unseal(table: &mut Table<'_>, base: &Path) -> Option<Unsealing> {
     }
     for (key, set) in [("allow_discards", allow_discards), ("crypto_erase", crypto_erase)] {
         if secret.is_none() && set {
-            table.note_at(key, format!("{key} is for sealed volumes: give a key"));
+            table.note_at(key, format!("{key} is for encrypted volumes: give a key"));
         }
     }
     secret.map(|secret| Unsealing { secret, allow_discards, crypto_erase })

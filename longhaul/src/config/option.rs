@@ -11,9 +11,10 @@ use crate::suggest::did_you_mean;
 use crate::uri::Uri;
 
 /// The options there are.
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 14] = [
     "size",
     "read_only",
+    "encrypted",
     "protection",
     "target",
     "lun",
@@ -32,6 +33,7 @@ const KNOWN: [&str; 13] = [
 struct Options {
     size: Option<Size>,
     read_only: bool,
+    encrypted: bool,
     protection: Demand,
     target: Option<TargetName>,
     lun: Lun,
@@ -44,6 +46,7 @@ impl Options {
         match key {
             "size" => self.size = Some(parsed(value)?),
             "read_only" => self.read_only = switch(value)?,
+            "encrypted" => self.encrypted = switch(value)?,
             "protection" => self.protection = parsed(value)?,
             "target" => self.target = Some(parsed(value)?),
             "lun" => self.lun = parsed(value)?,
@@ -107,8 +110,16 @@ impl FromStr for Served {
             }
             options.set(key, *value).map_err(|why| format!("{key}: {why}"))?;
         }
-        let Options { size, read_only, protection, target, lun, sanitize_rate, appearance } =
-            options;
+        let Options {
+            size,
+            read_only,
+            encrypted,
+            protection,
+            target,
+            lun,
+            sanitize_rate,
+            appearance,
+        } = options;
         let uri = uri.parse::<Uri>().map_err(|why| why.to_string())?;
         idle_size(&uri, size).map_or(Ok(()), Err)?;
         let target = target.map_or_else(|| target_of(name), |target| Ok(target.0))?;
@@ -123,6 +134,7 @@ impl FromStr for Served {
             appearance,
             sanitize_rate,
             upstream: Upstream::default(),
+            encrypted,
             unseal: None,
         })
     }

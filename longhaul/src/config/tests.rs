@@ -179,8 +179,8 @@ fn what_is_wrong_is_found_where_it_is() {
         (&format!("{volume}connections = 65\n"), 3, "neither auto nor a number"),
         (&format!("{volume}connections = \"all\"\n"), 3, "neither auto nor a number"),
         (&format!("{volume}connections = true\n"), 3, "expected a string, not boolean"),
-        (&format!("{volume}allow_discards = true\n"), 3, "for sealed volumes"),
-        (&format!("{volume}crypto_erase = true\n"), 3, "for sealed volumes"),
+        (&format!("{volume}allow_discards = true\n"), 3, "for encrypted volumes"),
+        (&format!("{volume}crypto_erase = true\n"), 3, "for encrypted volumes"),
         (&format!("{volume}[clients.b]\nchap_secret_env = \"X\"\n"), 3, "missing field `volumes`"),
         (
             &format!(

@@ -16,8 +16,8 @@ use volume::{
 
 use super::image::Image;
 use super::library;
-use super::writeback::{self, InPlace};
-use super::{Options, Unsealed, blocking, narrowed, plain, settle, unsealed};
+use super::writeback::{self, Before};
+use super::{Encrypted, Key, Options, Unsealed, blocking, plain, settle, unsealed};
 use crate::failure::Outcome;
 use crate::secret::Secret;
 
@@ -34,10 +34,10 @@ pub struct Erasable {
 }
 
 impl Erasable {
-    /// Opens the volume on `volume` as [`open`](super::open) does, and keeps the secret for the next key.
-    pub async fn open(volume: Arc<dyn Volume>, secret: Secret, options: Options) -> Outcome<Self> {
-        let store = narrowed(volume);
-        let Unsealed { plain, slot } = unsealed(&store, secret.clone(), options).await?;
+    /// Opens a volume, and keeps the secret for the next key.
+    pub async fn open(encrypted: Encrypted, key: &Key, options: Options) -> Outcome<Self> {
+        let store = encrypted.store();
+        let (Unsealed { plain, slot }, secret) = encrypted.unseal(key, options).await?;
         let shape = plain.shape().clone();
         let (now, slot) = (RwLock::new(Some(plain)), AtomicU32::new(slot));
         Ok(Self { store, secret, options, shape, now, slot })
@@ -66,8 +66,8 @@ impl Erasable {
             Ok((image, changed, opened))
         })
         .await?;
-        writeback::write(&self.store, Some(&image), &changed, InPlace::Refused).await?;
-        plain(&self.store, changed.payload, opened, self.options)
+        writeback::write(&self.store, Before::Changed(&image), &changed).await?;
+        plain(&self.store, &changed, opened, self.options)
     }
 }
 
@@ -84,8 +84,9 @@ impl CryptoErase for Erasable {
             };
             tracing::error!("cannot destroy the volume key: {failed}");
             // Whichever key the header has now, the secret opens it.
-            match unsealed(&self.store, self.secret.clone(), self.options).await {
-                Ok(found) => self.set(Some(found)),
+            let key = Key::from(self.secret.clone());
+            match unsealed(Arc::clone(&self.store), &key, self.options).await {
+                Ok((found, _)) => self.set(Some(found)),
                 Err(why) => tracing::error!("cannot tell which volume key is in force: {why}"),
             }
             let error = Error::new(Kind::Medium, Verb::CryptoErase, None);

@@ -5,6 +5,7 @@
 //! has to do with keys is left to libcryptsetup.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use proto::reader::{Reader, Truncated};
 use serde::Deserialize;
@@ -36,6 +37,8 @@ pub(super) enum HeaderError {
     Luks1,
     #[error("the LUKS2 header is damaged: neither copy is valid")]
     Damaged,
+    #[error("only the second copy of a LUKS2 header is left: where the first was, there is {0}")]
+    Replaced(&'static str),
     #[error("its JSON is not understood")]
     Json(#[from] serde_json::Error),
     #[error("it demands what is not supported: {0}")]
@@ -74,6 +77,41 @@ pub(super) enum Place {
     Second,
 }
 
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::First => "the first copy",
+            Self::Second => "the second copy",
+        })
+    }
+}
+
+/// What `start`, the first bytes of a volume, shows of a file system, a partition table or the like.
+pub(super) fn signature(start: &[u8]) -> Option<&'static str> {
+    const KNOWN: [(usize, &[u8], &str); 6] = [
+        (512, b"EFI PART", "a GPT partition table"),
+        (1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
+        (0, b"XFSB", "an XFS file system"),
+        (65_600, b"_BHRfS_M", "a Btrfs file system"),
+        (512, b"LABELONE", "an LVM physical volume"),
+        (510, b"\x55\xaa", "a boot sector or an MBR partition table"),
+    ];
+    KNOWN
+        .iter()
+        .find(|(at, magic, _)| start.get(*at..).is_some_and(|rest| rest.starts_with(magic)))
+        .map(|(_, _, name)| *name)
+}
+
+/// Whether a copy of a header seems to start here, valid or not.
+pub(super) fn is_second_copy(start: &[u8]) -> bool {
+    start.starts_with(MAGIC_SECOND)
+}
+
+/// Whether a header, LUKS1 or LUKS2, seems to start here, valid or not.
+pub(super) fn is_first_copy(start: &[u8]) -> bool {
+    start.starts_with(MAGIC_FIRST)
+}
+
 impl Header {
     /// The newest valid copy in `bytes`, which start where the volume does.
     pub(super) fn newest(bytes: &[u8]) -> Result<(Place, Self), HeaderError> {
@@ -82,6 +120,12 @@ impl Header {
                 Ok((Place::Second, second))
             }
             (Ok(first), _) => Ok((Place::First, first)),
+            // cryptsetup does not take such a copy for a volume either: a file system made over an old
+            // header leaves one behind.
+            (Err(HeaderError::Absent), Ok(_)) if let Some(name) = signature(bytes) => {
+                Err(HeaderError::Replaced(name))
+            }
+            (Err(HeaderError::Luks1), Ok(_)) => Err(HeaderError::Luks1),
             (Err(_), Ok(second)) => Ok((Place::Second, second)),
             (Err(HeaderError::Absent), Err(why)) | (Err(why), Err(_)) => Err(why),
         }
@@ -97,6 +141,15 @@ impl Header {
         }
     }
 
+    /// The copy that is not valid, if the other one is.
+    pub(super) fn damaged(bytes: &[u8]) -> Option<Place> {
+        match Self::copies(bytes) {
+            (Ok(_), Err(_)) => Some(Place::Second),
+            (Err(_), Ok(_)) => Some(Place::First),
+            _ => None,
+        }
+    }
+
     /// Both copies.
     fn copies(bytes: &[u8]) -> (Result<Self, HeaderError>, Result<Self, HeaderError>) {
         let first = Self::parse(bytes, Place::First, 0);
@@ -108,6 +161,12 @@ impl Header {
             next => next,
         });
         (first, second.unwrap_or(Err(HeaderError::Absent)))
+    }
+
+    /// Whether whoever opens the volume passes discards on, and zeroes the store has read as zeroes.
+    #[must_use]
+    pub(super) fn passes_discards(&self) -> bool {
+        self.metadata.config.flags.iter().any(|flag| flag == "allow-discards")
     }
 
     /// How many bytes from the start of the volume belong to the header: both copies and the slots.
@@ -297,6 +356,9 @@ struct Config {
     #[serde(deserialize_with = "decimal")]
     keyslots_size: u64,
     requirements: Option<serde_json::Value>,
+    /// What holds for every opening of the volume (section 3.6).
+    #[serde(default)]
+    flags: Vec<String>,
 }
 
 fn decimal<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {

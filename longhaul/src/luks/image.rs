@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use volume::{Span, Volume};
 
-use super::header::{HEADER_SIZES, Header, HeaderError, Payload, Place};
+use super::header::{
+    HEADER_SIZES, Header, HeaderError, Payload, Place, is_first_copy, is_second_copy,
+};
 use crate::failure::{Failure, OrFail, Outcome};
 
 /// Where both copies of a header of the usual size end.
@@ -22,6 +24,8 @@ pub(super) struct Image {
     pub(super) header: Header,
     /// Which copy that is.
     pub(super) place: Place,
+    /// The other copy, if it is not valid.
+    pub(super) damaged: Option<Place>,
     /// Where the data lie.
     pub(super) payload: Payload,
 }
@@ -43,7 +47,11 @@ impl Image {
         let size = volume.shape().size;
         let mut bytes = read(volume, Span::new(0, USUAL_COPIES.min(size))).await?;
         if let Err(HeaderError::Absent | HeaderError::Damaged) = Header::newest(&bytes) {
-            // A larger header, or only its second copy is left.
+            // A larger header, or only its second copy is left; most volumes without a header are empty,
+            // and megabytes of nothing are not worth their way over a link.
+            if !is_first_copy(&bytes) && !has_second_copy(volume).await? {
+                return Err(HeaderError::Absent.into());
+            }
             bytes = read(volume, Span::new(0, LARGEST_COPIES.min(size))).await?;
         }
         let (_, header) = Header::newest(&bytes)?;
@@ -61,8 +69,9 @@ impl Image {
     pub(super) fn parse(mut bytes: Vec<u8>, volume_size: u64) -> Result<Self, HeaderError> {
         let (place, header) = Header::newest(&bytes)?;
         let payload = header.vet(volume_size)?;
+        let damaged = Header::damaged(&bytes);
         bytes.resize(header.area() as usize, 0);
-        Ok(Self { bytes, header, place, payload })
+        Ok(Self { bytes, header, place, damaged, payload })
     }
 
     /// What this header became.
@@ -78,11 +87,15 @@ impl ImageError {
         let failure = Failure::new("cannot read the LUKS2 header");
         let hint = match &self {
             Self::Header(HeaderError::Absent) => {
-                "the volume is not sealed, or its header is lost: `longhaul key init` makes one, \
+                "the volume is not encrypted, or its header is lost: `longhaul key init` makes one, \
                  `longhaul key restore` brings one back"
             }
             Self::Header(HeaderError::Damaged) => {
                 "`longhaul key restore` brings a header back from a backup"
+            }
+            Self::Header(HeaderError::Replaced(_)) => {
+                "if that was made by mistake, `longhaul key restore --force` brings the header back from a \
+                 backup; if it is wanted, use the volume with --raw --force"
             }
             Self::Header(HeaderError::Luks1) => "`cryptsetup convert --type luks2` converts it",
             Self::Header(HeaderError::SlotCipher(..)) => {
@@ -93,6 +106,17 @@ impl ImageError {
         };
         failure.because(self).hint(hint)
     }
+}
+
+/// Whether there is a second copy of a header, in any of the places where one can be.
+async fn has_second_copy(volume: &Arc<dyn Volume>) -> volume::Result<bool> {
+    /// The largest block of a volume.
+    const PIECE: u64 = 4096;
+    let size = volume.shape().size;
+    let places = HEADER_SIZES.iter().filter(|&&at| at + PIECE <= size);
+    let starts = places.map(|&at| volume.read(Span::new(at, PIECE)));
+    let starts = futures_util::future::join_all(starts).await;
+    starts.into_iter().try_fold(false, |found, start| Ok(found || is_second_copy(&start?)))
 }
 
 /// Reads a piece of the header, which may be longer than one transfer.

@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use libcryptsetup_rs::consts::flags::CryptVolumeKey;
+use libcryptsetup_rs::consts::flags::{CryptActivate, CryptVolumeKey};
 use libcryptsetup_rs::consts::vals::EncryptionFormat;
 use libcryptsetup_rs::{
     CryptDevice, CryptInit, CryptParamsLuks2, CryptParamsLuks2Ref, Either, LibcryptErr, TokenInput,
@@ -84,8 +84,26 @@ pub(super) struct Opened {
     pub(super) key: Zeroizing<Vec<u8>>,
 }
 
+/// What became of a secret.
+pub(super) enum Tried {
+    /// It opened a slot.
+    Opened(Opened),
+    /// It opened none: a person may have mistyped it.
+    None(Failure),
+}
+
+impl Tried {
+    /// The slot, for those who try once.
+    pub(super) fn opened(self) -> Outcome<Opened> {
+        match self {
+            Self::Opened(opened) => Ok(opened),
+            Self::None(why) => Err(why),
+        }
+    }
+}
+
 /// Opens the first slot that `secret` opens.
-pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<Opened> {
+pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<Tried> {
     let order = slots_to_try(&image.header);
     let copy = image.bytes.clone();
     on_file(copy, volume_size, |device| {
@@ -93,12 +111,12 @@ pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<
         let mut too_large = None;
         for slot in order {
             match open_slot(device, &image.header, slot, secret)? {
-                Attempt::Opened(opened) => return Ok(opened),
+                Attempt::Opened(opened) => return Ok(Tried::Opened(opened)),
                 Attempt::Wrong => {}
                 Attempt::TooLarge(memory) => too_large = Some((slot, memory)),
             }
         }
-        Err(match too_large {
+        Ok(Tried::None(match too_large {
             None => Failure::new("no key slot opens with this pass-phrase or key file"),
             Some((slot, memory)) => Failure::new(format!(
                 "no key slot opened; slot {slot} was not tried, for it takes {} of memory and this \
@@ -107,7 +125,7 @@ pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<
                 Size(machine_memory())
             ))
             .hint("on a larger machine, `longhaul key add` makes a slot with less memory"),
-        })
+        }))
     })
     .map(|(_, opened)| opened)
 }
@@ -220,9 +238,20 @@ pub(super) fn rekey(
     Ok((bytes, Opened { slot, key }))
 }
 
-/// The header with both its copies as the newest one is.
-pub(super) fn repaired(image: &Image, volume_size: u64) -> Outcome<Vec<u8>> {
-    on_file(image.bytes.clone(), volume_size, load).map(|(bytes, ())| bytes)
+/// The header with both its copies as the newest one is, and with the flag that discards are passed on if
+/// that is wanted.
+pub(super) fn settled(image: &Image, volume_size: u64, pass_discards: bool) -> Outcome<Vec<u8>> {
+    let what = || "cannot set the flag allow-discards".to_owned();
+    on_file(image.bytes.clone(), volume_size, |device| {
+        load(device)?;
+        if pass_discards && !image.header.passes_discards() {
+            let mut flags = device.luks2_flag_handle::<CryptActivate>();
+            let set = flags.persistent_flags_get().or_fail(what)?;
+            flags.persistent_flags_set(set | CryptActivate::ALLOW_DISCARDS).or_fail(what)?;
+        }
+        Ok(())
+    })
+    .map(|(bytes, ())| bytes)
 }
 
 /// Loads a header, and with it has libcryptsetup check it and repair one damaged or older copy.

@@ -10,11 +10,11 @@ use serde::Serialize;
 use volume::{Durability, Space, Span, Volume};
 
 use super::cost::CostArgs;
-use super::header::{HEADER_SIZES, HeaderError};
+use super::header::{HEADER_SIZES, HeaderError, is_first_copy, is_second_copy, signature};
 use super::image::{Image, ImageError, read};
 use super::library::{self, NEW_HEADER_SIZE, Opened};
-use super::writeback::{self, InPlace};
-use super::{blocking, narrowed, settle};
+use super::writeback::{self, Before};
+use super::{Key, blocking, narrowed, settle};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::secret::Secret;
 
@@ -56,7 +56,7 @@ pub async fn init(volume: Arc<dyn Volume>, secret: Secret, how: Init) -> Outcome
     let place = Span::new(0, NEW_HEADER_SIZE);
     volume.write_zeroes(place, Durability::Volatile, Space::Keep).await.or_fail(what)?;
     volume.flush().await.or_fail(what)?;
-    writeback::write(&volume, None, &image, InPlace::Refused).await?;
+    writeback::write(&volume, Before::Zeroes, &image).await?;
     Ok(image.header.uuid)
 }
 
@@ -67,26 +67,19 @@ async fn refuse_if_used(volume: &Arc<dyn Volume>) -> Outcome {
     if start.iter().all(|&byte| byte == 0) {
         return Ok(());
     }
-    Err(Failure::new(format!("the volume is not empty: it holds {}", signature(&start)))
+    Err(Failure::new(format!("the volume is not empty: it holds {}", found(&start)))
         .hint("--force seals it all the same; everything on it is lost"))
 }
 
 /// What `start` begins with, as far as it is easily told.
-fn signature(start: &[u8]) -> &'static str {
-    const KNOWN: [(usize, &[u8], &str); 8] = [
-        (0, b"LUKS\xba\xbe", "a LUKS header"),
-        (16_384, b"SKUL\xba\xbe", "the second copy of a LUKS2 header"),
-        (512, b"EFI PART", "a GPT partition table"),
-        (1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
-        (0, b"XFSB", "an XFS file system"),
-        (65_600, b"_BHRfS_M", "a Btrfs file system"),
-        (512, b"LABELONE", "an LVM physical volume"),
-        (510, b"\x55\xaa", "a boot sector or an MBR partition table"),
-    ];
-    KNOWN
-        .iter()
-        .find(|(at, magic, _)| start.get(*at..).is_some_and(|rest| rest.starts_with(magic)))
-        .map_or("data", |(_, _, name)| name)
+fn found(start: &[u8]) -> &'static str {
+    let second = start.get(HEADER_SIZES[0] as usize..).is_some_and(is_second_copy);
+    match signature(start) {
+        _ if is_first_copy(start) => "a LUKS header",
+        _ if second => "the second copy of a LUKS2 header",
+        Some(name) => name,
+        None => "data",
+    }
 }
 
 /// A header and the volume it is on.
@@ -98,7 +91,7 @@ struct Held {
 impl Held {
     async fn fetch(volume: Arc<dyn Volume>) -> Outcome<Self> {
         let volume = narrowed(volume);
-        let image = settle::fetch(&volume).await?;
+        let image = Image::fetch(&volume).await.map_err(ImageError::into_failure)?;
         Ok(Self { volume, image: Arc::new(image) })
     }
 
@@ -106,9 +99,12 @@ impl Held {
         self.volume.shape().size
     }
 
-    async fn open(&self, secret: Secret) -> Outcome<Opened> {
-        let (image, size) = (Arc::clone(&self.image), self.size());
-        blocking(move || library::open(&image, size, &secret)).await
+    /// Opens a slot with `key`. From then on the header is known to be the owner's, and what is wrong with it is
+    /// put right.
+    async fn open(&mut self, key: &Key) -> Outcome<Opened> {
+        let (opened, _) = key.open(&self.image, self.size()).await?;
+        self.image = settle::finish(&self.volume, Arc::clone(&self.image), false).await?;
+        Ok(opened)
     }
 
     async fn add(&mut self, opened: Opened, new: Secret, cost: CostArgs) -> Outcome<u32> {
@@ -130,7 +126,7 @@ impl Held {
     }
 
     async fn bring_back(&mut self, changed: Image) -> Outcome {
-        writeback::write(&self.volume, Some(&self.image), &changed, InPlace::Refused).await?;
+        writeback::write(&self.volume, Before::Changed(&self.image), &changed).await?;
         self.image = Arc::new(changed);
         Ok(())
     }
@@ -139,27 +135,27 @@ impl Held {
 /// Adds a slot that `new` opens, and answers its number.
 pub async fn add(
     volume: Arc<dyn Volume>,
-    existing: Secret,
-    new: Secret,
+    existing: impl Into<Key>,
+    new: impl Into<Key>,
     cost: CostArgs,
 ) -> Outcome<u32> {
     let mut held = Held::fetch(volume).await?;
-    let opened = held.open(existing).await?;
-    held.add(opened, new, cost).await
+    let opened = held.open(&existing.into()).await?;
+    held.add(opened, new.into().read().await?, cost).await
 }
 
 /// Replaces the slot that `old` opens by one that `new` opens: first the new one is there, then the
 /// old one goes. Answers the number of the new one.
 pub async fn change(
     volume: Arc<dyn Volume>,
-    old: Secret,
-    new: Secret,
+    old: impl Into<Key>,
+    new: impl Into<Key>,
     cost: CostArgs,
 ) -> Outcome<u32> {
     let mut held = Held::fetch(volume).await?;
-    let opened = held.open(old).await?;
+    let opened = held.open(&old.into()).await?;
     let gone = opened.slot;
-    let slot = held.add(opened, new, cost).await?;
+    let slot = held.add(opened, new.into().read().await?, cost).await?;
     held.destroy(gone).await?;
     Ok(slot)
 }
@@ -168,16 +164,16 @@ pub async fn change(
 /// The last one goes only by `force`, for without a slot nobody ever opens the volume again.
 pub async fn remove(
     volume: Arc<dyn Volume>,
-    secret: Option<Secret>,
+    key: Option<Key>,
     slot: Option<u32>,
     force: bool,
 ) -> Outcome<u32> {
     let mut held = Held::fetch(volume).await?;
-    let gone = match (slot, secret) {
+    let gone = match (slot, key) {
         (None, None) => return Err(Failure::usage("name a slot, or a pass-phrase that opens one")),
-        (None, Some(secret)) => held.open(secret).await?.slot,
-        (Some(slot), secret) => {
-            held.may_go(slot, secret).await?;
+        (None, Some(key)) => held.open(&key).await?.slot,
+        (Some(slot), key) => {
+            held.may_go(slot, key.as_ref()).await?;
             slot
         }
     };
@@ -191,12 +187,12 @@ pub async fn remove(
 
 impl Held {
     /// Whoever names a slot must show that he is not locking himself out.
-    async fn may_go(&self, slot: u32, secret: Option<Secret>) -> Outcome {
+    async fn may_go(&mut self, slot: u32, key: Option<&Key>) -> Outcome {
         if !self.image.header.metadata.keyslots.contains_key(&slot) {
             return Err(Failure::new(format!("there is no key slot {slot}")));
         }
-        let Some(secret) = secret else { return Ok(()) };
-        if self.open(secret).await?.slot == slot {
+        let Some(key) = key else { return Ok(()) };
+        if self.open(key).await?.slot == slot {
             return Err(Failure::new(format!("the pass-phrase given opens slot {slot} itself"))
                 .hint("give one that will still open the volume, or --force without any"));
         }
@@ -245,6 +241,7 @@ pub struct Slot {
 /// Reads what the header says of itself; no secret is needed.
 pub async fn slots(volume: Arc<dyn Volume>) -> Outcome<Slots> {
     let held = Held::fetch(volume).await?;
+    settle::report(&held.image, true);
     let Image { header, payload, .. } = &*held.image;
     let slots = header.metadata.keyslots.iter().map(|(&slot, keyslot)| {
         let kdf = keyslot.kdf.as_ref();
@@ -301,13 +298,13 @@ pub async fn restore(volume: Arc<dyn Volume>, path: &Path, how: Restore) -> Outc
     let backup = blocking(move || {
         library::check(&backup, size)?;
         if let Some(secret) = &how.secret {
-            library::open(&backup, size, secret)?;
+            library::open(&backup, size, secret)?.opened()?;
         }
         Ok(backup)
     })
     .await?;
     let current = current(&volume, &backup, how.force).await?;
-    writeback::write(&volume, current.as_ref(), &backup, InPlace::Allowed).await.map_err(
+    writeback::write(&volume, Before::Replaced(current.as_ref()), &backup).await.map_err(
         |why| why.hint("the backup file is whole: restore it again once the volume can be written"),
     )?;
     Ok(backup.header.uuid)
@@ -345,9 +342,9 @@ async fn current(volume: &Arc<dyn Volume>, backup: &Image, force: bool) -> Outco
             tracing::info!(%why, "replacing a header that cannot be read");
             return Ok(None);
         }
-        Err(ImageError::Header(why @ (HeaderError::Absent | HeaderError::Damaged))) => {
-            Failure::new("cannot tell whether this is the volume of the backup").because(why)
-        }
+        Err(ImageError::Header(
+            why @ (HeaderError::Absent | HeaderError::Damaged | HeaderError::Replaced(_)),
+        )) => Failure::new("cannot tell whether this is the volume of the backup").because(why),
         Err(other) => return Err(other.into_failure()),
     };
     Err(failure.hint("--force restores it all the same"))

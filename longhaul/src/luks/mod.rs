@@ -12,6 +12,7 @@ pub mod law;
 mod library;
 mod manage;
 mod settle;
+mod unlock;
 mod writeback;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use volume::layer::seal::{Discards, Seal, Segment};
 use volume::{Gate, Volume, Work};
 
 use header::Payload;
+use image::{Image, ImageError};
 use library::Opened;
 
 use crate::failure::{Failure, OrFail, Outcome};
@@ -30,6 +32,7 @@ pub use cipher::PooledXts;
 pub use cost::CostArgs;
 pub use erase::Erasable;
 pub use manage::{Init, Restore, Slots, add, backup, change, init, remove, restore, slots};
+pub use unlock::{Encrypted, Key, Summary, recognise};
 
 /// The blocks of a sealed volume, which every initiator can work with.
 const BLOCK_SIZE: u32 = 512;
@@ -37,18 +40,18 @@ const BLOCK_SIZE: u32 = 512;
 /// How a sealed volume is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Whether the store may learn which blocks are unused. What the header says of it does not count:
-    /// the store could have written it.
-    pub discards: Discards,
+    /// The store may learn which blocks are unused, now and whenever the volume is opened again: the header
+    /// says so from then on, since blocks that were discarded read as zeroes only for who knows of it.
+    pub allow_discards: bool,
 }
 
 /// Opens the LUKS2 volume on `volume` with a pass-phrase or key file: the answer is its plain text.
 pub async fn open(
     volume: Arc<dyn Volume>,
-    secret: Secret,
+    key: impl Into<Key>,
     options: Options,
 ) -> Outcome<Arc<dyn Volume>> {
-    unsealed(&narrowed(volume), secret, options).await.map(|unsealed| unsealed.plain)
+    unsealed(volume, &key.into(), options).await.map(|(unsealed, _)| unsealed.plain)
 }
 
 /// An open volume.
@@ -59,26 +62,31 @@ struct Unsealed {
     slot: u32,
 }
 
-/// Opens the volume on `store`, which has small blocks.
-async fn unsealed(store: &Arc<dyn Volume>, secret: Secret, options: Options) -> Outcome<Unsealed> {
-    let size = store.shape().size;
-    let image = settle::fetch(store).await?;
-    let payload = image.payload;
-    let opened = blocking(move || library::open(&image, size, &secret)).await?;
-    plain(store, payload, opened, options)
+/// Opens the volume on `volume`, and answers what opened it.
+async fn unsealed(
+    volume: Arc<dyn Volume>,
+    key: &Key,
+    options: Options,
+) -> Outcome<(Unsealed, Secret)> {
+    match recognise(volume).await? {
+        Some(encrypted) => encrypted.unseal(key, options).await,
+        None => Err(ImageError::Header(header::HeaderError::Absent).into_failure()),
+    }
 }
 
-/// The plain text of `payload` on `store`, under this key.
+/// The plain text of what `image` describes on `store`, under this key.
 fn plain(
     store: &Arc<dyn Volume>,
-    Payload { span, first_tweak, sector_size }: Payload,
+    image: &Image,
     Opened { slot, key }: Opened,
     options: Options,
 ) -> Outcome<Unsealed> {
+    let Payload { span, first_tweak, sector_size } = image.payload;
     let cipher =
         PooledXts::new(&key, sector_size).or_fail(|| "cannot use the volume key".to_owned())?;
-    let seal =
-        Seal::new(Arc::clone(store), cipher, Segment { span, first_tweak }, options.discards);
+    let passes = options.allow_discards || image.header.passes_discards();
+    let discards = if passes { Discards::Pass } else { Discards::Refuse };
+    let seal = Seal::new(Arc::clone(store), cipher, Segment { span, first_tweak }, discards);
     Ok(Unsealed { plain: Arc::new(Gate::new("seal", seal)), slot })
 }
 

@@ -12,29 +12,61 @@ use super::blocking;
 use super::header::Header;
 use super::image::Image;
 use super::library;
-use super::writeback::{self, InPlace};
+use super::writeback::{self, Before};
 use crate::failure::{OrFail, Outcome};
 
-/// The header of `volume`, both copies of it the same; as it is where the volume takes no writes.
-pub(super) async fn fetch(volume: &Arc<dyn Volume>) -> Outcome<Image> {
+/// The header of `volume`, both copies of it the same; as it is where the volume takes no writes. Only for a volume
+/// that a secret has opened already.
+pub(super) async fn fetch(volume: &Arc<dyn Volume>) -> Outcome<Arc<Image>> {
     let image = Image::fetch(volume).await.map_err(super::image::ImageError::into_failure)?;
-    let Some(old) = Header::superseded(&image.bytes) else { return Ok(image) };
-    let size = volume.shape().size;
-    if volume.shape().read_only {
+    finish(volume, Arc::new(image), false).await
+}
+
+/// Makes both copies of `image` the same, on the volume too, and notes in them that discards are passed on if that
+/// is wanted. Where the volume takes no writes the answer is `image` as it was.
+///
+/// A slot must have opened before: what a store has put there is not worked on without one.
+pub(super) async fn finish(
+    volume: &Arc<dyn Volume>,
+    image: Arc<Image>,
+    pass_discards: bool,
+) -> Outcome<Arc<Image>> {
+    let old = Header::superseded(&image.bytes);
+    let notes = pass_discards && !image.header.passes_discards();
+    report(&image, volume.shape().read_only);
+    if volume.shape().read_only || (old.is_none() && image.damaged.is_none() && !notes) {
         return Ok(image);
     }
-    tracing::info!(
-        uuid = image.header.uuid,
-        "a change of the LUKS2 header was cut short: finishing it"
-    );
-    wipe(volume, &gone(&old, &image.header)).await?;
+    let size = volume.shape().size;
+    if let Some(old) = old {
+        let uuid = &image.header.uuid;
+        tracing::info!(uuid, "a change of the LUKS2 header was cut short: finishing it");
+        wipe(volume, &gone(&old, &image.header)).await?;
+    }
     let (image, settled) = blocking(move || {
-        let settled = Image::changed(library::repaired(&image, size)?, size)?;
+        let settled = Image::changed(library::settled(&image, size, pass_discards)?, size)?;
         Ok((image, settled))
     })
     .await?;
-    writeback::write(volume, Some(&image), &settled, InPlace::Refused).await?;
-    Ok(settled)
+    writeback::write(volume, Before::Changed(&image), &settled).await?;
+    Ok(Arc::new(settled))
+}
+
+/// Tells a person of a damaged copy, and what becomes of it.
+pub(super) fn report(image: &Image, read_only: bool) {
+    let Some(place) = image.damaged else { return };
+    let uuid = &image.header.uuid;
+    if read_only {
+        tracing::warn!(
+            uuid,
+            "{place} of the LUKS2 header is damaged, the other one is used: opening the volume to write repairs it"
+        );
+    } else {
+        tracing::warn!(
+            uuid,
+            "{place} of the LUKS2 header was damaged: repaired from the other one"
+        );
+    }
 }
 
 /// Where slots lay that the older copy lists and the newer one does not. The store may have made it up, so that only

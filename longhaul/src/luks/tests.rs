@@ -7,6 +7,7 @@ use volume::store::faulty::Faulty;
 use volume::store::memory::Memory;
 use volume::{Durability, Kind, Span, check};
 
+use super::header::Header;
 use super::*;
 use crate::size::Size;
 
@@ -53,14 +54,14 @@ async fn slots_come_and_go() {
     assert!(opens(&volume, "one").await && opens(&volume, "two").await);
     change(volume.clone(), secret("one"), secret("three"), cheap()).await.unwrap();
     assert!(!opens(&volume, "one").await && opens(&volume, "three").await);
-    remove(volume.clone(), Some(secret("two")), None, false).await.unwrap();
+    remove(volume.clone(), Some(secret("two").into()), None, false).await.unwrap();
     assert!(!opens(&volume, "two").await && opens(&volume, "three").await);
-    let last = remove(volume.clone(), Some(secret("three")), None, false).await.unwrap_err();
+    let last = remove(volume.clone(), Some(secret("three").into()), None, false).await.unwrap_err();
     assert!(last.to_string().contains("last key slot"), "{last}");
     let slots = slots(volume.clone()).await.unwrap();
     assert_eq!((slots.slots.len(), slots.label.as_str(), slots.sector_size), (1, "test", 4096));
     assert_eq!((slots.offset, slots.size), (16 << 20, SIZE - (16 << 20)));
-    remove(volume.clone(), Some(secret("three")), None, true).await.unwrap();
+    remove(volume.clone(), Some(secret("three").into()), None, true).await.unwrap();
     assert!(!opens(&volume, "three").await);
 }
 
@@ -68,11 +69,12 @@ async fn slots_come_and_go() {
 async fn a_named_slot_goes_only_if_another_one_opens() {
     let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
     add(volume.clone(), secret("one"), secret("two"), cheap()).await.unwrap();
-    let own = remove(volume.clone(), Some(secret("two")), Some(1), false).await.unwrap_err();
+    let own = remove(volume.clone(), Some(secret("two").into()), Some(1), false).await.unwrap_err();
     assert!(own.to_string().contains("opens slot 1 itself"), "{own}");
-    let none = remove(volume.clone(), Some(secret("two")), Some(7), false).await.unwrap_err();
+    let none =
+        remove(volume.clone(), Some(secret("two").into()), Some(7), false).await.unwrap_err();
     assert!(none.to_string().contains("no key slot 7"), "{none}");
-    remove(volume.clone(), Some(secret("one")), Some(1), false).await.unwrap();
+    remove(volume.clone(), Some(secret("one").into()), Some(1), false).await.unwrap();
     assert!(opens(&volume, "one").await && !opens(&volume, "two").await);
 }
 
@@ -101,8 +103,8 @@ async fn what_holds_something_is_not_sealed_by_mistake() {
 async fn the_plain_text_keeps_the_contract() {
     for (seed, block_size) in [(1, 512), (2, 4096)] {
         let store = sealed(Arc::new(Memory::new(56 << 20, block_size))).await;
-        for discards in [Discards::Refuse, Discards::Pass] {
-            let options = Options { discards };
+        for allow_discards in [false, true] {
+            let options = Options { allow_discards };
             let plain = open(store.clone(), secret("one"), options).await.unwrap();
             assert_eq!((plain.shape().block_size, plain.shape().physical_block_size), (512, 4096));
             check::volume(seed, plain).await;
@@ -152,6 +154,127 @@ async fn either_copy_of_the_header_is_enough_and_is_repaired() {
     }
 }
 
+/// Bytes that were lost to something else, in one copy of the header.
+async fn damage(volume: &Arc<dyn Volume>, at: u64) {
+    volume.write(at, Bytes::from(vec![0xaa; 4096]), Durability::Volatile).await.unwrap();
+}
+
+async fn start(volume: &Arc<dyn Volume>) -> Vec<u8> {
+    image::read(volume, Span::new(0, 16 << 20)).await.unwrap()
+}
+
+#[tokio::test]
+async fn header_is_repaired_only_after_a_slot_opened_and_never_on_a_read_only_volume() {
+    for at in [0, 16 << 10] {
+        let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+        let intact = start(&volume).await;
+        damage(&volume, at).await;
+        let damaged = start(&volume).await;
+        assert!(!opens(&volume, "two").await);
+        assert!(add(volume.clone(), secret("two"), secret("new"), cheap()).await.is_err());
+        assert!(change(volume.clone(), secret("two"), secret("new"), cheap()).await.is_err());
+        assert!(remove(volume.clone(), Some(secret("two").into()), None, true).await.is_err());
+        slots(volume.clone()).await.unwrap();
+        let read_only: Arc<dyn Volume> =
+            Arc::new(volume::layer::read_only::ReadOnly::new(volume.clone()));
+        assert!(opens(&read_only, "one").await);
+        assert!(start(&volume).await == damaged, "something was written: {at}");
+        let found = recognise(volume.clone()).await.unwrap().unwrap().summary();
+        assert!(found.trouble.is_some_and(|trouble| trouble.contains("damaged")));
+        assert!(opens(&volume, "one").await);
+        let repaired = start(&volume).await;
+        assert!(repaired[32 << 10..] == intact[32 << 10..], "the slots are as they were");
+        assert_eq!(Header::damaged(&repaired), None);
+        let found = recognise(volume.clone()).await.unwrap().unwrap().summary();
+        assert_eq!(found.trouble, None);
+    }
+}
+
+#[tokio::test]
+async fn change_that_was_cut_short_is_finished_only_after_a_slot_opened() {
+    let disk = Arc::new(Faulty::new(SIZE, 512));
+    let volume: Arc<dyn Volume> = disk.clone();
+    sealed(volume.clone()).await;
+    add(volume.clone(), secret("one"), secret("two"), cheap()).await.unwrap();
+    volume.flush().await.unwrap();
+    let before = disk.contents();
+    let cut_short = |cut| {
+        let disk = Arc::new(Faulty::holding(before.clone(), 512));
+        disk.cut_after(cut);
+        disk
+    };
+    let mut tried = 0;
+    for cut in 0.. {
+        let disk = cut_short(cut);
+        let finished = remove(disk.clone(), Some(secret("two").into()), None, false).await.is_ok();
+        let found: Arc<dyn Volume> = Arc::new(disk.crash(0));
+        let as_found = start(&found).await;
+        if Header::superseded(&as_found).is_some() {
+            tried += 1;
+            assert!(!opens(&found, "three").await);
+            assert!(start(&found).await == as_found, "written before a slot opened, cut {cut}");
+            assert!(opens(&found, "one").await);
+            assert!(Header::superseded(&start(&found).await).is_none(), "not finished, cut {cut}");
+        }
+        if finished {
+            break;
+        }
+    }
+    assert!(tried > 0, "no change was cut short between the copies");
+}
+
+/// Zeroes that the store has are zeroes for everyone, once somebody let discards through.
+#[tokio::test]
+async fn discards_are_remembered_in_the_header() {
+    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let span = Span::new(64 << 10, 64 << 10);
+    let allowed = Options { allow_discards: true };
+    let plain = open(volume.clone(), secret("one"), allowed).await.unwrap();
+    plain.write(span.at, Bytes::from(vec![7; 64 << 10]), Durability::Volatile).await.unwrap();
+    plain.write_zeroes(span, Durability::Volatile, volume::Space::Release).await.unwrap();
+    drop(plain);
+    let summary = recognise(volume.clone()).await.unwrap().unwrap().summary();
+    assert!(summary.discards);
+    let plain = open(volume.clone(), secret("one"), Options::default()).await.unwrap();
+    assert!(plain.shape().discard.is_some());
+    assert!(plain.read(span).await.unwrap().iter().all(|&byte| byte == 0), "noise was read");
+    // Not by whoever has no pass-phrase, and not where nothing may be written.
+    let other = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let before = start(&other).await;
+    assert!(open(other.clone(), secret("two"), allowed).await.is_err());
+    let read_only: Arc<dyn Volume> =
+        Arc::new(volume::layer::read_only::ReadOnly::new(other.clone()));
+    open(read_only, secret("one"), allowed).await.unwrap();
+    assert!(start(&other).await == before);
+}
+
+/// What is left of a header when something else was put at the start of the volume is no volume, and not nothing.
+#[tokio::test]
+async fn second_copy_behind_a_file_system_is_not_opened() {
+    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let mut start = vec![0; 4096];
+    start[1080..1082].copy_from_slice(b"\x53\xef");
+    volume.write(0, Bytes::from(start), Durability::Volatile).await.unwrap();
+    let encrypted = recognise(volume.clone()).await.unwrap().expect("it counts as encrypted");
+    assert!(encrypted.summary().name().contains("ext4"), "{}", encrypted.summary().name());
+    let refused = open(volume.clone(), secret("one"), Options::default()).await.err().unwrap();
+    assert!(refused.to_string().contains("only the second copy"), "{refused}");
+    // One that lies where only large headers have it is found too.
+    let far: Arc<dyn Volume> = Arc::new(Memory::new(SIZE, 4096));
+    far.write(
+        4 << 20,
+        Bytes::from([&b"SKUL\xba\xbe"[..], &[0; 4090]].concat()),
+        Durability::Volatile,
+    )
+    .await
+    .unwrap();
+    assert!(recognise(far).await.unwrap().is_some());
+    let blank: Arc<dyn Volume> = Arc::new(Memory::new(SIZE, 4096));
+    assert!(recognise(blank).await.unwrap().is_none());
+    let tiny: Arc<dyn Volume> = Arc::new(Memory::new(512, 512));
+    assert!(recognise(tiny).await.unwrap().is_none());
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Operation {
     Add,
@@ -163,7 +286,9 @@ async fn carry_out(operation: Operation, volume: Arc<dyn Volume>) -> Outcome {
     match operation {
         Operation::Add => add(volume, secret("one"), secret("new"), cheap()).await.map(drop),
         Operation::Change => change(volume, secret("one"), secret("new"), cheap()).await.map(drop),
-        Operation::Remove => remove(volume, Some(secret("new")), None, false).await.map(drop),
+        Operation::Remove => {
+            remove(volume, Some(secret("new").into()), None, false).await.map(drop)
+        }
     }
 }
 
@@ -216,9 +341,9 @@ async fn no_moment_without_a_header_that_opens() {
 async fn a_removed_slot_is_wiped() {
     let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
     add(volume.clone(), secret("one"), secret("two"), cheap()).await.unwrap();
-    let before = image::Image::fetch(&volume).await.unwrap();
+    let before = Image::fetch(&volume).await.unwrap();
     let area = before.header.slot_areas().nth(1).unwrap();
-    remove(volume.clone(), Some(secret("two")), None, false).await.unwrap();
+    remove(volume.clone(), Some(secret("two").into()), None, false).await.unwrap();
     let after = image::read(&volume, area).await.unwrap();
     let old = &before.bytes[area.at as usize..area.end() as usize];
     let left = old.chunks(512).zip(after.chunks(512)).filter(|(old, new)| old == new).count();

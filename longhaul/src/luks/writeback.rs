@@ -10,10 +10,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use volume::{Durability, Span, Volume};
+use volume::{Durability, Space, Span, Volume};
 
 use super::header::Place;
-use super::image::Image;
+use super::image::{Image, read};
 use crate::failure::{Failure, OrFail, Outcome};
 
 /// Changes are found and written in this unit, to which LUKS2 aligns everything.
@@ -22,36 +22,83 @@ const UNIT: u64 = 4096;
 /// The most that one write carries.
 const WRITE_MAX: u64 = 1 << 20;
 
-/// Whether material that a slot of the old header lives on may be replaced by that of a slot of the new
-/// one, which leaves a moment at which neither opens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InPlace {
-    /// Never: for every change of a header that is in use.
-    Refused,
-    /// For a header that replaces another one, of which a copy is elsewhere. It is in place before what the
-    /// other one referred to is touched.
-    Allowed,
+/// What the header area holds before a header is written there.
+#[derive(Clone, Copy)]
+pub(super) enum Before<'a> {
+    /// Zeroes.
+    Zeroes,
+    /// The header that the new one was made from. Only what differs is written, and material of a slot is
+    /// never replaced by that of another one, which would leave a moment at which neither opens.
+    Changed(&'a Image),
+    /// Another header, or bytes of which nothing is known: all of the area is written. The backup that the
+    /// new header came from is its valid copy meanwhile. Where there was a header, the new one is in place
+    /// before what the other one referred to is touched.
+    Replaced(Option<&'a Image>),
 }
 
-/// Writes what makes `new` out of `old`. Without an `old`, the area of the header must be zeroes.
-pub(super) async fn write(
-    volume: &Arc<dyn Volume>,
-    old: Option<&Image>,
-    new: &Image,
-    in_place: InPlace,
-) -> Outcome {
-    for stage in stages(old, new, in_place)? {
-        let what = || "cannot write the header; the one before is still valid".to_owned();
-        for span in joined(&stage) {
+impl<'a> Before<'a> {
+    const fn header(self) -> Option<&'a Image> {
+        match self {
+            Self::Zeroes | Self::Replaced(None) => None,
+            Self::Changed(old) | Self::Replaced(Some(old)) => Some(old),
+        }
+    }
+
+    /// Whether `span` of the area must be written to hold what it holds in `new`.
+    fn lacks(self, span: Span, new: &Image) -> bool {
+        let range = span.at as usize..span.end() as usize;
+        let after = &new.bytes[range.clone()];
+        let zero = after.iter().all(|&byte| byte == 0);
+        match self {
+            Self::Replaced(_) => true,
+            Self::Zeroes => !zero,
+            Self::Changed(old) => old.bytes.get(range).map_or(!zero, |before| before != after),
+        }
+    }
+}
+
+/// Writes `new` where `before` is, and makes sure of it where a whole header is new.
+pub(super) async fn write(volume: &Arc<dyn Volume>, before: Before<'_>, new: &Image) -> Outcome {
+    let what = || match before {
+        Before::Changed(_) => "cannot write the header; the one before is still valid".to_owned(),
+        _ => "cannot write the header".to_owned(),
+    };
+    for stage in stages(before, new)? {
+        for span in joined(&stage, new) {
+            if is_zero(new, span) {
+                volume.write_zeroes(span, Durability::Volatile, Space::Keep).await.or_fail(what)?;
+                continue;
+            }
             let data = Bytes::copy_from_slice(&new.bytes[span.at as usize..span.end() as usize]);
             volume.write(span.at, data, Durability::Volatile).await.or_fail(what)?;
         }
         volume.flush().await.or_fail(what)?;
     }
+    match before {
+        Before::Changed(_) => Ok(()),
+        Before::Zeroes | Before::Replaced(_) => verify(volume, new).await,
+    }
+}
+
+/// Reads a header back, for what a person relies on is what the volume holds.
+async fn verify(volume: &Arc<dyn Volume>, new: &Image) -> Outcome {
+    let copies = Span::new(0, 2 * new.header.size);
+    for span in std::iter::once(copies).chain(new.header.slot_areas()) {
+        let found = read(volume, span)
+            .await
+            .or_fail(|| "cannot read back the header that was written".to_owned())?;
+        if found != new.bytes[span.at as usize..span.end() as usize] {
+            let what = "the volume does not hold the header that was written to it";
+            return Err(Failure::new(what)
+                .because(format!("bytes {} to {} read otherwise", span.at, span.end()))
+                .hint("the medium is bad, or somebody else writes to it"));
+        }
+    }
     Ok(())
 }
 
-fn stages(old: Option<&Image>, new: &Image, in_place: InPlace) -> Outcome<Vec<Vec<Span>>> {
+fn stages(before: Before<'_>, new: &Image) -> Outcome<Vec<Vec<Span>>> {
+    let old = before.header();
     let size = new.header.size;
     let (first, second) = (Span::new(0, size), Span::new(size, size));
     let copies = match old.map(|old| old.place) {
@@ -62,45 +109,37 @@ fn stages(old: Option<&Image>, new: &Image, in_place: InPlace) -> Outcome<Vec<Ve
     let used_after: Vec<Span> = new.header.slot_areas().collect();
     let touches = |areas: &[Span], span: &Span| areas.iter().any(|area| area.overlaps(*span));
     let slots = Span::new(2 * size, new.header.area() - 2 * size);
+    let changes = |within: Span| within.pieces(UNIT).filter(|unit| before.lacks(*unit, new));
     let (late, early): (Vec<Span>, Vec<Span>) =
-        changes(old, new, slots).partition(|span| touches(&used_before, span));
-    if in_place == InPlace::Refused && late.iter().any(|span| touches(&used_after, span)) {
+        changes(slots).partition(|span| touches(&used_before, span));
+    let is_change = matches!(before, Before::Changed(_));
+    if is_change && late.iter().any(|span| touches(&used_after, span)) {
         return Err(Failure::new(
             "the change would overwrite a key slot in use; nothing was written",
         ));
     }
-    let copies = copies.map(|copy| changes(old, new, copy).collect());
-    let [one, other]: [Vec<Span>; 2] = copies;
-    let stages = match in_place {
-        InPlace::Refused => [early, one, late, other],
-        InPlace::Allowed => [early, one, other, late],
-    };
+    let [one, other]: [Vec<Span>; 2] = copies.map(|copy| changes(copy).collect());
+    let stages = if is_change { [early, one, late, other] } else { [early, one, other, late] };
     Ok(stages.into_iter().filter(|stage| !stage.is_empty()).collect())
 }
 
-/// Neighbouring units as one, as far as one write carries them.
-fn joined(units: &[Span]) -> Vec<Span> {
-    let mut spans: Vec<Span> = Vec::new();
-    for unit in units {
-        match spans.last_mut() {
-            Some(last) if last.end() == unit.at && last.len + unit.len <= WRITE_MAX => {
-                last.len += unit.len;
-            }
-            _ => spans.push(*unit),
-        }
-    }
-    spans
+fn is_zero(new: &Image, span: Span) -> bool {
+    new.bytes[span.at as usize..span.end() as usize].iter().all(|&byte| byte == 0)
 }
 
-/// The units of `within` that differ.
-fn changes(old: Option<&Image>, new: &Image, within: Span) -> impl Iterator<Item = Span> {
-    let old = old.map_or(&[][..], |old| &old.bytes);
-    within.pieces(UNIT).filter(move |span| {
-        let range = span.at as usize..span.end() as usize;
-        let after = &new.bytes[range.clone()];
-        match old.get(range) {
-            Some(before) => before != after,
-            None => after.iter().any(|&byte| byte != 0),
+/// Neighbouring units as one, as far as one write carries them: zeroes apart from data.
+fn joined(units: &[Span], new: &Image) -> Vec<Span> {
+    let mut spans: Vec<(bool, Span)> = Vec::new();
+    for unit in units {
+        let zero = is_zero(new, *unit);
+        match spans.last_mut() {
+            Some((alike, last))
+                if *alike == zero && last.end() == unit.at && last.len + unit.len <= WRITE_MAX =>
+            {
+                last.len += unit.len;
+            }
+            _ => spans.push((zero, *unit)),
         }
-    })
+    }
+    spans.into_iter().map(|(_, span)| span).collect()
 }

@@ -87,7 +87,7 @@ impl World {
     }
 
     fn attach_sealed(&self, options: &[&str]) -> (Running, Nbd) {
-        self.attach(&[&["--seal", "--passphrase-file", "pw"], options].concat())
+        self.attach(&[&["--passphrase-file", "pw"], options].concat())
     }
 
     /// What the server has, whatever the client thinks.
@@ -125,7 +125,7 @@ fn writes_do_not_wait_for_answers_and_flushes_do() {
     assert_eq!(last, [flush, durable].map(|cookie| Reply { cookie, errno: 0 }));
     drop(disk);
     assert!(attached.stop().success());
-    world.longhaul(&["copy", &world.uri, "out.img", "--seal", "--passphrase-file", "pw"]);
+    world.longhaul(&["copy", &world.uri, "out.img", "--passphrase-file", "pw"]);
     let out = std::fs::read(world.path().join("out.img")).unwrap();
     for number in 0..12 {
         let at = number * 64 * KIB;
@@ -253,7 +253,7 @@ fn a_reader_sees_what_was_written_and_so_does_the_next() {
     }
     drop(disk);
     assert!(attached.stop().success());
-    world.longhaul(&["copy", &world.uri, "out.img", "--seal", "--passphrase-file", "pw"]);
+    world.longhaul(&["copy", &world.uri, "out.img", "--passphrase-file", "pw"]);
     let out = std::fs::read(world.path().join("out.img")).unwrap();
     assert!(out[..model.len()] == model, "the server does not have what was acknowledged");
 }

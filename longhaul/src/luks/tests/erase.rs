@@ -10,7 +10,8 @@ use super::*;
 const BLOCK: u64 = 512;
 
 async fn erasable(volume: &Arc<dyn Volume>) -> Erasable {
-    Erasable::open(volume.clone(), secret("one"), Options::default()).await.unwrap()
+    let encrypted = recognise(volume.clone()).await.unwrap().expect("it is encrypted");
+    Erasable::open(encrypted, &secret("one").into(), Options::default()).await.unwrap()
 }
 
 /// A volume that `one` and `two` open, with sevens in its first block.
@@ -156,7 +157,7 @@ async fn a_removal_that_was_cut_short_is_finished() {
     let mut unfinished = 0;
     for cut in 0.. {
         let disk = cut_short(first.contents(), cut);
-        if remove(disk.clone(), Some(secret("two")), None, false).await.is_ok() {
+        if remove(disk.clone(), Some(secret("two").into()), None, false).await.is_ok() {
             break;
         }
         let crashed = disk.crash(cut);

@@ -1,0 +1,176 @@
+//! Whether a volume is encrypted, and opening it: which secret, how often it is asked for, and what is
+//! repaired once a secret has proved that the header is the owner's.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use volume::Volume;
+
+use super::header::HeaderError;
+use super::image::{Image, ImageError};
+use super::library::{self, Opened, Tried};
+use super::{Options, Unsealed, blocking, narrowed, plain, settle};
+use crate::failure::{Outcome, complain};
+use crate::secret::{Secret, Source};
+
+/// How often a person may mistype.
+const ATTEMPTS: u32 = 3;
+
+/// What opens a volume: a secret, or where one is had from.
+#[derive(Clone, Debug)]
+pub struct Key(Origin);
+
+#[derive(Clone, Debug)]
+enum Origin {
+    Given(Secret),
+    Asked { source: Source, what: String },
+    New { source: Source, what: String },
+}
+
+impl From<Secret> for Key {
+    fn from(secret: Secret) -> Self {
+        Self(Origin::Given(secret))
+    }
+}
+
+impl Key {
+    /// Read from `source` once it is needed; `what` names it in the prompt.
+    #[must_use]
+    pub fn asked(source: Source, what: impl Into<String>) -> Self {
+        Self(Origin::Asked { source, what: what.into() })
+    }
+
+    /// The same for a secret that is about to be set: what is typed is typed twice.
+    #[must_use]
+    pub fn new(source: Source, what: impl Into<String>) -> Self {
+        Self(Origin::New { source, what: what.into() })
+    }
+
+    pub(super) async fn read(&self) -> Outcome<Secret> {
+        match self.0.clone() {
+            Origin::Given(secret) => Ok(secret),
+            Origin::Asked { source, what } => blocking(move || source.read(&what)).await,
+            Origin::New { source, what } => blocking(move || source.read_new(&what)).await,
+        }
+    }
+
+    const fn attempts(&self) -> u32 {
+        match &self.0 {
+            Origin::Asked { source: Source::Prompt, .. } => ATTEMPTS,
+            _ => 1,
+        }
+    }
+
+    /// Opens a slot of `image`, of a volume of `size` bytes; answers the secret that did it too. A wrong
+    /// pass-phrase is asked for again where a person types it.
+    pub(super) async fn open(&self, image: &Arc<Image>, size: u64) -> Outcome<(Opened, Secret)> {
+        let mut left = self.attempts();
+        loop {
+            let secret = self.read().await?;
+            let (image, tried) = (Arc::clone(image), secret.clone());
+            match blocking(move || library::open(&image, size, &tried)).await? {
+                Tried::Opened(opened) => return Ok((opened, secret)),
+                Tried::None(why) => {
+                    left -= 1;
+                    if left == 0 {
+                        return Err(why);
+                    }
+                    complain(&format_args!("longhaul: {why}; try again"));
+                }
+            }
+        }
+    }
+}
+
+/// A volume that has a LUKS header, or what is left of one.
+pub struct Encrypted {
+    store: Arc<dyn Volume>,
+    header: Result<Arc<Image>, HeaderError>,
+}
+
+/// Looks whether `volume` is encrypted; nothing is written, and no secret is needed. What holds but one
+/// copy of a header, or a header that cannot be used, is encrypted.
+pub async fn recognise(volume: Arc<dyn Volume>) -> Outcome<Option<Encrypted>> {
+    let store = narrowed(volume);
+    let header = match Image::fetch(&store).await {
+        Ok(image) => Ok(Arc::new(image)),
+        Err(ImageError::Header(HeaderError::Absent)) => return Ok(None),
+        Err(ImageError::Header(why)) => Err(why),
+        Err(why @ ImageError::Volume(_)) => return Err(why.into_failure()),
+    };
+    Ok(Some(Encrypted { store, header }))
+}
+
+/// What a header says of its volume, to whoever has no secret.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    /// The identity of the volume.
+    pub uuid: Option<String>,
+    /// Its name for people.
+    pub label: Option<String>,
+    /// How many bytes its contents have.
+    pub size: Option<u64>,
+    /// Whether discards are passed on.
+    pub discards: bool,
+    /// Why it cannot be opened as it is, or what of its header is damaged.
+    pub trouble: Option<String>,
+}
+
+impl Encrypted {
+    /// What its header says.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        match &self.header {
+            Ok(image) => {
+                let Image { header, payload, .. } = &**image;
+                let damaged =
+                    image.damaged.map(|place| format!("{place} of the header is damaged"));
+                Summary {
+                    uuid: Some(header.uuid.clone()),
+                    label: Some(header.label.clone()).filter(|label| !label.is_empty()),
+                    size: Some(payload.span.len),
+                    discards: header.passes_discards(),
+                    trouble: damaged,
+                }
+            }
+            Err(why) => {
+                let trouble = Some(why.to_string());
+                Summary { uuid: None, label: None, size: None, discards: false, trouble }
+            }
+        }
+    }
+
+    /// What holds it, in small blocks.
+    pub(super) fn store(&self) -> Arc<dyn Volume> {
+        Arc::clone(&self.store)
+    }
+
+    /// Opens it: the answer is its plain text.
+    pub async fn open(self, key: &Key, options: Options) -> Outcome<Arc<dyn Volume>> {
+        self.unseal(key, options).await.map(|(unsealed, _)| unsealed.plain)
+    }
+
+    /// Opens it, and answers the secret that did it too. Nothing is written before a slot has opened.
+    pub(super) async fn unseal(self, key: &Key, options: Options) -> Outcome<(Unsealed, Secret)> {
+        let Self { store, header } = self;
+        let image = header.map_err(|why| ImageError::Header(why).into_failure())?;
+        let (opened, secret) = key.open(&image, store.shape().size).await?;
+        let image = settle::finish(&store, image, options.allow_discards).await?;
+        let unsealed = plain(&store, &image, opened, options)?;
+        Ok((unsealed, secret))
+    }
+}
+
+impl Summary {
+    /// The kind of volume in a few words.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match (&self.uuid, &self.trouble) {
+            (Some(uuid), _) => format!("LUKS2 volume {uuid}"),
+            (None, Some(trouble)) => {
+                format!("an encrypted volume that cannot be opened: {trouble}")
+            }
+            (None, None) => "an encrypted volume".to_owned(),
+        }
+    }
+}
