@@ -9,6 +9,7 @@ use super::inquiry::{self, BlockLimits, Identity, Provisioning, Standard, page};
 use super::mode::{Pages, Query, Switches};
 use super::ports::{AccessState, Ports};
 use super::reservation::{InAction, Out};
+use super::rights::reads_only;
 use super::sanitize::{self, Method};
 use super::sense::{Additional, Format, Key};
 use super::{Blocks, Capacity, Sense, copy, lun, provisioning, supported};
@@ -43,6 +44,8 @@ pub struct Unit {
     provisioning: Provisioning,
     pages: Pages,
     ports: Ports,
+    /// Commands come from initiators that may only read.
+    for_reader: bool,
 }
 
 /// What is left to do for a command that is in order.
@@ -221,13 +224,27 @@ impl Unit {
             read_only: medium.read_only,
             capacity: medium.capacity,
         };
-        Self { identity, medium, limits, provisioning, pages, ports: Ports::default() }
+        let ports = Ports::default();
+        Self { identity, medium, limits, provisioning, pages, ports, for_reader: false }
     }
 
     /// The same device server on another medium.
     #[must_use]
     pub fn on(&self, medium: Medium) -> Self {
-        Self { ports: self.ports.clone(), ..Self::new(self.identity.clone(), medium) }
+        let (ports, for_reader) = (self.ports.clone(), self.for_reader);
+        Self { ports, for_reader, ..Self::new(self.identity.clone(), medium) }
+    }
+
+    /// The same device server for initiators that may only read.
+    #[must_use]
+    pub fn for_reader(&self) -> Self {
+        Self { for_reader: true, ..self.on(Medium { read_only: true, ..self.medium }) }
+    }
+
+    /// Whether it is for initiators that may only read.
+    #[must_use]
+    pub const fn is_for_reader(&self) -> bool {
+        self.for_reader
     }
 
     /// The same device server for commands that come by one of `ports`.
@@ -286,6 +303,9 @@ impl Unit {
     pub fn plan(&self, cdb: &Cdb, switches: Switches) -> Result<Step, Sense> {
         self.ports.own().access.check(cdb)?;
         switches.readiness.check(cdb)?;
+        if self.for_reader && !reads_only(cdb) {
+            return Err(denied(cdb));
+        }
         match *cdb {
             Cdb::TestUnitReady => Ok(DONE),
             Cdb::PreventAllow { prevent } if self.medium.removable => Ok(Step::Prevent(prevent)),
@@ -614,6 +634,15 @@ const fn writes(cdb: &Cdb) -> bool {
             | Cdb::OrWrite(_)
             | Cdb::Unmap { .. }
     )
+}
+
+/// What an initiator is told that may only read.
+const fn denied(cdb: &Cdb) -> Sense {
+    if writes(cdb) {
+        Sense::new(Key::DataProtect, Additional::WRITE_PROTECTED)
+    } else {
+        Sense::illegal(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS)
+    }
 }
 
 fn mode_select(form: Form, page_format: bool, save: bool) -> Result<Step, Sense> {

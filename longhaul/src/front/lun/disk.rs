@@ -167,8 +167,12 @@ impl Disk {
     /// The same disk for an initiator that may only read it.
     #[must_use]
     pub fn guarded(&self) -> Self {
-        let medium = Medium { read_only: true, ..*self.core.unit.medium() };
-        self.face(Arc::clone(&self.core.volume), self.core.unit.on(medium))
+        self.face(Arc::clone(&self.core.volume), self.core.unit.for_reader())
+    }
+
+    /// Whether it is as initiators see it that may only read it.
+    pub(super) fn is_guarded(&self) -> bool {
+        self.core.unit.is_for_reader()
     }
 
     /// The same disk for an initiator that comes by one of `ports`.
@@ -303,6 +307,9 @@ impl LogicalUnit for Disk {
     }
 
     fn attach(&self, nexus: Nexus, initiator: Arc<dyn Initiator>) {
+        if !self.core.unit.is_for_reader() {
+            self.core.state.reserved.adopt(initiator.id());
+        }
         self.core.state.reserved.attach(nexus, initiator);
         self.core.attend(|attentions| attentions.attach(nexus));
     }
@@ -406,8 +413,7 @@ impl Core {
             }
             Step::PersistentOut(out) => {
                 let list = data::joined(data, needed as usize);
-                let ports = self.unit.ports();
-                let aftermath = self.state.reserved.change(nexus, out, &list, ports).await?;
+                let aftermath = self.state.reserved.change(nexus, out, &list, &self.unit).await?;
                 // What it waits for may be a command that waits for it: aborted, it does not wait.
                 abort.unless(self.settle(aftermath)).await.map(drop)?;
                 Ok(Vec::new())

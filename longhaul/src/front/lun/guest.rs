@@ -3,6 +3,7 @@
 use std::future::ready;
 use std::sync::{Arc, Mutex};
 
+use proto::iscsi::login::policy::Proven;
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::scsi::ports::PORT;
 use proto::scsi::reservation::{InitiatorPort, NexusId};
@@ -20,7 +21,7 @@ impl Guest {
     pub(super) fn new(n: u8) -> Arc<Self> {
         let name = IscsiName::new(&format!("iqn.2001-04.com.example:{n}")).unwrap();
         let initiator = InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, n]) };
-        let id = NexusId { initiator, target_port: PORT };
+        let id = NexusId { initiator, target_port: PORT, client: Proven::Nothing };
         Arc::new(Self { id, aborted: Mutex::default() })
     }
 }

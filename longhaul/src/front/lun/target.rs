@@ -161,6 +161,11 @@ impl TargetDevice {
         lun::decode(field).is_some_and(|number| self.units.contains_key(&number))
     }
 
+    /// The numbers of the units that its initiators may write to.
+    pub fn writable(&self) -> impl Iterator<Item = u16> + '_ {
+        self.disks.iter().filter(|(_, disk)| !disk.is_guarded()).map(|(number, _)| *number)
+    }
+
     /// A nexus came into being, with every unit.
     pub fn attach(&self, nexus: Nexus, initiator: &Arc<dyn Initiator>) {
         self.units.values().for_each(|unit| unit.attach(nexus, Arc::clone(initiator)));
@@ -169,11 +174,6 @@ impl TargetDevice {
     /// A nexus is gone, with every unit.
     pub fn detach(&self, nexus: Nexus) {
         self.units.values().for_each(|unit| unit.detach(nexus));
-    }
-
-    /// TARGET RESET: every unit falls back.
-    pub fn reset(&self) {
-        self.units.values().for_each(|unit| unit.reset());
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which initiators may use which targets, and how they prove who they are.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::iscsi::chap::{Account, Algorithm};
 use crate::iscsi::name::IscsiName;
@@ -195,7 +196,8 @@ impl Policy {
     }
 
     /// The targets an initiator may use, after it proved what it did.
-    pub(super) fn visible(&self, initiator: &IscsiName, proven: &Proven) -> Vec<IscsiName> {
+    #[must_use]
+    pub fn visible(&self, initiator: &IscsiName, proven: &Proven) -> Vec<IscsiName> {
         let allowed = |target: &&IscsiName| self.rights(initiator, proven, target).is_some();
         self.targets.iter().filter(allowed).cloned().collect()
     }
@@ -230,15 +232,21 @@ impl Policy {
         proven: &Proven,
         target: &IscsiName,
     ) -> bool {
+        self.keeps_account(before, initiator, proven)
+            && self.demanded(target) == before.demanded(target)
+    }
+
+    /// Whether the secret that an initiator has proven to know under `before` is that of the same account now.
+    #[must_use]
+    pub fn keeps_account(&self, before: &Self, initiator: &IscsiName, proven: &Proven) -> bool {
         let accounts = |policy: &Self| match proven {
             Proven::Chap(name) => policy.account(initiator, name).cloned(),
             Proven::Nothing | Proven::Key(_) => None,
         };
-        let same_account = match (accounts(self), accounts(before)) {
+        match (accounts(self), accounts(before)) {
             (Some(new), Some(old)) => new.is_same(&old),
             (new, old) => new.is_none() && old.is_none(),
-        };
-        same_account && self.demanded(target) == before.demanded(target)
+        }
     }
 
     /// The clients this initiator may be.
@@ -249,15 +257,27 @@ impl Policy {
     }
 }
 
-/// What an initiator has shown of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What an initiator has shown of itself, and so which client it is. Its sessions, its share of the limits and its
+/// reservations belong to that; a name belongs to nobody.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Proven {
     /// Its name, no more.
+    #[default]
     Nothing,
     /// That it knows the secret of this CHAP name.
     Chap(String),
     /// That it has the private key of this one.
     Key(PublicKey),
+}
+
+impl fmt::Display for Proven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("unproven"),
+            Self::Chap(account) => write!(f, "chap:{account}"),
+            Self::Key(key) => key.fmt(f),
+        }
+    }
 }
 
 /// What a policy demands of an initiator before it lets it in.

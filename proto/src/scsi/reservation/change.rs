@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 
 use super::parameters::{Basic, Move, at, bit};
 use super::registry::{Held, Registry};
-use super::{Device, Key, Kind, NexusId, Out, OutAction, Refused, TransportId, image};
+use super::{
+    Device, InitiatorPort, Key, Kind, NexusId, Out, OutAction, Proven, Refused, TransportId, image,
+};
 use crate::scsi::Sense;
 use crate::scsi::sense::Additional;
 
@@ -42,6 +44,19 @@ pub(super) fn prepare(
         OutAction::RegisterAndMove => work.register_and_move(&Move::parse(list)?)?,
         _ => work.basic(&Basic::parse(list)?)?,
     }
+    work.next.keep = keep(registry, &work.next.registry);
+    Ok(work.next)
+}
+
+pub(super) fn prepare_reader(
+    registry: &Registry,
+    nexus: &NexusId,
+    out: Out,
+    list: &[u8],
+    device: &Device<'_>,
+) -> Result<Change, Refused> {
+    let mut work = Work { nexus, out, device, next: Change::from(registry) };
+    work.register_reader(&Basic::parse(list)?)?;
     work.next.keep = keep(registry, &work.next.registry);
     Ok(work.next)
 }
@@ -103,7 +118,7 @@ impl Work<'_> {
 
     /// SPC-4, 6.16.3: whoever is not registered, or does not know its key, gets a conflict.
     fn registered_as(&self, key: Key) -> Result<(), Refused> {
-        if self.next.registry.key(self.nexus) == Some(key) {
+        if self.next.registry.registrants.get(self.nexus) == Some(&key) {
             Ok(())
         } else {
             Err(Refused::Conflict)
@@ -140,23 +155,70 @@ impl Work<'_> {
         self.enter(self.own_nexuses(list), list)
     }
 
+    /// REGISTER, and REGISTER AND IGNORE EXISTING KEY, of a nexus that may only read. It registers nobody else, and
+    /// does not decide whether the registrations of others outlive the power.
+    fn register_reader(&mut self, list: &Basic<'_>) -> Result<(), Refused> {
+        let nexuses = self.own_nexuses(list);
+        let known = |nexus: &NexusId| self.current_key(nexus) == list.key;
+        if self.out.action == OutAction::Register && !nexuses.iter().all(known) {
+            return Err(Refused::Conflict);
+        }
+        if list.names_initiators {
+            return Err(invalid_flag(bit::SPEC_I_PT));
+        }
+        let unregisters = list.action_key == 0;
+        if unregisters && nexuses.iter().all(|nexus| self.current_key(nexus) == 0) {
+            return Ok(());
+        }
+        if !unregisters && list.through_power_loss != self.next.registry.through_power_loss {
+            return Err(invalid_flag(bit::APTPL));
+        }
+        self.next.counted = true;
+        for nexus in nexuses {
+            if unregisters {
+                self.unregister(&nexus);
+            } else {
+                self.next.registry.register_reader(nexus, list.action_key)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The nexuses of the sender: through its target port, or through every one with ALL_TG_PT, as if each
     /// had received the command.
     fn own_nexuses(&self, list: &Basic<'_>) -> BTreeSet<NexusId> {
-        let mut own = self.through_ports(&self.nexus.initiator, list);
+        let mut own = self.through_ports(&self.nexus.initiator, &self.nexus.client, list);
         own.insert(self.nexus.clone());
         own
     }
 
     fn through_ports(
         &self,
-        initiator: &super::InitiatorPort,
+        initiator: &InitiatorPort,
+        client: &Proven,
         list: &Basic<'_>,
     ) -> BTreeSet<NexusId> {
         let own = [self.nexus.target_port];
         let ports = if list.all_target_ports { self.device.target_ports } else { &own };
-        let through = |port: &u16| NexusId { initiator: initiator.clone(), target_port: *port };
-        ports.iter().map(through).collect()
+        let (initiator, client) = (initiator.clone(), client.clone());
+        let of_all = NexusId { initiator, target_port: self.nexus.target_port, client };
+        ports.iter().map(|port| NexusId { target_port: *port, ..of_all.clone() }).collect()
+    }
+
+    /// The client whose initiator port is named so. TransportIDs name no client: it is that of the sender if it uses
+    /// the port, or else the only one that does. Where nobody does, the port is the sender's, to be used later.
+    /// `None` where several other clients use it.
+    fn client_of(&self, port: &InitiatorPort) -> Option<Proven> {
+        let registered = self.next.registry.all().map(|(nexus, _)| nexus);
+        let known = self.device.present.iter().chain(registered);
+        let clients: BTreeSet<&Proven> =
+            known.filter(|nexus| nexus.initiator == *port).map(|nexus| &nexus.client).collect();
+        let own = &self.nexus.client;
+        match clients.first() {
+            None => Some(own.clone()),
+            Some(_) if clients.contains(own) => Some(own.clone()),
+            Some(only) => (clients.len() == 1).then(|| Proven::clone(only)),
+        }
     }
 
     /// The nexuses of the initiator ports that the list names, but for those of the sender.
@@ -164,18 +226,27 @@ impl Work<'_> {
         let mut named = BTreeSet::new();
         for id in list.transport_ids()? {
             match id {
-                TransportId::Port(port) => named.extend(self.through_ports(&port, list)),
+                TransportId::Port(port) => {
+                    let client = self.client_of(&port);
+                    let client =
+                        client.ok_or(Sense::invalid_parameter(at::BASIC_TRANSPORT_IDS, None))?;
+                    named.extend(self.through_ports(&port, &client, list));
+                }
                 // SPC-4, 7.6.4.6: all ports of the node that the device knows.
                 TransportId::Node(name) => {
-                    let known = self.device.present.iter().map(|nexus| &nexus.initiator);
-                    for port in known.filter(|port| port.name == name) {
-                        named.extend(self.through_ports(port, list));
+                    let known = self.device.present.iter();
+                    for nexus in known.filter(|nexus| nexus.initiator.name == name) {
+                        named.extend(self.through_ports(&nexus.initiator, &nexus.client, list));
                     }
                 }
             }
         }
-        named.retain(|nexus| nexus.initiator != self.nexus.initiator);
+        named.retain(|nexus| !self.is_of_sender(nexus));
         Ok(named)
+    }
+
+    fn is_of_sender(&self, nexus: &NexusId) -> bool {
+        nexus.initiator == self.nexus.initiator && nexus.client == self.nexus.client
     }
 
     /// Gives `nexuses` the new key, all or none of them; zero unregisters.
@@ -252,6 +323,7 @@ impl Work<'_> {
         self.tell_registered(Additional::RESERVATIONS_PREEMPTED);
         self.next.registry.held = None;
         self.next.registry.registrants.clear();
+        self.next.registry.readers.clear();
     }
 
     /// SPC-4, table 72.
@@ -261,9 +333,9 @@ impl Work<'_> {
         if victim == 0 && !everyone {
             return Err(Sense::invalid_parameter(at::ACTION_KEY, None).into());
         }
-        let matching = |(_, key): &(&NexusId, &Key)| victim == 0 || **key == victim;
+        let matching = |(_, key): &(&NexusId, Key)| victim == 0 || *key == victim;
         let victims: Vec<NexusId> =
-            registry.registrants.iter().filter(matching).map(|(nexus, _)| nexus.clone()).collect();
+            registry.all().filter(matching).map(|(nexus, _)| nexus.clone()).collect();
         if victims.is_empty() {
             return Err(Refused::Conflict);
         }
@@ -288,7 +360,7 @@ impl Work<'_> {
     fn replace_reservation(&mut self, victims: &[NexusId]) -> Result<(), Refused> {
         let kind = self.kind()?;
         for nexus in victims.iter().filter(|nexus| *nexus != self.nexus) {
-            self.next.registry.registrants.remove(nexus);
+            self.next.registry.remove(nexus);
             self.next.attentions.push((nexus.clone(), Additional::REGISTRATIONS_PREEMPTED));
         }
         let before = self.next.registry.held.replace(Held::by(self.nexus, kind));
@@ -324,12 +396,14 @@ impl Work<'_> {
             return Err(Sense::invalid_parameter(at::TARGET_PORT, None).into());
         }
         let initiator = list.initiator()?;
-        if initiator == self.nexus.initiator {
-            return Err(Sense::invalid_parameter(at::MOVE_TRANSPORT_ID, None).into());
+        let wrong = Sense::invalid_parameter(at::MOVE_TRANSPORT_ID, None);
+        let client = self.client_of(&initiator).ok_or(wrong)?;
+        let to = NexusId { initiator, target_port: list.target_port, client };
+        if self.is_of_sender(&to) {
+            return Err(wrong.into());
         }
         const FLAGS: u16 = 17;
         self.set_through_power_loss(list.through_power_loss, FLAGS)?;
-        let to = NexusId { initiator, target_port: list.target_port };
         // First the old goes: with UNREG, a full table has room for the new one.
         self.next.registry.held = Some(Held::by(&to, held.kind));
         if list.unregister {
@@ -350,7 +424,8 @@ impl Work<'_> {
 
     /// A unit attention for every registered nexus but the sender.
     fn tell_registered(&mut self, condition: Additional) {
-        let others = self.next.registry.registrants.keys().filter(|nexus| *nexus != self.nexus);
+        let all = self.next.registry.all().map(|(nexus, _)| nexus);
+        let others = all.filter(|nexus| *nexus != self.nexus);
         self.next.attentions.extend(others.map(|nexus| (nexus.clone(), condition)));
     }
 }

@@ -3,9 +3,10 @@
 
 use super::registry::{Held, Holder};
 use super::{
-    Class, Device, InAction, InitiatorPort, Kind, NexusId, Out, OutAction, REGISTRANTS_MAX,
-    Registry, Reservations, image,
+    Class, Device, InAction, InitiatorPort, Kind, NexusId, Out, OutAction, READERS_MAX,
+    REGISTRANTS_MAX, Registry, Reservations, image,
 };
+use crate::iscsi::login::policy::Proven;
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::reader::{Reader, Truncated};
 
@@ -33,11 +34,14 @@ pub fn any_image(bytes: &[u8]) {
     }
 }
 
-/// Reads `bytes` as commands of three initiators, with parameter lists of any bytes. For any script: a holder is
+/// Reads `bytes` as commands of three initiators, one of whose clients may only read at times, with parameter lists of any bytes. For any script: a holder is
 /// registered; nobody's commands end but those of who was preempted; what is kept is what there is; each nexus
 /// is either let through or not, and a holder always is.
 pub fn any_script(bytes: &[u8]) {
-    let mut world = World { present: [1, 2, 3].map(nexus), reservations: Reservations::default() };
+    let clients = [Proven::Nothing, Proven::Chap("a".to_owned()), Proven::Chap("b".to_owned())];
+    let mut present = [1, 2, 3].map(nexus);
+    present.iter_mut().zip(clients).for_each(|(nexus, client)| nexus.client = client);
+    let mut world = World { present, reservations: Reservations::default() };
     let mut script = Reader::new(bytes);
     while world.step(&mut script).is_ok() {}
 }
@@ -50,7 +54,7 @@ struct World {
 fn nexus(n: u8) -> NexusId {
     let name = IscsiName::new(&format!("iqn.2000-01.example:{n}")).expect("a name");
     let initiator = InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, n]) };
-    NexusId { initiator, target_port: 1 }
+    NexusId { initiator, target_port: 1, client: Proven::Nothing }
 }
 
 impl World {
@@ -82,8 +86,18 @@ impl World {
         let out = Out { action, scope: kind >> 4 & 1, kind: kind & 15, length };
         let device = Device { target_ports: &[1], present: &self.present, durable: true };
         let before = &self.reservations.registry;
-        let Ok(change) = self.reservations.prepare(by, out, &list, &device) else { return Ok(()) };
+        let reader = what & 0x80 != 0 && *by == self.present[2];
+        let prepared = match reader {
+            true => self.reservations.prepare_reader(by, out, &list, &device),
+            false => self.reservations.prepare(by, out, &list, &device),
+        };
+        let Ok(change) = prepared else { return Ok(()) };
         let after = &change.registry;
+        if reader && !before.registrants.contains_key(by) {
+            assert_eq!((&before.registrants, &before.held), (&after.registrants, &after.held));
+            assert_eq!(before.through_power_loss, after.through_power_loss);
+            assert!(change.attentions.is_empty() && change.abort.is_empty());
+        }
         for ended in &change.abort {
             assert_eq!(action, OutAction::PreemptAndAbort);
             assert!(before.key(ended).is_some() && (after.key(ended).is_none() || ended == by));
@@ -124,8 +138,9 @@ impl World {
     }
 }
 
-fn check(Registry { registrants, held, .. }: &Registry) {
-    assert!(registrants.len() <= REGISTRANTS_MAX);
+fn check(Registry { registrants, readers, held, .. }: &Registry) {
+    assert!(registrants.len() <= REGISTRANTS_MAX && readers.len() <= READERS_MAX);
+    assert!(readers.iter().all(|(nexus, key)| *key != 0 && !registrants.contains_key(nexus)));
     assert!(registrants.values().all(|key| *key != 0));
     match held {
         None => {}

@@ -18,6 +18,8 @@ mod report;
 pub mod writer;
 
 #[cfg(test)]
+mod clients;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;
@@ -27,9 +29,10 @@ pub use class::Class;
 pub use image::ImageError;
 pub use kind::Kind;
 pub use nexus::{InitiatorPort, NexusId, TransportId};
-pub use registry::{Held, Holder, Key, REGISTRANTS_MAX};
+pub use registry::{Held, Holder, Key, READERS_MAX, READERS_OF_CLIENT_MAX, REGISTRANTS_MAX};
 
 use super::Sense;
+use crate::iscsi::login::policy::Proven;
 use registry::Registry;
 
 /// The longest parameter list of PERSISTENT RESERVE OUT that is taken: room for as many of the longest
@@ -214,6 +217,25 @@ impl Reservations {
         // SPC-2, 5.5.1: where RESERVE is in force, even its holder may not use the other kind.
         self.check(nexus, Class::Persistent)?;
         change::prepare(&self.registry, nexus, out, list, device)
+    }
+
+    /// The same from a nexus that may only read: it may register itself, and unregister (see
+    /// [`reads_only`](super::rights::reads_only)).
+    pub fn prepare_reader(
+        &self,
+        nexus: &NexusId,
+        out: Out,
+        list: &[u8],
+        device: &Device<'_>,
+    ) -> Result<Change, Refused> {
+        self.check(nexus, Class::Persistent)?;
+        change::prepare_reader(&self.registry, nexus, out, list, device)
+    }
+
+    /// A client that has proven who it is, and may write, has come: what was registered under its bare name, by an
+    /// earlier release or before there was authentication, is its own from here on. Whether there was any.
+    pub fn adopt(&mut self, nexus: &NexusId) -> bool {
+        self.registry.adopt(nexus)
     }
 
     /// Makes a change come true.

@@ -1,16 +1,20 @@
 //! Who holds a registration: an I_T nexus under a name that outlives its sessions.
 
+use crate::iscsi::login::policy::Proven;
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::reader::{Reader, Truncated};
 
-/// An I_T nexus: an initiator port and a target port (SAM-5). Two sessions with the same name, one
-/// after the other, are the same nexus.
+/// An I_T nexus: an initiator port and a target port (SAM-5). Two sessions of the same client with the same name, one
+/// after the other, are the same nexus. Initiator ports of different clients are different ones whatever they are
+/// called, as a name and an ISID are only claimed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId {
     /// The initiator port.
     pub initiator: InitiatorPort,
     /// The relative target port identifier of the target port.
     pub target_port: u16,
+    /// The client whose initiator port it is.
+    pub client: Proven,
 }
 
 /// An iSCSI initiator port (RFC 7143, 4.4.2): the name of the node and the ISID.

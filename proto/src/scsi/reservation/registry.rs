@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Class, Conflict, Kind, NexusId};
+use super::{Class, Conflict, Kind, NexusId, Proven};
 use crate::scsi::Sense;
 use crate::scsi::sense::Additional;
 
@@ -12,6 +12,12 @@ pub type Key = u64;
 /// How many I_T nexuses may be registered with a unit: more than any cluster has paths, and few enough
 /// that a peer who registers one identity after the other gets no further than some 100 KiB.
 pub const REGISTRANTS_MAX: usize = 512;
+
+/// How many nexuses that may only read may be registered with a unit, beside those.
+pub const READERS_MAX: usize = 128;
+
+/// How many of them may be of one client, so that there is room for others.
+pub const READERS_OF_CLIENT_MAX: usize = 16;
 
 /// A persistent reservation. Its scope is always the logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +41,9 @@ pub enum Holder {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Registry {
     pub(super) registrants: BTreeMap<NexusId, Key>,
+    /// Registrations of nexuses whose clients may only read. They let them read what is reserved for the registered.
+    /// They hold nothing and keep nothing in force, so that nobody who may write depends on them.
+    pub(super) readers: BTreeMap<NexusId, Key>,
     pub(super) held: Option<Held>,
     /// APTPL, as it was last received.
     pub(super) through_power_loss: bool,
@@ -50,7 +59,12 @@ impl Held {
 
 impl Registry {
     pub(super) fn key(&self, nexus: &NexusId) -> Option<Key> {
-        self.registrants.get(nexus).copied()
+        self.registrants.get(nexus).or_else(|| self.readers.get(nexus)).copied()
+    }
+
+    /// Every registration, those of readers last.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&NexusId, Key)> {
+        self.registrants.iter().chain(&self.readers).map(|(nexus, key)| (nexus, *key))
     }
 
     pub(super) fn is_registered_by_any(&self) -> bool {
@@ -72,6 +86,11 @@ impl Registry {
                 true
             }
             (Class::Reads, Some(held)) if held.kind.shares_reads() => true,
+            (Class::Reads, Some(held))
+                if held.kind.admits_registrants() && self.readers.contains_key(nexus) =>
+            {
+                true
+            }
             (Class::Reads | Class::Writes, Some(_)) => self.is_trusted(nexus),
         }
     }
@@ -95,13 +114,52 @@ impl Registry {
         if full && !self.registrants.contains_key(&nexus) {
             return Err(Sense::illegal(Additional::INSUFFICIENT_REGISTRATION_RESOURCES));
         }
+        self.readers.remove(&nexus);
         self.registrants.insert(nexus, key);
         Ok(())
+    }
+
+    /// The same of a nexus that may only read. A registration that it made when it could write stays one of those.
+    pub(super) fn register_reader(&mut self, nexus: NexusId, key: Key) -> Result<(), Sense> {
+        if let Some(own) = self.registrants.get_mut(&nexus) {
+            *own = key;
+            return Ok(());
+        }
+        let of_client = self.readers.keys().filter(|other| other.client == nexus.client).count();
+        let full = self.readers.len() >= READERS_MAX || of_client >= READERS_OF_CLIENT_MAX;
+        if full && !self.readers.contains_key(&nexus) {
+            return Err(Sense::illegal(Additional::INSUFFICIENT_REGISTRATION_RESOURCES));
+        }
+        self.readers.insert(nexus, key);
+        Ok(())
+    }
+
+    /// What was registered under a bare name becomes that of the client that has come under it and has proven who it
+    /// is; whether there was such a registration.
+    pub(super) fn adopt(&mut self, nexus: &NexusId) -> bool {
+        let bare = NexusId { client: Proven::Nothing, ..nexus.clone() };
+        if bare == *nexus || self.registrants.contains_key(nexus) {
+            return false;
+        }
+        let Some(key) = self.registrants.remove(&bare) else { return false };
+        self.registrants.insert(nexus.clone(), key);
+        let holder = self.held.as_mut().map(|held| &mut held.holder);
+        if let Some(holder) = holder.filter(|holder| **holder == Holder::One(bare)) {
+            *holder = Holder::One(nexus.clone());
+        }
+        true
+    }
+
+    /// Removes a registration, and leaves the reservation as it is.
+    pub(super) fn remove(&mut self, nexus: &NexusId) {
+        self.registrants.remove(nexus);
+        self.readers.remove(nexus);
     }
 
     /// Removes a registration and what depends on it: the reservation of which `nexus` was the holder, or
     /// the last of them. Gives back the reservation that ended so.
     pub(super) fn unregister(&mut self, nexus: &NexusId) -> Option<Held> {
+        self.readers.remove(nexus);
         self.registrants.remove(nexus)?;
         let ends = match &self.held.as_ref()?.holder {
             Holder::Everyone => self.registrants.is_empty(),

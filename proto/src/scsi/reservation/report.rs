@@ -5,7 +5,7 @@ use super::{Key, Kind, TransportId};
 
 /// READ KEYS: one key for each registered I_T nexus, so that the same key may come more than once.
 pub(super) fn keys(generation: u32, registry: &Registry) -> Vec<u8> {
-    let keys = registry.registrants.values().flat_map(|key| key.to_be_bytes()).collect();
+    let keys = registry.all().flat_map(|(_, key)| key.to_be_bytes()).collect();
     with_header(generation, keys)
 }
 
@@ -44,7 +44,7 @@ pub(super) fn capabilities(durable: bool, active: bool) -> Vec<u8> {
 /// READ FULL STATUS. Each registration is of one target port, so that ALL_TG_PT is always zero.
 pub(super) fn full_status(generation: u32, registry: &Registry) -> Vec<u8> {
     let mut list = Vec::new();
-    for (nexus, key) in &registry.registrants {
+    for (nexus, key) in registry.all() {
         let kind =
             registry.held.as_ref().filter(|_| registry.is_holder(nexus)).map(|held| held.kind);
         let transport_id = TransportId::Port(nexus.initiator.clone()).emit();

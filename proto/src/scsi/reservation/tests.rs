@@ -1,4 +1,5 @@
 use super::*;
+use crate::iscsi::login::policy::Proven;
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::scsi::sense::Additional;
 
@@ -6,7 +7,7 @@ use crate::scsi::sense::Additional;
 pub(super) fn nexus(n: u8) -> NexusId {
     let name = IscsiName::new(&format!("iqn.2001-04.com.example:{n}")).unwrap();
     let initiator = InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, n]) };
-    NexusId { initiator, target_port: 1 }
+    NexusId { initiator, target_port: 1, client: Proven::Nothing }
 }
 
 const PORTS: [u16; 2] = [1, 2];

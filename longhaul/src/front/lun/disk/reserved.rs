@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use proto::scsi::ports::Ports;
 use proto::scsi::reservation::{
     Change, Class, Conflict, Device, ImageError, InAction, NexusId, Out, Refused, Reservations,
 };
 use proto::scsi::sense::{Additional, Key};
+use proto::scsi::unit::Unit;
 use proto::scsi::{Cdb, Sense, Status};
 
 use super::super::fault::Fault;
@@ -93,6 +93,15 @@ impl Reserved {
         .map_err(Fault::from)
     }
 
+    /// A nexus that may write is about to come into being: what was registered under its bare name is its own. It is
+    /// kept so with the next change.
+    pub(super) fn adopt(&self, nexus: &NexusId) {
+        if self.with(|state| state.reservations.adopt(nexus)) {
+            let NexusId { initiator, client, .. } = nexus;
+            tracing::info!(%initiator, %client, "a registration under its bare name is now this client's");
+        }
+    }
+
     pub(super) fn attach(&self, nexus: Nexus, initiator: Arc<dyn Initiator>) {
         self.with(|state| state.initiators.insert(nexus, initiator));
     }
@@ -135,15 +144,19 @@ impl Reserved {
         nexus: Nexus,
         out: Out,
         list: &[u8],
-        ports: &Ports,
+        unit: &Unit,
     ) -> Result<Aftermath, Fault> {
-        let ports: Vec<_> = ports.ids().collect();
+        let ports: Vec<_> = unit.ports().ids().collect();
         let _turn = self.order.lock().await;
         let mut change = self.with(|state| {
             let id = state.id(nexus).map_err(Refused::from)?;
             let present: Vec<_> =
                 state.initiators.values().map(|there| there.id().clone()).collect();
-            state.reservations.prepare(&id, out, list, &self.device(&ports, &present))
+            let device = self.device(&ports, &present);
+            match unit.is_for_reader() {
+                true => state.reservations.prepare_reader(&id, out, list, &device),
+                false => state.reservations.prepare(&id, out, list, &device),
+            }
         })?;
         if let (Some(image), Some(keeper)) = (change.keep.take(), &self.keeper) {
             keeper.save(image).await.map_err(|error| {
