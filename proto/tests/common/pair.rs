@@ -347,8 +347,7 @@ impl Target {
                     let Header::LoginRequest(header) = pdu.header else {
                         return self.refused = true;
                     };
-                    let Some(mut login) = end.login.take() else { return };
-                    login.set_numbers(self.session.as_ref().map(|session| session.numbers_told()));
+                    let Some(login) = end.login.take() else { return };
                     let heard = end.decoder.transcript();
                     self.log_in(now, on, login.handle(&header, &pdu.data, &heard));
                 }

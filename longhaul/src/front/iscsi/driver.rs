@@ -15,7 +15,6 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant as StdInstant};
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::header::{TaskFunction, TaskResponse};
 use proto::iscsi::login::LoginStatus;
@@ -24,8 +23,8 @@ use proto::iscsi::pdu::{Outbox, Pieces};
 use proto::iscsi::target::{
     self, Event, Joining, Reply, Request, Selection, Session, Setup, TaskId,
 };
+use proto::scsi::Status;
 use proto::scsi::sense::Additional;
-use proto::scsi::{Status, lun};
 use proto::time::Time;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -36,6 +35,7 @@ use super::chatter::{Chatter, Leave};
 use super::end::End;
 use super::line::Line;
 use super::login::LoggedIn;
+use super::management::manage;
 use super::meter::Kind;
 use super::node::{Node, record};
 use super::purse::Purse;
@@ -311,9 +311,14 @@ impl Driver {
 
     fn read_letter(&mut self, letter: Letter) {
         match letter {
-            Letter::End(why) => {
-                self.session.announce_drop();
-                self.finish(why.into());
+            Letter::End(why) => self.end_for(why),
+            Letter::ColdReset(units) => {
+                let mut used = self.device.iter().flat_map(|device| device.luns());
+                let others = used.any(|unit| !units.contains(&unit));
+                drop(used);
+                if !others {
+                    self.end_for(Why::Reset);
+                }
             }
             Letter::Leave => self.leave(),
             Letter::Changed(device, done) => {
@@ -329,12 +334,13 @@ impl Driver {
                 self.session.clear(unit, self.next_clear);
                 self.next_clear += 1;
             }
-            Letter::Numbers(answer) => {
-                // A login that does not wait any more needs none.
-                let _ = answer.send(self.session.numbers_told());
-            }
             Letter::Join(join) => self.join(*join),
         }
+    }
+
+    fn end_for(&mut self, why: Why) {
+        self.session.announce_drop();
+        self.finish(why.into());
     }
 
     /// Another connection. If there is one with its number it takes the place of that, whose tasks end
@@ -646,48 +652,4 @@ impl Drop for Driver {
             device.detach(self.ticket.seat.nexus);
         }
     }
-}
-
-/// The part of a task management function that concerns the unit and the other sessions. It answers
-/// when their tasks are dead (RFC 7143, 4.2.3.3).
-async fn manage(
-    registry: &Registry,
-    seat: &Seat,
-    device: &TargetDevice,
-    function: TaskFunction,
-    field: [u8; 8],
-) -> TaskResponse {
-    let on_unit = [
-        TaskFunction::ABORT_TASK_SET,
-        TaskFunction::CLEAR_TASK_SET,
-        TaskFunction::LOGICAL_UNIT_RESET,
-    ];
-    if on_unit.contains(&function) && !device.has(field) {
-        return TaskResponse::LUN_DOES_NOT_EXIST;
-    }
-    let others = registry.others(seat);
-    match function {
-        TaskFunction::CLEAR_TASK_SET => {
-            clear(&others, lun::decode(field)).await;
-            device.unit(field).tasks_cleared(seat.nexus);
-        }
-        TaskFunction::LOGICAL_UNIT_RESET => {
-            clear(&others, lun::decode(field)).await;
-            device.unit(field).reset();
-        }
-        TaskFunction::TARGET_WARM_RESET | TaskFunction::TARGET_COLD_RESET => {
-            clear(&others, None).await;
-            device.reset();
-        }
-        _ => {}
-    }
-    if function == TaskFunction::TARGET_COLD_RESET {
-        others.iter().for_each(|other| other.post(Letter::End(Why::Reset)));
-    }
-    TaskResponse::COMPLETE
-}
-
-/// Ends the tasks of other sessions; a session that ends meanwhile has none left.
-async fn clear(others: &[Arc<Seat>], unit: Option<u16>) {
-    join_all(others.iter().map(|other| other.clear(unit))).await;
 }

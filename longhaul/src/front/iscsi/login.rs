@@ -8,12 +8,14 @@ use proto::iscsi::login::target::{
     invalid_during_login,
 };
 use proto::iscsi::login::{Entropy, LoginStatus};
-use proto::iscsi::name::Isid;
 use proto::iscsi::pdu::{Frame, Outbox, Pdu};
 use proto::iscsi::sealed::Seals;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+use tracing::warn;
 
+use super::chatter::Leave;
+use super::logins::{Reached, Stage};
 use super::node::{Node, Serving};
 use super::registry::{Identity, Join, Letter, Newcomer, NoSeat, Seat, Ticket};
 use super::wire::{Wire, WireError};
@@ -54,8 +56,9 @@ pub(super) async fn log_in(
     wire: &mut Wire,
     entrance: Entrance,
     who: &mut Option<Peer>,
+    reached: &Reached,
 ) -> Result<Outcome, LoginError> {
-    timeout(node.limits().login, exchange(node, wire, entrance, who))
+    timeout(node.limits().login, exchange(node, wire, entrance, who, reached))
         .await
         .unwrap_or(Err(LoginError::Wire(WireError::Late)))
 }
@@ -65,6 +68,7 @@ async fn exchange(
     wire: &mut Wire,
     entrance: Entrance,
     who: &mut Option<Peer>,
+    reached: &Reached,
 ) -> Result<Outcome, LoginError> {
     let serving = node.serving();
     let mut login = TargetLogin::new(Arc::clone(&serving.login), entrance, entropy()?);
@@ -83,17 +87,18 @@ async fn exchange(
             return Err(LoginError::NoLogin);
         };
         begun = true;
-        if request.tsih != 0 {
-            let isid = Isid(request.isid);
-            login.set_numbers(node.registry.numbers(request.tsih, isid).await);
-        }
+        reached.is(Stage::Begun);
         match login.handle(&request, &data, &wire.decoder.transcript()) {
             Progress::Continue(next, response) => {
                 *who = next.peer();
+                if next.has_proven() {
+                    reached.is(Stage::Proven);
+                }
                 send(wire, response).await?;
                 login = *next;
             }
             Progress::Admit(admission) => {
+                reached.is(Stage::Proven);
                 let Established { initiator, target, .. } = admission.established().clone();
                 *who = Some(Peer { initiator, target });
                 let port = entrance.portal_group_tag;
@@ -130,15 +135,15 @@ async fn admit(
     let peer = wire.peer_addr().map_err(WireError::Io)?;
     let identity = Identity { initiator, isid, target, port };
     let newcomer = Newcomer { identity, proven, seal: parameters.seal, peer };
+    let share = node.limits().share();
     if tsih != 0 {
-        return match node.registry.host(tsih, &newcomer) {
+        return match node.registry.host(tsih, &newcomer, share) {
             Ok(seat) => Ok(Outcome::Connection(Box::new(admission), seat)),
             Err(status) => Err(refuse(wire, admission.refuse(status)).await?),
         };
     }
-    let most = node.limits().sessions_per_initiator;
     let ticket = loop {
-        match node.registry.join(&newcomer, most) {
+        match node.registry.join(&newcomer, share) {
             Ok(ticket) => break ticket,
             Err(NoSeat::Taken(old)) => {
                 // It has to wait for its commands; while one of those is stuck, nobody takes its place, as
@@ -147,10 +152,6 @@ async fn admit(
                     let refusal = admission.refuse(LoginStatus::SERVICE_UNAVAILABLE);
                     return Err(refuse(wire, refusal).await?);
                 }
-            }
-            Err(NoSeat::Foreign) => {
-                let refusal = admission.refuse(LoginStatus::AUTHORIZATION_FAILURE);
-                return Err(refuse(wire, refusal).await?);
             }
             Err(NoSeat::Full) => {
                 let refusal = admission.refuse(LoginStatus::OUT_OF_RESOURCES);
@@ -163,9 +164,21 @@ async fn admit(
         let refusal = admission.refuse(LoginStatus::SERVICE_UNAVAILABLE);
         return Err(refuse(wire, refusal).await?);
     }
+    tell_of_namesake(node, &ticket.seat);
     let (response, established, seals) = admission.admit(ticket.seat.tsih);
     send(wire, response).await?;
     Ok(Outcome::Session(Box::new(LoggedIn { ticket, established, seals })))
+}
+
+/// Two clients that use one name do each other no harm, but whoever reads of that name must not take the one for the
+/// other.
+fn tell_of_namesake(node: &Node, seat: &Seat) {
+    if node.registry.has_namesake(seat)
+        && let Some(Leave { unsaid }) = node.chatter.leave(seat.peer)
+    {
+        let (peer, initiator, client) = (seat.peer, seat.identity.initiator.as_str(), &seat.proven);
+        warn!(%peer, initiator, %client, unsaid, "another client uses the same initiator name");
+    }
 }
 
 /// Hands a connection over to its session, and returns when it has ended or was not taken.

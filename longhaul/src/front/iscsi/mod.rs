@@ -20,6 +20,8 @@ mod driver;
 mod end;
 mod line;
 mod login;
+mod logins;
+mod management;
 pub mod meter;
 mod node;
 mod purse;

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::chatter::Chatter;
 use super::meter::Activity;
 use super::purse::{Fund, Pool};
-use super::registry::{Identity, Letter, Registry, Seat};
+use super::registry::{Identity, Letter, Registry, Seat, Share};
 use crate::front::lun::{Face, TRANSFER_MAX, TargetDevice};
 
 /// How often what a session may send at first fits into [`Limits::unsolicited`]: a burst right after the login
@@ -50,7 +50,8 @@ pub struct Limits {
     pub logins: usize,
     /// How long a login may take.
     pub login: Duration,
-    /// Sessions at a time of one initiator name.
+    /// Sessions at a time of one client; where it proves nothing, of one initiator name. A client that has proven who
+    /// it is has at most half of `connections`, too.
     pub sessions_per_initiator: usize,
     /// Connections of one session.
     pub connections_per_session: u16,
@@ -119,6 +120,11 @@ impl Limits {
         let (max_recv_data_segment, first_burst) = (self.data_segment, self.first_burst);
         let max_connections = self.connections_per_session.max(1);
         Offer { max_recv_data_segment, first_burst, max_connections, ..offer }
+    }
+
+    pub(super) const fn share(&self) -> Share {
+        let connections = self.connections.div_ceil(2);
+        Share { sessions: self.sessions_per_initiator, connections }
     }
 
     fn unsolicited(&self) -> Arc<Budget> {
@@ -199,16 +205,20 @@ impl Serving {
     /// and go.
     pub(super) fn keeps(&self, before: &Self, seat: &Seat) -> bool {
         let Identity { initiator, target, .. } = &seat.identity;
-        // A discovery session has nothing to lose.
-        let Some(target) = target else { return true };
+        let (policy, past) = (&self.login.policy, &before.login.policy);
+        let Some(target) = target else {
+            // A discovery session is told of the targets that it could see when it came.
+            let visible = |policy: &Policy| policy.visible(initiator, &seat.proven);
+            return policy.keeps_account(past, initiator, &seat.proven)
+                && visible(policy) == visible(past);
+        };
         let (Some(new), Some(old)) = (self.view(seat), before.view(seat)) else { return false };
         let same = |lun: u16| match (new.rights.with(lun), old.rights.with(lun)) {
             (Some(now), Some(then)) => now == then && new.device.shares(&old.device, lun),
             _ => true,
         };
         let both = new.device.luns().filter(|lun| old.device.luns().any(|other| other == *lun));
-        let policy = &self.login.policy;
-        policy.keeps(&before.login.policy, initiator, &seat.proven, target) && { both }.all(same)
+        policy.keeps(past, initiator, &seat.proven, target) && { both }.all(same)
     }
 
     /// What a session sees now, if that is not what it saw under `before`.

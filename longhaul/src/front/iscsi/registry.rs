@@ -1,7 +1,7 @@
 //! The sessions of a node: who is there, and how one reaches another. It is used at login, at logout
 //! and by task management, never by a command.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,13 +26,13 @@ pub(super) enum Letter {
     Clear(Option<u16>, oneshot::Sender<()>),
     /// End.
     End(Why),
+    /// End if it uses no other units than these.
+    ColdReset(Arc<BTreeSet<u16>>),
     /// Ask the initiator to log out.
     Leave,
     /// Units of its target have come, gone or grown: this is how it sees the target now.
     /// Says when the session goes by it.
     Changed(Arc<TargetDevice>, oneshot::Sender<()>),
-    /// Tell ExpCmdSN and MaxCmdSN.
-    Numbers(oneshot::Sender<(u32, u32)>),
     /// Another connection wants to be part of it.
     Join(Box<Join>),
 }
@@ -73,7 +73,8 @@ pub(super) enum Why {
     Reset,
 }
 
-/// Who a session belongs to: the I_T nexus (RFC 7143, 4.4.2).
+/// What a session is called: the I_T nexus (RFC 7143, 4.4.2). Whose it is, is another question: names and ISIDs are
+/// claimed, and count among the sessions of one client, which has proven who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) initiator: IscsiName,
@@ -181,7 +182,6 @@ struct Seats {
     seats: BTreeMap<u16, Arc<Seat>>,
     /// What the sessions that have ended did, by target.
     past: BTreeMap<String, Activity>,
-    next_tsih: u16,
     next_nexus: u64,
 }
 
@@ -198,36 +198,53 @@ pub(super) struct Newcomer {
 #[derive(Clone, Default)]
 pub(super) struct Registry(Arc<Mutex<Seats>>);
 
+impl Newcomer {
+    /// Whether a session belongs to the same client: the same proof or, where there is none, the same name.
+    fn is_client_of(&self, seat: &Seat) -> bool {
+        let named =
+            self.proven != Proven::Nothing || seat.identity.initiator == self.identity.initiator;
+        seat.proven == self.proven && named
+    }
+
+    /// Whether a login ends this session (RFC 7143, 6.3.5). A discovery session replaces none. Under a bare name
+    /// anyone may come, so that such a session is replaced by anyone; any other by its own client only.
+    fn replaces(&self, seat: &Seat) -> bool {
+        let same = seat.identity == self.identity && self.identity.target.is_some();
+        same && (seat.proven == self.proven || seat.proven == Proven::Nothing)
+    }
+}
+
+/// What one client may have at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    pub(super) sessions: usize,
+    /// Of a client that has proven who it is. Those of others cannot be told apart.
+    pub(super) connections: usize,
+}
+
 /// No session can be added.
 pub(super) enum NoSeat {
     /// This one has to end first.
     Taken(Arc<Seat>),
-    /// It belongs to someone else, who goes by the same name.
-    Foreign,
     /// There are as many as there may be.
     Full,
 }
 
 impl Registry {
-    /// Gives a session its place. If one of the same identity is there, it is told to end instead, and
-    /// the caller waits for that and tries again (RFC 7143, 6.3.5: the old session ends, its tasks with
-    /// it, before the new login succeeds). A discovery session replaces none, and nobody replaces a sealed
-    /// session but who has proven the same key: names are for the asking.
-    /// One initiator name has `most` sessions at most.
-    pub(super) fn join(&self, newcomer: &Newcomer, most: usize) -> Result<Ticket, NoSeat> {
+    /// Gives a session its place. If it [replaces](Newcomer::replaces) one that is there, that is told to end
+    /// instead, and the caller waits for that and tries again (RFC 7143, 6.3.5: the old session ends, its tasks with
+    /// it, before the new login succeeds).
+    pub(super) fn join(&self, newcomer: &Newcomer, share: Share) -> Result<Ticket, NoSeat> {
         let Newcomer { identity, proven, seal, peer } = newcomer;
         let mut seats = lock(&self.0);
-        let same = |seat: &&Arc<Seat>| seat.identity == *identity && identity.target.is_some();
-        if let Some(old) = seats.seats.values().find(same).cloned() {
+        let replaced = seats.seats.values().find(|seat| newcomer.replaces(seat)).cloned();
+        if let Some(old) = replaced {
             drop(seats);
-            if matches!(old.proven, Proven::Key(_)) && old.proven != *proven {
-                return Err(NoSeat::Foreign);
-            }
             old.post(Letter::End(Why::Reinstated));
             return Err(NoSeat::Taken(old));
         }
-        let of_initiator = |seat: &&Arc<Seat>| seat.identity.initiator == identity.initiator;
-        if seats.seats.values().filter(of_initiator).count() >= most {
+        let (sessions, connections) = seats.of_client(newcomer);
+        if sessions >= share.sessions || connections >= share.connections {
             return Err(NoSeat::Full);
         }
         let Some(tsih) = seats.free_tsih() else { return Err(NoSeat::Full) };
@@ -245,7 +262,7 @@ impl Registry {
             proven: proven.clone(),
             seal: *seal,
             connections: AtomicUsize::new(1),
-            id: NexusId { initiator, target_port: port },
+            id: NexusId { initiator, target_port: port, client: proven.clone() },
             letters: sender,
         });
         seats.seats.insert(tsih, Arc::clone(&seat));
@@ -254,11 +271,19 @@ impl Registry {
 
     /// The session a connection may join: that of the same initiator port (RFC 7143, 6.3.1), with the same
     /// target and by the same portal group (RFC 7143, 4.4.1), proven and sealed as its first connection was.
-    pub(super) fn host(&self, tsih: u16, newcomer: &Newcomer) -> Result<Arc<Seat>, LoginStatus> {
+    pub(super) fn host(
+        &self,
+        tsih: u16,
+        newcomer: &Newcomer,
+        share: Share,
+    ) -> Result<Arc<Seat>, LoginStatus> {
         let Newcomer { identity, proven, seal, .. } = newcomer;
-        let seat = lock(&self.0).seats.get(&tsih).cloned().filter(|seat| {
+        let seats = lock(&self.0);
+        let (_, connections) = seats.of_client(newcomer);
+        let seat = seats.seats.get(&tsih).cloned().filter(|seat| {
             seat.identity.initiator == identity.initiator && seat.identity.isid == identity.isid
         });
+        drop(seats);
         let seat = seat.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST)?;
         if seat.identity.target != identity.target || seat.identity.port != identity.port {
             return Err(LoginStatus::CANNOT_INCLUDE);
@@ -267,16 +292,18 @@ impl Registry {
         if seat.proven != *proven || seat.seal != *seal {
             return Err(LoginStatus::AUTHORIZATION_FAILURE);
         }
+        if connections >= share.connections {
+            return Err(LoginStatus::TOO_MANY_CONNECTIONS);
+        }
         Ok(seat)
     }
 
-    /// ExpCmdSN and MaxCmdSN of the session that a login asks to join, if there is one. Who asks has proven
-    /// nothing yet; it is told how many commands there were.
-    pub(super) async fn numbers(&self, tsih: u16, isid: Isid) -> Option<(u32, u32)> {
-        let seat = lock(&self.0).seats.get(&tsih).cloned();
-        let (answer, numbers) = oneshot::channel();
-        seat.filter(|seat| seat.identity.isid == isid)?.post(Letter::Numbers(answer));
-        numbers.await.ok()
+    /// Whether another client uses the name that the initiator of `seat` goes by.
+    pub(super) fn has_namesake(&self, seat: &Seat) -> bool {
+        let name = &seat.identity.initiator;
+        let same =
+            |other: &Arc<Seat>| other.identity.initiator == *name && other.proven != seat.proven;
+        lock(&self.0).seats.values().any(same)
     }
 
     /// What the sessions that have ended did, by target.
@@ -299,13 +326,22 @@ impl Registry {
 }
 
 impl Seats {
-    /// A number no session has; zero stands for a session to be made (RFC 7143, 11.12.6).
-    fn free_tsih(&mut self) -> Option<u16> {
-        (0..=u16::MAX).find_map(|_| {
-            self.next_tsih = self.next_tsih.wrapping_add(1);
-            let free = self.next_tsih != 0 && !self.seats.contains_key(&self.next_tsih);
-            free.then_some(self.next_tsih)
-        })
+    /// How many sessions and connections a client has. Connections count where it has proven who it is.
+    fn of_client(&self, newcomer: &Newcomer) -> (usize, usize) {
+        let of_client = || self.seats.values().filter(|seat| newcomer.is_client_of(seat));
+        let connections = match newcomer.proven {
+            Proven::Nothing => 0,
+            _ => of_client().map(|seat| seat.connections()).sum(),
+        };
+        (of_client().count(), connections)
+    }
+
+    /// A number no session has; zero stands for a session to be made (RFC 7143, 11.12.6). It is not to be guessed
+    /// from those of other sessions.
+    fn free_tsih(&self) -> Option<u16> {
+        let start = getrandom::u32().ok()? as u16;
+        let mut numbers = (0..=u16::MAX).map(|step| start.wrapping_add(step));
+        numbers.find(|tsih| *tsih != 0 && !self.seats.contains_key(tsih))
     }
 }
 
@@ -322,6 +358,8 @@ mod tests {
 
     const PEER: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+
+    const SHARE: Share = Share { sessions: 9, connections: 99 };
 
     fn newcomer(target: Option<&str>) -> Newcomer {
         let proven = Proven::Nothing;
@@ -342,33 +380,46 @@ mod tests {
     async fn a_second_login_ends_the_first_session() {
         let registry = Registry::default();
         let newcomer = newcomer(Some("iqn.2000-01.example:t"));
-        let mut first = registry.join(&newcomer, 9).ok().unwrap();
-        let Err(NoSeat::Taken(old)) = registry.join(&newcomer, 9) else { panic!("two") };
+        let mut first = registry.join(&newcomer, SHARE).ok().unwrap();
+        let Err(NoSeat::Taken(old)) = registry.join(&newcomer, SHARE) else { panic!("two") };
         assert!(matches!(first.letters.try_recv(), Ok(Letter::End(Why::Reinstated))));
         let ended = tokio::spawn(async move { old.gone().await });
         drop(first);
         ended.await.unwrap();
-        let second = registry.join(&newcomer, 9).ok().unwrap();
+        let second = registry.join(&newcomer, SHARE).ok().unwrap();
         assert_ne!(second.seat.tsih, 0);
         assert_eq!(second.seat.nexus, Nexus(2));
     }
 
-    /// Each row: what the session that is there has proven, what the login has, and whether it replaces it.
+    /// Each row: what the session that is there has proven, what the login has, and whether it replaces it. Where it
+    /// does not, both are there.
     #[test]
-    fn a_sealed_session_is_replaced_by_its_own_client_only() {
+    fn a_session_is_replaced_by_its_own_client_only() {
         let key = |byte| Proven::Key(PublicKey::from_bytes([byte; 32]));
+        let chap = |name: &str| Proven::Chap(name.to_owned());
         for (old, new, replaces) in [
             (Proven::Nothing, Proven::Nothing, true),
             (Proven::Nothing, key(1), true),
+            (Proven::Nothing, chap("a"), true),
             (key(1), key(1), true),
             (key(1), key(2), false),
             (key(1), Proven::Nothing, false),
+            (chap("a"), chap("a"), true),
+            (chap("a"), chap("b"), false),
+            (chap("a"), key(1), false),
+            (chap("a"), Proven::Nothing, false),
         ] {
             let registry = Registry::default();
             let newcomer = |proven| Newcomer { proven, ..newcomer(Some("iqn.2000-01.example:t")) };
-            let mut first = registry.join(&newcomer(old), 9).ok().unwrap();
-            let taken = matches!(registry.join(&newcomer(new), 9), Err(NoSeat::Taken(_)));
-            assert_eq!((taken, first.letters.try_recv().is_ok()), (replaces, replaces));
+            let mut first = registry.join(&newcomer(old), SHARE).ok().unwrap();
+            let second = registry.join(&newcomer(new), SHARE);
+            assert_eq!(matches!(second, Err(NoSeat::Taken(_))), replaces);
+            assert_eq!(first.letters.try_recv().is_ok(), replaces);
+            assert_eq!(second.is_ok(), !replaces);
+            if let Ok(second) = second {
+                assert_ne!(second.seat.id, first.seat.id, "another nexus");
+                assert!(registry.has_namesake(&first.seat) && registry.has_namesake(&second.seat));
+            }
         }
     }
 
@@ -381,18 +432,18 @@ mod tests {
             seal: Some(Protection::Encrypt),
             ..newcomer(Some("iqn.2000-01.example:t"))
         };
-        let ticket = registry.join(&first, 9).ok().unwrap();
+        let ticket = registry.join(&first, SHARE).ok().unwrap();
         let tsih = ticket.seat.tsih;
         let told = |tsih, change: &dyn Fn(&mut Newcomer)| {
             let mut newcomer = first.clone();
             change(&mut newcomer);
-            registry.host(tsih, &newcomer).err()
+            registry.host(tsih, &newcomer, SHARE).err()
         };
         let name = |name| IscsiName::new(name).unwrap();
         let none = Some(LoginStatus::SESSION_DOES_NOT_EXIST);
         let unproven = Some(LoginStatus::AUTHORIZATION_FAILURE);
         assert_eq!(told(tsih, &|_| {}), None);
-        assert_eq!(told(tsih + 1, &|_| {}), none);
+        assert_eq!(told(tsih ^ 1, &|_| {}), none);
         assert_eq!(told(tsih, &|it| it.identity.initiator = name("iqn.2000-01.example:x")), none);
         assert_eq!(told(tsih, &|it| it.identity.isid = Isid([2; 6])), none);
         let other = Some(LoginStatus::CANNOT_INCLUDE);
@@ -410,22 +461,6 @@ mod tests {
         assert_eq!(told(tsih, &|it| it.seal = None), unproven);
     }
 
-    #[tokio::test]
-    async fn the_numbers_of_a_session_are_told_by_its_names() {
-        let registry = Registry::default();
-        let mut ticket = registry.join(&newcomer(None), 9).ok().unwrap();
-        let (tsih, isid) = (ticket.seat.tsih, ticket.seat.identity.isid);
-        assert_eq!(registry.numbers(tsih + 1, isid).await, None);
-        assert_eq!(registry.numbers(tsih, Isid([2; 6])).await, None);
-        let session = async {
-            let Some(Letter::Numbers(answer)) = ticket.letters.recv().await else { panic!() };
-            answer.send((3, 9)).unwrap();
-        };
-        assert_eq!(tokio::join!(registry.numbers(tsih, isid), session).0, Some((3, 9)));
-        let ends = async { drop(ticket) };
-        assert_eq!(tokio::join!(registry.numbers(tsih, isid), ends).0, None);
-    }
-
     /// RFC 7143, 4.4.2: the same initiator port with another target port is another nexus.
     #[test]
     fn sessions_by_several_ports_live_side_by_side() {
@@ -434,37 +469,78 @@ mod tests {
             let first = newcomer(Some("iqn.2000-01.example:t"));
             Newcomer { identity: Identity { port, ..first.identity }, ..first }
         };
-        let seats = [1, 2].map(|port| registry.join(&by(port), 9).ok().unwrap());
+        let seats = [1, 2].map(|port| registry.join(&by(port), SHARE).ok().unwrap());
         assert_eq!(seats.each_ref().map(|ticket| ticket.seat.id().target_port), [1, 2]);
         assert!(
-            matches!(registry.join(&by(2), 9), Err(NoSeat::Taken(old)) if old.tsih == seats[1].seat.tsih)
+            matches!(registry.join(&by(2), SHARE), Err(NoSeat::Taken(old)) if old.tsih == seats[1].seat.tsih)
         );
     }
 
     #[test]
     fn discovery_sessions_live_side_by_side() {
         let registry = Registry::default();
-        let _first = registry.join(&newcomer(None), 9).ok().unwrap();
-        assert!(registry.join(&newcomer(None), 9).is_ok());
+        let _first = registry.join(&newcomer(None), SHARE).ok().unwrap();
+        assert!(registry.join(&newcomer(None), SHARE).is_ok());
+    }
+
+    /// Each row: what the sessions have proven, the name of the third, and whether that is one too many.
+    #[test]
+    fn one_client_has_so_many_sessions_and_no_more() {
+        let chap = |name: &str| Proven::Chap(name.to_owned());
+        let (own, other) = ("iqn.2000-01.example:i", "iqn.2000-01.example:other");
+        for (first, third, name, full) in [
+            (Proven::Nothing, Proven::Nothing, own, true),
+            (Proven::Nothing, Proven::Nothing, other, false),
+            (Proven::Nothing, chap("a"), own, false),
+            (chap("a"), chap("a"), own, true),
+            (chap("a"), chap("a"), other, true),
+            (chap("a"), chap("b"), own, false),
+        ] {
+            let registry = Registry::default();
+            let join = |proven: &Proven, name: &str| {
+                let initiator = IscsiName::new(name).unwrap();
+                let identity = Identity { initiator, ..identity(None) };
+                let newcomer = Newcomer { identity, proven: proven.clone(), ..newcomer(None) };
+                registry.join(&newcomer, Share { sessions: 2, ..SHARE })
+            };
+            let mut held: Vec<_> = (0..2).map(|_| join(&first, own).ok().unwrap()).collect();
+            assert_eq!(
+                matches!(join(&third, name), Err(NoSeat::Full)),
+                full,
+                "{first:?} {third:?}"
+            );
+            held.pop();
+            assert!(join(&third, name).is_ok());
+        }
     }
 
     #[test]
-    fn one_initiator_has_so_many_sessions_and_no_more() {
+    fn one_proven_client_has_so_many_connections_and_no_more() {
         let registry = Registry::default();
-        let join = |identity| registry.join(&Newcomer { identity, ..newcomer(None) }, 2);
-        let mut held: Vec<_> = (0..2).map(|_| join(identity(None)).ok().unwrap()).collect();
-        assert!(matches!(join(identity(None)), Err(NoSeat::Full)));
-        let other = IscsiName::new("iqn.2000-01.example:other").unwrap();
-        assert!(join(Identity { initiator: other, ..identity(None) }).is_ok());
-        held.pop();
-        assert!(join(identity(None)).is_ok());
+        let share = Share { connections: 4, ..SHARE };
+        let proven = Proven::Chap("a".to_owned());
+        let greedy = Newcomer { proven, ..newcomer(None) };
+        let ticket = registry.join(&greedy, share).ok().unwrap();
+        ticket.seat.has_connections(3);
+        assert!(registry.host(ticket.seat.tsih, &greedy, share).is_ok());
+        ticket.seat.has_connections(4);
+        let refused = registry.host(ticket.seat.tsih, &greedy, share).err();
+        assert_eq!(refused, Some(LoginStatus::TOO_MANY_CONNECTIONS));
+        assert!(matches!(registry.join(&greedy, share), Err(NoSeat::Full)));
+        let other = Newcomer { proven: Proven::Chap("b".to_owned()), ..newcomer(None) };
+        assert!(registry.join(&other, share).is_ok());
     }
 
     #[test]
     fn session_numbers_skip_zero_and_those_in_use() {
         let registry = Registry::default();
-        let _first = registry.join(&newcomer(None), 9).ok().unwrap();
-        lock(&registry.0).next_tsih = u16::MAX;
-        assert_eq!(registry.join(&newcomer(None), 9).ok().unwrap().seat.tsih, 2);
+        let mut seats = Seats::default();
+        let seat = registry.join(&newcomer(None), SHARE).ok().unwrap().seat.clone();
+        // All numbers but one are in use.
+        seats.seats =
+            (1..=u16::MAX).filter(|tsih| *tsih != 9).map(|tsih| (tsih, seat.clone())).collect();
+        assert_eq!(seats.free_tsih(), Some(9));
+        seats.seats.insert(9, seat);
+        assert_eq!(seats.free_tsih(), None);
     }
 }

@@ -1,6 +1,5 @@
 //! The listener.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -20,6 +19,7 @@ use tracing::{error, info, warn};
 use super::chatter::Leave;
 use super::driver::Driver;
 use super::login::{LoggedIn, LoginError, Outcome, join, log_in};
+use super::logins::{Logins, Place};
 use super::node::Node;
 use super::wire::{Wire, WireError};
 use crate::stop::Stop;
@@ -127,7 +127,7 @@ impl Server {
                         let node = Arc::clone(&self.node);
                         let portals = Arc::clone(&self.told);
                         let wire = (stream, peer, entrance);
-                        let login = logins.begin(node.limits().logins);
+                        let login = logins.begin(peer, node.limits().logins);
                         let stop = session_stop.clone();
                         connections.spawn(connection(node, portals, wire, login, stop));
                     }
@@ -174,23 +174,6 @@ async fn accept(
     .await
 }
 
-/// The logins under way, oldest first.
-#[derive(Default)]
-struct Logins(VecDeque<oneshot::Sender<()>>);
-
-impl Logins {
-    /// A login begins. If there are more than `most` now, the oldest is told to end.
-    fn begin(&mut self, most: usize) -> oneshot::Receiver<()> {
-        self.0.retain(|login| !login.is_closed());
-        while self.0.len() >= most.max(1) {
-            self.0.pop_front();
-        }
-        let (sender, receiver) = oneshot::channel();
-        self.0.push_back(sender);
-        receiver
-    }
-}
-
 /// A panic ends its session and nothing else.
 fn report(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
@@ -202,7 +185,7 @@ async fn connection(
     node: Arc<Node>,
     portals: Arc<[(SocketAddr, u16)]>,
     (stream, peer, entrance): (TcpStream, SocketAddr, Entrance),
-    mut login: oneshot::Receiver<()>,
+    (reached, mut given_up): Place,
     mut stop: Stop,
 ) {
     // Answers are small and awaited; they are put together here, not by the kernel.
@@ -212,16 +195,16 @@ async fn connection(
     let mut wire = Wire::new(stream);
     let mut who = None;
     let outcome = tokio::select! {
-        outcome = log_in(&node, &mut wire, entrance, &mut who) => outcome,
+        outcome = log_in(&node, &mut wire, entrance, &mut who, &reached) => outcome,
         () = stop.called() => return,
-        _ = &mut login => {
+        _ = &mut given_up => {
             if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
                 info!(%peer, unsaid, "login given up: there are too many at a time");
             }
             return;
         }
     };
-    drop(login);
+    drop(given_up);
     match outcome {
         Ok(Outcome::Session(logged_in)) => {
             session(&node, portals, (wire, peer), *logged_in, stop).await;

@@ -66,8 +66,6 @@ struct Common {
     security_keys: Vec<&'static str>,
     /// What the first request fixed; `None` before it.
     ids: Option<Ids>,
-    /// ExpCmdSN and MaxCmdSN of the session that it asks to join.
-    numbers: Option<(u32, u32)>,
     stat_sn: u32,
     exchanges: u32,
     /// The portal group tag or the segment length has been declared.
@@ -174,7 +172,6 @@ impl TargetLogin {
             entrance,
             security_keys: Vec::new(),
             ids: None,
-            numbers: None,
             stat_sn: 0,
             exchanges: 0,
             tag_sent: false,
@@ -191,9 +188,10 @@ impl TargetLogin {
         self.common.meet().ok()
     }
 
-    /// ExpCmdSN and MaxCmdSN as they are in the session that the next request asks to join; `None` if there is none.
-    pub const fn set_numbers(&mut self, numbers: Option<(u32, u32)>) {
-        self.common.numbers = numbers;
+    /// Whether the initiator has proven who it is.
+    #[must_use]
+    pub fn has_proven(&self) -> bool {
+        matches!(&self.state, Expect::Operational(_, grant) if grant.proven != Proven::Nothing)
     }
 
     /// Takes the next Login Request; `heard` is all the initiator has sent, this request included.
@@ -263,14 +261,14 @@ impl Common {
     fn response_to(&mut self, request: &LoginRequest) -> LoginResponse {
         let stat_sn = self.stat_sn;
         self.stat_sn = stat_sn.wrapping_add(1);
-        // A Login Request is immediate: it takes no CmdSN (RFC 7143, 11.12.8). In a session that is there it does
-        // not say what has come of the commands before it; that is for the session to say (4.2.2.1).
-        let (window, numbers) = match request.tsih {
-            0 => (self.config.command_window, None),
-            _ => (0, self.numbers),
+        // A Login Request is immediate: it takes no CmdSN (RFC 7143, 11.12.8).
+        let exp_cmd_sn = request.cmd_sn;
+        let max_cmd_sn = match request.tsih {
+            0 => exp_cmd_sn.wrapping_add(self.config.command_window).wrapping_sub(1),
+            // The numbers of a session that is there are its own affair until the connection has joined it: the last
+            // response has them. Until then these are such that both are ignored (4.2.2.1).
+            _ => exp_cmd_sn.wrapping_sub(2),
         };
-        let last = request.cmd_sn.wrapping_add(window).wrapping_sub(1);
-        let (exp_cmd_sn, max_cmd_sn) = numbers.unwrap_or((request.cmd_sn, last));
         LoginResponse {
             current_stage: request.current_stage,
             version_max: VERSION,

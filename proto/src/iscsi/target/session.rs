@@ -103,12 +103,6 @@ impl Session {
     pub fn command_numbers(&mut self) -> (u32, u32) {
         let taken = u32::try_from(self.tasks.in_order()).unwrap_or(WINDOW);
         self.window.open(self.window_now().saturating_sub(taken));
-        self.numbers_told()
-    }
-
-    /// The same, as the initiator was told last.
-    #[must_use]
-    pub const fn numbers_told(&self) -> (u32, u32) {
         (self.window.expected().0, self.window.last().0)
     }
 
