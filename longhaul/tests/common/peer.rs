@@ -9,6 +9,7 @@ use proto::iscsi::header::{
     ScsiCommand,
 };
 use proto::iscsi::pdu::{Decoder, Frame, Outbox, Pdu};
+use proto::iscsi::sealed::{Seals, Transcript};
 use proto::scsi::sense::Additional;
 use proto::scsi::{Sense, command, lun};
 
@@ -18,6 +19,8 @@ use crate::common::PATIENCE;
 pub(crate) struct Peer {
     stream: TcpStream,
     decoder: Decoder,
+    /// What is sent goes through it: in a secure session it encrypts.
+    outbox: Outbox,
     buffer: BytesMut,
     pub(crate) cmd_sn: u32,
 }
@@ -25,18 +28,22 @@ pub(crate) struct Peer {
 impl Peer {
     /// A connection that has sent nothing yet.
     pub(crate) fn connect(portal: SocketAddr) -> Self {
-        let stream = TcpStream::connect(portal).unwrap();
+        Self::on(TcpStream::connect(portal).unwrap())
+    }
+
+    /// The same, on a connection that is there.
+    pub(crate) fn on(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         let mut decoder = Decoder::new();
         decoder.set_data_max(1 << 24);
-        Self { stream, decoder, buffer: BytesMut::new(), cmd_sn: 0 }
+        Self { stream, decoder, outbox: Outbox::new(), buffer: BytesMut::new(), cmd_sn: 0 }
     }
 
     /// The same connection, to send on it by another thread.
     pub(crate) fn twin(&self) -> Self {
-        let (decoder, buffer) = (Decoder::new(), BytesMut::new());
-        Self { stream: self.stream.try_clone().unwrap(), decoder, buffer, cmd_sn: self.cmd_sn }
+        let twin = Self::on(self.stream.try_clone().unwrap());
+        Self { cmd_sn: self.cmd_sn, ..twin }
     }
 
     /// A session of initiator `name` with `target`. The last answer says whether it began.
@@ -61,8 +68,30 @@ impl Peer {
 
     /// Sends one PDU, whole.
     pub(crate) fn send(&mut self, header: impl Into<Header>, data: impl Into<Bytes>) {
-        let bytes = frame(header, data);
-        self.stream.write_all(&bytes).unwrap();
+        self.try_send(header, data).unwrap();
+    }
+
+    /// The same, on a connection that may have ended.
+    pub(crate) fn try_send(
+        &mut self,
+        header: impl Into<Header>,
+        data: impl Into<Bytes>,
+    ) -> std::io::Result<()> {
+        self.outbox.push_pdu(Pdu::with_data(header, data.into()));
+        self.stream.write_all(&drain(&mut self.outbox))
+    }
+
+    /// All that has come so far, for a login that is checked as a whole.
+    #[allow(dead_code, reason = "not every test logs in with a key")]
+    pub(crate) fn transcript(&self) -> Transcript {
+        self.decoder.transcript()
+    }
+
+    /// Whatever is sent and comes from here on is encrypted.
+    #[allow(dead_code, reason = "not every test logs in with a key")]
+    pub(crate) fn secure(&mut self, seals: Seals) {
+        self.decoder.set_opener(seals.opener);
+        self.outbox.set_sealer(seals.sealer);
     }
 
     /// Sends bytes as they are; whether the other end took them.
@@ -162,7 +191,7 @@ impl Peer {
         command.cdb[1] = u8::from(fua) << 3;
         command.write = true;
         command.expected_len = data.len() as u32;
-        self.stream.write_all(&frame(command, data)).ok()?;
+        self.try_send(command, data).ok()?;
         self.status(itt)
     }
 
@@ -243,7 +272,7 @@ impl Peer {
         let expected_len = room + data.len() as u32;
         let (read, write) = (room > 0, !data.is_empty());
         let command = ScsiCommand { lun, read, write, expected_len, ..self.command(itt, block) };
-        self.stream.write_all(&frame(command, data)).ok()?;
+        self.try_send(command, data).ok()?;
         let mut came = Vec::new();
         loop {
             let Pdu { header, data, .. } = self.receive()?;
@@ -314,6 +343,10 @@ fn transfer(opcode: u8, lba: u32, blocks: u32) -> [u8; 16] {
 pub(crate) fn frame(header: impl Into<Header>, data: impl Into<Bytes>) -> Vec<u8> {
     let mut outbox = Outbox::new();
     outbox.push_pdu(Pdu::with_data(header, data.into()));
+    drain(&mut outbox)
+}
+
+fn drain(outbox: &mut Outbox) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(outbox.len());
     while !outbox.is_empty() {
         let mut slices = [std::io::IoSlice::new(&[])];

@@ -1,0 +1,68 @@
+//! Task management reaches what a client may write to, and no further.
+
+use super::*;
+
+/// Mallory may use unit 1 and alice unit 0 of the same target.
+#[test]
+fn a_target_reset_does_not_reach_units_that_its_client_cannot_see() {
+    for by in BOTH {
+        let scene = Scene::new(by);
+        let mut alice = scene.log_in("alice", NAME, 1);
+        let mut bob = scene.log_in("bob", "iqn.2001-04.com.example:bob", 1);
+        let mut mallory = scene.log_in("mallory", "iqn.2001-04.com.example:mallory", 1);
+        let warm = manage(&mut mallory, TaskFunction::TARGET_WARM_RESET, 0);
+        assert_eq!(warm, Some(TaskResponse::COMPLETE), "{by:?}");
+        assert!(is_undisturbed(&mut alice, 0), "{by:?}");
+        assert!(is_undisturbed(&mut bob, 0), "{by:?}: a unit that only bob sees of the two");
+        assert_eq!(bob.says(1), Some(BUS_DEVICE_RESET), "{by:?}: the unit of both");
+        let cold = manage(&mut mallory, TaskFunction::TARGET_COLD_RESET, 0);
+        assert_eq!(cold, Some(TaskResponse::COMPLETE), "{by:?}");
+        assert!(is_undisturbed(&mut alice, 0), "{by:?}");
+        assert!(is_undisturbed(&mut bob, 0), "{by:?}: its session has a unit that mallory has not");
+        assert_eq!(bob.says(1), Some(BUS_DEVICE_RESET), "{by:?}");
+        assert!(is_over(&mut mallory), "{by:?}: RFC 7143, 11.5.1");
+        // Bob may use all that alice uses.
+        let cold = manage(&mut bob, TaskFunction::TARGET_COLD_RESET, 0);
+        assert_eq!(cold, Some(TaskResponse::COMPLETE), "{by:?}");
+        assert!(is_over(&mut alice), "{by:?}");
+        scene.end();
+    }
+}
+
+#[test]
+fn who_may_only_read_resets_nothing_and_ends_no_tasks_of_others() {
+    for by in BOTH {
+        let scene = Scene::new(by);
+        let mut alice = scene.log_in("alice", NAME, 1);
+        for who in ["reader", "mixed"] {
+            let mut reader = scene.log_in(who, "iqn.2001-04.com.example:reader", 1);
+            for function in [TaskFunction::LOGICAL_UNIT_RESET, TaskFunction::CLEAR_TASK_SET] {
+                let answer = manage(&mut reader, function, 0);
+                let refused = Some(TaskResponse::AUTHORIZATION_FAILED);
+                assert_eq!(answer, refused, "{by:?} {who} {function:?}");
+            }
+            let own = manage(&mut reader, TaskFunction::ABORT_TASK_SET, 0);
+            assert_eq!(own, Some(TaskResponse::COMPLETE), "{by:?} {who}");
+            for function in [TaskFunction::TARGET_WARM_RESET, TaskFunction::TARGET_COLD_RESET] {
+                let mut reader = scene.log_in(who, "iqn.2001-04.com.example:reader", 1);
+                let answer = manage(&mut reader, function, 0);
+                let expected = match who {
+                    "reader" => TaskResponse::AUTHORIZATION_FAILED,
+                    _ => TaskResponse::COMPLETE,
+                };
+                assert_eq!(answer, Some(expected), "{by:?} {who} {function:?}");
+                assert_eq!(
+                    is_over(&mut reader),
+                    answer == Some(TaskResponse::COMPLETE)
+                        && function == TaskFunction::TARGET_COLD_RESET
+                );
+            }
+            assert!(is_undisturbed(&mut alice, 0), "{by:?} {who}");
+            assert_eq!(write(&mut alice, 0), Some(GOOD), "{by:?} {who}");
+        }
+        scene.end();
+    }
+}
+
+const BUS_DEVICE_RESET: proto::scsi::sense::Additional =
+    proto::scsi::sense::Additional::BUS_DEVICE_RESET;
