@@ -122,12 +122,7 @@ fn logins(scene: &Scene, source: Ipv4Addr) -> usize {
             scope.spawn(move || log_in(Peer::connect(portal), config).is_ok())
         };
         let logins: Vec<_> = (1..=8).map(login).collect();
-        logins
-            .into_iter()
-            .filter(|_| true)
-            .map(|login| login.join().unwrap())
-            .filter(|ok| *ok)
-            .count()
+        logins.into_iter().map(|login| login.join().unwrap()).filter(|success| *success).count()
     })
 }
 

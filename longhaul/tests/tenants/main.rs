@@ -85,7 +85,7 @@ impl Scene {
             fs::write(home.path().join(name), format!("the secret of {name}")).unwrap();
             if by == By::Key {
                 let public = sealing::create(&home.path().join(format!("{name}.id"))).unwrap();
-                key = key.or(Some(public.public()));
+                key = key.or_else(|| Some(public.public()));
                 fs::write(home.path().join(format!("{name}.pub")), public.public().to_string())
                     .unwrap();
             }

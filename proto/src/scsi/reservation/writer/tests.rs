@@ -3,6 +3,7 @@ use core::task::{Context, Poll, Waker};
 use std::sync::Mutex;
 
 use super::*;
+use crate::iscsi::login::policy::Proven;
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::scsi::Cdb;
 use crate::scsi::reservation::{Class, Device, InitiatorPort, NexusId, Refused, Reservations};
@@ -18,7 +19,8 @@ struct Desk<'a> {
 
 fn nexus(n: u8, target_port: u16) -> NexusId {
     let name = IscsiName::new(&format!("iqn.2001-04.com.example:{n}")).unwrap();
-    NexusId { initiator: InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, n]) }, target_port }
+    let initiator = InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, n]) };
+    NexusId { initiator, target_port, client: Proven::Nothing }
 }
 
 impl<'a> Desk<'a> {
