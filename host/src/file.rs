@@ -4,6 +4,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -13,7 +14,27 @@ use rustix::io::Errno;
 #[derive(Debug)]
 pub struct File {
     fd: OwnedFd,
+    /// The first failure that may have cost bytes which were taken before. The system tells of a failed
+    /// write-back once per open file, to whichever call syncs next; so it is kept here, where no call can
+    /// be forgotten, whether or not anybody waits for its answer.
+    failed: OnceLock<Failed>,
 }
+
+/// A failure after which it is not known which earlier writes are stable.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    what: String,
+    why: String,
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { what, why } = self;
+        write!(f, "an earlier {what} failed, so writes before it may be lost: {why}")
+    }
+}
+
+impl std::error::Error for Failed {}
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,11 +69,23 @@ impl File {
             Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
         };
         let mode = Mode::RUSR | Mode::WUSR;
-        Ok(Self { fd: rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)? })
+        let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)?;
+        Ok(Self { fd, failed: OnceLock::new() })
     }
 
     pub(crate) fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// Keeps a failure of `what` for good, unless an earlier one is kept.
+    pub fn fail(&self, what: impl std::fmt::Display, why: &Error) {
+        let first = || Failed { what: what.to_string(), why: why.to_string() };
+        self.failed.get_or_init(first);
+    }
+
+    /// An error if something has failed that may have cost bytes which were taken before.
+    pub fn still_whole(&self) -> std::result::Result<(), Failed> {
+        self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()))
     }
 
     /// Takes the lock that keeps others from using the file at the same time: shared for readers,

@@ -1,5 +1,6 @@
 //! What is asked of a file: one system call, or the same one again where it was cut short.
 
+use std::fmt;
 use std::io::{Error, ErrorKind, Result};
 
 use bytes::Bytes;
@@ -67,12 +68,64 @@ impl Request {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Whether its failure `why` may have cost bytes that were taken before.
+    ///
+    /// That of a sync always may: it is also how the system tells that it could not write back what it
+    /// had taken. Another is harmless if the system has only refused: it was told, and changed nothing.
+    fn may_lose(&self, why: &Error) -> bool {
+        match self {
+            Self::Read { .. } => false,
+            Self::Sync | Self::Write { sync: Sync::Now, .. } => true,
+            Self::Write { .. } | Self::Punch { .. } | Self::Zero { .. } | Self::Allocate { .. } => {
+                !matches!(
+                    why.kind(),
+                    ErrorKind::Unsupported
+                        | ErrorKind::InvalidInput
+                        | ErrorKind::StorageFull
+                        | ErrorKind::QuotaExceeded
+                        | ErrorKind::FileTooLarge
+                        | ErrorKind::ReadOnlyFilesystem
+                        | ErrorKind::PermissionDenied
+                        | ErrorKind::WouldBlock
+                        | ErrorKind::OutOfMemory
+                        | ErrorKind::ResourceBusy
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, at) = match self {
+            Self::Read { at, .. } => ("read", at),
+            Self::Write { at, sync: Sync::Later, .. } => ("write", at),
+            Self::Write { at, sync: Sync::Now, .. } => ("durable write", at),
+            Self::Sync => return f.write_str("flush"),
+            Self::Punch { at, .. } => ("discard", at),
+            Self::Zero { at, .. } => ("zeroing", at),
+            Self::Allocate { at, .. } => ("allocation", at),
+        };
+        write!(f, "{what} of {} bytes at {at}", self.len())
+    }
 }
 
 impl File {
     /// Does what is asked, waiting as long as it takes. What was read comes back: less only at the end of the
     /// file, and nothing for what does not read.
     pub fn perform(&self, request: &Request) -> Result<Vec<u8>> {
+        self.call(request).inspect_err(|why| self.note(request, why))
+    }
+
+    /// Keeps what a failed request may have lost.
+    pub(crate) fn note(&self, request: &Request, why: &Error) {
+        if request.may_lose(why) {
+            self.fail(request, why);
+        }
+    }
+
+    fn call(&self, request: &Request) -> Result<Vec<u8>> {
         match *request {
             Request::Read { at, len } => return self.read(at, len),
             Request::Write { at, ref data, sync } => self.write(at, data, sync),

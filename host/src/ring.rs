@@ -3,11 +3,13 @@
 //! Whatever a request needs, its file and its memory, is in a table until the system has completed it, whether
 //! or not anybody still wants the answer: so the system never writes to memory that is somebody else's.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{Error, ErrorKind, Result};
 use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
@@ -31,6 +33,12 @@ const AT_ONCE_MAX: u64 = 1 << 20;
 /// The most that one call moves.
 const CALL_MAX: usize = 1 << 30;
 
+/// IORING_ENTER_GETEVENTS, include/uapi/linux/io_uring.h.
+const ENTER_GETEVENTS: u32 = 1;
+
+/// After this time the system is asked again to take what it could not take.
+pub const STALL: Duration = Duration::from_millis(1);
+
 /// Is told how a request ended.
 pub type Done = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
 
@@ -40,6 +48,9 @@ pub struct Ring {
     ring: IoUring,
     /// Its lock is also that of both queues.
     table: Mutex<Table>,
+    /// What the system is to answer instead of taking anything.
+    #[cfg(test)]
+    refusals: Mutex<VecDeque<Errno>>,
 }
 
 impl fmt::Debug for Ring {
@@ -53,6 +64,16 @@ impl fmt::Debug for Ring {
 struct Table {
     slots: Vec<Option<Entry>>,
     free: Vec<usize>,
+    /// Those that the system has not taken yet, the oldest first ...
+    queue: VecDeque<usize>,
+    /// ... of which so many are in the submission queue.
+    filled: usize,
+    /// The system takes none any more.
+    broken: bool,
+    /// Those that it has not taken for that reason, to be told.
+    refused: Vec<(Done, Error)>,
+    /// What they needed. The system may look at it as long as the ring is there.
+    kept: Vec<(Arc<File>, Progress)>,
 }
 
 struct Entry {
@@ -77,7 +98,12 @@ impl Ring {
         {
             return Err(ErrorKind::Unsupported.into());
         }
-        Ok(Self { ring, table: Mutex::default() })
+        Ok(Self {
+            ring,
+            table: Mutex::default(),
+            #[cfg(test)]
+            refusals: Mutex::default(),
+        })
     }
 
     /// The ring as something that a task can wait for, of the runtime this is called on.
@@ -91,49 +117,93 @@ impl Ring {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands over a request. `done` is called by [`reap`](Self::reap). Both come back if too many are under way.
+    /// Hands over a request; says whether the system has taken it already. `done` is called by
+    /// [`reap`](Self::reap). Both come back if too many are under way, or the system takes none any more.
     pub fn submit(
         &self,
         file: &Arc<File>,
         request: Request,
         done: Done,
-    ) -> std::result::Result<(), (Request, Done)> {
+    ) -> std::result::Result<bool, (Request, Done)> {
         let mut table = self.table();
-        if table.under_way() == UNDER_WAY_MAX {
+        if table.broken || table.under_way() == UNDER_WAY_MAX {
             return Err((request, done));
         }
         let progress = Progress::new(request);
         let entry = Entry { file: Arc::clone(file), progress, patient: false, done };
         let number = table.insert(entry);
-        self.push(&mut table, number);
-        Ok(())
+        table.queue.push_back(number);
+        self.hand_over(&mut table);
+        Ok(table.queue.is_empty() && table.refused.is_empty())
     }
 
-    /// Hands over what is left of request `number`.
-    fn push(&self, table: &mut Table, number: usize) {
-        let Some(Some(entry)) = table.slots.get_mut(number) else { return };
-        let wanted = entry.call().user_data(number as u64);
-        // SAFETY: whoever uses the queue holds the lock of the table, as the caller shows.
-        let mut queue = unsafe { self.ring.submission_shared() };
-        // SAFETY: the file and the memory that the call speaks of belong to the entry, which stays in the table
-        // until the call is completed; the memory is on the heap and does not move with the entry.
-        let pushed = unsafe { queue.push(&wanted) };
-        debug_assert!(pushed.is_ok(), "every call was submitted before the next was pushed");
-        drop(queue);
-        // The system refuses for a moment when it is short of memory.
-        while let Err(why) = self.ring.submit() {
-            match Errno::from_io_error(&why) {
-                Some(Errno::INTR | Errno::AGAIN | Errno::BUSY) => std::thread::yield_now(),
-                // The next one takes it along.
-                _ => break,
+    /// Whether requests wait that the system could not take just now. Whoever watches the ring calls
+    /// [`reap`](Self::reap) a little later, which tries again.
+    pub fn is_stalled(&self) -> bool {
+        let table = self.table();
+        !(table.queue.is_empty() && table.refused.is_empty())
+    }
+
+    /// Hands over what is queued, as far as the system takes it now: it may be short of memory, or want its
+    /// answers to be taken first. If it will never take anything again, what is queued has failed.
+    fn hand_over(&self, table: &mut Table) {
+        while !table.broken && !table.queue.is_empty() {
+            self.fill(table);
+            match self.enter() {
+                Ok(0) => return,
+                Ok(taken) => {
+                    table.queue.drain(..taken.min(table.queue.len()));
+                    table.filled = table.filled.saturating_sub(taken);
+                }
+                Err(why) => match Errno::from_io_error(&why) {
+                    Some(Errno::INTR) => {}
+                    Some(Errno::AGAIN | Errno::BUSY) => return,
+                    _ => table.give_up(&why),
+                },
             }
         }
     }
 
-    /// Takes the answers that there are, and tells whom they are for.
+    /// Puts what is queued into the submission queue, as far as there is room.
+    fn fill(&self, table: &mut Table) {
+        // SAFETY: whoever uses the queue holds the lock of the table, as the caller shows.
+        let mut submissions = unsafe { self.ring.submission_shared() };
+        while let Some(&number) = table.queue.get(table.filled) {
+            let Some(Some(entry)) = table.slots.get_mut(number) else { return };
+            let wanted = entry.call().user_data(number as u64);
+            // SAFETY: the file and the memory that the call speaks of belong to the entry, which stays in the
+            // table until the call is completed, or, if the system never takes it, as long as the ring; the
+            // memory is on the heap and does not move with the entry.
+            if unsafe { submissions.push(&wanted) }.is_err() {
+                return;
+            }
+            table.filled += 1;
+        }
+    }
+
+    /// Has the system take what is in the submission queue; how many it took.
+    fn enter(&self) -> Result<usize> {
+        #[cfg(test)]
+        if let Some(refusal) = self.refusals.lock().unwrap().pop_front() {
+            return Err(refusal.into());
+        }
+        self.ring.submit()
+    }
+
+    /// Takes the answers that there are, tells whom they are for, and hands over what has waited.
     pub fn reap(&self) {
-        while let Some((done, outcome)) = self.next() {
-            done(outcome);
+        loop {
+            while let Some((done, outcome)) = self.next() {
+                done(outcome);
+            }
+            let mut table = self.table();
+            self.hand_over(&mut table);
+            let refused = mem::take(&mut table.refused);
+            drop(table);
+            if refused.is_empty() {
+                return;
+            }
+            refused.into_iter().for_each(|(done, why)| done(Err(why)));
         }
     }
 
@@ -146,9 +216,9 @@ impl Ring {
             let number = answer.user_data() as usize;
             let Some(Some(entry)) = table.slots.get_mut(number) else { continue };
             match entry.take(answer.result()) {
-                Ok(false) => self.push(&mut table, number),
+                Ok(false) => table.queue.push_back(number),
                 Ok(true) => return table.remove(number).map(|e| (e.done, Ok(e.progress.read))),
-                Err(why) => return table.remove(number).map(|e| (e.done, Err(why))),
+                Err(why) => return table.remove(number).map(|entry| entry.fail(why)),
             }
         }
     }
@@ -157,15 +227,33 @@ impl Ring {
 /// Waits for the system to be done with memory that is about to be freed.
 impl Drop for Ring {
     fn drop(&mut self) {
-        while self.table().under_way() > 0 {
-            match self.ring.submit_and_wait(1) {
-                Err(why) if why.kind() != ErrorKind::Interrupted => {
+        loop {
+            self.reap();
+            let table = self.table();
+            let (taken, stalled) = (table.taken(), !table.queue.is_empty());
+            drop(table);
+            if taken == 0 && !stalled {
+                return;
+            }
+            if taken == 0 {
+                std::thread::sleep(STALL);
+            } else if let Err(why) = self.wait_for_answer() {
+                match Errno::from_io_error(&why) {
+                    Some(Errno::INTR) => {}
+                    Some(Errno::AGAIN | Errno::BUSY) => std::thread::sleep(STALL),
                     // It cannot be known when the memory is free, so it never is.
-                    mem::forget(mem::take(&mut *self.table()));
+                    _ => return mem::forget(mem::take(&mut *self.table())),
                 }
-                _ => self.reap(),
             }
         }
+    }
+}
+
+impl Ring {
+    /// Waits for an answer to what the system has taken; hands over nothing.
+    fn wait_for_answer(&self) -> Result<usize> {
+        // SAFETY: nothing is submitted and no argument given, so no memory is concerned.
+        unsafe { self.ring.submitter().enter::<()>(0, 1, ENTER_GETEVENTS, None) }
     }
 }
 
@@ -178,6 +266,23 @@ impl AsRawFd for Ring {
 impl Table {
     const fn under_way(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// How many the system has taken and not answered.
+    fn taken(&self) -> usize {
+        self.under_way() - self.queue.len()
+    }
+
+    /// Nothing is handed over any more; what is queued has failed.
+    fn give_up(&mut self, why: &Error) {
+        self.broken = true;
+        self.filled = 0;
+        for number in mem::take(&mut self.queue) {
+            let Some(Entry { file, progress, done, .. }) = self.remove(number) else { continue };
+            file.note(&progress.request, why);
+            self.refused.push((done, Error::new(why.kind(), why.to_string())));
+            self.kept.push((file, progress));
+        }
     }
 
     fn insert(&mut self, entry: Entry) -> usize {
@@ -201,6 +306,12 @@ impl Table {
 }
 
 impl Entry {
+    /// It has failed, whether or not anybody waits for it.
+    fn fail(self, why: Error) -> (Done, Result<Vec<u8>>) {
+        self.file.note(&self.progress.request, &why);
+        (self.done, Err(why))
+    }
+
     /// The call for what is left.
     fn call(&mut self) -> squeue::Entry {
         let fd = Fd(self.file.raw());
@@ -369,5 +480,73 @@ mod tests {
             answer(&ring, &one).unwrap();
         }
         assert!(ring.submit(&file, Request::Sync, Box::new(|_| ())).is_ok());
+    }
+
+    fn refuse(ring: &Ring, times: usize, errno: Errno) {
+        ring.refusals.lock().unwrap().extend(std::iter::repeat_n(errno, times));
+    }
+
+    #[test]
+    fn requests_refused_for_a_moment_are_handed_over_later() {
+        for errno in [Errno::AGAIN, Errno::BUSY] {
+            let Some(ring) = ring() else { return };
+            let (_dir, file) = scratch();
+            // More than the submission queue has room for.
+            let many = 3 * SUBMISSIONS as u64;
+            refuse(&ring, many as usize, errno);
+            let asked: Vec<_> = (0..many)
+                .map(|at| ask(&ring, &file, write(at * 4, b"late", Sync::Later)))
+                .collect();
+            assert!(ring.is_stalled());
+            assert_eq!(file.len().unwrap(), 0);
+            for one in &asked {
+                answer(&ring, one).unwrap();
+            }
+            assert!(!ring.is_stalled());
+            assert_eq!(file.read(0, 4 * many as usize).unwrap(), b"late".repeat(many as usize));
+        }
+    }
+
+    #[test]
+    fn a_ring_that_is_dropped_while_it_is_refused_carries_everything_out() {
+        let Some(ring) = ring() else { return };
+        let (_dir, file) = scratch();
+        refuse(&ring, 100, Errno::AGAIN);
+        for at in 0..80 {
+            drop(ask(&ring, &file, write(at * 4, b"last", Sync::Later)));
+        }
+        drop(ring);
+        assert_eq!(file.read(0, 320).unwrap(), b"last".repeat(80));
+    }
+
+    #[test]
+    fn requests_that_are_never_taken_fail_and_a_drop_does_not_wait_for_them() {
+        let Some(ring) = ring() else { return };
+        let (_dir, file) = scratch();
+        refuse(&ring, 2, Errno::AGAIN);
+        let before: Vec<_> =
+            (0..2).map(|at| ask(&ring, &file, write(at, b"x", Sync::Now))).collect();
+        refuse(&ring, 1, Errno::BADFD);
+        let last = ask(&ring, &file, Request::Sync);
+        ring.reap();
+        for one in before.iter().chain([&last]) {
+            let failed = one.try_recv().unwrap().unwrap_err();
+            assert!(failed.to_string().contains("bad state"), "{failed}");
+        }
+        assert!(ring.submit(&file, Request::Sync, Box::new(|_| ())).is_err());
+        assert!(file.still_whole().is_err(), "a flush that was never tried has not succeeded");
+        drop(ring);
+        assert_eq!(file.len().unwrap(), 0);
+    }
+
+    #[test]
+    fn a_failed_sync_is_kept_though_nobody_waits_for_it() {
+        let Some(ring) = ring() else { return };
+        let (dir, _) = scratch();
+        let reading = Arc::new(File::open(&dir.path().join("file"), Access::Read).unwrap());
+        drop(ask(&ring, &reading, write(0, b"no", Sync::Now)));
+        drop(ring);
+        let failed = reading.still_whole().unwrap_err().to_string();
+        assert!(failed.starts_with("an earlier durable write of 2 bytes at 0 failed"), "{failed}");
     }
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use host::file::File;
 use host::request::Request;
-use host::ring::Ring;
-use tokio::sync::oneshot;
+use host::ring::{Ring, STALL};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, spawn_blocking};
 
 /// The variable that chooses: `ring`, `threads`, or the ring where there is one.
@@ -42,7 +42,11 @@ impl Engine {
     /// A ring of its own.
     pub(super) fn ring() -> io::Result<Self> {
         let ring = Arc::new(Ring::new()?);
-        Ok(Self::Ring(Arc::new(Watched { ring, reaper: Mutex::new(None) })))
+        Ok(Self::Ring(Arc::new(Watched {
+            ring,
+            reaper: Mutex::default(),
+            stalled: Arc::default(),
+        })))
     }
 
     /// Carries out `request`. What the caller no longer waits for is done all the same.
@@ -74,6 +78,8 @@ type Outcome = io::Result<Vec<u8>>;
 pub(super) struct Watched {
     ring: Arc<Ring>,
     reaper: Mutex<Option<AbortHandle>>,
+    /// Tells the reaper that the system could not take a request at once.
+    stalled: Arc<Notify>,
 }
 
 impl Watched {
@@ -87,7 +93,10 @@ impl Watched {
         let (sender, receiver) = oneshot::channel();
         // Nobody may wait any more.
         let done = Box::new(move |outcome| drop(sender.send(outcome)));
-        self.ring.submit(file, request, done).map_err(|(request, _)| request)?;
+        let taken = self.ring.submit(file, request, done).map_err(|(request, _)| request)?;
+        if !taken {
+            self.stalled.notify_one();
+        }
         Ok(receiver)
     }
 
@@ -95,7 +104,10 @@ impl Watched {
     fn watch(&self) {
         let mut reaper = self.reaper.lock().unwrap_or_else(PoisonError::into_inner);
         if reaper.as_ref().is_none_or(AbortHandle::is_finished) {
-            *reaper = Some(tokio::spawn(reap(Arc::clone(&self.ring))).abort_handle());
+            *reaper = Some(
+                tokio::spawn(reap(Arc::clone(&self.ring), Arc::clone(&self.stalled)))
+                    .abort_handle(),
+            );
         }
     }
 }
@@ -109,12 +121,18 @@ impl Drop for Watched {
     }
 }
 
-async fn reap(ring: Arc<Ring>) -> io::Result<()> {
+async fn reap(ring: Arc<Ring>, stalled: Arc<Notify>) -> io::Result<()> {
     let ring = ring.watch()?;
     loop {
-        // Cleared before the look, so that an answer that comes after it is not missed.
-        ring.readable().await?.clear_ready();
+        tokio::select! {
+            // Cleared before the look, so that an answer that comes after it is not missed.
+            ready = ring.readable() => ready?.clear_ready(),
+            () = stalled.notified() => tokio::time::sleep(STALL).await,
+        }
         ring.get_ref().reap();
+        if ring.get_ref().is_stalled() {
+            stalled.notify_one();
+        }
     }
 }
 

@@ -6,7 +6,6 @@
 use std::future::ready;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::engine::{Engine, blocking};
 use super::file::{OpenError, whole_blocks};
@@ -40,9 +39,6 @@ struct Disk {
     engine: Option<Engine>,
     /// It can punch holes; where it cannot, zeroes are written.
     punches: bool,
-    /// A flush failed. The system reports that once and may have dropped the pages, so a later flush
-    /// that succeeds would promise too much.
-    flush_failed: Arc<AtomicBool>,
 }
 
 impl Local {
@@ -53,7 +49,6 @@ impl Local {
             size: shape.size,
             engine,
             punches: shape.discard.is_some(),
-            flush_failed: Arc::default(),
             file: Arc::new(file),
         };
         Ok(Self { shape, disk: Arc::new(disk) })
@@ -122,7 +117,8 @@ impl Volume for Local {
         let span = Span::new(at, data.len() as u64);
         Self::run(Verb::Write, Some(span), async move {
             let sync = self.disk.promise(durability)?;
-            self.disk.perform(Request::Write { at, data, sync }).await
+            self.disk.perform(Request::Write { at, data, sync }).await?;
+            self.disk.promise(durability).map(drop)
         })
     }
 
@@ -130,7 +126,7 @@ impl Volume for Local {
         Self::run(Verb::WriteZeroes, Some(span), async move {
             let sync = self.disk.promise(durability)?;
             self.disk.zero(span, space).await?;
-            if sync == Sync::Now { self.disk.perform(Request::Sync).await } else { Ok(()) }
+            if sync == Sync::Now { self.disk.sync().await } else { Ok(()) }
         })
     }
 
@@ -201,30 +197,37 @@ impl Disk {
         ))
     }
 
-    /// How sure a write has to be made. Durability is not promised once a flush has failed.
+    /// How sure a write has to be made. Durability is not promised once something has failed that may have cost
+    /// an earlier write.
     fn promise(&self, durability: Durability) -> io::Result<Sync> {
         match durability {
             Durability::Volatile => Ok(Sync::Later),
-            Durability::Durable => self.still_durable().map(|()| Sync::Now),
+            Durability::Durable => self.still_whole().map(|()| Sync::Now),
         }
     }
 
-    fn still_durable(&self) -> io::Result<()> {
-        if self.flush_failed.load(Ordering::Acquire) {
-            return Err(io::Error::other("an earlier flush failed, so writes may be lost"));
+    fn still_whole(&self) -> io::Result<()> {
+        self.file.still_whole().map_err(io::Error::other)
+    }
+
+    async fn flush(&self) -> io::Result<()> {
+        self.sync().await?;
+        // Writes beyond a new end would have made the file longer again, with a hole where the
+        // bytes between were: no flush may promise that.
+        if self.blocking(File::len).await? < self.size {
+            let shrunk = self.shrunk().await?;
+            self.file.fail("flush", &shrunk);
+            return Err(shrunk);
         }
         Ok(())
     }
 
-    async fn flush(&self) -> io::Result<()> {
-        self.still_durable()?;
-        if let Err(why) = self.perform(Request::Sync).await {
-            self.flush_failed.store(true, Ordering::Release);
-            return Err(why);
-        }
-        // Writes beyond a new end would have made the file longer again, with a hole where the
-        // bytes between were: no flush may promise that.
-        if self.blocking(File::len).await? < self.size { Err(self.shrunk().await?) } else { Ok(()) }
+    /// Makes stable what was written.
+    async fn sync(&self) -> io::Result<()> {
+        self.still_whole()?;
+        self.perform(Request::Sync).await?;
+        // The system tells of a lost write once: it may have told another request meanwhile.
+        self.still_whole()
     }
 
     /// Zeroes by the cheapest means the file system has.
