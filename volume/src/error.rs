@@ -1,6 +1,6 @@
 //! What can go wrong, who is to blame, and whether trying again may help.
 
-use crate::Span;
+use crate::{Durability, Span};
 
 /// The result of a verb.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -76,6 +76,21 @@ impl Kind {
             Self::Medium | Self::NoSpace | Self::Integrity => Blame::Store,
             Self::Gone | Self::Busy => Blame::Circumstance,
             Self::Peer => Blame::Peer,
+        }
+    }
+}
+
+impl Kind {
+    /// Whether a change of `durability` that failed so may have cost what was written before it.
+    ///
+    /// Not if it was refused: nothing was tried. A full store refuses a volatile change; at a durable one
+    /// it may have found no room for an earlier change that it had taken.
+    #[must_use]
+    pub const fn loses(self, durability: Durability) -> bool {
+        match self {
+            Self::Range | Self::Unsupported | Self::ReadOnly | Self::Busy => false,
+            Self::NoSpace => matches!(durability, Durability::Durable),
+            Self::Medium | Self::Integrity | Self::Gone | Self::Peer => true,
         }
     }
 }

@@ -11,6 +11,7 @@
 //! gives the same run.
 #![forbid(unsafe_code)]
 
+mod complete;
 mod error;
 mod gate;
 mod volume;
@@ -19,6 +20,7 @@ pub mod check;
 pub mod layer;
 pub mod store;
 
+pub use complete::complete_all;
 pub use error::{Blame, Error, Kind, Result, Verb};
 pub use gate::Gate;
 pub use volume::{

@@ -28,10 +28,17 @@ pub const TRANSFER_MAX: u32 = 32 << 20;
 /// - Writes that overlap in flight land in either order, or block by block mixed; a read that
 ///   overlaps a write in flight sees, block by block, the old or the new bytes.
 /// - Each block of [`Shape::block_size`] bytes is written whole or not at all, unless the medium fails.
-/// - After one failed flush nothing is promised of writes completed before it: the caller must treat
-///   the volume as dead, since the system may have dropped the pages.
+/// - No failure is forgotten. Once a flush has failed, or a change in a way that may have cost more than
+///   itself ([`Kind::loses`](crate::Kind::loses)), every later flush and durable change fails as well,
+///   with the first failure as its cause, until the volume is opened again: the system may have dropped
+///   what it had taken, and would report success the second time. It counts whether or not anybody
+///   waited for it. A volatile change that was only refused counts not: its caller was told, and
+///   nothing that was there before is lost.
 /// - Verbs may be called from any thread and any number may be in flight.
-/// - A dropped future may or may not have happened.
+/// - No verb returns while a part of it is under way, whether it succeeded or failed
+///   ([`complete_all`](crate::complete_all)): what it left running could land over what is written next.
+/// - A dropped future may or may not have happened, and may still happen. Whoever drops one must see to it
+///   that nobody takes it for ended.
 ///
 /// # What a caller owes the volume
 ///

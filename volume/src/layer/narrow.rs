@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::try_join;
+use futures_util::future::join;
 
 use super::owned;
 use super::range_lock::RangeLock;
@@ -88,8 +88,13 @@ impl Narrow {
         let zeroes = |part: Span| Bytes::from(vec![0; part.len as usize]);
         let head = self.merge(head.at, zeroes(head), durability);
         let tail = self.merge(tail.at, zeroes(tail), durability);
-        try_join(head, tail).await.map(drop)
+        both(join(head, tail).await)
     }
+}
+
+/// The first error of two parts that have both ended.
+fn both((head, tail): (Result<()>, Result<()>)) -> Result<()> {
+    head.and(tail)
 }
 
 /// A span by how it lies on the blocks beneath: at most one block's part, whole blocks, and again at
@@ -136,7 +141,7 @@ impl Volume for Narrow {
             }
             let head = self.merge(head.at, part(head), durability);
             let tail = self.merge(tail.at, part(tail), durability);
-            try_join(head, tail).await.map(drop)
+            both(join(head, tail).await)
         })
     }
 
@@ -215,6 +220,7 @@ mod tests {
     async fn keeps_the_contract() {
         check::volume(11, Arc::new(narrow(Memory::new(40 << 20, 4096)))).await;
         check::volume(12, Arc::new(narrow(Faulty::new(5 << 20, 4096)))).await;
+        check::truth(4096, async |disk| Arc::new(narrow(disk)) as Arc<dyn Volume>).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -3,11 +3,9 @@
 //! [`plan`] cuts the source into pieces by what the maps of both sides know; the engine moves the
 //! pieces, finds the zeroes no map told of, and flushes before it reports anything.
 
-use std::pin::pin;
-
 use bytes::Bytes;
-use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
-use volume::{Durability, Space, Span, Volume};
+use futures_util::stream::{self, Stream, StreamExt};
+use volume::{Durability, Space, Span, Volume, complete_all};
 
 mod plan;
 #[cfg(test)]
@@ -86,15 +84,14 @@ pub async fn copy(
     check_sizes(source, destination)?;
     let mut report = Report::default();
     let moves = pieces(Plan::new(source, destination))
-        .map_ok(|piece| move_piece(source, destination, piece))
-        .try_buffer_unordered(DEPTH);
-    let mut moves = pin!(moves);
-    while let Some(done) = moves.try_next().await? {
+        .map(|piece| async move { move_piece(source, destination, piece?).await });
+    let moved = complete_all(DEPTH, moves, |done: Report| {
         report.written += done.written;
         report.zeroed += done.zeroed;
         report.skipped += done.skipped;
         advance(done.written + done.zeroed + done.skipped);
-    }
+    });
+    moved.await?;
     destination.flush().await.map_err(CopyError::Destination)?;
     Ok(report)
 }
@@ -106,13 +103,8 @@ pub async fn verify(
     advance: impl Fn(u64),
 ) -> Result<(), CopyError> {
     let span = Span::new(0, source.shape().size);
-    let mut compared = stream::iter(span.pieces(CHUNK))
-        .map(|span| compare(source, destination, span))
-        .buffer_unordered(DEPTH);
-    while let Some(len) = compared.try_next().await? {
-        advance(len);
-    }
-    Ok(())
+    let compared = span.pieces(CHUNK).map(|span| compare(source, destination, span));
+    complete_all(DEPTH, stream::iter(compared), advance).await
 }
 
 fn check_sizes(source: &dyn Volume, destination: &dyn Volume) -> Result<(), CopyError> {

@@ -405,7 +405,7 @@ impl Core {
                 Ok(Vec::new())
             }
             Step::Stop { flush, immediate: false } => {
-                abort.unless(self.stop(flush)).await?.map(|()| Vec::new())
+                self.stop(flush, abort).await.map(|()| Vec::new())
             }
             Step::Start => self.start(),
             Step::PersistentIn { action, allocation } => {
@@ -506,9 +506,15 @@ impl Core {
 
     /// Keeps for `nexus` how something failed that it has GOOD for already.
     fn defer(&self, nexus: Nexus, outcome: Result<(), Fault>) {
-        if let Err(Fault::Check(sense)) = outcome {
-            self.attend(|attentions| attentions.defer(nexus, sense));
-        }
+        let sense = match outcome {
+            Ok(()) => return,
+            Err(Fault::Check(sense)) => sense,
+            // A status has no deferred form; what failed was not done all the same.
+            Err(Fault::Status(_)) => {
+                Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE)
+            }
+        };
+        self.attend(|attentions| attentions.defer(nexus, sense));
     }
 
     /// How a request failed that began at block `lba`. Where nobody but the store is to blame, the log says so.

@@ -1,15 +1,16 @@
 //! The volume on one session: verbs become commands, within the limits of the device and of the session.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::future::try_join_all;
-use futures_util::stream::{self, TryStreamExt as _};
+use futures_util::future::join_all;
+use futures_util::stream;
 use proto::iscsi::keys::Parameters;
-use proto::scsi::Blocks;
 use proto::scsi::command::{Command, statuses};
 use proto::scsi::provisioning::Status as LbaStatus;
-use volume::{Discard, Durability, Extent, Shape, Space, Span, TRANSFER_MAX};
+use proto::scsi::{Blocks, Sense};
+use volume::{Discard, Durability, Extent, Shape, Space, Span, TRANSFER_MAX, complete_all};
 
 use super::connect::ConnectError;
 use super::device::{Device, Probe};
@@ -41,6 +42,9 @@ pub(super) struct Link {
     device: Device,
     shape: Shape,
     sizes: Sizes,
+    /// The first failure on this session that may have cost what the unit had taken before. On the next session
+    /// all of that is written again.
+    failed: OnceLock<UnitError>,
 }
 
 /// Something that changes the volume. Carried out twice in a row it changes it once.
@@ -56,6 +60,13 @@ impl Change {
         match self {
             Self::Write { at, data, .. } => Span::new(*at, data.len() as u64),
             Self::Zero { span, .. } | Self::Discard(span) => *span,
+        }
+    }
+
+    const fn durability(&self) -> Durability {
+        match self {
+            Self::Write { durability, .. } | Self::Zero { durability, .. } => *durability,
+            Self::Discard(_) => Durability::Volatile,
         }
     }
 
@@ -93,7 +104,7 @@ impl Link {
         let shape = shape(&device, read_only);
         let sizes = Sizes::new(&device, &unit.session().established().parameters);
         tracing::debug!(?shape, ?sizes, "opened");
-        Ok(Self { unit, device, shape, sizes })
+        Ok(Self { unit, device, shape, sizes, failed: OnceLock::new() })
     }
 
     pub(super) const fn session(&self) -> &Session {
@@ -137,13 +148,34 @@ impl Link {
     }
 
     pub(super) async fn change(&self, change: &Change) -> Result<(), UnitError> {
-        match change {
-            Change::Write { at, data, durability } => {
-                self.write(*at, data.clone(), *durability).await
-            }
-            Change::Zero { span, durability, space } => self.zero(*span, *durability, *space).await,
-            Change::Discard(span) => self.unmap(*span).await,
+        let durability = change.durability();
+        if durability == Durability::Durable {
+            self.still_whole()?;
         }
+        let ended = match change {
+            Change::Write { at, data, .. } => self.write(*at, data.clone(), durability).await,
+            Change::Zero { span, space, .. } => self.zero(*span, durability, *space).await,
+            Change::Discard(span) => self.unmap(*span).await,
+        };
+        ended.inspect_err(|error| self.note(error, durability))
+    }
+
+    /// Remembers a failure that may have cost what the unit had taken before.
+    fn note(&self, error: &UnitError, durability: Durability) {
+        let lost = match error {
+            // What follows is another session, on which all that was not flushed is written again.
+            UnitError::Lost(_) | UnitError::Over(_) => false,
+            // SPC-4, 4.5.8: it is of an earlier command, which had ended with GOOD.
+            UnitError::Sense(sense) if sense.deferred => true,
+            error => error.kind().loses(durability),
+        };
+        if lost {
+            self.failed.get_or_init(|| error.clone());
+        }
+    }
+
+    fn still_whole(&self) -> Result<(), UnitError> {
+        self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     fn blocks(&self, span: Span) -> Blocks {
@@ -153,14 +185,27 @@ impl Link {
     }
 
     pub(super) async fn read(&self, span: Span) -> Result<Bytes, UnitError> {
+        self.read_pieces(span).await.inspect_err(|error| self.note_deferred(error))
+    }
+
+    /// What a command fails with that changes nothing may still be of one that did.
+    fn note_deferred(&self, error: &UnitError) {
+        if let UnitError::Sense(Sense { deferred: true, .. }) = error {
+            self.note(error, Durability::Durable);
+        }
+    }
+
+    async fn read_pieces(&self, span: Span) -> Result<Bytes, UnitError> {
         let block = self.shape.block_size;
         let one = |piece| self.unit.ask(Command::read(self.blocks(piece), block));
         if span.len <= self.sizes.read {
             return one(span).await;
         }
-        let pieces = try_join_all(span.pieces(self.sizes.read).map(one)).await?;
+        let pieces = join_all(span.pieces(self.sizes.read).map(one)).await;
         let mut whole = BytesMut::with_capacity(usize_of(span.len));
-        pieces.iter().for_each(|piece| whole.extend_from_slice(piece));
+        for piece in pieces {
+            whole.extend_from_slice(&piece?);
+        }
         Ok(whole.freeze())
     }
 
@@ -173,7 +218,13 @@ impl Link {
             let command = Command::write(self.blocks(piece), self.shape.block_size, fua);
             self.unit.execute(command, slice)
         };
-        try_join_all(span.pieces(self.sizes.write).map(write)).await?;
+        if span.len <= self.sizes.write {
+            write(span).await?;
+        } else {
+            // All of them at once: a transfer is bounded, and so is what the session has under way.
+            let writes = stream::iter(span.pieces(self.sizes.write).map(write));
+            complete_all(usize::MAX, writes, drop).await?;
+        }
         if durable && !fua { self.sync().await } else { Ok(()) }
     }
 
@@ -229,26 +280,29 @@ impl Link {
         most: u64,
         command: impl Fn(Span) -> (Command, Bytes),
     ) -> Result<(), UnitError> {
-        stream::iter(span.pieces(most).map(Ok))
-            .try_for_each_concurrent(REACHES_IN_FLIGHT, |piece| {
-                let (command, data) = command(piece);
-                async move { self.unit.execute(command, data).await.map(drop) }
-            })
-            .await
+        let commands = span.pieces(most).map(|piece| {
+            let (command, data) = command(piece);
+            self.unit.execute(command, data)
+        });
+        complete_all(REACHES_IN_FLIGHT, stream::iter(commands), drop).await
     }
 
     /// SYNCHRONIZE CACHE, where there is a cache.
     pub(super) async fn sync(&self) -> Result<(), UnitError> {
+        self.still_whole()?;
         if self.shape.write_cache {
-            self.unit.ask(Command::synchronize_cache()).await?;
+            let synced = self.unit.ask(Command::synchronize_cache()).await;
+            synced.inspect_err(|error| self.note(error, Durability::Durable))?;
         }
-        Ok(())
+        // Meanwhile another command may have been told of a write that is lost.
+        self.still_whole()
     }
 
     pub(super) async fn runs(&self, span: Span) -> Result<Vec<Extent>, UnitError> {
         let block = u64::from(self.shape.block_size);
         let command = Command::get_lba_status(span.at / block, RUNS);
-        let answer = self.unit.ask(command).await?;
+        let answer = self.unit.ask(command).await;
+        let answer = answer.inspect_err(|error| self.note_deferred(error))?;
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = span.at;
         for run in statuses(&answer).unwrap_or_default() {

@@ -4,11 +4,12 @@
 mod cipher;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::stream::{self, TryStreamExt};
+use futures_util::stream;
 
 use super::owned;
 use crate::{
     Durability, Error, Extent, ExtentMap, Kind, Result, Shape, Space, Span, Verb, Volume, Work,
+    complete_all,
 };
 
 pub use cipher::{Ciphering, SectorCipher, TWEAK_UNIT};
@@ -173,9 +174,9 @@ impl<V: Volume, C: SectorCipher> Volume for Seal<V, C> {
         let pieces = std::iter::once(Span::new(span.at, first)).chain(rest.pieces(ZERO_PIECE));
         let writes = pieces.map(move |piece| {
             let zeroes = BytesMut::zeroed(piece.len as usize).freeze();
-            Ok(self.write(piece.at, zeroes, durability))
+            self.write(piece.at, zeroes, durability)
         });
-        Box::pin(stream::iter(writes).try_buffer_unordered(ZERO_PIECES_IN_FLIGHT).try_collect())
+        Box::pin(complete_all(ZERO_PIECES_IN_FLIGHT, stream::iter(writes), drop))
     }
 
     fn discard(&self, span: Span) -> Work<'_, ()> {

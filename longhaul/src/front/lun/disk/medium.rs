@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::future::try_join_all;
+use futures_util::stream;
 use proto::scsi::cdb::Compare;
 use proto::scsi::provisioning::{self, LbaStatus};
 use proto::scsi::sense::{Additional, Key};
 use proto::scsi::unit::{Step, truncate};
 use proto::scsi::{Blocks, Sense};
 use tokio::task::yield_now;
-use volume::{Durability, Extent, ExtentMap, Space, Span, Volume};
+use volume::{Durability, Extent, ExtentMap, Space, Span, Volume, complete_all};
 
 use super::super::answer::Abort;
 use super::super::data;
@@ -141,14 +141,15 @@ impl Core {
         let Span { mut at, len } = self.span(blocks);
         let pieces = data::whole_blocks(data, len as usize, self.unit.block_size() as usize);
         // One flush behind several writes is cheaper than stable storage for each.
-        let single = pieces.len() < 2;
+        let (pieces_max, single) = (pieces.len().max(1), pieces.len() < 2);
         let each = durability(durable && single);
         let writes = pieces.into_iter().map(|piece| {
             let from = at;
             at += piece.len() as u64;
             self.volume.write(from, piece, each)
         });
-        try_join_all(writes).await.map_err(|error| self.fault(&error, Some(blocks.lba)))?;
+        let written = complete_all(pieces_max, stream::iter(writes), drop).await;
+        written.map_err(|error| self.fault(&error, Some(blocks.lba)))?;
         if durable && !single { self.flush().await } else { Ok(()) }
     }
 

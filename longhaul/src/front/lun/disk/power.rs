@@ -10,14 +10,16 @@ use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::{Additional, Key};
 
 use super::super::Nexus;
+use super::super::answer::Abort;
 use super::super::fault::Fault;
 use super::Core;
 
 impl Core {
-    /// Stops the unit, as soon as no command is at the medium any more.
-    pub(super) async fn stop(&self, flush: bool) -> Result<(), Fault> {
-        let _stopping = self.state.stopping.lock().await;
-        self.stop_alone(flush).await
+    /// Stops the unit, as soon as no command is at the medium any more. Aborted, it does not wait for that; what
+    /// it has begun it ends.
+    pub(super) async fn stop(&self, flush: bool, abort: &Abort) -> Result<(), Fault> {
+        let _stopping = abort.unless(self.state.stopping.lock()).await?;
+        self.stop_alone(flush, abort).await
     }
 
     /// The same, which nobody waits for. If it fails, `nexus` is told when it comes next.
@@ -30,12 +32,12 @@ impl Core {
                 Ok(taken) => taken,
                 Err(_) => Arc::clone(&core.state.stopping).lock_owned().await,
             };
-            core.defer(nexus, core.stop_alone(flush).await);
+            core.defer(nexus, core.stop_alone(flush, &Abort::never()).await);
         });
     }
 
-    async fn stop_alone(&self, flush: bool) -> Result<(), Fault> {
-        let _alone = self.state.passage.alone().await;
+    async fn stop_alone(&self, flush: bool, abort: &Abort) -> Result<(), Fault> {
+        let _alone = abort.unless(self.state.passage.alone()).await?;
         if flush {
             self.flush().await?;
         }
