@@ -85,6 +85,25 @@ async fn the_volume_keeps_every_promise() {
     session.close().await;
 }
 
+/// Behind a target whose store tells of every failure, and behind one whose store tells each once.
+#[tokio::test]
+async fn no_failure_of_the_store_is_forgotten() {
+    // Servers run until they are dropped.
+    let kept = Mutex::new(Vec::new());
+    for forgets in [false, true] {
+        check::truth(512, async |store| {
+            if forgets {
+                store.forget();
+            }
+            let running = serve(store, Offer::long_haul(), Policy::open).await;
+            let disk = open(&running).await;
+            kept.lock().unwrap().push(running);
+            Arc::new(disk) as Arc<dyn Volume>
+        })
+        .await;
+    }
+}
+
 /// Reads until the session has so many connections.
 async fn await_connections(running: &Running, disk: &Disk, count: usize) {
     loop {

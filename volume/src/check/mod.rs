@@ -2,9 +2,11 @@
 //!
 //! Every store and every layer runs it in its tests. It asserts, so a failure is a panic that names
 //! the promise, and it prints its seed first, so that a failure can be had again. It overwrites the
-//! first four MiB and the end of the volume it is given.
+//! first four MiB and the end of the volume it is given. What the trait says of failures is asked by [`truth()`],
+//! of volumes on a disk that fails.
 
 mod random;
+mod truth;
 
 use std::sync::Arc;
 
@@ -14,6 +16,7 @@ use futures_util::future::{join, join_all};
 use crate::{Durability, Gate, Kind, Shape, Space, Span, TRANSFER_MAX, Volume};
 
 pub use random::Random;
+pub use truth::truth;
 
 /// How much of the volume the random part works on: enough to cross every internal border of a
 /// store, little enough to keep a model of it.

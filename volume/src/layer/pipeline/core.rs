@@ -31,7 +31,7 @@ use super::meter::Meter;
 use super::piece::{Body, Patch, Piece, Rope, Seq};
 use super::settings::{Chosen, Direction, Settings};
 use super::spans::{SpanMap, uncovered};
-use crate::{Error, Kind, Result, Shape, Span, Verb};
+use crate::{Durability, Error, Kind, Result, Shape, Span, Verb};
 
 /// What someone waited for; the error may be the answer to several.
 pub(super) type Answer = std::result::Result<(), Arc<Error>>;
@@ -204,6 +204,11 @@ impl Core {
         Ok(ticket)
     }
 
+    /// Whether there is an answer to come for `ticket`.
+    pub(super) fn awaits(&self, ticket: Option<Ticket>) -> bool {
+        ticket.is_some_and(|ticket| self.slots.contains_key(&ticket))
+    }
+
     /// The answer that `ticket` waits for, if it is there.
     pub(super) fn answer(&mut self, ticket: Ticket) -> Option<Answer> {
         let slot = self.slots.get(&ticket)?;
@@ -284,16 +289,20 @@ impl Core {
         }
     }
 
-    /// Remembers a failure, unless nobody was promised anything: the caller of a durable write is
-    /// told himself, and a discard that may keep the bytes has kept them.
+    /// Remembers a failure. That of a change of which nobody was promised anything (the caller of a durable
+    /// write is told himself, and a discard that may keep the bytes has kept them) counts only if it may have
+    /// cost others.
     fn failed(&mut self, piece: &Piece, error: Arc<Error>) {
         let stands_for_others = piece.since < piece.seq;
-        let harmless = match piece.body {
+        let told = match piece.body {
             Body::Discard => self.discard_keeps(),
             Body::Data(_) | Body::Zeroes(_) => piece.durable.is_some() && !stands_for_others,
         };
-        if !harmless {
+        if !told {
             self.lost.push(piece.span);
+        }
+        let durability = if piece.stable { Durability::Durable } else { Durability::Volatile };
+        if !told || error.kind.loses(durability) {
             self.fail(error);
         }
     }

@@ -83,18 +83,27 @@ impl Pipeline {
         }
         let mut place = Place { shared: &self.shared, ticket: None };
         let mut change = Change::new(verb, span, body, durability);
-        poll_fn(|context| {
+        let accepted = poll_fn(|context| {
             let entry = self.shared.accept(&mut change, context);
             place.ticket = change.ticket;
             entry
         })
-        .await?;
+        .await;
         match durability {
             Durability::Volatile => {
-                place.ticket = None;
-                Ok(())
+                place.ticket = place.ticket.filter(|_| accepted.is_err());
+                accepted
             }
-            Durability::Durable => place.answer().await.map_err(|error| report(&error, verb, span)),
+            Durability::Durable => {
+                let Err(refused) = accepted else {
+                    return place.answer().await.map_err(|error| report(&error, verb, span));
+                };
+                // What was accepted of it before the rest was refused is under way all the same.
+                if self.shared.core(|core| core.awaits(place.ticket)) {
+                    let _ = place.wait().await;
+                }
+                Err(refused)
+            }
         }
     }
 
@@ -141,10 +150,14 @@ struct Place<'a> {
 
 impl Place<'_> {
     async fn answer(mut self) -> Answer {
-        let Some(ticket) = self.ticket else { return Ok(()) };
-        let answer = poll_fn(|context| self.shared.answer(ticket, context)).await;
+        let answer = self.wait().await;
         self.ticket = None;
         answer
+    }
+
+    async fn wait(&self) -> Answer {
+        let Some(ticket) = self.ticket else { return Ok(()) };
+        poll_fn(|context| self.shared.answer(ticket, context)).await
     }
 }
 

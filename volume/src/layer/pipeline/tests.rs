@@ -43,6 +43,15 @@ async fn keeps_the_contract() {
         check::volume(seed, Arc::new(over(memory, settings))).await;
         let faulty = Arc::new(Faulty::new(5 << 20, 512));
         check::volume(seed, Arc::new(over(faulty, settings))).await;
+        for forgets in [false, true] {
+            check::truth(512, async |disk| {
+                if forgets {
+                    disk.forget();
+                }
+                Arc::new(over(disk, settings)) as Arc<dyn Volume>
+            })
+            .await;
+        }
     }
 }
 
@@ -77,15 +86,34 @@ async fn a_failed_write_is_told_on_every_flush_and_refuses_every_change() {
 }
 
 #[tokio::test]
-async fn a_failed_durable_write_is_told_to_its_caller_alone() {
+async fn a_refused_durable_write_is_told_to_its_caller_alone() {
     let disk = Arc::new(Faulty::new(8192, 512));
     let pipeline = over(Arc::clone(&disk) as Arc<dyn Volume>, Settings::default());
-    disk.fail(Verb::Write, Kind::NoSpace);
+    disk.fail(Verb::Write, Kind::Busy);
     let told = pipeline.write(0, block(1), Durability::Durable).await.unwrap_err();
-    assert_eq!(told.kind, Kind::NoSpace);
+    assert_eq!(told.kind, Kind::Busy);
     pipeline.write(0, block(2), Durability::Durable).await.unwrap();
     pipeline.flush().await.unwrap();
     assert_eq!(disk.crash(1).contents()[..512], block(2));
+}
+
+/// The volume beneath tells of a write that it lost once, to whoever syncs next.
+#[tokio::test]
+async fn a_flush_after_a_failed_durable_write_fails() {
+    let disk = Arc::new(Faulty::new(8192, 512));
+    disk.forget();
+    let pipeline = over(Arc::clone(&disk) as Arc<dyn Volume>, Settings::default());
+    pipeline.write(0, block(1), Durability::Durable).await.unwrap();
+    disk.fail(Verb::Write, Kind::NoSpace);
+    pipeline.write(512, block(2), Durability::Durable).await.unwrap_err();
+    for _ in 0..2 {
+        let told = pipeline.flush().await.unwrap_err();
+        let cause = std::error::Error::source(&told).unwrap().to_string();
+        assert_eq!(cause, "write of 512 bytes at 512 failed: no space left");
+        pipeline.write(1024, block(3), Durability::Durable).await.unwrap_err();
+    }
+    // Its caller was told: what is there is read as ever.
+    assert_eq!(pipeline.read(Span::new(512, 512)).await.unwrap(), block(0));
 }
 
 #[tokio::test]

@@ -71,6 +71,10 @@ async fn keeps_the_contract() {
     }
     check::volume(7, Arc::new(seal(Faulty::new(6 << 20, 512), 4096, Discards::Pass))).await;
     check::volume(8, Arc::new(seal(Memory::new(6 << 20, 4096), 512, Discards::Pass))).await;
+    for discards in [Discards::Refuse, Discards::Pass] {
+        check::truth(512, async |disk| Arc::new(seal(disk, 4096, discards)) as Arc<dyn Volume>)
+            .await;
+    }
 }
 
 #[tokio::test]

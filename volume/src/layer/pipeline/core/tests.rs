@@ -312,8 +312,8 @@ fn a_discard_that_may_keep_the_bytes_lets_them_go_first() {
     assert!(core.told().is_empty());
     core.answer_to(data, Ok(()));
     assert_eq!(core.told(), ["discard 0+4096"]);
-    // A hint that fails has lost nothing.
-    core.finish(Outcome::Changed(0, Err(Error::new(Kind::Medium, Verb::Discard, None))), NOW);
+    // A hint that is refused has lost nothing.
+    core.finish(Outcome::Changed(0, Err(Error::new(Kind::NoSpace, Verb::Discard, None))), NOW);
     assert!(core.barrier(true).is_ok());
 }
 
