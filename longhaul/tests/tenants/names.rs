@@ -62,6 +62,38 @@ fn a_reservation_is_that_of_the_client_that_made_it() {
     }
 }
 
+/// What an earlier release kept, or a server before its clients had to prove who they are, is of a bare name.
+#[test]
+fn a_reservation_under_a_bare_name_goes_to_the_first_client_with_rights_that_has_it() {
+    let scene = Scene::with(By::Chap, "", &[]);
+    let mut bare = Peer::log_in(scene.portal, NAME, 1, TARGET);
+    bare.says(0);
+    assert_eq!(reserve_out(&mut bare, (REGISTER, 0), (0, 7), APTPL), Some(GOOD));
+    assert_eq!(reserve_out(&mut bare, (RESERVE, EXCLUSIVE_ACCESS), (7, 0), 0), Some(GOOD));
+    drop(bare);
+    for (name, _) in CLIENTS {
+        fs::write(scene.home.path().join(name), format!("the secret of {name}")).unwrap();
+    }
+    configure(&scene.home, By::Chap, "", &CLIENTS);
+    let scene = scene.restart();
+    for who in ["reader", "mallory"] {
+        let mut other = scene.log_in(who, NAME, 1);
+        assert!(other.read(9, 0, 1).is_none(), "{who} has no right to it");
+    }
+    let mut alice = scene.log_in("alice", NAME, 1);
+    assert_eq!(write(&mut alice, 0), Some(GOOD));
+    let mut bob = scene.log_in("bob", NAME, 1);
+    assert_eq!(write(&mut bob, 0), Some(CONFLICT), "it is somebody's");
+    // A change is kept with its client.
+    assert_eq!(reserve_out(&mut alice, (REGISTER, 0), (7, 8), APTPL), Some(GOOD));
+    let scene = scene.restart();
+    let mut bob = scene.log_in("bob", NAME, 1);
+    assert_eq!(write(&mut bob, 0), Some(CONFLICT));
+    let mut alice = scene.log_in("alice", NAME, 1);
+    assert_eq!(write(&mut alice, 0), Some(GOOD));
+    scene.end();
+}
+
 /// SPC-4, 6.16.3: initiator ports are named without the client that uses them.
 #[test]
 fn a_named_initiator_port_is_that_of_the_client_that_is_there() {

@@ -31,8 +31,6 @@ pub const fn reads_only(cdb: &Cdb) -> bool {
         | Cdb::Synchronize { .. }
         // It takes nothing back but the initiator's own wish.
         | Cdb::PreventAllow { prevent: false }
-        // A unit from which may be read can be copied from: each end of the copy checks the rights to it.
-        | Cdb::ExtendedCopy { .. }
         | Cdb::CopyStatus { .. }
         | Cdb::CopyParameters { .. } => true,
         Cdb::PersistentIn { action, .. } => match action {
@@ -52,8 +50,11 @@ pub const fn reads_only(cdb: &Cdb) -> bool {
             | OutAction::PreemptAndAbort
             | OutAction::RegisterAndMove => false,
         },
+        // A unit does one copy at a time, for whoever asks first. Where a client may write to the other end it asks
+        // that: each end checks its rights.
+        Cdb::ExtendedCopy { .. }
         // The settings and the state of the unit are those of all.
-        Cdb::ModeSelect { .. }
+        | Cdb::ModeSelect { .. }
         | Cdb::StartStop { .. }
         | Cdb::PreventAllow { prevent: true }
         // Nobody else could even read.

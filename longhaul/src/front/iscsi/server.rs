@@ -241,9 +241,10 @@ async fn session(
     let target = established.target.clone();
     let target = wanted(target.as_ref());
     let tsih = established.tsih;
+    let client = logged_in.ticket.seat.proven.to_string();
     let seal = established.parameters.seal.map_or("none", Protection::name);
     if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
-        info!(%peer, initiator = initiator.as_str(), target, tsih, seal, unsaid, "logged in");
+        info!(%peer, initiator = initiator.as_str(), target, tsih, client, seal, unsaid, "logged in");
         let is_plain = established.target.is_some() && established.parameters.seal.is_none();
         if is_plain && !peer.ip().to_canonical().is_loopback() {
             warn!(

@@ -87,8 +87,8 @@ impl Reserved {
             return Ok(());
         }
         self.with(|state| {
-            let id = state.id(nexus)?;
-            state.reservations.check(&id, Class::of(cdb))
+            let there = state.initiators.get(&nexus).ok_or(Conflict)?;
+            state.reservations.check(there.id(), Class::of(cdb))
         })
         .map_err(Fault::from)
     }
