@@ -1,14 +1,18 @@
-//! The target killed at random instants under load, and cut off from its power: what was flushed or written with
+//! The target and the client killed at random instants under load, and the target cut off from its power: what was flushed or written with
 //! FUA is there afterwards, every block is one that was written whole, and reservations with APTPL are as they
 //! were answered.
 //!
 //! A kill takes what the process holds and leaves what the system caches. A disk that loses its own cache, block
 //! by block, stands in for the loss of power.
 
+mod client;
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod common;
 mod keys;
+#[path = "../common/nbd.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod nbd;
 #[path = "../common/peer.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod peer;

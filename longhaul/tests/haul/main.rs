@@ -13,6 +13,8 @@ use volume::check::Random;
 #[path = "../common/mod.rs"]
 mod common;
 mod link;
+#[path = "../common/nbd.rs"]
+#[allow(dead_code, reason = "each test uses its part")]
 mod nbd;
 
 use common::{LONGHAUL, PATIENCE, Running, run};

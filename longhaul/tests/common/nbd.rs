@@ -1,6 +1,6 @@
 //! An NBD client that does one thing at a time, or asks for several and looks who is answered first.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -11,6 +11,9 @@ const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
 const WRITE_ZEROES: u16 = 6;
 const FUA: u16 = 1;
+
+/// Instead of an error number: the connection ended before the answer.
+pub(crate) const ENDED: u32 = u32::MAX;
 
 const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
 const REQUEST_MAGIC: u32 = 0x2560_9513;
@@ -56,21 +59,33 @@ impl Nbd {
         request.extend(at.to_be_bytes());
         request.extend(u32::try_from(len).unwrap().to_be_bytes());
         request.extend(data);
-        self.stream.write_all(&request).unwrap();
+        // If the other end is gone, no answer comes, which tells.
+        let _ = self.stream.write_all(&request);
         self.cookies
     }
 
     /// The next reply, whosever it is.
     pub(crate) fn reply(&mut self) -> Reply {
+        self.try_reply().expect("an answer comes")
+    }
+
+    /// The same; nothing if the connection has ended.
+    fn try_reply(&mut self) -> Option<Reply> {
         let mut head = [0; 16];
-        self.stream.read_exact(&mut head).expect("an answer comes");
+        match self.stream.read_exact(&mut head) {
+            Err(why) if why.kind() == ErrorKind::WouldBlock => {
+                panic!("neither an answer nor an end")
+            }
+            Err(_) => return None,
+            Ok(()) => {}
+        }
         let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
         assert_eq!(word(0), REPLY_MAGIC);
-        Reply { cookie: u64::from(word(8)) << 32 | u64::from(word(12)), errno: word(4) }
+        Some(Reply { cookie: u64::from(word(8)) << 32 | u64::from(word(12)), errno: word(4) })
     }
 
     fn finish(&mut self, cookie: u64) -> Result<(), u32> {
-        let reply = self.reply();
+        let Some(reply) = self.try_reply() else { return Err(ENDED) };
         assert_eq!(reply.cookie, cookie);
         if reply.errno == 0 { Ok(()) } else { Err(reply.errno) }
     }
@@ -118,6 +133,8 @@ impl Nbd {
     pub(crate) fn read(&mut self, at: u64, len: usize) -> Result<Vec<u8>, u32> {
         let cookie = self.begin_read(at, len);
         self.finish(cookie)?;
-        Ok(self.data(len))
+        let mut data = vec![0; len];
+        self.stream.read_exact(&mut data).map_err(|_| ENDED)?;
+        Ok(data)
     }
 }
