@@ -25,6 +25,8 @@ pub(super) struct Line {
     solicited: VecDeque<(DataOut, Pieces)>,
     pub(super) stage: Stage,
     pub(super) exp_stat_sn: u32,
+    /// The target uses a status number for more than one status.
+    pub(super) repeats_status_numbers: bool,
     /// The most the target takes in one data segment, which it says of each connection
     /// (RFC 7143, 13.12).
     pub(super) segment: u32,
@@ -62,6 +64,7 @@ impl Line {
             solicited: VecDeque::new(),
             stage: Stage::Login { login, until },
             exp_stat_sn: 0,
+            repeats_status_numbers: false,
             segment: 0,
             outstanding: 0,
             ping: None,
@@ -75,10 +78,15 @@ impl Line {
     }
 
     /// Takes the number of a PDU that carries a status. A gap cannot be asked for again at error
-    /// recovery level 0.
+    /// recovery level 0. A number that was there before leaves none: there are targets that give each status the
+    /// ExpStatSN of its command, and which command a status is of says its tag.
     pub(super) const fn status(&mut self, stat_sn: u32) -> Result<(), Misbehaviour> {
-        if stat_sn != self.exp_stat_sn {
-            let expected = self.exp_stat_sn;
+        let expected = self.exp_stat_sn;
+        if serial_is_before(stat_sn, expected) {
+            self.repeats_status_numbers = true;
+            return Ok(());
+        }
+        if stat_sn != expected {
             return Err(Misbehaviour::StatSn { expected, found: stat_sn });
         }
         self.exp_stat_sn = stat_sn.wrapping_add(1);
@@ -142,6 +150,11 @@ impl Line {
     }
 }
 
+/// Whether a number comes before another on the circle of 32 bits (RFC 7143, 4.2.2.1; RFC 1982).
+const fn serial_is_before(number: u32, other: u32) -> bool {
+    number != other && other.wrapping_sub(number) < 1 << 31
+}
+
 /// Sends the next Data-Out PDU of a sequence of which `rest` bytes are to come, and says how many are then. The numbers
 /// of a sequence begin at zero (RFC 7143, 11.7.5).
 pub(super) fn push_next(
@@ -172,5 +185,9 @@ mod tests {
         assert_eq!(line.status(u32::MAX), Ok(()));
         let gap = Misbehaviour::StatSn { expected: 0, found: 1 };
         assert_eq!(line.status(1), Err(gap));
+        assert!(!line.repeats_status_numbers);
+        // RFC 1982: before zero, on the circle.
+        assert_eq!(line.status(u32::MAX), Ok(()));
+        assert_eq!((line.exp_stat_sn, line.repeats_status_numbers), (0, true));
     }
 }

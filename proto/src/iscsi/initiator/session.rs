@@ -41,7 +41,8 @@ pub(super) struct Session<T> {
     resets: Vec<u32>,
     events: VecDeque<Event<T>>,
     text: Option<TextExchange>,
-    residuals_wrong: bool,
+    /// What was told of the target's deviations.
+    told: Vec<Deviation>,
     end: End,
 }
 
@@ -84,7 +85,7 @@ impl<T> Session<T> {
             resets: Vec::new(),
             events: VecDeque::from([Event::Established(Box::new(established))]),
             text: None,
-            residuals_wrong: false,
+            told: Vec::new(),
             end: End::Open,
         }
     }
@@ -297,6 +298,9 @@ impl<T> Session<T> {
             }
             other => return Err(Misbehaviour::Unexpected(other.name()).into()),
         }
+        if lines.get(on).is_some_and(|line| line.repeats_status_numbers) {
+            self.deviates(Deviation::StatSn);
+        }
         self.pump(lines);
         Ok(())
     }
@@ -339,12 +343,19 @@ impl<T> Session<T> {
         Ok(())
     }
 
-    /// A command has ended; that the target gets residuals wrong is told once.
     fn ended(&mut self, Ended { token, result, wrong_residual }: Ended<T>) {
-        if wrong_residual && !std::mem::replace(&mut self.residuals_wrong, true) {
-            self.events.push_back(Event::Deviation(Deviation::Residual));
+        if wrong_residual {
+            self.deviates(Deviation::Residual);
         }
         self.events.push_back(Event::Completed(token, result));
+    }
+
+    /// The target breaks a rule that it can be used without; that is told once.
+    fn deviates(&mut self, deviation: Deviation) {
+        if !self.discovers && !self.told.contains(&deviation) {
+            self.told.push(deviation);
+            self.events.push_back(Event::Deviation(deviation));
+        }
     }
 
     /// A command of this connection ends.

@@ -195,6 +195,26 @@ fn a_missing_status_ends_the_session() {
     assert!(!machine.has_room());
 }
 
+/// RFC 7143, 4.2.2.2: each status has a number of its own. Where several have one, none is missing.
+#[test]
+fn a_status_number_that_comes_again_is_told_once() {
+    let mut machine = machine();
+    let commands: Vec<_> = (0..3).map(|_| read(&mut machine, 0)).collect();
+    for itt in &commands {
+        let response = ScsiResponse { itt: *itt, stat_sn: 1, ..ScsiResponse::default() };
+        say(&mut machine, Pdu::bare(response)).unwrap();
+    }
+    let told: Vec<_> = std::iter::from_fn(|| machine.poll()).collect();
+    let completed = |event: &&Event<u8>| matches!(event, Event::Completed(1, Ok(_)));
+    assert_eq!(told.iter().filter(completed).count(), 3);
+    let deviation = |event: &&Event<u8>| matches!(event, Event::Deviation(Deviation::StatSn));
+    assert_eq!(told.iter().filter(deviation).count(), 1);
+    // A command ends once, whatever number its status has.
+    let again = ScsiResponse { itt: commands[0], stat_sn: 1, ..ScsiResponse::default() };
+    let unknown = Misbehaviour::UnknownTag { pdu: "SCSI Response", tag: commands[0] };
+    assert_eq!(misbehaved(say(&mut machine, Pdu::bare(again))), unknown);
+}
+
 #[test]
 fn good_status_without_the_data_is_no_success() {
     let mut machine = machine();

@@ -22,6 +22,9 @@ pub enum Deviation {
     /// It has a name that no node may have.
     #[error("its name is not well formed (RFC 7143, 4.2.7)")]
     TargetName,
+    /// It gives several statuses one number.
+    #[error("it uses a StatSN more than once (RFC 7143, 4.2.2.2)")]
+    StatSn,
     /// It says that more or fewer bytes came than it has sent.
     #[error("a residual count of its answers is wrong (RFC 7143, 11.4.5)")]
     Residual,
@@ -41,7 +44,8 @@ impl Common {
         if self.config.pinned.is_some() || self.place.tsih != 0 {
             return false;
         }
-        if !self.deviations.contains(&deviation) {
+        // A discovery session holds nothing, so that nobody need hear of it.
+        if self.config.target.is_some() && !self.deviations.contains(&deviation) {
             self.deviations.push(deviation);
         }
         true
