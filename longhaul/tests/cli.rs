@@ -12,6 +12,7 @@
 use std::fs;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -105,6 +106,7 @@ fn check(text: &str) {
     for file in files {
         let (name, content) = file.split_once(" --\n").expect("-- NAME --");
         fs::write(dir.path().join(name), content).unwrap();
+        fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
     let mut stage = Stage { dir: dir.path(), beside: Vec::new(), uri: String::new() };
     for step in parse(script) {
@@ -165,7 +167,7 @@ impl Stage<'_> {
     fn shell(&self, command: &str) -> Command {
         let bin = Path::new(LONGHAUL).parent().unwrap().display().to_string();
         let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("exec 2>&1\n{command}")]).current_dir(self.dir);
+        shell.args(["-c", &format!("exec 2>&1\numask 077\n{command}")]).current_dir(self.dir);
         shell.env("PATH", format!("{bin}:{}", std::env::var("PATH").unwrap()));
         shell.env("URI", &self.uri).env("COLUMNS", "100");
         shell

@@ -200,7 +200,10 @@ pub async fn run(args: Args) -> Outcome {
     let contents = args.encryption.destination(to);
     let destination = OpenOptions { size, login, contents, patience, ..OpenOptions::default() };
     let destination = chain::open(to, destination).await?;
-    args.encryption.check_use(&source, &destination)?;
+    if let Err(why) = args.encryption.check_use(&source, &destination) {
+        destination.discard().await;
+        return Err(why);
+    }
     let job = Job {
         from,
         to,
@@ -208,8 +211,17 @@ pub async fn run(args: Args) -> Outcome {
         destination: destination.volume(),
         quiet: args.json,
     };
-    let summary = job.run(args.verify).await?;
+    let outcome = job.run(args.verify).await;
     drop(job);
+    let summary = match outcome {
+        Ok(summary) => summary,
+        Err(Broken { failure, untouched: true }) => {
+            destination.discard().await;
+            return Err(failure);
+        }
+        // Half of a copy may be all there is to be had of a bad disk.
+        Err(Broken { failure, untouched: false }) => return Err(failure),
+    };
     source.close().await?;
     destination.close().await?;
     if args.json {
@@ -248,7 +260,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    async fn run(&self, verify: bool) -> Outcome<Summary> {
+    async fn run(&self, verify: bool) -> Result<Summary, Broken> {
         let size = self.source.shape().size;
         let started = Instant::now();
         let progress = Progress::new("copying", size, self.quiet);
@@ -268,15 +280,24 @@ impl Job<'_> {
         Ok(Summary::new(size, remainder, report, verify, elapsed))
     }
 
-    fn failure(&self, what: &str, why: CopyError) -> Failure {
+    fn failure(&self, what: &str, why: CopyError) -> Broken {
+        let untouched = matches!(why, CopyError::TooSmall { .. } | CopyError::PartialBlock { .. });
         let hint = match &why {
             CopyError::TooSmall { .. } => "nothing was written; a larger destination is needed",
             CopyError::PartialBlock { .. } => "nothing was written; pad the source to whole blocks",
             CopyError::Differs(_) => "one of them was changed meanwhile, or the medium is bad",
             _ => "the destination is incomplete",
         };
-        Failure::new(format!("cannot {what} {} to {}", self.from, self.to)).because(why).hint(hint)
+        let what = format!("cannot {what} {} to {}", self.from, self.to);
+        Broken { failure: Failure::new(what).because(why).hint(hint), untouched }
     }
+}
+
+/// A copy that failed.
+struct Broken {
+    failure: Failure,
+    /// Nothing was written.
+    untouched: bool,
 }
 
 /// What was done, for people and for scripts.

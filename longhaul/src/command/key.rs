@@ -94,6 +94,16 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Try a pass-phrase or key file, and show which slot it opens; nothing is written
+    Test {
+        #[command(flatten)]
+        on: On,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        secret: SecretArgs,
+    },
     /// Save the header to a new file: without a header the data are lost
     Backup {
         #[command(flatten)]
@@ -155,9 +165,15 @@ pub async fn run(args: Args) -> Outcome {
     match args.command {
         Command::Init { on, label, size, force, secret, cost } => {
             let chain = on.writable(size).await?;
-            let secret = ask_new(secret.source(), "Pass-phrase").await?;
+            let key = Key::new(secret.source(), "Pass-phrase");
             let how = Init { label, cost, force };
-            let uuid = luks::init(chain.volume(), secret, how).await?;
+            let uuid = match luks::init(chain.volume(), key, how).await {
+                Ok(uuid) => uuid,
+                Err(why) => {
+                    chain.discard().await;
+                    return Err(why);
+                }
+            };
             chain.close().await?;
             say(&format!("sealed {} as {uuid}", on.uri))
         }
@@ -179,6 +195,7 @@ pub async fn run(args: Args) -> Outcome {
             say(&format!("changed; the pass-phrase is in key slot {slot} now"))
         }
         Command::List { on, json } => list(&on, json).await,
+        Command::Test { on, json, secret } => test(&on, json, &secret).await,
         Command::Backup { on, file } => {
             let chain = on.readable().await?;
             luks::backup(chain.volume(), &file).await?;
@@ -202,10 +219,6 @@ async fn ask(source: Source, what: &'static str) -> Outcome<Secret> {
     blocking(move || source.read(what)).await
 }
 
-async fn ask_new(source: Source, what: &'static str) -> Outcome<Secret> {
-    blocking(move || source.read_new(what)).await
-}
-
 async fn remove(on: &On, slot: Option<u32>, force: bool, secret: SecretArgs) -> Outcome {
     let chain = on.writable(None).await?;
     let key = match slot {
@@ -216,6 +229,18 @@ async fn remove(on: &On, slot: Option<u32>, force: bool, secret: SecretArgs) -> 
     let slot = luks::remove(chain.volume(), key, slot, force).await?;
     chain.close().await?;
     say(&format!("removed key slot {slot}"))
+}
+
+async fn test(on: &On, json: bool, secret: &SecretArgs) -> Outcome {
+    let chain = on.readable().await?;
+    let found = luks::test(chain.volume(), Key::asked(secret.source(), "Pass-phrase")).await?;
+    chain.close().await?;
+    if json {
+        let json = serde_json::to_string(&found).or_fail(|| "cannot print JSON".to_owned())?;
+        return say(&json);
+    }
+    let slots: Vec<_> = found.slots.iter().map(u32::to_string).collect();
+    say(&format!("opens key slot {}", slots.join(", and the same again key slot ")))
 }
 
 async fn list(on: &On, json: bool) -> Outcome {

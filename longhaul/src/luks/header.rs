@@ -427,6 +427,24 @@ impl Header {
         slots.filter(move |(number, _)| listed.contains(&number.to_string()))
     }
 
+    /// Whether the material of `slot` can be what was written there: it is random throughout. What was overwritten
+    /// with random bytes cannot be told from it.
+    pub(super) fn is_damaged(&self, slot: u32, bytes: &[u8]) -> bool {
+        /// LUKS2's only number of stripes.
+        const STRIPES: u64 = 4000;
+        /// Random bytes have 221 different values among 512, five more or less.
+        const VALUES_MIN: usize = 160;
+        let Some(slot) = self.metadata.keyslots.get(&slot) else { return false };
+        let len = slot.area.size.min(STRIPES * u64::from(slot.key_size)) as usize;
+        let material = bytes.get(slot.area.offset as usize..).and_then(|rest| rest.get(..len));
+        let is_random = |sector: &[u8]| {
+            let mut seen = [false; 256];
+            sector.iter().for_each(|&byte| seen[usize::from(byte)] = true);
+            seen.iter().filter(|&&seen| seen).count() >= VALUES_MIN
+        };
+        material.is_some_and(|material| !material.chunks_exact(512).all(is_random))
+    }
+
     /// Where the material of the slots in use lies.
     pub(super) fn slot_areas(&self) -> impl Iterator<Item = Span> {
         self.metadata.keyslots.values().map(|slot| Span::new(slot.area.offset, slot.area.size))

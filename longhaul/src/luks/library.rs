@@ -105,6 +105,7 @@ impl Tried {
 /// Opens the first slot that `secret` opens.
 pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<Tried> {
     let order = slots_to_try(&image.header);
+    let damaged = damaged(image, &order);
     let copy = image.bytes.clone();
     on_file(copy, volume_size, |device| {
         load(device)?;
@@ -117,6 +118,10 @@ pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<
             }
         }
         Ok(Tried::None(match too_large {
+            None if !damaged.is_empty() => Failure::new(format!(
+                "no key slot opens; key slot {damaged} is damaged: the pass-phrase or key file may be right"
+            ))
+            .hint("`longhaul key restore` brings the key slots back from a backup"),
             None => Failure::new("no key slot opens with this pass-phrase or key file"),
             Some((slot, memory)) => Failure::new(format!(
                 "no key slot opened; slot {slot} was not tried, for it takes {} of memory and this \
@@ -126,6 +131,34 @@ pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<
             ))
             .hint("on a larger machine, `longhaul key add` makes a slot with less memory"),
         }))
+    })
+    .map(|(_, opened)| opened)
+}
+
+/// The slots whose material was overwritten, as far as that is seen.
+fn damaged(image: &Image, slots: &[u32]) -> String {
+    let damaged = slots.iter().filter(|&&slot| image.header.is_damaged(slot, &image.bytes));
+    damaged.map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Every slot but `beside` that `secret` opens.
+pub(super) fn slots_opened(
+    image: &Image,
+    volume_size: u64,
+    secret: &Secret,
+    beside: Option<u32>,
+) -> Outcome<Vec<u32>> {
+    let mut slots = slots_to_try(&image.header);
+    slots.retain(|slot| Some(*slot) != beside);
+    on_file(image.bytes.clone(), volume_size, |device| {
+        load(device)?;
+        let mut opened = Vec::new();
+        for slot in slots {
+            if let Attempt::Opened(_) = open_slot(device, &image.header, slot, secret)? {
+                opened.push(slot);
+            }
+        }
+        Ok(opened)
     })
     .map(|(_, opened)| opened)
 }

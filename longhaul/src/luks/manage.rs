@@ -15,7 +15,7 @@ use super::image::{Image, ImageError, read};
 use super::library::{self, NEW_HEADER_SIZE, Opened};
 use super::writeback::{self, Before};
 use super::{Key, blocking, narrowed, settle};
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::secret::Secret;
 
 /// Where every file system, partition table and volume manager in common use has put something.
@@ -36,7 +36,7 @@ pub struct Init {
 }
 
 /// Makes a new header; all that was on the volume is lost. Answers the UUID.
-pub async fn init(volume: Arc<dyn Volume>, secret: Secret, how: Init) -> Outcome<String> {
+pub async fn init(volume: Arc<dyn Volume>, key: impl Into<Key>, how: Init) -> Outcome<String> {
     let volume = narrowed(volume);
     let size = volume.shape().size;
     if size <= NEW_HEADER_SIZE {
@@ -47,6 +47,7 @@ pub async fn init(volume: Arc<dyn Volume>, secret: Secret, how: Init) -> Outcome
     if !how.force {
         refuse_if_used(&volume).await?;
     }
+    let secret = key.into().read().await?;
     let image = blocking(move || {
         let bytes = library::format(size, how.label, &secret, &how.cost)?;
         Image::changed(bytes, size)
@@ -101,10 +102,26 @@ impl Held {
 
     /// Opens a slot with `key`. From then on the header is known to be the owner's, and what is wrong with it is
     /// put right.
-    async fn open(&mut self, key: &Key) -> Outcome<Opened> {
-        let (opened, _) = key.open(&self.image, self.size()).await?;
+    async fn open(&mut self, key: &Key) -> Outcome<(Opened, Secret)> {
+        let opened = key.open(&self.image, self.size()).await?;
         self.image = settle::finish(&self.volume, Arc::clone(&self.image), false).await?;
         Ok(opened)
+    }
+
+    /// The slots that `secret` opens, without `beside`.
+    async fn slots_opened(&self, secret: &Secret, beside: Option<u32>) -> Outcome<Vec<u32>> {
+        let (image, size, secret) = (Arc::clone(&self.image), self.size(), secret.clone());
+        blocking(move || library::slots_opened(&image, size, &secret, beside)).await
+    }
+
+    /// Tells of a pass-phrase that is about to be in two slots: who removes one of them has not removed it.
+    async fn tell_of_two(&self, new: &Secret, beside: Option<u32>) -> Outcome {
+        if let Some(slot) = self.slots_opened(new, beside).await?.first() {
+            complain(&format_args!(
+                "longhaul: the new pass-phrase opens key slot {slot} already: it will be in two slots"
+            ));
+        }
+        Ok(())
     }
 
     async fn add(&mut self, opened: Opened, new: Secret, cost: CostArgs) -> Outcome<u32> {
@@ -140,8 +157,10 @@ pub async fn add(
     cost: CostArgs,
 ) -> Outcome<u32> {
     let mut held = Held::fetch(volume).await?;
-    let opened = held.open(&existing.into()).await?;
-    held.add(opened, new.into().read().await?, cost).await
+    let (opened, _) = held.open(&existing.into()).await?;
+    let new = new.into().read().await?;
+    held.tell_of_two(&new, None).await?;
+    held.add(opened, new, cost).await
 }
 
 /// Replaces the slot that `old` opens by one that `new` opens: first the new one is there, then the
@@ -153,9 +172,11 @@ pub async fn change(
     cost: CostArgs,
 ) -> Outcome<u32> {
     let mut held = Held::fetch(volume).await?;
-    let opened = held.open(&old.into()).await?;
+    let (opened, _) = held.open(&old.into()).await?;
     let gone = opened.slot;
-    let slot = held.add(opened, new.into().read().await?, cost).await?;
+    let new = new.into().read().await?;
+    held.tell_of_two(&new, Some(gone)).await?;
+    let slot = held.add(opened, new, cost).await?;
     held.destroy(gone).await?;
     Ok(slot)
 }
@@ -169,9 +190,14 @@ pub async fn remove(
     force: bool,
 ) -> Outcome<u32> {
     let mut held = Held::fetch(volume).await?;
+    let mut removed = None;
     let gone = match (slot, key) {
         (None, None) => return Err(Failure::usage("name a slot, or a pass-phrase that opens one")),
-        (None, Some(key)) => held.open(&key).await?.slot,
+        (None, Some(key)) => {
+            let (opened, secret) = held.open(&key).await?;
+            removed = Some(secret);
+            opened.slot
+        }
         (Some(slot), key) => {
             held.may_go(slot, key.as_ref()).await?;
             slot
@@ -182,7 +208,28 @@ pub async fn remove(
             .hint("add another one first; --force removes it all the same"));
     }
     held.destroy(gone).await?;
+    if let Some(secret) = removed
+        && let Some(slot) = held.slots_opened(&secret, None).await?.first()
+    {
+        complain(&format_args!("longhaul: the pass-phrase still opens key slot {slot}"));
+    }
     Ok(gone)
+}
+
+/// What `key test` found.
+#[derive(Debug, Serialize)]
+pub struct Test {
+    /// The slots that it opens: one, unless somebody has set it twice.
+    pub slots: Vec<u32>,
+}
+
+/// Tries a pass-phrase or key file; one that opens nothing is a failure. Nothing is written.
+pub async fn test(volume: Arc<dyn Volume>, key: impl Into<Key>) -> Outcome<Test> {
+    let held = Held::fetch(volume).await?;
+    settle::report(&held.image, true);
+    let (first, secret) = key.into().open(&held.image, held.size()).await?;
+    let others = held.slots_opened(&secret, Some(first.slot)).await?;
+    Ok(Test { slots: [vec![first.slot], others].concat() })
 }
 
 impl Held {
@@ -192,7 +239,7 @@ impl Held {
             return Err(Failure::new(format!("there is no key slot {slot}")));
         }
         let Some(key) = key else { return Ok(()) };
-        if self.open(key).await?.slot == slot {
+        if self.open(key).await?.0.slot == slot {
             return Err(Failure::new(format!("the pass-phrase given opens slot {slot} itself"))
                 .hint("give one that will still open the volume, or --force without any"));
         }

@@ -12,6 +12,7 @@ pub mod law;
 mod library;
 mod manage;
 mod settle;
+mod strength;
 mod unlock;
 mod writeback;
 
@@ -31,7 +32,9 @@ use crate::secret::Secret;
 pub use cipher::PooledXts;
 pub use cost::CostArgs;
 pub use erase::Erasable;
-pub use manage::{Init, Restore, Slots, add, backup, change, init, remove, restore, slots};
+pub use manage::{
+    Init, Restore, Slots, Test, add, backup, change, init, remove, restore, slots, test,
+};
 pub use unlock::{Encrypted, Key, Summary, recognise};
 
 /// The blocks of a sealed volume, which every initiator can work with.

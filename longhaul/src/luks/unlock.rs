@@ -9,9 +9,9 @@ use volume::Volume;
 use super::header::HeaderError;
 use super::image::{Image, ImageError};
 use super::library::{self, Opened, Tried};
-use super::{Options, Unsealed, blocking, narrowed, plain, settle};
+use super::{Options, Unsealed, blocking, narrowed, plain, settle, strength};
 use crate::failure::{Outcome, complain};
-use crate::secret::{Secret, Source};
+use crate::secret::{Secret, Source, others_read};
 
 /// How often a person may mistype.
 const ATTEMPTS: u32 = 3;
@@ -49,8 +49,8 @@ impl Key {
     pub(super) async fn read(&self) -> Outcome<Secret> {
         match self.0.clone() {
             Origin::Given(secret) => Ok(secret),
-            Origin::Asked { source, what } => blocking(move || source.read(&what)).await,
-            Origin::New { source, what } => blocking(move || source.read_new(&what)).await,
+            Origin::Asked { source, what } => blocking(move || asked(&source, &what)).await,
+            Origin::New { source, what } => blocking(move || new(&source, &what)).await,
         }
     }
 
@@ -80,6 +80,30 @@ impl Key {
             }
         }
     }
+}
+
+fn asked(source: &Source, what: &str) -> Outcome<Secret> {
+    if let Some(path) = others_read(source) {
+        let path = path.display();
+        complain(&format_args!(
+            "longhaul: others than its owner may read {path}, which opens a volume: chmod 600 {path}"
+        ));
+    }
+    source.read(what)
+}
+
+fn new(source: &Source, what: &str) -> Outcome<Secret> {
+    let secret = match source {
+        Source::Prompt => source.read_new(what)?,
+        _ => asked(source, what)?,
+    };
+    // A key file is random, or its owner's affair.
+    if !matches!(source, Source::KeyFile(_))
+        && let Some(hint) = strength::hint(secret.expose())
+    {
+        complain(&format_args!("longhaul: {hint}"));
+    }
+    Ok(secret)
 }
 
 /// A volume that has a LUKS header, or what is left of one.
