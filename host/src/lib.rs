@@ -8,6 +8,7 @@ mod context;
 pub mod des;
 pub mod file;
 pub mod handed;
+pub mod memory;
 pub mod request;
 pub mod ring;
 pub mod tcp;

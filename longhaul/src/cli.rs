@@ -11,6 +11,8 @@ use crate::command::{
 use crate::crew::fix_threads;
 use crate::failure::{OrFail, Outcome, complain};
 use crate::log::Log;
+use crate::luks;
+use crate::size::Size;
 
 /// Encrypted disks that live far away, over standard iSCSI.
 #[derive(Debug, Parser)]
@@ -19,6 +21,9 @@ struct Cli {
     /// How many threads cipher beside those that send and receive; one for each processor but one, if not given
     #[arg(long, global = true, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(..=256))]
     cipher_threads: Option<u16>,
+    /// The most memory that deriving the key of an encrypted volume may take; 1G, if not given
+    #[arg(long, global = true, value_name = "SIZE")]
+    key_memory: Option<Size>,
     #[command(flatten)]
     log: Log,
     #[command(subcommand)]
@@ -65,6 +70,8 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Outcome {
+    // Where the system does not allow it, the keys are used all the same.
+    let _ = host::memory::hide();
     // Before anything is opened that could be taken for a socket.
     let handed = host::handed::take();
     // The file of a server may say how it logs, so that is read first.
@@ -73,6 +80,9 @@ fn run(cli: Cli) -> Outcome {
     }
     if let Some(threads) = cli.cipher_threads {
         fix_threads(threads.into());
+    }
+    if let Some(Size(memory)) = cli.key_memory {
+        luks::allow_memory(memory);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

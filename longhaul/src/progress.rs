@@ -74,6 +74,31 @@ impl Drop for Progress {
     }
 }
 
+/// Something whose end nobody knows is under way, which a terminal shows.
+#[derive(Debug)]
+pub struct Busy(Option<ProgressBar>);
+
+impl Busy {
+    /// `what` begins now, and ends when this is dropped.
+    #[must_use]
+    pub fn new(what: &'static str) -> Self {
+        let shown = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner().with_message(what);
+            bar.enable_steady_tick(Duration::from_millis(100));
+            bar
+        });
+        Self(shown)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
     let left = elapsed.mul_f64((total - done) as f64 / done.max(1) as f64);
     format!(

@@ -18,13 +18,14 @@ const PASSPHRASE_MAX: usize = 512;
 const KEY_FILE_MAX: usize = 8 << 20;
 
 /// Bytes that are wiped when dropped and never shown.
-#[derive(Clone)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
     /// Takes `bytes` over.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
+        // A machine that allows no locked memory is used all the same.
+        let _ = host::memory::keep(&bytes);
         Self(Zeroizing::new(bytes))
     }
 
@@ -32,6 +33,12 @@ impl Secret {
     #[must_use]
     pub fn expose(&self) -> &[u8] {
         &self.0
+    }
+}
+
+impl Clone for Secret {
+    fn clone(&self) -> Self {
+        Self::new(self.0.to_vec())
     }
 }
 

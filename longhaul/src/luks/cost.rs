@@ -1,5 +1,7 @@
 //! What a pass-phrase costs whoever guesses it, and whoever knows it.
 
+use std::sync::OnceLock;
+
 use libcryptsetup_rs::CryptPbkdfType;
 use libcryptsetup_rs::consts::flags::CryptPbkdf;
 use libcryptsetup_rs::consts::vals::CryptKdf;
@@ -16,6 +18,32 @@ const TIME_MS: u32 = 2000;
 /// machine can open what a large one made.
 const MEMORY_MAX: u64 = 256 << 20;
 
+/// The most that opening a slot may take unless more is allowed: as much as cryptsetup ever uses for a new one by
+/// default. The store can write whatever cost it likes into a header.
+const OPENING_MAX: u64 = 1 << 30;
+
+/// What is allowed instead.
+static ALLOWED: OnceLock<u64> = OnceLock::new();
+
+/// Allows opening a slot to take as much; said once, by the command line.
+pub fn allow_memory(bytes: u64) {
+    let _ = ALLOWED.set(bytes);
+}
+
+/// Why a slot that takes `memory` is not tried, and what can be done, if it is not.
+pub(super) fn refusal(memory: u64) -> Option<(String, String)> {
+    let (allowed, available) = (*ALLOWED.get_or_init(|| OPENING_MAX), available_memory());
+    let takes = format!("it takes {} of memory", Size(memory));
+    if memory > allowed {
+        let why = format!("{takes}, and {} are allowed", Size(allowed));
+        return Some((why, format!("--key-memory {} allows it", Size(memory))));
+    }
+    (memory > available).then(|| {
+        let why = format!("{takes}, and {} are available", Size(available));
+        (why, "on a larger machine, `longhaul key add` makes a slot with less memory".to_owned())
+    })
+}
+
 /// The least that Argon2 is given here. Less is for tests only, and has to be said.
 const MEMORY_MIN: u64 = 32 << 10;
 
@@ -25,7 +53,7 @@ const THREADS_MAX: u32 = 4;
 /// The cost of Argon2id for a new pass-phrase
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct CostArgs {
-    /// The most memory to use for the key derivation [default: 256M, at most half of this machine's]
+    /// The most memory to use for the key derivation [default: 256M, at most half of what is available]
     #[arg(long, value_name = "SIZE")]
     pub pbkdf_memory: Option<Size>,
     /// How long the key derivation may take on this machine, in milliseconds [default: 2000]
@@ -40,15 +68,16 @@ pub struct CostArgs {
 impl CostArgs {
     /// The cost as libcryptsetup takes it, bounded by what this machine has.
     pub(super) fn pbkdf(&self) -> Outcome<CryptPbkdfType> {
+        let available = available_memory();
         let memory = match self.pbkdf_memory {
-            None => MEMORY_MAX.min(machine_memory() / 2),
+            None => MEMORY_MAX.min(available / 2).max(MEMORY_MIN),
             Some(Size(memory)) => memory,
         };
-        if !(MEMORY_MIN..=machine_memory()).contains(&memory) {
+        if !(MEMORY_MIN..=available).contains(&memory) {
             return Err(Failure::usage(format!(
-                "--pbkdf-memory must be from {} to the {} of this machine",
+                "--pbkdf-memory must be from {} to the {} that are available",
                 Size(MEMORY_MIN),
-                Size(machine_memory())
+                Size(available)
             )));
         }
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
@@ -87,8 +116,21 @@ pub(super) fn like(kdf: &Kdf) -> Option<CryptPbkdfType> {
     })
 }
 
+/// The memory that programs can have now without others being swapped out, in bytes; all of the machine's where the
+/// kernel does not tell.
+fn available_memory() -> u64 {
+    let told = std::fs::read_to_string("/proc/meminfo").ok();
+    told.as_deref().and_then(available_in).unwrap_or_else(machine_memory)
+}
+
+/// `MemAvailable` of proc(5), meminfo, which counts in KiB.
+fn available_in(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1 << 10)
+}
+
 /// The memory of this machine in bytes.
-pub(super) fn machine_memory() -> u64 {
+fn machine_memory() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram.saturating_mul(info.mem_unit.into())
 }
@@ -105,6 +147,23 @@ mod tests {
         assert_eq!((pbkdf.time_ms, pbkdf.iterations), (2000, 0));
         assert!((1..=4).contains(&pbkdf.parallel_threads));
         assert!(!pbkdf.flags.contains(CryptPbkdf::NO_BENCHMARK));
+    }
+
+    #[test]
+    fn slot_is_tried_within_what_is_allowed_and_available() {
+        assert_eq!(refusal(32 << 10), None);
+        let (why, hint) = refusal(4 << 30).unwrap();
+        assert!(why.contains("it takes 4G of memory, and 1G are allowed"), "{why}");
+        assert_eq!(hint, "--key-memory 4G allows it");
+    }
+
+    #[test]
+    fn available_memory_is_what_the_kernel_says() {
+        let told =
+            "MemTotal:       4000 kB\nMemFree:   10 kB\nMemAvailable:   2048 kB\nBuffers: 1 kB\n";
+        assert_eq!(available_in(told), Some(2 << 20));
+        assert_eq!(available_in("MemTotal: 4000 kB\n"), None);
+        assert!((1..=machine_memory()).contains(&available_memory()));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use libcryptsetup_rs::{
 use rustix::fs::{MemfdFlags, memfd_create};
 use zeroize::Zeroizing;
 
-use super::cost::{self, CostArgs, machine_memory};
+use super::cost::{self, CostArgs};
 use super::header::{Header, Metadata};
 use super::image::Image;
 use crate::failure::{Failure, OrFail, Outcome};
@@ -114,7 +114,7 @@ pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<
             match open_slot(device, &image.header, slot, secret)? {
                 Attempt::Opened(opened) => return Ok(Tried::Opened(opened)),
                 Attempt::Wrong => {}
-                Attempt::TooLarge(memory) => too_large = Some((slot, memory)),
+                Attempt::TooLarge(refusal) => too_large = Some((slot, refusal)),
             }
         }
         Ok(Tried::None(match too_large {
@@ -123,13 +123,10 @@ pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<
             ))
             .hint("`longhaul key restore` brings the key slots back from a backup"),
             None => Failure::new("no key slot opens with this pass-phrase or key file"),
-            Some((slot, memory)) => Failure::new(format!(
-                "no key slot opened; slot {slot} was not tried, for it takes {} of memory and this \
-                 machine has {}",
-                Size(memory),
-                Size(machine_memory())
+            Some((slot, (why, hint))) => Failure::new(format!(
+                "no key slot opened; slot {slot} was not tried, for {why}"
             ))
-            .hint("on a larger machine, `longhaul key add` makes a slot with less memory"),
+            .hint(hint),
         }))
     })
     .map(|(_, opened)| opened)
@@ -166,7 +163,8 @@ pub(super) fn slots_opened(
 enum Attempt {
     Opened(Opened),
     Wrong,
-    TooLarge(u64),
+    /// Why, and what can be done.
+    TooLarge((String, String)),
 }
 
 /// Slots in the order in which cryptsetup tries them; those with priority 0 only when named.
@@ -183,10 +181,11 @@ fn open_slot(
 ) -> Outcome<Attempt> {
     let Some(keyslot) = header.metadata.keyslots.get(&slot) else { return Ok(Attempt::Wrong) };
     let memory = keyslot.kdf.as_ref().and_then(|kdf| kdf.memory).map_or(0, u64::from) << 10;
-    if memory > machine_memory() {
-        return Ok(Attempt::TooLarge(memory));
+    if let Some(refusal) = cost::refusal(memory) {
+        return Ok(Attempt::TooLarge(refusal));
     }
     let mut key = Zeroizing::new(vec![0; keyslot.key_size.min(KEY_MAX) as usize]);
+    let _ = host::memory::keep(&key);
     let opened = device.volume_key_handle().get(Some(slot), &mut key, Some(secret.expose()));
     match opened {
         Ok((slot, size)) => {
@@ -196,7 +195,11 @@ fn open_slot(
         Err(why) if is(&why, rustix::io::Errno::PERM) || is(&why, rustix::io::Errno::NOENT) => {
             Ok(Attempt::Wrong)
         }
-        Err(why) if is(&why, rustix::io::Errno::NOMEM) => Ok(Attempt::TooLarge(memory)),
+        Err(why) if is(&why, rustix::io::Errno::NOMEM) => {
+            let why = format!("it takes {} of memory, which the system did not give", Size(memory));
+            let hint = "end other programs, or use a machine with more memory";
+            Ok(Attempt::TooLarge((why, hint.to_owned())))
+        }
         Err(why) => Err(Failure::new(format!("cannot open key slot {slot}")).because(why)),
     }
 }
@@ -252,6 +255,7 @@ pub(super) fn rekey(
     let pbkdf = model.kdf.as_ref().and_then(cost::like);
     let pbkdf = pbkdf.map_or_else(|| CostArgs::default().pbkdf(), Ok)?;
     let mut key = Zeroizing::new(vec![0; model.key_size.min(KEY_MAX) as usize]);
+    let _ = host::memory::keep(&key);
     getrandom::fill(&mut key).or_fail(what)?;
     let (bytes, slot) = on_file(image.bytes.clone(), volume_size, |device| {
         load(device)?;

@@ -30,7 +30,7 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::secret::Secret;
 
 pub use cipher::PooledXts;
-pub use cost::CostArgs;
+pub use cost::{CostArgs, allow_memory};
 pub use erase::Erasable;
 pub use manage::{
     Init, Restore, Slots, Test, add, backup, change, init, remove, restore, slots, test,

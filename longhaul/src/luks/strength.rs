@@ -38,7 +38,11 @@ fn by_characters(secret: &[u8]) -> f64 {
 fn by_words(secret: &[u8]) -> f64 {
     let mut bits = 0.0;
     for run in secret.chunk_by(|a, b| a.is_ascii_lowercase() && b.is_ascii_lowercase()) {
-        bits += if run.len() > 2 { BITS_OF_A_WORD } else { by_characters(run) };
+        bits += match run {
+            b" " | b"-" | b"_" | b"." | b"," => 1.0,
+            run if run.len() > 2 => BITS_OF_A_WORD,
+            run => by_characters(run),
+        };
     }
     // Letters without a gap may be random ones: words are told only where several stand apart.
     let apart = secret.iter().any(|byte| !byte.is_ascii_lowercase());

@@ -11,6 +11,7 @@ use super::image::{Image, ImageError};
 use super::library::{self, Opened, Tried};
 use super::{Options, Unsealed, blocking, narrowed, plain, settle, strength};
 use crate::failure::{Outcome, complain};
+use crate::progress::Busy;
 use crate::secret::{Secret, Source, others_read};
 
 /// How often a person may mistype.
@@ -68,7 +69,10 @@ impl Key {
         loop {
             let secret = self.read().await?;
             let (image, tried) = (Arc::clone(image), secret.clone());
-            match blocking(move || library::open(&image, size, &tried)).await? {
+            let busy = Busy::new("deriving the key from the pass-phrase");
+            let outcome = blocking(move || library::open(&image, size, &tried)).await;
+            drop(busy);
+            match outcome? {
                 Tried::Opened(opened) => return Ok((opened, secret)),
                 Tried::None(why) => {
                     left -= 1;
