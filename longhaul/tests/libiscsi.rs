@@ -153,14 +153,19 @@ const LARGE: &[&str] = &[
     "WriteVerify16",
 ];
 
-/// Where each volume can be reached.
+/// Where each volume can be reached: of the lines, one for each portal, those of the first portal.
 fn uris(served: &Running) -> BTreeMap<String, String> {
-    let ready = VOLUMES.iter().map(|(name, _, _)| {
+    let mut uris = BTreeMap::new();
+    while uris.len() < VOLUMES.len() {
         let line = served.line().expect("a volume that is ready");
-        let uri = line.strip_prefix("ready ").expect("a line `ready URI`").to_owned();
-        ((*name).to_owned(), uri)
-    });
-    ready.collect()
+        let uri = line.strip_prefix("ready ").expect("a line `ready URI`");
+        let target = uri.split('/').nth(3).expect("iscsi://PORTAL/IQN/LUN");
+        let (_, name) = target.split_once(':').expect("IQN:NAME");
+        if uri.contains("//127.0.0.1:") {
+            uris.insert(name.to_owned(), uri.to_owned());
+        }
+    }
+    uris
 }
 
 #[test]
