@@ -110,6 +110,9 @@ fn describe(before: &Look, now: &Look, only_since: bool) -> String {
             activity.reads.commands + activity.writes.commands + activity.others.commands;
         let bytes = Size(activity.reads.bytes + activity.writes.bytes + activity.others.bytes);
         let _ = write!(text, "\n  {initiator} from {address} at {target} for {seconds} s");
+        if let Some(client) = &session.client {
+            let _ = write!(text, " as {client}");
+        }
         if portal_group > 1 {
             let _ = write!(text, " in group {portal_group}");
         }

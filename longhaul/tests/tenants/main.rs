@@ -1,7 +1,6 @@
 //! Clients of one server that mean each other harm: each proves itself, with CHAP or with a key, and takes the
 //! other's names. A name is a claim; whatever belongs to a client belongs to the one that proved itself.
 
-#[expect(dead_code, reason = "each test uses its part")]
 #[path = "../common/mod.rs"]
 mod common;
 #[expect(dead_code, reason = "each test uses its part")]
@@ -163,7 +162,7 @@ impl Scene {
 }
 
 fn configure(home: &tempfile::TempDir, by: By, limits: &str, clients: &[(&str, &str)]) {
-    let mut file = "listen = ['127.0.0.1:0']\nstate = 'state'\n".to_owned();
+    let mut file = "listen = ['127.0.0.1:0']\nstate = 'state'\ncontrol = 'control'\n".to_owned();
     if by == By::Key {
         file += "identity = 'server.id'\n";
     }

@@ -94,6 +94,30 @@ fn a_reservation_under_a_bare_name_goes_to_the_first_client_with_rights_that_has
     scene.end();
 }
 
+/// One name is used by two; who reads of it can tell them apart.
+#[test]
+fn the_log_and_the_status_tell_which_client_it_is() {
+    for by in BOTH {
+        let scene = Scene::new(by);
+        let _sessions = ["alice", "bob"].map(|who| scene.log_in(who, NAME, 1));
+        let proofs = ["alice", "bob"].map(|who| match by {
+            By::Chap => format!("chap:{who}"),
+            By::Key => fs::read_to_string(scene.home.path().join(format!("{who}.pub"))).unwrap(),
+        });
+        scene.logs("another client uses the same initiator name");
+        let line = scene.logs("logged in");
+        assert!(line.contains(&proofs[1]), "{by:?}: {line}");
+        let mut status = Command::new(LONGHAUL);
+        status.args(["status", "--json", "--control", "control"]).current_dir(&scene.home);
+        let (printed, _) = common::run(&status);
+        for proof in &proofs {
+            let client = format!("\"initiator\":\"{NAME}\",\"client\":\"{proof}\"");
+            assert!(printed.contains(&client), "{by:?}: {printed}");
+        }
+        scene.end();
+    }
+}
+
 /// SPC-4, 6.16.3: initiator ports are named without the client that uses them.
 #[test]
 fn a_named_initiator_port_is_that_of_the_client_that_is_there() {

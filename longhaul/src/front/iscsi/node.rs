@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use proto::iscsi::keys::Offer;
-use proto::iscsi::login::policy::{Access, Policy, Rights};
+use proto::iscsi::login::policy::{Access, Policy, Proven, Rights};
 use proto::iscsi::login::target::Config;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Sealing;
@@ -279,8 +279,11 @@ pub struct Status {
 pub struct SessionStatus {
     /// Its number.
     pub tsih: u16,
-    /// Who it is.
+    /// What its initiator calls itself.
     pub initiator: String,
+    /// Which client it has proven to be, by key or CHAP account; nothing where names are enough.
+    #[serde(default)]
+    pub client: Option<String>,
     /// Where its first connection comes from.
     pub address: SocketAddr,
     /// How many connections it has.
@@ -450,6 +453,7 @@ fn session(seat: &Seat) -> SessionStatus {
     SessionStatus {
         tsih: seat.tsih,
         initiator: initiator.as_str().to_owned(),
+        client: (seat.proven != Proven::Nothing).then(|| seat.proven.to_string()),
         address: seat.peer,
         connections: seat.connections(),
         target: target.as_ref().map(|target| target.as_str().to_owned()),
