@@ -567,6 +567,9 @@ fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure {
         Some(LoginError::Refused(Status::AUTHENTICATION_FAILURE)) => {
             "name or secret is not what the target has, or it knows only weak algorithms (--chap-weak)"
         }
+        Some(LoginError::UnprovenMove(_)) => {
+            "if the volume is there now, name that address yourself: the pinned key will prove it"
+        }
         Some(LoginError::Refused(Status::NOT_FOUND)) => {
             "`longhaul discover HOST` lists what is there"
         }

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use proto::iscsi::initiator::recovery::{Action, End, Kind, Recovery, Salvage, Settings, Turn};
+use proto::iscsi::initiator::recovery::{
+    Action, End, Failure, Kind, Recovery, Salvage, Settings, Turn,
+};
 use proto::link::{Conditions, Direction};
 use proto::time::Time;
 
@@ -343,7 +345,7 @@ impl World {
         self.connecting = None;
         if self.random.below(4) == 0 && self.cuts < CUTS {
             let spread = self.random.below(1 << 32);
-            return self.machine.failed(self.now, false, spread);
+            return self.machine.failed(self.now, Failure::NoSession, spread);
         }
         self.target.log_in(&mut self.random);
         self.links += 1;

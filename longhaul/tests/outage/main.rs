@@ -339,6 +339,8 @@ async fn who_waits_for_ever_can_still_be_told_to_end() {
     assert_eq!(flushed.expect_err("no connection came").kind, Kind::Gone);
 }
 
+/// Where nothing proves who says so another volume is no reason to give up either: it may be there for a moment only,
+/// behind the address of the one that was lost.
 #[tokio::test]
 async fn another_volume_in_its_place_is_not_written_to() {
     let target = Target::start(Arc::new(Faulty::new(SIZE, 512))).await;
@@ -347,13 +349,54 @@ async fn another_volume_in_its_place_is_not_written_to() {
     disk.write(0, vec![1; 512].into(), Durability::Volatile).await.unwrap();
     path.close().await;
     target.kill().await;
-    let other = Arc::new(Faulty::new(2 * SIZE, 512));
-    let target = Target::start(Arc::<Faulty>::clone(&other)).await;
+    let smaller = Arc::new(Faulty::new(SIZE / 2, 512));
+    let target = Target::start(Arc::<Faulty>::clone(&smaller)).await;
+    path.lead_to(target.address);
+    let other = || disk.reason().is_some_and(|why| why.contains("its size has changed"));
+    while !(matches!(disk.state(), State::Reconnecting { attempts: 3.., .. }) && other()) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(smaller.changes(), 0);
+    // The right one is back.
+    target.kill().await;
+    let right = Arc::new(Faulty::new(SIZE, 512));
+    let target = Target::start(Arc::<Faulty>::clone(&right)).await;
+    path.lead_to(target.address);
+    tokio::time::timeout(PATIENCE, disk.flush()).await.expect("it ends").expect("a flush");
+    assert!(right.contents()[..512] == [1; 512]);
+    disk.close().await;
+
+    // Who does not wait for ever is told what stood in the way.
+    let patience = Some(Duration::from_millis(300));
+    let disk = open(path.address, &ConnectOptions { reconnect_for: patience, ..options() }).await;
+    path.close().await;
+    target.kill().await;
+    let target = Target::start(smaller).await;
     path.lead_to(target.address);
     let error = disk.flush().await.expect_err("another volume");
-    let reason = std::error::Error::source(&error).and_then(|error| error.source()).unwrap();
-    assert!(reason.to_string().contains("its size has changed"), "{reason}");
-    assert_eq!(other.changes(), 0);
+    assert_eq!(error.kind, Kind::Gone);
+    let why = disk.reason().expect("there is a reason");
+    assert!(why.contains("its size has changed"), "{why}");
+    target.kill().await;
+}
+
+/// The size of a volume is fixed while it is open, but what it holds is not lost for that.
+#[tokio::test]
+async fn volume_that_has_grown_is_used_on_with_its_first_size() {
+    let target = Target::start(Arc::new(Faulty::new(SIZE, 512))).await;
+    let path = Path::new(target.address, 8).await;
+    let disk = open(path.address, &options()).await;
+    disk.write(0, vec![1; 512].into(), Durability::Volatile).await.unwrap();
+    path.close().await;
+    target.kill().await;
+    let larger = Arc::new(Faulty::new(2 * SIZE, 512));
+    let target = Target::start(Arc::<Faulty>::clone(&larger)).await;
+    path.lead_to(target.address);
+    tokio::time::timeout(PATIENCE, disk.flush()).await.expect("it ends").expect("a flush");
+    assert!(larger.contents()[..512] == [1; 512]);
+    assert_eq!((disk.shape().size, disk.grown()), (SIZE, SIZE));
+    disk.close().await;
+    target.kill().await;
 }
 
 #[tokio::test]

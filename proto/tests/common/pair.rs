@@ -137,14 +137,25 @@ impl Pair {
         target: target::Config,
         link: Conditions,
     ) -> Self {
+        Self::beginning(Time::ZERO, [1, drawn], demanded, initiator, target, link)
+    }
+
+    /// The same, at that time; `drawn` stands for what initiator and target draw at random.
+    pub fn beginning(
+        now: Time,
+        drawn: [u8; 2],
+        demanded: Option<Protection>,
+        initiator: Config,
+        target: target::Config,
+        link: Conditions,
+    ) -> Self {
         let config = Arc::new(target);
         let entrance = Entrance { demanded, ..ENTRANCE };
-        let login = TargetLogin::new(Arc::clone(&config), entrance, entropy(drawn));
-        let timeouts = Timeouts::default();
+        let login = TargetLogin::new(Arc::clone(&config), entrance, entropy(drawn[1]));
         Self {
             tamper: None,
-            now: Time::ZERO,
-            initiator: Initiator::start(initiator, entropy(1), timeouts, Time::ZERO),
+            now,
+            initiator: Initiator::start(initiator, entropy(drawn[0]), Timeouts::default(), now),
             target: Target {
                 config,
                 session: None,
@@ -224,8 +235,11 @@ impl Pair {
         let until = self.now + time;
         loop {
             self.drive();
-            let deadline = self.target.session.as_ref().map(|session| session.deadline());
-            let next = [self.initiator.deadline(), deadline].into_iter().flatten().min();
+            // One that has ended waits for nothing any more.
+            let session = self.target.session.as_ref().filter(|_| self.target.ending.is_none());
+            let deadline = session.map(|session| session.deadline());
+            let ours = self.initiator.deadline().filter(|_| self.fault.is_none());
+            let next = [ours, deadline].into_iter().flatten().min();
             match next.filter(|next| *next <= until) {
                 Some(next) => self.now = self.now.max(next),
                 None => break,
@@ -472,6 +486,8 @@ fn run(
             disk[at..at + written.len()].copy_from_slice(&written);
         }
         0x88 => reply.data = Bytes::copy_from_slice(&disk[at..at + len]).into(),
+        // SYNCHRONIZE CACHE (16)
+        0x91 => {}
         _ => {
             reply.status = Status::CheckCondition;
             reply.sense = Bytes::from_static(&[0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x20, 0]);
@@ -496,7 +512,7 @@ fn place(cdb: &[u8; 16]) -> (usize, usize) {
 }
 
 /// Takes all that waits in an outbox.
-fn bytes_of(outbox: &mut Outbox) -> Bytes {
+pub fn bytes_of(outbox: &mut Outbox) -> Bytes {
     let mut bytes = BytesMut::new();
     while !outbox.is_empty() {
         let from = bytes.len();

@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use proto::iscsi::header::TaskResponse;
-use proto::iscsi::initiator::recovery::{Salvage, Settings};
+use proto::iscsi::initiator::recovery::{Failure, Salvage, Settings};
 use proto::iscsi::initiator::{Fault, Initiator};
 use proto::iscsi::keys::Offer;
-use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::{Config, LoginError};
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::scsi::Status;
@@ -32,6 +31,13 @@ const REDIRECTIONS_MAX: u32 = 4;
 
 /// The wait after the first attempt to connect again that failed.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+/// How long a unit may take to say what it is, when we connect again. It is asked a few short questions; who is not
+/// asked within it is let go and comes again, so that no peer that answers pings alone keeps us.
+const OPENED_WITHIN: Duration = Duration::from_secs(60);
+
+/// The longest a target may have us wait that has not proven who says so. It could be hours by the protocol.
+const UNPROVEN_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// How long a target may take to say where else it listens.
 const OTHERS_WITHIN: Duration = Duration::from_secs(30);
@@ -56,6 +62,19 @@ pub enum ConnectError {
     /// It sends us from one place to the next.
     #[error("{0} redirects us without end")]
     Redirections(Host),
+    /// It sends us out of a tunnel, or to this machine.
+    #[error(
+        "{portal} redirects us to {to}, which is not followed: one of the two is an address of this machine"
+    )]
+    Tunnel {
+        /// Who says so.
+        portal: Host,
+        /// Where to.
+        to: Host,
+    },
+    /// It takes too long to say what its unit is.
+    #[error("{0} does not say within {1:?} what its unit is")]
+    Slow(Host, Duration),
     /// It sends us where nothing can be.
     #[error("{portal} redirects us to {to:?}, which is no address")]
     Redirection {
@@ -92,6 +111,11 @@ pub enum ConnectError {
          logins with another ISID or without a TSIH"
     )]
     NotReplaced(Host),
+    /// The session that is to end what an earlier one had under way is none that could.
+    #[error(
+        "{0} answers with another ISID or without a TSIH, so that nothing ends what was under way"
+    )]
+    NotReplacing(Host),
     /// The list of targets cannot be read.
     #[error("{0} sent a list of targets that cannot be read")]
     List(Host),
@@ -112,38 +136,18 @@ impl ConnectError {
 }
 
 impl ConnectError {
-    /// Whether trying again will not help. A target or a unit that is not found may be there again when its
-    /// server has come up.
-    pub(super) fn is_lasting(&self) -> bool {
+    /// What this failure of an attempt to connect again is worth; `secure` if sessions are.
+    pub(super) const fn failure(&self, secure: bool) -> Failure {
         match self {
-            Self::Session(_, loss) => match &**loss {
-                Loss::Fault(Fault::Login(error)) => login_is_lasting(error),
-                _ => false,
-            },
-            Self::Unit(UnitError::Status(Status::ReservationConflict))
-            | Self::Changed(_)
-            | Self::NotReplaced(_)
-            | Self::NotReset(TaskResponse::NOT_SUPPORTED | TaskResponse::AUTHORIZATION_FAILED)
-            | Self::Random(_) => true,
-            _ => false,
+            Self::Unit(UnitError::Status(Status::ReservationConflict)) => Failure::Reserved,
+            Self::Changed(_)
+            | Self::NotReset(TaskResponse::NOT_SUPPORTED | TaskResponse::AUTHORIZATION_FAILED) => {
+                Failure::Unusable { secure }
+            }
+            Self::Random(_) | Self::NotReplaced(_) => Failure::Local,
+            // A target or a unit that is not found may be there again when its server has come up.
+            _ => Failure::NoSession,
         }
-    }
-}
-
-const fn login_is_lasting(error: &LoginError) -> bool {
-    match error {
-        LoginError::Refused(status) => matches!(
-            *status,
-            LoginStatus::AUTHENTICATION_FAILURE
-                | LoginStatus::AUTHORIZATION_FAILURE
-                | LoginStatus::TARGET_REMOVED
-                | LoginStatus::UNSUPPORTED_VERSION
-        ),
-        LoginError::Violation(_)
-        | LoginError::Chap(_)
-        | LoginError::NotOffered(_)
-        | LoginError::NoCredentials => true,
-        _ => false,
     }
 }
 
@@ -221,15 +225,14 @@ impl Connector {
         let session = log_in(portal, Some(&self.target.name), &self.options, doubt).await?;
         if doubt.is_some() && !replaced(&session) {
             session.close().await;
-            return Err(ConnectError::NotReplaced(portal.clone()));
+            // Its login response says so, which is not authenticated: the next may say something else.
+            return Err(ConnectError::NotReplacing(portal.clone()));
         }
         let reset_first = doubt.is_some_and(|doubt| doubt.reset);
-        let opened = self.open(portal, &session, reset_first).await.and_then(|link| {
-            match before.and_then(|before| link.device().differs(before)) {
-                Some(what) => Err(ConnectError::Changed(what)),
-                None => Ok(link),
-            }
-        });
+        let opened = match self.reset(portal, &session, reset_first).await {
+            Ok(()) => self.open(portal, &session, before).await,
+            Err(why) => Err(why),
+        };
         match &opened {
             Ok(link) if link.device().is_longhaul() => self.ask_for_others(session),
             Ok(_) => {}
@@ -258,24 +261,52 @@ impl Connector {
         });
     }
 
+    /// Resets the unit if that is needed, so that nothing old runs on it.
+    async fn reset(
+        &self,
+        portal: &Host,
+        session: &Session,
+        needed: bool,
+    ) -> Result<(), ConnectError> {
+        if !needed {
+            return Ok(());
+        }
+        let reset = session.reset_unit(unit::field(self.target.lun)).await;
+        match reset.map_err(|loss| ConnectError::Session(portal.clone(), loss))? {
+            TaskResponse::COMPLETE => {
+                tracing::info!("the unit was reset: nothing old runs on it");
+                Ok(())
+            }
+            // Without it nothing can be sent again: a write of the earlier session may land after it.
+            refused => Err(ConnectError::NotReset(refused)),
+        }
+    }
+
+    /// Asks the unit what it is: it must be the one that was there `before`.
     async fn open(
         &self,
         portal: &Host,
         session: &Session,
-        reset_first: bool,
+        before: Option<&Device>,
     ) -> Result<Link, ConnectError> {
-        let lun = &self.target.lun;
-        if reset_first {
-            let reset = session.reset_unit(unit::field(*lun)).await;
-            match reset.map_err(|loss| ConnectError::Session(portal.clone(), loss))? {
-                TaskResponse::COMPLETE => {
-                    tracing::info!("the unit was reset: nothing old runs on it");
-                }
-                // Without it nothing can be sent again: a write of the earlier session may land after it.
-                refused => return Err(ConnectError::NotReset(refused)),
-            }
+        let open = Link::open(session.clone(), self.target.lun, self.options.read_only);
+        let Some(before) = before else { return open.await };
+        let opened = tokio::time::timeout(OPENED_WITHIN, open).await;
+        let link = opened.map_err(|_| ConnectError::Slow(portal.clone(), OPENED_WITHIN))??;
+        match link.device().differs(before) {
+            Some(what) => Err(ConnectError::Changed(what)),
+            None => Ok(link),
         }
-        Link::open(session.clone(), *lun, self.options.read_only).await
+    }
+
+    /// Whether what a target says in a session is authenticated: it is with a pinned key.
+    pub(super) const fn is_secure(&self) -> bool {
+        self.options.pinned.is_some()
+    }
+
+    /// How long we let a target have us wait that asks for `wait`.
+    pub(super) fn wait(&self, wait: Duration) -> Duration {
+        if self.is_secure() { wait } else { wait.min(UNPROVEN_WAIT_MAX) }
     }
 
     /// What saves acknowledged changes of this unit when it is given up, if that was asked for.
@@ -348,11 +379,22 @@ pub(super) async fn log_in(
             Err(error) => error,
         };
         let Some(LoginError::Moved { address, .. }) = error.login() else { return Err(error) };
-        let next = self::portal(address);
-        tracing::info!(from = %portal, to = address, "redirected");
-        portal = next.ok_or_else(|| ConnectError::Redirection { portal, to: address.clone() })?;
+        portal = redirection(portal, address)?;
     }
     Err(ConnectError::Redirections(portal))
+}
+
+/// Where a portal sends us. Anyone on the path may have said so: it never leads out of a tunnel that ends on this
+/// machine, nor from far away to what listens here.
+fn redirection(portal: Host, address: &str) -> Result<Host, ConnectError> {
+    let Some(to) = self::portal(address) else {
+        return Err(ConnectError::Redirection { portal, to: address.to_owned() });
+    };
+    if discover::is_here(&portal) != discover::is_here(&to) {
+        return Err(ConnectError::Tunnel { portal, to });
+    }
+    tracing::info!(from = %portal, %to, "redirected");
+    Ok(to)
 }
 
 /// Tries the addresses of a portal until one leads to where we have to go.

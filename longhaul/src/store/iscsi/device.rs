@@ -90,20 +90,26 @@ impl Device {
         })
     }
 
-    /// What makes this another volume than `before`, or one that may not be used as that one was.
+    /// What makes this another volume than `before`, or one that may not be used as that one was. One that has
+    /// grown is the same: what was asked of it before can still be asked of it.
     pub(super) fn differs(&self, before: &Self) -> Option<&'static str> {
-        let size = |device: &Self| (device.capacity.blocks, device.capacity.block_size);
         let cached = |device: &Self| device.mode.write_cache.unwrap_or(true);
         let checks = [
             (self.serial != before.serial, "serial number"),
             (self.standard.vendor != before.standard.vendor, "vendor"),
             (self.standard.product != before.standard.product, "product"),
-            (size(self) != size(before), "size"),
+            (self.capacity.block_size != before.capacity.block_size, "block size"),
+            (self.capacity.blocks < before.capacity.blocks, "size"),
             (self.mode.write_protected && !before.mode.write_protected, "write protection"),
             // Whoever was told that there is no cache does not flush.
             (cached(self) && !cached(before), "write cache"),
         ];
         checks.into_iter().find_map(|(differs, what)| differs.then_some(what))
+    }
+
+    /// Its size in bytes.
+    pub(super) const fn size(&self) -> u64 {
+        self.capacity.blocks.saturating_mul(self.capacity.block_size as u64)
     }
 
     /// Whether the target is known to end the tasks of a session before it lets the next one in, as

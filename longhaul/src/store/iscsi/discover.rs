@@ -76,9 +76,12 @@ pub(super) fn others(target: &str, group: u16, known: &Host, answer: &[u8]) -> V
 }
 
 /// Whether an address means the machine that uses it.
-fn is_here(portal: &Host) -> bool {
-    let here = |address: IpAddr| address.is_loopback() || address.is_unspecified();
-    portal.name == "localhost" || portal.name.parse().is_ok_and(here)
+pub(super) fn is_here(portal: &Host) -> bool {
+    let here = |address: IpAddr| {
+        let address = address.to_canonical();
+        address.is_loopback() || address.is_unspecified()
+    };
+    portal.name.eq_ignore_ascii_case("localhost") || portal.name.parse().is_ok_and(here)
 }
 
 #[cfg(test)]

@@ -85,6 +85,18 @@ impl Disk {
         self.supervisor.settled().await
     }
 
+    /// Why there is no connection, or why the last one was lost: the cause and all beneath it.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        self.supervisor.reason()
+    }
+
+    /// The bytes by which the volume has grown since it was opened. They are used when it is opened again.
+    #[must_use]
+    pub fn grown(&self) -> u64 {
+        self.supervisor.grown()
+    }
+
     /// From now on an outage is waited for only this long: for whoever wants to end, and to flush before.
     pub fn leave(&self, grace: Duration) {
         self.supervisor.leave(grace);

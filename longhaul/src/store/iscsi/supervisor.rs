@@ -196,7 +196,12 @@ impl Supervisor {
         match failure {
             None => End::Done,
             Some(UnitError::Lost(loss)) => {
-                self.note_loss(state, number, wait_after(link, loss), Arc::<Loss>::clone(loss));
+                self.note_loss(
+                    state,
+                    number,
+                    self.wait_after(link, loss),
+                    Arc::<Loss>::clone(loss),
+                );
                 End::Lost
             }
             Some(_) => End::Failed,
@@ -301,8 +306,21 @@ impl Supervisor {
 
     fn session_ended(self: &Arc<Self>, number: u64, link: &Link, loss: Arc<Loss>) {
         let mut state = self.lock();
-        self.note_loss(&mut state, number, wait_after(link, &loss), loss);
+        self.note_loss(&mut state, number, self.wait_after(link, &loss), loss);
         self.act(&mut state);
+    }
+
+    /// How long a target wants to be left alone after a session has ended (RFC 7143, 13.15 and 11.9.1).
+    fn wait_after(&self, link: &Link, loss: &Loss) -> Duration {
+        let wanted = match loss {
+            Loss::LoggedOut => Duration::ZERO,
+            Loss::Fault(Fault::Dropped(wait)) => *wait,
+            _ => {
+                let parameters = &link.session().established().parameters;
+                Duration::from_secs(parameters.default_time2wait.into())
+            }
+        };
+        self.connector.wait(wanted)
     }
 
     /// What the task has to wait for now; `None` at the end.
@@ -341,17 +359,39 @@ impl Supervisor {
             Ok(link) => {
                 let (kept, bytes) = state.machine.unflushed();
                 tracing::warn!(target, kept, bytes, "connected again");
+                self.note_growth(&target, &state.link.1, &link);
                 state.link = (state.link.0 + 1, Arc::new(link));
                 state.machine.connected();
             }
             Err(error) => {
-                tracing::info!(target, why = %Chain(&error), "cannot connect again");
+                let failure = error.failure(self.connector.is_secure());
+                let error: Cause = Arc::new(error);
+                let why = Chain(&*error).to_string();
+                // A reason that stays the same for days is told once.
+                if state.cause.as_deref().is_some_and(|last| Chain(last).to_string() == why) {
+                    tracing::info!(target, why, "cannot connect again");
+                } else {
+                    tracing::warn!(target, why, "cannot connect again: requests wait");
+                }
+                state.cause = Some(error);
                 let spread = random().map_or(0, u64::from_le_bytes);
-                state.machine.failed(self.now(), error.is_lasting(), spread);
-                state.cause = Some(Arc::new(error));
+                state.machine.failed(self.now(), failure, spread);
             }
         }
         self.act(&mut state);
+    }
+
+    /// A volume's size is fixed while it is open, as that of an NBD export is: the rest waits for the next time.
+    fn note_growth(&self, target: &str, last: &Link, link: &Link) {
+        let (used, size) = (self.first.device().size(), link.device().size());
+        if size > last.device().size() {
+            tracing::warn!(
+                target,
+                used,
+                size,
+                "the volume has grown: its first size is used until it is opened again"
+            );
+        }
     }
 
     /// The link that is up, or was last.
@@ -377,6 +417,20 @@ impl Supervisor {
     pub(super) async fn settled(&self) -> Option<Saved> {
         let settled = self.lock().replay_log.as_ref()?.settled();
         Some(settled?.await)
+    }
+
+    /// What stands in the way of a connection, or did last.
+    pub(super) fn reason(&self) -> Option<String> {
+        let state = self.lock();
+        match (&state.ended, &state.cause) {
+            (Some(ended), _) => Some(Chain(&**ended).to_string()),
+            (None, cause) => cause.as_deref().map(|cause| Chain(cause).to_string()),
+        }
+    }
+
+    /// The bytes by which the volume has grown since it was opened, which are not used.
+    pub(super) fn grown(&self) -> u64 {
+        self.link().device().size().saturating_sub(self.first.device().size())
     }
 
     /// From now on an outage is waited for only that long.
@@ -462,18 +516,6 @@ async fn drained(session: &Session) -> bool {
     };
     let ended = tokio::time::timeout(DRAINED_WITHIN, ended).await;
     ended.is_ok_and(|loss| matches!(*loss, Loss::LoggedOut))
-}
-
-/// How long a target wants to be left alone after a session has ended (RFC 7143, 13.15 and 11.9.1).
-fn wait_after(link: &Link, loss: &Loss) -> Duration {
-    match loss {
-        Loss::LoggedOut => Duration::ZERO,
-        Loss::Fault(Fault::Dropped(wait)) => *wait,
-        _ => {
-            let parameters = &link.session().established().parameters;
-            Duration::from_secs(parameters.default_time2wait.into())
-        }
-    }
 }
 
 /// A unit that was reset is treated like one whose connection was lost.

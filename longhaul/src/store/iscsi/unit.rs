@@ -196,7 +196,9 @@ impl Unit {
 
 fn note(sense: &Sense) {
     if sense.additional == Additional::CAPACITY_CHANGED {
-        tracing::warn!("the size of the unit has changed; open it again to use the new one");
+        tracing::warn!(
+            "the size of the unit has changed: its first size is used until it is opened again"
+        );
     }
     tracing::info!(%sense, "unit attention");
 }

@@ -119,6 +119,9 @@ pub enum LoginError {
         /// For good.
         permanently: bool,
     },
+    /// A redirection where the target's key is pinned: it comes before anything is proven.
+    #[error("a redirection to {0}, which is not followed: nothing proves it, and a key is pinned")]
+    UnprovenMove(String),
     /// The target refused.
     #[error("the target refuses: {0}")]
     Refused(LoginStatus),
@@ -357,7 +360,7 @@ impl Common {
         match status {
             LoginStatus::SUCCESS => {}
             LoginStatus::MOVED_TEMPORARILY | LoginStatus::MOVED_PERMANENTLY => {
-                return Err(moved(status, data));
+                return Err(self.moved(status, data));
             }
             _ => return Err(self.refused(status)),
         }
@@ -387,6 +390,21 @@ impl Common {
             () if response.current_stage != phase.bits() => Err(LoginError::Field("stage")),
             () if !transit => Err(LoginError::Field("transition")),
             () => Ok(()),
+        }
+    }
+
+    /// A redirection carries the address as text, in any stage (RFC 7143, 11.13.5). It is in clear, so whoever pins
+    /// a key does not follow it.
+    fn moved(&self, status: LoginStatus, data: &[u8]) -> LoginError {
+        let pairs = text::parse(data);
+        let address =
+            pairs.ok().and_then(|pairs| value(&pairs, "TargetAddress").map(str::to_owned));
+        match address {
+            Some(address) if self.config.pinned.is_some() => LoginError::UnprovenMove(address),
+            Some(address) => {
+                LoginError::Moved { address, permanently: status == LoginStatus::MOVED_PERMANENTLY }
+            }
+            None => LoginError::Field("redirection without TargetAddress"),
         }
     }
 
@@ -491,15 +509,5 @@ impl Common {
         let place = (parameters.seal?, self.place.cid);
         let login = self.transcripts(heard);
         Some(Box::new(Seals::new(Role::Initiator, sealing, master?, place, &login)))
-    }
-}
-
-/// A redirection carries the address as text, in any stage (RFC 7143, 11.13.5).
-fn moved(status: LoginStatus, data: &[u8]) -> LoginError {
-    match text::parse(data).map(|pairs| value(&pairs, "TargetAddress").map(str::to_owned)) {
-        Ok(Some(address)) => {
-            LoginError::Moved { address, permanently: status == LoginStatus::MOVED_PERMANENTLY }
-        }
-        _ => LoginError::Field("redirection without TargetAddress"),
     }
 }

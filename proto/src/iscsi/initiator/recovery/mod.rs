@@ -13,6 +13,7 @@
 //!
 //! `docs/spec/recovery.md` says what is promised and why it holds.
 
+mod failure;
 mod ledger;
 mod outage;
 
@@ -21,6 +22,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::time::Time;
+pub use failure::Failure;
 use ledger::Ledger;
 use outage::Outage;
 
@@ -423,12 +425,12 @@ impl<R: Clone> Recovery<R> {
         true
     }
 
-    /// An attempt to connect has failed, for good if `lasting`. `random` spreads the attempts of many.
-    pub fn failed(&mut self, now: Time, lasting: bool, random: u64) {
+    /// An attempt to connect has failed. `random` spreads the attempts of many.
+    pub fn failed(&mut self, now: Time, failure: Failure, random: u64) {
         if !matches!(self.link, Link::Connecting) {
             return;
         }
-        if lasting {
+        if failure.is_final() {
             return self.end(Over::Refused);
         }
         let wait = self.outage.as_ref().map(|outage| outage.wait(&self.settings, random));

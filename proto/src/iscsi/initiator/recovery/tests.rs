@@ -186,7 +186,7 @@ fn attempts_become_rarer_and_end_with_the_patience() {
         machine.wake(deadline);
         if actions(&mut machine) == [Action::Connect] {
             tried.push(deadline.since_origin().as_millis());
-            machine.failed(deadline, false, 0);
+            machine.failed(deadline, Failure::NoSession, 0);
         }
     }
     // Not before the time the target asked for; then 0.1 s, twice that, ... five seconds.
@@ -245,13 +245,26 @@ fn a_late_read_does_not_end_an_outage() {
     assert_eq!(actions(&mut machine), [Action::Connect]);
 }
 
+/// Each row: why an attempt failed, and whether that ends the volume.
 #[test]
-fn what_time_cannot_mend_ends_it_at_once() {
-    let mut machine = machine();
-    machine.lost(at(0), 0, Duration::ZERO);
-    machine.failed(at(0), true, 0);
-    assert_eq!(machine.over(), Some(Over::Refused));
-    assert_eq!(actions(&mut machine), [Action::Over]);
+fn only_an_authenticated_reason_or_a_reservation_ends_the_volume() {
+    for (failure, ends) in [
+        (Failure::NoSession, false),
+        (Failure::Unusable { secure: false }, false),
+        (Failure::Unusable { secure: true }, true),
+        (Failure::Reserved, true),
+        (Failure::Local, true),
+    ] {
+        let mut machine = machine();
+        machine.lost(at(0), 0, Duration::ZERO);
+        assert_eq!(actions(&mut machine), [Action::Connect]);
+        machine.failed(at(0), failure, 0);
+        let (over, todo) = (machine.over(), actions(&mut machine));
+        match ends {
+            true => assert_eq!((over, &todo[..]), (Some(Over::Refused), &[Action::Over][..])),
+            false => assert_eq!((over, &todo[..]), (None, &[][..]), "{failure:?}"),
+        }
+    }
 }
 
 #[test]
