@@ -565,7 +565,7 @@ fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure {
             "the server needs an identity: `longhaul serve --identity FILE`"
         }
         Some(LoginError::Refused(Status::AUTHENTICATION_FAILURE)) => {
-            "name or secret is not what the target has, or it knows only weak algorithms (--chap-weak)"
+            "name or secret is not what the target has, it knows only weak algorithms (--chap-weak), or it asks for none"
         }
         Some(LoginError::UnprovenMove(_)) => {
             "if the volume is there now, name that address yourself: the pinned key will prove it"

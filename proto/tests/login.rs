@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use common::login::{ENTRANCE, account, closed, entropy, initiator, login, mutual, target_config};
 use proto::iscsi::chap::Algorithm;
-use proto::iscsi::header::{Header, LoginRequest};
+use proto::iscsi::header::{Header, LoginRequest, LoginResponse};
 use proto::iscsi::keys::{DigestWish, Offer};
-use proto::iscsi::login::initiator::{Config, InitiatorLogin, LoginError, Place};
+use proto::iscsi::login::initiator::{self, Config, InitiatorLogin, LoginError, Place};
 use proto::iscsi::login::target::{self, Progress, Reason, TargetLogin};
 use proto::iscsi::login::{LoginStatus, policy::Policy};
 use proto::iscsi::name::IscsiName;
+use proto::iscsi::pdu::Pdu;
 use proto::iscsi::sealed::Transcript;
 
 #[test]
@@ -80,12 +81,44 @@ fn credentials_are_asked_for_where_they_are_needed() {
     assert!(matches!(failed, LoginError::NoCredentials), "{failed:?}");
 }
 
+/// Somebody on the path could choose `None` where it were offered.
 #[test]
-fn credentials_are_kept_where_they_are_not() {
-    let done = login(initiator_with(account("alice")), target_config()).unwrap();
-    assert_eq!(done.round_trips, 3);
-    // Asked to prove itself, a target without clients cannot.
-    assert!(login(initiator_with(mutual("disk")), target_config()).is_err());
+fn credentials_that_are_given_are_used_or_the_login_ends() {
+    let refused = LoginError::Refused(LoginStatus::AUTHENTICATION_FAILURE);
+    for account in [account("alice"), mutual("disk")] {
+        let (_, request) = InitiatorLogin::start(initiator_with(account.clone()), entropy(1));
+        let text = String::from_utf8(request.data.to_vec()).unwrap();
+        assert!(text.contains("AuthMethod=CHAP\0"), "{text:?}");
+        assert_eq!(login(initiator_with(account), target_config()).unwrap_err(), refused);
+    }
+}
+
+/// Each row: what the target answers to the offer of CHAP, or of the strong algorithms, and what it is told.
+#[test]
+fn initiator_takes_no_method_and_no_algorithm_that_it_did_not_offer() {
+    let strong =
+        || Config { algorithms: Algorithm::STRONG.to_vec(), ..initiator_with(account("alice")) };
+    let answer = |login: Box<InitiatorLogin>, stat_sn: u32, text: &str| {
+        let isid = initiator().isid.0;
+        let response = LoginResponse { isid, stat_sn, ..LoginResponse::default() };
+        let mut heard = Transcript::default();
+        heard.add_pdu(&Pdu::with_data(response, text.to_owned().into()));
+        login.handle(&response, text.as_bytes(), &heard)
+    };
+    for (method, algorithm, refused) in [
+        ("AuthMethod=None\0", "", "AuthMethod=None"),
+        ("AuthMethod=SRP\0", "", "AuthMethod=SRP"),
+        ("AuthMethod=CHAP\0", "CHAP_A=5\0CHAP_I=1\0CHAP_C=0x0102030405060708\0", "CHAP_A=5"),
+        ("AuthMethod=CHAP\0", "CHAP_A=6\0CHAP_I=1\0CHAP_C=0x0102030405060708\0", "CHAP_A=6"),
+    ] {
+        let (login, _) = InitiatorLogin::start(strong(), entropy(1));
+        let error = match answer(login, 1, method) {
+            Ok(initiator::Progress::Continue(login, _)) => answer(login, 2, algorithm).unwrap_err(),
+            Ok(done) => panic!("{done:?}"),
+            Err(error) => error,
+        };
+        assert_eq!(error, LoginError::NotOffered(refused.to_owned()));
+    }
 }
 
 #[test]

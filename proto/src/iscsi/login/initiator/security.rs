@@ -29,7 +29,7 @@ impl Security {
     pub(super) fn start(config: &Config, entropy: Entropy, text: &mut Vec<u8>) -> Option<Self> {
         match (&config.pinned, &config.account) {
             (Some(pinned), _) => Some(Self::start_sealed(pinned, entropy, text)),
-            (None, Some(account)) => Some(Self::start_chap(account, entropy.challenge, text)),
+            (None, Some(_)) => Some(Self::start_chap(entropy.challenge, text)),
             (None, None) => None,
         }
     }
@@ -43,10 +43,10 @@ impl Security {
         Self::ExpectNoise(Box::new(state), *protection)
     }
 
-    /// Without a target that must prove itself, a target that asks for nothing is fine too.
-    fn start_chap(account: &Account, challenge: Challenge, text: &mut Vec<u8>) -> Self {
-        let methods = if account.target().is_some() { "CHAP" } else { "CHAP,None" };
-        text::push(text, "AuthMethod", methods);
+    /// Nothing else is offered: whoever gives credentials wants them asked for, and somebody on the path could
+    /// choose `None` for both sides.
+    fn start_chap(challenge: Challenge, text: &mut Vec<u8>) -> Self {
+        text::push(text, "AuthMethod", "CHAP");
         Self::ExpectMethod(challenge)
     }
 
@@ -62,7 +62,7 @@ impl Security {
         }
         let Some(account) = &config.account else { return Ok(self) };
         match self {
-            Self::ExpectMethod(challenge) => choose(challenge, account, config, pairs, text),
+            Self::ExpectMethod(challenge) => choose(challenge, config, pairs, text),
             Self::ExpectChallenge(ours) => prove(ours, account, config, pairs, text),
             Self::ExpectProof(challenge, algorithm) => {
                 check(&challenge, algorithm, account, pairs)?;
@@ -97,7 +97,6 @@ fn shake(
 
 fn choose(
     challenge: Challenge,
-    account: &Account,
     config: &Config,
     pairs: &[Pair<'_>],
     text: &mut Vec<u8>,
@@ -108,7 +107,6 @@ fn choose(
             text::push(text, "CHAP_A", &numbers.collect::<Vec<_>>().join(","));
             Ok(Security::ExpectChallenge(challenge))
         }
-        Some("None") if account.target().is_none() => Ok(Security::Done),
         Some(other) => Err(LoginError::NotOffered(format!("AuthMethod={other}"))),
         None => Err(LoginError::ChapKey("AuthMethod")),
     }
