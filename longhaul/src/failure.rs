@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io::{self, Write as _};
 
+use crate::printable::Printable;
+
 /// The result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
@@ -85,7 +87,7 @@ impl fmt::Display for Failure {
 /// Says something on standard error. That nobody hears it, or that there is no room for it, must not end what
 /// goes on.
 pub fn complain(what: &impl fmt::Display) {
-    let _ = writeln!(io::stderr(), "{what}");
+    let _ = writeln!(io::stderr(), "{}", Printable(what));
 }
 
 /// Turns any error into a [`Failure`] that says what was being done.

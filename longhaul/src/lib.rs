@@ -20,6 +20,7 @@ pub mod luks;
 pub mod manager;
 pub mod patience;
 pub mod pipelined;
+mod printable;
 pub mod progress;
 pub mod replay_log;
 pub mod sealing;

@@ -27,7 +27,7 @@ use proto::scsi::Status as ScsiStatus;
 use proto::time::Time;
 
 /// Cases without `LONGHAUL_MIDDLEMAN`: a debug build takes long for a handshake.
-const CASES: u64 = 300;
+const CASES: u64 = 200;
 const BLOCKS: usize = 8;
 const BLOCK: usize = 512;
 

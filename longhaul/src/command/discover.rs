@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::options::LoginArgs;
 use crate::chain;
 use crate::failure::{OrFail, Outcome};
+use crate::printable::OneLine;
 use crate::uri::Host;
 
 /// Ask a server which targets this machine may use
@@ -44,7 +45,7 @@ pub async fn run(args: Args) -> Outcome {
     let pin = login.seal.pin.map_or_else(String::new, |key| format!("?pin={key}"));
     for target in targets {
         for portal in &target.portals {
-            super::say(&format!("iscsi://{portal}/{}/0{pin}", target.name))?;
+            super::say(&format!("iscsi://{}/{}/0{pin}", OneLine(portal), OneLine(&target.name)))?;
         }
     }
     Ok(())

@@ -8,6 +8,7 @@ use super::options::{LoginArgs, OutageArgs};
 use crate::chain::{self, OpenOptions};
 use crate::failure::{OrFail, Outcome};
 use crate::luks::{self, Summary};
+use crate::printable::OneLine;
 use crate::size::Size;
 use crate::store::iscsi::Probe;
 use crate::uri::Uri;
@@ -175,12 +176,10 @@ impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let yes = |yes| if yes { "Yes" } else { "No" };
         let digest = |on| if on { "CRC32C" } else { "None" };
-        // What the other side says of itself must not steer the terminal.
-        let text = |text: &str| text.escape_debug().to_string();
         let Self { vendor, product, revision, .. } = self;
-        writeln!(f, "  device       {}", text(&format!("{vendor} {product} {revision}")))?;
+        writeln!(f, "  device       {}", OneLine(format_args!("{vendor} {product} {revision}")))?;
         if let Some(serial) = &self.serial {
-            writeln!(f, "  serial       {}", text(serial))?;
+            writeln!(f, "  serial       {}", OneLine(serial))?;
         }
         writeln!(f, "  round trip   {:.3} ms", self.round_trip_us as f64 / 1e3)?;
         writeln!(f, "  sealed       {}", self.seal.unwrap_or("no"))?;

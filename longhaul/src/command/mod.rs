@@ -6,6 +6,7 @@ use std::task::Poll;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Failure, OrFail, Outcome, complain};
+use crate::printable::Printable;
 use crate::stop::{Stop, Stopper};
 
 pub mod attach;
@@ -38,7 +39,7 @@ fn announce(line: &str) -> Outcome {
 
 fn write(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
+    writeln!(out, "{}", Printable(line))?;
     out.flush()
 }
 

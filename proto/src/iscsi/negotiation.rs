@@ -34,7 +34,7 @@ pub enum Violation {
     #[error("{0} may not be sent by this side at this stage")]
     NotNow(Key),
     /// It declared what cannot be.
-    #[error("{key}={value} cannot be declared")]
+    #[error("{key}={} cannot be declared", .value.escape_debug())]
     Declared {
         /// The key.
         key: Key,
@@ -42,7 +42,7 @@ pub enum Violation {
         value: String,
     },
     /// It chose what was not offered.
-    #[error("{key}={value} was not offered")]
+    #[error("{key}={} was not offered", .value.escape_debug())]
     NotOffered {
         /// The key.
         key: Key,

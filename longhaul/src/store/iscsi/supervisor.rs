@@ -21,6 +21,7 @@ use super::link::{Change, Link};
 use super::random::random;
 use super::session::{Loss, Session};
 use super::unit::UnitError;
+use crate::printable::OneLine;
 use crate::replay_log::{self, Saved, Writer};
 
 type Cause = Arc<dyn StdError + Send + Sync>;
@@ -528,10 +529,10 @@ struct Chain<'a>(&'a dyn StdError);
 
 impl std::fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
+        write!(f, "{}", OneLine(self.0))?;
         let mut beneath = self.0.source();
         while let Some(error) = beneath {
-            write!(f, ": {error}")?;
+            write!(f, ": {}", OneLine(error))?;
             beneath = error.source();
         }
         Ok(())

@@ -112,7 +112,7 @@ pub enum Progress {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoginError {
     /// The target is at another address (RFC 7143, 11.13.5: class 1).
-    #[error("the target has moved to {address}")]
+    #[error("the target has moved to {}", .address.escape_debug())]
     Moved {
         /// Where to: `host[:port][,tag]`.
         address: String,
@@ -120,7 +120,10 @@ pub enum LoginError {
         permanently: bool,
     },
     /// A redirection where the target's key is pinned: it comes before anything is proven.
-    #[error("a redirection to {0}, which is not followed: nothing proves it, and a key is pinned")]
+    #[error(
+        "a redirection to {}, which is not followed: nothing proves it, and a key is pinned",
+        .0.escape_debug()
+    )]
     UnprovenMove(String),
     /// The target refused.
     #[error("the target refuses: {0}")]
@@ -152,7 +155,7 @@ pub enum LoginError {
     #[error("the target sent no usable {0}")]
     ChapKey(&'static str),
     /// It chose a method or algorithm that was not offered.
-    #[error("the target chose {0}, which was not offered")]
+    #[error("the target chose {}, which was not offered", .0.escape_debug())]
     NotOffered(String),
     /// It demands what there are no credentials for.
     #[error("the target demands authentication and there are no credentials for it")]

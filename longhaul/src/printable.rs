@@ -1,0 +1,112 @@
+//! What others have written, made fit for a terminal and for a log: the one place that does so.
+//!
+//! Names, aliases, addresses and reasons come from servers and clients. Printed as they are, control characters in
+//! them could steer the terminal, hide what follows, or look like other lines.
+
+use std::fmt::{self, Write as _};
+use std::io;
+
+/// A text of several lines, with all control characters but line feeds and tabs escaped.
+#[derive(Debug)]
+pub(crate) struct Printable<T>(pub(crate) T);
+
+impl<T: fmt::Display> fmt::Display for Printable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(Escaping { to: f, lines: true }, "{}", self.0)
+    }
+}
+
+/// A text that somebody else has written, on one line.
+#[derive(Debug)]
+pub(crate) struct OneLine<T>(pub(crate) T);
+
+impl<T: fmt::Display> fmt::Display for OneLine<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(Escaping { to: f, lines: false }, "{}", self.0)
+    }
+}
+
+struct Escaping<'a, W> {
+    to: &'a mut W,
+    /// Line feeds and tabs are ours.
+    lines: bool,
+}
+
+impl<W: fmt::Write> fmt::Write for Escaping<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for c in text.chars() {
+            match c {
+                '\n' | '\t' if self.lines => self.to.write_char(c)?,
+                c if is_control(c) => write!(self.to, "{}", c.escape_default())?,
+                c => self.to.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Control characters, and those that are not seen but change how others are: of direction, of width zero, and
+/// separators of lines.
+fn is_control(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// Where log lines go: each event is one line. Colours are left, as those that write them escape all others.
+#[derive(Debug)]
+pub(crate) struct LogLines<W>(pub(crate) W);
+
+impl<W: io::Write> io::Write for LogLines<W> {
+    /// Takes one event, which ends with a line feed.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let (line, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
+        let mut escaped = String::with_capacity(text.len());
+        let mut rest = line;
+        while let Some((before, after)) = rest.split_once("\u{1b}[") {
+            let colour = after.find(|c: char| !c.is_ascii_digit() && c != ';');
+            let colour = colour.filter(|at| after[*at..].starts_with('m'));
+            let _ = write!(escaped, "{}", OneLine(before));
+            match colour {
+                Some(at) => escaped.extend(["\u{1b}[", &after[..=at]]),
+                None => escaped.push_str("\\u{1b}["),
+            }
+            rest = colour.map_or(after, |at| &after[at + 1..]);
+        }
+        let _ = write!(escaped, "{}{end}", OneLine(rest));
+        self.0.write_all(escaped.as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_and_everything_else_is_left() {
+        let evil = "a\u{1b}]0;x\u{7}b\rc\u{9b}31m\u{202e}d\u{2028}\u{0}é漢";
+        let escaped = r"a\u{1b}]0;x\u{7}b\rc\u{9b}31m\u{202e}d\u{2028}\u{0}é漢";
+        assert_eq!(Printable(evil).to_string(), escaped);
+        assert_eq!(OneLine(evil).to_string(), escaped);
+        assert_eq!(Printable("two\n\tlines").to_string(), "two\n\tlines");
+        assert_eq!(OneLine("two\n\tlines").to_string(), r"two\n\tlines");
+    }
+
+    #[test]
+    fn log_event_is_one_line_whose_colours_are_left() {
+        let mut lines = LogLines(Vec::new());
+        lines.write_all(b"\x1b[33m WARN\x1b[0m why=a\nINFO ready\x1b[2J\x1b[1;31mx\r\n").unwrap();
+        let written = String::from_utf8(lines.0).unwrap();
+        assert_eq!(
+            written,
+            "\u{1b}[33m WARN\u{1b}[0m why=a\\nINFO ready\\u{1b}[2J\u{1b}[1;31mx\\r\n"
+        );
+    }
+}
