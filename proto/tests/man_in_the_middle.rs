@@ -552,7 +552,7 @@ impl World {
 
     fn ended(&mut self, running: Running, end: End, data: Option<Bytes>) {
         if end == End::Failed {
-            self.wrong.get_or_insert(format!("{running:?} failed"));
+            self.wrong.get_or_insert_with(|| format!("{running:?} failed"));
         }
         match running {
             Running::Restore(seq, _) => self.machine.restored(self.now, seq, self.link, end),

@@ -157,10 +157,9 @@ impl std::fmt::Display for Info {
 
 /// What the header says, which the store could have written: it must not steer the terminal.
 fn describe(found: &Summary, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-    let text = |text: &str| text.escape_debug().to_string();
-    writeln!(f, "  encrypted    {}", text(&found.name()))?;
+    writeln!(f, "  encrypted    {}", OneLine(found.name()))?;
     if let Some(label) = &found.label {
-        writeln!(f, "  label        {}", text(label))?;
+        writeln!(f, "  label        {}", OneLine(label))?;
     }
     if let Some(size) = found.size {
         let discards = if found.discards { "passed on" } else { "refused" };
