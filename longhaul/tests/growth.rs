@@ -1,0 +1,161 @@
+//! A volume that grows while it is attached, and a connection that is lost after that.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use rustix::process::Signal;
+
+#[expect(dead_code, reason = "each test uses its part")]
+mod common;
+
+use common::{LONGHAUL, Running};
+
+const MIB: u64 = 1 << 20;
+
+/// A way to a server whose connections can be cut.
+struct Wire {
+    address: SocketAddr,
+    sockets: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Wire {
+    fn new(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let sockets = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&sockets);
+        thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                let Ok(server) = TcpStream::connect(server) else { return };
+                let both = [(&client, &server), (&server, &client)];
+                for (from, to) in
+                    both.map(|(a, b)| (a.try_clone().unwrap(), b.try_clone().unwrap()))
+                {
+                    thread::spawn(move || pass(from, to));
+                }
+                kept.lock().unwrap().extend([client, server]);
+            }
+        });
+        Self { address, sockets }
+    }
+
+    fn cut(&self) {
+        for socket in self.sockets.lock().unwrap().drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream) {
+    let _ = std::io::copy(&mut from, &mut to);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// The least of an NBD client: one request at a time.
+struct Nbd(UnixStream);
+
+impl Nbd {
+    /// Its export must have this size.
+    fn connect(path: &std::path::Path, size: u64) -> Self {
+        let mut socket = UnixStream::connect(path).unwrap();
+        socket.set_read_timeout(Some(common::PATIENCE)).unwrap();
+        let mut greeting = [0; 18];
+        socket.read_exact(&mut greeting).unwrap();
+        // Fixed newstyle without zeroes, then NBD_OPT_EXPORT_NAME without a name.
+        socket.write_all(&[0, 0, 0, 3]).unwrap();
+        socket.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+        let mut export = [0; 10];
+        socket.read_exact(&mut export).unwrap();
+        assert_eq!(export[..8], size.to_be_bytes());
+        Self(socket)
+    }
+
+    fn ask(&mut self, command: u16, at: u64, len: u32, data: &[u8]) {
+        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+        request.extend([0, 0]);
+        request.extend(command.to_be_bytes());
+        request.extend([7; 8]);
+        request.extend(at.to_be_bytes());
+        request.extend(len.to_be_bytes());
+        request.extend(data);
+        self.0.write_all(&request).unwrap();
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[..8], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0], "NBD command {command}");
+    }
+
+    fn read(&mut self, at: u64, len: u32) -> Vec<u8> {
+        self.ask(0, at, len, &[]);
+        let mut data = vec![0; len as usize];
+        self.0.read_exact(&mut data).unwrap();
+        data
+    }
+
+    fn write(&mut self, at: u64, data: &[u8]) {
+        self.ask(1, at, data.len() as u32, data);
+    }
+
+    fn flush(&mut self) {
+        self.ask(3, 0, 0, &[]);
+    }
+}
+
+/// The next line of a program that holds `text`.
+fn says(program: &Running, text: &str) -> String {
+    loop {
+        let line = program.line().unwrap_or_else(|| panic!("it never says {text:?}"));
+        if line.contains(text) {
+            return line;
+        }
+    }
+}
+
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("exec 2>&1\nexec \"$0\" {script}"), LONGHAUL]);
+    command
+}
+
+#[test]
+fn attached_volume_that_grows_keeps_what_was_not_flushed_when_its_connection_is_lost() {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name);
+    fs::File::create(path("disk.img")).unwrap().set_len(MIB).unwrap();
+    let config = "listen = [\"127.0.0.1:0\"]\n[volumes.disk]\nuri = \"file:disk.img\"\n";
+    fs::write(path("longhaul.toml"), config).unwrap();
+    let server = Running::start(shell("serve --config longhaul.toml").current_dir(&home));
+    let ready = says(&server, "ready iscsi://");
+    let (portal, rest) = ready["ready iscsi://".len()..].split_once('/').unwrap();
+    let wire = Wire::new(portal.parse().unwrap());
+    let attach = format!("attach iscsi://{}/{rest} --nbd disk.sock", wire.address);
+    let attached = Running::start(shell(&attach).current_dir(&home));
+    says(&attached, "ready ");
+
+    let mut disk = Nbd::connect(&path("disk.sock"), MIB);
+    let noise: Vec<u8> = (0..MIB / 2).map(|at| (at * 7 + at / 251) as u8 | 1).collect();
+    disk.write(4096, &noise);
+    fs::OpenOptions::new().write(true).open(path("disk.img")).unwrap().set_len(2 * MIB).unwrap();
+    server.signal(Signal::HUP);
+    assert!(says(&server, "configuration").contains("grown disk"));
+    disk.write(0, &noise[..4096]);
+    wire.cut();
+
+    // Both ways, and the last block that there was at first.
+    assert!(disk.read(4096, noise.len() as u32) == noise);
+    disk.write(MIB - 512, &[9; 512]);
+    disk.flush();
+    let said = says(&attached, "has grown");
+    assert!(said.contains("its first size is used"), "{said}");
+    let there = fs::read(path("disk.img")).unwrap();
+    assert_eq!(there.len() as u64, 2 * MIB);
+    assert!(there[..4096] == noise[..4096] && there[4096..4096 + noise.len()] == noise);
+    assert!(there[MIB as usize - 512..MIB as usize] == [9; 512]);
+    drop(disk);
+    assert!(attached.stop().success());
+    assert!(server.stop().success());
+}

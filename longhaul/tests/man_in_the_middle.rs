@@ -1,0 +1,302 @@
+//! Somebody on the path between a client and a target of which it has the key: he forges, changes, drops, repeats,
+//! replays and cuts PDUs of one login after the other. When he lets one through the volume is usable, and everything
+//! that was acknowledged is there.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use longhaul::front::iscsi::{Node, Server};
+use longhaul::front::lun::{Options, TargetDevice};
+use longhaul::sealing::new_cipher;
+use longhaul::stop::Stopper;
+use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, IscsiTarget, connect};
+use longhaul::uri::Host;
+use proto::iscsi::initiator::Timeouts;
+use proto::iscsi::login::initiator::Pinned;
+use proto::iscsi::login::policy::{Client, Policy};
+use proto::iscsi::name::IscsiName;
+use proto::iscsi::sealed::{Identity, Limits, Protection, Sealing};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use volume::check::Random;
+use volume::store::faulty::Faulty;
+use volume::{Durability, Span, Volume};
+
+const NAME: &str = "iqn.2026-11.dev.longhaul:disk";
+const CASES: u64 = 200;
+const BLOCKS: u64 = 64;
+const BLOCK: u64 = 512;
+const BHS: usize = 48;
+
+/// Longer than anything takes on a loaded machine; only a test that fails waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    /// A login response with this status comes instead, or before.
+    Forge {
+        status: [u8; 2],
+        before: bool,
+    },
+    /// A redirection comes instead.
+    Redirect,
+    Flip,
+    Drop,
+    Repeat,
+    Replay,
+    Truncate,
+    Cut,
+}
+
+/// What is done, and to which PDU of a login one way.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    down: bool,
+    pdu: usize,
+    harm: Harm,
+}
+
+impl Plan {
+    fn any(random: &mut Random) -> Self {
+        let details = [(2, 11), (3, 2), (1, 2), (9, 9)];
+        let (class, most) = details[random.below(4) as usize];
+        let status = match random.below(3) {
+            0 => [class, random.below(most + 1) as u8],
+            n => [2, 3 + n as u8],
+        };
+        let before = random.below(2) == 0;
+        let harm = match random.below(12) {
+            0..4 => Harm::Forge { status, before },
+            4 => Harm::Redirect,
+            5 => Harm::Flip,
+            6 => Harm::Drop,
+            7 => Harm::Repeat,
+            8..10 => Harm::Replay,
+            10 => Harm::Truncate,
+            _ => Harm::Cut,
+        };
+        let forged = matches!(harm, Harm::Forge { .. } | Harm::Redirect);
+        Self { down: forged || random.below(3) > 0, pdu: random.below(2) as usize, harm }
+    }
+}
+
+/// The one on the path.
+struct Middleman {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    _accepting: JoinSet<()>,
+}
+
+struct Shared {
+    server: SocketAddr,
+    random: Mutex<Random>,
+    /// What is done to the connections to come, one after the other.
+    plans: Mutex<Vec<Plan>>,
+    recorded: Mutex<Vec<Vec<u8>>>,
+    running: Mutex<JoinSet<()>>,
+}
+
+impl Middleman {
+    async fn new(server: SocketAddr, seed: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            server,
+            random: Mutex::new(Random::new(seed)),
+            plans: Mutex::default(),
+            recorded: Mutex::default(),
+            running: Mutex::default(),
+        });
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(listener, Arc::clone(&shared)));
+        Self { address, shared, _accepting: accepting }
+    }
+
+    /// Ends what goes by him, and harms the next connections.
+    async fn strike(&self, plans: Vec<Plan>) {
+        *self.shared.plans.lock().unwrap() = plans;
+        let mut running = std::mem::take(&mut *self.shared.running.lock().unwrap());
+        running.shutdown().await;
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((client, _)) = listener.accept().await {
+        let Ok(server) = TcpStream::connect(shared.server).await else { continue };
+        let plan = shared.plans.lock().unwrap().pop();
+        let both = Arc::clone(&shared);
+        shared.running.lock().unwrap().spawn(async move {
+            let (from_client, to_client) = client.into_split();
+            let (from_server, to_server) = server.into_split();
+            let up = plan.filter(|plan| !plan.down);
+            let down = plan.filter(|plan| plan.down);
+            tokio::select! {
+                () = pass(from_client, to_server, up, &both) => {}
+                () = pass(from_server, to_client, down, &both) => {}
+            }
+        });
+    }
+}
+
+/// Passes a login on, PDU by PDU, and then what follows; until the connection ends.
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    plan: Option<Plan>,
+    shared: &Shared,
+) {
+    for number in 0.. {
+        let Some(pdu) = login_pdu(&mut from).await else { return };
+        // RFC 7143, 11.12 and 11.13: the transit bit, and the next stage.
+        let last = pdu[1] & 0x83 == 0x83;
+        let harmed = match plan.filter(|plan| plan.pdu == number) {
+            Some(plan) => harm(plan.harm, &pdu, shared),
+            None => Some(pdu.clone()),
+        };
+        shared.recorded.lock().unwrap().push(pdu);
+        let Some(bytes) = harmed else { return };
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
+        if last {
+            break;
+        }
+    }
+    let _ = tokio::io::copy(&mut from, &mut to).await;
+}
+
+async fn login_pdu(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {
+    let mut pdu = vec![0; BHS];
+    from.read_exact(&mut pdu).await.ok()?;
+    let len = u32::from_be_bytes([0, pdu[5], pdu[6], pdu[7]]).next_multiple_of(4) as usize;
+    pdu.resize(BHS + len, 0);
+    from.read_exact(&mut pdu[BHS..]).await.ok()?;
+    Some(pdu)
+}
+
+/// What comes instead of a PDU; nothing if the connection ends.
+fn harm(harm: Harm, pdu: &[u8], shared: &Shared) -> Option<Vec<u8>> {
+    let mut random = shared.random.lock().unwrap();
+    let mut bytes = pdu.to_vec();
+    match harm {
+        Harm::Forge { status, before } => {
+            let mut forged = response(pdu, status, b"");
+            forged.extend(before.then_some(bytes).into_iter().flatten());
+            return Some(forged);
+        }
+        Harm::Redirect => return Some(response(pdu, [1, 1], b"TargetAddress=127.0.0.1:9,1\0")),
+        Harm::Flip => {
+            let at = random.below(bytes.len() as u64) as usize;
+            // A longer PDU would only be waited for.
+            let at = if (4..8).contains(&at) { 0 } else { at };
+            bytes[at] ^= 1 << random.below(8);
+        }
+        Harm::Drop => bytes.clear(),
+        Harm::Repeat => bytes.extend_from_within(..),
+        Harm::Replay => {
+            let recorded = shared.recorded.lock().unwrap();
+            bytes.clone_from(&recorded[random.below(recorded.len() as u64) as usize]);
+        }
+        Harm::Truncate => bytes.truncate(bytes.len() / 2),
+        Harm::Cut => return None,
+    }
+    Some(bytes)
+}
+
+/// A login response that says this, with the ISID of the one in its place.
+fn response(instead: &[u8], status: [u8; 2], text: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; BHS];
+    bytes[0] = 0x23;
+    bytes[7] = text.len() as u8;
+    bytes[8..16].copy_from_slice(&instead[8..16]);
+    bytes[36..38].copy_from_slice(&status);
+    bytes.extend(text);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn sealing(byte: u8) -> Sealing {
+    let identity = Identity::fresh(&mut |buffer| buffer.fill(byte));
+    Sealing { identity, new_cipher, limits: Limits::SPEC }
+}
+
+async fn serve(volume: Arc<dyn Volume>) -> (SocketAddr, Stopper) {
+    let device = TargetDevice::new(NAME, [(0, volume, Options::default())]);
+    let key = Some(sealing(1).identity.public());
+    let client = Client { key, ..Client::default() };
+    let policy = |targets: Vec<IscsiName>| {
+        let all = targets.clone();
+        let policy = Policy::closed(targets, vec![client], Vec::new());
+        all.into_iter().fold(policy, |policy, it| policy.demanding(it, Protection::Encrypt))
+    };
+    let node = Node::new([device], policy).with_sealing(sealing(2));
+    let server = Server::bind(&[SocketAddr::from(([127, 0, 0, 1], 0))], node).await.unwrap();
+    let address = server.portals()[0];
+    let (stopper, stop) = Stopper::new();
+    tokio::spawn(server.run(stop));
+    (address, stopper)
+}
+
+fn options() -> ConnectOptions {
+    let milliseconds = Duration::from_millis;
+    let target = sealing(2).identity.public();
+    ConnectOptions {
+        pinned: Some(Pinned { sealing: sealing(1), target, protection: Protection::Encrypt }),
+        reconnect_for: None,
+        reconnect_every: milliseconds(20),
+        other_portals: false,
+        // What is swallowed is found out soon; a slow answer taken for that only costs another login.
+        timeouts: Timeouts {
+            login: milliseconds(500),
+            idle: milliseconds(100),
+            answer: milliseconds(400),
+        },
+        connections: Connections::Fixed(1),
+        ..ConnectOptions::new(IscsiName::new("iqn.2026-11.dev.longhaul:client").unwrap())
+    }
+}
+
+async fn open(address: SocketAddr) -> Disk {
+    let portal = Host { name: address.ip().to_string(), port: address.port() };
+    let target = IscsiTarget { portal, name: IscsiName::new(NAME).unwrap(), lun: 0 };
+    connect(&target, &options()).await.expect("a session")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn volume_is_usable_whenever_the_man_in_the_middle_lets_a_login_through() {
+    let seed = 1;
+    println!("seed {seed}");
+    let medium = Arc::new(Faulty::new(BLOCKS * BLOCK, BLOCK as u32));
+    let (server, _stopper) = serve(Arc::<Faulty>::clone(&medium)).await;
+    let middleman = Middleman::new(server, seed).await;
+    let disk = open(middleman.address).await;
+    let mut random = Random::new(seed);
+    let mut model = vec![0; (BLOCKS * BLOCK) as usize];
+    for case in 0..CASES {
+        let at = random.below(BLOCKS) * BLOCK;
+        let data = Bytes::from(case.to_le_bytes().repeat(BLOCK as usize / 8));
+        model[at as usize..(at + BLOCK) as usize].copy_from_slice(&data);
+        let plans: Vec<_> = (0..=random.below(2)).map(|_| Plan::any(&mut random)).collect();
+        let what = format!("case {case}, {plans:?}");
+        // Some are under way when it strikes, some are acknowledged and not flushed.
+        let write = disk.write(at, data, Durability::Volatile);
+        let used = async {
+            let (written, ()) = tokio::join!(write, middleman.strike(plans));
+            written.unwrap_or_else(|why| panic!("{what}: {why:?}"));
+            let read = disk.read(Span::new(0, BLOCKS * BLOCK)).await;
+            assert!(read.unwrap_or_else(|why| panic!("{what}: {why:?}")) == model, "{what}");
+            if case % 7 == 0 {
+                disk.flush().await.unwrap_or_else(|why| panic!("{what}: {why:?}"));
+            }
+        };
+        let used = tokio::time::timeout(PATIENCE, used).await;
+        assert!(used.is_ok(), "{what}: not usable: {:?} {:?}", disk.state(), disk.reason());
+    }
+    disk.flush().await.expect("a flush");
+    disk.close().await;
+    assert!(medium.crash(seed).contents() == model && medium.contents() == model);
+}
