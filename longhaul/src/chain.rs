@@ -10,10 +10,11 @@ use proto::iscsi::login::initiator::LoginError;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::{Protection, PublicKey};
 use tokio::time::{Instant, sleep};
+use volume::layer::padded::Padded;
 use volume::layer::pipeline::Settings;
 use volume::layer::read_only::ReadOnly;
 use volume::store::memory::Memory;
-use volume::{CryptoErase, Gate, Volume};
+use volume::{CryptoErase, Durability, Gate, Volume};
 
 use crate::credentials;
 use crate::failure::{Failure, OrFail, Outcome};
@@ -45,6 +46,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// The unit of requests, in bytes; the store's own if `None`.
     pub block_size: Option<u32>,
+    /// A file whose end is no whole block is read as if it went on with zeroes; only for reading.
+    pub pad: bool,
     /// How to log in, where that is needed.
     pub login: Login,
     /// What of it is wanted, should it be encrypted.
@@ -127,6 +130,8 @@ pub struct Chain {
     made: Option<PathBuf>,
     /// Its top is the plain text of what the store holds.
     decrypted: bool,
+    /// How many bytes of zeroes its last block was filled up with.
+    padding: u64,
 }
 
 /// A file that was made for a volume that is not open yet. It goes when this is dropped.
@@ -203,6 +208,12 @@ impl Chain {
         Arc::clone(&self.volume)
     }
 
+    /// How many bytes of zeroes the last block of its file was filled up with.
+    #[must_use]
+    pub const fn padding(&self) -> u64 {
+        self.padding
+    }
+
     /// Whether its store holds the ciphertext of what is at its top.
     #[must_use]
     pub const fn is_decrypted(&self) -> bool {
@@ -258,7 +269,8 @@ impl Chain {
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
     /// the volume any more. A write that failed after it was acknowledged is told here at the latest.
     pub async fn close(self) -> Outcome {
-        let Self { uri, volume, pipelined, disk, local, key, made: _, decrypted: _ } = self;
+        let Self { uri, volume, pipelined, disk, local, key, made: _, decrypted: _, padding: _ } =
+            self;
         let flushed = volume.flush().await.map_err(|why| {
             Failure::new(format!("cannot flush {uri}"))
                 .because(why)
@@ -310,7 +322,7 @@ fn unsolicited(disk: Option<&iscsi::Disk>) -> u64 {
 
 /// Opens the volume that `uri` names.
 pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
-    let Store { mut volume, disk, local, made } = store(uri, &options).await?;
+    let Store { mut volume, disk, local, made, padding } = store(uri, &options).await?;
     let block_size = volume.shape().block_size;
     if let Some(asked) = options.block_size.filter(|asked| *asked != block_size) {
         let why = format!("{uri} has blocks of {block_size} bytes, not {asked}");
@@ -336,7 +348,7 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
         volume = Arc::new(Gate::new("read-only", ReadOnly::new(volume)));
     }
     let made = made.keep();
-    Ok(Chain { uri: uri.clone(), volume, pipelined, disk, local, key, made, decrypted })
+    Ok(Chain { uri: uri.clone(), volume, pipelined, disk, local, key, made, decrypted, padding })
 }
 
 /// The plain text of a volume, and what destroys its key.
@@ -393,13 +405,14 @@ struct Store {
     disk: Option<Arc<iscsi::Disk>>,
     local: Option<Arc<Local>>,
     made: Made,
+    padding: u64,
 }
 
 impl Store {
     fn local(room: &'static str, local: Local, made: Made) -> Self {
         let local = Arc::new(local);
         let volume = Arc::new(Gate::new(room, Arc::clone(&local)));
-        Self { volume, disk: None, local: Some(local), made }
+        Self { volume, disk: None, local: Some(local), made, padding: 0 }
     }
 }
 
@@ -441,14 +454,21 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             }
             let memory = Memory::try_new(size.0, block_size).or_fail(what)?;
             let volume = Arc::new(Gate::new("memory", memory));
-            Store { volume, disk: None, local: None, made: Made(None) }
+            Store { volume, disk: None, local: None, made: Made(None), padding: 0 }
         }
         Uri::File(path) => {
             let with = file::FileOptions {
                 size: options.size.map(|size| size.0),
                 read_only: options.read_only,
                 block_size: options.block_size.unwrap_or(BLOCK_SIZE),
+                whole_blocks_only: options.pad,
             };
+            if options.pad && path.is_file() {
+                let part = file::part_of_block(path, with.block_size).or_fail(what)?;
+                if !part.is_empty() {
+                    return padded(path, &with, &part).await.map_err(|why| explain(what(), why));
+                }
+            }
             let store = once_free(|| file::open_or_make(path, &with)).await;
             let (store, made) = store.map_err(|why| explain(what(), why))?;
             Store::local("file", store, Made(made.then(|| path.clone())))
@@ -477,7 +497,7 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                 iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
             let disk = Arc::new(disk);
             let volume = Arc::new(Gate::new("iscsi", Arc::clone(&disk)));
-            Store { volume, disk: Some(disk), local: None, made: Made(None) }
+            Store { volume, disk: Some(disk), local: None, made: Made(None), padding: 0 }
         }
     })
 }
@@ -493,6 +513,28 @@ pub(crate) fn memory_of_machine() -> u64 {
     // `c_ulong` is narrower on 32-bit machines.
     #[allow(clippy::useless_conversion, reason = "not everywhere")]
     u64::from(all.totalram).saturating_mul(all.mem_unit.into())
+}
+
+/// A file that ends with `part` of a block.
+async fn padded(path: &Path, with: &file::FileOptions, part: &[u8]) -> Result<Store, OpenError> {
+    let (volume, padding): (Arc<dyn Volume>, _) = match once_free(|| file::open(path, with)).await {
+        Ok(whole) => {
+            let padded = Padded::new(Gate::new("file", whole), part);
+            (Arc::new(Gate::new("padded", padded)), u64::from(with.block_size) - part.len() as u64)
+        }
+        // There is no whole block.
+        Err(OpenError::Empty) => {
+            let mut block = part.to_vec();
+            block.resize(with.block_size as usize, 0);
+            let memory = Memory::new(block.len() as u64, with.block_size);
+            let padding = (block.len() - part.len()) as u64;
+            let written = memory.write(0, block.into(), Durability::Volatile).await;
+            written.map_err(std::io::Error::other)?;
+            (Arc::new(Gate::new("memory", memory)), padding)
+        }
+        Err(why) => return Err(why),
+    };
+    Ok(Store { volume, disk: None, local: None, made: Made(None), padding })
 }
 
 /// Asks a server which targets this machine may use.

@@ -62,6 +62,7 @@ pub async fn run(args: Args) -> Outcome {
         login: args.login.login().await?,
         contents: args.encryption.contents(&uri.to_string()),
         block_size: None,
+        pad: false,
         pipeline: args.pipeline.settings()?,
         patience: args.outage.patience().unwrap_or(Patience::FOREVER),
         replay_log: changes.then(|| args.replay_log.dir()).flatten(),

@@ -191,6 +191,7 @@ pub async fn run(args: Args) -> Outcome {
         read_only: true,
         login: login.clone(),
         contents: args.encryption.source(from),
+        pad: true,
         patience,
         ..OpenOptions::default()
     };
@@ -210,6 +211,7 @@ pub async fn run(args: Args) -> Outcome {
         source: source.volume(),
         destination: destination.volume(),
         quiet: args.json,
+        padding: if source.is_decrypted() { 0 } else { source.padding() },
     };
     let outcome = job.run(args.verify).await;
     drop(job);
@@ -257,6 +259,7 @@ struct Job<'a> {
     source: Arc<dyn Volume>,
     destination: Arc<dyn Volume>,
     quiet: bool,
+    padding: u64,
 }
 
 impl Job<'_> {
@@ -277,7 +280,10 @@ impl Job<'_> {
             verified.map_err(|why| self.failure("verify the copy of", why))?;
         }
         let remainder = self.destination.shape().size - size;
-        Ok(Summary::new(size, remainder, report, verify, elapsed))
+        Ok(Summary {
+            padding: self.padding,
+            ..Summary::new(size, remainder, report, verify, elapsed)
+        })
     }
 
     fn failure(&self, what: &str, why: CopyError) -> Broken {
@@ -308,6 +314,7 @@ struct Summary {
     zeroed: u64,
     skipped: u64,
     remainder: u64,
+    padding: u64,
     flushed: bool,
     verified: bool,
     seconds: f64,
@@ -317,7 +324,8 @@ impl Summary {
     fn new(size: u64, remainder: u64, report: Report, verified: bool, elapsed: Duration) -> Self {
         let Report { written, zeroed, skipped } = report;
         let seconds = elapsed.as_secs_f64();
-        Self { size, written, zeroed, skipped, remainder, flushed: true, verified, seconds }
+        let (padding, flushed) = (0, true);
+        Self { size, written, zeroed, skipped, remainder, padding, flushed, verified, seconds }
     }
 }
 
@@ -333,6 +341,14 @@ impl std::fmt::Display for Summary {
         write!(f, ", {} already zero; flushed", HumanBytes(self.skipped))?;
         if self.verified {
             write!(f, ", verified")?;
+        }
+        if self.padding > 0 {
+            let bytes = self.size - self.padding;
+            write!(
+                f,
+                "\nthe source has {bytes} bytes: {} of zeroes fill up its last block",
+                self.padding
+            )?;
         }
         if self.remainder > 0 {
             write!(f, "\nthe last {} of the destination are as they were", Size(self.remainder))?;

@@ -19,11 +19,13 @@ pub struct FileOptions {
     pub read_only: bool,
     /// The unit of requests, in bytes.
     pub block_size: u32,
+    /// Leave out what is behind the last whole block.
+    pub whole_blocks_only: bool,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { size: None, read_only: false, block_size: 512 }
+        Self { size: None, read_only: false, block_size: 512, whole_blocks_only: false }
     }
 }
 
@@ -117,13 +119,26 @@ pub fn open_or_make(path: &Path, options: &FileOptions) -> Result<(Local, bool),
         return Err(OpenError::NotA { found: "a block device", wanted: "a file" });
     }
     lock(&file, access)?;
-    let size = whole_blocks(file.len()?, options.block_size)?;
+    let found = file.len()?;
+    let part = if options.whole_blocks_only { found % u64::from(options.block_size) } else { 0 };
+    let size = whole_blocks(found - part, options.block_size)?;
     match options.size {
         Some(asked) if asked != size => return Err(OpenError::OtherSize { found: size, asked }),
         _ => {}
     }
     let shape = shape(&file, size, options)?;
     Ok((Local::new(file, shape)?, made))
+}
+
+/// What a file has behind its last whole block.
+pub fn part_of_block(path: &Path, block_size: u32) -> io::Result<Vec<u8>> {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut file = std::fs::File::open(path)?;
+    let len = file.metadata()?.len();
+    file.seek(SeekFrom::Start(len - len % u64::from(block_size)))?;
+    let mut part = Vec::new();
+    file.take(block_size.into()).read_to_end(&mut part)?;
+    Ok(part)
 }
 
 /// A new sparse file. One that cannot be given its size is not left behind.

@@ -1,6 +1,7 @@
 //! What can be added to a volume on its way down.
 
 pub mod narrow;
+pub mod padded;
 pub mod pipeline;
 pub mod range_lock;
 pub mod read_only;

@@ -1,0 +1,130 @@
+//! A volume whose end is no whole block beneath: the last block is filled up with zeroes. It takes no writes.
+
+use std::future::ready;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::{Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
+
+/// The whole blocks of `inner`, and one more.
+pub struct Padded<V> {
+    inner: V,
+    tail: Bytes,
+    shape: Shape,
+}
+
+impl<V: Volume> Padded<V> {
+    /// Puts `tail`, at most a block, behind `inner`.
+    ///
+    /// # Panics
+    ///
+    /// If `tail` is longer than a block.
+    pub fn new(inner: V, tail: &[u8]) -> Self {
+        let beneath = inner.shape();
+        let block = beneath.block_size as usize;
+        assert!(tail.len() <= block);
+        let mut padded = BytesMut::zeroed(block);
+        padded[..tail.len()].copy_from_slice(tail);
+        let shape = Shape {
+            size: beneath.size + block as u64,
+            read_only: true,
+            write_cache: false,
+            discard: None,
+            fast_zeroes: false,
+            ..beneath.clone()
+        };
+        Self { inner, tail: padded.freeze(), shape }
+    }
+
+    /// The part of `span` that lies beneath, and whether the last block is in it too.
+    fn split(&self, span: Span) -> (Span, bool) {
+        let end = self.inner.shape().size;
+        let beneath = Span::new(span.at, end.saturating_sub(span.at).min(span.len));
+        (beneath, span.end() > end)
+    }
+}
+
+fn refuse(verb: Verb, span: Span) -> Work<'static, ()> {
+    Box::pin(ready(Err(Error::new(Kind::ReadOnly, verb, span))))
+}
+
+impl<V: Volume> Volume for Padded<V> {
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn read(&self, span: Span) -> Work<'_, Bytes> {
+        match self.split(span) {
+            (beneath, false) => self.inner.read(beneath),
+            (Span { len: 0, .. }, true) => Box::pin(ready(Ok(self.tail.clone()))),
+            (beneath, true) => Box::pin(async move {
+                let front = self.inner.read(beneath).await?;
+                Ok([&front[..], &self.tail].concat().into())
+            }),
+        }
+    }
+
+    fn write(&self, at: u64, data: Bytes, _: Durability) -> Work<'_, ()> {
+        refuse(Verb::Write, Span::new(at, data.len() as u64))
+    }
+
+    fn write_zeroes(&self, span: Span, _: Durability, _: Space) -> Work<'_, ()> {
+        refuse(Verb::WriteZeroes, span)
+    }
+
+    fn discard(&self, span: Span) -> Work<'_, ()> {
+        refuse(Verb::Discard, span)
+    }
+
+    fn flush(&self) -> Work<'_, ()> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn extents(&self) -> Option<&dyn ExtentMap> {
+        self.inner.extents().is_some().then_some(self)
+    }
+}
+
+impl<V: Volume> ExtentMap for Padded<V> {
+    fn extents(&self, span: Span) -> Work<'_, Vec<Extent>> {
+        Box::pin(async move {
+            let (beneath, padded) = self.split(span);
+            let mut extents = match self.inner.extents() {
+                Some(map) if beneath.len > 0 => map.extents(beneath).await?,
+                _ => Vec::new(),
+            };
+            let told = extents.last().map_or(span.at, |extent| extent.span.end());
+            if padded && told >= self.inner.shape().size {
+                let span = Span::new(self.inner.shape().size, self.tail.len() as u64);
+                extents.push(Extent { span, hole: false, zero: false });
+            }
+            Ok(extents)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::memory::Memory;
+
+    #[tokio::test]
+    async fn last_block_is_filled_up_with_zeroes() {
+        let inner = Memory::new(1024, 512);
+        inner.write(0, Bytes::from(vec![1; 1024]), Durability::Volatile).await.unwrap();
+        let volume = Padded::new(inner, &[2; 100]);
+        let expected = [vec![1; 1024], vec![2; 100], vec![0; 412]].concat();
+        assert_eq!(volume.shape().size, 1536);
+        for (at, len) in [(0, 1536), (0, 512), (512, 1024), (1024, 512)] {
+            let read = volume.read(Span::new(at, len)).await.unwrap();
+            assert_eq!(read, expected[at as usize..(at + len) as usize], "{at}+{len}");
+        }
+        let map = Volume::extents(&volume).unwrap();
+        for (at, len) in [(0, 1536), (1024, 512)] {
+            let extents = map.extents(Span::new(at, len)).await.unwrap();
+            assert_eq!(extents.last().unwrap().span, Span::new(1024, 512));
+        }
+        let write = volume.write(0, Bytes::from(vec![0; 512]), Durability::Volatile);
+        assert_eq!(write.await.unwrap_err().kind, Kind::ReadOnly);
+    }
+}
