@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::command::{
-    attach, check, copy, discover, identity, info, key, paper, reload, serve, status, tune,
+    attach, check, copy, discover, identity, info, key, paper, reload, replay, serve, status, tune,
 };
 use crate::crew::fix_threads;
 use crate::failure::{OrFail, Outcome, complain};
@@ -48,6 +48,7 @@ enum Command {
     Key(key::Args),
     Identity(identity::Args),
     Attach(attach::Args),
+    Replay(replay::Args),
     Tune(tune::Args),
     Completions(paper::Completions),
     Man(paper::Man),
@@ -100,6 +101,7 @@ fn run(cli: Cli) -> Outcome {
             Command::Identity(args) => identity::run(&args),
             Command::Key(args) => key::run(args).await,
             Command::Attach(args) => attach::run(args).await,
+            Command::Replay(args) => replay::run(args).await,
             Command::Tune(args) => tune::run(args).await,
             Command::Completions(args) => paper::completions(&args, Cli::command()),
             Command::Man(args) => paper::man(&args, Cli::command()),

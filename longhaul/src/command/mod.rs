@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -19,6 +20,7 @@ pub mod key;
 mod options;
 pub mod paper;
 pub mod reload;
+pub mod replay;
 pub mod serve;
 pub mod status;
 pub mod tune;
@@ -47,8 +49,11 @@ fn cannot_write() -> String {
     "cannot write to standard output".to_owned()
 }
 
-/// A stop that SIGTERM and SIGINT call for, and the end of the terminal. A second signal ends the
-/// program at once.
+/// Signals that come within this time of the first are part of the same request to end.
+const ONE_KILL: Duration = Duration::from_secs(1);
+
+/// A stop that SIGTERM and SIGINT call for, and the end of the terminal. Another signal, later than [`ONE_KILL`],
+/// ends the program at once.
 fn stop_on_signals() -> Outcome<Stop> {
     stop_on(&[SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()])
 }
@@ -67,6 +72,13 @@ fn stop_on(kinds: &[SignalKind]) -> Outcome<Stop> {
         any(&mut signals).await;
         tracing::info!("stopping");
         stopper.call();
+        // `timeout`, and a shell that ends its job, send the same signal to a process and to its group.
+        let _ = tokio::time::timeout(ONE_KILL, async {
+            loop {
+                any(&mut signals).await
+            }
+        })
+        .await;
         any(&mut signals).await;
         complain(&"longhaul: ended by a second signal; what was not flushed may be lost");
         std::process::exit(1);

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::Duration;
 
 /// Longer than anything takes on a loaded machine; only a test that fails waits for it.
@@ -77,6 +77,26 @@ impl Running {
         let pid = rustix::process::Pid::from_child(&self.child);
         // It may have ended by itself; the exit status will tell.
         let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+impl Running {
+    /// Sends it a signal again and again while `wait` runs.
+    #[allow(dead_code, reason = "not every test does")]
+    pub(crate) fn signal_during(&self, signal: rustix::process::Signal, wait: impl FnOnce(&Self)) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let (stop, stopped) = channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while stopped.recv_timeout(Duration::from_millis(20))
+                    == Err(RecvTimeoutError::Timeout)
+                {
+                    let _ = rustix::process::kill_process(pid, signal);
+                }
+            });
+            wait(self);
+            drop(stop);
+        });
     }
 }
 

@@ -1,0 +1,265 @@
+//! `longhaul replay`: what an attachment had acknowledged and could not give to its volume any more.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use volume::layer::pipeline::Settings;
+use volume::{Durability, Volume};
+
+use super::options::{LoginArgs, OutageArgs};
+use crate::chain::{self, Chain, OpenOptions};
+use crate::failure::{Failure, OrFail, Outcome};
+use crate::replay_log::{Change, Header, Reader, Record};
+use crate::size::Size;
+use crate::uri::Uri;
+
+/// Write what an attachment had acknowledged and could not give to its volume
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The replay log
+    file: PathBuf,
+    /// The volume; the one that the log names if it is left out
+    uri: Option<Uri>,
+    /// Show what the log holds, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Write it although nobody knows whether others have written to the volume since
+    #[arg(long)]
+    force: bool,
+    /// Write what is whole of a log that is damaged or has no end
+    #[arg(long)]
+    partial: bool,
+    /// Print one JSON object, with sizes in bytes and times in seconds since 1970
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    login: LoginArgs,
+    #[command(flatten)]
+    outage: OutageArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul replay --dry-run /var/lib/longhaul/backup-0-1795392000-1.replay
+  longhaul replay --force /var/lib/longhaul/backup-0-1795392000-1.replay
+
+The log holds the bytes as they would have been sent: of a sealed volume it is ciphertext, and no pass-phrase is asked for.
+They replace what stands at their place, whoever wrote that: use --force only if nothing has been written to the volume
+since it was given up. A log that has been written is renamed: `.applied` is added to its name.";
+
+/// Writes it, or shows it.
+pub async fn run(args: Args) -> Outcome {
+    let mut log = super::options::blocking({
+        let file = args.file.clone();
+        move || {
+            Reader::open(&file).or_fail(|| format!("cannot read the replay log {}", file.display()))
+        }
+    })
+    .await?;
+    if args.dry_run {
+        return args.say(&log, None);
+    }
+    args.check(&log)?;
+    let uri =
+        match &args.uri {
+            Some(uri) => uri.clone(),
+            None => log.header().volume.parse().or_fail(|| {
+                format!("cannot tell the volume from {}: name it", log.header().volume)
+            })?,
+        };
+    let options = OpenOptions {
+        login: args.login.login().await?,
+        patience: args.outage.patience().unwrap_or_default(),
+        // It keeps the order of what overlaps, and many writes in flight.
+        pipeline: Some(Settings::default()),
+        ..OpenOptions::default()
+    };
+    let chain = chain::open(&uri, options).await?;
+    let written = match is_of(&chain, log.header(), args.force).await {
+        Ok(()) => write(&*chain.volume(), &mut log).await,
+        refused => refused,
+    };
+    let closed = chain.close().await;
+    written?;
+    closed?;
+    let applied = rename(&args.file)?;
+    args.say(&log, Some(&applied))
+}
+
+impl Args {
+    /// Whether it may be written at all, as far as the log tells.
+    fn check(&self, log: &Reader) -> Outcome {
+        let file = self.file.display();
+        if let Some(torn) = log.torn().filter(|_| !self.partial) {
+            let what = format!("cannot write the replay log {file}");
+            let hint = "--partial writes what is whole of it; what follows is lost";
+            return Err(Failure::new(what).because(torn).hint(hint));
+        }
+        if !self.force {
+            let Header { volume, created, .. } = log.header();
+            let since = utc(*created);
+            let what = format!("cannot know whether anybody has written to {volume} since {since}");
+            let hint = format!(
+                "`longhaul replay --dry-run {file}` shows what would be replaced; if nobody has, add --force"
+            );
+            return Err(Failure::new(what).hint(hint));
+        }
+        Ok(())
+    }
+
+    fn say(&self, log: &Reader, applied: Option<&Path>) -> Outcome {
+        let (changes, bytes) = log.holds();
+        let told = Told {
+            header: log.header(),
+            changes,
+            bytes,
+            torn: log.torn().map(|torn| torn.to_string()),
+            applied,
+        };
+        if self.json {
+            let json = serde_json::to_string(&told);
+            return super::say(&json.or_fail(|| "cannot print it as JSON".to_owned())?);
+        }
+        super::say(&told.text())
+    }
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    header: &'a Header,
+    changes: u64,
+    bytes: u64,
+    /// What is wrong with the log, if it is not whole.
+    torn: Option<String>,
+    /// The name of the log after it was written.
+    applied: Option<&'a Path>,
+}
+
+impl Told<'_> {
+    fn text(&self) -> String {
+        let Self { header, changes, bytes, torn, applied } = self;
+        if let Some(applied) = applied {
+            let (volume, applied) = (&header.volume, applied.display());
+            return format!(
+                "wrote {changes} changes ({} bytes) to {volume}; flushed\nthe log is now {applied}",
+                Size(*bytes)
+            );
+        }
+        let Header { volume, serial, vendor, product, size, opened, created, host, .. } = header;
+        let serial = serial.as_deref().unwrap_or("none");
+        let state = torn.as_deref().unwrap_or("whole");
+        format!(
+            "{volume}\n  device    {vendor} {product}, serial {serial}, {size} bytes\n  \
+             attached  {} on {host}\n  given up  {}\n  holds     {changes} changes, {bytes} bytes\n  \
+             state     {state}",
+            utc(*opened),
+            utc(*created),
+        )
+    }
+}
+
+/// Whether a volume is the one that the log was begun for.
+async fn is_of(chain: &Chain, header: &Header, force: bool) -> Outcome {
+    let shape = chain.volume().shape().clone();
+    let other = |what: &str, here: &str, there: &str| {
+        let why = format!("its {what} is {here}, that of the log's volume is {there}");
+        Err(Failure::new("this is not the volume of the replay log").because(why))
+    };
+    if shape.size != header.size {
+        return other("size", &shape.size.to_string(), &header.size.to_string());
+    }
+    // What was written in larger blocks can be written in smaller ones.
+    if !header.block_size.is_multiple_of(shape.block_size) {
+        return other("block size", &shape.block_size.to_string(), &header.block_size.to_string());
+    }
+    let Some(probe) = chain.probe().await? else {
+        // A file on the server itself, for one. It has no serial number that could be compared.
+        return match force {
+            true => Ok(()),
+            false => {
+                other("serial number", "not known", header.serial.as_deref().unwrap_or("none"))
+            }
+        };
+    };
+    let serial = |serial: &Option<String>| serial.clone().unwrap_or_else(|| "none".to_owned());
+    for (what, here, there) in [
+        ("serial number", serial(&probe.serial), serial(&header.serial)),
+        ("vendor", probe.vendor, header.vendor.clone()),
+        ("product", probe.product, header.product.clone()),
+    ] {
+        if here != there {
+            return other(what, &here, &there);
+        }
+    }
+    Ok(())
+}
+
+async fn write(volume: &dyn Volume, log: &mut Reader) -> Outcome {
+    let cannot = || "cannot write the replay log".to_owned();
+    let mut records = log.records().or_fail(|| "cannot read the replay log".to_owned())?;
+    // What follows a torn place was left out when it was opened.
+    while let Record::Change(change) = records.next_record().or_fail(cannot)? {
+        let written = match change {
+            Change::Write { at, data } => volume.write(at, data, Durability::Volatile).await,
+            Change::Zero { span, space } => {
+                volume.write_zeroes(span, Durability::Volatile, space).await
+            }
+            // It is a hint, which a volume may not know.
+            Change::Discard(_) if volume.shape().discard.is_none() => Ok(()),
+            Change::Discard(span) => volume.discard(span).await,
+        };
+        written.or_fail(cannot)?;
+    }
+    volume.flush().await.or_fail(cannot).map_err(|failure| {
+        failure.hint("the log is as it was: it can be written again, from the beginning")
+    })
+}
+
+/// Keeps the log under a name that says that it is done.
+fn rename(file: &Path) -> Outcome<PathBuf> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".applied");
+    let applied = PathBuf::from(name);
+    let renamed = fs::rename(file, &applied).and_then(|()| {
+        let dir = applied.parent().filter(|dir| !dir.as_os_str().is_empty());
+        File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+    });
+    renamed.or_fail(|| format!("it was written, but {} cannot be renamed", file.display()))?;
+    Ok(applied)
+}
+
+/// A time of the Unix epoch as people write it (days to a date: H. Hinnant, chrono-compatible low-level date
+/// algorithms).
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{date:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        for (seconds, date) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_868_799, "2000-02-29 23:59:59 UTC"),
+            (951_868_800, "2000-03-01 00:00:00 UTC"),
+            (1_795_392_000, "2026-11-23 00:00:00 UTC"),
+        ] {
+            assert_eq!(utc(seconds), date);
+        }
+    }
+}
