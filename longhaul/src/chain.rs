@@ -1,7 +1,7 @@
 //! The chains that URIs stand for: the only place that names both fronts and stores.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use proto::iscsi::chap::{Account, Algorithm};
@@ -9,6 +9,7 @@ use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::LoginError;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::{Protection, PublicKey};
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 use volume::layer::padded::Padded;
 use volume::layer::pipeline::Settings;
@@ -20,7 +21,7 @@ use crate::credentials;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::patience::Patience;
-use crate::pipelined::Pipelined;
+use crate::pipelined::{self, Pipelined};
 use crate::replay_log::Saved;
 use crate::sealing::Seal;
 use crate::size::Size;
@@ -202,6 +203,21 @@ impl Chain {
         }
     }
 
+    /// What the user calls it.
+    #[must_use]
+    pub const fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
+    /// What tells how it is, from elsewhere. It does not keep it open.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer {
+            disk: self.disk.as_ref().map(Arc::downgrade),
+            pipelined: self.pipelined.as_ref().map(Pipelined::observer),
+        }
+    }
+
     /// Its top.
     #[must_use]
     pub fn volume(&self) -> Arc<dyn Volume> {
@@ -293,6 +309,62 @@ impl Chain {
     }
 }
 
+/// Tells how an open chain is.
+#[derive(Clone)]
+pub struct Observer {
+    disk: Option<Weak<iscsi::Disk>>,
+    pipelined: Option<pipelined::Observer>,
+}
+
+/// How an open chain is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainStatus {
+    /// `connected`, `reconnecting` or `given up`, and more for people.
+    pub state: String,
+    /// Bytes that were acknowledged and are not durable.
+    pub unflushed: u64,
+    /// The first write that failed after it was acknowledged.
+    pub failure: Option<String>,
+    /// Where what could not be written is.
+    pub replay_log: Option<PathBuf>,
+    /// Acknowledged writes that are nowhere any more.
+    pub lost: u64,
+}
+
+impl Observer {
+    /// How it is now.
+    #[must_use]
+    pub fn status(&self) -> ChainStatus {
+        let disk = self.disk.as_ref().and_then(Weak::upgrade);
+        let saved = disk.as_ref().and_then(|disk| disk.saved()).unwrap_or_default();
+        let answered = disk.as_ref().map_or(0, |disk| disk.unflushed().1 as u64);
+        let pending = self.pipelined.as_ref().map_or(0, pipelined::Observer::pending);
+        let failure = self.pipelined.as_ref().and_then(pipelined::Observer::failure);
+        let state = match (&self.disk, &disk) {
+            (None, _) => "open".to_owned(),
+            (Some(_), None) => "closed".to_owned(),
+            (_, Some(disk)) => describe(disk.state()),
+        };
+        ChainStatus {
+            state,
+            unflushed: answered + pending,
+            failure,
+            replay_log: saved.path,
+            lost: saved.lost,
+        }
+    }
+}
+
+fn describe(state: iscsi::State) -> String {
+    match state {
+        iscsi::State::Connected => "connected".to_owned(),
+        iscsi::State::Reconnecting { lasted, attempts } => {
+            format!("reconnecting for {} s, {attempts} attempts", lasted.as_secs())
+        }
+        iscsi::State::Over(over) => format!("given up: {over}"),
+    }
+}
+
 /// A volume could not be given all that was acknowledged: what has become of it.
 fn not_given(uri: &Uri, flushed: Outcome, saved: &Saved) -> Failure {
     let failure = match flushed {
@@ -336,10 +408,10 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     // The size of an encrypted volume is in its header.
     let local = local.filter(|_| !decrypted);
     let unsolicited = unsolicited(disk.as_deref());
-    let pipelined = options
-        .pipeline
-        .filter(|_| uri.is_remote())
-        .map(|settings| Pipelined::new(Arc::clone(&volume), Settings { unsolicited, ..settings }));
+    let pipelined = options.pipeline.filter(|_| uri.is_remote()).map(|settings| {
+        let settings = Settings { unsolicited, ..settings };
+        Pipelined::new(uri.to_string(), Arc::clone(&volume), settings)
+    });
     if let Some(pipelined) = &pipelined {
         volume = pipelined.volume();
     }

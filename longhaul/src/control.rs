@@ -17,6 +17,37 @@ use crate::failure::{Failure, OrFail, Outcome};
 /// Where the socket is unless said otherwise.
 pub const DEFAULT: &str = "/run/longhaul/control.sock";
 
+/// Where control sockets are found without being named: of attachments, and of a server that runs as root.
+#[must_use]
+pub fn runtime_dir() -> Option<PathBuf> {
+    // systemd.exec(5), `RuntimeDirectory=`; with several, separated by colons, it is the first.
+    let service = std::env::var("RUNTIME_DIRECTORY").unwrap_or_default();
+    if let Some(dir) = service.split(':').next().filter(|dir| dir.starts_with('/')) {
+        return Some(dir.into());
+    }
+    if rustix::process::geteuid().is_root() {
+        return Path::new(DEFAULT).parent().map(Path::to_owned);
+    }
+    let user = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    user.filter(|dir| dir.is_absolute()).map(|dir| dir.join("longhaul"))
+}
+
+/// The control sockets that somebody listens on, in the order of their names.
+#[must_use]
+pub fn found() -> Vec<PathBuf> {
+    let dir = runtime_dir().and_then(|dir| std::fs::read_dir(dir).ok());
+    let entries = dir.into_iter().flatten().flatten().map(|entry| entry.path());
+    let sockets = entries.chain([PathBuf::from(DEFAULT)]);
+    let alive = |path: &PathBuf| {
+        path.extension().is_some_and(|extension| extension == "sock")
+            && std::os::unix::net::UnixStream::connect(path).is_ok()
+    };
+    let mut found: Vec<_> = sockets.filter(alive).collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
 /// The longest request.
 const REQUEST_MAX: u64 = 64;
 

@@ -3,13 +3,14 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use clap::Args;
 use tokio::task::JoinHandle;
 use volume::layer::pipeline::{Chosen, Clock, Pipeline, Settings};
-use volume::{Gate, TRANSFER_MAX, Volume};
+use volume::{Durability, ExtentMap, Gate, Shape, Space, Span, TRANSFER_MAX, Volume, Work};
 
 use crate::failure::{Failure, Outcome};
 use crate::size::{NotASize, Size};
@@ -104,19 +105,53 @@ impl fmt::Display for Auto {
 pub struct Pipelined {
     pipeline: Arc<Pipeline>,
     worker: JoinHandle<()>,
+    failure: Failed,
+}
+
+/// The first failure that nobody waited for, once there is one.
+#[derive(Clone, Debug, Default)]
+struct Failed(Arc<OnceLock<String>>);
+
+/// Tells how a pipeline is.
+#[derive(Clone)]
+pub struct Observer {
+    pipeline: Weak<Pipeline>,
+    failure: Failed,
+}
+
+impl Observer {
+    /// Bytes that were accepted and are not on the volume beneath.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        self.pipeline.upgrade().map_or(0, |pipeline| pipeline.pending())
+    }
+
+    /// The first failure that nobody waited for: what failed, where and why.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.failure.0.get().cloned()
+    }
 }
 
 impl Pipelined {
-    /// Puts a pipeline over `inner`.
-    pub fn new(inner: Arc<dyn Volume>, settings: Settings) -> Self {
+    /// Puts a pipeline over `inner`, which the user calls `name`.
+    pub fn new(name: String, inner: Arc<dyn Volume>, settings: Settings) -> Self {
+        let failure = Failed::default();
+        let inner = Arc::new(Watched { inner, name, failure: failure.clone() });
         let (pipeline, worker) = Pipeline::new(inner, settings, Arc::new(SinceStart::new()));
-        Self { pipeline: Arc::new(pipeline), worker: tokio::spawn(worker) }
+        Self { pipeline: Arc::new(pipeline), worker: tokio::spawn(worker), failure }
     }
 
     /// Its top.
     #[must_use]
     pub fn volume(&self) -> Arc<dyn Volume> {
         Arc::new(Gate::new("pipeline", Arc::clone(&self.pipeline)))
+    }
+
+    /// What tells how it is, without keeping it open.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer { pipeline: Arc::downgrade(&self.pipeline), failure: self.failure.clone() }
     }
 
     /// What is chosen at the moment, for writes and for reads.
@@ -128,12 +163,75 @@ impl Pipelined {
     /// Waits until everything that was accepted has been sent, or has failed. Nobody else may hold the
     /// volume any more.
     pub async fn close(self) {
-        let Self { pipeline, worker } = self;
+        let Self { pipeline, worker, .. } = self;
         debug_assert_eq!(Arc::strong_count(&pipeline), 1, "the worker waits for the last holder");
         drop(pipeline);
         if let Err(why) = worker.await {
             tracing::error!(%why, "the pipeline ended early");
         }
+    }
+}
+
+/// The volume beneath a pipeline. What fails there was acknowledged before, so that nobody hears of it before the
+/// next flush: it is logged at once.
+struct Watched {
+    inner: Arc<dyn Volume>,
+    name: String,
+    failure: Failed,
+}
+
+impl Watched {
+    fn watch<'a>(&'a self, work: Work<'a, ()>) -> Work<'a, ()> {
+        Box::pin(async move {
+            let done = work.await;
+            if let Err(why) = &done {
+                self.note(why);
+            }
+            done
+        })
+    }
+
+    fn note(&self, why: &volume::Error) {
+        let mut text = why.to_string();
+        let mut beneath = std::error::Error::source(why);
+        while let Some(cause) = beneath {
+            text += &format!(": {cause}");
+            beneath = cause.source();
+        }
+        let Self { name, failure, .. } = self;
+        if failure.0.set(text).is_ok() {
+            let (at, why) = (why.span.map(|span| span.at), failure.0.get());
+            tracing::error!(
+                volume = name,
+                at,
+                why,
+                "a write behind failed: what follows it is refused"
+            );
+        }
+    }
+}
+
+impl Volume for Watched {
+    fn shape(&self) -> &Shape {
+        self.inner.shape()
+    }
+    fn read(&self, span: Span) -> Work<'_, Bytes> {
+        self.inner.read(span)
+    }
+    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
+        self.watch(self.inner.write(at, data, durability))
+    }
+    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
+        self.watch(self.inner.write_zeroes(span, durability, space))
+    }
+    fn discard(&self, span: Span) -> Work<'_, ()> {
+        self.inner.discard(span)
+    }
+    fn flush(&self) -> Work<'_, ()> {
+        self.watch(self.inner.flush())
+    }
+    fn extents(&self) -> Option<&dyn ExtentMap> {
+        self.inner.extents()
     }
 }
 

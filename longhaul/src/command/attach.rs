@@ -1,14 +1,18 @@
 //! `longhaul attach`: a volume for the programs of this machine.
 
-use std::path::PathBuf;
+pub mod status;
 
+use std::path::{Path, PathBuf};
+
+use self::status::Teller;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs};
-use crate::chain::{self, OpenOptions};
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::chain::{self, Chain, OpenOptions};
+use crate::failure::{Failure, Outcome};
 use crate::front::nbd;
 use crate::patience::Patience;
 use crate::pipelined::PipelineArgs;
 use crate::size::Size;
+use crate::stop::Stop;
 use crate::uri::Uri;
 
 /// Offer a volume to the programs of this machine, until interrupted
@@ -20,6 +24,10 @@ pub struct Args {
     /// Serve NBD on a new Unix socket at this path, which only its owner may open
     #[arg(long, value_name = "SOCKET")]
     nbd: PathBuf,
+    /// Replace a socket left by a process that was killed: nothing that is running relies on what that had
+    /// acknowledged
+    #[arg(long)]
+    replace: bool,
     /// The size of a file that does not exist yet, such as 80G
     #[arg(long)]
     size: Option<Size>,
@@ -46,7 +54,7 @@ Examples:
 
 A volume that is encrypted is recognised: its pass-phrase is asked for, and its contents are offered.
 Prints `ready URI` once the volume can be used. SIGTERM or SIGINT ends it: requests that run are
-finished and everything acknowledged is flushed.";
+finished, later ones are refused, everything acknowledged is flushed, and then clients are hung up on.";
 
 /// Runs until a signal.
 pub async fn run(args: Args) -> Outcome {
@@ -70,9 +78,55 @@ pub async fn run(args: Args) -> Outcome {
     let stop = super::stop_on_signals()?;
     let chain = chain::open(&uri, options).await?;
     chain.leave_on(stop.clone());
-    let server = nbd::Server::bind(&args.nbd)
-        .or_fail(|| format!("cannot listen on the socket {}", args.nbd.display()))?;
+    let served = serve(&chain, &args.nbd, args.replace, stop).await;
+    let closed = chain.close().await;
+    let server = served?;
+    if closed.is_err() {
+        // Who connects again must not take what comes next for what was there before.
+        server.leave();
+    }
+    closed
+}
+
+/// Serves the volume until it is to end, and flushes it.
+async fn serve(chain: &Chain, path: &Path, replace: bool, stop: Stop) -> Outcome<nbd::Server> {
+    let server = nbd::Server::bind(path, replace).map_err(|why| cannot_listen(path, why))?;
+    let uri = chain.uri().to_string();
+    let socket = server.uri();
+    let teller =
+        Teller { uri: uri.clone(), socket, clients: server.clients(), volume: chain.observer() };
+    let listening = teller.listen();
     super::announce(&format!("ready {}", server.uri()))?;
-    server.run(chain.volume(), &uri.to_string(), stop).await;
-    chain.close().await
+    let mut ending = stop.clone();
+    let telling = async {
+        ending.called().await;
+        teller.tell_progress()
+    };
+    let serving = server.run(chain.volume(), &uri, stop);
+    let ((), progress) = tokio::join!(serving, telling);
+    // They look at the volume, which nobody else may hold when it is closed.
+    for task in [Some(progress), listening].into_iter().flatten() {
+        task.abort();
+        let _ = task.await;
+    }
+    Ok(server)
+}
+
+fn cannot_listen(path: &Path, why: nbd::BindError) -> Failure {
+    let hint = match &why {
+        nbd::BindError::Left => Some(
+            "what it had acknowledged and not sent is gone; programs that connect again would not be told. End them, \
+             look after what they had written, then say --replace",
+        ),
+        nbd::BindError::TooLong(_) => Some(
+            "name a shorter one, such as one in /run, or one relative to the working directory",
+        ),
+        _ => None,
+    };
+    let failure = Failure::new(format!("cannot listen on the socket {}", path.display()));
+    let failure = failure.because(why);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
 }

@@ -8,7 +8,7 @@ use volume::layer::pipeline::Settings;
 use volume::{Durability, Volume};
 
 use super::options::{LoginArgs, OutageArgs};
-use crate::chain::{self, Chain, OpenOptions};
+use crate::chain::{self, Chain, Contents, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::replay_log::{Change, Header, Reader, Record};
 use crate::size::Size;
@@ -45,7 +45,7 @@ Examples:
   longhaul replay --dry-run /var/lib/longhaul/backup-0-1795392000-1.replay
   longhaul replay --force /var/lib/longhaul/backup-0-1795392000-1.replay
 
-The log holds the bytes as they would have been sent: of a sealed volume it is ciphertext, and no pass-phrase is asked for.
+The log holds the bytes as they would have been sent: of an encrypted volume it is ciphertext, and no pass-phrase is asked for.
 They replace what stands at their place, whoever wrote that: use --force only if nothing has been written to the volume
 since it was given up. A log that has been written is renamed: `.applied` is added to its name.";
 
@@ -72,6 +72,8 @@ pub async fn run(args: Args) -> Outcome {
     let options = OpenOptions {
         login: args.login.login().await?,
         patience: args.outage.patience().unwrap_or_default(),
+        // What it holds is what was sent, so of an encrypted volume ciphertext.
+        contents: Contents::Raw { overwrite: true },
         // It keeps the order of what overlaps, and many writes in flight.
         pipeline: Some(Settings::default()),
         ..OpenOptions::default()

@@ -1,11 +1,13 @@
-//! `longhaul status`: what a running server does.
+//! `longhaul status`: what running servers and attachments do.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
+use super::attach::status::AttachStatus;
 use crate::control;
 use crate::failure::{OrFail, Outcome};
 use crate::front::iscsi::meter::{Activity, Work};
@@ -13,13 +15,13 @@ use crate::front::iscsi::{SessionStatus, Status};
 use crate::progress::rate;
 use crate::size::Size;
 
-/// Show the sessions and volumes of a running server
+/// Show the sessions and volumes of running servers, and the attachments of this machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The control socket of the server
-    #[arg(long, value_name = "PATH", default_value = control::DEFAULT)]
-    control: PathBuf,
+    /// The control socket to ask; all in /run/longhaul, for users in $XDG_RUNTIME_DIR/longhaul, if left out
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
     /// Print one JSON object at once, with sizes in bytes and counts since the server began
     #[arg(long)]
     json: bool,
@@ -46,7 +48,9 @@ pub async fn run(args: Args) -> Outcome {
     let interval = Duration::from_secs(args.interval);
     if args.json {
         loop {
-            super::say(&control::ask(&args.control, "status").await?)?;
+            for (_, answer) in ask(&args).await? {
+                super::say(&answer)?;
+            }
             if !args.watch {
                 return Ok(());
             }
@@ -57,7 +61,9 @@ pub async fn run(args: Args) -> Outcome {
     loop {
         sleep(interval).await;
         let now = look(&args).await?;
-        super::say(&describe(&before, &now, args.watch))?;
+        for (path, now) in &now {
+            super::say(&now.text(before.get(path), args.watch))?;
+        }
         if !args.watch {
             return Ok(());
         }
@@ -71,10 +77,55 @@ struct Look {
     at: Instant,
 }
 
-async fn look(args: &Args) -> Outcome<Look> {
-    let answer = control::ask(&args.control, "status").await?;
-    let status = serde_json::from_str(&answer).or_fail(|| "cannot read the answer".to_owned())?;
-    Ok(Look { status, at: Instant::now() })
+/// What answered.
+enum Seen {
+    Server(Look),
+    Attachment(AttachStatus),
+}
+
+impl Seen {
+    fn text(&self, before: Option<&Self>, only_since: bool) -> String {
+        match (self, before) {
+            (Self::Server(now), Some(Self::Server(before))) => describe(before, now, only_since),
+            (Self::Server(now), _) => describe(now, now, only_since),
+            (Self::Attachment(now), _) => now.text(),
+        }
+    }
+}
+
+async fn look(args: &Args) -> Outcome<BTreeMap<PathBuf, Seen>> {
+    let mut seen = BTreeMap::new();
+    for (path, answer) in ask(args).await? {
+        let one = match serde_json::from_str(&answer) {
+            Ok(attachment) => Seen::Attachment(attachment),
+            Err(_) => {
+                let status = serde_json::from_str(&answer);
+                let status = status.or_fail(|| "cannot read the answer".to_owned())?;
+                Seen::Server(Look { status, at: Instant::now() })
+            }
+        };
+        seen.insert(path, one);
+    }
+    Ok(seen)
+}
+
+/// Asks everyone who is to be asked.
+async fn ask(args: &Args) -> Outcome<Vec<(PathBuf, String)>> {
+    let paths = match &args.control {
+        Some(path) => vec![path.clone()],
+        None => control::found(),
+    };
+    if paths.is_empty() {
+        // It says why there is nobody.
+        let answer = control::ask(control::DEFAULT.as_ref(), "status").await?;
+        return Ok(vec![(control::DEFAULT.into(), answer)]);
+    }
+    let mut answers = Vec::new();
+    for path in paths {
+        let answer = control::ask(&path, "status").await?;
+        answers.push((path, answer));
+    }
+    Ok(answers)
 }
 
 /// What was done until `now`, in all or since `before`, and how fast it was in between.

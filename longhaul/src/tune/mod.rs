@@ -248,7 +248,8 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
         let memory = self.plan.settings.memory.min(span.len / 2);
         // What is measured is the link, which holes would not cross.
         let settings = Settings { memory, holes: false, ..self.plan.settings };
-        let pipelined = Pipelined::new(Arc::clone(&self.volume), settings);
+        let pipelined =
+            Pipelined::new("the measured volume".to_owned(), Arc::clone(&self.volume), settings);
         let top = pipelined.volume();
         let mut through = Vec::new();
         for &block in &blocks {

@@ -59,7 +59,8 @@ async fn what_a_pipeline_acknowledged_is_in_the_log_of_a_disk_that_is_given_up()
         let target = Target::start(Arc::new(Slow(Arc::clone(&medium)))).await;
         let path = Path::new(target.address, seed).await;
         let disk = open(path.address, &saving(home.path(), true)).await;
-        let pipelined = Pipelined::new(Arc::<Disk>::clone(&disk), Settings::default());
+        let pipelined =
+            Pipelined::new("disk".to_owned(), Arc::<Disk>::clone(&disk), Settings::default());
         let volume = pipelined.volume();
         let mut model = vec![0; SIZE as usize];
         let cut = random.below(300);
@@ -104,7 +105,8 @@ async fn what_a_target_could_not_write_is_in_the_log_with_all_since_the_last_flu
         let medium = Arc::new(Faulty::new(SIZE, 512));
         let target = Target::start(Arc::new(Slow(Arc::clone(&medium)))).await;
         let disk = open(target.address, &saving(home.path(), true)).await;
-        let pipelined = Pipelined::new(Arc::<Disk>::clone(&disk), Settings::default());
+        let pipelined =
+            Pipelined::new("disk".to_owned(), Arc::<Disk>::clone(&disk), Settings::default());
         let volume = pipelined.volume();
         let mut model = vec![0; SIZE as usize];
         let fails = random.below(300);

@@ -9,9 +9,11 @@ use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use volume::{Durability, Volume};
 
+use super::errno::Errno;
 use super::export::Export;
 use super::machine::{Event, Machine};
 use super::transmission::{Answer, Command, Refusal, Request};
@@ -52,12 +54,22 @@ pub(super) enum Broken {
     Stuck,
 }
 
-/// Serves one client until it leaves or `stop` is called; what runs by then is finished and answered.
+/// When a connection ends.
+pub(super) struct Until {
+    /// From then on what is asked is refused.
+    pub(super) stop: Stop,
+    /// Dropped once that is so and nothing runs any more.
+    pub(super) busy: Option<mpsc::Sender<()>>,
+    /// Then the client is hung up on.
+    pub(super) end: Stop,
+}
+
+/// Serves one client until it leaves or is to be hung up on; what runs by then is finished and answered.
 pub(super) async fn serve(
     stream: UnixStream,
     volume: Arc<dyn Volume>,
     export: Export,
-    mut stop: Stop,
+    mut until: Until,
 ) -> Result<(), Broken> {
     let mut connection = Connection::new(stream, export);
     let mut in_flight = FuturesUnordered::new();
@@ -65,9 +77,15 @@ pub(super) async fn serve(
     loop {
         while in_flight.len() < REQUESTS_MAX && connection.has_room() {
             let Some(request) = connection.next_request()? else { break };
-            in_flight.push(perform(Arc::clone(&volume), request));
+            match connection.stopped {
+                true => connection.refuse(&request),
+                false => in_flight.push(perform(Arc::clone(&volume), request)),
+            }
         }
         connection.send()?;
+        if connection.stopped && in_flight.is_empty() {
+            until.busy = None;
+        }
         if connection.closing && in_flight.is_empty() {
             return connection.drain().await;
         }
@@ -84,7 +102,8 @@ pub(super) async fn serve(
             () = tokio::time::sleep_until(deadline), if !connection.machine.is_ready() => {
                 return Err(Broken::Silent);
             }
-            () = stop.called(), if !connection.closing => connection.closing = true,
+            () = until.stop.called(), if !connection.stopped => connection.stopped = true,
+            () = until.end.called(), if !connection.closing => connection.closing = true,
         }
     }
 }
@@ -97,6 +116,8 @@ struct Connection {
     need: usize,
     /// Bytes of data that requests in flight hold.
     held: usize,
+    /// Requests are refused.
+    stopped: bool,
     /// No more requests are taken.
     closing: bool,
 }
@@ -104,7 +125,15 @@ struct Connection {
 impl Connection {
     fn new(stream: UnixStream, export: Export) -> Self {
         let machine = Machine::new(export);
-        Self { stream, machine, input: BytesMut::new(), need: 1, held: 0, closing: false }
+        Self {
+            stream,
+            machine,
+            input: BytesMut::new(),
+            need: 1,
+            held: 0,
+            stopped: false,
+            closing: false,
+        }
     }
 
     fn has_room(&self) -> bool {
@@ -125,6 +154,13 @@ impl Connection {
             }
         }
         Ok(None)
+    }
+
+    /// "The server is in the process of being shut down" (NBD, error values).
+    fn refuse(&mut self, request: &Request) {
+        self.held -= request.command.weight();
+        let refusal = Refusal::new(Errno::ESHUTDOWN, "the server is ending");
+        self.machine.answer(request.cookie, Err(refusal));
     }
 
     fn answer(&mut self, done: Done) {

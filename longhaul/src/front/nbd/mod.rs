@@ -21,6 +21,6 @@ mod tests;
 pub use errno::Errno;
 pub use export::Export;
 pub use machine::{Event, Machine};
-pub use server::{BindError, Server};
+pub use server::{BindError, Clients, Server};
 pub use transmission::{Answer, Command, Refusal, Request};
 pub use violation::Violation;

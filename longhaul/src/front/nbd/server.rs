@@ -5,19 +5,24 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::fs::Mode;
 use rustix::process::umask;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use volume::Volume;
 
-use super::connection::{self, Broken};
+use super::connection::{self, Broken, Until};
 use super::export::Export;
-use crate::stop::Stop;
+use crate::stop::{Stop, Stopper};
 
 /// Clients at a time. `nbdcopy` opens 4 connections, qemu at most 16.
 const CONNECTIONS_MAX: usize = 64;
+
+/// The longest path of a socket: a field of 108 bytes that ends with a zero (unix(7)).
+const PATH_MAX: usize = 107;
 
 /// Why the socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +33,12 @@ pub enum BindError {
     /// It is a file, or a directory, or something else one would miss.
     #[error("it exists and is not a socket")]
     NotASocket,
+    /// A server that was killed has left it.
+    #[error("a process that was killed has left it there")]
+    Left,
+    /// The system keeps the path in a field of fixed size (unix(7)).
+    #[error("the path has {0} bytes, and that of a socket may have {PATH_MAX}")]
+    TooLong(usize),
     /// The system refused.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -38,18 +49,53 @@ pub enum BindError {
 pub struct Server {
     listener: UnixListener,
     path: PathBuf,
+    clients: Clients,
+    leaves: AtomicBool,
+}
+
+/// How many clients are connected.
+#[derive(Clone, Debug, Default)]
+pub struct Clients(Arc<AtomicUsize>);
+
+impl Clients {
+    /// So many.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Server {
-    /// Listens on a new socket at `path`, with mode 0600. A socket nobody listens on any more, left
-    /// by a server that was killed, is replaced.
-    pub fn bind(path: &Path) -> Result<Self, BindError> {
-        clear(path)?;
+    /// Listens on a new socket at `path`, with mode 0600. A socket nobody listens on any more was left by a server
+    /// that was killed; it is replaced only if the caller says so, since a client that connects again repeats only
+    /// what was not answered.
+    pub fn bind(path: &Path, replace: bool) -> Result<Self, BindError> {
+        let len = path.as_os_str().len();
+        if len > PATH_MAX {
+            return Err(BindError::TooLong(len));
+        }
+        clear(path, replace)?;
         // The mode must be right from the start: a socket can be connected to once it is there.
         let before = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
         let listener = UnixListener::bind(path);
         umask(before);
-        Ok(Self { listener: listener?, path: path.to_owned() })
+        Ok(Self {
+            listener: listener?,
+            path: path.to_owned(),
+            clients: Clients::default(),
+            leaves: AtomicBool::new(false),
+        })
+    }
+
+    /// How many clients it has.
+    #[must_use]
+    pub fn clients(&self) -> Clients {
+        self.clients.clone()
+    }
+
+    /// Does not remove the socket at the end: something was lost, and whoever replaces it has to know.
+    pub fn leave(&self) {
+        self.leaves.store(true, Ordering::Relaxed);
     }
 
     /// What a client connects to, from any directory.
@@ -68,8 +114,9 @@ impl Server {
         uri
     }
 
-    /// Serves `volume` until `stop` is called, then finishes what its clients asked for.
-    pub async fn run(self, volume: Arc<dyn Volume>, description: &str, mut stop: Stop) {
+    /// Serves `volume` until `stop` is called. Then it finishes what its clients asked for, refuses what they ask
+    /// from then on, and flushes before it hangs up on them: a client that connects elsewhere then has lost nothing.
+    pub async fn run(&self, volume: Arc<dyn Volume>, description: &str, mut stop: Stop) {
         let export = Export {
             shape: volume.shape().clone(),
             mapped: volume.extents().is_some(),
@@ -77,17 +124,30 @@ impl Server {
         };
         let mut connections = JoinSet::new();
         let mut number: u64 = 0;
+        let (ender, end) = Stopper::new();
+        // Each connection holds one until nothing runs on it any more.
+        let (busy, mut idle) = mpsc::channel::<()>(1);
         loop {
             tokio::select! {
                 stream = self.accept(), if connections.len() < CONNECTIONS_MAX => {
                     number += 1;
                     let volume = Arc::clone(&volume);
-                    connections.spawn(converse(number, stream, volume, export.clone(), stop.clone()));
+                    let until = Until { stop: stop.clone(), busy: Some(busy.clone()), end: end.clone() };
+                    let conversation = converse(number, stream, volume, export.clone(), until);
+                    connections.spawn(conversation);
                 }
                 Some(_) = connections.join_next() => {}
                 () = stop.called() => break,
             }
+            self.clients.0.store(connections.len(), Ordering::Relaxed);
         }
+        drop(busy);
+        // Nobody sends anything: it is closed when all are idle.
+        let _ = idle.recv().await;
+        if let Err(why) = volume.flush().await {
+            tracing::error!(%why, "cannot flush before the clients are hung up on");
+        }
+        ender.call();
         while connections.join_next().await.is_some() {}
     }
 
@@ -107,6 +167,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.leaves.load(Ordering::Relaxed) {
+            return;
+        }
         if let Err(why) = std::fs::remove_file(&self.path) {
             tracing::warn!(%why, path = %self.path.display(), "cannot remove the socket");
         }
@@ -118,10 +181,10 @@ async fn converse(
     stream: UnixStream,
     volume: Arc<dyn Volume>,
     export: Export,
-    stop: Stop,
+    until: Until,
 ) {
     tracing::debug!(number, "NBD client connected");
-    match connection::serve(stream, volume, export, stop).await {
+    match connection::serve(stream, volume, export, until).await {
         Ok(()) => tracing::debug!(number, "NBD client left"),
         // Clients that have what they wanted often just go.
         Err(Broken::Socket(why)) => tracing::debug!(number, %why, "NBD client is gone"),
@@ -129,8 +192,8 @@ async fn converse(
     }
 }
 
-/// Removes a socket that nobody listens on.
-fn clear(path: &Path) -> Result<(), BindError> {
+/// Removes a socket that nobody listens on, if it may.
+fn clear(path: &Path, replace: bool) -> Result<(), BindError> {
     let found = match std::fs::symlink_metadata(path) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
@@ -140,9 +203,8 @@ fn clear(path: &Path) -> Result<(), BindError> {
     }
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => Err(BindError::InUse),
-        Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => {
-            Ok(std::fs::remove_file(path)?)
-        }
-        Err(why) => Err(why.into()),
+        Err(why) if why.kind() != io::ErrorKind::ConnectionRefused => Err(why.into()),
+        Err(_) if !replace => Err(BindError::Left),
+        Err(_) => Ok(std::fs::remove_file(path)?),
     }
 }

@@ -78,7 +78,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn new(errno: Errno, why: impl Into<String>) -> Self {
+    pub(super) fn new(errno: Errno, why: impl Into<String>) -> Self {
         Self { errno, why: why.into() }
     }
 }

@@ -188,6 +188,11 @@ impl Core {
         (self.writing, self.reading)
     }
 
+    /// Bytes accepted and not landed.
+    pub(super) const fn pending_bytes(&self) -> u64 {
+        self.held
+    }
+
     // Barriers.
 
     /// Begins a flush, or without `flush` only waits until everything accepted so far has landed.

@@ -71,6 +71,12 @@ impl Pipeline {
         self.shared.core(|core| core.chosen())
     }
 
+    /// Bytes that were accepted and are not on the volume beneath yet.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        self.shared.core(|core| core.pending_bytes())
+    }
+
     async fn change(
         &self,
         verb: Verb,

@@ -1,0 +1,320 @@
+//! How an attachment ends, and what becomes of what it had acknowledged: clients that go on are not deceived, and what
+//! could not be written is in a file that can be written later.
+
+mod common;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{LONGHAUL, PATIENCE, Running, run};
+use rustix::process::Signal;
+
+const SIZE: usize = 16 << 20;
+const TARGET: &str = "iqn.2026-11.dev.longhaul:disk";
+
+/// A directory, and a port that a server comes back to.
+struct Stage {
+    home: tempfile::TempDir,
+    port: u16,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        Self { home: tempfile::tempdir().unwrap(), port }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    fn uri(&self) -> String {
+        format!("iscsi://127.0.0.1:{}/{TARGET}/0", self.port)
+    }
+
+    fn serve(&self, file: &str, size: usize) -> Running {
+        let mut command = Command::new(LONGHAUL);
+        command.args(["serve", "--listen", &format!("127.0.0.1:{}", self.port)]);
+        command.arg(format!("--volume=disk=file:{file},size={size}"));
+        let server = Running::start(command.current_dir(&self.home));
+        assert!(server.line().is_some_and(|line| line.starts_with("ready ")));
+        server
+    }
+
+    fn longhaul(&self, args: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("exec 2>&1\nexec \"$0\" {args}"), LONGHAUL]);
+        shell.env("RUNTIME_DIRECTORY", self.path("run")).env("STATE_DIRECTORY", self.path("state"));
+        shell.current_dir(&self.home);
+        shell
+    }
+
+    /// An attachment whose log is its output.
+    fn attach(&self, options: &str) -> Running {
+        // Enough to acknowledge all that is written while nothing can be sent.
+        let args = format!("attach {} --nbd disk.sock --window 16M {options}", self.uri());
+        Running::start(&mut self.longhaul(&args))
+    }
+
+    fn ready(&self, options: &str) -> Running {
+        let attached = self.attach(options);
+        assert!(attached.line().is_some_and(|line| line.starts_with("ready ")));
+        attached
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.path("disk.sock"))
+    }
+}
+
+/// An NBD client that does no more than it is told to.
+struct Client(UnixStream);
+
+const WRITE: u16 = 1;
+const FLUSH: u16 = 3;
+const ESHUTDOWN: u32 = 108;
+
+impl Client {
+    fn connect(socket: &Path) -> Self {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.read_exact(&mut [0; 18]).unwrap();
+        // Fixed newstyle without zeroes; NBD_OPT_EXPORT_NAME of the default export.
+        stream.write_all(&[0, 0, 0, 3]).unwrap();
+        stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+        stream.read_exact(&mut [0; 10]).unwrap();
+        Self(stream)
+    }
+
+    fn ask(&mut self, kind: u16, at: u64, data: &[u8]) {
+        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+        request.extend([0, 0]);
+        request.extend(kind.to_be_bytes());
+        request.extend([0; 8]);
+        request.extend(at.to_be_bytes());
+        request.extend((data.len() as u32).to_be_bytes());
+        request.extend(data);
+        self.0.write_all(&request).unwrap();
+    }
+
+    /// The error of the next reply.
+    fn answer(&mut self) -> u32 {
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).unwrap();
+        u32::from_be_bytes(reply[4..8].try_into().unwrap())
+    }
+
+    /// Has a write acknowledged.
+    fn write(&mut self, byte: u8, at: u64, len: usize) {
+        self.ask(WRITE, at, &vec![byte; len]);
+        assert_eq!(self.answer(), 0);
+    }
+}
+
+/// Waits for a line.
+fn said(running: &Running, what: &str) -> String {
+    loop {
+        let line = running.line().unwrap_or_else(|| panic!("nothing is said of: {what}"));
+        if line.contains(what) {
+            return line;
+        }
+    }
+}
+
+/// What a killed attachment had acknowledged is gone: whoever takes its place has to say that he knows.
+#[test]
+fn socket_of_a_killed_attachment_is_not_replaced_unasked() {
+    let stage = Stage::new();
+    let server = stage.serve("disk.img", SIZE);
+    let attached = stage.ready("");
+    server.signal(Signal::STOP);
+    let mut writer = stage.client();
+    writer.write(7, 0, 4 << 20);
+    attached.kill();
+    drop(writer);
+    server.signal(Signal::CONT);
+    let (printed, status) =
+        run(&stage.longhaul(&format!("attach {} --nbd disk.sock", stage.uri())));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("a process that was killed has left it there"), "{printed}");
+    assert!(printed.contains("--replace"), "{printed}");
+    // Which is why: a flush of a client that connected again would succeed.
+    let attached = stage.ready("--replace");
+    let mut again = stage.client();
+    again.ask(FLUSH, 0, &[]);
+    assert_eq!(again.answer(), 0);
+    assert!(fs::read(stage.path("disk.img")).unwrap()[..4 << 20].contains(&0));
+    assert!(attached.stop().success());
+    assert!(!stage.path("disk.sock").exists());
+    assert!(server.stop().success());
+}
+
+/// The log that an attachment left.
+fn left(home: &Path) -> PathBuf {
+    let mut logs = fs::read_dir(home.join("state")).unwrap().map(|entry| entry.unwrap().path());
+    let log = logs.find(|path| path.extension().is_some_and(|extension| extension == "replay"));
+    log.expect("a replay log")
+}
+
+#[test]
+fn what_could_not_be_written_is_replayed() {
+    let stage = Stage::new();
+    let server = stage.serve("disk.img", SIZE);
+    let attached = stage.ready("--reconnect-for 1s");
+    server.signal(Signal::STOP);
+    let mut writer = stage.client();
+    writer.write(7, 0, 4 << 20);
+    writer.write(8, 1 << 20, 64 << 10);
+    writer.write(0, 2 << 20, 64 << 10);
+    server.kill();
+    let said_so = said(&attached, "goes to a replay log");
+    let log = left(stage.home.path());
+    assert!(said_so.contains(log.to_str().unwrap()), "{said_so}");
+    let (printed, status) = run(&stage.longhaul("status"));
+    assert!(status.success(), "{printed}");
+    for part in [&stage.uri(), "given up: no connection for 1s", "FAILED: ", log.to_str().unwrap()]
+    {
+        assert!(printed.contains(part), "{part} is missing:\n{printed}");
+    }
+    let (json, _) = run(&stage.longhaul("status --json"));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["volume"]["replay_log"], log.to_str().unwrap());
+    drop(writer);
+    attached.signal(Signal::TERM);
+    said(&attached, &format!("`longhaul replay {}` writes them", log.display()));
+    assert_eq!(attached.end().code(), Some(1));
+    assert!(stage.path("disk.sock").exists(), "whoever comes next has to say that he knows");
+
+    let log = log.display();
+    let (shown, status) = run(&stage.longhaul(&format!("replay --dry-run {log}")));
+    assert!(status.success() && shown.contains("state     whole"), "{shown}");
+
+    // Another volume is not written to.
+    let server = stage.serve("other.img", 2 * SIZE);
+    let replay = |options: &str| run(&stage.longhaul(&format!("replay {log} {options}")));
+    let (printed, status) = replay("--force");
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("this is not the volume of the replay log: its size"), "{printed}");
+    assert!(server.stop().success());
+    assert!(fs::read(stage.path("other.img")).unwrap().iter().all(|byte| *byte == 0));
+
+    let server = stage.serve("disk.img", SIZE);
+    let (printed, status) = replay("");
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("cannot know whether anybody has written to"), "{printed}");
+    let (printed, status) = replay("--force");
+    assert!(status.success(), "{printed}");
+    assert!(printed.contains("flushed\nthe log is now "), "{printed}");
+    assert!(server.stop().success());
+    let mut expected = vec![0; SIZE];
+    expected[..4 << 20].fill(7);
+    expected[1 << 20..(1 << 20) + (64 << 10)].fill(8);
+    expected[2 << 20..(2 << 20) + (64 << 10)].fill(0);
+    assert!(fs::read(stage.path("disk.img")).unwrap() == expected);
+    let (printed, status) = replay("--force");
+    assert_eq!(status.code(), Some(1), "it was renamed: {printed}");
+}
+
+#[test]
+fn damaged_and_foreign_logs_are_refused() {
+    let stage = Stage::new();
+    let server = stage.serve("disk.img", SIZE);
+    let attached = stage.ready("--reconnect-for 0s");
+    server.signal(Signal::STOP);
+    let mut writer = stage.client();
+    writer.write(7, 0, 1 << 20);
+    server.kill();
+    said(&attached, "goes to a replay log");
+    drop(writer);
+    assert_eq!(attached.stop().code(), Some(1));
+    let log = left(stage.home.path());
+    let whole = fs::read(&log).unwrap();
+    let dry_run = |bytes: &[u8]| {
+        fs::write(&log, bytes).unwrap();
+        run(&stage.longhaul(&format!("replay --dry-run {}", log.display())))
+    };
+    let (printed, _) = dry_run(&whole);
+    assert!(printed.contains("state     whole"), "{printed}");
+    // Wherever one bit differs or the file ends, it is noticed.
+    for at in (0..whole.len()).step_by(whole.len() / 16).chain([whole.len() - 1]) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        let (printed, _) = dry_run(&damaged);
+        assert!(!printed.contains("state     whole"), "bit {at}: {printed}");
+        let (printed, _) = dry_run(&whole[..at]);
+        assert!(!printed.contains("state     whole"), "cut at {at}: {printed}");
+    }
+    fs::write(&log, &whole[..whole.len() - 1]).unwrap();
+    let (printed, status) = run(&stage.longhaul(&format!("replay --force {}", log.display())));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("there is no end") && printed.contains("--partial"), "{printed}");
+    let (printed, _) = dry_run(b"something else");
+    assert!(printed.contains("it is no replay log of Longhaul"), "{printed}");
+}
+
+/// What is asked of an attachment that ends is refused, what was written before is flushed, and all of that is said.
+#[test]
+fn an_attachment_that_ends_flushes_before_it_lets_go() {
+    let stage = Stage::new();
+    let server = stage.serve("disk.img", SIZE);
+    let attached = stage.ready("");
+    server.signal(Signal::STOP);
+    let mut writer = stage.client();
+    writer.write(7, 0, 4 << 20);
+    attached.signal(Signal::TERM);
+    let waits = said(&attached, "longhaul: ending: ");
+    assert!(waits.contains("4M bytes are not flushed yet, 1 clients"), "{waits}");
+    writer.ask(WRITE, 0, &[8; 512]);
+    assert_eq!(writer.answer(), ESHUTDOWN);
+    server.signal(Signal::CONT);
+    assert!(attached.end().success());
+    assert_eq!(writer.0.read(&mut [0]).unwrap(), 0, "it is hung up on");
+    assert!(fs::read(stage.path("disk.img")).unwrap()[..4 << 20].iter().all(|byte| *byte == 7));
+    assert!(server.stop().success());
+}
+
+#[test]
+fn a_socket_path_that_is_too_long_is_refused_with_the_reason() {
+    let stage = Stage::new();
+    let path = "x".repeat(120);
+    let (printed, status) = run(&stage.longhaul(&format!("attach memory:1M --nbd {path}")));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("the path has 120 bytes, and that of a socket may have 107"),
+        "{printed}"
+    );
+}
+
+/// `timeout` sends its signal twice, to the process and to its group.
+#[test]
+fn signals_of_one_kill_end_it_once() {
+    let stage = Stage::new();
+    let server = stage.serve("disk.img", SIZE);
+    let attached = stage.ready("");
+    server.signal(Signal::STOP);
+    let mut writer = stage.client();
+    writer.write(7, 0, 4 << 20);
+    attached.signal(Signal::TERM);
+    attached.signal(Signal::INT);
+    // It still waits for the server.
+    said(&attached, "longhaul: ending: ");
+    server.signal(Signal::CONT);
+    assert!(attached.end().success());
+    drop((writer, server));
+    // A later one is another.
+    let server = stage.serve("disk.img", SIZE);
+    let attached = stage.ready("");
+    server.signal(Signal::STOP);
+    let mut writer = stage.client();
+    writer.write(7, 0, 4 << 20);
+    attached.signal(Signal::TERM);
+    said(&attached, "longhaul: ending: ");
+    attached
+        .signal_during(Signal::TERM, |attached| drop(said(attached, "ended by a second signal")));
+    assert_eq!(attached.end().code(), Some(1));
+    drop((writer, server));
+}
