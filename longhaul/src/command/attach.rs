@@ -98,14 +98,15 @@ async fn serve(chain: &Chain, path: &Path, replace: bool, stop: Stop) -> Outcome
     let listening = teller.listen();
     super::announce(&format!("ready {}", server.uri()))?;
     let mut ending = stop.clone();
+    let mut progress = None;
     let telling = async {
         ending.called().await;
-        teller.tell_progress()
+        progress = Some(teller.tell_progress());
     };
     let serving = server.run(chain.volume(), &uri, stop);
-    let ((), progress) = tokio::join!(serving, telling);
+    tokio::join!(serving, telling);
     // They look at the volume, which nobody else may hold when it is closed.
-    for task in [Some(progress), listening].into_iter().flatten() {
+    for task in [progress, listening].into_iter().flatten() {
         task.abort();
         let _ = task.await;
     }

@@ -75,7 +75,7 @@ fn stop_on(kinds: &[SignalKind]) -> Outcome<Stop> {
         // `timeout`, and a shell that ends its job, send the same signal to a process and to its group.
         let _ = tokio::time::timeout(ONE_KILL, async {
             loop {
-                any(&mut signals).await
+                any(&mut signals).await;
             }
         })
         .await;

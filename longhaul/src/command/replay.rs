@@ -228,7 +228,7 @@ fn rename(file: &Path) -> Outcome<PathBuf> {
     let applied = PathBuf::from(name);
     let renamed = fs::rename(file, &applied).and_then(|()| {
         let dir = applied.parent().filter(|dir| !dir.as_os_str().is_empty());
-        File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+        File::open(dir.unwrap_or_else(|| Path::new(".")))?.sync_all()
     });
     renamed.or_fail(|| format!("it was written, but {} cannot be renamed", file.display()))?;
     Ok(applied)
