@@ -4,10 +4,12 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+
+use crate::syncs::Syncs;
 
 /// An open file or block device. All I/O is by position; nothing moves a shared offset but the
 /// search for holes, which sets it before each use.
@@ -18,6 +20,7 @@ pub struct File {
     /// write-back once per open file, to whichever call syncs next; so it is kept here, where no call can
     /// be forgotten, whether or not anybody waits for its answer.
     failed: OnceLock<Failed>,
+    pub(crate) syncs: Arc<Syncs>,
 }
 
 /// A failure after which it is not known which earlier writes are stable.
@@ -70,7 +73,7 @@ impl File {
         };
         let mode = Mode::RUSR | Mode::WUSR;
         let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)?;
-        Ok(Self { fd, failed: OnceLock::new() })
+        Ok(Self { fd, failed: OnceLock::new(), syncs: Arc::default() })
     }
 
     pub(crate) fn raw(&self) -> RawFd {
@@ -81,6 +84,13 @@ impl File {
     pub fn fail(&self, what: impl std::fmt::Display, why: &Error) {
         let first = || Failed { what: what.to_string(), why: why.to_string() };
         self.failed.get_or_init(first);
+    }
+
+    /// Whether a sync that has just succeeded is to be believed: waits for those that were under way beside it,
+    /// since the system may have told one of them instead.
+    pub async fn settled(&self) -> std::result::Result<(), Failed> {
+        self.syncs.settled().await;
+        self.still_whole()
     }
 
     /// An error if something has failed that may have cost bytes which were taken before.

@@ -11,6 +11,7 @@ pub mod handed;
 pub mod memory;
 pub mod request;
 pub mod ring;
+mod syncs;
 pub mod tcp;
 pub mod tun;
 pub mod workers;

@@ -69,6 +69,11 @@ impl Request {
         self.len() == 0
     }
 
+    /// Whether the system is asked to make something stable.
+    pub(crate) const fn syncs(&self) -> bool {
+        matches!(self, Self::Sync | Self::Write { sync: Sync::Now, .. })
+    }
+
     /// Whether its failure `why` may have cost bytes that were taken before.
     ///
     /// That of a sync always may: it is also how the system tells that it could not write back what it
@@ -115,6 +120,7 @@ impl File {
     /// Does what is asked, waiting as long as it takes. What was read comes back: less only at the end of the
     /// file, and nothing for what does not read.
     pub fn perform(&self, request: &Request) -> Result<Vec<u8>> {
+        let _under_way = request.syncs().then(|| self.syncs.begin());
         self.call(request).inspect_err(|why| self.note(request, why))
     }
 

@@ -19,6 +19,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::file::{File, Sync};
 use crate::request::{Progress, Request};
+use crate::syncs::UnderWay;
 
 /// Entries of the submission queue. Each is submitted at once, so that few are needed.
 const SUBMISSIONS: u32 = 64;
@@ -82,6 +83,8 @@ struct Entry {
     /// It could not be done at once.
     patient: bool,
     done: Done,
+    /// It is a sync, and under way until this is dropped.
+    _sync: Option<UnderWay>,
 }
 
 impl Ring {
@@ -129,8 +132,9 @@ impl Ring {
         if table.broken || table.under_way() == UNDER_WAY_MAX {
             return Err((request, done));
         }
+        let _sync = request.syncs().then(|| file.syncs.begin());
         let progress = Progress::new(request);
-        let entry = Entry { file: Arc::clone(file), progress, patient: false, done };
+        let entry = Entry { file: Arc::clone(file), progress, patient: false, done, _sync };
         let number = table.insert(entry);
         table.queue.push_back(number);
         self.hand_over(&mut table);

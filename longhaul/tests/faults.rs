@@ -163,6 +163,28 @@ async fn a_lost_write_fails_every_later_flush_whoever_was_told_first() {
     }
 }
 
+/// The system tells one of several syncs of a loss. Of durable writes that all lose their bytes none may succeed, and
+/// neither may a flush beside them.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_durable_writes_at_once_that_are_lost_none_succeeds() {
+    for _ in 0..5 {
+        for failing in failing() {
+            let volume = device::open(&failing.path, false).unwrap();
+            failing.fail();
+            for n in 0..32_u64 {
+                volume.write(LOST + n * 65536, block(2), Durability::Volatile).await.unwrap();
+            }
+            let beside =
+                |n: u64| volume.write(LOST + n * 65536 + 4096, block(3), Durability::Durable);
+            let writes = futures_util::future::join_all((0..32).map(beside));
+            let flushes = futures_util::future::join_all((0..8).map(|_| volume.flush()));
+            let (writes, flushes) = tokio::join!(writes, flushes);
+            assert_eq!(writes.iter().filter(|written| written.is_ok()).count(), 0, "writes");
+            assert_eq!(flushes.iter().filter(|flushed| flushed.is_ok()).count(), 0, "flushes");
+        }
+    }
+}
+
 /// A server on a device, and its portal.
 fn serve(device: &Path, engine: &str) -> (Running, std::net::SocketAddr) {
     let mut command = Command::new(LONGHAUL);

@@ -118,7 +118,7 @@ impl Volume for Local {
         Self::run(Verb::Write, Some(span), async move {
             let sync = self.disk.promise(durability)?;
             self.disk.perform(Request::Write { at, data, sync }).await?;
-            self.disk.promise(durability).map(drop)
+            if sync == Sync::Now { self.disk.settled().await } else { Ok(()) }
         })
     }
 
@@ -222,12 +222,17 @@ impl Disk {
         Ok(())
     }
 
+    /// Whether a sync that has succeeded is to be believed: the system tells of a lost write once, and it may have
+    /// told one beside it.
+    async fn settled(&self) -> io::Result<()> {
+        self.file.settled().await.map_err(io::Error::other)
+    }
+
     /// Makes stable what was written.
     async fn sync(&self) -> io::Result<()> {
         self.still_whole()?;
         self.perform(Request::Sync).await?;
-        // The system tells of a lost write once: it may have told another request meanwhile.
-        self.still_whole()
+        self.settled().await
     }
 
     /// Zeroes by the cheapest means the file system has.
