@@ -17,6 +17,7 @@ use volume::layer::read_only::ReadOnly;
 use volume::store::memory::Memory;
 use volume::{CryptoErase, Durability, Gate, Volume};
 
+use crate::attachments;
 use crate::credentials;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
@@ -28,7 +29,7 @@ use crate::size::Size;
 use crate::stop::Stop;
 use crate::store::Local;
 use crate::store::file::OpenError;
-use crate::store::iscsi::Connections;
+use crate::store::iscsi::{Connections, Writers};
 use crate::store::{device, file, iscsi};
 use crate::uri::{Host, Uri};
 
@@ -60,6 +61,8 @@ pub struct OpenOptions {
     /// The directory for what was acknowledged and a volume behind a network could not be given any more; it is
     /// dropped if `None`.
     pub replay_log: Option<PathBuf>,
+    /// Who else may write to a unit of a target.
+    pub writers: Writers,
 }
 
 /// Who this machine is to a target.
@@ -394,7 +397,19 @@ fn unsolicited(disk: Option<&iscsi::Disk>) -> u64 {
 
 /// Opens the volume that `uri` names.
 pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
-    let Store { mut volume, disk, local, made, padding } = store(uri, &options).await?;
+    let store = store(uri, &options).await?;
+    let disk = store.disk.clone();
+    let opened = assemble(uri, store, options).await;
+    if let (Err(_), Some(disk)) = (&opened, disk) {
+        // A disk that is not closed stays reserved.
+        disk.close().await;
+    }
+    opened
+}
+
+/// Puts layers over a store.
+async fn assemble(uri: &Uri, store: Store, options: OpenOptions) -> Outcome<Chain> {
+    let Store { mut volume, disk, local, made, padding } = store;
     let block_size = volume.shape().block_size;
     if let Some(asked) = options.block_size.filter(|asked| *asked != block_size) {
         let why = format!("{uri} has blocks of {block_size} bytes, not {asked}");
@@ -565,6 +580,8 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                 volume: uri.to_string(),
                 write_behind: options.pipeline.is_some(),
             });
+            with.writers = options.writers;
+            with.attachments = attachments::folder();
             let disk =
                 iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
             let disk = Arc::new(disk);
@@ -660,8 +677,15 @@ fn explain(what: String, why: OpenError) -> Failure {
     Failure::new(what).because(why).hint(hint)
 }
 
+/// What to do about another writer.
+const HELD: &str = "end it there first; --take-over ends its writing at once, and what it has not flushed goes to a file \
+    there; --shared is for cluster file systems, where all sides say so; to read, --read-only";
+
 fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure {
     use LoginStatus as Status;
+    if let iscsi::ConnectError::Held(_) = &why {
+        return Failure::new(what).because(why).hint(HELD);
+    }
     let hint = match why.login() {
         Some(LoginError::NoCredentials) => {
             "give them with --chap-user and --chap-secret-file; or, for a sealed session, --pin KEY"

@@ -146,6 +146,8 @@ pub struct Upstream {
     pub identity: Option<PathBuf>,
     /// How many connections its session has.
     pub connections: Connections,
+    /// Others write to it too, and something coordinates them: it is not reserved.
+    pub shared: bool,
 }
 
 /// How a sealed volume is opened.

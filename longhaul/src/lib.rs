@@ -4,6 +4,7 @@
 //! contract (`volume`) and the operating system (`host`).
 #![forbid(unsafe_code)]
 
+pub mod attachments;
 pub mod chain;
 pub mod cli;
 pub mod command;
@@ -27,6 +28,7 @@ pub mod sealing;
 pub mod secret;
 pub mod size;
 pub mod state;
+pub mod state_dir;
 pub mod stop;
 pub mod store;
 mod suggest;

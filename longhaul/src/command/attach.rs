@@ -5,7 +5,7 @@ pub mod status;
 use std::path::{Path, PathBuf};
 
 use self::status::Teller;
-use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs};
+use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs, WriterArgs};
 use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::{Failure, Outcome};
 use crate::front::nbd;
@@ -43,6 +43,8 @@ pub struct Args {
     #[command(flatten)]
     replay_log: ReplayLogArgs,
     #[command(flatten)]
+    writers: WriterArgs,
+    #[command(flatten)]
     pipeline: PipelineArgs,
 }
 
@@ -71,7 +73,8 @@ pub async fn run(args: Args) -> Outcome {
         contents: args.encryption.contents(&uri.to_string()),
         block_size: None,
         pad: false,
-        pipeline: args.pipeline.settings()?,
+        pipeline: args.writers.pipeline(args.pipeline.settings()?),
+        writers: args.writers.writers(),
         patience: args.outage.patience().unwrap_or(Patience::FOREVER),
         replay_log: changes.then(|| args.replay_log.dir()).flatten(),
     };

@@ -10,7 +10,7 @@ use indicatif::HumanBytes;
 use serde::Serialize;
 use volume::Volume;
 
-use super::options::{DiscardArgs, LoginArgs, OutageArgs, contents};
+use super::options::{DiscardArgs, LoginArgs, OutageArgs, WriterArgs, contents};
 use crate::chain::{self, Chain, Contents, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::copy::{self, CopyError, Report};
@@ -39,6 +39,8 @@ pub struct Args {
     login: LoginArgs,
     #[command(flatten)]
     outage: OutageArgs,
+    #[command(flatten)]
+    writers: WriterArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -199,7 +201,9 @@ pub async fn run(args: Args) -> Outcome {
     let missing = matches!(to, Uri::File(path) if !path.exists());
     let size = missing.then(|| Size(source.volume().shape().size));
     let contents = args.encryption.destination(to);
-    let destination = OpenOptions { size, login, contents, patience, ..OpenOptions::default() };
+    let writers = args.writers.writers();
+    let destination =
+        OpenOptions { size, login, contents, patience, writers, ..OpenOptions::default() };
     let destination = chain::open(to, destination).await?;
     if let Err(why) = args.encryption.check_use(&source, &destination) {
         destination.discard().await;
@@ -222,7 +226,11 @@ pub async fn run(args: Args) -> Outcome {
             return Err(failure);
         }
         // Half of a copy may be all there is to be had of a bad disk.
-        Err(Broken { failure, untouched: false }) => return Err(failure),
+        Err(Broken { failure, untouched: false }) => {
+            // A volume that is not closed stays reserved.
+            let _ = source.close().await.and(destination.close().await);
+            return Err(failure);
+        }
     };
     source.close().await?;
     destination.close().await?;

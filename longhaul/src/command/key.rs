@@ -2,10 +2,12 @@
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Subcommand;
+use volume::Volume;
 
-use super::options::{LoginArgs, OutageArgs, blocking};
+use super::options::{LoginArgs, OutageArgs, WriterArgs, blocking};
 use super::say;
 use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::{OrFail, Outcome};
@@ -142,14 +144,17 @@ struct On {
     login: LoginArgs,
     #[command(flatten)]
     outage: OutageArgs,
+    #[command(flatten)]
+    writers: WriterArgs,
 }
 
 impl On {
     async fn writable(&self, size: Option<Size>) -> Outcome<Chain> {
         let login = self.login.login().await?;
         let patience = self.outage.patience().unwrap_or_default();
-        chain::open(&self.uri, OpenOptions { size, login, patience, ..OpenOptions::default() })
-            .await
+        let writers = self.writers.writers();
+        let options = OpenOptions { size, login, patience, writers, ..OpenOptions::default() };
+        chain::open(&self.uri, options).await
     }
 
     async fn readable(&self) -> Outcome<Chain> {
@@ -178,21 +183,21 @@ pub async fn run(args: Args) -> Outcome {
             say(&format!("sealed {} as {uuid}", on.uri))
         }
         Command::Add { on, secret, new, cost } => {
-            let chain = on.writable(None).await?;
-            let key = Key::asked(secret.source(), "Pass-phrase");
-            let new = Key::new(new.source(), "New pass-phrase");
-            let slot = luks::add(chain.volume(), key, new, cost).await?;
-            chain.close().await?;
-            say(&format!("added key slot {slot}"))
+            let slot = closing(on.writable(None).await?, async |volume| {
+                let key = Key::asked(secret.source(), "Pass-phrase");
+                let new = Key::new(new.source(), "New pass-phrase");
+                luks::add(volume, key, new, cost).await
+            });
+            say(&format!("added key slot {}", slot.await?))
         }
         Command::Remove { on, slot, force, secret } => remove(&on, slot, force, secret).await,
         Command::Change { on, secret, new, cost } => {
-            let chain = on.writable(None).await?;
-            let key = Key::asked(secret.source(), "Pass-phrase");
-            let new = Key::new(new.source(), "New pass-phrase");
-            let slot = luks::change(chain.volume(), key, new, cost).await?;
-            chain.close().await?;
-            say(&format!("changed; the pass-phrase is in key slot {slot} now"))
+            let slot = closing(on.writable(None).await?, async |volume| {
+                let key = Key::asked(secret.source(), "Pass-phrase");
+                let new = Key::new(new.source(), "New pass-phrase");
+                luks::change(volume, key, new, cost).await
+            });
+            say(&format!("changed; the pass-phrase is in key slot {} now", slot.await?))
         }
         Command::List { on, json } => list(&on, json).await,
         Command::Test { on, json, secret } => test(&on, json, &secret).await,
@@ -203,16 +208,27 @@ pub async fn run(args: Args) -> Outcome {
             say(&format!("saved the header to {}", file.display()))
         }
         Command::Restore { on, file, force, secret } => {
-            let chain = on.writable(None).await?;
-            let secret = match secret.is_given() {
-                true => Some(ask(secret.source(), "Pass-phrase").await?),
-                false => None,
-            };
-            let uuid = luks::restore(chain.volume(), &file, Restore { secret, force }).await?;
-            chain.close().await?;
-            say(&format!("restored the header of {uuid}"))
+            let uuid = closing(on.writable(None).await?, async |volume| {
+                let secret = match secret.is_given() {
+                    true => Some(ask(secret.source(), "Pass-phrase").await?),
+                    false => None,
+                };
+                luks::restore(volume, &file, Restore { secret, force }).await
+            });
+            say(&format!("restored the header of {}", uuid.await?))
         }
     }
+}
+
+/// Works on a volume, and closes it whatever comes of that: one that is not closed stays reserved.
+async fn closing<T>(
+    chain: Chain,
+    work: impl AsyncFnOnce(Arc<dyn Volume>) -> Outcome<T>,
+) -> Outcome<T> {
+    let done = work(chain.volume()).await;
+    let closed = chain.close().await;
+    let done = done?;
+    closed.map(|()| done)
 }
 
 async fn ask(source: Source, what: &'static str) -> Outcome<Secret> {
@@ -220,15 +236,15 @@ async fn ask(source: Source, what: &'static str) -> Outcome<Secret> {
 }
 
 async fn remove(on: &On, slot: Option<u32>, force: bool, secret: SecretArgs) -> Outcome {
-    let chain = on.writable(None).await?;
     let key = match slot {
         Some(_) if force && !secret.is_given() => None,
         Some(_) => Some(Key::asked(secret.source(), "Pass-phrase of another slot")),
         None => Some(Key::asked(secret.source(), "Pass-phrase to remove")),
     };
-    let slot = luks::remove(chain.volume(), key, slot, force).await?;
-    chain.close().await?;
-    say(&format!("removed key slot {slot}"))
+    let slot = closing(on.writable(None).await?, async |volume| {
+        luks::remove(volume, key, slot, force).await
+    });
+    say(&format!("removed key slot {}", slot.await?))
 }
 
 async fn test(on: &On, json: bool, secret: &SecretArgs) -> Outcome {

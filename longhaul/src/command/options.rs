@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use proto::iscsi::name::IscsiName;
+use volume::layer::pipeline::Settings;
 
 use crate::chain::{Contents, Login, Unlock};
 use crate::credentials::{self, ChapArgs};
@@ -13,7 +14,7 @@ use crate::patience::Patience;
 use crate::replay_log;
 use crate::sealing::SealingArgs;
 use crate::secret::SecretArgs;
-use crate::store::iscsi::Connections;
+use crate::store::iscsi::{Connections, Writers};
 
 /// How to log in to a target.
 #[derive(Args, Clone, Debug, Default)]
@@ -62,6 +63,37 @@ impl OutageArgs {
     /// What was asked for, if anything was.
     pub(super) const fn patience(self) -> Option<Patience> {
         self.reconnect_for
+    }
+}
+
+/// Who else may write to a volume behind a target.
+#[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Other writers")]
+pub(super) struct WriterArgs {
+    /// Take the volume over from another writer, which can write nothing more
+    #[arg(long, conflicts_with = "shared")]
+    take_over: bool,
+    /// Others may write at the same time: a cluster file system coordinates them
+    #[arg(long)]
+    shared: bool,
+}
+
+impl WriterArgs {
+    /// Where others write, what was read ahead may be old when it is asked for.
+    pub(super) fn pipeline(self, settings: Option<Settings>) -> Option<Settings> {
+        settings.map(|settings| Settings {
+            read_ahead: if self.shared { Some(0) } else { settings.read_ahead },
+            ..settings
+        })
+    }
+
+    /// What they say.
+    pub(super) const fn writers(self) -> Writers {
+        match (self.take_over, self.shared) {
+            (true, _) => Writers::TakeOver,
+            (_, true) => Writers::Shared,
+            _ => Writers::One,
+        }
     }
 }
 

@@ -36,6 +36,7 @@ use crate::patience::Patience;
 use crate::sealing::{Demand, Seal, sealing};
 use crate::state::StateDir;
 use crate::stop::Stop;
+use crate::store::iscsi::Writers;
 use crate::uri::{Host, IscsiUri, Uri};
 pub(super) use conflicts::find as conflicts;
 use live::{Applied, Live};
@@ -363,7 +364,8 @@ async fn look(volume: &Served, chain: &Chain) -> Outcome {
 pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
     let volume = volume.clone();
     blocking(move || {
-        let Upstream { initiator, chap, chap_weak, identity, connections } = volume.upstream;
+        let Upstream { initiator, chap, chap_weak, identity, connections, shared } =
+            volume.upstream;
         let login = Login {
             initiator,
             account: chap.as_ref().map(Chap::account).transpose()?,
@@ -387,6 +389,7 @@ pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
             replay_log: (volume.uri.is_remote() && !volume.read_only)
                 .then(|| ReplayLogArgs::default().dir())
                 .flatten(),
+            writers: if shared { Writers::Shared } else { Writers::One },
             ..OpenOptions::default()
         })
     })

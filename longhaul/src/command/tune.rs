@@ -8,7 +8,7 @@ use serde::Serialize;
 use volume::layer::pipeline::Settings;
 use volume::{Shape, Span};
 
-use super::options::{EncryptionArgs, LoginArgs, OutageArgs};
+use super::options::{EncryptionArgs, LoginArgs, OutageArgs, WriterArgs};
 use crate::chain::{self, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::pipelined::PipelineArgs;
@@ -43,6 +43,8 @@ pub struct Args {
     pipeline: PipelineArgs,
     #[command(flatten)]
     outage: OutageArgs,
+    #[command(flatten)]
+    writers: WriterArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -110,6 +112,7 @@ pub async fn run(args: Args) -> Outcome {
         login: args.login.login().await?,
         contents: args.encryption.contents(&uri.to_string()),
         patience: args.outage.patience().unwrap_or_default(),
+        writers: args.writers.writers(),
         ..OpenOptions::default()
     };
     let chain = chain::open(uri, options).await?;

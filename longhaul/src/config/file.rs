@@ -153,6 +153,7 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
         chap_weak: table.flag("chap_weak").unwrap_or_default(),
         identity: table.path("identity", base),
         connections: table.number_or_text("connections").unwrap_or_default(),
+        shared: table.flag("shared").unwrap_or_default(),
     };
     let encrypted = table.flag("encrypted").unwrap_or_default();
     let unseal = unseal(&mut table, base);

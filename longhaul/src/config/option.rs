@@ -11,7 +11,7 @@ use crate::suggest::did_you_mean;
 use crate::uri::Uri;
 
 /// The options there are.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 15] = [
     "size",
     "read_only",
     "encrypted",
@@ -26,6 +26,7 @@ const KNOWN: [&str; 14] = [
     "vendor",
     "product",
     "serial",
+    "shared",
 ];
 
 /// The options of a volume that are no part of how it looks.
@@ -39,6 +40,8 @@ struct Options {
     lun: Lun,
     sanitize_rate: Option<Rate>,
     appearance: Appearance,
+    /// Others write to it too.
+    shared: bool,
 }
 
 impl Options {
@@ -51,6 +54,7 @@ impl Options {
             "target" => self.target = Some(parsed(value)?),
             "lun" => self.lun = parsed(value)?,
             "sanitize_rate" => self.sanitize_rate = Some(parsed(value)?),
+            "shared" => self.shared = switch(value)?,
             _ => drop(self.appearance.set(key, value)?),
         }
         Ok(())
@@ -119,8 +123,12 @@ impl FromStr for Served {
             lun,
             sanitize_rate,
             appearance,
+            shared,
         } = options;
         let uri = uri.parse::<Uri>().map_err(|why| why.to_string())?;
+        if shared && !uri.is_remote() {
+            return Err("shared: only a volume of a target can have other writers".to_owned());
+        }
         idle_size(&uri, size).map_or(Ok(()), Err)?;
         let target = target.map_or_else(|| target_of(name), |target| Ok(target.0))?;
         Ok(Self {
@@ -133,7 +141,7 @@ impl FromStr for Served {
             protection,
             appearance,
             sanitize_rate,
-            upstream: Upstream::default(),
+            upstream: Upstream { shared, ..Upstream::default() },
             encrypted,
             unseal: None,
         })

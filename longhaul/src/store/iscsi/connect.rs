@@ -20,8 +20,9 @@ use super::dial::dial;
 use super::discover;
 use super::link::Link;
 use super::random::{entropy, random};
+use super::reservation::{Holders, Reservation};
 use super::session::{Loss, Session};
-use super::unit::{self, UnitError};
+use super::unit::{self, Unit, UnitError};
 use super::{ConnectOptions, IscsiTarget, ReplayLogOptions};
 use crate::replay_log::{Header, Writer};
 use crate::uri::Host;
@@ -116,6 +117,15 @@ pub enum ConnectError {
         "{0} answers with another ISID or without a TSIH, so that nothing ends what was under way"
     )]
     NotReplacing(Host),
+    /// Another writer has the volume.
+    #[error("another writer has the volume: {0}")]
+    Held(Holders),
+    /// Another writer has the volume now, or had it meanwhile.
+    #[error("the reservation was taken away; the volume is held by {0}")]
+    Fenced(Holders),
+    /// The reservation can be neither had nor refused.
+    #[error("cannot reserve the volume: {0}")]
+    Reservation(String),
     /// The list of targets cannot be read.
     #[error("{0} sent a list of targets that cannot be read")]
     List(Host),
@@ -144,7 +154,7 @@ impl ConnectError {
             | Self::NotReset(TaskResponse::NOT_SUPPORTED | TaskResponse::AUTHORIZATION_FAILED) => {
                 Failure::Unusable { secure }
             }
-            Self::Random(_) | Self::NotReplaced(_) => Failure::Local,
+            Self::Random(_) | Self::NotReplaced(_) | Self::Held(_) => Failure::Local,
             // A target or a unit that is not found may be there again when its server has come up.
             _ => Failure::NoSession,
         }
@@ -166,6 +176,8 @@ pub(super) struct Connector {
     options: ConnectOptions,
     /// Where else the target listens, as it said last.
     others: Arc<Mutex<Vec<Host>>>,
+    /// That nobody else writes.
+    pub(super) reservation: Reservation,
 }
 
 impl fmt::Display for Connector {
@@ -182,7 +194,18 @@ impl Connector {
         if options.isid.is_none() {
             options.isid = Some(Isid::random(random()?, 0));
         }
-        Ok(Self { target, options, others: Arc::default() })
+        let reservation = Reservation::default();
+        Ok(Self { target, options, others: Arc::default(), reservation })
+    }
+
+    /// Reserves the unit of a first link, unless it is shared or only read.
+    pub(super) async fn reserve(&self, link: &Link) -> Result<(), ConnectError> {
+        if link.shape().read_only {
+            return Ok(());
+        }
+        let serial = link.device().serial.as_deref();
+        let how = (self.options.writers, self.options.attachments.as_deref());
+        self.reservation.acquire(link.unit(), &self.target, serial, how).await
     }
 
     /// Connects, logs in, and opens the unit, which has nothing left to do then for the session in doubt. It must be
@@ -229,7 +252,12 @@ impl Connector {
             return Err(ConnectError::NotReplacing(portal.clone()));
         }
         let reset_first = doubt.is_some_and(|doubt| doubt.reset);
-        let opened = match self.reset(portal, &session, reset_first).await {
+        // Before the reset: who was fenced must not trouble the one who has the volume now.
+        let ready = match self.confirm(portal, &session, before).await {
+            Ok(()) => self.reset(portal, &session, reset_first).await,
+            Err(why) => Err(why),
+        };
+        let opened = match ready {
             Ok(()) => self.open(portal, &session, before).await,
             Err(why) => Err(why),
         };
@@ -297,6 +325,25 @@ impl Connector {
             Some(what) => Err(ConnectError::Changed(what)),
             None => Ok(link),
         }
+    }
+
+    /// Finds out whether the reservation is still ours, where there is one.
+    async fn confirm(
+        &self,
+        portal: &Host,
+        session: &Session,
+        before: Option<&Device>,
+    ) -> Result<(), ConnectError> {
+        let unit = Unit::new(session.clone(), self.target.lun);
+        let confirm = async {
+            let Err(why) = self.reservation.confirm(&unit).await else { return Ok(()) };
+            // Another volume knows nothing of a reservation of this one.
+            let device = Device::learn(&unit).await?;
+            let other = before.and_then(|before| device.differs(before));
+            Err(other.map_or(why, ConnectError::Changed))
+        };
+        let confirmed = tokio::time::timeout(OPENED_WITHIN, confirm).await;
+        confirmed.map_err(|_| ConnectError::Slow(portal.clone(), OPENED_WITHIN))?
     }
 
     /// Whether what a target says in a session is authenticated: it is with a pinned key.

@@ -102,10 +102,11 @@ impl Disk {
         self.supervisor.leave(grace);
     }
 
-    /// Ends it: requests that wait for a connection fail, those in flight are waited for, and the session
-    /// logs out.
+    /// Ends it: requests that wait for a connection fail, those in flight are waited for, the reservation is
+    /// given back, and the session logs out.
     pub async fn close(&self) {
         self.supervisor.close();
+        self.supervisor.release().await;
         self.session().close().await;
     }
 

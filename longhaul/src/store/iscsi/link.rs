@@ -111,6 +111,10 @@ impl Link {
         self.unit.session()
     }
 
+    pub(super) const fn unit(&self) -> &Unit {
+        &self.unit
+    }
+
     pub(super) const fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -287,10 +291,11 @@ impl Link {
         complete_all(REACHES_IN_FLIGHT, stream::iter(commands), drop).await
     }
 
-    /// SYNCHRONIZE CACHE, where there is a cache.
+    /// SYNCHRONIZE CACHE, where there is a cache, and somebody who may have written: it is refused to those whom a
+    /// reservation keeps from writing (SBC-3, table 13).
     pub(super) async fn sync(&self) -> Result<(), UnitError> {
         self.still_whole()?;
-        if self.shape.write_cache {
+        if self.shape.write_cache && !self.shape.read_only {
             let synced = self.unit.ask(Command::synchronize_cache()).await;
             synced.inspect_err(|error| self.note(error, Durability::Durable))?;
         }

@@ -17,6 +17,7 @@ mod lines;
 mod link;
 mod random;
 mod received;
+mod reservation;
 mod session;
 mod supervisor;
 mod unit;
@@ -35,6 +36,7 @@ pub use device::Probe;
 pub use discover::{DiscoveredTarget, discover};
 pub use disk::{Disk, State};
 pub use lines::{Connections, NotConnections};
+pub use reservation::{Holders, Writers};
 pub use session::{Loss, Session};
 pub use supervisor::Ended;
 pub use unit::UnitError;
@@ -76,6 +78,10 @@ pub struct ConnectOptions {
     pub timeouts: Timeouts,
     /// Refuse writes.
     pub read_only: bool,
+    /// Who else may write.
+    pub writers: Writers,
+    /// Where attachments are noted, to know those of processes that were killed.
+    pub attachments: Option<PathBuf>,
     /// How long an outage may last before requests fail; `None` for as long as it takes, zero for not
     /// at all.
     pub reconnect_for: Option<Duration>,
@@ -126,6 +132,8 @@ impl ConnectOptions {
             connect_timeout: Duration::from_secs(15),
             timeouts: Timeouts::default(),
             read_only: false,
+            writers: Writers::default(),
+            attachments: None,
             reconnect_for: Some(RECONNECT_FOR),
             other_portals: true,
             reconnect_every: RECONNECT_EVERY,
@@ -148,6 +156,7 @@ pub async fn connect(target: &IscsiTarget, options: &ConnectOptions) -> Result<D
              server prints, which ends in ?pin=KEY, or a tunnel"
         );
     }
+    connector.reserve(&link).await?;
     Ok(Disk::new(connector, link))
 }
 

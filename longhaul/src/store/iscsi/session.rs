@@ -16,7 +16,7 @@ use proto::scsi::Status;
 use proto::scsi::sense::{Key, Sense};
 use proto::time::Time;
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Sleep, sleep_until};
 
 use super::lines::{Connections, Count, Line, Opening, open, poll_ready};
@@ -42,6 +42,9 @@ pub enum Loss {
     /// The target closed the connection.
     #[error("{0} closed the connection")]
     Closed(String),
+    /// It was given up by us at once, with all that was under way.
+    #[error("the session was given up")]
+    Abandoned,
     /// It was logged out, by us or at the target's wish.
     #[error("the session was logged out")]
     LoggedOut,
@@ -67,6 +70,10 @@ pub struct Session {
     lost: Arc<OnceLock<Arc<Loss>>>,
     /// A unit said that it was reset.
     reset: Arc<AtomicBool>,
+    /// A unit said that a reservation or a registration of ours is no more.
+    preempted: Arc<AtomicBool>,
+    /// Ends it at once.
+    abandoned: Arc<Notify>,
     established: Arc<Established>,
     /// Where its first connection goes.
     address: Option<SocketAddr>,
@@ -85,6 +92,8 @@ impl Session {
         let (ready, established) = oneshot::channel();
         let lost = Arc::new(OnceLock::new());
         let reset = Arc::new(AtomicBool::new(false));
+        let preempted = Arc::new(AtomicBool::new(false));
+        let abandoned = Arc::new(Notify::new());
         let address = socket.peer_addr().ok();
         let driver = Driver {
             address,
@@ -103,12 +112,14 @@ impl Session {
             resets: Vec::new(),
             logouts: Vec::new(),
             reset: Arc::clone(&reset),
+            preempted: Arc::clone(&preempted),
+            abandoned: Arc::clone(&abandoned),
         };
         tokio::spawn(driver.run(Arc::clone(&lost)));
         match established.await {
             Ok(established) => {
                 let established = Arc::new(established);
-                Ok(Self { requests, lost, reset, established, address })
+                Ok(Self { requests, lost, reset, preempted, abandoned, established, address })
             }
             Err(_) => Err(loss(&lost)),
         }
@@ -159,6 +170,16 @@ impl Session {
         self.reset.load(Ordering::Acquire)
     }
 
+    /// Whether a unit said that a reservation or a registration of this initiator port was taken away.
+    pub(super) fn was_preempted(&self) -> bool {
+        self.preempted.load(Ordering::Acquire)
+    }
+
+    /// Ends it at once: nothing of what waits to be sent leaves any more.
+    pub(super) fn abandon(&self) {
+        self.abandoned.notify_one();
+    }
+
     /// Only resets that come from now on count.
     pub(super) fn forget_reset(&self) {
         self.reset.store(false, Ordering::Release);
@@ -205,6 +226,18 @@ fn is_reset(ended: &Ended) -> bool {
     })
 }
 
+/// A unit attention that tells of the end of reservations or registrations: RESERVATIONS PREEMPTED and RELEASED,
+/// REGISTRATIONS PREEMPTED (SPC-4, 5.13.11).
+fn is_preempted(ended: &Ended) -> bool {
+    let Ok(Completion { status: Status::CheckCondition, sense, .. }) = ended else { return false };
+    Sense::parse(sense).is_some_and(|sense| {
+        let additional = sense.additional;
+        sense.key == Key::UnitAttention
+            && additional.code == 0x2a
+            && (3..=5).contains(&additional.qualifier)
+    })
+}
+
 struct Driver {
     /// The connections, by the index the machine knows them by.
     lines: Vec<Option<Line>>,
@@ -226,6 +259,8 @@ struct Driver {
     resets: Vec<oneshot::Sender<TaskResponse>>,
     logouts: Vec<oneshot::Sender<()>>,
     reset: Arc<AtomicBool>,
+    preempted: Arc<AtomicBool>,
+    abandoned: Arc<Notify>,
 }
 
 impl Driver {
@@ -285,6 +320,7 @@ impl Driver {
                 self.opening = None;
                 self.opened(opened);
             }
+            () = self.abandoned.notified() => return Err(Loss::Abandoned),
             () = alarm => {
                 let now = self.now();
                 self.machine.wake(now).map_err(Loss::Fault)?;
@@ -464,6 +500,9 @@ impl Driver {
                     // happened after the reset finds it noted.
                     if is_reset(&ended) {
                         self.reset.store(true, Ordering::Release);
+                    }
+                    if is_preempted(&ended) {
+                        self.preempted.store(true, Ordering::Release);
                     }
                     // Whoever stopped waiting does not want to know.
                     let _ = done.send(ended);

@@ -11,7 +11,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use proto::iscsi::initiator::Fault;
-use proto::iscsi::initiator::recovery::{Action, End, Kind, Over, Recovery, Status, Turn};
+use proto::iscsi::initiator::recovery::{self, Action, End, Kind, Over, Recovery, Turn};
+use proto::scsi::Status;
 use proto::time::Time;
 use tokio::sync::{Notify, oneshot};
 use volume::Span;
@@ -189,6 +190,12 @@ impl Supervisor {
         (number, link): (u64, &Link),
         failure: Option<&UnitError>,
     ) -> End {
+        // Whether it is lost is asked on the next link, before anything is written there.
+        if self.connector.reservation.is_held() && in_question(link, failure) {
+            link.session().abandon();
+            self.note_loss(state, number, Duration::ZERO, Arc::new(ReservationInQuestion));
+            return End::Lost;
+        }
         // What was answered after a reset shows a unit that may have lost what was written before.
         if link.was_reset() {
             self.note_loss(state, number, Duration::ZERO, Arc::new(UnitWasReset));
@@ -365,6 +372,7 @@ impl Supervisor {
                 state.machine.connected();
             }
             Err(error) => {
+                let fenced = matches!(error, ConnectError::Fenced(_));
                 let failure = error.failure(self.connector.is_secure());
                 let error: Cause = Arc::new(error);
                 let why = Chain(&*error).to_string();
@@ -376,7 +384,10 @@ impl Supervisor {
                 }
                 state.cause = Some(error);
                 let spread = random().map_or(0, u64::from_le_bytes);
-                state.machine.failed(self.now(), failure, spread);
+                match fenced {
+                    true => state.machine.fenced(),
+                    false => state.machine.failed(self.now(), failure, spread),
+                }
             }
         }
         self.act(&mut state);
@@ -400,7 +411,7 @@ impl Supervisor {
         Arc::clone(&self.lock().link.1)
     }
 
-    pub(super) fn status(&self) -> (Status, Time) {
+    pub(super) fn status(&self) -> (recovery::Status, Time) {
         (self.lock().machine.status(), self.now())
     }
 
@@ -445,6 +456,14 @@ impl Supervisor {
         let mut state = self.lock();
         state.machine.close();
         self.act(&mut state);
+    }
+
+    /// Gives the reservation back, if it is still ours to give.
+    pub(super) async fn release(&self) {
+        let over = self.lock().ended.as_ref().map(|ended| ended.over);
+        if over == Some(Over::Closed) {
+            self.connector.reservation.release(self.link().unit()).await;
+        }
     }
 
     fn now(&self) -> Time {
@@ -523,6 +542,17 @@ async fn drained(session: &Session) -> bool {
 #[derive(Debug, thiserror::Error)]
 #[error("the unit was reset")]
 struct UnitWasReset;
+
+/// So is one whose reservation may have been taken away.
+#[derive(Debug, thiserror::Error)]
+#[error("the reservation of the volume is in question")]
+struct ReservationInQuestion;
+
+/// Whether the unit said so, or refused what only the holder may do.
+fn in_question(link: &Link, failure: Option<&UnitError>) -> bool {
+    link.session().was_preempted()
+        || matches!(failure, Some(UnitError::Status(Status::ReservationConflict)))
+}
 
 /// An error and all beneath it, on one line.
 struct Chain<'a>(&'a dyn StdError);

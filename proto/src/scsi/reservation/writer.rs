@@ -10,7 +10,7 @@ use core::fmt;
 use super::{InAction, Key, Kind, OutAction, TransportId};
 use crate::reader::{Reader, Truncated};
 use crate::scsi::command::Command;
-use crate::scsi::{Malformed, Sense};
+use crate::scsi::{Malformed, Sense, sense};
 
 /// The type of the reservation.
 const KIND: Kind = Kind::WriteExclusiveRegistrants;
@@ -132,7 +132,7 @@ pub async fn acquire<U: Unit>(
 /// says so nothing may be written: a writer that took the volume over may have come and gone.
 pub async fn confirm<U: Unit>(unit: &U, hold: &Hold) -> Result<Hold, NotHeld<U::Error>> {
     let Some(Keys { generation, keys }) = read_keys(unit).await? else {
-        return Err(NotHeld::By(Registrants::default()));
+        return Err(NotHeld::Unsupported);
     };
     let held = read_reservation(unit).await?;
     let ours = held == Some((hold.key, KIND.code()));
@@ -321,10 +321,16 @@ async fn read_keys<U: Unit>(unit: &U) -> Result<Option<Keys>, NotHeld<U::Error>>
             let keys = keys(&data).map_err(|_| NotHeld::Malformed("READ KEYS data"))?;
             Ok(Some(keys))
         }
-        Answer::Check(_) => Ok(None),
+        Answer::Check(sense) if is_unknown(&sense) => Ok(None),
+        answer @ Answer::Check(_) => Err(NotHeld::Answer("READ KEYS", answer)),
         // RESERVE (6) of another stops this too (SPC-2, table 10).
         Answer::Conflict => Err(NotHeld::By(Registrants::default())),
     }
+}
+
+/// INVALID COMMAND OPERATION CODE and INVALID FIELD IN CDB. A unit that is not there says neither.
+fn is_unknown(sense: &Sense) -> bool {
+    sense.key == sense::Key::IllegalRequest && matches!(sense.additional.code, 0x20 | 0x24)
 }
 
 /// The key of the holder and the type.

@@ -1,0 +1,200 @@
+//! One writer: the persistent reservation of a disk, from its attachment to its end. Which commands that takes is
+//! decided in `proto`; here they are carried out, and what must outlive this process is noted.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use proto::scsi::Status;
+use proto::scsi::command::Command;
+use proto::scsi::reservation::writer::{self, Answer, Hold, NotHeld, Registrants, Victims};
+
+use super::IscsiTarget;
+use super::connect::ConnectError;
+use super::random::random;
+use super::unit::{Unit, UnitError};
+use crate::attachments::{Attachment, Entry, Known};
+
+/// How long an end waits for the reservation to be given back.
+const RELEASED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Who else may write to a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Writers {
+    /// Others may, and something coordinates them: nothing is reserved.
+    #[default]
+    Shared,
+    /// Nobody: who finds another writer gives up.
+    One,
+    /// Nobody from now on, whoever did so before.
+    TakeOver,
+}
+
+/// Who has a volume.
+#[derive(Clone, Debug)]
+pub struct Holders {
+    registrants: Registrants,
+    /// The process, if it is one of this machine, and since when it is attached.
+    here: Option<(u32, Duration)>,
+}
+
+impl fmt::Display for Holders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.registrants.fmt(f)?;
+        match self.here {
+            Some((pid, ago)) => {
+                let ago = Duration::from_secs(ago.as_secs());
+                write!(f, " (process {pid} of this machine, attached {ago:?} ago)")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The reservation of one disk, if it has one.
+#[derive(Debug, Default)]
+pub(super) struct Reservation(Mutex<Option<Held>>);
+
+#[derive(Debug)]
+struct Held {
+    hold: Hold,
+    noted: Option<Attachment>,
+}
+
+impl Reservation {
+    /// Reserves a unit that was just opened.
+    pub(super) async fn acquire(
+        &self,
+        unit: &Unit,
+        target: &IscsiTarget,
+        serial: Option<&str>,
+        (writers, folder): (Writers, Option<&Path>),
+    ) -> Result<(), ConnectError> {
+        if writers == Writers::Shared {
+            return Ok(());
+        }
+        let (name, lun) = (target.name.as_str(), target.lun);
+        let known = folder.map(|folder| Known::of(folder, name, lun, serial));
+        let Known { gone, living } = known.unwrap_or_default();
+        let victims = match writers {
+            Writers::One => Victims::Stale(gone.iter().map(|(entry, _)| entry.key).collect()),
+            _ => Victims::Everyone,
+        };
+        let key = u64::from_ne_bytes(random()?).max(1);
+        let entry = Entry::new(name, lun, serial.map(str::to_owned), key);
+        let noted = folder.and_then(|folder| note(folder, &entry));
+        let outcome = writer::acquire(unit, key, &victims).await;
+        match outcome {
+            Ok(hold) => {
+                let durable = hold.through_power_loss;
+                tracing::info!(key, durable, "the volume is reserved: nobody else can write to it");
+                // Whatever keys they had are registered no more.
+                gone.into_iter().for_each(|(_, attachment)| attachment.forget());
+                *self.lock() = Some(Held { hold, noted });
+                Ok(())
+            }
+            Err(why) => {
+                // A session that was lost may have left a registration behind.
+                if !matches!(why, NotHeld::Unit(_) | NotHeld::Malformed(_)) {
+                    noted.into_iter().for_each(Attachment::forget);
+                }
+                not_held(why, &living)
+            }
+        }
+    }
+
+    /// Whether there is one.
+    pub(super) fn is_held(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Finds out on a new session whether it is still ours.
+    pub(super) async fn confirm(&self, unit: &Unit) -> Result<(), ConnectError> {
+        let Some(hold) = self.lock().as_ref().map(|held| held.hold) else { return Ok(()) };
+        match writer::confirm(unit, &hold).await {
+            Ok(hold) => {
+                if let Some(held) = self.lock().as_mut() {
+                    held.hold = hold;
+                }
+                Ok(())
+            }
+            Err(NotHeld::By(registrants)) => {
+                Err(ConnectError::Fenced(Holders { registrants, here: None }))
+            }
+            Err(NotHeld::Unit(why)) => Err(why.into()),
+            Err(other) => Err(ConnectError::Reservation(describe(&other))),
+        }
+    }
+
+    /// Gives it back. One that cannot be given back stays noted: the next attachment of this machine removes it.
+    pub(super) async fn release(&self, unit: &Unit) {
+        let Some(Held { hold, noted }) = self.lock().take() else { return };
+        match tokio::time::timeout(RELEASED_WITHIN, writer::release(unit, &hold)).await {
+            Ok(Ok(())) => noted.into_iter().for_each(Attachment::forget),
+            Ok(Err(why)) => tracing::warn!(%why, "the reservation could not be given back"),
+            Err(_) => tracing::warn!("the reservation could not be given back in time"),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn note(folder: &Path, entry: &Entry) -> Option<Attachment> {
+    let noted = Attachment::note(folder, entry);
+    let failed = |why: &io::Error| {
+        let folder = folder.display();
+        tracing::warn!(%folder, %why, "cannot note the attachment: after a crash it takes --take-over");
+    };
+    noted.inspect_err(failed).ok()
+}
+
+/// What it means at an attachment that the reservation cannot be had.
+fn not_held(why: NotHeld<UnitError>, living: &[Entry]) -> Result<(), ConnectError> {
+    match why {
+        NotHeld::Unsupported => {
+            tracing::warn!(
+                "the target has no persistent reservations: nothing keeps a second writer from this volume"
+            );
+            Ok(())
+        }
+        NotHeld::By(registrants) => {
+            let key = registrants.0.first().map(|first| first.key);
+            let here = living.iter().find(|entry| Some(entry.key) == key);
+            let here = here.map(|entry| (entry.pid, since(entry.since)));
+            Err(ConnectError::Held(Holders { registrants, here }))
+        }
+        NotHeld::Unit(why) => Err(why.into()),
+        other => Err(ConnectError::Reservation(describe(&other))),
+    }
+}
+
+fn since(seconds: u64) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(Duration::from_secs(seconds))
+}
+
+fn describe(why: &NotHeld<UnitError>) -> String {
+    match why {
+        NotHeld::Answer(what, Answer::Check(sense)) => format!("{what} is answered by {sense}"),
+        NotHeld::Answer(what, _) => format!("{what} meets a reservation conflict"),
+        NotHeld::Malformed(what) => format!("{what} cannot be read"),
+        _ => "the unit has no persistent reservations any more".to_owned(),
+    }
+}
+
+impl writer::Unit for Unit {
+    type Error = UnitError;
+
+    async fn ask(&self, command: Command, data: Vec<u8>) -> Result<Answer, UnitError> {
+        match self.execute(command, data.into()).await {
+            Ok(bytes) => Ok(Answer::Good(bytes.into())),
+            Err(UnitError::Status(Status::ReservationConflict)) => Ok(Answer::Conflict),
+            Err(UnitError::Sense(sense)) => Ok(Answer::Check(sense)),
+            Err(why) => Err(why),
+        }
+    }
+}

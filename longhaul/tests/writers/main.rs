@@ -1,0 +1,259 @@
+//! One writer: who has a volume, who does not get it, and what becomes of a writer that lost it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{LONGHAUL, Running, run};
+use rustix::process::Signal;
+
+/// A server, and a directory for all that a test leaves behind.
+struct Bench {
+    dir: tempfile::TempDir,
+    server: Option<Running>,
+    uri: String,
+}
+
+impl Bench {
+    /// Serves a volume in memory on a port of its own, with `options`.
+    fn new(options: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bench = Self { dir, server: None, uri: String::new() };
+        bench.serve(&[&["--volume", "t=file:t.img,size=32M"], options].concat());
+        bench
+    }
+
+    fn serve(&mut self, options: &[&str]) {
+        let listen = self.uri.split('/').nth(2).unwrap_or("127.0.0.1:0").to_owned();
+        let mut command = self.longhaul(&["serve", "--listen", &listen]);
+        let server = Running::start(command.args(options));
+        let ready = server.line().expect("it says when it is ready");
+        self.uri = ready.strip_prefix("ready ").unwrap().to_owned();
+        self.server = Some(server);
+    }
+
+    fn longhaul(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(LONGHAUL);
+        command.args(arguments).current_dir(self.path());
+        command.env("LONGHAUL_STATE_DIR", self.path().join("state"));
+        command
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Attaches the volume at a socket of this name.
+    fn attach(&self, name: &str, options: &[&str]) -> Attached {
+        let socket = format!("{name}.sock");
+        let mut command = self.longhaul(&["attach", &self.uri, "--nbd", &socket]);
+        let log = std::fs::File::create(self.path().join(format!("{name}.log"))).unwrap();
+        let process = Running::start(command.args(options).stderr(log));
+        let uri = process.line().unwrap_or_else(|| panic!("{}", self.log(name)));
+        Attached { uri: uri.strip_prefix("ready ").unwrap().to_owned(), process }
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path().join(format!("{name}.log"))).unwrap()
+    }
+
+    /// What a command printed, and whether it succeeded.
+    fn run(&self, arguments: &[&str]) -> (String, bool) {
+        let (printed, status) = run(&self.longhaul(arguments));
+        (printed, status.success())
+    }
+
+    /// What an attachment that is refused says.
+    fn refused(&self, options: &[&str]) -> String {
+        let arguments = [&["attach", &self.uri, "--nbd", "refused.sock"], options].concat();
+        let (printed, done) = self.run(&arguments);
+        assert!(!done, "{printed}");
+        printed
+    }
+
+    fn qemu_io(&self, at: &Attached, arguments: &[&str]) -> (String, bool) {
+        let mut command = Command::new("qemu-io");
+        command.args(["-f", "raw"]).args(arguments).arg(&at.uri).current_dir(self.path());
+        let (printed, status) = run(&command);
+        (printed, status.success())
+    }
+
+    fn write(&self, at: &Attached, pattern: u8) -> bool {
+        let write = format!("write -P {pattern} 0 1M");
+        let (printed, done) = self.qemu_io(at, &["-c", &write, "-c", "flush"]);
+        done && !printed.contains("failed") && !printed.contains("rror")
+    }
+
+    fn reads(&self, at: &Attached, pattern: u8) -> bool {
+        let (printed, done) = self.qemu_io(at, &["-r", "-c", &format!("read -P {pattern} 0 1M")]);
+        done && !printed.contains("failed") && !printed.contains("rror")
+    }
+
+    /// What the store holds there.
+    fn stored(&self) -> Vec<u8> {
+        std::fs::read(self.path().join("t.img")).unwrap()[..1 << 20].to_vec()
+    }
+}
+
+struct Attached {
+    process: Running,
+    uri: String,
+}
+
+#[test]
+fn second_attachment_is_refused_and_told_who_has_the_volume() {
+    let bench = Bench::new(&[]);
+    let first = bench.attach("first", &["--initiator", "iqn.2001-04.com.example:first"]);
+    let said = bench.refused(&[]);
+    for words in [
+        "another writer",
+        "iqn.2001-04.com.example:first",
+        "--take-over",
+        "--shared",
+        "--read-only",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(said.contains(&format!("process {} of this machine", first.process.pid())), "{said}");
+    let reader = bench.attach("reader", &["--read-only"]);
+    assert!(bench.write(&first, 7) && bench.reads(&reader, 7));
+    assert!(reader.process.stop().success());
+    let (said, done) = bench.run(&["copy", "t.img", &bench.uri]);
+    assert!(!done && said.contains("another writer"), "{said}");
+    let (said, done) = bench.run(&["copy", &bench.uri, "out.img"]);
+    assert!(done, "a source is only read: {said}");
+    assert!(first.process.stop().success());
+    let second = bench.attach("second", &[]);
+    assert!(bench.write(&second, 8));
+    assert!(second.process.stop().success());
+    assert_eq!(std::fs::read_dir(bench.path().join("state/attachments")).unwrap().count(), 0);
+}
+
+#[test]
+fn shared_attachments_write_side_by_side_and_not_beside_one_that_is_not() {
+    let bench = Bench::new(&[]);
+    let (one, two) = (bench.attach("one", &["--shared"]), bench.attach("two", &["--shared"]));
+    assert!(bench.write(&one, 1) && bench.reads(&two, 1) && bench.write(&two, 2));
+    assert!(bench.reads(&one, 2), "nothing was read ahead");
+    assert!(one.process.stop().success() && two.process.stop().success());
+}
+
+#[test]
+fn taken_over_attachment_writes_nothing_more_and_says_why() {
+    let bench = Bench::new(&[]);
+    let first = bench.attach("first", &["--initiator", "iqn.2001-04.com.example:first"]);
+    assert!(bench.write(&first, 1));
+    let second =
+        bench.attach("second", &["--take-over", "--initiator", "iqn.2001-04.com.example:second"]);
+    assert!(bench.write(&second, 2));
+    assert!(!bench.write(&first, 3), "it is fenced");
+    assert!(second.process.stop().success());
+    assert!(!bench.write(&first, 4), "and stays so when the other has gone");
+    assert!(bench.stored().iter().all(|byte| *byte == 2));
+    first.process.stop();
+    let log = bench.log("first");
+    assert!(log.contains("taken over") && log.contains("iqn.2001-04.com.example:second"), "{log}");
+    let third = bench.attach("third", &[]);
+    assert!(bench.reads(&third, 2));
+    assert!(third.process.stop().success());
+}
+
+#[test]
+fn key_init_by_force_fails_beside_a_live_attachment() {
+    let bench = Bench::new(&[]);
+    std::fs::write(bench.path().join("key"), "pass-phrase").unwrap();
+    let init = [
+        "key",
+        "init",
+        &bench.uri,
+        "--force",
+        "--passphrase-file",
+        "key",
+        "--pbkdf-time",
+        "100",
+        "--pbkdf-memory",
+        "32M",
+    ];
+    let first = bench.attach("first", &[]);
+    let (said, done) = bench.run(&init);
+    assert!(!done && said.contains("another writer"), "{said}");
+    assert!(bench.write(&first, 1) && first.process.stop().success());
+    let (said, done) = bench.run(&init);
+    assert!(done, "{said}");
+    // Nothing is left reserved by a command that fails.
+    let (said, done) = bench.run(&["key", "restore", &bench.uri, "missing"]);
+    assert!(!done, "{said}");
+    let again = bench.attach("again", &[]);
+    assert!(again.process.stop().success());
+}
+
+#[test]
+fn attachment_that_was_killed_is_taken_over_by_its_machine_and_no_other() {
+    let bench = Bench::new(&[]);
+    let first = bench.attach("first", &[]);
+    assert!(bench.write(&first, 1));
+    first.process.kill();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut other = bench.longhaul(&["attach", &bench.uri, "--nbd", "other.sock"]);
+    let (said, status) = run(other.env("LONGHAUL_STATE_DIR", elsewhere.path()));
+    assert!(!status.success() && said.contains("another writer"), "{said}");
+    let second = bench.attach("second", &[]);
+    assert!(bench.write(&second, 2) && second.process.stop().success());
+    assert_eq!(std::fs::read_dir(bench.path().join("state/attachments")).unwrap().count(), 0);
+}
+
+#[test]
+fn attachment_outlives_a_server_that_forgets_and_one_that_remembers() {
+    for options in [&[][..], &["--state", "pr"]] {
+        let mut bench = Bench::new(options);
+        let first = bench.attach("first", &[]);
+        assert!(bench.write(&first, 1));
+        bench.server.take().unwrap().kill();
+        bench.serve(&[&["--volume", "t=file:t.img"], options].concat());
+        assert!(bench.write(&first, 2), "{}", bench.log("first"));
+        assert!(bench.refused(&[]).contains("another writer"));
+        assert!(first.process.stop().success());
+        let second = bench.attach("second", &[]);
+        assert!(bench.reads(&second, 2) && second.process.stop().success());
+    }
+}
+
+/// Without a state directory a server that was started anew knows of no reservation, so a second writer may come
+/// while the first is cut off. The first finds out.
+#[test]
+fn writer_that_was_cut_off_does_not_write_over_its_successor() {
+    let mut bench = Bench::new(&[]);
+    let first = bench.attach("first", &[]);
+    assert!(bench.write(&first, 1));
+    first.process.signal(Signal::STOP);
+    bench.server.take().unwrap().kill();
+    bench.serve(&["--volume", "t=file:t.img"]);
+    let second = bench.attach("second", &[]);
+    assert!(bench.write(&second, 2) && second.process.stop().success());
+    first.process.signal(Signal::CONT);
+    assert!(!bench.write(&first, 3), "{}", bench.log("first"));
+    assert!(bench.stored().iter().all(|byte| *byte == 2));
+    first.process.kill();
+}
+
+#[test]
+fn gateway_reserves_what_it_serves_unless_it_is_shared() {
+    let bench = Bench::new(&[]);
+    let gateway = |options: &str| {
+        let volume = format!("g={}{options}", bench.uri);
+        let mut command =
+            bench.longhaul(&["serve", "--listen", "127.0.0.1:0", "--volume", &volume]);
+        Running::start(command.stderr(Stdio::null()))
+    };
+    let first = gateway("");
+    assert!(first.line().is_some_and(|line| line.starts_with("ready ")));
+    let said = bench.refused(&[]);
+    assert!(said.contains("another writer"), "{said}");
+    assert!(gateway("").line().is_none(), "two gateways");
+    assert!(first.stop().success());
+    let (one, two) = (gateway(",shared"), gateway(",shared"));
+    assert!(one.line().is_some() && two.line().is_some());
+    assert!(one.stop().success() && two.stop().success());
+}
