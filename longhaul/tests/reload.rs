@@ -230,7 +230,7 @@ fn attach(home: &Path, uri: &str, name: &str) -> Running {
     let mut command = Command::new(LONGHAUL);
     command.args(["attach", uri, "--initiator", &format!("iqn.2001-04.com.example:{name}")]);
     command.args(["--chap-user", name, "--chap-secret-file", &format!("{name}.known")]);
-    command.args(["--nbd", &format!("{name}.sock")]);
+    command.args(["--shared", "--nbd", &format!("{name}.sock")]);
     let attached = Running::start(command.current_dir(home));
     assert!(attached.line().unwrap().starts_with("ready "));
     attached

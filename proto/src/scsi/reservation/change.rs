@@ -25,6 +25,8 @@ pub struct Change {
     pub attentions: Vec<(NexusId, Additional)>,
     /// Whose commands are to be aborted, all but the one that asks for it.
     pub abort: Vec<NexusId>,
+    /// Those of them who are there.
+    pub(super) silenced: Vec<NexusId>,
     /// What must be durable before the command is answered, in place of what was kept before.
     pub keep: Option<Vec<u8>>,
 }
@@ -79,6 +81,7 @@ impl From<&Registry> for Change {
             counted: false,
             attentions: Vec::new(),
             abort: Vec::new(),
+            silenced: Vec::new(),
             keep: None,
         }
     }
@@ -351,6 +354,9 @@ impl Work<'_> {
             self.next.abort = victims;
             // The sender keeps its registration where it takes the reservation of all.
             self.next.abort.retain(|nexus| victim != 0 || nexus != self.nexus);
+            let present =
+                self.next.abort.iter().filter(|nexus| self.device.present.contains(nexus));
+            self.next.silenced = present.cloned().collect();
         }
         Ok(())
     }

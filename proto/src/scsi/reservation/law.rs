@@ -127,6 +127,10 @@ impl World {
             assert!(passes(Class::Reads) || !passes(Class::Writes), "who may write may read");
             assert!(!reservations.registry.is_holder(nexus) || passes(Class::Writes));
             assert!(reservations.restrict() || passes(Class::Writes));
+            let silent = reservations.preempted.contains(nexus);
+            assert!(
+                !silent || (!passes(Class::Writes) && reservations.registry.key(nexus).is_none())
+            );
         }
         for action in [InAction::ReadKeys, InAction::ReadReservation, InAction::ReadFullStatus] {
             let report = reservations.report(action, &device);

@@ -31,6 +31,8 @@ pub use kind::Kind;
 pub use nexus::{InitiatorPort, NexusId, TransportId};
 pub use registry::{Held, Holder, Key, READERS_MAX, READERS_OF_CLIENT_MAX, REGISTRANTS_MAX};
 
+use std::collections::BTreeSet;
+
 use super::Sense;
 use crate::iscsi::login::policy::Proven;
 use registry::Registry;
@@ -147,6 +149,10 @@ pub struct Reservations {
     registry: Registry,
     /// Who holds the reservation of RESERVE (6) or (10). Never together with a registration.
     reserved: Option<NexusId>,
+    /// Who was preempted, with its tasks aborted, in a session that still stands. What it sent before it heard of that
+    /// may be on its way for as long as the connection lives, longer than whoever preempted it needs the reservation:
+    /// nothing of it is written any more, reservation or not, until it registers anew or begins another session.
+    preempted: BTreeSet<NexusId>,
 }
 
 impl Reservations {
@@ -158,13 +164,16 @@ impl Reservations {
     /// Whether there is a reservation, so that some command may have to be refused. Where there is none,
     /// [`Reservations::check`] lets every command pass.
     #[must_use]
-    pub const fn restrict(&self) -> bool {
-        self.registry.held.is_some() || self.reserved.is_some()
+    pub fn restrict(&self) -> bool {
+        self.registry.held.is_some() || self.reserved.is_some() || !self.preempted.is_empty()
     }
 
     /// Whether `nexus` may run a command of `class` now (SPC-4, table 65 and SBC-3, table 13; SPC-2, table
     /// 10).
     pub fn check(&self, nexus: &NexusId, class: Class) -> Result<(), Conflict> {
+        if class == Class::Writes && self.preempted.contains(nexus) {
+            return Err(Conflict);
+        }
         let allowed = match &self.reserved {
             Some(owner) => class.passes_reserve(owner == nexus),
             None => self.registry.allows(nexus, class),
@@ -189,12 +198,17 @@ impl Reservations {
         if self.registry.is_registered_by_any() {
             return self.registry.indulges(nexus);
         }
-        self.nexus_lost(nexus);
+        self.release_reserved(nexus);
         Ok(())
     }
 
     /// The session of `nexus` is gone: its RESERVE goes with it, its registration stays.
     pub fn nexus_lost(&mut self, nexus: &NexusId) {
+        self.preempted.remove(nexus);
+        self.release_reserved(nexus);
+    }
+
+    fn release_reserved(&mut self, nexus: &NexusId) {
         if self.reserved.as_ref() == Some(nexus) {
             self.reserved = None;
         }
@@ -244,6 +258,9 @@ impl Reservations {
             self.generation = self.generation.wrapping_add(1);
         }
         self.registry.clone_from(&change.registry);
+        self.preempted.extend(change.silenced.iter().cloned());
+        let Self { preempted, registry, .. } = self;
+        preempted.retain(|nexus| registry.key(nexus).is_none());
     }
 
     /// The parameter data of PERSISTENT RESERVE IN, whole: not yet cut to the allocation length.

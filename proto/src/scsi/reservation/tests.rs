@@ -78,6 +78,30 @@ fn reserved(count: u8, kind: Kind) -> Reservations {
     state
 }
 
+/// What was on its way when its sender was preempted is not written even where the new holder has gone.
+#[test]
+fn preempted_session_writes_nothing_until_it_registers_or_begins_anew() {
+    let kind = Kind::WriteExclusiveRegistrants;
+    for anew in [false, true] {
+        let mut state = reserved(2, kind);
+        let present = [nexus(1), nexus(2)];
+        let list = list(20, 10, 0);
+        let out = out(PreemptAndAbort, kind.code(), &list);
+        let change = state.prepare(&nexus(2), out, &list, &device(&present)).unwrap();
+        state.commit(&change);
+        run(&mut state, &nexus(2), Register, 0, &self::list(20, 0, 0)).unwrap();
+        assert_eq!(state.check(&nexus(1), Class::Reads), Ok(()));
+        assert_eq!(state.check(&nexus(1), Class::Writes), Err(Conflict));
+        assert_eq!(state.check(&nexus(3), Class::Writes), Ok(()), "nothing is reserved");
+        assert!(state.restrict());
+        match anew {
+            true => state.nexus_lost(&nexus(1)),
+            false => drop(run(&mut state, &nexus(1), Register, 0, &self::list(0, 30, 0)).unwrap()),
+        }
+        assert_eq!(state.check(&nexus(1), Class::Writes), Ok(()));
+    }
+}
+
 fn generation(state: &Reservations) -> u32 {
     let data = state.report(InAction::ReadKeys, &device(&[]));
     u32::from_be_bytes(data[..4].try_into().unwrap())

@@ -139,17 +139,33 @@ pub async fn confirm<U: Unit>(unit: &U, hold: &Hold) -> Result<Hold, NotHeld<U::
     if ours {
         return rejoin(unit, *hold).await;
     }
-    // Registered, and nobody holds it: no other writer was here, as it would have had to remove us.
-    if held.is_none() && keys.contains(&hold.key) {
-        return settle(unit, *hold).await;
-    }
     // The unit lost its power, and with it what it never promised to keep; PRGENERATION zero says that nobody
     // has registered since (SPC-4, 6.15.2).
     if held.is_none() && keys.is_empty() && generation == 0 && !hold.through_power_loss {
-        let hold = register(unit, hold.key).await?;
-        return settle(unit, hold).await;
+        return begin_anew(unit, *hold).await;
+    }
+    // So it did before, and was cut off before it reserved.
+    if held.is_none() && keys == [hold.key] && generation == 1 && !hold.through_power_loss {
+        return settle(unit, *hold).await;
+    }
+    if keys.contains(&hold.key) {
+        return lost(unit, hold).await;
     }
     Err(NotHeld::By(registrants(unit, &keys).await?))
+}
+
+/// Registers and reserves again on a unit that nobody has registered with since it lost its power.
+async fn begin_anew<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>> {
+    let hold = Hold { all_target_ports: false, ..hold };
+    match ask(unit, OutAction::Register, hold.parameters()).await.map_err(NotHeld::Unit)? {
+        Answer::Good(_) => {}
+        answer => return Err(NotHeld::Answer("REGISTER", answer)),
+    }
+    // A writer may have come and gone before that arrived; then ours is not the first registration.
+    match read_keys(unit).await? {
+        Some(Keys { generation: 1, .. }) => settle(unit, hold).await,
+        _ => lost(unit, &hold).await,
+    }
 }
 
 /// Gives it back. To unregister its holder ends the reservation (SPC-4, 5.13.11.2.3).
@@ -174,8 +190,13 @@ async fn rejoin<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>
     }
     let mine = Parameters { all_target_ports: false, ..hold.parameters() };
     match ask(unit, OutAction::Register, mine).await.map_err(NotHeld::Unit)? {
-        Answer::Good(_) | Answer::Conflict => settle(unit, hold).await,
-        answer => Err(NotHeld::Answer("REGISTER", answer)),
+        Answer::Good(_) | Answer::Conflict => {}
+        answer => return Err(NotHeld::Answer("REGISTER", answer)),
+    }
+    // Only looked at, and not reserved again: it may have been taken away since it was looked at first.
+    match read_reservation(unit).await? {
+        Some((key, kind)) if key == hold.key && kind == KIND.code() => Ok(hold),
+        _ => lost(unit, &hold).await,
     }
 }
 
@@ -242,7 +263,12 @@ async fn settle<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>
     if read_reservation(unit).await? == Some((hold.key, KIND.code())) {
         return Ok(hold);
     }
-    release(unit, &hold).await.map_err(NotHeld::Unit)?;
+    lost(unit, &hold).await
+}
+
+/// Does not stay registered, and tells who is.
+async fn lost<U: Unit, T>(unit: &U, hold: &Hold) -> Result<T, NotHeld<U::Error>> {
+    release(unit, hold).await.map_err(NotHeld::Unit)?;
     let keys = read_keys(unit).await?.map(|keys| keys.keys).unwrap_or_default();
     Err(NotHeld::By(registrants(unit, &keys).await?))
 }

@@ -176,12 +176,40 @@ fn unit_that_forgets_is_reserved_anew_unless_somebody_registered_since() {
     let hold = now(acquire(&one, 7, &nobody())).unwrap();
     assert!(!hold.through_power_loss);
     *unit.lock().unwrap() = Reservations::default();
-    assert_eq!(now(confirm(&one, &hold)).unwrap(), hold);
+    assert_eq!(now(confirm(&one, &hold)).unwrap().key, hold.key);
     assert!(!two.may_write());
     *unit.lock().unwrap() = Reservations::default();
     let other = now(acquire(&two, 8, &nobody())).unwrap();
     now(release(&two, &other)).unwrap();
     refusal(now(confirm(&one, &hold)));
+}
+
+/// Another comes and goes between any two commands of the one who asks whether it still has the volume.
+#[test]
+fn writer_that_comes_and_goes_meanwhile_is_noticed() {
+    for (durable, turns) in
+        [true, false].into_iter().flat_map(|kept| (0..6).map(move |at| (kept, at)))
+    {
+        let unit = Mutex::default();
+        let desk = |n| Desk { durable, ..Desk::new(&unit, n) };
+        let (one, two) = (desk(1), desk(2));
+        let hold = now(acquire(&one, 7, &nobody())).unwrap();
+        if !durable {
+            *unit.lock().unwrap() = Reservations::default();
+        }
+        *one.turns.lock().unwrap() = Some(turns);
+        let mut confirming = pin!(confirm(&one, &hold));
+        if poll(confirming.as_mut()).is_some() {
+            continue;
+        }
+        let other = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
+        now(release(&two, &other)).unwrap();
+        *one.turns.lock().unwrap() = None;
+        let held = poll(confirming.as_mut()).unwrap().is_ok();
+        // The answer of the last command was given before: whoever took the volume then has the tasks aborted.
+        assert!(!held || !unit.lock().unwrap().restrict(), "{durable} {turns}");
+        assert!(!held || refusal(now(confirm(&one, &hold))) == Registrants::default());
+    }
 }
 
 #[test]
