@@ -302,6 +302,10 @@ impl Chain {
         }
         let mut saved = None;
         if let Some(disk) = disk {
+            // What was written as durable is counted as unflushed all the same.
+            if flushed.is_ok() && disk.unflushed().0 > 0 {
+                let _ = disk.flush().await;
+            }
             disk.close().await;
             saved = disk.settled().await;
         }

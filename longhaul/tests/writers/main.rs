@@ -49,6 +49,7 @@ impl Bench {
     fn attach(&self, name: &str, options: &[&str]) -> Attached {
         let socket = format!("{name}.sock");
         let mut command = self.longhaul(&["attach", &self.uri, "--nbd", &socket]);
+        command.args(["--replay-log", "logs"]);
         let log = std::fs::File::create(self.path().join(format!("{name}.log"))).unwrap();
         let process = Running::start(command.args(options).stderr(log));
         let uri = process.line().unwrap_or_else(|| panic!("{}", self.log(name)));
@@ -120,7 +121,8 @@ fn second_attachment_is_refused_and_told_who_has_the_volume() {
     let reader = bench.attach("reader", &["--read-only"]);
     assert!(bench.write(&first, 7) && bench.reads(&reader, 7));
     assert!(reader.process.stop().success());
-    let (said, done) = bench.run(&["copy", "t.img", &bench.uri]);
+    std::fs::write(bench.path().join("in.img"), [5; 4096]).unwrap();
+    let (said, done) = bench.run(&["copy", "in.img", &bench.uri]);
     assert!(!done && said.contains("another writer"), "{said}");
     let (said, done) = bench.run(&["copy", &bench.uri, "out.img"]);
     assert!(done, "a source is only read: {said}");
@@ -185,7 +187,7 @@ fn key_init_by_force_fails_beside_a_live_attachment() {
     // Nothing is left reserved by a command that fails.
     let (said, done) = bench.run(&["key", "restore", &bench.uri, "missing"]);
     assert!(!done, "{said}");
-    let again = bench.attach("again", &[]);
+    let again = bench.attach("again", &["--raw", "--force"]);
     assert!(again.process.stop().success());
 }
 
@@ -214,7 +216,7 @@ fn attachment_outlives_a_server_that_forgets_and_one_that_remembers() {
         bench.serve(&[&["--volume", "t=file:t.img"], options].concat());
         assert!(bench.write(&first, 2), "{}", bench.log("first"));
         assert!(bench.refused(&[]).contains("another writer"));
-        assert!(first.process.stop().success());
+        assert!(first.process.stop().success(), "{}", bench.log("first"));
         let second = bench.attach("second", &[]);
         assert!(bench.reads(&second, 2) && second.process.stop().success());
     }
