@@ -11,7 +11,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use proto::iscsi::initiator::recovery::{Action, End, Kind, Recovery, Settings, Turn};
+use proto::iscsi::initiator::recovery::{
+    Action, End, Failure, Kind, Recovery, Salvage, Settings, Turn,
+};
+use proto::iscsi::login::policy::Proven;
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::scsi::Cdb;
 use proto::scsi::command::Command;
@@ -205,7 +208,7 @@ struct World {
 fn nexus(writer: usize) -> NexusId {
     let name = IscsiName::new(&format!("iqn.2001-04.com.example:{writer}")).unwrap();
     let initiator = InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, writer as u8]) };
-    NexusId { initiator, target_port: 1 }
+    NexusId { initiator, target_port: 1, client: Proven::Nothing }
 }
 
 impl World {
@@ -483,6 +486,7 @@ impl World {
                 Action::Restore { seq, change, .. } => {
                     self.send(writer, Who::Restore(seq), Verb::Write(change));
                 }
+                Action::Save(_) => {}
                 Action::Over => self.writers[writer].stage = Stage::Gone,
             }
         }
@@ -505,9 +509,10 @@ impl World {
     /// Lets the logic of the reservation go on.
     fn think(&mut self, writer: usize) {
         let it = &mut self.writers[writer];
-        let logic = match (&mut it.stage, &mut it.confirming) {
-            (Stage::Attaching(logic) | Stage::Releasing(logic), _) | (_, Some(logic)) => logic,
-            _ => return,
+        let ((Stage::Attaching(logic) | Stage::Releasing(logic), _) | (_, Some(logic))) =
+            (&mut it.stage, &mut it.confirming)
+        else {
+            return;
         };
         match logic.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => self.thought(writer, outcome),
@@ -552,6 +557,7 @@ impl World {
             first_wait: Duration::from_millis(20),
             longest_wait: Duration::from_millis(500),
             unflushed_max: Some(40),
+            salvage: Salvage::Nothing,
         }));
         self.at(Duration::ZERO, Event::Turn(writer));
     }
@@ -573,7 +579,7 @@ impl World {
             }
             Err(_) => {
                 it.connection = None;
-                machine.failed(now, false, spread);
+                machine.failed(now, Failure::NoSession, spread);
             }
         }
         self.act(writer);
@@ -591,7 +597,7 @@ impl World {
         }
         let Some(machine) = &mut it.machine else { return };
         if refused {
-            machine.failed(now, false, spread);
+            machine.failed(now, Failure::NoSession, spread);
             self.act(writer);
             let again = self.random.within(50);
             return self.at(again, Event::Turn(writer));
