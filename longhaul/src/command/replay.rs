@@ -7,7 +7,7 @@ use serde::Serialize;
 use volume::layer::pipeline::Settings;
 use volume::{Durability, Volume};
 
-use super::options::{LoginArgs, OutageArgs};
+use super::options::{LoginArgs, OutageArgs, WriterArgs};
 use crate::chain::{self, Chain, Contents, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::replay_log::{Change, Header, Reader, Record};
@@ -38,6 +38,8 @@ pub struct Args {
     login: LoginArgs,
     #[command(flatten)]
     outage: OutageArgs,
+    #[command(flatten)]
+    writers: WriterArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -72,6 +74,7 @@ pub async fn run(args: Args) -> Outcome {
     let options = OpenOptions {
         login: args.login.login().await?,
         patience: args.outage.patience().unwrap_or_default(),
+        writers: args.writers.writers(),
         // What it holds is what was sent, so of an encrypted volume ciphertext.
         contents: Contents::Raw { overwrite: true },
         // It keeps the order of what overlaps, and many writes in flight.
