@@ -590,7 +590,7 @@ impl Driver {
         if self.session.is_aborted(task) {
             meter.aborted();
         } else if status != Status::Good {
-            meter.failed();
+            meter.ended_badly(mark.kind, &sense);
         }
         let bytes = mark.out + data.iter().map(|piece| piece.len() as u64).sum::<u64>();
         self.finished.push((mark, bytes));

@@ -4,6 +4,8 @@ use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use proto::scsi::Sense;
+use proto::scsi::sense::{Additional, Key};
 use serde::{Deserialize, Serialize};
 
 /// Four to each power of two of microseconds, up to 16 s: a percentile is off by a fifth at most.
@@ -36,6 +38,7 @@ pub(super) struct Meter {
     writes: Tally,
     others: Tally,
     failed: AtomicU64,
+    refused: AtomicU64,
     aborted: AtomicU64,
     in_flight: AtomicU64,
 }
@@ -44,6 +47,7 @@ pub(super) struct Meter {
 struct Tally {
     commands: AtomicU64,
     bytes: AtomicU64,
+    micros: AtomicU64,
     latency: Histogram,
 }
 
@@ -73,14 +77,18 @@ impl Meter {
         };
         add(&tally.commands, 1);
         add(&tally.bytes, bytes);
+        add(&tally.micros, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         if let Some(count) = tally.latency.0.get(bucket(took)) {
             add(count, 1);
         }
     }
 
     /// A command ended with a status other than GOOD.
-    pub(super) fn failed(&self) {
-        add(&self.failed, 1);
+    pub(super) fn ended_badly(&self, kind: Kind, sense: &[u8]) {
+        match Sense::parse(sense) {
+            Some(sense) if is_refusal(kind, &sense) => add(&self.refused, 1),
+            _ => add(&self.failed, 1),
+        }
     }
 
     /// A command ended before it was done.
@@ -93,6 +101,7 @@ impl Meter {
         let work = |tally: &Tally| Work {
             commands: count(&tally.commands),
             bytes: count(&tally.bytes),
+            total_us: count(&tally.micros),
             latency: tally.latency.0.iter().map(count).collect(),
             ..Work::default()
         };
@@ -101,9 +110,21 @@ impl Meter {
             writes: work(&self.writes),
             others: work(&self.others),
             failed: count(&self.failed),
+            refused: count(&self.refused),
             aborted: count(&self.aborted),
             in_flight: count(&self.in_flight),
         }
+    }
+}
+
+/// Whether nothing has failed: an initiator was told what has happened before its command (SAM-5, 5.14), which it
+/// then sends again, or it asked whether the disk has a command or a page, as all do that look at a new disk.
+fn is_refusal(kind: Kind, sense: &Sense) -> bool {
+    let asked = [Additional::INVALID_COMMAND_OPERATION_CODE, Additional::INVALID_FIELD_IN_CDB];
+    match sense.key {
+        Key::UnitAttention => true,
+        Key::IllegalRequest => kind == Kind::Other && asked.contains(&sense.additional),
+        _ => false,
     }
 }
 
@@ -139,8 +160,11 @@ pub struct Activity {
     pub writes: Work,
     /// All else.
     pub others: Work,
-    /// Commands that ended with a status other than GOOD.
+    /// Commands that ended with a status other than GOOD, but for those that were refused.
     pub failed: u64,
+    /// Commands that asked for what the disk has not, and those that were told a unit attention.
+    #[serde(default)]
+    pub refused: u64,
     /// Commands that ended before they were done.
     pub aborted: u64,
     /// Commands in the hands of units.
@@ -154,6 +178,9 @@ pub struct Work {
     pub commands: u64,
     /// Their data.
     pub bytes: u64,
+    /// The microseconds that all of them took together.
+    #[serde(default)]
+    pub total_us: u64,
     /// How many took how long; [`bound`] says what a place means.
     pub latency: Vec<u64>,
     /// The microseconds that half of them did not exceed; where that has been worked out.
@@ -190,6 +217,7 @@ impl Work {
         Self {
             commands: self.commands.saturating_sub(before.commands),
             bytes: self.bytes.saturating_sub(before.bytes),
+            total_us: self.total_us.saturating_sub(before.total_us),
             latency: self
                 .latency
                 .iter()
@@ -218,6 +246,7 @@ impl Activity {
             writes: self.writes.since(&before.writes),
             others: self.others.since(&before.others),
             failed: self.failed.saturating_sub(before.failed),
+            refused: self.refused.saturating_sub(before.refused),
             aborted: self.aborted.saturating_sub(before.aborted),
             in_flight: self.in_flight,
         }
@@ -228,6 +257,7 @@ impl AddAssign<&Self> for Work {
     fn add_assign(&mut self, other: &Self) {
         self.commands += other.commands;
         self.bytes += other.bytes;
+        self.total_us += other.total_us;
         self.latency.resize(BUCKETS, 0);
         self.latency.iter_mut().zip(&other.latency).for_each(|(one, two)| *one += two);
     }
@@ -239,6 +269,7 @@ impl AddAssign<&Self> for Activity {
         self.writes += &other.writes;
         self.others += &other.others;
         self.failed += other.failed;
+        self.refused += other.refused;
         self.aborted += other.aborted;
         self.in_flight += other.in_flight;
     }
@@ -246,6 +277,8 @@ impl AddAssign<&Self> for Activity {
 
 #[cfg(test)]
 mod tests {
+    use proto::scsi::sense::Format;
+
     use super::*;
 
     #[test]
@@ -261,6 +294,43 @@ mod tests {
             last = bound(place);
         }
         assert!(last >= 1 << 23);
+    }
+
+    #[test]
+    fn probe_that_is_refused_has_not_failed() {
+        let meter = Meter::default();
+        let illegal = |additional| Sense::new(Key::IllegalRequest, additional);
+        let attention = Sense::new(Key::UnitAttention, Additional::POWER_ON_OR_RESET);
+        for (kind, sense) in [
+            (Kind::Other, illegal(Additional::INVALID_FIELD_IN_CDB)),
+            (Kind::Other, illegal(Additional::INVALID_COMMAND_OPERATION_CODE)),
+            (Kind::Read, attention),
+        ] {
+            meter.ended_badly(kind, &sense.emit(Format::Fixed));
+        }
+        assert_eq!((meter.activity().refused, meter.activity().failed), (3, 0));
+        let error = Sense::new(Key::MediumError, Additional::UNRECOVERED_READ_ERROR);
+        for (kind, sense) in [
+            (Kind::Write, illegal(Additional::INVALID_FIELD_IN_CDB)),
+            (Kind::Read, illegal(Additional::LBA_OUT_OF_RANGE)),
+            (Kind::Other, error),
+        ] {
+            meter.ended_badly(kind, &sense.emit(Format::Descriptor));
+        }
+        // A status without sense, such as a reservation conflict.
+        meter.ended_badly(Kind::Other, &[]);
+        assert_eq!((meter.activity().refused, meter.activity().failed), (3, 4));
+    }
+
+    #[test]
+    fn sum_of_times_is_exact() {
+        let meter = Meter::default();
+        (1..=100).for_each(|micros| meter.ended(Kind::Read, 0, Duration::from_micros(micros)));
+        let once = meter.activity();
+        assert_eq!(once.reads.total_us, 5050);
+        let mut twice = once.clone();
+        twice += &once;
+        assert_eq!((twice.reads.total_us, twice.since(&once).reads.total_us), (10_100, 5050));
     }
 
     #[test]

@@ -459,7 +459,7 @@ fn session(seat: &Seat) -> SessionStatus {
         target: target.as_ref().map(|target| target.as_str().to_owned()),
         portal_group: *port,
         seconds: seat.since.elapsed().map_or(0, |since| since.as_secs()),
-        activity: seat.meter.activity(),
+        activity: seat.meter.activity().summed_up(),
     }
 }
 
