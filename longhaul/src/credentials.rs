@@ -7,7 +7,7 @@ use clap::Args;
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::secret::Source;
+use crate::secret::{Source, refuse_shared};
 
 /// The CHAP options of every command that logs in to a target, or lets others log in.
 #[derive(Args, Clone, Debug, Default)]
@@ -104,6 +104,11 @@ impl Chap {
 impl Login {
     fn read(&self, option: &str) -> Outcome<Credentials> {
         let what = format!("CHAP secret of {}", self.name);
+        if let Source::File(path) = &self.secret
+            && let Ok(found) = path.metadata()
+        {
+            refuse_shared(&found, path).map_err(|failure| failure.within(&what))?;
+        }
         let read = self.secret.read(&what).map_err(|failure| match self.secret {
             Source::Prompt => failure.hint(format!(
                 "give it with --chap-{option}secret-file or --chap-{option}secret-env instead"
@@ -113,7 +118,7 @@ impl Login {
         let secret = Secret::new(read.expose()).map_err(|why| {
             Failure::new(format!("cannot use the {what}"))
                 .because(why)
-                .hint("`openssl rand -hex 16 > FILE` makes a good one")
+                .hint("`(umask 077; openssl rand -hex 16 > FILE)` makes a good one")
         })?;
         Ok(Credentials { name: self.name.clone(), secret })
     }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -16,12 +16,10 @@ use proto::iscsi::sealed::{
 use zeroize::Zeroizing;
 
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::secret::refuse_shared;
 
 /// The most bytes of an identity file: a key, and remarks.
 const FILE_MAX: u64 = 4096;
-
-/// The rights of others on a file, none of which an identity file gives.
-const OTHERS: u32 = 0o077;
 
 /// With whom a client seals its sessions.
 #[derive(Args, Clone, Debug, Default)]
@@ -163,10 +161,7 @@ pub fn read(path: &Path) -> Outcome<Identity> {
         if missing { failure.hint("`longhaul identity new` makes one") } else { failure }
     })?;
     let metadata = file.metadata().or_fail(what)?;
-    if metadata.is_file() && metadata.mode() & OTHERS != 0 {
-        let hint = format!("if nobody has read it: chmod 600 {}", path.display());
-        return Err(Failure::new(what()).because("others than its owner may read it").hint(hint));
-    }
+    refuse_shared(&metadata, path).map_err(|why| why.within("identity"))?;
     let mut text = Zeroizing::new(String::with_capacity(FILE_MAX as usize));
     file.take(FILE_MAX).read_to_string(&mut text).or_fail(what)?;
     let mut keys =
@@ -234,7 +229,7 @@ impl OpenStream for InPieces<host::aead::OpenStream> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     use proto::iscsi::sealed::law;
 

@@ -2,8 +2,9 @@
 //! process of the machine could read them.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -46,6 +47,23 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
+}
+
+/// The rights of others on a file that holds a secret.
+const OTHERS: u32 = 0o007;
+const GROUP: u32 = 0o070;
+
+/// Refuses a file that holds a secret if others than its owner can read it. Only where root has a file, and this
+/// program reads it by its group, as services do, has the group a right to.
+pub(crate) fn refuse_shared(found: &Metadata, path: &Path) -> Outcome {
+    let lent = found.uid() == 0 && !rustix::process::geteuid().is_root();
+    let shared = if lent { OTHERS } else { OTHERS | GROUP };
+    if !found.is_file() || found.mode() & shared == 0 {
+        return Ok(());
+    }
+    let path = path.display();
+    let what = format!("cannot use {path}: others than its owner may read it");
+    Err(Failure::new(what).hint(format!("if nobody has read it: chmod 600 {path}")))
 }
 
 /// Where a secret comes from.

@@ -8,6 +8,7 @@ mod peer;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -242,8 +243,9 @@ fn secrets_and_clients_that_change_concern_only_those_who_used_them() {
     let home = home.path();
     let names = ["laptop", "desk", "tower"];
     let secret = |name: &str, what: &str| {
-        fs::write(home.join(format!("{name}.secret")), format!("the {what} secret of {name}"))
-            .unwrap();
+        let path = home.join(format!("{name}.secret"));
+        fs::write(&path, format!("the {what} secret of {name}")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     };
     let config = |clients: &[&str]| {
         let client = |name: &&str| {

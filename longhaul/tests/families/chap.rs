@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 
 use proto::iscsi::chap::{Algorithm, Challenge, Secret, respond};
 use proto::iscsi::header::{Header, LoginRequest};
@@ -34,7 +35,9 @@ impl Scene {
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         for (name, secret) in [LAPTOP, SERVER, DESK] {
-            fs::write(home.path().join(name), secret).unwrap();
+            let path = home.path().join(name);
+            fs::write(&path, secret).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         }
         let config = "listen = ['127.0.0.1:0']\n[volumes.disk]\nuri = 'memory:1M'\n\
             [clients.laptop]\nvolumes = ['disk']\nchap_secret_file = 'laptop'\n\

@@ -51,7 +51,7 @@ const CHAP_HINT: &str = "\
 let clients prove who they are, by a key (`longhaul identity new` on both machines):
     longhaul serve ... --identity FILE --client-key KEY
   or with CHAP, which does not protect what goes over the wire:
-    openssl rand -hex 16 > laptop.secret
+    (umask 077; openssl rand -hex 16 > laptop.secret)
     longhaul serve ... --chap-user laptop --chap-secret-file laptop.secret
   the client then needs the same two options and the same file; or serve anyone with --insecure";
 
