@@ -325,7 +325,10 @@ mod tests {
     #[test]
     fn sum_of_times_is_exact() {
         let meter = Meter::default();
-        (1..=100).for_each(|micros| meter.ended(Kind::Read, 0, Duration::from_micros(micros)));
+        for micros in 1..=100 {
+            meter.began();
+            meter.ended(Kind::Read, 0, Duration::from_micros(micros));
+        }
         let once = meter.activity();
         assert_eq!(once.reads.total_us, 5050);
         let mut twice = once.clone();
