@@ -1,5 +1,6 @@
 //! The chains that URIs stand for: the only place that names both fronts and stores.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use volume::store::memory::Memory;
 use volume::{CryptoErase, Durability, Gate, Volume};
 
 use crate::attachments;
+use crate::config::idle_size;
 use crate::credentials;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
@@ -529,6 +531,9 @@ async fn once_free<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, Open
 
 async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
     let what = || format!("cannot open {uri}");
+    if let Some(why) = idle_size(uri, options.size) {
+        return Err(Failure::usage(what()).because(why));
+    }
     Ok(match uri {
         Uri::Memory(size) => {
             let block_size = options.block_size.unwrap_or(BLOCK_SIZE);
@@ -666,18 +671,27 @@ fn this_machine() -> Outcome<IscsiName> {
 /// Adds what the user can do about it.
 fn explain(what: String, why: OpenError) -> Failure {
     let hint = match &why {
-        OpenError::PartialBlock { block_size, .. } => {
-            let hint = format!("`truncate -s %{block_size} FILE` pads a file with zeroes");
-            return Failure::new(what).because(why).hint(hint);
-        }
+        OpenError::PartialBlock { block_size, .. } => &*format!(
+            "if it was cut off its end is lost; `truncate -s %{block_size} FILE` fills a file up with zeroes"
+        ),
         OpenError::InUse => "one volume is served once: end the other user of it first",
         OpenError::Missing => {
             "look at the path; `serve`, `attach` and `key init` make a file when they are given its size"
         }
+        OpenError::OtherSize { .. } => "leave the size out to take it as it is",
+        OpenError::Empty => "`truncate -s 1G FILE` gives a file a size",
         OpenError::NotA { found: "a block device", .. } => "name it device:PATH",
         OpenError::NotA { found: "a file", .. } => "name it file:PATH",
+        OpenError::NotA { .. } => "a volume is a file or a block device: name one",
+        OpenError::System(why) if why.kind() == ErrorKind::NotFound => {
+            "look at the path: its directory, or the device, is not there"
+        }
+        OpenError::System(why) if why.kind() == ErrorKind::PermissionDenied => {
+            "let this user read and write it, or open it with --read-only"
+        }
         _ => return Failure::new(what).because(why),
     };
+    let hint = hint.to_owned();
     Failure::new(what).because(why).hint(hint)
 }
 
@@ -715,6 +729,15 @@ fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure {
         Some(LoginError::Refused(Status::NOT_FOUND)) => {
             "`longhaul discover HOST` lists what is there"
         }
+        None => match &why {
+            iscsi::ConnectError::Connect(_, why) if why.kind() == ErrorKind::ConnectionRefused => {
+                "nothing listens there: is the server running, and the port right?"
+            }
+            iscsi::ConnectError::Connect(..) | iscsi::ConnectError::Timeout(..) => {
+                "are the name and the port right, and does no firewall stand between?"
+            }
+            _ => return Failure::new(what).because(why),
+        },
         _ => return Failure::new(what).because(why),
     };
     Failure::new(what).because(why).hint(hint)

@@ -6,6 +6,7 @@ mod file;
 mod limits;
 mod option;
 mod pause;
+mod syntax;
 mod table;
 
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ use crate::store::iscsi::Connections;
 use crate::uri::{Host, Uri};
 pub use access::{Access, Group};
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
+pub(crate) use option::idle_size;
 pub use pause::Pause;
 pub use table::Wrong;
 
@@ -36,7 +38,7 @@ const TARGET_PREFIX: &str = "iqn.2026-11.dev.longhaul:";
 
 /// Said where sealed sessions are asked for and cannot be.
 pub const LACKS_IDENTITY: &str = "sealed sessions need an identity: `longhaul identity new FILE` makes \
-    one, and `identity` names it";
+    one, and `identity` (--identity) names it";
 
 /// Where the keys stand that are in no table.
 pub const ROOT: &str = "";

@@ -97,7 +97,7 @@ impl Control {
         }
         match std::fs::symlink_metadata(path) {
             Ok(metadata) if is_socket(&metadata) => std::fs::remove_file(path).or_fail(what)?,
-            Ok(_) => return Err(Failure::new(what()).because("something else is there")),
+            Ok(_) => return Err(Failure::new(what()).because("it exists and is not a socket")),
             Err(_) => {}
         }
         if let Some(dir) = path.parent() {

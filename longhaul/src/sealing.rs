@@ -134,6 +134,9 @@ pub fn create(path: &Path) -> Outcome<Identity> {
     write_new(path, text.as_bytes()).map_err(|why| {
         let failure = Failure::new(format!("cannot make the identity {}", path.display()));
         match why.kind() {
+            io::ErrorKind::AlreadyExists if path.is_dir() => {
+                failure.because("it is a directory").hint("name a file in it")
+            }
             io::ErrorKind::AlreadyExists => failure
                 .because("there is a file already")
                 .hint("`longhaul identity show` shows it; a lost identity cannot be made again"),

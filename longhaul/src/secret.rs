@@ -218,7 +218,10 @@ fn source(file: &Option<PathBuf>, env: &Option<String>, key_file: &Option<PathBu
 
 fn prompt(what: &str) -> Outcome<Secret> {
     let typed = rpassword::prompt_password(format!("{what}: ")).map_err(|why| {
-        Failure::new(format!("cannot ask for the {what} on this terminal"))
+        // ENXIO: the process has no controlling terminal (tty(4)).
+        let none = why.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error());
+        let why = if none { "there is no terminal".to_owned() } else { why.to_string() };
+        Failure::new(format!("cannot ask for the {what}"))
             .because(why)
             .hint("give it with --passphrase-file, --passphrase-env or --key-file instead")
     })?;

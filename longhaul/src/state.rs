@@ -15,6 +15,9 @@ impl StateDir {
     /// The directory at `path`, made if it is not there.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
+        if path.metadata().is_ok_and(|found| !found.is_dir()) {
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is not a directory"));
+        }
         fs::create_dir_all(&path)?;
         Ok(Self(path))
     }

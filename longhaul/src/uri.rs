@@ -54,7 +54,7 @@ pub struct Host {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum UriError {
-    #[error("`{0}` names no volume: the schemes are {KNOWN}")]
+    #[error("`{0}` names no volume: for a file write file:{0}; the schemes are {KNOWN}")]
     NoScheme(String),
     #[error("unknown scheme `{0}:`: the schemes are {KNOWN}")]
     UnknownScheme(String),
@@ -70,7 +70,9 @@ pub enum UriError {
     Credentials,
     #[error(transparent)]
     Target(#[from] NameError),
-    #[error("`{0}` is not HOST or HOST:PORT (IPv6 addresses go in brackets: [::1]:3260)")]
+    #[error(
+        "`{0}` is not HOST or HOST:PORT, as in server or 192.0.2.1:3260 (IPv6 addresses go in brackets: [::1]:3260)"
+    )]
     Host(String),
     #[error("`{0}` is not a logical unit number from 0 to 16383")]
     Lun(String),
@@ -142,7 +144,11 @@ fn iscsi(text: &str, rest: &str) -> Result<IscsiUri, UriError> {
     let Ok(lun @ 0..=16_383) = lun.parse() else {
         return Err(UriError::Lun(lun.to_owned()));
     };
-    Ok(IscsiUri { host: host.parse()?, target, lun, pin })
+    let host: Host = host.parse()?;
+    if host.port == 0 {
+        return Err(UriError::Host(format!("{}:0", host.name)));
+    }
+    Ok(IscsiUri { host, target, lun, pin })
 }
 
 impl FromStr for Host {

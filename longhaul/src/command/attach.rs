@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use self::status::Teller;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs, WriterArgs};
 use crate::chain::{self, Chain, OpenOptions};
+use crate::control;
 use crate::failure::{Failure, Outcome};
 use crate::front::nbd;
 use crate::patience::Patience;
@@ -63,7 +64,13 @@ pub async fn run(args: Args) -> Outcome {
     let uri = args.uri;
     host::allocator::return_large();
     if args.pipeline.is_given() && !uri.is_remote() {
-        return Err(Failure::usage(format!("{uri} has no pipeline: no network lies before it")));
+        let what = "--window, --in-flight, --segment, --read-ahead and --no-pipeline are for volumes behind a network";
+        return Err(Failure::usage(format!(
+            "{what}, and {uri} is on this machine: leave them out"
+        )));
+    }
+    if let Some(why) = control::too_long(&args.nbd) {
+        return Err(Failure::usage("cannot listen on the socket").because(why));
     }
     let changes = uri.is_remote() && !args.read_only;
     let options = OpenOptions {

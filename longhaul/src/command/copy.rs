@@ -184,7 +184,7 @@ enum PlaceError {
 pub async fn run(args: Args) -> Outcome {
     let (from, to) = (&args.source.uri, &args.destination.uri);
     if is_same(from, to) {
-        return Err(Failure::usage(format!("{from} and {to} are the same")));
+        return Err(Failure::usage(format!("cannot copy {from} to {to}: they are the same")));
     }
     args.encryption.check()?;
     let login = args.login.login().await?;

@@ -65,11 +65,14 @@ struct Scratch {
 }
 
 impl FromStr for Scratch {
-    type Err = NotASize;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, NotASize> {
-        let (at, size) = text.split_once('+').unwrap_or(("", text));
-        Ok(Self { at: at.parse()?, size: size.parse()? })
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (at, size) = text.split_once('+').ok_or_else(|| {
+            format!("`{text}` does not say where: write AT+SIZE, such as 0+1G for the first GiB")
+        })?;
+        let size_of = |text: &str| text.parse().map_err(|why: NotASize| why.to_string());
+        Ok(Self { at: size_of(at)?, size: size_of(size)? })
     }
 }
 
@@ -82,19 +85,21 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 impl Scratch {
     fn span(self, shape: &Shape) -> Outcome<Span> {
-        let span = Span::new(self.at.0, self.size.0);
+        let Self { at, size } = self;
         let block = u64::from(shape.block_size);
-        let wrong = |why: String| Err(Failure::usage(why));
-        if span.at.checked_add(span.len).is_none_or(|end| end > shape.size) {
-            return wrong(format!("--overwrite: the volume has only {}", Size(shape.size)));
+        let wrong = |why: String| Err(Failure::usage(format!("--overwrite {at}+{size}: {why}")));
+        if at.0.checked_add(size.0).is_none_or(|end| end > shape.size) {
+            return wrong(format!("the volume ends at {}", Size(shape.size)));
         }
-        if !span.at.is_multiple_of(block) || !span.len.is_multiple_of(block) {
-            return wrong(format!("--overwrite: the volume has blocks of {block} bytes"));
+        if !at.0.is_multiple_of(block) || !size.0.is_multiple_of(block) {
+            return wrong(format!(
+                "both must be multiples of the volume's blocks of {block} bytes"
+            ));
         }
-        if span.len < SCRATCH_MIN.0 {
-            return wrong(format!("--overwrite: at least {SCRATCH_MIN} are needed"));
+        if size < SCRATCH_MIN {
+            return wrong(format!("the part must have {SCRATCH_MIN} at least"));
         }
-        Ok(span)
+        Ok(Span::new(at.0, size.0))
     }
 }
 

@@ -1,7 +1,9 @@
 //! The configuration file, as it is written.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
+use std::str::FromStr;
 
 use proto::iscsi::login::policy::UnitName;
 use proto::iscsi::name::IscsiName;
@@ -10,11 +12,11 @@ use toml::de::DeTable;
 use super::access::contradiction;
 use super::disk::{Lun, TargetName};
 use super::limits::limits;
-use super::option::idle_size;
+use super::syntax;
 use super::table::{Entry, Sheet, Table, Wrong};
 use super::{
     Appearance, Client, Config, Group, LACKS_IDENTITY, Listen, Origin, ROOT, Served, Unsealing,
-    Upstream, taken, target_of,
+    Upstream, idle_size, taken, target_of,
 };
 use crate::credentials::{Chap, Login};
 use crate::log::Log;
@@ -28,11 +30,17 @@ type Known<'t> = BTreeMap<&'t str, Option<UnitName>>;
 pub(super) fn parse(text: &str, path: &Path) -> (Config, Vec<Wrong>) {
     let sheet = Sheet::new(text);
     let (root, unreadable) = DeTable::parse_recoverable(text);
-    for why in unreadable {
-        let message = why.message().trim_end().replace('\n', ", ");
-        sheet.note(&why.span().unwrap_or_default(), message);
-    }
     let config = read(Table::new(&sheet, 0..0, root.get_ref()), path);
+    if !unreadable.is_empty()
+        && let Some((at, why)) = syntax::left_open(text)
+    {
+        let config = Config { origin: config.origin, ..Config::default() };
+        return (config, vec![Wrong { line: sheet.line(&at), why }]);
+    }
+    for error in &unreadable {
+        let (at, why) = syntax::mistake(text, error);
+        sheet.note(&at, why);
+    }
     (config, sheet.into_wrong())
 }
 
@@ -46,7 +54,7 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
         chap_weak: root.flag("chap_weak").unwrap_or_default(),
         state: root.path("state", base),
         control: root.path("control", base),
-        metrics: root.text("metrics"),
+        metrics: root.text::<MetricsAddress>("metrics").map(|at| at.0),
         metrics_public: root.flag("metrics_public").unwrap_or_default(),
         origin: Some(Origin { path: path.to_owned(), lines: BTreeMap::new() }),
         ..Config::default()
@@ -93,6 +101,18 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
     }
     root.finish();
     config
+}
+
+/// Where metrics are told.
+struct MetricsAddress(SocketAddr);
+
+impl FromStr for MetricsAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let why = || format!("`{text}` is not ADDRESS:PORT, such as 127.0.0.1:9260 or [::1]:9260");
+        text.parse().map(Self).map_err(|_| why())
+    }
 }
 
 /// An address, or a table with one.

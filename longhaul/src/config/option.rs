@@ -149,7 +149,7 @@ impl FromStr for Served {
 }
 
 /// Why a size means nothing for this volume, if it does not.
-pub(super) fn idle_size(uri: &Uri, size: Option<Size>) -> Option<String> {
+pub(crate) fn idle_size(uri: &Uri, size: Option<Size>) -> Option<String> {
     let has = match uri {
         Uri::File(_) => return None,
         Uri::Memory(_) => "has its size in its URI",

@@ -117,7 +117,8 @@ impl<'t> Table<'t> {
         read: impl FnOnce(&DeValue<'t>) -> Reading<T>,
     ) -> Option<T> {
         let value = self.value(key)?;
-        read(value.get_ref()).map_err(|why| self.sheet.note(&value.span(), why)).ok()
+        let note = |why: String| self.sheet.note(&value.span(), format!("{key}: {why}"));
+        read(value.get_ref()).map_err(note).ok()
     }
 
     /// `true` or `false`.
@@ -195,7 +196,8 @@ impl<'t> Table<'t> {
     ) -> Vec<T> {
         let Some(value) = self.value(key) else { return Vec::new() };
         let Some(array) = value.get_ref().as_array() else {
-            self.sheet.note(&value.span(), unlike(value.get_ref(), "a list of strings"));
+            let why = unlike(value.get_ref(), "a list of strings, in [ ],");
+            self.sheet.note(&value.span(), format!("{key}: {why}"));
             return Vec::new();
         };
         let sheet = self.sheet;
@@ -270,5 +272,13 @@ fn parsed<T: FromStr<Err: Display>>(value: &DeValue<'_>) -> Reading<T> {
 }
 
 fn unlike(value: &DeValue<'_>, wanted: &str) -> String {
-    format!("expected {wanted}, not {}", value.type_str())
+    let found = match value {
+        DeValue::String(text) => format!("the text \"{text}\""),
+        DeValue::Integer(number) => format!("the number {number}"),
+        DeValue::Boolean(switch) => switch.to_string(),
+        other => format!("{} {}", if other.is_array() { "an" } else { "a" }, other.type_str()),
+    };
+    let quotes = if wanted.contains("string") { ": write it in quotes" } else { "" };
+    let quotes = if value.as_integer().is_some() { quotes } else { "" };
+    format!("{wanted} is expected here, not {found}{quotes}")
 }

@@ -1,5 +1,6 @@
 //! Where a server listens: on sockets of its own, or on those that a service manager has opened for it.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixListener;
 
@@ -113,9 +114,22 @@ pub(super) async fn listen(
             Some(place) => net::TcpListener::from_std(given.remove(place)),
             None => net::TcpListener::bind(portal.address).await,
         };
-        listeners.push((listener.or_fail(what)?, portal.entrance));
+        let listener = listener.map_err(|why| explain(what(), why))?;
+        listeners.push((listener, portal.entrance));
     }
     Ok(listeners)
+}
+
+fn explain(what: String, why: io::Error) -> Failure {
+    let hint = match why.kind() {
+        io::ErrorKind::AddrInUse => "another program listens there: `ss -ltnp` names it",
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine does not have that address: `ip address` lists those it has"
+        }
+        io::ErrorKind::PermissionDenied => "ports below 1024 are for root: take another one",
+        _ => return Failure::new(what).because(why),
+    };
+    Failure::new(what).because(why).hint(hint)
 }
 
 fn addresses(given: &[TcpListener]) -> Outcome<Vec<SocketAddr>> {
