@@ -45,6 +45,18 @@ fn the_manual() {
     check(&examples.concat());
 }
 
+/// A table of what people get wrong, and what they are told: what, where, why, and what to do.
+#[test]
+fn wrong_inputs() {
+    let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wrong_inputs.txt");
+    let table = fs::read_to_string(table).unwrap();
+    let rows = parse(table.split("\n-- ").next().unwrap());
+    let told = |row: &&Step<'_>| row.exit != 0 && !row.expected.is_empty();
+    let count = rows.iter().filter(told).count();
+    assert!(count >= 150, "only {count} wrong inputs");
+    check(&table);
+}
+
 /// A command and what it must do.
 struct Step<'a> {
     command: &'a str,
