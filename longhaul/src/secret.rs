@@ -107,9 +107,8 @@ impl Source {
 /// The file of a secret, if others than its owner may read it.
 #[must_use]
 pub fn others_read(source: &Source) -> Option<&Path> {
-    use std::os::unix::fs::MetadataExt;
     let (Source::File(path) | Source::KeyFile(path)) = source else { return None };
-    let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let found = path.metadata().ok().filter(Metadata::is_file)?;
     (found.mode() & 0o044 != 0).then_some(path)
 }
 
