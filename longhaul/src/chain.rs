@@ -1,15 +1,12 @@
 //! The chains that URIs stand for: the only place that names both fronts and stores.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use proto::iscsi::chap::{Account, Algorithm};
-use proto::iscsi::login::LoginStatus;
-use proto::iscsi::login::initiator::LoginError;
 use proto::iscsi::name::IscsiName;
-use proto::iscsi::sealed::{Protection, PublicKey};
+use proto::iscsi::sealed::PublicKey;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 use volume::layer::padded::Padded;
@@ -21,6 +18,7 @@ use volume::{CryptoErase, Durability, Gate, Volume};
 use crate::attachments;
 use crate::config::idle_size;
 use crate::credentials;
+use crate::explain::{explain, explain_connect};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::patience::Patience;
@@ -666,79 +664,4 @@ fn this_machine() -> Outcome<IscsiName> {
     IscsiName::new(&format!("iqn.2026-11.dev.longhaul.client:{host}"))
         .or_fail(|| "cannot make an initiator name from the name of this machine".to_owned())
         .map_err(|failure| failure.hint("give one with --initiator"))
-}
-
-/// Adds what the user can do about it.
-fn explain(what: String, why: OpenError) -> Failure {
-    let hint = match &why {
-        OpenError::PartialBlock { block_size, .. } => &*format!(
-            "if it was cut off its end is lost; `truncate -s %{block_size} FILE` fills a file up with zeroes"
-        ),
-        OpenError::InUse => "one volume is served once: end the other user of it first",
-        OpenError::Missing => {
-            "look at the path; `serve`, `attach` and `key init` make a file when they are given its size"
-        }
-        OpenError::OtherSize { .. } => "leave the size out to take it as it is",
-        OpenError::Empty => "`truncate -s 1G FILE` gives a file a size",
-        OpenError::NotA { found: "a block device", .. } => "name it device:PATH",
-        OpenError::NotA { found: "a file", .. } => "name it file:PATH",
-        OpenError::NotA { .. } => "a volume is a file or a block device: name one",
-        OpenError::System(why) if why.kind() == ErrorKind::NotFound => {
-            "look at the path: its directory, or the device, is not there"
-        }
-        OpenError::System(why) if why.kind() == ErrorKind::PermissionDenied => {
-            "let this user read and write it, or open it with --read-only"
-        }
-        _ => return Failure::new(what).because(why),
-    };
-    let hint = hint.to_owned();
-    Failure::new(what).because(why).hint(hint)
-}
-
-/// What to do about another writer.
-const HELD: &str = "end it there first; --take-over ends its writing at once, and what it has not flushed goes to a file \
-    there; --shared is for cluster file systems, where all sides say so; to read, --read-only";
-
-fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure {
-    use LoginStatus as Status;
-    if let iscsi::ConnectError::Held(_) = &why {
-        return Failure::new(what).because(why).hint(HELD);
-    }
-    let hint = match why.login() {
-        Some(LoginError::NoCredentials) => {
-            "give them with --chap-user and --chap-secret-file; or, for a sealed session, --pin KEY"
-        }
-        Some(LoginError::KeyRefused(_)) => {
-            "on the server: a client's `key` in its file, or --client-key; here: --identity or --pin"
-        }
-        Some(LoginError::TooLittle(Protection::Integrity)) => {
-            "ask for `--protection encrypt`; or the server lets this client not use this volume"
-        }
-        Some(LoginError::TooLittle(Protection::Encrypt)) => {
-            "on the server: the volume must be among the client's `volumes`"
-        }
-        Some(LoginError::NoSeal) => {
-            "the server needs an identity: `longhaul serve --identity FILE`"
-        }
-        Some(LoginError::Refused(Status::AUTHENTICATION_FAILURE)) => {
-            "name or secret is not what the target has, it knows only weak algorithms (--chap-weak), or it asks for none"
-        }
-        Some(LoginError::UnprovenMove(_)) => {
-            "if the volume is there now, name that address yourself: the pinned key will prove it"
-        }
-        Some(LoginError::Refused(Status::NOT_FOUND)) => {
-            "`longhaul discover HOST` lists what is there"
-        }
-        None => match &why {
-            iscsi::ConnectError::Connect(_, why) if why.kind() == ErrorKind::ConnectionRefused => {
-                "nothing listens there: is the server running, and the port right?"
-            }
-            iscsi::ConnectError::Connect(..) | iscsi::ConnectError::Timeout(..) => {
-                "are the name and the port right, and does no firewall stand between?"
-            }
-            _ => return Failure::new(what).because(why),
-        },
-        _ => return Failure::new(what).because(why),
-    };
-    Failure::new(what).because(why).hint(hint)
 }
