@@ -1,13 +1,14 @@
 //! The chains that URIs stand for: the only place that names both fronts and stores.
 
+mod status;
+
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::iscsi::chap::{Account, Algorithm};
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::PublicKey;
-use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 use volume::layer::padded::Padded;
 use volume::layer::pipeline::Settings;
@@ -22,7 +23,7 @@ use crate::explain::{explain, explain_connect};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::patience::Patience;
-use crate::pipelined::{self, Pipelined};
+use crate::pipelined::Pipelined;
 use crate::replay_log::Saved;
 use crate::sealing::Seal;
 use crate::size::Size;
@@ -32,6 +33,7 @@ use crate::store::file::OpenError;
 use crate::store::iscsi::{Connections, Writers};
 use crate::store::{device, file, iscsi};
 use crate::uri::{Host, Uri};
+pub use status::{ChainStatus, Observer};
 
 /// The block size of what has none of its own.
 const BLOCK_SIZE: u32 = 512;
@@ -313,62 +315,6 @@ impl Chain {
             Some(saved) => Err(not_given(&uri, flushed, &saved)),
             None => flushed,
         }
-    }
-}
-
-/// Tells how an open chain is.
-#[derive(Clone)]
-pub struct Observer {
-    disk: Option<Weak<iscsi::Disk>>,
-    pipelined: Option<pipelined::Observer>,
-}
-
-/// How an open chain is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChainStatus {
-    /// `connected`, `reconnecting` or `given up`, and more for people.
-    pub state: String,
-    /// Bytes that were acknowledged and are not durable.
-    pub unflushed: u64,
-    /// The first write that failed after it was acknowledged.
-    pub failure: Option<String>,
-    /// Where what could not be written is.
-    pub replay_log: Option<PathBuf>,
-    /// Acknowledged writes that are nowhere any more.
-    pub lost: u64,
-}
-
-impl Observer {
-    /// How it is now.
-    #[must_use]
-    pub fn status(&self) -> ChainStatus {
-        let disk = self.disk.as_ref().and_then(Weak::upgrade);
-        let saved = disk.as_ref().and_then(|disk| disk.saved()).unwrap_or_default();
-        let answered = disk.as_ref().map_or(0, |disk| disk.unflushed().1 as u64);
-        let pending = self.pipelined.as_ref().map_or(0, pipelined::Observer::pending);
-        let failure = self.pipelined.as_ref().and_then(pipelined::Observer::failure);
-        let state = match (&self.disk, &disk) {
-            (None, _) => "open".to_owned(),
-            (Some(_), None) => "closed".to_owned(),
-            (_, Some(disk)) => describe(disk.state()),
-        };
-        ChainStatus {
-            state,
-            unflushed: answered + pending,
-            failure,
-            replay_log: saved.path,
-            lost: saved.lost,
-        }
-    }
-}
-
-fn describe(state: iscsi::State) -> String {
-    match state {
-        iscsi::State::Connected => "connected".to_owned(),
-        iscsi::State::Reconnecting { lasted, attempts } => {
-            format!("reconnecting for {} s, {attempts} attempts", lasted.as_secs())
-        }
-        iscsi::State::Over(over) => format!("given up: {over}"),
     }
 }
 

@@ -181,8 +181,8 @@ impl Stage<'_> {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("exec 2>&1\numask 077\n{command}")]).current_dir(self.dir);
         shell.env("PATH", format!("{bin}:{}", std::env::var("PATH").unwrap()));
-        shell.env("STATE_DIRECTORY", self.dir.join("state"));
-        shell.env("RUNTIME_DIRECTORY", self.dir.join("run"));
+        shell.env("STATE_DIRECTORY", self.dir.join(".state"));
+        shell.env("RUNTIME_DIRECTORY", self.dir.join(".run"));
         shell.env("URI", &self.uri).env("COLUMNS", "100");
         shell
     }
