@@ -1,14 +1,17 @@
 //! `longhaul copy`: one volume onto another.
 
+use std::fs;
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::HumanBytes;
 use serde::Serialize;
-use volume::Volume;
+use volume::layer::read_only::ReadOnly;
+use volume::{Gate, Volume};
 
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, WriterArgs, contents};
 use crate::chain::{self, Chain, Contents, OpenOptions};
@@ -27,6 +30,9 @@ pub struct Args {
     source: Place,
     /// Where to: a file that does not exist is made, sparse, of the size of the source
     destination: Place,
+    /// Copy only so many bytes, the first; a file that is made gets just this length
+    #[arg(long)]
+    size: Option<Size>,
     /// Read everything back afterwards and compare
     #[arg(long)]
     verify: bool,
@@ -144,7 +150,7 @@ struct Place {
 impl Place {
     fn path(path: &str) -> Self {
         let path = PathBuf::from(path);
-        let found = std::fs::metadata(&path);
+        let found = fs::metadata(&path);
         let is_device = found.is_ok_and(|found| found.file_type().is_block_device());
         Self { uri: if is_device { Uri::Device(path) } else { Uri::File(path) } }
     }
@@ -199,7 +205,8 @@ pub async fn run(args: Args) -> Outcome {
     };
     let source = chain::open(from, source).await?;
     let missing = matches!(to, Uri::File(path) if !path.exists());
-    let size = missing.then(|| Size(source.volume().shape().size));
+    let part = front(source.volume(), args.size, missing, from)?;
+    let size = missing.then(|| Size(part.shape().size));
     let contents = args.encryption.destination(to);
     let writers = args.writers.writers();
     let destination =
@@ -212,10 +219,10 @@ pub async fn run(args: Args) -> Outcome {
     let job = Job {
         from,
         to,
-        source: source.volume(),
+        source: part,
         destination: destination.volume(),
         quiet: args.json,
-        padding: if source.is_decrypted() { 0 } else { source.padding() },
+        padding: if source.is_decrypted() || args.size.is_some() { 0 } else { source.padding() },
     };
     let outcome = job.run(args.verify).await;
     drop(job);
@@ -234,6 +241,9 @@ pub async fn run(args: Args) -> Outcome {
     };
     source.close().await?;
     destination.close().await?;
+    if let (true, Some(size), Uri::File(path)) = (missing, args.size, to) {
+        cut(path, size).or_fail(|| format!("cannot cut {to} to {} bytes", size.0))?;
+    }
     if args.json {
         let json = serde_json::to_string(&summary).or_fail(|| "cannot print JSON".to_owned())?;
         return super::say(&json);
@@ -241,10 +251,39 @@ pub async fn run(args: Args) -> Outcome {
     super::say(&summary.to_string())
 }
 
+/// What is to be copied of `source`: whole blocks, of which a file that is made keeps no more than `size`.
+fn front(
+    source: Arc<dyn Volume>,
+    size: Option<Size>,
+    made: bool,
+    from: &Uri,
+) -> Outcome<Arc<dyn Volume>> {
+    let Some(Size(size)) = size else { return Ok(source) };
+    let (has, block) = (source.shape().size, u64::from(source.shape().block_size));
+    let whole = size.next_multiple_of(block);
+    let why = if size == 0 {
+        "nothing would be copied".to_owned()
+    } else if whole > has {
+        format!("{from} has {has} bytes")
+    } else if whole != size && !made {
+        format!("it ends within a block of {block} bytes, which only a file that is made can")
+    } else {
+        return Ok(Arc::new(Gate::new("front", ReadOnly::front(source, whole))));
+    };
+    Err(Failure::usage(format!("cannot copy {size} bytes (--size)")).because(why))
+}
+
+/// Cuts off what fills up the last block of a file.
+fn cut(path: &Path, Size(size): Size) -> io::Result<()> {
+    let file = fs::OpenOptions::new().write(true).open(path)?;
+    file.set_len(size)?;
+    file.sync_all()
+}
+
 /// Whether both name the same bytes, as far as this machine can tell.
 fn is_same(from: &Uri, to: &Uri) -> bool {
     match (path(from), path(to)) {
-        (Some(from), Some(to)) => match (std::fs::metadata(from), std::fs::metadata(to)) {
+        (Some(from), Some(to)) => match (fs::metadata(from), fs::metadata(to)) {
             (Ok(from), Ok(to)) if from.file_type().is_block_device() => from.rdev() == to.rdev(),
             (Ok(from), Ok(to)) => (from.dev(), from.ino()) == (to.dev(), to.ino()),
             _ => from == to,

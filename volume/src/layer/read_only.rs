@@ -24,6 +24,17 @@ impl<V: Volume> ReadOnly<V> {
         };
         Self { inner, shape }
     }
+
+    /// The same of the first `size` bytes, whole blocks, alone.
+    ///
+    /// # Panics
+    ///
+    /// If `inner` is shorter.
+    pub fn front(inner: V, size: u64) -> Self {
+        let Self { inner, shape } = Self::new(inner);
+        assert!(size <= shape.size && size.is_multiple_of(shape.block_size.into()));
+        Self { inner, shape: Shape { size, ..shape } }
+    }
 }
 
 fn refuse(verb: Verb, span: Span) -> Work<'static, ()> {
