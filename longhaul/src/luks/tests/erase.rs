@@ -182,6 +182,8 @@ async fn a_removal_that_was_cut_short_is_finished() {
 async fn a_medium_that_fails_leaves_a_volume_that_can_be_erased_again() {
     for verb in [Verb::Write, Verb::Flush] {
         let disk = Arc::new(Faulty::new(SIZE, 512));
+        // One that remembers its failure has to be opened anew.
+        disk.forget();
         let volume = shared(disk.clone() as Arc<dyn Volume>).await;
         let erasable = erasable(&volume).await;
         disk.fail(verb, Kind::Medium);
