@@ -15,6 +15,7 @@ mod resets;
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use bytes::Bytes;
@@ -68,6 +69,13 @@ struct Scene {
     key: Option<PublicKey>,
 }
 
+/// The file with the secret of `name`, which only its owner may read.
+fn keep_secret(home: &tempfile::TempDir, name: &str) {
+    let path = home.path().join(name);
+    fs::write(&path, format!("the secret of {name}")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
 /// Why a login was refused: status class and detail.
 type Refused = (u8, u8);
 
@@ -81,7 +89,7 @@ impl Scene {
         let home = tempfile::tempdir().unwrap();
         let mut key = None;
         for (name, _) in [("server", "")].iter().chain(clients) {
-            fs::write(home.path().join(name), format!("the secret of {name}")).unwrap();
+            keep_secret(&home, name);
             if by == By::Key {
                 let public = sealing::create(&home.path().join(format!("{name}.id"))).unwrap();
                 key = key.or_else(|| Some(public.public()));

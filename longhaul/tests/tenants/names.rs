@@ -72,7 +72,7 @@ fn a_reservation_under_a_bare_name_goes_to_the_first_client_with_rights_that_has
     assert_eq!(reserve_out(&mut bare, (RESERVE, EXCLUSIVE_ACCESS), (7, 0), 0), Some(GOOD));
     drop(bare);
     for (name, _) in CLIENTS {
-        fs::write(scene.home.path().join(name), format!("the secret of {name}")).unwrap();
+        keep_secret(&scene.home, name);
     }
     configure(&scene.home, By::Chap, "", &CLIENTS);
     let scene = scene.restart();
