@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+use crate::ranges;
 use crate::syncs::Syncs;
 
 /// An open file or block device. All I/O is by position; nothing moves a shared offset but the
@@ -98,15 +99,15 @@ impl File {
         self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()))
     }
 
-    /// Takes the lock that keeps others from using the file at the same time: shared for readers,
-    /// alone for a writer. It goes when the file is closed. `false` if somebody else has it.
+    /// Takes the locks that keep others from using the file at the same time: shared for readers, alone for a
+    /// writer. They go when the file is closed. `false` if somebody else has one.
     pub fn try_lock(&self, access: Access) -> Result<bool> {
         let operation = match access {
             Access::Read => FlockOperation::NonBlockingLockShared,
             Access::Write | Access::Create => FlockOperation::NonBlockingLockExclusive,
         };
         match rustix::fs::flock(&self.fd, operation) {
-            Ok(()) => Ok(true),
+            Ok(()) => ranges::try_lock(self.raw(), access != Access::Read),
             Err(Errno::WOULDBLOCK) => Ok(false),
             Err(errno) => Err(errno.into()),
         }
@@ -333,5 +334,23 @@ mod tests {
         assert!(!second.try_lock(Access::Read).unwrap());
         drop(file);
         assert!(second.try_lock(Access::Read).unwrap());
+    }
+
+    /// QEMU does not see `flock`, nor does `flock` see QEMU.
+    #[test]
+    fn lock_keeps_out_who_locks_ranges() {
+        let (dir, file) = scratch();
+        let open = |access| File::open(&dir.path().join("file"), access).unwrap();
+        let ranges = |file: &File, writes| ranges::try_lock(file.raw(), writes).unwrap();
+        assert!(file.try_lock(Access::Write).unwrap());
+        assert!(!ranges(&open(Access::Write), true) && !ranges(&open(Access::Read), false));
+        drop(file);
+        let reader = open(Access::Read);
+        assert!(reader.try_lock(Access::Read).unwrap());
+        assert!(!ranges(&open(Access::Write), true));
+        assert!(ranges(&open(Access::Read), false), "readers share");
+        drop(reader);
+        let other = open(Access::Write);
+        assert!(ranges(&other, true) && !open(Access::Write).try_lock(Access::Write).unwrap());
     }
 }

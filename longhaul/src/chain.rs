@@ -31,7 +31,7 @@ use crate::stop::Stop;
 use crate::store::Local;
 use crate::store::file::OpenError;
 use crate::store::iscsi::{Connections, Writers};
-use crate::store::{device, file, iscsi};
+use crate::store::{device, file, in_use, iscsi};
 use crate::uri::{Host, Uri};
 pub use status::{ChainStatus, Observer};
 
@@ -462,12 +462,18 @@ const LINGERING: Duration = Duration::from_secs(2);
 /// How often it is tried.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
-/// What `open` gives, once nobody else has it.
-async fn once_free<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
+/// What `open` gives for `path`, once nobody else has it.
+async fn once_free<T>(
+    path: &Path,
+    open: impl Fn() -> Result<T, OpenError>,
+) -> Result<T, OpenError> {
     let last = Instant::now() + LINGERING;
     loop {
         match open() {
             Err(OpenError::InUse) if Instant::now() < last => sleep(TRY_AGAIN).await,
+            Err(OpenError::InUse) => {
+                return Err(in_use::lock_holder(path).map_or(OpenError::InUse, OpenError::LockedBy));
+            }
             outcome => return outcome,
         }
     }
@@ -509,12 +515,12 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                     return padded(path, &with, &part).await.map_err(|why| explain(what(), why));
                 }
             }
-            let store = once_free(|| file::open_or_make(path, &with)).await;
+            let store = once_free(path, || file::open_or_make(path, &with)).await;
             let (store, made) = store.map_err(|why| explain(what(), why))?;
             Store::local("file", store, Made(made.then(|| path.clone())))
         }
         Uri::Device(path) => {
-            let store = once_free(|| device::open(path, options.read_only)).await;
+            let store = once_free(path, || device::open(path, options.read_only)).await;
             let store = store.map_err(|why| explain(what(), why))?;
             Store::local("device", store, Made(None))
         }
@@ -559,7 +565,9 @@ pub(crate) fn memory_of_machine() -> u64 {
 
 /// A file that ends with `part` of a block.
 async fn padded(path: &Path, with: &file::FileOptions, part: &[u8]) -> Result<Store, OpenError> {
-    let (volume, padding): (Arc<dyn Volume>, _) = match once_free(|| file::open(path, with)).await {
+    let (volume, padding): (Arc<dyn Volume>, _) = match once_free(path, || file::open(path, with))
+        .await
+    {
         Ok(whole) => {
             let padded = Padded::new(Gate::new("file", whole), part);
             (Arc::new(Gate::new("padded", padded)), u64::from(with.block_size) - part.len() as u64)

@@ -16,7 +16,12 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
         OpenError::PartialBlock { block_size, .. } => &*format!(
             "if it was cut off its end is lost; `truncate -s %{block_size} FILE` fills a file up with zeroes"
         ),
-        OpenError::InUse => "one volume is served once: end the other user of it first",
+        OpenError::InUse | OpenError::LockedBy(_) => {
+            "one volume is served once: end the other user of it first"
+        }
+        OpenError::UsedBySystem(_) => {
+            "two that write to the same blocks destroy each other's data: unmount it, or detach the loop device with `losetup --detach`, first"
+        }
         OpenError::Missing => {
             "look at the path; `serve`, `attach` and `key init` make a file when they are given its size"
         }

@@ -3,13 +3,17 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use host::file::Access;
+
 use super::options::blocking;
 use super::serve;
 use crate::config::{self, Config, ROOT, Served, Wrong};
 use crate::credentials::Chap;
+use crate::explain::explain;
 use crate::failure::{Failure, Outcome};
 use crate::sealing::sealing;
-use crate::store::file::suits;
+use crate::store::file::{OpenError, suits};
+use crate::store::in_use;
 use crate::uri::Uri;
 
 /// Look for mistakes in a configuration, without using it
@@ -26,7 +30,8 @@ Examples:
   longhaul check --config /etc/longhaul/longhaul.toml
 
 Every mistake is told with its file and line, and the exit code is 2. Secrets are read, and files looked
-for, as `serve` would; no volume is opened, so that one in use can be checked.";
+for, as `serve` would; no volume is opened, so that one in use can be checked. One that is mounted or behind a loop
+device is told.";
 
 /// Tells every mistake, or that there is none.
 pub async fn run(args: Args) -> Outcome {
@@ -81,7 +86,15 @@ fn look_for(volume: &Served) -> Outcome {
     let device = matches!(volume.uri, Uri::Device(_));
     let cannot = || Failure::new(format!("cannot open {}", volume.uri));
     match path.metadata() {
-        Ok(found) => suits(&found, device).map_err(|why| cannot().because(why)),
+        Ok(found) => {
+            suits(&found, device).map_err(|why| cannot().because(why))?;
+            match in_use::system_user(path, Access::Write) {
+                Ok(Some(user)) if !volume.read_only => {
+                    Err(explain(cannot().to_string(), OpenError::UsedBySystem(user)))
+                }
+                _ => Ok(()),
+            }
+        }
         Err(why) if why.kind() != ErrorKind::NotFound => {
             Err(Failure::new(format!("cannot look for {}", volume.uri)).because(why))
         }

@@ -5,8 +5,8 @@ use std::path::Path;
 use host::file::{Access, File};
 use volume::{Discard, Shape};
 
-use super::Local;
 use super::file::{OpenError, lock, suits, whole_blocks};
+use super::{Local, in_use};
 
 /// Opens the block device at `path`. One that the system has mounted is refused.
 pub fn open(path: &Path, read_only: bool) -> Result<Local, OpenError> {
@@ -15,13 +15,17 @@ pub fn open(path: &Path, read_only: bool) -> Result<Local, OpenError> {
     }
     let access = if read_only { Access::Read } else { Access::Write };
     let file = File::open(path, access).map_err(|why| match why.kind() {
-        std::io::ErrorKind::ResourceBusy => OpenError::InUse,
+        std::io::ErrorKind::ResourceBusy => match in_use::system_user(path, access) {
+            Ok(Some(user)) => OpenError::UsedBySystem(user),
+            _ => OpenError::InUse,
+        },
         _ => OpenError::System(why),
     })?;
     if !file.is_block_device()? {
         return Err(OpenError::NotA { found: "a file", wanted: "a block device" });
     }
     lock(&file, access)?;
+    in_use::refuse(path, access)?;
     let (block_size, physical) = file.device_blocks()?;
     let size = whole_blocks(file.len()?, block_size)?;
     let zeroes = !read_only && file.discards()?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use host::file::{Access, File};
 use volume::{Discard, Shape};
 
-use super::Local;
+use super::{Local, in_use};
 
 /// How a file is opened as a volume.
 #[derive(Clone, Debug)]
@@ -35,6 +35,12 @@ pub enum OpenError {
     /// It is in use.
     #[error("it is in use by another process, or by another volume of this one")]
     InUse,
+    /// A process has locked it.
+    #[error("it is in use by {0}")]
+    LockedBy(String),
+    /// The system uses it.
+    #[error("it is {0}")]
+    UsedBySystem(String),
     /// It is not there, and no size was given to make it with.
     #[error("it does not exist")]
     Missing,
@@ -119,6 +125,7 @@ pub fn open_or_make(path: &Path, options: &FileOptions) -> Result<(Local, bool),
         return Err(OpenError::NotA { found: "a block device", wanted: "a file" });
     }
     lock(&file, access)?;
+    in_use::refuse(path, access)?;
     let found = file.len()?;
     let part = if options.whole_blocks_only { found % u64::from(options.block_size) } else { 0 };
     let size = whole_blocks(found - part, options.block_size)?;

@@ -3,6 +3,7 @@
 pub mod device;
 mod engine;
 pub mod file;
+pub mod in_use;
 pub mod iscsi;
 mod local;
 

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod local;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
