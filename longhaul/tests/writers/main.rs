@@ -2,7 +2,12 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod fenced;
+mod link;
 mod local;
+#[path = "../common/nbd.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod nbd;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -48,8 +53,12 @@ impl Bench {
 
     /// Attaches the volume at a socket of this name.
     fn attach(&self, name: &str, options: &[&str]) -> Attached {
+        self.attach_to(&self.uri, name, options)
+    }
+
+    fn attach_to(&self, uri: &str, name: &str, options: &[&str]) -> Attached {
         let socket = format!("{name}.sock");
-        let mut command = self.longhaul(&["attach", &self.uri, "--nbd", &socket]);
+        let mut command = self.longhaul(&["attach", uri, "--nbd", &socket]);
         command.args(["--replay-log", "logs"]);
         let log = std::fs::File::create(self.path().join(format!("{name}.log"))).unwrap();
         let process = Running::start(command.args(options).stderr(log));

@@ -1,0 +1,98 @@
+//! A link between an attachment and a server: it can be cut, and it can hide that the target has reservations.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+#[derive(Default)]
+struct State {
+    is_cut: bool,
+    streams: Vec<TcpStream>,
+}
+
+pub(super) struct Link {
+    pub(super) uri: String,
+    state: Arc<Mutex<State>>,
+}
+
+impl Link {
+    /// Carries all that is said.
+    pub(super) fn to(uri: &str) -> Self {
+        Self::new(uri, |_| {})
+    }
+
+    /// Asks for an operation that no target knows where PERSISTENT RESERVE IN or OUT was asked for.
+    pub(super) fn without_reservations(uri: &str) -> Self {
+        const SCSI_COMMAND: u8 = 0x01;
+        Self::new(uri, |header| {
+            if header[0] & 0x3f == SCSI_COMMAND && matches!(header[32], 0x5e | 0x5f) {
+                header[32] = 0xc0;
+            }
+        })
+    }
+
+    fn new(uri: &str, change: fn(&mut [u8; 48])) -> Self {
+        let server: SocketAddr = uri.split('/').nth(2).unwrap().parse().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let here = listener.local_addr().unwrap().to_string();
+        let state = Arc::new(Mutex::new(State::default()));
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                carry(&shared, client.unwrap(), server, change);
+            }
+        });
+        Self { uri: uri.replace(&server.to_string(), &here), state }
+    }
+
+    /// Ends every connection, and every new one at once.
+    pub(super) fn cut(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.is_cut = true;
+        for stream in state.streams.drain(..) {
+            // The other side may have ended it already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    pub(super) fn mend(&self) {
+        self.state.lock().unwrap().is_cut = false;
+    }
+}
+
+fn carry(state: &Mutex<State>, client: TcpStream, server: SocketAddr, change: fn(&mut [u8; 48])) {
+    let mut state = state.lock().unwrap();
+    if state.is_cut {
+        return;
+    }
+    let server = TcpStream::connect(server).unwrap();
+    let clone = |stream: &TcpStream| stream.try_clone().unwrap();
+    state.streams.extend([clone(&client), clone(&server)]);
+    let (mut answers, mut to_client) = (clone(&server), clone(&client));
+    thread::spawn(move || {
+        let _ = std::io::copy(&mut answers, &mut to_client);
+        let _ = to_client.shutdown(Shutdown::Both);
+    });
+    thread::spawn(move || {
+        let _ = carry_pdus(client, &server, change);
+        let _ = server.shutdown(Shutdown::Both);
+    });
+}
+
+/// PDUs without digests (RFC 7143, 11.2): a header, additional segments, and data filled up to words.
+fn carry_pdus(
+    mut from: TcpStream,
+    mut to: &TcpStream,
+    change: fn(&mut [u8; 48]),
+) -> std::io::Result<()> {
+    loop {
+        let mut header = [0; 48];
+        from.read_exact(&mut header)?;
+        let data = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
+        let mut rest = vec![0; usize::from(header[4]) * 4 + data.next_multiple_of(4)];
+        from.read_exact(&mut rest)?;
+        change(&mut header);
+        to.write_all(&[&header[..], &rest].concat())?;
+    }
+}
