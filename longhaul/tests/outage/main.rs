@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "servers only die here")]
 mod common;
+mod contest;
 mod given_up;
 mod path;
 

@@ -351,6 +351,11 @@ impl Connector {
         self.options.pinned.is_some()
     }
 
+    /// How long nothing may be heard of a unit before it is asked how it is.
+    pub(super) const fn idle(&self) -> Duration {
+        self.options.timeouts.idle
+    }
+
     /// How long we let a target have us wait that asks for `wait`.
     pub(super) fn wait(&self, wait: Duration) -> Duration {
         if self.is_secure() { wait } else { wait.min(UNPROVEN_WAIT_MAX) }

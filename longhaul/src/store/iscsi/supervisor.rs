@@ -6,13 +6,14 @@
 use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use proto::iscsi::initiator::Fault;
 use proto::iscsi::initiator::recovery::{self, Action, End, Kind, Over, Recovery, Turn};
 use proto::scsi::Status;
+use proto::scsi::command::Command;
 use proto::time::Time;
 use tokio::sync::{Notify, oneshot};
 use volume::Span;
@@ -119,6 +120,8 @@ impl Supervisor {
             changed: Notify::new(),
         });
         tokio::spawn(Arc::clone(&supervisor).watch());
+        let every = supervisor.connector.idle();
+        tokio::spawn(attend(Arc::downgrade(&supervisor), every));
         supervisor
     }
 
@@ -312,6 +315,25 @@ impl Supervisor {
         }
     }
 
+    /// Gives the unit an occasion to tell what has happened to it, within that time; whether that is of any use yet.
+    async fn ask(self: Arc<Self>, within: Duration) -> bool {
+        let (number, link) = {
+            let state = self.lock();
+            if state.ended.is_some() {
+                return false;
+            }
+            state.link.clone()
+        };
+        let asked = link.unit().ask(Command::test_unit_ready());
+        // What has no answer in time is asked again, for it may have been aborted too.
+        if let Ok(answer) = tokio::time::timeout(within, asked).await {
+            let mut state = self.lock();
+            self.judge(&mut state, (number, &link), answer.as_ref().err());
+            self.act(&mut state);
+        }
+        true
+    }
+
     fn session_ended(self: &Arc<Self>, number: u64, link: &Link, loss: Arc<Loss>) {
         let mut state = self.lock();
         self.note_loss(&mut state, number, self.wait_after(link, &loss), loss);
@@ -496,6 +518,22 @@ impl State {
                 Next::Wait(told)
             }
             Turn::Answer | Turn::Over => Next::Over,
+        }
+    }
+}
+
+/// Asks the unit now and then whether something has happened to it.
+///
+/// Commands that are aborted because another takes the volume over, or resets the unit, are as a rule never answered
+/// (SAM-5, 5.3.1: TAS is zero). A unit attention tells of it, with the next command; but where everybody waits for
+/// those answers there is none.
+async fn attend(supervisor: Weak<Supervisor>, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        // Who is forgotten meanwhile is not kept alive.
+        let Some(supervisor) = supervisor.upgrade() else { return };
+        if !supervisor.ask(every).await {
+            return;
         }
     }
 }
