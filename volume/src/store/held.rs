@@ -20,13 +20,15 @@ struct Gate {
     permits: usize,
     /// How many have.
     passed: usize,
+    /// How many have come.
+    begun: usize,
     waiting: Vec<Waker>,
 }
 
 impl<V> Held<V> {
     /// `inner`, with no write let through yet.
     pub const fn new(inner: V) -> Self {
-        let gate = Gate { permits: 0, passed: 0, waiting: Vec::new() };
+        let gate = Gate { permits: 0, passed: 0, begun: 0, waiting: Vec::new() };
         Self { inner, gate: Mutex::new(gate) }
     }
 
@@ -40,6 +42,12 @@ impl<V> Held<V> {
     /// How many writes were let through.
     pub fn passed(&self) -> usize {
         self.gate().passed
+    }
+
+    /// How many writes came and were not let through, whether or not anybody waits for them any more.
+    pub fn waiting(&self) -> usize {
+        let gate = self.gate();
+        gate.begun - gate.passed
     }
 
     fn gate(&self) -> MutexGuard<'_, Gate> {
@@ -73,6 +81,7 @@ impl<V: Volume> Volume for Held<V> {
 
     fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
         Box::pin(async move {
+            self.gate().begun += 1;
             poll_fn(|cx| self.poll_pass(cx)).await;
             self.inner.write(at, data, durability).await
         })
@@ -117,10 +126,10 @@ mod tests {
         let mut writes =
             [7, 9].map(|byte| held.write(0, Bytes::from(vec![byte; 512]), Durability::Volatile));
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
-        assert_eq!((held.passed(), first()), (0, 0));
+        assert_eq!((held.waiting(), held.passed(), first()), (2, 0, 0));
         held.let_through(1);
         assert!(writes[0].as_mut().now_or_never().is_some());
         assert!(writes[1].as_mut().now_or_never().is_none());
-        assert_eq!((held.passed(), first()), (1, 7));
+        assert_eq!((held.waiting(), held.passed(), first()), (1, 1, 7));
     }
 }

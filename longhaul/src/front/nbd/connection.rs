@@ -1,5 +1,6 @@
 //! The driver of one connection: a task that owns all its state.
 
+use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,6 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -64,52 +64,26 @@ pub(super) struct Until {
     pub(super) end: Stop,
 }
 
-/// Serves one client until it leaves or is to be hung up on; what runs by then is finished and answered.
+/// Serves one client until it leaves or is to be hung up on; what runs by then is finished and answered. Even if the
+/// connection breaks this returns only when nothing that it began can change the volume any more: a client that
+/// connects again repeats what was not answered, and goes on from there.
 pub(super) async fn serve(
-    stream: UnixStream,
+    stream: Arc<UnixStream>,
     volume: Arc<dyn Volume>,
     export: Export,
     mut until: Until,
 ) -> Result<(), Broken> {
     let mut connection = Connection::new(stream, export);
     let mut in_flight = FuturesUnordered::new();
-    let deadline = Instant::now() + HANDSHAKE_MAX;
-    loop {
-        while in_flight.len() < REQUESTS_MAX && connection.has_room() {
-            let Some(request) = connection.next_request()? else { break };
-            match connection.stopped {
-                true => connection.refuse(&request),
-                false => in_flight.push(perform(Arc::clone(&volume), request)),
-            }
-        }
-        connection.send()?;
-        if connection.stopped && in_flight.is_empty() {
-            until.busy = None;
-        }
-        if connection.closing && in_flight.is_empty() {
-            return connection.drain().await;
-        }
-        let admits = in_flight.len() < REQUESTS_MAX;
-        tokio::select! {
-            Some(done) = in_flight.next() => {
-                connection.answer(done);
-                // Whatever else is ready goes into the same vectored write.
-                while let Some(Some(done)) = in_flight.next().now_or_never() {
-                    connection.answer(done);
-                }
-            }
-            ready = connection.ready(admits) => ready?,
-            () = tokio::time::sleep_until(deadline), if !connection.machine.is_ready() => {
-                return Err(Broken::Silent);
-            }
-            () = until.stop.called(), if !connection.stopped => connection.stopped = true,
-            () = until.end.called(), if !connection.closing => connection.closing = true,
-        }
-    }
+    let begin = |request| perform(Arc::clone(&volume), request);
+    let served = connection.converse(&mut in_flight, begin, &mut until).await;
+    while in_flight.next().await.is_some() {}
+    served
 }
 
 struct Connection {
-    stream: UnixStream,
+    /// Only here, but for those who look whether the client has hung up.
+    stream: Arc<UnixStream>,
     machine: Machine,
     input: BytesMut,
     /// How many bytes the input must hold before the machine can go on.
@@ -123,7 +97,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(stream: UnixStream, export: Export) -> Self {
+    fn new(stream: Arc<UnixStream>, export: Export) -> Self {
         let machine = Machine::new(export);
         Self {
             stream,
@@ -133,6 +107,47 @@ impl Connection {
             held: 0,
             stopped: false,
             closing: false,
+        }
+    }
+
+    async fn converse<F: Future<Output = Done>>(
+        &mut self,
+        in_flight: &mut FuturesUnordered<F>,
+        begin: impl Fn(Request) -> F,
+        until: &mut Until,
+    ) -> Result<(), Broken> {
+        let deadline = Instant::now() + HANDSHAKE_MAX;
+        loop {
+            while in_flight.len() < REQUESTS_MAX && self.has_room() {
+                let Some(request) = self.next_request()? else { break };
+                match self.stopped {
+                    true => self.refuse(&request),
+                    false => in_flight.push(begin(request)),
+                }
+            }
+            self.send()?;
+            if self.stopped && in_flight.is_empty() {
+                until.busy = None;
+            }
+            if self.closing && in_flight.is_empty() {
+                return self.drain().await;
+            }
+            let admits = in_flight.len() < REQUESTS_MAX;
+            tokio::select! {
+                Some(done) = in_flight.next() => {
+                    self.answer(done);
+                    // Whatever else is ready goes into the same vectored write.
+                    while let Some(Some(done)) = in_flight.next().now_or_never() {
+                        self.answer(done);
+                    }
+                }
+                ready = self.ready(admits) => ready?,
+                () = tokio::time::sleep_until(deadline), if !self.machine.is_ready() => {
+                    return Err(Broken::Silent);
+                }
+                () = until.stop.called(), if !self.stopped => self.stopped = true,
+                () = until.end.called(), if !self.closing => self.closing = true,
+            }
         }
     }
 
@@ -175,14 +190,14 @@ impl Connection {
         if reads {
             self.make_room();
         }
-        let (mut from, to) = self.stream.split();
+        let Self { stream, input, .. } = self;
         tokio::select! {
-            read = from.read_buf(&mut self.input), if reads => {
+            read = read(stream, input), if reads => {
                 // The client left without saying so; what it asked for is still done.
                 self.closing = read? == 0;
                 Ok(())
             }
-            ready = to.writable(), if writes => ready,
+            ready = stream.writable(), if writes => ready,
             else => std::future::pending().await,
         }
     }
@@ -207,7 +222,7 @@ impl Connection {
     }
 
     /// Sends the last replies.
-    async fn drain(mut self) -> Result<(), Broken> {
+    async fn drain(&mut self) -> Result<(), Broken> {
         let all_sent = async {
             while self.machine.out.len() > 0 {
                 self.stream.writable().await?;
@@ -216,6 +231,17 @@ impl Connection {
             Ok(())
         };
         tokio::time::timeout(DRAIN_MAX, all_sent).await.map_err(|_| Broken::Stuck)?
+    }
+}
+
+/// Reads what the socket has, once it has something.
+async fn read(stream: &UnixStream, input: &mut BytesMut) -> io::Result<usize> {
+    loop {
+        stream.readable().await?;
+        match stream.try_read_buf(input) {
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+            read => return read,
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod machine;
 mod output;
 mod server;
 mod transmission;
+mod turn;
 mod violation;
 mod wire;
 

@@ -16,6 +16,7 @@ use volume::Volume;
 
 use super::connection::{self, Broken, Until};
 use super::export::Export;
+use super::turn::{Lines, Turn};
 use crate::stop::{Stop, Stopper};
 
 /// Clients at a time. `nbdcopy` opens 4 connections, qemu at most 16.
@@ -123,6 +124,7 @@ impl Server {
             description: description.to_owned(),
         };
         let mut connections = JoinSet::new();
+        let mut lines = Lines::default();
         let mut number: u64 = 0;
         let (ender, end) = Stopper::new();
         // Each connection holds one until nothing runs on it any more.
@@ -133,7 +135,9 @@ impl Server {
                     number += 1;
                     let volume = Arc::clone(&volume);
                     let until = Until { stop: stop.clone(), busy: Some(busy.clone()), end: end.clone() };
-                    let conversation = converse(number, stream, volume, export.clone(), until);
+                    let stream = Arc::new(stream);
+                    let turn = lines.enter(&stream);
+                    let conversation = converse(number, turn, stream, volume, export.clone(), until);
                     connections.spawn(conversation);
                 }
                 Some(_) = connections.join_next() => {}
@@ -176,14 +180,20 @@ impl Drop for Server {
     }
 }
 
+/// Serves a client when its turn has come, unless everything is to end before.
 async fn converse(
     number: u64,
-    stream: UnixStream,
+    mut turn: Turn,
+    stream: Arc<UnixStream>,
     volume: Arc<dyn Volume>,
     export: Export,
-    until: Until,
+    mut until: Until,
 ) {
     tracing::debug!(number, "NBD client connected");
+    tokio::select! {
+        () = turn.comes(number) => {}
+        () = until.stop.called() => return,
+    }
     match connection::serve(stream, volume, export, until).await {
         Ok(()) => tracing::debug!(number, "NBD client left"),
         // Clients that have what they wanted often just go.
@@ -208,3 +218,6 @@ fn clear(path: &Path, replace: bool) -> Result<(), BindError> {
         Err(_) => Ok(std::fs::remove_file(path)?),
     }
 }
+
+#[cfg(test)]
+mod tests;
