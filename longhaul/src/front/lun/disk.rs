@@ -18,7 +18,7 @@ use reserved::{Aftermath, Reserved};
 pub use reserved::{KeepError, Kept};
 use sanitize::Progress;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
@@ -428,10 +428,27 @@ impl Core {
                 self.sanitize(method, immediate, unrestricted, data, abort).await
             }
             Step::SanitizeExit => self.exit_failure(),
-            Step::Copy => self.copy(nexus, data, abort).await,
+            Step::Copy => {
+                let copied = self.copy(nexus, data, abort).await?;
+                self.cover(switches).await.map(|()| copied)
+            }
             Step::CopyStatus { id, allocation } => self.copy_status(nexus, id, allocation),
-            medium => self.touch(medium, data, abort).await,
+            medium => {
+                let touched = self.touch(medium, data, abort).await?;
+                self.cover(switches).await.map(|()| touched)
+            }
         }
+    }
+
+    /// Makes stable what a command wrote that was planned with `planned`, if the cache has been switched off since:
+    /// the flush of the MODE SELECT may have come before the write, and without a cache GOOD means stable.
+    async fn cover(&self, planned: Switches) -> Result<(), Fault> {
+        if !planned.write_cache {
+            return Ok(());
+        }
+        // Either this sees the switch, or the flush behind the switch sees the write.
+        fence(Ordering::SeqCst);
+        if self.switches().write_cache { Ok(()) } else { self.flush().await }
     }
 
     fn peers(&self) -> impl Iterator<Item = Arc<Self>> {
@@ -492,7 +509,8 @@ impl Core {
         })?;
         if old.write_cache && !new.write_cache {
             // SBC-3, 6.5.5: what the cache holds becomes stable when it is switched off. Writes from
-            // here on are stable by themselves.
+            // here on are stable by themselves, and those under way see to it when they end.
+            fence(Ordering::SeqCst);
             self.flush().await?;
         }
         Ok(Vec::new())

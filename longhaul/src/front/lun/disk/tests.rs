@@ -4,6 +4,7 @@ use proto::scsi::command::{self, Command as Request, Mode, Transfer};
 use proto::scsi::law;
 use proto::scsi::provisioning::Status as Provisioned;
 use volume::store::faulty::Faulty;
+use volume::store::held::Held;
 use volume::store::memory::Memory;
 use volume::{Extent, ExtentMap, Kind, Space, Verb, Work};
 
@@ -169,6 +170,42 @@ fn switching_the_cache_off_makes_writes_stable() {
     disk.reset();
     let mode = good(run(&disk, Request::mode_sense_10(), Bytes::new()));
     assert_eq!(Mode::parse_10(&mode).unwrap().write_cache, Some(true));
+}
+
+/// The flush of a MODE SELECT that switches the cache off covers no write that is still under way.
+#[tokio::test]
+async fn write_under_way_is_stable_if_the_cache_is_off_when_it_is_answered() {
+    let medium = Arc::new(Faulty::new(SIZE, BLOCK));
+    let volume = Arc::new(Held::new(Arc::clone(&medium)));
+    let disk = disk(Arc::clone(&volume), Options::default());
+    let sense = Command { cdb: Request::mode_sense_10().cdb, data: vec![], announced: 0 };
+    let mode = good(disk.execute(ME, sense).await);
+    let compare = block(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1]);
+    let plain = Request::write(Blocks { lba: 0, count: 1 }, BLOCK, false).cdb;
+    let same = Request::write_same(Blocks { lba: 2, count: 1 }, BLOCK, false).cdb;
+    let data = Bytes::from(vec![1; 512]);
+    let both = Bytes::from([[0; 512], [1; 512]].concat());
+    let writes = [(plain, data.clone()), (compare, both), (same, data)].map(|(cdb, data)| {
+        let announced = data.len() as u32;
+        let command = Command { cdb, data: vec![data], announced };
+        let mut write = disk.execute(ME, command);
+        assert!((&mut write).now_or_never().is_none());
+        write
+    });
+    let mut list = mode;
+    list[0..2].fill(0);
+    list[10] &= !0x04;
+    let select = block(&[0x55, 0x10, 0, 0, 0, 0, 0, 0, list.len() as u8, 0]);
+    let announced = list.len() as u32;
+    good(disk.execute(ME, Command { cdb: select, data: vec![list.into()], announced }).await);
+    volume.let_through(writes.len());
+    for write in writes {
+        good(write.await);
+    }
+    for seed in 0..32 {
+        let bytes = medium.crash(seed).contents();
+        assert_eq!((bytes[0], bytes[512], bytes[1024]), (1, 1, 1));
+    }
 }
 
 #[test]
