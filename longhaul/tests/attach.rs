@@ -286,6 +286,25 @@ fn a_socket_path_that_is_too_long_is_refused_with_the_reason() {
     assert!(printed.contains("the path of a socket has at most 107 bytes"), "{printed}");
 }
 
+#[test]
+fn a_volume_that_cannot_be_offered_leaves_no_file() {
+    let stage = Stage::new();
+    fs::write(stage.path("taken"), "something").unwrap();
+    let (printed, status) = run(&stage.longhaul("attach file:new.img --size 8M --nbd taken"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("it exists and is not a socket"), "{printed}");
+    assert!(!stage.path("new.img").exists());
+    let mut command = stage.longhaul("attach file:new.img --size 8M --nbd new.sock");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    assert_eq!(command.stdout(full).status().unwrap().code(), Some(1));
+    assert!(!stage.path("new.img").exists() && !stage.path("new.sock").exists());
+    // One that was there before stays.
+    fs::write(stage.path("old.img"), vec![5; 4096]).unwrap();
+    let (printed, status) = run(&stage.longhaul("attach file:old.img --nbd taken"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert_eq!(fs::read(stage.path("old.img")).unwrap(), vec![5; 4096]);
+}
+
 /// `timeout` sends its signal twice, to the process and to its group.
 #[test]
 fn signals_of_one_kill_end_it_once() {

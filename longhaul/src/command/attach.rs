@@ -88,9 +88,15 @@ pub async fn run(args: Args) -> Outcome {
     let stop = super::stop_on_signals()?;
     let chain = chain::open(&uri, options).await?;
     chain.leave_on(stop.clone());
-    let served = serve(&chain, &args.nbd, args.replace, stop).await;
+    let server = match serve(&chain, &args.nbd, args.replace, stop).await {
+        Ok(server) => server,
+        Err(why) => {
+            // No client was served.
+            chain.discard().await;
+            return Err(why);
+        }
+    };
     let closed = chain.close().await;
-    let server = served?;
     if closed.is_err() {
         // Who connects again must not take what comes next for what was there before.
         server.leave();
@@ -105,8 +111,8 @@ async fn serve(chain: &Chain, path: &Path, replace: bool, stop: Stop) -> Outcome
     let socket = server.uri();
     let teller =
         Teller { uri: uri.clone(), socket, clients: server.clients(), volume: chain.observer() };
-    let listening = teller.listen();
     super::announce(&format!("ready {}", server.uri()))?;
+    let listening = teller.listen();
     let mut ending = stop.clone();
     let mut progress = None;
     let telling = async {
