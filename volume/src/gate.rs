@@ -96,6 +96,15 @@ impl<V: Volume> Volume for Gate<V> {
     fn extents(&self) -> Option<&dyn ExtentMap> {
         self.inner.extents().is_some().then_some(self)
     }
+
+    fn is_saving(&self) -> bool {
+        self.inner.is_saving()
+    }
+
+    fn save_part(&self, at: u64, data: Bytes) -> Work<'_, ()> {
+        tracing::trace!(room = self.room, at, len = data.len(), "save part");
+        self.inner.save_part(at, data)
+    }
 }
 
 impl<V: Volume> ExtentMap for Gate<V> {
@@ -135,5 +144,13 @@ impl<V: Volume + ?Sized> Volume for std::sync::Arc<V> {
 
     fn extents(&self) -> Option<&dyn ExtentMap> {
         (**self).extents()
+    }
+
+    fn is_saving(&self) -> bool {
+        (**self).is_saving()
+    }
+
+    fn save_part(&self, at: u64, data: Bytes) -> Work<'_, ()> {
+        (**self).save_part(at, data)
     }
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 
-use crate::Result;
+use crate::{Error, Kind, Result, Verb};
 
 /// The answer of a verb, still to come. One allocation per hop.
 ///
@@ -70,6 +70,19 @@ pub trait Volume: Send + Sync {
 
     /// The map of what is allocated, if this volume has one.
     fn extents(&self) -> Option<&dyn ExtentMap>;
+
+    /// Whether what is written is saved elsewhere, since changes failed that were acknowledged before: what is read
+    /// may then be older than what was acknowledged, and must not be merged into a block that is written.
+    fn is_saving(&self) -> bool {
+        false
+    }
+
+    /// Takes a write of part of a block that cannot be carried out, because the rest of the block cannot be had. It
+    /// always fails; but a volume that saves elsewhere what was acknowledged saves this too.
+    fn save_part(&self, at: u64, data: Bytes) -> Work<'_, ()> {
+        let span = Span::new(at, data.len() as u64);
+        Box::pin(std::future::ready(Err(Error::new(Kind::Range, Verb::Write, span))))
+    }
 }
 
 /// Tells data from holes, for sparse copies and GET LBA STATUS.

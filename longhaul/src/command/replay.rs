@@ -10,6 +10,7 @@ use volume::{Durability, Volume};
 use super::options::{LoginArgs, OutageArgs, WriterArgs};
 use crate::chain::{self, Chain, Contents, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::luks;
 use crate::replay_log::{Change, Header, Reader, Record};
 use crate::size::Size;
 use crate::uri::Uri;
@@ -83,7 +84,8 @@ pub async fn run(args: Args) -> Outcome {
     };
     let chain = chain::open(&uri, options).await?;
     let written = match is_of(&chain, log.header(), args.force).await {
-        Ok(()) => write(&*chain.volume(), &mut log).await,
+        // Of a block that could not be read the log holds the part that was written.
+        Ok(()) => write(&*luks::narrowed(chain.volume()), &mut log).await,
         refused => refused,
     };
     let closed = chain.close().await;

@@ -94,7 +94,7 @@ fn plain(
 }
 
 /// `volume` with small blocks, whatever its own are.
-fn narrowed(volume: Arc<dyn Volume>) -> Arc<dyn Volume> {
+pub fn narrowed(volume: Arc<dyn Volume>) -> Arc<dyn Volume> {
     if volume.shape().block_size == BLOCK_SIZE {
         return volume;
     }

@@ -6,7 +6,9 @@ use std::path::Path as FilePath;
 use longhaul::pipelined::Pipelined;
 use longhaul::replay_log::{Change, Reader, Record, Saved};
 use longhaul::store::iscsi::ReplayLogOptions;
+use volume::layer::narrow::Narrow;
 use volume::layer::pipeline::Settings;
+use volume::{Gate, Work};
 
 use super::*;
 
@@ -139,6 +141,64 @@ async fn what_a_target_could_not_write_is_in_the_log_with_all_since_the_last_flu
         assert!(
             contents == model,
             "seed {seed}: {verb} failed, and what was acknowledged is not in the log"
+        );
+    }
+}
+
+fn detach(work: Work<'static, ()>) -> Work<'static, ()> {
+    let task = tokio::spawn(work);
+    Box::pin(async { task.await.expect("the task runs to its end") })
+}
+
+/// Writes of parts of blocks, as those of a volume that is encrypted in small sectors on a disk with large blocks:
+/// the rest of a block cannot be read any more, or is older than what was acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parts_of_blocks_are_in_the_log_too() {
+    for (seed, cuts) in (0..20).zip([true, false].into_iter().cycle()) {
+        let home = tempfile::tempdir().unwrap();
+        let mut random = Random::new(seed);
+        let medium = Arc::new(Faulty::new(SIZE, 4096));
+        let target = Target::start(Arc::new(Slow(Arc::clone(&medium)))).await;
+        let path = Path::new(target.address, seed).await;
+        let disk = open(path.address, &saving(home.path(), true)).await;
+        let narrow: Arc<dyn Volume> = Arc::new(Narrow::new(
+            Arc::new(Gate::new("iscsi", Arc::<Disk>::clone(&disk))),
+            512,
+            detach,
+        ));
+        let pipelined = Pipelined::new("disk".to_owned(), narrow, Settings::default());
+        let volume = pipelined.volume();
+        let mut model = vec![0; SIZE as usize];
+        let fails = random.below(200);
+        for number in 0.. {
+            match number == fails {
+                true if cuts => path.close().await,
+                true => medium.fail(Verb::Write, Kind::Medium),
+                false => {}
+            }
+            let (at, len) = (random.below(256) * 512, (1 + random.below(20)) * 512);
+            let data = Bytes::from(vec![(1 + number % 250) as u8; len as usize]);
+            let done = if random.below(10) == 0 {
+                volume.flush().await
+            } else {
+                let written = volume.write(at, data.clone(), Durability::Volatile).await;
+                written.map(|()| model[at as usize..(at + len) as usize].copy_from_slice(&data))
+            };
+            match done {
+                Ok(()) => {}
+                Err(_) if number >= fails => break,
+                Err(why) => panic!("{why}"),
+            }
+        }
+        drop(volume);
+        pipelined.close().await;
+        let saved = settled(&disk).await;
+        assert_eq!(saved.lost, 0);
+        let mut contents = medium.crash(seed).contents();
+        apply(&mut contents, &changes(&saved));
+        assert!(
+            contents == model,
+            "seed {seed}: an acknowledged part of a block is not in the log"
         );
     }
 }

@@ -76,7 +76,18 @@ impl Narrow {
         let (inner, locks) = (Arc::clone(&self.inner), Arc::clone(&self.locks));
         let merge = async move {
             let _guard = locks.exclusive(block).await;
-            let mut merged = owned(inner.read(block).await?);
+            if inner.is_saving() {
+                return inner.save_part(at, data).await;
+            }
+            let old = match inner.read(block).await {
+                Ok(old) => old,
+                Err(why) => {
+                    // It may have been acknowledged long ago: whoever can save it must hear of it.
+                    let _ = inner.save_part(at, data).await;
+                    return Err(why);
+                }
+            };
+            let mut merged = owned(old);
             let offset = (at - block.at) as usize;
             merged[offset..offset + data.len()].copy_from_slice(&data);
             inner.write(block.at, merged.freeze(), durability).await
@@ -135,24 +146,29 @@ impl Volume for Narrow {
         let Split { head, whole, tail } = self.split(Span::new(at, data.len() as u64));
         Box::pin(async move {
             let part = |span: Span| data.slice((span.at - at) as usize..(span.end() - at) as usize);
-            if !whole.is_empty() {
+            let written = if whole.is_empty() {
+                Ok(())
+            } else {
                 let _guard = self.locks.shared(whole).await;
-                self.inner.write(whole.at, part(whole), durability).await?;
-            }
+                self.inner.write(whole.at, part(whole), durability).await
+            };
+            // Whatever failed, all of it is handed on: what is beneath may save it.
             let head = self.merge(head.at, part(head), durability);
             let tail = self.merge(tail.at, part(tail), durability);
-            both(join(head, tail).await)
+            written.and(both(join(head, tail).await))
         })
     }
 
     fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
         let Split { head, whole, tail } = self.split(span);
         Box::pin(async move {
-            if !whole.is_empty() {
+            let zeroed = if whole.is_empty() {
+                Ok(())
+            } else {
                 let _guard = self.locks.shared(whole).await;
-                self.inner.write_zeroes(whole, durability, space).await?;
-            }
-            self.zero_ends(head, tail, durability).await
+                self.inner.write_zeroes(whole, durability, space).await
+            };
+            zeroed.and(self.zero_ends(head, tail, durability).await)
         })
     }
 

@@ -178,6 +178,18 @@ impl Volume for Disk {
     fn extents(&self) -> Option<&dyn ExtentMap> {
         self.tells_extents.then_some(self)
     }
+
+    fn is_saving(&self) -> bool {
+        self.supervisor.is_saving()
+    }
+
+    fn save_part(&self, at: u64, data: Bytes) -> Work<'_, ()> {
+        let span = Span::new(at, data.len() as u64);
+        let change = Change::Write { at, data, durability: Durability::Volatile };
+        Box::pin(
+            async move { self.supervisor.refuse(change).await.map_err(failed(Verb::Write, span)) },
+        )
+    }
 }
 
 impl ExtentMap for Disk {

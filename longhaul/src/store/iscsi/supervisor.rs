@@ -149,6 +149,20 @@ impl Supervisor {
         Detached(Some(Box::pin(ticket.carry_out(verb)))).await
     }
 
+    /// Takes a change that cannot be carried out, as if the unit had refused it: it fails, and is saved where others
+    /// would be.
+    pub(super) async fn refuse(self: &Arc<Self>, change: Change) -> Result<(), UnitError> {
+        let span = change.span();
+        let ticket = self.submit(Kind::Change(change.clone()), span, change.weight());
+        let refused = |_| std::future::ready(Err(UnitError::Part));
+        Detached(Some(Box::pin(ticket.carry_out(refused)))).await
+    }
+
+    /// Whether acknowledged changes have failed, so that all that come go to the replay log.
+    pub(super) fn is_saving(&self) -> bool {
+        self.lock().machine.is_saving()
+    }
+
     pub(super) async fn flush(self: &Arc<Self>) -> Result<(), UnitError> {
         let ticket = self.submit(Kind::Flush, Span::new(0, 0), 0);
         ticket.carry_out(|link| async move { link.sync().await }).await

@@ -42,6 +42,9 @@ pub enum UnitError {
     /// The unit says that, and no more.
     #[error("the unit answers {0:?}")]
     Status(Status),
+    /// It changes part of a block, and the rest cannot be had.
+    #[error("the rest of a block that is written in part cannot be had")]
+    Part,
     /// Nothing is carried out any more.
     #[error(transparent)]
     Over(Arc<Ended>),
@@ -60,6 +63,7 @@ impl UnitError {
                 Kind::Peer
             }
             Self::Status(_) => Kind::Busy,
+            Self::Part => Kind::Medium,
             Self::Over(ended) => ended.kind(),
         }
     }
