@@ -20,7 +20,7 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
             "one volume is served once: end the other user of it first"
         }
         OpenError::UsedBySystem(_) => {
-            "two that write to the same blocks destroy each other's data: unmount it, or detach the loop device with `losetup --detach`, first"
+            "two that write to the same blocks destroy each other's data: end the other use first (`umount`, `losetup --detach`, `swapoff`)"
         }
         OpenError::Missing => {
             "look at the path; `serve`, `attach` and `key init` make a file when they are given its size"
