@@ -5,6 +5,7 @@ mod cipher;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
+use std::convert::Infallible;
 
 use super::owned;
 use crate::{
@@ -174,9 +175,17 @@ impl<V: Volume, C: SectorCipher> Volume for Seal<V, C> {
         let pieces = std::iter::once(Span::new(span.at, first)).chain(rest.pieces(ZERO_PIECE));
         let writes = pieces.map(move |piece| {
             let zeroes = BytesMut::zeroed(piece.len as usize).freeze();
-            self.write(piece.at, zeroes, durability)
+            let write = self.write(piece.at, zeroes, durability);
+            async move { Ok::<_, Infallible>(write.await) }
         });
-        Box::pin(complete_all(ZERO_PIECES_IN_FLIGHT, stream::iter(writes), drop))
+        Box::pin(async move {
+            let mut zeroed = Ok(());
+            // Whatever failed, all of it is handed on: what is beneath may save what was acknowledged.
+            let each =
+                |written: Result<()>| zeroed = std::mem::replace(&mut zeroed, Ok(())).and(written);
+            let Ok(()) = complete_all(ZERO_PIECES_IN_FLIGHT, stream::iter(writes), each).await;
+            zeroed
+        })
     }
 
     fn discard(&self, span: Span) -> Work<'_, ()> {

@@ -104,6 +104,18 @@ async fn zeroes_are_sealed_zeroes() {
 }
 
 #[tokio::test]
+async fn zeroes_are_all_handed_on_even_if_some_fail() {
+    let disk = Arc::new(Faulty::new(HEADER + (64 << 20), 512));
+    let volume = seal(Arc::clone(&disk), 4096, Discards::Refuse);
+    disk.fail(Verb::Write, Kind::Gone);
+    let all = Span::new(0, 64 << 20);
+    let failed = volume.write_zeroes(all, Durability::Volatile, Space::Keep).await.unwrap_err();
+    assert_eq!(failed.kind, Kind::Gone);
+    let last = volume.read(Span::new((64 << 20) - 4096, 4096)).await.unwrap();
+    assert_eq!(last, vec![0; 4096]);
+}
+
+#[tokio::test]
 async fn zeroes_pass_as_such_with_discards() {
     let disk = Arc::new(Memory::new(HEADER + (5 << 20), 512));
     let volume = seal(Arc::clone(&disk), 4096, Discards::Pass);
