@@ -329,13 +329,13 @@ fn not_given(uri: &Uri, flushed: Outcome, saved: &Saved) -> Failure {
     if let Some(path) = path {
         let path = path.display();
         hint.push(format!(
-            "{changes} writes ({bytes} bytes) that were acknowledged and not flushed are in {path}; \
+            "{changes} writes ({bytes} bytes) that were acknowledged or under way, and not flushed, are in {path}; \
              `longhaul replay {path}` writes them"
         ));
     }
     if let Some(why) = why {
         hint.push(format!(
-            "{lost} acknowledged writes are LOST: no replay log can be written: {why}"
+            "{lost} writes that were acknowledged or under way are LOST: the replay log cannot hold them: {why}"
         ));
     }
     failure.hint(hint.join("\n  "))

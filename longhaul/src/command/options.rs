@@ -101,7 +101,7 @@ impl WriterArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct ReplayLogArgs {
-    /// Keep what was acknowledged and not flushed in a file in this directory if the volume has to be given up, for
+    /// Keep what was acknowledged or under way, and not flushed, in a file in this directory if the volume has to be given up, for
     /// `longhaul replay` [default: /var/lib/longhaul; for users ~/.local/state/longhaul]
     #[arg(long, value_name = "DIR")]
     replay_log: Option<PathBuf>,

@@ -1,6 +1,6 @@
-//! Replay logs: files of changes that were acknowledged and that a volume could not be given any more.
+//! Replay logs: files of changes that were acknowledged, or under way, and that a volume could not be given any more.
 //!
-//! When an attachment is given up, what it had acknowledged and not flushed goes to such a file, as it would have
+//! When an attachment is given up, what it had acknowledged or under way, and not flushed, goes to such a file, as it would have
 //! been sent, and `longhaul replay` writes it later. `docs/spec/replay-log.md` specifies the format.
 //!
 //! ```text

@@ -50,8 +50,9 @@ impl AttachStatus {
                 &format!("\n  what could not be written is in {path}: `longhaul replay {path}`");
         }
         if *lost > 0 {
-            text +=
-                &format!("\n  {lost} acknowledged writes are LOST: no replay log could be written");
+            text += &format!(
+                "\n  {lost} writes that were acknowledged or under way are LOST: the replay log could not hold them"
+            );
         }
         text
     }
