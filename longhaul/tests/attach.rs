@@ -46,8 +46,13 @@ impl Stage {
     }
 
     fn longhaul(&self, args: &str) -> Command {
+        self.shell("", args)
+    }
+
+    /// The same, after what the shell is told to do before.
+    fn shell(&self, before: &str, args: &str) -> Command {
         let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("exec 2>&1\nexec \"$0\" {args}"), LONGHAUL]);
+        shell.args(["-c", &format!("exec 2>&1\n{before}\nexec \"$0\" {args}"), LONGHAUL]);
         shell.env("RUNTIME_DIRECTORY", self.path("run")).env("STATE_DIRECTORY", self.path("state"));
         shell.current_dir(&self.home);
         shell
@@ -194,7 +199,7 @@ fn what_could_not_be_written_is_replayed() {
     assert!(status.success() && shown.contains("state     whole"), "{shown}");
 
     // Another volume is not written to.
-    let server = stage.serve("other.img", 2 * SIZE);
+    let server = stage.serve("other.img", SIZE / 2);
     let replay = |options: &str| run(&stage.longhaul(&format!("replay {log} {options}")));
     let (printed, status) = replay("--force");
     assert_eq!(status.code(), Some(1), "{printed}");
@@ -217,6 +222,87 @@ fn what_could_not_be_written_is_replayed() {
     assert!(fs::read(stage.path("disk.img")).unwrap() == expected);
     let (printed, status) = replay("--force");
     assert_eq!(status.code(), Some(1), "it was renamed: {printed}");
+}
+
+/// An attachment that was given up with `writes`, each of 64 KiB and with its number, 128 KiB apart. What `shell` says
+/// is done before it begins.
+fn given_up(stage: &Stage, shell: &str, writes: u8) -> PathBuf {
+    let server = stage.serve("disk.img", SIZE);
+    let args = format!("attach {} --nbd disk.sock --window 16M --reconnect-for 1s", stage.uri());
+    let attached = Running::start(&mut stage.shell(shell, &args));
+    assert!(attached.line().is_some_and(|line| line.starts_with("ready ")));
+    server.signal(Signal::STOP);
+    let mut writer = stage.client();
+    for number in 0..writes {
+        writer.write(number + 1, u64::from(number) * (128 << 10), 64 << 10);
+    }
+    server.kill();
+    said(&attached, "goes to a replay log");
+    drop(writer);
+    assert_eq!(attached.stop().code(), Some(1));
+    left(stage.home.path())
+}
+
+/// What it is asked of a log, as JSON.
+fn told(stage: &Stage, log: &Path) -> serde_json::Value {
+    let (json, _) = run(&stage.longhaul(&format!("replay --dry-run --json {}", log.display())));
+    serde_json::from_str(&json).unwrap_or_else(|why| panic!("{why}: {json}"))
+}
+
+#[test]
+fn the_log_of_a_volume_that_has_grown_is_written_once() {
+    let stage = Stage::new();
+    let log = given_up(&stage, "", 4);
+    assert_eq!(told(&stage, &log)["applied"], serde_json::Value::Null);
+    let image = fs::OpenOptions::new().write(true).open(stage.path("disk.img")).unwrap();
+    image.set_len(2 * SIZE as u64).unwrap();
+    let server = stage.serve("disk.img", 2 * SIZE);
+    let (printed, status) = run(&stage.longhaul(&format!("replay --force {}", log.display())));
+    assert!(status.success(), "{printed}");
+    assert!(server.stop().success());
+    assert!(fs::read(stage.path("disk.img")).unwrap()[..64 << 10].iter().all(|byte| *byte == 1));
+    // Whatever has been written since stays.
+    let image = vec![9; 2 * SIZE];
+    fs::write(stage.path("disk.img"), &image).unwrap();
+    let server = stage.serve("disk.img", 2 * SIZE);
+    let applied = PathBuf::from(format!("{}.applied", log.display()));
+    assert_eq!(told(&stage, &applied)["applied"], applied.to_str().unwrap());
+    let replay =
+        |options: &str| run(&stage.longhaul(&format!("replay {options} {}", applied.display())));
+    let (printed, _) = replay("--dry-run");
+    assert!(printed.contains("this log was written already"), "{printed}");
+    let (printed, status) = replay("--force");
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("this log was written already"), "{printed}");
+    assert!(applied.exists());
+    assert!(server.stop().success());
+    assert!(fs::read(stage.path("disk.img")).unwrap() == image);
+}
+
+/// The directory is full before all is saved: a limit of the size of files, in units of 512 bytes.
+#[test]
+fn a_log_that_has_no_room_holds_what_fits_and_says_what_is_lost() {
+    let (writes, room) = (64, 3 << 20);
+    let stage = Stage::new();
+    let log = given_up(&stage, &format!("trap '' XFSZ; ulimit -f {}", room / 512), writes);
+    let shown = told(&stage, &log);
+    let (kept, lost) = (shown["changes"].as_u64().unwrap(), shown["lost"].as_u64().unwrap());
+    assert_eq!(kept + lost, u64::from(writes), "{shown}");
+    let len = fs::metadata(&log).unwrap().len();
+    assert!((room - (65 << 10)..=room).contains(&len), "{len} of {room} bytes are used: {shown}");
+    let server = stage.serve("disk.img", SIZE);
+    let replay =
+        |options: &str| run(&stage.longhaul(&format!("replay {options} {}", log.display())));
+    let missing = format!("{lost} writes after those it holds did not fit, and are LOST");
+    for (options, code) in [("--dry-run", 0), ("--force", 1), ("--force --partial", 0)] {
+        let (printed, status) = replay(options);
+        assert_eq!(status.code(), Some(code), "{printed}");
+        assert!(printed.contains(&missing), "{printed}");
+    }
+    assert!(server.stop().success());
+    let image = fs::read(stage.path("disk.img")).unwrap();
+    let there = (0..writes).map(|number| image[usize::from(number) * (128 << 10)] == number + 1);
+    assert_eq!(there.collect::<Vec<_>>(), (0..64).map(|number| number < kept).collect::<Vec<_>>());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `longhaul replay`: what an attachment had acknowledged and could not give to its volume any more.
+//! `longhaul replay`: what an attachment had acknowledged, or under way, and could not give to its volume any more.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::replay_log::{Change, Header, Reader, Record};
 use crate::size::Size;
 use crate::uri::Uri;
 
-/// Write what an attachment had acknowledged and could not give to its volume
+/// Write what an attachment had acknowledged, or under way, and could not give to its volume
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -29,7 +29,7 @@ pub struct Args {
     /// Write it although nobody knows whether others have written to the volume since
     #[arg(long)]
     force: bool,
-    /// Write what is whole of a log that is damaged or has no end
+    /// Write what is there of a log that is damaged, has no end, or could not hold all that was to be saved
     #[arg(long)]
     partial: bool,
     /// Print one JSON object, with sizes in bytes and times in seconds since 1970
@@ -42,6 +42,9 @@ pub struct Args {
     #[command(flatten)]
     writers: WriterArgs,
 }
+
+/// What is added to the name of a log that has been written.
+const APPLIED: &str = "applied";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -99,10 +102,22 @@ impl Args {
     /// Whether it may be written at all, as far as the log tells.
     fn check(&self, log: &Reader) -> Outcome {
         let file = self.file.display();
+        if is_applied(&self.file) {
+            // Others have written to the volume since, as far as anybody knows.
+            let failure = Failure::new(format!("cannot write the replay log {file}"));
+            return Err(failure.because("this log was written already").hint(
+                "if it has to be written again, over what has been written since, rename it to a name without .applied",
+            ));
+        }
         if let Some(torn) = log.torn().filter(|_| !self.partial) {
             let what = format!("cannot write the replay log {file}");
             let hint = "--partial writes what is whole of it; what follows is lost";
             return Err(Failure::new(what).because(torn).hint(hint));
+        }
+        if log.lost() > 0 && !self.partial {
+            let failure = Failure::new(format!("cannot write the replay log {file}"));
+            let hint = "--partial writes what it holds; check what used the volume afterwards";
+            return Err(failure.because(incomplete(log.lost())).hint(hint));
         }
         if !self.force {
             let Header { volume, created, .. } = log.header();
@@ -123,7 +138,9 @@ impl Args {
             changes,
             bytes,
             torn: log.torn().map(|torn| torn.to_string()),
-            applied,
+            lost: log.lost(),
+            written: applied.is_some(),
+            applied: applied.or_else(|| Some(&*self.file).filter(|file| is_applied(file))),
         };
         if self.json {
             let json = serde_json::to_string(&told);
@@ -142,31 +159,49 @@ struct Told<'a> {
     bytes: u64,
     /// What is wrong with the log, if it is not whole.
     torn: Option<String>,
+    /// How many changes should have followed and could not be saved.
+    lost: u32,
+    /// It has just been written.
+    #[serde(skip)]
+    written: bool,
     /// The name of the log after it was written.
     applied: Option<&'a Path>,
 }
 
 impl Told<'_> {
     fn text(&self) -> String {
-        let Self { header, changes, bytes, torn, applied } = self;
-        if let Some(applied) = applied {
+        let Self { header, changes, bytes, torn, lost, written, applied } = self;
+        let lost = (*lost > 0).then(|| incomplete(*lost));
+        if let Some(applied) = applied.filter(|_| *written) {
             let (volume, applied) = (&header.volume, applied.display());
+            let lost = lost.map_or_else(String::new, |lost| format!("\n{lost}"));
             return format!(
-                "wrote {changes} changes ({} bytes) to {volume}; flushed\nthe log is now {applied}",
+                "wrote {changes} changes ({} bytes) to {volume}; flushed{lost}\nthe log is now {applied}",
                 Size(*bytes)
             );
         }
         let Header { volume, serial, vendor, product, size, opened, created, host, .. } = header;
         let serial = serial.as_deref().unwrap_or("none");
-        let state = torn.as_deref().unwrap_or("whole");
+        let state = torn.clone().or(lost).unwrap_or_else(|| "whole".to_owned());
+        let written = applied.map_or("", |_| ", and this log was written already");
         format!(
             "{volume}\n  device    {vendor} {product}, serial {serial}, {size} bytes\n  \
              attached  {} on {host}\n  given up  {}\n  holds     {changes} changes, {bytes} bytes\n  \
-             state     {state}",
+             state     {state}{written}",
             utc(*opened),
             utc(*created),
         )
     }
+}
+
+/// What is missing in a log that could not hold all that was to be saved.
+fn incomplete(lost: u32) -> String {
+    format!("it is incomplete: {lost} writes after those it holds did not fit, and are LOST")
+}
+
+/// Whether a log has the name that it gets when it has been written.
+fn is_applied(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == APPLIED)
 }
 
 /// Whether a volume is the one that the log was begun for.
@@ -176,7 +211,9 @@ async fn is_of(chain: &Chain, header: &Header, force: bool) -> Outcome {
         let why = format!("its {what} is {here}, that of the log's volume is {there}");
         Err(Failure::new("this is not the volume of the replay log").because(why))
     };
-    if shape.size != header.size {
+    // One that has grown is the same if its serial number says so. A file without one may be any other.
+    let may_have_grown = header.serial.is_some() && chain.uri().is_remote();
+    if shape.size < header.size || (shape.size > header.size && !may_have_grown) {
         return other("size", &shape.size.to_string(), &header.size.to_string());
     }
     // What was written in larger blocks can be written in smaller ones.
@@ -229,7 +266,8 @@ async fn write(volume: &dyn Volume, log: &mut Reader) -> Outcome {
 /// Keeps the log under a name that says that it is done.
 fn rename(file: &Path) -> Outcome<PathBuf> {
     let mut name = file.as_os_str().to_owned();
-    name.push(".applied");
+    name.push(".");
+    name.push(APPLIED);
     let applied = PathBuf::from(name);
     let renamed = fs::rename(file, &applied).and_then(|()| {
         let dir = applied.parent().filter(|dir| !dir.as_os_str().is_empty());

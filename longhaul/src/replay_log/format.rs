@@ -66,6 +66,8 @@ pub(super) enum Head {
     End {
         changes: u64,
         bytes: u64,
+        /// How many changes should have followed and are lost; the largest number stands for more.
+        lost: u32,
     },
 }
 
@@ -92,7 +94,7 @@ impl Head {
             Self::Zero(span, Space::Keep) => (ZERO, 0, span.at, span.len),
             Self::Zero(span, Space::Release) => (ZERO, RELEASE, span.at, span.len),
             Self::Discard(span) => (DISCARD, 0, span.at, span.len),
-            Self::End { changes, bytes } => (END, 0, changes, bytes),
+            Self::End { changes, bytes, lost } => (END, lost, changes, bytes),
         };
         let mut head = [0; HEAD_LEN];
         head[..4].copy_from_slice(&kind);
@@ -117,7 +119,7 @@ impl Head {
             (ZERO, 0) => span.map(|span| Self::Zero(span, Space::Keep)),
             (ZERO, RELEASE) => span.map(|span| Self::Zero(span, Space::Release)),
             (DISCARD, 0) => span.map(Self::Discard),
-            (END, 0) => Some(Self::End { changes: first, bytes: second }),
+            (END, lost) => Some(Self::End { changes: first, bytes: second, lost }),
             _ => None,
         }
     }

@@ -48,6 +48,7 @@ pub struct Reader {
     first: (u64, Chain),
     changes: u64,
     bytes: u64,
+    lost: u32,
     torn: Option<u64>,
 }
 
@@ -65,16 +66,17 @@ impl Reader {
         }
         let mut file = BufReader::new(file);
         let (header, first) = read_header(&mut file)?;
-        let mut reader = Self { file, header, first, changes: 0, bytes: 0, torn: None };
+        let mut reader = Self { file, header, first, changes: 0, bytes: 0, lost: 0, torn: None };
         let mut records = reader.records()?;
-        let (changes, bytes, torn) = loop {
+        let (lost, torn) = loop {
             match records.next_record()? {
                 Record::Change(_) => {}
-                Record::End => break (records.changes, records.bytes, None),
-                Record::Torn => break (records.changes, records.bytes, Some(records.at)),
+                Record::End { lost } => break (lost, None),
+                Record::Torn => break (0, Some(records.at)),
             }
         };
-        (reader.changes, reader.bytes, reader.torn) = (changes, bytes, torn);
+        (reader.changes, reader.bytes) = (records.changes, records.bytes);
+        (reader.lost, reader.torn) = (lost, torn);
         Ok(reader)
     }
 
@@ -88,6 +90,12 @@ impl Reader {
     #[must_use]
     pub const fn holds(&self) -> (u64, u64) {
         (self.changes, self.bytes)
+    }
+
+    /// How many changes should have followed and could not be saved.
+    #[must_use]
+    pub const fn lost(&self) -> u32 {
+        self.lost
     }
 
     /// What is wrong if it does not end as it should: its writer was killed, or it is damaged.
@@ -146,8 +154,11 @@ fn read_header(file: &mut impl Read) -> Result<(Header, (u64, Chain)), ReadError
 pub enum Record {
     /// A change.
     Change(Change),
-    /// Nothing: it is whole.
-    End,
+    /// Nothing: it ends as it should.
+    End {
+        /// How many changes could not be saved after the last.
+        lost: u32,
+    },
     /// Nothing that can be read.
     Torn,
 }
@@ -192,10 +203,10 @@ impl Records<'_> {
         if chain.0 != sum {
             return Ok(None);
         }
-        if let Head::End { changes, bytes } = decoded {
+        if let Head::End { changes, bytes, lost } = decoded {
             let is_last = self.file.read(&mut [0])? == 0;
             let whole = is_last && (changes, bytes) == (self.changes, self.bytes);
-            return Ok(whole.then_some(Record::End));
+            return Ok(whole.then_some(Record::End { lost }));
         }
         let change = decoded.change(data.into()).filter(|change| self.is_within(change.span()));
         let Some(change) = change else { return Ok(None) };

@@ -134,14 +134,10 @@ impl Work {
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (had_file, was_whole) = (self.log.is_some(), saved.lost == 0);
         // Nothing follows a gap: what is in the file is applied in order, and ends where it was cut.
-        let appended =
-            if was_whole { self.append(changes) } else { Err(io::ErrorKind::Other.into()) };
-        match appended {
-            Ok(()) => {}
-            Err(why) => {
-                saved.lost += changes.len() as u64;
-                saved.why.get_or_insert_with(|| format!("{}: {why}", self.dir.display()));
-            }
+        let (kept, failure) = if was_whole { self.append(changes) } else { self.lose(changes) };
+        saved.lost += (changes.len() - kept) as u64;
+        if let Some(why) = failure {
+            saved.why.get_or_insert_with(|| format!("{}: {why}", self.dir.display()));
         }
         if let Some(log) = &self.log {
             (saved.changes, saved.bytes) = (log.changes, log.bytes);
@@ -156,7 +152,7 @@ impl Work {
                 %path,
                 changes,
                 bytes,
-                "what was acknowledged and not flushed goes to a replay log; `longhaul replay` writes it later"
+                "what was acknowledged or under way, and not flushed, goes to a replay log; `longhaul replay` writes it later"
             );
         }
         if let Some(why) = why.as_ref().filter(|_| was_whole) {
@@ -164,20 +160,29 @@ impl Work {
                 volume,
                 lost,
                 why,
-                "acknowledged writes are lost: the replay log cannot be written"
+                "writes that were acknowledged or under way are lost: the replay log cannot be written"
             );
         }
         *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = saved;
     }
 
-    fn append(&mut self, changes: &[Change]) -> io::Result<()> {
+    /// How many of the changes are in the file, and why not all of them.
+    fn append(&mut self, changes: &[Change]) -> (usize, Option<io::Error>) {
         if self.log.is_none() {
-            self.log = Some(Log::create(&self.dir, &self.header)?);
+            match Log::create(&self.dir, &self.header) {
+                Ok(log) => self.log = Some(log),
+                Err(why) => return (0, Some(why)),
+            }
         }
-        match &mut self.log {
-            Some(log) => log.append(changes),
-            None => Ok(()),
+        self.log.as_mut().map_or((0, None), |log| log.append(changes))
+    }
+
+    /// The same, where something was lost before.
+    fn lose(&mut self, changes: &[Change]) -> (usize, Option<io::Error>) {
+        if let Some(log) = &mut self.log {
+            log.lose(changes.len());
         }
+        (0, None)
     }
 }
 
@@ -190,6 +195,14 @@ struct Log {
     chain: Chain,
     changes: u64,
     bytes: u64,
+    /// How many changes should have followed.
+    lost: u32,
+}
+
+/// Why changes cannot be appended, and how many of them may yet.
+struct Refused {
+    why: io::Error,
+    room_for: usize,
 }
 
 impl Log {
@@ -199,11 +212,11 @@ impl Log {
         let preamble = preamble(header);
         let chain = Chain::begin(&preamble);
         let end = (preamble.len() + chain.0.len()) as u64;
-        let mut log = Self { file, path, end, chain, changes: 0, bytes: 0 };
+        let mut log = Self { file, path, end, chain, changes: 0, bytes: 0, lost: 0 };
         let begun = (|| {
             log.file.write_all(&preamble)?;
             log.file.write_all(&chain.0)?;
-            log.append(&[])?;
+            log.try_append(&[]).map_err(|refused| refused.why)?;
             File::open(dir)?.sync_all()
         })();
         match begun {
@@ -216,35 +229,58 @@ impl Log {
         }
     }
 
-    fn append(&mut self, changes: &[Change]) -> io::Result<()> {
+    /// Appends as many of the changes as there is room for, from the first on; how many, and why not all.
+    fn append(&mut self, changes: &[Change]) -> (usize, Option<io::Error>) {
         let before = (self.end, self.chain, self.changes, self.bytes);
-        let appended = self.try_append(changes);
-        if appended.is_err() {
-            // What is there already must stay whole. Its end is written where it was: there is room.
+        let (mut kept, mut failure) = (changes.len(), None);
+        loop {
+            let Err(Refused { why, room_for }) = self.try_append(&changes[..kept]) else {
+                return (kept, failure);
+            };
             (self.end, self.chain, self.changes, self.bytes) = before;
-            let restored = self.file.set_len(self.end).and_then(|()| self.try_append(&[]));
-            if let Err(why) = restored {
-                tracing::error!(%why, path = %self.path.display(), "the replay log is torn");
+            failure.get_or_insert(why);
+            if kept == 0 {
+                // Its records are as they were: only the end is missing.
+                tracing::error!(path = %self.path.display(), "the replay log is torn");
+                return (0, failure);
             }
+            // All of it is written again, in the same place: a page that could not be made stable is not tried again
+            // by itself. What was torn off is cut off last, so that nobody else takes its room before.
+            kept = room_for;
+            self.lost = u32::try_from(changes.len() - kept).unwrap_or(u32::MAX);
         }
-        appended
     }
 
-    fn try_append(&mut self, changes: &[Change]) -> io::Result<()> {
-        self.file.seek(SeekFrom::Start(self.end))?;
-        for change in changes {
+    /// Says that so many changes more should have followed. The end has its room.
+    fn lose(&mut self, changes: usize) {
+        self.lost = self.lost.saturating_add(u32::try_from(changes).unwrap_or(u32::MAX));
+        self.append(&[]);
+    }
+
+    fn try_append(&mut self, changes: &[Change]) -> Result<(), Refused> {
+        let refused = |room_for| move |why| Refused { why, room_for };
+        self.file.seek(SeekFrom::Start(self.end)).map_err(refused(0))?;
+        for (before, change) in changes.iter().enumerate() {
             let data = match change {
                 Change::Write { data, .. } => &data[..],
                 Change::Zero { .. } | Change::Discard(_) => &[],
             };
-            self.end += self.put(&Head::of(change), data)?;
+            self.end += self.put(&Head::of(change), data).map_err(refused(before))?;
             self.changes += 1;
             self.bytes += data.len() as u64;
         }
+        // No record is shorter than the end, so there is room for it if the last one goes.
+        self.put_end().map_err(refused(changes.len().saturating_sub(1)))?;
+        // The system does not say how much of it is stable.
+        self.file.sync_all().map_err(refused(changes.len() / 2))
+    }
+
+    fn put_end(&mut self) -> io::Result<()> {
         let chain = self.chain;
-        self.put(&Head::End { changes: self.changes, bytes: self.bytes }, &[])?;
+        let Self { changes, bytes, lost, .. } = *self;
+        let end = self.put(&Head::End { changes, bytes, lost }, &[])?;
         self.chain = chain;
-        self.file.sync_all()
+        self.file.set_len(self.end + end)
     }
 
     /// Writes a record; its length.
