@@ -1,9 +1,13 @@
 //! The volumes that processes of this machine write to: one file for each, locked by its process for as long as it
 //! lives. So the reservation of a process that was killed is known from that of one which is only slow.
+//!
+//! A free lock alone says nothing: that of a copy of the file is always free. So the file says which it is, and of which
+//! machine, run and process.
 
+use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -28,15 +32,56 @@ pub struct Entry {
     pub started: Option<u64>,
     /// The run of the machine.
     pub boot: Option<String>,
+    /// The machine, by /etc/machine-id.
+    pub machine: Option<String>,
+    /// The file that this was written to; a copy is another.
+    pub file: Option<FileId>,
     /// When it attached, in seconds since 1970.
     pub since: u64,
+}
+
+/// Which file something is.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(file: &File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+}
+
+/// Why it cannot be told that the process of an attachment is gone, though nobody has its file locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The file is not the one that the process has locked.
+    Copied,
+    /// Another machine wrote it.
+    OtherMachine,
+    /// Something that it takes to tell was not noted, or cannot be read here.
+    Unknown,
+    /// There is such a process.
+    Lives,
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Copied => "that is a copy, and the process that wrote the original may still run",
+            Self::OtherMachine => "another machine wrote that, and its process may still run there",
+            Self::Unknown => "that does not say enough to tell whether its process is gone",
+            Self::Lives => "its process still runs",
+        })
+    }
 }
 
 impl Entry {
     /// An attachment by this process.
     #[must_use]
     pub fn new(target: &str, lun: u16, serial: Option<String>, key: u64) -> Self {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             target: target.to_owned(),
@@ -44,8 +89,10 @@ impl Entry {
             serial,
             key,
             pid: std::process::id(),
-            started: started(),
-            boot: boot.map(|id| id.trim().to_owned()),
+            started: start_of("self"),
+            boot: read_id("/proc/sys/kernel/random/boot_id"),
+            machine: read_id("/etc/machine-id"),
+            file: None,
             since: since.as_secs(),
         }
     }
@@ -55,11 +102,46 @@ impl Entry {
     }
 }
 
-/// Field 22 of /proc/self/stat; the second, the name of the program, may hold anything but ends with the last `)`.
-fn started() -> Option<u64> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+/// Why an attachment whose file nobody has locked may still be that of a process that runs; `here` is what one of this
+/// process would say, if it were noted in the file that was read.
+fn doubt(entry: &Entry, here: &Entry) -> Option<Doubt> {
+    let (Some(written), Some(read)) = (entry.file, here.file) else { return Some(Doubt::Unknown) };
+    if written.inode != read.inode {
+        return Some(Doubt::Copied);
+    }
+    if entry.machine != here.machine {
+        return Some(Doubt::OtherMachine);
+    }
+    if entry.boot.is_none() || here.boot.is_none() {
+        return Some(Doubt::Unknown);
+    }
+    if entry.boot != here.boot {
+        // No process outlives the run of its machine, if it is the same machine. Devices have new numbers in each run.
+        return here.machine.is_none().then_some(Doubt::Unknown);
+    }
+    if written.device != read.device {
+        return Some(Doubt::Copied);
+    }
+    let Some(started) = entry.started else { return Some(Doubt::Unknown) };
+    (start_of(&entry.pid.to_string()) == Some(started)).then_some(Doubt::Lives)
+}
+
+/// An identifier that is alone in a file.
+fn read_id(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
+/// When a process was started, if it is there and does not only wait for its parent to ask how it ended: fields 22 and 3
+/// of /proc/pid/stat. The second, the name of the program, may hold anything but ends with the last `)`.
+fn start_of(process: &str) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(19)?.parse().ok()
+    let mut fields = fields.split_whitespace();
+    if matches!(fields.next()?, "Z" | "X" | "x") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
 }
 
 /// A file that this process has locked.
@@ -67,7 +149,7 @@ fn started() -> Option<u64> {
 pub struct Attachment {
     path: PathBuf,
     /// Held for its lock.
-    _file: File,
+    file: File,
 }
 
 impl Attachment {
@@ -78,9 +160,10 @@ impl Attachment {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         // Locked before there is anything in it: an empty file is nobody's.
         file.lock()?;
-        file.write_all(&serde_json::to_vec(entry)?)?;
+        let entry = Entry { file: Some(FileId::of(&file)?), ..entry.clone() };
+        file.write_all(&serde_json::to_vec(&entry)?)?;
         file.sync_all()?;
-        Ok(Self { path, _file: file })
+        Ok(Self { path, file })
     }
 
     /// The reservation is no more, so nothing has to be remembered.
@@ -96,6 +179,8 @@ impl Attachment {
 pub struct Known {
     /// Attachments of processes that are gone; nobody else can take them over meanwhile.
     pub gone: Vec<(Entry, Attachment)>,
+    /// Those of which that cannot be told.
+    pub doubtful: Vec<(Entry, Attachment, Doubt)>,
     /// Those of processes that live.
     pub living: Vec<Entry>,
 }
@@ -109,7 +194,7 @@ impl Known {
         for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path()) {
             match look(&path) {
                 Ok((entry, lock)) if concerns(&entry) => match lock {
-                    Some(file) => known.gone.push((entry, Attachment { path, _file: file })),
+                    Some(file) => known.take(entry, Attachment { path, file }),
                     None => known.living.push(entry),
                 },
                 Ok(_) => {}
@@ -117,6 +202,15 @@ impl Known {
             }
         }
         known
+    }
+
+    fn take(&mut self, entry: Entry, attachment: Attachment) {
+        let file = FileId::of(&attachment.file).ok();
+        let here = Entry { file, ..Entry::new(&entry.target, entry.lun, None, 0) };
+        match doubt(&entry, &here) {
+            Some(doubt) => self.doubtful.push((entry, attachment, doubt)),
+            None => self.gone.push((entry, attachment)),
+        }
     }
 }
 
@@ -155,17 +249,80 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let look = || Known::of(dir.path(), TARGET, 0, Some("s"));
         let first = Attachment::note(dir.path(), &entry(7)).unwrap();
-        assert_eq!(look().living, [entry(7)]);
+        let living = look().living;
+        assert_eq!((living.len(), living[0].key, living[0].pid), (1, 7, std::process::id()));
         assert!(look().gone.is_empty());
         // As at the end of the process: the file stays, its lock goes.
         drop(first);
         let known = look();
+        assert_eq!(known.doubtful[0].2, Doubt::Lives, "this process has not ended");
+        drop(known);
+        ends(&dir.path().join(format!("{:016x}", 7)));
+        let known = look();
         assert_eq!(known.gone[0].0.key, 7);
-        assert!(look().gone.is_empty(), "who takes it over keeps others from it");
+        let second = look();
+        assert!(
+            second.gone.is_empty() && second.doubtful.is_empty(),
+            "who takes it over keeps others from it"
+        );
         for (_, gone) in known.gone {
             gone.forget();
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    /// The process that is named in a file is one that never was.
+    fn ends(path: &Path) {
+        let mut entry: Entry = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        entry.started = entry.started.map(|ticks| ticks + 1);
+        fs::write(path, serde_json::to_vec(&entry).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn process_is_gone_only_where_nothing_speaks_against_it() {
+        let file = Some(FileId { device: 1, inode: 2 });
+        let id = |id: &str| Some(id.to_owned());
+        let here = Entry { file, machine: id("m"), boot: id("b"), ..entry(1) };
+        let gone = Entry { started: here.started.map(|ticks| ticks + 1), ..here.clone() };
+        let other = |device, inode| Some(FileId { device, inode });
+        let earlier = Entry { boot: id("a"), ..here.clone() };
+        let nowhere = Entry { machine: None, ..here.clone() };
+        let cases = [
+            (gone.clone(), &here, None),
+            (here.clone(), &here, Some(Doubt::Lives)),
+            (Entry { started: None, ..here.clone() }, &here, Some(Doubt::Unknown)),
+            (Entry { file: other(1, 3), ..gone.clone() }, &here, Some(Doubt::Copied)),
+            (Entry { file: other(3, 2), ..gone.clone() }, &here, Some(Doubt::Copied)),
+            (Entry { file: None, ..gone.clone() }, &here, Some(Doubt::Unknown)),
+            (Entry { machine: id("n"), ..gone.clone() }, &here, Some(Doubt::OtherMachine)),
+            (Entry { boot: None, ..gone.clone() }, &here, Some(Doubt::Unknown)),
+            (earlier.clone(), &here, None),
+            (Entry { file: other(3, 2), ..earlier.clone() }, &here, None),
+            (Entry { file: other(1, 3), ..earlier.clone() }, &here, Some(Doubt::Copied)),
+            (Entry { machine: None, ..earlier }, &nowhere, Some(Doubt::Unknown)),
+            (Entry { machine: None, ..gone }, &nowhere, None),
+        ];
+        for (entry, here, expected) in cases {
+            assert_eq!(doubt(&entry, here), expected, "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn process_that_only_waits_to_be_asked_how_it_ended_is_gone() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let process = child.id().to_string();
+        assert!(start_of(&process).is_some());
+        drop(child.stdin.take());
+        let last = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while start_of(&process).is_some() && std::time::Instant::now() < last {
+            std::thread::yield_now();
+        }
+        assert_eq!(start_of(&process), None);
+        child.wait().unwrap();
     }
 
     #[test]
@@ -176,12 +333,12 @@ mod tests {
         let other = Entry { lun: 1, ..entry(3) };
         drop(Attachment::note(dir.path(), &other).unwrap());
         let known = Known::of(dir.path(), TARGET, 0, Some("s"));
-        assert!(known.gone.is_empty() && known.living.is_empty());
+        assert!(known.gone.is_empty() && known.living.is_empty() && known.doubtful.is_empty());
     }
 
     #[test]
     fn process_is_known_by_its_start() {
-        assert!(started().is_some_and(|ticks| ticks > 0));
+        assert!(start_of("self").is_some_and(|ticks| ticks > 0));
         let entry = entry(1);
         assert!(entry.boot.is_some_and(|boot| boot.len() == 36));
     }

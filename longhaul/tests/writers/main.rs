@@ -217,6 +217,29 @@ fn attachment_that_was_killed_is_taken_over_by_its_machine_and_no_other() {
 }
 
 #[test]
+fn copy_of_the_state_directory_takes_nothing_from_a_writer_that_lives() {
+    let bench = Bench::new(&[]);
+    let first = bench.attach("first", &[]);
+    assert!(bench.write(&first, 1));
+    let clone = bench.path().join("clone");
+    let state = bench.path().join("state");
+    let copied = Command::new("cp").arg("-a").args([&state, &clone]).status().unwrap();
+    assert!(copied.success());
+    let mut other = bench.longhaul(&["attach", &bench.uri, "--nbd", "other.sock"]);
+    let (said, status) = run(other.env("LONGHAUL_STATE_DIR", &clone));
+    for words in ["another writer", "that is a copy", "--take-over"] {
+        assert!(!status.success() && said.contains(words), "{words}: {said}");
+    }
+    assert!(bench.write(&first, 2), "{}", bench.log("first"));
+    // Nor is the copy trusted once the process is gone: it could be any machine's.
+    first.process.kill();
+    let (said, status) = run(other.env("LONGHAUL_STATE_DIR", &clone));
+    assert!(!status.success() && said.contains("that is a copy"), "{said}");
+    let second = bench.attach("second", &[]);
+    assert!(bench.reads(&second, 2) && second.process.stop().success());
+}
+
+#[test]
 fn attachment_outlives_a_server_that_forgets_and_one_that_remembers() {
     for options in [&[][..], &["--state", "pr"]] {
         let mut bench = Bench::new(options);

@@ -15,7 +15,7 @@ use super::IscsiTarget;
 use super::connect::ConnectError;
 use super::random::random;
 use super::unit::{Unit, UnitError};
-use crate::attachments::{Attachment, Entry, Known};
+use crate::attachments::{Attachment, Doubt, Entry, Known};
 
 /// How long an end waits for the reservation to be given back.
 const RELEASED_WITHIN: Duration = Duration::from_secs(10);
@@ -38,16 +38,19 @@ pub struct Holders {
     registrants: Registrants,
     /// The process, if it is one of this machine, and since when it is attached.
     here: Option<(u32, Duration)>,
+    /// It is noted in the state directory, and why it is not taken over for that.
+    doubt: Option<Doubt>,
 }
 
 impl fmt::Display for Holders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.registrants.fmt(f)?;
-        match self.here {
-            Some((pid, ago)) => {
-                let ago = Duration::from_secs(ago.as_secs());
-                write!(f, " (process {pid} of this machine, attached {ago:?} ago)")
-            }
+        if let Some((pid, ago)) = self.here {
+            let ago = Duration::from_secs(ago.as_secs());
+            write!(f, " (process {pid} of this machine, attached {ago:?} ago)")?;
+        }
+        match self.doubt {
+            Some(why) => write!(f, " (noted in the state directory; {why})"),
             None => Ok(()),
         }
     }
@@ -77,7 +80,7 @@ impl Reservation {
         }
         let (name, lun) = (target.name.as_str(), target.lun);
         let known = folder.map(|folder| Known::of(folder, name, lun, serial));
-        let Known { gone, living } = known.unwrap_or_default();
+        let Known { gone, doubtful, living } = known.unwrap_or_default();
         let victims = match writers {
             Writers::One => Victims::Stale(gone.iter().map(|(entry, _)| entry.key).collect()),
             _ => Victims::Everyone,
@@ -91,7 +94,9 @@ impl Reservation {
                 let durable = hold.through_power_loss;
                 tracing::info!(key, durable, "the volume is reserved: nobody else can write to it");
                 // Whatever keys they had are registered no more.
-                gone.into_iter().for_each(|(_, attachment)| attachment.forget());
+                let doubtful = doubtful.into_iter().map(|(_, attachment, _)| attachment);
+                let gone = gone.into_iter().map(|(_, attachment)| attachment);
+                gone.chain(doubtful).for_each(Attachment::forget);
                 *self.lock() = Some(Held { hold, noted });
                 Ok(())
             }
@@ -100,7 +105,7 @@ impl Reservation {
                 if !matches!(why, NotHeld::Unit(_) | NotHeld::Malformed(_)) {
                     noted.into_iter().for_each(Attachment::forget);
                 }
-                not_held(why, &living)
+                not_held(why, &living, &doubtful)
             }
         }
     }
@@ -121,7 +126,7 @@ impl Reservation {
                 Ok(())
             }
             Err(NotHeld::By(registrants)) => {
-                Err(ConnectError::Fenced(Holders { registrants, here: None }))
+                Err(ConnectError::Fenced(Holders { registrants, here: None, doubt: None }))
             }
             Err(NotHeld::Unit(why)) => Err(why.into()),
             Err(other) => Err(ConnectError::Reservation(describe(&other))),
@@ -153,7 +158,11 @@ fn note(folder: &Path, entry: &Entry) -> Option<Attachment> {
 }
 
 /// What it means at an attachment that the reservation cannot be had.
-fn not_held(why: NotHeld<UnitError>, living: &[Entry]) -> Result<(), ConnectError> {
+fn not_held(
+    why: NotHeld<UnitError>,
+    living: &[Entry],
+    doubtful: &[(Entry, Attachment, Doubt)],
+) -> Result<(), ConnectError> {
     match why {
         NotHeld::Unsupported => {
             tracing::warn!(
@@ -165,7 +174,9 @@ fn not_held(why: NotHeld<UnitError>, living: &[Entry]) -> Result<(), ConnectErro
             let key = registrants.0.first().map(|first| first.key);
             let here = living.iter().find(|entry| Some(entry.key) == key);
             let here = here.map(|entry| (entry.pid, since(entry.since)));
-            Err(ConnectError::Held(Holders { registrants, here }))
+            let doubt = doubtful.iter().find(|(entry, ..)| Some(entry.key) == key);
+            let doubt = doubt.map(|(.., doubt)| *doubt);
+            Err(ConnectError::Held(Holders { registrants, here, doubt }))
         }
         NotHeld::Unit(why) => Err(why.into()),
         other => Err(ConnectError::Reservation(describe(&other))),
