@@ -24,7 +24,7 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::patience::Patience;
 use crate::pipelined::Pipelined;
-use crate::replay_log::Saved;
+use crate::replay_log::{self, Pending, Saved};
 use crate::sealing::Seal;
 use crate::size::Size;
 use crate::stop::Stop;
@@ -261,6 +261,15 @@ impl Chain {
             }
             None => Ok(None),
         }
+    }
+
+    /// The replay logs of it in `dir` that have not been written.
+    pub async fn pending_logs(&self, dir: PathBuf) -> Vec<Pending> {
+        let (Some(disk), Uri::Iscsi(place)) = (&self.disk, &self.uri) else { return Vec::new() };
+        let (disk, target, lun) = (Arc::clone(disk), place.target.clone(), place.lun);
+        let look =
+            move || replay_log::pending(&dir, |header| disk.is_of(header, target.as_str(), lun));
+        tokio::task::spawn_blocking(look).await.unwrap_or_default()
     }
 
     /// The longest write that takes one round trip.

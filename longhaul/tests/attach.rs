@@ -279,6 +279,45 @@ fn the_log_of_a_volume_that_has_grown_is_written_once() {
     assert!(fs::read(stage.path("disk.img")).unwrap() == image);
 }
 
+/// What an attachment says until it is ready.
+fn said_before_ready(attached: &Running) -> Vec<String> {
+    let lines = std::iter::from_fn(|| attached.line());
+    lines.take_while(|line| !line.starts_with("ready ")).collect()
+}
+
+#[test]
+fn a_log_that_waits_is_named_before_its_volume_is_used() {
+    let stage = Stage::new();
+    let log = given_up(&stage, "", 4);
+    let replay = format!("`longhaul replay {}`", log.display());
+    let server = stage.serve("disk.img", SIZE);
+    let (printed, status) =
+        run(&stage.longhaul(&format!("attach {} --nbd disk.sock", stage.uri())));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    let (_, refusal) = printed.split_once("a process that was killed has left it there").unwrap();
+    assert!(refusal.contains(&replay), "{printed}");
+    let attached = stage.attach("--replace");
+    let said = said_before_ready(&attached);
+    let holds = format!("{} (4 changes, 256K bytes)", log.display());
+    let is_told = |line: &String| {
+        line.starts_with("longhaul: ") && line.contains(&holds) && line.contains(&replay)
+    };
+    assert!(said.iter().any(is_told), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("WARN") && line.contains(&holds)), "{said:#?}");
+    stage.client().write(7, 0, 512);
+    assert!(attached.stop().success());
+    assert!(server.stop().success());
+    // Neither of another volume, nor once it was written, is anything said.
+    let server = stage.serve("disk.img", SIZE);
+    let (printed, status) = run(&stage.longhaul(&format!("replay --force {}", log.display())));
+    assert!(status.success(), "{printed}");
+    let attached = stage.attach("");
+    let said = said_before_ready(&attached);
+    assert!(!said.iter().any(|line| line.contains(".replay")), "{said:#?}");
+    assert!(attached.stop().success());
+    assert!(server.stop().success());
+}
+
 /// The directory is full before all is saved: a limit of the size of files, in units of 512 bytes.
 #[test]
 fn a_log_that_has_no_room_holds_what_fits_and_says_what_is_lost() {

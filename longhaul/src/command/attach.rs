@@ -8,10 +8,11 @@ use self::status::Teller;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs, WriterArgs};
 use crate::chain::{self, Chain, OpenOptions};
 use crate::control;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, complain};
 use crate::front::nbd;
 use crate::patience::Patience;
 use crate::pipelined::PipelineArgs;
+use crate::replay_log::Pending;
 use crate::size::Size;
 use crate::stop::Stop;
 use crate::uri::Uri;
@@ -88,7 +89,17 @@ pub async fn run(args: Args) -> Outcome {
     let stop = super::stop_on_signals()?;
     let chain = chain::open(&uri, options).await?;
     chain.leave_on(stop.clone());
-    let server = match serve(&chain, &args.nbd, args.replace, stop).await {
+    let logs = match args.replay_log.place() {
+        Some(dir) => chain.pending_logs(dir).await,
+        None => Vec::new(),
+    };
+    warn_of(&logs, &uri);
+    let bound = nbd::Server::bind(&args.nbd, args.replace);
+    let served = match bound.map_err(|why| cannot_listen(&args.nbd, why, &logs)) {
+        Ok(server) => serve(&chain, server, stop).await,
+        Err(why) => Err(why),
+    };
+    let server = match served {
         Ok(server) => server,
         Err(why) => {
             // No client was served.
@@ -104,9 +115,20 @@ pub async fn run(args: Args) -> Outcome {
     closed
 }
 
-/// Serves the volume until it is to end, and flushes it.
-async fn serve(chain: &Chain, path: &Path, replace: bool, stop: Stop) -> Outcome<nbd::Server> {
-    let server = nbd::Server::bind(path, replace).map_err(|why| cannot_listen(path, why))?;
+/// Says which logs should be written before the volume is used.
+fn warn_of(logs: &[Pending], uri: &Uri) {
+    for log in logs {
+        tracing::warn!(volume = %uri, %log, "a replay log of this volume has not been written");
+        let path = log.path.display();
+        complain(&format_args!(
+            "longhaul: {uri} lacks what is in the replay log {log}: `longhaul replay {path}` should come first, since it \
+             replaces what is written from now on"
+        ));
+    }
+}
+
+/// Serves the volume until it is to end.
+async fn serve(chain: &Chain, server: nbd::Server, stop: Stop) -> Outcome<nbd::Server> {
     let uri = chain.uri().to_string();
     let socket = server.uri();
     let teller =
@@ -129,14 +151,20 @@ async fn serve(chain: &Chain, path: &Path, replace: bool, stop: Stop) -> Outcome
     Ok(server)
 }
 
-fn cannot_listen(path: &Path, why: nbd::BindError) -> Failure {
+fn cannot_listen(path: &Path, why: nbd::BindError, logs: &[Pending]) -> Failure {
     let hint = match &why {
-        nbd::BindError::Left => Some(
-            "what it had acknowledged and not sent is gone; programs that connect again would not be told. End them, \
-             look after what they had written, then say --replace",
-        ),
+        nbd::BindError::Left => {
+            let gone = "what it had acknowledged and not sent is gone; programs that connect again would not be told. End \
+                        them, look after what they had written, then say --replace";
+            let logs = logs.iter().map(|log| {
+                let path = log.path.display();
+                format!("\n  `longhaul replay {path}` should come first: what it holds is not on the volume")
+            });
+            Some(logs.fold(gone.to_owned(), |hint, log| hint + &log))
+        }
         nbd::BindError::TooLong(_) => Some(
-            "name a shorter one, such as one in /run, or one relative to the working directory",
+            "name a shorter one, such as one in /run, or one relative to the working directory"
+                .to_owned(),
         ),
         _ => None,
     };

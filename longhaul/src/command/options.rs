@@ -108,10 +108,14 @@ pub(super) struct ReplayLogArgs {
 }
 
 impl ReplayLogArgs {
+    /// The directory, whether it can be used or not.
+    pub(super) fn place(&self) -> Option<PathBuf> {
+        self.replay_log.clone().or_else(replay_log::default_dir)
+    }
+
     /// The directory. One that cannot be used is warned about as long as nothing is lost by it.
     pub(super) fn dir(&self) -> Option<PathBuf> {
-        let dir = self.replay_log.clone().or_else(replay_log::default_dir);
-        let Some(dir) = dir else {
+        let Some(dir) = self.place() else {
             tracing::warn!(
                 "replay log: no directory for it: acknowledged writes are lost if a volume is given up; --replay-log names one"
             );

@@ -8,6 +8,7 @@
 //! ```
 
 mod format;
+mod pending;
 mod reader;
 mod writer;
 
@@ -17,6 +18,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use volume::{Space, Span};
 
+pub use pending::{Pending, pending};
 pub use reader::{ReadError, Reader, Record, Records};
 pub use writer::{Saved, Writer, check_dir};
 

@@ -64,6 +64,20 @@ impl Reader {
                 ReadError::Io(why.into())
             });
         }
+        Self::read(file)
+    }
+
+    /// The same without a lock, for those who only look: it may be in use, and may be longer by now.
+    pub(super) fn look(path: &Path) -> Result<Self, ReadError> {
+        Self::read(File::open(path)?)
+    }
+
+    /// Which volume a log belongs to. Nothing else of it is read.
+    pub(super) fn header_of(path: &Path) -> Result<Header, ReadError> {
+        Ok(read_header(&mut BufReader::new(File::open(path)?))?.0)
+    }
+
+    fn read(file: File) -> Result<Self, ReadError> {
         let mut file = BufReader::new(file);
         let (header, first) = read_header(&mut file)?;
         let mut reader = Self { file, header, first, changes: 0, bytes: 0, lost: 0, torn: None };

@@ -14,7 +14,7 @@ use super::link::{Change, Link};
 use super::session::{Loss, Session};
 use super::supervisor::Supervisor;
 use super::unit::UnitError;
-use crate::replay_log::Saved;
+use crate::replay_log::{Header, Saved};
 
 /// A disk behind an iSCSI target.
 #[derive(Debug)]
@@ -71,6 +71,17 @@ impl Disk {
     #[must_use]
     pub fn unflushed(&self) -> (usize, usize) {
         self.supervisor.unflushed()
+    }
+
+    /// Whether a replay log belongs to this unit. One without a serial number is told by its place.
+    #[must_use]
+    pub fn is_of(&self, header: &Header, target: &str, lun: u16) -> bool {
+        let link = self.supervisor.link();
+        let device = link.device();
+        device.serial == header.serial
+            && (&device.standard.vendor, &device.standard.product)
+                == (&header.vendor, &header.product)
+            && (header.serial.is_some() || (target, lun) == (&header.target, header.lun))
     }
 
     /// What has become of acknowledged writes that the target could not be given; `None` if there are none.
