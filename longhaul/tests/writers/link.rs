@@ -4,10 +4,19 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
+
+const SCSI_COMMAND: u8 = 0x01;
+const DATA_OUT: u8 = 0x05;
 
 #[derive(Default)]
 struct State {
     is_cut: bool,
+    /// Data-Out PDUs are kept back, and where they go.
+    is_held: bool,
+    held: Vec<(TcpStream, Vec<u8>)>,
+    /// PERSISTENT RESERVE OUT commands.
+    reserve_out: usize,
     streams: Vec<TcpStream>,
 }
 
@@ -24,12 +33,37 @@ impl Link {
 
     /// Asks for an operation that no target knows where PERSISTENT RESERVE IN or OUT was asked for.
     pub(super) fn without_reservations(uri: &str) -> Self {
-        const SCSI_COMMAND: u8 = 0x01;
         Self::new(uri, |header| {
             if header[0] & 0x3f == SCSI_COMMAND && matches!(header[32], 0x5e | 0x5f) {
                 header[32] = 0xc0;
             }
         })
+    }
+
+    /// Keeps the data of writes back, as far as it is sent apart from the command, and lets all else pass.
+    pub(super) fn hold(&self) {
+        self.state.lock().unwrap().is_held = true;
+    }
+
+    /// Waits until there is such data.
+    pub(super) async fn held(&self) {
+        while self.state.lock().unwrap().held.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// What was kept back goes on.
+    pub(super) fn let_go(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.is_held = false;
+        for (mut to, pdu) in state.held.drain(..) {
+            to.write_all(&pdu).unwrap();
+        }
+    }
+
+    /// How many PERSISTENT RESERVE OUT commands have passed.
+    pub(super) fn reserve_out(&self) -> usize {
+        self.state.lock().unwrap().reserve_out
     }
 
     fn new(uri: &str, change: fn(&mut [u8; 48])) -> Self {
@@ -61,27 +95,34 @@ impl Link {
     }
 }
 
-fn carry(state: &Mutex<State>, client: TcpStream, server: SocketAddr, change: fn(&mut [u8; 48])) {
-    let mut state = state.lock().unwrap();
+fn carry(
+    shared: &Arc<Mutex<State>>,
+    client: TcpStream,
+    server: SocketAddr,
+    change: fn(&mut [u8; 48]),
+) {
+    let mut state = shared.lock().unwrap();
     if state.is_cut {
         return;
     }
     let server = TcpStream::connect(server).unwrap();
     let clone = |stream: &TcpStream| stream.try_clone().unwrap();
     state.streams.extend([clone(&client), clone(&server)]);
+    let state = Arc::clone(shared);
     let (mut answers, mut to_client) = (clone(&server), clone(&client));
     thread::spawn(move || {
         let _ = std::io::copy(&mut answers, &mut to_client);
         let _ = to_client.shutdown(Shutdown::Both);
     });
     thread::spawn(move || {
-        let _ = carry_pdus(client, &server, change);
+        let _ = carry_pdus(&state, client, &server, change);
         let _ = server.shutdown(Shutdown::Both);
     });
 }
 
 /// PDUs without digests (RFC 7143, 11.2): a header, additional segments, and data filled up to words.
 fn carry_pdus(
+    state: &Mutex<State>,
     mut from: TcpStream,
     mut to: &TcpStream,
     change: fn(&mut [u8; 48]),
@@ -93,6 +134,14 @@ fn carry_pdus(
         let mut rest = vec![0; usize::from(header[4]) * 4 + data.next_multiple_of(4)];
         from.read_exact(&mut rest)?;
         change(&mut header);
-        to.write_all(&[&header[..], &rest].concat())?;
+        let pdu = [&header[..], &rest].concat();
+        let mut state = state.lock().unwrap();
+        let operation = header[0] & 0x3f;
+        state.reserve_out += usize::from(operation == SCSI_COMMAND && header[32] == 0x5f);
+        if state.is_held && operation == DATA_OUT {
+            state.held.push((to.try_clone()?, pdu));
+        } else {
+            to.write_all(&pdu)?;
+        }
     }
 }

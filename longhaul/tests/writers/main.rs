@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod end;
 mod fenced;
 mod link;
 mod local;

@@ -114,7 +114,7 @@ impl Disk {
     }
 
     /// Ends it: requests that wait for a connection fail, those in flight are waited for, the reservation is
-    /// given back, and the session logs out.
+    /// given back, and the session logs out. If a change does not end for long, the volume stays reserved.
     pub async fn close(&self) {
         self.supervisor.close();
         self.supervisor.release().await;

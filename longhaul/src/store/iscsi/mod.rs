@@ -9,6 +9,7 @@
 //! ```
 
 mod connect;
+mod detached;
 mod device;
 mod dial;
 mod discover;

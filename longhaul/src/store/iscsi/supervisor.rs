@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use proto::iscsi::initiator::Fault;
@@ -15,10 +14,11 @@ use proto::iscsi::initiator::recovery::{self, Action, End, Kind, Over, Recovery,
 use proto::scsi::Status;
 use proto::scsi::command::Command;
 use proto::time::Time;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use volume::Span;
 
 use super::connect::{ConnectError, Connector, Doubt};
+use super::detached::Detached;
 use super::link::{Change, Link};
 use super::random::random;
 use super::session::{Loss, Session};
@@ -30,6 +30,9 @@ type Cause = Arc<dyn StdError + Send + Sync>;
 
 /// How long the tasks of a unit that was reset may take to be answered. Without TAS those that were aborted never are.
 const DRAINED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long the end waits for changes that are under way before the reservation is given back.
+const CHANGED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why a disk carries out nothing any more.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +63,8 @@ pub(super) struct Supervisor {
     state: Mutex<State>,
     /// The task has to look at the machine again.
     changed: Notify,
+    /// Every change that has not ended watches this.
+    changes: watch::Sender<()>,
 }
 
 #[derive(Debug)]
@@ -87,6 +92,8 @@ struct Ticket {
     is_hint: bool,
     /// The machine has answered it.
     left: bool,
+    /// Held by a change until it has ended.
+    _change: Option<watch::Receiver<()>>,
 }
 
 enum Next {
@@ -118,6 +125,7 @@ impl Supervisor {
                 replay_log,
             }),
             changed: Notify::new(),
+            changes: watch::Sender::new(()),
         });
         tokio::spawn(Arc::clone(&supervisor).watch());
         let every = supervisor.connector.idle();
@@ -170,10 +178,11 @@ impl Supervisor {
 
     fn submit(self: &Arc<Self>, kind: Kind<Change>, span: Span, weight: usize) -> Ticket {
         let mut state = self.lock();
+        let _change = matches!(kind, Kind::Change(_)).then(|| self.changes.subscribe());
         let (id, turn) = state.machine.submit(kind, span.at..span.end(), weight);
         let next = state.next(id, turn);
         self.act(&mut state);
-        Ticket { supervisor: Arc::clone(self), id, next, is_hint: false, left: false }
+        Ticket { supervisor: Arc::clone(self), id, next, is_hint: false, left: false, _change }
     }
 
     /// Says how a request ended on a link, and what becomes of it.
@@ -266,7 +275,11 @@ impl Supervisor {
                 }
                 Action::Restore { seq, link, change } => {
                     let (me, on) = (Arc::clone(self), Arc::clone(&state.link.1));
-                    tokio::spawn(async move { me.restore(seq, (link, &on), &change).await });
+                    let running = self.changes.subscribe();
+                    tokio::spawn(async move {
+                        me.restore(seq, (link, &on), &change).await;
+                        drop(running);
+                    });
                 }
                 Action::Save(change) => {
                     if let Some(log) = &mut state.replay_log {
@@ -494,12 +507,19 @@ impl Supervisor {
         self.act(&mut state);
     }
 
-    /// Gives the reservation back, if it is still ours to give.
+    /// Gives the reservation back, if it is still ours to give. Not before the last change has ended, also of those
+    /// that nobody waits for any more: it could land after the first write of whoever comes next.
     pub(super) async fn release(&self) {
         let over = self.lock().ended.as_ref().map(|ended| ended.over);
-        if over == Some(Over::Closed) {
-            self.connector.reservation.release(self.link().unit()).await;
+        if over != Some(Over::Closed) || !self.connector.reservation.is_held() {
+            return;
         }
+        if tokio::time::timeout(CHANGED_WITHIN, self.changes.closed()).await.is_err() {
+            let target = self.connector.to_string();
+            tracing::warn!(target, "writes are still under way: the reservation is not given back");
+            return;
+        }
+        self.connector.reservation.release(self.link().unit()).await;
     }
 
     fn now(&self) -> Time {
@@ -668,31 +688,5 @@ impl Drop for Ticket {
         state.waiting.remove(&self.id);
         state.machine.withdraw(self.id);
         self.supervisor.act(&mut state);
-    }
-}
-
-/// A future that is run to its end even if it is dropped.
-struct Detached<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
-
-impl<T: Send + 'static> Future for Detached<T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let Some(future) = &mut self.0 else { return Poll::Pending };
-        let output = future.as_mut().poll(cx);
-        if output.is_ready() {
-            self.0 = None;
-        }
-        output
-    }
-}
-
-impl<T: Send + 'static> Drop for Detached<T> {
-    fn drop(&mut self) {
-        if let Some(future) = self.0.take()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn(future);
-        }
     }
 }
