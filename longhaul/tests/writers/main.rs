@@ -129,6 +129,9 @@ fn second_attachment_is_refused_and_told_who_has_the_volume() {
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(said.contains(&format!("process {} of this machine", first.process.pid())), "{said}");
+    let shared = bench.refused(&["--shared"]);
+    assert!(shared.contains("another writer"), "{shared}");
+    assert!(shared.contains("iqn.2001-04.com.example:first"), "{shared}");
     let reader = bench.attach("reader", &["--read-only"]);
     assert!(bench.write(&first, 7) && bench.reads(&reader, 7));
     assert!(reader.process.stop().success());

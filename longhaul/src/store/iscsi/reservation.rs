@@ -23,8 +23,10 @@ const RELEASED_WITHIN: Duration = Duration::from_secs(10);
 /// Who else may write to a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Writers {
-    /// Others may, and something coordinates them: nothing is reserved.
+    /// Nobody asks: nothing is written.
     #[default]
+    Unasked,
+    /// Others may, and something coordinates them: nothing is reserved.
     Shared,
     /// Nobody: who finds another writer gives up.
     One,
@@ -75,8 +77,12 @@ impl Reservation {
         serial: Option<&str>,
         (writers, folder): (Writers, Option<&Path>),
     ) -> Result<(), ConnectError> {
-        if writers == Writers::Shared {
-            return Ok(());
+        match writers {
+            Writers::Unasked => return Ok(()),
+            Writers::Shared => {
+                return writer::may_write(unit).await.or_else(|why| not_held(why, &[], &[]));
+            }
+            Writers::One | Writers::TakeOver => {}
         }
         let (name, lun) = (target.name.as_str(), target.lun);
         let known = folder.map(|folder| Known::of(folder, name, lun, serial));

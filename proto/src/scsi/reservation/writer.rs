@@ -128,6 +128,21 @@ pub async fn acquire<U: Unit>(
     settle(unit, hold).await
 }
 
+/// Finds out whether a reservation keeps us, who reserve nothing, from writing. That depends on its type and on who is
+/// registered, so the unit itself is asked: who may not write may not SYNCHRONIZE CACHE either (SBC-3, 4.17).
+pub async fn may_write<U: Unit>(unit: &U) -> Result<(), NotHeld<U::Error>> {
+    let Answer::Good(data) = look(unit, InAction::ReadReservation).await? else { return Ok(()) };
+    if !matches!(reservation(&data), Ok(Some(_))) {
+        return Ok(());
+    }
+    let asked = unit.ask(Command::synchronize_cache(), Vec::new()).await;
+    if asked.map_err(NotHeld::Unit)? != Answer::Conflict {
+        return Ok(());
+    }
+    let keys = read_keys(unit).await?.map(|keys| keys.keys).unwrap_or_default();
+    Err(NotHeld::By(registrants(unit, &keys).await?))
+}
+
 /// Finds out, in a new session of the same initiator port, whether the reservation is still held. Until it
 /// says so nothing may be written: a writer that took the volume over may have come and gone.
 pub async fn confirm<U: Unit>(unit: &U, hold: &Hold) -> Result<Hold, NotHeld<U::Error>> {
