@@ -92,6 +92,10 @@ fn loop_device_over(file: FileId, access: Access, but: Option<&Path>) -> Option<
 /// Who uses the file behind a device, or behind the device that it is a partition of.
 fn user_behind(device: &Path, access: Access) -> Option<String> {
     let device = if device.join("partition").exists() { device.parent()? } else { device };
+    // The device mapper hands the question on to the device beneath.
+    if !device.join("loop").is_dir() {
+        return None;
+    }
     let file = backing_file(device)?;
     if let Some(other) = loop_device_over(file, access, Some(device)) {
         return Some(format!("a loop device over a file that is also behind {other}"));

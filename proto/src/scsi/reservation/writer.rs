@@ -232,6 +232,13 @@ async fn register<U: Unit>(unit: &U, key: Key) -> Result<Hold, NotHeld<U::Error>
             // Some announce APTPL and have nowhere to keep anything.
             answer @ Answer::Check(_) => refused = answer,
             Answer::Conflict => {
+                // The Linux kernel's target fails a registration that it has nowhere to keep, and registers all the
+                // same: then this one came with the wrong key, none.
+                let registered = matches!(refused, Answer::Check(_))
+                    && read_keys(unit).await?.is_some_and(|found| found.keys.contains(&key));
+                if registered {
+                    return Ok(Hold { through_power_loss: false, ..hold });
+                }
                 refused = Answer::Conflict;
                 break;
             }
