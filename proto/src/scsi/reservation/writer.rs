@@ -199,9 +199,10 @@ async fn rejoin<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>
     // A registrant that gives its own key again changes nothing; of any other it is refused.
     let again = Parameters { key: hold.key, ..hold.parameters() };
     match ask(unit, OutAction::Register, again).await.map_err(NotHeld::Unit)? {
-        Answer::Good(_) => return Ok(hold),
+        // It is ours, as was just read. A target that has nowhere to keep it may say so to each registration; were this
+        // I_T nexus not registered, its first write would meet the conflict.
+        Answer::Good(_) | Answer::Check(_) => return Ok(hold),
         Answer::Conflict => {}
-        answer => return Err(NotHeld::Answer("REGISTER", answer)),
     }
     let mine = Parameters { all_target_ports: false, ..hold.parameters() };
     match ask(unit, OutAction::Register, mine).await.map_err(NotHeld::Unit)? {
