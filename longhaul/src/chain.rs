@@ -46,6 +46,8 @@ const GRACE: Duration = Duration::from_secs(10);
 pub struct OpenOptions {
     /// The size of a file that does not exist yet; one that exists must have it.
     pub size: Option<Size>,
+    /// A file that does not exist is not made.
+    pub existing_only: bool,
     /// Refuse writes.
     pub read_only: bool,
     /// The unit of requests, in bytes; the store's own if `None`.
@@ -514,6 +516,7 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
         Uri::File(path) => {
             let with = file::FileOptions {
                 size: options.size.map(|size| size.0),
+                existing_only: options.existing_only,
                 read_only: options.read_only,
                 block_size: options.block_size.unwrap_or(BLOCK_SIZE),
                 whole_blocks_only: options.pad,

@@ -55,7 +55,7 @@ impl Keeper for KeptFile {
 
 /// Writes beside the file, then puts that in its place: at every moment there is the old file or the new
 /// one, whole. The directory is synchronised last, as the change of name is its content.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut file = File::create(&beside)?;
     file.write_all(bytes)?;

@@ -66,7 +66,7 @@ async fn unusable(config: &Config) -> Vec<Wrong> {
         note("clients", &client.name, read(client.chap.clone()).await);
     }
     for volume in &config.volumes {
-        let options = serve::open_options(volume).await;
+        let options = serve::open_options(volume, config.state.as_deref()).await;
         note("volumes", &volume.name, options.and_then(|_| look_for(volume)));
     }
     wrong

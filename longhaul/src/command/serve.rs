@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use host::handed::Handed;
@@ -34,6 +34,7 @@ use crate::luks;
 use crate::manager;
 use crate::patience::Patience;
 use crate::sealing::{Demand, Seal, sealing};
+use crate::served_files::ServedFiles;
 use crate::state::StateDir;
 use crate::stop::Stop;
 use crate::store::iscsi::Writers;
@@ -129,7 +130,8 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     let control = control(&config, given.control)?;
     let metrics = metrics_listener(&config, given.metrics).await?;
     portals::warn_of_plain(&config, &portals);
-    let chains = open(&config.volumes).await?;
+    let chains = open(&config.volumes, config.state.as_deref()).await?;
+    note(&config.volumes, config.state.as_deref()).await;
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
     let disks = disks(&config.volumes, &chains, kept);
     let ports = config.ports().into_iter().map(|(group, access)| Port::new(group, access));
@@ -302,10 +304,10 @@ fn client(client: &Client) -> Outcome<policy::Client> {
 }
 
 /// All of them, or none: if one cannot be opened, those before it are as if they had not been.
-async fn open(volumes: &[Served]) -> Outcome<Vec<Chain>> {
+async fn open(volumes: &[Served], state: Option<&Path>) -> Outcome<Vec<Chain>> {
     let mut chains = Vec::new();
     for volume in volumes {
-        match open_one(volume).await {
+        match open_one(volume, state).await {
             Ok(chain) => chains.push(chain),
             Err(failure) => {
                 discard(chains).await;
@@ -316,8 +318,26 @@ async fn open(volumes: &[Served]) -> Outcome<Vec<Chain>> {
     Ok(chains)
 }
 
-async fn open_one(volume: &Served) -> Outcome<Chain> {
-    let chain = chain::open(&volume.uri, open_options(volume).await?).await?;
+/// Notes which files are there, before a client sees them.
+async fn note(volumes: &[Served], state: Option<&Path>) {
+    let (volumes, files) = (volumes.to_vec(), ServedFiles::in_state(state));
+    let noted = move || {
+        for volume in &volumes {
+            if let Err(why) = files.note(volume) {
+                let Served { name, uri, .. } = volume;
+                tracing::warn!(
+                    "volume {name}: if {uri} is missing at the next start, a new one is made: {why}"
+                );
+            }
+        }
+        Ok(())
+    };
+    let _: Outcome = blocking(noted).await;
+}
+
+async fn open_one(volume: &Served, state: Option<&Path>) -> Outcome<Chain> {
+    let options = open_options(volume, state).await?;
+    let chain = chain::open(&volume.uri, options).await?;
     if !chain.is_decrypted()
         && let Err(why) = look(volume, &chain).await
     {
@@ -360,10 +380,11 @@ async fn look(volume: &Served, chain: &Chain) -> Outcome {
     }
 }
 
-/// How a volume is opened. Reads the secrets.
-pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
-    let volume = volume.clone();
+/// How a volume is opened. Reads the secrets, and what is noted in `state`.
+pub(super) async fn open_options(volume: &Served, state: Option<&Path>) -> Outcome<OpenOptions> {
+    let (volume, files) = (volume.clone(), ServedFiles::in_state(state));
     blocking(move || {
+        let existing_only = files.must_exist(&volume)?;
         let Upstream { initiator, chap, chap_weak, identity, connections, shared } =
             volume.upstream;
         let login = Login {
@@ -381,6 +402,7 @@ pub(super) async fn open_options(volume: &Served) -> Outcome<OpenOptions> {
         });
         Ok(OpenOptions {
             size: volume.size,
+            existing_only,
             read_only: volume.read_only,
             block_size: volume.appearance.block_size.map(|size| size.0),
             login,

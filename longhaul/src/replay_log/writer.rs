@@ -6,13 +6,13 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::oneshot;
 
 use super::format::{Chain, Head, preamble};
 use super::{Change, Header};
+use crate::utc::now;
 
 /// How many logs of one name may be begun within a second.
 const NAMES_MAX: u32 = 1000;
@@ -85,11 +85,6 @@ impl Writer {
         self.thread.as_ref()?;
         Some(self.saved.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
-}
-
-/// Seconds of the Unix epoch.
-pub(super) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Makes sure that `dir` is there and that files can be made in it.

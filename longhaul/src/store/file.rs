@@ -15,6 +15,8 @@ use super::{Local, in_use};
 pub struct FileOptions {
     /// Bytes the file is made of if it does not exist; an existing file must have this size.
     pub size: Option<u64>,
+    /// Do not make it.
+    pub existing_only: bool,
     /// Refuse writes.
     pub read_only: bool,
     /// The unit of requests, in bytes.
@@ -25,7 +27,13 @@ pub struct FileOptions {
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { size: None, read_only: false, block_size: 512, whole_blocks_only: false }
+        Self {
+            size: None,
+            existing_only: false,
+            read_only: false,
+            block_size: 512,
+            whole_blocks_only: false,
+        }
     }
 }
 
@@ -112,8 +120,9 @@ pub fn open_or_make(path: &Path, options: &FileOptions) -> Result<(Local, bool),
         suits(&found, false)?;
     }
     let mut made = false;
+    let may_make = !options.read_only && !options.existing_only;
     let file = match (File::open(path, access), options.size) {
-        (Err(why), Some(size)) if why.kind() == io::ErrorKind::NotFound && !options.read_only => {
+        (Err(why), Some(size)) if why.kind() == io::ErrorKind::NotFound && may_make => {
             whole_blocks(size, options.block_size)?;
             made = true;
             create(path, size)?
@@ -336,7 +345,11 @@ mod tests {
         drop(opened);
         let other = open(&path, &of_size(2 * MIB));
         assert!(matches!(other, Err(OpenError::OtherSize { found, .. }) if found == MIB));
-        let (_dir, _, opened) = new_file(&FileOptions::default());
-        assert!(matches!(opened, Err(OpenError::Missing)));
+        let existing_only = FileOptions { existing_only: true, ..of_size(MIB) };
+        for options in [FileOptions::default(), existing_only] {
+            let (_dir, path, opened) = new_file(&options);
+            assert!(matches!(opened, Err(OpenError::Missing)));
+            assert!(!path.exists());
+        }
     }
 }

@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::portals::list as places;
 use super::{
-    LEVEL, close, conflicts, discard, disks, kept, open, policy, refuse_strangers, targets,
+    LEVEL, close, conflicts, discard, disks, kept, note, open, policy, refuse_strangers, targets,
 };
 use crate::chain::{Chain, Growth};
 use crate::command::options::blocking;
@@ -80,7 +80,7 @@ impl Live {
         let is_new = |volume: &&Served| !self.rooms.contains_key(&volume.name);
         let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
         let kept = kept(config.state.clone(), &added).await?;
-        let chains = open(&added).await?;
+        let chains = open(&added, config.state.as_deref()).await?;
         let growths = match self.prepare_growth(&config, filter) {
             Ok(growths) => growths,
             Err(why) => {
@@ -89,6 +89,7 @@ impl Live {
             }
         };
         // Nothing can fail from here on.
+        note(&added, config.state.as_deref()).await;
         chains.iter().for_each(|chain| chain.leave_on(self.stop.clone()));
         let disks = disks(&added, &chains, kept);
         let grown = self.grow(growths);
