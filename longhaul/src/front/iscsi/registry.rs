@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use futures_util::FutureExt as _;
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::policy::Proven;
 use proto::iscsi::login::target::{Admission, Refusal};
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::iscsi::sealed::Protection;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::coop::unconstrained;
 
 use proto::scsi::reservation::{InitiatorPort, NexusId};
 
@@ -164,8 +166,13 @@ pub(super) struct Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.letters.close();
-        while let Ok(unread) = self.letters.try_recv() {
-            unread.return_to_sender();
+        // One that is being sent is waited for, a moment: left in the channel it would never be answered.
+        loop {
+            match unconstrained(self.letters.recv()).now_or_never() {
+                Some(Some(unread)) => unread.return_to_sender(),
+                Some(None) => break,
+                None => std::thread::yield_now(),
+            }
         }
         let mut seats = lock(&self.registry.0);
         seats.seats.remove(&self.seat.tsih);

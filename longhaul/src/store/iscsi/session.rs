@@ -238,6 +238,13 @@ fn is_preempted(ended: &Ended) -> bool {
     })
 }
 
+/// Drops what nobody will take any more. A request for which there was room when the session ended may come into the
+/// channel only afterwards: were the receiver gone then, whoever made it would wait for ever.
+async fn drop_requests(mut receiver: mpsc::Receiver<Request>) {
+    receiver.close();
+    while receiver.recv().await.is_some() {}
+}
+
 struct Driver {
     /// The connections, by the index the machine knows them by.
     lines: Vec<Option<Line>>,
@@ -283,6 +290,12 @@ impl Driver {
         }
         // Set before the requests are dropped with the driver, so that each finds why.
         let _ = lost.set(Arc::new(loss));
+        drop_requests(self.into_receiver()).await;
+    }
+
+    /// Drops the sockets, and all requests it has taken.
+    fn into_receiver(self) -> mpsc::Receiver<Request> {
+        self.receiver
     }
 
     /// Until the session ends.
@@ -571,5 +584,26 @@ async fn poll_opening(opening: &mut Option<Opening>) -> io::Result<TcpStream> {
     match opening {
         Some(opening) => opening.await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    /// The sender lives on with the link that is waited on.
+    #[tokio::test]
+    async fn request_that_comes_when_the_session_has_ended_is_told_of_it() {
+        let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
+        let room = requests.reserve().await.unwrap();
+        let mut dropped = std::pin::pin!(drop_requests(receiver));
+        assert_eq!(dropped.as_mut().now_or_never(), None, "one is on its way");
+        assert!(requests.is_closed());
+        let (done, answer) = oneshot::channel();
+        room.send(Request::Ping(done));
+        dropped.await;
+        assert!(answer.now_or_never().is_some_and(|answer| answer.is_err()));
     }
 }
