@@ -6,6 +6,7 @@ mod common;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use common::pair::{Pair, Way, bytes_of, cdb};
 use common::sealed::{pinned, sealing_target};
 use proto::iscsi::header::{AsyncEvent, AsyncMessage, LoginResponse};
 use proto::iscsi::initiator::recovery::{
-    Action, End, Failure, Kind, Recovery, Salvage, Settings, Status, Turn,
+    Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Status, Turn,
 };
 use proto::iscsi::initiator::{Event, Transfer};
 use proto::iscsi::login::initiator::Config;
@@ -43,6 +44,16 @@ type Stamp = u64;
 /// A write to the blocks from the first number up to the second.
 #[derive(Clone, Copy, Debug)]
 struct Write(usize, usize, Stamp);
+
+impl Replay for Write {
+    fn part(&self, part: &Range<u64>) -> Self {
+        Self(part.start as usize, part.end as usize, self.2)
+    }
+
+    fn replaces(&self) -> bool {
+        true
+    }
+}
 
 /// SplitMix64.
 #[derive(Clone, Debug)]

@@ -5,11 +5,12 @@
 //! under test is what waits, what is sent again and in which order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use proto::iscsi::initiator::recovery::{
-    Action, End, Failure, Kind, Recovery, Salvage, Settings, Turn,
+    Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Turn,
 };
 use proto::link::{Conditions, Direction};
 use proto::time::Time;
@@ -24,6 +25,16 @@ type Stamp = u64;
 /// A write to the blocks from the first number up to the second.
 #[derive(Clone, Debug)]
 struct Write(u64, u64, Stamp);
+
+impl Replay for Write {
+    fn part(&self, part: &Range<u64>) -> Self {
+        Self(part.start, part.end, self.2)
+    }
+
+    fn replaces(&self) -> bool {
+        true
+    }
+}
 
 /// Who asks: a request, or a restore, with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,13 +6,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use proto::iscsi::initiator::recovery::{
-    Action, End, Failure, Kind, Recovery, Salvage, Settings, Turn,
+    Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Turn,
 };
 use proto::iscsi::login::policy::Proven;
 use proto::iscsi::name::{IscsiName, Isid};
@@ -47,7 +48,18 @@ impl Random {
 }
 
 /// A block, and what is written there.
-type Write = (usize, u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Write(usize, u64);
+
+impl Replay for Write {
+    fn part(&self, _: &Range<u64>) -> Self {
+        *self
+    }
+
+    fn replaces(&self) -> bool {
+        true
+    }
+}
 
 /// Who asked at a writer: a request, a restore, or the logic of the reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -356,7 +368,7 @@ impl World {
         let (writer, epoch) = (task.connection.0, self.writers[task.connection.0].epoch);
         match &task.verb {
             Verb::Read => Reply::Done,
-            Verb::Write((block, stamp)) => {
+            Verb::Write(Write(block, stamp)) => {
                 if self.target.flushed[*block] > epoch {
                     let by = self.target.flushed[*block];
                     let what =
@@ -669,7 +681,7 @@ impl World {
                 0 => self.ask(writer, Kind::Flush, 0..0, Verb::Flush),
                 1 => self.ask(writer, Kind::Read, 0..1, Verb::Read),
                 _ => {
-                    let (at, write) = (block as u64, (block, self.stamp));
+                    let (at, write) = (block as u64, Write(block, self.stamp));
                     self.ask(writer, Kind::Change(write), at..at + 1, Verb::Write(write));
                 }
             }
@@ -678,7 +690,7 @@ impl World {
         self.at(again, Event::Turn(writer));
     }
 
-    fn ask(&mut self, writer: usize, kind: Kind<Write>, range: std::ops::Range<u64>, verb: Verb) {
+    fn ask(&mut self, writer: usize, kind: Kind<Write>, range: Range<u64>, verb: Verb) {
         let it = &mut self.writers[writer];
         let Some(machine) = &mut it.machine else { return };
         let (id, turn) = machine.submit(kind, range, 1);

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
 use futures_util::stream;
+use proto::iscsi::initiator::recovery::Replay;
 use proto::iscsi::keys::Parameters;
 use proto::scsi::command::{Command, statuses};
 use proto::scsi::provisioning::Status as LbaStatus;
@@ -70,12 +71,36 @@ impl Change {
         }
     }
 
+    /// The part of it that concerns this part of its span.
+    fn of(&self, part: Span) -> Self {
+        match self {
+            Self::Write { at, data, durability } => {
+                let data = data.slice(within(Span::new(*at, data.len() as u64), part));
+                Self::Write { at: part.at, data, durability: *durability }
+            }
+            Self::Zero { durability, space, .. } => {
+                Self::Zero { span: part, durability: *durability, space: *space }
+            }
+            Self::Discard(_) => Self::Discard(part),
+        }
+    }
+
     /// Bytes of memory it holds.
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Write { data, .. } => data.len(),
             Self::Zero { .. } | Self::Discard(_) => 0,
         }
+    }
+}
+
+impl Replay for Change {
+    fn part(&self, part: &Range<u64>) -> Self {
+        self.of(Span::new(part.start, part.end - part.start))
+    }
+
+    fn replaces(&self) -> bool {
+        !matches!(self, Self::Discard(_))
     }
 }
 

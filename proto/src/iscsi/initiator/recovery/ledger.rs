@@ -1,7 +1,9 @@
 //! Changes that were answered and are not durable yet.
 
 use core::ops::Range;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Replay;
 
 /// The most changes kept, however small: zeroing and discarding weigh nothing.
 const ENTRIES_MAX: usize = 1 << 16;
@@ -84,5 +86,56 @@ impl<R> Ledger<R> {
     /// No more changes may be made before a flush has ended. Those under way still come.
     pub(super) fn is_full(&self) -> bool {
         self.weight_max.is_some_and(|most| self.weight > most) || self.entries.len() > ENTRIES_MAX
+    }
+}
+
+impl<R: Replay> Ledger<R> {
+    /// For each entry, the oldest first, the parts of its range that no later entry replaces.
+    pub(super) fn not_replaced(&self) -> VecDeque<Vec<Range<u64>>> {
+        let mut replaced = Spans::default();
+        let mut parts = VecDeque::with_capacity(self.entries.len());
+        for entry in self.entries.iter().rev() {
+            parts.push_front(replaced.outside(&entry.range));
+            if entry.change.replaces() {
+                replaced.add(&entry.range);
+            }
+        }
+        parts
+    }
+}
+
+/// Bytes, as spans that neither overlap nor touch: where each begins and ends.
+#[derive(Default)]
+struct Spans(BTreeMap<u64, u64>);
+
+impl Spans {
+    fn add(&mut self, range: &Range<u64>) {
+        let (mut start, mut end) = (range.start, range.end);
+        while let Some((&from, &to)) = self.0.range(..=end).next_back()
+            && to >= start
+        {
+            self.0.remove(&from);
+            (start, end) = (start.min(from), end.max(to));
+        }
+        if start < end {
+            self.0.insert(start, end);
+        }
+    }
+
+    /// What of `range` is not in them.
+    fn outside(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let before = self.0.range(..=range.start).next_back();
+        let mut at = before.map_or(range.start, |(_, &to)| to.max(range.start));
+        let mut parts = Vec::new();
+        for (&from, &to) in self.0.range(range.start..range.end) {
+            if at < from {
+                parts.push(at..from);
+            }
+            at = at.max(to);
+        }
+        if at < range.end {
+            parts.push(at..range.end);
+        }
+        parts
     }
 }

@@ -29,6 +29,17 @@ use outage::Outage;
 /// Changes restored at once: enough to fill a long link with small ones, and far below any window.
 const RESTORES_MAX: usize = 64;
 
+/// What a change consists of, as far as it matters for carrying it out again.
+pub trait Replay: Clone {
+    /// The same change of a part of its range alone.
+    #[must_use]
+    fn part(&self, part: &Range<u64>) -> Self;
+
+    /// Whether it determines every byte of its range, so that no earlier change to them counts. A discard, which may
+    /// be left undone, does not.
+    fn replaces(&self) -> bool;
+}
+
 /// How the machine behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -116,7 +127,7 @@ pub enum Action<R> {
     },
     /// Carry out again a change that was answered and may be lost; [`Recovery::restored`] follows.
     Restore {
-        /// Its place among such.
+        /// Its number among such on this link.
         seq: u64,
         /// The link.
         link: u64,
@@ -148,7 +159,7 @@ pub enum Over {
     /// Another writer has the volume now, or had it meanwhile.
     #[error("the volume was taken over: nothing more is written to it")]
     Fenced,
-    /// A write that was acknowledged has failed. Only flushes end with this.
+    /// A write that was acknowledged has failed: flushes end with this, and everything once no more can be kept.
     #[error("an acknowledged write has failed")]
     NotWritten,
     /// It was closed.
@@ -196,7 +207,12 @@ enum Link {
     /// What may be lost is written again: the next place in the ledger, and those under way.
     Restoring {
         next: u64,
-        running: Vec<u64>,
+        /// With their numbers.
+        running: Vec<(u64, Range<u64>)>,
+        /// The next number.
+        seq: u64,
+        /// For each place, what of it no later change has replaced.
+        parts: VecDeque<Vec<Range<u64>>>,
     },
     /// No attempt is made before this time.
     Down {
@@ -231,7 +247,7 @@ pub struct Recovery<R> {
     actions: VecDeque<Action<R>>,
 }
 
-impl<R: Clone> Recovery<R> {
+impl<R: Replay> Recovery<R> {
     /// A machine whose first link, number 0, is up.
     #[must_use]
     pub const fn new(settings: Settings) -> Self {
@@ -335,6 +351,10 @@ impl<R: Clone> Recovery<R> {
         if link == self.number && matches!(self.link, Link::Up) {
             self.proven = true;
             self.outage = None;
+        }
+        // Nothing is flushed any more, so that what is kept would grow without end.
+        if self.saving && self.ledger.is_full() {
+            return self.end(Over::NotWritten);
         }
         if self.ledger.wants_flush() && self.flush.is_none() && !self.saving {
             self.add_flush();
@@ -447,7 +467,8 @@ impl<R: Clone> Recovery<R> {
         self.number += 1;
         self.proven = false;
         self.in_doubt = false;
-        self.link = Link::Restoring { next: self.ledger.begin(), running: Vec::new() };
+        let (next, parts) = (self.ledger.begin(), self.ledger.not_replaced());
+        self.link = Link::Restoring { next, running: Vec::new(), seq: next, parts };
         self.restore();
     }
 
@@ -465,24 +486,35 @@ impl<R: Clone> Recovery<R> {
             }
         }
         if let Link::Restoring { running, .. } = &mut self.link {
-            running.retain(|running| *running != seq);
+            running.retain(|(running, _)| *running != seq);
             self.restore();
         }
     }
 
-    /// Restores in the order of the ledger; what overlaps waits for its turn.
+    /// Restores in the order of the ledger; what overlaps waits for its turn. What a later change has replaced is
+    /// left out: that may be durable already, and a crash of this program, or another writer, could keep the older
+    /// one in its place.
     fn restore(&mut self) {
-        let Link::Restoring { next, running } = &mut self.link else { return };
+        let Link::Restoring { next, running, seq, parts } = &mut self.link else { return };
         while running.len() < RESTORES_MAX
             && let Some(entry) = self.ledger.get(*next)
+            && let Some(left) = parts.front()
         {
-            let earlier = running.iter().filter_map(|seq| self.ledger.get(*seq));
-            if earlier.into_iter().any(|other| overlap(&other.range, &entry.range)) {
+            let waits = |part| running.iter().any(|(_, other)| overlap(other, part));
+            if left.iter().any(waits) {
                 return;
             }
-            let (seq, change) = (*next, entry.change.clone());
-            self.actions.push_back(Action::Restore { seq, link: self.number, change });
-            running.push(seq);
+            for part in left {
+                let change = if *part == entry.range {
+                    entry.change.clone()
+                } else {
+                    entry.change.part(part)
+                };
+                self.actions.push_back(Action::Restore { seq: *seq, link: self.number, change });
+                running.push((*seq, part.clone()));
+                *seq += 1;
+            }
+            parts.pop_front();
             *next += 1;
         }
         if running.is_empty() {

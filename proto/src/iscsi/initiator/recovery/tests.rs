@@ -8,6 +8,27 @@ const SETTINGS: Settings = Settings {
     salvage: Salvage::Nothing,
 };
 
+/// The name of a change stands for each of its parts. A capital is a discard.
+impl Replay for char {
+    fn part(&self, _: &Range<u64>) -> Self {
+        *self
+    }
+
+    fn replaces(&self) -> bool {
+        !self.is_uppercase()
+    }
+}
+
+impl Replay for (Range<u64>, u64) {
+    fn part(&self, part: &Range<u64>) -> Self {
+        (part.clone(), self.1)
+    }
+
+    fn replaces(&self) -> bool {
+        true
+    }
+}
+
 fn at(seconds: u64) -> Time {
     Time::from_origin(Duration::from_secs(seconds))
 }
@@ -75,16 +96,16 @@ fn what_was_answered_is_restored_in_order_before_anything_runs() {
     let mut machine = machine();
     changed(&mut machine, 0..8, 'a');
     changed(&mut machine, 16..24, 'b');
-    changed(&mut machine, 4..12, 'c');
+    changed(&mut machine, 4..12, 'C');
     reconnect(&mut machine);
     let restore = |seq, change| Action::Restore { seq, link: 1, change };
     assert_eq!(actions(&mut machine), [restore(0, 'a'), restore(1, 'b')]);
     let (read, turn) = machine.submit(Kind::Read, 32..40, 0);
     assert_eq!(turn, Turn::Wait);
     machine.restored(at(0), 1, 1, End::Done);
-    assert_eq!(actions(&mut machine), [], "the third overlaps the first");
+    assert_eq!(actions(&mut machine), [], "the third, a discard, overlaps the first");
     machine.restored(at(0), 0, 1, End::Done);
-    assert_eq!(actions(&mut machine), [restore(2, 'c')]);
+    assert_eq!(actions(&mut machine), [restore(2, 'C')]);
     machine.restored(at(0), 2, 1, End::Done);
     assert_eq!(actions(&mut machine), [Action::Run { id: read, link: 1 }]);
     // They are not durable yet: another loss has them restored again.
@@ -97,7 +118,7 @@ fn what_was_answered_is_restored_in_order_before_anything_runs() {
 fn a_restore_that_is_cut_short_begins_again() {
     let mut machine = machine();
     changed(&mut machine, 0..8, 'a');
-    changed(&mut machine, 0..8, 'b');
+    changed(&mut machine, 4..12, 'b');
     reconnect(&mut machine);
     machine.restored(at(0), 0, 1, End::Done);
     actions(&mut machine);
@@ -105,11 +126,46 @@ fn a_restore_that_is_cut_short_begins_again() {
     assert!(machine.in_doubt());
     machine.wake(at(9));
     machine.connected();
-    let restore = Action::Restore { seq: 0, link: 2, change: 'a' };
-    assert_eq!(actions(&mut machine), [Action::Connect, restore]);
+    let restore = |seq, change| Action::Restore { seq, link: 2, change };
+    assert_eq!(actions(&mut machine), [Action::Connect, restore(0, 'a'), restore(1, 'b')]);
     // An answer from the link before says nothing of this one.
     machine.restored(at(9), 0, 1, End::Done);
     assert_eq!(actions(&mut machine), []);
+}
+
+/// A later change may be durable already: were the older one put there first, whatever keeps the later one from
+/// following would set a block back that a flush has told of.
+#[test]
+fn what_a_later_change_replaced_is_not_restored() {
+    let mut machine = Recovery::<(Range<u64>, u64)>::new(SETTINGS);
+    for (range, stamp) in [(0..16, 1), (4..8, 2), (12..20, 3), (24..32, 4), (24..32, 5)] {
+        let weight = (range.end - range.start) as usize;
+        let (id, _) = machine.submit(Kind::Change((range.clone(), stamp)), range, weight);
+        machine.ended(at(0), id, 0, End::Done);
+    }
+    machine.lost(at(0), 0, Duration::ZERO);
+    machine.connected();
+    let mut restored = Vec::new();
+    while let Some(action) = machine.poll() {
+        if let Action::Restore { seq, link, change } = action {
+            restored.push(change);
+            machine.restored(at(0), seq, link, End::Done);
+        }
+    }
+    restored.sort_by_key(|(range, _)| range.start);
+    assert_eq!(restored, [(0..4, 1), (4..8, 2), (8..12, 1), (12..20, 3), (24..32, 5)]);
+    assert_eq!(machine.submit(Kind::Read, 0..8, 0).1, Turn::Run(1));
+}
+
+#[test]
+fn a_discard_replaces_nothing() {
+    let mut machine = machine();
+    changed(&mut machine, 0..8, 'a');
+    changed(&mut machine, 0..8, 'B');
+    reconnect(&mut machine);
+    assert_eq!(actions(&mut machine), [Action::Restore { seq: 0, link: 1, change: 'a' }]);
+    machine.restored(at(0), 0, 1, End::Done);
+    assert_eq!(actions(&mut machine), [Action::Restore { seq: 1, link: 1, change: 'B' }]);
 }
 
 #[test]
@@ -365,6 +421,21 @@ fn a_failed_write_is_saved_between_what_came_before_and_what_came_after() {
     machine.close();
     assert_eq!(saved(&mut machine), "");
     assert_eq!(machine.unflushed(), (3, 24), "they can still be written again for reads");
+}
+
+#[test]
+fn what_is_kept_after_a_failed_write_stays_bounded() {
+    let mut machine = behind();
+    let (failing, _) = change(&mut machine, 0..8, 'a');
+    machine.ended(at(0), failing, 0, End::Failed);
+    for _ in 0..126 {
+        changed(&mut machine, 0..8, 'b');
+    }
+    assert_eq!(machine.unflushed(), (126, 1008));
+    assert_eq!(machine.over(), Some(Over::NotWritten));
+    assert_eq!(saved(&mut machine).len(), 127, "nothing of it is lost");
+    assert_eq!(change(&mut machine, 0..8, 'c').1, Turn::Over);
+    assert_eq!(saved(&mut machine), "c");
 }
 
 #[test]
