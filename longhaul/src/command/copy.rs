@@ -14,7 +14,8 @@ use volume::layer::read_only::ReadOnly;
 use volume::{Gate, Volume};
 
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, WriterArgs, contents};
-use crate::chain::{self, Chain, Contents, OpenOptions};
+use super::{closing, first_failure};
+use crate::chain::{self, Chain, Contents, Login, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::copy::{self, CopyError, Report};
 use crate::progress::{Progress, rate};
@@ -194,61 +195,67 @@ pub async fn run(args: Args) -> Outcome {
     }
     args.encryption.check()?;
     let login = args.login.login().await?;
-    let patience = args.outage.patience().unwrap_or_default();
     let source = OpenOptions {
         read_only: true,
         login: login.clone(),
         contents: args.encryption.source(from),
         pad: true,
-        patience,
+        patience: args.outage.patience().unwrap_or_default(),
         ..OpenOptions::default()
     };
     let source = chain::open(from, source).await?;
-    let missing = matches!(to, Uri::File(path) if !path.exists());
-    let part = front(source.volume(), args.size, missing, from)?;
-    let size = missing.then(|| Size(part.shape().size));
-    let contents = args.encryption.destination(to);
-    let writers = args.writers.writers();
-    let destination =
-        OpenOptions { size, login, contents, patience, writers, ..OpenOptions::default() };
-    let destination = chain::open(to, destination).await?;
-    if let Err(why) = args.encryption.check_use(&source, &destination) {
-        destination.discard().await;
-        return Err(why);
-    }
-    let job = Job {
-        from,
-        to,
-        source: part,
-        destination: destination.volume(),
-        quiet: args.json,
-        padding: if source.is_decrypted() || args.size.is_some() { 0 } else { source.padding() },
-    };
-    let outcome = job.run(args.verify).await;
-    drop(job);
-    let summary = match outcome {
-        Ok(summary) => summary,
-        Err(Broken { failure, untouched: true }) => {
-            destination.discard().await;
-            return Err(failure);
-        }
-        // Half of a copy may be all there is to be had of a bad disk.
-        Err(Broken { failure, untouched: false }) => {
-            // A volume that is not closed stays reserved.
-            let _ = source.close().await.and(destination.close().await);
-            return Err(failure);
-        }
-    };
-    source.close().await?;
-    destination.close().await?;
-    if let (true, Some(size), Uri::File(path)) = (missing, args.size, to) {
-        cut(path, size).or_fail(|| format!("cannot cut {to} to {} bytes", size.0))?;
-    }
+    let summary = closing(source, async |source| args.copy(source, login).await).await?;
     if args.json {
         let json = serde_json::to_string(&summary).or_fail(|| "cannot print JSON".to_owned())?;
         return super::say(&json);
     }
     super::say(&summary.to_string())
+}
+
+impl Args {
+    /// Copies `source` onto the destination, which is flushed and given back before the source is closed: nothing that
+    /// becomes of that may keep the destination from it.
+    async fn copy(&self, source: &Chain, login: Login) -> Outcome<Summary> {
+        let (from, to) = (&self.source.uri, &self.destination.uri);
+        let patience = self.outage.patience().unwrap_or_default();
+        let missing = matches!(to, Uri::File(path) if !path.exists());
+        let part = front(source.volume(), self.size, missing, from)?;
+        let size = missing.then(|| Size(part.shape().size));
+        let contents = self.encryption.destination(to);
+        let writers = self.writers.writers();
+        let destination =
+            OpenOptions { size, login, contents, patience, writers, ..OpenOptions::default() };
+        let destination = chain::open(to, destination).await?;
+        if let Err(why) = self.encryption.check_use(source, &destination) {
+            destination.discard().await;
+            return Err(why);
+        }
+        let job = Job {
+            from,
+            to,
+            source: part,
+            destination: destination.volume(),
+            quiet: self.json,
+            padding: if source.is_decrypted() || self.size.is_some() {
+                0
+            } else {
+                source.padding()
+            },
+        };
+        let copied = job.run(self.verify).await;
+        drop(job);
+        if let Err(Broken { failure, untouched: true }) = copied {
+            destination.discard().await;
+            return Err(failure);
+        }
+        // Half of a copy may be all there is to be had of a bad disk.
+        let closed = destination.close().await;
+        let summary = first_failure(copied.map_err(|broken| broken.failure), closed)?;
+        if let (true, Some(size), Uri::File(path)) = (missing, self.size, to) {
+            cut(path, size).or_fail(|| format!("cannot cut {to} to {} bytes", size.0))?;
+        }
+        Ok(summary)
+    }
 }
 
 /// What is to be copied of `source`: whole blocks, of which a file that is made keeps no more than `size`.

@@ -43,10 +43,13 @@ pub async fn run(args: Args) -> Outcome {
     let options =
         OpenOptions { read_only: args.read_only, login, patience, ..OpenOptions::default() };
     let chain = chain::open(&args.uri, options).await?;
-    let probe = chain.probe().await?;
-    let encrypted = luks::recognise(chain.volume()).await?.map(|found| found.summary());
-    let info = Info::new(&args.uri, chain.volume().shape(), encrypted, probe.map(Target::from));
-    chain.close().await?;
+    let info = super::closing(chain, async |chain| {
+        let probe = chain.probe().await?;
+        let encrypted = luks::recognise(chain.volume()).await?.map(|found| found.summary());
+        let target = probe.map(Target::from);
+        Ok(Info::new(&args.uri, chain.volume().shape(), encrypted, target))
+    })
+    .await?;
     if args.json {
         let json = serde_json::to_string(&info).or_fail(|| "cannot print JSON".to_owned())?;
         return super::say(&json);

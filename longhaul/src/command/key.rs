@@ -2,13 +2,11 @@
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Subcommand;
-use volume::Volume;
 
 use super::options::{LoginArgs, OutageArgs, WriterArgs, blocking};
-use super::say;
+use super::{closing, say};
 use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::{OrFail, Outcome};
 use crate::luks::{self, CostArgs, Init, Key, Restore, Slots};
@@ -183,19 +181,19 @@ pub async fn run(args: Args) -> Outcome {
             say(&format!("sealed {} as {uuid}", on.uri))
         }
         Command::Add { on, secret, new, cost } => {
-            let slot = closing(on.writable(None).await?, async |volume| {
+            let slot = closing(on.writable(None).await?, async |chain| {
                 let key = Key::asked(secret.source(), "Pass-phrase");
                 let new = Key::new(new.source(), "New pass-phrase");
-                luks::add(volume, key, new, cost).await
+                luks::add(chain.volume(), key, new, cost).await
             });
             say(&format!("added key slot {}", slot.await?))
         }
         Command::Remove { on, slot, force, secret } => remove(&on, slot, force, secret).await,
         Command::Change { on, secret, new, cost } => {
-            let slot = closing(on.writable(None).await?, async |volume| {
+            let slot = closing(on.writable(None).await?, async |chain| {
                 let key = Key::asked(secret.source(), "Pass-phrase");
                 let new = Key::new(new.source(), "New pass-phrase");
-                luks::change(volume, key, new, cost).await
+                luks::change(chain.volume(), key, new, cost).await
             });
             say(&format!("changed; the pass-phrase is in key slot {} now", slot.await?))
         }
@@ -203,32 +201,20 @@ pub async fn run(args: Args) -> Outcome {
         Command::Test { on, json, secret } => test(&on, json, &secret).await,
         Command::Backup { on, file } => {
             let chain = on.readable().await?;
-            luks::backup(chain.volume(), &file).await?;
-            chain.close().await?;
+            closing(chain, async |chain| luks::backup(chain.volume(), &file).await).await?;
             say(&format!("saved the header to {}", file.display()))
         }
         Command::Restore { on, file, force, secret } => {
-            let uuid = closing(on.writable(None).await?, async |volume| {
+            let uuid = closing(on.writable(None).await?, async |chain| {
                 let secret = match secret.is_given() {
                     true => Some(ask(secret.source(), "Pass-phrase").await?),
                     false => None,
                 };
-                luks::restore(volume, &file, Restore { secret, force }).await
+                luks::restore(chain.volume(), &file, Restore { secret, force }).await
             });
             say(&format!("restored the header of {}", uuid.await?))
         }
     }
-}
-
-/// Works on a volume, and closes it whatever comes of that: one that is not closed stays reserved.
-async fn closing<T>(
-    chain: Chain,
-    work: impl AsyncFnOnce(Arc<dyn Volume>) -> Outcome<T>,
-) -> Outcome<T> {
-    let done = work(chain.volume()).await;
-    let closed = chain.close().await;
-    let done = done?;
-    closed.map(|()| done)
 }
 
 async fn ask(source: Source, what: &'static str) -> Outcome<Secret> {
@@ -241,16 +227,16 @@ async fn remove(on: &On, slot: Option<u32>, force: bool, secret: SecretArgs) -> 
         Some(_) => Some(Key::asked(secret.source(), "Pass-phrase of another slot")),
         None => Some(Key::asked(secret.source(), "Pass-phrase to remove")),
     };
-    let slot = closing(on.writable(None).await?, async |volume| {
-        luks::remove(volume, key, slot, force).await
+    let slot = closing(on.writable(None).await?, async |chain| {
+        luks::remove(chain.volume(), key, slot, force).await
     });
     say(&format!("removed key slot {}", slot.await?))
 }
 
 async fn test(on: &On, json: bool, secret: &SecretArgs) -> Outcome {
     let chain = on.readable().await?;
-    let found = luks::test(chain.volume(), Key::asked(secret.source(), "Pass-phrase")).await?;
-    chain.close().await?;
+    let key = Key::asked(secret.source(), "Pass-phrase");
+    let found = closing(chain, async |chain| luks::test(chain.volume(), key).await).await?;
     if json {
         let json = serde_json::to_string(&found).or_fail(|| "cannot print JSON".to_owned())?;
         return say(&json);
@@ -261,8 +247,7 @@ async fn test(on: &On, json: bool, secret: &SecretArgs) -> Outcome {
 
 async fn list(on: &On, json: bool) -> Outcome {
     let chain = on.readable().await?;
-    let slots = luks::slots(chain.volume()).await?;
-    chain.close().await?;
+    let slots = closing(chain, async |chain| luks::slots(chain.volume()).await).await?;
     if json {
         let json = serde_json::to_string(&slots).or_fail(|| "cannot print JSON".to_owned())?;
         return say(&json);

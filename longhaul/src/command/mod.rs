@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::chain::Chain;
 use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::printable::Printable;
 use crate::stop::{Stop, Stopper};
@@ -24,6 +25,24 @@ pub mod replay;
 pub mod serve;
 pub mod status;
 pub mod tune;
+
+/// Works on a volume, and closes it whatever comes of that: one that is not closed stays reserved. If both fail, the
+/// failure of the work is the answer, and the other one is logged.
+async fn closing<T>(chain: Chain, work: impl AsyncFnOnce(&Chain) -> Outcome<T>) -> Outcome<T> {
+    let done = work(&chain).await;
+    let closed = chain.close().await;
+    first_failure(done, closed)
+}
+
+fn first_failure<T>(done: Outcome<T>, closed: Outcome) -> Outcome<T> {
+    match (done, closed) {
+        (Err(first), Err(second)) => {
+            tracing::warn!("{second}");
+            Err(first)
+        }
+        (done, closed) => closed.and(done),
+    }
+}
 
 /// Writes a line on standard output. Whoever has closed its other end has seen enough and is told no more:
 /// that ends the program without a word, as it ends others.

@@ -9,7 +9,7 @@ use volume::layer::pipeline::Settings;
 use volume::{Shape, Span};
 
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, WriterArgs};
-use crate::chain::{self, OpenOptions};
+use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::pipelined::PipelineArgs;
 use crate::size::{NotASize, Size};
@@ -121,19 +121,7 @@ pub async fn run(args: Args) -> Outcome {
         ..OpenOptions::default()
     };
     let chain = chain::open(uri, options).await?;
-    let scratch = args.scratch.map(|scratch| scratch.span(chain.volume().shape())).transpose()?;
-    let probe = chain.probe().await?;
-    let plan = Plan {
-        settings: Settings { unsolicited: chain.unsolicited(), ..settings },
-        time: Duration::from_secs_f64(args.seconds),
-        scratch,
-        round_trip: probe.as_ref().map(|probe| probe.round_trip),
-        unsolicited: probe.as_ref().map(|probe| u64::from(probe.parameters.unsolicited())),
-        sealed: chain.is_decrypted(),
-    };
-    let found = tune::measure(chain.volume(), &plan, async || chain.path().await).await;
-    let found = found.or_fail(|| format!("cannot measure {uri}"))?;
-    chain.close().await?;
+    let found = super::closing(chain, async |chain| args.measure(chain, settings).await).await?;
     if let Some(path) = &args.svg {
         std::fs::write(path, tune::picture(&uri.to_string(), &found))
             .or_fail(|| format!("cannot write the picture {}", path.display()))?;
@@ -149,6 +137,22 @@ struct Told<'a> {
 }
 
 impl Args {
+    async fn measure(&self, chain: &Chain, settings: Settings) -> Outcome<Findings> {
+        let scratch =
+            self.scratch.map(|scratch| scratch.span(chain.volume().shape())).transpose()?;
+        let probe = chain.probe().await?;
+        let plan = Plan {
+            settings: Settings { unsolicited: chain.unsolicited(), ..settings },
+            time: Duration::from_secs_f64(self.seconds),
+            scratch,
+            round_trip: probe.as_ref().map(|probe| probe.round_trip),
+            unsolicited: probe.as_ref().map(|probe| u64::from(probe.parameters.unsolicited())),
+            sealed: chain.is_decrypted(),
+        };
+        let found = tune::measure(chain.volume(), &plan, async || chain.path().await).await;
+        found.or_fail(|| format!("cannot measure {}", self.uri))
+    }
+
     fn say(&self, found: &Findings) -> Outcome {
         let uri = self.uri.to_string();
         if self.json {

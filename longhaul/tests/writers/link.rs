@@ -12,7 +12,7 @@ const DATA_OUT: u8 = 0x05;
 #[derive(Default)]
 struct State {
     is_cut: bool,
-    /// Data-Out PDUs are kept back, and where they go.
+    /// PDUs with data of writes are kept back, and where they go.
     is_held: bool,
     held: Vec<(TcpStream, Vec<u8>)>,
     /// PERSISTENT RESERVE OUT commands.
@@ -40,7 +40,7 @@ impl Link {
         })
     }
 
-    /// Keeps the data of writes back, as far as it is sent apart from the command, and lets all else pass.
+    /// Keeps the data of writes back, with the command or apart from it, and lets all else pass.
     pub(super) fn hold(&self) {
         self.state.lock().unwrap().is_held = true;
     }
@@ -137,8 +137,10 @@ fn carry_pdus(
         let pdu = [&header[..], &rest].concat();
         let mut state = state.lock().unwrap();
         let operation = header[0] & 0x3f;
-        state.reserve_out += usize::from(operation == SCSI_COMMAND && header[32] == 0x5f);
-        if state.is_held && operation == DATA_OUT {
+        let is_reserve_out = operation == SCSI_COMMAND && header[32] == 0x5f;
+        state.reserve_out += usize::from(is_reserve_out);
+        let has_data = data > 0 && matches!(operation, SCSI_COMMAND | DATA_OUT);
+        if state.is_held && has_data && !is_reserve_out {
             state.held.push((to.try_clone()?, pdu));
         } else {
             to.write_all(&pdu)?;

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod copies;
 mod end;
 mod fenced;
 mod link;

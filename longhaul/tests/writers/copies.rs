@@ -1,0 +1,53 @@
+//! A copy whose source is lost when all of it was read.
+
+use super::Bench;
+use super::common::{PATIENCE, Running};
+use super::link::Link;
+
+const MIB: usize = 1 << 20;
+
+#[tokio::test]
+async fn copy_whose_source_cannot_be_closed_gives_its_destination_back() {
+    let (from, to) = (Bench::new(&[]), Bench::new(&[]));
+    std::fs::write(from.path().join("in.img"), vec![9; MIB]).unwrap();
+    let (said, done) = from.run(&["copy", "in.img", &from.uri]);
+    assert!(done, "{said}");
+    let (source, destination) = (Link::to(&from.uri), Link::to(&to.uri));
+    destination.hold();
+    // One piece: when some of it is on its way, all of it was read.
+    let mut copy = to.longhaul(&["copy", &source.uri, &destination.uri, "--size", "1M"]);
+    copy.args(["--reconnect-for", "0s"]);
+    // Another machine, as far as the one can tell that looks at the volume next.
+    copy.env("LONGHAUL_STATE_DIR", to.path().join("elsewhere"));
+    let log = std::fs::File::create(to.path().join("copy.log")).unwrap();
+    let copy = Running::start(copy.stderr(log));
+    tokio::time::timeout(PATIENCE, destination.held()).await.unwrap();
+    source.cut();
+    destination.let_go();
+    assert_eq!(copy.end().code(), Some(1));
+    let said = to.log("copy");
+    assert!(said.contains(&format!("cannot flush {}", source.uri)), "{said}");
+    assert!(to.stored().iter().all(|byte| *byte == 9));
+    let next = to.attach("next", &[]);
+    assert!(to.reads(&next, 9) && next.process.stop().success());
+}
+
+/// What fails before or after the work of a command does not keep its volume either.
+#[test]
+fn command_that_fails_gives_its_volume_back() {
+    let bench = Bench::new(&[]);
+    std::fs::write(bench.path().join("key"), "pass-phrase").unwrap();
+    let missing = "iscsi://127.0.0.1:1/iqn.2026-11.dev.longhaul:none/0";
+    for arguments in [
+        &["tune", &bench.uri, "--overwrite", "0+99T"][..],
+        &["copy", &bench.uri, missing, "--reconnect-for", "0s"],
+        &["key", "add", &bench.uri, "--passphrase-file", "key", "--new-passphrase-file", "key"],
+    ] {
+        let mut command = bench.longhaul(arguments);
+        command.env("LONGHAUL_STATE_DIR", bench.path().join("elsewhere"));
+        let (said, status) = super::common::run(&command);
+        assert!(!status.success(), "{said}");
+        let next = bench.attach("next", &[]);
+        assert!(next.process.stop().success(), "{arguments:?}: {said}");
+    }
+}
