@@ -56,12 +56,22 @@ pub async fn init(volume: Arc<dyn Volume>, key: impl Into<Key>, how: Init) -> Ou
     })
     .await?;
     drop(busy);
+    put(&volume, &image).await.map_err(|why| {
+        why.hint(
+            "the volume is not encrypted, or cannot be relied on to open; what was at its start is lost: once it can be written, \
+             `longhaul key init --force` begins anew",
+        )
+    })?;
+    Ok(image.header.uuid)
+}
+
+/// Writes the first header of a volume.
+async fn put(volume: &Arc<dyn Volume>, image: &Image) -> Outcome {
     let what = || "cannot clear the place of the header".to_owned();
     let place = Span::new(0, NEW_HEADER_SIZE);
     volume.write_zeroes(place, Durability::Volatile, Space::Keep).await.or_fail(what)?;
     volume.flush().await.or_fail(what)?;
-    writeback::write(&volume, Before::Zeroes, &image).await?;
-    Ok(image.header.uuid)
+    writeback::write(volume, Before::Zeroes, image).await
 }
 
 async fn refuse_if_used(volume: &Arc<dyn Volume>) -> Outcome {
@@ -183,7 +193,9 @@ pub async fn change(
     let new = new.into().read().await?;
     held.tell_of_two(&new, Some(gone)).await?;
     let slot = held.add(opened, new, cost).await?;
-    held.destroy(gone).await?;
+    held.destroy(gone).await.map_err(|why| {
+        why.within(&format!("key slot {slot} opens with the new pass-phrase, but removing the old key slot {gone} failed"))
+    })?;
     Ok(slot)
 }
 
@@ -213,7 +225,9 @@ pub async fn remove(
         return Err(Failure::new("this is the last key slot: without it the data are lost")
             .hint("add another one first; --force removes it all the same"));
     }
-    held.destroy(gone).await?;
+    held.destroy(gone)
+        .await
+        .map_err(|why| why.within(&format!("removing key slot {gone} failed")))?;
     if let Some(secret) = removed
         && let Some(slot) = held.slots_opened(&secret, None).await?.first()
     {
@@ -343,6 +357,9 @@ pub struct Restore {
     pub force: bool,
 }
 
+const RESTORE_AGAIN: &str = "the header on the volume may be incomplete; that of the backup is whole: once the volume can be \
+    written, restore it again, with --force";
+
 /// Replaces the header by the backup at `path`, and answers its UUID.
 pub async fn restore(volume: Arc<dyn Volume>, path: &Path, how: Restore) -> Outcome<String> {
     let volume = narrowed(volume);
@@ -357,9 +374,9 @@ pub async fn restore(volume: Arc<dyn Volume>, path: &Path, how: Restore) -> Outc
     })
     .await?;
     let current = current(&volume, &backup, how.force).await?;
-    writeback::write(&volume, Before::Replaced(current.as_ref()), &backup).await.map_err(
-        |why| why.hint("the backup file is whole: restore it again once the volume can be written"),
-    )?;
+    writeback::write(&volume, Before::Replaced(current.as_ref()), &backup)
+        .await
+        .map_err(|why| why.hint(RESTORE_AGAIN))?;
     Ok(backup.header.uuid)
 }
 

@@ -292,8 +292,65 @@ async fn carry_out(operation: Operation, volume: Arc<dyn Volume>) -> Outcome {
     }
 }
 
+/// What a failure says of the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    AsItWas,
+    NotKnown,
+    NotWiped,
+    OneCopy,
+}
+
+impl Said {
+    fn of(failure: &str) -> Option<Self> {
+        let known = [
+            ("the header is as it was", Self::AsItWas),
+            ("it is not known whether the header has changed", Self::NotKnown),
+            ("what was in the removed key slot may still be on the volume", Self::NotWiped),
+            ("one of its two copies may still be the old one", Self::OneCopy),
+        ];
+        known.iter().find(|(words, _)| failure.contains(words)).map(|(_, said)| *said)
+    }
+}
+
+/// Whether what a failed `operation` says of the header holds, where `opened` tells whether the pass-phrases `one` and
+/// `new` open it.
+fn is_true(operation: Operation, failure: &str, opened: (bool, bool)) -> bool {
+    let (old, new) = match (operation, failure.contains("removing the old")) {
+        (Operation::Add, _) | (Operation::Change, false) => ((true, false), (true, true)),
+        (Operation::Change, true) => ((true, true), (false, true)),
+        (Operation::Remove, _) => ((true, true), (true, false)),
+    };
+    match Said::of(failure) {
+        Some(Said::AsItWas) => opened == old,
+        Some(Said::NotKnown) => opened == old || opened == new,
+        Some(Said::NotWiped | Said::OneCopy) => opened == new,
+        // The disk was gone before anything was tried.
+        None => failure.contains("cannot read the LUKS2 header") && opened == old,
+    }
+}
+
+/// A header that is to be written as a whole: the failure says that it is not there.
+#[tokio::test]
+async fn failed_init_and_restore_say_what_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("header");
+    let whole = Arc::new(Faulty::new(SIZE, 512));
+    backup(sealed(whole.clone()).await, &path).await.unwrap();
+    for cut in 1..4 {
+        let disk = Arc::new(Faulty::new(SIZE, 512));
+        disk.cut_after(cut);
+        let failed = init(disk, secret("one"), init_with(false)).await.unwrap_err().to_string();
+        assert!(failed.contains("what was at its start is lost"), "{failed}");
+        let disk = Arc::new(Faulty::holding(whole.contents(), 512));
+        disk.cut_after(cut);
+        let failed = restore(disk, &path, Restore::default()).await.unwrap_err().to_string();
+        assert!(failed.contains("may be incomplete; that of the backup is whole"), "{failed}");
+    }
+}
+
 /// The power goes after each write and flush of each operation in turn, and the cache is lost in
-/// several ways: the header always opens with what opened it before or is to open it.
+/// several ways: the header always opens with what opened it before or is to open it, and the failure says with which.
 #[tokio::test]
 async fn no_moment_without_a_header_that_opens() {
     for operation in [Operation::Add, Operation::Change, Operation::Remove] {
@@ -305,11 +362,14 @@ async fn no_moment_without_a_header_that_opens() {
         }
         store.flush().await.unwrap();
         let start = before.contents();
-        let mut cut = 0;
+        let (mut cut, mut told) = (0, Vec::new());
         loop {
             let disk = Arc::new(Faulty::holding(start.clone(), 512));
             disk.cut_after(cut);
-            let finished = carry_out(operation, disk.clone()).await.is_ok();
+            let outcome = carry_out(operation, disk.clone()).await;
+            let finished = outcome.is_ok();
+            let failure = outcome.map_or_else(|why| why.to_string(), |()| String::new());
+            told.extend(Said::of(&failure));
             for seed in 0..2 {
                 let found: Arc<dyn Volume> = Arc::new(disk.crash(seed));
                 let (one, new) = (opens(&found, "one").await, opens(&found, "new").await);
@@ -320,6 +380,8 @@ async fn no_moment_without_a_header_that_opens() {
                     Operation::Remove => one && (!finished || !new),
                 };
                 assert!(fine, "{operation:?} cut after {cut}, seed {seed}: {one} {new} {finished}");
+                let told = finished || is_true(operation, &failure, (one, new));
+                assert!(told, "{operation:?} cut after {cut}, seed {seed}: {one} {new}: {failure}");
                 // And no slot is listed whose material is not there yet, or is wiped already.
                 let listed = slots(found).await.unwrap().slots.len();
                 assert_eq!(
@@ -334,6 +396,12 @@ async fn no_moment_without_a_header_that_opens() {
             cut += 1;
         }
         assert!(cut > 4, "{operation:?} was never cut in the middle");
+        let [as_it_was, not_known, not_wiped, one_copy] =
+            [Said::AsItWas, Said::NotKnown, Said::NotWiped, Said::OneCopy]
+                .map(|said| told.contains(&said));
+        assert!(not_known && one_copy, "{operation:?}: {told:?}");
+        assert!(as_it_was || matches!(operation, Operation::Remove), "{operation:?}: {told:?}");
+        assert!(not_wiped || matches!(operation, Operation::Add), "{operation:?}: {told:?}");
     }
 }
 

@@ -57,27 +57,65 @@ impl<'a> Before<'a> {
     }
 }
 
-/// Writes `new` where `before` is, and makes sure of it where a whole header is new.
-pub(super) async fn write(volume: &Arc<dyn Volume>, before: Before<'_>, new: &Image) -> Outcome {
-    let what = || match before {
-        Before::Changed(_) => "cannot write the header; the one before is still valid".to_owned(),
-        _ => "cannot write the header".to_owned(),
-    };
-    for stage in stages(before, new)? {
-        for span in joined(&stage, new) {
-            if is_zero(new, span) {
-                volume.write_zeroes(span, Durability::Volatile, Space::Keep).await.or_fail(what)?;
-                continue;
+/// The stages of writing a header; those of a change are carried out in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Material of new slots.
+    Material,
+    /// The copy that is not the newest valid one.
+    NewCopy,
+    /// What is left of slots that are gone.
+    Wipe,
+    /// The copy that was the newest valid one.
+    OldCopy,
+}
+
+impl Stage {
+    /// What a change has done to the header if it fails in this stage.
+    const fn outcome(self) -> &'static str {
+        match self {
+            Self::Material => {
+                "the header is as it was: every key slot that was there still opens the volume"
             }
-            let data = Bytes::copy_from_slice(&new.bytes[span.at as usize..span.end() as usize]);
-            volume.write(span.at, data, Durability::Volatile).await.or_fail(what)?;
+            // It was written, or part of it, and nobody knows what of that is stable.
+            Self::NewCopy => {
+                "it is not known whether the header has changed: the volume opens with the key slots of before or with the \
+                 new ones, and `longhaul key list` tells which once it can be read"
+            }
+            Self::Wipe => {
+                "the header has changed, but what was in the removed key slot may still be on the volume, so that its \
+                 pass-phrase is not worthless yet: it is wiped when the volume is next opened for writing"
+            }
+            Self::OldCopy => {
+                "the header has changed; one of its two copies may still be the old one or damaged, which is put right when \
+                 the volume is next opened for writing"
+            }
         }
-        volume.flush().await.or_fail(what)?;
     }
-    match before {
-        Before::Changed(_) => Ok(()),
-        Before::Zeroes | Before::Replaced(_) => verify(volume, new).await,
+}
+
+/// Writes `new` where `before` is, and makes sure of it where a whole header is new. If that fails, the hint of the
+/// failure of a change says what has become of the header; of a whole new one only the caller knows.
+pub(super) async fn write(volume: &Arc<dyn Volume>, before: Before<'_>, new: &Image) -> Outcome {
+    let is_change = matches!(before, Before::Changed(_));
+    for (stage, units) in stages(before, new)? {
+        let written = write_units(volume, &units, new).await;
+        let written = written.or_fail(|| "cannot write the header".to_owned());
+        written.map_err(|why| if is_change { why.hint(stage.outcome()) } else { why })?;
     }
+    if is_change { Ok(()) } else { verify(volume, new).await }
+}
+
+async fn write_units(volume: &Arc<dyn Volume>, units: &[Span], new: &Image) -> volume::Result<()> {
+    for span in joined(units, new) {
+        if is_zero(new, span) {
+            volume.write_zeroes(span, Durability::Volatile, Space::Keep).await?;
+            continue;
+        }
+        let data = Bytes::copy_from_slice(&new.bytes[span.at as usize..span.end() as usize]);
+        volume.write(span.at, data, Durability::Volatile).await?;
+    }
+    volume.flush().await
 }
 
 /// Reads a header back, for what a person relies on is what the volume holds.
@@ -97,7 +135,7 @@ async fn verify(volume: &Arc<dyn Volume>, new: &Image) -> Outcome {
     Ok(())
 }
 
-fn stages(before: Before<'_>, new: &Image) -> Outcome<Vec<Vec<Span>>> {
+fn stages(before: Before<'_>, new: &Image) -> Outcome<Vec<(Stage, Vec<Span>)>> {
     let old = before.header();
     let size = new.header.size;
     let (first, second) = (Span::new(0, size), Span::new(size, size));
@@ -119,8 +157,10 @@ fn stages(before: Before<'_>, new: &Image) -> Outcome<Vec<Vec<Span>>> {
         ));
     }
     let [one, other]: [Vec<Span>; 2] = copies.map(|copy| changes(copy).collect());
+    let (early, one) = ((Stage::Material, early), (Stage::NewCopy, one));
+    let (late, other) = ((Stage::Wipe, late), (Stage::OldCopy, other));
     let stages = if is_change { [early, one, late, other] } else { [early, one, other, late] };
-    Ok(stages.into_iter().filter(|stage| !stage.is_empty()).collect())
+    Ok(stages.into_iter().filter(|(_, units)| !units.is_empty()).collect())
 }
 
 fn is_zero(new: &Image, span: Span) -> bool {
