@@ -207,6 +207,16 @@ fn what_could_not_be_written_is_replayed() {
     assert!(server.stop().success());
     assert!(fs::read(stage.path("other.img")).unwrap().iter().all(|byte| *byte == 0));
 
+    // Of a file nothing tells what it is.
+    let copy = stage.path("copy.img");
+    fs::copy(stage.path("disk.img"), &copy).unwrap();
+    let args = format!("replay --force {log} file:{}", copy.display());
+    let (printed, status) = run(&stage.longhaul(&args));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("cannot tell whether this is the volume of the replay log"));
+    assert!(printed.contains("add --unverified"), "{printed}");
+    assert!(fs::read(&copy).unwrap() == fs::read(stage.path("disk.img")).unwrap());
+
     let server = stage.serve("disk.img", SIZE);
     let (printed, status) = replay("");
     assert_eq!(status.code(), Some(1), "{printed}");

@@ -13,6 +13,7 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::replay_log::{Change, Header, Reader, Record};
 use crate::size::Size;
+use crate::store::iscsi::Probe;
 use crate::uri::Uri;
 use crate::utc::utc;
 
@@ -30,6 +31,10 @@ pub struct Args {
     /// Write it although nobody knows whether others have written to the volume since
     #[arg(long)]
     force: bool,
+    /// Write it where nothing tells that this is the volume of the log: to a file or device of this machine, or to a unit
+    /// that has no serial number and is not at its place
+    #[arg(long)]
+    unverified: bool,
     /// Write what is there of a log that is damaged, has no end, or could not hold all that was to be saved
     #[arg(long)]
     partial: bool,
@@ -87,7 +92,7 @@ pub async fn run(args: Args) -> Outcome {
         ..OpenOptions::default()
     };
     let chain = chain::open(&uri, options).await?;
-    let written = match is_of(&chain, log.header(), args.force).await {
+    let written = match is_of(&chain, log.header(), args.unverified).await {
         // Of a block that could not be read the log holds the part that was written.
         Ok(()) => write(&*luks::narrowed(chain.volume()), &mut log).await,
         refused => refused,
@@ -206,12 +211,8 @@ fn is_applied(file: &Path) -> bool {
 }
 
 /// Whether a volume is the one that the log was begun for.
-async fn is_of(chain: &Chain, header: &Header, force: bool) -> Outcome {
+async fn is_of(chain: &Chain, header: &Header, unverified: bool) -> Outcome {
     let shape = chain.volume().shape().clone();
-    let other = |what: &str, here: &str, there: &str| {
-        let why = format!("its {what} is {here}, that of the log's volume is {there}");
-        Err(Failure::new("this is not the volume of the replay log").because(why))
-    };
     // One that has grown is the same if its serial number says so. A file without one may be any other.
     let may_have_grown = header.serial.is_some() && chain.uri().is_remote();
     if shape.size < header.size || (shape.size > header.size && !may_have_grown) {
@@ -221,26 +222,55 @@ async fn is_of(chain: &Chain, header: &Header, force: bool) -> Outcome {
     if !header.block_size.is_multiple_of(shape.block_size) {
         return other("block size", &shape.block_size.to_string(), &header.block_size.to_string());
     }
-    let Some(probe) = chain.probe().await? else {
-        // A file on the server itself, for one. It has no serial number that could be compared.
-        return match force {
-            true => Ok(()),
-            false => {
-                other("serial number", "not known", header.serial.as_deref().unwrap_or("none"))
-            }
-        };
+    let place = match chain.probe().await? {
+        Some(probe) => {
+            is_device_of(&probe, header)?;
+            is_place_of(chain.uri(), header)
+        }
+        // A file on the server itself, for one.
+        None => Err(format!("{} is of this machine, and has no serial number", chain.uri())),
     };
+    match place {
+        Err(why) if !unverified => {
+            Err(Failure::new("cannot tell whether this is the volume of the replay log")
+                .because(why)
+                .hint("if you know that it is, add --unverified"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn other(what: &str, here: &str, there: &str) -> Outcome {
+    let why = format!("its {what} is {here}, that of the log's volume is {there}");
+    Err(Failure::new("this is not the volume of the replay log").because(why))
+}
+
+/// Whether a unit calls itself what that of the log did.
+fn is_device_of(probe: &Probe, header: &Header) -> Outcome {
     let serial = |serial: &Option<String>| serial.clone().unwrap_or_else(|| "none".to_owned());
     for (what, here, there) in [
-        ("serial number", serial(&probe.serial), serial(&header.serial)),
-        ("vendor", probe.vendor, header.vendor.clone()),
-        ("product", probe.product, header.product.clone()),
+        ("serial number", &serial(&probe.serial), &serial(&header.serial)),
+        ("vendor", &probe.vendor, &header.vendor),
+        ("product", &probe.product, &header.product),
     ] {
         if here != there {
-            return other(what, &here, &there);
+            return other(what, here, there);
         }
     }
     Ok(())
+}
+
+/// Whether a unit is where that of the log was, which is all that there is to tell it by if it has no serial number.
+fn is_place_of(uri: &Uri, header: &Header) -> Result<(), String> {
+    let Uri::Iscsi(place) = uri else { return Err(format!("{uri} is no unit of a target")) };
+    let Header { target, lun, .. } = header;
+    if header.serial.is_some() || (place.target.as_str(), place.lun) == (target.as_str(), *lun) {
+        return Ok(());
+    }
+    Err(format!(
+        "it has no serial number and is unit {} of {}, that of the log is unit {lun} of {target}",
+        place.lun, place.target
+    ))
 }
 
 async fn write(volume: &dyn Volume, log: &mut Reader) -> Outcome {
@@ -276,4 +306,39 @@ fn rename(file: &Path) -> Outcome<PathBuf> {
     });
     renamed.or_fail(|| format!("it was written, but {} cannot be renamed", file.display()))?;
     Ok(applied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unit_without_serial_number_is_told_by_its_place() {
+        let header = |serial: Option<&str>| Header {
+            volume: "iscsi://a/iqn.2001-04.com.example:t/1".to_owned(),
+            target: "iqn.2001-04.com.example:t".to_owned(),
+            lun: 1,
+            serial: serial.map(str::to_owned),
+            vendor: "ACME".to_owned(),
+            product: "Disk".to_owned(),
+            size: 1 << 20,
+            block_size: 512,
+            opened: 0,
+            created: 0,
+            host: "here".to_owned(),
+        };
+        let at = |uri: &str, serial| is_place_of(&uri.parse().unwrap(), &header(serial));
+        assert_eq!(
+            at("iscsi://b/iqn.2001-04.com.example:t/1", None),
+            Ok(()),
+            "a server that moved"
+        );
+        for uri in
+            ["iscsi://a/iqn.2001-04.com.example:t/2", "iscsi://a/iqn.2001-04.com.example:u/1"]
+        {
+            assert!(at(uri, None).unwrap_err().contains("it has no serial number"), "{uri}");
+            assert_eq!(at(uri, Some("0815")), Ok(()), "the serial number was compared");
+        }
+        at("file:disk.img", Some("0815")).unwrap_err();
+    }
 }
