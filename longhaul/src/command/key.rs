@@ -117,9 +117,12 @@ enum Command {
         on: On,
         /// The file
         file: PathBuf,
-        /// Restore it even where the volume has another header, or none
+        /// Restore it even where no header can be read; not over that of another volume
         #[arg(long)]
         force: bool,
+        /// Restore it over another header, that of the volume with this UUID: what is on it cannot be read any more
+        #[arg(long, value_name = "UUID")]
+        replace: Option<String>,
         #[command(flatten)]
         secret: SecretArgs,
     },
@@ -204,13 +207,13 @@ pub async fn run(args: Args) -> Outcome {
             closing(chain, async |chain| luks::backup(chain.volume(), &file).await).await?;
             say(&format!("saved the header to {}", file.display()))
         }
-        Command::Restore { on, file, force, secret } => {
+        Command::Restore { on, file, force, replace, secret } => {
             let uuid = closing(on.writable(None).await?, async |chain| {
                 let secret = match secret.is_given() {
                     true => Some(ask(secret.source(), "Pass-phrase").await?),
                     false => None,
                 };
-                luks::restore(chain.volume(), &file, Restore { secret, force }).await
+                luks::restore(chain.volume(), &file, Restore { secret, force, replace }).await
             });
             say(&format!("restored the header of {}", uuid.await?))
         }

@@ -309,6 +309,9 @@ const fn normal_priority() -> u32 {
 struct DigestObject {
     keyslots: Vec<String>,
     segments: Vec<String>,
+    /// Of the key, with this salt: key slots come and go under one that stays.
+    salt: Option<String>,
+    digest: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -412,6 +415,23 @@ impl Header {
             return Err(HeaderError::Bounds);
         }
         Ok(())
+    }
+
+    /// Whether the data of both are enciphered with one key, as far as their digests tell.
+    pub(super) fn has_key_of(&self, other: &Self) -> bool {
+        let digests = |header: &Self| -> Vec<(Option<String>, Option<String>)> {
+            let Metadata { segments, digests, .. } = &header.metadata;
+            let of_data = |digest: &&DigestObject| {
+                digest
+                    .segments
+                    .iter()
+                    .any(|name| segments.keys().any(|segment| segment.to_string() == *name))
+            };
+            let of_data = digests.values().filter(of_data);
+            of_data.map(|digest| (digest.salt.clone(), digest.digest.clone())).collect()
+        };
+        let (here, there) = (digests(self), digests(other));
+        here.iter().any(|digest| there.contains(digest))
     }
 
     /// The slots that hold the key of the data. Others may hold keys of something else (`cryptsetup luksAddKey

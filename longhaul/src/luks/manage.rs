@@ -353,8 +353,10 @@ pub async fn backup(volume: Arc<dyn Volume>, path: &Path) -> Outcome {
 pub struct Restore {
     /// Check first that this opens the backup.
     pub secret: Option<Secret>,
-    /// Restore it even where the volume has another header, or none that can be read.
+    /// Restore it even where the volume has no header that can be read.
     pub force: bool,
+    /// Restore it even over the header of the volume with this UUID, whose data nobody can read any more after that.
+    pub replace: Option<String>,
 }
 
 const RESTORE_AGAIN: &str = "the header on the volume may be incomplete; that of the backup is whole: once the volume can be \
@@ -373,7 +375,7 @@ pub async fn restore(volume: Arc<dyn Volume>, path: &Path, how: Restore) -> Outc
         Ok(backup)
     })
     .await?;
-    let current = current(&volume, &backup, how.force).await?;
+    let current = current(&volume, &backup, how.force, how.replace.as_deref()).await?;
     writeback::write(&volume, Before::Replaced(current.as_ref()), &backup)
         .await
         .map_err(|why| why.hint(RESTORE_AGAIN))?;
@@ -395,27 +397,59 @@ fn read_backup(path: &Path, volume_size: u64) -> Outcome<Image> {
 }
 
 /// The header that is to be replaced, if there is one and it may be.
-async fn current(volume: &Arc<dyn Volume>, backup: &Image, force: bool) -> Outcome<Option<Image>> {
-    let failure = match Image::fetch(volume).await {
+async fn current(
+    volume: &Arc<dyn Volume>,
+    backup: &Image,
+    force: bool,
+    replace: Option<&str>,
+) -> Outcome<Option<Image>> {
+    match Image::fetch(volume).await {
         Ok(current) => {
-            let same =
-                current.header.uuid == backup.header.uuid && current.payload == backup.payload;
-            if same || force {
-                return Ok(Some(current));
-            }
-            Failure::new(format!(
-                "the backup is of volume {}, but this is volume {}",
-                backup.header.uuid, current.header.uuid
-            ))
+            may_replace(&current, backup, replace)?;
+            Ok(Some(current))
         }
         Err(ImageError::Header(why)) if force => {
             tracing::info!(%why, "replacing a header that cannot be read");
-            return Ok(None);
+            Ok(None)
         }
         Err(ImageError::Header(
             why @ (HeaderError::Absent | HeaderError::Damaged | HeaderError::Replaced(_)),
-        )) => Failure::new("cannot tell whether this is the volume of the backup").because(why),
-        Err(other) => return Err(other.into_failure()),
+        )) => {
+            let area = backup.header.area();
+            Err(Failure::new("cannot tell whether this is the volume of the backup")
+                .because(why)
+                .hint(format!(
+                    "if it is, --force restores the header; the first {area} bytes of what is there now are lost"
+                )))
+        }
+        Err(other) => Err(other.into_failure()),
+    }
+}
+
+/// Whether the data of a volume can be read under the header that is to replace its own, or are given up by its name.
+fn may_replace(current: &Image, backup: &Image, replace: Option<&str>) -> Outcome {
+    let (here, there) = (&current.header.uuid, &backup.header.uuid);
+    if let Some(named) = replace.filter(|named| named != here) {
+        return Err(Failure::usage(format!(
+            "--replace names volume {named}, but this is volume {here}"
+        )));
+    }
+    let what = if here != there {
+        format!("the backup is of volume {there}, but this is volume {here}")
+    } else if current.payload != backup.payload {
+        format!("the backup says that the data of volume {here} lie elsewhere than its header does")
+    } else if !current.header.has_key_of(&backup.header) {
+        format!("the backup holds another key of volume {here} than its header does")
+    } else {
+        return Ok(());
     };
-    Err(failure.hint("--force restores it all the same"))
+    if replace.is_some() {
+        return Ok(());
+    }
+    Err(Failure::new(what)
+        .because(format!("with it, nobody can read what is on volume {here} now"))
+        .hint(format!(
+            "is it the right volume, and the right backup? `longhaul key backup` saves the header of this one; --replace {here} \
+             gives its data up, which --force does not"
+        )))
 }

@@ -120,19 +120,31 @@ async fn a_backup_brings_back_the_old_pass_phrases() {
     backup(volume.clone(), &path).await.unwrap();
     assert!(backup(volume.clone(), &path).await.is_err(), "a backup was overwritten");
     change(volume.clone(), secret("one"), secret("two"), cheap()).await.unwrap();
-    let wrong = Restore { secret: Some(secret("two")), force: false };
+    let wrong = Restore { secret: Some(secret("two")), ..Restore::default() };
     assert!(restore(volume.clone(), &path, wrong).await.is_err());
     assert!(opens(&volume, "two").await, "a refused restore changed something");
-    let right = Restore { secret: Some(secret("one")), force: false };
+    let right = Restore { secret: Some(secret("one")), ..Restore::default() };
     restore(volume.clone(), &path, right).await.unwrap();
     assert!(opens(&volume, "one").await && !opens(&volume, "two").await);
 
     let other = sealed(Arc::new(Memory::new(SIZE, 512))).await;
-    let refused = restore(other.clone(), &path, Restore::default()).await.unwrap_err();
-    assert!(refused.to_string().contains("the backup is of volume"), "{refused}");
+    let uuids = [&volume, &other].map(|volume| slots(volume.clone()));
+    let [of_backup, here] = futures_util::future::join_all(uuids).await.try_into().unwrap();
+    let [of_backup, here] = [of_backup, here].map(|slots: Outcome<Slots>| slots.unwrap().uuid);
+    let forced = Restore { force: true, ..Restore::default() };
+    for how in [Restore::default(), forced.clone()] {
+        let refused = restore(other.clone(), &path, how).await.unwrap_err().to_string();
+        assert!(refused.contains(&of_backup) && refused.contains(&here), "{refused}");
+        assert!(refused.contains("nobody can read what is on volume"), "{refused}");
+    }
+    let replaces = |uuid: &str| Restore { replace: Some(uuid.to_owned()), ..forced.clone() };
+    restore(other.clone(), &path, replaces(&of_backup)).await.unwrap_err();
+    assert!(start(&other).await != start(&volume).await, "a refused restore changed something");
+    restore(other.clone(), &path, replaces(&here)).await.unwrap();
+    assert!(start(&other).await == start(&volume).await);
     let lost: Arc<dyn Volume> = Arc::new(Memory::new(SIZE, 512));
     assert!(restore(lost.clone(), &path, Restore::default()).await.is_err());
-    restore(lost.clone(), &path, Restore { secret: None, force: true }).await.unwrap();
+    restore(lost.clone(), &path, Restore { force: true, ..Restore::default() }).await.unwrap();
     assert!(opens(&lost, "one").await);
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100_000).unwrap();
     let cut = restore(volume.clone(), &path, Restore::default()).await.unwrap_err();

@@ -10,7 +10,7 @@ use super::header::HeaderError;
 use super::image::{Image, ImageError};
 use super::library::{self, Opened, Tried};
 use super::{Options, Unsealed, blocking, narrowed, plain, settle, strength};
-use crate::failure::{Outcome, complain};
+use crate::failure::{Failure, Outcome, complain};
 use crate::progress::Busy;
 use crate::secret::{Secret, Source, others_read};
 
@@ -65,6 +65,12 @@ impl Key {
     /// Opens a slot of `image`, of a volume of `size` bytes; answers the secret that did it too. A wrong
     /// pass-phrase is asked for again where a person types it.
     pub(super) async fn open(&self, image: &Arc<Image>, size: u64) -> Outcome<(Opened, Secret)> {
+        if image.header.volume_slots().next().is_none() {
+            let what = "the volume has no key slot left: no pass-phrase or key file opens it";
+            return Err(Failure::new(what).hint(
+                "`longhaul key restore` brings key slots back from a backup of the header; without one the data are lost",
+            ));
+        }
         let mut left = self.attempts();
         loop {
             let secret = self.read().await?;

@@ -206,3 +206,22 @@ async fn where_nobody_can_tell_the_key_nothing_is_read() {
     let gone = erasable.read(Span::new(0, BLOCK)).await.unwrap_err();
     assert_eq!(gone.kind, Kind::Gone);
 }
+
+/// The UUID stays with a new key, so that it does not tell the header of before from that of now.
+#[tokio::test]
+async fn backup_of_the_destroyed_key_does_not_replace_the_new_one_unasked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("header");
+    let volume = shared(Arc::new(Memory::new(SIZE, 512))).await;
+    backup(volume.clone(), &path).await.unwrap();
+    let erasable = erasable(&volume).await;
+    erasable.crypto_erase().await.unwrap();
+    erasable.write(0, Bytes::from(vec![8; BLOCK as usize]), Durability::Durable).await.unwrap();
+    let forced = Restore { force: true, ..Restore::default() };
+    let refused = restore(volume.clone(), &path, forced).await.unwrap_err().to_string();
+    assert!(refused.contains("the backup holds another key of volume"), "{refused}");
+    assert_eq!(found(&volume).await, vec![8; BLOCK as usize]);
+    let replace = Some(slots(volume.clone()).await.unwrap().uuid);
+    restore(volume.clone(), &path, Restore { replace, ..Restore::default() }).await.unwrap();
+    assert_ne!(found(&volume).await, vec![8; BLOCK as usize]);
+}
