@@ -130,7 +130,7 @@ pub struct Chain {
     volume: Arc<dyn Volume>,
     pipelined: Option<Pipelined>,
     disk: Option<Arc<iscsi::Disk>>,
-    /// What can grow under it, if nothing is in between.
+    /// Its store, if that is a file or a device.
     local: Option<Arc<Local>>,
     /// What destroys its key, if that was asked for.
     key: Option<Arc<dyn CryptoErase>>,
@@ -186,11 +186,19 @@ impl Chain {
     /// Makes its store as large as that is now, or as `asked`; `None` if it is as it was. The chain itself changes
     /// in [`Chain::grow`].
     pub fn prepare_growth(&self, asked: Option<Size>) -> Outcome<Option<Growth>> {
-        let Some(local) = &self.local else { return Ok(None) };
+        // The size of an encrypted volume is in its header.
+        let local = self.local.as_ref().filter(|_| !self.decrypted);
+        let Some(local) = local else { return Ok(None) };
         let what = || format!("cannot grow {}", self.uri);
         let stored = local.stored().or_fail(what)?;
         let grown = local.grown(asked.map(|size| size.0)).map_err(|why| explain(what(), why))?;
         Ok(grown.map(|local| Growth { local: Arc::new(local), stored }))
+    }
+
+    /// Why its flushes fail, if it has lost what was written: no flush succeeds until it is opened again.
+    #[must_use]
+    pub fn loss(&self) -> Option<String> {
+        self.local.as_ref()?.loss()
     }
 
     /// Is as large as its store from now on.
@@ -381,8 +389,6 @@ async fn assemble(uri: &Uri, store: Store, options: OpenOptions) -> Outcome<Chai
         (volume, key) = opened;
         decrypted = true;
     }
-    // The size of an encrypted volume is in its header.
-    let local = local.filter(|_| !decrypted);
     let unsolicited = unsolicited(disk.as_deref());
     let pipelined = options.pipeline.filter(|_| uri.is_remote()).map(|settings| {
         let settings = Settings { unsolicited, ..settings };

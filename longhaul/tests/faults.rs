@@ -197,8 +197,12 @@ fn serve(device: &Path, engine: &str) -> (Running, std::net::SocketAddr) {
 }
 
 fn log_in(portal: std::net::SocketAddr, isid: u8) -> Peer {
-    let target = "iqn.2026-11.dev.longhaul:disk";
-    let mut peer = Peer::log_in(portal, "iqn.2000-01.example:faults", isid, target);
+    log_in_to("disk", portal, isid)
+}
+
+fn log_in_to(volume: &str, portal: std::net::SocketAddr, isid: u8) -> Peer {
+    let target = format!("iqn.2026-11.dev.longhaul:{volume}");
+    let mut peer = Peer::log_in(portal, "iqn.2000-01.example:faults", isid, &target);
     peer.settle();
     peer
 }
@@ -237,4 +241,61 @@ fn a_server_on_a_full_device_never_flushes_again() {
             server.kill();
         }
     }
+}
+
+/// Runs `longhaul` with these words; what it printed, and whether it succeeded.
+fn longhaul(home: &Path, words: &str) -> (String, bool) {
+    let mut command = Command::new(LONGHAUL);
+    let (printed, status) = run(command.args(words.split(' ')).current_dir(home));
+    (printed, status.success())
+}
+
+/// The administrator makes space; the volume is opened again without a restart of the server, and not before what it
+/// lost has been told and its sessions have ended.
+#[test]
+fn volume_that_lost_writes_is_opened_again_by_two_reloads() {
+    let (home, failing) = (tempfile::tempdir().unwrap(), Failing::by_space());
+    let disk = format!("[volumes.disk]\nuri = \"device:{}\"\n", failing.path.display());
+    let config = |disk: &str| {
+        let other = "[volumes.other]\nuri = \"memory:1M\"\n";
+        let text = format!("listen = [\"127.0.0.1:0\"]\ncontrol = \"control.sock\"\n{other}{disk}");
+        fs::write(home.path().join("longhaul.toml"), text).unwrap();
+    };
+    config(&disk);
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 2>&1\nexec \"$0\" serve --config longhaul.toml", LONGHAUL]);
+    let server = Running::start(command.current_dir(&home));
+    let says = |text: &str| {
+        let line = std::iter::from_fn(|| server.line()).find(|line| line.contains(text));
+        line.unwrap_or_else(|| panic!("it never says {text:?}"))
+    };
+    let portal = says("ready ").split('/').nth(2).unwrap().parse().unwrap();
+    let (mut peer, mut other) = (log_in(portal, 1), log_in_to("other", portal, 2));
+    failing.fail();
+    assert_eq!(peer.write(1, lba(LOST), block(2).to_vec(), false), Some(true));
+    assert!(!flush(&mut peer));
+    let said = says("flushes and durable writes fail until it is opened again");
+    let name = failing.path.display().to_string();
+    assert!(said.contains("ERROR") && said.contains(&name), "{said}");
+    failing.recover();
+    assert!(!flush(&mut peer), "what was lost is not there because there is space");
+    let (said, _) = longhaul(home.path(), "status --control control.sock");
+    let line = said.lines().find(|line| line.contains("flushes fail until it is opened again"));
+    assert!(line.is_some_and(|line| line.contains("an earlier flush failed")), "{said}");
+
+    config("");
+    let (said, done) = longhaul(home.path(), "reload --control control.sock");
+    assert!(!done && said.contains("removed disk") && said.contains("cannot flush"), "{said}");
+    config(&disk);
+    let (said, done) = longhaul(home.path(), "reload --control control.sock");
+    assert!(done && said.contains("added disk"), "{said}");
+    let told = std::iter::from_fn(|| peer.receive()).count();
+    assert!(told > 0, "its session is asked to log out, and has ended, as at a loss of power");
+    let mut peer = log_in(portal, 1);
+    assert_eq!(peer.write(1, lba(LOST), block(3).to_vec(), false), Some(true));
+    assert!(flush(&mut peer) && flush(&mut other));
+    let (said, _) = longhaul(home.path(), "status --control control.sock");
+    assert!(!said.contains("flushes fail"), "{said}");
+    drop((peer, other));
+    assert!(server.stop().success());
 }

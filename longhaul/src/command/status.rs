@@ -12,6 +12,7 @@ use crate::control;
 use crate::failure::{OrFail, Outcome};
 use crate::front::iscsi::meter::{Activity, Work};
 use crate::front::iscsi::{SessionStatus, Status};
+use crate::printable::OneLine;
 use crate::progress::rate;
 use crate::size::Size;
 
@@ -140,6 +141,11 @@ fn describe(before: &Look, now: &Look, only_since: bool) -> String {
         let _ = writeln!(text, "{target}");
         for (lun, size) in now.status.units.get(target).into_iter().flatten() {
             let _ = writeln!(text, "  unit {lun}, {} bytes", Size(*size));
+            let losses = now.status.losses.get(target);
+            if let Some(why) = losses.and_then(|units| units.get(lun)) {
+                let _ =
+                    writeln!(text, "    flushes fail until it is opened again: {}", OneLine(why));
+            }
         }
         let _ = writeln!(text, "  in flight {in_flight}, failed {failed}, aborted {aborted}");
         for (name, told, recent) in [

@@ -40,7 +40,7 @@ pub fn open(path: &Path, read_only: bool) -> Result<Local, OpenError> {
             .then_some(Discard { granularity: physical.max(block_size), reads_zeroes: true }),
         fast_zeroes: zeroes,
     };
-    Ok(Local::new(file, shape)?)
+    Ok(Local::new(path, file, shape)?)
 }
 
 #[cfg(test)]

@@ -143,7 +143,7 @@ pub fn open_or_make(path: &Path, options: &FileOptions) -> Result<(Local, bool),
         _ => {}
     }
     let shape = shape(&file, size, options)?;
-    Ok((Local::new(file, shape)?, made))
+    Ok((Local::new(path, file, shape)?, made))
 }
 
 /// What a file has behind its last whole block.
@@ -278,7 +278,7 @@ mod tests {
             let (_dir, path, opened) = new_file(&of_size(MIB));
             let shape = opened.unwrap().shape().clone();
             let file = File::open(&path, Access::Read).unwrap();
-            let volume = Local::new(file, shape).unwrap().by(engine);
+            let volume = Local::new(&path, file, shape).unwrap().by(engine);
             let write = volume.write(0, Bytes::from_static(&[7; 512]), Durability::Volatile);
             let error = write.await.unwrap_err();
             assert_eq!(error.kind, Kind::Medium);

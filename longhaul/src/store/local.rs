@@ -5,7 +5,9 @@
 
 use std::future::ready;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::engine::{Engine, blocking};
 use super::file::{OpenError, whole_blocks};
@@ -39,17 +41,23 @@ struct Disk {
     engine: Option<Engine>,
     /// It can punch holes; where it cannot, zeroes are written.
     punches: bool,
+    /// Where it is, for the log.
+    path: Arc<Path>,
+    /// A loss has been logged.
+    reported: Arc<AtomicBool>,
 }
 
 impl Local {
-    /// A volume of `shape` on `file`, which the caller has locked.
-    pub(super) fn new(file: File, shape: Shape) -> io::Result<Self> {
+    /// A volume of `shape` on `file`, which is at `path` and which the caller has locked.
+    pub(super) fn new(path: &Path, file: File, shape: Shape) -> io::Result<Self> {
         let engine = if file.lies_in_memory()? { None } else { Some(Engine::chosen()?) };
         let disk = Disk {
             size: shape.size,
             engine,
             punches: shape.discard.is_some(),
             file: Arc::new(file),
+            path: path.into(),
+            reported: Arc::default(),
         };
         Ok(Self { shape, disk: Arc::new(disk) })
     }
@@ -80,6 +88,12 @@ impl Local {
         Ok(Some(Self { shape: Shape { size, ..self.shape.clone() }, disk }))
     }
 
+    /// Why no flush of it succeeds any more, if something has failed that may have cost what was written before.
+    #[must_use]
+    pub fn loss(&self) -> Option<String> {
+        self.disk.file.still_whole().err().map(|failed| failed.to_string())
+    }
+
     /// How long its file is.
     pub fn stored(&self) -> io::Result<u64> {
         self.disk.file.len()
@@ -91,11 +105,17 @@ impl Local {
     }
 
     fn run<'a, T: 'a>(
+        &'a self,
         verb: Verb,
         span: Option<Span>,
         work: impl Future<Output = io::Result<T>> + Send + 'a,
     ) -> Work<'a, T> {
-        Box::pin(async move { work.await.map_err(|why| failed(verb, span, why)) })
+        Box::pin(async move {
+            work.await.map_err(|why| {
+                self.disk.report_loss();
+                failed(verb, span, why)
+            })
+        })
     }
 }
 
@@ -110,12 +130,12 @@ impl Volume for Local {
         {
             return Box::pin(ready(Ok(bytes.into())));
         }
-        Self::run(Verb::Read, Some(span), self.disk.read(span))
+        self.run(Verb::Read, Some(span), self.disk.read(span))
     }
 
     fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
         let span = Span::new(at, data.len() as u64);
-        Self::run(Verb::Write, Some(span), async move {
+        self.run(Verb::Write, Some(span), async move {
             let sync = self.disk.promise(durability)?;
             self.disk.perform(Request::Write { at, data, sync }).await?;
             if sync == Sync::Now { self.disk.settled().await } else { Ok(()) }
@@ -123,7 +143,7 @@ impl Volume for Local {
     }
 
     fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
-        Self::run(Verb::WriteZeroes, Some(span), async move {
+        self.run(Verb::WriteZeroes, Some(span), async move {
             let sync = self.disk.promise(durability)?;
             self.disk.zero(span, space).await?;
             if sync == Sync::Now { self.disk.sync().await } else { Ok(()) }
@@ -132,11 +152,11 @@ impl Volume for Local {
 
     fn discard(&self, Span { at, len }: Span) -> Work<'_, ()> {
         let punch = self.disk.perform(Request::Punch { at, len });
-        Self::run(Verb::Discard, Some(Span { at, len }), punch)
+        self.run(Verb::Discard, Some(Span { at, len }), punch)
     }
 
     fn flush(&self) -> Work<'_, ()> {
-        Self::run(Verb::Flush, None, self.disk.flush())
+        self.run(Verb::Flush, None, self.disk.flush())
     }
 
     fn extents(&self) -> Option<&dyn ExtentMap> {
@@ -150,7 +170,7 @@ impl ExtentMap for Local {
         let block = u64::from(self.shape.block_size);
         // A file that lies in memory is looked through page by page.
         let find = move |file: &File| Ok((extents(file, span, block)?, file.len()?));
-        Self::run(Verb::Extents, Some(span), async move {
+        self.run(Verb::Extents, Some(span), async move {
             let (found, len) = blocking(&self.disk.file, find).await?;
             // Beyond its end a file seems to be one hole, which would be taken for zeroes.
             if len < span.end() { Err(self.disk.shrunk().await?) } else { Ok(found) }
@@ -208,6 +228,20 @@ impl Disk {
 
     fn still_whole(&self) -> io::Result<()> {
         self.file.still_whole().map_err(io::Error::other)
+    }
+
+    /// Logs, once, that flushes fail from now on.
+    fn report_loss(&self) {
+        if let Err(failed) = self.file.still_whole()
+            && !self.reported.swap(true, Ordering::Relaxed)
+        {
+            tracing::error!(
+                "{}: flushes and durable writes fail until it is opened again: {failed}. Make space, or replace the \
+                 disk; then restart the program, or take the volume out of its configuration, reload, put it in \
+                 again and reload",
+                self.path.display()
+            );
+        }
     }
 
     async fn flush(&self) -> io::Result<()> {

@@ -220,7 +220,13 @@ impl Live {
 
     /// How it is, as JSON.
     pub(super) fn status(&self) -> Outcome<String> {
-        serde_json::to_string(&self.node.status()).or_fail(|| "cannot tell how it is".to_owned())
+        let mut status = self.node.status();
+        for Served { name, target, lun, .. } in &self.config.volumes {
+            if let Some(why) = self.rooms.get(name).and_then(|room| room.chain.loss()) {
+                status.losses.entry(target.as_str().to_owned()).or_default().insert(*lun, why);
+            }
+        }
+        serde_json::to_string(&status).or_fail(|| "cannot tell how it is".to_owned())
     }
 
     /// Closes everything, after the sessions have ended.

@@ -272,6 +272,9 @@ pub struct Status {
     /// The sizes of the units of each target in bytes, by their numbers.
     #[serde(default)]
     pub units: BTreeMap<String, BTreeMap<u16, u64>>,
+    /// Why flushes of units fail that have lost what was written.
+    #[serde(default)]
+    pub losses: BTreeMap<String, BTreeMap<u16, String>>,
 }
 
 /// How a session is.
@@ -431,7 +434,7 @@ impl Node {
         }
         let summed_up = |(target, activity): (_, Activity)| (target, activity.summed_up());
         let targets = targets.into_iter().map(summed_up).collect();
-        Status { sessions, targets, units: units.collect() }
+        Status { sessions, targets, units: units.collect(), losses: BTreeMap::new() }
     }
 
     pub(super) fn serving(&self) -> Arc<Serving> {
