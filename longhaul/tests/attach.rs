@@ -2,6 +2,8 @@
 //! could not be written is in a file that can be written later.
 
 mod common;
+#[path = "common/port.rs"]
+mod port;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -10,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{LONGHAUL, PATIENCE, Running, run};
+use port::Port;
 use rustix::process::Signal;
 
 const SIZE: usize = 16 << 20;
@@ -18,14 +21,12 @@ const TARGET: &str = "iqn.2026-11.dev.longhaul:disk";
 /// A directory, and a port that a server comes back to.
 struct Stage {
     home: tempfile::TempDir,
-    port: u16,
+    port: Port,
 }
 
 impl Stage {
     fn new() -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        Self { home: tempfile::tempdir().unwrap(), port }
+        Self { home: tempfile::tempdir().unwrap(), port: Port::reserve() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -33,12 +34,12 @@ impl Stage {
     }
 
     fn uri(&self) -> String {
-        format!("iscsi://127.0.0.1:{}/{TARGET}/0", self.port)
+        format!("iscsi://127.0.0.1:{}/{TARGET}/0", self.port.number)
     }
 
     fn serve(&self, file: &str, size: usize) -> Running {
         let mut command = Command::new(LONGHAUL);
-        command.args(["serve", "--listen", &format!("127.0.0.1:{}", self.port)]);
+        command.args(["serve", "--listen", &format!("127.0.0.1:{}", self.port.number)]);
         command.arg(format!("--volume=disk=file:{file},size={size}"));
         let server = Running::start(command.current_dir(&self.home));
         assert!(server.line().is_some_and(|line| line.starts_with("ready ")));

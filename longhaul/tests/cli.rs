@@ -10,15 +10,16 @@
 //! The manual's `console` examples are checked in the same way.
 
 use std::fs;
-use std::net::Ipv4Addr;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 mod common;
+#[path = "common/port.rs"]
+mod port;
 
 use common::{LONGHAUL, Running, run};
+use port::Port;
 
 #[test]
 fn scripts() {
@@ -86,26 +87,6 @@ fn parse(script: &str) -> Vec<Step<'_>> {
 
 /// The ports in scripts. Tests run beside each other, and beside those of others on this machine.
 const PORTS: std::ops::RangeInclusive<u16> = 13_260..=13_264;
-
-/// A port that nobody else gets: it is bound, which keeps the system from giving it away, but not
-/// listened on, which lets a server do so (SO_REUSEADDR in socket(7)).
-struct Port {
-    number: u16,
-    _bound: OwnedFd,
-}
-
-impl Port {
-    fn reserve() -> Self {
-        use rustix::net::{
-            AddressFamily, SocketAddrV4, SocketType, bind, getsockname, socket, sockopt,
-        };
-        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        sockopt::set_socket_reuseaddr(&socket, true).unwrap();
-        let bound = SocketAddrV4::try_from(getsockname(&socket).unwrap()).unwrap();
-        Self { number: bound.port(), _bound: socket }
-    }
-}
 
 fn check(text: &str) {
     let ports: Vec<_> = PORTS.map(|stands| (stands, Port::reserve())).collect();

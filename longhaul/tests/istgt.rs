@@ -1,5 +1,9 @@
 //! Our initiator against istgt, the target of FreeBSD before its kernel had one.
 
+#[path = "common/port.rs"]
+mod port;
+
+use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -8,6 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use longhaul::store::iscsi::{ConnectOptions, Disk, IscsiTarget, connect, discover};
 use longhaul::uri::Host;
+use port::Port;
 use proto::iscsi::name::IscsiName;
 use volume::{Durability, Space, Span, Volume};
 
@@ -22,7 +27,8 @@ const START_MAX: Duration = Duration::from_secs(30);
 
 /// An istgt of our own with one sparse disk, gone when dropped.
 struct Istgt {
-    port: u16,
+    port: Port,
+    _control: Port,
     dir: tempfile::TempDir,
     process: Child,
 }
@@ -33,10 +39,7 @@ impl Istgt {
         let disk = dir.path().join("disk");
         std::fs::File::create(&disk).expect("a file").set_len(SIZE).expect("a sparse file");
         std::fs::write(dir.path().join("auth.conf"), "").expect("a file");
-        // Both are held while the other is chosen, so that they differ.
-        let free = || TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-        let ports = [free(), free()].map(|listener| listener.local_addr().expect("bound").port());
-        let [port, control] = ports;
+        let (port, control) = (Port::reserve(), Port::reserve());
         let path = dir.path().display();
         let (node, unit) = NAME.split_once(':').expect("a name of two parts");
         let config = format!(
@@ -44,16 +47,17 @@ impl Istgt {
              LogFacility \"local7\"\n  DiscoveryAuthMethod None\n  MaxSessions 16\n  MaxConnections 4\n  \
              MaxR2T 32\n  MaxOutstandingR2T 16\n  FirstBurstLength 65536\n  MaxBurstLength 262144\n  \
              MaxRecvDataSegmentLength 65536\n  InitialR2T Yes\n  ImmediateData Yes\n\
-             [UnitControl]\n  AuthMethod None\n  AuthGroup None\n  Portal UC1 127.0.0.1:{control}\n  \
+             [UnitControl]\n  AuthMethod None\n  AuthGroup None\n  Portal UC1 127.0.0.1:{}\n  \
              Netmask 127.0.0.1\n\
-             [PortalGroup1]\n  Portal DA1 127.0.0.1:{port}\n\
+             [PortalGroup1]\n  Portal DA1 127.0.0.1:{}\n\
              [InitiatorGroup1]\n  InitiatorName \"ALL\"\n  Netmask 127.0.0.1\n\
              [LogicalUnit1]\n  TargetName {unit}\n  Mapping PortalGroup1 InitiatorGroup1\n  AuthMethod None\n  \
-             AuthGroup None\n  UnitType Disk\n  LUN0 Storage {path}/disk 64MB\n"
+             AuthGroup None\n  UnitType Disk\n  LUN0 Storage {path}/disk 64MB\n",
+            control.number, port.number,
         );
         std::fs::write(dir.path().join("istgt.conf"), config).expect("a file");
         let process = run(dir.path().join("istgt.conf"));
-        let istgt = Self { port, dir, process };
+        let istgt = Self { port, _control: control, dir, process };
         istgt.wait();
         istgt
     }
@@ -61,7 +65,7 @@ impl Istgt {
     /// It says nothing when it listens: it is asked until it answers.
     fn wait(&self) {
         let begun = Instant::now();
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        while TcpStream::connect(("127.0.0.1", self.port.number)).is_err() {
             assert!(begun.elapsed() < START_MAX, "istgt does not answer");
             std::thread::yield_now();
         }
@@ -80,7 +84,7 @@ impl Istgt {
     }
 
     fn portal(&self) -> Host {
-        Host { name: "127.0.0.1".into(), port: self.port }
+        Host { name: "127.0.0.1".into(), port: self.port.number }
     }
 
     async fn open(&self) -> Disk {
@@ -114,6 +118,19 @@ fn options() -> ConnectOptions {
 
 fn pattern(at: usize, len: usize) -> Bytes {
     (0..len).map(|i| (i * 31 + i / 509 + at) as u8).collect()
+}
+
+/// What a program that starts meanwhile has inherited counts as if it were still open here.
+#[test]
+fn reserved_port_with_inherited_copy_refuses_connections_and_can_be_listened_on() {
+    let port = Port::reserve();
+    let _inherited = port.bound.try_clone().expect("a copy");
+    let address = ("127.0.0.1", port.number);
+    let refused = TcpStream::connect(address).expect_err("nobody listens");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    let listener = TcpListener::bind(address).expect("a server can have it");
+    TcpStream::connect(address).expect("it listens");
+    drop(listener);
 }
 
 #[tokio::test]

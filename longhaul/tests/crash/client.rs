@@ -1,7 +1,7 @@
 //! An attachment killed at random instants under load, and its server as well: what an NBD flush or FUA has
 //! acknowledged is found through the next attachment, and nothing that a dead one had sent comes up later.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
@@ -12,6 +12,7 @@ use volume::check::Random;
 
 use crate::common::{LONGHAUL, PATIENCE, Running};
 use crate::nbd::{ENDED, Nbd};
+use crate::port::Port;
 use crate::{crashes, pause, seed};
 
 const BLOCK: usize = 512;
@@ -190,7 +191,8 @@ fn what_was_flushed_survives_a_kill_of_the_client() {
     let mut random = Random::new(seed);
     let mut writers: Vec<_> = (0..WRITERS).map(|number| Writer::new(number, seed)).collect();
     // The server comes back to where it was.
-    let portal = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = Port::reserve();
+    let portal = SocketAddr::from(([127, 0, 0, 1], port.number));
     let mut server = Some(serve(home.path(), portal));
     let (mut older, mut servers) = (0, 0);
     for kill in 0..=crashes() {

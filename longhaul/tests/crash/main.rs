@@ -16,6 +16,8 @@ mod nbd;
 #[path = "../common/peer.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod peer;
+#[path = "../common/port.rs"]
+mod port;
 mod writer;
 
 use std::net::SocketAddr;

@@ -7,6 +7,8 @@ mod common;
 mod contest;
 mod given_up;
 mod path;
+#[path = "../common/port.rs"]
+mod port;
 
 use std::net::SocketAddr;
 use std::path::Path as FilePath;
@@ -24,6 +26,7 @@ use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, IscsiTarget, State, connect};
 use longhaul::uri::Host;
 use path::Path;
+use port::Port;
 use proto::iscsi::initiator::Timeouts;
 use proto::iscsi::initiator::recovery::Over;
 use proto::iscsi::login::policy::Policy;
@@ -272,7 +275,8 @@ fn serve(file: &FilePath, port: u16) -> Running {
 async fn a_server_that_is_killed_and_started_again_is_used_on() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("disk.img");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let reserved = Port::reserve();
+    let port = reserved.number;
     let mut server = Some(serve(&file, port));
     let path = Path::new(SocketAddr::from(([127, 0, 0, 1], port)), 3).await;
     let disk = open(path.address, &options()).await;

@@ -1,6 +1,8 @@
 //! Our initiator against tgtd, a target we did not write.
 
 mod lost;
+#[path = "../common/port.rs"]
+mod port;
 mod server;
 mod wire;
 

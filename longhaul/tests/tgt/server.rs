@@ -1,6 +1,5 @@
 //! A tgtd of our own: its own control socket, its own port on loopback, gone when dropped.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,6 +9,8 @@ use longhaul::store::iscsi::IscsiTarget;
 use longhaul::uri::Host;
 use proto::iscsi::name::IscsiName;
 
+use crate::port::Port;
+
 pub(crate) const NAME: &str = "iqn.2026-11.dev.longhaul:tgt";
 
 /// How long it may take to start on a busy machine.
@@ -17,7 +18,7 @@ const START_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) struct Tgt {
     control: u16,
-    port: u16,
+    port: Port,
     dir: tempfile::TempDir,
 }
 
@@ -28,11 +29,11 @@ impl Tgt {
         let backing = dir.path().join("disk");
         let disk = std::fs::File::create(&backing).expect("a file");
         disk.set_len(64 << 20).expect("a sparse file");
-        let (control, port) = (free_port(), free_port());
+        let (control, port) = (control(), Port::reserve());
         let tgt = Self { control, port, dir };
         let started = Command::new("tgtd")
             .args(["--control-port", &control.to_string()])
-            .args(["--iscsi", &format!("portal=127.0.0.1:{port}")])
+            .args(["--iscsi", &format!("portal=127.0.0.1:{}", tgt.port.number)])
             .arg("--pid-file")
             .arg(tgt.pid_file())
             .stdin(Stdio::null())
@@ -80,7 +81,7 @@ impl Tgt {
     }
 
     pub(crate) fn portal(&self) -> Host {
-        Host { name: "127.0.0.1".into(), port: self.port }
+        Host { name: "127.0.0.1".into(), port: self.port.number }
     }
 
     pub(crate) fn disk(&self) -> IscsiTarget {
@@ -144,15 +145,9 @@ fn run(program: &str, args: &[&str]) -> Output {
         .unwrap_or_else(|error| panic!("{program} must be installed: {error}"))
 }
 
-/// A port nobody listens on now, below those the system gives to connections: one of these could be
-/// taken by another test between here and its use.
-fn free_port() -> u16 {
+/// The number of a control socket that no other daemon has: tgtd takes it as a signed number of 16 bits.
+fn control() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let candidate = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 10_000 + (candidate % 20_000) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
+    let candidate = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+    10_000 + (candidate % 20_000) as u16
 }
