@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::login::{account, closed, initiator, mutual, target_config};
 use common::pair::{Pair, Way, bytes_of, cdb};
+use common::random::Random;
 use common::sealed::{pinned, sealing_target};
 use proto::iscsi::header::{AsyncEvent, AsyncMessage, LoginResponse};
 use proto::iscsi::initiator::recovery::{
@@ -52,24 +53,6 @@ impl Replay for Write {
 
     fn replaces(&self) -> bool {
         true
-    }
-}
-
-/// SplitMix64.
-#[derive(Clone, Debug)]
-struct Random(u64);
-
-impl Random {
-    const fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-
-    const fn index(&mut self, len: usize) -> usize {
-        self.below(len as u64) as usize
     }
 }
 

@@ -4,6 +4,9 @@
 //! The requests are not PDUs but the least that carries them, so that a run takes milliseconds; what is
 //! under test is what waits, what is sent again and in which order.
 
+#[path = "common/random.rs"]
+mod random;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
@@ -14,6 +17,7 @@ use proto::iscsi::initiator::recovery::{
 };
 use proto::link::{Conditions, Direction};
 use proto::time::Time;
+use random::Random;
 
 const BLOCKS: usize = 16;
 const DELAY: Duration = Duration::from_millis(20);
@@ -83,23 +87,6 @@ impl Message {
             blocks: (bytes.get_u64(), bytes.get_u64()),
             stamp: bytes.get_u64(),
         })
-    }
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    const fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-
-    const fn within(&mut self, milliseconds: u64) -> Duration {
-        Duration::from_micros(self.below(1000 * milliseconds))
     }
 }
 

@@ -4,6 +4,9 @@
 //!
 //! The machine that rides out lost links, the logic of a writer and the reservations of the target are the real ones.
 
+#[path = "common/random.rs"]
+mod random;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
@@ -22,6 +25,7 @@ use proto::scsi::command::Command;
 use proto::scsi::reservation::writer::{self, Answer, Hold, NotHeld, Unit, Victims};
 use proto::scsi::reservation::{Class, Device, InitiatorPort, NexusId, Refused, Reservations};
 use proto::time::Time;
+use random::Random;
 
 const CASES: u64 = 10_000;
 const BLOCKS: usize = 8;
@@ -29,23 +33,6 @@ const BLOCKS: usize = 8;
 const WRITERS: usize = 4;
 /// After so much time nobody is troubled any more.
 const END: Duration = Duration::from_secs(20);
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    const fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-
-    const fn within(&mut self, milliseconds: u64) -> Duration {
-        Duration::from_micros(self.below(1000 * milliseconds))
-    }
-}
 
 /// A block, and what is written there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,4 +3,5 @@
 
 pub mod login;
 pub mod pair;
+pub mod random;
 pub mod sealed;
