@@ -4,7 +4,8 @@ use std::future::ready;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::{Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
+use super::read_only::{refuse, without_writes};
+use crate::{Durability, Extent, ExtentMap, Shape, Space, Span, Verb, Volume, Work};
 
 /// The whole blocks of `inner`, and one more.
 pub struct Padded<V> {
@@ -25,14 +26,7 @@ impl<V: Volume> Padded<V> {
         assert!(tail.len() <= block);
         let mut padded = BytesMut::zeroed(block);
         padded[..tail.len()].copy_from_slice(tail);
-        let shape = Shape {
-            size: beneath.size + block as u64,
-            read_only: true,
-            write_cache: false,
-            discard: None,
-            fast_zeroes: false,
-            ..beneath.clone()
-        };
+        let shape = Shape { size: beneath.size + block as u64, ..without_writes(beneath) };
         Self { inner, tail: padded.freeze(), shape }
     }
 
@@ -42,10 +36,6 @@ impl<V: Volume> Padded<V> {
         let beneath = Span::new(span.at, end.saturating_sub(span.at).min(span.len));
         (beneath, span.end() > end)
     }
-}
-
-fn refuse(verb: Verb, span: Span) -> Work<'static, ()> {
-    Box::pin(ready(Err(Error::new(Kind::ReadOnly, verb, span))))
 }
 
 impl<V: Volume> Volume for Padded<V> {
@@ -106,6 +96,7 @@ impl<V: Volume> ExtentMap for Padded<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Kind;
     use crate::store::memory::Memory;
 
     #[tokio::test]

@@ -15,13 +15,7 @@ pub struct ReadOnly<V> {
 impl<V: Volume> ReadOnly<V> {
     /// Only reads reach `inner`.
     pub fn new(inner: V) -> Self {
-        let shape = Shape {
-            read_only: true,
-            write_cache: false,
-            discard: None,
-            fast_zeroes: false,
-            ..inner.shape().clone()
-        };
+        let shape = without_writes(inner.shape());
         Self { inner, shape }
     }
 
@@ -37,7 +31,19 @@ impl<V: Volume> ReadOnly<V> {
     }
 }
 
-fn refuse(verb: Verb, span: Span) -> Work<'static, ()> {
+/// The shape of a volume that takes no writes over one of `shape`.
+pub(super) fn without_writes(shape: &Shape) -> Shape {
+    Shape {
+        read_only: true,
+        write_cache: false,
+        discard: None,
+        fast_zeroes: false,
+        ..shape.clone()
+    }
+}
+
+/// The answer to whatever would change such a volume.
+pub(super) fn refuse(verb: Verb, span: Span) -> Work<'static, ()> {
     Box::pin(ready(Err(Error::new(Kind::ReadOnly, verb, span))))
 }
 
