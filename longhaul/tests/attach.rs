@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 use common::{LONGHAUL, PATIENCE, Running, run};
 use port::Port;
@@ -75,6 +75,21 @@ impl Stage {
     fn client(&self) -> Client {
         Client::connect(&self.path("disk.sock"))
     }
+
+    /// A server that does nothing any more, and an attachment that has acknowledged `len` bytes of 7 since then.
+    fn stalled(&self, options: &str, len: usize) -> (Running, Running, Client) {
+        let server = self.serve("disk.img", SIZE);
+        let attached = self.ready(options);
+        server.signal(Signal::STOP);
+        let mut writer = self.client();
+        writer.write(7, 0, len);
+        (server, attached, writer)
+    }
+
+    /// What `longhaul replay` prints, and how it ends.
+    fn replay(&self, options: &str, log: &Path) -> (String, ExitStatus) {
+        run(&self.longhaul(&format!("replay {options} {}", log.display())))
+    }
 }
 
 /// An NBD client that does no more than it is told to.
@@ -135,11 +150,7 @@ fn said(running: &Running, what: &str) -> String {
 #[test]
 fn socket_of_a_killed_attachment_is_not_replaced_unasked() {
     let stage = Stage::new();
-    let server = stage.serve("disk.img", SIZE);
-    let attached = stage.ready("");
-    server.signal(Signal::STOP);
-    let mut writer = stage.client();
-    writer.write(7, 0, 4 << 20);
+    let (server, attached, writer) = stage.stalled("", 4 << 20);
     attached.kill();
     drop(writer);
     server.signal(Signal::CONT);
@@ -169,11 +180,7 @@ fn left(home: &Path) -> PathBuf {
 #[test]
 fn what_could_not_be_written_is_replayed() {
     let stage = Stage::new();
-    let server = stage.serve("disk.img", SIZE);
-    let attached = stage.ready("--reconnect-for 1s");
-    server.signal(Signal::STOP);
-    let mut writer = stage.client();
-    writer.write(7, 0, 4 << 20);
+    let (server, attached, mut writer) = stage.stalled("--reconnect-for 1s", 4 << 20);
     writer.write(8, 1 << 20, 64 << 10);
     writer.write(0, 2 << 20, 64 << 10);
     server.kill();
@@ -248,6 +255,11 @@ fn given_up(stage: &Stage, shell: &str, writes: u8) -> PathBuf {
         writer.write(number + 1, u64::from(number) * (128 << 10), 64 << 10);
     }
     server.kill();
+    gives_up(stage, attached, writer)
+}
+
+/// An attachment that has lost its server ends; the log that it leaves.
+fn gives_up(stage: &Stage, attached: Running, writer: Client) -> PathBuf {
     said(&attached, "goes to a replay log");
     drop(writer);
     assert_eq!(attached.stop().code(), Some(1));
@@ -268,7 +280,7 @@ fn the_log_of_a_volume_that_has_grown_is_written_once() {
     let image = fs::OpenOptions::new().write(true).open(stage.path("disk.img")).unwrap();
     image.set_len(2 * SIZE as u64).unwrap();
     let server = stage.serve("disk.img", 2 * SIZE);
-    let (printed, status) = run(&stage.longhaul(&format!("replay --force {}", log.display())));
+    let (printed, status) = stage.replay("--force", &log);
     assert!(status.success(), "{printed}");
     assert!(server.stop().success());
     assert!(fs::read(stage.path("disk.img")).unwrap()[..64 << 10].iter().all(|byte| *byte == 1));
@@ -278,8 +290,7 @@ fn the_log_of_a_volume_that_has_grown_is_written_once() {
     let server = stage.serve("disk.img", 2 * SIZE);
     let applied = PathBuf::from(format!("{}.applied", log.display()));
     assert_eq!(told(&stage, &applied)["applied"], applied.to_str().unwrap());
-    let replay =
-        |options: &str| run(&stage.longhaul(&format!("replay {options} {}", applied.display())));
+    let replay = |options: &str| stage.replay(options, &applied);
     let (printed, _) = replay("--dry-run");
     assert!(printed.contains("this log was written already"), "{printed}");
     let (printed, status) = replay("--force");
@@ -320,7 +331,7 @@ fn a_log_that_waits_is_named_before_its_volume_is_used() {
     assert!(server.stop().success());
     // Neither of another volume, nor once it was written, is anything said.
     let server = stage.serve("disk.img", SIZE);
-    let (printed, status) = run(&stage.longhaul(&format!("replay --force {}", log.display())));
+    let (printed, status) = stage.replay("--force", &log);
     assert!(status.success(), "{printed}");
     let attached = stage.attach("");
     let said = said_before_ready(&attached);
@@ -341,8 +352,7 @@ fn a_log_that_has_no_room_holds_what_fits_and_says_what_is_lost() {
     let len = fs::metadata(&log).unwrap().len();
     assert!((room - (65 << 10)..=room).contains(&len), "{len} of {room} bytes are used: {shown}");
     let server = stage.serve("disk.img", SIZE);
-    let replay =
-        |options: &str| run(&stage.longhaul(&format!("replay {options} {}", log.display())));
+    let replay = |options: &str| stage.replay(options, &log);
     let missing = format!("{lost} writes after those it holds did not fit, and are LOST");
     for (options, code) in [("--dry-run", 0), ("--force", 1), ("--force --partial", 0)] {
         let (printed, status) = replay(options);
@@ -358,20 +368,13 @@ fn a_log_that_has_no_room_holds_what_fits_and_says_what_is_lost() {
 #[test]
 fn damaged_and_foreign_logs_are_refused() {
     let stage = Stage::new();
-    let server = stage.serve("disk.img", SIZE);
-    let attached = stage.ready("--reconnect-for 0s");
-    server.signal(Signal::STOP);
-    let mut writer = stage.client();
-    writer.write(7, 0, 1 << 20);
+    let (server, attached, writer) = stage.stalled("--reconnect-for 0s", 1 << 20);
     server.kill();
-    said(&attached, "goes to a replay log");
-    drop(writer);
-    assert_eq!(attached.stop().code(), Some(1));
-    let log = left(stage.home.path());
+    let log = gives_up(&stage, attached, writer);
     let whole = fs::read(&log).unwrap();
     let dry_run = |bytes: &[u8]| {
         fs::write(&log, bytes).unwrap();
-        run(&stage.longhaul(&format!("replay --dry-run {}", log.display())))
+        stage.replay("--dry-run", &log)
     };
     let (printed, _) = dry_run(&whole);
     assert!(printed.contains("state     whole"), "{printed}");
@@ -385,7 +388,7 @@ fn damaged_and_foreign_logs_are_refused() {
         assert!(!printed.contains("state     whole"), "cut at {at}: {printed}");
     }
     fs::write(&log, &whole[..whole.len() - 1]).unwrap();
-    let (printed, status) = run(&stage.longhaul(&format!("replay --force {}", log.display())));
+    let (printed, status) = stage.replay("--force", &log);
     assert_eq!(status.code(), Some(1), "{printed}");
     assert!(printed.contains("there is no end") && printed.contains("--partial"), "{printed}");
     let (printed, _) = dry_run(b"something else");
@@ -396,11 +399,7 @@ fn damaged_and_foreign_logs_are_refused() {
 #[test]
 fn an_attachment_that_ends_flushes_before_it_lets_go() {
     let stage = Stage::new();
-    let server = stage.serve("disk.img", SIZE);
-    let attached = stage.ready("");
-    server.signal(Signal::STOP);
-    let mut writer = stage.client();
-    writer.write(7, 0, 4 << 20);
+    let (server, attached, mut writer) = stage.stalled("", 4 << 20);
     attached.signal(Signal::TERM);
     let waits = said(&attached, "longhaul: ending: ");
     assert!(waits.contains("4M bytes are not flushed yet, 1 clients"), "{waits}");
@@ -445,11 +444,7 @@ fn a_volume_that_cannot_be_offered_leaves_no_file() {
 #[test]
 fn signals_of_one_kill_end_it_once() {
     let stage = Stage::new();
-    let server = stage.serve("disk.img", SIZE);
-    let attached = stage.ready("");
-    server.signal(Signal::STOP);
-    let mut writer = stage.client();
-    writer.write(7, 0, 4 << 20);
+    let (server, attached, writer) = stage.stalled("", 4 << 20);
     attached.signal(Signal::TERM);
     attached.signal(Signal::INT);
     // It still waits for the server.
@@ -458,11 +453,7 @@ fn signals_of_one_kill_end_it_once() {
     assert!(attached.end().success());
     drop((writer, server));
     // A later one is another.
-    let server = stage.serve("disk.img", SIZE);
-    let attached = stage.ready("");
-    server.signal(Signal::STOP);
-    let mut writer = stage.client();
-    writer.write(7, 0, 4 << 20);
+    let (server, attached, writer) = stage.stalled("", 4 << 20);
     attached.signal(Signal::TERM);
     said(&attached, "longhaul: ending: ");
     attached

@@ -52,6 +52,41 @@ async fn settled(disk: &Disk) -> Saved {
     disk.settled().await.expect("something was saved")
 }
 
+/// One request in ten flushes; the others write bytes that follow from `number`, and note them in `model` when they are
+/// acknowledged.
+async fn flush_or_write(
+    volume: &dyn Volume,
+    random: &mut Random,
+    number: u64,
+    span: Span,
+    model: &mut [u8],
+) -> Result<(), volume::Error> {
+    if random.below(10) == 0 {
+        return volume.flush().await;
+    }
+    let data = Bytes::from(vec![(1 + number % 250) as u8; span.len as usize]);
+    volume.write(span.at, data.clone(), Durability::Volatile).await?;
+    model[span.at as usize..span.end() as usize].copy_from_slice(&data);
+    Ok(())
+}
+
+/// Ends the pipeline: what `medium` has after a crash, with what is in the log, must be `model`.
+async fn log_makes_whole(
+    pipelined: Pipelined,
+    disk: &Disk,
+    medium: &Faulty,
+    seed: u64,
+    model: &[u8],
+    what: &str,
+) {
+    pipelined.close().await;
+    let saved = settled(disk).await;
+    assert_eq!(saved.lost, 0);
+    let mut contents = medium.crash(seed).contents();
+    apply(&mut contents, &changes(&saved));
+    assert!(contents == model, "seed {seed}: {what}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_pipeline_acknowledged_is_in_the_log_of_a_disk_that_is_given_up() {
     for seed in 0..20 {
@@ -72,29 +107,16 @@ async fn what_a_pipeline_acknowledged_is_in_the_log_of_a_disk_that_is_given_up()
             }
             let block = random.below(SIZE / BLOCK - 8);
             let (at, len) = (block * BLOCK, (1 + random.below(8)) * BLOCK);
-            let data = Bytes::from(vec![(1 + number % 250) as u8; len as usize]);
-            let done = if random.below(10) == 0 {
-                volume.flush().await
-            } else {
-                let written = volume.write(at, data.clone(), Durability::Volatile).await;
-                written.map(|()| model[at as usize..(at + len) as usize].copy_from_slice(&data))
-            };
-            match done {
+            let (volume, random) = (&*volume, &mut random);
+            match flush_or_write(volume, random, number, Span::new(at, len), &mut model).await {
                 Ok(()) => {}
                 Err(_) if number >= cut => break,
                 Err(why) => panic!("{why}"),
             }
         }
         drop(volume);
-        pipelined.close().await;
-        let saved = settled(&disk).await;
-        assert_eq!(saved.lost, 0);
-        let mut contents = medium.crash(seed).contents();
-        apply(&mut contents, &changes(&saved));
-        assert!(
-            contents == model,
-            "seed {seed}: what was acknowledged is neither there nor in the log"
-        );
+        let what = "what was acknowledged is neither there nor in the log";
+        log_makes_whole(pipelined, &disk, &medium, seed, &model, what).await;
     }
 }
 
@@ -118,14 +140,8 @@ async fn what_a_target_could_not_write_is_in_the_log_with_all_since_the_last_flu
             }
             let block = random.below(32);
             let (at, len) = (block * BLOCK, (1 + random.below(8)) * BLOCK);
-            let data = Bytes::from(vec![(1 + number % 250) as u8; len as usize]);
-            let done = if random.below(10) == 0 {
-                volume.flush().await
-            } else {
-                let written = volume.write(at, data.clone(), Durability::Volatile).await;
-                written.map(|()| model[at as usize..(at + len) as usize].copy_from_slice(&data))
-            };
-            match done {
+            let (volume, random) = (&*volume, &mut random);
+            match flush_or_write(volume, random, number, Span::new(at, len), &mut model).await {
                 Ok(()) => {}
                 Err(_) if number >= fails => break,
                 Err(why) => panic!("{why}"),
@@ -133,15 +149,8 @@ async fn what_a_target_could_not_write_is_in_the_log_with_all_since_the_last_flu
         }
         assert!(volume.flush().await.is_err(), "no flush succeeds after a failure");
         drop(volume);
-        pipelined.close().await;
-        let saved = settled(&disk).await;
-        assert_eq!(saved.lost, 0);
-        let mut contents = medium.crash(seed).contents();
-        apply(&mut contents, &changes(&saved));
-        assert!(
-            contents == model,
-            "seed {seed}: {verb} failed, and what was acknowledged is not in the log"
-        );
+        let what = &format!("{verb} failed, and what was acknowledged is not in the log");
+        log_makes_whole(pipelined, &disk, &medium, seed, &model, what).await;
     }
 }
 
@@ -177,29 +186,16 @@ async fn parts_of_blocks_are_in_the_log_too() {
                 false => {}
             }
             let (at, len) = (random.below(256) * 512, (1 + random.below(20)) * 512);
-            let data = Bytes::from(vec![(1 + number % 250) as u8; len as usize]);
-            let done = if random.below(10) == 0 {
-                volume.flush().await
-            } else {
-                let written = volume.write(at, data.clone(), Durability::Volatile).await;
-                written.map(|()| model[at as usize..(at + len) as usize].copy_from_slice(&data))
-            };
-            match done {
+            let (volume, random) = (&*volume, &mut random);
+            match flush_or_write(volume, random, number, Span::new(at, len), &mut model).await {
                 Ok(()) => {}
                 Err(_) if number >= fails => break,
                 Err(why) => panic!("{why}"),
             }
         }
         drop(volume);
-        pipelined.close().await;
-        let saved = settled(&disk).await;
-        assert_eq!(saved.lost, 0);
-        let mut contents = medium.crash(seed).contents();
-        apply(&mut contents, &changes(&saved));
-        assert!(
-            contents == model,
-            "seed {seed}: an acknowledged part of a block is not in the log"
-        );
+        let what = "an acknowledged part of a block is not in the log";
+        log_makes_whole(pipelined, &disk, &medium, seed, &model, what).await;
     }
 }
 
