@@ -3,11 +3,15 @@
 //! A client sends one line and gets one line, a JSON value, or `error: ` and why. Only the owner of the
 //! server can open the socket.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, test_kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
@@ -32,20 +36,36 @@ pub fn runtime_dir() -> Option<PathBuf> {
     user.filter(|dir| dir.is_absolute()).map(|dir| dir.join("longhaul"))
 }
 
-/// The control sockets that somebody listens on, in the order of their names.
+/// The sockets where control sockets are, in the order of their names. Whether anybody listens, and to what, is not
+/// known.
 #[must_use]
 pub fn found() -> Vec<PathBuf> {
     let dir = runtime_dir().and_then(|dir| std::fs::read_dir(dir).ok());
     let entries = dir.into_iter().flatten().flatten().map(|entry| entry.path());
     let sockets = entries.chain([PathBuf::from(DEFAULT)]);
-    let alive = |path: &PathBuf| {
+    let is_socket = |path: &PathBuf| {
         path.extension().is_some_and(|extension| extension == "sock")
-            && std::os::unix::net::UnixStream::connect(path).is_ok()
+            && path.metadata().is_ok_and(|found| is_socket(&found))
     };
-    let mut found: Vec<_> = sockets.filter(alive).collect();
+    let mut found: Vec<_> = sockets.filter(is_socket).collect();
     found.sort();
     found.dedup();
     found
+}
+
+/// Where an attachment listens that is this process.
+#[must_use]
+pub fn of_attachment(dir: &Path) -> PathBuf {
+    dir.join(format!("attach-{}.sock", std::process::id()))
+}
+
+/// Removes the socket of an attachment if its process is gone; whether it was one.
+pub fn remove_if_left(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let process = name.strip_prefix("attach-").and_then(|name| name.strip_suffix(".sock"));
+    let process = process.and_then(|process| Pid::from_raw(process.parse().ok()?));
+    let is_gone = |process| test_kill_process(process) == Err(Errno::SRCH);
+    process.is_some_and(is_gone) && std::fs::remove_file(path).is_ok()
 }
 
 /// The longest request.
@@ -53,6 +73,9 @@ const REQUEST_MAX: u64 = 64;
 
 /// The longest answer taken: a node of 65,535 sessions tells some 3 KiB of each.
 const ANSWER_MAX: u64 = 256 << 20;
+
+/// What an NBD server greets with (NBD protocol, newstyle negotiation).
+const NBD_MAGIC: &str = "NBDMAGIC";
 
 /// How long a client may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -92,7 +115,7 @@ impl Control {
     pub fn bind(path: &Path) -> Outcome<Self> {
         let what = || format!("cannot listen on the control socket {}", path.display());
         too_long(path).map_or(Ok(()), |why| Err(Failure::usage(what()).because(why)))?;
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        if is_listened_on(path) {
             return Err(Failure::new(what()).because("another server listens there"));
         }
         match std::fs::symlink_metadata(path) {
@@ -145,6 +168,14 @@ impl Drop for Control {
     }
 }
 
+/// Whether somebody listens there, also one that takes no more connections. It does not wait.
+fn is_listened_on(path: &Path) -> bool {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let (Ok(socket), Ok(address)) = (socket, SocketAddrUnix::new(path)) else { return false };
+    matches!(rustix::net::connect(socket, &address), Ok(()) | Err(Errno::AGAIN))
+}
+
 fn is_socket(metadata: &std::fs::Metadata) -> bool {
     use std::os::unix::fs::FileTypeExt as _;
     metadata.file_type().is_socket()
@@ -174,20 +205,72 @@ impl Request {
     }
 }
 
-/// Asks the server whose socket is at `path`; its answer.
-pub async fn ask(path: &Path, verb: &str) -> Outcome<String> {
-    let what = || format!("cannot ask the server at {}", path.display());
-    let mut stream = UnixStream::connect(path).await.map_err(|why| {
-        Failure::new(what())
-            .because(why)
-            .hint("`serve` listens there if it is told so: `control` in its file, or --control")
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Whoever listened there is gone, and has left the socket.
+    #[error("nobody listens there")]
+    Left(#[source] io::Error),
+    /// Nobody ever listened there, or not to this user.
+    #[error(transparent)]
+    Connect(io::Error),
+    /// The connection failed.
+    #[error(transparent)]
+    Broken(#[from] io::Error),
+    /// It takes connections, or has too many of them waiting, and says nothing.
+    #[error("it does not answer")]
+    Silent,
+    /// It ended without an answer.
+    #[error("it ended")]
+    Ended,
+    /// It is the socket of something else.
+    #[error("it is an NBD server, not a control socket")]
+    Foreign,
+    /// It cannot do what was asked of it.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl AskError {
+    /// The failure as a person reads it.
+    pub fn into_failure(self, path: &Path) -> Failure {
+        let failure = Failure::new(format!("cannot ask {}", path.display()));
+        match self {
+            Self::Refused(why) => Failure::new(why),
+            Self::Left(_) | Self::Connect(_) => failure.because(self).hint(
+                "`serve` listens there if it is told so: `control` in its file, or --control",
+            ),
+            Self::Silent => failure
+                .because(self)
+                .hint("it may be stopped (`kill -CONT PID` lets it go on), or busy with a reload"),
+            why => failure.because(why),
+        }
+    }
+}
+
+/// Asks the program whose socket is at `path`; its answer, which is waited for as long as `patience` says.
+pub async fn ask(path: &Path, verb: &str, patience: Option<Duration>) -> Result<String, AskError> {
+    let asking = ask_patiently(path, verb);
+    match patience {
+        Some(patience) => timeout(patience, asking).await.unwrap_or(Err(AskError::Silent)),
+        None => asking.await,
+    }
+}
+
+async fn ask_patiently(path: &Path, verb: &str) -> Result<String, AskError> {
+    let mut stream = UnixStream::connect(path).await.map_err(|why| match why.kind() {
+        io::ErrorKind::ConnectionRefused => AskError::Left(why),
+        // Its backlog is full.
+        io::ErrorKind::WouldBlock => AskError::Silent,
+        _ => AskError::Connect(why),
     })?;
-    stream.write_all(format!("{verb}\n").as_bytes()).await.or_fail(what)?;
+    stream.write_all(format!("{verb}\n").as_bytes()).await?;
     let mut answer = String::new();
-    stream.take(ANSWER_MAX).read_to_string(&mut answer).await.or_fail(what)?;
+    stream.take(ANSWER_MAX).read_to_string(&mut answer).await?;
     match answer.trim_end().strip_prefix("error: ") {
-        Some(why) => Err(Failure::new(why)),
-        None if answer.is_empty() => Err(Failure::new(what()).because("it ended")),
+        Some(why) => Err(AskError::Refused(why.to_owned())),
+        None if answer.is_empty() => Err(AskError::Ended),
+        None if answer.starts_with(NBD_MAGIC) => Err(AskError::Foreign),
         None => Ok(answer.trim_end().to_owned()),
     }
 }

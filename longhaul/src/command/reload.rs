@@ -15,5 +15,7 @@ pub struct Args {
 
 /// Returns when it is applied; fails if nothing was.
 pub async fn run(args: Args) -> Outcome {
-    super::say(&control::ask(&args.control, "reload").await?)
+    // It may have to open a volume far away.
+    let answer = control::ask(&args.control, "reload", None).await;
+    super::say(&answer.map_err(|why| why.into_failure(&args.control))?)
 }

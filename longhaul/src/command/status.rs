@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use super::attach::status::AttachStatus;
-use crate::control;
-use crate::failure::{OrFail, Outcome};
+use crate::control::{self, AskError};
+use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::front::iscsi::meter::{Activity, Work};
 use crate::front::iscsi::{SessionStatus, Status};
-use crate::printable::OneLine;
+use crate::printable::{Json, OneLine};
 use crate::progress::rate;
 use crate::size::Size;
 
@@ -44,32 +45,96 @@ Examples:
 Counts are since the server began, or with --watch since the look before. Rates are those between two looks,
 so that even one answer takes a second. Latencies are what half of the commands, and 99 of 100, did not exceed.";
 
+/// How long an answer is waited for. One client that says nothing may keep a server for half of it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Prints it once, or until interrupted.
 pub async fn run(args: Args) -> Outcome {
     let interval = Duration::from_secs(args.interval);
-    if args.json {
-        loop {
-            for (_, answer) in ask(&args).await? {
-                super::say(&answer)?;
-            }
-            if !args.watch {
-                return Ok(());
-            }
-            sleep(interval).await;
-        }
-    }
-    let mut before = look(&args).await?;
-    loop {
+    let mut before = BTreeMap::new();
+    if !args.json {
+        before = look(&args).await.seen;
         sleep(interval).await;
-        let now = look(&args).await?;
-        for (path, now) in &now {
-            super::say(&now.text(before.get(path), args.watch))?;
-        }
-        if !args.watch {
-            return Ok(());
-        }
-        before = now;
     }
+    loop {
+        let Round { seen, left, failures } = look(&args).await;
+        for (path, now) in &seen {
+            match args.json {
+                true => super::say_text(&Json(&now.answer))?,
+                false => super::say(&now.text(before.get(path), args.watch))?,
+            }
+        }
+        left.iter().for_each(|path| tell_of_left(path));
+        let told = tell(failures);
+        if !args.watch || seen.is_empty() {
+            return told;
+        }
+        if let Err(why) = told {
+            complain(&format_args!("longhaul: {why}"));
+        }
+        before = seen;
+        sleep(interval).await;
+    }
+}
+
+/// What there was to be seen at one time.
+#[derive(Default)]
+struct Round {
+    seen: BTreeMap<PathBuf, Seen>,
+    /// Sockets on which nobody listens any more.
+    left: Vec<PathBuf>,
+    failures: Vec<Failure>,
+}
+
+/// Asks everyone who is to be asked, all at once: none keeps the answer of another.
+async fn look(args: &Args) -> Round {
+    let paths = match &args.control {
+        Some(path) => vec![path.clone()],
+        None => control::found(),
+    };
+    let asked = paths.iter().map(|path| control::ask(path, "status", Some(PATIENCE)));
+    let answers = join_all(asked).await;
+    let mut round = Round::default();
+    for (path, answer) in paths.into_iter().zip(answers) {
+        match answer {
+            Ok(answer) => match Seen::read(answer, &path) {
+                Ok(seen) => drop(round.seen.insert(path, seen)),
+                Err(why) => round.failures.push(why),
+            },
+            Err(AskError::Left(_)) if args.control.is_none() => round.left.push(path),
+            // NBD sockets may be beside them.
+            Err(AskError::Foreign) if args.control.is_none() => {}
+            Err(why) => round.failures.push(why.into_failure(&path)),
+        }
+    }
+    if round.seen.is_empty() && round.failures.is_empty() {
+        // It says why there is nobody.
+        let path = Path::new(control::DEFAULT);
+        let answer = control::ask(path, "status", Some(PATIENCE)).await;
+        let answer = answer.map_err(|why| why.into_failure(path));
+        match answer.and_then(|answer| Seen::read(answer, path)) {
+            Ok(seen) => drop(round.seen.insert(path.to_owned(), seen)),
+            Err(why) => round.failures.push(why),
+        }
+    }
+    round
+}
+
+/// Says all that failed, the last by its answer.
+fn tell(mut failures: Vec<Failure>) -> Outcome {
+    let last = failures.pop();
+    for why in failures {
+        complain(&format_args!("longhaul: {why}"));
+    }
+    last.map_or(Ok(()), Err)
+}
+
+fn tell_of_left(path: &Path) {
+    let removed = if control::remove_if_left(path) { "; it is removed" } else { "" };
+    complain(&format_args!(
+        "longhaul: {} was left by a process that was killed{removed}",
+        path.display()
+    ));
 }
 
 /// What a server says of itself, and when.
@@ -78,55 +143,39 @@ struct Look {
     at: Instant,
 }
 
-/// What answered.
-enum Seen {
-    Server(Look),
+/// An answer.
+struct Seen {
+    /// As it came, which is JSON.
+    answer: String,
+    of: Of,
+}
+
+/// Who answered.
+enum Of {
+    Server(Box<Look>),
     Attachment(AttachStatus),
 }
 
 impl Seen {
-    fn text(&self, before: Option<&Self>, only_since: bool) -> String {
-        match (self, before) {
-            (Self::Server(now), Some(Self::Server(before))) => describe(before, now, only_since),
-            (Self::Server(now), _) => describe(now, now, only_since),
-            (Self::Attachment(now), _) => now.text(),
-        }
-    }
-}
-
-async fn look(args: &Args) -> Outcome<BTreeMap<PathBuf, Seen>> {
-    let mut seen = BTreeMap::new();
-    for (path, answer) in ask(args).await? {
-        let one = match serde_json::from_str(&answer) {
-            Ok(attachment) => Seen::Attachment(attachment),
+    fn read(answer: String, path: &Path) -> Outcome<Self> {
+        let of = match serde_json::from_str(&answer) {
+            Ok(attachment) => Of::Attachment(attachment),
             Err(_) => {
                 let status = serde_json::from_str(&answer);
-                let status = status.or_fail(|| "cannot read the answer".to_owned())?;
-                Seen::Server(Look { status, at: Instant::now() })
+                let cannot = || format!("cannot read the answer of {}", path.display());
+                Of::Server(Box::new(Look { status: status.or_fail(cannot)?, at: Instant::now() }))
             }
         };
-        seen.insert(path, one);
+        Ok(Self { answer, of })
     }
-    Ok(seen)
-}
 
-/// Asks everyone who is to be asked.
-async fn ask(args: &Args) -> Outcome<Vec<(PathBuf, String)>> {
-    let paths = match &args.control {
-        Some(path) => vec![path.clone()],
-        None => control::found(),
-    };
-    if paths.is_empty() {
-        // It says why there is nobody.
-        let answer = control::ask(control::DEFAULT.as_ref(), "status").await?;
-        return Ok(vec![(control::DEFAULT.into(), answer)]);
+    fn text(&self, before: Option<&Self>, only_since: bool) -> String {
+        match (&self.of, before.map(|before| &before.of)) {
+            (Of::Server(now), Some(Of::Server(before))) => describe(before, now, only_since),
+            (Of::Server(now), _) => describe(now, now, only_since),
+            (Of::Attachment(now), _) => now.text(),
+        }
     }
-    let mut answers = Vec::new();
-    for path in paths {
-        let answer = control::ask(&path, "status").await?;
-        answers.push((path, answer));
-    }
-    Ok(answers)
 }
 
 /// What was done until `now`, in all or since `before`, and how fast it was in between.

@@ -122,5 +122,5 @@ fn control_socket() -> Outcome<PathBuf> {
     let dir = control::runtime_dir().ok_or_else(|| {
         Failure::new("there is no directory for control sockets").hint("set XDG_RUNTIME_DIR")
     })?;
-    Ok(dir.join(format!("attach-{}.sock", std::process::id())))
+    Ok(control::of_attachment(&dir))
 }

@@ -1,0 +1,106 @@
+//! `longhaul status` beside programs that do not answer: they cost neither the answers of others nor much time.
+
+mod common;
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use common::{LONGHAUL, Running, run};
+use rustix::process::Signal;
+
+fn longhaul(home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(LONGHAUL);
+    command.args(arguments).current_dir(home);
+    command.env("RUNTIME_DIRECTORY", home.join("run")).env("STATE_DIRECTORY", home.join("state"));
+    command.env("LONGHAUL_STATE_DIR", home.join("attachments"));
+    command
+}
+
+fn status(home: &Path, arguments: &[&str]) -> (String, ExitStatus) {
+    run(&longhaul(home, &[&["status"], arguments].concat()))
+}
+
+fn attach(home: &Path, name: &str) -> (Running, PathBuf) {
+    let socket = format!("{name}.sock");
+    let volume = format!("file:{name}.img");
+    fs::File::create(home.join(format!("{name}.img"))).unwrap().set_len(1 << 20).unwrap();
+    let attached = Running::start(&mut longhaul(home, &["attach", &volume, "--nbd", &socket]));
+    assert!(attached.line().is_some_and(|line| line.starts_with("ready ")));
+    let control = home.join(format!("run/attach-{}.sock", attached.pid()));
+    (attached, control)
+}
+
+/// The socket is made after `ready` is said.
+fn wait_for(socket: &Path) {
+    let last = std::time::Instant::now() + common::PATIENCE;
+    while UnixStream::connect(socket).is_err() {
+        assert!(std::time::Instant::now() < last, "{} is not there", socket.display());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn those_that_answer_are_shown_beside_one_that_is_stopped_and_one_that_was_killed() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    fs::create_dir(home.join("run")).unwrap();
+    let server =
+        ["serve", "--volume", "t=memory:1M", "--listen", "127.0.0.1:0", "--control", "run/a.sock"];
+    let server = Running::start(&mut longhaul(home, &server));
+    assert!(server.line().is_some_and(|line| line.starts_with("ready ")));
+    let [(stopped, at), (killed, left), (well, asked)] =
+        ["stopped", "killed", "well"].map(|name| attach(home, name));
+    for socket in [&at, &left, &asked] {
+        wait_for(socket);
+    }
+    killed.kill();
+    // It cannot even take connections any more.
+    stopped.signal(Signal::STOP);
+    let waiting = fill(&at);
+
+    let (said, ended) = status(home, &["--interval", "1"]);
+    assert_eq!(ended.code(), Some(1), "one does not answer: {said}");
+    assert!(said.contains("iqn.2026-11.dev.longhaul:t\n  unit 0"), "{said}");
+    assert!(said.contains("file:well.img\n"), "{said}");
+    assert!(said.contains(&format!("cannot ask {}", at.display())), "{said}");
+    assert!(said.contains("it does not answer"), "{said}");
+    assert!(said.contains(&format!("{} was left by a process that was killed", left.display())));
+    assert!(!left.exists(), "it is gone");
+    drop(waiting);
+
+    // Whoever reads JSON gets an object for each that answers.
+    let mut json = longhaul(home, &["status", "--json"]);
+    json.stderr(std::process::Stdio::null());
+    let output = json.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let values = serde_json::Deserializer::from_slice(&output.stdout);
+    let values: Result<Vec<serde_json::Value>, _> = values.into_iter().collect();
+    assert_eq!(values.unwrap().len(), 2);
+
+    stopped.signal(Signal::CONT);
+    let (said, ended) = status(home, &[]);
+    assert!(ended.success() && said.contains("file:stopped.img\n"), "{said}");
+    let (said, ended) = status(home, &["--control", left.to_str().unwrap()]);
+    assert!(!ended.success(), "{said}");
+    for running in [stopped, well, server] {
+        assert!(running.stop().success());
+    }
+}
+
+/// Connects until no more connections are taken.
+fn fill(socket: &Path) -> Vec<rustix::fd::OwnedFd> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect};
+    let address = SocketAddrUnix::new(socket).unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let socket = rustix::net::socket_with(family, kind, flags, None).unwrap();
+        if connect(&socket, &address).is_err() {
+            return waiting;
+        }
+        waiting.push(socket);
+    }
+}
