@@ -11,7 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt};
 
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::printable::LogLines;
+use crate::printable::{JsonLines, LogLines};
 use crate::suggest::did_you_mean;
 
 /// What is logged; what is left out is as `Log::start` is told.
@@ -103,8 +103,7 @@ impl Log {
         let lines = fmt::layer().with_ansi(io::stderr().is_terminal());
         match self.format.unwrap_or(Format::Text) {
             Format::Text => log.with(lines.with_writer(|| LogLines(io::stderr()))).init(),
-            // Strings of JSON have escapes of their own.
-            Format::Json => log.with(lines.with_writer(io::stderr).json()).init(),
+            Format::Json => log.with(lines.with_writer(|| JsonLines(io::stderr())).json()).init(),
         }
         Ok(Tap(handle))
     }

@@ -26,6 +26,35 @@ impl<T: fmt::Display> fmt::Display for OneLine<T> {
     }
 }
 
+/// One JSON value on one line. What stands for itself in JSON and yet steers a terminal is escaped as JSON escapes
+/// characters (RFC 8259, 7), so that it stays valid and means the same.
+#[derive(Debug)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: fmt::Display> fmt::Display for Json<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(JsonEscaping(f), "{}", self.0)
+    }
+}
+
+/// Such characters are only found inside of strings there.
+struct JsonEscaping<'a, W>(&'a mut W);
+
+impl<W: fmt::Write> fmt::Write for JsonEscaping<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for c in text.chars() {
+            if !is_control(c) {
+                self.0.write_char(c)?;
+                continue;
+            }
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(self.0, "\\u{unit:04x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 struct Escaping<'a, W> {
     to: &'a mut W,
     /// Line feeds and tabs are ours.
@@ -45,11 +74,31 @@ impl<W: fmt::Write> fmt::Write for Escaping<'_, W> {
     }
 }
 
-/// Control characters, and those that are not seen but change how others are: of direction, of width zero, and
-/// separators of lines.
+/// Control characters, and those that are not seen but change how others are: of direction, of width zero,
+/// separators of lines, and tags.
 fn is_control(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(c, '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+        || matches!(c, '\u{e0000}'..='\u{e007f}')
+}
+
+/// Where log lines go that are JSON: each event is one value.
+#[derive(Debug)]
+pub(crate) struct JsonLines<W>(pub(crate) W);
+
+impl<W: io::Write> io::Write for JsonLines<W> {
+    /// Takes one event, which ends with a line feed.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let (line, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
+        self.0.write_all(format!("{}{end}", Json(line)).as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Where log lines go: each event is one line. Colours are left, as those that write them escape all others.
@@ -97,6 +146,22 @@ mod tests {
         assert_eq!(OneLine(evil).to_string(), escaped);
         assert_eq!(Printable("two\n\tlines").to_string(), "two\n\tlines");
         assert_eq!(OneLine("two\n\tlines").to_string(), r"two\n\tlines");
+    }
+
+    #[test]
+    fn json_stays_valid_and_means_the_same() {
+        let evil = "a\u{1b}]0;x\u{7}\"\\b\r\n\u{9b}31m\u{7f}\u{202e}d\u{2028}\u{61c}\u{e0041}é漢";
+        let json = serde_json::to_string(&[evil]).unwrap();
+        let shown = Json(&json).to_string();
+        assert!(
+            shown.contains("\\u009b31m\\u007f\\u202ed\\u2028\\u061c\\udb40\\udc41é漢"),
+            "{shown}"
+        );
+        assert!(!shown.chars().any(is_control));
+        assert_eq!(serde_json::from_str::<[String; 1]>(&shown).unwrap(), [evil]);
+        let mut lines = JsonLines(Vec::new());
+        lines.write_all(format!("{json}\n").as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(lines.0).unwrap(), shown + "\n");
     }
 
     #[test]

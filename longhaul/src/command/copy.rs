@@ -206,8 +206,7 @@ pub async fn run(args: Args) -> Outcome {
     let source = chain::open(from, source).await?;
     let summary = closing(source, async |source| args.copy(source, login).await).await?;
     if args.json {
-        let json = serde_json::to_string(&summary).or_fail(|| "cannot print JSON".to_owned())?;
-        return super::say(&json);
+        return super::say_json(&summary);
     }
     super::say(&summary.to_string())
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::options::LoginArgs;
 use crate::chain;
-use crate::failure::{OrFail, Outcome};
+use crate::failure::Outcome;
 use crate::printable::OneLine;
 use crate::uri::Host;
 
@@ -38,8 +38,7 @@ pub async fn run(args: Args) -> Outcome {
         })
         .collect();
     if args.json {
-        let json = serde_json::to_string(&targets).or_fail(|| "cannot print JSON".to_owned())?;
-        return super::say(&json);
+        return super::say_json(&targets);
     }
     // What is sealed here has to be sealed there.
     let pin = login.seal.pin.map_or_else(String::new, |key| format!("?pin={key}"));

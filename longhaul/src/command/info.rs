@@ -6,7 +6,7 @@ use volume::Shape;
 
 use super::options::{LoginArgs, OutageArgs};
 use crate::chain::{self, OpenOptions};
-use crate::failure::{OrFail, Outcome};
+use crate::failure::Outcome;
 use crate::luks::{self, Summary};
 use crate::printable::OneLine;
 use crate::size::Size;
@@ -51,8 +51,7 @@ pub async fn run(args: Args) -> Outcome {
     })
     .await?;
     if args.json {
-        let json = serde_json::to_string(&info).or_fail(|| "cannot print JSON".to_owned())?;
-        return super::say(&json);
+        return super::say_json(&info);
     }
     super::say(info.to_string().trim_end())
 }

@@ -1,15 +1,15 @@
 //! `longhaul key`: who can open a sealed volume.
 
-use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::Subcommand;
 
 use super::options::{LoginArgs, OutageArgs, WriterArgs, blocking};
-use super::{closing, say};
+use super::{closing, say, say_json};
 use crate::chain::{self, Chain, OpenOptions};
-use crate::failure::{OrFail, Outcome};
+use crate::failure::Outcome;
 use crate::luks::{self, CostArgs, Init, Key, Restore, Slots};
+use crate::printable::OneLine;
 use crate::secret::{NewSecretArgs, Secret, SecretArgs, Source};
 use crate::size::Size;
 use crate::uri::Uri;
@@ -241,8 +241,7 @@ async fn test(on: &On, json: bool, secret: &SecretArgs) -> Outcome {
     let key = Key::asked(secret.source(), "Pass-phrase");
     let found = closing(chain, async |chain| luks::test(chain.volume(), key).await).await?;
     if json {
-        let json = serde_json::to_string(&found).or_fail(|| "cannot print JSON".to_owned())?;
-        return say(&json);
+        return say_json(&found);
     }
     let slots: Vec<_> = found.slots.iter().map(u32::to_string).collect();
     say(&format!("opens key slot {}", slots.join(", and the same again key slot ")))
@@ -252,8 +251,7 @@ async fn list(on: &On, json: bool) -> Outcome {
     let chain = on.readable().await?;
     let slots = closing(chain, async |chain| luks::slots(chain.volume()).await).await?;
     if json {
-        let json = serde_json::to_string(&slots).or_fail(|| "cannot print JSON".to_owned())?;
-        return say(&json);
+        return say_json(&slots);
     }
     say(describe(&on.uri, &slots).trim_end())
 }
@@ -261,7 +259,7 @@ async fn list(on: &On, json: bool) -> Outcome {
 fn describe(uri: &Uri, volume: &Slots) -> String {
     let mut text = format!("{uri}\n  uuid    {}\n", volume.uuid);
     if !volume.label.is_empty() {
-        text += &format!("  label   {}\n", printable(&volume.label));
+        text += &format!("  label   {}\n", OneLine(&volume.label));
     }
     text += &format!(
         "  data    {} bytes at {}, {} in sectors of {}\n",
@@ -269,7 +267,7 @@ fn describe(uri: &Uri, volume: &Slots) -> String {
     );
     for slot in &volume.slots {
         let kdf = slot.kdf.as_deref().unwrap_or("none");
-        text += &format!("  slot {:<2} {} bits, {}", slot.slot, slot.key_bits, printable(kdf));
+        text += &format!("  slot {:<2} {} bits, {}", slot.slot, slot.key_bits, OneLine(kdf));
         if let (Some(time), Some(memory), Some(threads)) =
             (slot.time, slot.memory_kib, slot.threads)
         {
@@ -281,9 +279,4 @@ fn describe(uri: &Uri, volume: &Slots) -> String {
         text.push('\n');
     }
     text
-}
-
-/// What a store sent must not steer the terminal.
-fn printable(text: &str) -> String {
-    if io::stdout().is_terminal() { text.escape_debug().to_string() } else { text.to_owned() }
 }

@@ -1,14 +1,16 @@
 //! One file per command of the program.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::task::Poll;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::chain::Chain;
 use crate::failure::{Failure, OrFail, Outcome, complain};
-use crate::printable::Printable;
+use crate::printable::{Json, Printable};
 use crate::stop::{Stop, Stopper};
 
 pub mod attach;
@@ -47,20 +49,30 @@ fn first_failure<T>(done: Outcome<T>, closed: Outcome) -> Outcome<T> {
 /// Writes a line on standard output. Whoever has closed its other end has seen enough and is told no more:
 /// that ends the program without a word, as it ends others.
 fn say(line: &str) -> Outcome {
+    say_text(&Printable(line))
+}
+
+fn say_text(line: &impl Display) -> Outcome {
     match write(line) {
         Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Err(Failure::unheard()),
         written => written.or_fail(cannot_write),
     }
 }
 
-/// Writes a line that a script may be waiting for, of a program that goes on: it must not end unheard.
-fn announce(line: &str) -> Outcome {
-    write(line).or_fail(cannot_write)
+/// Writes a value as JSON on one line, for scripts.
+fn say_json(value: &impl Serialize) -> Outcome {
+    let json = serde_json::to_string(value).or_fail(|| "cannot print JSON".to_owned())?;
+    say_text(&Json(json))
 }
 
-fn write(line: &str) -> io::Result<()> {
+/// Writes a line that a script may be waiting for, of a program that goes on: it must not end unheard.
+fn announce(line: &str) -> Outcome {
+    write(&Printable(line)).or_fail(cannot_write)
+}
+
+fn write(line: &impl Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{}", Printable(line))?;
+    writeln!(out, "{line}")?;
     out.flush()
 }
 

@@ -149,8 +149,7 @@ impl Args {
             applied: applied.or_else(|| Some(&*self.file).filter(|file| is_applied(file))),
         };
         if self.json {
-            let json = serde_json::to_string(&told);
-            return super::say(&json.or_fail(|| "cannot print it as JSON".to_owned())?);
+            return super::say_json(&told);
         }
         super::say(&told.text())
     }

@@ -156,8 +156,7 @@ impl Args {
     fn say(&self, found: &Findings) -> Outcome {
         let uri = self.uri.to_string();
         if self.json {
-            let json = serde_json::to_string(&Told { uri, found });
-            return super::say(&json.or_fail(|| "cannot print JSON".to_owned())?);
+            return super::say_json(&Told { uri, found });
         }
         super::say(&format!("{uri}\n{}", found.to_string().trim_end()))
     }
