@@ -67,6 +67,13 @@ fn block<const N: usize>(fields: [u8; N]) -> Block {
     block
 }
 
+/// The layout that READ (10) and WRITE (10) share, if it can name these blocks.
+fn block_10(opcode: u8, flags: u8, blocks: Blocks) -> Option<Block> {
+    let [a, b, c, d] = u32::try_from(blocks.lba).ok()?.to_be_bytes();
+    let [high, low] = u16::try_from(blocks.count).ok()?.to_be_bytes();
+    Some(block([opcode, flags, a, b, c, d, 0, high, low]))
+}
+
 /// The layout that all 16-byte commands on blocks share.
 fn block_16(opcode: u8, flags: u8, lba: u64, length: u32) -> Block {
     let [a, b, c, d, e, f, g, h] = lba.to_be_bytes();
@@ -159,6 +166,19 @@ impl Command {
             blocks.bytes(block_size).expect("the caller splits what a command cannot carry");
         let cdb = block_16(0x8A, if fua { 0x08 } else { 0 }, blocks.lba, blocks.count);
         Self { cdb, transfer: Transfer::Out(bytes) }
+    }
+
+    /// READ (10), for devices that know no other; `None` if it cannot name the blocks.
+    #[must_use]
+    pub fn read_10(blocks: Blocks, block_size: u32) -> Option<Self> {
+        Some(Self::asking(block_10(0x28, 0, blocks)?, blocks.bytes(block_size)?))
+    }
+
+    /// WRITE (10) likewise.
+    #[must_use]
+    pub fn write_10(blocks: Blocks, block_size: u32, fua: bool) -> Option<Self> {
+        let cdb = block_10(0x2A, if fua { 0x08 } else { 0 }, blocks)?;
+        Some(Self { cdb, transfer: Transfer::Out(blocks.bytes(block_size)?) })
     }
 
     /// WRITE SAME (16) of one block of data-out; with `unmap` the device may give the space back, if

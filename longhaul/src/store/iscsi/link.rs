@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
@@ -30,6 +31,9 @@ const WRITE_MIN: u64 = 64 << 10;
 /// limit: it should not hold the device for long.
 const REACH_MAX: u64 = 256 << 20;
 
+/// The most blocks of a unit that READ (10) and WRITE (10) can address as a whole.
+const SHORT_COMMANDS_BLOCKS: u64 = 1 << 32;
+
 /// How many commands without data are in flight for one request.
 const REACHES_IN_FLIGHT: usize = 16;
 
@@ -43,6 +47,8 @@ pub(super) struct Link {
     device: Device,
     shape: Shape,
     sizes: Sizes,
+    /// The unit has shown that it knows READ (10) and WRITE (10) only.
+    short_commands: AtomicBool,
     /// The first failure on this session that may have cost what the unit had taken before. On the next session
     /// all of that is written again.
     failed: OnceLock<UnitError>,
@@ -129,7 +135,8 @@ impl Link {
         let shape = shape(&device, read_only);
         let sizes = Sizes::new(&device, &unit.session().established().parameters);
         tracing::debug!(?shape, ?sizes, "opened");
-        Ok(Self { unit, device, shape, sizes, failed: OnceLock::new() })
+        let short_commands = AtomicBool::new(false);
+        Ok(Self { unit, device, shape, sizes, short_commands, failed: OnceLock::new() })
     }
 
     pub(super) const fn session(&self) -> &Session {
@@ -225,8 +232,7 @@ impl Link {
     }
 
     async fn read_pieces(&self, span: Span) -> Result<Bytes, UnitError> {
-        let block = self.shape.block_size;
-        let one = |piece| self.unit.ask(Command::read(self.blocks(piece), block));
+        let one = |piece| self.read_blocks(self.blocks(piece));
         if span.len <= self.sizes.read {
             return one(span).await;
         }
@@ -238,14 +244,58 @@ impl Link {
         Ok(whole.freeze())
     }
 
+    async fn read_blocks(&self, blocks: Blocks) -> Result<Bytes, UnitError> {
+        let block = self.shape.block_size;
+        let short = Command::read_10(blocks, block);
+        self.execute_either(Command::read(blocks, block), short, Bytes::new()).await
+    }
+
+    async fn write_blocks(&self, blocks: Blocks, data: Bytes, fua: bool) -> Result<(), UnitError> {
+        let block = self.shape.block_size;
+        let short = Command::write_10(blocks, block, fua);
+        self.execute_either(Command::write(blocks, block, fua), short, data).await.map(drop)
+    }
+
+    /// Carries out a command of 16 bytes. SBC-2 does not demand these of a unit that the short ones can address as a
+    /// whole: where it does not know them it gets those.
+    async fn execute_either(
+        &self,
+        long: Command,
+        short: Option<Command>,
+        data: Bytes,
+    ) -> Result<Bytes, UnitError> {
+        if self.short_commands.load(Ordering::Relaxed)
+            && let Some(short) = short
+        {
+            return self.unit.execute(short, data).await;
+        }
+        let refused = match self.unit.execute(long, data.clone()).await {
+            Err(error) if error.may_be_unknown_operation() => error,
+            ended => return ended,
+        };
+        let Some(short) = short.filter(|_| self.is_short()) else { return Err(refused) };
+        match self.unit.execute(short, data).await {
+            // The first reason counts where the second is that it does not know this one either.
+            Err(error) if error.may_be_unknown_operation() => Err(refused),
+            ended => {
+                if ended.is_ok() && !self.short_commands.swap(true, Ordering::Relaxed) {
+                    tracing::info!(%refused, "the unit gets READ (10) and WRITE (10)");
+                }
+                ended
+            }
+        }
+    }
+
+    const fn is_short(&self) -> bool {
+        self.device.capacity.blocks <= SHORT_COMMANDS_BLOCKS
+    }
+
     async fn write(&self, at: u64, data: Bytes, durability: Durability) -> Result<(), UnitError> {
         let span = Span::new(at, data.len() as u64);
         let durable = durability == Durability::Durable && self.shape.write_cache;
         let fua = durable && self.device.mode.fua;
         let write = |piece: Span| {
-            let slice = data.slice(within(span, piece));
-            let command = Command::write(self.blocks(piece), self.shape.block_size, fua);
-            self.unit.execute(command, slice)
+            self.write_blocks(self.blocks(piece), data.slice(within(span, piece)), fua)
         };
         if span.len <= self.sizes.write {
             write(span).await?;
@@ -266,6 +316,17 @@ impl Link {
         if !self.shape.fast_zeroes {
             return self.write_zero_data(span, durability).await;
         }
+        match self.write_same(span, space).await {
+            // It says in its pages that it knows it.
+            Err(error) if error.may_be_unknown_operation() => {
+                return self.write_zero_data(span, durability).await;
+            }
+            written => written?,
+        }
+        if durability == Durability::Durable { self.sync().await } else { Ok(()) }
+    }
+
+    async fn write_same(&self, span: Span, space: Space) -> Result<(), UnitError> {
         let how = &self.device.provisioning;
         // Only where unmapped blocks read as zeroes may zeroes be written by unmapping.
         let unmap = space == Space::Release && how.write_same_16 && how.reads_zeroes;
@@ -274,26 +335,24 @@ impl Link {
         self.reach(span, self.sizes.zeroes, |piece| {
             (Command::write_same(self.blocks(piece), block, unmap), zero.clone())
         })
-        .await?;
-        if durability == Durability::Durable { self.sync().await } else { Ok(()) }
+        .await
     }
 
     /// Zeroes as data, a bounded number of bytes in flight.
     async fn write_zero_data(&self, span: Span, durability: Durability) -> Result<(), UnitError> {
         let piece = self.sizes.write.min(WRITE_MIN);
         let zeroes = Bytes::from(vec![0; usize_of(span.len.min(piece))]);
-        let block = self.shape.block_size;
-        self.reach(span, piece, |piece| {
-            let command = Command::write(self.blocks(piece), block, false);
-            (command, zeroes.slice(..usize_of(piece.len)))
-        })
-        .await?;
+        let writes = span.pieces(piece).map(|piece| {
+            let zeroes = zeroes.slice(..usize_of(piece.len));
+            self.write_blocks(self.blocks(piece), zeroes, false)
+        });
+        complete_all(REACHES_IN_FLIGHT, stream::iter(writes), drop).await?;
         if durability == Durability::Durable { self.sync().await } else { Ok(()) }
     }
 
     async fn unmap(&self, span: Span) -> Result<(), UnitError> {
         if !self.device.provisioning.unmap {
-            return self.zero(span, Durability::Volatile, Space::Release).await;
+            return self.write_same(span, Space::Release).await;
         }
         self.reach(span, self.sizes.unmap, |piece| {
             let (command, list) = Command::unmap(&[self.blocks(piece)]);

@@ -68,6 +68,19 @@ impl UnitError {
         }
     }
 
+    /// The unit does not know the operation code, or does not say what else is wrong.
+    pub(super) const fn may_be_unknown_operation(&self) -> bool {
+        match self {
+            Self::Sense(sense) => {
+                matches!((sense.key, sense.deferred), (Key::IllegalRequest, false))
+                    && sense.additional.code == 0x20
+                    && sense.additional.qualifier == 0
+            }
+            Self::Status(status) => matches!(status, Status::CheckCondition),
+            _ => false,
+        }
+    }
+
     /// The unit does not know the command.
     pub(super) const fn is_unknown_command(&self) -> bool {
         matches!(self, Self::Sense(sense)

@@ -52,12 +52,18 @@ proptest! {
     }
 
     #[test]
-    fn what_the_initiator_builds_is_what_the_device_reads(lba: u64, count in 1u32..65_536, fua: bool) {
+    fn what_the_initiator_builds_is_what_the_device_reads(lba in prop_oneof![any::<u64>(), 0..=u64::from(u32::MAX)], count in 1u32..65_536, fua: bool) {
         let blocks = Blocks { lba, count };
         let access = |durable| Access { blocks, durable, count_at: 10 };
         let parse = |command: Command| Cdb::parse(&command.cdb).unwrap();
         prop_assert_eq!(parse(Command::read(blocks, 512)), Cdb::Read(access(false)));
         prop_assert_eq!(parse(Command::write(blocks, 512, fua)), Cdb::Write(access(fua)));
+        let access = |durable| Access { blocks, durable, count_at: 7 };
+        let short = lba <= u64::from(u32::MAX);
+        prop_assert_eq!(Command::read_10(blocks, 512).map(parse), short.then(|| Cdb::Read(access(false))));
+        prop_assert_eq!(Command::write_10(blocks, 512, fua).map(parse), short.then(|| Cdb::Write(access(fua))));
+        prop_assert_eq!(Command::read_10(Blocks { lba, count: count + 65_535 }, 512), None);
+        let access = |durable| Access { blocks, durable, count_at: 10 };
         prop_assert_eq!(
             parse(Command::write_same(blocks, 512, fua)),
             Cdb::WriteSame { access: access(false), unmap: fua, no_data: false }
