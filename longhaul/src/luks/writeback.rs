@@ -156,11 +156,18 @@ fn stages(before: Before<'_>, new: &Image) -> Outcome<Vec<(Stage, Vec<Span>)>> {
             "the change would overwrite a key slot in use; nothing was written",
         ));
     }
-    let [one, other]: [Vec<Span>; 2] = copies.map(|copy| changes(copy).collect());
+    // Of two machines that change a header at once each writes whole copies, not parts of one.
+    let [one, other] = copies.map(|copy| without_gaps(&changes(copy).collect::<Vec<_>>()));
     let (early, one) = ((Stage::Material, early), (Stage::NewCopy, one));
     let (late, other) = ((Stage::Wipe, late), (Stage::OldCopy, other));
     let stages = if is_change { [early, one, late, other] } else { [early, one, other, late] };
     Ok(stages.into_iter().filter(|(_, units)| !units.is_empty()).collect())
+}
+
+/// All units from the first to the last.
+fn without_gaps(units: &[Span]) -> Vec<Span> {
+    let (Some(first), Some(last)) = (units.first(), units.last()) else { return Vec::new() };
+    Span::new(first.at, last.end() - first.at).pieces(UNIT).collect()
 }
 
 fn is_zero(new: &Image, span: Span) -> bool {
