@@ -9,11 +9,11 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use crate::state_dir::state_dir;
+use crate::utc::now;
 
 /// What is known of an attachment.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -82,7 +82,6 @@ impl Entry {
     /// An attachment by this process.
     #[must_use]
     pub fn new(target: &str, lun: u16, serial: Option<String>, key: u64) -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             target: target.to_owned(),
             lun,
@@ -93,7 +92,7 @@ impl Entry {
             boot: read_id("/proc/sys/kernel/random/boot_id"),
             machine: read_id("/etc/machine-id"),
             file: None,
-            since: since.as_secs(),
+            since: now(),
         }
     }
 
@@ -202,6 +201,12 @@ impl Known {
             }
         }
         known
+    }
+
+    /// All whose processes are not known to live.
+    pub fn into_noted(self) -> impl Iterator<Item = Attachment> {
+        let gone = self.gone.into_iter().map(|(_, attachment)| attachment);
+        gone.chain(self.doubtful.into_iter().map(|(_, attachment, _)| attachment))
     }
 
     fn take(&mut self, entry: Entry, attachment: Attachment) {

@@ -19,6 +19,7 @@ use super::device::Device;
 use super::dial::dial;
 use super::discover;
 use super::link::Link;
+use super::mark::NotThere;
 use super::random::{entropy, random};
 use super::reservation::{Holders, Reservation};
 use super::session::{Loss, Session};
@@ -123,6 +124,9 @@ pub enum ConnectError {
     /// Another writer has the volume now, or had it meanwhile.
     #[error("the reservation was taken away; the volume is held by {0}")]
     Fenced(Holders),
+    /// Another writer has put its mark on the volume, or ours is gone.
+    #[error("the mark of this attachment is not on the volume any more; {0}")]
+    Replaced(String),
     /// The reservation can be neither had nor refused.
     #[error("cannot reserve the volume: {0}")]
     Reservation(String),
@@ -146,6 +150,11 @@ impl ConnectError {
 }
 
 impl ConnectError {
+    /// Whether the volume is another's now, or was meanwhile.
+    pub(super) const fn is_fence(&self) -> bool {
+        matches!(self, Self::Fenced(_) | Self::Replaced(_))
+    }
+
     /// What this failure of an attempt to connect again is worth; `secure` if sessions are.
     pub(super) const fn failure(&self, secure: bool) -> Failure {
         match self {
@@ -336,7 +345,9 @@ impl Connector {
     ) -> Result<(), ConnectError> {
         let unit = Unit::new(session.clone(), self.target.lun);
         let confirm = async {
-            let Err(why) = self.reservation.confirm(&unit).await else { return Ok(()) };
+            let Err(why) = self.reservation.confirm(&unit).await else {
+                return self.look_at_mark(session, before).await;
+            };
             // Another volume knows nothing of a reservation of this one.
             let device = Device::learn(&unit).await?;
             let other = before.and_then(|before| device.differs(before));
@@ -344,6 +355,23 @@ impl Connector {
         };
         let confirmed = tokio::time::timeout(OPENED_WITHIN, confirm).await;
         confirmed.map_err(|_| ConnectError::Slow(portal.clone(), OPENED_WITHIN))?
+    }
+
+    /// Finds out whether the mark on the volume is still ours, where there is one.
+    async fn look_at_mark(
+        &self,
+        session: &Session,
+        before: Option<&Device>,
+    ) -> Result<(), ConnectError> {
+        let Some(mark) = self.reservation.mark() else { return Ok(()) };
+        let link = Link::open(session.clone(), self.target.lun, self.options.read_only).await?;
+        if let Some(other) = before.and_then(|before| link.device().differs(before)) {
+            return Err(ConnectError::Changed(other));
+        }
+        mark.look(&link).await.map_err(|not_there| match not_there {
+            NotThere::Unread(why) => why.into(),
+            NotThere::Replaced(by) => ConnectError::Replaced(by),
+        })
     }
 
     /// Whether what a target says in a session is authenticated: it is with a pinned key.

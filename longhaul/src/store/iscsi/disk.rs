@@ -11,6 +11,7 @@ use volume::{Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, Ver
 use super::connect::Connector;
 use super::device::Probe;
 use super::link::{Change, Link};
+use super::mark::{IsOurs, Mark, Unguarded};
 use super::session::{Loss, Session};
 use super::supervisor::Supervisor;
 use super::unit::UnitError;
@@ -111,6 +112,29 @@ impl Disk {
     /// From now on an outage is waited for only this long: for whoever wants to end, and to flush before.
     pub fn leave(&self, grace: Duration) {
         self.supervisor.leave(grace);
+    }
+
+    /// What keeping other writers away takes, if the target cannot do it and nothing does yet.
+    #[must_use]
+    pub fn unguarded(&self) -> Option<Unguarded> {
+        self.supervisor.reservation().unguarded()
+    }
+
+    /// From now on a mark on the volume says that it is ours: `span` holds it as long as `is_ours` finds it there.
+    /// Nothing is written any more once it is not.
+    pub fn mark(&self, span: Span, is_ours: IsOurs) {
+        self.supervisor.reservation().set_mark(Mark { span, is_ours });
+        self.supervisor.watch_mark();
+    }
+
+    /// Waits, not for ever, until every change has ended; whether all have. Only then may the mark be removed.
+    pub async fn is_quiet(&self) -> bool {
+        self.supervisor.is_quiet().await
+    }
+
+    /// The mark was removed, so nothing has to be remembered.
+    pub fn unmark(&self) {
+        self.supervisor.reservation().unmark();
     }
 
     /// Ends it: requests that wait for a connection fail, those in flight are waited for, the reservation is

@@ -13,6 +13,7 @@ use proto::scsi::reservation::writer::{self, Answer, Hold, NotHeld, Registrants,
 
 use super::IscsiTarget;
 use super::connect::ConnectError;
+use super::mark::{Mark, Unguarded};
 use super::random::random;
 use super::unit::{Unit, UnitError};
 use crate::attachments::{Attachment, Doubt, Entry, Known};
@@ -58,14 +59,26 @@ impl fmt::Display for Holders {
     }
 }
 
-/// The reservation of one disk, if it has one.
+/// The reservation of one disk, or what takes its place.
 #[derive(Debug, Default)]
-pub(super) struct Reservation(Mutex<Option<Held>>);
+pub(super) struct Reservation(Mutex<Ownership>);
 
-#[derive(Debug)]
-struct Held {
-    hold: Hold,
-    noted: Option<Attachment>,
+/// What keeps other writers away.
+#[derive(Debug, Default)]
+enum Ownership {
+    /// Nothing.
+    #[default]
+    None,
+    /// The target.
+    Reserved { hold: Hold, noted: Option<Attachment> },
+    /// A mark on the volume, if there is one: the target has no reservations.
+    Unguarded {
+        unguarded: Unguarded,
+        noted: Option<Attachment>,
+        /// Attachments of before, until the mark stands in the place of theirs.
+        before: Vec<Attachment>,
+        mark: Option<Mark>,
+    },
 }
 
 impl Reservation {
@@ -79,31 +92,29 @@ impl Reservation {
     ) -> Result<(), ConnectError> {
         match writers {
             Writers::Unasked => return Ok(()),
-            Writers::Shared => {
-                return writer::may_write(unit).await.or_else(|why| not_held(why, &[], &[]));
-            }
+            Writers::Shared => return self.share(unit).await,
             Writers::One | Writers::TakeOver => {}
         }
         let (name, lun) = (target.name.as_str(), target.lun);
-        let known = folder.map(|folder| Known::of(folder, name, lun, serial));
-        let Known { gone, doubtful, living } = known.unwrap_or_default();
+        let known = folder.map(|folder| Known::of(folder, name, lun, serial)).unwrap_or_default();
         let victims = match writers {
-            Writers::One => Victims::Stale(gone.iter().map(|(entry, _)| entry.key).collect()),
+            Writers::One => Victims::Stale(known.gone.iter().map(|(entry, _)| entry.key).collect()),
             _ => Victims::Everyone,
         };
         let key = u64::from_ne_bytes(random()?).max(1);
         let entry = Entry::new(name, lun, serial.map(str::to_owned), key);
         let noted = folder.and_then(|folder| note(folder, &entry));
-        let outcome = writer::acquire(unit, key, &victims).await;
-        match outcome {
+        match writer::acquire(unit, key, &victims).await {
             Ok(hold) => {
                 let durable = hold.through_power_loss;
                 tracing::info!(key, durable, "the volume is reserved: nobody else can write to it");
                 // Whatever keys they had are registered no more.
-                let doubtful = doubtful.into_iter().map(|(_, attachment, _)| attachment);
-                let gone = gone.into_iter().map(|(_, attachment)| attachment);
-                gone.chain(doubtful).for_each(Attachment::forget);
-                *self.lock() = Some(Held { hold, noted });
+                known.into_noted().for_each(Attachment::forget);
+                *self.lock() = Ownership::Reserved { hold, noted };
+                Ok(())
+            }
+            Err(NotHeld::Unsupported) => {
+                *self.lock() = Ownership::unguarded(writers, key, noted, known);
                 Ok(())
             }
             Err(why) => {
@@ -111,23 +122,77 @@ impl Reservation {
                 if !matches!(why, NotHeld::Unit(_) | NotHeld::Malformed(_)) {
                     noted.into_iter().for_each(Attachment::forget);
                 }
-                not_held(why, &living, &doubtful)
+                Err(not_held(why, &known))
             }
+        }
+    }
+
+    /// Makes sure that no reservation keeps us from writing.
+    async fn share(&self, unit: &Unit) -> Result<(), ConnectError> {
+        match writer::may_write(unit).await {
+            Ok(()) => Ok(()),
+            Err(NotHeld::Unsupported) => {
+                *self.lock() = Ownership::unguarded(Writers::Shared, 0, None, Known::default());
+                Ok(())
+            }
+            Err(why) => Err(not_held(why, &Known::default())),
         }
     }
 
     /// Whether there is one.
     pub(super) fn is_held(&self) -> bool {
-        self.lock().is_some()
+        matches!(*self.lock(), Ownership::Reserved { .. })
+    }
+
+    /// What a mark takes, where the target has no reservations.
+    pub(super) fn unguarded(&self) -> Option<Unguarded> {
+        match &*self.lock() {
+            Ownership::Unguarded { unguarded, .. } => Some(unguarded.clone()),
+            _ => None,
+        }
+    }
+
+    /// The mark that is on the volume.
+    pub(super) fn mark(&self) -> Option<Mark> {
+        match &*self.lock() {
+            Ownership::Unguarded { mark, .. } => mark.clone(),
+            _ => None,
+        }
+    }
+
+    /// The volume has our mark, and no other.
+    pub(super) fn set_mark(&self, new: Mark) {
+        if let Ownership::Unguarded { before, mark, .. } = &mut *self.lock() {
+            std::mem::take(before).into_iter().for_each(Attachment::forget);
+            *mark = Some(new);
+        }
+    }
+
+    /// The volume has our mark no more, and nobody needs to know whose it was.
+    pub(super) fn unmark(&self) {
+        if let Ownership::Unguarded { mark, .. } = &mut *self.lock() {
+            *mark = None;
+        }
+        self.forget_unmarked();
+    }
+
+    /// Forgets an attachment that no mark names.
+    pub(super) fn forget_unmarked(&self) {
+        if let Ownership::Unguarded { noted, mark: None, .. } = &mut *self.lock() {
+            noted.take().into_iter().for_each(Attachment::forget);
+        }
     }
 
     /// Finds out on a new session whether it is still ours.
     pub(super) async fn confirm(&self, unit: &Unit) -> Result<(), ConnectError> {
-        let Some(hold) = self.lock().as_ref().map(|held| held.hold) else { return Ok(()) };
-        match writer::confirm(unit, &hold).await {
-            Ok(hold) => {
-                if let Some(held) = self.lock().as_mut() {
-                    held.hold = hold;
+        let held = match &*self.lock() {
+            Ownership::Reserved { hold, .. } => *hold,
+            _ => return Ok(()),
+        };
+        match writer::confirm(unit, &held).await {
+            Ok(confirmed) => {
+                if let Ownership::Reserved { hold, .. } = &mut *self.lock() {
+                    *hold = confirmed;
                 }
                 Ok(())
             }
@@ -141,7 +206,13 @@ impl Reservation {
 
     /// Gives it back. One that cannot be given back stays noted: the next attachment of this machine removes it.
     pub(super) async fn release(&self, unit: &Unit) {
-        let Some(Held { hold, noted }) = self.lock().take() else { return };
+        let (hold, noted) = match std::mem::take(&mut *self.lock()) {
+            Ownership::Reserved { hold, noted } => (hold, noted),
+            other => {
+                *self.lock() = other;
+                return;
+            }
+        };
         match tokio::time::timeout(RELEASED_WITHIN, writer::release(unit, &hold)).await {
             Ok(Ok(())) => noted.into_iter().for_each(Attachment::forget),
             Ok(Err(why)) => tracing::warn!(%why, "the reservation could not be given back"),
@@ -149,8 +220,28 @@ impl Reservation {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Ownership> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ownership {
+    fn unguarded(writers: Writers, key: u64, noted: Option<Attachment>, known: Known) -> Self {
+        let here = known.living.iter().map(|entry| {
+            let ago = Duration::from_secs(since(entry.since).as_secs());
+            (entry.key, format!("process {} of this machine, attached {ago:?} ago", entry.pid))
+        });
+        let doubtful = known
+            .doubtful
+            .iter()
+            .map(|(entry, _, doubt)| (entry.key, format!("noted in the state directory; {doubt}")));
+        let unguarded = Unguarded {
+            writers,
+            key,
+            gone: known.gone.iter().map(|(entry, _)| entry.key).collect(),
+            others: here.chain(doubtful).collect(),
+        };
+        Self::Unguarded { unguarded, noted, before: known.into_noted().collect(), mark: None }
     }
 }
 
@@ -164,28 +255,18 @@ fn note(folder: &Path, entry: &Entry) -> Option<Attachment> {
 }
 
 /// What it means at an attachment that the reservation cannot be had.
-fn not_held(
-    why: NotHeld<UnitError>,
-    living: &[Entry],
-    doubtful: &[(Entry, Attachment, Doubt)],
-) -> Result<(), ConnectError> {
+fn not_held(why: NotHeld<UnitError>, known: &Known) -> ConnectError {
     match why {
-        NotHeld::Unsupported => {
-            tracing::warn!(
-                "the target has no persistent reservations: nothing keeps a second writer from this volume"
-            );
-            Ok(())
-        }
         NotHeld::By(registrants) => {
             let key = registrants.0.first().map(|first| first.key);
-            let here = living.iter().find(|entry| Some(entry.key) == key);
+            let here = known.living.iter().find(|entry| Some(entry.key) == key);
             let here = here.map(|entry| (entry.pid, since(entry.since)));
-            let doubt = doubtful.iter().find(|(entry, ..)| Some(entry.key) == key);
+            let doubt = known.doubtful.iter().find(|(entry, ..)| Some(entry.key) == key);
             let doubt = doubt.map(|(.., doubt)| *doubt);
-            Err(ConnectError::Held(Holders { registrants, here, doubt }))
+            ConnectError::Held(Holders { registrants, here, doubt })
         }
-        NotHeld::Unit(why) => Err(why.into()),
-        other => Err(ConnectError::Reservation(describe(&other))),
+        NotHeld::Unit(why) => why.into(),
+        other => ConnectError::Reservation(describe(&other)),
     }
 }
 

@@ -3,6 +3,8 @@
 //! Whoever asks for something carries it out, on the link and at the time the machine says. One task
 //! watches the link, connects again, and has written again what may be lost.
 
+mod ownership;
+
 use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::pin::{Pin, pin};
@@ -11,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use proto::iscsi::initiator::Fault;
 use proto::iscsi::initiator::recovery::{self, Action, End, Kind, Over, Recovery, Turn};
-use proto::scsi::Status;
 use proto::scsi::command::Command;
 use proto::time::Time;
 use tokio::sync::{Notify, oneshot, watch};
 use volume::Span;
 
+use self::ownership::{ReservationInQuestion, in_question};
 use super::connect::{ConnectError, Connector, Doubt};
 use super::detached::Detached;
 use super::link::{Change, Link};
@@ -217,7 +219,7 @@ impl Supervisor {
         failure: Option<&UnitError>,
     ) -> End {
         // Whether it is lost is asked on the next link, before anything is written there.
-        if self.connector.reservation.is_held() && in_question(link, failure) {
+        if self.reservation().is_held() && in_question(link, failure) {
             link.session().abandon();
             self.note_loss(state, number, Duration::ZERO, Arc::new(ReservationInQuestion));
             return End::Lost;
@@ -421,7 +423,7 @@ impl Supervisor {
                 state.machine.connected();
             }
             Err(error) => {
-                let fenced = matches!(error, ConnectError::Fenced(_));
+                let fenced = error.is_fence();
                 let failure = error.failure(self.connector.is_secure());
                 let error: Cause = Arc::new(error);
                 let why = Chain(&*error).to_string();
@@ -505,21 +507,6 @@ impl Supervisor {
         let mut state = self.lock();
         state.machine.close();
         self.act(&mut state);
-    }
-
-    /// Gives the reservation back, if it is still ours to give. Not before the last change has ended, also of those
-    /// that nobody waits for any more: it could land after the first write of whoever comes next.
-    pub(super) async fn release(&self) {
-        let over = self.lock().ended.as_ref().map(|ended| ended.over);
-        if over != Some(Over::Closed) || !self.connector.reservation.is_held() {
-            return;
-        }
-        if tokio::time::timeout(CHANGED_WITHIN, self.changes.closed()).await.is_err() {
-            let target = self.connector.to_string();
-            tracing::warn!(target, "writes are still under way: the reservation is not given back");
-            return;
-        }
-        self.connector.reservation.release(self.link().unit()).await;
     }
 
     fn now(&self) -> Time {
@@ -614,17 +601,6 @@ async fn drained(session: &Session) -> bool {
 #[derive(Debug, thiserror::Error)]
 #[error("the unit was reset")]
 struct UnitWasReset;
-
-/// So is one whose reservation may have been taken away.
-#[derive(Debug, thiserror::Error)]
-#[error("the reservation of the volume is in question")]
-struct ReservationInQuestion;
-
-/// Whether the unit said so, or refused what only the holder may do.
-fn in_question(link: &Link, failure: Option<&UnitError>) -> bool {
-    link.session().was_preempted()
-        || matches!(failure, Some(UnitError::Status(Status::ReservationConflict)))
-}
 
 /// An error and all beneath it, on one line.
 struct Chain<'a>(&'a dyn StdError);

@@ -131,7 +131,11 @@ pub async fn acquire<U: Unit>(
 /// Finds out whether a reservation keeps us, who reserve nothing, from writing. That depends on its type and on who is
 /// registered, so the unit itself is asked: who may not write may not SYNCHRONIZE CACHE either (SBC-3, 4.17).
 pub async fn may_write<U: Unit>(unit: &U) -> Result<(), NotHeld<U::Error>> {
-    let Answer::Good(data) = look(unit, InAction::ReadReservation).await? else { return Ok(()) };
+    let data = match look(unit, InAction::ReadReservation).await? {
+        Answer::Good(data) => data,
+        Answer::Check(sense) if is_unknown(&sense) => return Err(NotHeld::Unsupported),
+        _ => return Ok(()),
+    };
     if !matches!(reservation(&data), Ok(Some(_))) {
         return Ok(());
     }
