@@ -1,6 +1,7 @@
 //! The chains that URIs stand for: the only place that names both fronts and stores.
 
 mod status;
+mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -134,6 +135,8 @@ pub struct Chain {
     local: Option<Arc<Local>>,
     /// What destroys its key, if that was asked for.
     key: Option<Arc<dyn CryptoErase>>,
+    /// What tells others that it has a writer, where its target does not.
+    token: Option<Arc<luks::WriterToken>>,
     /// The file that was made for it.
     made: Option<PathBuf>,
     /// Its top is the plain text of what the store holds.
@@ -309,8 +312,7 @@ impl Chain {
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
     /// the volume any more. A write that failed after it was acknowledged is told here at the latest.
     pub async fn close(self) -> Outcome {
-        let Self { uri, volume, pipelined, disk, local, key, made: _, decrypted: _, padding: _ } =
-            self;
+        let Self { uri, volume, pipelined, disk, local, key, token, .. } = self;
         let flushed = volume.flush().await.map_err(|why| {
             Failure::new(format!("cannot flush {uri}"))
                 .because(why)
@@ -326,6 +328,9 @@ impl Chain {
             // What was written as durable is counted as unflushed all the same.
             if flushed.is_ok() && disk.unflushed().0 > 0 {
                 let _ = disk.flush().await;
+            }
+            if let Some(token) = &token {
+                writer::give_back(token, &disk).await;
             }
             disk.close().await;
             saved = disk.settled().await;
@@ -384,10 +389,18 @@ async fn assemble(uri: &Uri, store: Store, options: OpenOptions) -> Outcome<Chai
         let why = format!("{uri} has blocks of {block_size} bytes, not {asked}");
         return Err(Failure::new(why).hint("leave block_size out"));
     }
-    let (mut decrypted, mut key) = (false, None);
-    if let Some(opened) = contents(uri, &volume, options.contents).await? {
-        (volume, key) = opened;
+    let (mut decrypted, mut key, mut token) = (false, None, None);
+    let claim = writer::claim(disk.as_deref());
+    let is_alone = matches!(&claim, Some((writers, _)) if *writers != Writers::Shared);
+    if let Some(opened) = contents(uri, &volume, options.contents, claim).await? {
+        Decrypted { plain: volume, key, token } = opened;
         decrypted = true;
+    }
+    if is_alone {
+        writer::warn(uri, token.is_some());
+    }
+    if let (Some(token), Some(disk)) = (&token, &disk) {
+        writer::rely_on(token, disk);
     }
     let unsolicited = unsolicited(disk.as_deref());
     let pipelined = options.pipeline.filter(|_| uri.is_remote()).map(|settings| {
@@ -402,24 +415,35 @@ async fn assemble(uri: &Uri, store: Store, options: OpenOptions) -> Outcome<Chai
         volume = Arc::new(Gate::new("read-only", ReadOnly::new(volume)));
     }
     let made = made.keep();
-    Ok(Chain { uri: uri.clone(), volume, pipelined, disk, local, key, made, decrypted, padding })
+    let uri = uri.clone();
+    Ok(Chain { uri, volume, pipelined, disk, local, key, token, made, decrypted, padding })
 }
 
-/// The plain text of a volume, and what destroys its key.
-type Decrypted = (Arc<dyn Volume>, Option<Arc<dyn CryptoErase>>);
+/// The plain text of a volume.
+struct Decrypted {
+    plain: Arc<dyn Volume>,
+    /// What destroys its key.
+    key: Option<Arc<dyn CryptoErase>>,
+    /// What tells others that it has a writer.
+    token: Option<Arc<luks::WriterToken>>,
+}
 
 /// What is wanted of `volume`; `None` if that is what its store holds.
 async fn contents(
     uri: &Uri,
     volume: &Arc<dyn Volume>,
     wanted: Contents,
+    claim: Option<(Writers, luks::Claim)>,
 ) -> Outcome<Option<Decrypted>> {
-    if matches!(wanted, Contents::Unseen) {
+    if matches!(wanted, Contents::Unseen) && claim.is_none() {
         return Ok(None);
     }
     let found = luks::recognise(Arc::clone(volume)).await;
     let found =
         found.map_err(|why| why.within(&format!("cannot tell whether {uri} is encrypted")))?;
+    if let (Some(encrypted), Some((_, claim))) = (&found, &claim) {
+        encrypted.check(claim).map_err(|why| why.within(&format!("cannot open {uri}")))?;
+    }
     match (found, wanted) {
         (Some(encrypted), Contents::Raw { overwrite: false }) if !volume.shape().read_only => {
             let what = format!("{uri} is encrypted: it is {}", encrypted.summary().name());
@@ -428,7 +452,8 @@ async fn contents(
                 .hint("leave --raw out to use its contents; --force writes over it all the same"))
         }
         (Some(encrypted), Contents::Plain(unlock)) => {
-            let opened = unseal(encrypted, unlock).await;
+            let alone = claim.filter(|(writers, _)| *writers != Writers::Shared);
+            let opened = unseal(encrypted, unlock, alone.map(|(_, claim)| claim)).await;
             opened.map(Some).map_err(|why| why.within(&uri.to_string()))
         }
         (None, Contents::Plain(Unlock { demanded: true, .. })) => {
@@ -444,13 +469,19 @@ async fn contents(
 }
 
 /// The plain text of an encrypted volume, and what destroys its key if that is wanted.
-async fn unseal(encrypted: luks::Encrypted, unlock: Unlock) -> Outcome<Decrypted> {
+async fn unseal(
+    mut encrypted: luks::Encrypted,
+    unlock: Unlock,
+    claim: Option<luks::Claim>,
+) -> Outcome<Decrypted> {
     let Unlock { key, with, erasable, demanded: _ } = unlock;
+    let token = claim.and_then(|claim| encrypted.claim(claim));
     if !erasable {
-        return Ok((encrypted.open(&key, with).await?, None));
+        return Ok(Decrypted { plain: encrypted.open(&key, with).await?, key: None, token });
     }
     let opened = Arc::new(luks::Erasable::open(encrypted, &key, with).await?);
-    Ok((Arc::new(Gate::new("erasable", Arc::clone(&opened))), Some(opened)))
+    let plain = Arc::new(Gate::new("erasable", Arc::clone(&opened)));
+    Ok(Decrypted { plain, key: Some(opened), token })
 }
 
 /// A store, and what else there is to know of one behind a target, or on this machine.

@@ -278,7 +278,7 @@ pub(super) struct Metadata {
     pub(super) keyslots: BTreeMap<u32, Keyslot>,
     /// Tokens by number: what others keep beside the slots, to open them with.
     #[serde(default)]
-    pub(super) tokens: BTreeMap<u32, serde::de::IgnoredAny>,
+    pub(super) tokens: BTreeMap<u32, serde_json::Value>,
     segments: BTreeMap<u32, SegmentObject>,
     #[serde(default)]
     digests: BTreeMap<u32, DigestObject>,

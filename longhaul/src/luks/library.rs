@@ -13,11 +13,13 @@ use libcryptsetup_rs::{
     CryptDevice, CryptInit, CryptParamsLuks2, CryptParamsLuks2Ref, Either, LibcryptErr, TokenInput,
 };
 use rustix::fs::{MemfdFlags, memfd_create};
+use serde::Serialize;
 use zeroize::Zeroizing;
 
 use super::cost::{self, CostArgs};
 use super::header::{Header, Metadata};
 use super::image::Image;
+use super::writer_token;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::secret::Secret;
 use crate::size::Size;
@@ -241,7 +243,7 @@ pub(super) fn destroy(image: &Image, volume_size: u64, slot: u32) -> Outcome<Vec
 }
 
 /// The header with a new volume key, which only `secret` opens, at the cost of slot `like`: every other slot is
-/// gone, and the tokens with them. The new key comes with it.
+/// gone, and the tokens with them but for that of the writer. The new key comes with it.
 pub(super) fn rekey(
     image: &Image,
     volume_size: u64,
@@ -267,7 +269,8 @@ pub(super) fn rekey(
         for old in keyslots.keys() {
             slots.destroy(*old).or_fail(what)?;
         }
-        for token in tokens.keys() {
+        // They open slots that are gone. That of the writer opens none.
+        for (token, _) in tokens.iter().filter(|(_, token)| !writer_token::is_one(token)) {
             device.token_handle().json_set(TokenInput::RemoveToken(*token)).or_fail(what)?;
         }
         Ok(slot)
@@ -287,6 +290,27 @@ pub(super) fn settled(image: &Image, volume_size: u64, pass_discards: bool) -> O
             flags.persistent_flags_set(set | CryptActivate::ALLOW_DISCARDS).or_fail(what)?;
         }
         Ok(())
+    })
+    .map(|(bytes, ())| bytes)
+}
+
+/// The header without the tokens of these numbers, and with another one.
+pub(super) fn with_token(
+    image: &Image,
+    volume_size: u64,
+    without: &[u32],
+    new: Option<&impl Serialize>,
+) -> Outcome<Vec<u8>> {
+    let what = || "cannot change the tokens of the header".to_owned();
+    let new = new.map(serde_json::to_value).transpose().or_fail(what)?;
+    on_file(image.bytes.clone(), volume_size, |device| {
+        load(device)?;
+        let mut tokens = device.token_handle();
+        for old in without {
+            tokens.json_set(TokenInput::RemoveToken(*old)).or_fail(what)?;
+        }
+        new.iter()
+            .try_for_each(|new| tokens.json_set(TokenInput::AddToken(new)).or_fail(what).map(drop))
     })
     .map(|(bytes, ())| bytes)
 }

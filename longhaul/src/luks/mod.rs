@@ -15,6 +15,7 @@ mod settle;
 mod strength;
 mod unlock;
 mod writeback;
+mod writer_token;
 
 use std::sync::Arc;
 
@@ -36,6 +37,7 @@ pub use manage::{
     Init, Restore, Slots, Test, add, backup, change, init, remove, restore, slots, test,
 };
 pub use unlock::{Encrypted, Key, Summary, recognise};
+pub use writer_token::{Claim, WriterToken};
 
 /// The blocks of a sealed volume, which every initiator can work with.
 const BLOCK_SIZE: u32 = 512;

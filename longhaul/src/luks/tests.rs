@@ -1,6 +1,7 @@
 //! Management and opening over volumes in memory: what must hold whatever breaks.
 
 mod erase;
+mod writer_token;
 
 use bytes::Bytes;
 use volume::store::faulty::Faulty;

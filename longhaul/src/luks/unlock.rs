@@ -9,7 +9,7 @@ use volume::Volume;
 use super::header::HeaderError;
 use super::image::{Image, ImageError};
 use super::library::{self, Opened, Tried};
-use super::{Options, Unsealed, blocking, narrowed, plain, settle, strength};
+use super::{Claim, Options, Unsealed, WriterToken, blocking, narrowed, plain, settle, strength};
 use crate::failure::{Failure, Outcome, complain};
 use crate::progress::Busy;
 use crate::secret::{Secret, Source, others_read};
@@ -120,6 +120,8 @@ fn new(source: &Source, what: &str) -> Outcome<Secret> {
 pub struct Encrypted {
     store: Arc<dyn Volume>,
     header: Result<Arc<Image>, HeaderError>,
+    /// What names the writer to others, if nothing else keeps them away.
+    token: Option<Arc<WriterToken>>,
 }
 
 /// Looks whether `volume` is encrypted; nothing is written, and no secret is needed. What holds but one
@@ -132,7 +134,7 @@ pub async fn recognise(volume: Arc<dyn Volume>) -> Outcome<Option<Encrypted>> {
         Err(ImageError::Header(why)) => Err(why),
         Err(why @ ImageError::Volume(_)) => return Err(why.into_failure()),
     };
-    Ok(Some(Encrypted { store, header }))
+    Ok(Some(Encrypted { store, header, token: None }))
 }
 
 /// What a header says of its volume, to whoever has no secret.
@@ -179,6 +181,19 @@ impl Encrypted {
         Arc::clone(&self.store)
     }
 
+    /// Refuses one that has the token of another writer.
+    pub fn check(&self, claim: &Claim) -> Outcome {
+        self.header.as_ref().map_or(Ok(()), |image| claim.check(&image.header))
+    }
+
+    /// A token is put into the header when it is opened: nothing else keeps other writers away. There is none if the
+    /// header cannot be used.
+    pub fn claim(&mut self, claim: Claim) -> Option<Arc<WriterToken>> {
+        let image = self.header.as_ref().ok()?;
+        let token = WriterToken::new(Arc::clone(&self.store), &image.header, claim);
+        self.token.insert(Arc::new(token)).clone().into()
+    }
+
     /// Opens it: the answer is its plain text.
     pub async fn open(self, key: &Key, options: Options) -> Outcome<Arc<dyn Volume>> {
         self.unseal(key, options).await.map(|(unsealed, _)| unsealed.plain)
@@ -186,12 +201,26 @@ impl Encrypted {
 
     /// Opens it, and answers the secret that did it too. Nothing is written before a slot has opened.
     pub(super) async fn unseal(self, key: &Key, options: Options) -> Outcome<(Unsealed, Secret)> {
-        let Self { store, header } = self;
+        let Self { store, header, token } = self;
         let image = header.map_err(|why| ImageError::Header(why).into_failure())?;
         let (opened, secret) = key.open(&image, store.shape().size).await?;
-        let image = settle::finish(&store, image, options.allow_discards).await?;
-        let unsealed = plain(&store, &image, opened, options)?;
-        Ok((unsealed, secret))
+        let unsealed = async {
+            let image = match &token {
+                Some(token) => token.take(&image, options.allow_discards).await?,
+                None => settle::finish(&store, image, options.allow_discards).await?,
+            };
+            plain(&store, &image, opened, options)
+        };
+        match (unsealed.await, token) {
+            (Ok(unsealed), _) => Ok((unsealed, secret)),
+            (Err(why), None) => Err(why),
+            (Err(why), Some(token)) => {
+                if let Err(why) = token.give_back(false).await {
+                    tracing::warn!("the token of this attachment stays in the header: {why}");
+                }
+                Err(why)
+            }
+        }
     }
 }
 

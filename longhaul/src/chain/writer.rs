@@ -1,0 +1,57 @@
+//! The one writer of an encrypted volume whose target has no reservations: a token in the header of the one, which the
+//! other looks at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::luks::{Claim, WriterToken};
+use crate::store::iscsi::{self, Writers};
+use crate::uri::Uri;
+
+/// How long reading and writing a header may take, over any link that is of use.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
+
+/// What a writer has to claim, if its target keeps nobody away.
+pub(super) fn claim(disk: Option<&iscsi::Disk>) -> Option<(Writers, Claim)> {
+    let iscsi::Unguarded { writers, key, gone, others } = disk?.unguarded()?;
+    let take_over = writers == Writers::TakeOver;
+    let (written_within, noticed_within) = (WRITTEN_WITHIN, iscsi::NOTICED_WITHIN);
+    Some((writers, Claim { key, gone, others, take_over, written_within, noticed_within }))
+}
+
+/// Says what keeps a second writer away: it is less than it should be.
+pub(super) fn warn(volume: &Uri, has_token: bool) {
+    if has_token {
+        tracing::warn!(
+            %volume,
+            "the target has no persistent reservations: a token in the header tells other Longhauls of this writer, and \
+             keeps nobody else away"
+        );
+    } else {
+        tracing::warn!(
+            %volume,
+            "the target has no persistent reservations: nothing keeps a second writer from this volume"
+        );
+    }
+}
+
+/// From now on the disk is written to only as long as the token is there.
+pub(super) fn rely_on(token: &Arc<WriterToken>, disk: &iscsi::Disk) {
+    let found = Arc::clone(token);
+    disk.mark(token.span(), Arc::new(move |bytes| found.find(bytes)));
+}
+
+/// Takes the token out of the header, unless writes may still be under way, or notes in it that some are in a replay
+/// log.
+pub(super) async fn give_back(token: &WriterToken, disk: &iscsi::Disk) {
+    let unflushed = disk.saved().is_some();
+    if !disk.is_quiet().await {
+        return;
+    }
+    match token.give_back(unflushed).await {
+        // The next attachment of this machine knows of it.
+        Ok(()) if unflushed => {}
+        Ok(()) => disk.unmark(),
+        Err(why) => tracing::warn!("the token of this attachment stays in the header: {why}"),
+    }
+}
