@@ -54,8 +54,8 @@ pub(super) enum Broken {
     Stuck,
 }
 
-/// When a connection ends.
-pub(super) struct Until {
+/// How a connection is told to end.
+pub(super) struct Shutdown {
     /// From then on what is asked is refused.
     pub(super) stop: Stop,
     /// Dropped once that is so and nothing runs any more.
@@ -71,12 +71,12 @@ pub(super) async fn serve(
     stream: Arc<UnixStream>,
     volume: Arc<dyn Volume>,
     export: Export,
-    mut until: Until,
+    mut shutdown: Shutdown,
 ) -> Result<(), Broken> {
     let mut connection = Connection::new(stream, export);
     let mut in_flight = FuturesUnordered::new();
     let begin = |request| perform(Arc::clone(&volume), request);
-    let served = connection.converse(&mut in_flight, begin, &mut until).await;
+    let served = connection.converse(&mut in_flight, begin, &mut shutdown).await;
     while in_flight.next().await.is_some() {}
     served
 }
@@ -114,7 +114,7 @@ impl Connection {
         &mut self,
         in_flight: &mut FuturesUnordered<F>,
         begin: impl Fn(Request) -> F,
-        until: &mut Until,
+        shutdown: &mut Shutdown,
     ) -> Result<(), Broken> {
         let deadline = Instant::now() + HANDSHAKE_MAX;
         loop {
@@ -127,7 +127,7 @@ impl Connection {
             }
             self.send()?;
             if self.stopped && in_flight.is_empty() {
-                until.busy = None;
+                shutdown.busy = None;
             }
             if self.closing && in_flight.is_empty() {
                 return self.drain().await;
@@ -145,8 +145,8 @@ impl Connection {
                 () = tokio::time::sleep_until(deadline), if !self.machine.is_ready() => {
                     return Err(Broken::Silent);
                 }
-                () = until.stop.called(), if !self.stopped => self.stopped = true,
-                () = until.end.called(), if !self.closing => self.closing = true,
+                () = shutdown.stop.called(), if !self.stopped => self.stopped = true,
+                () = shutdown.end.called(), if !self.closing => self.closing = true,
             }
         }
     }

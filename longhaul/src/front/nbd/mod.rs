@@ -4,6 +4,7 @@
 //! listens. All connections share the volume, which is coherent by its contract.
 
 mod connection;
+mod connection_order;
 mod errno;
 mod export;
 mod handshake;
@@ -12,7 +13,6 @@ mod machine;
 mod output;
 mod server;
 mod transmission;
-mod turn;
 mod violation;
 mod wire;
 

@@ -14,9 +14,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use volume::Volume;
 
-use super::connection::{self, Broken, Until};
+use super::connection::{self, Broken, Shutdown};
+use super::connection_order::{ConnectionGuard, ConnectionOrder};
 use super::export::Export;
-use super::turn::{Lines, Turn};
 use crate::stop::{Stop, Stopper};
 
 /// Clients at a time. `nbdcopy` opens 4 connections, qemu at most 16.
@@ -124,7 +124,7 @@ impl Server {
             description: description.to_owned(),
         };
         let mut connections = JoinSet::new();
-        let mut lines = Lines::default();
+        let mut order = ConnectionOrder::default();
         let mut number: u64 = 0;
         let (ender, end) = Stopper::new();
         // Each connection holds one until nothing runs on it any more.
@@ -134,10 +134,10 @@ impl Server {
                 stream = self.accept(), if connections.len() < CONNECTIONS_MAX => {
                     number += 1;
                     let volume = Arc::clone(&volume);
-                    let until = Until { stop: stop.clone(), busy: Some(busy.clone()), end: end.clone() };
+                    let shutdown = Shutdown { stop: stop.clone(), busy: Some(busy.clone()), end: end.clone() };
                     let stream = Arc::new(stream);
-                    let turn = lines.enter(&stream);
-                    let conversation = converse(number, turn, stream, volume, export.clone(), until);
+                    let guard = order.register(&stream);
+                    let conversation = converse(number, guard, stream, volume, export.clone(), shutdown);
                     connections.spawn(conversation);
                 }
                 Some(_) = connections.join_next() => {}
@@ -183,18 +183,18 @@ impl Drop for Server {
 /// Serves a client when its turn has come, unless everything is to end before.
 async fn converse(
     number: u64,
-    mut turn: Turn,
+    mut guard: ConnectionGuard,
     stream: Arc<UnixStream>,
     volume: Arc<dyn Volume>,
     export: Export,
-    mut until: Until,
+    mut shutdown: Shutdown,
 ) {
     tracing::debug!(number, "NBD client connected");
     tokio::select! {
-        () = turn.comes(number) => {}
-        () = until.stop.called() => return,
+        () = guard.wait_for_predecessors(number) => {}
+        () = shutdown.stop.called() => return,
     }
-    match connection::serve(stream, volume, export, until).await {
+    match connection::serve(stream, volume, export, shutdown).await {
         Ok(()) => tracing::debug!(number, "NBD client left"),
         // Clients that have what they wanted often just go.
         Err(Broken::Socket(why)) => tracing::debug!(number, %why, "NBD client is gone"),

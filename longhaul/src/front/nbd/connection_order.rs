@@ -12,37 +12,37 @@ use tokio::time::timeout;
 /// A client that waits as long as this is worth a line in the log.
 const LONG: Duration = Duration::from_secs(5);
 
-/// The connections there are.
+/// The connections there are, in the order in which they came.
 #[derive(Default)]
-pub(super) struct Lines(Vec<Line>);
+pub(super) struct ConnectionOrder(Vec<ConnectionEntry>);
 
 /// A connection as the others see it.
-struct Line {
+struct ConnectionEntry {
     stream: Weak<UnixStream>,
     /// Closed when it has ended, and with it all that it began.
     ended: watch::Receiver<()>,
 }
 
-/// The place of a connection among the others. It has ended when this is dropped.
-pub(super) struct Turn {
+/// A connection that is served. It has ended when this is dropped.
+pub(super) struct ConnectionGuard {
     /// Those to wait for.
-    before: Vec<watch::Receiver<()>>,
+    predecessors: Vec<watch::Receiver<()>>,
     _ends: watch::Sender<()>,
 }
 
-impl Lines {
+impl ConnectionOrder {
     /// Takes in a connection that was just accepted.
-    pub(super) fn enter(&mut self, stream: &Arc<UnixStream>) -> Turn {
-        self.0.retain(|line| line.ended.has_changed().is_ok());
-        let before = self.0.iter().filter(|line| line.is_hung_up());
-        let before = before.map(|line| line.ended.clone()).collect();
+    pub(super) fn register(&mut self, stream: &Arc<UnixStream>) -> ConnectionGuard {
+        self.0.retain(|entry| entry.ended.has_changed().is_ok());
+        let predecessors = self.0.iter().filter(|entry| entry.is_hung_up());
+        let predecessors = predecessors.map(|entry| entry.ended.clone()).collect();
         let (ends, ended) = watch::channel(());
-        self.0.push(Line { stream: Arc::downgrade(stream), ended });
-        Turn { before, _ends: ends }
+        self.0.push(ConnectionEntry { stream: Arc::downgrade(stream), ended });
+        ConnectionGuard { predecessors, _ends: ends }
     }
 }
 
-impl Line {
+impl ConnectionEntry {
     /// Asked of the system: its task may not have read as far as the end. A client that closed its socket before it
     /// connected again is seen here (unix(7): a peer learns of a close at once).
     fn is_hung_up(&self) -> bool {
@@ -53,12 +53,12 @@ impl Line {
     }
 }
 
-impl Turn {
+impl ConnectionGuard {
     /// Waits until nothing runs any more of those who hung up before, however long the volume takes.
-    pub(super) async fn comes(&mut self, number: u64) {
-        let connections = self.before.len();
+    pub(super) async fn wait_for_predecessors(&mut self, number: u64) {
+        let connections = self.predecessors.len();
         let wait = async {
-            for ended in &mut self.before {
+            for ended in &mut self.predecessors {
                 // Nothing is ever sent: it ends with its sender.
                 let _ = ended.changed().await;
             }
