@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::chatter::Leave;
-use super::logins::{Reached, Stage};
+use super::logins::{LoginProgress, LoginStage};
 use super::node::{Node, Serving};
 use super::registry::{Identity, Join, Letter, Newcomer, NoSeat, Seat, Ticket};
 use super::wire::{Wire, WireError};
@@ -56,9 +56,9 @@ pub(super) async fn log_in(
     wire: &mut Wire,
     entrance: Entrance,
     who: &mut Option<Peer>,
-    reached: &Reached,
+    progress: &LoginProgress,
 ) -> Result<Outcome, LoginError> {
-    timeout(node.limits().login, exchange(node, wire, entrance, who, reached))
+    timeout(node.limits().login, exchange(node, wire, entrance, who, progress))
         .await
         .unwrap_or(Err(LoginError::Wire(WireError::Late)))
 }
@@ -68,7 +68,7 @@ async fn exchange(
     wire: &mut Wire,
     entrance: Entrance,
     who: &mut Option<Peer>,
-    reached: &Reached,
+    progress: &LoginProgress,
 ) -> Result<Outcome, LoginError> {
     let serving = node.serving();
     let mut login = TargetLogin::new(Arc::clone(&serving.login), entrance, entropy()?);
@@ -87,18 +87,18 @@ async fn exchange(
             return Err(LoginError::NoLogin);
         };
         begun = true;
-        reached.is(Stage::Begun);
+        progress.reach(LoginStage::Begun);
         match login.handle(&request, &data, &wire.decoder.transcript()) {
             Progress::Continue(next, response) => {
                 *who = next.peer();
                 if next.has_proven() {
-                    reached.is(Stage::Proven);
+                    progress.reach(LoginStage::Proven);
                 }
                 send(wire, response).await?;
                 login = *next;
             }
             Progress::Admit(admission) => {
-                reached.is(Stage::Proven);
+                progress.reach(LoginStage::Proven);
                 let Established { initiator, target, .. } = admission.established().clone();
                 *who = Some(Peer { initiator, target });
                 let port = entrance.portal_group_tag;
@@ -135,15 +135,15 @@ async fn admit(
     let peer = wire.peer_addr().map_err(WireError::Io)?;
     let identity = Identity { initiator, isid, target, port };
     let newcomer = Newcomer { identity, proven, seal: parameters.seal, peer };
-    let share = node.limits().share();
+    let quota = node.limits().client_quota();
     if tsih != 0 {
-        return match node.registry.host(tsih, &newcomer, share) {
+        return match node.registry.host(tsih, &newcomer, quota) {
             Ok(seat) => Ok(Outcome::Connection(Box::new(admission), seat)),
             Err(status) => Err(refuse(wire, admission.refuse(status)).await?),
         };
     }
     let ticket = loop {
-        match node.registry.join(&newcomer, share) {
+        match node.registry.join(&newcomer, quota) {
             Ok(ticket) => break ticket,
             Err(NoSeat::Taken(old)) => {
                 // It has to wait for its commands; while one of those is stuck, nobody takes its place, as

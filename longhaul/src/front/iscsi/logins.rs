@@ -17,7 +17,7 @@ const PARTS: usize = 4;
 
 /// How far a login has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(super) enum LoginStage {
     /// Nothing has come that is a request.
     Silent,
     /// It has begun.
@@ -26,15 +26,15 @@ pub(super) enum Stage {
     Proven,
 }
 
-/// What a login has of its place among the others: how far it has got, and what is closed when it has to make way. The
-/// place is free when the latter is dropped.
-pub(super) type Place = (Reached, oneshot::Receiver<()>);
+/// The slot of a login among the others: how far it has got, and what is closed when it has to make way. The
+/// slot is free when the latter is dropped.
+pub(super) type LoginSlot = (LoginProgress, oneshot::Receiver<()>);
 
 /// How far a login has got, for others to see.
-pub(super) struct Reached(Arc<AtomicU8>);
+pub(super) struct LoginProgress(Arc<AtomicU8>);
 
-impl Reached {
-    pub(super) fn is(&self, stage: Stage) {
+impl LoginProgress {
+    pub(super) fn reach(&self, stage: LoginStage) {
         self.0.fetch_max(stage as u8, Ordering::Relaxed);
     }
 }
@@ -43,7 +43,7 @@ struct Login {
     network: Network,
     stage: Arc<AtomicU8>,
     /// Dropped, it ends the login.
-    place: oneshot::Sender<()>,
+    slot: oneshot::Sender<()>,
 }
 
 /// What one site is given: 24 bits of an IPv4 address, 64 of an IPv6 one.
@@ -74,17 +74,17 @@ pub(super) struct Logins(VecDeque<Login>);
 
 impl Logins {
     /// A login begins. If there are more than `most` now, one is told to end.
-    pub(super) fn begin(&mut self, peer: SocketAddr, most: usize) -> Place {
+    pub(super) fn begin(&mut self, peer: SocketAddr, most: usize) -> LoginSlot {
         let (network, most) = (Network::from(peer), most.max(1));
-        self.0.retain(|login| !login.place.is_closed());
+        self.0.retain(|login| !login.slot.is_closed());
         while self.0.len() >= most {
             let Some(last) = self.last(network, most) else { break };
             self.0.remove(last);
         }
-        let stage = Arc::new(AtomicU8::new(Stage::Silent as u8));
-        let (place, given_up) = oneshot::channel();
-        self.0.push_back(Login { network, stage: Arc::clone(&stage), place });
-        (Reached(stage), given_up)
+        let stage = Arc::new(AtomicU8::new(LoginStage::Silent as u8));
+        let (slot, given_up) = oneshot::channel();
+        self.0.push_back(Login { network, stage: Arc::clone(&stage), slot });
+        (LoginProgress(stage), given_up)
     }
 
     /// Which of them makes way for one from `newcomer`.
@@ -110,17 +110,17 @@ mod tests {
         SocketAddr::new(address.parse().unwrap(), 7)
     }
 
-    fn is_over(place: &mut Place) -> bool {
-        place.1.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+    fn is_over(slot: &mut LoginSlot) -> bool {
+        slot.1.try_recv() == Err(oneshot::error::TryRecvError::Closed)
     }
 
     /// Each row: what came before, and the stage it has reached; and the one that makes way for another from the
     /// first address.
     #[test]
     fn the_login_that_makes_way_is_the_one_with_least_claim() {
-        use Stage::{Begun, Proven, Silent};
+        use LoginStage::{Begun, Proven, Silent};
         let (a, near, far, six) = ("192.0.2.1", "192.0.2.200", "198.51.100.1", "2001:db8::1");
-        let rows: [(&[(&str, Stage)], usize); 6] = [
+        let rows: [(&[(&str, LoginStage)], usize); 6] = [
             (&[(a, Silent), (a, Silent), (a, Silent), (a, Silent)], 0),
             (&[(a, Begun), (a, Silent), (a, Begun), (near, Proven)], 1),
             (&[(a, Proven), (a, Begun), (a, Proven), (near, Begun)], 1),
@@ -138,10 +138,10 @@ mod tests {
         ];
         for (before, expected) in rows {
             let mut logins = Logins::default();
-            let begin = |(address, stage): &(&str, Stage)| {
-                let place = logins.begin(from(address), before.len());
-                place.0.is(*stage);
-                place
+            let begin = |(address, stage): &(&str, LoginStage)| {
+                let slot = logins.begin(from(address), before.len());
+                slot.0.reach(*stage);
+                slot
             };
             let mut places: Vec<_> = before.iter().map(begin).collect();
             let _newcomer = logins.begin(from(a), before.len());
@@ -157,15 +157,15 @@ mod tests {
         const MOST: usize = 64;
         let mut logins = Logins::default();
         let mut flood = Vec::new();
-        let mut honest: Vec<Place> = Vec::new();
+        let mut honest: Vec<LoginSlot> = Vec::new();
         for round in 0..10_000_u32 {
-            let place = logins.begin(from(&format!("10.0.{}.{}", round % 3, round % 250)), MOST);
-            place.0.is(if round % 2 == 0 { Stage::Proven } else { Stage::Silent });
-            flood.push(place);
+            let slot = logins.begin(from(&format!("10.0.{}.{}", round % 3, round % 250)), MOST);
+            slot.0.reach(if round % 2 == 0 { LoginStage::Proven } else { LoginStage::Silent });
+            flood.push(slot);
             if round % 500 == 0 && honest.len() < MOST / PARTS {
                 honest.push(logins.begin(from("10.1.0.1"), MOST));
             }
-            flood.retain_mut(|place| !is_over(place));
+            flood.retain_mut(|slot| !is_over(slot));
             assert!(flood.len() + honest.len() <= MOST);
             assert!(!honest.iter_mut().any(is_over), "{round}");
         }

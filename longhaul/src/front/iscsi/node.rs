@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::chatter::Chatter;
 use super::meter::Activity;
 use super::purse::{Fund, Pool};
-use super::registry::{Identity, Letter, Registry, Seat, Share};
+use super::registry::{ClientQuota, Identity, Letter, Registry, Seat};
 use crate::front::lun::{Face, TRANSFER_MAX, TargetDevice};
 
 /// How often what a session may send at first fits into [`Limits::unsolicited`]: a burst right after the login
@@ -122,9 +122,9 @@ impl Limits {
         Offer { max_recv_data_segment, first_burst, max_connections, ..offer }
     }
 
-    pub(super) const fn share(&self) -> Share {
+    pub(super) const fn client_quota(&self) -> ClientQuota {
         let connections = self.connections.div_ceil(2);
-        Share { sessions: self.sessions_per_initiator, connections }
+        ClientQuota { sessions: self.sessions_per_initiator, connections }
     }
 
     fn unsolicited(&self) -> Arc<Budget> {

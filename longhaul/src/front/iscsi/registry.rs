@@ -223,7 +223,7 @@ impl Newcomer {
 
 /// What one client may have at most.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
+pub(super) struct ClientQuota {
     pub(super) sessions: usize,
     /// Of a client that has proven who it is. Those of others cannot be told apart.
     pub(super) connections: usize,
@@ -241,7 +241,7 @@ impl Registry {
     /// Gives a session its place. If it [replaces](Newcomer::replaces) one that is there, that is told to end
     /// instead, and the caller waits for that and tries again (RFC 7143, 6.3.5: the old session ends, its tasks with
     /// it, before the new login succeeds).
-    pub(super) fn join(&self, newcomer: &Newcomer, share: Share) -> Result<Ticket, NoSeat> {
+    pub(super) fn join(&self, newcomer: &Newcomer, quota: ClientQuota) -> Result<Ticket, NoSeat> {
         let Newcomer { identity, proven, seal, peer } = newcomer;
         let mut seats = lock(&self.0);
         let replaced = seats.seats.values().find(|seat| newcomer.replaces(seat)).cloned();
@@ -251,7 +251,7 @@ impl Registry {
             return Err(NoSeat::Taken(old));
         }
         let (sessions, connections) = seats.of_client(newcomer);
-        if sessions >= share.sessions || connections >= share.connections {
+        if sessions >= quota.sessions || connections >= quota.connections {
             return Err(NoSeat::Full);
         }
         let Some(tsih) = seats.free_tsih() else { return Err(NoSeat::Full) };
@@ -282,7 +282,7 @@ impl Registry {
         &self,
         tsih: u16,
         newcomer: &Newcomer,
-        share: Share,
+        quota: ClientQuota,
     ) -> Result<Arc<Seat>, LoginStatus> {
         let Newcomer { identity, proven, seal, .. } = newcomer;
         let seats = lock(&self.0);
@@ -299,7 +299,7 @@ impl Registry {
         if seat.proven != *proven || seat.seal != *seal {
             return Err(LoginStatus::AUTHORIZATION_FAILURE);
         }
-        if connections >= share.connections {
+        if connections >= quota.connections {
             return Err(LoginStatus::TOO_MANY_CONNECTIONS);
         }
         Ok(seat)
@@ -366,7 +366,7 @@ mod tests {
     const PEER: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
-    const SHARE: Share = Share { sessions: 9, connections: 99 };
+    const QUOTA: ClientQuota = ClientQuota { sessions: 9, connections: 99 };
 
     fn newcomer(target: Option<&str>) -> Newcomer {
         let proven = Proven::Nothing;
@@ -387,13 +387,13 @@ mod tests {
     async fn a_second_login_ends_the_first_session() {
         let registry = Registry::default();
         let newcomer = newcomer(Some("iqn.2000-01.example:t"));
-        let mut first = registry.join(&newcomer, SHARE).ok().unwrap();
-        let Err(NoSeat::Taken(old)) = registry.join(&newcomer, SHARE) else { panic!("two") };
+        let mut first = registry.join(&newcomer, QUOTA).ok().unwrap();
+        let Err(NoSeat::Taken(old)) = registry.join(&newcomer, QUOTA) else { panic!("two") };
         assert!(matches!(first.letters.try_recv(), Ok(Letter::End(Why::Reinstated))));
         let ended = tokio::spawn(async move { old.gone().await });
         drop(first);
         ended.await.unwrap();
-        let second = registry.join(&newcomer, SHARE).ok().unwrap();
+        let second = registry.join(&newcomer, QUOTA).ok().unwrap();
         assert_ne!(second.seat.tsih, 0);
         assert_eq!(second.seat.nexus, Nexus(2));
     }
@@ -418,8 +418,8 @@ mod tests {
         ] {
             let registry = Registry::default();
             let newcomer = |proven| Newcomer { proven, ..newcomer(Some("iqn.2000-01.example:t")) };
-            let mut first = registry.join(&newcomer(old), SHARE).ok().unwrap();
-            let second = registry.join(&newcomer(new), SHARE);
+            let mut first = registry.join(&newcomer(old), QUOTA).ok().unwrap();
+            let second = registry.join(&newcomer(new), QUOTA);
             assert_eq!(matches!(second, Err(NoSeat::Taken(_))), replaces);
             assert_eq!(first.letters.try_recv().is_ok(), replaces);
             assert_eq!(second.is_ok(), !replaces);
@@ -439,12 +439,12 @@ mod tests {
             seal: Some(Protection::Encrypt),
             ..newcomer(Some("iqn.2000-01.example:t"))
         };
-        let ticket = registry.join(&first, SHARE).ok().unwrap();
+        let ticket = registry.join(&first, QUOTA).ok().unwrap();
         let tsih = ticket.seat.tsih;
         let told = |tsih, change: &dyn Fn(&mut Newcomer)| {
             let mut newcomer = first.clone();
             change(&mut newcomer);
-            registry.host(tsih, &newcomer, SHARE).err()
+            registry.host(tsih, &newcomer, QUOTA).err()
         };
         let name = |name| IscsiName::new(name).unwrap();
         let none = Some(LoginStatus::SESSION_DOES_NOT_EXIST);
@@ -476,18 +476,18 @@ mod tests {
             let first = newcomer(Some("iqn.2000-01.example:t"));
             Newcomer { identity: Identity { port, ..first.identity }, ..first }
         };
-        let seats = [1, 2].map(|port| registry.join(&by(port), SHARE).ok().unwrap());
+        let seats = [1, 2].map(|port| registry.join(&by(port), QUOTA).ok().unwrap());
         assert_eq!(seats.each_ref().map(|ticket| ticket.seat.id().target_port), [1, 2]);
         assert!(
-            matches!(registry.join(&by(2), SHARE), Err(NoSeat::Taken(old)) if old.tsih == seats[1].seat.tsih)
+            matches!(registry.join(&by(2), QUOTA), Err(NoSeat::Taken(old)) if old.tsih == seats[1].seat.tsih)
         );
     }
 
     #[test]
     fn discovery_sessions_live_side_by_side() {
         let registry = Registry::default();
-        let _first = registry.join(&newcomer(None), SHARE).ok().unwrap();
-        assert!(registry.join(&newcomer(None), SHARE).is_ok());
+        let _first = registry.join(&newcomer(None), QUOTA).ok().unwrap();
+        assert!(registry.join(&newcomer(None), QUOTA).is_ok());
     }
 
     /// Each row: what the sessions have proven, the name of the third, and whether that is one too many.
@@ -508,7 +508,7 @@ mod tests {
                 let initiator = IscsiName::new(name).unwrap();
                 let identity = Identity { initiator, ..identity(None) };
                 let newcomer = Newcomer { identity, proven: proven.clone(), ..newcomer(None) };
-                registry.join(&newcomer, Share { sessions: 2, ..SHARE })
+                registry.join(&newcomer, ClientQuota { sessions: 2, ..QUOTA })
             };
             let mut held: Vec<_> = (0..2).map(|_| join(&first, own).ok().unwrap()).collect();
             assert_eq!(
@@ -524,25 +524,25 @@ mod tests {
     #[test]
     fn one_proven_client_has_so_many_connections_and_no_more() {
         let registry = Registry::default();
-        let share = Share { connections: 4, ..SHARE };
+        let quota = ClientQuota { connections: 4, ..QUOTA };
         let proven = Proven::Chap("a".to_owned());
         let greedy = Newcomer { proven, ..newcomer(None) };
-        let ticket = registry.join(&greedy, share).ok().unwrap();
+        let ticket = registry.join(&greedy, quota).ok().unwrap();
         ticket.seat.has_connections(3);
-        assert!(registry.host(ticket.seat.tsih, &greedy, share).is_ok());
+        assert!(registry.host(ticket.seat.tsih, &greedy, quota).is_ok());
         ticket.seat.has_connections(4);
-        let refused = registry.host(ticket.seat.tsih, &greedy, share).err();
+        let refused = registry.host(ticket.seat.tsih, &greedy, quota).err();
         assert_eq!(refused, Some(LoginStatus::TOO_MANY_CONNECTIONS));
-        assert!(matches!(registry.join(&greedy, share), Err(NoSeat::Full)));
+        assert!(matches!(registry.join(&greedy, quota), Err(NoSeat::Full)));
         let other = Newcomer { proven: Proven::Chap("b".to_owned()), ..newcomer(None) };
-        assert!(registry.join(&other, share).is_ok());
+        assert!(registry.join(&other, quota).is_ok());
     }
 
     #[test]
     fn session_numbers_skip_zero_and_those_in_use() {
         let registry = Registry::default();
         let mut seats = Seats::default();
-        let seat = registry.join(&newcomer(None), SHARE).ok().unwrap().seat.clone();
+        let seat = registry.join(&newcomer(None), QUOTA).ok().unwrap().seat.clone();
         // All numbers but one are in use.
         seats.seats =
             (1..=u16::MAX).filter(|tsih| *tsih != 9).map(|tsih| (tsih, seat.clone())).collect();

@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 use super::chatter::Leave;
 use super::driver::Driver;
 use super::login::{LoggedIn, LoginError, Outcome, join, log_in};
-use super::logins::{Logins, Place};
+use super::logins::{LoginSlot, Logins};
 use super::node::Node;
 use super::wire::{Wire, WireError};
 use crate::stop::Stop;
@@ -185,7 +185,7 @@ async fn connection(
     node: Arc<Node>,
     portals: Arc<[(SocketAddr, u16)]>,
     (stream, peer, entrance): (TcpStream, SocketAddr, Entrance),
-    (reached, mut given_up): Place,
+    (progress, mut given_up): LoginSlot,
     mut stop: Stop,
 ) {
     // Answers are small and awaited; they are put together here, not by the kernel.
@@ -195,7 +195,7 @@ async fn connection(
     let mut wire = Wire::new(stream);
     let mut who = None;
     let outcome = tokio::select! {
-        outcome = log_in(&node, &mut wire, entrance, &mut who, &reached) => outcome,
+        outcome = log_in(&node, &mut wire, entrance, &mut who, &progress) => outcome,
         () = stop.called() => return,
         _ = &mut given_up => {
             if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
