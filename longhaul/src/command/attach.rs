@@ -4,7 +4,7 @@ pub mod status;
 
 use std::path::{Path, PathBuf};
 
-use self::status::Teller;
+use self::status::StatusReporter;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs, WriterArgs};
 use crate::chain::{self, Chain, OpenOptions};
 use crate::control;
@@ -132,15 +132,19 @@ fn warn_of(logs: &[Pending], uri: &Uri) {
 async fn serve(chain: &Chain, server: nbd::Server, stop: Stop) -> Outcome<nbd::Server> {
     let uri = chain.uri().to_string();
     let socket = server.uri();
-    let teller =
-        Teller { uri: uri.clone(), socket, clients: server.clients(), volume: chain.observer() };
+    let reporter = StatusReporter {
+        uri: uri.clone(),
+        socket,
+        clients: server.clients(),
+        volume: chain.observer(),
+    };
     super::announce(&format!("ready {}", server.uri()))?;
-    let listening = teller.listen();
+    let listening = reporter.listen();
     let mut ending = stop.clone();
     let mut progress = None;
     let telling = async {
         ending.called().await;
-        progress = Some(teller.tell_progress());
+        progress = Some(reporter.report_progress());
     };
     let serving = server.run(chain.volume(), &uri, stop);
     tokio::join!(serving, telling);

@@ -139,7 +139,7 @@ impl Args {
 
     fn say(&self, log: &Reader, applied: Option<&Path>) -> Outcome {
         let (changes, bytes) = log.holds();
-        let told = Told {
+        let report = ReplayReport {
             header: log.header(),
             changes,
             bytes,
@@ -149,15 +149,15 @@ impl Args {
             applied: applied.or_else(|| Some(&*self.file).filter(|file| is_applied(file))),
         };
         if self.json {
-            return super::say_json(&told);
+            return super::say_json(&report);
         }
-        super::say(&told.text())
+        super::say(&report.text())
     }
 }
 
 /// What is printed.
 #[derive(Serialize)]
-struct Told<'a> {
+struct ReplayReport<'a> {
     #[serde(flatten)]
     header: &'a Header,
     changes: u64,
@@ -173,7 +173,7 @@ struct Told<'a> {
     applied: Option<&'a Path>,
 }
 
-impl Told<'_> {
+impl ReplayReport<'_> {
     fn text(&self) -> String {
         let Self { header, changes, bytes, torn, lost, written, applied } = self;
         let lost = (*lost > 0).then(|| incomplete(*lost));

@@ -58,16 +58,16 @@ impl AttachStatus {
     }
 }
 
-/// What there is to tell of an attachment.
+/// What the status of an attachment is made of.
 #[derive(Clone)]
-pub(super) struct Teller {
+pub(super) struct StatusReporter {
     pub(super) uri: String,
     pub(super) socket: String,
     pub(super) clients: Clients,
     pub(super) volume: Observer,
 }
 
-impl Teller {
+impl StatusReporter {
     fn status(&self) -> AttachStatus {
         AttachStatus {
             attachment: self.uri.clone(),
@@ -87,12 +87,12 @@ impl Teller {
                 return None;
             }
         };
-        let teller = self.clone();
+        let reporter = self.clone();
         Some(tokio::spawn(async move {
             loop {
                 let request = control.request().await;
                 let answer = match request.verb.as_str() {
-                    "status" => serde_json::to_string(&teller.status())
+                    "status" => serde_json::to_string(&reporter.status())
                         .or_fail(|| "cannot tell the status".to_owned()),
                     other => Err(Failure::new(format!("an attachment does not know `{other}`"))),
                 };
@@ -102,12 +102,12 @@ impl Teller {
     }
 
     /// Says what the end waits for, as long as it does.
-    pub(super) fn tell_progress(&self) -> JoinHandle<()> {
-        let teller = self.clone();
+    pub(super) fn report_progress(&self) -> JoinHandle<()> {
+        let reporter = self.clone();
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(PROGRESS_EVERY).await;
-                let AttachStatus { attachment, clients, volume, .. } = teller.status();
+                let AttachStatus { attachment, clients, volume, .. } = reporter.status();
                 let bytes = Size(volume.unflushed);
                 complain(&format_args!(
                     "longhaul: ending: {attachment}: {bytes} bytes are not flushed yet, {clients} clients; {}",
