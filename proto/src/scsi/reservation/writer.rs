@@ -223,7 +223,7 @@ async fn rejoin<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>
 /// Registers this I_T nexus, with as much as the unit can do.
 async fn register<U: Unit>(unit: &U, key: Key) -> Result<Hold, NotHeld<U::Error>> {
     let can = capabilities(unit).await?;
-    let mut tries = vec![can, Can { power_loss: false, ..can }, Can::default()];
+    let mut tries = vec![can, Capabilities { power_loss: false, ..can }, Capabilities::default()];
     tries.dedup();
     let mut refused = Answer::Conflict;
     for can in tries {
@@ -398,18 +398,18 @@ async fn read_reservation<U: Unit>(unit: &U) -> Result<Option<(Key, u8)>, NotHel
 
 /// What the unit can do, as far as it is of use here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Can {
+struct Capabilities {
     power_loss: bool,
     all_target_ports: bool,
 }
 
-async fn capabilities<U: Unit>(unit: &U) -> Result<Can, NotHeld<U::Error>> {
+async fn capabilities<U: Unit>(unit: &U) -> Result<Capabilities, NotHeld<U::Error>> {
     let Answer::Good(data) = look(unit, InAction::ReportCapabilities).await? else {
-        return Ok(Can::default());
+        return Ok(Capabilities::default());
     };
     let flags = data.get(2).copied().unwrap_or_default();
     // PTPL_C and ATP_C (SPC-4, 6.15.4).
-    Ok(Can { power_loss: flags & 0x01 != 0, all_target_ports: flags & 0x04 != 0 })
+    Ok(Capabilities { power_loss: flags & 0x01 != 0, all_target_ports: flags & 0x04 != 0 })
 }
 
 /// Who is registered, for a message: by name where the unit knows READ FULL STATUS.

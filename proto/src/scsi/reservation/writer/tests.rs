@@ -9,7 +9,7 @@ use crate::scsi::Cdb;
 use crate::scsi::reservation::{Class, Device, InitiatorPort, NexusId, Refused, Reservations};
 
 /// A unit with the reservations of our target, and the nexus that asks.
-struct Desk<'a> {
+struct TestUnit<'a> {
     unit: &'a Mutex<Reservations>,
     nexus: NexusId,
     durable: bool,
@@ -23,7 +23,7 @@ fn nexus(n: u8, target_port: u16) -> NexusId {
     NexusId { initiator, target_port, client: Proven::Nothing }
 }
 
-impl<'a> Desk<'a> {
+impl<'a> TestUnit<'a> {
     fn new(unit: &'a Mutex<Reservations>, n: u8) -> Self {
         Self { unit, nexus: nexus(n, 1), durable: true, turns: Mutex::new(None) }
     }
@@ -50,7 +50,7 @@ impl<'a> Desk<'a> {
     }
 }
 
-impl Unit for Desk<'_> {
+impl Unit for TestUnit<'_> {
     type Error = ();
 
     async fn ask(&self, command: Command, data: Vec<u8>) -> Result<Answer, ()> {
@@ -94,7 +94,7 @@ fn refusal(outcome: Result<Hold, NotHeld<()>>) -> Registrants {
 #[test]
 fn second_writer_is_refused_and_told_who_holds_it() {
     let unit = Mutex::default();
-    let (one, two) = (Desk::new(&unit, 1), Desk::new(&unit, 2));
+    let (one, two) = (TestUnit::new(&unit, 1), TestUnit::new(&unit, 2));
     let hold = now(acquire(&one, 7, &nobody())).unwrap();
     assert!(hold.through_power_loss && hold.all_target_ports);
     let by = refusal(now(acquire(&two, 8, &nobody())));
@@ -112,7 +112,7 @@ fn second_writer_is_refused_and_told_who_holds_it() {
 fn of_two_that_begin_at_once_one_gets_it() {
     for (first, second) in (0..8).flat_map(|first| (0..8).map(move |second| (first, second))) {
         let unit = Mutex::default();
-        let (one, two) = (Desk::new(&unit, 1), Desk::new(&unit, 2));
+        let (one, two) = (TestUnit::new(&unit, 1), TestUnit::new(&unit, 2));
         (*one.turns.lock().unwrap(), *two.turns.lock().unwrap()) = (Some(first), Some(second));
         let victims = nobody();
         let (mut a, mut b) = (pin!(acquire(&one, 7, &victims)), pin!(acquire(&two, 8, &victims)));
@@ -134,7 +134,7 @@ fn of_two_that_begin_at_once_one_gets_it() {
 #[test]
 fn holder_that_was_taken_over_finds_out_even_when_the_other_has_gone() {
     let unit = Mutex::default();
-    let (one, two) = (Desk::new(&unit, 1), Desk::new(&unit, 2));
+    let (one, two) = (TestUnit::new(&unit, 1), TestUnit::new(&unit, 2));
     let first = now(acquire(&one, 7, &nobody())).unwrap();
     let second = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
     assert!(!one.may_write());
@@ -147,7 +147,7 @@ fn holder_that_was_taken_over_finds_out_even_when_the_other_has_gone() {
 #[test]
 fn stale_key_is_taken_over_and_no_other() {
     let unit = Mutex::default();
-    let (one, two) = (Desk::new(&unit, 1), Desk::new(&unit, 2));
+    let (one, two) = (TestUnit::new(&unit, 1), TestUnit::new(&unit, 2));
     now(acquire(&one, 7, &nobody())).unwrap();
     refusal(now(acquire(&two, 8, &Victims::Stale(vec![6]))));
     now(acquire(&two, 8, &Victims::Stale(vec![6, 7]))).unwrap();
@@ -157,7 +157,7 @@ fn stale_key_is_taken_over_and_no_other() {
 #[test]
 fn reservation_of_all_registrants_is_taken_over_too() {
     let unit = Mutex::default();
-    let (one, two) = (Desk::new(&unit, 1), Desk::new(&unit, 2));
+    let (one, two) = (TestUnit::new(&unit, 1), TestUnit::new(&unit, 2));
     let mut list = Parameters::keys(0, 7);
     one.answer(Command::persistent_reserve_out(OutAction::Register, 0, 24), &list.emit());
     list = Parameters::keys(7, 0);
@@ -171,7 +171,7 @@ fn reservation_of_all_registrants_is_taken_over_too() {
 #[test]
 fn unit_that_forgets_is_reserved_anew_unless_somebody_registered_since() {
     let unit = Mutex::default();
-    let volatile = |n| Desk { durable: false, ..Desk::new(&unit, n) };
+    let volatile = |n| TestUnit { durable: false, ..TestUnit::new(&unit, n) };
     let (one, two) = (volatile(1), volatile(2));
     let hold = now(acquire(&one, 7, &nobody())).unwrap();
     assert!(!hold.through_power_loss);
@@ -191,8 +191,8 @@ fn writer_that_comes_and_goes_meanwhile_is_noticed() {
         [true, false].into_iter().flat_map(|kept| (0..6).map(move |at| (kept, at)))
     {
         let unit = Mutex::default();
-        let desk = |n| Desk { durable, ..Desk::new(&unit, n) };
-        let (one, two) = (desk(1), desk(2));
+        let unit_of = |n| TestUnit { durable, ..TestUnit::new(&unit, n) };
+        let (one, two) = (unit_of(1), unit_of(2));
         let hold = now(acquire(&one, 7, &nobody())).unwrap();
         if !durable {
             *unit.lock().unwrap() = Reservations::default();
@@ -215,7 +215,7 @@ fn writer_that_comes_and_goes_meanwhile_is_noticed() {
 #[test]
 fn unit_that_promised_to_remember_and_forgot_is_not_written_to() {
     let unit = Mutex::default();
-    let one = Desk::new(&unit, 1);
+    let one = TestUnit::new(&unit, 1);
     let hold = now(acquire(&one, 7, &nobody())).unwrap();
     *unit.lock().unwrap() = Reservations::default();
     refusal(now(confirm(&one, &hold)));
@@ -224,8 +224,8 @@ fn unit_that_promised_to_remember_and_forgot_is_not_written_to() {
 #[test]
 fn session_by_another_portal_group_holds_it_too() {
     let unit = Mutex::default();
-    let one = Desk::new(&unit, 1);
-    let other_group = Desk { nexus: nexus(1, 2), ..Desk::new(&unit, 1) };
+    let one = TestUnit::new(&unit, 1);
+    let other_group = TestUnit { nexus: nexus(1, 2), ..TestUnit::new(&unit, 1) };
     let hold = now(acquire(&one, 7, &nobody())).unwrap();
     assert!(other_group.may_write(), "ALL_TG_PT");
     assert_eq!(now(confirm(&other_group, &hold)).unwrap(), hold);
