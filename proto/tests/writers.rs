@@ -91,15 +91,15 @@ enum Event {
 
 /// Commands and answers between a writer's reservation logic and its link.
 #[derive(Debug, Default)]
-struct Post {
+struct Mailbox {
     asked: Option<(Command, Vec<u8>)>,
     answer: Option<Result<Answer, ()>>,
 }
 
 #[derive(Clone, Default)]
-struct Letters(Arc<Mutex<Post>>);
+struct SharedMailbox(Arc<Mutex<Mailbox>>);
 
-impl Unit for Letters {
+impl Unit for SharedMailbox {
     type Error = ();
 
     async fn ask(&self, command: Command, data: Vec<u8>) -> Result<Answer, ()> {
@@ -134,7 +134,7 @@ struct Writer {
     hold: Option<Hold>,
     /// In the order in which they got the volume.
     epoch: u64,
-    letters: Letters,
+    mailbox: SharedMailbox,
     confirming: Option<Logic>,
     /// The connection there is, and its link at the machine, once that knows it.
     connection: Option<u64>,
@@ -151,7 +151,7 @@ impl Writer {
             machine: None,
             hold: None,
             epoch: 0,
-            letters: Letters::default(),
+            mailbox: SharedMailbox::default(),
             confirming: None,
             connection: None,
             last_connection: 0,
@@ -492,16 +492,16 @@ impl World {
     }
 
     /// Begins to work out something about the reservation.
-    fn begin<F>(&mut self, writer: usize, logic: impl FnOnce(Letters) -> F) -> Logic
+    fn begin<F>(&mut self, writer: usize, logic: impl FnOnce(SharedMailbox) -> F) -> Logic
     where
         F: Future<Output = Outcome> + 'static,
     {
-        self.writers[writer].letters = Letters::default();
-        Box::pin(logic(self.writers[writer].letters.clone()))
+        self.writers[writer].mailbox = SharedMailbox::default();
+        Box::pin(logic(self.writers[writer].mailbox.clone()))
     }
 
     fn answer(&mut self, writer: usize, answer: Result<Answer, ()>) {
-        self.writers[writer].letters.0.lock().unwrap().answer = Some(answer);
+        self.writers[writer].mailbox.0.lock().unwrap().answer = Some(answer);
         self.think(writer);
     }
 
@@ -516,7 +516,7 @@ impl World {
         match logic.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => self.thought(writer, outcome),
             Poll::Pending => {
-                let asked = it.letters.0.lock().unwrap().asked.take();
+                let asked = it.mailbox.0.lock().unwrap().asked.take();
                 if let Some((command, data)) = asked {
                     self.send(writer, Who::Reservation, Verb::Persistent(command, data));
                 }

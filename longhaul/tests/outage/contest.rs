@@ -39,7 +39,7 @@ struct Contest {
 
 /// What a run comes to.
 #[derive(Debug, Default)]
-struct Tally {
+struct Counts {
     flushes: u64,
     fenced: u64,
     troubles: u32,
@@ -142,7 +142,7 @@ async fn take_over(path: &Path, client: &str) -> Arc<Disk> {
     }
 }
 
-async fn contest(seed: u64) -> Tally {
+async fn contest(seed: u64) -> Counts {
     let mut random = Random::new(seed);
     let medium = Arc::new(Faulty::new(BLOCKS * BLOCK, 512));
     let target = Target::start(Arc::new(Slow(Arc::clone(&medium)))).await;
@@ -175,9 +175,9 @@ async fn contest(seed: u64) -> Tally {
     let calm = Path::new(target.address, 0).await;
     let last = take_over(&calm, "last").await;
     contest.held.store(EPOCHS + 1, Ordering::SeqCst);
-    let mut tally = Tally::default();
+    let mut counts = Counts::default();
     for worker in workers {
-        tally.flushes += worker.await.expect("no violation");
+        counts.flushes += worker.await.expect("no violation");
     }
     contest.check();
     let read = last.read(Span::new(0, BLOCKS * BLOCK)).await.expect("a read");
@@ -185,14 +185,14 @@ async fn contest(seed: u64) -> Tally {
     for (disk, pipelined) in disks {
         pipelined.close().await;
         assert_eq!(disk.state(), State::Over(Over::Fenced), "seed {seed}");
-        tally.fenced += 1;
+        counts.fenced += 1;
         disk.close().await;
     }
     last.close().await;
     contest.check();
-    tally.troubles = paths.iter().map(Path::troubles).sum();
+    counts.troubles = paths.iter().map(Path::troubles).sum();
     target.kill().await;
-    tally
+    counts
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -202,7 +202,7 @@ async fn no_flushed_byte_of_the_holder_is_overwritten_by_another() {
     let first = std::env::var("LONGHAUL_SEED");
     let first = first.map_or_else(|_| fresh(), |seed| seed.parse().unwrap());
     println!("LONGHAUL_SEED={first} LONGHAUL_CONTESTS={number}");
-    let mut all = Tally::default();
+    let mut all = Counts::default();
     for seed in (first..).take(number as usize) {
         let one = tokio::time::timeout(3 * PATIENCE, contest(seed)).await;
         let one = one.unwrap_or_else(|_| panic!("seed {seed} does not end"));

@@ -251,9 +251,9 @@ mod tests {
     }
 
     /// Each verb as two, of which the first error drops the other.
-    struct Careless(Arc<Faulty>);
+    struct CancelsSibling(Arc<Faulty>);
 
-    impl Volume for Careless {
+    impl Volume for CancelsSibling {
         fn shape(&self) -> &crate::Shape {
             self.0.shape()
         }
@@ -294,8 +294,8 @@ mod tests {
     #[tokio::test]
     #[should_panic(expected = "with parts under way")]
     async fn a_part_left_running_is_found_out() {
-        let careless = async |disk| Arc::new(Careless(disk)) as Arc<dyn Volume>;
-        let case = Case::new(512, &careless).await;
+        let cancels_sibling = async |disk| Arc::new(CancelsSibling(disk)) as Arc<dyn Volume>;
+        let case = Case::new(512, &cancels_sibling).await;
         case.late_siblings(Change::Write, Span::new(PLACE, 1024), Durability::Durable).await;
     }
 }
