@@ -146,16 +146,16 @@ pub struct Chain {
 }
 
 /// A file that was made for a volume that is not open yet. It goes when this is dropped.
-struct Made(Option<PathBuf>);
+struct CreatedFile(Option<PathBuf>);
 
-impl Made {
+impl CreatedFile {
     /// It stays from now on.
     fn keep(mut self) -> Option<PathBuf> {
         self.0.take()
     }
 }
 
-impl Drop for Made {
+impl Drop for CreatedFile {
     fn drop(&mut self) {
         if let Some(made) = &self.0 {
             remove(made);
@@ -489,12 +489,12 @@ struct Store {
     volume: Arc<dyn Volume>,
     disk: Option<Arc<iscsi::Disk>>,
     local: Option<Arc<Local>>,
-    made: Made,
+    made: CreatedFile,
     padding: u64,
 }
 
 impl Store {
-    fn local(room: &'static str, local: Local, made: Made) -> Self {
+    fn local(room: &'static str, local: Local, made: CreatedFile) -> Self {
         let local = Arc::new(local);
         let volume = Arc::new(Gate::new(room, Arc::clone(&local)));
         Self { volume, disk: None, local: Some(local), made, padding: 0 }
@@ -548,7 +548,7 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             }
             let memory = Memory::try_new(size.0, block_size).or_fail(what)?;
             let volume = Arc::new(Gate::new("memory", memory));
-            Store { volume, disk: None, local: None, made: Made(None), padding: 0 }
+            Store { volume, disk: None, local: None, made: CreatedFile(None), padding: 0 }
         }
         Uri::File(path) => {
             let with = file::FileOptions {
@@ -566,12 +566,12 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             }
             let store = once_free(path, || file::open_or_make(path, &with)).await;
             let (store, made) = store.map_err(|why| explain(what(), why))?;
-            Store::local("file", store, Made(made.then(|| path.clone())))
+            Store::local("file", store, CreatedFile(made.then(|| path.clone())))
         }
         Uri::Device(path) => {
             let store = once_free(path, || device::open(path, options.read_only)).await;
             let store = store.map_err(|why| explain(what(), why))?;
-            Store::local("device", store, Made(None))
+            Store::local("device", store, CreatedFile(None))
         }
         Uri::Iscsi(place) => {
             let target = iscsi::IscsiTarget {
@@ -594,7 +594,7 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                 iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
             let disk = Arc::new(disk);
             let volume = Arc::new(Gate::new("iscsi", Arc::clone(&disk)));
-            Store { volume, disk: Some(disk), local: None, made: Made(None), padding: 0 }
+            Store { volume, disk: Some(disk), local: None, made: CreatedFile(None), padding: 0 }
         }
     })
 }
@@ -633,7 +633,7 @@ async fn padded(path: &Path, with: &file::FileOptions, part: &[u8]) -> Result<St
         }
         Err(why) => return Err(why),
     };
-    Ok(Store { volume, disk: None, local: None, made: Made(None), padding })
+    Ok(Store { volume, disk: None, local: None, made: CreatedFile(None), padding })
 }
 
 /// Asks a server which targets this machine may use.

@@ -137,7 +137,7 @@ impl Pipelined {
     /// Puts a pipeline over `inner`, which the user calls `name`.
     pub fn new(name: String, inner: Arc<dyn Volume>, settings: Settings) -> Self {
         let failure = Failed::default();
-        let inner = Arc::new(Watched { inner, name, failure: failure.clone() });
+        let inner = Arc::new(FailureLogging { inner, name, failure: failure.clone() });
         let (pipeline, worker) = Pipeline::new(inner, settings, Arc::new(SinceStart::new()));
         Self { pipeline: Arc::new(pipeline), worker: tokio::spawn(worker), failure }
     }
@@ -174,13 +174,13 @@ impl Pipelined {
 
 /// The volume beneath a pipeline. What fails there was acknowledged before, so that nobody hears of it before the
 /// next flush: it is logged at once.
-struct Watched {
+struct FailureLogging {
     inner: Arc<dyn Volume>,
     name: String,
     failure: Failed,
 }
 
-impl Watched {
+impl FailureLogging {
     fn watch<'a>(&'a self, work: Work<'a, ()>) -> Work<'a, ()> {
         Box::pin(async move {
             let done = work.await;
@@ -211,7 +211,7 @@ impl Watched {
     }
 }
 
-impl Volume for Watched {
+impl Volume for FailureLogging {
     fn shape(&self) -> &Shape {
         self.inner.shape()
     }

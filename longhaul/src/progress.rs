@@ -76,9 +76,9 @@ impl Drop for Progress {
 
 /// Something whose end nobody knows is under way, which a terminal shows.
 #[derive(Debug)]
-pub struct Busy(Option<ProgressBar>);
+pub struct Spinner(Option<ProgressBar>);
 
-impl Busy {
+impl Spinner {
     /// `what` begins now, and ends when this is dropped.
     #[must_use]
     pub fn new(what: &'static str) -> Self {
@@ -91,7 +91,7 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for Spinner {
     fn drop(&mut self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();

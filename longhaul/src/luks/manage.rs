@@ -16,7 +16,7 @@ use super::library::{self, NEW_HEADER_SIZE, Opened};
 use super::writeback::{self, Before};
 use super::{Key, blocking, narrowed, settle};
 use crate::failure::{Failure, OrFail, Outcome, complain};
-use crate::progress::Busy;
+use crate::progress::Spinner;
 use crate::secret::Secret;
 
 /// Where every file system, partition table and volume manager in common use has put something.
@@ -49,13 +49,13 @@ pub async fn init(volume: Arc<dyn Volume>, key: impl Into<Key>, how: Init) -> Ou
         refuse_if_used(&volume).await?;
     }
     let secret = key.into().read().await?;
-    let busy = Busy::new("deriving a key from the pass-phrase");
+    let spinner = Spinner::new("deriving a key from the pass-phrase");
     let image = blocking(move || {
         let bytes = library::format(size, how.label, &secret, &how.cost)?;
         Image::changed(bytes, size)
     })
     .await?;
-    drop(busy);
+    drop(spinner);
     put(&volume, &image).await.map_err(|why| {
         why.hint(
             "the volume is not encrypted, or cannot be relied on to open; what was at its start is lost: once it can be written, \
@@ -123,7 +123,7 @@ impl Held {
 
     /// The slots that `secret` opens, without `beside`.
     async fn slots_opened(&self, secret: &Secret, beside: Option<u32>) -> Outcome<Vec<u32>> {
-        let _busy = Busy::new("trying the pass-phrase on the other key slots");
+        let _spinner = Spinner::new("trying the pass-phrase on the other key slots");
         let (image, size, secret) = (Arc::clone(&self.image), self.size(), secret.clone());
         blocking(move || library::slots_opened(&image, size, &secret, beside)).await
     }
@@ -140,13 +140,13 @@ impl Held {
 
     async fn add(&mut self, opened: Opened, new: Secret, cost: CostArgs) -> Outcome<u32> {
         let (image, size) = (Arc::clone(&self.image), self.size());
-        let busy = Busy::new("deriving a key from the new pass-phrase");
+        let spinner = Spinner::new("deriving a key from the new pass-phrase");
         let (changed, slot) = blocking(move || {
             let (bytes, slot) = library::add(&image, size, &opened, &new, &cost)?;
             Ok((Image::changed(bytes, size)?, slot))
         })
         .await?;
-        drop(busy);
+        drop(spinner);
         self.bring_back(changed).await?;
         Ok(slot)
     }

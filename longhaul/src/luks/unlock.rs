@@ -11,7 +11,7 @@ use super::image::{Image, ImageError};
 use super::library::{self, Opened, Tried};
 use super::{Claim, Options, Unsealed, WriterToken, blocking, narrowed, plain, settle, strength};
 use crate::failure::{Failure, Outcome, complain};
-use crate::progress::Busy;
+use crate::progress::Spinner;
 use crate::secret::{Secret, Source, others_read};
 
 /// How often a person may mistype.
@@ -75,9 +75,9 @@ impl Key {
         loop {
             let secret = self.read().await?;
             let (image, tried) = (Arc::clone(image), secret.clone());
-            let busy = Busy::new("deriving the key from the pass-phrase");
+            let spinner = Spinner::new("deriving the key from the pass-phrase");
             let outcome = blocking(move || library::open(&image, size, &tried)).await;
-            drop(busy);
+            drop(spinner);
             match outcome? {
                 Tried::Opened(opened) => return Ok((opened, secret)),
                 Tried::None(why) => {
