@@ -20,10 +20,10 @@ use proto::iscsi::initiator::recovery::{
 };
 use proto::iscsi::login::policy::Proven;
 use proto::iscsi::name::{IscsiName, Isid};
-use proto::scsi::Cdb;
 use proto::scsi::command::Command;
 use proto::scsi::reservation::writer::{self, Answer, Hold, NotHeld, Unit, Victims};
 use proto::scsi::reservation::{Class, Device, InitiatorPort, NexusId, Refused, Reservations};
+use proto::scsi::{Cdb, Parsed};
 use proto::time::Time;
 use random::Random;
 
@@ -382,7 +382,7 @@ impl World {
     fn persistent(&mut self, writer: usize, command: &Command, data: &[u8]) -> Answer {
         let present: Vec<_> = self.target.sessions.keys().map(|writer| nexus(*writer)).collect();
         let device = Device { target_ports: &[1], present: &present, durable: self.target.durable };
-        match Cdb::parse(&command.cdb).unwrap() {
+        match Parsed::of(&command.cdb).cdb.unwrap() {
             Cdb::PersistentIn { action, .. } => {
                 Answer::Good(self.target.reservations.report(action, &device))
             }

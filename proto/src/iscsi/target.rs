@@ -34,7 +34,7 @@ use bytes::Bytes;
 use super::header::{TaskAttribute, TaskFunction};
 use super::keys::Parameters;
 use super::pdu::Pieces;
-use crate::scsi::Status;
+use crate::scsi::{Parsed, Status};
 
 pub use budget::Budget;
 pub use management::Request;
@@ -148,8 +148,8 @@ pub struct Command {
     pub task: TaskId,
     /// The unit, as it was addressed.
     pub lun: [u8; 8],
-    /// The command block.
-    pub cdb: [u8; 16],
+    /// The command block, read once.
+    pub parsed: Parsed,
     /// How it stands to other tasks.
     pub attribute: TaskAttribute,
     /// How much data-out the initiator announced.

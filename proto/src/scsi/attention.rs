@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::Sense;
 use super::sense::{Additional, Key};
-use super::{Cdb, Sense};
 
 /// The unit attention conditions of one logical unit, in order, for each nexus `N`. A condition is
 /// queued once per nexus, so that a queue cannot grow beyond the number of conditions there are.
@@ -29,19 +29,6 @@ pub enum Manner {
     Passes,
     /// It is run and returns the condition as its data: REQUEST SENSE.
     Returns,
-}
-
-impl Manner {
-    /// How `cdb` meets a unit attention. One that cannot be read reports it too: the condition comes
-    /// before the fault.
-    #[must_use]
-    pub const fn of(cdb: Option<&Cdb>) -> Self {
-        match cdb {
-            Some(Cdb::Inquiry { .. } | Cdb::ReportLuns { .. }) => Self::Passes,
-            Some(Cdb::RequestSense { .. }) => Self::Returns,
-            _ => Self::Reports,
-        }
-    }
 }
 
 impl<N: Copy + Ord> Attentions<N> {

@@ -1,11 +1,14 @@
 //! Command blocks as the device reads them: every command it knows, typed, with all its fields.
 //!
 //! [`COMMANDS`] is the one table: it says which bits of a block the device evaluates, for the parser
-//! (which refuses every other bit) and for REPORT SUPPORTED OPERATION CODES (which reports them).
+//! (which refuses every other bit) and for REPORT SUPPORTED OPERATION CODES (which reports them), and what else is
+//! known of each command ([`Traits`]).
 
 mod table;
+mod traits;
 
 pub use table::{COMMANDS, Entry, Requires};
+pub use traits::{Kind, Needs, Reach, Right, Traits};
 
 use super::reservation::{InAction, Out};
 use super::sanitize::Method;
@@ -14,6 +17,32 @@ use super::{Blocks, Sense};
 
 /// A command block, zero-padded.
 pub type Block = [u8; 16];
+
+/// A command block that has been read, once for all that is asked of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parsed {
+    /// OPERATION CODE.
+    pub opcode: u8,
+    /// The command and its fields. ILLEGAL REQUEST, with the field that is wrong, for what is not in the table or sets
+    /// a bit that the table does not have.
+    pub cdb: Result<Cdb, Sense>,
+    /// What else is known of it.
+    pub traits: Traits,
+}
+
+impl Parsed {
+    /// Reads a command block.
+    #[must_use]
+    pub fn of(block: &Block) -> Self {
+        let entry = Entry::find(block);
+        let cdb = entry.and_then(|entry| {
+            entry.check_reserved(block)?;
+            (entry.parse)(Fields(block))
+        });
+        let traits = entry.map_or(Traits::UNKNOWN, |entry| entry.traits(cdb.as_ref().ok()));
+        Self { opcode: Fields(block).u8::<0>(), cdb, traits }
+    }
+}
 
 /// A command and its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -286,14 +315,6 @@ impl Access {
 }
 
 impl Cdb {
-    /// Reads a command block: ILLEGAL REQUEST, with the field that is wrong, for what is not in the
-    /// table or sets a bit that the table does not have.
-    pub fn parse(block: &Block) -> Result<Self, Sense> {
-        let entry = Entry::find(block)?;
-        entry.check_reserved(block)?;
-        (entry.parse)(Fields(block))
-    }
-
     /// How many bytes of data-out the command needs on blocks of `block_size`; `None` if 32 bits cannot
     /// say so.
     #[must_use]

@@ -1,6 +1,6 @@
 //! Laws that hold for any bytes: for property tests and fuzz targets. Each panics where its law is broken.
 
-use super::cdb::{Block, Cdb};
+use super::cdb::{Block, Parsed};
 use super::command::{self, Mode};
 use super::copy::{self, List};
 use super::inquiry::{BlockLimits, Identity, Provisioning, Standard};
@@ -8,7 +8,7 @@ use super::mode::Switches;
 use super::provisioning;
 use super::sanitize::Overwrite;
 use super::sense::{Format, LENGTH_MAX};
-use super::unit::{self, Medium, Step, Unit};
+use super::unit::{self, Medium, MediumOp, Step, Unit};
 use super::{Blocks, Capacity, Sense};
 
 const BLOCKS: u64 = 1 << 20;
@@ -41,29 +41,30 @@ fn device() -> Unit {
 pub fn any_block(block: &Block, bits: u8) {
     let unit = device();
     let switches = Switches::from_bits(bits);
-    let planned = Cdb::parse(block).and_then(|cdb| {
-        let needed = unit.data_out(&cdb, switches);
-        assert!(needed <= 2 * TRANSFER_MAX * unit.block_size(), "{cdb:?} asks for {needed} bytes");
-        let _ = unit::absent(&cdb, "iqn.2026-11.dev.longhaul:law");
-        unit.plan(&cdb, switches)
-    });
-    match planned {
+    let command = Parsed::of(block);
+    let needed = unit.data_out(&command, switches);
+    assert!(needed <= 2 * TRANSFER_MAX * unit.block_size(), "{command:?} asks for {needed} bytes");
+    if let Ok(cdb) = &command.cdb {
+        let _ = unit::absent(cdb, "iqn.2026-11.dev.longhaul:law");
+    }
+    match unit.plan(&command, switches) {
         Ok(step) => assert!(touched(&step).is_none_or(inside), "{step:?} leaves the medium"),
         Err(sense) => assert_eq!(Sense::parse(&sense.emit(Format::Descriptor)), Some(sense)),
     }
 }
 
 const fn touched(step: &Step) -> Option<Blocks> {
-    match step {
-        Step::Read(blocks)
-        | Step::Write { blocks, .. }
-        | Step::WriteAtomic { blocks, .. }
-        | Step::WriteVerify(blocks, _)
-        | Step::Verify(blocks, _)
-        | Step::WriteSame { blocks, .. }
-        | Step::CompareAndWrite { blocks, .. }
-        | Step::OrWrite { blocks, .. } => Some(*blocks),
-        _ => None,
+    let Step::Medium(op) = step else { return None };
+    match op {
+        MediumOp::Read(blocks)
+        | MediumOp::Write { blocks, .. }
+        | MediumOp::WriteAtomic { blocks, .. }
+        | MediumOp::WriteVerify(blocks, _)
+        | MediumOp::Verify(blocks, _)
+        | MediumOp::WriteSame { blocks, .. }
+        | MediumOp::CompareAndWrite { blocks, .. }
+        | MediumOp::OrWrite { blocks, .. } => Some(*blocks),
+        MediumOp::Flush | MediumOp::Unmap | MediumOp::LbaStatus { .. } => None,
     }
 }
 

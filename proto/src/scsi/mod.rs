@@ -13,7 +13,6 @@ pub mod ports;
 pub mod provisioning;
 pub mod readiness;
 pub mod reservation;
-pub mod rights;
 pub mod sanitize;
 pub mod sense;
 pub mod status;
@@ -21,7 +20,7 @@ pub mod supported;
 pub mod unit;
 
 pub use capacity::Capacity;
-pub use cdb::Cdb;
+pub use cdb::{Cdb, Parsed};
 pub use sense::Sense;
 pub use status::Status;
 

@@ -7,8 +7,9 @@
 
 use std::sync::Arc;
 
+use super::Sense;
+use super::cdb::Reach;
 use super::sense::{Additional, Key};
-use super::{Cdb, Sense};
 
 /// The identifier of the port of a device that has one.
 pub const PORT: u16 = 1;
@@ -63,45 +64,15 @@ impl AccessState {
         }
     }
 
-    /// Whether a unit runs `cdb` that came by a port in this state.
-    pub fn check(self, cdb: &Cdb) -> Result<(), Sense> {
+    /// Whether a unit runs a command that came by a port in this state.
+    pub fn check(self, reach: Reach) -> Result<(), Sense> {
         let Some(sense) = self.sense() else { return Ok(()) };
         let runs = match self {
-            Self::Standby => runs_in_standby(cdb),
-            _ => runs_unavailable(cdb),
+            Self::Standby => reach != Reach::Active,
+            _ => reach == Reach::Unavailable,
         };
         if runs { Ok(()) } else { Err(sense) }
     }
-}
-
-/// SPC-4, 5.16: what must run, and what else may as it moves no block. Of that, READ CAPACITY is what
-/// initiators cannot do without when they find a disk by such a port first.
-const fn runs_in_standby(cdb: &Cdb) -> bool {
-    runs_unavailable(cdb)
-        || matches!(
-            cdb,
-            Cdb::LogSense { .. }
-                | Cdb::ModeSense { .. }
-                | Cdb::ModeSelect { .. }
-                | Cdb::SendDiagnostic
-                | Cdb::PersistentIn { .. }
-                | Cdb::PersistentOut(_)
-                | Cdb::ReadCapacity10
-                | Cdb::ReadCapacity16 { .. }
-                | Cdb::ReportOpcodes { .. }
-                | Cdb::ReportTaskManagement { .. }
-        )
-}
-
-/// SPC-4, 5.16.
-const fn runs_unavailable(cdb: &Cdb) -> bool {
-    matches!(
-        cdb,
-        Cdb::Inquiry { .. }
-            | Cdb::ReportLuns { .. }
-            | Cdb::RequestSense { .. }
-            | Cdb::ReportPortGroups { .. }
-    )
 }
 
 /// A target port, which is alone in its group.
@@ -180,6 +151,7 @@ impl Ports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scsi::Parsed;
     use crate::scsi::command::Command;
 
     #[test]
@@ -232,14 +204,14 @@ mod tests {
             (block(&[0x16]), false, false),                         // RESERVE (6)
         ];
         for (block, standby, unavailable) in rows {
-            let cdb = Cdb::parse(&block).unwrap();
+            let Parsed { cdb, traits, .. } = Parsed::of(&block);
             for (state, runs, code) in [
                 (AccessState::Optimized, true, None),
                 (AccessState::NonOptimized, true, None),
                 (AccessState::Standby, standby, Some(0x0B)),
                 (AccessState::Unavailable, unavailable, Some(0x0C)),
             ] {
-                let told = state.check(&cdb).err();
+                let told = state.check(traits.reach).err();
                 let told = told.map(|sense| {
                     (sense.key, sense.additional.code, Some(sense.additional.qualifier))
                 });

@@ -1,7 +1,8 @@
 //! Whether a unit can be used now, and what it says when it cannot.
 
+use super::Sense;
+use super::cdb::Needs;
 use super::sense::{Additional, Key};
-use super::{Cdb, Sense};
 
 /// Whether commands reach the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,60 +57,21 @@ impl Readiness {
         }
     }
 
-    /// Whether a unit in this state runs `cdb`.
-    pub fn check(self, cdb: &Cdb) -> Result<(), Sense> {
+    /// Whether a unit in this state runs a command that needs this.
+    pub fn check(self, needs: Needs) -> Result<(), Sense> {
         let Some(sense) = self.sense() else { return Ok(()) };
         let passes = match self {
             Self::Ready => true,
-            Self::NoMedium => !needs_medium(cdb),
-            // How large it is can be told all the same.
-            Self::Stopped => {
-                !needs_medium(cdb)
-                    || matches!(cdb, Cdb::ReadCapacity10 | Cdb::ReadCapacity16 { .. })
-            }
-            Self::Sanitizing => only_asks(cdb),
+            Self::NoMedium => matches!(needs, Needs::Nothing | Needs::Unit),
+            Self::Stopped => matches!(needs, Needs::Nothing | Needs::Unit | Needs::Capacity),
+            Self::Sanitizing => needs == Needs::Nothing,
             Self::SanitizeFailed => {
-                only_asks(cdb) || matches!(cdb, Cdb::Sanitize { .. } | Cdb::SanitizeExit)
+                matches!(needs, Needs::Nothing | Needs::Sanitize { .. } | Needs::SanitizeExit)
             }
             Self::SanitizeFailedForGood => {
-                only_asks(cdb) || matches!(cdb, Cdb::Sanitize { unrestricted: false, .. })
+                matches!(needs, Needs::Nothing | Needs::Sanitize { unrestricted: false })
             }
         };
         if passes { Ok(()) } else { Err(sense) }
     }
-}
-
-/// Whether a command only asks what the unit is: it runs while the medium is sanitized (SBC-3, 4.11.3).
-const fn only_asks(cdb: &Cdb) -> bool {
-    matches!(
-        cdb,
-        Cdb::RequestSense { .. }
-            | Cdb::Inquiry { .. }
-            | Cdb::ReportLuns { .. }
-            | Cdb::ReportOpcodes { .. }
-            | Cdb::ReportTaskManagement { .. }
-            | Cdb::ReportPortGroups { .. }
-            | Cdb::LogSense { .. }
-    )
-}
-
-/// Whether a command needs a medium; START STOP UNIT brings one, and starts the unit.
-const fn needs_medium(cdb: &Cdb) -> bool {
-    !only_asks(cdb)
-        && !matches!(
-            cdb,
-            Cdb::ModeSense { .. }
-                | Cdb::ModeSelect { .. }
-                | Cdb::StartStop { .. }
-                | Cdb::PreventAllow { .. }
-                | Cdb::PersistentIn { .. }
-                | Cdb::PersistentOut(_)
-                | Cdb::Reserve
-                | Cdb::Release
-                | Cdb::SendDiagnostic
-                | Cdb::CopyStatus { .. }
-                | Cdb::CopyParameters { .. }
-                // The copy asks of each unit whether it is ready.
-                | Cdb::ExtendedCopy { .. }
-        )
 }

@@ -3,15 +3,18 @@
 //! to touch and how.
 
 mod power;
+mod step;
 
-use super::cdb::{Access, Cdb, Compare, Form, Requires};
+pub use step::{MediumOp, Step, UnitOp};
+
+use step::DONE;
+
+use super::cdb::{Access, Cdb, Compare, Form, Parsed, Requires, Right, Traits};
 use super::inquiry::{self, BlockLimits, Identity, Provisioning, Standard, page};
 use super::mode::{Pages, Query, Switches};
 use super::ports::{AccessState, Ports};
-use super::reservation::{InAction, Out};
-use super::rights::reads_only;
 use super::sanitize::{self, Method};
-use super::sense::{Additional, Format, Key};
+use super::sense::{Additional, Key};
 use super::{Blocks, Capacity, Sense, copy, lun, provisioning, supported};
 
 /// What the device server must know of the medium behind it. Lengths are in logical blocks.
@@ -46,140 +49,6 @@ pub struct Unit {
     ports: Ports,
     /// Commands come from initiators that may only read.
     for_reader: bool,
-}
-
-/// What is left to do for a command that is in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing: GOOD, with these data.
-    Reply(Vec<u8>),
-    /// Return a pending unit attention, or else the state of the unit, as sense data.
-    RequestSense {
-        /// How they are laid out.
-        format: Format,
-        /// ALLOCATION LENGTH.
-        allocation: u32,
-    },
-    /// List the units of the target with [`luns`].
-    ReportLuns {
-        /// SELECT REPORT.
-        select: u8,
-        /// ALLOCATION LENGTH.
-        allocation: u32,
-    },
-    /// Take the parameter list to [`Unit::select`].
-    Select(Form),
-    /// Forbid or allow the initiator that asks to have the medium taken out.
-    Prevent(bool),
-    /// Take the medium out, unless an initiator forbids it.
-    Eject {
-        /// What is cached is made stable before.
-        flush: bool,
-    },
-    /// Put it in again, likewise.
-    Load,
-    /// Stop the unit: from there on it is [`Stopped`](super::readiness::Readiness::Stopped), if it was ready.
-    Stop {
-        /// What is cached is made stable before.
-        flush: bool,
-        /// The command ends at once; if the flush fails, that is told by a deferred error.
-        immediate: bool,
-    },
-    /// Start the unit, if it is stopped.
-    Start,
-    /// Return what [`Reservations::report`](super::reservation::Reservations::report) says.
-    PersistentIn {
-        /// SERVICE ACTION.
-        action: InAction,
-        /// ALLOCATION LENGTH.
-        allocation: u32,
-    },
-    /// Take the parameter list to
-    /// [`Reservations::prepare`](super::reservation::Reservations::prepare).
-    PersistentOut(Out),
-    /// Reserve the unit for the session.
-    Reserve,
-    /// Undo that.
-    Release,
-    /// Read and return.
-    Read(Blocks),
-    /// Write the data-out.
-    Write {
-        /// Where.
-        blocks: Blocks,
-        /// They must be stable when the command ends.
-        durable: bool,
-    },
-    /// Write the data-out, stable, then verify.
-    WriteVerify(Blocks, Compare),
-    /// Verify the medium.
-    Verify(Blocks, Compare),
-    /// Write one block many times over.
-    WriteSame {
-        /// Where.
-        blocks: Blocks,
-        /// Zeroes need not keep their space.
-        release: bool,
-        /// There are no data-out: zeroes are meant.
-        no_data: bool,
-        /// They must be stable when the command ends.
-        durable: bool,
-    },
-    /// Write the second half of the data-out if the first equals what is there; nothing may come between.
-    CompareAndWrite {
-        /// Where.
-        blocks: Blocks,
-        /// They must be stable when the command ends.
-        durable: bool,
-    },
-    /// Set the bits of the data-out; nothing may come between.
-    OrWrite {
-        /// Where.
-        blocks: Blocks,
-        /// They must be stable when the command ends.
-        durable: bool,
-    },
-    /// Make what is cached stable.
-    Flush {
-        /// The command ends at once; if the flush fails, that is told by a deferred error.
-        immediate: bool,
-    },
-    /// Write the data-out whole or not at all: no other command sees or changes part of them.
-    WriteAtomic {
-        /// Where.
-        blocks: Blocks,
-        /// They must be stable when the command ends.
-        durable: bool,
-    },
-    /// Sanitize the medium; for an overwrite the data-out are those of [`sanitize::Overwrite::parse`].
-    Sanitize {
-        /// How.
-        method: Method,
-        /// The command ends when it has begun.
-        immediate: bool,
-        /// If it fails the medium may be used again without it.
-        unrestricted: bool,
-    },
-    /// Use a medium again that could not be sanitized.
-    SanitizeExit,
-    /// Take the parameter list to [`copy::List::parse`], and copy.
-    Copy,
-    /// Return what [`copy::status`] says of the copy `id` of this initiator, if one is known.
-    CopyStatus {
-        /// LIST IDENTIFIER.
-        id: u8,
-        /// ALLOCATION LENGTH.
-        allocation: u32,
-    },
-    /// Take the parameter list to [`Unit::unmap`], and discard.
-    Unmap,
-    /// Tell what is mapped from `lba` on.
-    LbaStatus {
-        /// The first block.
-        lba: u64,
-        /// ALLOCATION LENGTH.
-        allocation: u32,
-    },
 }
 
 /// The largest number of blocks COMPARE AND WRITE can count.
@@ -292,29 +161,31 @@ impl Unit {
     /// How many bytes of data-out a command needs; zero for one that will be refused. It is bounded by
     /// the medium's `transfer_max`, twice that for COMPARE AND WRITE, and 64 KiB for parameter lists.
     #[must_use]
-    pub fn data_out(&self, cdb: &Cdb, switches: Switches) -> u32 {
-        match cdb.data_out(self.block_size()) {
+    pub fn data_out(&self, command: &Parsed, switches: Switches) -> u32 {
+        let needed = command.cdb.ok().and_then(|cdb| cdb.data_out(self.block_size()));
+        match needed {
             None | Some(0) => 0,
-            Some(len) => self.plan(cdb, switches).map_or(0, |_| len),
+            Some(len) => self.plan(command, switches).map_or(0, |_| len),
         }
     }
 
-    /// What `cdb` asks for, or why it is refused.
-    pub fn plan(&self, cdb: &Cdb, switches: Switches) -> Result<Step, Sense> {
-        self.ports.own().access.check(cdb)?;
-        switches.readiness.check(cdb)?;
-        if self.for_reader && !reads_only(cdb) {
-            return Err(denied(cdb));
-        }
-        match *cdb {
+    /// What a command asks for, or why it is refused.
+    pub fn plan(&self, command: &Parsed, switches: Switches) -> Result<Step, Sense> {
+        let cdb = command.cdb?;
+        self.admit(&command.traits, switches)?;
+        match cdb {
             Cdb::TestUnitReady => Ok(DONE),
-            Cdb::PreventAllow { prevent } if self.medium.removable => Ok(Step::Prevent(prevent)),
+            Cdb::PreventAllow { prevent } if self.medium.removable => {
+                Ok(UnitOp::Prevent(prevent).into())
+            }
             Cdb::PreventAllow { .. } => Ok(DONE),
             Cdb::RequestSense { format, allocation } => {
-                Ok(Step::RequestSense { format, allocation })
+                Ok(UnitOp::RequestSense { format, allocation }.into())
             }
             Cdb::Inquiry { vital, page, allocation } => self.inquiry(vital, page, allocation),
-            Cdb::ReportLuns { select, allocation } => Ok(Step::ReportLuns { select, allocation }),
+            Cdb::ReportLuns { select, allocation } => {
+                Ok(UnitOp::ReportLuns { select, allocation }.into())
+            }
             Cdb::ReportOpcodes { timeouts, options, opcode, action, allocation } => {
                 let query = supported::Query { timeouts, options, opcode, action };
                 supported::opcodes(query, |ability| self.has(ability))
@@ -329,7 +200,7 @@ impl Unit {
             Cdb::LogSense { page, subpage, allocation } => log_sense(page, subpage, allocation),
             // The self-test finds nothing: what can fail is beneath, and tells when it is used.
             Cdb::SendDiagnostic => Ok(DONE),
-            Cdb::CopyStatus { id, allocation } => Ok(Step::CopyStatus { id, allocation }),
+            Cdb::CopyStatus { id, allocation } => Ok(UnitOp::CopyStatus { id, allocation }.into()),
             Cdb::CopyParameters { allocation } => {
                 Ok(cut(copy::operating_parameters(self.block_size()), allocation))
             }
@@ -345,75 +216,92 @@ impl Unit {
                 power::start_stop(wish, self.medium.removable, switches.readiness)
             }
             Cdb::PersistentIn { action, allocation } => {
-                Ok(Step::PersistentIn { action, allocation })
+                Ok(UnitOp::PersistentIn { action, allocation }.into())
             }
-            Cdb::PersistentOut(out) => Ok(Step::PersistentOut(out)),
-            Cdb::Reserve => Ok(Step::Reserve),
-            Cdb::Release => Ok(Step::Release),
+            Cdb::PersistentOut(out) => Ok(UnitOp::PersistentOut(out).into()),
+            Cdb::Reserve => Ok(UnitOp::Reserve.into()),
+            Cdb::Release => Ok(UnitOp::Release.into()),
             Cdb::ReadCapacity10 => Ok(Step::Reply(self.medium.capacity.emit_10())),
             Cdb::ReadCapacity16 { allocation } => {
                 Ok(cut(self.medium.capacity.emit_16(), allocation))
             }
             Cdb::ReadDefects { form, list, allocation } => Ok(read_defects(form, list, allocation)),
-            _ => self.plan_medium(cdb, switches),
-        }
-    }
-
-    /// The commands that touch blocks.
-    fn plan_medium(&self, cdb: &Cdb, switches: Switches) -> Result<Step, Sense> {
-        if writes(cdb) {
-            self.writable(switches)?;
-        }
-        let durable = |access: Access| access.durable || self.write_through(switches);
-        match *cdb {
-            Cdb::Read(access) => self.transfer(access).map(Step::Read),
-            Cdb::Write(access) => {
-                let blocks = self.transfer(access)?;
-                Ok(Step::Write { blocks, durable: durable(access) })
-            }
-            Cdb::WriteVerify(access, compare) => {
-                self.transfer(access).map(|blocks| Step::WriteVerify(blocks, compare))
-            }
-            Cdb::Verify(access, Compare::All) => {
-                self.transfer(access).map(|blocks| Step::Verify(blocks, Compare::All))
-            }
-            Cdb::Verify(access, compare) => {
-                self.within(access.blocks).map(|()| Step::Verify(access.blocks, compare))
-            }
             // SBC-3, 5.8: GOOD, not CONDITION MET, where the blocks are not all held in a cache
             // afterwards; there is none of this unit's own.
             Cdb::Prefetch(access) => self.within(access.blocks).map(|()| DONE),
             Cdb::Synchronize { access, immediate } => {
-                self.within(access.blocks).map(|()| Step::Flush { immediate })
-            }
-            Cdb::WriteAtomic(access) => {
-                self.atomic(access)?;
-                Ok(Step::WriteAtomic { blocks: access.blocks, durable: durable(access) })
+                self.within(access.blocks).map(|()| power::flush(immediate))
             }
             Cdb::Sanitize { method, immediate, unrestricted, length } => {
                 self.can_sanitize(method, length)?;
-                Ok(Step::Sanitize { method, immediate, unrestricted })
+                Ok(UnitOp::Sanitize { method, immediate, unrestricted }.into())
             }
-            Cdb::SanitizeExit => Ok(Step::SanitizeExit),
+            Cdb::SanitizeExit => Ok(UnitOp::SanitizeExit.into()),
+            Cdb::Read(_)
+            | Cdb::Write(_)
+            | Cdb::WriteVerify(..)
+            | Cdb::Verify(..)
+            | Cdb::WriteAtomic(_)
+            | Cdb::WriteSame { .. }
+            | Cdb::CompareAndWrite(_)
+            | Cdb::OrWrite(_)
+            | Cdb::Unmap { .. }
+            | Cdb::GetLbaStatus { .. } => self.plan_medium(&cdb, switches).map(Step::Medium),
+        }
+    }
+
+    /// Refuses what the unit does not take now, or not from this client.
+    fn admit(&self, traits: &Traits, switches: Switches) -> Result<(), Sense> {
+        self.ports.own().access.check(traits.reach)?;
+        switches.readiness.check(traits.needs)?;
+        if self.for_reader {
+            may_read_only(traits.right)?;
+        }
+        if traits.right == Right::Write { self.writable(switches) } else { Ok(()) }
+    }
+
+    /// The commands that touch blocks.
+    fn plan_medium(&self, cdb: &Cdb, switches: Switches) -> Result<MediumOp, Sense> {
+        let durable = |access: Access| access.durable || self.write_through(switches);
+        match *cdb {
+            Cdb::Read(access) => self.transfer(access).map(MediumOp::Read),
+            Cdb::Write(access) => {
+                let blocks = self.transfer(access)?;
+                Ok(MediumOp::Write { blocks, durable: durable(access) })
+            }
+            Cdb::WriteVerify(access, compare) => {
+                self.transfer(access).map(|blocks| MediumOp::WriteVerify(blocks, compare))
+            }
+            Cdb::Verify(access, Compare::All) => {
+                self.transfer(access).map(|blocks| MediumOp::Verify(blocks, Compare::All))
+            }
+            Cdb::Verify(access, compare) => {
+                self.within(access.blocks).map(|()| MediumOp::Verify(access.blocks, compare))
+            }
+            Cdb::WriteAtomic(access) => {
+                self.atomic(access)?;
+                Ok(MediumOp::WriteAtomic { blocks: access.blocks, durable: durable(access) })
+            }
             Cdb::WriteSame { access, unmap, no_data } => {
                 let blocks = self.write_same(access, unmap)?;
-                Ok(Step::WriteSame { blocks, release: unmap, no_data, durable: durable(access) })
+                let durable = durable(access);
+                Ok(MediumOp::WriteSame { blocks, release: unmap, no_data, durable })
             }
             Cdb::CompareAndWrite(access) => {
                 self.within(access.blocks)?;
                 if access.blocks.count > self.limits.compare_and_write_max.into() {
                     return Err(wrong_count(access));
                 }
-                Ok(Step::CompareAndWrite { blocks: access.blocks, durable: durable(access) })
+                Ok(MediumOp::CompareAndWrite { blocks: access.blocks, durable: durable(access) })
             }
             Cdb::OrWrite(access) => {
                 let blocks = self.transfer(access)?;
-                Ok(Step::OrWrite { blocks, durable: durable(access) })
+                Ok(MediumOp::OrWrite { blocks, durable: durable(access) })
             }
-            Cdb::Unmap { .. } if self.provisioning.unmap => Ok(Step::Unmap),
+            Cdb::Unmap { .. } if self.provisioning.unmap => Ok(MediumOp::Unmap),
             Cdb::GetLbaStatus { lba, allocation } => {
                 self.within(Blocks { lba, count: 0 })?;
-                Ok(Step::LbaStatus { lba, allocation })
+                Ok(MediumOp::LbaStatus { lba, allocation })
             }
             _ => Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE)),
         }
@@ -567,22 +455,38 @@ const VITAL_PAGES: [u8; 10] = [
     page::PROVISIONING,
 ];
 
+/// What a logical unit number that nothing is behind answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// GOOD, with these data.
+    Reply(Vec<u8>),
+    /// List the units of the target with [`luns`].
+    ReportLuns {
+        /// SELECT REPORT.
+        select: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+}
+
 /// What a logical unit number that nothing is behind answers (SPC-4, 6.6.1 and 6.6.2; SAM-5, 5.13.4): it
 /// tells what it is not, and what there is instead.
-pub fn absent(cdb: &Cdb, target: &str) -> Result<Step, Sense> {
-    match *cdb {
+pub fn absent(cdb: &Cdb, target: &str) -> Result<Absent, Sense> {
+    let (data, allocation) = match *cdb {
         Cdb::Inquiry { vital: false, page: 0, allocation } => {
-            Ok(cut(Identity::new(target, 0).standard(inquiry::ABSENT).emit(), allocation))
+            (Identity::new(target, 0).standard(inquiry::ABSENT).emit(), allocation)
         }
-        Cdb::Inquiry { vital: true, page: page::SUPPORTED, allocation } => Ok(cut(
-            inquiry::vital(inquiry::ABSENT, page::SUPPORTED, &[page::SUPPORTED]),
-            allocation,
-        )),
-        Cdb::Inquiry { .. } => Err(Sense::invalid_cdb(2, None)),
-        Cdb::ReportLuns { select, allocation } => Ok(Step::ReportLuns { select, allocation }),
-        Cdb::RequestSense { format, allocation } => Ok(cut(no_unit().emit(format), allocation)),
-        _ => Err(no_unit()),
-    }
+        Cdb::Inquiry { vital: true, page: page::SUPPORTED, allocation } => {
+            (inquiry::vital(inquiry::ABSENT, page::SUPPORTED, &[page::SUPPORTED]), allocation)
+        }
+        Cdb::Inquiry { .. } => return Err(Sense::invalid_cdb(2, None)),
+        Cdb::ReportLuns { select, allocation } => {
+            return Ok(Absent::ReportLuns { select, allocation });
+        }
+        Cdb::RequestSense { format, allocation } => (no_unit().emit(format), allocation),
+        _ => return Err(no_unit()),
+    };
+    Ok(Absent::Reply(truncate(data, allocation)))
 }
 
 const fn no_unit() -> Sense {
@@ -610,9 +514,6 @@ pub fn truncate(mut data: Vec<u8>, allocation: u32) -> Vec<u8> {
     data
 }
 
-/// GOOD, and nothing to return.
-const DONE: Step = Step::Reply(Vec::new());
-
 fn cut(data: Vec<u8>, allocation: u32) -> Step {
     Step::Reply(truncate(data, allocation))
 }
@@ -621,27 +522,12 @@ fn wrong_count(access: Access) -> Sense {
     Sense::invalid_cdb(access.count_at.into(), None)
 }
 
-const fn writes(cdb: &Cdb) -> bool {
-    matches!(
-        cdb,
-        Cdb::Write(_)
-            | Cdb::WriteAtomic(_)
-            | Cdb::Sanitize { .. }
-            | Cdb::SanitizeExit
-            | Cdb::WriteVerify(..)
-            | Cdb::WriteSame { .. }
-            | Cdb::CompareAndWrite(_)
-            | Cdb::OrWrite(_)
-            | Cdb::Unmap { .. }
-    )
-}
-
-/// What an initiator is told that may only read.
-const fn denied(cdb: &Cdb) -> Sense {
-    if writes(cdb) {
-        Sense::new(Key::DataProtect, Additional::WRITE_PROTECTED)
-    } else {
-        Sense::illegal(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS)
+/// Refuses what an initiator may not do that may only read.
+fn may_read_only(right: Right) -> Result<(), Sense> {
+    match right {
+        Right::Read => Ok(()),
+        Right::Write => Err(Sense::new(Key::DataProtect, Additional::WRITE_PROTECTED)),
+        Right::Manage => Err(Sense::illegal(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS)),
     }
 }
 
@@ -649,7 +535,7 @@ fn mode_select(form: Form, page_format: bool, save: bool) -> Result<Step, Sense>
     match (page_format, save) {
         (false, _) => Err(Sense::invalid_cdb(1, Some(4))),
         (true, true) => Err(Sense::invalid_cdb(1, Some(0))),
-        (true, false) => Ok(Step::Select(form)),
+        (true, false) => Ok(UnitOp::Select(form).into()),
     }
 }
 

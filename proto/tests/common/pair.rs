@@ -20,7 +20,7 @@ use proto::iscsi::target::{
 };
 use proto::iscsi::text::TEXT_MAX;
 use proto::link::{Conditions, Direction};
-use proto::scsi::Status;
+use proto::scsi::{Cdb, Parsed, Status};
 use proto::time::Time;
 
 use super::login::{ENTRANCE, entropy};
@@ -419,15 +419,15 @@ impl Target {
         while let Some(event) = session.poll_event() {
             match event {
                 machine::Event::Command(command) => {
-                    let (_, len) = place(&command.cdb);
-                    let asked = if command.cdb[0] == 0x8a { len as u32 } else { 0 };
+                    let (_, len) = place(&command.parsed);
+                    let asked = if command.parsed.opcode == 0x8a { len as u32 } else { 0 };
                     if let Some(data) = session.want_data(command.task, asked) {
-                        let job = (command.task, &command.cdb, &data[..]);
+                        let job = (command.task, &command.parsed, &data[..]);
                         run(session, &mut self.disk, self.holds, &mut self.held, job);
                     }
                 }
                 machine::Event::Execute { command, data } => {
-                    let job = (command.task, &command.cdb, &data[..]);
+                    let job = (command.task, &command.parsed, &data[..]);
                     run(session, &mut self.disk, self.holds, &mut self.held, job);
                 }
                 machine::Event::Manage { request, .. } => {
@@ -472,15 +472,15 @@ fn run(
     disk: &mut [u8],
     holds: bool,
     held: &mut Vec<TaskId>,
-    (task, cdb, data): (TaskId, &[u8; 16], &[Bytes]),
+    (task, command, data): (TaskId, &Parsed, &[Bytes]),
 ) {
     if holds {
         held.push(task);
         return;
     }
-    let (at, len) = place(cdb);
+    let (at, len) = place(command);
     let mut reply = Reply { status: Status::Good, data: Pieces::new(), sense: Bytes::new() };
-    match cdb[0] {
+    match command.opcode {
         0x8a => {
             let written = data.concat();
             disk[at..at + written.len()].copy_from_slice(&written);
@@ -505,10 +505,14 @@ pub fn cdb(opcode: u8, at: usize, len: usize) -> [u8; 16] {
     cdb
 }
 
-fn place(cdb: &[u8; 16]) -> (usize, usize) {
-    let at = u64::from_be_bytes(cdb[2..10].try_into().expect("eight"));
-    let len = u32::from_be_bytes(cdb[10..14].try_into().expect("four"));
-    (at as usize, len as usize)
+/// The disk of the tests has blocks of one byte.
+fn place(command: &Parsed) -> (usize, usize) {
+    match command.cdb {
+        Ok(Cdb::Read(access) | Cdb::Write(access)) => {
+            (access.blocks.lba as usize, access.blocks.count as usize)
+        }
+        _ => (0, 0),
+    }
 }
 
 /// Takes all that waits in an outbox.

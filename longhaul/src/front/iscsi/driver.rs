@@ -36,7 +36,6 @@ use super::end::End;
 use super::line::Line;
 use super::login::LoggedIn;
 use super::management::manage;
-use super::meter::Kind;
 use super::node::{Node, record};
 use super::purse::Purse;
 use super::registry::{Identity, Join, Letter, Registry, Seat, Ticket, Why};
@@ -504,7 +503,7 @@ impl Driver {
 
     fn offer(&mut self, cx: &mut Context<'_>, command: &target::Command) {
         let Some(device) = &self.device else { return };
-        let asked = device.unit(command.lun).data_out_len(&command.cdb);
+        let asked = device.unit(command.lun).data_out_len(&command.parsed);
         if let Some(data) = self.session.want_data(command.task, asked) {
             self.execute(cx, command, data);
         }
@@ -514,16 +513,18 @@ impl Driver {
     fn execute(
         &mut self,
         cx: &mut Context<'_>,
-        &target::Command { task, lun, cdb, announced, room, .. }: &target::Command,
+        &target::Command { task, lun, parsed, announced, room, .. }: &target::Command,
         data: Vec<Bytes>,
     ) {
         let Some(device) = &self.device else { return };
         let unit = Arc::clone(device.unit(lun));
-        let weight = self.weight(unit.data_in_len(&cdb), room);
+        let weight = self.weight(unit.data_in_len(&parsed), room);
         let out = data.iter().map(|piece| piece.len() as u64).sum();
-        let mark = Mark { kind: Kind::of(&cdb), opcode: cdb[0], started: self.heard, out };
+        let (kind, opcode) = (parsed.traits.kind, parsed.opcode);
+        let mark = Mark { kind, opcode, started: self.heard, out };
         self.ticket.seat.meter.began();
-        let ready = Ready { task, mark, weight, unit, command: Command { cdb, data, announced } };
+        let ready =
+            Ready { task, mark, weight, unit, command: Command { parsed, data, announced } };
         // Data-out are paid for already; what is to answer must not take more behind those that wait.
         let total = self.held() + weight;
         let waits = weight > 0 && self.running.next_weight().is_some();

@@ -5,30 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proto::scsi::Sense;
+use proto::scsi::cdb::Kind;
 use proto::scsi::sense::{Additional, Key};
 use serde::{Deserialize, Serialize};
 
 /// Four to each power of two of microseconds, up to 16 s: a percentile is off by a fifth at most.
 pub const BUCKETS: usize = 92;
-
-/// What a command does with the medium.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Read,
-    Write,
-    Other,
-}
-
-impl Kind {
-    /// Of a command block, by its operation code (SBC-3, 5.1).
-    pub(super) const fn of(cdb: &[u8; 16]) -> Self {
-        match cdb[0] {
-            0x08 | 0x28 | 0x88 | 0xA8 => Self::Read,
-            0x0A | 0x2A | 0x2E | 0x8A | 0x8E | 0xAA | 0xAE => Self::Write,
-            _ => Self::Other,
-        }
-    }
-}
 
 /// Counts that only grow, but for those in flight. Nobody else writes them, so that they are never fought
 /// over; they are not taken together, so that a reader may see a command without its bytes.

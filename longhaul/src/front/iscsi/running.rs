@@ -10,8 +10,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::target::TaskId;
 use proto::time::Time;
 
-use super::meter::Kind;
 use crate::front::lun::{Answer, Command, LogicalUnit, Response};
+use proto::scsi::cdb::Kind;
 
 /// What is to be known of a command when it has ended.
 #[derive(Clone, Copy, Debug)]

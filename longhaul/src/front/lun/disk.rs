@@ -30,8 +30,8 @@ use proto::scsi::mode::Switches;
 use proto::scsi::ports::Ports;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::{Additional, Format, Key};
-use proto::scsi::unit::{self, Medium, Step, Unit};
-use proto::scsi::{Blocks, Capacity, Cdb, Sense, Status};
+use proto::scsi::unit::{self, Medium, Step, Unit, UnitOp};
+use proto::scsi::{Blocks, Capacity, Cdb, Parsed, Sense, Status};
 use tracing::field::display;
 use tracing::{debug, warn};
 use volume::{Blame, CryptoErase, Durability, Shape, Span, Volume};
@@ -280,13 +280,12 @@ fn medium(shape: &Shape, options: &Options) -> Medium {
 }
 
 impl LogicalUnit for Disk {
-    fn data_out_len(&self, cdb: &[u8; 16]) -> u32 {
-        let switches = self.core.switches();
-        Cdb::parse(cdb).map_or(0, |cdb| self.core.unit.data_out(&cdb, switches))
+    fn data_out_len(&self, command: &Parsed) -> u32 {
+        self.core.unit.data_out(command, self.core.switches())
     }
 
-    fn data_in_len(&self, cdb: &[u8; 16]) -> u32 {
-        match Cdb::parse(cdb) {
+    fn data_in_len(&self, command: &Parsed) -> u32 {
+        match command.cdb {
             Ok(Cdb::Read(access))
                 if access.blocks.count <= TRANSFER_MAX / self.core.unit.block_size() =>
             {
@@ -299,7 +298,7 @@ impl LogicalUnit for Disk {
 
     fn execute(&self, nexus: Nexus, command: Command) -> Answer {
         let core = Arc::clone(&self.core);
-        if is_abortable(command.cdb[0]) {
+        if command.parsed.traits.abortable {
             Answer::abortable(|abort| core.run(nexus, command, abort))
         } else {
             Answer::of(core.run(nexus, command, Abort::never()))
@@ -362,82 +361,87 @@ impl Core {
         command: Command,
         abort: &Abort,
     ) -> Result<Vec<Bytes>, Fault> {
-        let cdb = Cdb::parse(&command.cdb);
+        let parsed = &command.parsed;
         // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
-        if let Ok(cdb) = &cdb {
-            self.state.reserved.check(nexus, cdb)?;
+        if parsed.cdb.is_ok() {
+            self.state.reserved.check(nexus, parsed.traits.class)?;
         }
-        if let Some(attention) = self.reported(nexus, cdb.as_ref().ok()) {
+        if let Some(attention) = self.reported(nexus, parsed) {
             return Err(attention.into());
         }
-        let cdb = cdb?;
+        let cdb = parsed.cdb?;
         let switches = self.switches();
-        let step = self.unit.plan(&cdb, switches)?;
+        let step = self.unit.plan(parsed, switches)?;
         let needed = cdb.data_out(self.unit.block_size()).unwrap_or(0);
         check_data_out(&cdb, &command, needed, self.unit.block_size())?;
         let data = command.data;
-        match step {
-            Step::Reply(data) => Ok(vec![data.into()]),
-            Step::RequestSense { format, allocation } => {
+        let answer = match step {
+            Step::Reply(data) => return Ok(vec![data.into()]),
+            Step::Copy => self.copy(nexus, data, abort).await?,
+            Step::Unit(op) => return self.manage(nexus, op, data, needed, abort).await,
+            Step::Medium(op) => self.touch(op, data, abort).await?,
+        };
+        self.cover(switches).await.map(|()| answer)
+    }
+
+    /// Does what a command asks for with the state of the unit.
+    async fn manage(
+        self: &Arc<Self>,
+        nexus: Nexus,
+        op: UnitOp,
+        data: Vec<Bytes>,
+        needed: u32,
+        abort: &Abort,
+    ) -> Result<Vec<Bytes>, Fault> {
+        match op {
+            UnitOp::RequestSense { format, allocation } => {
                 let sense = self.request_sense(nexus).emit(format);
-                Ok(vec![unit::truncate(sense, allocation).into()])
+                return Ok(vec![unit::truncate(sense, allocation).into()]);
             }
-            Step::ReportLuns { select, allocation } => {
-                let peers: Vec<_> = self.peers().collect();
-                let luns: Vec<_> = peers.iter().map(|peer| peer.state.lun).collect();
-                let list = unit::luns(select, allocation, &luns)?;
-                // SPC-4, 6.33: who reads the list need not be told, by any unit, that it has changed.
-                peers.into_iter().for_each(|core| Disk { core }.listed(nexus));
-                Ok(vec![list.into()])
+            UnitOp::ReportLuns { select, allocation } => {
+                return self.report_luns(nexus, select, allocation);
             }
-            Step::Select(form) => {
+            UnitOp::PersistentIn { action, allocation } => {
+                let report = self.state.reserved.report(action);
+                return Ok(vec![unit::truncate(report, allocation).into()]);
+            }
+            UnitOp::Select(form) => {
                 let list = data::joined(data, needed as usize);
-                self.select(nexus, form, &list).await
+                self.select(nexus, form, &list).await?;
             }
-            Step::Prevent(prevent) => {
-                self.state.preventing.set(nexus, prevent);
-                Ok(Vec::new())
-            }
-            Step::Eject { flush } => self.eject(flush).await,
-            Step::Load => self.load(nexus),
-            Step::Stop { flush, immediate: true } => {
-                self.stop_behind(nexus, flush);
-                Ok(Vec::new())
-            }
-            Step::Stop { flush, immediate: false } => {
-                self.stop(flush, abort).await.map(|()| Vec::new())
-            }
-            Step::Start => self.start(),
-            Step::PersistentIn { action, allocation } => {
-                Ok(vec![unit::truncate(self.state.reserved.report(action), allocation).into()])
-            }
-            Step::PersistentOut(out) => {
+            UnitOp::PersistentOut(out) => {
                 let list = data::joined(data, needed as usize);
                 let aftermath = self.state.reserved.change(nexus, out, &list, &self.unit).await?;
                 // What it waits for may be a command that waits for it: aborted, it does not wait.
                 abort.unless(self.settle(aftermath)).await.map(drop)?;
-                Ok(Vec::new())
             }
-            Step::Reserve => self.state.reserved.reserve(nexus).await.map(|()| Vec::new()),
-            Step::Release => self.state.reserved.release(nexus).await.map(|()| Vec::new()),
-            Step::Flush { immediate: true } => {
-                self.flush_behind(nexus);
-                Ok(Vec::new())
+            UnitOp::Reserve => self.state.reserved.reserve(nexus).await?,
+            UnitOp::Release => self.state.reserved.release(nexus).await?,
+            UnitOp::Prevent(prevent) => self.state.preventing.set(nexus, prevent),
+            UnitOp::Eject { flush } => return self.eject(flush).await,
+            UnitOp::Load => return self.load(nexus),
+            UnitOp::Stop { flush, immediate: true } => self.stop_behind(nexus, flush),
+            UnitOp::Stop { flush, immediate: false } => self.stop(flush, abort).await?,
+            UnitOp::Start => return self.start(),
+            UnitOp::FlushLater => self.flush_behind(nexus),
+            UnitOp::Sanitize { method, immediate, unrestricted } => {
+                return self.sanitize(method, immediate, unrestricted, data, abort).await;
             }
-            Step::Sanitize { method, immediate, unrestricted } => {
-                self.sanitize(method, immediate, unrestricted, data, abort).await
-            }
-            Step::SanitizeExit => self.exit_failure(),
-            Step::Copy => {
-                let copied = self.copy(nexus, data, abort).await?;
-                self.cover(switches).await.map(|()| copied)
-            }
-            Step::CopyStatus { id, allocation } => self.copy_status(nexus, id, allocation),
-            medium => {
-                let touched = self.touch(medium, data, abort).await?;
-                self.cover(switches).await.map(|()| touched)
+            UnitOp::SanitizeExit => return self.exit_failure(),
+            UnitOp::CopyStatus { id, allocation } => {
+                return self.copy_status(nexus, id, allocation);
             }
         }
+        Ok(Vec::new())
+    }
+
+    fn report_luns(&self, nexus: Nexus, select: u8, allocation: u32) -> Result<Vec<Bytes>, Fault> {
+        let peers: Vec<_> = self.peers().collect();
+        let luns: Vec<_> = peers.iter().map(|peer| peer.state.lun).collect();
+        let list = unit::luns(select, allocation, &luns)?;
+        // SPC-4, 6.33: who reads the list need not be told, by any unit, that it has changed.
+        peers.into_iter().for_each(|core| Disk { core }.listed(nexus));
+        Ok(vec![list.into()])
     }
 
     /// Makes stable what a command wrote that was planned with `planned`, if the cache has been switched off since:
@@ -474,9 +478,11 @@ impl Core {
     }
 
     /// The unit attention that `nexus` is told instead of running the command.
-    fn reported(&self, nexus: Nexus, cdb: Option<&Cdb>) -> Option<Sense> {
+    fn reported(&self, nexus: Nexus, command: &Parsed) -> Option<Sense> {
         let pending = self.state.attention.load(Ordering::Acquire);
-        if !pending || Manner::of(cdb) != Manner::Reports {
+        // One that cannot be read reports it too: the condition comes before the fault.
+        let reports = command.cdb.is_err() || command.traits.attention == Manner::Reports;
+        if !pending || !reports {
             return None;
         }
         self.attend(|attentions| attentions.take(nexus))
@@ -497,7 +503,7 @@ impl Core {
     }
 
     /// Puts the switches of a MODE SELECT in force and tells the other initiators.
-    async fn select(&self, nexus: Nexus, form: Form, list: &[u8]) -> Result<Vec<Bytes>, Fault> {
+    async fn select(&self, nexus: Nexus, form: Form, list: &[u8]) -> Result<(), Fault> {
         let (old, new) = self.attend(|attentions| {
             let old = self.switches();
             let new = self.unit.select(form, list, old)?;
@@ -513,7 +519,7 @@ impl Core {
             fence(Ordering::SeqCst);
             self.flush().await?;
         }
-        Ok(Vec::new())
+        Ok(())
     }
 
     /// A flush that nobody waits for. If it fails, `nexus` is told when it comes next.
@@ -575,18 +581,6 @@ impl Core {
         let block = u64::from(self.unit.block_size());
         Span::new(blocks.lba * block, u64::from(blocks.count) * block)
     }
-}
-
-/// Whether a command may take long, or wait for others, so that an abort must reach it. Told by its code, as
-/// the others are not to pay for that.
-const fn is_abortable(opcode: u8) -> bool {
-    matches!(
-        opcode,
-        // WRITE AND VERIFY, VERIFY and WRITE SAME, which may cover the whole medium.
-        0x2E | 0x2F | 0x41 | 0x8E | 0x8F | 0x93 | 0xAE | 0xAF
-        // START STOP UNIT, SANITIZE, PERSISTENT RESERVE OUT, EXTENDED COPY, WRITE ATOMIC.
-        | 0x1B | 0x48 | 0x5F | 0x83 | 0x9C
-    )
 }
 
 /// Refuses data-out that are not what the command block asks for, before anything is touched.

@@ -15,9 +15,9 @@ pub use disk::{Disk, KeepError, Kept, Options};
 pub use target::{Face, TargetDevice};
 
 use bytes::Bytes;
-use proto::scsi::Status;
 use proto::scsi::reservation::NexusId;
 use proto::scsi::sense::Additional;
+use proto::scsi::{Parsed, Status};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -57,8 +57,8 @@ pub type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// A command with all its data-out, ready to run.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The command block, zero-padded.
-    pub cdb: [u8; 16],
+    /// The command block.
+    pub parsed: Parsed,
     /// Data-out in order; together at least what [`LogicalUnit::data_out_len`] asked for, unless the
     /// initiator announced less.
     pub data: Vec<Bytes>,
@@ -82,11 +82,11 @@ pub struct Response {
 pub trait LogicalUnit: Send + Sync {
     /// How many bytes of data-out this command needs before it can run: the transport fetches at most
     /// that, and less if the initiator announced less. Zero for a command that will be refused.
-    fn data_out_len(&self, cdb: &[u8; 16]) -> u32;
+    fn data_out_len(&self, command: &Parsed) -> u32;
 
     /// How many bytes of data-in the unit may have in hand to answer this command, if it moves blocks:
     /// what it asks for, which may be more than the initiator has room for. Zero for other commands.
-    fn data_in_len(&self, cdb: &[u8; 16]) -> u32;
+    fn data_in_len(&self, command: &Parsed) -> u32;
 
     /// Runs a command. What it does is ordered only by what it awaits.
     fn execute(&self, nexus: Nexus, command: Command) -> Answer;

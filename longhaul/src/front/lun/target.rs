@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proto::scsi::ports::Ports;
 use proto::scsi::sense::{Additional, Format};
-use proto::scsi::unit::{self, Step};
-use proto::scsi::{Cdb, Sense, Status, lun};
+use proto::scsi::unit;
+use proto::scsi::{Parsed, Sense, Status, lun};
 use volume::Volume;
 
 use super::disk::{Disk, Options};
@@ -185,27 +185,24 @@ struct Absent {
 
 impl Absent {
     fn outcome(&self, nexus: Nexus, command: &Command) -> Result<Vec<u8>, Sense> {
-        let cdb = Cdb::parse(&command.cdb)?;
-        match unit::absent(&cdb, &self.target)? {
-            Step::Reply(data) => Ok(data),
-            Step::ReportLuns { select, allocation } => {
+        match unit::absent(&command.parsed.cdb?, &self.target)? {
+            unit::Absent::Reply(data) => Ok(data),
+            unit::Absent::ReportLuns { select, allocation } => {
                 let luns: Vec<_> = self.disks.keys().copied().collect();
                 let list = unit::luns(select, allocation, &luns)?;
                 self.disks.values().for_each(|disk| disk.listed(nexus));
                 Ok(list)
             }
-            // A unit that is not there plans nothing else.
-            _ => Ok(Vec::new()),
         }
     }
 }
 
 impl LogicalUnit for Absent {
-    fn data_out_len(&self, _cdb: &[u8; 16]) -> u32 {
+    fn data_out_len(&self, _command: &Parsed) -> u32 {
         0
     }
 
-    fn data_in_len(&self, _cdb: &[u8; 16]) -> u32 {
+    fn data_in_len(&self, _command: &Parsed) -> u32 {
         0
     }
 
@@ -248,7 +245,7 @@ mod tests {
     }
 
     fn run(unit: &Arc<dyn LogicalUnit>, command: command::Command) -> Response {
-        let command = Command { cdb: command.cdb, data: Vec::new(), announced: 0 };
+        let command = Command { parsed: Parsed::of(&command.cdb), data: Vec::new(), announced: 0 };
         unit.execute(Nexus(1), command).now_or_never().unwrap()
     }
 
@@ -286,7 +283,7 @@ mod tests {
 
     fn sense(unit: &Arc<dyn LogicalUnit>, command: command::Command, data: Vec<Bytes>) -> Sense {
         let announced = data.iter().map(Bytes::len).sum::<usize>() as u32;
-        let command = Command { cdb: command.cdb, data, announced };
+        let command = Command { parsed: Parsed::of(&command.cdb), data, announced };
         let response = unit.execute(Nexus(1), command).now_or_never().unwrap();
         Sense::parse(&response.sense).unwrap_or(Sense::new(Key::NoSense, Additional::NONE))
     }

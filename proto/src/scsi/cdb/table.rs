@@ -1,5 +1,6 @@
 //! The table of commands.
 
+use super::traits::{self, Traits};
 use super::{ACTION, Access, Additional, Cdb, Fields, Form, Format, InAction, Out, Sense};
 use crate::scsi::copy::LIST_MAX;
 use crate::scsi::reservation::{OutAction, PARAMETERS_MAX};
@@ -30,12 +31,17 @@ pub struct Entry {
     /// Each bit of a block that must be zero, its first byte being the highest.
     pub(super) reserved: u128,
     pub(super) parse: fn(Fields<'_>) -> Result<Cdb, Sense>,
+    /// What is known of it besides, where its fields do not say otherwise.
+    traits: Traits,
+    /// What else is known of it by its fields.
+    refine: fn(&Cdb, Traits) -> Traits,
 }
 
-/// One row: code, service action if any, usage map without the code, and how the fields are read.
+/// One row: code, service action if any, usage map without the code, what is known of it, and how the fields are read.
 const fn row(
     opcode: u8,
     usage: &'static [u8],
+    traits: Traits,
     parse: fn(Fields<'_>) -> Result<Cdb, Sense>,
 ) -> Entry {
     assert!(usage[0] == opcode, "the map starts with the operation code");
@@ -49,7 +55,8 @@ const fn row(
     };
     assert!(usage.len() == length, "the map is as long as the block");
     let reserved = !evaluated(usage);
-    Entry { opcode, action: None, requires: Requires::Nothing, usage, reserved, parse }
+    let (action, requires) = (None, Requires::Nothing);
+    Entry { opcode, action, requires, usage, reserved, parse, traits, refine: |_, traits| traits }
 }
 
 /// The bits of a block that mean something. What follows a short block is padding of the transport, not part
@@ -76,6 +83,16 @@ impl Entry {
         self.requires = ability;
         self
     }
+
+    /// Where it depends on the fields what is known of it.
+    const fn refined(mut self, refine: fn(&Cdb, Traits) -> Traits) -> Self {
+        self.refine = refine;
+        self
+    }
+
+    pub(super) fn traits(&self, cdb: Option<&Cdb>) -> Traits {
+        cdb.map_or(self.traits, |cdb| (self.refine)(cdb, self.traits))
+    }
 }
 
 /// DPO is a hint and is not needed here; FUA is obeyed; FUA_NV became obsolete with SBC-3 and is
@@ -87,27 +104,33 @@ const CHECKED: u8 = 0x16;
 
 /// Every command, by operation code and service action.
 pub static COMMANDS: &[Entry] = &[
-    row(0x00, &[0x00, 0, 0, 0, 0, 0], |_| Ok(Cdb::TestUnitReady)),
-    row(0x03, &[0x03, 0x01, 0, 0, 0xFF, 0], |cdb| {
+    row(0x00, &[0x00, 0, 0, 0, 0, 0], traits::READY, |_| Ok(Cdb::TestUnitReady)),
+    row(0x03, &[0x03, 0x01, 0, 0, 0xFF, 0], traits::SENSE, |cdb| {
         let format = if cdb.flag::<1>(0x01) { Format::Descriptor } else { Format::Fixed };
         Ok(Cdb::RequestSense { format, allocation: cdb.u8::<4>().into() })
     }),
-    row(0x08, &[0x08, 0x1F, 0xFF, 0xFF, 0xFF, 0], |cdb| Ok(Cdb::Read(cdb.access_6()))),
-    row(0x0A, &[0x0A, 0x1F, 0xFF, 0xFF, 0xFF, 0], |cdb| Ok(Cdb::Write(cdb.access_6()))),
-    row(0x12, &[0x12, 0x01, 0xFF, 0xFF, 0xFF, 0], |cdb| {
+    row(0x08, &[0x08, 0x1F, 0xFF, 0xFF, 0xFF, 0], traits::READ, |cdb| {
+        Ok(Cdb::Read(cdb.access_6()))
+    }),
+    row(0x0A, &[0x0A, 0x1F, 0xFF, 0xFF, 0xFF, 0], traits::WRITE, |cdb| {
+        Ok(Cdb::Write(cdb.access_6()))
+    }),
+    row(0x12, &[0x12, 0x01, 0xFF, 0xFF, 0xFF, 0], traits::IDENTIFY, |cdb| {
         Ok(Cdb::Inquiry {
             vital: cdb.flag::<1>(0x01),
             page: cdb.u8::<2>(),
             allocation: cdb.u16::<3>().into(),
         })
     }),
-    row(0x15, &[0x15, 0x11, 0, 0, 0xFF, 0], |cdb| Ok(select(cdb, Form::Six, cdb.u8::<4>().into()))),
-    row(0x16, &[0x16, 0, 0, 0, 0, 0], |_| Ok(Cdb::Reserve)),
-    row(0x17, &[0x17, 0, 0, 0, 0, 0], |_| Ok(Cdb::Release)),
-    row(0x1A, &[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0], |cdb| {
+    row(0x15, &[0x15, 0x11, 0, 0, 0xFF, 0], traits::CHANGE_SETTINGS, |cdb| {
+        Ok(select(cdb, Form::Six, cdb.u8::<4>().into()))
+    }),
+    row(0x16, &[0x16, 0, 0, 0, 0, 0], traits::RESERVE_UNIT, |_| Ok(Cdb::Reserve)),
+    row(0x17, &[0x17, 0, 0, 0, 0, 0], traits::RESERVE_UNIT, |_| Ok(Cdb::Release)),
+    row(0x1A, &[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0], traits::SETTINGS, |cdb| {
         Ok(sense(cdb, Form::Six, cdb.u8::<4>().into()))
     }),
-    row(0x1B, &[0x1B, 0x01, 0, 0x0F, 0xF7, 0], |cdb| {
+    row(0x1B, &[0x1B, 0x01, 0, 0x0F, 0xF7, 0], traits::POWER, |cdb| {
         Ok(Cdb::StartStop {
             immediate: cdb.flag::<1>(0x01),
             condition: cdb.u8::<4>() >> 4,
@@ -115,141 +138,234 @@ pub static COMMANDS: &[Entry] = &[
             load_eject: cdb.flag::<4>(0x02),
             start: cdb.flag::<4>(0x01),
         })
+    })
+    .refined(|cdb, traits| match cdb {
+        Cdb::StartStop { start: true, condition: 0, .. } => traits.starting(),
+        _ => traits,
     }),
-    row(0x1D, &[0x1D, 0x14, 0, 0, 0, 0], |_| Ok(Cdb::SendDiagnostic)),
-    row(0x1E, &[0x1E, 0, 0, 0, 0x03, 0], |cdb| {
+    row(0x1D, &[0x1D, 0x14, 0, 0, 0, 0], traits::SELF_TEST, |_| Ok(Cdb::SendDiagnostic)),
+    row(0x1E, &[0x1E, 0, 0, 0, 0x03, 0], traits::PREVENT, |cdb| {
         Ok(Cdb::PreventAllow { prevent: cdb.flag::<4>(0x03) })
+    })
+    .refined(|cdb, traits| match cdb {
+        Cdb::PreventAllow { prevent: false } => traits.allowing(),
+        _ => traits,
     }),
-    row(0x25, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Cdb::ReadCapacity10)),
-    row(0x28, &ten(0x28, ACCESS), |cdb| Ok(Cdb::Read(cdb.access_10()))),
-    row(0x2A, &ten(0x2A, ACCESS), |cdb| Ok(Cdb::Write(cdb.access_10()))),
-    row(0x2E, &ten(0x2E, CHECKED), |cdb| Ok(Cdb::WriteVerify(cdb.access_10(), cdb.compare()?))),
-    row(0x2F, &ten(0x2F, CHECKED), |cdb| Ok(Cdb::Verify(cdb.access_10(), cdb.compare()?))),
-    row(0x34, &ten(0x34, IMMEDIATE), |cdb| Ok(Cdb::Prefetch(cdb.access_10()))),
-    row(0x35, &ten(0x35, SYNCHRONIZE), |cdb| Ok(synchronize(cdb, cdb.access_10()))),
-    row(0x37, &[0x37, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
+    row(0x25, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], traits::CAPACITY, |_| Ok(Cdb::ReadCapacity10)),
+    row(0x28, &ten(0x28, ACCESS), traits::READ, |cdb| Ok(Cdb::Read(cdb.access_10()))),
+    row(0x2A, &ten(0x2A, ACCESS), traits::WRITE, |cdb| Ok(Cdb::Write(cdb.access_10()))),
+    row(0x2E, &ten(0x2E, CHECKED), traits::WRITE.abortable(), |cdb| {
+        Ok(Cdb::WriteVerify(cdb.access_10(), cdb.compare()?))
+    }),
+    row(0x2F, &ten(0x2F, CHECKED), traits::VERIFY, |cdb| {
+        Ok(Cdb::Verify(cdb.access_10(), cdb.compare()?))
+    }),
+    row(0x34, &ten(0x34, IMMEDIATE), traits::MEDIUM, |cdb| Ok(Cdb::Prefetch(cdb.access_10()))),
+    row(0x35, &ten(0x35, SYNCHRONIZE), traits::SYNCHRONIZE, |cdb| {
+        Ok(synchronize(cdb, cdb.access_10()))
+    }),
+    row(0x37, &[0x37, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], traits::MEDIUM, |cdb| {
         Ok(Cdb::ReadDefects {
             form: Form::Ten,
             list: cdb.u8::<2>(),
             allocation: cdb.u16::<7>().into(),
         })
     }),
-    row(0x41, &ten(0x41, 0x08), |cdb| {
+    row(0x41, &ten(0x41, 0x08), traits::CHANGE.abortable(), |cdb| {
         Ok(Cdb::WriteSame {
             access: cdb.access_10().without_fua(),
             unmap: cdb.flag::<1>(0x08),
             no_data: false,
         })
     }),
-    row(0x42, &[0x42, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], |cdb| {
+    row(0x42, &[0x42, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], traits::CHANGE, |cdb| {
         Ok(Cdb::Unmap { length: cdb.u16::<7>().into() })
     })
     .requiring(Requires::Provisioning),
-    row(0x48, &[0x48, 0xA1, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
+    row(0x48, &[0x48, 0xA1, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], traits::SANITIZE, |cdb| {
         Ok(sanitize(cdb, Method::Overwrite, cdb.u16::<7>().into()))
     })
+    .refined(unrestricted)
     .action(),
-    row(0x48, &[0x48, 0xA2, 0, 0, 0, 0, 0, 0, 0, 0], |cdb| {
+    row(0x48, &[0x48, 0xA2, 0, 0, 0, 0, 0, 0, 0, 0], traits::SANITIZE, |cdb| {
         Ok(sanitize(cdb, Method::BlockErase, 0))
     })
+    .refined(unrestricted)
     .action()
     .requiring(Requires::Provisioning),
-    row(0x48, &[0x48, 0xA3, 0, 0, 0, 0, 0, 0, 0, 0], |cdb| {
+    row(0x48, &[0x48, 0xA3, 0, 0, 0, 0, 0, 0, 0, 0], traits::SANITIZE, |cdb| {
         Ok(sanitize(cdb, Method::CryptoErase, 0))
     })
+    .refined(unrestricted)
     .action()
     .requiring(Requires::Key),
-    row(0x48, &[0x48, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Cdb::SanitizeExit)).action(),
-    row(0x4D, &[0x4D, 0, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
+    row(0x48, &[0x48, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0], traits::SANITIZE_EXIT, |_| {
+        Ok(Cdb::SanitizeExit)
+    })
+    .action(),
+    row(0x4D, &[0x4D, 0, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], traits::QUERY, |cdb| {
         Ok(Cdb::LogSense {
             page: cdb.u8::<2>() & 0x3F,
             subpage: cdb.u8::<3>(),
             allocation: cdb.u16::<7>().into(),
         })
     }),
-    row(0x55, &[0x55, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
+    row(0x55, &[0x55, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], traits::CHANGE_SETTINGS, |cdb| {
         Ok(select(cdb, Form::Ten, cdb.u16::<7>().into()))
     }),
-    row(0x56, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Cdb::Reserve)),
-    row(0x57, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], |_| Ok(Cdb::Release)),
-    row(0x5A, &[0x5A, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], |cdb| {
+    row(0x56, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], traits::RESERVE_UNIT, |_| Ok(Cdb::Reserve)),
+    row(0x57, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], traits::RESERVE_UNIT, |_| Ok(Cdb::Release)),
+    row(0x5A, &[0x5A, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], traits::SETTINGS, |cdb| {
         Ok(sense(cdb, Form::Ten, cdb.u16::<7>().into()))
     }),
-    row(0x5E, &reserve_in(0x00), |cdb| Ok(persistent_in(cdb, InAction::ReadKeys))).action(),
-    row(0x5E, &reserve_in(0x01), |cdb| Ok(persistent_in(cdb, InAction::ReadReservation))).action(),
-    row(0x5E, &reserve_in(0x02), |cdb| Ok(persistent_in(cdb, InAction::ReportCapabilities)))
-        .action(),
-    row(0x5E, &reserve_in(0x03), |cdb| Ok(persistent_in(cdb, InAction::ReadFullStatus))).action(),
-    row(0x5F, &reserve_out(0x00), |cdb| persistent_out(cdb, OutAction::Register)).action(),
-    row(0x5F, &reserve_out(0x01), |cdb| persistent_out(cdb, OutAction::Reserve)).action(),
-    row(0x5F, &reserve_out(0x02), |cdb| persistent_out(cdb, OutAction::Release)).action(),
-    row(0x5F, &reserve_out(0x03), |cdb| persistent_out(cdb, OutAction::Clear)).action(),
-    row(0x5F, &reserve_out(0x04), |cdb| persistent_out(cdb, OutAction::Preempt)).action(),
-    row(0x5F, &reserve_out(0x05), |cdb| persistent_out(cdb, OutAction::PreemptAndAbort)).action(),
-    row(0x5F, &reserve_out(0x06), |cdb| persistent_out(cdb, OutAction::RegisterAndIgnore)).action(),
-    row(0x5F, &reserve_out(0x07), |cdb| persistent_out(cdb, OutAction::RegisterAndMove)).action(),
-    row(0x83, &[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], extended_copy)
-        .action(),
-    row(0x84, &[0x84, 0x00, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
-        Ok(Cdb::CopyStatus { id: cdb.u8::<2>(), allocation: cdb.u32::<10>() })
+    row(0x5E, &reserve_in(0x00), traits::RESERVE_IN, |cdb| {
+        Ok(persistent_in(cdb, InAction::ReadKeys))
     })
     .action(),
-    row(0x84, &[0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
-        Ok(Cdb::CopyParameters { allocation: cdb.u32::<10>() })
+    row(0x5E, &reserve_in(0x01), traits::RESERVE_IN, |cdb| {
+        Ok(persistent_in(cdb, InAction::ReadReservation))
     })
     .action(),
-    row(0x88, &sixteen(0x88, ACCESS), |cdb| Ok(Cdb::Read(cdb.access_16()))),
-    row(0x89, &COMPARE_AND_WRITE, |cdb| Ok(Cdb::CompareAndWrite(cdb.access_compare()))),
-    row(0x8A, &sixteen(0x8A, ACCESS), |cdb| Ok(Cdb::Write(cdb.access_16()))),
-    row(0x8B, &sixteen(0x8B, ACCESS), |cdb| Ok(Cdb::OrWrite(cdb.access_16()))),
-    row(0x8E, &sixteen(0x8E, CHECKED), |cdb| Ok(Cdb::WriteVerify(cdb.access_16(), cdb.compare()?))),
-    row(0x8F, &sixteen(0x8F, CHECKED), |cdb| Ok(Cdb::Verify(cdb.access_16(), cdb.compare()?))),
-    row(0x90, &sixteen(0x90, IMMEDIATE), |cdb| Ok(Cdb::Prefetch(cdb.access_16()))),
-    row(0x91, &sixteen(0x91, SYNCHRONIZE), |cdb| Ok(synchronize(cdb, cdb.access_16()))),
-    row(0x93, &sixteen(0x93, 0x09), |cdb| {
+    row(0x5E, &reserve_in(0x02), traits::RESERVE_IN, |cdb| {
+        Ok(persistent_in(cdb, InAction::ReportCapabilities))
+    })
+    .action(),
+    row(0x5E, &reserve_in(0x03), traits::FULL_STATUS, |cdb| {
+        Ok(persistent_in(cdb, InAction::ReadFullStatus))
+    })
+    .action(),
+    row(0x5F, &reserve_out(0x00), traits::REGISTER, |cdb| persistent_out(cdb, OutAction::Register))
+        .action(),
+    row(0x5F, &reserve_out(0x01), traits::RESERVE_OUT, |cdb| {
+        persistent_out(cdb, OutAction::Reserve)
+    })
+    .action(),
+    row(0x5F, &reserve_out(0x02), traits::RESERVE_OUT, |cdb| {
+        persistent_out(cdb, OutAction::Release)
+    })
+    .action(),
+    row(0x5F, &reserve_out(0x03), traits::RESERVE_OUT, |cdb| persistent_out(cdb, OutAction::Clear))
+        .action(),
+    row(0x5F, &reserve_out(0x04), traits::RESERVE_OUT, |cdb| {
+        persistent_out(cdb, OutAction::Preempt)
+    })
+    .action(),
+    row(0x5F, &reserve_out(0x05), traits::RESERVE_OUT, |cdb| {
+        persistent_out(cdb, OutAction::PreemptAndAbort)
+    })
+    .action(),
+    row(0x5F, &reserve_out(0x06), traits::REGISTER, |cdb| {
+        persistent_out(cdb, OutAction::RegisterAndIgnore)
+    })
+    .action(),
+    row(0x5F, &reserve_out(0x07), traits::RESERVE_OUT, |cdb| {
+        persistent_out(cdb, OutAction::RegisterAndMove)
+    })
+    .action(),
+    row(
+        0x83,
+        &[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        traits::COPY,
+        extended_copy,
+    )
+    .action(),
+    row(
+        0x84,
+        &[0x84, 0x00, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        traits::COPY_RESULTS,
+        |cdb| Ok(Cdb::CopyStatus { id: cdb.u8::<2>(), allocation: cdb.u32::<10>() }),
+    )
+    .action(),
+    row(
+        0x84,
+        &[0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        traits::COPY_RESULTS,
+        |cdb| Ok(Cdb::CopyParameters { allocation: cdb.u32::<10>() }),
+    )
+    .action(),
+    row(0x88, &sixteen(0x88, ACCESS), traits::READ, |cdb| Ok(Cdb::Read(cdb.access_16()))),
+    row(0x89, &COMPARE_AND_WRITE, traits::CHANGE, |cdb| {
+        Ok(Cdb::CompareAndWrite(cdb.access_compare()))
+    }),
+    row(0x8A, &sixteen(0x8A, ACCESS), traits::WRITE, |cdb| Ok(Cdb::Write(cdb.access_16()))),
+    row(0x8B, &sixteen(0x8B, ACCESS), traits::CHANGE, |cdb| Ok(Cdb::OrWrite(cdb.access_16()))),
+    row(0x8E, &sixteen(0x8E, CHECKED), traits::WRITE.abortable(), |cdb| {
+        Ok(Cdb::WriteVerify(cdb.access_16(), cdb.compare()?))
+    }),
+    row(0x8F, &sixteen(0x8F, CHECKED), traits::VERIFY, |cdb| {
+        Ok(Cdb::Verify(cdb.access_16(), cdb.compare()?))
+    }),
+    row(0x90, &sixteen(0x90, IMMEDIATE), traits::MEDIUM, |cdb| Ok(Cdb::Prefetch(cdb.access_16()))),
+    row(0x91, &sixteen(0x91, SYNCHRONIZE), traits::SYNCHRONIZE, |cdb| {
+        Ok(synchronize(cdb, cdb.access_16()))
+    }),
+    row(0x93, &sixteen(0x93, 0x09), traits::CHANGE.abortable(), |cdb| {
         Ok(Cdb::WriteSame {
             access: cdb.access_16().without_fua(),
             unmap: cdb.flag::<1>(0x08),
             no_data: cdb.flag::<1>(0x01),
         })
     }),
-    row(0x9C, &WRITE_ATOMIC, |cdb| Ok(Cdb::WriteAtomic(cdb.access_atomic()))),
-    row(0x9E, &[0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
-        Ok(Cdb::ReadCapacity16 { allocation: cdb.u32::<10>() })
-    })
+    row(0x9C, &WRITE_ATOMIC, traits::CHANGE.abortable(), |cdb| {
+        Ok(Cdb::WriteAtomic(cdb.access_atomic()))
+    }),
+    row(
+        0x9E,
+        &[0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        traits::CAPACITY,
+        |cdb| Ok(Cdb::ReadCapacity16 { allocation: cdb.u32::<10>() }),
+    )
     .action(),
-    row(0x9E, &LBA_STATUS, |cdb| {
+    row(0x9E, &LBA_STATUS, traits::MEDIUM, |cdb| {
         Ok(Cdb::GetLbaStatus { lba: cdb.be::<2, 8>(), allocation: cdb.u32::<10>() })
     })
     .action(),
-    row(0xA0, &[0xA0, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
+    row(0xA0, &[0xA0, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], traits::IDENTIFY, |cdb| {
         Ok(Cdb::ReportLuns { select: cdb.u8::<2>(), allocation: cdb.u32::<6>() })
     }),
-    row(0xA3, &[0xA3, 0x2A, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
+    row(0xA3, &[0xA3, 0x2A, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], traits::PORTS, |cdb| {
         Ok(Cdb::ReportPortGroups { extended: cdb.flag::<1>(0x20), allocation: cdb.u32::<6>() })
     })
     .action(),
-    row(0xA3, &[0xA3, 0x0C, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
-        Ok(Cdb::ReportOpcodes {
-            timeouts: cdb.flag::<2>(0x80),
-            options: cdb.u8::<2>() & 0x07,
-            opcode: cdb.u8::<3>(),
-            action: cdb.u16::<4>(),
-            allocation: cdb.u32::<6>(),
-        })
-    })
+    row(
+        0xA3,
+        &[0xA3, 0x0C, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        traits::QUERY,
+        |cdb| {
+            Ok(Cdb::ReportOpcodes {
+                timeouts: cdb.flag::<2>(0x80),
+                options: cdb.u8::<2>() & 0x07,
+                opcode: cdb.u8::<3>(),
+                action: cdb.u16::<4>(),
+                allocation: cdb.u32::<6>(),
+            })
+        },
+    )
     .action(),
-    row(0xA3, &[0xA3, 0x0D, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
+    row(0xA3, &[0xA3, 0x0D, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], traits::QUERY, |cdb| {
         Ok(Cdb::ReportTaskManagement { extended: cdb.flag::<2>(0x80), allocation: cdb.u32::<6>() })
     })
     .action(),
-    row(0xA8, &twelve(0xA8, ACCESS), |cdb| Ok(Cdb::Read(cdb.access_12()))),
-    row(0xAA, &twelve(0xAA, ACCESS), |cdb| Ok(Cdb::Write(cdb.access_12()))),
-    row(0xAE, &twelve(0xAE, CHECKED), |cdb| Ok(Cdb::WriteVerify(cdb.access_12(), cdb.compare()?))),
-    row(0xAF, &twelve(0xAF, CHECKED), |cdb| Ok(Cdb::Verify(cdb.access_12(), cdb.compare()?))),
-    row(0xB7, &[0xB7, 0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], |cdb| {
-        Ok(Cdb::ReadDefects { form: Form::Twelve, list: cdb.u8::<1>(), allocation: cdb.u32::<6>() })
+    row(0xA8, &twelve(0xA8, ACCESS), traits::READ, |cdb| Ok(Cdb::Read(cdb.access_12()))),
+    row(0xAA, &twelve(0xAA, ACCESS), traits::WRITE, |cdb| Ok(Cdb::Write(cdb.access_12()))),
+    row(0xAE, &twelve(0xAE, CHECKED), traits::WRITE.abortable(), |cdb| {
+        Ok(Cdb::WriteVerify(cdb.access_12(), cdb.compare()?))
     }),
+    row(0xAF, &twelve(0xAF, CHECKED), traits::VERIFY, |cdb| {
+        Ok(Cdb::Verify(cdb.access_12(), cdb.compare()?))
+    }),
+    row(
+        0xB7,
+        &[0xB7, 0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        traits::MEDIUM,
+        |cdb| {
+            Ok(Cdb::ReadDefects {
+                form: Form::Twelve,
+                list: cdb.u8::<1>(),
+                allocation: cdb.u32::<6>(),
+            })
+        },
+    ),
 ];
 
 /// Where the rows of each operation code begin and end: every command is looked up here.
@@ -333,6 +449,13 @@ fn synchronize(cdb: Fields<'_>, access: Access) -> Cdb {
 fn sanitize(cdb: Fields<'_>, method: Method, length: u32) -> Cdb {
     let (immediate, unrestricted) = (cdb.flag::<1>(0x80), cdb.flag::<1>(0x20));
     Cdb::Sanitize { method, immediate, unrestricted, length }
+}
+
+fn unrestricted(cdb: &Cdb, traits: Traits) -> Traits {
+    match cdb {
+        Cdb::Sanitize { unrestricted: true, .. } => traits.unrestricted(),
+        _ => traits,
+    }
 }
 
 fn extended_copy(cdb: Fields<'_>) -> Result<Cdb, Sense> {

@@ -21,10 +21,10 @@ fn any_entry() -> impl Strategy<Value = &'static Entry> {
 proptest! {
     #[test]
     fn no_block_does_harm(block: Block, opcode in any_entry()) {
-        let _ = Cdb::parse(&block).map(|cdb| cdb.data_out(512));
+        let _ = Parsed::of(&block).cdb.map(|cdb| cdb.data_out(512));
         let mut known = block;
         known[0] = opcode.opcode;
-        let _ = Cdb::parse(&known).map(|cdb| cdb.data_out(u32::MAX));
+        let _ = Parsed::of(&known).cdb.map(|cdb| cdb.data_out(u32::MAX));
     }
 
     #[test]
@@ -33,7 +33,7 @@ proptest! {
         prop_assume!(!(at == 1 && entry.action.is_some() && bit < 5));
         let mut block = filled(entry, fill);
         block[at] |= 1 << bit;
-        let sense = Cdb::parse(&block).unwrap_err();
+        let sense = Parsed::of(&block).cdb.unwrap_err();
         prop_assert_eq!(sense, Sense::invalid_cdb(at as u16, Some(bit)));
     }
 
@@ -48,14 +48,14 @@ proptest! {
         if entry.opcode == 0x83 {
             fill[10..13].fill(0); // Likewise.
         }
-        prop_assert!(Cdb::parse(&filled(entry, fill)).is_ok());
+        prop_assert!(Parsed::of(&filled(entry, fill)).cdb.is_ok());
     }
 
     #[test]
     fn what_the_initiator_builds_is_what_the_device_reads(lba in prop_oneof![any::<u64>(), 0..=u64::from(u32::MAX)], count in 1u32..65_536, fua: bool) {
         let blocks = Blocks { lba, count };
         let access = |durable| Access { blocks, durable, count_at: 10 };
-        let parse = |command: Command| Cdb::parse(&command.cdb).unwrap();
+        let parse = |command: Command| Parsed::of(&command.cdb).cdb.unwrap();
         prop_assert_eq!(parse(Command::read(blocks, 512)), Cdb::Read(access(false)));
         prop_assert_eq!(parse(Command::write(blocks, 512, fua)), Cdb::Write(access(fua)));
         let access = |durable| Access { blocks, durable, count_at: 7 };
@@ -88,13 +88,13 @@ fn the_table_names_each_command_once() {
         let mut block = [0; 16];
         block[0] = opcode;
         let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
-        assert_eq!(Cdb::parse(&block) == Err(unknown), !known, "{opcode:02X}");
+        assert_eq!(Parsed::of(&block).cdb == Err(unknown), !known, "{opcode:02X}");
     }
 }
 
 #[test]
 fn commands_without_lba_agree_with_the_initiator() {
-    let parse = |command: Command| Cdb::parse(&command.cdb).unwrap();
+    let parse = |command: Command| Parsed::of(&command.cdb).cdb.unwrap();
     assert_eq!(parse(Command::test_unit_ready()), Cdb::TestUnitReady);
     let standard = Cdb::Inquiry { vital: false, page: 0, allocation: 252 };
     assert_eq!(parse(Command::inquiry()), standard);
@@ -125,7 +125,7 @@ fn commands_without_lba_agree_with_the_initiator() {
 
 #[test]
 fn six_bytes_count_from_one_to_256() {
-    let read = |block| match Cdb::parse(&block) {
+    let read = |block| match Parsed::of(&block).cdb {
         Ok(Cdb::Read(access)) => access.blocks,
         other => panic!("{other:?}"),
     };
@@ -141,15 +141,15 @@ fn naca_and_protection_are_refused() {
     let mut block = [0; 16];
     block[0] = 0x88;
     block[15] = 0x04;
-    assert_eq!(Cdb::parse(&block), Err(Sense::invalid_cdb(15, Some(2))));
+    assert_eq!(Parsed::of(&block).cdb, Err(Sense::invalid_cdb(15, Some(2))));
     block[15] = 0;
     block[1] = 0x20;
-    assert_eq!(Cdb::parse(&block), Err(Sense::invalid_cdb(1, Some(5))));
+    assert_eq!(Parsed::of(&block).cdb, Err(Sense::invalid_cdb(1, Some(5))));
 }
 
 #[test]
 fn padding_behind_a_short_block_is_not_looked_at() {
     let mut block = [0; 16];
     block[12] = 0xFF;
-    assert_eq!(Cdb::parse(&block), Ok(Cdb::TestUnitReady));
+    assert_eq!(Parsed::of(&block).cdb, Ok(Cdb::TestUnitReady));
 }

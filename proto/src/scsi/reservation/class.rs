@@ -1,7 +1,5 @@
 //! What a reservation means for each command.
 
-use crate::scsi::Cdb;
-
 /// What commands have in common under reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
@@ -20,53 +18,6 @@ pub enum Class {
 }
 
 impl Class {
-    /// The class of a command. No command is left out: a new one does not compile without its class.
-    #[must_use]
-    pub const fn of(cdb: &Cdb) -> Self {
-        match cdb {
-            Cdb::Inquiry { .. }
-            | Cdb::ReportLuns { .. }
-            | Cdb::RequestSense { .. }
-            | Cdb::ReadCapacity10
-            | Cdb::ReadCapacity16 { .. }
-            | Cdb::PreventAllow { prevent: false }
-            | Cdb::ReportPortGroups { .. }
-            // SBC-3, table 13: only a start, without a power condition.
-            | Cdb::StartStop { start: true, condition: 0, .. } => Self::Free,
-            Cdb::TestUnitReady => Self::Ready,
-            // SPC-4, table 65, note b: the device may refuse the first three, and tells in ALLOW COMMANDS
-            // that it does not.
-            Cdb::ModeSense { .. }
-            | Cdb::LogSense { .. }
-            | Cdb::CopyStatus { .. }
-            | Cdb::CopyParameters { .. }
-            | Cdb::ReportOpcodes { .. }
-            | Cdb::ReportTaskManagement { .. }
-            | Cdb::GetLbaStatus { .. }
-            | Cdb::ReadDefects { .. }
-            | Cdb::Read(_)
-            | Cdb::Verify(..)
-            | Cdb::Prefetch(_) => Self::Reads,
-            Cdb::ModeSelect { .. }
-            | Cdb::StartStop { .. }
-            | Cdb::PreventAllow { .. }
-            | Cdb::Write(_)
-            | Cdb::WriteAtomic(_)
-            | Cdb::Sanitize { .. }
-            | Cdb::SanitizeExit
-            | Cdb::SendDiagnostic
-            | Cdb::ExtendedCopy { .. }
-            | Cdb::WriteVerify(..)
-            | Cdb::Synchronize { .. }
-            | Cdb::Unmap { .. }
-            | Cdb::WriteSame { .. }
-            | Cdb::CompareAndWrite(_)
-            | Cdb::OrWrite(_) => Self::Writes,
-            Cdb::PersistentIn { .. } | Cdb::PersistentOut(_) => Self::Persistent,
-            Cdb::Reserve | Cdb::Release => Self::Reserve,
-        }
-    }
-
     /// Whether it passes while RESERVE is in force, for its holder or for another (SPC-2, table 10).
     pub(super) const fn passes_reserve(self, holder: bool) -> bool {
         match self {

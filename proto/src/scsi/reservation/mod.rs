@@ -234,7 +234,7 @@ impl Reservations {
     }
 
     /// The same from a nexus that may only read: it may register itself, and unregister (see
-    /// [`reads_only`](super::rights::reads_only)).
+    /// [`Right`](super::cdb::Right)).
     pub fn prepare_reader(
         &self,
         nexus: &NexusId,

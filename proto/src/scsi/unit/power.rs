@@ -2,7 +2,7 @@
 
 use super::super::Sense;
 use super::super::readiness::Readiness;
-use super::{DONE, Step};
+use super::{DONE, MediumOp, Step, UnitOp};
 
 /// The fields of the command.
 #[derive(Clone, Copy, Debug)]
@@ -32,26 +32,31 @@ pub(super) fn start_stop(
 ) -> Result<Step, Sense> {
     match (condition, load_eject, start) {
         (START_VALID, true, _) if !removable => Err(Sense::invalid_cdb(4, Some(1))),
-        (START_VALID, true, true) => Ok(Step::Load),
-        (START_VALID, true, false) => Ok(Step::Eject { flush }),
+        (START_VALID, true, true) => Ok(UnitOp::Load.into()),
+        (START_VALID, true, false) => Ok(UnitOp::Eject { flush }.into()),
         (START_VALID, false, true) => match readiness.sense() {
             Some(sense) if readiness != Readiness::Stopped => Err(sense),
-            _ => Ok(Step::Start),
+            _ => Ok(UnitOp::Start.into()),
         },
         (START_VALID, false, false) => Ok(stop(removable, flush, immediate)),
         // The unit is in each of these conditions at once; only what is stopped has to leave that (SBC-4,
         // 4.20.5.10).
-        (ACTIVE..=STANDBY, ..) if readiness == Readiness::Stopped => Ok(Step::Start),
+        (ACTIVE..=STANDBY, ..) if readiness == Readiness::Stopped => Ok(UnitOp::Start.into()),
         _ => Ok(DONE),
     }
 }
 
 /// A unit with a removable medium stays ready, against SBC-3, 5.25, as libiscsi's suite wants it: whoever
 /// takes the medium away ejects it.
-const fn stop(removable: bool, flush: bool, immediate: bool) -> Step {
+fn stop(removable: bool, flush: bool, immediate: bool) -> Step {
     match (removable, flush) {
-        (false, flush) => Step::Stop { flush, immediate },
-        (true, true) => Step::Flush { immediate },
+        (false, flush) => UnitOp::Stop { flush, immediate }.into(),
+        (true, true) => self::flush(immediate),
         (true, false) => DONE,
     }
+}
+
+/// What makes stable what is cached, before the command ends or after.
+pub(super) fn flush(immediate: bool) -> Step {
+    if immediate { UnitOp::FlushLater.into() } else { MediumOp::Flush.into() }
 }

@@ -35,7 +35,7 @@ fn unit(medium: Medium) -> Unit {
 }
 
 fn run(unit: &Unit, block: [u8; 16]) -> Result<Step, Sense> {
-    Cdb::parse(&block).and_then(|cdb| unit.plan(&cdb, unit.defaults()))
+    unit.plan(&Parsed::of(&block), unit.defaults())
 }
 
 fn reply(unit: &Unit, command: Command) -> Vec<u8> {
@@ -136,7 +136,7 @@ fn a_unit_offers_crypto_erase_if_it_has_a_key() {
         assert_eq!(reply(&unit, Command::vital(page::CHARACTERISTICS))[7], readable);
         let erase = run(&unit, block(&[0x48, 0x83, 0, 0, 0, 0, 0, 0, 0, 0]));
         let method = Method::CryptoErase;
-        let planned = Step::Sanitize { method, immediate: true, unrestricted: false };
+        let planned = Step::Unit(UnitOp::Sanitize { method, immediate: true, unrestricted: false });
         let unknown = Sense::invalid_cdb(1, Some(4));
         assert_eq!(erase, if crypto_erase { Ok(planned) } else { Err(unknown) });
         // It takes no parameter list.
@@ -160,7 +160,7 @@ fn atomic_writes_are_of_whole_physical_blocks_where_those_fit() {
     for (lba, count) in [(0, 8), (8, 24), (16, 0)] {
         let blocks = Blocks { lba: lba.into(), count: count.into() };
         let planned = run(&unit, atomic(lba, count));
-        assert_eq!(planned, Ok(Step::WriteAtomic { blocks, durable: false }));
+        assert_eq!(planned, Ok(Step::Medium(MediumOp::WriteAtomic { blocks, durable: false })));
     }
     assert_eq!(run(&unit, atomic(1, 8)), Err(Sense::invalid_cdb(2, None)));
     assert_eq!(run(&unit, atomic(0, 1)), Err(Sense::invalid_cdb(12, None)));
@@ -187,12 +187,12 @@ fn write_protection_is_felt_by_every_write() {
         (unit(medium()), soft, Additional::SOFTWARE_WRITE_PROTECTED),
     ] {
         for opcode in [0x0A, 0x2A, 0xAA, 0x8A, 0x2E, 0xAE, 0x8E, 0x41, 0x93, 0x42, 0x89, 0x8B] {
-            let cdb = Cdb::parse(&block(&[opcode])).unwrap();
+            let cdb = Parsed::of(&block(&[opcode]));
             let expected = Err(Sense::new(Key::DataProtect, code));
             assert_eq!(unit.plan(&cdb, switches), expected, "{opcode:02X}");
             assert_eq!(unit.data_out(&cdb, switches), 0);
         }
-        let read = Cdb::parse(&Command::read(Blocks { lba: 0, count: 1 }, 512).cdb).unwrap();
+        let read = Parsed::of(&Command::read(Blocks { lba: 0, count: 1 }, 512).cdb);
         assert!(unit.plan(&read, switches).is_ok());
     }
 }
@@ -204,9 +204,12 @@ fn a_switched_off_cache_makes_every_write_stable() {
     for (fua, write_cache, durable) in
         [(false, true, false), (true, true, true), (false, false, true), (true, false, true)]
     {
-        let cdb = Cdb::parse(&Command::write(blocks, 512, fua).cdb).unwrap();
+        let cdb = Parsed::of(&Command::write(blocks, 512, fua).cdb);
         let switches = Switches { write_cache, ..Switches::default() };
-        assert_eq!(unit.plan(&cdb, switches), Ok(Step::Write { blocks, durable }));
+        assert_eq!(
+            unit.plan(&cdb, switches),
+            Ok(Step::Medium(MediumOp::Write { blocks, durable }))
+        );
     }
 }
 
@@ -214,14 +217,14 @@ fn a_switched_off_cache_makes_every_write_stable() {
 fn a_unit_without_a_medium_answers_questions_only() {
     let unit = unit(medium());
     let ejected = Switches { readiness: Readiness::NoMedium, ..unit.defaults() };
-    let plan = |bytes: &[u8]| unit.plan(&Cdb::parse(&block(bytes)).unwrap(), ejected);
+    let plan = |bytes: &[u8]| unit.plan(&Parsed::of(&block(bytes)), ejected);
     let absent = Sense::new(Key::NotReady, Additional::MEDIUM_NOT_PRESENT);
     for needs in [&[0x00][..], &[0x28], &[0x25], &[0x9E, 0x10], &[0x34], &[0x1B, 0, 0, 0, 1, 0]] {
         assert_eq!(plan(needs), Err(absent), "{needs:02X?}");
     }
     assert!(plan(&[0x12]).is_ok() && plan(&[0x1A, 0, 0x3F, 0, 255, 0]).is_ok());
-    assert_eq!(plan(&[0x1B, 0, 0, 0, 3, 0]), Ok(Step::Load));
-    assert_eq!(plan(&[0x1B, 0, 0, 0, 2, 0]), Ok(Step::Eject { flush: true }));
+    assert_eq!(plan(&[0x1B, 0, 0, 0, 3, 0]), Ok(Step::Unit(UnitOp::Load)));
+    assert_eq!(plan(&[0x1B, 0, 0, 0, 2, 0]), Ok(Step::Unit(UnitOp::Eject { flush: true })));
 }
 
 /// SPC-4, 5.16: each port has its own state, and the unit says so by each.
@@ -244,7 +247,7 @@ fn a_unit_is_as_its_port_lets_it_be() {
     ] {
         let told = run(unit, write).err().map(|sense| (sense.key, sense.additional));
         assert_eq!(told, refused.map(|code| (Key::NotReady, code)));
-        assert_eq!(unit.data_out(&Cdb::parse(&write).unwrap(), unit.defaults()), needed);
+        assert_eq!(unit.data_out(&Parsed::of(&write), unit.defaults()), needed);
         let standard = Standard::parse(&reply(unit, Command::inquiry())).unwrap();
         assert_eq!((standard.qualifier(), standard.multi_port), (qualifier, true));
         let page = reply(unit, Command::vital(page::IDENTIFICATION));
@@ -262,15 +265,15 @@ fn a_unit_is_as_its_port_lets_it_be() {
 fn a_fixed_unit_stops_and_starts() {
     let fixed = unit(Medium { removable: false, ..medium() });
     let stop = |bits: u8| run(&fixed, block(&[0x1B, bits & 1, 0, 0, bits & 4, 0]));
-    assert_eq!(stop(0), Ok(Step::Stop { flush: true, immediate: false }));
+    assert_eq!(stop(0), Ok(Step::Unit(UnitOp::Stop { flush: true, immediate: false })));
     // IMMED, and NO_FLUSH.
-    assert_eq!(stop(1), Ok(Step::Stop { flush: true, immediate: true }));
-    assert_eq!(stop(4), Ok(Step::Stop { flush: false, immediate: false }));
-    assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 1, 0])), Ok(Step::Start));
+    assert_eq!(stop(1), Ok(Step::Unit(UnitOp::Stop { flush: true, immediate: true })));
+    assert_eq!(stop(4), Ok(Step::Unit(UnitOp::Stop { flush: false, immediate: false })));
+    assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 1, 0])), Ok(Step::Unit(UnitOp::Start)));
     assert_eq!(run(&fixed, block(&[0x1B, 0, 0, 0, 2, 0])), Err(Sense::invalid_cdb(4, Some(1))));
     assert_eq!(run(&fixed, block(&[0x1E, 0, 0, 0, 1, 0])), Ok(DONE));
     let stopped = Switches { readiness: Readiness::Stopped, ..fixed.defaults() };
-    let plan = |bytes: &[u8]| fixed.plan(&Cdb::parse(&block(bytes)).unwrap(), stopped);
+    let plan = |bytes: &[u8]| fixed.plan(&Parsed::of(&block(bytes)), stopped);
     // SBC-4, 4.20.4: until it is started, neither TEST UNIT READY nor what touches blocks.
     let needed = Sense::new(Key::NotReady, Additional::INITIALIZING_COMMAND_REQUIRED);
     for touches in
@@ -282,11 +285,14 @@ fn a_fixed_unit_stops_and_starts() {
     {
         assert!(plan(asks).is_ok(), "{asks:02X?}");
     }
-    assert_eq!(plan(&[0x1B, 0, 0, 0, 0, 0]), Ok(Step::Stop { flush: true, immediate: false }));
-    assert_eq!(plan(&[0x1B, 0, 0, 0, 1, 0]), Ok(Step::Start));
+    assert_eq!(
+        plan(&[0x1B, 0, 0, 0, 0, 0]),
+        Ok(Step::Unit(UnitOp::Stop { flush: true, immediate: false }))
+    );
+    assert_eq!(plan(&[0x1B, 0, 0, 0, 1, 0]), Ok(Step::Unit(UnitOp::Start)));
     // SBC-4, 4.20.5.10: so do ACTIVE, IDLE and STANDBY start it, and no other condition.
     for condition in 1..16 {
-        let started = if condition < 4 { Step::Start } else { DONE };
+        let started = if condition < 4 { UnitOp::Start.into() } else { DONE };
         assert_eq!(plan(&[0x1B, 0, 0, 0, condition << 4, 0]), Ok(started), "{condition:X}");
     }
 }
@@ -294,14 +300,18 @@ fn a_fixed_unit_stops_and_starts() {
 #[test]
 fn a_removable_unit_does_not_stop() {
     let removable = unit(medium());
-    let flush = |immediate| Ok(Step::Flush { immediate });
+    let flush =
+        |immediate| Ok(if immediate { UnitOp::FlushLater.into() } else { MediumOp::Flush.into() });
     assert_eq!(run(&removable, block(&[0x1B, 0, 0, 0, 0, 0])), flush(false));
     assert_eq!(run(&removable, block(&[0x1B, 1, 0, 0, 0, 0])), flush(true));
     assert_eq!(run(&removable, block(&[0x1B, 0, 0, 0, 4, 0])), Ok(DONE));
     for condition in 1..16 {
         assert_eq!(run(&removable, block(&[0x1B, 0, 0, 0, condition << 4 | 2, 0])), Ok(DONE));
     }
-    assert_eq!(run(&removable, block(&[0x1E, 0, 0, 0, 1, 0])), Ok(Step::Prevent(true)));
+    assert_eq!(
+        run(&removable, block(&[0x1E, 0, 0, 0, 1, 0])),
+        Ok(Step::Unit(UnitOp::Prevent(true)))
+    );
 }
 
 #[test]
@@ -327,11 +337,11 @@ fn unmap_lists_are_checked_as_a_whole() {
 
 #[test]
 fn nothing_there_says_so() {
-    let answer = |bytes: &[u8]| absent(&Cdb::parse(&block(bytes)).unwrap(), "iqn.x");
-    let Ok(Step::Reply(data)) = answer(&[0x12, 0, 0, 0, 96, 0]) else { panic!("no INQUIRY") };
+    let answer = |bytes: &[u8]| absent(&Parsed::of(&block(bytes)).cdb.unwrap(), "iqn.x");
+    let Ok(Absent::Reply(data)) = answer(&[0x12, 0, 0, 0, 96, 0]) else { panic!("no INQUIRY") };
     assert_eq!(data[0], 0x7F);
-    assert!(matches!(answer(&[0xA0]), Ok(Step::ReportLuns { .. })));
-    let Ok(Step::Reply(data)) = answer(&[0x03, 0, 0, 0, 18, 0]) else { panic!("no sense") };
+    assert!(matches!(answer(&[0xA0]), Ok(Absent::ReportLuns { .. })));
+    let Ok(Absent::Reply(data)) = answer(&[0x03, 0, 0, 0, 18, 0]) else { panic!("no sense") };
     assert_eq!(Sense::parse(&data), Some(no_unit()));
     assert_eq!(answer(&[0x28]), Err(no_unit()));
 }

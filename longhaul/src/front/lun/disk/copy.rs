@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use proto::scsi::copy::{self, List, Progress, SEGMENT_BYTES_MAX, Segment, Target};
 use proto::scsi::sense::{Additional, Key};
+use proto::scsi::unit::Step;
 use proto::scsi::unit::truncate;
-use proto::scsi::{Blocks, Cdb, Sense, command};
+use proto::scsi::{Blocks, Parsed, Sense, command};
 use tokio::task::yield_now;
 
 use super::super::answer::Abort;
@@ -166,10 +167,13 @@ impl Core {
         cdb: [u8; 16],
         data: Vec<Bytes>,
     ) -> Result<Vec<Bytes>, Fault> {
-        let cdb = Cdb::parse(&cdb)?;
-        self.state.reserved.check(nexus, &cdb)?;
-        let step = self.unit.plan(&cdb, self.switches())?;
-        self.touch(step, data, &Abort::never()).await
+        let command = Parsed::of(&cdb);
+        self.state.reserved.check(nexus, command.traits.class)?;
+        match self.unit.plan(&command, self.switches())? {
+            Step::Medium(op) => self.touch(op, data, &Abort::never()).await,
+            // The copy reads and writes.
+            Step::Reply(_) | Step::Unit(_) | Step::Copy => Err(aborted().into()),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use futures_util::stream;
 use proto::scsi::cdb::Compare;
 use proto::scsi::provisioning::{self, LbaStatus};
 use proto::scsi::sense::{Additional, Key};
-use proto::scsi::unit::{Step, truncate};
+use proto::scsi::unit::{MediumOp, truncate};
 use proto::scsi::{Blocks, Sense};
 use tokio::task::yield_now;
 use volume::{Durability, Extent, ExtentMap, Space, Span, Volume, complete_all};
@@ -30,57 +30,54 @@ const STATUS_WINDOW: u64 = 1 << 40;
 const STATUS_RUNS_MAX: usize = 4096;
 
 impl Core {
-    /// Carries out a step that touches the medium.
+    /// Does what a command asks for with the medium.
     pub(super) async fn touch(
         &self,
-        step: Step,
+        op: MediumOp,
         data: Vec<Bytes>,
         abort: &Abort,
     ) -> Result<Vec<Bytes>, Fault> {
-        // These go in again and again, part by part, as they may take long.
-        if let Step::WriteVerify(..) | Step::Verify(..) | Step::WriteSame { .. } = step {
-            return self.touch_in_parts(step, data, abort).await.map(|()| Vec::new());
-        }
-        if let Step::WriteAtomic { blocks, durable } = step {
-            return self.write_atomic(blocks, data, durable, abort).await.map(|()| Vec::new());
-        }
-        let _inside = self.enter().await?;
-        match step {
-            Step::Read(blocks) => return self.read(blocks).await.map(|data| vec![data]),
-            Step::LbaStatus { lba, allocation } => return self.lba_status(lba, allocation).await,
-            Step::Write { blocks, durable } => {
+        match op {
+            // These go in again and again, part by part, as they may take long.
+            MediumOp::WriteVerify(blocks, compare) => {
+                self.write_and_verify(blocks, compare, data, abort).await?;
+            }
+            MediumOp::Verify(blocks, compare) => self.verify(blocks, compare, data, abort).await?,
+            MediumOp::WriteSame { blocks, release, no_data, durable } => {
+                let block = if no_data { None } else { Some(data) };
+                self.write_same(blocks, block, release, durability(durable), abort).await?;
+            }
+            MediumOp::WriteAtomic { blocks, durable } => {
+                self.write_atomic(blocks, data, durable, abort).await?;
+            }
+            MediumOp::Read(blocks) => {
+                let _inside = self.enter().await?;
+                return self.read(blocks).await.map(|data| vec![data]);
+            }
+            MediumOp::LbaStatus { lba, allocation } => {
+                let _inside = self.enter().await?;
+                return self.lba_status(lba, allocation).await;
+            }
+            MediumOp::Write { blocks, durable } => {
+                let _inside = self.enter().await?;
                 self.write(self.came(blocks, &data), data, durable).await?;
             }
-            Step::CompareAndWrite { blocks, durable } => {
+            MediumOp::CompareAndWrite { blocks, durable } => {
+                let _inside = self.enter().await?;
                 self.compare_and_write(blocks, data, durability(durable)).await?;
             }
-            Step::OrWrite { blocks, durable } => {
+            MediumOp::OrWrite { blocks, durable } => {
+                let _inside = self.enter().await?;
                 self.or_write(blocks, data, durability(durable)).await?;
             }
-            Step::Flush { .. } => self.flush().await?,
-            Step::Unmap => self.unmap(data).await?,
-            Step::WriteVerify(..)
-            | Step::Verify(..)
-            | Step::WriteSame { .. }
-            | Step::WriteAtomic { .. } => {}
-            // The caller has done these.
-            Step::Reply(_)
-            | Step::RequestSense { .. }
-            | Step::ReportLuns { .. }
-            | Step::Select(_)
-            | Step::Prevent(_)
-            | Step::Eject { .. }
-            | Step::Load
-            | Step::Stop { .. }
-            | Step::Start
-            | Step::PersistentIn { .. }
-            | Step::PersistentOut(_)
-            | Step::Reserve
-            | Step::Release
-            | Step::Sanitize { .. }
-            | Step::SanitizeExit
-            | Step::Copy
-            | Step::CopyStatus { .. } => {}
+            MediumOp::Flush => {
+                let _inside = self.enter().await?;
+                self.flush().await?;
+            }
+            MediumOp::Unmap => {
+                let _inside = self.enter().await?;
+                self.unmap(data).await?;
+            }
         }
         Ok(Vec::new())
     }
@@ -98,28 +95,19 @@ impl Core {
         self.switches().readiness.sense().map_or(Ok(()), |sense| Err(sense.into()))
     }
 
-    async fn touch_in_parts(
+    async fn write_and_verify(
         &self,
-        step: Step,
+        blocks: Blocks,
+        compare: Compare,
         data: Vec<Bytes>,
         abort: &Abort,
     ) -> Result<(), Fault> {
-        match step {
-            Step::WriteVerify(blocks, compare) => {
-                let blocks = self.came(blocks, &data);
-                let kept = if compare == Compare::Nothing { Vec::new() } else { data.clone() };
-                let inside = self.enter().await?;
-                self.write(blocks, data, true).await?;
-                drop(inside);
-                self.verify(blocks, compare, kept, abort).await
-            }
-            Step::Verify(blocks, compare) => self.verify(blocks, compare, data, abort).await,
-            Step::WriteSame { blocks, release, no_data, durable } => {
-                let block = if no_data { None } else { Some(data) };
-                self.write_same(blocks, block, release, durability(durable), abort).await
-            }
-            _ => Ok(()),
-        }
+        let blocks = self.came(blocks, &data);
+        let kept = if compare == Compare::Nothing { Vec::new() } else { data.clone() };
+        let inside = self.enter().await?;
+        self.write(blocks, data, true).await?;
+        drop(inside);
+        self.verify(blocks, compare, kept, abort).await
     }
 
     /// The blocks of a write for which there are data.

@@ -74,6 +74,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
+    use proto::scsi::Parsed;
     use proto::scsi::Status;
     use volume::store::faulty::Faulty;
     use volume::store::held::Held;
@@ -139,7 +140,7 @@ mod tests {
             let data: Vec<_> =
                 (!data.is_empty()).then(|| Bytes::copy_from_slice(data)).into_iter().collect();
             let announced = data.iter().map(Bytes::len).sum::<usize>() as u32;
-            disk.execute(ME, Command { cdb: block(cdb), data, announced })
+            disk.execute(ME, Command { parsed: Parsed::of(&block(cdb)), data, announced })
         };
         let mut early = run(&[0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[7; 512]);
         assert!((&mut early).now_or_never().is_none(), "it is at the medium");
@@ -163,8 +164,12 @@ mod tests {
         let volume = Arc::new(Faulty::new(SIZE, BLOCK));
         let disk = disk(Arc::clone(&volume), Options::default());
         disk.attach(ME, Guest::new(1));
-        let run =
-            |cdb: &[u8]| disk.execute(ME, Command { cdb: block(cdb), data: vec![], announced: 0 });
+        let run = |cdb: &[u8]| {
+            disk.execute(
+                ME,
+                Command { parsed: Parsed::of(&block(cdb)), data: vec![], announced: 0 },
+            )
+        };
         assert_eq!(run(&[0]).await.status, Status::CheckCondition, "it is told of the power on");
         volume.fail(Verb::Flush, Kind::Medium);
         assert_eq!(sense(&run(&STOP).await).additional, Additional::WRITE_ERROR);

@@ -10,7 +10,7 @@ use proto::scsi::reservation::{
 };
 use proto::scsi::sense::{Additional, Key};
 use proto::scsi::unit::Unit;
-use proto::scsi::{Cdb, Sense, Status};
+use proto::scsi::{Sense, Status};
 
 use super::super::fault::Fault;
 use super::super::{Initiator, Keeper, Nexus};
@@ -81,14 +81,14 @@ impl From<Kept> for Reserved {
 }
 
 impl Reserved {
-    /// Whether `nexus` may run `cdb`. Where nothing is reserved this is one relaxed load.
-    pub(super) fn check(&self, nexus: Nexus, cdb: &Cdb) -> Result<(), Fault> {
+    /// Whether `nexus` may run a command of this class. Where nothing is reserved this is one relaxed load.
+    pub(super) fn check(&self, nexus: Nexus, class: Class) -> Result<(), Fault> {
         if !self.restrict.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.with(|state| {
             let there = state.initiators.get(&nexus).ok_or(Conflict)?;
-            state.reservations.check(there.id(), Class::of(cdb))
+            state.reservations.check(there.id(), class)
         })
         .map_err(Fault::from)
     }

@@ -1,5 +1,6 @@
 use futures_util::FutureExt;
 use proptest::prelude::*;
+use proto::scsi::Parsed;
 use proto::scsi::command::{self, Command as Request, Mode, Transfer};
 use proto::scsi::law;
 use proto::scsi::provisioning::Status as Provisioned;
@@ -33,14 +34,14 @@ pub(super) fn run_block(disk: &Disk, cdb: [u8; 16], data: Vec<Bytes>) -> Respons
 /// The same, from another initiator.
 pub(super) fn run_as(disk: &Disk, nexus: Nexus, cdb: [u8; 16], data: Vec<Bytes>) -> Response {
     let announced = data::length(&data) as u32;
-    let answer = disk.execute(nexus, Command { cdb, data, announced });
+    let answer = disk.execute(nexus, Command { parsed: Parsed::of(&cdb), data, announced });
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(answer)
 }
 
 fn run(disk: &Disk, request: Request, data: impl Into<Bytes>) -> Response {
     let data = data.into();
     if let Transfer::Out(len) = request.transfer {
-        assert_eq!(disk.data_out_len(&request.cdb), len);
+        assert_eq!(disk.data_out_len(&Parsed::of(&request.cdb)), len);
     }
     run_block(disk, request.cdb, if data.is_empty() { Vec::new() } else { vec![data] })
 }
@@ -118,7 +119,7 @@ fn data_out_where_length_is_meaning_must_fit() {
     for (cdb, fits, count_at) in [(same, 512, 10), (compare, 1024, 13)] {
         for announced in [fits / 2, fits * 2] {
             let data = vec![Bytes::from(vec![9; announced.min(fits)])];
-            let command = Command { cdb, data, announced: announced as u32 };
+            let command = Command { parsed: Parsed::of(&cdb), data, announced: announced as u32 };
             let refused = disk.execute(ME, command).now_or_never().unwrap();
             assert_eq!(sense(&refused), Sense::invalid_cdb(count_at, None));
         }
@@ -178,7 +179,8 @@ async fn write_under_way_is_stable_if_the_cache_is_off_when_it_is_answered() {
     let medium = Arc::new(Faulty::new(SIZE, BLOCK));
     let volume = Arc::new(Held::new(Arc::clone(&medium)));
     let disk = disk(Arc::clone(&volume), Options::default());
-    let sense = Command { cdb: Request::mode_sense_10().cdb, data: vec![], announced: 0 };
+    let sense =
+        Command { parsed: Parsed::of(&Request::mode_sense_10().cdb), data: vec![], announced: 0 };
     let mode = good(disk.execute(ME, sense).await);
     let compare = block(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1]);
     let plain = Request::write(Blocks { lba: 0, count: 1 }, BLOCK, false).cdb;
@@ -187,7 +189,7 @@ async fn write_under_way_is_stable_if_the_cache_is_off_when_it_is_answered() {
     let both = Bytes::from([[0; 512], [1; 512]].concat());
     let writes = [(plain, data.clone()), (compare, both), (same, data)].map(|(cdb, data)| {
         let announced = data.len() as u32;
-        let command = Command { cdb, data: vec![data], announced };
+        let command = Command { parsed: Parsed::of(&cdb), data: vec![data], announced };
         let mut write = disk.execute(ME, command);
         assert!((&mut write).now_or_never().is_none());
         write
@@ -197,7 +199,13 @@ async fn write_under_way_is_stable_if_the_cache_is_off_when_it_is_answered() {
     list[10] &= !0x04;
     let select = block(&[0x55, 0x10, 0, 0, 0, 0, 0, 0, list.len() as u8, 0]);
     let announced = list.len() as u32;
-    good(disk.execute(ME, Command { cdb: select, data: vec![list.into()], announced }).await);
+    good(
+        disk.execute(
+            ME,
+            Command { parsed: Parsed::of(&select), data: vec![list.into()], announced },
+        )
+        .await,
+    );
     volume.let_through(writes.len());
     for write in writes {
         good(write.await);
@@ -224,7 +232,7 @@ fn verify_compares_as_it_is_told() {
     good(run_block(&disk, verify(3, 1), vec![Bytes::from(data[..512].to_vec())]));
     let differs = sense(&run_block(&disk, verify(3, 2), vec![Bytes::from(data[..512].to_vec())]));
     assert_eq!(differs.information, Some(5));
-    assert_eq!(disk.data_out_len(&verify(2, 1)), 0);
+    assert_eq!(disk.data_out_len(&Parsed::of(&verify(2, 1))), 0);
 }
 
 #[test]
@@ -259,7 +267,7 @@ fn one_block_is_written_many_times_over() {
     good(run(&disk, Request::write_same(some, BLOCK, true), vec![0; 512]));
     assert_eq!(read(&disk, 0, 4), [&one, &[0; 1024][..], &one].concat());
     let no_data = block(&[0x93, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-    assert_eq!(disk.data_out_len(&no_data), 0);
+    assert_eq!(disk.data_out_len(&Parsed::of(&no_data)), 0);
     good(run_block(&disk, no_data, vec![]));
     assert_eq!(read(&disk, 0, 1), [0; 512]);
 }
@@ -270,7 +278,7 @@ fn compare_and_write_writes_only_what_it_compared() {
     let (old, new) = (pattern(2, 6), pattern(2, 7));
     good(write(&disk, 1, old.clone()));
     let cdb = block(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2]);
-    assert_eq!(disk.data_out_len(&cdb), 2048);
+    assert_eq!(disk.data_out_len(&Parsed::of(&cdb)), 2048);
     let mut wrong = old.clone();
     wrong[513] ^= 0x80;
     let pair = |first: &[u8]| vec![Bytes::from([first, &new].concat())];
@@ -335,7 +343,8 @@ async fn count_up(disk: Arc<Disk>, nexus: Nexus, times: usize) {
     while counted < times {
         let (old, new) = ([guess; 512], [guess + 1; 512]);
         let data = vec![Bytes::from([old, new].concat())];
-        let response = disk.execute(nexus, Command { cdb, data, announced: 1024 }).await;
+        let response =
+            disk.execute(nexus, Command { parsed: Parsed::of(&cdb), data, announced: 1024 }).await;
         if response.status == Status::Good {
             counted += 1;
         }
@@ -352,7 +361,7 @@ async fn comparing_and_writing_is_one_thing_for_all_sessions() {
         session.await.unwrap();
     }
     let read = Request::read(Blocks { lba: 0, count: 1 }, BLOCK).cdb;
-    let command = Command { cdb: read, data: Vec::new(), announced: 0 };
+    let command = Command { parsed: Parsed::of(&read), data: Vec::new(), announced: 0 };
     assert_eq!(good(disk.execute(ME, command).await), [50; 512]);
 }
 
@@ -406,7 +415,8 @@ fn each_initiator_is_told_what_happened() {
     disk.attach(ME, Guest::new(1));
     disk.attach(OTHER, Guest::new(2));
     let ready = |nexus| {
-        let command = Command { cdb: TEST_UNIT_READY, data: Vec::new(), announced: 0 };
+        let command =
+            Command { parsed: Parsed::of(&TEST_UNIT_READY), data: Vec::new(), announced: 0 };
         disk.execute(nexus, command).now_or_never().unwrap()
     };
     good(run(&disk, Request::inquiry(), Bytes::new()));
@@ -454,7 +464,11 @@ fn mode_select_is_felt_and_told() {
     good(run_block(&disk, select, vec![control.into()]));
     assert_eq!(take(&disk).unwrap().additional, Additional::MODE_PARAMETERS_CHANGED);
     let write = Request::write(Blocks { lba: 0, count: 1 }, BLOCK, false);
-    assert_eq!(disk.data_out_len(&write.cdb), 0, "no data are fetched for what will be refused");
+    assert_eq!(
+        disk.data_out_len(&Parsed::of(&write.cdb)),
+        0,
+        "no data are fetched for what will be refused"
+    );
     let refused = run_block(&disk, write.cdb, vec![]);
     assert_eq!(refused.sense[0], 0x72, "D_SENSE asks for descriptors");
     assert_eq!(sense(&refused).additional, Additional::SOFTWARE_WRITE_PROTECTED);
@@ -532,7 +546,7 @@ async fn a_flush_that_fails_behind_its_answer_is_told_later() {
         disk.core.attend(|attentions| attentions.take(nexus));
     }
     let send = |nexus, cdb: &[u8]| {
-        disk.execute(nexus, Command { cdb: block(cdb), data: vec![], announced: 0 })
+        disk.execute(nexus, Command { parsed: Parsed::of(&block(cdb)), data: vec![], announced: 0 })
     };
     volume.fail(Verb::Flush, Kind::Medium);
     good(send(ME, &[0x35, 0x02]).await);

@@ -1,6 +1,7 @@
 //! What a session may hold.
 
 use super::*;
+use crate::scsi::Cdb;
 
 /// The allowance bounds what one session can make the target hold.
 #[test]
@@ -61,7 +62,7 @@ fn unsolicited_data_beyond_the_budget_are_refused() {
     pair.reply(task, 0);
     let _: ScsiResponse = pair.one();
     bursting(&mut pair, 3);
-    assert_eq!(pair.command().cdb, [0; 16]);
+    assert_eq!(pair.command().parsed.cdb, Ok(Cdb::TestUnitReady));
 }
 
 /// The window narrows as the budget is used up, down to what the session may hold anyway.

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use super::*;
 use crate::iscsi::login::policy::Proven;
 use crate::iscsi::name::{IscsiName, Isid};
-use crate::scsi::Cdb;
 use crate::scsi::reservation::{Class, Device, InitiatorPort, NexusId, Refused, Reservations};
+use crate::scsi::{Cdb, Parsed};
 
 /// A unit with the reservations of our target, and the nexus that asks.
 struct TestUnit<'a> {
@@ -31,7 +31,7 @@ impl<'a> TestUnit<'a> {
     fn answer(&self, command: Command, data: &[u8]) -> Answer {
         let mut unit = self.unit.lock().unwrap();
         let device = Device { target_ports: &[1, 2], present: &[], durable: self.durable };
-        match Cdb::parse(&command.cdb).unwrap() {
+        match Parsed::of(&command.cdb).cdb.unwrap() {
             Cdb::PersistentIn { action, .. } => Answer::Good(unit.report(action, &device)),
             Cdb::PersistentOut(out) => match unit.prepare(&self.nexus, out, data, &device) {
                 Ok(change) => {

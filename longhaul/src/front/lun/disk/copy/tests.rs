@@ -1,4 +1,5 @@
 use futures_util::FutureExt;
+use proto::scsi::Parsed;
 use proto::scsi::Status;
 use proto::scsi::ports::PORT;
 use volume::store::memory::Memory;
@@ -63,9 +64,9 @@ fn copy_as(disk: &Disk, nexus: Nexus, list: Vec<u8>) -> Response {
     let announced = list.len() as u32;
     let mut cdb = block(&[0x83]);
     cdb[10..14].copy_from_slice(&announced.to_be_bytes());
-    assert_eq!(disk.data_out_len(&cdb), announced);
+    assert_eq!(disk.data_out_len(&Parsed::of(&cdb)), announced);
     let data = vec![Bytes::from(list)];
-    let copied = disk.execute(nexus, Command { cdb, data, announced });
+    let copied = disk.execute(nexus, Command { parsed: Parsed::of(&cdb), data, announced });
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(copied)
 }
 
@@ -133,7 +134,7 @@ fn who_may_only_read_copies_nothing() {
     // Refused before its list is fetched.
     let mut cdb = block(&[0x83]);
     cdb[10..14].copy_from_slice(&108_u32.to_be_bytes());
-    assert_eq!(guarded[0].data_out_len(&cdb), 0);
+    assert_eq!(guarded[0].data_out_len(&Parsed::of(&cdb)), 0);
     let refused = sense(&run_as(&guarded[0], ME, cdb, vec![])).additional;
     assert_eq!(refused, Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS);
     assert_eq!(read(&disks[1], 0, 1), [0; 512]);
@@ -169,6 +170,6 @@ fn outcomes_that_nobody_asks_for_do_not_pile_up() {
     assert_eq!(disks[0].core.state.copies.kept().len(), KEPT_MAX);
     disks[0].detach(ME);
     assert!(disks[0].core.state.copies.kept().is_empty());
-    let nothing = Command { cdb: block(&[0x83]), data: vec![], announced: 0 };
+    let nothing = Command { parsed: Parsed::of(&block(&[0x83])), data: vec![], announced: 0 };
     good(disks[0].execute(OTHER, nothing).now_or_never().unwrap());
 }

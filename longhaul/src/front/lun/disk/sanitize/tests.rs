@@ -1,4 +1,5 @@
 use futures_util::FutureExt as _;
+use proto::scsi::Parsed;
 use proto::scsi::Status;
 use tokio::sync::Semaphore;
 use volume::store::faulty::Faulty;
@@ -27,7 +28,7 @@ const FAILED: Sense = Sense::new(Key::MediumError, Additional::SANITIZE_FAILED);
 async fn send(disk: &Disk, nexus: Nexus, cdb: &[u8], data: &[u8]) -> Response {
     let data = if data.is_empty() { vec![] } else { vec![Bytes::copy_from_slice(data)] };
     let announced = data::length(&data) as u32;
-    disk.execute(nexus, Command { cdb: block(cdb), data, announced }).await
+    disk.execute(nexus, Command { parsed: Parsed::of(&block(cdb)), data, announced }).await
 }
 
 async fn refused(disk: &Disk, cdb: &[u8]) -> Sense {
@@ -76,7 +77,11 @@ async fn it_goes_on_whatever_initiators_do_and_only_questions_are_answered() {
     // A write that was let in before holds it up, and its data do not survive.
     let early = disk.execute(
         ME,
-        Command { cdb: block(&WRITE), data: vec![Bytes::from(vec![7; 512])], announced: 512 },
+        Command {
+            parsed: Parsed::of(&block(&WRITE)),
+            data: vec![Bytes::from(vec![7; 512])],
+            announced: 512,
+        },
     );
     let early = tokio::spawn(early);
     yield_now().await;
@@ -132,7 +137,7 @@ async fn who_is_cut_off_does_not_wait_for_the_end() {
     let volume = Arc::new(Held::new(Memory::new(SIZE, BLOCK)));
     let disk = disk(Arc::clone(&volume), Options::default());
     let list = vec![Bytes::from_static(&NINES)];
-    let asked = Command { cdb: block(&OVERWRITE), data: list, announced: 5 };
+    let asked = Command { parsed: Parsed::of(&block(&OVERWRITE)), data: list, announced: 5 };
     let mut asked = disk.execute(ME, asked);
     assert!((&mut asked).now_or_never().is_none(), "it is not done");
     asked.abort();
@@ -208,7 +213,8 @@ async fn a_key_is_gone_when_the_command_ends_whatever_immed_says() {
         let (key, disk) = keyed(false);
         good(send(&disk, ME, &WRITE, &[7; 512]).await);
         let cdb = block(&with(CRYPTO_ERASE, flags));
-        let mut asked = disk.execute(ME, Command { cdb, data: vec![], announced: 0 });
+        let mut asked =
+            disk.execute(ME, Command { parsed: Parsed::of(&cdb), data: vec![], announced: 0 });
         assert!((&mut asked).now_or_never().is_none(), "the key is still there");
         assert_eq!(refused(&disk, &WRITE).await, IN_PROGRESS);
         key.permits.add_permits(1);

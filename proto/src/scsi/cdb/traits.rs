@@ -1,0 +1,208 @@
+//! What is known of a command besides its fields. Each row of the table of commands has an answer to each of these
+//! questions.
+
+use crate::scsi::attention::Manner;
+use crate::scsi::reservation::Class;
+
+/// The answers for one command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// What a reservation means for it.
+    pub class: Class,
+    /// What the unit must have for it.
+    pub needs: Needs,
+    /// The access states of a target port in which it runs.
+    pub reach: Reach,
+    /// What a client must be allowed to do to run it.
+    pub right: Right,
+    /// How it meets a pending unit attention.
+    pub attention: Manner,
+    /// It may take long, or wait for others, so that an abort must reach it. The other commands do not pay for that.
+    pub abortable: bool,
+    /// As what it is counted.
+    pub kind: Kind,
+}
+
+/// What a unit must have to run a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// Nothing: it only asks what the unit is, and runs while the medium is sanitized too (SBC-3, 4.11.3).
+    Nothing,
+    /// No medium: it is about the unit.
+    Unit,
+    /// A medium, which may be stopped: how large it is can be told all the same.
+    Capacity,
+    /// A medium that is ready.
+    Medium,
+    /// A medium, also one that could not be sanitized: it is sanitized again.
+    Sanitize {
+        /// AUSE: if it fails, the medium may be used without it.
+        unrestricted: bool,
+    },
+    /// A medium, also one that could not be sanitized: it is used without that.
+    SanitizeExit,
+}
+
+/// The access states in which a target port takes a command (SPC-4, 5.16).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All.
+    Unavailable,
+    /// All but unavailable: what may run there as it moves no block. READ CAPACITY is what initiators cannot do
+    /// without when they find a disk by such a port first.
+    Standby,
+    /// Those in which the port moves blocks.
+    Active,
+}
+
+/// What a client must be allowed to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// To read: the command changes neither the medium nor the unit, and keeps nobody from either.
+    Read,
+    /// To write to the medium.
+    Write,
+    /// To write, since the settings and the state of the unit are those of all clients.
+    Manage,
+}
+
+/// What a command does with the medium, as it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are what they say")]
+pub enum Kind {
+    Read,
+    Write,
+    Other,
+}
+
+impl Traits {
+    /// Of a block that no row is for. It reports a unit attention: the condition comes before the fault.
+    pub(super) const UNKNOWN: Self = MEDIUM;
+
+    const fn class(self, class: Class) -> Self {
+        Self { class, ..self }
+    }
+
+    const fn right(self, right: Right) -> Self {
+        Self { right, ..self }
+    }
+
+    pub(super) const fn abortable(self) -> Self {
+        Self { abortable: true, ..self }
+    }
+
+    const fn counted(self, kind: Kind) -> Self {
+        Self { kind, ..self }
+    }
+
+    /// START STOP UNIT that starts. SBC-3, table 13: no reservation stops it, if it names no power condition.
+    pub(super) const fn starting(self) -> Self {
+        self.class(Class::Free)
+    }
+
+    /// PREVENT ALLOW MEDIUM REMOVAL that allows: it takes nothing back but the initiator's own wish.
+    pub(super) const fn allowing(self) -> Self {
+        self.class(Class::Free).right(Right::Read)
+    }
+
+    /// SANITIZE with AUSE.
+    pub(super) const fn unrestricted(self) -> Self {
+        Self { needs: Needs::Sanitize { unrestricted: true }, ..self }
+    }
+}
+
+/// TEST UNIT READY.
+pub(super) const READY: Traits = Traits {
+    class: Class::Ready,
+    needs: Needs::Medium,
+    reach: Reach::Active,
+    right: Right::Read,
+    attention: Manner::Reports,
+    abortable: false,
+    kind: Kind::Other,
+};
+
+/// INQUIRY, REPORT LUNS (SPC-4, 6.6.1 and 6.33).
+pub(super) const IDENTIFY: Traits = Traits { attention: Manner::Passes, ..PORTS };
+
+/// REQUEST SENSE (SPC-4, 6.39).
+pub(super) const SENSE: Traits = Traits { attention: Manner::Returns, ..PORTS };
+
+/// REPORT TARGET PORT GROUPS.
+pub(super) const PORTS: Traits =
+    Traits { class: Class::Free, needs: Needs::Nothing, reach: Reach::Unavailable, ..READY };
+
+/// What else only asks what the unit is. SPC-4, table 65, note b: the device may refuse LOG SENSE and MODE SENSE under
+/// a reservation, and tells in ALLOW COMMANDS that it does not.
+pub(super) const QUERY: Traits =
+    Traits { class: Class::Reads, needs: Needs::Nothing, reach: Reach::Standby, ..READY };
+
+/// MODE SENSE.
+pub(super) const SETTINGS: Traits = Traits { needs: Needs::Unit, ..QUERY };
+
+/// SEND DIAGNOSTIC: the self-test tests nothing that others notice.
+pub(super) const SELF_TEST: Traits = SETTINGS.class(Class::Writes);
+
+/// MODE SELECT: the settings of the unit are those of all.
+pub(super) const CHANGE_SETTINGS: Traits = SETTINGS.class(Class::Writes).right(Right::Manage);
+
+/// START STOP UNIT brings a medium, and starts the unit.
+pub(super) const POWER: Traits =
+    Traits { reach: Reach::Active, abortable: true, ..CHANGE_SETTINGS };
+
+/// PREVENT ALLOW MEDIUM REMOVAL that prevents.
+pub(super) const PREVENT: Traits = Traits { abortable: false, ..POWER };
+
+/// PERSISTENT RESERVE IN. SPC-4, table 28 demands it of every device that has reservations.
+pub(super) const RESERVE_IN: Traits = SETTINGS.class(Class::Persistent);
+
+/// READ FULL STATUS, which is not demanded, and tells the names of all initiators.
+pub(super) const FULL_STATUS: Traits = RESERVE_IN.right(Right::Manage);
+
+/// PERSISTENT RESERVE OUT that registers: who is not registered is kept from reading by some reservations. What a
+/// client may register that may only read is for [`Reservations::prepare_reader`].
+///
+/// [`Reservations::prepare_reader`]: crate::scsi::reservation::Reservations::prepare_reader
+pub(super) const REGISTER: Traits = RESERVE_IN.abortable();
+
+/// PERSISTENT RESERVE OUT that does anything else.
+pub(super) const RESERVE_OUT: Traits = REGISTER.right(Right::Manage);
+
+/// RESERVE and RELEASE: nobody else could even read.
+pub(super) const RESERVE_UNIT: Traits = Traits { class: Class::Reserve, abortable: false, ..POWER };
+
+/// READ CAPACITY.
+pub(super) const CAPACITY: Traits =
+    Traits { class: Class::Free, needs: Needs::Capacity, reach: Reach::Standby, ..READY };
+
+/// What reads the medium, or learns how it is.
+pub(super) const MEDIUM: Traits = READY.class(Class::Reads);
+
+/// READ.
+pub(super) const READ: Traits = MEDIUM.counted(Kind::Read);
+
+/// VERIFY, which may cover the whole medium.
+pub(super) const VERIFY: Traits = MEDIUM.abortable();
+
+/// SYNCHRONIZE CACHE makes stable what others have written, which they can only want.
+pub(super) const SYNCHRONIZE: Traits = MEDIUM.class(Class::Writes);
+
+/// What changes the medium and is not counted as a write.
+pub(super) const CHANGE: Traits = SYNCHRONIZE.right(Right::Write);
+
+/// WRITE.
+pub(super) const WRITE: Traits = CHANGE.counted(Kind::Write);
+
+/// SANITIZE.
+pub(super) const SANITIZE: Traits =
+    Traits { needs: Needs::Sanitize { unrestricted: false }, abortable: true, ..CHANGE };
+
+/// SANITIZE with EXIT FAILURE MODE.
+pub(super) const SANITIZE_EXIT: Traits = Traits { needs: Needs::SanitizeExit, ..SANITIZE };
+
+/// EXTENDED COPY. It asks of each unit whether it is ready. A unit does one copy at a time, for whichever client asks
+/// first: one that may only read asks the unit that it writes to, and each end checks its rights.
+pub(super) const COPY: Traits = Traits { abortable: true, ..PREVENT };
+
+/// RECEIVE COPY RESULTS.
+pub(super) const COPY_RESULTS: Traits = Traits { reach: Reach::Active, ..SETTINGS };

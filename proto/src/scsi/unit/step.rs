@@ -1,0 +1,169 @@
+//! What is left to do for a command that is in order.
+
+use super::super::Blocks;
+use super::super::cdb::{Compare, Form};
+use super::super::reservation::{InAction, Out};
+use super::super::sanitize::Method;
+use super::super::sense::Format;
+
+/// What is left to do for a command that is in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing: GOOD, with these data.
+    Reply(Vec<u8>),
+    /// Something with the state of the unit.
+    Unit(UnitOp),
+    /// Something with the medium.
+    Medium(MediumOp),
+    /// Take the parameter list to [`copy::List::parse`](crate::scsi::copy::List::parse), and copy between media.
+    Copy,
+}
+
+/// What is to be done with the state of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnitOp {
+    /// Return a pending unit attention, or else the state of the unit, as sense data.
+    RequestSense {
+        /// How they are laid out.
+        format: Format,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// List the units of the target with [`luns`].
+    ReportLuns {
+        /// SELECT REPORT.
+        select: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// Take the parameter list to [`Unit::select`].
+    Select(Form),
+    /// Forbid or allow the initiator that asks to have the medium taken out.
+    Prevent(bool),
+    /// Take the medium out, unless an initiator forbids it.
+    Eject {
+        /// What is cached is made stable before.
+        flush: bool,
+    },
+    /// Put it in again, likewise.
+    Load,
+    /// Stop the unit: from there on it is [`Stopped`](super::readiness::Readiness::Stopped), if it was ready.
+    Stop {
+        /// What is cached is made stable before.
+        flush: bool,
+        /// The command ends at once; if the flush fails, that is told by a deferred error.
+        immediate: bool,
+    },
+    /// Start the unit, if it is stopped.
+    Start,
+    /// Return what [`Reservations::report`](super::reservation::Reservations::report) says.
+    PersistentIn {
+        /// SERVICE ACTION.
+        action: InAction,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+    /// Take the parameter list to
+    /// [`Reservations::prepare`](super::reservation::Reservations::prepare).
+    PersistentOut(Out),
+    /// Reserve the unit for the session.
+    Reserve,
+    /// Undo that.
+    Release,
+    /// Make what is cached stable, after the command has ended; if that fails, it is told by a deferred error.
+    FlushLater,
+    /// Sanitize the medium; for an overwrite the data-out are those of [`sanitize::Overwrite::parse`].
+    Sanitize {
+        /// How.
+        method: Method,
+        /// The command ends when it has begun.
+        immediate: bool,
+        /// If it fails the medium may be used again without it.
+        unrestricted: bool,
+    },
+    /// Use a medium again that could not be sanitized.
+    SanitizeExit,
+    /// Return what [`copy::status`] says of the copy `id` of this initiator, if one is known.
+    CopyStatus {
+        /// LIST IDENTIFIER.
+        id: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+}
+
+/// What is to be done with the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediumOp {
+    /// Read and return.
+    Read(Blocks),
+    /// Write the data-out.
+    Write {
+        /// Where.
+        blocks: Blocks,
+        /// They must be stable when the command ends.
+        durable: bool,
+    },
+    /// Write the data-out, stable, then verify.
+    WriteVerify(Blocks, Compare),
+    /// Verify the medium.
+    Verify(Blocks, Compare),
+    /// Write one block many times over.
+    WriteSame {
+        /// Where.
+        blocks: Blocks,
+        /// Zeroes need not keep their space.
+        release: bool,
+        /// There are no data-out: zeroes are meant.
+        no_data: bool,
+        /// They must be stable when the command ends.
+        durable: bool,
+    },
+    /// Write the second half of the data-out if the first equals what is there; nothing may come between.
+    CompareAndWrite {
+        /// Where.
+        blocks: Blocks,
+        /// They must be stable when the command ends.
+        durable: bool,
+    },
+    /// Set the bits of the data-out; nothing may come between.
+    OrWrite {
+        /// Where.
+        blocks: Blocks,
+        /// They must be stable when the command ends.
+        durable: bool,
+    },
+    /// Make what is cached stable.
+    Flush,
+    /// Write the data-out whole or not at all: no other command sees or changes part of them.
+    WriteAtomic {
+        /// Where.
+        blocks: Blocks,
+        /// They must be stable when the command ends.
+        durable: bool,
+    },
+    /// Take the parameter list to [`Unit::unmap`], and discard.
+    Unmap,
+    /// Tell what is mapped from `lba` on.
+    LbaStatus {
+        /// The first block.
+        lba: u64,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
+}
+
+/// GOOD, and nothing to return.
+pub(super) const DONE: Step = Step::Reply(Vec::new());
+
+impl From<UnitOp> for Step {
+    fn from(op: UnitOp) -> Self {
+        Self::Unit(op)
+    }
+}
+
+impl From<MediumOp> for Step {
+    fn from(op: MediumOp) -> Self {
+        Self::Medium(op)
+    }
+}
