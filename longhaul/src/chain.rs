@@ -37,7 +37,7 @@ use crate::uri::{Host, Uri};
 pub use status::{ChainStatus, Observer};
 
 /// The block size of what has none of its own.
-const BLOCK_SIZE: u32 = 512;
+pub(crate) const BLOCK_SIZE: u32 = 512;
 
 /// How long a program that has been told to end waits for a connection, to flush what it holds.
 const GRACE: Duration = Duration::from_secs(10);

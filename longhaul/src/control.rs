@@ -110,6 +110,18 @@ pub(crate) fn too_long(path: &Path) -> Option<String> {
     (length > PATH_MAX).then(why)
 }
 
+/// Why there can be no socket at `path`, if its directory is not there. One in which they are looked for is made.
+pub(crate) fn lacks_dir(path: &Path) -> Option<String> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists())?;
+    let made = [runtime_dir().as_deref(), Path::new(DEFAULT).parent()].contains(&Some(dir));
+    let (path, dir) = (path.display(), dir.display());
+    (!made).then(|| {
+        format!(
+            "cannot listen on the control socket {path}: the directory {dir} does not exist\n  make it first: `mkdir {dir}`"
+        )
+    })
+}
+
 impl Control {
     /// Listens at `path`. What a server that was killed has left there is replaced; one that is alive is not.
     pub fn bind(path: &Path) -> Outcome<Self> {

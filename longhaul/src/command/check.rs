@@ -7,12 +7,14 @@ use host::file::Access;
 
 use super::options::blocking;
 use super::serve;
+use crate::chain::BLOCK_SIZE;
 use crate::config::{self, Config, ROOT, Served, Wrong};
 use crate::credentials::Chap;
 use crate::explain::explain;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, complain};
 use crate::sealing::sealing;
-use crate::store::file::{OpenError, suits};
+use crate::size::Size;
+use crate::store::file::{OpenError, fits, suits};
 use crate::store::in_use;
 use crate::uri::Uri;
 
@@ -37,7 +39,11 @@ device is told.";
 pub async fn run(args: Args) -> Outcome {
     let path = args.config.clone();
     let (config, mut wrong) = blocking(move || Config::survey(&path)).await?;
-    wrong.extend(unusable(&config).await);
+    let mut remarks = Vec::new();
+    wrong.extend(unusable(&config, &mut remarks).await);
+    for Wrong { line, why } in &remarks {
+        complain(&format_args!("{}:{line}: {why}", args.config.display()));
+    }
     wrong.sort_by_key(|wrong| wrong.line);
     if !wrong.is_empty() {
         return Err(config::refuse(&args.config, &wrong));
@@ -48,7 +54,7 @@ pub async fn run(args: Args) -> Outcome {
 
 /// What only shows when the file is used: addresses, secrets and files that are not there, and what cannot be
 /// together.
-async fn unusable(config: &Config) -> Vec<Wrong> {
+async fn unusable(config: &Config, remarks: &mut Vec<Wrong>) -> Vec<Wrong> {
     let portals = serve::resolve(config).await;
     let mut wrong = serve::conflicts(config, portals.as_deref().unwrap_or_default());
     let mut note = |kind, name: &str, outcome: Outcome| {
@@ -68,12 +74,28 @@ async fn unusable(config: &Config) -> Vec<Wrong> {
     for volume in &config.volumes {
         let options = serve::open_options(volume, config.state.as_deref()).await;
         note("volumes", &volume.name, options.and_then(|_| look_for(volume)));
+        if let Some(longer) = longer(volume) {
+            let line = config.line("volumes", &volume.name);
+            remarks.push(Wrong { line, why: longer });
+        }
     }
     wrong
 }
 
 async fn read(chap: Option<Chap>) -> Outcome {
     blocking(move || chap.map(|chap| chap.account()).transpose().map(drop)).await
+}
+
+/// What is to be said of a file that is shorter than its volume is to be: that is right for a reload only.
+fn longer(volume: &Served) -> Option<String> {
+    let (Uri::File(path), Some(Size(asked))) = (&volume.uri, volume.size) else { return None };
+    let found = path.metadata().ok().filter(|found| found.is_file())?.len();
+    (found < asked).then(|| {
+        format!(
+            "{} is {found} bytes long: `reload` makes it {asked} bytes long, `serve` refuses it at its start",
+            volume.uri
+        )
+    })
 }
 
 /// Whether what a volume is in can be one; a file that is not there is made only where its size is known.
@@ -88,6 +110,11 @@ fn look_for(volume: &Served) -> Outcome {
     match path.metadata() {
         Ok(found) => {
             suits(&found, device).map_err(|why| cannot().because(why))?;
+            if !device {
+                let block_size = volume.appearance.block_size.map_or(BLOCK_SIZE, |size| size.0);
+                let fits = fits(&found, volume.size.map(|size| size.0), block_size);
+                fits.map_err(|why| explain(cannot().to_string(), why))?;
+            }
             match in_use::system_user(path, Access::Write) {
                 Ok(Some(user)) if !volume.read_only => {
                     Err(explain(cannot().to_string(), OpenError::UsedBySystem(user)))
@@ -98,7 +125,13 @@ fn look_for(volume: &Served) -> Outcome {
         Err(why) if why.kind() != ErrorKind::NotFound => {
             Err(Failure::new(format!("cannot look for {}", volume.uri)).because(why))
         }
-        Err(_) if makes => Ok(()),
+        Err(_) if makes => match path.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() && !dir.is_dir() => {
+                let why = format!("the directory {} does not exist", dir.display());
+                Err(cannot().because(why).hint("make it, or mount what it is on"))
+            }
+            _ => Ok(()),
+        },
         Err(_) => Err(Failure::new(format!("{} does not exist", volume.uri))),
     }
 }

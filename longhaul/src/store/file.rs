@@ -108,6 +108,16 @@ pub fn suits(found: &Metadata, device: bool) -> Result<(), OpenError> {
     if fits { Ok(()) } else { Err(OpenError::NotA { found, wanted }) }
 }
 
+/// Whether a file that was found can be a volume of `asked` bytes: what it would be refused for when it is opened, but
+/// for being shorter than that.
+pub fn fits(found: &Metadata, asked: Option<u64>, block_size: u32) -> Result<(), OpenError> {
+    let found = whole_blocks(found.len(), block_size)?;
+    match asked {
+        Some(asked) if asked < found => Err(OpenError::OtherSize { found, asked }),
+        _ => Ok(()),
+    }
+}
+
 /// Opens the file at `path` as a volume; makes it, sparse, if it is missing and a size is given.
 pub fn open(path: &Path, options: &FileOptions) -> Result<Local, OpenError> {
     open_or_make(path, options).map(|(local, _)| local)

@@ -40,7 +40,10 @@ pub(in crate::command) fn find(config: &Config, portals: &[Portal]) -> Vec<Wrong
     if let Some(why) = metrics(config, portals) {
         note(ROOT, "metrics", why);
     }
-    if let Some(why) = config.control.as_deref().and_then(control::too_long) {
+    let control = config.control.as_deref();
+    if let Some(why) =
+        control.and_then(|at| control::too_long(at).or_else(|| control::lacks_dir(at)))
+    {
         note(ROOT, "control", why);
     }
     for (volume, why) in shared(&config.volumes) {
