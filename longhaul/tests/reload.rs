@@ -299,12 +299,16 @@ fn what_is_logged_follows_the_file() {
     };
     config("level = \"error\"");
     let (server, portal) = start(home.path(), 1);
-    drop(Guest::new(portal, "iqn.2001-04.com.example:unseen", "a"));
+    // It stays: the end of its session would be logged whenever the server notices it.
+    let unseen = Guest::new(portal, "iqn.2001-04.com.example:unseen", "a");
     config("level = \"info\"");
-    let said = reload(&server);
+    server.signal(Signal::HUP);
+    let said = server.line().unwrap();
     assert!(said.contains("configuration applied"), "the first line there is: {said}");
-    drop(Guest::new(portal, "iqn.2001-04.com.example:seen", "a"));
-    assert!(server.line().unwrap().contains("com.example:seen"));
+    let seen = Guest::new(portal, "iqn.2001-04.com.example:seen", "a");
+    let said = server.line().unwrap();
+    assert!(said.contains("logged in") && said.contains("com.example:seen"), "{said}");
+    drop((unseen, seen));
     config("level = \"nonsense=x\"");
     assert!(reload(&server).contains("cannot log at level `nonsense=x`"));
     config("level = \"info\"\nformat = \"json\"");
