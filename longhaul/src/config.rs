@@ -178,6 +178,8 @@ pub struct Client {
     pub units: Option<Vec<UnitName>>,
     /// Those it may only read.
     pub read_only: Vec<UnitName>,
+    /// How its sessions must be sealed, at least, whatever else is demanded of them.
+    pub protection: Demand,
 }
 
 /// The failure that names every mistake in a file, a line for each.
@@ -262,7 +264,10 @@ impl Config {
             && (self.protection.is_some_and(demands)
                 || self.listen.iter().filter_map(|listen| listen.protection).any(demands)
                 || self.volumes.iter().any(|volume| demands(volume.protection))
-                || self.clients.iter().any(|client| client.key.is_some()))
+                || self
+                    .clients
+                    .iter()
+                    .any(|client| client.key.is_some() || demands(client.protection)))
     }
 
     /// The line where the table `KIND.NAME` begins, or that of a key if the kind is [`ROOT`]; 1 if there is no

@@ -10,7 +10,7 @@ use common::sealed::{CLIENT, STRANGER, TARGET, identity, pinned, sealing, sealin
 use proto::iscsi::initiator::{Event, Fault};
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::{Config, LoginError};
-use proto::iscsi::login::policy::{Client, Policy};
+use proto::iscsi::login::policy::{Client, Policy, Proven};
 use proto::iscsi::login::target::{self, Reason};
 use proto::iscsi::pdu::FrameError;
 use proto::iscsi::sealed::{HandshakeError, Limits, OpenError, Protection};
@@ -252,6 +252,41 @@ fn a_client_may_have_both_ways_in() {
     assert!(login(pinned(Protection::Encrypt), target.clone()).is_ok());
     assert!(login(Config { account, ..initiator() }, target.clone()).is_ok());
     assert_eq!(login(initiator(), target).unwrap_err(), LoginError::NoCredentials);
+}
+
+/// What is said of a client holds for it, with whatever target, and for nobody else.
+#[test]
+fn client_may_have_to_encrypt_where_others_need_not() {
+    let disk = common::login::disk;
+    let client = |who, protection| {
+        let key = Some(identity(who).public());
+        Client { key, protection, ..Client::default() }
+    };
+    let target = |strict, lax| {
+        let clients = vec![client(strict, Some(Protection::Encrypt)), client(lax, None)];
+        let policy = Policy::closed(vec![disk()], clients, Vec::new());
+        target::Config { policy, ..sealing_target(None) }
+    };
+    for (protection, admitted) in [(Protection::Integrity, false), (Protection::Encrypt, true)] {
+        let outcome = login(pinned(protection), target(CLIENT, STRANGER));
+        assert_eq!(outcome.is_ok(), admitted, "{protection:?}");
+        assert!(login(pinned(protection), target(STRANGER, CLIENT)).is_ok(), "{protection:?}");
+        let discovery = Config { target: None, ..pinned(protection) };
+        let outcome = login(discovery, target(CLIENT, STRANGER));
+        assert_eq!(outcome.is_ok(), admitted, "discovery: {protection:?}");
+    }
+    let lifted = |before, after| {
+        let client = |protection| vec![client(CLIENT, protection)];
+        let policy = |protection| Policy::closed(vec![disk()], client(protection), Vec::new());
+        let (before, after) = (policy(before), policy(after));
+        let initiator = pinned(Protection::Encrypt).initiator;
+        after.keeps(&before, &initiator, &Proven::Key(identity(CLIENT).public()), &disk())
+    };
+    assert!(lifted(None, None), "nothing has changed");
+    assert!(
+        !lifted(None, Some(Protection::Encrypt)),
+        "a reload asks those who came in to log in anew"
+    );
 }
 
 /// Replaces text of the same length wherever it goes by, in the clear part of the conversation.

@@ -256,7 +256,8 @@ impl Args {
         config::distinct(&self.volumes).map_err(Failure::usage)?;
         let client = |name: String, chap, key| {
             let (initiator, units, read_only) = (None, None, Vec::new());
-            Client { name, initiator, chap, key, units, read_only }
+            let protection = Demand::default();
+            Client { name, initiator, chap, key, units, read_only, protection }
         };
         let SealingArgs { identity, client_keys, protection } = self.sealing;
         let by_chap =
@@ -300,6 +301,7 @@ fn client(client: &Client) -> Outcome<policy::Client> {
         key: client.key,
         units: client.units.clone(),
         read_only: client.read_only.clone(),
+        protection: client.protection.0,
     })
 }
 

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::credentials::{Chap, Login};
 use crate::log::Log;
+use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::uri::Uri;
 
@@ -243,9 +244,16 @@ fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     if nameless && !wants_chap && !table.has("chap_secret_file") && !table.has("chap_secret_env") {
         table.note("a client is known by key, chap_secret_file, chap_secret_env or initiator");
     }
+    let protection: Demand = table.text("protection").unwrap_or_default();
+    if protection.0.is_some() && key.is_none() && chap.is_some() {
+        table.note_at(
+            "protection",
+            "a client that proves itself by CHAP has no sealed session: give it a `key`",
+        );
+    }
     table.finish();
     let name = name.to_owned();
-    Some(Client { name, initiator, chap, key, units: Some(units), read_only })
+    Some(Client { name, initiator, chap, key, units: Some(units), read_only, protection })
 }
 
 /// The volumes in a list, and which units they are.

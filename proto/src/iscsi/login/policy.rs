@@ -31,6 +31,8 @@ pub struct Client {
     pub units: Option<Vec<UnitName>>,
     /// The units it may only read.
     pub read_only: Vec<UnitName>,
+    /// How its sessions must be sealed, at least, whatever they are with.
+    pub protection: Option<Protection>,
 }
 
 /// A logical unit of a target.
@@ -148,6 +150,13 @@ impl Policy {
         self.demands.get(target).copied()
     }
 
+    /// How the sessions of an initiator that proved what it did must be sealed, at least: the most that any client that
+    /// it may be demands.
+    pub(super) fn demanded_of(&self, initiator: &IscsiName, proven: &Proven) -> Option<Protection> {
+        let clients = self.candidates(initiator).filter(|client| client.is_proven_by(proven));
+        clients.filter_map(|client| client.protection).max()
+    }
+
     /// Whether there is such a target.
     #[must_use]
     pub fn has(&self, target: &IscsiName) -> bool {
@@ -234,6 +243,7 @@ impl Policy {
     ) -> bool {
         self.keeps_account(before, initiator, proven)
             && self.demanded(target) == before.demanded(target)
+            && self.demanded_of(initiator, proven) == before.demanded_of(initiator, proven)
     }
 
     /// Whether the secret that an initiator has proven to know under `before` is that of the same account now.

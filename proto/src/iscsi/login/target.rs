@@ -500,7 +500,7 @@ impl Common {
         request: &LoginRequest,
     ) -> Result<(Established, Option<Seal>), Reason> {
         let parameters = self.negotiation.finish()?;
-        self.check_seal(&peer, parameters.seal)?;
+        self.check_seal(&peer, &grant.proven, parameters.seal)?;
         let established = Established {
             initiator: peer.initiator,
             isid: Isid(request.isid),
@@ -519,10 +519,17 @@ impl Common {
         Ok((established, seal))
     }
 
-    /// Whether the session is sealed as the portal and the volume demand.
-    fn check_seal(&self, peer: &Peer, offered: Option<Protection>) -> Result<(), Reason> {
-        let volume = peer.target.as_ref().and_then(|name| self.config.policy.demanded(name));
-        match self.entrance.demanded.max(volume) {
+    /// Whether the session is sealed as the portal, the volume and what the policy says of the initiator demand.
+    fn check_seal(
+        &self,
+        peer: &Peer,
+        proven: &Proven,
+        offered: Option<Protection>,
+    ) -> Result<(), Reason> {
+        let policy = &self.config.policy;
+        let volume = peer.target.as_ref().and_then(|name| policy.demanded(name));
+        let client = policy.demanded_of(&peer.initiator, proven);
+        match self.entrance.demanded.max(volume).max(client) {
             Some(demanded) if offered < Some(demanded) => {
                 Err(Reason::Protection { offered, demanded })
             }
