@@ -128,6 +128,37 @@ pub async fn acquire<U: Unit>(
     settle(unit, hold).await
 }
 
+/// Goes on for a writer that is gone, whose reservation has the key `of` and stands: so nobody else has written since,
+/// unless he registered beside it. `key` is random and new. In the end the reservation has the key `of` again, so that
+/// the next can go on where this one fails.
+pub async fn resume<U: Unit>(unit: &U, key: Key, of: Key) -> Result<Hold, NotHeld<U::Error>> {
+    let Some(Keys { keys, .. }) = read_keys(unit).await? else { return Err(NotHeld::Unsupported) };
+    let held = read_reservation(unit).await?;
+    if held != Some((of, KIND.code())) || keys.iter().any(|key| *key != of) {
+        return Err(NotHeld::By(registrants(unit, &keys).await?));
+    }
+    let hold = register(unit, key).await?;
+    let out = Parameters::keys(key, of);
+    match ask(unit, OutAction::PreemptAndAbort, out).await.map_err(NotHeld::Unit)? {
+        // It was registered until now, which it would not be had anybody taken the volume over.
+        Answer::Good(_) => {}
+        Answer::Conflict => return lost(unit, &hold).await,
+        answer => return give_up(unit, &hold, "PREEMPT AND ABORT", answer).await,
+    }
+    // A registrant may change its key, and a holder stays one (SPC-4, 5.13.7).
+    let renamed = Parameters { key, action_key: of, ..hold.parameters() };
+    match ask(unit, OutAction::Register, renamed).await.map_err(NotHeld::Unit)? {
+        Answer::Good(_) => {}
+        Answer::Conflict => return lost(unit, &hold).await,
+        answer => return give_up(unit, &hold, "REGISTER", answer).await,
+    }
+    let hold = Hold { key: of, ..hold };
+    match read_reservation(unit).await? {
+        Some((held, kind)) if held == of && kind == KIND.code() => Ok(hold),
+        _ => lost(unit, &hold).await,
+    }
+}
+
 /// Finds out whether a reservation keeps us, who reserve nothing, from writing. That depends on its type and on who is
 /// registered, so the unit itself is asked: who may not write may not SYNCHRONIZE CACHE either (SBC-3, 4.17).
 pub async fn may_write<U: Unit>(unit: &U) -> Result<(), NotHeld<U::Error>> {

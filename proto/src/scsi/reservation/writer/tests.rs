@@ -155,6 +155,67 @@ fn stale_key_is_taken_over_and_no_other() {
 }
 
 #[test]
+fn dead_writer_is_gone_on_for_while_its_reservation_stands() {
+    let unit = Mutex::default();
+    let [one, two, three] = [1, 2, 3].map(|n| TestUnit::new(&unit, n));
+    now(acquire(&one, 7, &nobody())).unwrap();
+    refusal(now(resume(&two, 8, 6)));
+    assert!(one.may_write() && !two.may_write());
+    let hold = now(resume(&two, 8, 7)).unwrap();
+    assert!(hold.key == 7 && two.may_write() && !one.may_write());
+    assert_eq!(now(confirm(&two, &hold)).unwrap(), hold);
+    // The second has died too.
+    let hold = now(resume(&three, 9, 7)).unwrap();
+    assert!(three.may_write() && !two.may_write());
+    now(release(&three, &hold)).unwrap();
+    assert_eq!(refusal(now(resume(&two, 10, 7))), Registrants::default());
+    now(acquire(&two, 11, &nobody())).expect("nothing is left behind");
+}
+
+#[test]
+fn dead_writer_is_not_gone_on_for_once_another_may_have_written() {
+    let unit = Mutex::default();
+    let [one, two, three] = [1, 2, 3].map(|n| TestUnit::new(&unit, n));
+    now(acquire(&one, 7, &nobody())).unwrap();
+    let other = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
+    assert_eq!(refusal(now(resume(&three, 9, 7))).0[0].key, 8);
+    now(release(&two, &other)).unwrap();
+    refusal(now(resume(&three, 9, 7)));
+    now(acquire(&one, 7, &nobody())).unwrap();
+    let beside = Parameters::keys(0, 6);
+    two.answer(Command::persistent_reserve_out(OutAction::Register, 0, 24), &beside.emit());
+    assert!(two.may_write(), "who registers may write");
+    refusal(now(resume(&three, 9, 7)));
+    assert!(!three.may_write());
+}
+
+/// Another takes the volume over between any two commands of the one who goes on for a dead writer, and is gone again.
+#[test]
+fn writer_that_comes_and_goes_meanwhile_is_noticed_by_who_goes_on() {
+    let mut outcomes = Vec::new();
+    for turns in 0.. {
+        let unit = Mutex::default();
+        let [one, two, three] = [1, 2, 3].map(|n| TestUnit::new(&unit, n));
+        now(acquire(&one, 7, &nobody())).unwrap();
+        *three.turns.lock().unwrap() = Some(turns);
+        let mut resuming = pin!(resume(&three, 9, 7));
+        if poll(resuming.as_mut()).is_some() {
+            break;
+        }
+        let other = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
+        now(release(&two, &other)).unwrap();
+        *three.turns.lock().unwrap() = None;
+        outcomes.push(poll(resuming.as_mut()).unwrap().is_ok());
+        let left = now(read_keys(&one)).unwrap().unwrap().keys;
+        assert!(outcomes.last() == Some(&true) || left.is_empty(), "{turns}: {left:?}");
+    }
+    // The answer of the last command was given before.
+    let last = outcomes.pop();
+    assert!(last == Some(true) && outcomes.len() > 5, "{outcomes:?}");
+    assert!(!outcomes.contains(&true), "{outcomes:?}");
+}
+
+#[test]
 fn reservation_of_all_registrants_is_taken_over_too() {
     let unit = Mutex::default();
     let (one, two) = (TestUnit::new(&unit, 1), TestUnit::new(&unit, 2));
