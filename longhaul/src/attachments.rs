@@ -54,8 +54,8 @@ impl FileId {
     }
 }
 
-/// Why it cannot be told that the process of an attachment is gone, though nobody has its file locked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why an attachment is not taken to be gone, though nobody has its file locked.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// The file is not the one that the process has locked.
     Copied,
@@ -65,15 +65,24 @@ pub enum Doubt {
     Unknown,
     /// There is such a process.
     Lives,
+    /// It is gone, and what it could not write waits in this replay log.
+    Unwritten(PathBuf),
 }
 
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Unwritten(log) = self {
+            let log = log.display();
+            return write!(
+                f,
+                "its process is gone, and what it could not write is in {log}: `longhaul replay {log}` writes it"
+            );
+        }
         f.write_str(match self {
             Self::Copied => "that is a copy, and the process that wrote the original may still run",
             Self::OtherMachine => "another machine wrote that, and its process may still run there",
             Self::Unknown => "that does not say enough to tell whether its process is gone",
-            Self::Lives => "its process still runs",
+            Self::Lives | Self::Unwritten(_) => "its process still runs",
         })
     }
 }
@@ -207,6 +216,16 @@ impl Known {
     pub fn into_noted(self) -> impl Iterator<Item = Attachment> {
         let gone = self.gone.into_iter().map(|(_, attachment)| attachment);
         gone.chain(self.doubtful.into_iter().map(|(_, attachment, _)| attachment))
+    }
+
+    /// Keeps those from being taken for gone that have something waiting.
+    pub fn spare(&mut self, waits: impl Fn(&Entry) -> Option<PathBuf>) {
+        for (entry, attachment) in std::mem::take(&mut self.gone) {
+            match waits(&entry) {
+                Some(log) => self.doubtful.push((entry, attachment, Doubt::Unwritten(log))),
+                None => self.gone.push((entry, attachment)),
+            }
+        }
     }
 
     fn take(&mut self, entry: Entry, attachment: Attachment) {

@@ -309,6 +309,13 @@ impl Chain {
         }
     }
 
+    /// Its reservation is not given back when it is closed.
+    pub fn stay_reserved(&self) {
+        if let Some(disk) = &self.disk {
+            disk.stay_reserved();
+        }
+    }
+
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
     /// the volume any more. A write that failed after it was acknowledged is told here at the latest.
     pub async fn close(self) -> Outcome {

@@ -46,6 +46,9 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
 const HELD: &str = "end it there first; --take-over ends its writing at once, and what it has not flushed goes to a file \
     there; --shared is for cluster file systems, where all sides say so; to read, --read-only";
 
+/// What to do about a replay log of which nobody knows whether it would replace something newer.
+const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows since when and what would be replaced; if nobody has written since, add --force";
+
 /// The same, of a target that cannot be reached.
 pub(crate) fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure {
     use LoginStatus as Status;
@@ -78,6 +81,7 @@ pub(crate) fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure
             "`longhaul discover HOST` lists what is there"
         }
         None => match &why {
+            iscsi::ConnectError::NotResumed(_) => NOT_RESUMED,
             iscsi::ConnectError::Connect(_, why) if why.kind() == ErrorKind::ConnectionRefused => {
                 "nothing listens there: is the server running, and the port right?"
             }

@@ -13,7 +13,7 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::replay_log::{Change, Header, Reader, Record};
 use crate::size::Size;
-use crate::store::iscsi::Probe;
+use crate::store::iscsi::{Probe, Writers};
 use crate::uri::Uri;
 use crate::utc::utc;
 
@@ -28,7 +28,8 @@ pub struct Args {
     /// Show what the log holds, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Write it although nobody knows whether others have written to the volume since
+    /// Write it although others may have written to the volume since: it is not reserved any more for the attachment that
+    /// the log is from
     #[arg(long)]
     force: bool,
     /// Write it where nothing tells that this is the volume of the log: to a file or device of this machine, or to a unit
@@ -55,11 +56,11 @@ const APPLIED: &str = "applied";
 const EXAMPLES: &str = "\
 Examples:
   longhaul replay --dry-run /var/lib/longhaul/backup-0-1795392000-1.replay
-  longhaul replay --force /var/lib/longhaul/backup-0-1795392000-1.replay
+  longhaul replay /var/lib/longhaul/backup-0-1795392000-1.replay
 
 The log holds the bytes as they would have been sent: of an encrypted volume it is ciphertext, and no pass-phrase is asked for.
-They replace what stands at their place, whoever wrote that: use --force only if nothing has been written to the volume
-since it was given up. A log that has been written is renamed: `.applied` is added to its name.";
+They replace what stands at their place. As long as the volume is reserved for the attachment that was given up, nobody has
+written there since; else it takes --force: use that only if nobody has. A log that has been written is renamed: `.applied` is added to its name.";
 
 /// Writes it, or shows it.
 pub async fn run(args: Args) -> Outcome {
@@ -84,7 +85,7 @@ pub async fn run(args: Args) -> Outcome {
     let options = OpenOptions {
         login: args.login.login().await?,
         patience: args.outage.patience().unwrap_or_default(),
-        writers: args.writers.writers(),
+        writers: args.resumes(&log).map_or_else(|| args.writers.writers(), Writers::Resume),
         // What it holds is what was sent, so of an encrypted volume ciphertext.
         contents: Contents::Raw { overwrite: true },
         // It keeps the order of what overlaps, and many writes in flight.
@@ -97,6 +98,10 @@ pub async fn run(args: Args) -> Outcome {
         Ok(()) => write(&*luks::narrowed(chain.volume()), &mut log).await,
         refused => refused,
     };
+    if written.is_err() && args.resumes(&log).is_some() {
+        // So that it can be written again, from the beginning.
+        chain.stay_reserved();
+    }
     let closed = chain.close().await;
     written?;
     closed?;
@@ -125,7 +130,7 @@ impl Args {
             let hint = "--partial writes what it holds; check what used the volume afterwards";
             return Err(failure.because(incomplete(log.lost())).hint(hint));
         }
-        if !self.force {
+        if !self.force && self.resumes(log).is_none() {
             let Header { volume, created, .. } = log.header();
             let since = utc(*created);
             let what = format!("cannot know whether anybody has written to {volume} since {since}");
@@ -135,6 +140,13 @@ impl Args {
             return Err(Failure::new(what).hint(hint));
         }
         Ok(())
+    }
+
+    /// The key of a reservation that shows that nobody has written since, if it stands.
+    fn resumes(&self, log: &Reader) -> Option<u64> {
+        let asks = !self.force && self.writers.writers() == Writers::One;
+        let is_there = self.uri.as_ref().is_none_or(Uri::is_remote);
+        log.header().key.filter(|_| asks && is_there)
     }
 
     fn say(&self, log: &Reader, applied: Option<&Path>) -> Outcome {
@@ -325,6 +337,7 @@ mod tests {
             opened: 0,
             created: 0,
             host: "here".to_owned(),
+            key: None,
         };
         let at = |uri: &str, serial| is_place_of(&uri.parse().unwrap(), &header(serial));
         assert_eq!(

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use volume::{Space, Span};
 
-pub use pending::{Pending, pending};
+pub use pending::{Pending, of_key, pending};
 pub use reader::{ReadError, Reader, Record, Records};
 pub use writer::{Saved, Writer, check_dir};
 
@@ -70,6 +70,25 @@ pub struct Header {
     pub created: u64,
     /// The name of the machine.
     pub host: String,
+    /// The key of the reservation, if there was one.
+    #[serde(default, with = "key")]
+    pub key: Option<u64>,
+}
+
+/// A key as people write it, since not every reader of JSON knows numbers of 64 bits.
+mod key {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(key: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
+        key.map(|key| format!("{key:#018x}")).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+        let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
+        let digits = text.strip_prefix("0x").ok_or_else(|| D::Error::custom("no key"))?;
+        u64::from_str_radix(digits, 16).map(Some).map_err(D::Error::custom)
+    }
 }
 
 /// The directory for replay logs: that of the service (systemd.exec(5), `StateDirectory=`), that of the system for

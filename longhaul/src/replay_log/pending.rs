@@ -26,14 +26,23 @@ impl fmt::Display for Pending {
     }
 }
 
-/// The logs in `dir` that are wanted and have not been written. What cannot be read there is none.
-pub fn pending(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<Pending> {
+/// A log in `dir` that has not been written, of the attachment whose reservation had this key.
+#[must_use]
+pub fn of_key(dir: &Path, key: u64) -> Option<PathBuf> {
+    paths(dir, |header| header.key == Some(key)).into_iter().next()
+}
+
+fn paths(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut paths: Vec<PathBuf> =
         entries.filter(|path| path.extension().is_some_and(|name| name == "replay")).collect();
     paths.sort();
-    let wanted = |path: &PathBuf| Reader::header_of(path).is_ok_and(|header| wanted(&header));
-    paths.retain(wanted);
+    paths.retain(|path| Reader::header_of(path).is_ok_and(|header| wanted(&header)));
+    paths
+}
+
+/// The logs in `dir` that are wanted and have not been written. What cannot be read there is none.
+pub fn pending(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<Pending> {
     let look = |path: PathBuf| Pending { holds: Reader::look(&path).map(|log| log.holds()), path };
-    paths.into_iter().map(look).collect()
+    paths(dir, wanted).into_iter().map(look).collect()
 }

@@ -7,7 +7,7 @@ use super::{Attached, Bench};
 const MIB: usize = 1 << 20;
 
 impl Bench {
-    fn replay_logs(&self) -> Vec<String> {
+    pub(super) fn replay_logs(&self) -> Vec<String> {
         let Ok(logs) = std::fs::read_dir(self.path().join("logs")) else { return Vec::new() };
         let paths = logs.map(|log| log.unwrap().path());
         let logs =
@@ -61,6 +61,20 @@ fn replays_under_the_rules(bench: &Bench, log: &str, second: Attached) {
     let (said, done) = bench.run(&["replay", "--force", log]);
     assert!(done, "{said}");
     assert!(bench.replay_logs().is_empty(), "it is kept under another name");
+}
+
+/// A reservation of this type lets everybody read: that the volume was taken over is told with the next command.
+#[test]
+fn taken_over_attachment_is_told_with_the_next_read() {
+    let bench = Bench::new(&[]);
+    let first = bench.attach("first", &[]);
+    assert!(bench.write(&first, 1));
+    let second = bench.attach("second", &["--take-over"]);
+    assert!(bench.write(&second, 2));
+    let mut client = Nbd::connect(&bench.path().join("first.sock"));
+    assert!(client.read(0, 4096).is_err(), "{}", bench.log("first"));
+    assert!(second.process.stop().success());
+    first.process.stop();
 }
 
 #[test]

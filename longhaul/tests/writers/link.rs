@@ -61,6 +61,13 @@ impl Link {
         }
     }
 
+    /// What was kept back goes nowhere: who sent it is gone.
+    pub(super) fn drop_held(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.is_held = false;
+        state.held.clear();
+    }
+
     /// How many PERSISTENT RESERVE OUT commands have passed.
     pub(super) fn reserve_out(&self) -> usize {
         self.state.lock().unwrap().reserve_out

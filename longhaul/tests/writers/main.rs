@@ -10,6 +10,7 @@ mod local;
 #[path = "../common/nbd.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod nbd;
+mod replayed;
 mod unguarded;
 
 use std::path::Path;

@@ -153,6 +153,31 @@ fn attachment_that_was_taken_over_while_its_link_was_down_writes_nothing_more() 
 }
 
 #[test]
+fn volume_whose_replay_log_waits_is_refused_until_that_is_written() {
+    let place = Place::new();
+    let first = place.attach("first", &["--reconnect-for", "1s", "--window", "16M"]);
+    assert!(place.bench.write(&first, 1));
+    place.link.cut();
+    let mut client = super::nbd::Nbd::connect(&place.path().join("first.sock"));
+    client.write(0, &[3; 1 << 20]).expect("acknowledged before it is sent");
+    assert!(client.flush().is_err(), "it is given up");
+    drop(client);
+    assert_eq!(first.process.stop().code(), Some(1));
+    place.link.mend();
+    let logs = place.bench.replay_logs();
+    assert_eq!(logs.len(), 1, "{}", place.bench.log("first"));
+    let said = place.refused("state", &["--replay-log", "logs"]);
+    assert!(said.contains(&format!("`longhaul replay {}`", logs[0])), "{said}");
+    let (said, done) = place.bench.run(&["replay", &logs[0]]);
+    assert!(!done && said.contains("no persistent reservations"), "{said}");
+    let (said, done) = place.bench.run(&["replay", "--force", &logs[0]]);
+    assert!(done, "{said}");
+    let second = place.attach("second", &["--replace"]);
+    assert!(place.bench.reads(&second, 3) && second.process.stop().success());
+    assert!(!place.dump().contains(TOKEN));
+}
+
+#[test]
 fn attachment_that_is_taken_over_while_it_is_connected_notices_before_the_other_begins() {
     let place = Place::new();
     let first = place.attach("first", &[]);

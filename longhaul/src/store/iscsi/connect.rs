@@ -21,7 +21,7 @@ use super::discover;
 use super::link::Link;
 use super::mark::NotThere;
 use super::random::{entropy, random};
-use super::reservation::{Holders, Reservation};
+use super::reservation::{Holders, Places, Reservation};
 use super::session::{Loss, Session};
 use super::unit::{self, Unit, UnitError};
 use super::{ConnectOptions, IscsiTarget, ReplayLogOptions};
@@ -127,6 +127,9 @@ pub enum ConnectError {
     /// Another writer has put its mark on the volume, or ours is gone.
     #[error("the mark of this attachment is not on the volume any more; {0}")]
     Replaced(String),
+    /// Nobody knows whether others have written since a writer that is gone.
+    #[error("cannot know whether anybody has written to the volume since: {0}")]
+    NotResumed(String),
     /// The reservation can be neither had nor refused.
     #[error("cannot reserve the volume: {0}")]
     Reservation(String),
@@ -213,7 +216,11 @@ impl Connector {
             return Ok(());
         }
         let serial = link.device().serial.as_deref();
-        let how = (self.options.writers, self.options.attachments.as_deref());
+        let places = Places {
+            attachments: self.options.attachments.as_deref(),
+            replay_logs: self.options.replay_log.as_ref().map(|options| &*options.dir),
+        };
+        let how = (self.options.writers, places);
         self.reservation.acquire(link.unit(), &self.target, serial, how).await
     }
 
@@ -406,6 +413,7 @@ impl Connector {
             opened: opened.map_or(0, |since| since.as_secs()),
             created: 0,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            key: self.reservation.key(),
         };
         Some(Writer::new(dir.clone(), header))
     }

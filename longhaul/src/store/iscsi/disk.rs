@@ -114,6 +114,11 @@ impl Disk {
         self.supervisor.leave(grace);
     }
 
+    /// The reservation is not given back at the end.
+    pub fn stay_reserved(&self) {
+        self.supervisor.reservation().stay();
+    }
+
     /// What keeping other writers away takes, if the target cannot do it and nothing does yet.
     #[must_use]
     pub fn unguarded(&self) -> Option<Unguarded> {

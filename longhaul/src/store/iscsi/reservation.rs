@@ -17,6 +17,7 @@ use super::mark::{Mark, Unguarded};
 use super::random::random;
 use super::unit::{Unit, UnitError};
 use crate::attachments::{Attachment, Doubt, Entry, Known};
+use crate::replay_log;
 
 /// How long an end waits for the reservation to be given back.
 const RELEASED_WITHIN: Duration = Duration::from_secs(10);
@@ -33,6 +34,16 @@ pub enum Writers {
     One,
     /// Nobody from now on, whoever did so before.
     TakeOver,
+    /// Nobody since the writer with this key, which is gone and whose reservation must stand.
+    Resume(u64),
+}
+
+/// Where this machine keeps what it knows of its attachments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places<'a> {
+    pub(super) attachments: Option<&'a Path>,
+    /// What those that were given up could not write.
+    pub(super) replay_logs: Option<&'a Path>,
 }
 
 /// Who has a volume.
@@ -52,7 +63,7 @@ impl fmt::Display for Holders {
             let ago = Duration::from_secs(ago.as_secs());
             write!(f, " (process {pid} of this machine, attached {ago:?} ago)")?;
         }
-        match self.doubt {
+        match &self.doubt {
             Some(why) => write!(f, " (noted in the state directory; {why})"),
             None => Ok(()),
         }
@@ -70,7 +81,12 @@ enum Ownership {
     #[default]
     None,
     /// The target.
-    Reserved { hold: Hold, noted: Option<Attachment> },
+    Reserved {
+        hold: Hold,
+        noted: Option<Attachment>,
+        /// It is not given back.
+        stays: bool,
+    },
     /// A mark on the volume, if there is one: the target has no reservations.
     Unguarded {
         unguarded: Unguarded,
@@ -88,15 +104,19 @@ impl Reservation {
         unit: &Unit,
         target: &IscsiTarget,
         serial: Option<&str>,
-        (writers, folder): (Writers, Option<&Path>),
+        (writers, places): (Writers, Places<'_>),
     ) -> Result<(), ConnectError> {
         match writers {
             Writers::Unasked => return Ok(()),
             Writers::Shared => return self.share(unit).await,
-            Writers::One | Writers::TakeOver => {}
+            Writers::One | Writers::TakeOver | Writers::Resume(_) => {}
         }
-        let (name, lun) = (target.name.as_str(), target.lun);
-        let known = folder.map(|folder| Known::of(folder, name, lun, serial)).unwrap_or_default();
+        let (name, lun, folder) = (target.name.as_str(), target.lun, places.attachments);
+        let mut known =
+            folder.map(|folder| Known::of(folder, name, lun, serial)).unwrap_or_default();
+        if let (Writers::One, Some(logs)) = (writers, places.replay_logs) {
+            known.spare(|entry| replay_log::of_key(logs, entry.key));
+        }
         let victims = match writers {
             Writers::One => Victims::Stale(known.gone.iter().map(|(entry, _)| entry.key).collect()),
             _ => Victims::Everyone,
@@ -104,16 +124,26 @@ impl Reservation {
         let key = u64::from_ne_bytes(random()?).max(1);
         let entry = Entry::new(name, lun, serial.map(str::to_owned), key);
         let noted = folder.and_then(|folder| note(folder, &entry));
-        match writer::acquire(unit, key, &victims).await {
+        let outcome = match writers {
+            Writers::Resume(of) => writer::resume(unit, key, of).await,
+            _ => writer::acquire(unit, key, &victims).await,
+        };
+        match outcome {
             Ok(hold) => {
                 let durable = hold.through_power_loss;
                 tracing::info!(key, durable, "the volume is reserved: nobody else can write to it");
                 // Whatever keys they had are registered no more.
                 known.into_noted().for_each(Attachment::forget);
-                *self.lock() = Ownership::Reserved { hold, noted };
+                let noted = if hold.key == key {
+                    noted
+                } else {
+                    noted.into_iter().for_each(Attachment::forget);
+                    folder.and_then(|folder| note(folder, &Entry { key: hold.key, ..entry }))
+                };
+                *self.lock() = Ownership::Reserved { hold, noted, stays: false };
                 Ok(())
             }
-            Err(NotHeld::Unsupported) => {
+            Err(NotHeld::Unsupported) if !matches!(writers, Writers::Resume(_)) => {
                 *self.lock() = Ownership::unguarded(writers, key, noted, known);
                 Ok(())
             }
@@ -122,7 +152,10 @@ impl Reservation {
                 if !matches!(why, NotHeld::Unit(_) | NotHeld::Malformed(_)) {
                     noted.into_iter().for_each(Attachment::forget);
                 }
-                Err(not_held(why, &known))
+                Err(match writers {
+                    Writers::Resume(_) => not_resumed(why),
+                    _ => not_held(why, &known),
+                })
             }
         }
     }
@@ -142,6 +175,22 @@ impl Reservation {
     /// Whether there is one.
     pub(super) fn is_held(&self) -> bool {
         matches!(*self.lock(), Ownership::Reserved { .. })
+    }
+
+    /// The key of the attachment, under which it is noted.
+    pub(super) fn key(&self) -> Option<u64> {
+        match &*self.lock() {
+            Ownership::Reserved { hold, .. } => Some(hold.key),
+            Ownership::Unguarded { unguarded, .. } => Some(unguarded.key).filter(|key| *key != 0),
+            Ownership::None => None,
+        }
+    }
+
+    /// It is not given back at the end.
+    pub(super) fn stay(&self) {
+        if let Ownership::Reserved { stays, .. } = &mut *self.lock() {
+            *stays = true;
+        }
     }
 
     /// What a mark takes, where the target has no reservations.
@@ -207,7 +256,7 @@ impl Reservation {
     /// Gives it back. One that cannot be given back stays noted: the next attachment of this machine removes it.
     pub(super) async fn release(&self, unit: &Unit) {
         let (hold, noted) = match std::mem::take(&mut *self.lock()) {
-            Ownership::Reserved { hold, noted } => (hold, noted),
+            Ownership::Reserved { hold, noted, stays: false } => (hold, noted),
             other => {
                 *self.lock() = other;
                 return;
@@ -262,12 +311,28 @@ fn not_held(why: NotHeld<UnitError>, known: &Known) -> ConnectError {
             let here = known.living.iter().find(|entry| Some(entry.key) == key);
             let here = here.map(|entry| (entry.pid, since(entry.since)));
             let doubt = known.doubtful.iter().find(|(entry, ..)| Some(entry.key) == key);
-            let doubt = doubt.map(|(.., doubt)| *doubt);
+            let doubt = doubt.map(|(.., doubt)| doubt.clone());
             ConnectError::Held(Holders { registrants, here, doubt })
         }
         NotHeld::Unit(why) => why.into(),
         other => ConnectError::Reservation(describe(&other)),
     }
+}
+
+/// What it means for one who goes on for a writer that is gone.
+fn not_resumed(why: NotHeld<UnitError>) -> ConnectError {
+    let why = match why {
+        NotHeld::By(Registrants(found)) if found.is_empty() => {
+            "the reservation of the attachment it is from is gone".to_owned()
+        }
+        NotHeld::By(found) => {
+            format!("the attachment it is from does not have the volume any more; {found} has")
+        }
+        NotHeld::Unsupported => "the target has no persistent reservations".to_owned(),
+        NotHeld::Unit(why) => return why.into(),
+        other => describe(&other),
+    };
+    ConnectError::NotResumed(why)
 }
 
 fn since(seconds: u64) -> Duration {

@@ -32,9 +32,19 @@ impl Supervisor {
     pub(in super::super) async fn release(&self) {
         let over = self.lock().ended.as_ref().map(|ended| ended.over);
         if over == Some(Over::Closed) && self.reservation().is_held() && self.is_quiet().await {
+            if self.has_replay_log().await {
+                // It shows that nobody has written since.
+                let target = self.connector.to_string();
+                tracing::warn!(target, "the volume stays reserved until its replay log is written");
+                self.reservation().stay();
+            }
             self.reservation().release(self.link().unit()).await;
         }
         self.reservation().forget_unmarked();
+    }
+
+    async fn has_replay_log(&self) -> bool {
+        self.settled().await.is_some_and(|saved| saved.path.is_some())
     }
 
     /// Waits until the last change has ended, also of those that nobody waits for any more: it could land after the
