@@ -89,8 +89,8 @@ impl File {
 
     /// Whether a sync that has just succeeded is to be believed: waits for those that were under way beside it,
     /// since the system may have told one of them instead.
-    pub async fn settled(&self) -> std::result::Result<(), Failed> {
-        self.syncs.settled().await;
+    pub async fn confirm_sync(&self) -> std::result::Result<(), Failed> {
+        self.syncs.wait_for_earlier().await;
         self.still_whole()
     }
 

@@ -38,7 +38,7 @@ impl Syncs {
 
     /// Waits until all have ended that have begun by now. Those that begin later do not count, so that a stream
     /// of syncs keeps nobody waiting.
-    pub(crate) async fn settled(&self) {
+    pub(crate) async fn wait_for_earlier(&self) {
         let last = self.state().begun;
         loop {
             // Made before the look, so that an end that comes after it is not missed.
@@ -74,7 +74,7 @@ mod tests {
         let syncs = Arc::<Syncs>::default();
         let mut context = Context::from_waker(Waker::noop());
         let [first, second] = [syncs.begin(), syncs.begin()];
-        let mut settled = pin!(syncs.settled());
+        let mut settled = pin!(syncs.wait_for_earlier());
         assert_eq!(settled.as_mut().poll(&mut context), Poll::Pending);
         let later = syncs.begin();
         drop(second);
@@ -82,6 +82,6 @@ mod tests {
         drop(first);
         assert_eq!(settled.as_mut().poll(&mut context), Poll::Ready(()));
         drop(later);
-        assert_eq!(pin!(syncs.settled()).poll(&mut context), Poll::Ready(()));
+        assert_eq!(pin!(syncs.wait_for_earlier()).poll(&mut context), Poll::Ready(()));
     }
 }

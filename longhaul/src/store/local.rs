@@ -138,7 +138,7 @@ impl Volume for Local {
         self.run(Verb::Write, Some(span), async move {
             let sync = self.disk.promise(durability)?;
             self.disk.perform(Request::Write { at, data, sync }).await?;
-            if sync == Sync::Now { self.disk.settled().await } else { Ok(()) }
+            if sync == Sync::Now { self.disk.confirm_sync().await } else { Ok(()) }
         })
     }
 
@@ -258,15 +258,15 @@ impl Disk {
 
     /// Whether a sync that has succeeded is to be believed: the system tells of a lost write once, and it may have
     /// told one beside it.
-    async fn settled(&self) -> io::Result<()> {
-        self.file.settled().await.map_err(io::Error::other)
+    async fn confirm_sync(&self) -> io::Result<()> {
+        self.file.confirm_sync().await.map_err(io::Error::other)
     }
 
     /// Makes stable what was written.
     async fn sync(&self) -> io::Result<()> {
         self.still_whole()?;
         self.perform(Request::Sync).await?;
-        self.settled().await
+        self.confirm_sync().await
     }
 
     /// Zeroes by the cheapest means the file system has.
