@@ -4,7 +4,9 @@
 //! file is missing since its disk is not mounted, a new one in its place would be taken for the volume by every client,
 //! and what it has not flushed would be replayed into it.
 
+use std::fs::DirBuilder;
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use proto::iscsi::login::policy::UnitName;
@@ -71,7 +73,8 @@ impl ServedFiles {
         let path = absolute(path)?;
         let record = Record { path, target: target.as_str().to_owned(), lun, opened: now() };
         let directory = file.parent().unwrap_or(&file);
-        let written = std::fs::create_dir_all(directory).and_then(|()| {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        let written = made.and_then(|()| {
             let text = serde_json::to_vec(&record)?;
             state::replace(&file, &text)
         });
