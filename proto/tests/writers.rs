@@ -250,7 +250,7 @@ impl World {
         self.what.insert(self.last_event, event);
     }
 
-    fn calm(&self) -> bool {
+    fn is_quiet(&self) -> bool {
         self.now.since_origin() > END
     }
 
@@ -288,7 +288,7 @@ impl World {
         }
         self.target.reservations.nexus_lost(&nexus(writer));
         self.target.attentions.retain(|told| *told != writer);
-        if !self.calm() {
+        if !self.is_quiet() {
             let life = self.random.within(4000);
             self.at(life, Event::Cut(writer));
         }
@@ -502,11 +502,11 @@ impl World {
 
     fn answer(&mut self, writer: usize, answer: Result<Answer, ()>) {
         self.writers[writer].mailbox.0.lock().unwrap().answer = Some(answer);
-        self.think(writer);
+        self.poll_logic(writer);
     }
 
     /// Lets the logic of the reservation go on.
-    fn think(&mut self, writer: usize) {
+    fn poll_logic(&mut self, writer: usize) {
         let it = &mut self.writers[writer];
         let ((Stage::Attaching(logic) | Stage::Releasing(logic), _) | (_, Some(logic))) =
             (&mut it.stage, &mut it.confirming)
@@ -514,7 +514,7 @@ impl World {
             return;
         };
         match logic.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => self.thought(writer, outcome),
+            Poll::Ready(outcome) => self.logic_ended(writer, outcome),
             Poll::Pending => {
                 let asked = it.mailbox.0.lock().unwrap().asked.take();
                 if let Some((command, data)) = asked {
@@ -524,7 +524,7 @@ impl World {
         }
     }
 
-    fn thought(&mut self, writer: usize, outcome: Outcome) {
+    fn logic_ended(&mut self, writer: usize, outcome: Outcome) {
         let it = &mut self.writers[writer];
         if it.confirming.take().is_some() {
             return self.confirmed(writer, outcome);
@@ -588,7 +588,7 @@ impl World {
 
     fn log_in(&mut self, writer: usize) {
         let spread = self.random.below(1 << 32);
-        let refused = self.random.below(4) == 0 && !self.calm();
+        let refused = self.random.below(4) == 0 && !self.is_quiet();
         let now = self.now;
         let it = &mut self.writers[writer];
         if matches!(it.stage, Stage::Gone) || it.connection.is_some() {
@@ -607,7 +607,7 @@ impl World {
                 let logic =
                     self.begin(writer, |unit| async move { writer::confirm(&unit, &hold).await });
                 self.writers[writer].confirming = Some(logic);
-                self.think(writer);
+                self.poll_logic(writer);
             }
             _ => {
                 let it = &mut self.writers[writer];
@@ -633,7 +633,7 @@ impl World {
     }
 
     fn attach(&mut self, writer: usize) {
-        if self.calm() {
+        if self.is_quiet() {
             return;
         }
         self.connect(writer);
@@ -649,12 +649,12 @@ impl World {
         let logic = self
             .begin(writer, move |unit| async move { writer::acquire(&unit, key, &victims).await });
         self.writers[writer].stage = Stage::Attaching(logic);
-        self.think(writer);
+        self.poll_logic(writer);
     }
 
     fn work(&mut self, writer: usize) {
         let fate = self.random.below(60);
-        if fate == 0 || self.calm() {
+        if fate == 0 || self.is_quiet() {
             self.writers[writer].stage = Stage::Ending;
         } else if fate == 1 {
             // It dies; what it sent is still on its way, and its reservation stays.
@@ -708,7 +708,7 @@ impl World {
             Ok(hold)
         });
         self.writers[writer].stage = Stage::Releasing(logic);
-        self.think(writer);
+        self.poll_logic(writer);
     }
 
     /// What went wrong, how many were fenced, and how many lives there were.

@@ -131,7 +131,7 @@ impl Case {
             // It writes behind, or tries again.
             self.until(|disk| disk.failures() < before + 3).await;
         }
-        self.disk.heal();
+        self.disk.stop_failing();
         let durability = if change == Change::Discard { Durability::Volatile } else { durability };
         if told && !kind.loses(durability) && !self.behind {
             self.volume.flush().await.unwrap_or_else(|why| panic!("{what}: refused, and {why}"));
@@ -200,7 +200,7 @@ impl Case {
             );
         }
         self.until(|disk| disk.failures() < 3).await;
-        self.disk.heal();
+        self.disk.stop_failing();
         self.is_dead("late siblings").await;
     }
 

@@ -105,7 +105,7 @@ impl Faulty {
     }
 
     /// Nothing fails any more that has not failed yet, and nothing lands late.
-    pub fn heal(&self) {
+    pub fn stop_failing(&self) {
         let mut state = self.state();
         state.failures.clear();
         state.late = 0;
