@@ -63,7 +63,8 @@ async fn slots_come_and_go() {
     assert_eq!((slots.slots.len(), slots.label.as_str(), slots.sector_size), (1, "test", 4096));
     assert_eq!((slots.offset, slots.size), (16 << 20, SIZE - (16 << 20)));
     remove(volume.clone(), Some(secret("three").into()), None, true).await.unwrap();
-    assert!(!opens(&volume, "three").await);
+    let none = open(volume.clone(), secret("three"), Options::default()).await.err().unwrap();
+    assert!(none.to_string().contains("the volume has no key slot left"), "{none}");
 }
 
 #[tokio::test]
