@@ -343,14 +343,14 @@ impl Chain {
             saved = disk.settled().await;
         }
         match saved {
-            Some(saved) => Err(not_given(&uri, flushed, &saved)),
+            Some(saved) => Err(unwritten(&uri, flushed, &saved)),
             None => flushed,
         }
     }
 }
 
 /// A volume could not be given all that was acknowledged: what has become of it.
-fn not_given(uri: &Uri, flushed: Outcome, saved: &Saved) -> Failure {
+fn unwritten(uri: &Uri, flushed: Outcome, saved: &Saved) -> Failure {
     let failure = match flushed {
         Ok(()) => Failure::new(format!("{uri} was not given all that was acknowledged")),
         Err(failure) => failure,

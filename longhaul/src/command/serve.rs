@@ -341,7 +341,7 @@ async fn open_one(volume: &Served, state: Option<&Path>) -> Outcome<Chain> {
     let options = open_options(volume, state).await?;
     let chain = chain::open(&volume.uri, options).await?;
     if !chain.is_decrypted()
-        && let Err(why) = look(volume, &chain).await
+        && let Err(why) = inspect_header(volume, &chain).await
     {
         chain.discard().await;
         return Err(why);
@@ -357,7 +357,7 @@ async fn discard(chains: Vec<Chain>) {
 
 /// Tells what is served of a volume that is not opened here: its clients have the pass-phrase, which is how the
 /// server never sees what they store.
-async fn look(volume: &Served, chain: &Chain) -> Outcome {
+async fn inspect_header(volume: &Served, chain: &Chain) -> Outcome {
     let name = &volume.name;
     match luks::recognise(chain.volume()).await {
         Ok(Some(found)) => {

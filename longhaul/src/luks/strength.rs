@@ -16,11 +16,11 @@ pub(super) fn hint(secret: &[u8]) -> Option<&'static str> {
 }
 
 fn bits(secret: &[u8]) -> f64 {
-    by_characters(secret).min(by_words(secret))
+    bits_by_characters(secret).min(bits_by_words(secret))
 }
 
 /// Each character that does not repeat or continue the one before, at what its kinds allow.
-fn by_characters(secret: &[u8]) -> f64 {
+fn bits_by_characters(secret: &[u8]) -> f64 {
     type Kind = fn(&u8) -> bool;
     let kinds: [(Kind, f64); 4] = [
         (u8::is_ascii_lowercase, 26.0),
@@ -35,13 +35,13 @@ fn by_characters(secret: &[u8]) -> f64 {
 }
 
 /// Runs of letters are words, whatever their length; all else counts by character.
-fn by_words(secret: &[u8]) -> f64 {
+fn bits_by_words(secret: &[u8]) -> f64 {
     let mut bits = 0.0;
     for run in secret.chunk_by(|a, b| a.is_ascii_lowercase() && b.is_ascii_lowercase()) {
         bits += match run {
             b" " | b"-" | b"_" | b"." | b"," => 1.0,
             run if run.len() > 2 => BITS_OF_A_WORD,
-            run => by_characters(run),
+            run => bits_by_characters(run),
         };
     }
     // Letters without a gap may be random ones: words are told only where several stand apart.

@@ -43,6 +43,9 @@ fn paths(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<PathBuf> {
 
 /// The logs in `dir` that are wanted and have not been written. What cannot be read there is none.
 pub fn pending(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<Pending> {
-    let look = |path: PathBuf| Pending { holds: Reader::look(&path).map(|log| log.holds()), path };
+    let look = |path: PathBuf| Pending {
+        holds: Reader::open_unlocked(&path).map(|log| log.holds()),
+        path,
+    };
     paths(dir, wanted).into_iter().map(look).collect()
 }

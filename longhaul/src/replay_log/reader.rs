@@ -68,7 +68,7 @@ impl Reader {
     }
 
     /// The same without a lock, for those who only look: it may be in use, and may be longer by now.
-    pub(super) fn look(path: &Path) -> Result<Self, ReadError> {
+    pub(super) fn open_unlocked(path: &Path) -> Result<Self, ReadError> {
         Self::read(File::open(path)?)
     }
 

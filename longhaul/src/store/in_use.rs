@@ -33,7 +33,7 @@ pub fn system_user(path: &Path, access: Access) -> io::Result<Option<String>> {
         let Ok(device) = fs::canonicalize(Path::new("/sys/dev/block").join(number)) else {
             return Ok(None);
         };
-        device_user(&device).or_else(|| user_behind(&device, access))
+        device_user(&device).or_else(|| user_of_backing_file(&device, access))
     } else {
         loop_device_over((found.dev(), found.ino()), access, None)
             .map(|user| format!("the backing file of {user}"))
@@ -90,7 +90,7 @@ fn loop_device_over(file: FileId, access: Access, but: Option<&Path>) -> Option<
 }
 
 /// Who uses the file behind a device, or behind the device that it is a partition of.
-fn user_behind(device: &Path, access: Access) -> Option<String> {
+fn user_of_backing_file(device: &Path, access: Access) -> Option<String> {
     let device = if device.join("partition").exists() { device.parent()? } else { device };
     // The device mapper hands the question on to the device beneath.
     if !device.join("loop").is_dir() {

@@ -291,7 +291,7 @@ impl Negotiation {
                 (Value::Number(number.ok_or_else(wrong)?), None)
             }
             Rule::Obsolete { answer } => (Value::Default, Some(answer.to_owned())),
-            _ if !self.concerns(spec) => (Value::Default, Some(self.meaningless(spec, value))),
+            _ if !self.concerns(spec) => (Value::Default, Some(self.irrelevant(spec, value))),
             _ => match self.meet(spec, value) {
                 Some(met) => {
                     let answer = met.to_text();
@@ -306,7 +306,7 @@ impl Negotiation {
 
     /// The answer to a proposal that has no meaning here, whatever it is: nothing is settled by it. In a discovery session
     /// it is what the rule gives, since there are initiators that end the login at an `Irrelevant`, which nobody needs.
-    fn meaningless(&self, spec: &Spec, value: &str) -> String {
+    fn irrelevant(&self, spec: &Spec, value: &str) -> String {
         let joins = self.joining && spec.is_leading_only();
         let met = match spec.key {
             _ if joins => None,

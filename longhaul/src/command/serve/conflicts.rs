@@ -34,7 +34,7 @@ pub(in crate::command) fn find(config: &Config, portals: &[Portal]) -> Vec<Wrong
     for client in config.locked_out() {
         note("clients", &client.name, locked_out(client));
     }
-    for why in twice(portals) {
+    for why in duplicate_listens(portals) {
         note(ROOT, "listen", why);
     }
     if let Some(why) = metrics(config, portals) {
@@ -73,7 +73,7 @@ fn overlap(one: SocketAddr, two: SocketAddr) -> bool {
         && (one.ip() == two.ip() || any(one, two) || any(two, one))
 }
 
-fn twice(portals: &[Portal]) -> impl Iterator<Item = String> {
+fn duplicate_listens(portals: &[Portal]) -> impl Iterator<Item = String> {
     portals.iter().enumerate().filter_map(|(place, Portal { address, .. })| {
         let other = portals[..place].iter().find(|other| overlap(other.address, *address))?.address;
         Some(match other == *address {

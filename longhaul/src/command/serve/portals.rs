@@ -171,18 +171,18 @@ fn is_public(address: &SocketAddr) -> bool {
 pub(super) fn reachable(portal: SocketAddr) -> Host {
     let ip = match portal.ip() {
         ip if !ip.is_unspecified() => ip,
-        IpAddr::V4(_) => outward(false).unwrap_or_else(|| Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V4(_) => source_address(false).unwrap_or_else(|| Ipv4Addr::LOCALHOST.into()),
         // Which takes connections by IPv4 too.
-        IpAddr::V6(_) => {
-            outward(true).or_else(|| outward(false)).unwrap_or_else(|| Ipv6Addr::LOCALHOST.into())
-        }
+        IpAddr::V6(_) => source_address(true)
+            .or_else(|| source_address(false))
+            .unwrap_or_else(|| Ipv6Addr::LOCALHOST.into()),
     };
     Host { name: ip.to_string(), port: portal.port() }
 }
 
 /// The address from which this machine would send to one that is nobody's (RFC 5737, RFC 3849). To connect a
 /// datagram socket asks for the route, and sends nothing.
-fn outward(six: bool) -> Option<IpAddr> {
+fn source_address(six: bool) -> Option<IpAddr> {
     let (here, there) = match six {
         false => ("0.0.0.0:0", "192.0.2.1:9"),
         true => ("[::]:0", "[2001:db8::1]:9"),

@@ -164,7 +164,7 @@ async fn admit(
         let refusal = admission.refuse(LoginStatus::SERVICE_UNAVAILABLE);
         return Err(refuse(wire, refusal).await?);
     }
-    tell_of_namesake(node, &ticket.seat);
+    warn_of_shared_name(node, &ticket.seat);
     let (response, established, seals) = admission.admit(ticket.seat.tsih);
     send(wire, response).await?;
     Ok(Outcome::Session(Box::new(LoggedIn { ticket, established, seals })))
@@ -172,8 +172,8 @@ async fn admit(
 
 /// Two clients that use one name do each other no harm, but whoever reads of that name must not take the one for the
 /// other.
-fn tell_of_namesake(node: &Node, seat: &Seat) {
-    if node.registry.has_namesake(seat)
+fn warn_of_shared_name(node: &Node, seat: &Seat) {
+    if node.registry.shares_its_name(seat)
         && let Some(Leave { unsaid }) = node.chatter.leave(seat.peer)
     {
         let (peer, initiator, client) = (seat.peer, seat.identity.initiator.as_str(), &seat.proven);

@@ -306,7 +306,7 @@ impl Registry {
     }
 
     /// Whether another client uses the name that the initiator of `seat` goes by.
-    pub(super) fn has_namesake(&self, seat: &Seat) -> bool {
+    pub(super) fn shares_its_name(&self, seat: &Seat) -> bool {
         let name = &seat.identity.initiator;
         let same =
             |other: &Arc<Seat>| other.identity.initiator == *name && other.proven != seat.proven;
@@ -425,7 +425,9 @@ mod tests {
             assert_eq!(second.is_ok(), !replaces);
             if let Ok(second) = second {
                 assert_ne!(second.seat.id, first.seat.id, "another nexus");
-                assert!(registry.has_namesake(&first.seat) && registry.has_namesake(&second.seat));
+                assert!(
+                    registry.shares_its_name(&first.seat) && registry.shares_its_name(&second.seat)
+                );
             }
         }
     }

@@ -381,7 +381,7 @@ impl Core {
             Step::Unit(op) => return self.manage(nexus, op, data, needed, abort).await,
             Step::Medium(op) => self.touch(op, data, abort).await?,
         };
-        self.cover(switches).await.map(|()| answer)
+        self.flush_if_uncached(switches).await.map(|()| answer)
     }
 
     /// Does what a command asks for with the state of the unit.
@@ -446,7 +446,7 @@ impl Core {
 
     /// Makes stable what a command wrote that was planned with `planned`, if the cache has been switched off since:
     /// the flush of the MODE SELECT may have come before the write, and without a cache GOOD means stable.
-    async fn cover(&self, planned: Switches) -> Result<(), Fault> {
+    async fn flush_if_uncached(&self, planned: Switches) -> Result<(), Fault> {
         if !planned.write_cache {
             return Ok(());
         }
