@@ -396,7 +396,7 @@ impl World {
                 if let Some(image) = change.keep.take() {
                     self.target.kept = Some(image);
                 }
-                self.target.reservations.commit(&change);
+                self.target.reservations.commit(&change, device.present);
                 let of = |id: &NexusId| (0..WRITERS).find(|writer| nexus(*writer) == *id).unwrap();
                 self.target.attentions.extend(change.attentions.iter().map(|(id, _)| of(id)));
                 for victim in change.abort.iter().map(of) {

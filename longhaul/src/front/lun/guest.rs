@@ -19,9 +19,18 @@ pub(super) struct Guest {
 impl Guest {
     /// Guest `n`: another is another initiator port, the same is the same one again.
     pub(super) fn new(n: u8) -> Arc<Self> {
+        Self::of(n, Proven::Nothing)
+    }
+
+    /// Guest `n` that has proven to have a CHAP account.
+    pub(super) fn proven(n: u8, account: &str) -> Arc<Self> {
+        Self::of(n, Proven::Chap(account.to_owned()))
+    }
+
+    fn of(n: u8, client: Proven) -> Arc<Self> {
         let name = IscsiName::new(&format!("iqn.2001-04.com.example:{n}")).unwrap();
         let initiator = InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, n]) };
-        let id = NexusId { initiator, target_port: PORT, client: Proven::Nothing };
+        let id = NexusId { initiator, target_port: PORT, client };
         Arc::new(Self { id, aborted: Mutex::default() })
     }
 }

@@ -25,8 +25,6 @@ pub struct Change {
     pub attentions: Vec<(NexusId, Additional)>,
     /// Whose commands are to be aborted, all but the one that asks for it.
     pub abort: Vec<NexusId>,
-    /// Those of them who are there.
-    pub(super) silenced: Vec<NexusId>,
     /// What must be durable before the command is answered, in place of what was kept before.
     pub keep: Option<Vec<u8>>,
 }
@@ -81,8 +79,20 @@ impl From<&Registry> for Change {
             counted: false,
             attentions: Vec::new(),
             abort: Vec::new(),
-            silenced: Vec::new(),
             keep: None,
+        }
+    }
+}
+
+impl Change {
+    /// The registration that `nexus` has under its bare name became its own after this was prepared (see
+    /// [`Reservations::adopt`](super::Reservations::adopt)): whatever this does to the one, it does to the other.
+    pub fn adopt(&mut self, nexus: &NexusId) {
+        let bare = nexus.bare();
+        self.registry.adopt(nexus);
+        let told = self.attentions.iter_mut().map(|(victim, _)| victim);
+        for victim in told.chain(&mut self.abort).filter(|victim| **victim == bare) {
+            *victim = nexus.clone();
         }
     }
 }
@@ -354,9 +364,6 @@ impl Work<'_> {
             self.next.abort = victims;
             // The sender keeps its registration where it takes the reservation of all.
             self.next.abort.retain(|nexus| victim != 0 || nexus != self.nexus);
-            let present =
-                self.next.abort.iter().filter(|nexus| self.device.present.contains(nexus));
-            self.next.silenced = present.cloned().collect();
         }
         Ok(())
     }

@@ -41,7 +41,7 @@ fn run(
     let out = Out { action, scope: 0, kind, length: list.len() as u32 };
     let device = Device { target_ports: &[1], present, durable: true };
     let change = prepare(state, from, out, list, &device)?;
-    state.commit(&change);
+    state.commit(&change, &[]);
     Ok(change)
 }
 
@@ -107,6 +107,35 @@ fn an_image_without_clients_is_read_and_its_owner_comes_by_its_name() {
     assert_eq!(back, state.registry);
     // Another initiator port has nothing to adopt.
     assert!(!old.clone().adopt(&NexusId { client: chap("alice"), ..nexus(2) }));
+}
+
+/// Whatever a change does to the registration under the bare name, it does to that of the client that has adopted it
+/// since the change was prepared.
+#[test]
+fn change_that_was_prepared_before_an_adoption_reaches_the_client() {
+    let (bare, alice, other) = (nexus(1), of(chap("alice")), nexus(2));
+    let mut state = Reservations::default();
+    register(&mut state, (WRITER, &bare), 1, 0);
+    run(&mut state, (WRITER, &bare), (OutAction::Reserve, 5), &list(1, 0, 0), &[]).unwrap();
+    register(&mut state, (WRITER, &other), 2, 0);
+    let device = Device { target_ports: &[1], present: &[], durable: true };
+    let prepare = |action, list: &[u8]| {
+        let out = Out { action, scope: 0, kind: 5, length: list.len() as u32 };
+        WRITER(&state, &other, out, list, &device).unwrap()
+    };
+    let unrelated = prepare(OutAction::Register, &list(2, 3, 0));
+    let preempt = prepare(OutAction::PreemptAndAbort, &list(2, 1, 0));
+    for (mut change, allowed) in [(unrelated, Ok(())), (preempt, Err(Conflict))] {
+        let mut state = state.clone();
+        assert!(state.adopt(&alice));
+        change.adopt(&alice);
+        state.commit(&change, &[alice.clone(), other.clone()]);
+        assert_eq!(state.check(&alice, Class::Writes), allowed);
+        let told: Vec<_> = change.attentions.iter().map(|(nexus, _)| nexus).collect();
+        let (aborted, expected) = (change.abort.iter().collect(), allowed.err().map(|_| &alice));
+        assert_eq!([told, aborted], [0; 2].map(|_| expected.into_iter().collect::<Vec<_>>()));
+        assert_eq!(state.check(&bare, Class::Writes), Err(Conflict));
+    }
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl World {
             assert!(!kept || before == after, "a change that is not kept");
         }
         let generation = self.reservations.generation;
-        self.reservations.commit(&change);
+        self.reservations.commit(&change, &[]);
         assert!(self.reservations.generation - generation <= 1);
         Ok(())
     }

@@ -252,13 +252,15 @@ impl Reservations {
         self.registry.adopt(nexus)
     }
 
-    /// Makes a change come true.
-    pub fn commit(&mut self, change: &Change) {
+    /// Makes a change come true. `present` are the I_T nexuses there are now: one that was preempted and has gone since
+    /// the change was prepared has nothing on its way any more, and its next session is another.
+    pub fn commit(&mut self, change: &Change, present: &[NexusId]) {
         if change.counted {
             self.generation = self.generation.wrapping_add(1);
         }
         self.registry.clone_from(&change.registry);
-        self.preempted.extend(change.silenced.iter().cloned());
+        let silenced = change.abort.iter().filter(|nexus| present.contains(nexus));
+        self.preempted.extend(silenced.cloned());
         let Self { preempted, registry, .. } = self;
         preempted.retain(|nexus| registry.key(nexus).is_none());
     }

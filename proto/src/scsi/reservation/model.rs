@@ -235,7 +235,7 @@ proptest! {
             let mut expected = model.clone();
             prop_assert_eq!(verdict(&result), expected.run(step), "{:?}", step);
             if let Ok(change) = result {
-                state.commit(&change);
+                state.commit(&change, &[]);
                 attentions_are_fair(&before, step, &change);
                 kept = change.keep.or(kept);
                 model = expected;
@@ -272,7 +272,7 @@ proptest! {
         let mut state = Reservations::default();
         for step in &steps {
             if let Ok(change) = prepare(&state, step) {
-                state.commit(&change);
+                state.commit(&change, &[]);
             }
         }
         let image = image::encode(&state.registry);
@@ -306,18 +306,18 @@ proptest! {
         for from in 1..3 {
             let register = Action { from, action: Register, kind: 0, key: 0, action_key: 1, durable: true };
             let change = prepare(&state, &register).unwrap();
-            state.commit(&change);
+            state.commit(&change, &[]);
         }
         let reserve = Action { from: 1, action: Reserve, kind: WE, key: 1, action_key: 0, durable: false };
         let change = prepare(&state, &reserve).unwrap();
-        state.commit(&change);
+        state.commit(&change, &[]);
         let out = Out { action, scope: 0, kind, length: list.len() as u32 };
         let present = [nexus(1), nexus(2), nexus(3)];
         let device = Device { target_ports: &[1, 2], present: &present, durable: true };
         for from in [1, 3] {
             if let Ok(change) = state.prepare(&nexus(from), out, &list, &device) {
                 let mut after = state.clone();
-                after.commit(&change);
+                after.commit(&change, &[]);
                 invariants(&after);
             }
         }

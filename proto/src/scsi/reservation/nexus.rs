@@ -17,6 +17,13 @@ pub struct NexusId {
     pub client: Proven,
 }
 
+impl NexusId {
+    /// The same under its name alone, as a client has it that has proven nothing.
+    pub(super) fn bare(&self) -> Self {
+        Self { client: Proven::Nothing, ..self.clone() }
+    }
+}
+
 /// An iSCSI initiator port (RFC 7143, 4.4.2): the name of the node and the ISID.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InitiatorPort {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Class, Conflict, Kind, NexusId, Proven};
+use super::{Class, Conflict, Kind, NexusId};
 use crate::scsi::Sense;
 use crate::scsi::sense::Additional;
 
@@ -137,7 +137,7 @@ impl Registry {
     /// What was registered under a bare name becomes that of the client that has come under it and has proven who it
     /// is; whether there was such a registration.
     pub(super) fn adopt(&mut self, nexus: &NexusId) -> bool {
-        let bare = NexusId { client: Proven::Nothing, ..nexus.clone() };
+        let bare = nexus.bare();
         if bare == *nexus || self.registrants.contains_key(nexus) {
             return false;
         }

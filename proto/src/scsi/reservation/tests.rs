@@ -57,7 +57,7 @@ fn run(
     list: &[u8],
 ) -> Result<Change, Refused> {
     let change = state.prepare(from, out(action, kind, list), list, &device(&[]))?;
-    state.commit(&change);
+    state.commit(&change, &[]);
     Ok(change)
 }
 
@@ -88,7 +88,7 @@ fn preempted_session_writes_nothing_until_it_registers_or_begins_anew() {
         let list = list(20, 10, 0);
         let out = out(PreemptAndAbort, kind.code(), &list);
         let change = state.prepare(&nexus(2), out, &list, &device(&present)).unwrap();
-        state.commit(&change);
+        state.commit(&change, &present);
         run(&mut state, &nexus(2), Register, 0, &self::list(20, 0, 0)).unwrap();
         assert_eq!(state.check(&nexus(1), Class::Reads), Ok(()));
         assert_eq!(state.check(&nexus(1), Class::Writes), Err(Conflict));
@@ -100,6 +100,19 @@ fn preempted_session_writes_nothing_until_it_registers_or_begins_anew() {
         }
         assert_eq!(state.check(&nexus(1), Class::Writes), Ok(()));
     }
+}
+
+#[test]
+fn preempted_nexus_that_left_before_the_commit_is_not_silenced() {
+    let mut state = reserved(2, Kind::WriteExclusiveRegistrants);
+    let present = [nexus(1), nexus(2)];
+    let list = list(20, 10, 0);
+    let out = out(PreemptAndAbort, Kind::WriteExclusiveRegistrants.code(), &list);
+    let change = state.prepare(&nexus(2), out, &list, &device(&present)).unwrap();
+    state.nexus_lost(&nexus(1));
+    state.commit(&change, &[nexus(2)]);
+    run(&mut state, &nexus(2), Register, 0, &self::list(20, 0, 0)).unwrap();
+    assert!(!state.restrict(), "nothing is reserved, and nobody has anything on its way");
 }
 
 fn generation(state: &Reservations) -> u32 {
@@ -241,7 +254,7 @@ fn a_node_stands_for_its_ports() {
     let mut state = Reservations::default();
     let change =
         state.prepare(&nexus(1), out(Register, 0, &bytes), &bytes, &device(&present)).unwrap();
-    state.commit(&change);
+    state.commit(&change, &[]);
     assert_eq!(keys(&state), [7, 7, 7]);
     assert_eq!(generation(&state), 1);
 }

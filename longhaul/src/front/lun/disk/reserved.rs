@@ -62,9 +62,12 @@ pub(super) struct Reserved {
 struct State {
     reservations: Reservations,
     initiators: BTreeMap<Nexus, Arc<dyn Initiator>>,
+    /// A change that is being kept. Clients come and go meanwhile: it must not undo an adoption.
+    pending: Option<Change>,
 }
 
 /// What is left to do when a reservation has changed.
+#[derive(Default)]
 pub(super) struct Aftermath {
     /// Who will be told what.
     pub(super) attentions: Vec<(Nexus, Additional)>,
@@ -75,7 +78,7 @@ pub(super) struct Aftermath {
 impl From<Kept> for Reserved {
     fn from(Kept { reservations, keeper }: Kept) -> Self {
         let restrict = AtomicBool::new(reservations.restrict());
-        let state = Mutex::new(State { reservations, initiators: BTreeMap::new() });
+        let state = Mutex::new(State { reservations, ..State::default() });
         Self { restrict, state, keeper: Some(keeper), ..Self::default() }
     }
 }
@@ -96,7 +99,14 @@ impl Reserved {
     /// A nexus that may write is about to come into being: what was registered under its bare name is its own. It is
     /// kept so with the next change.
     pub(super) fn adopt(&self, nexus: &NexusId) {
-        if self.with(|state| state.reservations.adopt(nexus)) {
+        let adopted = self.with(|state| {
+            let adopted = state.reservations.adopt(nexus);
+            if let (true, Some(change)) = (adopted, &mut state.pending) {
+                change.adopt(nexus);
+            }
+            adopted
+        });
+        if adopted {
             let NexusId { initiator, client, .. } = nexus;
             tracing::info!(%initiator, %client, "a registration under its bare name is now this client's");
         }
@@ -148,26 +158,25 @@ impl Reserved {
     ) -> Result<Aftermath, Fault> {
         let ports: Vec<_> = unit.ports().ids().collect();
         let _turn = self.order.lock().await;
-        let mut change = self.with(|state| {
+        let keep = self.with(|state| {
             let id = state.id(nexus).map_err(Refused::from)?;
-            let present: Vec<_> =
-                state.initiators.values().map(|there| there.id().clone()).collect();
+            let present = state.present();
             let device = self.device(&ports, &present);
-            match unit.is_for_reader() {
+            let mut change = match unit.is_for_reader() {
                 true => state.reservations.prepare_reader(&id, out, list, &device),
                 false => state.reservations.prepare(&id, out, list, &device),
-            }
+            }?;
+            let keep = change.keep.take();
+            state.pending = Some(change);
+            Ok::<_, Refused>(keep)
         })?;
-        if let (Some(image), Some(keeper)) = (change.keep.take(), &self.keeper) {
+        if let (Some(image), Some(keeper)) = (keep, &self.keeper) {
             keeper.save(image).await.map_err(|error| {
                 tracing::error!(%error, "the reservations could not be kept");
                 Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE)
             })?;
         }
-        Ok(self.with(|state| {
-            state.reservations.commit(&change);
-            state.aftermath(nexus, &change)
-        }))
+        Ok(self.with(|state| state.commit(nexus)))
     }
 
     fn device<'a>(&self, target_ports: &'a [u16], present: &'a [NexusId]) -> Device<'a> {
@@ -187,6 +196,18 @@ impl State {
     /// A nexus that is not there is nobody: it cannot hold anything.
     fn id(&self, nexus: Nexus) -> Result<NexusId, Conflict> {
         self.initiators.get(&nexus).map(|initiator| initiator.id().clone()).ok_or(Conflict)
+    }
+
+    fn present(&self) -> Vec<NexusId> {
+        self.initiators.values().map(|there| there.id().clone()).collect()
+    }
+
+    /// The pending change comes true, for those who are there now.
+    fn commit(&mut self, by: Nexus) -> Aftermath {
+        let Some(change) = self.pending.take() else { return Aftermath::default() };
+        let present = self.present();
+        self.reservations.commit(&change, &present);
+        self.aftermath(by, &change)
     }
 
     fn aftermath(&self, by: Nexus, change: &Change) -> Aftermath {

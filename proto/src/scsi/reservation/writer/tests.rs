@@ -35,7 +35,7 @@ impl<'a> TestUnit<'a> {
             Cdb::PersistentIn { action, .. } => Answer::Good(unit.report(action, &device)),
             Cdb::PersistentOut(out) => match unit.prepare(&self.nexus, out, data, &device) {
                 Ok(change) => {
-                    unit.commit(&change);
+                    unit.commit(&change, &[]);
                     Answer::Good(Vec::new())
                 }
                 Err(Refused::Conflict) => Answer::Conflict,

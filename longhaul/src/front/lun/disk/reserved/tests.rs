@@ -286,3 +286,64 @@ fn every_command_obeys_its_class() {
         assert_eq!(conflict, !free, "{:02X} {:?}", entry.opcode, entry.action);
     }
 }
+
+#[test]
+fn victim_that_leaves_while_the_preemption_is_kept_may_write_in_its_next_session() {
+    let drawer = Drawer::new();
+    let disk = disk(Some(&drawer));
+    enter(&disk, 1);
+    enter(&disk, 2);
+    assert_eq!(change_as(&disk, 1, out(REGISTER, 0, 0, 1, APTPL)), Status::Good);
+    assert_eq!(change_as(&disk, 1, out(RESERVE, 5, 1, 0, 0)), Status::Good);
+    assert_eq!(change_as(&disk, 2, out(REGISTER, 0, 0, 2, APTPL)), Status::Good);
+    drawer.gate.forget_permits(Semaphore::MAX_PERMITS);
+    let (cdb, list) = out(PREEMPT_AND_ABORT, 5, 2, 1, 0);
+    let mut preempt = send(&disk, 2, &cdb, list);
+    assert!((&mut preempt).now_or_never().is_none());
+    disk.detach(Nexus(1));
+    drawer.gate.add_permits(2);
+    assert_eq!(preempt.now_or_never().unwrap().status, Status::Good);
+    assert_eq!(change_as(&disk, 2, out(REGISTER, 0, 2, 0, APTPL)), Status::Good);
+    disk.attach(Nexus(11), Guest::new(1) as _);
+    assert_eq!(told(&disk, 11), Some(Additional::POWER_ON_OR_RESET));
+    assert!(keys(&disk, 11).is_empty());
+    assert_eq!(write(&disk, 11), Status::Good, "nothing is reserved, and it has logged in anew");
+}
+
+/// Guest 1 registers and reserves under its bare name, and comes back as a client while a change is being kept.
+fn adopted_during(cdb: &[u8], list: Vec<u8>) -> (Disk, Arc<Guest>) {
+    let drawer = Drawer::new();
+    let disk = disk(Some(&drawer));
+    enter(&disk, 1);
+    enter(&disk, 2);
+    assert_eq!(change_as(&disk, 1, out(REGISTER, 0, 0, 1, APTPL)), Status::Good);
+    assert_eq!(change_as(&disk, 1, out(RESERVE, 5, 1, 0, 0)), Status::Good);
+    assert_eq!(change_as(&disk, 2, out(REGISTER, 0, 0, 2, APTPL)), Status::Good);
+    disk.detach(Nexus(1));
+    drawer.gate.forget_permits(Semaphore::MAX_PERMITS);
+    let mut change = send(&disk, 2, cdb, list);
+    assert!((&mut change).now_or_never().is_none());
+    let proven = Guest::proven(1, "alice");
+    disk.attach(Nexus(11), Arc::clone(&proven) as _);
+    assert_eq!(told(&disk, 11), Some(Additional::POWER_ON_OR_RESET));
+    assert_eq!(write(&disk, 11), Status::Good, "it has adopted its reservation");
+    drawer.gate.add_permits(1);
+    assert_eq!(change.now_or_never().unwrap().status, Status::Good);
+    (disk, proven)
+}
+
+#[test]
+fn adoption_while_a_registration_is_kept_is_not_undone() {
+    let (cdb, list) = out(REGISTER, 0, 2, 3, APTPL);
+    let (disk, _) = adopted_during(&cdb, list);
+    assert_eq!(write(&disk, 11), Status::Good, "it has it still");
+}
+
+#[test]
+fn preemption_reaches_the_client_that_adopted_its_victim_meanwhile() {
+    let (cdb, list) = out(PREEMPT_AND_ABORT, 5, 2, 1, 0);
+    let (disk, proven) = adopted_during(&cdb, list);
+    assert_eq!(*proven.aborted.lock().unwrap(), [LUN]);
+    assert_eq!(write(&disk, 11), Status::ReservationConflict);
+    assert_eq!(told(&disk, 11), Some(Additional::REGISTRATIONS_PREEMPTED));
+}
