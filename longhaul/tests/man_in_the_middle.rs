@@ -1,8 +1,9 @@
-//! Somebody on the path between a client and a target of which it has the key: he forges, changes, drops, repeats,
-//! replays and cuts PDUs of one login after the other. When he lets one through the volume is usable, and everything
-//! that was acknowledged is there.
+//! Somebody on the path between a client and a target forges, changes, drops, repeats, replays and cuts PDUs of one
+//! login after the other, those of connections that join a session among them. When he lets one through the volume is
+//! usable, and everything that was acknowledged is there: whether the client has the target's key, an account or nothing.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,9 @@ use longhaul::sealing::new_cipher;
 use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, IscsiTarget, connect};
 use longhaul::uri::Host;
+use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use proto::iscsi::initiator::Timeouts;
+use proto::iscsi::keys::Offer;
 use proto::iscsi::login::initiator::Pinned;
 use proto::iscsi::login::policy::{Client, Policy};
 use proto::iscsi::name::IscsiName;
@@ -27,13 +30,53 @@ use volume::store::faulty::Faulty;
 use volume::{Durability, Span, Volume};
 
 const NAME: &str = "iqn.2026-11.dev.longhaul:disk";
-const CASES: u64 = 200;
+const CASES: u64 = 150;
+/// With several connections a strike ends, and has to make again, as many.
+const CASES_OF_SEVERAL: u64 = 50;
+const CASES_WITHOUT_KEY: u64 = 30;
 const BLOCKS: u64 = 64;
 const BLOCK: u64 = 512;
 const BHS: usize = 48;
 
 /// Longer than anything takes on a loaded machine; only a test that fails waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How the two ends know one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    Key,
+    /// CHAP, of both if `mutual`.
+    Account {
+        mutual: bool,
+    },
+    Nothing,
+}
+
+impl Proof {
+    /// PDUs of a login, one way.
+    const fn pdus(self) -> u64 {
+        match self {
+            Self::Key => 2,
+            Self::Account { .. } => 4,
+            Self::Nothing => 1,
+        }
+    }
+
+    fn account(self) -> Option<Account> {
+        let credentials = |name: &str, secret| Credentials {
+            name: name.into(),
+            secret: Secret::new(secret).unwrap(),
+        };
+        let ours = credentials("alice", "alice's secret");
+        match self {
+            Self::Account { mutual: true } => {
+                Account::mutual(ours, credentials("disk", "the disk's secret")).ok()
+            }
+            Self::Account { mutual: false } => Some(Account::one_way(ours)),
+            Self::Key | Self::Nothing => None,
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 enum Harm {
@@ -60,8 +103,25 @@ struct Plan {
     harm: Harm,
 }
 
+impl Harm {
+    /// Without a key he could change what is agreed and what is written. What is promised there holds against those
+    /// who only keep a session from coming about.
+    const fn keeps_data(self) -> bool {
+        !matches!(self, Self::Flip | Self::Repeat | Self::Replay)
+    }
+}
+
 impl Plan {
-    fn any(random: &mut Random) -> Self {
+    fn any(random: &mut Random, proof: Proof) -> Self {
+        loop {
+            let plan = Self::drawn(random, proof);
+            if proof == Proof::Key || plan.harm.keeps_data() {
+                return plan;
+            }
+        }
+    }
+
+    fn drawn(random: &mut Random, proof: Proof) -> Self {
         let details = [(2, 11), (3, 2), (1, 2), (9, 9)];
         let (class, most) = details[random.below(4) as usize];
         let status = match random.below(3) {
@@ -80,7 +140,7 @@ impl Plan {
             _ => Harm::Cut,
         };
         let forged = matches!(harm, Harm::Forge { .. } | Harm::Redirect);
-        Self { down: forged || random.below(3) > 0, pdu: random.below(2) as usize, harm }
+        Self { down: forged || random.below(3) > 0, pdu: random.below(proof.pdus()) as usize, harm }
     }
 }
 
@@ -98,6 +158,8 @@ struct Shared {
     plans: Mutex<Vec<Plan>>,
     recorded: Mutex<Vec<Vec<u8>>>,
     running: Mutex<JoinSet<()>>,
+    /// What he has done.
+    done: AtomicU64,
 }
 
 impl Middleman {
@@ -110,6 +172,7 @@ impl Middleman {
             plans: Mutex::default(),
             recorded: Mutex::default(),
             running: Mutex::default(),
+            done: AtomicU64::default(),
         });
         let mut accepting = JoinSet::new();
         accepting.spawn(accept(listener, Arc::clone(&shared)));
@@ -154,7 +217,10 @@ async fn pass(
         // RFC 7143, 11.12 and 11.13: the transit bit, and the next stage.
         let last = pdu[1] & 0x83 == 0x83;
         let harmed = match plan.filter(|plan| plan.pdu == number) {
-            Some(plan) => harm(plan.harm, &pdu, shared),
+            Some(plan) => {
+                shared.done.fetch_add(1, Ordering::Relaxed);
+                harm(plan.harm, &pdu, shared)
+            }
             None => Some(pdu.clone()),
         };
         shared.recorded.lock().unwrap().push(pdu);
@@ -224,28 +290,42 @@ fn sealing(byte: u8) -> Sealing {
     Sealing { identity, new_cipher, limits: Limits::SPEC }
 }
 
-async fn serve(volume: Arc<dyn Volume>) -> (SocketAddr, Stopper) {
+fn policy(proof: Proof, targets: Vec<IscsiName>) -> Policy {
+    match proof {
+        Proof::Key => {
+            let client = Client { key: Some(sealing(1).identity.public()), ..Client::default() };
+            let all = targets.clone();
+            let policy = Policy::closed(targets, vec![client], Vec::new());
+            all.into_iter().fold(policy, |policy, it| policy.demanding(it, Protection::Encrypt))
+        }
+        Proof::Account { .. } => {
+            let client = Client { account: proof.account(), ..Client::default() };
+            Policy::closed(targets, vec![client], Algorithm::STRONG.to_vec())
+        }
+        Proof::Nothing => Policy::open(targets),
+    }
+}
+
+async fn serve(volume: Arc<dyn Volume>, proof: Proof) -> (Arc<Node>, SocketAddr, Stopper) {
     let device = TargetDevice::new(NAME, [(0, volume, Options::default())]);
-    let key = Some(sealing(1).identity.public());
-    let client = Client { key, ..Client::default() };
-    let policy = |targets: Vec<IscsiName>| {
-        let all = targets.clone();
-        let policy = Policy::closed(targets, vec![client], Vec::new());
-        all.into_iter().fold(policy, |policy, it| policy.demanding(it, Protection::Encrypt))
-    };
-    let node = Node::new([device], policy).with_sealing(sealing(2));
-    let server = Server::bind(&[SocketAddr::from(([127, 0, 0, 1], 0))], node).await.unwrap();
+    let several = Offer { max_connections: 8, ..Offer::long_haul() };
+    let node = Node::new([device], move |targets| policy(proof, targets));
+    let node = Arc::new(node.with_sealing(sealing(2)).with_offer(several));
+    let portals = [SocketAddr::from(([127, 0, 0, 1], 0))];
+    let server = Server::bind(&portals, Arc::clone(&node)).await.unwrap();
     let address = server.portals()[0];
     let (stopper, stop) = Stopper::new();
     tokio::spawn(server.run(stop));
-    (address, stopper)
+    (node, address, stopper)
 }
 
-fn options() -> ConnectOptions {
+fn options(proof: Proof, connections: u16) -> ConnectOptions {
     let milliseconds = Duration::from_millis;
     let target = sealing(2).identity.public();
+    let pinned = Pinned { sealing: sealing(1), target, protection: Protection::Encrypt };
     ConnectOptions {
-        pinned: Some(Pinned { sealing: sealing(1), target, protection: Protection::Encrypt }),
+        pinned: (proof == Proof::Key).then_some(pinned),
+        account: proof.account(),
         reconnect_for: None,
         reconnect_every: milliseconds(20),
         other_portals: false,
@@ -255,32 +335,35 @@ fn options() -> ConnectOptions {
             idle: milliseconds(100),
             answer: milliseconds(400),
         },
-        connections: Connections::Fixed(1),
+        connections: Connections::Fixed(connections),
         ..ConnectOptions::new(IscsiName::new("iqn.2026-11.dev.longhaul:client").unwrap())
     }
 }
 
-async fn open(address: SocketAddr) -> Disk {
+async fn open(address: SocketAddr, options: &ConnectOptions) -> Disk {
     let portal = Host { name: address.ip().to_string(), port: address.port() };
     let target = IscsiTarget { portal, name: IscsiName::new(NAME).unwrap(), lun: 0 };
-    connect(&target, &options()).await.expect("a session")
+    connect(&target, options).await.expect("a session")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn volume_is_usable_whenever_the_man_in_the_middle_lets_a_login_through() {
+/// A volume in use over sessions of so many connections, while somebody harms their logins.
+async fn disturb(proof: Proof, connections: u16, cases: u64) {
     let seed = 1;
     println!("seed {seed}");
     let medium = Arc::new(Faulty::new(BLOCKS * BLOCK, BLOCK as u32));
-    let (server, _stopper) = serve(Arc::<Faulty>::clone(&medium)).await;
+    let (node, server, _stopper) = serve(Arc::<Faulty>::clone(&medium), proof).await;
     let middleman = Middleman::new(server, seed).await;
-    let disk = open(middleman.address).await;
+    let disk = open(middleman.address, &options(proof, connections)).await;
     let mut random = Random::new(seed);
     let mut model = vec![0; (BLOCKS * BLOCK) as usize];
-    for case in 0..CASES {
+    let mut joined = 0;
+    for case in 0..cases {
         let at = random.below(BLOCKS) * BLOCK;
         let data = Bytes::from(case.to_le_bytes().repeat(BLOCK as usize / 8));
         model[at as usize..(at + BLOCK) as usize].copy_from_slice(&data);
-        let plans: Vec<_> = (0..=random.below(2)).map(|_| Plan::any(&mut random)).collect();
+        let most = 2 * u64::from(connections);
+        let plans: Vec<_> =
+            (0..=random.below(most)).map(|_| Plan::any(&mut random, proof)).collect();
         let what = format!("case {case}, {plans:?}");
         // Some are under way when it strikes, some are acknowledged and not flushed.
         let write = disk.write(at, data, Durability::Volatile);
@@ -295,8 +378,38 @@ async fn volume_is_usable_whenever_the_man_in_the_middle_lets_a_login_through() 
         };
         let used = tokio::time::timeout(PATIENCE, used).await;
         assert!(used.is_ok(), "{what}: not usable: {:?} {:?}", disk.state(), disk.reason());
+        let sessions = node.status().sessions;
+        joined += usize::from(sessions.iter().any(|session| session.connections > 1));
     }
     disk.flush().await.expect("a flush");
     disk.close().await;
     assert!(medium.crash(seed).contents() == model && medium.contents() == model);
+    let done = middleman.shared.done.load(Ordering::Relaxed);
+    println!("{done} harms, {joined} times several connections");
+    assert!(done >= cases, "he did little: {done}");
+    assert_eq!(connections > 1, joined > 0, "connections that joined");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn volume_is_usable_whenever_the_man_in_the_middle_lets_a_login_through() {
+    disturb(Proof::Key, 1, CASES).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn disturbed_logins_of_joining_connections_leave_a_secure_volume_usable() {
+    disturb(Proof::Key, 3, CASES_OF_SEVERAL).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn disturbed_logins_with_an_account_leave_a_volume_usable() {
+    for mutual in [false, true] {
+        disturb(Proof::Account { mutual }, 1, CASES_WITHOUT_KEY).await;
+        disturb(Proof::Account { mutual }, 3, CASES_WITHOUT_KEY).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn disturbed_logins_without_proof_leave_a_volume_usable() {
+    disturb(Proof::Nothing, 1, CASES_WITHOUT_KEY).await;
+    disturb(Proof::Nothing, 3, CASES_WITHOUT_KEY).await;
 }
