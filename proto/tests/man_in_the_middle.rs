@@ -1,5 +1,5 @@
-//! Somebody on the path forges, changes, cuts, drops, repeats, replays, reorders and delays PDUs of logins and of
-//! secure sessions, for as long as he likes, on virtual time. When he stops the volume is usable, and nothing that
+//! Somebody on the path forges, changes, cuts, drops, repeats, replays, reorders and delays PDUs of logins, also of
+//! connections that join a session, and of secure sessions, for as long as he likes, on virtual time. When he stops the volume is usable, and nothing that
 //! was acknowledged is lost.
 
 mod common;
@@ -122,17 +122,26 @@ struct Plan {
 struct Middleman {
     random: Random,
     secure: bool,
+    /// The connections of a session, by their index.
+    passages: Vec<Passage>,
+    recorded: Vec<(Way, Vec<u8>)>,
+    done: u32,
+    /// Of these to connections that join.
+    done_to_joining: u32,
+}
+
+/// What is done to a connection.
+#[derive(Debug, Default)]
+struct Passage {
     plans: Vec<Plan>,
     /// Turns that have passed, each way.
     turns: [usize; 2],
     held: [Vec<u8>; 2],
     /// Held bytes come with the next turn, not with the next timeout.
     swapping: bool,
-    recorded: Vec<(Way, Vec<u8>)>,
     silent: bool,
     /// Both ends see the connection end.
     cut: bool,
-    done: u32,
 }
 
 impl Middleman {
@@ -140,59 +149,60 @@ impl Middleman {
         Self {
             random: Random(seed),
             secure,
-            plans: Vec::new(),
-            turns: [0; 2],
-            held: [Vec::new(), Vec::new()],
-            swapping: false,
+            passages: Vec::new(),
             recorded: Vec::new(),
-            silent: false,
-            cut: false,
             done: 0,
+            done_to_joining: 0,
         }
     }
 
-    /// Another connection, to which so much is done.
-    fn next_connection(&mut self, harms: u64) {
-        (self.turns, self.held) = ([0; 2], [Vec::new(), Vec::new()]);
-        (self.silent, self.cut, self.swapping) = (false, false, false);
-        self.plans.clear();
+    /// Another connection, to which so much is done; it joins a session, or begins one.
+    fn next_connection(&mut self, joins: bool, harms: u64) {
+        if !joins {
+            self.passages.clear();
+        }
+        let mut passage = Passage::default();
         for _ in 0..harms {
             let way = if self.random.below(3) == 0 { Way::Up } else { Way::Down };
             let turn = self.random.index(6);
             let harm = Harm::any(&mut self.random);
             if self.secure || harm.keeps_data() {
-                self.plans.push(Plan { way, turn, harm });
+                passage.plans.push(Plan { way, turn, harm });
             }
         }
+        self.passages.push(passage);
     }
 
-    fn pass(&mut self, way: Way, bytes: &mut Vec<u8>) {
-        if self.silent || self.cut {
+    fn pass(&mut self, on: usize, way: Way, bytes: &mut Vec<u8>) {
+        let passage = &mut self.passages[on];
+        if passage.silent || passage.cut {
             return bytes.clear();
         }
-        let held = &mut self.held[way as usize];
+        let held = &mut passage.held[way as usize];
         if bytes.is_empty() {
-            if !self.swapping {
+            if !passage.swapping {
                 std::mem::swap(held, bytes);
             }
             return;
         }
-        let turn = self.turns[way as usize];
-        self.turns[way as usize] += 1;
+        let turn = passage.turns[way as usize];
+        passage.turns[way as usize] += 1;
         let login = matches!(bytes[0] & 0x3f, 0x03 | 0x23);
         if self.recorded.len() < 40 {
             self.recorded.push((way, bytes.clone()));
         }
         let held = std::mem::take(held);
-        let plan = self.plans.iter().find(|plan| plan.way == way && plan.turn == turn);
+        let plan = passage.plans.iter().find(|plan| plan.way == way && plan.turn == turn);
         if let Some(plan) = plan.filter(|_| self.secure || login).copied() {
             self.done += 1;
-            self.harm(plan.harm, way, bytes);
+            self.done_to_joining += u32::from(on > 0);
+            self.harm(plan.harm, on, way, bytes);
         }
         bytes.extend(held);
     }
 
-    fn harm(&mut self, harm: Harm, way: Way, bytes: &mut Vec<u8>) {
+    fn harm(&mut self, harm: Harm, on: usize, way: Way, bytes: &mut Vec<u8>) {
+        let passage = &mut self.passages[on];
         match harm {
             Harm::Flip => {
                 let at = self.random.index(bytes.len());
@@ -200,21 +210,21 @@ impl Middleman {
             }
             Harm::Truncate => {
                 bytes.truncate(bytes.len() / 2);
-                self.cut = true;
+                passage.cut = true;
             }
             Harm::Cut => {
                 bytes.clear();
-                self.cut = true;
+                passage.cut = true;
             }
             Harm::Drop => bytes.clear(),
             Harm::Silence => {
                 bytes.clear();
-                self.silent = true;
+                passage.silent = true;
             }
             Harm::Repeat => bytes.extend_from_within(..),
             Harm::Late | Harm::Swap => {
-                self.swapping = matches!(harm, Harm::Swap);
-                self.held[way as usize] = std::mem::take(bytes);
+                passage.swapping = matches!(harm, Harm::Swap);
+                passage.held[way as usize] = std::mem::take(bytes);
             }
             Harm::Replay { before } => {
                 let which = self.random.index(self.recorded.len());
@@ -308,6 +318,14 @@ fn wire(pdu: Pdu) -> Vec<u8> {
 
 /// How the initiator knows the target, and the target the initiator.
 fn ends(random: &mut Random) -> (Config, target::Config, bool) {
+    let connections = 1 + random.below(3) as u16;
+    let (mut ours, mut theirs, secure) = proofs(random);
+    ours.offer.max_connections = connections;
+    theirs.offer.max_connections = connections;
+    (ours, theirs, secure)
+}
+
+fn proofs(random: &mut Random) -> (Config, target::Config, bool) {
     let with = |account: proto::iscsi::chap::Account| {
         let config = Config { account: Some(account.clone()), ..initiator() };
         (config, closed(account), false)
@@ -337,6 +355,16 @@ enum Running {
     Restore(u64, Write),
 }
 
+/// What has been done in a run.
+#[derive(Debug, Default)]
+struct Done {
+    harms: u32,
+    /// Of these to connections that were to join a session.
+    to_joining: u32,
+    /// Connections that did join sessions, up to the loss of each.
+    joined: usize,
+}
+
 struct World {
     random: Random,
     ends: (Config, target::Config),
@@ -346,6 +374,7 @@ struct World {
     now: Time,
     link: u64,
     attempts: u8,
+    joined: usize,
     /// How much is done to the next connection.
     harms: u64,
     connect: bool,
@@ -381,6 +410,7 @@ impl World {
             now: Time::ZERO,
             link: 0,
             attempts: 0,
+            joined: 0,
             harms: 0,
             connect: false,
             asked: BTreeMap::new(),
@@ -523,8 +553,13 @@ impl World {
     fn exchange(&mut self) -> bool {
         let Some(pair) = &mut self.pair else { return false };
         pair.drive();
-        if pair.ended.is_empty() && !self.running.is_empty() && !self.is_lost() {
+        self.see_cuts();
+        if self.pair.as_ref().is_some_and(|pair| pair.ended.is_empty())
+            && !self.running.is_empty()
+            && !self.is_lost()
+        {
             self.pair.as_mut().expect("it is there").pass(LONG);
+            self.see_cuts();
         }
         let Some(pair) = &mut self.pair else { return false };
         self.now = self.now.max(pair.now);
@@ -567,17 +602,26 @@ impl World {
 
     fn is_lost(&self) -> bool {
         let Some(pair) = &self.pair else { return false };
-        let closed = pair.target.broken.is_some() || pair.target.refused;
-        pair.fault.is_some()
-            || closed
-            || pair.target.ending.is_some()
-            || self.middleman.borrow().cut
+        pair.is_lost() || self.middleman.borrow().passages[0].cut
+    }
+
+    /// The ends of the connections that he has cut see it.
+    fn see_cuts(&mut self) {
+        let Some(pair) = &mut self.pair else { return };
+        let mut middleman = self.middleman.borrow_mut();
+        let cut = middleman.passages.iter().enumerate().skip(1).filter(|(_, passage)| passage.cut);
+        let cut: Vec<_> = cut.map(|(on, _)| on).collect();
+        if cut.into_iter().any(|on| pair.cut(on)) {
+            middleman.passages[0].cut = true;
+        }
     }
 
     /// The link is lost: what was on its way may still arrive, and the target may lose its power.
     fn lose(&mut self) {
         let Some(pair) = self.pair.take() else { return };
         self.now = self.now.max(pair.now);
+        let joined = pair.other.iter().filter(|event| matches!(event, Event::Joined(_)));
+        self.joined += joined.count();
         self.disk.copy_from_slice(&pair.target.disk[..BLOCKS * BLOCK]);
         if self.random.below(2) == 0 {
             for block in 0..BLOCKS {
@@ -612,19 +656,31 @@ impl World {
     /// A connection, a login, and an answer from the unit; nothing less is a link.
     fn dial(&mut self) -> Option<Pair> {
         self.attempts += 1;
-        self.middleman.borrow_mut().next_connection(self.harms);
+        self.middleman.borrow_mut().next_connection(false, self.harms);
         let far = Conditions::far(Duration::from_millis(1 << self.random.below(8)));
         let (ours, theirs) = self.ends.clone();
         let drawn = [self.attempts, 128 + self.attempts];
         let mut pair = Pair::beginning(self.now, drawn, None, ours, theirs, far);
         pair.target.disk[..BLOCKS * BLOCK].copy_from_slice(&self.disk);
         let middleman = Rc::clone(&self.middleman);
-        pair.tamper = Some(Box::new(move |way, bytes| middleman.borrow_mut().pass(way, bytes)));
+        let pass = move |on, way, bytes: &mut _| middleman.borrow_mut().pass(on, way, bytes);
+        pair.tamper = Some(Box::new(pass));
         self.pair = Some(pair);
         let linked = self.log_in();
-        let pair = self.pair.take()?;
+        let mut pair = self.pair.take()?;
         self.now = self.now.max(pair.now);
+        if linked {
+            self.join_all(&mut pair);
+        }
         linked.then_some(pair)
+    }
+
+    /// Begins to add connections: commands do not wait for them.
+    fn join_all(&mut self, pair: &mut Pair) {
+        while pair.join().is_some() {
+            let harms = self.harms.min(self.random.below(3));
+            self.middleman.borrow_mut().next_connection(true, harms);
+        }
     }
 
     fn log_in(&mut self) -> bool {
@@ -675,7 +731,7 @@ impl World {
     }
 
     /// Load and harm by turns, then none; what is wrong then, if anything is.
-    fn run(mut self) -> Result<u32, String> {
+    fn run(mut self) -> Result<Done, String> {
         self.load(6);
         self.finish()?;
         for _ in 0..=self.random.below(2) {
@@ -683,7 +739,7 @@ impl World {
             self.harms = 1 + self.random.below(3);
             self.load(4);
             self.act();
-            self.middleman.borrow_mut().cut = true;
+            self.middleman.borrow_mut().passages[0].cut = true;
             for _ in 0..self.random.below(12) {
                 if let Some(wrong) = self.wrong.take() {
                     return Err(wrong);
@@ -699,7 +755,10 @@ impl World {
         self.finish()?;
         let there = self.durable.chunks(BLOCK).map(stamp_of);
         match there.eq(self.submitted) {
-            true => Ok(self.middleman.borrow().done),
+            true => {
+                let Middleman { done, done_to_joining, .. } = *self.middleman.borrow();
+                Ok(Done { harms: done, to_joining: done_to_joining, joined: self.joined })
+            }
             false => Err(format!("{:?} is not what is there", self.submitted)),
         }
     }
@@ -707,7 +766,7 @@ impl World {
     /// He stops, also what he has planned for the connection there is.
     fn stop(&mut self) {
         let mut middleman = self.middleman.borrow_mut();
-        middleman.plans.clear();
+        middleman.passages.iter_mut().for_each(|passage| passage.plans.clear());
     }
 }
 
@@ -724,13 +783,18 @@ fn volume_is_usable_again_when_the_man_in_the_middle_stops() {
     let cases = asked.map_or(CASES, |cases| cases.parse().expect("a number of cases"));
     let seed = 1;
     println!("seed {seed}, {cases} cases");
-    let mut done = 0;
+    let mut done = Done::default();
     for case in seed..seed + cases {
         match World::new(case).run() {
-            Ok(harms) => done += u64::from(harms),
+            Ok(run) => {
+                done.harms += run.harms;
+                done.to_joining += run.to_joining;
+                done.joined += run.joined;
+            }
             Err(wrong) => panic!("seed {case}: {wrong}"),
         }
     }
-    println!("{done} harms in {cases} cases");
-    assert!(done > cases, "he did little: {done}");
+    println!("{done:?} in {cases} cases");
+    assert!(u64::from(done.harms) > cases, "he did little: {done:?}");
+    assert!(u64::from(done.to_joining) * 10 > cases && done.joined as u64 > cases / 2, "{done:?}");
 }

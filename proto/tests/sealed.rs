@@ -73,7 +73,7 @@ fn only_encryption_hides() {
         let seen = std::rc::Rc::new(std::cell::RefCell::new([Vec::<u8>::new(), Vec::new()]));
         let watcher = std::rc::Rc::clone(&seen);
         pair.tamper =
-            Some(Box::new(move |way, bytes| watcher.borrow_mut()[way as usize].extend(&*bytes)));
+            Some(Box::new(move |_, way, bytes| watcher.borrow_mut()[way as usize].extend(&*bytes)));
         pair.drive();
         pair.write(0, 0, pattern(20_000));
         pair.drive();
@@ -112,7 +112,7 @@ fn keys_change_with_time() {
     pair.drive();
     let sent = std::rc::Rc::new(std::cell::Cell::new(0));
     let count = std::rc::Rc::clone(&sent);
-    pair.tamper = Some(Box::new(move |_, bytes| count.set(count.get() + bytes.len())));
+    pair.tamper = Some(Box::new(move |_, _, bytes| count.set(count.get() + bytes.len())));
     let spent = |pair: &mut Pair| {
         sent.set(0);
         pair.read(1, 0, 512);
@@ -292,7 +292,7 @@ fn client_may_have_to_encrypt_where_others_need_not() {
 /// Replaces text of the same length wherever it goes by, in the clear part of the conversation.
 fn replacing(from: &'static str, to: &'static str) -> common::pair::Tamper {
     assert_eq!(from.len(), to.len());
-    Box::new(move |_, bytes| {
+    Box::new(move |_, _, bytes| {
         let found = bytes.windows(from.len()).position(|window| window == from.as_bytes());
         if let Some(at) = found {
             bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
@@ -339,7 +339,7 @@ fn a_recorded_login_is_not_admitted() {
     let recorded = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
     let recorder = std::rc::Rc::clone(&recorded);
     let mut first = sealed(Protection::Encrypt);
-    first.tamper = Some(Box::new(move |way, bytes| {
+    first.tamper = Some(Box::new(move |_, way, bytes| {
         if way == Way::Up && !bytes.is_empty() {
             recorder.borrow_mut().push(bytes.clone());
         }
@@ -350,7 +350,7 @@ fn a_recorded_login_is_not_admitted() {
     let (config, target) = (pinned(Protection::Encrypt), sealing_target(None));
     let mut again = Pair::drawing(77, None, config, target, Conditions::far(common::pair::DELAY));
     let mut script = std::mem::take(&mut *recorded.borrow_mut()).into_iter();
-    again.tamper = Some(Box::new(move |way, bytes| {
+    again.tamper = Some(Box::new(move |_, way, bytes| {
         if way == Way::Up && !bytes.is_empty() {
             *bytes = script.next().unwrap_or_default();
         }
@@ -379,7 +379,7 @@ fn flipped(protection: Protection, way: Way, at: Option<usize>) -> usize {
     let mut pair = sealed(protection);
     let passed = std::rc::Rc::new(std::cell::Cell::new(0));
     let counter = std::rc::Rc::clone(&passed);
-    pair.tamper = Some(Box::new(move |direction, bytes| {
+    pair.tamper = Some(Box::new(move |_, direction, bytes| {
         if direction == way {
             let here = at.and_then(|at: usize| at.checked_sub(counter.get()));
             if let Some((here, byte)) = here.and_then(|here| Some((here, bytes.get_mut(here)?))) {

@@ -9,10 +9,11 @@ use proto::iscsi::header::{Header, TaskResponse};
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
 use proto::iscsi::initiator::{Timeouts, Transfer};
 use proto::iscsi::keys::{Offer, Parameters};
+use proto::iscsi::login::Entropy;
 use proto::iscsi::login::initiator::Config;
 use proto::iscsi::login::target::{self, Admission, Entrance, Established};
 use proto::iscsi::login::target::{Progress, Reason, TargetLogin};
-use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox, Pieces};
+use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox, Pdu, Pieces};
 use proto::iscsi::sealed::Protection;
 use proto::iscsi::target as machine;
 use proto::iscsi::target::{
@@ -31,8 +32,8 @@ pub const DELAY: Duration = Duration::from_millis(50);
 /// Bytes of the disk behind the target.
 const DISK: usize = 40 << 20;
 
-/// What is done to bytes on their way, and which way that is.
-pub type Tamper = Box<dyn FnMut(Way, &mut Vec<u8>)>;
+/// What is done to bytes on their way, by which connection that is, and which way.
+pub type Tamper = Box<dyn FnMut(usize, Way, &mut Vec<u8>)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -46,6 +47,8 @@ pub struct Pair {
     pub initiator: Initiator<u32>,
     pub target: Target,
     conditions: Conditions,
+    /// Draws what connections that join need at random.
+    random: u64,
     /// The links, by the index of the connection.
     links: Vec<Link>,
     pub ended: Vec<(u32, Result<Completion, TaskError>)>,
@@ -96,6 +99,8 @@ struct End {
     outbox: Outbox,
     decoder: Decoder,
     arrived: BytesMut,
+    /// It takes nothing more.
+    closed: bool,
 }
 
 impl End {
@@ -106,6 +111,7 @@ impl End {
             outbox: Outbox::new(),
             decoder: Decoder::new(),
             arrived: BytesMut::new(),
+            closed: false,
         }
     }
 }
@@ -169,6 +175,7 @@ impl Pair {
                 reason: None,
             },
             conditions: link,
+            random: u64::from(u16::from_be_bytes(drawn)),
             links: vec![Link::new(link, 0)],
             ended: Vec::new(),
             other: Vec::new(),
@@ -190,12 +197,47 @@ impl Pair {
 
     /// Begins to add a connection, if the session may have another.
     pub fn join(&mut self) -> Option<usize> {
-        let on = self.initiator.join(self.now, entropy(3))?;
+        let (ours, theirs) = (self.entropy(), self.entropy());
+        let on = self.initiator.join(self.now, ours)?;
+        let login = TargetLogin::new(Arc::clone(&self.target.config), ENTRANCE, theirs);
+        assert_eq!(on, self.links.len(), "it takes no place of one that did not come about");
         self.links.push(Link::new(self.conditions, on as u64));
-        let login = TargetLogin::new(Arc::clone(&self.target.config), ENTRANCE, entropy(4));
         self.target.ends.push(End::new(login));
-        assert_eq!(on + 1, self.links.len(), "none is closed here");
         Some(on)
+    }
+
+    /// SplitMix64: each connection draws something else, or what was recorded of one would fit the next.
+    fn entropy(&mut self) -> Entropy {
+        Entropy::fresh(&mut |buffer| {
+            for byte in buffer {
+                self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let mut z = self.random;
+                z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                *byte = (z ^ (z >> 31)) as u8;
+            }
+        })
+    }
+
+    /// A connection breaks; whether it takes the session with it.
+    pub fn cut(&mut self, on: usize) -> bool {
+        let end = &mut self.target.ends[on];
+        end.closed = true;
+        !self.initiator.abandon(on) || end.cid.is_some()
+    }
+
+    /// Whether the session has ended at either end, or did not come about.
+    pub fn is_lost(&self) -> bool {
+        let counts = |(on, end): (usize, &End)| end.closed && (on == 0 || end.cid.is_some());
+        let given_up = |event: &Event<u32>| {
+            matches!(event, Event::NotJoined(on, _)
+                if self.target.ends.get(*on).is_some_and(|end| end.cid.is_some()))
+        };
+        self.fault.is_some()
+            || self.target.ending.is_some()
+            || self.target.ends.iter().enumerate().any(counts)
+            // The target sees the end of a connection that it had taken into the session.
+            || self.other.iter().any(given_up)
     }
 
     /// Adds as many connections as the session may have; gives their number.
@@ -259,11 +301,11 @@ impl Pair {
         self.target.act();
         for on in 0..self.links.len() {
             let sent = self.take_requests(on);
-            let sent = self.on_the_way(Way::Up, sent);
+            let sent = self.on_the_way(on, Way::Up, sent);
             let up = &mut self.links[on].up;
             assert!(up.send(self.now, sent).is_empty(), "the link has no queue limit here");
             let sent = self.target.take_output(on);
-            let sent = self.on_the_way(Way::Down, sent);
+            let sent = self.on_the_way(on, Way::Down, sent);
             let down = &mut self.links[on].down;
             assert!(down.send(self.now, sent).is_empty(), "the link has no queue limit here");
         }
@@ -279,10 +321,10 @@ impl Pair {
         sent.freeze()
     }
 
-    fn on_the_way(&mut self, way: Way, sent: Bytes) -> Bytes {
+    fn on_the_way(&mut self, on: usize, way: Way, sent: Bytes) -> Bytes {
         let Some(tamper) = &mut self.tamper else { return sent };
         let mut bytes = sent.to_vec();
-        tamper(way, &mut bytes);
+        tamper(on, way, &mut bytes);
         bytes.into()
     }
 
@@ -344,12 +386,16 @@ impl Target {
     }
 
     fn receive(&mut self, now: Time, on: usize) {
-        while self.broken.is_none() {
+        loop {
             let end = &mut self.ends[on];
+            if end.closed {
+                return;
+            }
             let frame = match end.decoder.decode(&mut end.arrived) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return,
                 Err(error) => {
+                    end.closed = true;
                     self.broken = Some(error);
                     return;
                 }
@@ -357,13 +403,14 @@ impl Target {
             match (&mut self.session, end.cid) {
                 (Some(session), Some(cid)) => session.handle(now, cid, frame),
                 _ => {
-                    let Frame::Pdu(pdu) = frame else { return self.refused = true };
-                    let Header::LoginRequest(header) = pdu.header else {
+                    let Frame::Pdu(Pdu { header: Header::LoginRequest(header), data, .. }) = frame
+                    else {
+                        end.closed = true;
                         return self.refused = true;
                     };
                     let Some(login) = end.login.take() else { return };
                     let heard = end.decoder.transcript();
-                    self.log_in(now, on, login.handle(&header, &pdu.data, &heard));
+                    self.log_in(now, on, login.handle(&header, &data, &heard));
                 }
             }
             self.act();
@@ -378,6 +425,7 @@ impl Target {
                 end.outbox.push_pdu(response);
             }
             Progress::Refused(refusal) => {
+                end.closed = true;
                 self.refused = true;
                 self.reason = Some(refusal.reason);
                 end.outbox.push_pdu(refusal.response);
