@@ -5,6 +5,7 @@ mod lost;
 mod port;
 mod server;
 mod wire;
+mod writers;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -211,9 +211,9 @@ impl Connector {
     }
 
     /// Reserves the unit of a first link, unless it is shared or only read.
-    pub(super) async fn reserve(&self, link: &Link) -> Result<(), ConnectError> {
+    pub(super) async fn reserve(&self, link: Link) -> Result<Link, ConnectError> {
         if link.shape().read_only {
-            return Ok(());
+            return Ok(link);
         }
         let serial = link.device().serial.as_deref();
         let places = Places {
@@ -221,7 +221,17 @@ impl Connector {
             replay_logs: self.options.replay_log.as_ref().map(|options| &*options.dir),
         };
         let how = (self.options.writers, places);
-        self.reservation.acquire(link.unit(), &self.target, serial, how).await
+        self.reservation.acquire(link.unit(), &self.target, serial, how).await?;
+        if !link.device().is_withheld || !self.reservation.is_held() {
+            return Ok(link);
+        }
+        // Now it tells us what it did not before.
+        let whole = Link::open(link.session().clone(), self.target.lun, self.options.read_only);
+        let whole = whole.await;
+        if whole.is_err() {
+            self.reservation.release(link.unit()).await;
+        }
+        whole
     }
 
     /// Connects, logs in, and opens the unit, which has nothing left to do then for the session in doubt. It must be

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::iscsi::keys::Parameters;
+use proto::scsi::Status;
 use proto::scsi::capacity::Capacity;
 use proto::scsi::command::{Command, Mode, vital_pages};
 use proto::scsi::inquiry::{self, BlockLimits, DISK, Provisioning, Standard, page};
@@ -22,6 +23,8 @@ pub(super) struct Device {
     pub(super) provisioning: Provisioning,
     /// It answers GET LBA STATUS.
     pub(super) tells_extents: bool,
+    /// Some of that is not known, since the reservation of another lets it tell only those that are registered.
+    pub(super) is_withheld: bool,
 }
 
 /// What is known of a target and its logical unit.
@@ -77,16 +80,18 @@ impl Device {
             vital(unit, &pages, page::PROVISIONING),
             tells_extents(unit, &capacity),
         );
+        let (mode, tells_extents) = (unless_reserved(mode)?, unless_reserved(tells_extents)?);
         Ok(Self {
+            is_withheld: mode.is_none() || tells_extents.is_none(),
             standard,
             serial: serial?.as_deref().and_then(serial_number),
             capacity,
-            mode: mode?,
+            mode: mode.unwrap_or_default(),
             limits: limits?.and_then(|page| BlockLimits::parse(&page).ok()).unwrap_or_default(),
             provisioning: provisioning?
                 .and_then(|page| Provisioning::parse(&page).ok())
                 .unwrap_or_default(),
-            tells_extents: tells_extents?,
+            tells_extents: tells_extents.unwrap_or_default(),
         })
     }
 
@@ -130,6 +135,16 @@ fn answered<T>(answer: Result<T, UnitError>) -> Result<Option<T>, UnitError> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.is_unknown_command() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// An answer, or none where the reservation of another stands before it: that of MODE SENSE and the like is up to its
+/// type (SPC-4, table 65). What can be read is read all the same, and who reserves the unit asks again.
+fn unless_reserved<T>(answer: Result<T, UnitError>) -> Result<Option<T>, UnitError> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(UnitError::Status(Status::ReservationConflict)) => Ok(None),
         Err(error) => Err(error),
     }
 }

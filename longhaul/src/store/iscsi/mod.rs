@@ -159,7 +159,7 @@ pub async fn connect(target: &IscsiTarget, options: &ConnectOptions) -> Result<D
              server prints, which ends in ?pin=KEY, or a tunnel"
         );
     }
-    connector.reserve(&link).await?;
+    let link = connector.reserve(link).await?;
     Ok(Disk::new(connector, link))
 }
 

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
+use proto::iscsi::header::TaskResponse;
 use proto::scsi::Status;
 use proto::scsi::command::Command;
 use proto::scsi::reservation::writer::{self, Answer, Hold, NotHeld, Registrants, Victims};
@@ -15,7 +17,7 @@ use super::IscsiTarget;
 use super::connect::ConnectError;
 use super::mark::{Mark, Unguarded};
 use super::random::random;
-use super::unit::{Unit, UnitError};
+use super::unit::{self, Unit, UnitError};
 use crate::attachments::{Attachment, Doubt, Entry, Known};
 use crate::replay_log;
 
@@ -130,6 +132,9 @@ impl Reservation {
         };
         match outcome {
             Ok(hold) => {
+                if hold.leaves_tasks {
+                    end_tasks(unit, lun).await;
+                }
                 let durable = hold.through_power_loss;
                 tracing::info!(key, durable, "the volume is reserved: nobody else can write to it");
                 // Whatever keys they had are registered no more.
@@ -301,6 +306,23 @@ fn note(folder: &Path, entry: &Entry) -> Option<Attachment> {
         tracing::warn!(%folder, %why, "cannot note the attachment: after a crash it takes --take-over");
     };
     noted.inspect_err(failed).ok()
+}
+
+/// Ends what the writer before has under way, where the take-over did not: a reset leaves reservations as they are.
+async fn end_tasks(unit: &Unit, lun: u16) {
+    match unit.session().reset_unit(unit::field(lun)).await {
+        Ok(TaskResponse::COMPLETE) => {
+            // It reports the reset, which has lost nothing of ours.
+            let _ = unit.execute(Command::test_unit_ready(), Bytes::new()).await;
+            unit.session().forget_reset();
+        }
+        refused => {
+            tracing::warn!(
+                ?refused,
+                "the unit cannot end what the writer before has under way: it may still land"
+            );
+        }
+    }
 }
 
 /// What it means at an attachment that the reservation cannot be had.

@@ -49,6 +49,8 @@ pub struct Hold {
     pub key: Key,
     /// The target keeps it through a loss of power (APTPL).
     pub through_power_loss: bool,
+    /// Commands of those whose registrations were removed may still run: the unit cannot abort them on the way.
+    pub leaves_tasks: bool,
     /// It was registered with every target port (ALL_TG_PT).
     all_target_ports: bool,
 }
@@ -123,8 +125,8 @@ pub async fn acquire<U: Unit>(
     if !keys.iter().all(go) {
         return Err(NotHeld::By(registrants(unit, &keys).await?));
     }
-    let hold = register(unit, key).await?;
-    preempt(unit, &hold, keys).await?;
+    let mut hold = register(unit, key).await?;
+    preempt(unit, &mut hold, keys).await?;
     settle(unit, hold).await
 }
 
@@ -137,9 +139,8 @@ pub async fn resume<U: Unit>(unit: &U, key: Key, of: Key) -> Result<Hold, NotHel
     if held != Some((of, KIND.code())) || keys.iter().any(|key| *key != of) {
         return Err(NotHeld::By(registrants(unit, &keys).await?));
     }
-    let hold = register(unit, key).await?;
-    let out = Parameters::keys(key, of);
-    match ask(unit, OutAction::PreemptAndAbort, out).await.map_err(NotHeld::Unit)? {
+    let mut hold = register(unit, key).await?;
+    match preempt_one(unit, &mut hold, of).await? {
         // It was registered until now, which it would not be had anybody taken the volume over.
         Answer::Good(_) => {}
         Answer::Conflict => return lost(unit, &hold).await,
@@ -261,6 +262,7 @@ async fn register<U: Unit>(unit: &U, key: Key) -> Result<Hold, NotHeld<U::Error>
         let hold = Hold {
             key,
             through_power_loss: can.power_loss,
+            leaves_tasks: false,
             all_target_ports: can.all_target_ports,
         };
         match ask(unit, OutAction::Register, hold.parameters()).await.map_err(NotHeld::Unit)? {
@@ -286,7 +288,7 @@ async fn register<U: Unit>(unit: &U, key: Key) -> Result<Hold, NotHeld<U::Error>
 /// Removes the registrations of `victims`, the holder's first: then the reservation is ours.
 async fn preempt<U: Unit>(
     unit: &U,
-    hold: &Hold,
+    hold: &mut Hold,
     mut victims: Vec<Key>,
 ) -> Result<(), NotHeld<U::Error>> {
     if victims.is_empty() {
@@ -301,14 +303,28 @@ async fn preempt<U: Unit>(
         victims.insert(0, if everyone { 0 } else { holder });
     }
     for victim in victims {
-        let out = Parameters::keys(hold.key, victim);
-        match ask(unit, OutAction::PreemptAndAbort, out).await.map_err(NotHeld::Unit)? {
+        match preempt_one(unit, hold, victim).await? {
             // Gone meanwhile. Whether that leaves the reservation to us is asked for next.
             Answer::Good(_) | Answer::Conflict => {}
             answer => return give_up(unit, hold, "PREEMPT AND ABORT", answer).await,
         }
     }
     Ok(())
+}
+
+/// Removes the registration of a victim. tgt, for one, does not know how to abort what that has under way.
+async fn preempt_one<U: Unit>(
+    unit: &U,
+    hold: &mut Hold,
+    victim: Key,
+) -> Result<Answer, NotHeld<U::Error>> {
+    let out = Parameters::keys(hold.key, victim);
+    let answer = ask(unit, OutAction::PreemptAndAbort, out).await.map_err(NotHeld::Unit)?;
+    if !matches!(&answer, Answer::Check(sense) if is_unknown(sense)) {
+        return Ok(answer);
+    }
+    hold.leaves_tasks = true;
+    ask(unit, OutAction::Preempt, out).await.map_err(NotHeld::Unit)
 }
 
 /// Reserves, and makes sure of it; whoever does not get it does not stay registered.

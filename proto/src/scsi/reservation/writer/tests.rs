@@ -13,6 +13,8 @@ struct TestUnit<'a> {
     unit: &'a Mutex<Reservations>,
     nexus: NexusId,
     durable: bool,
+    /// It knows PREEMPT AND ABORT.
+    aborts: bool,
     /// Commands answered before it is somebody else's turn.
     turns: Mutex<Option<u32>>,
 }
@@ -25,7 +27,7 @@ fn nexus(n: u8, target_port: u16) -> NexusId {
 
 impl<'a> TestUnit<'a> {
     fn new(unit: &'a Mutex<Reservations>, n: u8) -> Self {
-        Self { unit, nexus: nexus(n, 1), durable: true, turns: Mutex::new(None) }
+        Self { unit, nexus: nexus(n, 1), durable: true, aborts: true, turns: Mutex::new(None) }
     }
 
     fn answer(&self, command: Command, data: &[u8]) -> Answer {
@@ -33,6 +35,10 @@ impl<'a> TestUnit<'a> {
         let device = Device { target_ports: &[1, 2], present: &[], durable: self.durable };
         match Parsed::of(&command.cdb).cdb.unwrap() {
             Cdb::PersistentIn { action, .. } => Answer::Good(unit.report(action, &device)),
+            Cdb::PersistentOut(out) if out.action == OutAction::PreemptAndAbort && !self.aborts => {
+                let field = sense::Additional { code: 0x24, qualifier: 0 };
+                Answer::Check(Sense::new(sense::Key::IllegalRequest, field))
+            }
             Cdb::PersistentOut(out) => match unit.prepare(&self.nexus, out, data, &device) {
                 Ok(change) => {
                     unit.commit(&change, &[]);
@@ -213,6 +219,18 @@ fn writer_that_comes_and_goes_meanwhile_is_noticed_by_who_goes_on() {
     let last = outcomes.pop();
     assert!(last == Some(true) && outcomes.len() > 5, "{outcomes:?}");
     assert!(!outcomes.contains(&true), "{outcomes:?}");
+}
+
+#[test]
+fn unit_that_cannot_abort_on_the_way_is_taken_over_all_the_same() {
+    let unit = Mutex::default();
+    let [one, two, three] =
+        [1, 2, 3].map(|n| TestUnit { aborts: false, ..TestUnit::new(&unit, n) });
+    assert!(!now(acquire(&one, 7, &nobody())).unwrap().leaves_tasks);
+    let hold = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
+    assert!(hold.leaves_tasks && two.may_write() && !one.may_write());
+    let hold = now(resume(&three, 9, 8)).unwrap();
+    assert!(hold.leaves_tasks && three.may_write() && !two.may_write());
 }
 
 #[test]
