@@ -326,6 +326,7 @@ impl Chain {
                 .hint("what was written since the last flush that succeeded may be lost")
         });
         drop((volume, local, key));
+        let mut is_gone = disk.as_ref().is_some_and(|disk| disk.is_over());
         if let Some(pipelined) = pipelined {
             // Even after a failure: every write that still lands is worth having.
             pipelined.close().await;
@@ -341,10 +342,17 @@ impl Chain {
             }
             disk.close().await;
             saved = disk.settled().await;
+            is_gone &= disk.has_flushed_all();
         }
-        match saved {
-            Some(saved) => Err(unwritten(&uri, flushed, &saved)),
-            None => flushed,
+        match (saved, flushed) {
+            (Some(saved), flushed) => Err(unwritten(&uri, flushed, &saved)),
+            (None, Err(_)) if is_gone => {
+                tracing::warn!(
+                    "{uri} is gone; nothing is lost: everything that was acknowledged had been flushed before"
+                );
+                Ok(())
+            }
+            (None, flushed) => flushed,
         }
     }
 }

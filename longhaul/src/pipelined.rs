@@ -10,7 +10,7 @@ use bytes::Bytes;
 use clap::Args;
 use tokio::task::JoinHandle;
 use volume::layer::pipeline::{Chosen, Clock, Pipeline, Settings};
-use volume::{Durability, ExtentMap, Gate, Shape, Space, Span, TRANSFER_MAX, Volume, Work};
+use volume::{Durability, ExtentMap, Gate, Shape, Space, Span, TRANSFER_MAX, Verb, Volume, Work};
 
 use crate::failure::{Failure, Outcome};
 use crate::size::{NotASize, Size};
@@ -200,13 +200,10 @@ impl FailureLogging {
         }
         let Self { name, failure, .. } = self;
         if failure.0.set(text).is_ok() {
+            // A flush fails on a volume that is gone even if there was nothing to write.
+            let what = if why.verb == Verb::Flush { "a flush" } else { "a write behind" };
             let (at, why) = (why.span.map(|span| span.at), failure.0.get());
-            tracing::error!(
-                volume = name,
-                at,
-                why,
-                "a write behind failed: what follows it is refused"
-            );
+            tracing::error!(volume = name, at, why, "{what} failed: what follows it is refused");
         }
     }
 }

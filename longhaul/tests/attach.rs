@@ -242,6 +242,39 @@ fn what_could_not_be_written_is_replayed() {
     assert_eq!(status.code(), Some(1), "it was renamed: {printed}");
 }
 
+/// What is flushed is not lost when the volume is gone: nobody is alarmed, and the next attachment needs no permission.
+#[test]
+fn idle_attachment_of_a_volume_that_is_gone_ends_without_a_false_alarm() {
+    for (options, writes) in [("", false), ("--no-pipeline", true), ("--read-only", false)] {
+        let stage = Stage::new();
+        let server = stage.serve("disk.img", SIZE);
+        let args = format!("attach {} --nbd disk.sock --reconnect-for 1s {options}", stage.uri());
+        let attached = Running::start(&mut stage.longhaul(&args));
+        assert!(attached.line().is_some_and(|line| line.starts_with("ready ")));
+        if writes {
+            let mut writer = stage.client();
+            writer.write(7, 0, 1 << 20);
+            writer.ask(FLUSH, 0, &[]);
+            assert_eq!(writer.answer(), 0);
+        }
+        server.kill();
+        let given_up = || run(&stage.longhaul("status")).0.contains("given up");
+        let last = std::time::Instant::now() + PATIENCE;
+        while !given_up() {
+            assert!(std::time::Instant::now() < last, "it does not give up");
+        }
+        attached.signal(Signal::TERM);
+        let mut said = String::new();
+        while let Some(line) = attached.line() {
+            said += &line;
+        }
+        assert!(said.contains("nothing is lost"), "{options}: {said}");
+        assert!(!said.contains("may be lost") && !said.contains("write behind failed"), "{said}");
+        assert_eq!(attached.end().code(), Some(0));
+        assert!(!stage.path("disk.sock").exists());
+    }
+}
+
 /// An attachment that was given up with `writes`, each of 64 KiB and with its number, 128 KiB apart. What `shell` says
 /// is done before it begins.
 fn given_up(stage: &Stage, shell: &str, writes: u8) -> PathBuf {

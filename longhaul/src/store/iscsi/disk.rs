@@ -74,6 +74,19 @@ impl Disk {
         self.supervisor.unflushed()
     }
 
+    /// Whether it is given up, so that nothing is carried out any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(self.state(), State::Over(_))
+    }
+
+    /// Whether nothing that was acknowledged is missing on the unit, as far as that was watched: of what is written
+    /// without a replay log it is not.
+    #[must_use]
+    pub fn has_flushed_all(&self) -> bool {
+        self.shape.read_only || self.supervisor.has_flushed_all()
+    }
+
     /// Whether a replay log belongs to this unit. One without a serial number is told by its place.
     #[must_use]
     pub fn is_of(&self, header: &Header, target: &str, lun: u16) -> bool {

@@ -471,6 +471,13 @@ impl Supervisor {
         self.lock().machine.unflushed()
     }
 
+    /// Whether changes are kept until they are flushed, and there are none, nor any that failed.
+    pub(super) fn has_flushed_all(&self) -> bool {
+        let state = self.lock();
+        let machine = &state.machine;
+        state.replay_log.is_some() && !machine.is_saving() && machine.unflushed().0 == 0
+    }
+
     /// What has become of acknowledged changes that the unit could not be given; `None` if there are none.
     pub(super) fn saved(&self) -> Option<Saved> {
         self.lock().replay_log.as_ref()?.saved()
