@@ -341,6 +341,20 @@ fn said_before_ready(attached: &Running) -> Vec<String> {
 }
 
 #[test]
+fn a_log_that_waits_is_named_by_a_server_of_its_volume() {
+    let stage = Stage::new();
+    let log = given_up(&stage, "", 4);
+    let server = stage.serve("disk.img", SIZE);
+    let args = format!("serve --listen 127.0.0.1:0 --volume far={}", stage.uri());
+    let gateway = Running::start(&mut stage.longhaul(&args));
+    let said = said(&gateway, "lacks what is in the replay log");
+    assert!(said.contains(&format!("`longhaul replay {}`", log.display())), "{said}");
+    assert!(said.contains(&stage.uri()), "{said}");
+    assert!(gateway.stop().success());
+    assert!(server.stop().success());
+}
+
+#[test]
 fn a_log_that_waits_is_named_before_its_volume_is_used() {
     let stage = Stage::new();
     let log = given_up(&stage, "", 4);

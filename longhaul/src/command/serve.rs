@@ -346,7 +346,21 @@ async fn open_one(volume: &Served, state: Option<&Path>) -> Outcome<Chain> {
         chain.discard().await;
         return Err(why);
     }
+    warn_of_logs(volume, &chain).await;
     Ok(chain)
+}
+
+/// Says which replay logs should be written before the volume is used. They are of volumes of other targets.
+async fn warn_of_logs(volume: &Served, chain: &Chain) {
+    let Some(dir) = ReplayLogArgs::default().place() else { return };
+    for log in chain.pending_logs(dir).await {
+        let (uri, path) = (&volume.uri, log.path.display());
+        tracing::warn!(
+            volume = volume.name,
+            "{uri} lacks what is in the replay log {log}: end the server and run `longhaul replay {path}` first, since it \
+             replaces what is written from now on"
+        );
+    }
 }
 
 async fn discard(chains: Vec<Chain>) {
