@@ -6,12 +6,32 @@ use longhaul::store::iscsi::Writers;
 
 use super::*;
 
+/// Longer than anything takes on a loaded machine; only a test that fails waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The key of the only attachment that is noted.
 fn noted(folder: &Path) -> u64 {
     let notes = std::fs::read_dir(folder).unwrap().map(|note| note.unwrap().file_name());
     let notes: Vec<_> = notes.collect();
     assert_eq!(notes.len(), 1, "{notes:?}");
     u64::from_str_radix(notes[0].to_str().unwrap(), 16).unwrap()
+}
+
+/// To tgt each session is another nexus, so that the reservation is held by one that is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reservation_is_given_back_after_a_lost_connection() {
+    let tgt = Tgt::start();
+    let wire = wire::Wire::new(&tgt.disk()).await;
+    let options = ConnectOptions { writers: Writers::One, reconnect_for: None, ..options() };
+    let first = connect(&wire.to(&tgt.disk()), &options).await.expect("nobody has it");
+    let write = first.write(0, vec![1; 512].into(), Durability::Volatile);
+    let lost = async { tokio::join!(write, wire.cut_at_next_command()) };
+    let (written, ()) = tokio::time::timeout(PATIENCE, lost).await.expect("it is sent again");
+    written.expect("it may write");
+    first.flush().await.expect("it may flush");
+    first.close().await;
+    let second = connect(&tgt.disk(), &options).await.expect("it was given back");
+    second.close().await;
 }
 
 /// tgt knows PREEMPT, and neither aborts on the way nor lets one that is not registered ask for its modes.

@@ -221,6 +221,28 @@ async fn begin_anew<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Er
 
 /// Gives it back. To unregister its holder ends the reservation (SPC-4, 5.13.11.2.3).
 pub async fn release<U: Unit>(unit: &U, hold: &Hold) -> Result<(), U::Error> {
+    unregister(unit, hold).await?;
+    // To tgt, for one, each session is another I_T nexus: the holder is one of ours that is gone.
+    match end_earlier(unit, hold).await {
+        Err(NotHeld::Unit(why)) => Err(why),
+        // There was none, or it is no longer ours to end.
+        _ => Ok(()),
+    }
+}
+
+/// Removes what earlier I_T nexuses have left registered under this key, which nobody else uses.
+async fn end_earlier<U: Unit>(unit: &U, hold: &Hold) -> Result<(), NotHeld<U::Error>> {
+    let left = read_keys(unit).await?.is_some_and(|found| found.keys.contains(&hold.key));
+    if !left {
+        return Ok(());
+    }
+    let mut last = register(unit, !hold.key).await?;
+    let ended = preempt_one(unit, &mut last, hold.key).await;
+    unregister(unit, &last).await.map_err(NotHeld::Unit)?;
+    ended.map(drop)
+}
+
+async fn unregister<U: Unit>(unit: &U, hold: &Hold) -> Result<(), U::Error> {
     // APTPL as before: the unit goes by what it was told last, by whoever.
     let out = Parameters { key: hold.key, action_key: 0, ..hold.parameters() };
     let answer = ask(unit, OutAction::Register, out).await?;
@@ -342,7 +364,7 @@ async fn settle<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>
 
 /// Does not stay registered, and tells who is.
 async fn lost<U: Unit, T>(unit: &U, hold: &Hold) -> Result<T, NotHeld<U::Error>> {
-    release(unit, hold).await.map_err(NotHeld::Unit)?;
+    unregister(unit, hold).await.map_err(NotHeld::Unit)?;
     let keys = read_keys(unit).await?.map(|keys| keys.keys).unwrap_or_default();
     Err(NotHeld::By(registrants(unit, &keys).await?))
 }
@@ -353,7 +375,7 @@ async fn give_up<U: Unit, T>(
     what: &'static str,
     answer: Answer,
 ) -> Result<T, NotHeld<U::Error>> {
-    release(unit, hold).await.map_err(NotHeld::Unit)?;
+    unregister(unit, hold).await.map_err(NotHeld::Unit)?;
     Err(NotHeld::Answer(what, answer))
 }
 
