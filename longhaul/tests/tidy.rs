@@ -39,8 +39,9 @@ fn walk(dir: &Path, ending: &str, found: &mut Vec<Source>) {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if path.is_dir() {
-            if !name.starts_with('.') && name != "target" && name != "corpus" && name != "artifacts"
-            {
+            // What a build leaves lies beside the manifest; elsewhere a target is that of a protocol.
+            let is_build = name == "target" && dir.join("Cargo.toml").exists();
+            if !name.starts_with('.') && !is_build && name != "corpus" && name != "artifacts" {
                 walk(&path, ending, found);
             }
         } else if name.ends_with(ending) {
