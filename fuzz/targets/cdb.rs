@@ -1,8 +1,8 @@
-//! Command blocks, parameter lists and answers of any bytes: see `proto::scsi::law`.
+//! Command blocks, parameter lists and answers of any bytes: see `proto::scsi::invariants`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proto::scsi::law;
+use proto::scsi::invariants;
 
 fuzz_target!(|input: &[u8]| {
     let Some((&[kind, bits], bytes)) = input.split_first_chunk() else { return };
@@ -11,10 +11,10 @@ fuzz_target!(|input: &[u8]| {
             let mut block = [0; 16];
             let len = bytes.len().min(block.len());
             block[..len].copy_from_slice(&bytes[..len]);
-            law::any_block(&block, bits);
+            invariants::any_block(&block, bits);
         }
-        1 => law::any_parameters(bytes),
-        2 => law::any_work(bytes),
-        _ => law::any_answer(bytes),
+        1 => invariants::any_parameters(bytes),
+        2 => invariants::any_work(bytes),
+        _ => invariants::any_answer(bytes),
     }
 });

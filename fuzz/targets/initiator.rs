@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| proto::iscsi::initiator::law::holds(input));
+fuzz_target!(|input: &[u8]| proto::iscsi::initiator::invariants::holds(input));

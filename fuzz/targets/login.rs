@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use proto::iscsi::{initiator, text};
 
 fuzz_target!(|input: &[u8]| {
-    initiator::law::login_holds(input);
+    initiator::invariants::login_holds(input);
     let Ok(pairs) = text::parse(input) else { return };
     let mut again = Vec::new();
     pairs.iter().for_each(|pair| text::push(&mut again, pair.key, pair.value));

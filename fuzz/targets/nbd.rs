@@ -1,6 +1,6 @@
-//! An NBD connection: see the law.
+//! An NBD connection: see the invariants.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| longhaul::front::nbd::law::machine(input));
+fuzz_target!(|input: &[u8]| longhaul::front::nbd::invariants::machine(input));

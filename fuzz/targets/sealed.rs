@@ -1,9 +1,9 @@
-//! Sealed PDUs and what is done to them on the way: see `proto::iscsi::sealed::law`.
+//! Sealed PDUs and what is done to them on the way: see `proto::iscsi::sealed::invariants`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|script: &[u8]| proto::iscsi::sealed::law::holds(
+fuzz_target!(|script: &[u8]| proto::iscsi::sealed::invariants::holds(
     longhaul::sealing::new_cipher,
     script
 ));

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use proto::link::packets::Counts;
 use serde::Deserialize;
+use testing::link::packets::Counts;
 
 use crate::calibrate;
 use crate::cpu::BothSpent;

@@ -127,7 +127,7 @@ mod tests {
 
     use bytes::Bytes;
     use proto::iscsi::header::DataIn;
-    use proto::iscsi::sealed::{Limits, Protection, law};
+    use proto::iscsi::sealed::{Limits, Protection, invariants};
 
     use super::*;
     use crate::sealing::new_cipher;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn queue() -> Outbox {
-        let (sealer, _) = law::both_ends(Protection::Encrypt, Limits::SPEC, new_cipher);
+        let (sealer, _) = invariants::both_ends(Protection::Encrypt, Limits::SPEC, new_cipher);
         let mut outbox = Outbox::new();
         outbox.set_sealer(sealer);
         for itt in 0..200 {

@@ -234,7 +234,7 @@ impl OpenStream for InPieces<host::aead::OpenStream> {
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-    use proto::iscsi::sealed::law;
+    use proto::iscsi::sealed::invariants;
 
     use super::*;
 
@@ -275,12 +275,12 @@ mod tests {
         }
     }
 
-    /// The law of sealed PDUs, with the cipher that does the work.
+    /// The invariants of sealed PDUs, with the cipher that does the work.
     #[test]
-    fn the_law_holds_for_this_cipher() {
+    fn invariants_hold_for_this_cipher() {
         use proptest::prelude::*;
         proptest!(|(script in prop::collection::vec(any::<u8>(), 0..400))| {
-            law::holds(new_cipher, &script);
+            invariants::holds(new_cipher, &script);
         });
     }
 }

@@ -137,7 +137,7 @@ fn nothing_is_left_behind() {
 
 #[test]
 fn every_source_file_is_part_of_a_crate() {
-    for room in ["proto/src", "volume/src", "host/src", "longhaul/src", "lab/src"] {
+    for room in ["proto/src", "volume/src", "host/src", "longhaul/src", "testing/src", "lab/src"] {
         let sources = files(room, ".rs");
         for source in &sources {
             let path = Path::new(&source.path);
@@ -171,7 +171,7 @@ fn every_source_file_is_part_of_a_crate() {
 fn files_stay_readable() {
     /// A file longer than this hides a second concern.
     const LINES_MAX: usize = 700;
-    for room in ["proto/src", "volume/src", "host/src", "longhaul/src", "lab/src"] {
+    for room in ["proto/src", "volume/src", "host/src", "longhaul/src", "testing/src", "lab/src"] {
         for source in files(room, ".rs") {
             let lines = source.lines_without_tests();
             let is_tests = source.path.ends_with("tests.rs");
@@ -210,7 +210,7 @@ fn dependencies(manifest: &str) -> Vec<String> {
 #[test]
 fn every_dependency_is_used_and_explained() {
     let explained = fs::read_to_string(root().join("docs/dependencies.md")).unwrap();
-    let ours = ["proto", "volume", "host", "longhaul", "lab"];
+    let ours = ["proto", "volume", "host", "longhaul", "testing", "lab"];
     for room in ours.iter().chain(&["fuzz"]) {
         let sources = files(room, ".rs");
         for name in dependencies(&format!("{room}/Cargo.toml")) {

@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod iscsi;
-pub mod link;
 pub mod reader;
 pub mod scsi;
 pub mod time;

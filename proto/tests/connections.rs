@@ -13,8 +13,8 @@ use proto::iscsi::keys::{DigestWish, Offer};
 use proto::iscsi::login::initiator::Config;
 use proto::iscsi::login::target;
 use proto::iscsi::target::{Ending, Reply};
-use proto::link::Conditions;
 use proto::scsi::Status;
+use testing::link::Conditions;
 
 fn pattern(len: usize, salt: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251 + salt) as u8).collect()

@@ -13,7 +13,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::login::{account, closed, initiator, mutual, target_config};
 use common::pair::{Pair, Way, bytes_of, cdb};
-use common::random::Random;
 use common::sealed::{pinned, sealing_target};
 use proto::iscsi::header::{AsyncEvent, AsyncMessage, LoginResponse};
 use proto::iscsi::initiator::recovery::{
@@ -24,9 +23,10 @@ use proto::iscsi::login::initiator::Config;
 use proto::iscsi::login::target;
 use proto::iscsi::pdu::{Outbox, Pdu};
 use proto::iscsi::sealed::Protection;
-use proto::link::Conditions;
 use proto::scsi::Status as ScsiStatus;
 use proto::time::Time;
+use testing::Random;
+use testing::link::Conditions;
 
 /// Cases without `LONGHAUL_MIDDLEMAN`: a debug build takes long for a handshake.
 const CASES: u64 = 200;
@@ -147,7 +147,7 @@ struct Passage {
 impl Middleman {
     fn new(seed: u64, secure: bool) -> Self {
         Self {
-            random: Random(seed),
+            random: Random::new(seed),
             secure,
             passages: Vec::new(),
             recorded: Vec::new(),
@@ -391,7 +391,7 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let (ours, theirs, secure) = ends(&mut random);
         let settings = Settings {
             patience: None,

@@ -12,8 +12,8 @@ use proto::iscsi::initiator::{Event, Fault, Residual, TaskError, Transfer};
 use proto::iscsi::keys::{DigestWish, Offer};
 use proto::iscsi::login::initiator::Config;
 use proto::iscsi::target::Ending;
-use proto::link::Conditions;
 use proto::scsi::Status;
+use testing::link::Conditions;
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()

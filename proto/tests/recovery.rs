@@ -4,9 +4,6 @@
 //! The requests are not PDUs but the least that carries them, so that a run takes milliseconds; what is
 //! under test is what waits, what is sent again and in which order.
 
-#[path = "common/random.rs"]
-mod random;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
@@ -15,9 +12,9 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use proto::iscsi::initiator::recovery::{
     Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Turn,
 };
-use proto::link::{Conditions, Direction};
 use proto::time::Time;
-use random::Random;
+use testing::Random;
+use testing::link::{Conditions, Direction};
 
 const BLOCKS: usize = 16;
 const DELAY: Duration = Duration::from_millis(20);
@@ -188,7 +185,7 @@ impl World {
         let empty = vec![0; BLOCKS];
         let mut world = Self {
             now: Time::ZERO,
-            random: Random(seed),
+            random: Random::new(seed),
             machine: Recovery::new(settings),
             target: Target {
                 durable: empty.clone(),

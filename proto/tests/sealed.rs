@@ -14,8 +14,8 @@ use proto::iscsi::login::policy::{Client, Policy, Proven};
 use proto::iscsi::login::target::{self, Reason};
 use proto::iscsi::pdu::FrameError;
 use proto::iscsi::sealed::{HandshakeError, Limits, OpenError, Protection};
-use proto::link::Conditions;
 use proto::scsi::Status;
+use testing::link::Conditions;
 
 const BOTH: [Protection; 2] = [Protection::Integrity, Protection::Encrypt];
 

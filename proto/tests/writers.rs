@@ -4,9 +4,6 @@
 //!
 //! The machine that rides out lost links, the logic of a writer and the reservations of the target are the real ones.
 
-#[path = "common/random.rs"]
-mod random;
-
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
@@ -25,7 +22,7 @@ use proto::scsi::reservation::writer::{self, Answer, Hold, NotHeld, Unit, Victim
 use proto::scsi::reservation::{Class, Device, InitiatorPort, NexusId, Refused, Reservations};
 use proto::scsi::{Cdb, Parsed};
 use proto::time::Time;
-use random::Random;
+use testing::Random;
 
 const CASES: u64 = 10_000;
 const BLOCKS: usize = 8;
@@ -214,7 +211,7 @@ impl World {
     fn new(seed: u64, reserves: bool) -> Self {
         let mut world = Self {
             now: Time::ZERO,
-            random: Random(seed),
+            random: Random::new(seed),
             events: BinaryHeap::new(),
             what: BTreeMap::new(),
             last_event: 0,

@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use host::tun::{PACKET_MAX, Tun};
-use proto::link::Conditions;
-use proto::link::packets::{Counts, Path};
 use proto::time::Time;
 use rustix::event::{PollFd, PollFlags, poll};
+use testing::link::Conditions;
+use testing::link::packets::{Counts, Path};
 
 use super::exchanges::{Exchanges, Heading};
 use super::train::Train;

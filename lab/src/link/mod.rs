@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Real programs, with the kernel's own TCP, on a path whose every packet of at most 1500 bytes is
-//! delayed, queued and lost by [`proto::link::packets`]: the same conditions and the same emulator that
+//! delayed, queued and lost by [`testing::link::packets`]: the same conditions and the same emulator that
 //! tests run on virtual time. Or, where the kernel has it, by netem.
 
 mod emulate;
@@ -21,8 +21,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use host::tun::Tun;
-use proto::link::Conditions;
-use proto::link::packets::Counts;
+use testing::link::Conditions;
+use testing::link::packets::Counts;
 
 use emulate::Seen;
 pub(crate) use emulate::Traffic;

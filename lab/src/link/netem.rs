@@ -10,10 +10,10 @@
 
 use std::time::Duration;
 
-use proto::link::Conditions;
-use proto::link::packets::Counts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use testing::link::Conditions;
+use testing::link::packets::Counts;
 
 use super::namespaces::{DEVICE, ENDS, ip, tool};
 use super::{Error, Options};

@@ -8,7 +8,8 @@ mod cost;
 mod erase;
 mod header;
 mod image;
-pub mod law;
+#[cfg(any(test, feature = "invariants"))]
+pub mod invariants;
 mod library;
 mod manage;
 mod settle;

@@ -17,7 +17,8 @@ mod budget;
 mod connection;
 mod data_in;
 mod data_out;
-pub mod law;
+#[cfg(any(test, feature = "invariants"))]
+pub mod invariants;
 mod management;
 mod order;
 mod session;

@@ -6,7 +6,8 @@ pub mod cdb;
 pub mod command;
 pub mod copy;
 pub mod inquiry;
-pub mod law;
+#[cfg(any(test, feature = "invariants"))]
+pub mod invariants;
 pub mod lun;
 pub mod mode;
 pub mod ports;

@@ -3,5 +3,4 @@
 
 pub mod login;
 pub mod pair;
-pub mod random;
 pub mod sealed;

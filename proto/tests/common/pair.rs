@@ -20,9 +20,9 @@ use proto::iscsi::target::{
     Budget, Ending, Joining, Reply, Session, Setup, TargetRecord, TaskId, WINDOW,
 };
 use proto::iscsi::text::TEXT_MAX;
-use proto::link::{Conditions, Direction};
 use proto::scsi::{Cdb, Parsed, Status};
 use proto::time::Time;
+use testing::link::{Conditions, Direction};
 
 use super::login::{ENTRANCE, entropy};
 

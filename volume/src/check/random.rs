@@ -1,6 +1,9 @@
 //! Repeatable randomness for tests: the same seed, the same run, on every machine.
 
+use std::time::Duration;
+
 /// SplitMix64: small, fast, good enough to choose test cases, and nothing else.
+#[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
@@ -26,6 +29,16 @@ impl Random {
     /// If `limit` is zero.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.word() % limit
+    }
+
+    /// A place in something of that length, which is not empty.
+    pub fn index(&mut self, len: usize) -> usize {
+        self.below(len as u64) as usize
+    }
+
+    /// A time below so many milliseconds.
+    pub fn within(&mut self, milliseconds: u64) -> Duration {
+        Duration::from_micros(self.below(1000 * milliseconds))
     }
 
     /// `len` bytes that do not repeat.

@@ -8,7 +8,8 @@ mod connection_order;
 mod errno;
 mod export;
 mod handshake;
-pub mod law;
+#[cfg(any(test, feature = "invariants"))]
+pub mod invariants;
 mod machine;
 mod output;
 mod server;

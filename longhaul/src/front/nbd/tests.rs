@@ -407,7 +407,7 @@ prop_compose! {
 proptest! {
     #[test]
     fn the_law_holds_for_noise(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        law::machine(&bytes);
+        invariants::machine(&bytes);
     }
 
     #[test]
@@ -415,6 +415,6 @@ proptest! {
         choice: u8,
         requests in prop::collection::vec(request(), 0..12),
     ) {
-        law::machine(&[vec![choice], entered(), requests.concat()].concat());
+        invariants::machine(&[vec![choice], entered(), requests.concat()].concat());
     }
 }

@@ -178,8 +178,9 @@ mod tests {
 
     #[test]
     fn a_gap_in_the_statuses_is_named() {
-        let config = crate::iscsi::initiator::law::config(None);
-        let (login, _) = InitiatorLogin::start(config, crate::iscsi::initiator::law::entropy());
+        let config = crate::iscsi::initiator::invariants::config(None);
+        let (login, _) =
+            InitiatorLogin::start(config, crate::iscsi::initiator::invariants::entropy());
         let mut line = Line::new(login, Time::ZERO, Time::ZERO);
         line.exp_stat_sn = u32::MAX;
         assert_eq!(line.status(u32::MAX), Ok(()));

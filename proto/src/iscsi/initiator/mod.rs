@@ -18,7 +18,8 @@
 //! `T` is whatever the caller wants back with a command's end, for example where to send it.
 
 mod fault;
-pub mod law;
+#[cfg(any(test, feature = "invariants"))]
+pub mod invariants;
 mod line;
 pub mod recovery;
 mod sequence;

@@ -370,11 +370,11 @@ fn unknown_events_are_passed_over() {
 proptest! {
     #[test]
     fn whatever_a_target_sends_the_laws_hold(script in prop::collection::vec(any::<u8>(), 0..2000)) {
-        law::holds(&script);
+        invariants::holds(&script);
     }
 
     #[test]
     fn whatever_is_said_at_login_the_laws_hold(script in "[\\x00-\\x07](AuthMethod=(CHAP|None)\\x00|CHAP_A=[5-8]\\x00|CHAP_[NRIC]=[0-9a-fx]{0,9}\\x00|InitiatorName=iqn.2000-01.example:a\\x00|TargetName=iqn.2000-01.example:disk\\x00|\n){0,9}") {
-        law::login_holds(script.as_bytes());
+        invariants::login_holds(script.as_bytes());
     }
 }

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use super::*;
 use crate::iscsi::header::{DataIn, NopOut, ScsiCommand};
-use crate::iscsi::sealed::law::both_ends;
+use crate::iscsi::sealed::invariants::both_ends;
 use crate::iscsi::sealed::soft::new_cipher;
 use crate::iscsi::sealed::{Limits, OpenError, Protection};
 

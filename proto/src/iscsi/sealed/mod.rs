@@ -12,7 +12,8 @@
 mod cipher;
 mod handshake;
 mod identity;
-pub mod law;
+#[cfg(any(test, feature = "invariants"))]
+pub mod invariants;
 mod record;
 mod schedule;
 mod seals;

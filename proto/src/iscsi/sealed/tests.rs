@@ -328,7 +328,7 @@ fn whatever_is_done_on_the_way_is_noticed() {
 proptest! {
     #[test]
     fn the_law_holds(script in prop::collection::vec(any::<u8>(), 0..400)) {
-        law::holds(new_cipher, &script);
+        invariants::holds(new_cipher, &script);
     }
 
     /// Scripts that only send, so that the half of the law about untouched streams is met too.
@@ -336,7 +336,7 @@ proptest! {
     fn the_law_holds_for_what_is_left_alone(lengths in prop::collection::vec(any::<u16>(), 0..40), setup: u8) {
         let sends = lengths.iter().flat_map(|len| [5, (len >> 8) as u8, *len as u8]);
         let script: Vec<u8> = std::iter::once(setup).chain(sends).collect();
-        law::holds(new_cipher, &script);
+        invariants::holds(new_cipher, &script);
     }
 
     #[test]

@@ -344,6 +344,7 @@ impl Session {
     }
 
     /// Whether anybody waits for tasks to die.
+    #[cfg(any(test, feature = "invariants"))]
     pub(super) fn is_waiting_for_tasks(&self) -> bool {
         // Commands that have not come by other connections may never come.
         self.management.pending.iter().any(|pending| pending.coming.is_none())

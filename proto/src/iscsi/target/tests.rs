@@ -556,6 +556,6 @@ proptest! {
 
     #[test]
     fn any_script_is_survived(script in proptest::collection::vec(any::<u8>(), 0..6000)) {
-        law::any_script(&script);
+        invariants::any_script(&script);
     }
 }

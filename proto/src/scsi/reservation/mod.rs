@@ -9,8 +9,9 @@
 mod change;
 mod class;
 mod image;
+#[cfg(any(test, feature = "invariants"))]
+pub mod invariants;
 mod kind;
-pub mod law;
 mod nexus;
 mod parameters;
 mod registry;

@@ -359,13 +359,13 @@ fn the_list_of_units_is_selected_and_cut() {
 proptest! {
     #[test]
     fn any_block_is_harmless_and_its_data_bounded(bytes: [u8; 16], bits in 0..48u8) {
-        crate::scsi::law::any_block(&bytes, bits);
+        crate::scsi::invariants::any_block(&bytes, bits);
     }
 
     #[test]
     fn what_is_planned_is_inside(bytes: [u8; 16], index in 0..super::super::cdb::COMMANDS.len()) {
         let mut bytes = bytes;
         bytes[0] = super::super::cdb::COMMANDS[index].opcode;
-        crate::scsi::law::any_block(&bytes, 4);
+        crate::scsi::invariants::any_block(&bytes, 4);
     }
 }

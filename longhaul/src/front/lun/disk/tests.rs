@@ -2,7 +2,7 @@ use futures_util::FutureExt;
 use proptest::prelude::*;
 use proto::scsi::Parsed;
 use proto::scsi::command::{self, Command as Request, Mode, Transfer};
-use proto::scsi::law;
+use proto::scsi::invariants;
 use proto::scsi::provisioning::Status as Provisioned;
 use volume::store::faulty::Faulty;
 use volume::store::held::Held;
@@ -571,7 +571,7 @@ proptest! {
             cdb[10] = 0; // Writes of a whole disk are tested elsewhere.
         }
         let disk = memory();
-        law::any_block(&cdb, 0);
+        invariants::any_block(&cdb, 0);
         let data = lengths.iter().map(|len| Bytes::from(vec![cdb[3]; *len])).collect();
         let response = run_block(&disk, cdb, data);
         let with_sense = response.status == Status::CheckCondition;

@@ -1,5 +1,4 @@
-//! Laws of reservations that hold for any bytes: for property tests and fuzz targets. Each panics where its law
-//! is broken.
+//! What holds of reservations for any bytes: for property tests and fuzz targets. Each panics where that is broken.
 
 use super::registry::{Held, Holder};
 use super::{

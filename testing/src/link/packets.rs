@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::{Conditions, Random};
-use crate::time::Time;
+use proto::time::Time;
 
 /// One direction of a path.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::time::Time;
+use proto::time::Time;
 
 /// What a packet carries; losses and jitter strike packets.
 const PACKET: usize = 1448;

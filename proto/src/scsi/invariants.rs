@@ -1,4 +1,4 @@
-//! Laws that hold for any bytes: for property tests and fuzz targets. Each panics where its law is broken.
+//! What holds for any bytes: for property tests and fuzz targets. Each panics where that is broken.
 
 use super::cdb::{Block, Parsed};
 use super::command::{self, Mode};
