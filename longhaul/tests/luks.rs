@@ -242,7 +242,7 @@ async fn backups_are_common() {
     bench.must("luksHeaderRestore -q @disk --header-backup-file @ours");
     assert!(bench.open("one").await.is_some() && !bench.opens_there("two"));
     luks::change(bench.store().await, secret("one"), secret("two"), cheap()).await.unwrap();
-    let how = Restore { secret: Some(secret("one")), ..Restore::default() };
+    let how = Restore { secret: Some(secret("one")), force: true, replace: None };
     luks::restore(bench.store().await, &bench.path("theirs"), how).await.unwrap();
     assert!(bench.opens_there("one") && bench.open("two").await.is_none());
 }

@@ -117,7 +117,7 @@ enum Command {
         on: On,
         /// The file
         file: PathBuf,
-        /// Restore it even where no header can be read; not over that of another volume
+        /// Restore it even where no header can be read, or where key slots are lost by it; not over that of another volume
         #[arg(long)]
         force: bool,
         /// Restore it over another header, that of the volume with this UUID: what is on it cannot be read any more

@@ -339,6 +339,8 @@ pub(super) struct Kdf {
     pub(super) iterations: Option<u32>,
     /// PBKDF2: the hash.
     pub(super) hash: Option<String>,
+    /// Random, and never used again.
+    salt: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -445,6 +447,18 @@ impl Header {
             digests.values().filter(of_data).flat_map(|digest| &digest.keyslots).collect();
         let slots = keyslots.iter().map(|(number, slot)| (*number, slot));
         slots.filter(move |(number, _)| listed.contains(&number.to_string()))
+    }
+
+    /// The numbers of the slots that `other` does not have: a slot is known by its salt.
+    pub(super) fn slots_without(&self, other: &Self) -> Vec<u32> {
+        fn salt(slot: &Keyslot) -> Option<&String> {
+            slot.kdf.as_ref()?.salt.as_ref()
+        }
+        let has = |header: &Self, wanted: &Keyslot| {
+            header.metadata.keyslots.values().any(|slot| salt(slot) == salt(wanted))
+        };
+        let slots = self.metadata.keyslots.iter();
+        slots.filter(|(_, slot)| !has(other, slot)).map(|(number, _)| *number).collect()
     }
 
     /// Whether the material of `slot` can be what was written there: it is random throughout. What was overwritten

@@ -10,7 +10,7 @@ use serde::Serialize;
 use volume::{Durability, Space, Span, Volume};
 
 use super::cost::CostArgs;
-use super::header::{HEADER_SIZES, HeaderError, is_first_copy, is_second_copy, signature};
+use super::header::{HEADER_SIZES, Header, HeaderError, is_first_copy, is_second_copy, signature};
 use super::image::{Image, ImageError, read};
 use super::library::{self, NEW_HEADER_SIZE, Opened};
 use super::writeback::{self, Before};
@@ -138,6 +138,15 @@ impl Held {
         Ok(())
     }
 
+    /// Tells of a pass-phrase that was in two slots: one of them is still there.
+    async fn tell_of_remaining(&self, what: &str, secret: &Secret, beside: Option<u32>) -> Outcome {
+        let slots = self.slots_opened(secret, beside).await?;
+        if !slots.is_empty() {
+            complain(&format_args!("longhaul: {what} still opens {}", named(&slots)));
+        }
+        Ok(())
+    }
+
     async fn add(&mut self, opened: Opened, new: Secret, cost: CostArgs) -> Outcome<u32> {
         let (image, size) = (Arc::clone(&self.image), self.size());
         let spinner = Spinner::new("deriving a key from the new pass-phrase");
@@ -188,7 +197,7 @@ pub async fn change(
     cost: CostArgs,
 ) -> Outcome<u32> {
     let mut held = Held::fetch(volume).await?;
-    let (opened, _) = held.open(&old.into()).await?;
+    let (opened, replaced) = held.open(&old.into()).await?;
     let gone = opened.slot;
     let new = new.into().read().await?;
     held.tell_of_two(&new, Some(gone)).await?;
@@ -196,6 +205,7 @@ pub async fn change(
     held.destroy(gone).await.map_err(|why| {
         why.within(&format!("key slot {slot} opens with the new pass-phrase, but removing the old key slot {gone} failed"))
     })?;
+    held.tell_of_remaining("the old pass-phrase", &replaced, Some(slot)).await?;
     Ok(slot)
 }
 
@@ -228,10 +238,8 @@ pub async fn remove(
     held.destroy(gone)
         .await
         .map_err(|why| why.within(&format!("removing key slot {gone} failed")))?;
-    if let Some(secret) = removed
-        && let Some(slot) = held.slots_opened(&secret, None).await?.first()
-    {
-        complain(&format_args!("longhaul: the pass-phrase still opens key slot {slot}"));
+    if let Some(secret) = removed {
+        held.tell_of_remaining("the pass-phrase", &secret, None).await?;
     }
     Ok(gone)
 }
@@ -353,7 +361,7 @@ pub async fn backup(volume: Arc<dyn Volume>, path: &Path) -> Outcome {
 pub struct Restore {
     /// Check first that this opens the backup.
     pub secret: Option<Secret>,
-    /// Restore it even where the volume has no header that can be read.
+    /// Restore it even where the volume has no header that can be read, or one with key slots that the backup lacks.
     pub force: bool,
     /// Restore it even over the header of the volume with this UUID, whose data nobody can read any more after that.
     pub replace: Option<String>,
@@ -367,19 +375,79 @@ pub async fn restore(volume: Arc<dyn Volume>, path: &Path, how: Restore) -> Outc
     let volume = narrowed(volume);
     let size = volume.shape().size;
     let backup = read_backup(path, size)?;
+    let Restore { secret, force, replace } = how;
     let backup = blocking(move || {
         library::check(&backup, size)?;
-        if let Some(secret) = &how.secret {
+        if let Some(secret) = &secret {
             library::open(&backup, size, secret)?.opened()?;
         }
         Ok(backup)
     })
     .await?;
-    let current = current(&volume, &backup, how.force, how.replace.as_deref()).await?;
+    let current = current(&volume, &backup, force, replace.as_deref()).await?;
+    // What --replace gives up needs nothing of its header any more.
+    let kept = replace.is_none();
+    if let Some(current) = current.as_ref().filter(|_| kept) {
+        compare_slots(&current.header, &backup.header, force)?;
+    }
+    let discards = current.as_ref().map(|current| kept && current.header.passes_discards());
+    let backup = with_discards(backup, size, discards).await?;
     writeback::write(&volume, Before::Replaced(current.as_ref()), &backup)
         .await
         .map_err(|why| why.hint(RESTORE_AGAIN))?;
     Ok(backup.header.uuid)
+}
+
+/// Refuses to take pass-phrases away without being told to, and tells which slots come back: their pass-phrases may
+/// have been removed because others know them.
+fn compare_slots(current: &Header, backup: &Header, force: bool) -> Outcome {
+    let (lost, revived) = (current.slots_without(backup), backup.slots_without(current));
+    if !lost.is_empty() && !force {
+        let back = if revived.is_empty() {
+            String::new()
+        } else {
+            format!(", and what was in {} opens the volume again", named(&revived))
+        };
+        return Err(Failure::new("the header of the volume is whole, and the backup is older")
+            .because(format!("{} of the volume would be lost{back}", named(&lost)))
+            .hint(
+                "`longhaul key backup` saves the header that is there now; --force restores the older one all the same",
+            ));
+    }
+    if !revived.is_empty() {
+        complain(&format_args!(
+            "longhaul: what was in {} when the backup was made opens the volume again",
+            named(&revived)
+        ));
+    }
+    Ok(())
+}
+
+fn named(slots: &[u32]) -> String {
+    let numbers: Vec<_> = slots.iter().map(u32::to_string).collect();
+    let what = if slots.len() == 1 { "key slot" } else { "key slots" };
+    format!("{what} {}", numbers.join(", "))
+}
+
+/// The backup with the flag `allow-discards` if the header that it replaces has it (`discards`): without it, blocks that
+/// were discarded since the backup was made would read as noise. Where no header tells, the owner must know.
+async fn with_discards(backup: Image, size: u64, discards: Option<bool>) -> Outcome<Image> {
+    if backup.header.passes_discards() {
+        return Ok(backup);
+    }
+    match discards {
+        Some(true) => {
+            blocking(move || Image::changed(library::settled(&backup, size, true)?, size)).await
+        }
+        Some(false) => Ok(backup),
+        None => {
+            complain(&format_args!(
+                "longhaul: the backup was made before discards were allowed, if they ever were: if the volume has been used \
+                 with --allow-discards since, give --allow-discards when it is opened next, or what was zeroed reads as noise"
+            ));
+            Ok(backup)
+        }
+    }
 }
 
 fn read_backup(path: &Path, volume_size: u64) -> Outcome<Image> {

@@ -126,6 +126,10 @@ async fn a_backup_brings_back_the_old_pass_phrases() {
     assert!(restore(volume.clone(), &path, wrong).await.is_err());
     assert!(opens(&volume, "two").await, "a refused restore changed something");
     let right = Restore { secret: Some(secret("one")), ..Restore::default() };
+    let unasked = restore(volume.clone(), &path, right.clone()).await.unwrap_err().to_string();
+    assert!(unasked.contains("would be lost, and what was in key slot 0"), "{unasked}");
+    assert!(opens(&volume, "two").await, "a refused restore changed something");
+    let right = Restore { force: true, ..right };
     restore(volume.clone(), &path, right).await.unwrap();
     assert!(opens(&volume, "one").await && !opens(&volume, "two").await);
 
