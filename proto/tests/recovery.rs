@@ -179,7 +179,7 @@ impl World {
             patience: None,
             first_wait: Duration::from_millis(10),
             longest_wait: Duration::from_millis(100),
-            unflushed_max: Some(60),
+            unflushed_max: Some(30),
             salvage: Salvage::Nothing,
         };
         let empty = vec![0; BLOCKS];
@@ -304,7 +304,10 @@ impl World {
 
     /// It has ended; whoever waits for it looks at it soon.
     fn end(&mut self, link: u64, message: Message, end: End) {
-        let at = self.now + self.random.within(80) / (1 + self.random.below(40) as u32);
+        let soon = self.random.within(80) / (1 + self.random.below(40) as u32);
+        // At times only when the next link has long been up.
+        let late = if self.random.below(16) == 0 { self.random.within(400) } else { soon };
+        let at = self.now + late;
         self.ends.push((at, link, message, end));
     }
 
@@ -313,9 +316,13 @@ impl World {
             Who::Restore(seq) => self.machine.restored(self.now, seq, link, end),
             Who::Request(id) => {
                 let turn = self.machine.ended(self.now, id, link, end);
-                // A flush that the machine asked for comes again as an action.
-                if self.asked.contains_key(&id) || matches!(turn, Turn::Run(_)) {
-                    self.turn(message, turn);
+                // Nobody waits for a flush that the machine asked for: it runs again only as an action.
+                match self.asked.contains_key(&id) {
+                    true => self.turn(message, turn),
+                    false if matches!(turn, Turn::Run(_)) => {
+                        self.wrong = Some("nobody runs the unasked flush again".into());
+                    }
+                    false => {}
                 }
             }
         }

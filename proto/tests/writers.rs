@@ -456,7 +456,11 @@ impl World {
             (Who::Reservation, _) => self.answer(writer, Err(())),
             (Who::Restore(seq), Some(machine)) => machine.restored(now, seq, link, end),
             (Who::Request(id), Some(machine)) => match machine.ended(now, id, link, end) {
-                Turn::Run(_) => self.send(writer, who, verb),
+                Turn::Run(_) => {
+                    // Nobody waits for a flush that the machine asked for.
+                    assert!(it.asked.contains_key(&id), "nobody runs the unasked flush again");
+                    self.send(writer, who, verb);
+                }
                 Turn::Wait => {}
                 Turn::Answer | Turn::Over => {
                     it.asked.remove(&id);

@@ -271,7 +271,7 @@ impl Supervisor {
                     let (me, on) = (Arc::clone(self), Arc::clone(&state.link.1));
                     tokio::spawn(async move {
                         let flushed = on.sync().await;
-                        // If it has to run again, the machine says so again.
+                        // If it has to run again, the machine says so again: nobody waits for it here.
                         me.ended(id, (link, &on), flushed.as_ref().err(), false);
                     });
                 }

@@ -118,7 +118,8 @@ pub enum Action<R> {
         /// The link.
         link: u64,
     },
-    /// Flush, so that fewer changes have to be kept. It ends like a request.
+    /// Flush, so that fewer changes have to be kept. It ends like a request; where it has to run again, this
+    /// action comes again.
     Flush {
         /// The request.
         id: u64,
@@ -302,7 +303,8 @@ impl<R: Replay> Recovery<R> {
         let stale = link != self.number && !matches!(request.kind, Kind::Read);
         if end == End::Lost || (stale && end == End::Done) {
             request.link = None;
-            let turn = self.start(id);
+            // Nobody waits for a flush that this machine asked for: it runs again only as an action.
+            let turn = if self.flush == Some(id) { Turn::Wait } else { self.start(id) };
             self.release();
             return turn;
         }

@@ -233,6 +233,25 @@ fn what_is_kept_is_bounded_by_flushes() {
     assert_eq!(machine.over(), Some(Over::NotFlushed));
 }
 
+/// Nobody waits for the flush that the machine asks for, so that only the machine can have it run again.
+#[test]
+fn unasked_flush_that_was_lost_is_asked_for_again() {
+    for taken_late in [false, true] {
+        let mut machine = machine();
+        changed(&mut machine, 0..501, 'a');
+        assert_eq!(actions(&mut machine), [Action::Flush { id: 2, link: 0 }]);
+        reconnect(&mut machine);
+        machine.restored(at(0), 0, 1, End::Done);
+        assert_eq!(actions(&mut machine), [Action::Restore { seq: 0, link: 1, change: 'a' }]);
+        // The next link is up when the end of the flush on the one before is noticed.
+        let end = if taken_late { End::Done } else { End::Lost };
+        assert_eq!(machine.ended(at(0), 2, 0, end), Turn::Wait);
+        assert_eq!(actions(&mut machine), [Action::Flush { id: 2, link: 1 }]);
+        assert_eq!(machine.ended(at(0), 2, 1, End::Done), Turn::Answer);
+        assert_eq!(machine.unflushed(), (0, 0));
+    }
+}
+
 #[test]
 fn attempts_become_rarer_and_end_with_the_patience() {
     let mut machine = machine();
