@@ -34,8 +34,8 @@ const REDIRECTIONS_MAX: u32 = 4;
 /// The wait after the first attempt to connect again that failed.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
-/// How long a unit may take to say what it is, when we connect again. It is asked a few short questions; who is not
-/// asked within it is let go and comes again, so that no peer that answers pings alone keeps us.
+/// How long a unit may take to say what it is, and to be reset, when we connect again. One that does not within it is
+/// let go and asked anew, so that no peer that answers pings alone keeps us.
 const OPENED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The longest a target may have us wait that has not proven who says so. It could be hours by the protocol.
@@ -74,8 +74,8 @@ pub enum ConnectError {
         /// Where to.
         to: Host,
     },
-    /// It takes too long to say what its unit is.
-    #[error("{0} does not say within {1:?} what its unit is")]
+    /// It takes too long to say what its unit is, or to reset it.
+    #[error("the unit of {0} is not ready within {1:?}")]
     Slow(Host, Duration),
     /// It sends us where nothing can be.
     #[error("{portal} redirects us to {to:?}, which is no address")]
@@ -188,6 +188,8 @@ pub(super) struct Connector {
     options: ConnectOptions,
     /// Where else the target listens, as it said last.
     others: Arc<Mutex<Vec<Host>>>,
+    /// How long each step to a unit may take that was there before.
+    opened_within: Duration,
     /// That nobody else writes.
     pub(super) reservation: Reservation,
 }
@@ -207,7 +209,8 @@ impl Connector {
             options.isid = Some(Isid::random(random()?, 0));
         }
         let reservation = Reservation::default();
-        Ok(Self { target, options, others: Arc::default(), reservation })
+        let (others, opened_within) = (Arc::default(), OPENED_WITHIN);
+        Ok(Self { target, options, others, opened_within, reservation })
     }
 
     /// Reserves the unit of a first link, unless it is shared or only read.
@@ -325,8 +328,10 @@ impl Connector {
         if !needed {
             return Ok(());
         }
-        let reset = session.reset_unit(unit::field(self.target.lun)).await;
-        match reset.map_err(|loss| ConnectError::Session(portal.clone(), loss))? {
+        let reset = session.reset_unit(unit::field(self.target.lun));
+        let reset =
+            async { reset.await.map_err(|loss| ConnectError::Session(portal.clone(), loss)) };
+        match self.in_time(portal, reset).await? {
             TaskResponse::COMPLETE => {
                 tracing::info!("the unit was reset: nothing old runs on it");
                 Ok(())
@@ -345,8 +350,7 @@ impl Connector {
     ) -> Result<Link, ConnectError> {
         let open = Link::open(session.clone(), self.target.lun, self.options.read_only);
         let Some(before) = before else { return open.await };
-        let opened = tokio::time::timeout(OPENED_WITHIN, open).await;
-        let link = opened.map_err(|_| ConnectError::Slow(portal.clone(), OPENED_WITHIN))??;
+        let link = self.in_time(portal, open).await?;
         match link.device().differs(before) {
             Some(what) => Err(ConnectError::Changed(what)),
             None => Ok(link),
@@ -370,8 +374,17 @@ impl Connector {
             let other = before.and_then(|before| device.differs(before));
             Err(other.map_or(why, ConnectError::Changed))
         };
-        let confirmed = tokio::time::timeout(OPENED_WITHIN, confirm).await;
-        confirmed.map_err(|_| ConnectError::Slow(portal.clone(), OPENED_WITHIN))?
+        self.in_time(portal, confirm).await
+    }
+
+    /// One step to a unit that was there before, which may not take for ever.
+    async fn in_time<T>(
+        &self,
+        portal: &Host,
+        step: impl Future<Output = Result<T, ConnectError>>,
+    ) -> Result<T, ConnectError> {
+        let ended = tokio::time::timeout(self.opened_within, step).await;
+        ended.unwrap_or_else(|_| Err(ConnectError::Slow(portal.clone(), self.opened_within)))
     }
 
     /// Finds out whether the mark on the volume is still ours, where there is one.
@@ -538,6 +551,23 @@ async fn begin(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A target may answer pings all the time, and nothing else.
+    #[tokio::test]
+    async fn step_to_a_unit_that_does_not_end_is_given_up() {
+        let portal = Host { name: "192.0.2.1".into(), port: 3260 };
+        let name = |name| IscsiName::new(name).unwrap();
+        let target = IscsiTarget {
+            portal: portal.clone(),
+            name: name("iqn.2026-11.dev.longhaul:disk"),
+            lun: 0,
+        };
+        let options = ConnectOptions::new(name("iqn.2026-11.dev.longhaul:client"));
+        let mut connector = Connector::new(target, &options).unwrap();
+        connector.opened_within = Duration::from_millis(1);
+        let step = connector.in_time(&portal, std::future::pending::<Result<(), _>>()).await;
+        assert!(matches!(step, Err(ConnectError::Slow(..))), "{step:?}");
+    }
 
     #[test]
     fn addresses_are_read_as_targets_write_them() {
