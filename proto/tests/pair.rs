@@ -225,6 +225,22 @@ fn a_target_that_asks_for_a_logout_gets_it() {
     assert_eq!(pair.target.ending, Some(Ending::Logout));
 }
 
+/// RFC 7143, 11.9.1: Parameter3 may be 18 hours, and a command may never be answered. No other is taken meanwhile.
+#[test]
+fn logout_that_is_asked_for_waits_a_minute_at_most() {
+    let mut pair = pair();
+    pair.target.holds = true;
+    pair.read(7, 0, 512);
+    pair.drive();
+    let now = pair.now;
+    pair.session().request_logout(now, Duration::from_secs(18 * 3600));
+    pair.drive();
+    assert!(!pair.initiator.has_room() && pair.fault.is_none());
+    pair.pass(Duration::from_secs(61));
+    assert!(matches!(pair.fault, Some(Fault::LoginTimeout)), "{:?}", pair.fault);
+    assert_eq!(pair.initiator.unfinished(), [7]);
+}
+
 #[test]
 fn a_target_that_drops_the_session_says_so() {
     // RFC 7143, 11.9.1: event 3 or 2.

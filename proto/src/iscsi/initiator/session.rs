@@ -46,6 +46,10 @@ pub(super) struct Session<T> {
     end: End,
 }
 
+/// How long what is under way is waited for when the target asks for a logout. It may allow 18 hours; meanwhile no new
+/// command is taken, and one that gets no answer would keep all others waiting for so long.
+const DRAINED_WITHIN: Duration = Duration::from_secs(60);
+
 /// The connection of a session that has no other, and that of requests which concern all of it.
 const LEADING: usize = 0;
 
@@ -446,7 +450,7 @@ impl<T> Session<T> {
                 let within = seconds(header.parameter3);
                 if self.end == End::Open {
                     self.events.push_back(Event::LogoutRequested(within));
-                    self.end = End::Draining { until: now + within };
+                    self.end = End::Draining { until: now + within.min(DRAINED_WITHIN) };
                 }
             }
             // Parameter2 is the time to wait before logging in again (RFC 7143, 11.9.1).
