@@ -273,6 +273,12 @@ impl Sense {
         self
     }
 
+    /// Whether the command it came with was carried out all the same.
+    #[must_use]
+    pub const fn is_success(&self) -> bool {
+        !self.deferred && matches!(self.key, Key::NoSense | Key::RecoveredError | Key::Completed)
+    }
+
     /// What SPC-4, 4.5.2.4 puts in the sense key specific bytes.
     fn key_specific(&self) -> Option<[u8; 3]> {
         let progress = self.progress.map(|progress| {

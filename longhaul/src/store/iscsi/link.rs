@@ -9,9 +9,9 @@ use futures_util::future::join_all;
 use futures_util::stream;
 use proto::iscsi::initiator::recovery::Replay;
 use proto::iscsi::keys::Parameters;
+use proto::scsi::Blocks;
 use proto::scsi::command::{Command, statuses};
 use proto::scsi::provisioning::Status as LbaStatus;
-use proto::scsi::{Blocks, Sense};
 use volume::{Discard, Durability, Extent, Shape, Space, Span, TRANSFER_MAX, complete_all};
 
 use super::connect::ConnectError;
@@ -130,8 +130,8 @@ impl Link {
     ) -> Result<Self, ConnectError> {
         let unit = Unit::new(session, lun);
         let device = Device::learn(&unit).await?;
-        // What it said of resets until now is of the time before: what may be lost is written again anyway.
-        unit.session().forget_reset();
+        // What it told until now is of the time before: what may be lost is written again anyway.
+        unit.session().announced().forget();
         let shape = shape(&device, read_only);
         let sizes = Sizes::new(&device, &unit.session().established().parameters);
         tracing::debug!(?shape, ?sizes, "opened");
@@ -162,7 +162,7 @@ impl Link {
 
     /// Whether the unit was reset since it was opened, and may have lost what it had not made durable.
     pub(super) fn was_reset(&self) -> bool {
-        self.shape.write_cache && self.session().was_reset()
+        self.shape.write_cache && self.session().announced().was_reset()
     }
 
     /// What is known of target and device; measures the round trip.
@@ -201,8 +201,6 @@ impl Link {
         let lost = match error {
             // What follows is another session, on which all that was not flushed is written again.
             UnitError::Lost(_) | UnitError::Over(_) => false,
-            // SPC-4, 4.5.8: it is of an earlier command, which had ended with GOOD.
-            UnitError::Sense(sense) if sense.deferred => true,
             error => error.kind().loses(durability),
         };
         if lost {
@@ -210,7 +208,12 @@ impl Link {
         }
     }
 
+    /// Fails if what the unit had taken may be lost: one command was told so, or an earlier one has failed since it
+    /// ended with GOOD.
     fn still_whole(&self) -> Result<(), UnitError> {
+        if let Some(sense) = self.session().announced().deferred() {
+            return Err(UnitError::Sense(sense));
+        }
         self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
@@ -221,17 +224,6 @@ impl Link {
     }
 
     pub(super) async fn read(&self, span: Span) -> Result<Bytes, UnitError> {
-        self.read_pieces(span).await.inspect_err(|error| self.note_deferred(error))
-    }
-
-    /// What a command fails with that changes nothing may still be of one that did.
-    fn note_deferred(&self, error: &UnitError) {
-        if let UnitError::Sense(Sense { deferred: true, .. }) = error {
-            self.note(error, Durability::Durable);
-        }
-    }
-
-    async fn read_pieces(&self, span: Span) -> Result<Bytes, UnitError> {
         let one = |piece| self.read_blocks(self.blocks(piece));
         if span.len <= self.sizes.read {
             return one(span).await;
@@ -390,8 +382,7 @@ impl Link {
     pub(super) async fn runs(&self, span: Span) -> Result<Vec<Extent>, UnitError> {
         let block = u64::from(self.shape.block_size);
         let command = Command::get_lba_status(span.at / block, RUNS);
-        let answer = self.unit.ask(command).await;
-        let answer = answer.inspect_err(|error| self.note_deferred(error))?;
+        let answer = self.unit.ask(command).await?;
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = span.at;
         for run in statuses(&answer).unwrap_or_default() {

@@ -8,6 +8,7 @@
 //!         Session    one task that owns sockets and protocol machine; requests go in by a channel
 //! ```
 
+mod announced;
 mod connect;
 mod detached;
 mod device;

@@ -314,7 +314,7 @@ async fn end_tasks(unit: &Unit, lun: u16) {
         Ok(TaskResponse::COMPLETE) => {
             // It reports the reset, which has lost nothing of ours.
             let _ = unit.execute(Command::test_unit_ready(), Bytes::new()).await;
-            unit.session().forget_reset();
+            unit.session().announced().forget();
         }
         refused => {
             tracing::warn!(

@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -12,13 +11,12 @@ use host::tcp::Info;
 use proto::iscsi::header::{RejectReason, TaskResponse};
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
 use proto::iscsi::login::initiator::{Deviation, Established};
-use proto::scsi::Status;
-use proto::scsi::sense::{Key, Sense};
 use proto::time::Time;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Sleep, sleep_until};
 
+use super::announced::Announced;
 use super::lines::{Connections, Count, Line, Opening, open, poll_ready};
 use super::random::entropy;
 use crate::losses;
@@ -68,10 +66,7 @@ enum Request {
 pub struct Session {
     requests: mpsc::Sender<Request>,
     lost: Arc<OnceLock<Arc<Loss>>>,
-    /// A unit said that it was reset.
-    reset: Arc<AtomicBool>,
-    /// A unit said that a reservation or a registration of ours is no more.
-    preempted: Arc<AtomicBool>,
+    announced: Arc<Announced>,
     /// Ends it at once.
     abandoned: Arc<Notify>,
     established: Arc<Established>,
@@ -91,8 +86,7 @@ impl Session {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let (ready, established) = oneshot::channel();
         let lost = Arc::new(OnceLock::new());
-        let reset = Arc::new(AtomicBool::new(false));
-        let preempted = Arc::new(AtomicBool::new(false));
+        let announced = Arc::<Announced>::default();
         let abandoned = Arc::new(Notify::new());
         let address = socket.peer_addr().ok();
         let driver = Driver {
@@ -111,15 +105,14 @@ impl Session {
             text: None,
             resets: Vec::new(),
             logouts: Vec::new(),
-            reset: Arc::clone(&reset),
-            preempted: Arc::clone(&preempted),
+            announced: Arc::clone(&announced),
             abandoned: Arc::clone(&abandoned),
         };
         tokio::spawn(driver.run(Arc::clone(&lost)));
         match established.await {
             Ok(established) => {
                 let established = Arc::new(established);
-                Ok(Self { requests, lost, reset, preempted, abandoned, established, address })
+                Ok(Self { requests, lost, announced, abandoned, established, address })
             }
             Err(_) => Err(loss(&lost)),
         }
@@ -165,24 +158,14 @@ impl Session {
         loss(&self.lost)
     }
 
-    /// Whether a unit said that it was reset.
-    pub(super) fn was_reset(&self) -> bool {
-        self.reset.load(Ordering::Acquire)
-    }
-
-    /// Whether a unit said that a reservation or a registration of this initiator port was taken away.
-    pub(super) fn was_preempted(&self) -> bool {
-        self.preempted.load(Ordering::Acquire)
+    /// What its unit has told.
+    pub(super) fn announced(&self) -> &Announced {
+        &self.announced
     }
 
     /// Ends it at once: nothing of what waits to be sent leaves any more.
     pub(super) fn abandon(&self) {
         self.abandoned.notify_one();
-    }
-
-    /// Only resets that come from now on count.
-    pub(super) fn forget_reset(&self) {
-        self.reset.store(false, Ordering::Release);
     }
 
     /// Sends a text request and gives the answer.
@@ -216,28 +199,6 @@ fn loss(lost: &OnceLock<Arc<Loss>>) -> Arc<Loss> {
     lost.get().map_or_else(|| Arc::new(Loss::LoggedOut), Arc::clone)
 }
 
-/// A unit attention that tells of a reset which may have cost the unit what it had not made durable:
-/// all of 29h but the loss of the nexus and the changes of transceivers (SPC-4, table for 29h).
-fn is_reset(ended: &Ended) -> bool {
-    let Ok(Completion { status: Status::CheckCondition, sense, .. }) = ended else { return false };
-    Sense::parse(sense).is_some_and(|sense| {
-        let additional = sense.additional;
-        sense.key == Key::UnitAttention && additional.code == 0x29 && additional.qualifier <= 4
-    })
-}
-
-/// A unit attention that tells of the end of reservations or registrations: RESERVATIONS PREEMPTED and RELEASED,
-/// REGISTRATIONS PREEMPTED (SPC-4, 5.13.11).
-fn is_preempted(ended: &Ended) -> bool {
-    let Ok(Completion { status: Status::CheckCondition, sense, .. }) = ended else { return false };
-    Sense::parse(sense).is_some_and(|sense| {
-        let additional = sense.additional;
-        sense.key == Key::UnitAttention
-            && additional.code == 0x2a
-            && (3..=5).contains(&additional.qualifier)
-    })
-}
-
 /// Drops what nobody will take any more. A request for which there was room when the session ended may come into the
 /// channel only afterwards: were the receiver gone then, whoever made it would wait for ever.
 async fn drop_requests(mut receiver: mpsc::Receiver<Request>) {
@@ -265,8 +226,7 @@ struct Driver {
     text: Option<oneshot::Sender<Result<Vec<u8>, RejectReason>>>,
     resets: Vec<oneshot::Sender<TaskResponse>>,
     logouts: Vec<oneshot::Sender<()>>,
-    reset: Arc<AtomicBool>,
-    preempted: Arc<AtomicBool>,
+    announced: Arc<Announced>,
     abandoned: Arc<Notify>,
 }
 
@@ -509,14 +469,7 @@ impl Driver {
                     self.do_without(&fault.to_string());
                 }
                 Event::Completed(done, ended) => {
-                    // Noted here, in the order of the answers, so that whoever is told of something that
-                    // happened after the reset finds it noted.
-                    if is_reset(&ended) {
-                        self.reset.store(true, Ordering::Release);
-                    }
-                    if is_preempted(&ended) {
-                        self.preempted.store(true, Ordering::Release);
-                    }
+                    self.announced.note(&ended);
                     // Whoever stopped waiting does not want to know.
                     let _ = done.send(ended);
                 }

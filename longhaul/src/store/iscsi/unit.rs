@@ -58,6 +58,11 @@ impl UnitError {
             Self::Lost(_) => Kind::Gone,
             Self::Task(TaskError::Aborted) => Kind::Busy,
             Self::Task(_) => Kind::Peer,
+            // What an earlier command had done is lost: asking once more does not bring it back.
+            Self::Sense(sense) if sense.deferred => match kind_of(sense) {
+                Kind::Busy => Kind::Medium,
+                kind => kind,
+            },
             Self::Sense(sense) => kind_of(sense),
             Self::Status(Status::CheckCondition | Status::Good | Status::ConditionMet) => {
                 Kind::Peer
@@ -148,7 +153,7 @@ impl Unit {
         loop {
             let task = self.task(&command, data.clone());
             let ended = self.session.execute(task).await.map_err(UnitError::Lost)?;
-            match self.judge(ended) {
+            match Self::judge(ended) {
                 Verdict::Done(completion) => return Ok(completion.data),
                 Verdict::AgainAtOnce(_) if attentions < ATTENTIONS_MAX => attentions += 1,
                 Verdict::AgainLater(why) if busy < BUSY_MAX => {
@@ -172,7 +177,7 @@ impl Unit {
         Task { lun: self.lun, cdb: command.cdb, transfer }
     }
 
-    fn judge(&self, ended: Result<Completion, TaskError>) -> Verdict {
+    fn judge(ended: Result<Completion, TaskError>) -> Verdict {
         let completion = match ended {
             Ok(completion) => completion,
             Err(error) => return Verdict::Failed(UnitError::Task(error)),
@@ -180,7 +185,7 @@ impl Unit {
         match completion.status {
             Status::Good | Status::ConditionMet => Verdict::Done(completion),
             Status::CheckCondition => match Sense::parse(&completion.sense) {
-                Some(sense) => self.judge_sense(sense, completion),
+                Some(sense) => Self::judge_sense(sense, completion),
                 None => Verdict::Failed(UnitError::Status(Status::CheckCondition)),
             },
             // TASK ABORTED: another initiator has reset the unit (SAM-5, 5.3.1), and what was aborted changes nothing
@@ -192,9 +197,14 @@ impl Unit {
         }
     }
 
-    fn judge_sense(&self, sense: Sense, completion: Completion) -> Verdict {
+    fn judge_sense(sense: Sense, completion: Completion) -> Verdict {
         match sense.key {
-            Key::NoSense | Key::RecoveredError | Key::Completed => {
+            // SPC-4, 4.5.7: this command was not processed. The session has noted what became of the earlier one.
+            _ if sense.deferred => {
+                tracing::warn!(%sense, "an earlier command has failed");
+                Verdict::AgainAtOnce(UnitError::Sense(sense))
+            }
+            _ if sense.is_success() => {
                 tracing::info!(%sense, "done, with a remark");
                 Verdict::Done(completion)
             }
@@ -222,7 +232,29 @@ fn note(sense: &Sense) {
 
 #[cfg(test)]
 mod tests {
+    use proto::iscsi::initiator::Residual;
+    use proto::scsi::sense::Format;
+
     use super::*;
+
+    fn judge(sense: &Sense) -> Verdict {
+        Unit::judge(Ok(Completion {
+            status: Status::CheckCondition,
+            data: Bytes::new(),
+            sense: sense.emit(Format::Descriptor).into(),
+            residual: Residual::None,
+        }))
+    }
+
+    #[test]
+    fn command_that_meets_a_deferred_error_is_not_done() {
+        for key in [Key::NoSense, Key::RecoveredError, Key::AbortedCommand, Key::MediumError] {
+            let current = Sense::new(key, Additional { code: 0x0C, qualifier: 0 });
+            let deferred = Sense { deferred: true, ..current };
+            assert!(matches!(judge(&deferred), Verdict::AgainAtOnce(_)), "{key:?}");
+            assert_eq!(matches!(judge(&current), Verdict::Done(_)), current.is_success());
+        }
+    }
 
     #[test]
     fn sense_becomes_the_kind_a_caller_can_act_on() {

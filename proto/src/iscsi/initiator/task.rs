@@ -11,7 +11,7 @@ use crate::iscsi::keys::Parameters;
 use crate::iscsi::pdu::Pieces;
 use crate::reader::Reader;
 use crate::scsi::command::{tells_its_length, writes_its_data};
-use crate::scsi::{Status, lun};
+use crate::scsi::{Sense, Status, lun};
 
 /// A command in flight.
 #[derive(Debug)]
@@ -232,7 +232,7 @@ impl<T> Task<T> {
             return self.fail(TaskError::UnknownStatus(status));
         };
         let mut wrong_residual = false;
-        if status == Status::Good
+        if is_success(status, &sense)
             && let Some((moved, due, tells_its_length)) = self.moved(residual)
             && moved != due
         {
@@ -310,6 +310,15 @@ fn send_sequence(mut header: DataOut, left: &mut Pieces, len: u32, line: &mut Li
     let mut rest = len as usize;
     while rest > 0 {
         rest = push_next(&mut line.outbox, line.segment, &mut header, left, rest);
+    }
+}
+
+/// Whether a command that ends so was carried out.
+fn is_success(status: Status, sense: &[u8]) -> bool {
+    match status {
+        Status::Good | Status::ConditionMet => true,
+        Status::CheckCondition => Sense::parse(sense).is_some_and(|sense| sense.is_success()),
+        _ => false,
     }
 }
 

@@ -11,6 +11,7 @@ use crate::iscsi::keys::Offer;
 use crate::iscsi::login::Entropy;
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::iscsi::pdu::Decoder;
+use crate::scsi::sense::{Additional, Format, Key, Sense};
 
 const ISID: Isid = Isid::random([1, 2, 3], 4);
 
@@ -293,6 +294,35 @@ fn good_status_for_a_part_of_a_write_is_no_success() {
     assert_eq!(write(false, 0), missing(1024));
     assert_eq!(write(true, 512), missing(1024));
     assert_eq!(write(true, 1536), missing(0));
+}
+
+/// A remark on a command that was carried out changes nothing of what had to be moved; with an error nothing had to.
+#[test]
+fn remark_without_the_data_is_no_success() {
+    let ends = |sense: &Sense| {
+        let mut machine = machine();
+        let itt = write(&mut machine, 1024 + 512);
+        let status = Status::CheckCondition as u8;
+        let response = ScsiResponse { itt, stat_sn: 1, status, ..ScsiResponse::default() };
+        let sense = sense.emit(Format::Fixed);
+        let data = [&[0, sense.len() as u8][..], &sense[..]].concat();
+        say(&mut machine, Pdu::with_data(response, data.into())).unwrap();
+        match machine.poll() {
+            Some(Event::Completed(1, result)) => result.map(|completion| completion.status),
+            other => panic!("{other:?}"),
+        }
+    };
+    let missing = Err(TaskError::DataMissing { received: 1024, expected: 1536 });
+    for (key, expected) in [
+        (Key::RecoveredError, missing),
+        (Key::NoSense, missing),
+        (Key::MediumError, Ok(Status::CheckCondition)),
+    ] {
+        let current = Sense::new(key, Additional::NONE);
+        assert_eq!(ends(&current), expected, "{key:?}");
+        let deferred = Sense { deferred: true, ..current };
+        assert_eq!(ends(&deferred), Ok(Status::CheckCondition), "it was not carried out");
+    }
 }
 
 #[test]

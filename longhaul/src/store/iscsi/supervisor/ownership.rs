@@ -19,7 +19,7 @@ pub(super) struct ReservationInQuestion;
 
 /// Whether the unit said so, or refused what only the holder may do.
 pub(super) fn in_question(link: &Link, failure: Option<&UnitError>) -> bool {
-    link.session().was_preempted()
+    link.session().announced().was_preempted()
         || matches!(failure, Some(UnitError::Status(Status::ReservationConflict)))
 }
 
