@@ -7,7 +7,7 @@
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,9 @@ pub struct Entry {
     pub file: Option<FileId>,
     /// When it attached, in seconds since 1970.
     pub since: u64,
+    /// It has ended, though its process may not have; its reservation could not be given back.
+    #[serde(default)]
+    pub ended: bool,
 }
 
 /// Which file something is.
@@ -102,6 +105,7 @@ impl Entry {
             machine: read_id("/etc/machine-id"),
             file: None,
             since: now(),
+            ended: false,
         }
     }
 
@@ -129,6 +133,9 @@ fn doubt(entry: &Entry, here: &Entry) -> Option<Doubt> {
     }
     if written.device != read.device {
         return Some(Doubt::Copied);
+    }
+    if entry.ended {
+        return None;
     }
     let Some(started) = entry.started else { return Some(Doubt::Unknown) };
     (start_of(&entry.pid.to_string()) == Some(started)).then_some(Doubt::Lives)
@@ -174,12 +181,33 @@ impl Attachment {
         Ok(Self { path, file })
     }
 
+    /// It has ended and nothing of it is written any more, but its reservation may stand: so the next attachment of this
+    /// machine may take that away, even if it is one of this process.
+    pub fn leave(self) {
+        if let Err(why) = note_end(&self.path) {
+            let path = self.path.display();
+            tracing::warn!(%path, %why, "the volume takes --take-over until this process has ended");
+        }
+    }
+
     /// The reservation is no more, so nothing has to be remembered.
     pub fn forget(self) {
         if let Err(why) = fs::remove_file(&self.path) {
             tracing::debug!(path = %self.path.display(), %why, "cannot remove");
         }
     }
+}
+
+/// Says of the attachment in the file at `path` that it has ended. The file stays the same one, which is how a copy is
+/// told from it, and is written at once, so that it is whole whatever happens.
+fn note_end(path: &Path) -> io::Result<()> {
+    let text = fs::read(path)?;
+    let entry = Entry { ended: true, ..serde_json::from_slice(&text)? };
+    let mut bytes = serde_json::to_vec(&entry)?;
+    bytes.resize(bytes.len().max(text.len()), b' ');
+    let file = OpenOptions::new().write(true).open(path)?;
+    file.write_all_at(&bytes, 0)?;
+    file.sync_all()
 }
 
 /// What this machine knows of a unit.
@@ -295,6 +323,22 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
+    #[test]
+    fn attachment_that_has_ended_is_gone_though_its_process_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let look = || Known::of(dir.path(), TARGET, 0, Some("s"));
+        Attachment::note(dir.path(), &entry(7)).unwrap().leave();
+        let known = unlocked(&look);
+        assert_eq!((known.doubtful.len(), known.gone[0].0.key), (0, 7));
+        // A copy of it says nothing of the original, as before.
+        let original = dir.path().join(format!("{:016x}", 7));
+        fs::copy(&original, dir.path().join("copy")).unwrap();
+        fs::remove_file(&original).unwrap();
+        drop(known);
+        let known = unlocked(&look);
+        assert_eq!((known.gone.len(), &known.doubtful[0].2), (0, &Doubt::Copied));
+    }
+
     /// Looks until the lock is gone that was given back: a process that another test starts has it too, for the moment
     /// between its fork and its exec.
     fn unlocked(look: &impl Fn() -> Known) -> Known {
@@ -328,6 +372,12 @@ mod tests {
             (gone.clone(), &here, None),
             (here.clone(), &here, Some(Doubt::Lives)),
             (Entry { started: None, ..here.clone() }, &here, Some(Doubt::Unknown)),
+            (Entry { ended: true, ..here.clone() }, &here, None),
+            (
+                Entry { ended: true, machine: id("n"), ..here.clone() },
+                &here,
+                Some(Doubt::OtherMachine),
+            ),
             (Entry { file: other(1, 3), ..gone.clone() }, &here, Some(Doubt::Copied)),
             (Entry { file: other(3, 2), ..gone.clone() }, &here, Some(Doubt::Copied)),
             (Entry { file: None, ..gone.clone() }, &here, Some(Doubt::Unknown)),

@@ -18,7 +18,7 @@ use proto::iscsi::initiator::recovery::{
 use proto::iscsi::login::policy::Proven;
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::scsi::command::Command;
-use proto::scsi::reservation::writer::{self, Answer, Hold, NotHeld, Unit, Victims};
+use proto::scsi::reservation::writer::{self, Answer, Hold, NotHeld, Released, Unit, Victims};
 use proto::scsi::reservation::{Class, Device, InitiatorPort, NexusId, Refused, Reservations};
 use proto::scsi::{Cdb, Parsed};
 use proto::time::Time;
@@ -705,7 +705,8 @@ impl World {
             return;
         };
         let logic = self.begin(writer, move |unit| async move {
-            writer::release(&unit, &hold).await.map_err(NotHeld::Unit)?;
+            let released = writer::release(&unit, &hold).await.map_err(NotHeld::Unit)?;
+            assert_eq!(released, Released::Gone);
             Ok(hold)
         });
         self.writers[writer].stage = Stage::Releasing(logic);

@@ -5,6 +5,7 @@ mod common;
 mod copies;
 mod end;
 mod fenced;
+mod gateway;
 mod link;
 mod local;
 #[path = "../common/nbd.rs"]

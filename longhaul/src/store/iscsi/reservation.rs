@@ -11,7 +11,9 @@ use bytes::Bytes;
 use proto::iscsi::header::TaskResponse;
 use proto::scsi::Status;
 use proto::scsi::command::Command;
-use proto::scsi::reservation::writer::{self, Answer, Hold, NotHeld, Registrants, Victims};
+use proto::scsi::reservation::writer::{
+    self, Answer, Hold, NotHeld, Registrants, Released, Victims,
+};
 
 use super::IscsiTarget;
 use super::connect::ConnectError;
@@ -154,8 +156,9 @@ impl Reservation {
             }
             Err(why) => {
                 // A session that was lost may have left a registration behind.
-                if !matches!(why, NotHeld::Unit(_) | NotHeld::Malformed(_)) {
-                    noted.into_iter().for_each(Attachment::forget);
+                match why.may_leave(key) {
+                    true => noted.into_iter().for_each(Attachment::leave),
+                    false => noted.into_iter().for_each(Attachment::forget),
                 }
                 Err(match writers {
                     Writers::Resume(_) => not_resumed(why),
@@ -268,9 +271,28 @@ impl Reservation {
             }
         };
         match tokio::time::timeout(RELEASED_WITHIN, writer::release(unit, &hold)).await {
-            Ok(Ok(())) => noted.into_iter().for_each(Attachment::forget),
+            Ok(Ok(Released::Gone)) => {
+                noted.into_iter().for_each(Attachment::forget);
+                return;
+            }
+            Ok(Ok(Released::Registered(answer))) => {
+                let answer = describe_answer(&answer);
+                tracing::warn!(
+                    answer,
+                    "the volume stays reserved: the target did not let go of it"
+                );
+            }
             Ok(Err(why)) => tracing::warn!(%why, "the reservation could not be given back"),
             Err(_) => tracing::warn!("the reservation could not be given back in time"),
+        }
+        noted.into_iter().for_each(Attachment::leave);
+    }
+
+    /// Nothing is written by this attachment any more, and its reservation stays: the next attachment of this machine
+    /// need not wait for the end of this process.
+    pub(super) fn leave(&self) {
+        if let Ownership::Reserved { noted, .. } = &mut *self.lock() {
+            noted.take().into_iter().for_each(Attachment::leave);
         }
     }
 
@@ -364,10 +386,21 @@ fn since(seconds: u64) -> Duration {
 
 fn describe(why: &NotHeld<UnitError>) -> String {
     match why {
-        NotHeld::Answer(what, Answer::Check(sense)) => format!("{what} is answered by {sense}"),
-        NotHeld::Answer(what, _) => format!("{what} meets a reservation conflict"),
+        NotHeld::Answer(what, answer) => format!("{what} {}", describe_answer(answer)),
+        NotHeld::Registered(what, answer) => format!(
+            "{what} {}, and the target does not remove the registration either",
+            describe_answer(answer)
+        ),
         NotHeld::Malformed(what) => format!("{what} cannot be read"),
         _ => "the unit has no persistent reservations any more".to_owned(),
+    }
+}
+
+fn describe_answer(answer: &Answer) -> String {
+    match answer {
+        Answer::Check(sense) => format!("is answered by {sense}"),
+        Answer::Conflict => "meets a reservation conflict".to_owned(),
+        Answer::Good(_) => "is answered by GOOD".to_owned(),
     }
 }
 

@@ -55,6 +55,15 @@ pub struct Hold {
     all_target_ports: bool,
 }
 
+/// What became of a registration that was given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The unit does not know its key any more.
+    Gone,
+    /// The unit still has it, and answered so.
+    Registered(Answer),
+}
+
 /// Whose registrations are removed on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Victims {
@@ -104,10 +113,23 @@ pub enum NotHeld<E> {
     By(Registrants),
     /// It answered what cannot be: `what`, to which command.
     Answer(&'static str, Answer),
+    /// It answered what cannot be, and our registration stayed when it was to be removed for that.
+    Registered(&'static str, Answer),
     /// Data that cannot be read.
     Malformed(&'static str),
     /// There was no answer.
     Unit(E),
+}
+
+impl<E> NotHeld<E> {
+    /// Whether `key`, which was to be registered, may be registered all the same.
+    pub fn may_leave(&self, key: Key) -> bool {
+        match self {
+            Self::Unsupported | Self::Answer(..) => false,
+            Self::By(Registrants(found)) => found.iter().any(|registrant| registrant.key == key),
+            Self::Registered(..) | Self::Malformed(_) | Self::Unit(_) => true,
+        }
+    }
 }
 
 /// Gets the reservation for `key`, which is random and new.
@@ -154,7 +176,7 @@ pub async fn resume<U: Unit>(unit: &U, key: Key, of: Key) -> Result<Hold, NotHel
         answer => return give_up(unit, &hold, "REGISTER", answer).await,
     }
     let hold = Hold { key: of, ..hold };
-    match read_reservation(unit).await? {
+    match look_as_registrant(unit, &hold).await? {
         Some((held, kind)) if held == of && kind == KIND.code() => Ok(hold),
         _ => lost(unit, &hold).await,
     }
@@ -219,14 +241,27 @@ async fn begin_anew<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Er
     }
 }
 
-/// Gives it back. To unregister its holder ends the reservation (SPC-4, 5.13.11.2.3).
-pub async fn release<U: Unit>(unit: &U, hold: &Hold) -> Result<(), U::Error> {
-    unregister(unit, hold).await?;
+/// Gives it back. To unregister its holder ends the reservation (SPC-4, 5.13.11.2.3). Whether the key is gone is asked
+/// of the unit: some refuse, and some fail and unregister all the same.
+pub async fn release<U: Unit>(unit: &U, hold: &Hold) -> Result<Released, U::Error> {
+    let answer = unregister(unit, hold).await?;
+    if !is_registered(unit, hold.key, &answer).await? {
+        return Ok(Released::Gone);
+    }
     // To tgt, for one, each session is another I_T nexus: the holder is one of ours that is gone.
-    match end_earlier(unit, hold).await {
+    if let Err(NotHeld::Unit(why)) = end_earlier(unit, hold).await {
+        return Err(why);
+    }
+    let stays = is_registered(unit, hold.key, &answer).await?;
+    Ok(if stays { Released::Registered(answer) } else { Released::Gone })
+}
+
+/// Whether `key` is still known to a unit that gave this `answer` when it was to be removed.
+async fn is_registered<U: Unit>(unit: &U, key: Key, answer: &Answer) -> Result<bool, U::Error> {
+    match read_keys(unit).await {
+        Ok(Some(found)) => Ok(found.keys.contains(&key)),
         Err(NotHeld::Unit(why)) => Err(why),
-        // There was none, or it is no longer ours to end.
-        _ => Ok(()),
+        Ok(None) | Err(_) => Ok(!matches!(answer, Answer::Good(_))),
     }
 }
 
@@ -242,14 +277,15 @@ async fn end_earlier<U: Unit>(unit: &U, hold: &Hold) -> Result<(), NotHeld<U::Er
     ended.map(drop)
 }
 
-async fn unregister<U: Unit>(unit: &U, hold: &Hold) -> Result<(), U::Error> {
+async fn unregister<U: Unit>(unit: &U, hold: &Hold) -> Result<Answer, U::Error> {
     // APTPL as before: the unit goes by what it was told last, by whoever.
     let out = Parameters { key: hold.key, action_key: 0, ..hold.parameters() };
     let answer = ask(unit, OutAction::Register, out).await?;
     if hold.all_target_ports && !matches!(answer, Answer::Good(_)) {
-        ask(unit, OutAction::Register, Parameters { all_target_ports: false, ..out }).await?;
+        let out = Parameters { all_target_ports: false, ..out };
+        return ask(unit, OutAction::Register, out).await;
     }
-    Ok(())
+    Ok(answer)
 }
 
 /// The reservation is ours; the I_T nexus of this session may be another, where it came by another portal group.
@@ -318,7 +354,7 @@ async fn preempt<U: Unit>(
     }
     victims.sort_unstable();
     victims.dedup();
-    if let Some((holder, kind)) = read_reservation(unit).await? {
+    if let Some((holder, kind)) = look_as_registrant(unit, hold).await? {
         // One of all registrants is taken from all at once by key zero (SPC-4, table 72).
         let everyone = Kind::from_code(kind).is_some_and(Kind::all_hold);
         victims.retain(|key| *key != holder);
@@ -356,7 +392,7 @@ async fn settle<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>
         Answer::Good(_) | Answer::Conflict => {}
         answer => return give_up(unit, &hold, "RESERVE", answer).await,
     }
-    if read_reservation(unit).await? == Some((hold.key, KIND.code())) {
+    if look_as_registrant(unit, &hold).await? == Some((hold.key, KIND.code())) {
         return Ok(hold);
     }
     lost(unit, &hold).await
@@ -375,8 +411,11 @@ async fn give_up<U: Unit, T>(
     what: &'static str,
     answer: Answer,
 ) -> Result<T, NotHeld<U::Error>> {
-    unregister(unit, hold).await.map_err(NotHeld::Unit)?;
-    Err(NotHeld::Answer(what, answer))
+    let refused = unregister(unit, hold).await.map_err(NotHeld::Unit)?;
+    Err(match is_registered(unit, hold.key, &refused).await.map_err(NotHeld::Unit)? {
+        false => NotHeld::Answer(what, answer),
+        true => NotHeld::Registered(what, answer),
+    })
 }
 
 /// The parameter list of PERSISTENT RESERVE OUT (SPC-4, 6.16.3).
@@ -462,6 +501,17 @@ async fn read_reservation<U: Unit>(unit: &U) -> Result<Option<(Key, u8)>, NotHel
             reservation(&data).map_err(|_| NotHeld::Malformed("READ RESERVATION data"))
         }
         answer => Err(NotHeld::Answer("READ RESERVATION", answer)),
+    }
+}
+
+/// The same for one who has registered, and does not stay so if it cannot be told.
+async fn look_as_registrant<U: Unit>(
+    unit: &U,
+    hold: &Hold,
+) -> Result<Option<(Key, u8)>, NotHeld<U::Error>> {
+    match read_reservation(unit).await {
+        Err(NotHeld::Answer(what, answer)) => give_up(unit, hold, what, answer).await,
+        outcome => outcome,
     }
 }
 

@@ -31,14 +31,17 @@ impl Supervisor {
     /// Gives the reservation back, if it is still ours to give.
     pub(in super::super) async fn release(&self) {
         let over = self.lock().ended.as_ref().map(|ended| ended.over);
-        if over == Some(Over::Closed) && self.reservation().is_held() && self.is_quiet().await {
-            if self.has_replay_log().await {
+        if self.reservation().is_held() && self.is_quiet().await {
+            if over == Some(Over::Closed) && self.has_replay_log().await {
                 // It shows that nobody has written since.
                 let target = self.connector.to_string();
                 tracing::warn!(target, "the volume stays reserved until its replay log is written");
                 self.reservation().stay();
             }
-            self.reservation().release(self.link().unit()).await;
+            if over == Some(Over::Closed) {
+                self.reservation().release(self.link().unit()).await;
+            }
+            self.reservation().leave();
         }
         self.reservation().forget_unmarked();
     }

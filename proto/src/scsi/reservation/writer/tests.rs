@@ -15,6 +15,8 @@ struct TestUnit<'a> {
     durable: bool,
     /// It knows PREEMPT AND ABORT.
     aborts: bool,
+    /// What REGISTER with a service action key of zero is answered by, and whether it is carried out all the same.
+    unregistered: Option<(Answer, bool)>,
     /// Commands answered before it is somebody else's turn.
     turns: Mutex<Option<u32>>,
 }
@@ -27,10 +29,28 @@ fn nexus(n: u8, target_port: u16) -> NexusId {
 
 impl<'a> TestUnit<'a> {
     fn new(unit: &'a Mutex<Reservations>, n: u8) -> Self {
-        Self { unit, nexus: nexus(n, 1), durable: true, aborts: true, turns: Mutex::new(None) }
+        Self {
+            unit,
+            nexus: nexus(n, 1),
+            durable: true,
+            aborts: true,
+            unregistered: None,
+            turns: Mutex::new(None),
+        }
     }
 
     fn answer(&self, command: Command, data: &[u8]) -> Answer {
+        if let Some((answer, carried_out)) = self.unregistered.clone()
+            && command.cdb[0] == 0x5F
+            && data[8..16] == [0; 8]
+            && command.cdb[1] == OutAction::Register.code()
+        {
+            if carried_out {
+                let inner = TestUnit { unregistered: None, ..TestUnit::new(self.unit, 0) };
+                TestUnit { nexus: self.nexus.clone(), ..inner }.answer(command, data);
+            }
+            return answer;
+        }
         let mut unit = self.unit.lock().unwrap();
         let device = Device { target_ports: &[1, 2], present: &[], durable: self.durable };
         match Parsed::of(&command.cdb).cdb.unwrap() {
@@ -111,6 +131,54 @@ fn second_writer_is_refused_and_told_who_holds_it() {
     now(release(&one, &hold)).unwrap();
     now(acquire(&two, 8, &nobody())).unwrap();
     assert!(!one.may_write());
+}
+
+const INTERNAL: Sense =
+    Sense::new(sense::Key::HardwareError, sense::Additional::INTERNAL_TARGET_FAILURE);
+
+/// Whether the key is gone counts, and not what the unit says of it.
+#[test]
+fn release_tells_whether_the_key_is_still_registered() {
+    for (answer, carried_out) in [
+        (Answer::Check(INTERNAL), false),
+        (Answer::Check(INTERNAL), true),
+        (Answer::Conflict, false),
+        (Answer::Good(Vec::new()), false),
+        (Answer::Good(Vec::new()), true),
+    ] {
+        let unit = Mutex::default();
+        let one = TestUnit::new(&unit, 1);
+        let hold = now(acquire(&one, 7, &nobody())).unwrap();
+        let one = TestUnit { unregistered: Some((answer.clone(), carried_out)), ..one };
+        let expected =
+            if carried_out { Released::Gone } else { Released::Registered(answer.clone()) };
+        assert_eq!(now(release(&one, &hold)), Ok(expected));
+        // There is nothing to give back.
+        *unit.lock().unwrap() = Reservations::default();
+        assert_eq!(now(release(&one, &hold)), Ok(Released::Gone));
+    }
+}
+
+#[test]
+fn writer_that_gives_way_knows_whether_its_key_stayed() {
+    for carried_out in [true, false] {
+        let unit = Mutex::default();
+        let (one, two) = (TestUnit::new(&unit, 1), TestUnit::new(&unit, 2));
+        let victims = nobody();
+        *one.turns.lock().unwrap() = Some(2);
+        let one = TestUnit { unregistered: Some((Answer::Check(INTERNAL), carried_out)), ..one };
+        let mut begun = pin!(acquire(&one, 7, &victims));
+        assert!(poll(begun.as_mut()).is_none(), "it has registered");
+        now(acquire(&two, 8, &Victims::Stale(vec![7]))).unwrap();
+        // Registered anew beside the other: what a unit that ends no registrations leaves behind.
+        let again = Parameters::keys(0, 7);
+        let register = Command::persistent_reserve_out(OutAction::RegisterAndIgnore, 0, 24);
+        TestUnit::new(&unit, 1).answer(register, &again.emit());
+        *one.turns.lock().unwrap() = None;
+        let why = poll(begun.as_mut()).unwrap().unwrap_err();
+        assert!(matches!(why, NotHeld::By(_)), "{why:?}");
+        assert_eq!(why.may_leave(7), !carried_out);
+    }
 }
 
 /// Two begin at once; each pair of moments is tried. One gets it, and the other may not write afterwards.

@@ -1,0 +1,86 @@
+//! A server of volumes of other targets, which comes and goes with them by its configuration.
+
+use std::fs;
+use std::process::Stdio;
+
+use super::Bench;
+use super::common::Running;
+
+/// What keeps the target from writing its reservations: it can make no file beside that.
+const IN_THE_WAY: &str = "st/iqn.2026-11.dev.longhaul:t.0.new";
+
+/// A gateway and its file.
+struct Gateway<'a> {
+    bench: &'a Bench,
+    process: Running,
+}
+
+impl<'a> Gateway<'a> {
+    fn new(bench: &'a Bench) -> Self {
+        Self::configure(bench, true);
+        let mut command = bench.longhaul(&["serve", "--config", "gateway.toml"]);
+        let log = fs::File::create(bench.path().join("gateway.log")).unwrap();
+        let process = Running::start(command.stderr(log));
+        for _ in 0..2 {
+            let ready = process.line().unwrap_or_else(|| panic!("{}", bench.log("gateway")));
+            assert!(ready.starts_with("ready "), "{ready}");
+        }
+        Self { bench, process }
+    }
+
+    fn configure(bench: &Bench, with_remote: bool) {
+        let mut text = "listen = [\"127.0.0.1:0\"]\ncontrol = \"gateway.sock\"\n".to_owned();
+        text += "[volumes.own]\nuri = \"memory:1M\"\n";
+        if with_remote {
+            text += &format!("[volumes.remote]\nuri = \"{}\"\n", bench.uri);
+        }
+        fs::write(bench.path().join("gateway.toml"), text).unwrap();
+    }
+
+    /// Has it serve the remote volume or not; what it says, and whether it did so.
+    fn reload(&self, with_remote: bool) -> (String, bool) {
+        Self::configure(self.bench, with_remote);
+        self.bench.run(&["reload", "--control", "gateway.sock"])
+    }
+}
+
+fn notes(bench: &Bench) -> usize {
+    fs::read_dir(bench.path().join("state/attachments")).unwrap().count()
+}
+
+#[test]
+fn attachment_whose_release_the_target_refuses_stays_noted() {
+    let bench = Bench::new(&["--state", "st"]);
+    let first = bench.attach("first", &[]);
+    assert!(bench.write(&first, 1));
+    fs::create_dir(bench.path().join(IN_THE_WAY)).unwrap();
+    first.process.stop();
+    assert!(bench.log("first").contains("the volume stays reserved"), "{}", bench.log("first"));
+    assert_eq!(notes(&bench), 1);
+    fs::remove_dir(bench.path().join(IN_THE_WAY)).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut other = bench.longhaul(&["attach", &bench.uri, "--nbd", "other.sock"]);
+    let other = other.env("LONGHAUL_STATE_DIR", elsewhere.path()).stderr(Stdio::piped());
+    let (said, status) = super::run(other);
+    assert!(!status.success() && said.contains("another writer"), "it is reserved: {said}");
+    let second = bench.attach("second", &[]);
+    assert!(bench.reads(&second, 1) && second.process.stop().success());
+    assert_eq!(notes(&bench), 0);
+}
+
+/// The process that has left the reservation behind still runs, and has the volume no more.
+#[test]
+fn volume_whose_release_was_refused_is_put_in_again() {
+    let bench = Bench::new(&["--state", "st"]);
+    let gateway = Gateway::new(&bench);
+    fs::create_dir(bench.path().join(IN_THE_WAY)).unwrap();
+    let (said, done) = gateway.reload(false);
+    assert!(done && said.contains("removed remote"), "{said}");
+    assert_eq!(notes(&bench), 1);
+    fs::remove_dir(bench.path().join(IN_THE_WAY)).unwrap();
+    let (said, done) = gateway.reload(true);
+    assert!(done && said.contains("added remote"), "{said}");
+    assert!(bench.refused(&[]).contains("another writer"));
+    assert!(gateway.process.stop().success());
+    assert_eq!(notes(&bench), 0);
+}
