@@ -309,6 +309,13 @@ impl Chain {
         }
     }
 
+    /// From now on an outage is waited for only a short time.
+    pub fn leave(&self) {
+        if let Some(disk) = &self.disk {
+            disk.leave(GRACE);
+        }
+    }
+
     /// Its reservation is not given back when it is closed.
     pub fn stay_reserved(&self) {
         if let Some(disk) = &self.disk {

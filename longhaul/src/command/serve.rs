@@ -1,5 +1,6 @@
 //! `longhaul serve`: volumes for others, over iSCSI.
 
+mod closing;
 mod conflicts;
 mod live;
 mod metrics;
@@ -10,7 +11,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use host::handed::Handed;
 use proto::iscsi::login::policy::{self, Policy, UnitName};
@@ -20,6 +23,7 @@ use proto::scsi::ports::Port;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 use super::options::{ReplayLogArgs, blocking};
 use crate::chain::{self, Chain, Contents, Login, OpenOptions, Unlock};
@@ -40,7 +44,7 @@ use crate::stop::Stop;
 use crate::store::iscsi::Writers;
 use crate::uri::{Host, IscsiUri, Uri};
 pub(super) use conflicts::find as conflicts;
-use live::{Applied, Live};
+use live::{Applied, Live, Prepared};
 use portals::Given;
 pub(super) use portals::{refuse_strangers, resolve};
 
@@ -103,6 +107,10 @@ know. SIGTERM or SIGINT ends it: everything acknowledged is flushed.";
 
 /// What is logged unless something else is said.
 const LEVEL: &str = "info";
+
+/// How long who asks for a reload waits for the end of what it removed: an outage of another target's volume is waited out
+/// for some of that.
+const CLOSED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Runs until a signal. `handed` are the sockets that were opened for it.
 pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outcome {
@@ -209,17 +217,27 @@ async fn attend(
                 manager::stopping();
             }
             ended = &mut server => return ended.or_fail(|| "the server broke down".to_owned()),
-            Some(()) = hangup.recv(), if live.reloads() => drop(reload(live).await),
+            Some(()) = hangup.recv(), if live.reloads() => {
+                reload(live, control.as_ref(), Vec::new()).await;
+            }
             request = request(control.as_ref()) => {
-                let answer = match request.verb.as_str() {
-                    "status" => live.status(),
-                    "reload" => reload(live).await,
-                    other => Err(Failure::new(format!("there is no request `{other}`"))),
-                };
-                request.answer(answer);
+                if let Some(asked) = answer(live, request) {
+                    reload(live, control.as_ref(), vec![asked]).await;
+                }
             }
         }
     }
+}
+
+/// Answers what can be answered at once. A reload is given back.
+fn answer(live: &Live, request: Request) -> Option<Request> {
+    let answer = match request.verb.as_str() {
+        "status" => live.status(),
+        "reload" => return Some(request),
+        other => Err(Failure::new(format!("there is no request `{other}`"))),
+    };
+    request.answer(answer);
+    None
 }
 
 async fn request(control: Option<&Control>) -> Request {
@@ -229,22 +247,65 @@ async fn request(control: Option<&Control>) -> Request {
     }
 }
 
-async fn reload(live: &mut Live) -> Outcome<String> {
-    manager::reloading();
-    let outcome = live.reload().await;
-    if let Err(why) = &outcome {
-        tracing::error!("configuration not applied, nothing has changed: {why}");
-        manager::ready(&format!("{}; the last reload failed, see the log", live.summary()));
+/// Reads the file again for those who have `asked`. Others are answered meanwhile: to open a volume can take long. For who
+/// asks for a reload meanwhile it is read once more.
+async fn reload(live: &mut Live, control: Option<&Control>, mut asked: Vec<Request>) {
+    loop {
+        let mut later = Vec::new();
+        manager::reloading();
+        let prepared = {
+            let mut preparing = pin!(live.prepare());
+            loop {
+                tokio::select! {
+                    prepared = &mut preparing => break prepared,
+                    request = request(control) => later.extend(answer(live, request)),
+                }
+            }
+        };
+        apply(live, prepared, asked);
+        if later.is_empty() {
+            return;
+        }
+        asked = later;
     }
-    let Applied { said, closed } = outcome?;
+}
+
+fn apply(live: &mut Live, prepared: Outcome<Prepared>, asked: Vec<Request>) {
+    match prepared.map(|prepared| live.apply(prepared)) {
+        Ok(applied) => {
+            manager::ready(&live.summary());
+            tokio::spawn(report(applied, asked));
+        }
+        Err(why) => {
+            tracing::error!("configuration not applied, nothing has changed: {why}");
+            manager::ready(&format!("{}; the last reload failed, see the log", live.summary()));
+            tell(asked, Err(why.to_string()));
+        }
+    }
+}
+
+/// Tells of a reload that is in force, when what it removed is closed; where that takes long, before.
+async fn report(Applied { said, closed }: Applied, asked: Vec<Request>) {
+    let closed = timeout(CLOSED_WITHIN, closed).await;
     tracing::info!("configuration applied: {said}");
-    manager::ready(&live.summary());
-    if let Err(why) = &closed {
-        tracing::error!("a volume that was removed was not closed as it should be: {why}");
+    tell(
+        asked,
+        match closed {
+            Ok(Ok(Err(why))) => {
+                Err(why.within(&format!("configuration applied ({said}), but")).to_string())
+            }
+            Ok(_) => Ok(said),
+            Err(_) => Ok(format!(
+                "{said}; what was removed is still in use: the log tells if it cannot be closed"
+            )),
+        },
+    );
+}
+
+fn tell(asked: Vec<Request>, answer: Result<String, String>) {
+    for request in asked {
+        request.answer(answer.clone().map_err(Failure::new));
     }
-    closed
-        .map(|()| said.clone())
-        .map_err(|why| why.within(&format!("configuration applied ({said}), but")))
 }
 
 impl Args {

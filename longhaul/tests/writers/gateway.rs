@@ -10,13 +10,10 @@ use super::common::Running;
 const IN_THE_WAY: &str = "st/iqn.2026-11.dev.longhaul:t.0.new";
 
 /// A gateway and its file.
-struct Gateway<'a> {
-    bench: &'a Bench,
-    process: Running,
-}
+struct Gateway(Running);
 
-impl<'a> Gateway<'a> {
-    fn new(bench: &'a Bench) -> Self {
+impl Gateway {
+    fn new(bench: &Bench) -> Self {
         Self::configure(bench, true);
         let mut command = bench.longhaul(&["serve", "--config", "gateway.toml"]);
         let log = fs::File::create(bench.path().join("gateway.log")).unwrap();
@@ -25,7 +22,7 @@ impl<'a> Gateway<'a> {
             let ready = process.line().unwrap_or_else(|| panic!("{}", bench.log("gateway")));
             assert!(ready.starts_with("ready "), "{ready}");
         }
-        Self { bench, process }
+        Self(process)
     }
 
     fn configure(bench: &Bench, with_remote: bool) {
@@ -38,9 +35,9 @@ impl<'a> Gateway<'a> {
     }
 
     /// Has it serve the remote volume or not; what it says, and whether it did so.
-    fn reload(&self, with_remote: bool) -> (String, bool) {
-        Self::configure(self.bench, with_remote);
-        self.bench.run(&["reload", "--control", "gateway.sock"])
+    fn reload(&self, bench: &Bench, with_remote: bool) -> (String, bool) {
+        Self::configure(bench, with_remote);
+        bench.run(&["reload", "--control", "gateway.sock"])
     }
 }
 
@@ -74,13 +71,36 @@ fn volume_whose_release_was_refused_is_put_in_again() {
     let bench = Bench::new(&["--state", "st"]);
     let gateway = Gateway::new(&bench);
     fs::create_dir(bench.path().join(IN_THE_WAY)).unwrap();
-    let (said, done) = gateway.reload(false);
+    let (said, done) = gateway.reload(&bench, false);
     assert!(done && said.contains("removed remote"), "{said}");
     assert_eq!(notes(&bench), 1);
     fs::remove_dir(bench.path().join(IN_THE_WAY)).unwrap();
-    let (said, done) = gateway.reload(true);
+    let (said, done) = gateway.reload(&bench, true);
     assert!(done && said.contains("added remote"), "{said}");
     assert!(bench.refused(&[]).contains("another writer"));
-    assert!(gateway.process.stop().success());
+    assert!(gateway.0.stop().success());
+    assert_eq!(notes(&bench), 0);
+}
+
+#[test]
+fn volume_that_is_out_of_reach_is_removed_while_the_gateway_answers() {
+    let mut bench = Bench::new(&["--state", "st"]);
+    let gateway = Gateway::new(&bench);
+    bench.server.take().unwrap().kill();
+    Gateway::configure(&bench, false);
+    let mut reload = bench.longhaul(&["reload", "--control", "gateway.sock"]);
+    let reload = reload.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (said, done) = bench.run(&["status", "--control", "gateway.sock"]);
+    assert!(done, "{said}");
+    let said = reload.wait_with_output().unwrap();
+    let said = String::from_utf8([said.stdout, said.stderr].concat()).unwrap();
+    assert!(said.contains("removed remote"), "{said}");
+    let (said, done) = bench.run(&["status", "--control", "gateway.sock"]);
+    assert!(done && said.contains("longhaul:own") && !said.contains("longhaul:remote"), "{said}");
+    // It is reserved for the gateway, which is the same process still.
+    bench.serve(&["--volume", "t=file:t.img", "--state", "st"]);
+    let (said, done) = gateway.reload(&bench, true);
+    assert!(done && said.contains("added remote"), "{said}");
+    assert!(gateway.0.stop().success());
     assert_eq!(notes(&bench), 0);
 }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use proto::iscsi::login::policy::Policy;
 use proto::iscsi::name::IscsiName;
 use proto::scsi::ports::AccessState;
+use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
 
+use super::closing::Closings;
 use super::portals::list as places;
 use super::{
     LEVEL, close, conflicts, discard, disks, kept, note, open, policy, refuse_strangers, targets,
@@ -17,7 +19,7 @@ use crate::command::options::blocking;
 use crate::config::{Config, Listen, Served};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Offering, Portal};
-use crate::front::lun::{Disk, TargetDevice};
+use crate::front::lun::{Disk, Kept, TargetDevice};
 use crate::log::{Log, Tap};
 use crate::stop::Stop;
 
@@ -33,6 +35,7 @@ pub(super) struct Live {
     /// Where it listens, as long as it runs.
     portals: Vec<Portal>,
     rooms: BTreeMap<String, Room>,
+    closings: Closings,
     node: Arc<Node>,
     /// What the command line wants to be logged, and where that is changed.
     log: (Log, Tap),
@@ -44,8 +47,18 @@ pub(super) struct Live {
 pub(super) struct Applied {
     /// What has changed.
     pub(super) said: String,
-    /// Whether volumes that were removed could be flushed and closed.
-    pub(super) closed: Outcome,
+    /// Whether volumes that were removed could be flushed and closed, once the sessions that had to end have ended.
+    pub(super) closed: oneshot::Receiver<Outcome>,
+}
+
+/// A configuration that can be applied: nothing of that can fail.
+pub(super) struct Prepared {
+    config: Config,
+    added: Vec<Served>,
+    kept: Vec<Option<Kept>>,
+    chains: Vec<Chain>,
+    growths: Growths,
+    policy: Box<dyn FnOnce(Vec<IscsiName>) -> Policy>,
 }
 
 /// The volumes that grow, by name.
@@ -62,12 +75,12 @@ impl Live {
         stop: Stop,
     ) -> Self {
         let rooms = rooms(&config.volumes, chains, disks).collect();
-        Self { config, portals, rooms, node, log, stop }
+        let closings = Closings::default();
+        Self { config, portals, rooms, closings, node, log, stop }
     }
 
-    /// Reads the file again and applies the difference; says what that was. A failure has changed nothing.
-    /// Returns when the sessions that had to end have ended, and what they used is closed.
-    pub(super) async fn reload(&mut self) -> Outcome<Applied> {
+    /// Reads the file again, and opens what is new. A failure has changed nothing.
+    pub(super) async fn prepare(&self) -> Outcome<Prepared> {
         let origin = self.config.origin.as_ref();
         let path = origin.map(|origin| origin.path.clone());
         let path = path.ok_or_else(|| Failure::new("there is no file to read again"))?;
@@ -79,6 +92,7 @@ impl Live {
         let policy = policy(&config).await?;
         let is_new = |volume: &&Served| !self.rooms.contains_key(&volume.name);
         let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
+        self.closings.refuse(&added)?;
         let kept = kept(config.state.clone(), &added).await?;
         let chains = open(&added, config.state.as_deref()).await?;
         let growths = match self.prepare_growth(&config, filter) {
@@ -91,14 +105,20 @@ impl Live {
         // Nothing can fail from here on.
         note(&added, config.state.as_deref()).await;
         chains.iter().for_each(|chain| chain.leave_on(self.stop.clone()));
+        Ok(Prepared { config, added, kept, chains, growths, policy: Box::new(policy) })
+    }
+
+    /// Serves what was prepared, and says what has changed. What is served no more ends in the background.
+    pub(super) fn apply(&mut self, prepared: Prepared) -> Applied {
+        let Prepared { config, added, kept, chains, growths, policy } = prepared;
         let disks = disks(&added, &chains, kept);
         let grown = self.grow(growths);
         self.rooms.extend(rooms(&added, chains, disks));
-        Ok(self.replace(config, &added, &grown, policy).await)
+        self.replace(config, &added, &grown, policy)
     }
 
     /// Serves what `config` says: all of it is in the rooms.
-    async fn replace(
+    fn replace(
         &mut self,
         config: Config,
         added: &[Served],
@@ -124,12 +144,9 @@ impl Live {
             list("access of", turned.iter().map(String::as_str)),
             (leaving > 0).then(|| format!("sessions asked to log in anew: {leaving}")),
         ];
-        self.config = config;
-        gone.await;
-        for Room { disk, .. } in removed.values() {
-            disk.retire().await;
-        }
-        let closed = close(removed.into_values().map(|room| room.chain).collect()).await;
+        let volumes = std::mem::replace(&mut self.config, config).volumes.into_iter();
+        let volumes = volumes.filter(|volume| removed.contains_key(&volume.name)).collect();
+        let closed = self.closings.begin(volumes, retire(removed, gone));
         let said: Vec<_> = said.into_iter().flatten().collect();
         let said =
             if said.is_empty() { "nothing to tell sessions".to_owned() } else { said.join("; ") };
@@ -231,10 +248,22 @@ impl Live {
 
     /// Closes everything, after the sessions have ended.
     pub(super) async fn close(self) -> Outcome {
-        let Self { rooms, node, .. } = self;
+        let Self { rooms, closings, node, .. } = self;
         drop(node);
-        close(rooms.into_values().map(|room| room.chain).collect()).await
+        let closed = close(rooms.into_values().map(|room| room.chain).collect()).await;
+        closed.and(closings.ended().await)
     }
+}
+
+/// Closes volumes that were removed, once the sessions that used them are gone. A connection that is lost is not waited
+/// for as long as a volume is that is served: neither those sessions nor whoever puts the volume in again could go on.
+async fn retire(removed: BTreeMap<String, Room>, gone: impl Future<Output = ()>) -> Outcome {
+    removed.values().for_each(|room| room.chain.leave());
+    gone.await;
+    for Room { disk, .. } in removed.values() {
+        disk.retire().await;
+    }
+    close(removed.into_values().map(|room| room.chain).collect()).await
 }
 
 fn rooms(
