@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::durable::sync_directory_of;
 use crate::state_dir::state_dir;
 use crate::utc::now;
 
@@ -178,6 +179,7 @@ impl Attachment {
         let entry = Entry { file: Some(FileId::of(&file)?), ..entry.clone() };
         file.write_all(&serde_json::to_vec(&entry)?)?;
         file.sync_all()?;
+        sync_directory_of(&path)?;
         Ok(Self { path, file })
     }
 

@@ -12,6 +12,7 @@ pub mod config;
 pub mod control;
 pub mod credentials;
 mod crew;
+mod durable;
 mod explain;
 pub mod failure;
 pub mod front;

@@ -15,6 +15,7 @@ use proto::iscsi::sealed::{
 };
 use zeroize::Zeroizing;
 
+use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::secret::refuse_shared;
 
@@ -152,7 +153,8 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
-    file.sync_all()
+    file.sync_all()?;
+    sync_directory_of(path)
 }
 
 /// Reads an identity; a file that others may read is none any more.

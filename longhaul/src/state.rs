@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::durable::sync_directory_of;
 use crate::front::lun::{Keeper, Waiting};
 
 /// A directory for state, which is there.
@@ -54,15 +55,41 @@ impl Keeper for KeptFile {
 }
 
 /// Writes beside the file, then puts that in its place: at every moment there is the old file or the new
-/// one, whole. The directory is synchronised last, as the change of name is its content.
+/// one, whole. The directory is synchronised last, as the change of name is its content. If that fails the old file is put
+/// back: whoever is told that nothing has changed must not find the new one after a restart.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_synced(path, bytes, sync_directory_of)
+}
+
+fn replace_synced(
+    path: &Path,
+    bytes: &[u8],
+    sync: impl FnOnce(&Path) -> io::Result<()>,
+) -> io::Result<()> {
+    let old = match fs::read(path) {
+        Ok(old) => Some(old),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => None,
+        Err(why) => return Err(why),
+    };
+    put(path, bytes)?;
+    let Err(why) = sync(path) else { return Ok(()) };
+    let back = match &old {
+        Some(old) => put(path, old),
+        None => fs::remove_file(path),
+    };
+    if let Err(back) = back {
+        let file = path.display();
+        tracing::error!(%file, why = %back, "a file that could not be kept could not be put back as it was");
+    }
+    Err(why)
+}
+
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut file = File::create(&beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    fs::rename(&beside, path)?;
-    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    File::open(directory)?.sync_all()
+    fs::rename(&beside, path)
 }
 
 #[cfg(test)]
@@ -100,6 +127,19 @@ mod tests {
         fs::remove_dir(&beside).unwrap();
         keeper.save(vec![2]).await.unwrap();
         assert_eq!(keeper.load().unwrap(), Some(vec![2]));
+    }
+
+    #[test]
+    fn replacement_whose_directory_cannot_be_synchronised_is_undone() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("a.reservations");
+        let fails = |_: &Path| Err(io::Error::other("broken"));
+        replace_synced(&path, &[1], fails).unwrap_err();
+        assert!(!path.exists());
+        replace(&path, &[1]).unwrap();
+        replace_synced(&path, &[2], fails).unwrap_err();
+        assert_eq!(fs::read(&path).unwrap(), [1]);
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1, "nothing is left beside it");
     }
 
     #[test]

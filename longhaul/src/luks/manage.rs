@@ -15,6 +15,7 @@ use super::image::{Image, ImageError, read};
 use super::library::{self, NEW_HEADER_SIZE, Opened};
 use super::writeback::{self, Before};
 use super::{Key, blocking, narrowed, settle};
+use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::progress::Spinner;
 use crate::secret::Secret;
@@ -349,6 +350,7 @@ pub async fn backup(volume: Arc<dyn Volume>, path: &Path) -> Outcome {
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).or_fail(what)?;
     let written = file.write_all(&held.image.bytes).and_then(|()| file.sync_all());
+    let written = written.and_then(|()| sync_directory_of(path));
     if written.is_err() {
         // Half a backup must not be taken for one.
         let _ = std::fs::remove_file(path);
