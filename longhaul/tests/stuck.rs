@@ -23,6 +23,7 @@ use proto::iscsi::header::{
     TaskResponse,
 };
 use proto::iscsi::login::policy::Policy;
+use proto::scsi::lun;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use volume::Volume;
@@ -50,7 +51,9 @@ impl Scene {
         let (runtime, volume) = (runtime.unwrap(), Held::new(Memory::new(SIZE, BLOCK as u32)));
         let volume = Arc::new(volume);
         let unit: Arc<dyn Volume> = Arc::clone(&volume) as _;
-        let device = TargetDevice::new(TARGET, [(0, unit, Options::default())]);
+        let other: Arc<dyn Volume> = Arc::new(Memory::new(1 << 20, BLOCK as u32));
+        let units = [(0, unit, Options::default()), (1, other, Options::default())];
+        let device = TargetDevice::new(TARGET, units);
         let limits = Limits {
             // A login that has to wait is refused soon.
             login: Duration::from_millis(400),
@@ -160,6 +163,49 @@ fn log_out(mut peer: Peer) {
     peer.send(request, Bytes::new());
     let answer = answer(&mut peer);
     assert!(matches!(answer, Header::LogoutResponse(_)), "{answer:?}");
+}
+
+/// Sends an EXTENDED COPY of a block of unit 1 to unit 0, which is a task of unit 1, and does not wait for it.
+fn begin_copy(peer: &mut Peer, itt: u32) {
+    let mut list = vec![1, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0];
+    for unit in [1, 0] {
+        while peer.says(unit).is_some() {}
+        let (_, page) =
+            peer.run_on(unit, &[0x12, 1, 0x83, 0, 252, 0], Bytes::new(), 252).expect("an answer");
+        // The NAA designator, in an identification descriptor.
+        let at = page.windows(4).position(|header| header == [1, 3, 0, 8]).unwrap();
+        list.extend([&[0xE4, 0, 0, 0], &page[at..at + 12], &[0; 16]].concat());
+    }
+    list.extend([&[2, 0, 0, 24, 0, 0, 0, 1, 0, 0, 0, 1][..], &[0; 16]].concat());
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[13]) = (0x83, list.len() as u8);
+    let command = peer.command(itt, cdb);
+    let lun = u64::from_be_bytes(lun::encode(1));
+    let expected_len = list.len() as u32;
+    peer.send(ScsiCommand { lun, write: true, expected_len, ..command }, list);
+}
+
+#[test]
+fn reset_of_a_unit_waits_for_a_copy_to_it_that_is_a_task_of_another() {
+    for function in [TaskFunction::LOGICAL_UNIT_RESET, TaskFunction::CLEAR_TASK_SET] {
+        let scene = Scene::new();
+        let (mut one, mut two) = (scene.peer(1), scene.peer(2));
+        begin_copy(&mut one, 0x10);
+        while scene.volume.waiting() == 0 {
+            thread::yield_now();
+        }
+        manage(&mut two, 0x20, function, u32::MAX);
+        for _ in 0..50 {
+            expect_silence(&mut two);
+        }
+        scene.volume.let_through(1);
+        expect_managed(&mut two, 0x20);
+        assert_eq!(scene.volume.waiting(), 0);
+        assert_eq!(one.status(0x10), Some(true), "it had written all");
+        log_out(one);
+        log_out(two);
+        scene.end();
+    }
 }
 
 /// What two sessions do to each other at the same time.

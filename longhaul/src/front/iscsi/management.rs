@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use proto::iscsi::header::{TaskFunction, TaskResponse};
 use proto::scsi::lun;
 
@@ -49,7 +49,7 @@ async fn manage_unit(
     if !device.writable().any(|writable| writable == unit) {
         return TaskResponse::AUTHORIZATION_FAILED;
     }
-    clear(&registry.others(seat), unit).await;
+    clear(&registry.others(seat), device, unit).await;
     match function {
         TaskFunction::CLEAR_TASK_SET => device.unit(field).tasks_cleared(seat.nexus),
         _ => device.unit(field).reset(),
@@ -70,7 +70,7 @@ async fn reset_target(
         return TaskResponse::AUTHORIZATION_FAILED;
     }
     let others = registry.others(seat);
-    join_all(units.iter().map(|unit| clear(&others, *unit))).await;
+    join_all(units.iter().map(|unit| clear(&others, device, *unit))).await;
     units.iter().for_each(|unit| device.unit(lun::encode(*unit)).reset());
     if function == TaskFunction::TARGET_COLD_RESET {
         let units = Arc::new(units);
@@ -79,7 +79,9 @@ async fn reset_target(
     TaskResponse::COMPLETE
 }
 
-/// Ends the tasks of other sessions on a unit; a session that ends meanwhile has none left.
-async fn clear(others: &[Arc<Seat>], unit: u16) {
-    join_all(others.iter().map(|other| other.clear(Some(unit)))).await;
+/// Ends the tasks of other sessions on a unit, and what copies do to it that are tasks of other units; a session that
+/// ends meanwhile has none left.
+async fn clear(others: &[Arc<Seat>], device: &TargetDevice, unit: u16) {
+    let copies = device.unit(lun::encode(unit)).end_copies();
+    join(copies, join_all(others.iter().map(|other| other.clear(Some(unit))))).await;
 }

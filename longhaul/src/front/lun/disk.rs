@@ -11,18 +11,20 @@ mod power;
 mod removal;
 mod reserved;
 mod sanitize;
+mod third_party;
 
 use copy::Copies;
 use removal::Preventing;
 use reserved::{Aftermath, Reserved};
 pub use reserved::{KeepError, Kept};
 use sanitize::Progress;
+use third_party::ThirdParty;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
-use futures_util::future::{FutureExt as _, join_all};
+use futures_util::future::{FutureExt as _, join, join_all};
 use proto::scsi::attention::{Attentions, Manner};
 use proto::scsi::cdb::Form;
 use proto::scsi::inquiry::Identity;
@@ -40,7 +42,9 @@ use super::answer::Abort;
 use super::exclusive::Exclusive;
 use super::fault::Fault;
 use super::passage::Passage;
-use super::{Answer, Command, Initiator, LogicalUnit, Nexus, Response, TRANSFER_MAX, data};
+use super::{
+    Answer, Command, Initiator, LogicalUnit, Nexus, Response, TRANSFER_MAX, Waiting, data,
+};
 
 /// What may be chosen for a disk.
 #[derive(Clone)]
@@ -123,6 +127,7 @@ struct State {
     sanitize_rate: Option<u64>,
     key: Option<Arc<dyn CryptoErase>>,
     copies: Copies,
+    third_party: Arc<ThirdParty>,
     reserved: Reserved,
     preventing: Preventing,
     /// Held by the one START STOP UNIT that is stopping the unit.
@@ -153,6 +158,7 @@ impl Disk {
             sanitize_rate,
             key,
             copies: Copies::default(),
+            third_party: Arc::default(),
             reserved,
             preventing: Preventing::default(),
             stopping: Arc::default(),
@@ -336,6 +342,10 @@ impl LogicalUnit for Disk {
         });
     }
 
+    fn end_copies(&self) -> Waiting<()> {
+        Box::pin(self.core.state.third_party.end(&|_| true))
+    }
+
     fn tell(&self, nexus: Nexus, condition: Additional) {
         self.core.attend(|attentions| attentions.tell(nexus, condition));
     }
@@ -473,8 +483,9 @@ impl Core {
         }
         // SPC-4, 5.13.11.2.6: nor does one that is gone keep the medium in.
         abort.iter().for_each(|(nexus, _)| self.state.preventing.set(*nexus, false));
+        let copies = self.state.third_party.end(&|of| abort.iter().any(|(nexus, _)| *nexus == of));
         let dying = abort.iter().map(|(_, initiator)| initiator.abort_tasks(self.state.lun));
-        join_all(dying).map(drop)
+        join(copies, join_all(dying)).map(drop)
     }
 
     /// The unit attention that `nexus` is told instead of running the command.

@@ -101,6 +101,10 @@ pub trait LogicalUnit: Send + Sync {
     /// that asked for it too. The transport has already aborted the tasks.
     fn reset(&self);
 
+    /// Ends what copies that are tasks of other units do to this one, as the tasks of this unit are ended; done when
+    /// nothing of that is under way.
+    fn end_copies(&self) -> Waiting<()>;
+
     /// A nexus has something to be told: a unit attention.
     fn tell(&self, nexus: Nexus, condition: Additional);
 

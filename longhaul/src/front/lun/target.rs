@@ -13,7 +13,7 @@ use volume::Volume;
 
 use super::disk::{Disk, Options};
 use super::fault::Fault;
-use super::{Answer, Command, Initiator, LogicalUnit, Nexus, Response};
+use super::{Answer, Command, Initiator, LogicalUnit, Nexus, Response, Waiting};
 
 /// A target device, or what one initiator sees of it. What units it has does not change while it lives, so
 /// that finding one takes no lock.
@@ -221,6 +221,10 @@ impl LogicalUnit for Absent {
     fn detach(&self, _nexus: Nexus) {}
 
     fn reset(&self) {}
+
+    fn end_copies(&self) -> Waiting<()> {
+        Box::pin(ready(()))
+    }
 
     fn tell(&self, _nexus: Nexus, _condition: Additional) {}
 

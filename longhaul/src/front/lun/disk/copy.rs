@@ -19,6 +19,7 @@ use super::super::answer::Abort;
 use super::super::fault::Fault;
 use super::super::{Nexus, data};
 use super::Core;
+use super::third_party::Visit;
 
 /// How much is copied at a time.
 const CHUNK: u32 = 1 << 20;
@@ -72,8 +73,10 @@ impl Core {
         let length = data::length(&list);
         let list = List::parse(&data::joined(list, length))?;
         let mut progress = Progress::default();
+        // Before it waits for its turn: what ends the tasks of a unit from here on ends this there, too.
+        let sides = self.sides(nexus, &list);
         let _turn = abort.unless(self.state.copies.turn.lock()).await?;
-        let outcome = self.copy_all(nexus, &list, &mut progress, abort).await;
+        let outcome = copy_all(&sides, &list, &mut progress, abort).await;
         progress.failed = outcome.is_err();
         if let Some(id) = list.keep {
             self.state.copies.keep(nexus, id, progress);
@@ -93,24 +96,13 @@ impl Core {
         Ok(vec![truncate(copy::status(progress), allocation).into()])
     }
 
-    async fn copy_all(
-        &self,
-        nexus: Nexus,
-        list: &List,
-        progress: &mut Progress,
-        abort: &Abort,
-    ) -> Result<(), Sense> {
-        for segment in &list.segments {
-            let side = |index: u16| {
-                list.targets
-                    .get(usize::from(index))
-                    .map_or(Err(copy::unreachable()), |t| self.find(t))
-            };
-            let (source, destination) = (side(segment.source)?, side(segment.destination)?);
-            copy_segment(nexus, &source, &destination, *segment, progress, abort).await?;
-            progress.segments += 1;
-        }
-        Ok(())
+    /// The units that the descriptors of a list name, or why there is none.
+    fn sides(&self, nexus: Nexus, list: &List) -> Vec<Result<Side, Sense>> {
+        let side = |target| {
+            let unit = self.find(target)?;
+            Ok(Side { visit: unit.state.third_party.begin(nexus), unit, nexus })
+        };
+        list.targets.iter().map(side).collect()
     }
 
     /// The unit of this target that a descriptor names.
@@ -126,51 +118,71 @@ impl Core {
     }
 }
 
-async fn copy_segment(
+/// A unit that a copy of `nexus` reads or writes.
+struct Side {
+    unit: Arc<Core>,
     nexus: Nexus,
-    source: &Core,
-    destination: &Core,
+    visit: Visit,
+}
+
+async fn copy_all(
+    sides: &[Result<Side, Sense>],
+    list: &List,
+    progress: &mut Progress,
+    abort: &Abort,
+) -> Result<(), Sense> {
+    for segment in &list.segments {
+        let side = |index: u16| match sides.get(usize::from(index)) {
+            Some(side) => side.as_ref().map_err(|why| *why),
+            None => Err(copy::unreachable()),
+        };
+        let (source, destination) = (side(segment.source)?, side(segment.destination)?);
+        copy_segment(source, destination, *segment, progress, abort).await?;
+        progress.segments += 1;
+    }
+    Ok(())
+}
+
+async fn copy_segment(
+    source: &Side,
+    destination: &Side,
     Segment { from, to, .. }: Segment,
     progress: &mut Progress,
     abort: &Abort,
 ) -> Result<(), Sense> {
-    let (from_size, to_size) = (source.unit.block_size(), destination.unit.block_size());
+    let (from_size, to_size) = (source.unit.unit.block_size(), destination.unit.unit.block_size());
     let bytes = from.bytes(from_size).filter(|bytes| *bytes <= SEGMENT_BYTES_MAX);
     let bytes = bytes.ok_or(aborted())?;
     if !bytes.is_multiple_of(to_size) {
         return Err(NOT_WHOLE_BLOCKS);
     }
     // Both ends must be inside before the first byte is copied.
-    source.unit.within(from).map_err(|_| aborted())?;
+    source.unit.unit.within(from).map_err(|_| aborted())?;
     let whole = Blocks { lba: to, count: bytes / to_size };
-    destination.unit.within(whole).map_err(|_| aborted())?;
+    destination.unit.unit.within(whole).map_err(|_| aborted())?;
     for at in (0..bytes).step_by(CHUNK as usize) {
         abort.check().map_err(|_| aborted())?;
         let len = CHUNK.min(bytes - at);
         let part =
             |lba: u64, size: u32| Blocks { lba: lba + u64::from(at / size), count: len / size };
         let read = command::Command::read(part(from.lba, from_size), from_size);
-        let data = source.perform(nexus, read.cdb, Vec::new()).await.map_err(third_party)?;
+        let data = source.perform(read.cdb, Vec::new()).await.map_err(third_party)?;
         let write = command::Command::write(part(to, to_size), to_size, false);
-        destination.perform(nexus, write.cdb, data).await.map_err(third_party)?;
+        destination.perform(write.cdb, data).await.map_err(third_party)?;
         progress.bytes += len;
         yield_now().await;
     }
     Ok(())
 }
 
-impl Core {
-    /// Runs a command as `nexus`, whose unit attention stays for its own next command.
-    async fn perform(
-        &self,
-        nexus: Nexus,
-        cdb: [u8; 16],
-        data: Vec<Bytes>,
-    ) -> Result<Vec<Bytes>, Fault> {
-        let command = Parsed::of(&cdb);
-        self.state.reserved.check(nexus, command.traits.class)?;
-        match self.unit.plan(&command, self.switches())? {
-            Step::Medium(op) => self.touch(op, data, &Abort::never()).await,
+impl Side {
+    /// Runs a command as the nexus, whose unit attention stays for its own next command.
+    async fn perform(&self, cdb: [u8; 16], data: Vec<Bytes>) -> Result<Vec<Bytes>, Fault> {
+        let _inside = self.visit.enter()?;
+        let (command, unit) = (Parsed::of(&cdb), &self.unit);
+        unit.state.reserved.check(self.nexus, command.traits.class)?;
+        match unit.unit.plan(&command, unit.switches())? {
+            Step::Medium(op) => unit.touch(op, data, &Abort::never()).await,
             // The copy reads and writes.
             Step::Reply(_) | Step::Unit(_) | Step::Copy => Err(aborted().into()),
         }

@@ -2,10 +2,12 @@ use futures_util::FutureExt;
 use proto::scsi::Parsed;
 use proto::scsi::Status;
 use proto::scsi::ports::PORT;
+use volume::Volume;
+use volume::store::held::Held;
 use volume::store::memory::Memory;
 
 use super::super::super::guest::Guest;
-use super::super::super::{Command, LogicalUnit as _, Response};
+use super::super::super::{Answer, Command, LogicalUnit as _, Response};
 use super::super::tests::{
     BLOCK, ME, OTHER, SIZE, block, good, pattern, read, run_as, sense, write,
 };
@@ -88,6 +90,77 @@ fn blocks_are_copied_within_a_disk_and_between_disks() {
     let gone = sense(&status_as(&disks[1], ME, 2));
     assert_eq!(gone, Sense::invalid_cdb(2, None), "told once");
     assert_eq!(sense(&status_as(&disks[0], OTHER, 1)), gone, "another's copy is nobody's business");
+}
+
+/// Two disks. No write to the second ends before it is let through.
+fn held_pair() -> (Vec<Disk>, Arc<Held<Memory>>) {
+    const LARGE: u64 = 4 << 20;
+    let held = Arc::new(Held::new(Memory::new(LARGE, BLOCK)));
+    let volumes: [Arc<dyn Volume>; 2] =
+        [Arc::new(Memory::new(LARGE, BLOCK)), Arc::clone(&held) as _];
+    let disk =
+        |(lun, volume)| Disk::new(volume, "iqn.2026-11.dev.longhaul:t", lun, Options::default());
+    let disks: Vec<_> = (0..).zip(volumes).map(disk).collect();
+    Disk::introduce(disks.iter());
+    for disk in &disks {
+        for (n, nexus) in [(1, ME), (2, OTHER)] {
+            disk.attach(nexus, Guest::new(n));
+            run_as(disk, nexus, block(&[0]), vec![]);
+        }
+    }
+    (disks, held)
+}
+
+/// A copy of two parts from the first disk to the second, as a task of the first.
+fn begin_copy(disks: &[Disk]) -> Answer {
+    let list = list(1, &[naa(&disks[0]), naa(&disks[1])], (0, 8), (2 * CHUNK / BLOCK) as u16);
+    let announced = list.len() as u32;
+    let mut cdb = block(&[0x83]);
+    cdb[10..14].copy_from_slice(&announced.to_be_bytes());
+    let data = vec![Bytes::from(list)];
+    disks[0].execute(ME, Command { parsed: Parsed::of(&cdb), data, announced })
+}
+
+fn reserve_out(disk: &Disk, nexus: Nexus, (action, kind): (u8, u8), keys: (u64, u64)) -> Answer {
+    let list = [keys.0.to_be_bytes(), keys.1.to_be_bytes(), [0; 8]].concat();
+    let cdb = block(&[0x5F, action, kind, 0, 0, 0, 0, 0, 24]);
+    let announced = list.len() as u32;
+    disk.execute(nexus, Command { parsed: Parsed::of(&cdb), data: vec![list.into()], announced })
+}
+
+/// What ends the tasks of the second disk waits for the write under way, and no other follows.
+fn copy_is_ended_by(disks: &[Disk], held: &Held<Memory>, end: impl Future<Output = ()>) {
+    let (mut copy, mut end) = (begin_copy(disks), std::pin::pin!(end));
+    assert!((&mut copy).now_or_never().is_none());
+    assert_eq!(held.waiting(), 1);
+    assert!(end.as_mut().now_or_never().is_none(), "a write of the copy is under way");
+    held.let_through(2);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert_eq!(sense(&runtime.block_on(copy)), THIRD_PARTY);
+    assert!(end.now_or_never().is_some());
+    assert_eq!((held.passed(), held.waiting()), (1, 0), "nothing was written afterwards");
+}
+
+#[test]
+fn preempt_and_abort_ends_a_copy_that_is_a_task_of_another_unit() {
+    let (disks, held) = held_pair();
+    for (action, keys) in [((0, 0), (0, 1)), ((1, 5), (1, 0))] {
+        let done = reserve_out(&disks[1], ME, action, keys).now_or_never().unwrap();
+        assert_eq!(done.status, Status::Good);
+    }
+    let done = reserve_out(&disks[1], OTHER, (0, 0), (0, 2)).now_or_never().unwrap();
+    assert_eq!(done.status, Status::Good);
+    let preempt = async {
+        assert_eq!(reserve_out(&disks[1], OTHER, (5, 5), (2, 1)).await.status, Status::Good);
+    };
+    copy_is_ended_by(&disks, &held, preempt);
+}
+
+#[test]
+fn end_of_the_tasks_of_a_unit_ends_a_copy_to_it() {
+    let (disks, held) = held_pair();
+    let end = async { disks[1].end_copies().await };
+    copy_is_ended_by(&disks, &held, end);
 }
 
 #[test]
