@@ -18,6 +18,7 @@ use super::{closing, first_failure};
 use crate::chain::{self, Chain, Contents, Login, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::copy::{self, CopyError, Report};
+use crate::luks;
 use crate::progress::{Progress, rate};
 use crate::secret::{DestinationSecretArgs, SecretArgs, SourceSecretArgs};
 use crate::size::Size;
@@ -40,6 +41,10 @@ pub struct Args {
     /// Print one JSON object at the end, and no progress
     #[arg(long)]
     json: bool,
+    /// Write over a destination that holds a file system or a partition table; with --raw or --raw-destination, over an
+    /// encrypted one too
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     encryption: EncryptionArgs,
     #[command(flatten)]
@@ -85,9 +90,6 @@ struct EncryptionArgs {
     /// Write the destination as it is stored; if it is encrypted, --force must be given too
     #[arg(long, conflicts_with_all = ["encrypted_destination", "allow_discards"])]
     raw_destination: bool,
-    /// With --raw or --raw-destination, allow an encrypted destination to be written over
-    #[arg(long)]
-    force: bool,
     #[command(flatten)]
     discards: DiscardArgs,
 }
@@ -96,9 +98,6 @@ impl EncryptionArgs {
     fn check(&self) -> Outcome {
         let (from, to) = (self.raw || self.raw_source, self.raw || self.raw_destination);
         let wrong = |what: &str| Err(Failure::usage(what));
-        if self.force && !to {
-            return wrong("--force is for --raw and --raw-destination");
-        }
         if (from && self.source.is_given()) || (to && self.destination.is_given()) {
             return wrong("a pass-phrase is given for a side that is taken as it is stored");
         }
@@ -119,9 +118,9 @@ impl EncryptionArgs {
         contents(secret, self.discards, demanded, &uri.to_string())
     }
 
-    fn destination(&self, uri: &Uri) -> Contents {
+    fn destination(&self, uri: &Uri, overwrite: bool) -> Contents {
         if self.raw || self.raw_destination {
-            return Contents::Raw { overwrite: self.force };
+            return Contents::Raw { overwrite };
         }
         let own = self.destination.secret();
         let demanded = self.encrypted_destination || own.is_given();
@@ -220,12 +219,16 @@ impl Args {
         let missing = matches!(to, Uri::File(path) if !path.exists());
         let part = front(source.volume(), self.size, missing, from)?;
         let size = missing.then(|| Size(part.shape().size));
-        let contents = self.encryption.destination(to);
+        let contents = self.encryption.destination(to, self.force);
         let writers = self.writers.writers();
         let destination =
             OpenOptions { size, login, contents, patience, writers, ..OpenOptions::default() };
         let destination = chain::open(to, destination).await?;
-        if let Err(why) = self.encryption.check_use(source, &destination) {
+        let checked = match self.encryption.check_use(source, &destination) {
+            Ok(()) => self.check_destination(&destination).await,
+            refused => refused,
+        };
+        if let Err(why) = checked {
             destination.discard().await;
             return Err(why);
         }
@@ -254,6 +257,29 @@ impl Args {
             cut(path, size).or_fail(|| format!("cannot cut {to} to {} bytes", size.0))?;
         }
         Ok(summary)
+    }
+}
+
+impl Args {
+    /// Refuses what can or should not be written over, before anything is.
+    async fn check_destination(&self, destination: &Chain) -> Outcome {
+        let to = &self.destination.uri;
+        let what = || format!("cannot copy to {to}");
+        let volume = destination.volume();
+        if volume.shape().read_only {
+            return Err(Failure::new(what()).because("it is read-only").hint(
+                "nothing was written; the medium is write-protected, or the server lets this client only read the volume",
+            ));
+        }
+        if self.force {
+            return Ok(());
+        }
+        match luks::recognise_contents(&volume).await.or_fail(what)? {
+            None => Ok(()),
+            Some(found) => Err(Failure::new(what()).because(format!("it holds {found}")).hint(
+                "nothing was written; --force writes over it: what it holds is lost, or replaced by a newer copy",
+            )),
+        }
     }
 }
 

@@ -86,14 +86,20 @@ impl fmt::Display for Place {
     }
 }
 
+/// Where the signatures end that [`signature`] looks for.
+pub(super) const SIGNATURES_END: u64 = 65_608;
+
 /// What `start`, the first bytes of a volume, shows of a file system, a partition table or the like.
 pub(super) fn signature(start: &[u8]) -> Option<&'static str> {
-    const KNOWN: [(usize, &[u8], &str); 6] = [
+    const KNOWN: [(usize, &[u8], &str); 9] = [
         (512, b"EFI PART", "a GPT partition table"),
         (1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
         (0, b"XFSB", "an XFS file system"),
         (65_600, b"_BHRfS_M", "a Btrfs file system"),
         (512, b"LABELONE", "an LVM physical volume"),
+        (1024, b"\x10\x20\xf5\xf2", "an F2FS file system"),
+        (4086, b"SWAPSPACE2", "swap space"),
+        (32_769, b"CD001", "an ISO 9660 file system"),
         (510, b"\x55\xaa", "a boot sector or an MBR partition table"),
     ];
     KNOWN

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use volume::{Span, Volume};
 
 use super::header::{
-    HEADER_SIZES, Header, HeaderError, Payload, Place, is_first_copy, is_second_copy,
+    HEADER_SIZES, Header, HeaderError, Payload, Place, SIGNATURES_END, is_first_copy,
+    is_second_copy, signature,
 };
 use crate::failure::{Failure, OrFail, Outcome};
 
@@ -117,6 +118,14 @@ async fn has_second_copy(volume: &Arc<dyn Volume>) -> volume::Result<bool> {
     let starts = places.map(|&at| volume.read(Span::new(at, PIECE)));
     let starts = futures_util::future::join_all(starts).await;
     starts.into_iter().try_fold(false, |found, start| Ok(found || is_second_copy(&start?)))
+}
+
+/// What is recognised on `volume`: a file system, a partition table or the like. Where there is none, there may still be
+/// data.
+pub async fn recognise_contents(volume: &Arc<dyn Volume>) -> volume::Result<Option<&'static str>> {
+    let shape = volume.shape();
+    let looked_at = SIGNATURES_END.next_multiple_of(shape.block_size.into()).min(shape.size);
+    Ok(signature(&read(volume, Span::new(0, looked_at)).await?))
 }
 
 /// Reads a piece of the header, which may be longer than one transfer.
