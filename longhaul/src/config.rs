@@ -29,7 +29,7 @@ use crate::store::iscsi::Connections;
 use crate::uri::{Host, Uri};
 pub use access::{Access, Group};
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
-pub(crate) use option::idle_size;
+pub(crate) use option::{idle_size, trailing_option};
 pub use pause::Pause;
 pub use table::Wrong;
 

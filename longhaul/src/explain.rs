@@ -25,6 +25,9 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
         OpenError::Missing => {
             "look at the path; `serve`, `attach` and `key init` make a file when they are given its size"
         }
+        OpenError::NoDevice => {
+            "is it connected, and the name right? `lsblk` lists devices; no file is made in /dev, where it would be in memory"
+        }
         OpenError::OtherSize { .. } => "leave the size out to take it as it is",
         OpenError::Empty => "`truncate -s 1G FILE` gives a file a size",
         OpenError::NotA { found: "a block device", .. } => "name it device:PATH",

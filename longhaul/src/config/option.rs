@@ -87,6 +87,13 @@ fn split(text: &str) -> (String, Vec<(&str, Option<&str>)>) {
     (rest.replace(",,", ","), options)
 }
 
+/// The option with which the text of a path ends, if it is one with a value.
+pub(crate) fn trailing_option(path: &str) -> Option<&str> {
+    let (_, option) = path.rsplit_once(',')?;
+    let (key, _) = option.split_once('=')?;
+    KNOWN.contains(&key).then_some(option)
+}
+
 fn unknown(key: &str) -> String {
     let meant = did_you_mean(key, KNOWN);
     let end = if meant.is_empty() { "." } else { "" };

@@ -87,6 +87,9 @@ pub enum OpenError {
         /// What it must be.
         wanted: &'static str,
     },
+    /// It would be made where devices are.
+    #[error("there is no such device")]
+    NoDevice,
     /// The system refused.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -169,12 +172,22 @@ pub fn part_of_block(path: &Path, block_size: u32) -> io::Result<Vec<u8>> {
 
 /// A new sparse file. One that cannot be given its size is not left behind.
 fn create(path: &Path, size: u64) -> Result<File, OpenError> {
+    if is_among_devices(path) {
+        return Err(OpenError::NoDevice);
+    }
     let file = File::open(path, Access::Create)?;
     if let Err(why) = file.set_len(size) {
         std::fs::remove_file(path)?;
         return Err(why.into());
     }
     Ok(file)
+}
+
+/// Whether a file would be made in `/dev`, where a device was meant, and where a file is in memory. `/dev/shm` is for files.
+fn is_among_devices(path: &Path) -> bool {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new(".")).canonicalize();
+    directory.is_ok_and(|directory| directory.starts_with("/dev") && !directory.starts_with("/dev/shm"))
 }
 
 /// Keeps one file from being served twice.
