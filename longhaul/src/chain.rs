@@ -1,5 +1,6 @@
 //! The chains that URIs stand for: the only place that names both fronts and stores.
 
+mod created_file;
 mod status;
 mod writer;
 
@@ -34,6 +35,7 @@ use crate::store::file::OpenError;
 use crate::store::iscsi::{Connections, Writers};
 use crate::store::{device, file, in_use, iscsi};
 use crate::uri::{Host, Uri};
+use created_file::{CreatedFile, refuse_options, remove};
 pub use status::{ChainStatus, Observer};
 
 /// The block size of what has none of its own.
@@ -57,6 +59,8 @@ pub struct OpenOptions {
     pub pad: bool,
     /// How to log in, where that is needed.
     pub login: Login,
+    /// The path at which its file is, or is made, instead of that in its URI.
+    pub make_at: Option<PathBuf>,
     /// What of it is wanted, should it be encrypted.
     pub contents: Contents,
     /// Keep the link to it full, if it is behind a network.
@@ -143,30 +147,6 @@ pub struct Chain {
     decrypted: bool,
     /// How many bytes of zeroes its last block was filled up with.
     padding: u64,
-}
-
-/// A file that was made for a volume that is not open yet. It goes when this is dropped.
-struct CreatedFile(Option<PathBuf>);
-
-impl CreatedFile {
-    /// It stays from now on.
-    fn keep(mut self) -> Option<PathBuf> {
-        self.0.take()
-    }
-}
-
-impl Drop for CreatedFile {
-    fn drop(&mut self) {
-        if let Some(made) = &self.0 {
-            remove(made);
-        }
-    }
-}
-
-fn remove(made: &Path) {
-    if let Err(why) = std::fs::remove_file(made) {
-        tracing::warn!(%why, path = %made.display(), "a file that was made for nothing cannot be removed");
-    }
 }
 
 /// A chain's store as it is when it has grown; nobody has been told yet.
@@ -573,6 +553,8 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             Store { volume, disk: None, local: None, made: CreatedFile(None), padding: 0 }
         }
         Uri::File(path) => {
+            refuse_options(uri, path)?;
+            let path = options.make_at.as_ref().unwrap_or(path);
             let with = file::FileOptions {
                 size: options.size.map(|size| size.0),
                 existing_only: options.existing_only,

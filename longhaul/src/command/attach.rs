@@ -76,6 +76,7 @@ pub async fn run(args: Args) -> Outcome {
     let changes = uri.is_remote() && !args.read_only;
     let options = OpenOptions {
         existing_only: false,
+        make_at: None,
         size: args.size,
         read_only: args.read_only,
         login: args.login.login().await?,

@@ -22,7 +22,12 @@ use crate::luks;
 use crate::progress::{Progress, rate};
 use crate::secret::{DestinationSecretArgs, SecretArgs, SourceSecretArgs};
 use crate::size::Size;
+use crate::stop::Stop;
 use crate::uri::{Uri, UriError};
+
+mod new_file;
+
+use new_file::NewFile;
 
 /// Copy a volume or a file onto another
 #[derive(Debug, clap::Args)]
@@ -216,14 +221,22 @@ impl Args {
     async fn copy(&self, source: &Chain, login: Login) -> Outcome<Summary> {
         let (from, to) = (&self.source.uri, &self.destination.uri);
         let patience = self.outage.patience().unwrap_or_default();
-        let missing = matches!(to, Uri::File(path) if !path.exists());
-        let part = front(source.volume(), self.size, missing, from)?;
-        let size = missing.then(|| Size(part.shape().size));
+        let new = NewFile::of(to)?;
+        let part = front(source.volume(), self.size, new.is_some(), from)?;
+        let size = new.is_some().then(|| Size(part.shape().size));
+        let make_at = new.as_ref().map(|new| new.part().to_owned());
         let contents = self.encryption.destination(to, self.force);
         let writers = self.writers.writers();
-        let destination =
-            OpenOptions { size, login, contents, patience, writers, ..OpenOptions::default() };
-        let destination = chain::open(to, destination).await?;
+        let options = OpenOptions {
+            size,
+            make_at,
+            login,
+            contents,
+            patience,
+            writers,
+            ..OpenOptions::default()
+        };
+        let destination = chain::open(to, options).await?;
         let checked = match self.encryption.check_use(source, &destination) {
             Ok(()) => self.check_destination(&destination).await,
             refused => refused,
@@ -243,8 +256,13 @@ impl Args {
             } else {
                 source.padding()
             },
+            new: new.as_ref(),
         };
-        let copied = job.run(self.verify).await;
+        // Only now: who is asked for a pass-phrase can end that as ever.
+        let stop = super::stop_on_termination()?;
+        source.leave_on(stop.clone());
+        destination.leave_on(stop.clone());
+        let copied = job.run_until(stop, self.verify).await;
         drop(job);
         if let Err(Broken { failure, untouched: true }) = copied {
             destination.discard().await;
@@ -253,10 +271,21 @@ impl Args {
         // Half of a copy may be all there is to be had of a bad disk.
         let closed = destination.close().await;
         let summary = first_failure(copied.map_err(|broken| broken.failure), closed)?;
-        if let (true, Some(size), Uri::File(path)) = (missing, self.size, to) {
-            cut(path, size).or_fail(|| format!("cannot cut {to} to {} bytes", size.0))?;
+        if let Some(new) = &new {
+            self.finish(new)?;
         }
         Ok(summary)
+    }
+
+    /// Gives a file that was made its length and its name.
+    fn finish(&self, new: &NewFile) -> Outcome {
+        let (to, part) = (&self.destination.uri, new.part());
+        if let Some(size) = self.size {
+            cut(part, size).or_fail(|| format!("cannot cut {to} to {} bytes", size.0))?;
+        }
+        new.finish()
+            .or_fail(|| format!("cannot give {to} its name"))
+            .map_err(|why| why.hint(format!("the whole copy is in {}: rename it", part.display())))
     }
 }
 
@@ -339,9 +368,35 @@ struct Job<'a> {
     destination: Arc<dyn Volume>,
     quiet: bool,
     padding: u64,
+    /// The destination, if it is a file that is made.
+    new: Option<&'a NewFile>,
 }
 
 impl Job<'_> {
+    /// Runs to its end, or until `stop` is called.
+    async fn run_until(&self, mut stop: Stop, verify: bool) -> Result<Summary, Broken> {
+        tokio::select! {
+            copied = self.run(verify) => copied,
+            () = stop.called() => {
+                let failure = Failure::new(format!("cannot copy {} to {}", self.from, self.to));
+                let failure = failure.because("it was ended by a signal").hint(self.incomplete());
+                Err(Broken { failure, untouched: false })
+            }
+        }
+    }
+
+    fn incomplete(&self) -> String {
+        match self.new {
+            Some(new) => {
+                let part = new.part().display();
+                format!(
+                    "the destination was not made; what was copied, in no particular order, is in {part}"
+                )
+            }
+            None => "the destination is incomplete".to_owned(),
+        }
+    }
+
     async fn run(&self, verify: bool) -> Result<Summary, Broken> {
         let size = self.source.shape().size;
         let started = Instant::now();
@@ -368,10 +423,16 @@ impl Job<'_> {
     fn failure(&self, what: &str, why: CopyError) -> Broken {
         let untouched = matches!(why, CopyError::TooSmall { .. } | CopyError::PartialBlock { .. });
         let hint = match &why {
-            CopyError::TooSmall { .. } => "nothing was written; a larger destination is needed",
-            CopyError::PartialBlock { .. } => "nothing was written; pad the source to whole blocks",
-            CopyError::Differs(_) => "one of them was changed meanwhile, or the medium is bad",
-            _ => "the destination is incomplete",
+            CopyError::TooSmall { .. } => {
+                "nothing was written; a larger destination is needed".to_owned()
+            }
+            CopyError::PartialBlock { .. } => {
+                "nothing was written; pad the source to whole blocks".to_owned()
+            }
+            CopyError::Differs(_) => {
+                "one of them was changed meanwhile, or the medium is bad".to_owned()
+            }
+            _ => self.incomplete(),
         };
         let what = format!("cannot {what} {} to {}", self.from, self.to);
         Broken { failure: Failure::new(what).because(why).hint(hint), untouched }

@@ -186,8 +186,9 @@ fn create(path: &Path, size: u64) -> Result<File, OpenError> {
 /// Whether a file would be made in `/dev`, where a device was meant, and where a file is in memory. `/dev/shm` is for files.
 fn is_among_devices(path: &Path) -> bool {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new(".")).canonicalize();
-    directory.is_ok_and(|directory| directory.starts_with("/dev") && !directory.starts_with("/dev/shm"))
+    let directory = directory.unwrap_or_else(|| Path::new(".")).canonicalize();
+    directory
+        .is_ok_and(|directory| directory.starts_with("/dev") && !directory.starts_with("/dev/shm"))
 }
 
 /// Keeps one file from being served twice.

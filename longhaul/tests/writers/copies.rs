@@ -32,6 +32,48 @@ async fn copy_whose_source_is_gone_at_its_end_gives_its_destination_back() {
     assert!(to.reads(&next, 9) && next.process.stop().success());
 }
 
+#[tokio::test]
+async fn copy_that_is_ended_by_a_signal_says_so_and_gives_its_destination_back() {
+    let bench = Bench::new(&[]);
+    std::fs::write(bench.path().join("in.img"), vec![9; MIB]).unwrap();
+    let destination = Link::to(&bench.uri);
+    destination.hold();
+    let mut copy = bench.longhaul(&["--log", "info", "copy", "in.img", &destination.uri]);
+    copy.env("LONGHAUL_STATE_DIR", bench.path().join("elsewhere"));
+    let log = std::fs::File::create(bench.path().join("copy.log")).unwrap();
+    let copy = Running::start(copy.stderr(log));
+    tokio::time::timeout(PATIENCE, destination.held()).await.unwrap();
+    copy.signal(rustix::process::Signal::TERM);
+    let stopping = async {
+        while !bench.log("copy").contains("stopping") {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, stopping).await.unwrap();
+    destination.let_go();
+    assert_eq!(copy.end().code(), Some(1));
+    let said = bench.log("copy");
+    assert!(said.contains("it was ended by a signal\n  the destination is incomplete"), "{said}");
+    let next = bench.attach("next", &[]);
+    assert!(next.process.stop().success());
+}
+
+#[test]
+fn file_of_a_copy_that_fails_has_another_name() {
+    let bench = Bench::new(&[]);
+    std::fs::write(bench.path().join("in.img"), vec![9; 32 * MIB]).unwrap();
+    let (said, done) = bench.run(&["copy", "in.img", &bench.uri]);
+    assert!(done, "{said}");
+    let source = Link::with_unreadable_end(&bench.uri);
+    let (said, done) = bench.run(&["copy", &source.uri, "out.img"]);
+    assert!(!done && said.contains("is in out.img.part"), "{said}");
+    assert!(!bench.path().join("out.img").exists() && bench.path().join("out.img.part").exists());
+    let (said, done) = bench.run(&["copy", &bench.uri, "out.img"]);
+    assert!(done, "{said}");
+    assert_eq!(std::fs::read(bench.path().join("out.img")).unwrap(), vec![9; 32 * MIB]);
+    assert!(!bench.path().join("out.img.part").exists());
+}
+
 /// What fails before or after the work of a command does not keep its volume either.
 #[test]
 fn command_that_fails_gives_its_volume_back() {

@@ -40,6 +40,22 @@ impl Link {
         })
     }
 
+    /// Asks for an operation that no target knows where the second 16 MiB are read, in blocks of 512 bytes.
+    pub(super) fn with_unreadable_end(uri: &str) -> Self {
+        Self::new(uri, |header| {
+            let number =
+                |bytes: &[u8]| bytes.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
+            let block = match header[32] {
+                0x28 => number(&header[34..38]),
+                0x88 => number(&header[34..42]),
+                _ => 0,
+            };
+            if header[0] & 0x3f == SCSI_COMMAND && block >= 1 << 15 {
+                header[32] = 0xc0;
+            }
+        })
+    }
+
     /// Keeps the data of writes back, with the command or apart from it, and lets all else pass.
     pub(super) fn hold(&self) {
         self.state.lock().unwrap().is_held = true;
