@@ -1,52 +1,164 @@
 //! What the answers of a unit tell of earlier commands, and what becomes of it at our initiator.
 
+use std::future::ready;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use longhaul::front::iscsi::{Node, Server};
-use longhaul::front::lun::{Options, TargetDevice};
+use longhaul::front::iscsi::{Limits, Node, Offering, Server};
+use longhaul::front::lun::{Command, Nexus, Options, TargetDevice};
 use longhaul::stop::Stopper;
-use longhaul::store::iscsi::{ConnectOptions, Disk, IscsiTarget, connect};
+use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, IscsiTarget, State, connect};
 use longhaul::uri::Host;
 use proto::iscsi::header::BHS_LEN;
+use proto::iscsi::keys::Offer;
 use proto::iscsi::login::policy::Policy;
 use proto::iscsi::name::IscsiName;
+use proto::scsi::Status;
+use proto::scsi::cdb::Parsed;
+use proto::scsi::ports::AccessState;
 use proto::scsi::sense::Key;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use volume::store::memory::Memory;
-use volume::{Durability, Span, Volume};
+use volume::{Durability, ExtentMap, Shape, Space, Span, Volume, Work};
 
 const NAME: &str = "iqn.2026-11.dev.longhaul:disk";
 const SIZE: u64 = 4 << 20;
 
+/// A disk with a volatile cache.
+struct Cached {
+    shape: Shape,
+    /// What is durable, and what is read.
+    bytes: Mutex<(Vec<u8>, Vec<u8>)>,
+    flushes: AtomicUsize,
+}
+
+impl Cached {
+    fn new() -> Arc<Self> {
+        let shape = Shape { write_cache: true, ..Memory::new(SIZE, 512).shape().clone() };
+        let empty = vec![0; SIZE as usize];
+        let bytes = Mutex::new((empty.clone(), empty));
+        Arc::new(Self { shape, bytes, flushes: AtomicUsize::new(0) })
+    }
+
+    /// Loses what is not durable.
+    fn lose(&self) {
+        let (durable, cached) = &mut *self.bytes.lock().unwrap();
+        cached.clone_from(durable);
+    }
+
+    fn durable(&self, at: usize, len: usize) -> Vec<u8> {
+        self.bytes.lock().unwrap().0[at..at + len].to_vec()
+    }
+}
+
+impl Volume for Cached {
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn read(&self, span: Span) -> Work<'_, Bytes> {
+        let (_, cached) = &*self.bytes.lock().unwrap();
+        let bytes = Bytes::copy_from_slice(&cached[span.at as usize..span.end() as usize]);
+        Box::pin(ready(Ok(bytes)))
+    }
+
+    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
+        let (durable, cached) = &mut *self.bytes.lock().unwrap();
+        let range = at as usize..at as usize + data.len();
+        cached[range.clone()].copy_from_slice(&data);
+        if durability == Durability::Durable {
+            durable[range].copy_from_slice(&data);
+        }
+        Box::pin(ready(Ok(())))
+    }
+
+    fn write_zeroes(&self, span: Span, durability: Durability, _: Space) -> Work<'_, ()> {
+        self.write(span.at, vec![0; span.len as usize].into(), durability)
+    }
+
+    fn discard(&self, _: Span) -> Work<'_, ()> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn flush(&self) -> Work<'_, ()> {
+        let (durable, cached) = &mut *self.bytes.lock().unwrap();
+        durable.clone_from(cached);
+        self.flushes.fetch_add(1, Ordering::SeqCst);
+        Box::pin(ready(Ok(())))
+    }
+
+    fn extents(&self) -> Option<&dyn ExtentMap> {
+        None
+    }
+}
+
 /// A target that runs as long as this lives.
 struct Running {
     portal: SocketAddr,
+    device: Arc<TargetDevice>,
+    node: Arc<Node>,
     _stopper: Stopper,
 }
 
 async fn serve(volume: Arc<dyn Volume>) -> Running {
-    let device = TargetDevice::new(NAME, [(0, volume, Options::default())]);
+    let device = Arc::new(TargetDevice::new(NAME, [(0, volume, Options::default())]));
+    let offer = Offer { max_connections: 2, ..Offer::long_haul() };
+    let node = Arc::new(Node::new([Arc::clone(&device)], Policy::open).with_offer(offer));
     let portals = [SocketAddr::from(([127, 0, 0, 1], 0))];
-    let server = Server::bind(&portals, Node::new([device], Policy::open)).await.unwrap();
+    let server = Server::bind(&portals, Arc::clone(&node)).await.unwrap();
     let portal = server.portals()[0];
     let (stopper, stop) = Stopper::new();
     tokio::spawn(server.run(stop));
-    Running { portal, _stopper: stopper }
+    Running { portal, device, node, _stopper: stopper }
 }
 
-async fn open(address: SocketAddr) -> Disk {
+impl Running {
+    /// Another initiator switches the cache: MODE SELECT (6) of the caching page.
+    async fn switch_cache(&self, on: bool) {
+        let mut page = [0_u8; 20];
+        (page[0], page[1], page[2]) = (0x08, 18, if on { 0x04 } else { 0 });
+        let list = [&[0; 4][..], &page].concat();
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1], cdb[4]) = (0x15, 0x10, 24);
+        let parsed = Parsed::of(&cdb);
+        let select = Command { parsed, data: vec![list.into()], announced: 24 };
+        let done = self.device.unit([0; 8]).execute(Nexus(u64::MAX), select).await;
+        assert_eq!(done.status, Status::Good, "{:02x?}", done.sense);
+    }
+
+    /// A reload gives the only portal group another state.
+    async fn set_access(&self, access: AccessState) {
+        let policy = Policy::open(vec![IscsiName::new(NAME).unwrap()]);
+        let devices = vec![Arc::clone(&self.device)];
+        let access = [(1, access)].into();
+        let offering = Offering { devices, policy, limits: Limits::default(), access };
+        let (leaving, done) = self.node.replace(offering);
+        assert_eq!(leaving, 0);
+        done.await;
+    }
+}
+
+async fn open(address: SocketAddr) -> Arc<Disk> {
+    open_by(address, 1).await
+}
+
+async fn open_by(address: SocketAddr, connections: u16) -> Arc<Disk> {
     let portal = Host { name: address.ip().to_string(), port: address.port() };
     let target = IscsiTarget { portal, name: IscsiName::new(NAME).unwrap(), lun: 0 };
     let name = IscsiName::new("iqn.2026-11.dev.longhaul:client").unwrap();
-    let reconnect_every = Duration::from_millis(20);
-    let options =
-        ConnectOptions { reconnect_for: None, reconnect_every, ..ConnectOptions::new(name) };
-    connect(&target, &options).await.expect("a session")
+    let options = ConnectOptions {
+        reconnect_for: None,
+        reconnect_every: Duration::from_millis(20),
+        connections: Connections::Fixed(connections),
+        ..ConnectOptions::new(name)
+    };
+    Arc::new(connect(&target, &options).await.expect("a session"))
 }
 
 /// No deferred error is to come.
@@ -141,5 +253,155 @@ async fn deferred_error_fails_flushes_and_the_command_runs_again() {
         assert_eq!(flushed.is_err(), lost, "{key:?}: {flushed:?}");
         let durable = disk.write(0, data, Durability::Durable).await;
         assert_eq!(durable.is_err(), lost, "{key:?}: {durable:?}");
+    }
+}
+
+/// A way to a target on which what comes back by the first connection waits while it is shut.
+struct Lanes {
+    address: SocketAddr,
+    shut: watch::Sender<bool>,
+    /// Answers that wait.
+    late: Arc<AtomicUsize>,
+    /// Commands that went by the second connection.
+    by_second: Arc<AtomicUsize>,
+}
+
+impl Lanes {
+    async fn new(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (shut, is_shut) = watch::channel(false);
+        let (late, by_second) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let lanes = Self { address, shut, late, by_second };
+        let (late, by_second) = (Arc::clone(&lanes.late), Arc::clone(&lanes.by_second));
+        tokio::spawn(async move {
+            for number in 1.. {
+                let (near, _) = listener.accept().await.unwrap();
+                let far = TcpStream::connect(to).await.unwrap();
+                let ((from_near, to_near), (from_far, to_far)) =
+                    (near.into_split(), far.into_split());
+                let by_second = Arc::clone(&by_second);
+                tokio::spawn(pass(from_near, to_far, move |pdu| {
+                    let is_command = number == 2 && pdu[0] & 0x3F == 0x01;
+                    by_second.fetch_add(usize::from(is_command), Ordering::SeqCst);
+                }));
+                match number {
+                    1 => tokio::spawn(delay(from_far, to_near, is_shut.clone(), Arc::clone(&late))),
+                    _ => tokio::spawn(pass(from_far, to_near, |_| {})),
+                };
+            }
+        });
+        lanes
+    }
+}
+
+async fn delay(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut is_shut: watch::Receiver<bool>,
+    late: Arc<AtomicUsize>,
+) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(got @ 1..) = from.read(&mut bytes).await {
+        if *is_shut.borrow() {
+            late.fetch_add(1, Ordering::SeqCst);
+        }
+        let _ = is_shut.wait_for(|shut| !shut).await;
+        if to.write_all(&bytes[..got]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Only one command is told of a reset (SAM-5, 5.14), and its answer may come last: those of other connections
+/// overtake it. What they say of a unit that has lost its cache must not be believed before.
+#[tokio::test]
+async fn answers_that_overtake_that_of_a_reset_are_not_believed() {
+    let store = Cached::new();
+    let running = serve(Arc::clone(&store) as Arc<dyn Volume>).await;
+    let lanes = Lanes::new(running.portal).await;
+    let disk = open_by(lanes.address, 2).await;
+    let read = |at: u64, len: u64| {
+        let disk = Arc::clone(&disk);
+        tokio::spawn(async move { disk.read(Span::new(at, len)).await.unwrap() })
+    };
+    while lanes.by_second.load(Ordering::SeqCst) == 0 {
+        let (_, _) = tokio::join!(read(1 << 20, 4096), read(1 << 20, 4096));
+    }
+    let data = Bytes::from(vec![7; 4096]);
+    disk.write(0, data.clone(), Durability::Volatile).await.unwrap();
+    store.lose();
+    running.device.unit([0; 8]).reset();
+    lanes.shut.send_replace(true);
+    // It goes by the first connection, like any that finds both idle, and is told of the reset. All others go by the
+    // second, since they are shorter.
+    let told = read(1 << 20, 1 << 20);
+    while lanes.late.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let flush = tokio::spawn({
+        let disk = Arc::clone(&disk);
+        async move { disk.flush().await }
+    });
+    while store.flushes.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let stale = read(0, 4096);
+    // The answers to both have come by the second connection when that to a later command has.
+    read(2 << 20, 4096).await.unwrap();
+    lanes.shut.send_replace(false);
+    flush.await.unwrap().unwrap();
+    assert!(store.durable(0, 4096) == data, "written, flushed, and gone");
+    assert!(stale.await.unwrap() == data, "an older block was read");
+    told.await.unwrap();
+}
+
+/// Nobody flushes a volume that has no cache, as it was said when it was attached.
+#[tokio::test]
+async fn cache_that_is_switched_on_while_attached_keeps_nothing_back() {
+    for reset in [false, true] {
+        let store = Cached::new();
+        let running = serve(Arc::clone(&store) as Arc<dyn Volume>).await;
+        running.switch_cache(false).await;
+        let disk = open(running.portal).await;
+        assert!(!disk.shape().write_cache);
+        // The unit's default is to have one.
+        match reset {
+            true => running.device.unit([0; 8]).reset(),
+            false => running.switch_cache(true).await,
+        }
+        let data = Bytes::from(vec![7; 4096]);
+        disk.write(0, data.clone(), Durability::Volatile).await.unwrap();
+        assert!(store.durable(0, 4096) == data, "it was answered, and nobody will flush");
+        disk.write_zeroes(Span::new(0, 4096), Durability::Volatile, Space::Keep).await.unwrap();
+        assert!(store.durable(0, 4096) == [0; 4096]);
+        let before = store.flushes.load(Ordering::SeqCst);
+        disk.flush().await.unwrap();
+        assert!(store.flushes.load(Ordering::SeqCst) > before, "a flush is one");
+        assert_eq!(disk.state(), State::Connected);
+    }
+}
+
+/// A path that is taken out of use for a while is an outage (SPC-4, 5.16.2.4.4).
+#[tokio::test]
+async fn path_in_standby_is_waited_for() {
+    let store = Cached::new();
+    let running = serve(Arc::clone(&store) as Arc<dyn Volume>).await;
+    let disk = open(running.portal).await;
+    for access in [AccessState::Standby, AccessState::Unavailable] {
+        running.set_access(access).await;
+        let write = tokio::spawn({
+            let disk = Arc::clone(&disk);
+            let data = Bytes::from(vec![7; 4096]);
+            async move { disk.write(0, data, Durability::Volatile).await }
+        });
+        while !matches!(disk.state(), State::Reconnecting { attempts: 2.., .. }) {
+            assert!(!write.is_finished(), "{access:?}: {:?}", write.await);
+            tokio::task::yield_now().await;
+        }
+        running.set_access(AccessState::Optimized).await;
+        write.await.unwrap().unwrap();
+        disk.flush().await.unwrap();
+        assert!(store.durable(0, 4096) == [7; 4096]);
     }
 }

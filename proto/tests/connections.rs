@@ -138,6 +138,41 @@ fn an_abort_finds_its_command_on_any_connection() {
     }
 }
 
+/// The answer to a command by one connection may come before that to an earlier one by another, which is told what has
+/// happened to the unit.
+#[test]
+fn settled_is_told_after_the_answers_to_all_that_was_under_way() {
+    for connections in [1, 3] {
+        let mut pair = pair(connections, connections, far());
+        pair.join_all();
+        pair.initiator.settle();
+        assert!(matches!(pair.initiator.poll(), Some(Event::Settled)), "nothing is under way");
+        pair.target.holds = true;
+        for token in 0..6 {
+            pair.read(token, 0, 512);
+        }
+        pair.drive();
+        let is_settled = |pair: &Pair| pair.other.iter().any(|it| matches!(it, Event::Settled));
+        // The last is answered first; what is asked later is not waited for.
+        let held = std::mem::take(&mut pair.target.held);
+        let answer = |pair: &mut Pair, task| {
+            let (status, sense) = (Status::Good, Bytes::new());
+            let data = Bytes::from(vec![0; 512]).into();
+            pair.session().complete(task, Reply { status, data, sense });
+            pair.drive();
+        };
+        let mut tasks = held.into_iter().rev();
+        answer(&mut pair, tasks.next().unwrap());
+        pair.initiator.settle();
+        pair.read(6, 0, 512);
+        for task in tasks {
+            assert!(!is_settled(&pair), "{} of 6", pair.ended.len());
+            answer(&mut pair, task);
+        }
+        assert_eq!((pair.ended.len(), is_settled(&pair), pair.fault.take()), (6, true, None));
+    }
+}
+
 #[test]
 fn a_logout_ends_all_connections() {
     let mut pair = pair(3, 3, far());

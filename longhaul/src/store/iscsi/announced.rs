@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proto::iscsi::initiator::Completion;
 use proto::scsi::Status;
-use proto::scsi::sense::{Key, Sense};
+use proto::scsi::sense::{Additional, Key, Sense};
 
 use super::session::Ended;
 
@@ -16,6 +16,7 @@ use super::session::Ended;
 pub(super) struct Announced {
     reset: AtomicBool,
     preempted: AtomicBool,
+    mode_changed: AtomicBool,
     /// The first error of an earlier command.
     deferred: Mutex<Option<Sense>>,
 }
@@ -32,6 +33,11 @@ impl Announced {
         }
         if is_preempted(&sense) {
             self.preempted.store(true, Ordering::Release);
+        }
+        if sense.key == Key::UnitAttention
+            && sense.additional == Additional::MODE_PARAMETERS_CHANGED
+        {
+            self.mode_changed.store(true, Ordering::Release);
         }
     }
 
@@ -54,14 +60,20 @@ impl Announced {
         self.preempted.load(Ordering::Acquire)
     }
 
+    /// Whether a unit said that another initiator has changed its mode parameters, as by switching the cache.
+    pub(super) fn mode_changed(&self) -> bool {
+        self.mode_changed.load(Ordering::Acquire)
+    }
+
     /// The first failure of a command that had ended with GOOD.
     pub(super) fn deferred(&self) -> Option<Sense> {
         *self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Only resets and deferred errors that come from now on count.
+    /// Only resets, changes and deferred errors that come from now on count.
     pub(super) fn forget(&self) {
         self.reset.store(false, Ordering::Release);
+        self.mode_changed.store(false, Ordering::Release);
         *self.deferred.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
@@ -86,7 +98,7 @@ fn is_preempted(sense: &Sense) -> bool {
 mod tests {
     use bytes::Bytes;
     use proto::iscsi::initiator::Residual;
-    use proto::scsi::sense::{Additional, Format};
+    use proto::scsi::sense::Format;
 
     use super::*;
 
@@ -133,6 +145,7 @@ mod tests {
         ] {
             let announced = told(Key::UnitAttention, code, false);
             assert_eq!((announced.was_reset(), announced.was_preempted()), (reset, preempted));
+            assert_eq!(announced.mode_changed(), code == (0x2a, 1));
         }
     }
 }

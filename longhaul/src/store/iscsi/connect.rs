@@ -12,6 +12,7 @@ use proto::iscsi::keys::Offer;
 use proto::iscsi::login::initiator::{Config, LoginError};
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::scsi::Status;
+use proto::scsi::command::Command;
 use proto::time::Time;
 use tokio::net::TcpStream;
 
@@ -350,11 +351,21 @@ impl Connector {
     ) -> Result<Link, ConnectError> {
         let open = Link::open(session.clone(), self.target.lun, self.options.read_only);
         let Some(before) = before else { return open.await };
-        let link = self.in_time(portal, open).await?;
-        match link.device().differs(before) {
-            Some(what) => Err(ConnectError::Changed(what)),
-            None => Ok(link),
-        }
+        let opened = async {
+            let mut link = open.await?;
+            if let Some(what) = link.device().differs(before) {
+                return Err(ConnectError::Changed(what));
+            }
+            // A path in standby says what the unit is, and does nothing else.
+            if let Err(why) = link.unit().ask(Command::test_unit_ready()).await
+                && why.is_outage()
+            {
+                return Err(why.into());
+            }
+            link.keep_promise(before).await?;
+            Ok(link)
+        };
+        self.in_time(portal, opened).await
     }
 
     /// Finds out whether the reservation is still ours, where there is one.

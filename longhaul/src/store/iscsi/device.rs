@@ -98,7 +98,6 @@ impl Device {
     /// What makes this another volume than `before`, or one that may not be used as that one was. One that has
     /// grown is the same: what was asked of it before can still be asked of it.
     pub(super) fn differs(&self, before: &Self) -> Option<&'static str> {
-        let cached = |device: &Self| device.mode.write_cache.unwrap_or(true);
         let checks = [
             (self.serial != before.serial, "serial number"),
             (self.standard.vendor != before.standard.vendor, "vendor"),
@@ -106,10 +105,13 @@ impl Device {
             (self.capacity.block_size != before.capacity.block_size, "block size"),
             (self.capacity.blocks < before.capacity.blocks, "size"),
             (self.mode.write_protected && !before.mode.write_protected, "write protection"),
-            // Whoever was told that there is no cache does not flush.
-            (cached(self) && !cached(before), "write cache"),
         ];
         checks.into_iter().find_map(|(differs, what)| differs.then_some(what))
+    }
+
+    /// Whether it may keep in a volatile cache what it answers with GOOD.
+    pub(super) fn has_write_cache(&self) -> bool {
+        self.mode.write_cache.unwrap_or(true)
     }
 
     /// Its size in bytes.

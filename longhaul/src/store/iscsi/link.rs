@@ -47,11 +47,23 @@ pub(super) struct Link {
     device: Device,
     shape: Shape,
     sizes: Sizes,
+    /// The volume was offered as one without a write cache, so that nobody flushes it: what is answered is durable, also
+    /// while somebody else has switched the cache on.
+    through: bool,
     /// The unit has shown that it knows READ (10) and WRITE (10) only.
     short_commands: AtomicBool,
     /// The first failure on this session that may have cost what the unit had taken before. On the next session
     /// all of that is written again.
     failed: OnceLock<UnitError>,
+}
+
+/// Why a unit is treated like one whose connection was lost.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(super) enum Upset {
+    #[error("the unit was reset")]
+    Reset,
+    #[error("another initiator has changed the mode parameters of the unit")]
+    Mode,
 }
 
 /// Something that changes the volume. Carried out twice in a row it changes it once.
@@ -135,8 +147,21 @@ impl Link {
         let shape = shape(&device, read_only);
         let sizes = Sizes::new(&device, &unit.session().established().parameters);
         tracing::debug!(?shape, ?sizes, "opened");
-        let short_commands = AtomicBool::new(false);
-        Ok(Self { unit, device, shape, sizes, short_commands, failed: OnceLock::new() })
+        let (short_commands, through) = (AtomicBool::new(false), !shape.write_cache);
+        Ok(Self { unit, device, shape, sizes, through, short_commands, failed: OnceLock::new() })
+    }
+
+    /// Keeps what was promised of the unit when it was there `before`.
+    pub(super) async fn keep_promise(&mut self, before: &Device) -> Result<(), UnitError> {
+        self.through = !before.has_write_cache();
+        if self.through && self.shape.write_cache {
+            tracing::warn!(
+                "the unit has a write cache where it had none: each write is made durable"
+            );
+            // What was answered after the cache was switched on and before that was known.
+            self.sync().await?;
+        }
+        Ok(())
     }
 
     pub(super) const fn session(&self) -> &Session {
@@ -160,9 +185,15 @@ impl Link {
         self.sizes.unsolicited
     }
 
-    /// Whether the unit was reset since it was opened, and may have lost what it had not made durable.
-    pub(super) fn was_reset(&self) -> bool {
-        self.shape.write_cache && self.session().announced().was_reset()
+    /// What has happened to the unit since it was opened that may have cost what was not durable, or may have
+    /// switched its cache on.
+    pub(super) fn was_upset(&self) -> Option<Upset> {
+        let announced = self.session().announced();
+        match (announced.was_reset(), self.through && announced.mode_changed()) {
+            (true, _) => Some(Upset::Reset),
+            (false, true) => Some(Upset::Mode),
+            (false, false) => None,
+        }
     }
 
     /// What is known of target and device; measures the round trip.
@@ -284,8 +315,8 @@ impl Link {
 
     async fn write(&self, at: u64, data: Bytes, durability: Durability) -> Result<(), UnitError> {
         let span = Span::new(at, data.len() as u64);
-        let durable = durability == Durability::Durable && self.shape.write_cache;
-        let fua = durable && self.device.mode.fua;
+        // FUA is asked for without a cache too: there may be one before anybody is told.
+        let fua = self.device.mode.fua && (durability == Durability::Durable || self.through);
         let write = |piece: Span| {
             self.write_blocks(self.blocks(piece), data.slice(within(span, piece)), fua)
         };
@@ -296,7 +327,7 @@ impl Link {
             let writes = stream::iter(span.pieces(self.sizes.write).map(write));
             complete_all(usize::MAX, writes, drop).await?;
         }
-        if durable && !fua { self.sync().await } else { Ok(()) }
+        if fua { Ok(()) } else { self.sync_if(durability).await }
     }
 
     async fn zero(
@@ -315,7 +346,7 @@ impl Link {
             }
             written => written?,
         }
-        if durability == Durability::Durable { self.sync().await } else { Ok(()) }
+        self.sync_if(durability).await
     }
 
     async fn write_same(&self, span: Span, space: Space) -> Result<(), UnitError> {
@@ -339,7 +370,7 @@ impl Link {
             self.write_blocks(self.blocks(piece), zeroes, false)
         });
         complete_all(REACHES_IN_FLIGHT, stream::iter(writes), drop).await?;
-        if durability == Durability::Durable { self.sync().await } else { Ok(()) }
+        self.sync_if(durability).await
     }
 
     async fn unmap(&self, span: Span) -> Result<(), UnitError> {
@@ -367,13 +398,25 @@ impl Link {
         complete_all(REACHES_IN_FLIGHT, stream::iter(commands), drop).await
     }
 
-    /// SYNCHRONIZE CACHE, where there is a cache, and somebody who may have written: it is refused to those whom a
-    /// reservation keeps from writing (SBC-3, table 13).
+    /// Ends a change that was made without FUA.
+    async fn sync_if(&self, durability: Durability) -> Result<(), UnitError> {
+        let is_cached = self.through && self.shape.write_cache;
+        if durability == Durability::Durable || is_cached { self.sync().await } else { Ok(()) }
+    }
+
+    /// SYNCHRONIZE CACHE, by somebody who may have written: it is refused to those whom a reservation keeps from writing
+    /// (SBC-3, table 13). It is sent where there was no cache too: somebody may have switched it on.
     pub(super) async fn sync(&self) -> Result<(), UnitError> {
         self.still_whole()?;
-        if self.shape.write_cache && !self.shape.read_only {
-            let synced = self.unit.ask(Command::synchronize_cache()).await;
-            synced.inspect_err(|error| self.note(error, Durability::Durable))?;
+        if !self.shape.read_only {
+            match self.unit.ask(Command::synchronize_cache()).await {
+                // SBC-3, 5.22: a unit that has none need not know it.
+                Err(error) if !self.shape.write_cache && error.is_unknown_command() => {}
+                synced => {
+                    synced.inspect_err(|error| self.note(error, Durability::Durable))?;
+                }
+            }
+            self.session().settle().await.map_err(UnitError::Lost)?;
         }
         // Meanwhile another command may have been told of a write that is lost.
         self.still_whole()
@@ -417,7 +460,7 @@ fn shape(device: &Device, read_only: bool) -> Shape {
         block_size,
         physical_block_size: block_size << capacity.physical_exponent.min(7),
         read_only: read_only || mode.write_protected,
-        write_cache: mode.write_cache.unwrap_or(true),
+        write_cache: device.has_write_cache(),
         // UNMAP is a hint: a device that reads unmapped blocks as zeroes may still keep some mapped
         // (SBC-3, 4.7.3). Zeroes are asked for as such.
         discard: discards.then_some(Discard { granularity, reads_zeroes: false }),

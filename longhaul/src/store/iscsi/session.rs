@@ -1,8 +1,10 @@
 //! One session: a task that owns its sockets and the protocol machine.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -57,6 +59,7 @@ enum Request {
     Path(oneshot::Sender<Info>),
     Text(Bytes, oneshot::Sender<Result<Vec<u8>, RejectReason>>),
     ResetUnit(u64, oneshot::Sender<TaskResponse>),
+    Settle(oneshot::Sender<()>),
     /// Dropped when the session has ended.
     Logout(oneshot::Sender<()>),
 }
@@ -67,6 +70,8 @@ pub struct Session {
     requests: mpsc::Sender<Request>,
     lost: Arc<OnceLock<Arc<Loss>>>,
     announced: Arc<Announced>,
+    /// It has, or had, several connections.
+    several: Arc<AtomicBool>,
     /// Ends it at once.
     abandoned: Arc<Notify>,
     established: Arc<Established>,
@@ -87,6 +92,7 @@ impl Session {
         let (ready, established) = oneshot::channel();
         let lost = Arc::new(OnceLock::new());
         let announced = Arc::<Announced>::default();
+        let several = Arc::<AtomicBool>::default();
         let abandoned = Arc::new(Notify::new());
         let address = socket.peer_addr().ok();
         let driver = Driver {
@@ -105,14 +111,16 @@ impl Session {
             text: None,
             resets: Vec::new(),
             logouts: Vec::new(),
+            settles: VecDeque::new(),
             announced: Arc::clone(&announced),
+            several: Arc::clone(&several),
             abandoned: Arc::clone(&abandoned),
         };
         tokio::spawn(driver.run(Arc::clone(&lost)));
         match established.await {
             Ok(established) => {
                 let established = Arc::new(established);
-                Ok(Self { requests, lost, announced, abandoned, established, address })
+                Ok(Self { requests, lost, announced, several, abandoned, established, address })
             }
             Err(_) => Err(loss(&lost)),
         }
@@ -161,6 +169,20 @@ impl Session {
     /// What its unit has told.
     pub(super) fn announced(&self) -> &Announced {
         &self.announced
+    }
+
+    /// Whether answers may overtake one another.
+    pub(super) fn has_several_connections(&self) -> bool {
+        self.several.load(Ordering::Acquire)
+    }
+
+    /// Waits until all that the unit told before the last answer is noted. By one connection it is; by several that
+    /// answer may have overtaken the one which tells it.
+    pub(super) async fn settle(&self) -> Result<(), Arc<Loss>> {
+        match self.has_several_connections() {
+            true => self.ask(Request::Settle).await,
+            false => Ok(()),
+        }
     }
 
     /// Ends it at once: nothing of what waits to be sent leaves any more.
@@ -226,7 +248,9 @@ struct Driver {
     text: Option<oneshot::Sender<Result<Vec<u8>, RejectReason>>>,
     resets: Vec<oneshot::Sender<TaskResponse>>,
     logouts: Vec<oneshot::Sender<()>>,
+    settles: VecDeque<oneshot::Sender<()>>,
     announced: Arc<Announced>,
+    several: Arc<AtomicBool>,
     abandoned: Arc<Notify>,
 }
 
@@ -364,6 +388,10 @@ impl Driver {
                     self.resets.push(done);
                     self.machine.reset_unit(lun);
                 }
+                Some(Request::Settle(done)) => {
+                    self.settles.push_back(done);
+                    self.machine.settle();
+                }
                 Some(Request::Logout(done)) => {
                     self.logouts.push(done);
                     self.machine.logout(now);
@@ -461,7 +489,11 @@ impl Driver {
                     }
                 }
                 Event::Deviation(deviation) => self.warn(&[deviation]),
+                Event::Settled => {
+                    let _ = self.settles.pop_front().map(|done| done.send(()));
+                }
                 Event::Joined(on) => {
+                    self.several.store(true, Ordering::Release);
                     tracing::debug!(target = self.peer, on, "a connection was added");
                 }
                 Event::NotJoined(on, fault) => {

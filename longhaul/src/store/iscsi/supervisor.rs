@@ -144,7 +144,26 @@ impl Supervisor {
         verb: impl Fn(Arc<Link>) -> F,
     ) -> Result<T, UnitError> {
         let ticket = self.submit(Kind::Read, span, 0);
-        ticket.carry_out(verb).await
+        let settled = |link: Arc<Link>| {
+            let answer = verb(Arc::clone(&link));
+            async move {
+                let answer = answer.await?;
+                self.settle(&link, span).await?;
+                Ok(answer)
+            }
+        };
+        ticket.carry_out(settled).await
+    }
+
+    /// What is not durable may be lost, so that an older block was read. Waits until that would be known.
+    async fn settle(&self, link: &Link, span: Span) -> Result<(), UnitError> {
+        let session = link.session();
+        if session.has_several_connections()
+            && self.lock().machine.is_unflushed(&(span.at..span.end()))
+        {
+            session.settle().await.map_err(UnitError::Lost)?;
+        }
+        Ok(())
     }
 
     /// Carries out a change. It goes on if nobody waits for it any more: given up half way, it could land
@@ -225,8 +244,8 @@ impl Supervisor {
             return End::Lost;
         }
         // What was answered after a reset shows a unit that may have lost what was written before.
-        if link.was_reset() {
-            self.note_loss(state, number, Duration::ZERO, Arc::new(UnitWasReset));
+        if let Some(how) = link.was_upset() {
+            self.note_loss(state, number, Duration::ZERO, Arc::new(how));
             return End::Lost;
         }
         match failure {
@@ -238,6 +257,11 @@ impl Supervisor {
                     self.wait_after(link, loss),
                     Arc::<Loss>::clone(loss),
                 );
+                End::Lost
+            }
+            // It is asked on the next link until it can be used.
+            Some(why) if why.is_outage() => {
+                self.note_loss(state, number, Duration::ZERO, Arc::new(why.clone()));
                 End::Lost
             }
             Some(_) => End::Failed,
@@ -603,11 +627,6 @@ async fn drained(session: &Session) -> bool {
     let ended = tokio::time::timeout(DRAINED_WITHIN, ended).await;
     ended.is_ok_and(|loss| matches!(*loss, Loss::LoggedOut))
 }
-
-/// A unit that was reset is treated like one whose connection was lost.
-#[derive(Debug, thiserror::Error)]
-#[error("the unit was reset")]
-struct UnitWasReset;
 
 /// An error and all beneath it, on one line.
 struct Chain<'a>(&'a dyn StdError);

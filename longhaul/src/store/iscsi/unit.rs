@@ -73,6 +73,17 @@ impl UnitError {
         }
     }
 
+    /// The unit is there and cannot be used now: its path is out of use, it is busy with itself, or was stopped. That
+    /// passes, as an outage does. MANUAL INTERVENTION REQUIRED does not, and FORMAT and SANITIZE destroy what is there.
+    pub(super) const fn is_outage(&self) -> bool {
+        const FORMATS: u8 = 0x04;
+        const SANITIZES: u8 = 0x1B;
+        matches!(self, Self::Sense(sense)
+            if matches!((sense.key, sense.deferred), (Key::NotReady, false))
+                && sense.additional.code == 0x04
+                && !matches!(sense.additional.qualifier, 0x03 | FORMATS | SANITIZES))
+    }
+
     /// The unit does not know the operation code, or does not say what else is wrong.
     pub(super) const fn may_be_unknown_operation(&self) -> bool {
         match self {
@@ -253,6 +264,28 @@ mod tests {
             let deferred = Sense { deferred: true, ..current };
             assert!(matches!(judge(&deferred), Verdict::AgainAtOnce(_)), "{key:?}");
             assert_eq!(matches!(judge(&current), Verdict::Done(_)), current.is_success());
+        }
+    }
+
+    #[test]
+    fn not_ready_is_an_outage_if_it_passes() {
+        for (code, qualifier, passes) in [
+            (0x04, 0x00, true),
+            (0x04, 0x01, true),
+            (0x04, 0x02, true),
+            (0x04, 0x03, false),
+            (0x04, 0x04, false),
+            (0x04, 0x0A, true),
+            (0x04, 0x0B, true),
+            (0x04, 0x0C, true),
+            (0x04, 0x1A, true),
+            (0x04, 0x1B, false),
+            (0x3A, 0x00, false),
+        ] {
+            let sense = Sense::new(Key::NotReady, Additional { code, qualifier });
+            assert_eq!(UnitError::Sense(sense).is_outage(), passes, "{sense}");
+            let deferred = Sense { deferred: true, ..sense };
+            assert!(!UnitError::Sense(deferred).is_outage());
         }
     }
 

@@ -129,6 +129,8 @@ pub enum Event<T> {
     TextRejected(RejectReason),
     /// How a reset of a unit went. Done, no task on it runs any more (RFC 7143, 11.6.1).
     UnitReset(TaskResponse),
+    /// Every command that was under way when this was asked for has ended; in the order of asking.
+    Settled,
     /// A logical unit tells something of its own accord; sense data (RFC 7143, 11.9.1).
     UnitEvent {
         /// The logical unit.
@@ -343,6 +345,14 @@ impl<T> Initiator<T> {
     pub fn reset_unit(&mut self, lun: u64) {
         if let Phase::Session { session, .. } = &mut self.phase {
             session.reset_unit(lun, &mut self.lines);
+        }
+    }
+
+    /// [`Event::Settled`] follows when every command that has been sent has ended. By several connections an answer may
+    /// overtake that of a command before it, which was told what has happened to the unit meanwhile.
+    pub fn settle(&mut self) {
+        if let Phase::Session { session, .. } = &mut self.phase {
+            session.settle();
         }
     }
 

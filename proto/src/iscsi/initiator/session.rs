@@ -1,7 +1,7 @@
 //! The full-feature phase: dispatches what comes, sends what may go.
 
 use core::time::Duration;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use bytes::Bytes;
 
@@ -39,6 +39,8 @@ pub(super) struct Session<T> {
     aborts: HashMap<u32, u32>,
     /// Requests to reset a unit under way.
     resets: Vec<u32>,
+    /// For each request to be told, the commands whose end it waits for.
+    settling: VecDeque<HashSet<u32>>,
     events: VecDeque<Event<T>>,
     text: Option<TextExchange>,
     /// What was told of the target's deviations.
@@ -87,6 +89,7 @@ impl<T> Session<T> {
             tasks: HashMap::new(),
             aborts: HashMap::new(),
             resets: Vec::new(),
+            settling: VecDeque::new(),
             events: VecDeque::from([Event::Established(Box::new(established))]),
             text: None,
             told: Vec::new(),
@@ -163,6 +166,23 @@ impl<T> Session<T> {
         self.resets.push(itt);
         let request = self.manage(TaskFunction::LOGICAL_UNIT_RESET, lun, itt);
         self.push(LEADING, lines, |exp_stat_sn| TaskManagementRequest { exp_stat_sn, ..request });
+    }
+
+    pub(super) fn settle(&mut self) {
+        self.settling.push_back(self.tasks.keys().copied().collect());
+        self.tell_settled();
+    }
+
+    /// Each request waits for all that those before it wait for, so that the first is the first to be told.
+    fn tell_settled(&mut self) {
+        while let Some(first) = self.settling.front_mut() {
+            first.retain(|tag| self.tasks.contains_key(tag));
+            if !first.is_empty() {
+                return;
+            }
+            self.settling.pop_front();
+            self.events.push_back(Event::Settled);
+        }
     }
 
     /// Sends a PDU that is all header.
@@ -305,6 +325,8 @@ impl<T> Session<T> {
         if lines.get(on).is_some_and(|line| line.repeats_status_numbers) {
             self.deviates(Deviation::StatSn);
         }
+        // Before new commands take the tags of old ones.
+        self.tell_settled();
         self.pump(lines);
         Ok(())
     }

@@ -525,6 +525,12 @@ impl<R: Replay> Recovery<R> {
         }
     }
 
+    /// Whether what the unit shows there may be lost with its cache: a change was answered and is not durable.
+    #[must_use]
+    pub fn is_unflushed(&self, range: &Range<u64>) -> bool {
+        self.ledger.iter().any(|entry| overlap(&entry.range, range))
+    }
+
     /// Whether a change may still be under way at the target for a session that is no more.
     #[must_use]
     pub const fn in_doubt(&self) -> bool {

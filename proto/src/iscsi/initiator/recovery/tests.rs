@@ -185,6 +185,10 @@ fn a_flush_covers_what_was_answered_before_it() {
     changed(&mut machine, 8..16, 'b');
     machine.ended(at(0), flush, 0, End::Done);
     assert_eq!(machine.unflushed(), (1, 8));
+    assert_eq!(
+        [0..8, 7..9, 16..17].map(|range| machine.is_unflushed(&range)),
+        [false, true, false]
+    );
     reconnect(&mut machine);
     assert_eq!(actions(&mut machine), [Action::Restore { seq: 1, link: 1, change: 'b' }]);
 }
