@@ -263,7 +263,8 @@ impl Reservation {
 
     /// Gives it back. One that cannot be given back stays noted: the next attachment of this machine removes it.
     pub(super) async fn release(&self, unit: &Unit) {
-        let (hold, noted) = match std::mem::take(&mut *self.lock()) {
+        let ownership = std::mem::take(&mut *self.lock());
+        let (hold, noted) = match ownership {
             Ownership::Reserved { hold, noted, stays: false } => (hold, noted),
             other => {
                 *self.lock() = other;
