@@ -246,6 +246,11 @@ impl Chain {
         matches!(self.uri, Uri::Memory(_))
     }
 
+    /// Who writes to it meanwhile, if its store is behind a target that tells.
+    pub async fn writer(&self) -> Option<String> {
+        self.disk.as_ref()?.writer().await
+    }
+
     /// What is known of the target and the connection to it, if the store is behind one.
     pub async fn probe(&self) -> Outcome<Option<iscsi::Probe>> {
         match &self.disk {
@@ -456,7 +461,7 @@ async fn contents(
         (Some(encrypted), Contents::Plain(unlock)) => {
             let alone = claim.filter(|(writers, _)| *writers != Writers::Shared);
             let opened = unseal(encrypted, unlock, alone.map(|(_, claim)| claim)).await;
-            opened.map(Some).map_err(|why| why.within(&uri.to_string()))
+            opened.map(Some).map_err(|why| why.within_unless_named(&uri.to_string()))
         }
         (None, Contents::Plain(Unlock { demanded: true, .. })) => {
             Err(Failure::new(format!("{uri} is not encrypted: it has no LUKS header"))

@@ -42,6 +42,12 @@ impl Failure {
         self.unheard
     }
 
+    /// The same failure, of `part`, unless it names that already.
+    #[must_use]
+    pub fn within_unless_named(self, part: &str) -> Self {
+        if self.what.contains(part) { self } else { self.within(part) }
+    }
+
     /// The same failure, of one `part` among several.
     #[must_use]
     pub fn within(self, part: &str) -> Self {
@@ -60,6 +66,15 @@ impl Failure {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Another hint than it has; one without any stays so.
+    #[must_use]
+    pub fn hint_if_any(self, hint: &str) -> Self {
+        match self.hint {
+            Some(_) => self.hint(hint),
+            None => self,
+        }
     }
 
     /// 1 for what failed, 2 for wrong usage.

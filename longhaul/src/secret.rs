@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::failure::{Failure, OrFail, Outcome, complain};
 
 /// The longest pass-phrase taken, which is cryptsetup's limit for one that is typed.
 const PASSPHRASE_MAX: usize = 512;
@@ -238,6 +238,12 @@ fn first_line(mut content: Vec<u8>, path: &Path) -> Outcome<Secret> {
     if let Some(end) = content.iter().position(|&byte| byte == b'\n') {
         content[end..].zeroize();
         content.truncate(end);
+    }
+    if content.last() == Some(&b'\r') {
+        complain(&format_args!(
+            "longhaul: the first line of {} ends with a carriage return, which counts as a part of the secret",
+            path.display()
+        ));
     }
     check_length(content, || format!("the first line of {}", path.display()))
 }

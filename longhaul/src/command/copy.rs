@@ -16,7 +16,7 @@ use volume::{Gate, Volume};
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, WriterArgs, contents};
 use super::{closing, first_failure};
 use crate::chain::{self, Chain, Contents, Login, OpenOptions};
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::front::copy::{self, CopyError, Report};
 use crate::luks;
 use crate::progress::{Progress, rate};
@@ -208,7 +208,14 @@ pub async fn run(args: Args) -> Outcome {
         ..OpenOptions::default()
     };
     let source = chain::open(from, source).await?;
+    if let Some(writer) = source.writer().await {
+        complain(&format_args!(
+            "longhaul: another writer has {from}, which may change while it is copied: {writer}; the copy may be of no single \
+             moment"
+        ));
+    }
     let summary = closing(source, async |source| args.copy(source, login).await).await?;
+    super::tell_of_memory(to);
     if args.json {
         return super::say_json(&summary);
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 
 use super::options::{LoginArgs, OutageArgs, WriterArgs, blocking};
-use super::{closing, say, say_json};
+use super::{closing, say, say_json, tell_of_memory};
 use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::Outcome;
 use crate::luks::{self, CostArgs, Init, Key, Restore, Slots};
@@ -181,12 +181,13 @@ pub async fn run(args: Args) -> Outcome {
                 }
             };
             chain.close().await?;
+            tell_of_memory(&on.uri);
             say(&format!("sealed {} as {uuid}", on.uri))
         }
         Command::Add { on, secret, new, cost } => {
             let slot = closing(on.writable(None).await?, async |chain| {
                 let key = Key::asked(secret.source(), "Pass-phrase");
-                let new = Key::new(new.source(), "New pass-phrase");
+                let new = Key::another(new.source(), "New pass-phrase");
                 luks::add(chain.volume(), key, new, cost).await
             });
             say(&format!("added key slot {}", slot.await?))
@@ -195,7 +196,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Change { on, secret, new, cost } => {
             let slot = closing(on.writable(None).await?, async |chain| {
                 let key = Key::asked(secret.source(), "Pass-phrase");
-                let new = Key::new(new.source(), "New pass-phrase");
+                let new = Key::another(new.source(), "New pass-phrase");
                 luks::change(chain.volume(), key, new, cost).await
             });
             say(&format!("changed; the pass-phrase is in key slot {} now", slot.await?))

@@ -12,6 +12,7 @@ use crate::chain::Chain;
 use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::printable::{Json, Printable};
 use crate::stop::{Stop, Stopper};
+use crate::uri::Uri;
 
 pub mod attach;
 pub mod check;
@@ -34,6 +35,15 @@ async fn closing<T>(chain: Chain, work: impl AsyncFnOnce(&Chain) -> Outcome<T>) 
     let done = work(&chain).await;
     let closed = chain.close().await;
     first_failure(done, closed)
+}
+
+/// Says that what a command has written is gone at its end.
+fn tell_of_memory(uri: &Uri) {
+    if matches!(uri, Uri::Memory(_)) {
+        complain(&format_args!(
+            "longhaul: {uri} is gone with this command, and all that was written to it"
+        ));
+    }
 }
 
 fn first_failure<T>(done: Outcome<T>, closed: Outcome) -> Outcome<T> {

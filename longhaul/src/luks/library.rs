@@ -86,6 +86,18 @@ pub(super) struct Opened {
     pub(super) key: Zeroizing<Vec<u8>>,
 }
 
+/// The most slots that a header has (LUKS2_KEYSLOTS_MAX of cryptsetup).
+const SLOTS_MAX: usize = 32;
+
+/// Refuses what takes another slot where there is none left.
+pub(super) fn refuse_full(header: &Header) -> Outcome {
+    if header.metadata.keyslots.len() < SLOTS_MAX {
+        return Ok(());
+    }
+    Err(Failure::new(format!("cannot add a key slot: all {SLOTS_MAX} are in use"))
+        .hint("`longhaul key remove` frees one; `longhaul key list` shows them"))
+}
+
 /// What became of a secret.
 pub(super) enum Tried {
     /// It opened a slot.

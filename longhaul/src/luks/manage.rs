@@ -183,6 +183,7 @@ pub async fn add(
     cost: CostArgs,
 ) -> Outcome<u32> {
     let mut held = Held::fetch(volume).await?;
+    library::refuse_full(&held.image.header)?;
     let (opened, _) = held.open(&existing.into()).await?;
     let new = new.into().read().await?;
     held.tell_of_two(&new, None).await?;
@@ -198,6 +199,7 @@ pub async fn change(
     cost: CostArgs,
 ) -> Outcome<u32> {
     let mut held = Held::fetch(volume).await?;
+    library::refuse_full(&held.image.header)?;
     let (opened, replaced) = held.open(&old.into()).await?;
     let gone = opened.slot;
     let new = new.into().read().await?;
@@ -486,10 +488,16 @@ async fn current(
             why @ (HeaderError::Absent | HeaderError::Damaged | HeaderError::Replaced(_)),
         )) => {
             let area = backup.header.area();
+            let start = Span::new(0, LOOKED_AT.min(volume.shape().size));
+            let start = read(volume, start)
+                .await
+                .or_fail(|| "cannot look at what is on the volume".to_owned())?;
+            let lost = signature(&start)
+                .map_or_else(String::new, |found| format!(", which are of {found}"));
             Err(Failure::new("cannot tell whether this is the volume of the backup")
                 .because(why)
                 .hint(format!(
-                    "if it is, --force restores the header; the first {area} bytes of what is there now are lost"
+                    "if it is, --force restores the header; the first {area} bytes of what is there now are lost{lost}"
                 )))
         }
         Err(other) => Err(other.into_failure()),

@@ -26,6 +26,7 @@ enum Origin {
     Given(Secret),
     Asked { source: Source, what: String },
     New { source: Source, what: String },
+    Another { source: Source, what: String },
 }
 
 impl From<Secret> for Key {
@@ -47,11 +48,26 @@ impl Key {
         Self(Origin::New { source, what: what.into() })
     }
 
+    /// The same for one that is set beside another: the options that give it have names of their own.
+    #[must_use]
+    pub fn another(source: Source, what: impl Into<String>) -> Self {
+        Self(Origin::Another { source, what: what.into() })
+    }
+
     pub(super) async fn read(&self) -> Outcome<Secret> {
         match self.0.clone() {
             Origin::Given(secret) => Ok(secret),
             Origin::Asked { source, what } => blocking(move || asked(&source, &what)).await,
             Origin::New { source, what } => blocking(move || new(&source, &what)).await,
+            Origin::Another { source, what } => {
+                let is_asked = source == Source::Prompt;
+                blocking(move || new(&source, &what)).await.map_err(|why| match is_asked {
+                    true => why.hint_if_any(
+                        "give it with --new-passphrase-file, --new-passphrase-env or --new-key-file instead",
+                    ),
+                    false => why,
+                })
+            }
         }
     }
 

@@ -59,6 +59,18 @@ async fn copy_that_is_ended_by_a_signal_says_so_and_gives_its_destination_back()
 }
 
 #[test]
+fn copy_of_a_volume_that_somebody_writes_to_says_so() {
+    let bench = Bench::new(&[]);
+    let (said, done) = bench.run(&["copy", &bench.uri, "alone.img"]);
+    assert!(done && !said.contains("another writer"), "{said}");
+    let writer = bench.attach("writer", &["--initiator", "iqn.2001-04.com.example:first"]);
+    let (said, done) = bench.run(&["copy", &bench.uri, "beside.img"]);
+    assert!(done && said.contains("another writer has iscsi://"), "{said}");
+    assert!(said.contains("initiator iqn.2001-04.com.example:first"), "{said}");
+    assert!(writer.process.stop().success());
+}
+
+#[test]
 fn file_of_a_copy_that_fails_has_another_name() {
     let bench = Bench::new(&[]);
     std::fs::write(bench.path().join("in.img"), vec![9; 32 * MIB]).unwrap();

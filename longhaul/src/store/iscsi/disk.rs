@@ -168,6 +168,11 @@ impl Disk {
         self.supervisor.link().probe().await
     }
 
+    /// The other who has reserved the unit to write to it, if the unit tells.
+    pub async fn writer(&self) -> Option<String> {
+        self.supervisor.link().writer().await.map(|writer| writer.to_string())
+    }
+
     /// The longest write that takes one round trip; the target asks for the data of longer ones.
     #[must_use]
     pub fn unsolicited(&self) -> u64 {

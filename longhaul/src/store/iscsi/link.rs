@@ -12,6 +12,7 @@ use proto::iscsi::keys::Parameters;
 use proto::scsi::Blocks;
 use proto::scsi::command::{Command, statuses};
 use proto::scsi::provisioning::Status as LbaStatus;
+use proto::scsi::reservation::writer::{self, NotHeld, Registrants};
 use volume::{Discard, Durability, Extent, Shape, Space, Span, TRANSFER_MAX, complete_all};
 
 use super::connect::ConnectError;
@@ -193,6 +194,14 @@ impl Link {
             (true, _) => Some(Upset::Reset),
             (false, true) => Some(Upset::Mode),
             (false, false) => None,
+        }
+    }
+
+    /// Who has reserved the unit so that nobody else writes to it, if the unit tells.
+    pub(super) async fn writer(&self) -> Option<Registrants> {
+        match writer::may_write(&self.unit).await {
+            Err(NotHeld::By(registrants)) => Some(registrants),
+            _ => None,
         }
     }
 
