@@ -29,6 +29,7 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
             "is it connected, and the name right? `lsblk` lists devices; no file is made in /dev, where it would be in memory"
         }
         OpenError::OtherSize { .. } => "leave the size out to take it as it is",
+        OpenError::TooLarge(_) => "make it smaller, or on a file system with larger files",
         OpenError::Empty => "`truncate -s 1G FILE` gives a file a size",
         OpenError::NotA { found: "a block device", .. } => "name it device:PATH",
         OpenError::NotA { found: "a file", .. } => "name it file:PATH",
@@ -37,7 +38,8 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
             "look at the path: its directory, or the device, is not there"
         }
         OpenError::System(why) if why.kind() == ErrorKind::PermissionDenied => {
-            "let this user read and write it, or open it with --read-only"
+            "let this user read and write it, and its directory if it is to be made; or have it opened read-only (`--read-only`, \
+             `read_only` of a volume of `serve`)"
         }
         _ => return Failure::new(what).because(why),
     };
@@ -79,6 +81,9 @@ pub(crate) fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure
         }
         Some(LoginError::UnprovenMove(_)) => {
             "if the volume is there now, name that address yourself: the pinned key will prove it"
+        }
+        Some(LoginError::Refused(Status::INITIATOR_ERROR)) => {
+            "is the target's name whole, as in iqn.2026-11.dev.longhaul:backup? `longhaul discover HOST` lists those that are there"
         }
         Some(LoginError::Refused(Status::NOT_FOUND)) => {
             "`longhaul discover HOST` lists what is there"

@@ -14,7 +14,7 @@ use crate::explain::explain;
 use crate::failure::{Failure, Outcome, complain};
 use crate::sealing::sealing;
 use crate::size::Size;
-use crate::store::file::{OpenError, fits, suits};
+use crate::store::file::{OpenError, can_be_made, fits, suits};
 use crate::store::in_use;
 use crate::uri::Uri;
 
@@ -98,6 +98,12 @@ fn longer(volume: &Served) -> Option<String> {
     })
 }
 
+/// Whether there can be a file of the size that is wanted.
+fn makeable(volume: &Served) -> Result<(), OpenError> {
+    let block_size = volume.appearance.block_size.map_or(BLOCK_SIZE, |size| size.0);
+    volume.size.map_or(Ok(()), |Size(size)| can_be_made(size, block_size))
+}
+
 /// Whether what a volume is in can be one; a file that is not there is made only where its size is known.
 fn look_for(volume: &Served) -> Outcome {
     let (path, makes) = match &volume.uri {
@@ -124,6 +130,9 @@ fn look_for(volume: &Served) -> Outcome {
         }
         Err(why) if why.kind() != ErrorKind::NotFound => {
             Err(Failure::new(format!("cannot look for {}", volume.uri)).because(why))
+        }
+        Err(_) if makes && let Err(why) = makeable(volume) => {
+            Err(explain(cannot().to_string(), why))
         }
         Err(_) if makes => match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() && !dir.is_dir() => {

@@ -76,6 +76,9 @@ pub enum OpenError {
         /// Bytes it would have.
         to: u64,
     },
+    /// The system has no files of that size.
+    #[error("a file of {0} bytes is larger than there can be here")]
+    TooLarge(u64),
     /// It is empty.
     #[error("it is empty: a volume has at least one block")]
     Empty,
@@ -121,6 +124,14 @@ pub fn fits(found: &Metadata, asked: Option<u64>, block_size: u32) -> Result<(),
     }
 }
 
+/// Whether a file of `size` bytes can be made for a volume, as far as its file system allows.
+pub fn can_be_made(size: u64, block_size: u32) -> Result<(), OpenError> {
+    if i64::try_from(size).is_err() {
+        return Err(OpenError::TooLarge(size));
+    }
+    whole_blocks(size, block_size).map(drop)
+}
+
 /// Opens the file at `path` as a volume; makes it, sparse, if it is missing and a size is given.
 pub fn open(path: &Path, options: &FileOptions) -> Result<Local, OpenError> {
     open_or_make(path, options).map(|(local, _)| local)
@@ -136,7 +147,7 @@ pub fn open_or_make(path: &Path, options: &FileOptions) -> Result<(Local, bool),
     let may_make = !options.read_only && !options.existing_only;
     let file = match (File::open(path, access), options.size) {
         (Err(why), Some(size)) if why.kind() == io::ErrorKind::NotFound && may_make => {
-            whole_blocks(size, options.block_size)?;
+            can_be_made(size, options.block_size)?;
             made = true;
             create(path, size)?
         }
@@ -178,7 +189,8 @@ fn create(path: &Path, size: u64) -> Result<File, OpenError> {
     let file = File::open(path, Access::Create)?;
     if let Err(why) = file.set_len(size) {
         std::fs::remove_file(path)?;
-        return Err(why.into());
+        let large = why.kind() == io::ErrorKind::FileTooLarge;
+        return Err(if large { OpenError::TooLarge(size) } else { why.into() });
     }
     Ok(file)
 }

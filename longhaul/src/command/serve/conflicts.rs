@@ -34,6 +34,10 @@ pub(in crate::command) fn find(config: &Config, portals: &[Portal]) -> Vec<Wrong
     for client in config.locked_out() {
         note("clients", &client.name, locked_out(client));
     }
+    for (client, other) in shared_accounts(&config.clients) {
+        let line = config.line("clients", &other.name);
+        note("clients", &client.name, shared_account(client, other, line));
+    }
     for why in duplicate_listens(portals) {
         note(ROOT, "listen", why);
     }
@@ -60,6 +64,29 @@ fn locked_out(Client { name, .. }: &Client) -> String {
         "client {name} can never log in: it proves itself by CHAP, and every session must be secure here, which \
          takes a `key`. To let it in without, say `protection = \"none\"` for an address of `listen`, or for all \
          (--protection none)"
+    )
+}
+
+/// Clients that nothing tells apart: one CHAP name, and an initiator that may be either. Only the first would ever be
+/// found.
+fn shared_accounts(clients: &[Client]) -> impl Iterator<Item = (&Client, &Client)> {
+    let name = |client: &Client| client.chap.as_ref().map(|chap| chap.initiator.name.clone());
+    let alike = move |one: &Client, two: &Client| {
+        let apart =
+            one.initiator.is_some() && two.initiator.is_some() && one.initiator != two.initiator;
+        name(one).is_some() && name(one) == name(two) && !apart
+    };
+    clients.iter().enumerate().filter_map(move |(place, client)| {
+        Some((client, clients[..place].iter().find(|other| alike(client, other))?))
+    })
+}
+
+fn shared_account(client: &Client, other: &Client, line: usize) -> String {
+    let name = client.chap.as_ref().map_or("", |chap| &chap.initiator.name);
+    format!(
+        "the CHAP name {name} is that of client {} (line {line}) too, and one of them can never log in: give each a \
+         `chap_user` of its own",
+        other.name
     )
 }
 
@@ -210,6 +237,30 @@ mod tests {
             let said = found(&text(root), &[]);
             assert_eq!(said.len(), usize::from(refused), "{root}: {said:?}");
             assert!(said.iter().all(|said| said.contains("client desk can never log in")));
+        }
+    }
+
+    #[test]
+    fn clients_with_one_chap_name_are_found_unless_their_initiators_differ() {
+        let client = |name: &str, more: &str| {
+            format!(
+                "[clients.{name}]\nvolumes = ['a']\nchap_user = 'u'\nchap_secret_file = 's'\n{more}\n"
+            )
+        };
+        let named = |last| format!("initiator = 'iqn.2001-04.com.example:{last}'");
+        for (one, two, refused) in [
+            (String::new(), String::new(), true),
+            (named("a"), String::new(), true),
+            (named("a"), named("a"), true),
+            (named("a"), named("b"), false),
+        ] {
+            let said =
+                found(&format!("{VOLUME}{}{}", client("one", &one), client("two", &two)), &[]);
+            assert_eq!(said.len(), usize::from(refused), "{said:?}");
+            assert!(
+                said.iter().all(|said| said.contains("that of client one (line 3) too")),
+                "{said:?}"
+            );
         }
     }
 
