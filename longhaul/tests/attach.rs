@@ -157,7 +157,7 @@ fn socket_of_a_killed_attachment_is_not_replaced_unasked() {
     let (printed, status) =
         run(&stage.longhaul(&format!("attach {} --nbd disk.sock", stage.uri())));
     assert_eq!(status.code(), Some(1), "{printed}");
-    assert!(printed.contains("a process that was killed has left it there"), "{printed}");
+    assert!(printed.contains("a process that was killed, or could not write all it had acknowledged, has left it there"), "{printed}");
     assert!(printed.contains("--replace"), "{printed}");
     // Which is why: a flush of a client that connected again would succeed.
     let attached = stage.ready("--replace");
@@ -363,7 +363,7 @@ fn a_log_that_waits_is_named_before_its_volume_is_used() {
     let (printed, status) =
         run(&stage.longhaul(&format!("attach {} --nbd disk.sock", stage.uri())));
     assert_eq!(status.code(), Some(1), "{printed}");
-    let (_, refusal) = printed.split_once("a process that was killed has left it there").unwrap();
+    let (_, refusal) = printed.split_once("a process that was killed, or could not write all it had acknowledged, has left it there").unwrap();
     assert!(refusal.contains(&replay), "{printed}");
     let attached = stage.attach("--replace");
     let said = said_before_ready(&attached);

@@ -96,6 +96,12 @@ pub async fn run(args: Args) -> Outcome {
         None => Vec::new(),
     };
     warn_of(&logs, &uri);
+    if !args.read_only && chain.volume().shape().read_only {
+        complain(&format_args!(
+            "longhaul: {uri} is read-only, and so is what is attached: the medium is write-protected, or the server lets this \
+             client only read it; --read-only says that this is meant"
+        ));
+    }
     let bound = nbd::Server::bind(&args.nbd, args.replace);
     let served = match bound.map_err(|why| cannot_listen(&args.nbd, why, &logs)) {
         Ok(server) => serve(&chain, server, stop).await,
@@ -160,7 +166,7 @@ async fn serve(chain: &Chain, server: nbd::Server, stop: Stop) -> Outcome<nbd::S
 fn cannot_listen(path: &Path, why: nbd::BindError, logs: &[Pending]) -> Failure {
     let hint = match &why {
         nbd::BindError::Left => {
-            let gone = "what it had acknowledged and not sent is gone; programs that connect again would not be told. End \
+            let gone = "what it had acknowledged and not sent is gone, unless a replay log has it; programs that connect again would not be told. End \
                         them, look after what they had written, then say --replace";
             let logs = logs.iter().map(|log| {
                 let path = log.path.display();

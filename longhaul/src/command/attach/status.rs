@@ -120,7 +120,7 @@ impl StatusReporter {
 
 fn control_socket() -> Outcome<PathBuf> {
     let dir = control::runtime_dir().ok_or_else(|| {
-        Failure::new("there is no directory for control sockets").hint("set XDG_RUNTIME_DIR")
+        Failure::new("there is no directory for control sockets: set XDG_RUNTIME_DIR")
     })?;
     Ok(control::of_attachment(&dir))
 }

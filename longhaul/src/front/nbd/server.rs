@@ -35,7 +35,9 @@ pub enum BindError {
     #[error("it exists and is not a socket")]
     NotASocket,
     /// A server that was killed has left it.
-    #[error("a process that was killed has left it there")]
+    #[error(
+        "a process that was killed, or could not write all it had acknowledged, has left it there"
+    )]
     Left,
     /// The system keeps the path in a field of fixed size (unix(7)).
     #[error("the path has {0} bytes, and that of a socket may have {PATH_MAX}")]

@@ -64,8 +64,8 @@ impl fmt::Display for Holders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.registrants.fmt(f)?;
         if let Some((pid, ago)) = self.here {
-            let ago = Duration::from_secs(ago.as_secs());
-            write!(f, " (process {pid} of this machine, attached {ago:?} ago)")?;
+            let ago = ago.as_secs();
+            write!(f, " (process {pid} of this machine, attached {ago} s ago)")?;
         }
         match &self.doubt {
             Some(why) => write!(f, " (noted in the state directory; {why})"),
@@ -305,8 +305,8 @@ impl Reservation {
 impl Ownership {
     fn unguarded(writers: Writers, key: u64, noted: Option<Attachment>, known: Known) -> Self {
         let here = known.living.iter().map(|entry| {
-            let ago = Duration::from_secs(since(entry.since).as_secs());
-            (entry.key, format!("process {} of this machine, attached {ago:?} ago", entry.pid))
+            let ago = since(entry.since).as_secs();
+            (entry.key, format!("process {} of this machine, attached {ago} s ago", entry.pid))
         });
         let doubtful = known
             .doubtful
