@@ -51,6 +51,19 @@ pub enum Access {
     Create,
 }
 
+/// Where an open file is, by its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Where it was. A device always is.
+    AtPath,
+    /// It has no name any more: it goes when it is closed.
+    Removed,
+    /// Elsewhere, and another file is at the path.
+    Replaced,
+    /// Elsewhere, and nothing is at the path.
+    Moved,
+}
+
 /// Whether a write returns before it is on stable storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
@@ -126,6 +139,25 @@ impl File {
     /// Makes the file `len` bytes long; what is added is a hole.
     pub fn set_len(&self, len: u64) -> Result<()> {
         Ok(rustix::fs::ftruncate(&self.fd, len)?)
+    }
+
+    /// Whether `path` still leads to this file.
+    pub fn placement(&self, path: &Path) -> Result<Placement> {
+        let own = rustix::fs::fstat(&self.fd)?;
+        if !rustix::fs::FileType::from_raw_mode(own.st_mode).is_file() {
+            return Ok(Placement::AtPath);
+        }
+        if own.st_nlink == 0 {
+            return Ok(Placement::Removed);
+        }
+        match rustix::fs::stat(path) {
+            Ok(found) if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino) => {
+                Ok(Placement::AtPath)
+            }
+            Ok(_) => Ok(Placement::Replaced),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(Placement::Moved),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Whether it is a block device.

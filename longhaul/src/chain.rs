@@ -1,6 +1,7 @@
 //! The chains that URIs stand for: the only place that names both fronts and stores.
 
 mod created_file;
+mod memory;
 mod status;
 mod writer;
 
@@ -36,6 +37,7 @@ use crate::store::iscsi::{Connections, Writers};
 use crate::store::{device, file, in_use, iscsi};
 use crate::uri::{Host, Uri};
 use created_file::{CreatedFile, refuse_options, remove};
+pub(crate) use memory::{memory_needed, memory_of_machine};
 pub use status::{ChainStatus, Observer};
 
 /// The block size of what has none of its own.
@@ -181,7 +183,15 @@ impl Chain {
     /// Why its flushes fail, if it has lost what was written: no flush succeeds until it is opened again.
     #[must_use]
     pub fn loss(&self) -> Option<String> {
-        self.local.as_ref()?.loss()
+        let local = self.local.as_ref()?;
+        local.misplaced().or_else(|| local.loss())
+    }
+
+    /// Tells the log, once, should its file be removed or moved.
+    pub fn watch_placement(&self) {
+        if let Some(local) = &self.local {
+            local.watch_placement();
+        }
     }
 
     /// Is as large as its store from now on.
@@ -308,6 +318,15 @@ impl Chain {
         }
     }
 
+    /// Lets go of a store to which nothing was written, and which another may have reserved.
+    pub async fn release(self) {
+        let Self { volume, disk, .. } = self;
+        drop(volume);
+        if let Some(disk) = disk {
+            disk.close().await;
+        }
+    }
+
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
     /// the volume any more. A write that failed after it was acknowledged is told here at the latest.
     pub async fn close(self) -> Outcome {
@@ -317,6 +336,8 @@ impl Chain {
                 .because(why)
                 .hint("what was written since the last flush that succeeded may be lost")
         });
+        let misplaced = local.as_ref().and_then(|local| local.misplaced());
+        let flushed = flushed.and_then(|()| misplaced.map_or(Ok(()), |why| Err(Failure::new(why))));
         drop((volume, local, key));
         let mut is_gone = disk.as_ref().is_some_and(|disk| disk.is_over());
         if let Some(pipelined) = pipelined {
@@ -399,7 +420,8 @@ async fn assemble(uri: &Uri, store: Store, options: OpenOptions) -> Outcome<Chai
     let (mut decrypted, mut key, mut token) = (false, None, None);
     let claim = writer::claim(disk.as_deref());
     let is_alone = matches!(&claim, Some((writers, _)) if *writers != Writers::Shared);
-    if let Some(opened) = contents(uri, &volume, options.contents, claim).await? {
+    if let Some(opened) = contents(uri, (&volume, disk.as_deref()), options.contents, claim).await?
+    {
         Decrypted { plain: volume, key, token } = opened;
         decrypted = true;
     }
@@ -438,7 +460,7 @@ struct Decrypted {
 /// What is wanted of `volume`; `None` if that is what its store holds.
 async fn contents(
     uri: &Uri,
-    volume: &Arc<dyn Volume>,
+    (volume, disk): (&Arc<dyn Volume>, Option<&iscsi::Disk>),
     wanted: Contents,
     claim: Option<(Writers, luks::Claim)>,
 ) -> Outcome<Option<Decrypted>> {
@@ -459,6 +481,11 @@ async fn contents(
                 .hint("leave --raw out to use its contents; --force writes over it all the same"))
         }
         (Some(encrypted), Contents::Plain(unlock)) => {
+            // Before a pass-phrase is asked for, which takes as long as it takes.
+            if let (Some(disk), Some(found)) = (disk, encrypted.identity()) {
+                let luks::Located { uuid, copies, read } = found;
+                disk.identify(iscsi::Identity { uuid, copies, read });
+            }
             let alone = claim.filter(|(writers, _)| *writers != Writers::Shared);
             let opened = unseal(encrypted, unlock, alone.map(|(_, claim)| claim)).await;
             opened.map(Some).map_err(|why| why.within_unless_named(&uri.to_string()))
@@ -606,19 +633,6 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             Store { volume, disk: Some(disk), local: None, made: CreatedFile(None), padding: 0 }
         }
     })
-}
-
-/// What a volume in memory comes to when all of it is written.
-pub(crate) fn memory_needed(Size(size): Size) -> u64 {
-    size.saturating_add(Memory::map_size(size))
-}
-
-/// What this machine has of it.
-pub(crate) fn memory_of_machine() -> u64 {
-    let all = rustix::system::sysinfo();
-    // `c_ulong` is narrower on 32-bit machines.
-    #[allow(clippy::useless_conversion, reason = "not everywhere")]
-    u64::from(all.totalram).saturating_mul(all.mem_unit.into())
 }
 
 /// A file that ends with `part` of a block.

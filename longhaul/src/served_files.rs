@@ -2,12 +2,13 @@
 //!
 //! A client knows a volume by its serial number, which follows from the name of the target and not from the file. If a
 //! file is missing since its disk is not mounted, a new one in its place would be taken for the volume by every client,
-//! and what it has not flushed would be replayed into it.
+//! and what it has not flushed would be replayed into it. So would another volume's file.
 
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder, Metadata};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use proto::iscsi::login::policy::UnitName;
 use serde::{Deserialize, Serialize};
@@ -15,9 +16,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::config::Served;
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::replay_log;
 use crate::size::Size;
 use crate::state;
+use crate::state_dir::state_dir;
 use crate::uri::Uri;
 use crate::utc::{now, utc};
 
@@ -32,35 +33,113 @@ struct Record {
     lun: u16,
     /// When it was opened last, in seconds of the Unix epoch.
     opened: u64,
+    /// How many bytes it had.
+    #[serde(default)]
+    size: Option<u64>,
+    /// Which file was there.
+    #[serde(default)]
+    file: Option<FileId>,
+}
+
+/// Which file something is, wherever it is moved. Numbers of inodes are given again, so that the birth tells too.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct FileId {
+    device: u64,
+    inode: u64,
+    /// In nanoseconds of the Unix epoch.
+    born: u64,
+}
+
+impl FileId {
+    /// `None` on a file system that does not note births.
+    fn of(found: &Metadata) -> Option<Self> {
+        let born = found.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
+        let born = u64::try_from(born.as_nanos()).ok()?;
+        Some(Self { device: found.dev(), inode: found.ino(), born })
+    }
 }
 
 impl ServedFiles {
     /// Those that are noted in the state directory `state` of the server, or in that of the service or the user.
     pub(crate) fn in_state(state: Option<&Path>) -> Self {
-        let state = state.map(PathBuf::from).or_else(replay_log::default_dir);
+        let state = state.map(PathBuf::from).or_else(state_dir);
         Self(state.map(|state| state.join("served")))
     }
 
-    /// Whether the file of `volume` has been served before, so that it must be there; an error if it is missing.
+    /// Whether the file of `volume` has been served before, so that it must be there; an error if it is missing, has
+    /// become shorter, or was served as another volume.
     pub(crate) fn must_exist(&self, volume: &Served) -> Outcome<bool> {
         let Uri::File(path) = &volume.uri else { return Ok(false) };
         let Some(file) = self.file_of(path)? else { return Ok(false) };
-        let found = match std::fs::read(&file) {
-            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(false),
-            found => found.and_then(|text| Ok(serde_json::from_slice::<Record>(&text)?)),
+        let noted = match read(&file) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => None,
+            noted => Some(noted),
         };
-        let missing = matches!(path.metadata(), Err(why) if why.kind() == io::ErrorKind::NotFound);
-        match found {
-            _ if !missing => Ok(true),
-            Ok(record) => Err(record.refusal(path, volume)),
-            Err(why) => Err(Failure::new(format!(
-                "cannot tell whether {} has been served before: {}",
-                volume.uri,
-                file.display()
-            ))
-            .because(why)
-            .hint(to_do(path, volume.size))),
+        match path.metadata() {
+            Ok(found) => {
+                if let Some(Ok(record)) = &noted {
+                    record.refuse_shorter(&found, volume)?;
+                }
+                self.refuse_exchanged(&absolute(path)?, &found, volume)?;
+                Ok(noted.is_some())
+            }
+            Err(why) if why.kind() == io::ErrorKind::NotFound => match noted {
+                None => Ok(false),
+                Some(Ok(record)) => Err(record.refusal(path, volume)),
+                Some(Err(why)) => Err(Failure::new(format!(
+                    "cannot tell whether {} has been served before: {}",
+                    volume.uri,
+                    file.display()
+                ))
+                .because(why)
+                .hint(to_do(path, volume.size))),
+            },
+            // Opening it tells why.
+            Err(_) => Ok(noted.is_some()),
         }
+    }
+
+    /// Refuses a file that was another volume when it was served last, in the place of one that was this volume: its
+    /// clients would write into it what they have not flushed. Where they cannot know the volume, as it has a new name,
+    /// that is only told.
+    fn refuse_exchanged(&self, path: &Path, found: &Metadata, volume: &Served) -> Outcome {
+        let here = FileId::of(found);
+        let is_here = |record: &Record| match record.file.zip(here) {
+            Some((noted, here)) => noted == here,
+            None => record.path == path,
+        };
+        let records = self.records();
+        let last = records.iter().filter(|(_, record)| is_here(record));
+        let last = last.max_by_key(|(_, record)| (record.opened, record.is_of(volume)));
+        let Some((note, last)) = last.filter(|(_, record)| !record.is_of(volume)) else {
+            return Ok(());
+        };
+        let mut before = records.iter().filter(|(_, record)| record.is_of(volume));
+        let Record { target, lun, opened, .. } = last;
+        let was = format!("on {} it was served as {target}/{lun}", utc(*opened));
+        let UnitName { target, lun } = volume.unit();
+        let unit = format!("{}/{lun}", target.as_str());
+        match before.find(|(_, record)| !is_here(record)) {
+            Some((_, other)) => Err(Failure::new(format!("cannot serve {} as {unit}", volume.uri))
+                .because(format!("{was}, and {unit} was {}", other.path.display()))
+                .hint(format!(
+                    "clients would take it for the volume that they know, and write into it what they have not flushed: \
+                     look which file belongs to which volume; if this is wanted, and no client has anything left to write, \
+                     remove {}",
+                    note.display()
+                ))),
+            None => {
+                tracing::warn!("{} is served as {unit}: {was}", volume.uri);
+                Ok(())
+            }
+        }
+    }
+
+    /// All that are noted. One that cannot be read tells nothing.
+    fn records(&self) -> Vec<(PathBuf, Record)> {
+        let notes = self.0.as_ref().and_then(|directory| fs::read_dir(directory).ok());
+        let notes = notes.into_iter().flatten().flatten().map(|note| note.path());
+        notes.filter_map(|note| read(&note).ok().map(|record| (note, record))).collect()
     }
 
     /// Notes that the file of `volume` is there.
@@ -70,8 +149,15 @@ impl ServedFiles {
         let Some(file) = self.file_of(path)? else {
             return Err(Failure::new("there is no state directory").hint("give one with --state"));
         };
-        let path = absolute(path)?;
-        let record = Record { path, target: target.as_str().to_owned(), lun, opened: now() };
+        let found = path.metadata().ok();
+        let record = Record {
+            path: absolute(path)?,
+            target: target.as_str().to_owned(),
+            lun,
+            opened: now(),
+            size: found.as_ref().map(Metadata::len),
+            file: found.as_ref().and_then(FileId::of),
+        };
         let directory = file.parent().unwrap_or(&file);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         let written = made.and_then(|()| {
@@ -92,7 +178,31 @@ impl ServedFiles {
     }
 }
 
+fn read(note: &Path) -> io::Result<Record> {
+    Ok(serde_json::from_slice(&fs::read(note)?)?)
+}
+
 impl Record {
+    /// Whether this was the volume that is to be served.
+    fn is_of(&self, volume: &Served) -> bool {
+        let UnitName { target, lun } = volume.unit();
+        (target.as_str(), lun) == (&*self.target, self.lun)
+    }
+
+    /// A file that was cut off is served only to someone who knows of it, and says so by its size.
+    fn refuse_shorter(&self, found: &Metadata, volume: &Served) -> Outcome {
+        let (Some(was), None) = (self.size, volume.size) else { return Ok(()) };
+        if found.len() >= was {
+            return Ok(());
+        }
+        let (is, was, since) = (Size(found.len()), Size(was), utc(self.opened));
+        Err(Failure::new(format!("cannot open {}", volume.uri))
+            .because(format!("it is {is} long, and was {was} on {since}"))
+            .hint(format!(
+                "what is missing is lost to the clients: bring the file back; to serve it as it is, give its size: size={is}"
+            )))
+    }
+
     fn refusal(&self, path: &Path, volume: &Served) -> Failure {
         let Self { target, lun, opened, .. } = self;
         let what = format!(

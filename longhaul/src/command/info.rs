@@ -5,7 +5,7 @@ use serde::Serialize;
 use volume::Shape;
 
 use super::options::{LoginArgs, OutageArgs};
-use crate::chain::{self, OpenOptions};
+use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::Outcome;
 use crate::luks::{self, Summary};
 use crate::printable::OneLine;
@@ -43,17 +43,19 @@ pub async fn run(args: Args) -> Outcome {
     let options =
         OpenOptions { read_only: args.read_only, login, patience, ..OpenOptions::default() };
     let chain = chain::open(&args.uri, options).await?;
-    let info = super::closing(chain, async |chain| {
-        let probe = chain.probe().await?;
-        let encrypted = luks::recognise(chain.volume()).await?.map(|found| found.summary());
-        let target = probe.map(Target::from);
-        Ok(Info::new(&args.uri, chain.volume().shape(), encrypted, target))
-    })
-    .await?;
+    let info = look(&args.uri, &chain).await;
+    chain.release().await;
+    let info = info?;
     if args.json {
         return super::say_json(&info);
     }
     super::say(info.to_string().trim_end())
+}
+
+async fn look(uri: &Uri, chain: &Chain) -> Outcome<Info> {
+    let probe = chain.probe().await?;
+    let encrypted = luks::recognise(chain.volume()).await?.map(|found| found.summary());
+    Ok(Info::new(uri, chain.volume().shape(), encrypted, probe.map(Target::from)))
 }
 
 #[derive(Debug, Serialize)]

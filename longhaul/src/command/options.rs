@@ -14,6 +14,7 @@ use crate::patience::Patience;
 use crate::replay_log;
 use crate::sealing::SealingArgs;
 use crate::secret::SecretArgs;
+use crate::state_dir::state_dir;
 use crate::store::iscsi::{Connections, Writers};
 
 /// How to log in to a target.
@@ -110,7 +111,7 @@ pub(super) struct ReplayLogArgs {
 impl ReplayLogArgs {
     /// The directory, whether it can be used or not.
     pub(super) fn place(&self) -> Option<PathBuf> {
-        self.replay_log.clone().or_else(replay_log::default_dir)
+        self.replay_log.clone().or_else(state_dir)
     }
 
     /// The directory. One that cannot be used is warned about as long as nothing is lost by it.

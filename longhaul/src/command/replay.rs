@@ -233,6 +233,7 @@ async fn is_of(chain: &Chain, header: &Header, unverified: bool) -> Outcome {
     if !header.block_size.is_multiple_of(shape.block_size) {
         return other("block size", &shape.block_size.to_string(), &header.block_size.to_string());
     }
+    let same_header = is_header_of(chain, header).await?;
     let place = match chain.probe().await? {
         Some(probe) => {
             is_device_of(&probe, header)?;
@@ -241,13 +242,26 @@ async fn is_of(chain: &Chain, header: &Header, unverified: bool) -> Outcome {
         // A file on the server itself, for one.
         None => Err(format!("{} is of this machine, and has no serial number", chain.uri())),
     };
-    match place {
+    match same_header.and(place) {
         Err(why) if !unverified => {
             Err(Failure::new("cannot tell whether this is the volume of the replay log")
                 .because(why)
                 .hint("if you know that it is, add --unverified"))
         }
         _ => Ok(()),
+    }
+}
+
+/// Whether an encrypted volume has the LUKS UUID of the log. One whose header cannot be read may be any.
+async fn is_header_of(chain: &Chain, header: &Header) -> Outcome<Result<(), String>> {
+    let Some(there) = &header.luks_uuid else { return Ok(Ok(())) };
+    let found = luks::recognise(chain.volume()).await?;
+    match found.and_then(|found| found.summary().uuid) {
+        Some(here) if here == *there => Ok(Ok(())),
+        Some(here) => other("LUKS UUID", &here, there).map(Ok),
+        None => Ok(Err(format!(
+            "it has no LUKS header that can be read; that of the log's volume has the LUKS UUID {there}"
+        ))),
     }
 }
 
@@ -337,6 +351,7 @@ mod tests {
             opened: 0,
             created: 0,
             host: "here".to_owned(),
+            luks_uuid: None,
             key: None,
         };
         let at = |uri: &str, serial| is_place_of(&uri.parse().unwrap(), &header(serial));

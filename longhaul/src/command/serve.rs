@@ -401,6 +401,7 @@ async fn note(volumes: &[Served], state: Option<&Path>) {
 async fn open_one(volume: &Served, state: Option<&Path>) -> Outcome<Chain> {
     let options = open_options(volume, state).await?;
     let chain = chain::open(&volume.uri, options).await?;
+    chain.watch_placement();
     if !chain.is_decrypted()
         && let Err(why) = inspect_header(volume, &chain).await
     {

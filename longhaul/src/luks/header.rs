@@ -118,7 +118,19 @@ pub(super) fn is_first_copy(start: &[u8]) -> bool {
     start.starts_with(MAGIC_FIRST)
 }
 
+/// The UUID in the copy of a header that starts with these bytes, valid or not; `None` if there is none.
+pub(super) fn uuid_of(copy: &[u8]) -> Option<String> {
+    let fields = Binary::parse(copy).ok()?;
+    let is_copy = is_first_copy(&fields.magic) || is_second_copy(&fields.magic);
+    (is_copy && fields.version == 2).then(|| lossy(&fields.uuid))
+}
+
 impl Header {
+    /// Where the binary parts of both copies are.
+    pub(super) fn binary_parts(&self) -> [Span; 2] {
+        [0, self.size].map(|at| Span::new(at, BINARY_SIZE as u64))
+    }
+
     /// The newest valid copy in `bytes`, which start where the volume does.
     pub(super) fn newest(bytes: &[u8]) -> Result<(Place, Self), HeaderError> {
         match Self::copies(bytes) {

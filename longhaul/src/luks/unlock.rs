@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use volume::Volume;
+use volume::{Span, Volume};
 
-use super::header::HeaderError;
+use super::header::{HeaderError, uuid_of};
 use super::image::{Image, ImageError};
 use super::library::{self, Opened, Tried};
 use super::{Claim, Options, Unsealed, WriterToken, blocking, narrowed, plain, settle, strength};
@@ -168,7 +168,25 @@ pub struct Summary {
     pub trouble: Option<String>,
 }
 
+/// The identity of an encrypted volume, and how it is found again.
+pub struct Located {
+    /// The identity.
+    pub uuid: String,
+    /// Where the header has it.
+    pub copies: Vec<Span>,
+    /// Reads it there.
+    pub read: fn(&[u8]) -> Option<String>,
+}
+
 impl Encrypted {
+    /// Its identity, if its header has a valid copy.
+    #[must_use]
+    pub fn identity(&self) -> Option<Located> {
+        let Image { header, .. } = &**self.header.as_ref().ok()?;
+        let copies = header.binary_parts().to_vec();
+        Some(Located { uuid: header.uuid.clone(), copies, read: uuid_of })
+    }
+
     /// What its header says.
     #[must_use]
     pub fn summary(&self) -> Summary {

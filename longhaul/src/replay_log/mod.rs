@@ -12,8 +12,6 @@ mod pending;
 mod reader;
 mod writer;
 
-use std::path::PathBuf;
-
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use volume::{Space, Span};
@@ -21,9 +19,6 @@ use volume::{Space, Span};
 pub use pending::{Pending, of_key, pending};
 pub use reader::{ReadError, Reader, Record, Records};
 pub use writer::{Saved, Writer, check_dir};
-
-/// Where replay logs go unless it is said otherwise, for root.
-const SYSTEM_DIR: &str = "/var/lib/longhaul";
 
 /// A change of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +65,9 @@ pub struct Header {
     pub created: u64,
     /// The name of the machine.
     pub host: String,
+    /// The UUID of the LUKS header, if the volume was opened as an encrypted one.
+    #[serde(default)]
+    pub luks_uuid: Option<String>,
     /// The key of the reservation, if there was one.
     #[serde(default, with = "key")]
     pub key: Option<u64>,
@@ -89,21 +87,4 @@ mod key {
         let digits = text.strip_prefix("0x").ok_or_else(|| D::Error::custom("no key"))?;
         u64::from_str_radix(digits, 16).map(Some).map_err(D::Error::custom)
     }
-}
-
-/// The directory for replay logs: that of the service (systemd.exec(5), `StateDirectory=`), that of the system for
-/// root, else one of the user's; `None` if he has none.
-#[must_use]
-pub fn default_dir() -> Option<PathBuf> {
-    // With several directories, separated by colons, it is the first.
-    let service = std::env::var("STATE_DIRECTORY").unwrap_or_default();
-    if let Some(dir) = service.split(':').next().filter(|dir| dir.starts_with('/')) {
-        return Some(dir.into());
-    }
-    if rustix::process::geteuid().is_root() {
-        return Some(SYSTEM_DIR.into());
-    }
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
-    let state = absolute("XDG_STATE_HOME");
-    state.or_else(|| Some(absolute("HOME")?.join(".local/state"))).map(|dir| dir.join("longhaul"))
 }

@@ -54,6 +54,11 @@ impl Writer {
         Self { dir, header, thread: None, saved: Arc::default() }
     }
 
+    /// The volume is the one with this LUKS UUID. To be said before anything is saved.
+    pub fn set_luks_uuid(&mut self, uuid: &str) {
+        self.header.luks_uuid = Some(uuid.to_owned());
+    }
+
     /// Saves a change after those saved before.
     pub fn save(&mut self, change: Change) {
         let thread = self.thread.get_or_insert_with(|| {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::engine::{Engine, blocking};
 use super::file::{OpenError, whole_blocks};
+use super::placement::OpenedAt;
 use bytes::Bytes;
 use host::file::{File, Sync};
 use host::request::Request;
@@ -43,6 +44,7 @@ struct Disk {
     punches: bool,
     /// Where it is, for the log.
     path: Arc<Path>,
+    at: OpenedAt,
     /// A loss has been logged.
     reported: Arc<AtomicBool>,
 }
@@ -57,6 +59,7 @@ impl Local {
             punches: shape.discard.is_some(),
             file: Arc::new(file),
             path: path.into(),
+            at: OpenedAt::new(path),
             reported: Arc::default(),
         };
         Ok(Self { shape, disk: Arc::new(disk) })
@@ -92,6 +95,17 @@ impl Local {
     #[must_use]
     pub fn loss(&self) -> Option<String> {
         self.disk.file.still_whole().err().map(|failed| failed.to_string())
+    }
+
+    /// Why what is written is not where it is looked for, if its file has been removed or moved.
+    #[must_use]
+    pub fn misplaced(&self) -> Option<String> {
+        self.disk.at.trouble(&self.disk.file)
+    }
+
+    /// Looks now and then whether its file has been removed or moved, and tells the log.
+    pub fn watch_placement(&self) {
+        self.disk.at.clone().watch(Arc::downgrade(&self.disk.file));
     }
 
     /// How long its file is.
@@ -248,7 +262,12 @@ impl Disk {
         self.sync().await?;
         // Writes beyond a new end would have made the file longer again, with a hole where the
         // bytes between were: no flush may promise that.
-        if self.blocking(File::len).await? < self.size {
+        let at = self.at.clone();
+        // A flush of a file that goes with this program would promise what is not so.
+        let look = move |file: &File| Ok((file.len()?, at.trouble(file)));
+        let (len, _) = self.blocking(look).await?;
+        self.still_whole()?;
+        if len < self.size {
             let shrunk = self.shrunk().await?;
             self.file.fail("flush", &shrunk);
             return Err(shrunk);

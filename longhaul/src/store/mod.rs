@@ -6,5 +6,6 @@ pub mod file;
 pub mod in_use;
 pub mod iscsi;
 mod local;
+mod placement;
 
 pub use local::Local;

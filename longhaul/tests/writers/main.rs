@@ -6,6 +6,7 @@ mod copies;
 mod end;
 mod fenced;
 mod gateway;
+mod identity;
 mod link;
 mod local;
 #[path = "../common/nbd.rs"]

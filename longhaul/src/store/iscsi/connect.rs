@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use super::device::Device;
 use super::dial::dial;
 use super::discover;
+use super::identity::Identity;
 use super::link::Link;
 use super::mark::NotThere;
 use super::random::{entropy, random};
@@ -191,6 +192,8 @@ pub(super) struct Connector {
     others: Arc<Mutex<Vec<Host>>>,
     /// How long each step to a unit may take that was there before.
     opened_within: Duration,
+    /// What the volume holds that tells it from others, once that is known.
+    identity: Mutex<Option<Identity>>,
     /// That nobody else writes.
     pub(super) reservation: Reservation,
 }
@@ -211,7 +214,8 @@ impl Connector {
         }
         let reservation = Reservation::default();
         let (others, opened_within) = (Arc::default(), OPENED_WITHIN);
-        Ok(Self { target, options, others, opened_within, reservation })
+        let identity = Mutex::default();
+        Ok(Self { target, options, others, opened_within, identity, reservation })
     }
 
     /// Reserves the unit of a first link, unless it is shared or only read.
@@ -362,10 +366,30 @@ impl Connector {
             {
                 return Err(why.into());
             }
+            self.refuse_other(&link).await?;
             link.keep_promise(before).await?;
             Ok(link)
         };
         self.in_time(portal, opened).await
+    }
+
+    /// Refuses a volume that is not the one that the first link led to, as far as its bytes tell.
+    async fn refuse_other(&self, link: &Link) -> Result<(), ConnectError> {
+        let Some(identity) = self.identity() else { return Ok(()) };
+        match identity.is_of(link).await? {
+            true => Ok(()),
+            false => Err(ConnectError::Changed("LUKS UUID")),
+        }
+    }
+
+    /// What the volume is known by, if its bytes tell.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on each link must lead to a volume with this identity.
+    pub(super) fn identify(&self, identity: Identity) {
+        *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = Some(identity);
     }
 
     /// Finds out whether the reservation is still ours, where there is one.
@@ -448,6 +472,7 @@ impl Connector {
             created: 0,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             key: self.reservation.key(),
+            luks_uuid: None,
         };
         Some(Writer::new(dir.clone(), header))
     }

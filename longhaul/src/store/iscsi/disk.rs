@@ -10,6 +10,7 @@ use volume::{Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, Ver
 
 use super::connect::Connector;
 use super::device::Probe;
+use super::identity::Identity;
 use super::link::{Change, Link};
 use super::mark::{IsOurs, Mark, Unguarded};
 use super::session::{Loss, Session};
@@ -87,12 +88,19 @@ impl Disk {
         self.shape.read_only || self.supervisor.has_flushed_all()
     }
 
+    /// From now on the volume must have this LUKS UUID: another that answers in its place is not written to.
+    pub fn identify(&self, identity: Identity) {
+        self.supervisor.identify(identity);
+    }
+
     /// Whether a replay log belongs to this unit. One without a serial number is told by its place.
     #[must_use]
     pub fn is_of(&self, header: &Header, target: &str, lun: u16) -> bool {
         let link = self.supervisor.link();
         let device = link.device();
+        let uuids = self.supervisor.identity().zip(header.luks_uuid.as_ref());
         device.serial == header.serial
+            && uuids.is_none_or(|(here, there)| here.uuid == *there)
             && (&device.standard.vendor, &device.standard.product)
                 == (&header.vendor, &header.product)
             && (header.serial.is_some() || (target, lun) == (&header.target, header.lun))

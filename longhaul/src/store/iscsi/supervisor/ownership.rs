@@ -7,6 +7,7 @@ use proto::iscsi::initiator::recovery::Over;
 use proto::scsi::Status;
 
 use super::{CHANGED_WITHIN, Supervisor};
+use crate::store::iscsi::identity::Identity;
 use crate::store::iscsi::link::Link;
 use crate::store::iscsi::mark::{LOOKED_AT_EVERY, NotThere};
 use crate::store::iscsi::reservation::Reservation;
@@ -26,6 +27,19 @@ pub(super) fn in_question(link: &Link, failure: Option<&UnitError>) -> bool {
 impl Supervisor {
     pub(in super::super) const fn reservation(&self) -> &Reservation {
         &self.connector.reservation
+    }
+
+    /// What the volume is known by, if its bytes tell.
+    pub(in super::super) fn identity(&self) -> Option<Identity> {
+        self.connector.identity()
+    }
+
+    /// From now on the volume is known by this.
+    pub(in super::super) fn identify(&self, identity: Identity) {
+        if let Some(log) = &mut self.lock().replay_log {
+            log.set_luks_uuid(&identity.uuid);
+        }
+        self.connector.identify(identity);
     }
 
     /// Gives the reservation back, if it is still ours to give.

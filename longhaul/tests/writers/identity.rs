@@ -1,0 +1,182 @@
+//! Which volume something is: nothing is written to another that answers in its place.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use super::common::{LONGHAUL, Running, run};
+use super::{Attached, Bench};
+
+const OPEN: [&str; 2] = ["--passphrase-file", "key"];
+const CHEAP: [&str; 4] = ["--pbkdf-time", "100", "--pbkdf-memory", "32M"];
+const TWO: [&str; 2] = ["--volume", "o=file:o.img,size=32M"];
+
+/// Puts a LUKS header on the volume at `uri`, with a key of its own.
+fn encrypt(bench: &Bench, uri: &str) {
+    fs::write(bench.path().join("key"), "pass-phrase").unwrap();
+    let (said, done) = bench.run(&[&["key", "init", uri], &OPEN[..], &CHEAP].concat());
+    assert!(done, "{said}");
+}
+
+fn uri_of(bench: &Bench, name: &str) -> String {
+    bench.uri.replace(":t/", &format!(":{name}/"))
+}
+
+fn swap(bench: &Bench) {
+    let at = |name: &str| bench.path().join(name);
+    fs::rename(at("t.img"), at("x.img")).unwrap();
+    fs::rename(at("o.img"), at("t.img")).unwrap();
+    fs::rename(at("x.img"), at("o.img")).unwrap();
+}
+
+/// A server of these volumes whose log can be read, at the address of `bench`.
+fn serve(bench: &Bench, options: &[&str]) -> Running {
+    let listen = bench.uri.split('/').nth(2).unwrap().to_owned();
+    let log = fs::File::create(bench.path().join("serve.log")).unwrap();
+    let mut command = bench.longhaul(&["serve", "--listen", &listen]);
+    Running::start(command.args(options).stderr(log))
+}
+
+fn end(attached: Attached) {
+    attached.process.stop();
+}
+
+#[test]
+fn other_luks_volume_in_its_place_is_not_written_to() {
+    let mut bench = Bench::new(&TWO);
+    let other = uri_of(&bench, "o");
+    encrypt(&bench, &bench.uri.clone());
+    encrypt(&bench, &other);
+    let attached = bench.attach("first", &[&OPEN[..], &["--reconnect-for", "5s"]].concat());
+    assert!(bench.write(&attached, 1));
+    bench.server.take().unwrap().kill();
+    swap(&bench);
+    let before = fs::read(bench.path().join("t.img")).unwrap();
+    // A server that knows nothing of these files.
+    bench.serve(&[&["--volume", "t=file:t.img", "--state", "new"][..], &TWO].concat());
+    assert!(!bench.write(&attached, 2));
+    assert!(before == fs::read(bench.path().join("t.img")).unwrap(), "it was written to");
+    let log = bench.log("first");
+    assert!(log.contains("its LUKS UUID has changed"), "{log}");
+    end(attached);
+}
+
+#[test]
+fn log_of_a_luks_volume_is_not_written_to_another_of_its_name() {
+    let mut bench = Bench::new(&[]);
+    encrypt(&bench, &bench.uri.clone());
+    let attached = bench.attach("first", &[&OPEN[..], &["--reconnect-for", "1s"]].concat());
+    bench.server.take().unwrap().kill();
+    assert!(!bench.write(&attached, 2));
+    end(attached);
+    let logs = fs::read_dir(bench.path().join("logs")).unwrap();
+    let log =
+        logs.map(|log| log.unwrap().path()).next().expect("a replay log").display().to_string();
+    fs::remove_file(bench.path().join("t.img")).unwrap();
+    bench.serve(&["--volume", "t=file:t.img,size=32M", "--state", "new"]);
+    let replay = |bench: &Bench| bench.run(&["replay", "--force", &log]);
+    let (said, done) = replay(&bench);
+    assert!(!done && said.contains("LUKS UUID"), "it is not encrypted: {said}");
+    encrypt(&bench, &bench.uri.clone());
+    let (said, done) = replay(&bench);
+    assert!(!done && said.contains("LUKS UUID"), "it is another: {said}");
+}
+
+#[test]
+fn flush_to_a_removed_file_fails_and_the_server_says_so_at_its_end() {
+    let mut bench = Bench::new(&[]);
+    bench.server.take().unwrap().stop();
+    let server = serve(&bench, &["--volume", "t=file:t.img"]);
+    server.line().expect("it says when it is ready");
+    let attached = bench.attach("first", &["--reconnect-for", "5s"]);
+    assert!(bench.write(&attached, 1));
+    fs::remove_file(bench.path().join("t.img")).unwrap();
+    // Its result is that of its writes; what became of the flush is in the logs.
+    bench.write(&attached, 2);
+    assert!(!attached.process.stop().success(), "it would be gone with the server");
+    let told = bench.log("first");
+    assert!(told.contains("goes to a replay log"), "{told}");
+    assert_eq!(server.stop().code(), Some(1));
+    let log = bench.log("serve");
+    assert!(log.contains("ERROR") && log.contains("has been removed"), "{log}");
+    assert!(log.contains("flush failed"), "{log}");
+}
+
+#[test]
+fn file_moved_under_its_server_is_reported_at_its_end() {
+    let mut bench = Bench::new(&[]);
+    bench.server.take().unwrap().stop();
+    let server = serve(&bench, &["--volume", "t=file:t.img"]);
+    server.line().expect("it says when it is ready");
+    let at = |name: &str| bench.path().join(name);
+    fs::copy(at("t.img"), at("o.img")).unwrap();
+    fs::rename(at("t.img"), at("moved.img")).unwrap();
+    fs::rename(at("o.img"), at("t.img")).unwrap();
+    let attached = bench.attach("first", &[]);
+    assert!(bench.write(&attached, 1), "the file is there, if elsewhere");
+    end(attached);
+    assert_eq!(server.stop().code(), Some(1));
+    let log = bench.log("serve");
+    assert!(log.contains("ERROR") && log.contains("another file is there now"), "{log}");
+}
+
+#[test]
+fn files_of_two_volumes_that_were_exchanged_are_not_served() {
+    let mut bench = Bench::new(&TWO);
+    bench.server.take().unwrap().stop();
+    let exchanged = ["--volume", "t=file:o.img", "--volume", "o=file:t.img"];
+    let as_before = ["--volume", "t=file:t.img", "--volume", "o=file:o.img"];
+    let refused = |volumes: &[&str]| {
+        let serve = [&["serve", "--listen", "127.0.0.1:0"], volumes].concat();
+        let (said, status) = run(&bench.longhaul(&serve));
+        assert_eq!(status.code(), Some(1), "{said}");
+        assert!(said.contains("was served as iqn.2026-11.dev.longhaul:o/0"), "{said}");
+    };
+    refused(&exchanged);
+    let config = "listen = [\"127.0.0.1:0\"]\n[volumes.t]\nuri = \"file:o.img\"\n[volumes.o]\nuri = \"file:t.img\"\n";
+    fs::write(bench.path().join("config.toml"), config).unwrap();
+    let (said, done) = bench.run(&["check", "--config", "config.toml"]);
+    assert!(!done && said.contains("was served as iqn.2026-11.dev.longhaul:o/0"), "{said}");
+    swap(&bench);
+    refused(&as_before);
+    swap(&bench);
+    let server = serve(&bench, &as_before);
+    server.line().expect("it is ready");
+    assert!(server.stop().success());
+}
+
+#[test]
+fn file_that_shrank_is_not_served_unless_its_size_is_given() {
+    let mut bench = Bench::new(&[]);
+    bench.server.take().unwrap().stop();
+    let file = fs::File::options().write(true).open(bench.path().join("t.img")).unwrap();
+    file.set_len(16 << 20).unwrap();
+    let serving = ["serve", "--listen", "127.0.0.1:0", "--volume", "t=file:t.img"];
+    let (said, status) = run(&bench.longhaul(&serving));
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("it is 16M long, and was 32M"), "{said}");
+    let server = serve(&bench, &["--volume", "t=file:t.img,size=16M"]);
+    server.line().expect("it is ready");
+    assert!(server.stop().success());
+}
+
+#[test]
+fn info_shows_a_volume_that_somebody_has_attached() {
+    let bench = Bench::new(&[]);
+    let attached = bench.attach("first", &[]);
+    let (said, done) = bench.run(&["info", &bench.uri]);
+    assert!(done && said.contains("LONGHAUL"), "{said}");
+    end(attached);
+}
+
+#[test]
+fn state_of_a_service_lies_in_one_directory() {
+    let bench = Bench::new(&[]);
+    let state = bench.path().join("service");
+    let mut command = Command::new(LONGHAUL);
+    command.args(["attach", &bench.uri, "--nbd", "s.sock"]).current_dir(bench.path());
+    command.env_remove("LONGHAUL_STATE_DIR").env("STATE_DIRECTORY", &state);
+    let attached = Running::start(command.stderr(Stdio::null()));
+    attached.line().expect("it is ready");
+    assert_eq!(fs::read_dir(state.join("attachments")).unwrap().count(), 1);
+    assert!(attached.stop().success());
+}
