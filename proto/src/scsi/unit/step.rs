@@ -29,14 +29,14 @@ pub enum UnitOp {
         /// ALLOCATION LENGTH.
         allocation: u32,
     },
-    /// List the units of the target with [`luns`].
+    /// List the units of the target with [`luns`](super::luns).
     ReportLuns {
         /// SELECT REPORT.
         select: u8,
         /// ALLOCATION LENGTH.
         allocation: u32,
     },
-    /// Take the parameter list to [`Unit::select`].
+    /// Take the parameter list to [`Unit::select`](super::Unit::select).
     Select(Form),
     /// Forbid or allow the initiator that asks to have the medium taken out.
     Prevent(bool),
@@ -47,7 +47,7 @@ pub enum UnitOp {
     },
     /// Put it in again, likewise.
     Load,
-    /// Stop the unit: from there on it is [`Stopped`](super::readiness::Readiness::Stopped), if it was ready.
+    /// Stop the unit: from there on it is [`Stopped`](crate::scsi::readiness::Readiness::Stopped), if it was ready.
     Stop {
         /// What is cached is made stable before.
         flush: bool,
@@ -56,7 +56,7 @@ pub enum UnitOp {
     },
     /// Start the unit, if it is stopped.
     Start,
-    /// Return what [`Reservations::report`](super::reservation::Reservations::report) says.
+    /// Return what [`Reservations::report`](crate::scsi::reservation::Reservations::report) says.
     PersistentIn {
         /// SERVICE ACTION.
         action: InAction,
@@ -64,7 +64,7 @@ pub enum UnitOp {
         allocation: u32,
     },
     /// Take the parameter list to
-    /// [`Reservations::prepare`](super::reservation::Reservations::prepare).
+    /// [`Reservations::prepare`](crate::scsi::reservation::Reservations::prepare).
     PersistentOut(Out),
     /// Reserve the unit for the session.
     Reserve,
@@ -72,7 +72,7 @@ pub enum UnitOp {
     Release,
     /// Make what is cached stable, after the command has ended; if that fails, it is told by a deferred error.
     FlushLater,
-    /// Sanitize the medium; for an overwrite the data-out are those of [`sanitize::Overwrite::parse`].
+    /// Sanitize the medium; for an overwrite the data-out are those of [`Overwrite::parse`](crate::scsi::sanitize::Overwrite::parse).
     Sanitize {
         /// How.
         method: Method,
@@ -83,7 +83,7 @@ pub enum UnitOp {
     },
     /// Use a medium again that could not be sanitized.
     SanitizeExit,
-    /// Return what [`copy::status`] says of the copy `id` of this initiator, if one is known.
+    /// Return what [`copy::status`](crate::scsi::copy::status) says of the copy `id` of this initiator, if one is known.
     CopyStatus {
         /// LIST IDENTIFIER.
         id: u8,
@@ -142,7 +142,7 @@ pub enum MediumOp {
         /// They must be stable when the command ends.
         durable: bool,
     },
-    /// Take the parameter list to [`Unit::unmap`], and discard.
+    /// Take the parameter list to [`Unit::unmap`](super::Unit::unmap), and discard.
     Unmap,
     /// Tell what is mapped from `lba` on.
     LbaStatus {
