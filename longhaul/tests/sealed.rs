@@ -313,7 +313,10 @@ fn whoever_means_harm_gets_nothing_but_the_end_of_the_connection() {
         let copy = ["copy", "in.img", "URI", "--verify"];
         let (said, success) = stage.client(portal, protection, &copy);
         let noticed = if way == Way::Up { stage.verdict() } else { said };
-        assert!(noticed.contains(expected), "{what}: {noticed}");
+        // Who was sending when it was closed finds it broken instead.
+        let broken = ["Broken pipe", "Connection reset"].iter().any(|why| noticed.contains(why));
+        let found = noticed.contains(expected) || (expected == closed && broken);
+        assert!(found, "{what}: {noticed}");
         stage.check_volume(&what);
         // The client may have gone on over a connection nobody harmed; then all of it is there.
         let written = fs::read(stage.path("v.img")).unwrap();
