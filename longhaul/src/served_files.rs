@@ -25,6 +25,15 @@ use crate::utc::{now, utc};
 /// The directory of the records.
 pub(crate) struct ServedFiles(Option<PathBuf>);
 
+/// What becomes of a file that was another volume when it was served last, in the place of one that was this volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exchanged {
+    /// It is not served.
+    Refused,
+    /// That is only told: in a reload, which asks the sessions of the target to log in anew.
+    Told,
+}
+
 /// What is known of a file.
 #[derive(Serialize, Deserialize)]
 struct Record {
@@ -68,7 +77,7 @@ impl ServedFiles {
 
     /// Whether the file of `volume` has been served before, so that it must be there; an error if it is missing, has
     /// become shorter, or was served as another volume.
-    pub(crate) fn must_exist(&self, volume: &Served) -> Outcome<bool> {
+    pub(crate) fn must_exist(&self, volume: &Served, exchanged: Exchanged) -> Outcome<bool> {
         let Uri::File(path) = &volume.uri else { return Ok(false) };
         let Some(file) = self.file_of(path)? else { return Ok(false) };
         let noted = match read(&file) {
@@ -80,7 +89,7 @@ impl ServedFiles {
                 if let Some(Ok(record)) = &noted {
                     record.refuse_shorter(&found, volume)?;
                 }
-                self.refuse_exchanged(&absolute(path)?, &found, volume)?;
+                self.look_whether_exchanged(&absolute(path)?, &found, volume, exchanged)?;
                 Ok(noted.is_some())
             }
             Err(why) if why.kind() == io::ErrorKind::NotFound => match noted {
@@ -102,7 +111,13 @@ impl ServedFiles {
     /// Refuses a file that was another volume when it was served last, in the place of one that was this volume: its
     /// clients would write into it what they have not flushed. Where they cannot know the volume, as it has a new name,
     /// that is only told.
-    fn refuse_exchanged(&self, path: &Path, found: &Metadata, volume: &Served) -> Outcome {
+    fn look_whether_exchanged(
+        &self,
+        path: &Path,
+        found: &Metadata,
+        volume: &Served,
+        exchanged: Exchanged,
+    ) -> Outcome {
         let here = FileId::of(found);
         let is_here = |record: &Record| match record.file.zip(here) {
             Some((noted, here)) => noted == here,
@@ -119,7 +134,8 @@ impl ServedFiles {
         let was = format!("on {} it was served as {target}/{lun}", utc(*opened));
         let UnitName { target, lun } = volume.unit();
         let unit = format!("{}/{lun}", target.as_str());
-        match before.find(|(_, record)| !is_here(record)) {
+        let other = before.find(|(_, record)| !is_here(record));
+        match other.filter(|_| exchanged == Exchanged::Refused) {
             Some((_, other)) => Err(Failure::new(format!("cannot serve {} as {unit}", volume.uri))
                 .because(format!("{was}, and {unit} was {}", other.path.display()))
                 .hint(format!(

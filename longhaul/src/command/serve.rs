@@ -38,7 +38,7 @@ use crate::luks;
 use crate::manager;
 use crate::patience::Patience;
 use crate::sealing::{Demand, Seal, sealing};
-use crate::served_files::ServedFiles;
+use crate::served_files::{Exchanged, ServedFiles};
 use crate::state::StateDir;
 use crate::stop::Stop;
 use crate::store::iscsi::Writers;
@@ -138,7 +138,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     let control = control(&config, given.control)?;
     let metrics = metrics_listener(&config, given.metrics).await?;
     portals::warn_of_plain(&config, &portals);
-    let chains = open(&config.volumes, config.state.as_deref()).await?;
+    let chains = open(&config.volumes, config.state.as_deref(), Exchanged::Refused).await?;
     note(&config.volumes, config.state.as_deref()).await;
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
     let disks = disks(&config.volumes, &chains, kept);
@@ -367,10 +367,14 @@ fn client(client: &Client) -> Outcome<policy::Client> {
 }
 
 /// All of them, or none: if one cannot be opened, those before it are as if they had not been.
-async fn open(volumes: &[Served], state: Option<&Path>) -> Outcome<Vec<Chain>> {
+async fn open(
+    volumes: &[Served],
+    state: Option<&Path>,
+    exchanged: Exchanged,
+) -> Outcome<Vec<Chain>> {
     let mut chains = Vec::new();
     for volume in volumes {
-        match open_one(volume, state).await {
+        match open_one(volume, state, exchanged).await {
             Ok(chain) => chains.push(chain),
             Err(failure) => {
                 discard(chains).await;
@@ -398,8 +402,8 @@ async fn note(volumes: &[Served], state: Option<&Path>) {
     let _: Outcome = blocking(noted).await;
 }
 
-async fn open_one(volume: &Served, state: Option<&Path>) -> Outcome<Chain> {
-    let options = open_options(volume, state).await?;
+async fn open_one(volume: &Served, state: Option<&Path>, exchanged: Exchanged) -> Outcome<Chain> {
+    let options = open_options(volume, state, exchanged).await?;
     let chain = chain::open(&volume.uri, options).await?;
     chain.watch_placement();
     if !chain.is_decrypted()
@@ -459,10 +463,14 @@ async fn inspect_header(volume: &Served, chain: &Chain) -> Outcome {
 }
 
 /// How a volume is opened. Reads the secrets, and what is noted in `state`.
-pub(super) async fn open_options(volume: &Served, state: Option<&Path>) -> Outcome<OpenOptions> {
+pub(super) async fn open_options(
+    volume: &Served,
+    state: Option<&Path>,
+    exchanged: Exchanged,
+) -> Outcome<OpenOptions> {
     let (volume, files) = (volume.clone(), ServedFiles::in_state(state));
     blocking(move || {
-        let existing_only = files.must_exist(&volume)?;
+        let existing_only = files.must_exist(&volume, exchanged)?;
         let Upstream { initiator, chap, chap_weak, identity, connections, shared } =
             volume.upstream;
         let login = Login {
