@@ -1,9 +1,8 @@
 //! What the answers of a unit tell of earlier commands, and what becomes of it at our initiator.
 
-use std::future::ready;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,83 +19,21 @@ use proto::scsi::Status;
 use proto::scsi::cdb::Parsed;
 use proto::scsi::ports::AccessState;
 use proto::scsi::sense::Key;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use volume::store::faulty::Faulty;
 use volume::store::memory::Memory;
-use volume::{Durability, ExtentMap, Shape, Space, Span, Volume, Work};
+use volume::{Durability, Space, Span, Volume};
+
+#[path = "common/relay.rs"]
+mod relay;
+
+use relay::{CDB, UNKNOWN, is_command, is_unknown_operation, pass};
 
 const NAME: &str = "iqn.2026-11.dev.longhaul:disk";
 const SIZE: u64 = 4 << 20;
-
-/// A disk with a volatile cache.
-struct Cached {
-    shape: Shape,
-    /// What is durable, and what is read.
-    bytes: Mutex<(Vec<u8>, Vec<u8>)>,
-    flushes: AtomicUsize,
-}
-
-impl Cached {
-    fn new() -> Arc<Self> {
-        let shape = Shape { write_cache: true, ..Memory::new(SIZE, 512).shape().clone() };
-        let empty = vec![0; SIZE as usize];
-        let bytes = Mutex::new((empty.clone(), empty));
-        Arc::new(Self { shape, bytes, flushes: AtomicUsize::new(0) })
-    }
-
-    /// Loses what is not durable.
-    fn lose(&self) {
-        let (durable, cached) = &mut *self.bytes.lock().unwrap();
-        cached.clone_from(durable);
-    }
-
-    fn durable(&self, at: usize, len: usize) -> Vec<u8> {
-        self.bytes.lock().unwrap().0[at..at + len].to_vec()
-    }
-}
-
-impl Volume for Cached {
-    fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
-    fn read(&self, span: Span) -> Work<'_, Bytes> {
-        let (_, cached) = &*self.bytes.lock().unwrap();
-        let bytes = Bytes::copy_from_slice(&cached[span.at as usize..span.end() as usize]);
-        Box::pin(ready(Ok(bytes)))
-    }
-
-    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-        let (durable, cached) = &mut *self.bytes.lock().unwrap();
-        let range = at as usize..at as usize + data.len();
-        cached[range.clone()].copy_from_slice(&data);
-        if durability == Durability::Durable {
-            durable[range].copy_from_slice(&data);
-        }
-        Box::pin(ready(Ok(())))
-    }
-
-    fn write_zeroes(&self, span: Span, durability: Durability, _: Space) -> Work<'_, ()> {
-        self.write(span.at, vec![0; span.len as usize].into(), durability)
-    }
-
-    fn discard(&self, _: Span) -> Work<'_, ()> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn flush(&self) -> Work<'_, ()> {
-        let (durable, cached) = &mut *self.bytes.lock().unwrap();
-        durable.clone_from(cached);
-        self.flushes.fetch_add(1, Ordering::SeqCst);
-        Box::pin(ready(Ok(())))
-    }
-
-    fn extents(&self) -> Option<&dyn ExtentMap> {
-        None
-    }
-}
 
 /// A target that runs as long as this lives.
 struct Running {
@@ -179,13 +116,10 @@ async fn way_with_deferred_errors(to: SocketAddr, deferred: Arc<AtomicU8>) -> So
 }
 
 async fn relay(near: TcpStream, far: TcpStream, deferred: Arc<AtomicU8>) {
-    /// Where a SCSI Command PDU has its command block (RFC 7143, 11.3), and a vendor specific operation code.
-    const CDB: usize = 32;
-    const UNKNOWN: u8 = 0xC0;
     let ((from_near, to_near), (from_far, to_far)) = (near.into_split(), far.into_split());
     let told = AtomicU8::new(NONE);
     let up = pass(from_near, to_far, |pdu| {
-        if pdu[0] & 0x3F == 0x01 && pdu[CDB] == 0x8A {
+        if is_command(pdu) && pdu[CDB] == 0x8A {
             let key = deferred.swap(NONE, Ordering::SeqCst);
             if key != NONE {
                 told.store(key, Ordering::SeqCst);
@@ -194,8 +128,7 @@ async fn relay(near: TcpStream, far: TcpStream, deferred: Arc<AtomicU8>) {
         }
     });
     let down = pass(from_far, to_near, |pdu| {
-        // A SCSI Response with CHECK CONDITION, and sense data of fixed format behind their length.
-        if pdu[0] & 0x3F == 0x21 && pdu[3] == 2 && pdu[BHS_LEN + 2 + 12] == 0x20 {
+        if is_unknown_operation(pdu) {
             let key = told.swap(NONE, Ordering::SeqCst);
             let sense = &mut pdu[BHS_LEN + 2..];
             if key != NONE {
@@ -204,29 +137,6 @@ async fn relay(near: TcpStream, far: TcpStream, deferred: Arc<AtomicU8>) {
         }
     });
     tokio::select! { () = up => {}, () = down => {} }
-}
-
-/// Passes PDUs on without digests, each as `change` leaves it.
-async fn pass(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    mut change: impl FnMut(&mut [u8]),
-) {
-    loop {
-        let mut pdu = vec![0; BHS_LEN];
-        if from.read_exact(&mut pdu).await.is_err() {
-            return;
-        }
-        let data = u32::from_be_bytes([0, pdu[5], pdu[6], pdu[7]]) as usize;
-        pdu.resize(BHS_LEN + usize::from(pdu[4]) * 4 + data.next_multiple_of(4), 0);
-        if from.read_exact(&mut pdu[BHS_LEN..]).await.is_err() {
-            return;
-        }
-        change(&mut pdu);
-        if to.write_all(&pdu).await.is_err() {
-            return;
-        }
-    }
 }
 
 /// SPC-4, 4.5.7: the command that is told of it was not processed, and an earlier one has failed after GOOD, unless
@@ -282,8 +192,8 @@ impl Lanes {
                     (near.into_split(), far.into_split());
                 let by_second = Arc::clone(&by_second);
                 tokio::spawn(pass(from_near, to_far, move |pdu| {
-                    let is_command = number == 2 && pdu[0] & 0x3F == 0x01;
-                    by_second.fetch_add(usize::from(is_command), Ordering::SeqCst);
+                    let counts = number == 2 && is_command(pdu);
+                    by_second.fetch_add(usize::from(counts), Ordering::SeqCst);
                 }));
                 match number {
                     1 => tokio::spawn(delay(from_far, to_near, is_shut.clone(), Arc::clone(&late))),
@@ -317,7 +227,7 @@ async fn delay(
 /// overtake it. What they say of a unit that has lost its cache must not be believed before.
 #[tokio::test]
 async fn answers_that_overtake_that_of_a_reset_are_not_believed() {
-    let store = Cached::new();
+    let store = Arc::new(Faulty::new(SIZE, 512));
     let running = serve(Arc::clone(&store) as Arc<dyn Volume>).await;
     let lanes = Lanes::new(running.portal).await;
     let disk = open_by(lanes.address, 2).await;
@@ -330,7 +240,7 @@ async fn answers_that_overtake_that_of_a_reset_are_not_believed() {
     }
     let data = Bytes::from(vec![7; 4096]);
     disk.write(0, data.clone(), Durability::Volatile).await.unwrap();
-    store.lose();
+    store.lose_cache();
     running.device.unit([0; 8]).reset();
     lanes.shut.send_replace(true);
     // It goes by the first connection, like any that finds both idle, and is told of the reset. All others go by the
@@ -343,7 +253,7 @@ async fn answers_that_overtake_that_of_a_reset_are_not_believed() {
         let disk = Arc::clone(&disk);
         async move { disk.flush().await }
     });
-    while store.flushes.load(Ordering::SeqCst) == 0 {
+    while store.flushes() == 0 {
         tokio::task::yield_now().await;
     }
     let stale = read(0, 4096);
@@ -351,7 +261,7 @@ async fn answers_that_overtake_that_of_a_reset_are_not_believed() {
     read(2 << 20, 4096).await.unwrap();
     lanes.shut.send_replace(false);
     flush.await.unwrap().unwrap();
-    assert!(store.durable(0, 4096) == data, "written, flushed, and gone");
+    assert!(store.durable(Span::new(0, 4096)) == data, "written, flushed, and gone");
     assert!(stale.await.unwrap() == data, "an older block was read");
     told.await.unwrap();
 }
@@ -360,7 +270,7 @@ async fn answers_that_overtake_that_of_a_reset_are_not_believed() {
 #[tokio::test]
 async fn cache_that_is_switched_on_while_attached_keeps_nothing_back() {
     for reset in [false, true] {
-        let store = Cached::new();
+        let store = Arc::new(Faulty::new(SIZE, 512));
         let running = serve(Arc::clone(&store) as Arc<dyn Volume>).await;
         running.switch_cache(false).await;
         let disk = open(running.portal).await;
@@ -372,12 +282,15 @@ async fn cache_that_is_switched_on_while_attached_keeps_nothing_back() {
         }
         let data = Bytes::from(vec![7; 4096]);
         disk.write(0, data.clone(), Durability::Volatile).await.unwrap();
-        assert!(store.durable(0, 4096) == data, "it was answered, and nobody will flush");
+        assert!(
+            store.durable(Span::new(0, 4096)) == data,
+            "it was answered, and nobody will flush"
+        );
         disk.write_zeroes(Span::new(0, 4096), Durability::Volatile, Space::Keep).await.unwrap();
-        assert!(store.durable(0, 4096) == [0; 4096]);
-        let before = store.flushes.load(Ordering::SeqCst);
+        assert!(store.durable(Span::new(0, 4096)) == [0; 4096]);
+        let before = store.flushes();
         disk.flush().await.unwrap();
-        assert!(store.flushes.load(Ordering::SeqCst) > before, "a flush is one");
+        assert!(store.flushes() > before, "a flush is one");
         assert_eq!(disk.state(), State::Connected);
     }
 }
@@ -385,7 +298,7 @@ async fn cache_that_is_switched_on_while_attached_keeps_nothing_back() {
 /// A path that is taken out of use for a while is an outage (SPC-4, 5.16.2.4.4).
 #[tokio::test]
 async fn path_in_standby_is_waited_for() {
-    let store = Cached::new();
+    let store = Arc::new(Faulty::new(SIZE, 512));
     let running = serve(Arc::clone(&store) as Arc<dyn Volume>).await;
     let disk = open(running.portal).await;
     for access in [AccessState::Standby, AccessState::Unavailable] {
@@ -402,6 +315,6 @@ async fn path_in_standby_is_waited_for() {
         running.set_access(AccessState::Optimized).await;
         write.await.unwrap().unwrap();
         disk.flush().await.unwrap();
-        assert!(store.durable(0, 4096) == [7; 4096]);
+        assert!(store.durable(Span::new(0, 4096)) == [7; 4096]);
     }
 }

@@ -14,22 +14,19 @@ use longhaul::uri::Host;
 use proto::iscsi::header::BHS_LEN;
 use proto::iscsi::login::policy::Policy;
 use proto::iscsi::name::IscsiName;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use volume::store::faulty::Faulty;
 use volume::store::memory::Memory;
 use volume::{Durability, Kind, Space, Span, Volume};
 
+#[path = "common/relay.rs"]
+mod relay;
+
+use relay::{CDB, UNKNOWN, is_command, is_unknown_operation, pass};
+
 const NAME: &str = "iqn.2026-11.dev.longhaul:disk";
 const SIZE: u64 = 4 << 20;
-
-/// Where a SCSI Command PDU has its command block (RFC 7143, 11.3).
-const CDB: usize = 32;
-
-/// A vendor specific operation code that our target does not know.
-const UNKNOWN: u8 = 0xC0;
 
 const READ_10: u8 = 0x28;
 const WRITE_10: u8 = 0x2A;
@@ -123,7 +120,7 @@ async fn relay(mut near: TcpStream, portal: SocketAddr, manner: Manner, seen: Ar
     let (mut from_near, mut to_near) = near.split();
     let (mut from_far, mut to_far) = far.split();
     let up = pass(&mut from_near, &mut to_far, |pdu| {
-        if pdu[0] & 0x3F == 0x01 {
+        if is_command(pdu) {
             seen.lock().unwrap().push(pdu[CDB]);
             if !(manner.knows)(pdu[CDB]) {
                 pdu[CDB] = UNKNOWN;
@@ -131,37 +128,12 @@ async fn relay(mut near: TcpStream, portal: SocketAddr, manner: Manner, seen: Ar
         }
     });
     let down = pass(&mut from_far, &mut to_near, |pdu| {
-        // A SCSI Response with CHECK CONDITION, and the additional sense code of fixed format sense data.
-        let unknown = pdu[0] & 0x3F == 0x21 && pdu[3] == 2 && pdu[BHS_LEN + 2 + 12] == 0x20;
-        if unknown && !manner.sense {
+        if is_unknown_operation(pdu) && !manner.sense {
             pdu.truncate(BHS_LEN);
             pdu[5..8].fill(0);
         }
     });
     tokio::select! { () = up => {}, () = down => {} }
-}
-
-async fn pass(
-    from: &mut ReadHalf<'_>,
-    to: &mut WriteHalf<'_>,
-    mut change: impl FnMut(&mut Vec<u8>),
-) {
-    loop {
-        let mut pdu = vec![0; BHS_LEN];
-        if from.read_exact(&mut pdu).await.is_err() {
-            return;
-        }
-        let segments = 4 * usize::from(pdu[4])
-            + u32::from_be_bytes([0, pdu[5], pdu[6], pdu[7]]).next_multiple_of(4) as usize;
-        pdu.resize(BHS_LEN + segments, 0);
-        if from.read_exact(&mut pdu[BHS_LEN..]).await.is_err() {
-            return;
-        }
-        change(&mut pdu);
-        if to.write_all(&pdu).await.is_err() {
-            return;
-        }
-    }
 }
 
 /// A volume with a cache that is lost with its power.

@@ -1,6 +1,6 @@
 //! `longhaul replay`: what an attachment had acknowledged, or under way, and could not give to its volume any more.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -9,6 +9,7 @@ use volume::{Durability, Volume};
 
 use super::options::{LoginArgs, OutageArgs, WriterArgs};
 use crate::chain::{self, Chain, Contents, OpenOptions};
+use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::replay_log::{Change, Header, Reader, Record};
@@ -325,10 +326,7 @@ fn rename(file: &Path) -> Outcome<PathBuf> {
     name.push(".");
     name.push(APPLIED);
     let applied = PathBuf::from(name);
-    let renamed = fs::rename(file, &applied).and_then(|()| {
-        let dir = applied.parent().filter(|dir| !dir.as_os_str().is_empty());
-        File::open(dir.unwrap_or_else(|| Path::new(".")))?.sync_all()
-    });
+    let renamed = fs::rename(file, &applied).and_then(|()| sync_directory_of(&applied));
     renamed.or_fail(|| format!("it was written, but {} cannot be renamed", file.display()))?;
     Ok(applied)
 }

@@ -44,8 +44,9 @@ struct State {
     under_way: usize,
     /// How many more changing verbs succeed before the power goes.
     until_cut: Option<u64>,
-    /// Changing verbs so far.
+    /// Changing verbs so far, and the flushes among them.
     changes: u64,
+    flushes: u64,
 }
 
 impl Faulty {
@@ -84,6 +85,7 @@ impl Faulty {
                 under_way: 0,
                 until_cut: None,
                 changes: 0,
+                flushes: 0,
             }),
         }
     }
@@ -124,6 +126,11 @@ impl Faulty {
         state.lost = Some(kind);
     }
 
+    /// What is in the cache is lost, as by a reset, and nobody is told.
+    pub fn lose_cache(&self) {
+        self.state().cached.clear();
+    }
+
     /// From now on a change that succeeds has its effect only when it has been polled `polls` times; one that
     /// is dropped before stays [under way](Self::under_way) for ever. One that fails does so at once.
     pub fn land_late(&self, polls: u32) {
@@ -144,6 +151,18 @@ impl Faulty {
     /// How many changing verbs (writes, zeroes, discards, flushes) were carried out.
     pub fn changes(&self) -> u64 {
         self.state().changes
+    }
+
+    /// How many flushes have reached the medium, as a whole or in part.
+    pub fn flushes(&self) -> u64 {
+        self.state().flushes
+    }
+
+    /// The bytes of `span` that survive any crash.
+    #[must_use]
+    pub fn durable(&self, span: Span) -> Vec<u8> {
+        let (start, end) = (span.at as usize, span.end() as usize);
+        self.state().durable[start..end].to_vec()
     }
 
     /// The disk as it may be found after a power cut now: each block holds its durable bytes or one
@@ -341,6 +360,7 @@ impl Volume for Faulty {
 
     fn flush(&self) -> Work<'_, ()> {
         self.change(Verb::Flush, None, Durability::Durable, |state, written| {
+            state.flushes += 1;
             let blocks: Vec<u64> = state.cached.keys().copied().collect();
             for block in blocks.into_iter().take(usize::try_from(written).unwrap_or(usize::MAX)) {
                 state.settle(block, self.shape.block_size);

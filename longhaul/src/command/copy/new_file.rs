@@ -1,6 +1,6 @@
 //! The file that a copy makes: it has its name only once it is whole.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
+use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::store::file::{self, FileOptions, OpenError};
 use crate::uri::Uri;
@@ -53,8 +54,7 @@ impl NewFile {
             }
             renamed => renamed?,
         }
-        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or_else(|| Path::new(".")))?.sync_all()
+        sync_directory_of(&self.path)
     }
 }
 

@@ -278,13 +278,13 @@ impl Link {
 
     async fn read_blocks(&self, blocks: Blocks) -> Result<Bytes, UnitError> {
         let block = self.shape.block_size;
-        let short = Command::read_10(blocks, block);
+        let short = || Command::read_10(blocks, block);
         self.execute_either(Command::read(blocks, block), short, Bytes::new()).await
     }
 
     async fn write_blocks(&self, blocks: Blocks, data: Bytes, fua: bool) -> Result<(), UnitError> {
         let block = self.shape.block_size;
-        let short = Command::write_10(blocks, block, fua);
+        let short = || Command::write_10(blocks, block, fua);
         self.execute_either(Command::write(blocks, block, fua), short, data).await.map(drop)
     }
 
@@ -293,11 +293,11 @@ impl Link {
     async fn execute_either(
         &self,
         long: Command,
-        short: Option<Command>,
+        short: impl Fn() -> Option<Command>,
         data: Bytes,
     ) -> Result<Bytes, UnitError> {
         if self.short_commands.load(Ordering::Relaxed)
-            && let Some(short) = short
+            && let Some(short) = short()
         {
             return self.unit.execute(short, data).await;
         }
@@ -305,7 +305,7 @@ impl Link {
             Err(error) if error.may_be_unknown_operation() => error,
             ended => return ended,
         };
-        let Some(short) = short.filter(|_| self.is_short()) else { return Err(refused) };
+        let Some(short) = short().filter(|_| self.is_short()) else { return Err(refused) };
         match self.unit.execute(short, data).await {
             // The first reason counts where the second is that it does not know this one either.
             Err(error) if error.may_be_unknown_operation() => Err(refused),

@@ -287,15 +287,21 @@ fn every_command_obeys_its_class() {
     }
 }
 
-#[test]
-fn victim_that_leaves_while_the_preemption_is_kept_may_write_in_its_next_session() {
-    let drawer = Drawer::new();
-    let disk = disk(Some(&drawer));
+/// A disk that guests 1 and 2 are registered with, and guest 1 has reserved.
+fn held_by_one(drawer: &Arc<Drawer>) -> Disk {
+    let disk = disk(Some(drawer));
     enter(&disk, 1);
     enter(&disk, 2);
     assert_eq!(change_as(&disk, 1, out(REGISTER, 0, 0, 1, APTPL)), Status::Good);
     assert_eq!(change_as(&disk, 1, out(RESERVE, 5, 1, 0, 0)), Status::Good);
     assert_eq!(change_as(&disk, 2, out(REGISTER, 0, 0, 2, APTPL)), Status::Good);
+    disk
+}
+
+#[test]
+fn victim_that_leaves_while_the_preemption_is_kept_may_write_in_its_next_session() {
+    let drawer = Drawer::new();
+    let disk = held_by_one(&drawer);
     drawer.gate.forget_permits(Semaphore::MAX_PERMITS);
     let (cdb, list) = out(PREEMPT_AND_ABORT, 5, 2, 1, 0);
     let mut preempt = send(&disk, 2, &cdb, list);
@@ -313,12 +319,7 @@ fn victim_that_leaves_while_the_preemption_is_kept_may_write_in_its_next_session
 /// Guest 1 registers and reserves under its bare name, and comes back as a client while a change is being kept.
 fn adopted_during(cdb: &[u8], list: Vec<u8>) -> (Disk, Arc<Guest>) {
     let drawer = Drawer::new();
-    let disk = disk(Some(&drawer));
-    enter(&disk, 1);
-    enter(&disk, 2);
-    assert_eq!(change_as(&disk, 1, out(REGISTER, 0, 0, 1, APTPL)), Status::Good);
-    assert_eq!(change_as(&disk, 1, out(RESERVE, 5, 1, 0, 0)), Status::Good);
-    assert_eq!(change_as(&disk, 2, out(REGISTER, 0, 0, 2, APTPL)), Status::Good);
+    let disk = held_by_one(&drawer);
     disk.detach(Nexus(1));
     drawer.gate.forget_permits(Semaphore::MAX_PERMITS);
     let mut change = send(&disk, 2, cdb, list);
