@@ -60,7 +60,7 @@ impl FileId {
 
 /// Why an attachment is not taken to be gone, though nobody has its file locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Doubt {
+pub enum MaybeAlive {
     /// The file is not the one that the process has locked.
     Copied,
     /// Another machine wrote it.
@@ -73,7 +73,7 @@ pub enum Doubt {
     Unwritten(PathBuf),
 }
 
-impl fmt::Display for Doubt {
+impl fmt::Display for MaybeAlive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Self::Unwritten(log) = self {
             let log = log.display();
@@ -117,29 +117,31 @@ impl Entry {
 
 /// Why an attachment whose file nobody has locked may still be that of a process that runs; `here` is what one of this
 /// process would say, if it were noted in the file that was read.
-fn doubt(entry: &Entry, here: &Entry) -> Option<Doubt> {
-    let (Some(written), Some(read)) = (entry.file, here.file) else { return Some(Doubt::Unknown) };
+fn doubt(entry: &Entry, here: &Entry) -> Option<MaybeAlive> {
+    let (Some(written), Some(read)) = (entry.file, here.file) else {
+        return Some(MaybeAlive::Unknown);
+    };
     if written.inode != read.inode {
-        return Some(Doubt::Copied);
+        return Some(MaybeAlive::Copied);
     }
     if entry.machine != here.machine {
-        return Some(Doubt::OtherMachine);
+        return Some(MaybeAlive::OtherMachine);
     }
     if entry.boot.is_none() || here.boot.is_none() {
-        return Some(Doubt::Unknown);
+        return Some(MaybeAlive::Unknown);
     }
     if entry.boot != here.boot {
         // No process outlives the run of its machine, if it is the same machine. Devices have new numbers in each run.
-        return here.machine.is_none().then_some(Doubt::Unknown);
+        return here.machine.is_none().then_some(MaybeAlive::Unknown);
     }
     if written.device != read.device {
-        return Some(Doubt::Copied);
+        return Some(MaybeAlive::Copied);
     }
     if entry.ended {
         return None;
     }
-    let Some(started) = entry.started else { return Some(Doubt::Unknown) };
-    (start_of(&entry.pid.to_string()) == Some(started)).then_some(Doubt::Lives)
+    let Some(started) = entry.started else { return Some(MaybeAlive::Unknown) };
+    (start_of(&entry.pid.to_string()) == Some(started)).then_some(MaybeAlive::Lives)
 }
 
 /// An identifier that is alone in a file.
@@ -218,7 +220,7 @@ pub struct Known {
     /// Attachments of processes that are gone; nobody else can take them over meanwhile.
     pub gone: Vec<(Entry, Attachment)>,
     /// Those of which that cannot be told.
-    pub doubtful: Vec<(Entry, Attachment, Doubt)>,
+    pub doubtful: Vec<(Entry, Attachment, MaybeAlive)>,
     /// Those of processes that live.
     pub living: Vec<Entry>,
 }
@@ -252,7 +254,7 @@ impl Known {
     pub fn spare(&mut self, waits: impl Fn(&Entry) -> Option<PathBuf>) {
         for (entry, attachment) in std::mem::take(&mut self.gone) {
             match waits(&entry) {
-                Some(log) => self.doubtful.push((entry, attachment, Doubt::Unwritten(log))),
+                Some(log) => self.doubtful.push((entry, attachment, MaybeAlive::Unwritten(log))),
                 None => self.gone.push((entry, attachment)),
             }
         }
@@ -309,7 +311,7 @@ mod tests {
         // As at the end of the process: the file stays, its lock goes.
         drop(first);
         let known = unlocked(&look);
-        assert_eq!(known.doubtful[0].2, Doubt::Lives, "this process has not ended");
+        assert_eq!(known.doubtful[0].2, MaybeAlive::Lives, "this process has not ended");
         drop(known);
         ends(&dir.path().join(format!("{:016x}", 7)));
         let known = unlocked(&look);
@@ -338,7 +340,7 @@ mod tests {
         fs::remove_file(&original).unwrap();
         drop(known);
         let known = unlocked(&look);
-        assert_eq!((known.gone.len(), &known.doubtful[0].2), (0, &Doubt::Copied));
+        assert_eq!((known.gone.len(), &known.doubtful[0].2), (0, &MaybeAlive::Copied));
     }
 
     /// Looks until the lock is gone that was given back: a process that another test starts has it too, for the moment
@@ -372,23 +374,23 @@ mod tests {
         let nowhere = Entry { machine: None, ..here.clone() };
         let cases = [
             (gone.clone(), &here, None),
-            (here.clone(), &here, Some(Doubt::Lives)),
-            (Entry { started: None, ..here.clone() }, &here, Some(Doubt::Unknown)),
+            (here.clone(), &here, Some(MaybeAlive::Lives)),
+            (Entry { started: None, ..here.clone() }, &here, Some(MaybeAlive::Unknown)),
             (Entry { ended: true, ..here.clone() }, &here, None),
             (
                 Entry { ended: true, machine: id("n"), ..here.clone() },
                 &here,
-                Some(Doubt::OtherMachine),
+                Some(MaybeAlive::OtherMachine),
             ),
-            (Entry { file: other(1, 3), ..gone.clone() }, &here, Some(Doubt::Copied)),
-            (Entry { file: other(3, 2), ..gone.clone() }, &here, Some(Doubt::Copied)),
-            (Entry { file: None, ..gone.clone() }, &here, Some(Doubt::Unknown)),
-            (Entry { machine: id("n"), ..gone.clone() }, &here, Some(Doubt::OtherMachine)),
-            (Entry { boot: None, ..gone.clone() }, &here, Some(Doubt::Unknown)),
+            (Entry { file: other(1, 3), ..gone.clone() }, &here, Some(MaybeAlive::Copied)),
+            (Entry { file: other(3, 2), ..gone.clone() }, &here, Some(MaybeAlive::Copied)),
+            (Entry { file: None, ..gone.clone() }, &here, Some(MaybeAlive::Unknown)),
+            (Entry { machine: id("n"), ..gone.clone() }, &here, Some(MaybeAlive::OtherMachine)),
+            (Entry { boot: None, ..gone.clone() }, &here, Some(MaybeAlive::Unknown)),
             (earlier.clone(), &here, None),
             (Entry { file: other(3, 2), ..earlier.clone() }, &here, None),
-            (Entry { file: other(1, 3), ..earlier.clone() }, &here, Some(Doubt::Copied)),
-            (Entry { machine: None, ..earlier }, &nowhere, Some(Doubt::Unknown)),
+            (Entry { file: other(1, 3), ..earlier.clone() }, &here, Some(MaybeAlive::Copied)),
+            (Entry { machine: None, ..earlier }, &nowhere, Some(MaybeAlive::Unknown)),
             (Entry { machine: None, ..gone }, &nowhere, None),
         ];
         for (entry, here, expected) in cases {

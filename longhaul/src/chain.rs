@@ -483,7 +483,7 @@ async fn contents(
         (Some(encrypted), Contents::Plain(unlock)) => {
             // Before a pass-phrase is asked for, which takes as long as it takes.
             if let (Some(disk), Some(found)) = (disk, encrypted.identity()) {
-                let luks::Located { uuid, copies, read } = found;
+                let luks::LuksIdentity { uuid, copies, read } = found;
                 disk.identify(iscsi::Identity { uuid, copies, read });
             }
             let alone = claim.filter(|(writers, _)| *writers != Writers::Shared);

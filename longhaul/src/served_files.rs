@@ -27,11 +27,11 @@ pub(crate) struct ServedFiles(Option<PathBuf>);
 
 /// What becomes of a file that was another volume when it was served last, in the place of one that was this volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exchanged {
+pub(crate) enum OnExchange {
     /// It is not served.
-    Refused,
+    Refuse,
     /// That is only told: in a reload, which asks the sessions of the target to log in anew.
-    Told,
+    Warn,
 }
 
 /// What is known of a file.
@@ -77,7 +77,7 @@ impl ServedFiles {
 
     /// Whether the file of `volume` has been served before, so that it must be there; an error if it is missing, has
     /// become shorter, or was served as another volume.
-    pub(crate) fn must_exist(&self, volume: &Served, exchanged: Exchanged) -> Outcome<bool> {
+    pub(crate) fn must_exist(&self, volume: &Served, exchanged: OnExchange) -> Outcome<bool> {
         let Uri::File(path) = &volume.uri else { return Ok(false) };
         let Some(file) = self.file_of(path)? else { return Ok(false) };
         let noted = match read(&file) {
@@ -116,7 +116,7 @@ impl ServedFiles {
         path: &Path,
         found: &Metadata,
         volume: &Served,
-        exchanged: Exchanged,
+        exchanged: OnExchange,
     ) -> Outcome {
         let here = FileId::of(found);
         let is_here = |record: &Record| match record.file.zip(here) {
@@ -135,7 +135,7 @@ impl ServedFiles {
         let UnitName { target, lun } = volume.unit();
         let unit = format!("{}/{lun}", target.as_str());
         let other = before.find(|(_, record)| !is_here(record));
-        match other.filter(|_| exchanged == Exchanged::Refused) {
+        match other.filter(|_| exchanged == OnExchange::Refuse) {
             Some((_, other)) => Err(Failure::new(format!("cannot serve {} as {unit}", volume.uri))
                 .because(format!("{was}, and {unit} was {}", other.path.display()))
                 .hint(format!(

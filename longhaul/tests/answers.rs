@@ -36,14 +36,14 @@ const NAME: &str = "iqn.2026-11.dev.longhaul:disk";
 const SIZE: u64 = 4 << 20;
 
 /// A target that runs as long as this lives.
-struct Running {
+struct RunningTarget {
     portal: SocketAddr,
     device: Arc<TargetDevice>,
     node: Arc<Node>,
     _stopper: Stopper,
 }
 
-async fn serve(volume: Arc<dyn Volume>) -> Running {
+async fn serve(volume: Arc<dyn Volume>) -> RunningTarget {
     let device = Arc::new(TargetDevice::new(NAME, [(0, volume, Options::default())]));
     let offer = Offer { max_connections: 2, ..Offer::long_haul() };
     let node = Arc::new(Node::new([Arc::clone(&device)], Policy::open).with_offer(offer));
@@ -52,10 +52,10 @@ async fn serve(volume: Arc<dyn Volume>) -> Running {
     let portal = server.portals()[0];
     let (stopper, stop) = Stopper::new();
     tokio::spawn(server.run(stop));
-    Running { portal, device, node, _stopper: stopper }
+    RunningTarget { portal, device, node, _stopper: stopper }
 }
 
-impl Running {
+impl RunningTarget {
     /// Another initiator switches the cache: MODE SELECT (6) of the caching page.
     async fn switch_cache(&self, on: bool) {
         let mut page = [0_u8; 20];
@@ -167,7 +167,7 @@ async fn deferred_error_fails_flushes_and_the_command_runs_again() {
 }
 
 /// A way to a target on which what comes back by the first connection waits while it is shut.
-struct Lanes {
+struct DelayedConnection {
     address: SocketAddr,
     shut: watch::Sender<bool>,
     /// Answers that wait.
@@ -176,14 +176,14 @@ struct Lanes {
     by_second: Arc<AtomicUsize>,
 }
 
-impl Lanes {
+impl DelayedConnection {
     async fn new(to: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (shut, is_shut) = watch::channel(false);
         let (late, by_second) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-        let lanes = Self { address, shut, late, by_second };
-        let (late, by_second) = (Arc::clone(&lanes.late), Arc::clone(&lanes.by_second));
+        let link = Self { address, shut, late, by_second };
+        let (late, by_second) = (Arc::clone(&link.late), Arc::clone(&link.by_second));
         tokio::spawn(async move {
             for number in 1.. {
                 let (near, _) = listener.accept().await.unwrap();
@@ -201,7 +201,7 @@ impl Lanes {
                 };
             }
         });
-        lanes
+        link
     }
 }
 
@@ -229,24 +229,24 @@ async fn delay(
 async fn answers_that_overtake_that_of_a_reset_are_not_believed() {
     let store = Arc::new(Faulty::new(SIZE, 512));
     let running = serve(Arc::clone(&store) as Arc<dyn Volume>).await;
-    let lanes = Lanes::new(running.portal).await;
-    let disk = open_by(lanes.address, 2).await;
+    let link = DelayedConnection::new(running.portal).await;
+    let disk = open_by(link.address, 2).await;
     let read = |at: u64, len: u64| {
         let disk = Arc::clone(&disk);
         tokio::spawn(async move { disk.read(Span::new(at, len)).await.unwrap() })
     };
-    while lanes.by_second.load(Ordering::SeqCst) == 0 {
+    while link.by_second.load(Ordering::SeqCst) == 0 {
         let (_, _) = tokio::join!(read(1 << 20, 4096), read(1 << 20, 4096));
     }
     let data = Bytes::from(vec![7; 4096]);
     disk.write(0, data.clone(), Durability::Volatile).await.unwrap();
     store.lose_cache();
     running.device.unit([0; 8]).reset();
-    lanes.shut.send_replace(true);
+    link.shut.send_replace(true);
     // It goes by the first connection, like any that finds both idle, and is told of the reset. All others go by the
     // second, since they are shorter.
     let told = read(1 << 20, 1 << 20);
-    while lanes.late.load(Ordering::SeqCst) == 0 {
+    while link.late.load(Ordering::SeqCst) == 0 {
         tokio::task::yield_now().await;
     }
     let flush = tokio::spawn({
@@ -259,7 +259,7 @@ async fn answers_that_overtake_that_of_a_reset_are_not_believed() {
     let stale = read(0, 4096);
     // The answers to both have come by the second connection when that to a later command has.
     read(2 << 20, 4096).await.unwrap();
-    lanes.shut.send_replace(false);
+    link.shut.send_replace(false);
     flush.await.unwrap().unwrap();
     assert!(store.durable(Span::new(0, 4096)) == data, "written, flushed, and gone");
     assert!(stale.await.unwrap() == data, "an older block was read");

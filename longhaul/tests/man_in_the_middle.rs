@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How the two ends know one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Proof {
+enum Authentication {
     Key,
     /// CHAP, of both if `mutual`.
     Account {
@@ -52,7 +52,7 @@ enum Proof {
     Nothing,
 }
 
-impl Proof {
+impl Authentication {
     /// PDUs of a login, one way.
     const fn pdus(self) -> u64 {
         match self {
@@ -112,16 +112,16 @@ impl Harm {
 }
 
 impl Plan {
-    fn any(random: &mut Random, proof: Proof) -> Self {
+    fn any(random: &mut Random, proof: Authentication) -> Self {
         loop {
             let plan = Self::drawn(random, proof);
-            if proof == Proof::Key || plan.harm.keeps_data() {
+            if proof == Authentication::Key || plan.harm.keeps_data() {
                 return plan;
             }
         }
     }
 
-    fn drawn(random: &mut Random, proof: Proof) -> Self {
+    fn drawn(random: &mut Random, proof: Authentication) -> Self {
         let details = [(2, 11), (3, 2), (1, 2), (9, 9)];
         let (class, most) = details[random.below(4) as usize];
         let status = match random.below(3) {
@@ -290,23 +290,23 @@ fn sealing(byte: u8) -> Sealing {
     Sealing { identity, new_cipher, limits: Limits::SPEC }
 }
 
-fn policy(proof: Proof, targets: Vec<IscsiName>) -> Policy {
+fn policy(proof: Authentication, targets: Vec<IscsiName>) -> Policy {
     match proof {
-        Proof::Key => {
+        Authentication::Key => {
             let client = Client { key: Some(sealing(1).identity.public()), ..Client::default() };
             let all = targets.clone();
             let policy = Policy::closed(targets, vec![client], Vec::new());
             all.into_iter().fold(policy, |policy, it| policy.demanding(it, Protection::Encrypt))
         }
-        Proof::Account { .. } => {
+        Authentication::Account { .. } => {
             let client = Client { account: proof.account(), ..Client::default() };
             Policy::closed(targets, vec![client], Algorithm::STRONG.to_vec())
         }
-        Proof::Nothing => Policy::open(targets),
+        Authentication::Nothing => Policy::open(targets),
     }
 }
 
-async fn serve(volume: Arc<dyn Volume>, proof: Proof) -> (Arc<Node>, SocketAddr, Stopper) {
+async fn serve(volume: Arc<dyn Volume>, proof: Authentication) -> (Arc<Node>, SocketAddr, Stopper) {
     let device = TargetDevice::new(NAME, [(0, volume, Options::default())]);
     let several = Offer { max_connections: 8, ..Offer::long_haul() };
     let node = Node::new([device], move |targets| policy(proof, targets));
@@ -319,12 +319,12 @@ async fn serve(volume: Arc<dyn Volume>, proof: Proof) -> (Arc<Node>, SocketAddr,
     (node, address, stopper)
 }
 
-fn options(proof: Proof, connections: u16) -> ConnectOptions {
+fn options(proof: Authentication, connections: u16) -> ConnectOptions {
     let milliseconds = Duration::from_millis;
     let target = sealing(2).identity.public();
     let pinned = Pinned { sealing: sealing(1), target, protection: Protection::Encrypt };
     ConnectOptions {
-        pinned: (proof == Proof::Key).then_some(pinned),
+        pinned: (proof == Authentication::Key).then_some(pinned),
         account: proof.account(),
         reconnect_for: None,
         reconnect_every: milliseconds(20),
@@ -347,7 +347,7 @@ async fn open(address: SocketAddr, options: &ConnectOptions) -> Disk {
 }
 
 /// A volume in use over sessions of so many connections, while somebody harms their logins.
-async fn disturb(proof: Proof, connections: u16, cases: u64) {
+async fn disturb(proof: Authentication, connections: u16, cases: u64) {
     let seed = 1;
     println!("seed {seed}");
     let medium = Arc::new(Faulty::new(BLOCKS * BLOCK, BLOCK as u32));
@@ -392,24 +392,24 @@ async fn disturb(proof: Proof, connections: u16, cases: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn volume_is_usable_whenever_the_man_in_the_middle_lets_a_login_through() {
-    disturb(Proof::Key, 1, CASES).await;
+    disturb(Authentication::Key, 1, CASES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disturbed_logins_of_joining_connections_leave_a_secure_volume_usable() {
-    disturb(Proof::Key, 3, CASES_OF_SEVERAL).await;
+    disturb(Authentication::Key, 3, CASES_OF_SEVERAL).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disturbed_logins_with_an_account_leave_a_volume_usable() {
     for mutual in [false, true] {
-        disturb(Proof::Account { mutual }, 1, CASES_WITHOUT_KEY).await;
-        disturb(Proof::Account { mutual }, 3, CASES_WITHOUT_KEY).await;
+        disturb(Authentication::Account { mutual }, 1, CASES_WITHOUT_KEY).await;
+        disturb(Authentication::Account { mutual }, 3, CASES_WITHOUT_KEY).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disturbed_logins_without_proof_leave_a_volume_usable() {
-    disturb(Proof::Nothing, 1, CASES_WITHOUT_KEY).await;
-    disturb(Proof::Nothing, 3, CASES_WITHOUT_KEY).await;
+    disturb(Authentication::Nothing, 1, CASES_WITHOUT_KEY).await;
+    disturb(Authentication::Nothing, 3, CASES_WITHOUT_KEY).await;
 }

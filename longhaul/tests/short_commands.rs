@@ -36,7 +36,7 @@ const SYNCHRONIZE_CACHE_10: u8 = 0x35;
 
 /// How the target is.
 #[derive(Clone, Copy)]
-struct Manner {
+struct Behaviour {
     knows: fn(u8) -> bool,
     /// What it does not know it answers with sense data, as RFC 7143, 11.4.7.2, demands.
     sense: bool,
@@ -47,14 +47,14 @@ const fn is_of_16_bytes(code: u8) -> bool {
     code >> 5 == 4
 }
 
-const SHORT_ONLY: Manner = Manner { knows: |code| !is_of_16_bytes(code), sense: true };
+const SHORT_ONLY: Behaviour = Behaviour { knows: |code| !is_of_16_bytes(code), sense: true };
 
 /// As jSCSI's target.
-const CAPACITY_ONLY: Manner =
-    Manner { knows: |code| !is_of_16_bytes(code) || code == 0x9E, sense: true };
+const CAPACITY_ONLY: Behaviour =
+    Behaviour { knows: |code| !is_of_16_bytes(code) || code == 0x9E, sense: true };
 
 /// Likewise, and it does not say what is wrong.
-const SILENT: Manner = Manner { sense: false, ..CAPACITY_ONLY };
+const SILENT: Behaviour = Behaviour { sense: false, ..CAPACITY_ONLY };
 
 /// A target that gets another operation code in place of each it shall not know.
 struct Target {
@@ -66,7 +66,7 @@ struct Target {
 }
 
 impl Target {
-    async fn start(volume: Arc<dyn Volume>, manner: Manner) -> Self {
+    async fn start(volume: Arc<dyn Volume>, behaviour: Behaviour) -> Self {
         let device = TargetDevice::new(NAME, [(0, volume, Options::default())]);
         let portals = [SocketAddr::from(([127, 0, 0, 1], 0))];
         let server = Server::bind(&portals, Node::new([device], Policy::open)).await.unwrap();
@@ -84,7 +84,7 @@ impl Target {
         };
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                let relayed = tokio::spawn(relay(near, portal, manner, Arc::clone(&seen)));
+                let relayed = tokio::spawn(relay(near, portal, behaviour, Arc::clone(&seen)));
                 connections.lock().unwrap().push(relayed);
             }
         });
@@ -115,20 +115,25 @@ impl Target {
     }
 }
 
-async fn relay(mut near: TcpStream, portal: SocketAddr, manner: Manner, seen: Arc<Mutex<Vec<u8>>>) {
+async fn relay(
+    mut near: TcpStream,
+    portal: SocketAddr,
+    behaviour: Behaviour,
+    seen: Arc<Mutex<Vec<u8>>>,
+) {
     let mut far = TcpStream::connect(portal).await.unwrap();
     let (mut from_near, mut to_near) = near.split();
     let (mut from_far, mut to_far) = far.split();
     let up = pass(&mut from_near, &mut to_far, |pdu| {
         if is_command(pdu) {
             seen.lock().unwrap().push(pdu[CDB]);
-            if !(manner.knows)(pdu[CDB]) {
+            if !(behaviour.knows)(pdu[CDB]) {
                 pdu[CDB] = UNKNOWN;
             }
         }
     });
     let down = pass(&mut from_far, &mut to_near, |pdu| {
-        if is_unknown_operation(pdu) && !manner.sense {
+        if is_unknown_operation(pdu) && !behaviour.sense {
             pdu.truncate(BHS_LEN);
             pdu[5..8].fill(0);
         }
@@ -147,9 +152,9 @@ fn pattern(at: u64, len: u64) -> Bytes {
 
 #[tokio::test]
 async fn unit_without_16_byte_commands_is_used_by_those_of_10_bytes() {
-    for manner in [SHORT_ONLY, CAPACITY_ONLY, SILENT] {
+    for behaviour in [SHORT_ONLY, CAPACITY_ONLY, SILENT] {
         let medium = cached();
-        let target = Target::start(Arc::<Faulty>::clone(&medium), manner).await;
+        let target = Target::start(Arc::<Faulty>::clone(&medium), behaviour).await;
         let disk = target.open().await;
         assert_eq!(disk.shape().size, SIZE);
         for (at, len) in [(0, 512), (512, 1 << 20), (SIZE - 4096, 4096)] {
@@ -204,7 +209,7 @@ async fn unit_that_short_commands_cannot_address_is_not_used_by_them() {
 /// Another failure is not taken for a command that is not known.
 #[tokio::test]
 async fn failure_of_a_16_byte_command_is_not_tried_with_10_bytes() {
-    let target = Target::start(cached(), Manner { knows: |_| true, sense: true }).await;
+    let target = Target::start(cached(), Behaviour { knows: |_| true, sense: true }).await;
     let disk = target.open().await;
     disk.write(0, pattern(0, 4096), Durability::Volatile).await.expect("write");
     disk.read(Span::new(SIZE, 512)).await.expect_err("beyond its end");

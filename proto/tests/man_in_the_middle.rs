@@ -123,7 +123,7 @@ struct Middleman {
     random: Random,
     secure: bool,
     /// The connections of a session, by their index.
-    passages: Vec<Passage>,
+    passages: Vec<ConnectionPlan>,
     recorded: Vec<(Way, Vec<u8>)>,
     done: u32,
     /// Of these to connections that join.
@@ -132,7 +132,7 @@ struct Middleman {
 
 /// What is done to a connection.
 #[derive(Debug, Default)]
-struct Passage {
+struct ConnectionPlan {
     plans: Vec<Plan>,
     /// Turns that have passed, each way.
     turns: [usize; 2],
@@ -161,7 +161,7 @@ impl Middleman {
         if !joins {
             self.passages.clear();
         }
-        let mut passage = Passage::default();
+        let mut passage = ConnectionPlan::default();
         for _ in 0..harms {
             let way = if self.random.below(3) == 0 { Way::Up } else { Way::Down };
             let turn = self.random.index(6);

@@ -13,7 +13,7 @@ use crate::credentials::Chap;
 use crate::explain::explain;
 use crate::failure::{Failure, Outcome, complain};
 use crate::sealing::sealing;
-use crate::served_files::Exchanged;
+use crate::served_files::OnExchange;
 use crate::size::Size;
 use crate::store::file::{OpenError, can_be_made, fits, suits};
 use crate::store::in_use;
@@ -74,7 +74,7 @@ async fn unusable(config: &Config, remarks: &mut Vec<Wrong>) -> Vec<Wrong> {
     }
     for volume in &config.volumes {
         let options =
-            serve::open_options(volume, config.state.as_deref(), Exchanged::Refused).await;
+            serve::open_options(volume, config.state.as_deref(), OnExchange::Refuse).await;
         note("volumes", &volume.name, options.and_then(|_| look_for(volume)));
         if let Some(longer) = longer(volume) {
             let line = config.line("volumes", &volume.name);

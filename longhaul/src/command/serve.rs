@@ -38,7 +38,7 @@ use crate::luks;
 use crate::manager;
 use crate::patience::Patience;
 use crate::sealing::{Demand, Seal, sealing};
-use crate::served_files::{Exchanged, ServedFiles};
+use crate::served_files::{OnExchange, ServedFiles};
 use crate::state::StateDir;
 use crate::stop::Stop;
 use crate::store::iscsi::Writers;
@@ -138,7 +138,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     let control = control(&config, given.control)?;
     let metrics = metrics_listener(&config, given.metrics).await?;
     portals::warn_of_plain(&config, &portals);
-    let chains = open(&config.volumes, config.state.as_deref(), Exchanged::Refused).await?;
+    let chains = open(&config.volumes, config.state.as_deref(), OnExchange::Refuse).await?;
     note(&config.volumes, config.state.as_deref()).await;
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
     let disks = disks(&config.volumes, &chains, kept);
@@ -370,7 +370,7 @@ fn client(client: &Client) -> Outcome<policy::Client> {
 async fn open(
     volumes: &[Served],
     state: Option<&Path>,
-    exchanged: Exchanged,
+    exchanged: OnExchange,
 ) -> Outcome<Vec<Chain>> {
     let mut chains = Vec::new();
     for volume in volumes {
@@ -402,7 +402,7 @@ async fn note(volumes: &[Served], state: Option<&Path>) {
     let _: Outcome = blocking(noted).await;
 }
 
-async fn open_one(volume: &Served, state: Option<&Path>, exchanged: Exchanged) -> Outcome<Chain> {
+async fn open_one(volume: &Served, state: Option<&Path>, exchanged: OnExchange) -> Outcome<Chain> {
     let options = open_options(volume, state, exchanged).await?;
     let chain = chain::open(&volume.uri, options).await?;
     chain.watch_placement();
@@ -466,7 +466,7 @@ async fn inspect_header(volume: &Served, chain: &Chain) -> Outcome {
 pub(super) async fn open_options(
     volume: &Served,
     state: Option<&Path>,
-    exchanged: Exchanged,
+    exchanged: OnExchange,
 ) -> Outcome<OpenOptions> {
     let (volume, files) = (volume.clone(), ServedFiles::in_state(state));
     blocking(move || {

@@ -57,7 +57,7 @@ pub async fn run(args: Args) -> Outcome {
         sleep(interval).await;
     }
     loop {
-        let Round { seen, left, failures } = look(&args).await;
+        let Answers { seen, left, failures } = look(&args).await;
         for (path, now) in &seen {
             match args.json {
                 true => super::say_text(&Json(&now.answer))?,
@@ -79,45 +79,45 @@ pub async fn run(args: Args) -> Outcome {
 
 /// What there was to be seen at one time.
 #[derive(Default)]
-struct Round {
-    seen: BTreeMap<PathBuf, Seen>,
+struct Answers {
+    seen: BTreeMap<PathBuf, Answer>,
     /// Sockets on which nobody listens any more.
     left: Vec<PathBuf>,
     failures: Vec<Failure>,
 }
 
 /// Asks everyone who is to be asked, all at once: none keeps the answer of another.
-async fn look(args: &Args) -> Round {
+async fn look(args: &Args) -> Answers {
     let paths = match &args.control {
         Some(path) => vec![path.clone()],
         None => control::found(),
     };
     let asked = paths.iter().map(|path| control::ask(path, "status", Some(PATIENCE)));
-    let answers = join_all(asked).await;
-    let mut round = Round::default();
-    for (path, answer) in paths.into_iter().zip(answers) {
+    let answered = join_all(asked).await;
+    let mut answers = Answers::default();
+    for (path, answer) in paths.into_iter().zip(answered) {
         match answer {
-            Ok(answer) => match Seen::read(answer, &path) {
-                Ok(seen) => drop(round.seen.insert(path, seen)),
-                Err(why) => round.failures.push(why),
+            Ok(answer) => match Answer::read(answer, &path) {
+                Ok(seen) => drop(answers.seen.insert(path, seen)),
+                Err(why) => answers.failures.push(why),
             },
-            Err(AskError::Left(_)) if args.control.is_none() => round.left.push(path),
+            Err(AskError::Left(_)) if args.control.is_none() => answers.left.push(path),
             // NBD sockets may be beside them.
             Err(AskError::Foreign) if args.control.is_none() => {}
-            Err(why) => round.failures.push(why.into_failure(&path)),
+            Err(why) => answers.failures.push(why.into_failure(&path)),
         }
     }
-    if round.seen.is_empty() && round.failures.is_empty() {
+    if answers.seen.is_empty() && answers.failures.is_empty() {
         // It says why there is nobody.
         let path = Path::new(control::DEFAULT);
         let answer = control::ask(path, "status", Some(PATIENCE)).await;
         let answer = answer.map_err(|why| why.into_failure(path));
-        match answer.and_then(|answer| Seen::read(answer, path)) {
-            Ok(seen) => drop(round.seen.insert(path.to_owned(), seen)),
-            Err(why) => round.failures.push(why),
+        match answer.and_then(|answer| Answer::read(answer, path)) {
+            Ok(seen) => drop(answers.seen.insert(path.to_owned(), seen)),
+            Err(why) => answers.failures.push(why),
         }
     }
-    round
+    answers
 }
 
 /// Says all that failed, the last by its answer.
@@ -144,36 +144,41 @@ struct Look {
 }
 
 /// An answer.
-struct Seen {
+struct Answer {
     /// As it came, which is JSON.
     answer: String,
-    of: Of,
+    source: Source,
 }
 
 /// Who answered.
-enum Of {
+enum Source {
     Server(Box<Look>),
     Attachment(AttachStatus),
 }
 
-impl Seen {
+impl Answer {
     fn read(answer: String, path: &Path) -> Outcome<Self> {
-        let of = match serde_json::from_str(&answer) {
-            Ok(attachment) => Of::Attachment(attachment),
+        let source = match serde_json::from_str(&answer) {
+            Ok(attachment) => Source::Attachment(attachment),
             Err(_) => {
                 let status = serde_json::from_str(&answer);
                 let cannot = || format!("cannot read the answer of {}", path.display());
-                Of::Server(Box::new(Look { status: status.or_fail(cannot)?, at: Instant::now() }))
+                Source::Server(Box::new(Look {
+                    status: status.or_fail(cannot)?,
+                    at: Instant::now(),
+                }))
             }
         };
-        Ok(Self { answer, of })
+        Ok(Self { answer, source })
     }
 
     fn text(&self, before: Option<&Self>, only_since: bool) -> String {
-        match (&self.of, before.map(|before| &before.of)) {
-            (Of::Server(now), Some(Of::Server(before))) => describe(before, now, only_since),
-            (Of::Server(now), _) => describe(now, now, only_since),
-            (Of::Attachment(now), _) => now.text(),
+        match (&self.source, before.map(|before| &before.source)) {
+            (Source::Server(now), Some(Source::Server(before))) => {
+                describe(before, now, only_since)
+            }
+            (Source::Server(now), _) => describe(now, now, only_since),
+            (Source::Attachment(now), _) => now.text(),
         }
     }
 }

@@ -312,14 +312,14 @@ async fn carry_out(operation: Operation, volume: Arc<dyn Volume>) -> Outcome {
 
 /// What a failure says of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
+enum HeaderState {
     AsItWas,
     NotKnown,
     NotWiped,
     OneCopy,
 }
 
-impl Said {
+impl HeaderState {
     fn of(failure: &str) -> Option<Self> {
         let known = [
             ("the header is as it was", Self::AsItWas),
@@ -339,10 +339,10 @@ fn is_true(operation: Operation, failure: &str, opened: (bool, bool)) -> bool {
         (Operation::Change, true) => ((true, true), (false, true)),
         (Operation::Remove, _) => ((true, true), (true, false)),
     };
-    match Said::of(failure) {
-        Some(Said::AsItWas) => opened == old,
-        Some(Said::NotKnown) => opened == old || opened == new,
-        Some(Said::NotWiped | Said::OneCopy) => opened == new,
+    match HeaderState::of(failure) {
+        Some(HeaderState::AsItWas) => opened == old,
+        Some(HeaderState::NotKnown) => opened == old || opened == new,
+        Some(HeaderState::NotWiped | HeaderState::OneCopy) => opened == new,
         // The disk was gone before anything was tried.
         None => failure.contains("cannot read the LUKS2 header") && opened == old,
     }
@@ -387,7 +387,7 @@ async fn no_moment_without_a_header_that_opens() {
             let outcome = carry_out(operation, disk.clone()).await;
             let finished = outcome.is_ok();
             let failure = outcome.map_or_else(|why| why.to_string(), |()| String::new());
-            told.extend(Said::of(&failure));
+            told.extend(HeaderState::of(&failure));
             for seed in 0..2 {
                 let found: Arc<dyn Volume> = Arc::new(disk.crash(seed));
                 let (one, new) = (opens(&found, "one").await, opens(&found, "new").await);
@@ -414,9 +414,13 @@ async fn no_moment_without_a_header_that_opens() {
             cut += 1;
         }
         assert!(cut > 4, "{operation:?} was never cut in the middle");
-        let [as_it_was, not_known, not_wiped, one_copy] =
-            [Said::AsItWas, Said::NotKnown, Said::NotWiped, Said::OneCopy]
-                .map(|said| told.contains(&said));
+        let [as_it_was, not_known, not_wiped, one_copy] = [
+            HeaderState::AsItWas,
+            HeaderState::NotKnown,
+            HeaderState::NotWiped,
+            HeaderState::OneCopy,
+        ]
+        .map(|said| told.contains(&said));
         assert!(not_known && one_copy, "{operation:?}: {told:?}");
         assert!(as_it_was || matches!(operation, Operation::Remove), "{operation:?}: {told:?}");
         assert!(not_wiped || matches!(operation, Operation::Add), "{operation:?}: {told:?}");

@@ -169,7 +169,7 @@ pub struct Summary {
 }
 
 /// The identity of an encrypted volume, and how it is found again.
-pub struct Located {
+pub struct LuksIdentity {
     /// The identity.
     pub uuid: String,
     /// Where the header has it.
@@ -181,10 +181,10 @@ pub struct Located {
 impl Encrypted {
     /// Its identity, if its header has a valid copy.
     #[must_use]
-    pub fn identity(&self) -> Option<Located> {
+    pub fn identity(&self) -> Option<LuksIdentity> {
         let Image { header, .. } = &**self.header.as_ref().ok()?;
         let copies = header.binary_parts().to_vec();
-        Some(Located { uuid: header.uuid.clone(), copies, read: uuid_of })
+        Some(LuksIdentity { uuid: header.uuid.clone(), copies, read: uuid_of })
     }
 
     /// What its header says.

@@ -59,7 +59,7 @@ impl<'a> Before<'a> {
 
 /// The stages of writing a header; those of a change are carried out in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum WriteStage {
     /// Material of new slots.
     Material,
     /// The copy that is not the newest valid one.
@@ -70,7 +70,7 @@ enum Stage {
     OldCopy,
 }
 
-impl Stage {
+impl WriteStage {
     /// What a change has done to the header if it fails in this stage.
     const fn outcome(self) -> &'static str {
         match self {
@@ -135,7 +135,7 @@ async fn verify(volume: &Arc<dyn Volume>, new: &Image) -> Outcome {
     Ok(())
 }
 
-fn stages(before: Before<'_>, new: &Image) -> Outcome<Vec<(Stage, Vec<Span>)>> {
+fn stages(before: Before<'_>, new: &Image) -> Outcome<Vec<(WriteStage, Vec<Span>)>> {
     let old = before.header();
     let size = new.header.size;
     let (first, second) = (Span::new(0, size), Span::new(size, size));
@@ -158,8 +158,8 @@ fn stages(before: Before<'_>, new: &Image) -> Outcome<Vec<(Stage, Vec<Span>)>> {
     }
     // Of two machines that change a header at once each writes whole copies, not parts of one.
     let [one, other] = copies.map(|copy| without_gaps(&changes(copy).collect::<Vec<_>>()));
-    let (early, one) = ((Stage::Material, early), (Stage::NewCopy, one));
-    let (late, other) = ((Stage::Wipe, late), (Stage::OldCopy, other));
+    let (early, one) = ((WriteStage::Material, early), (WriteStage::NewCopy, one));
+    let (late, other) = ((WriteStage::Wipe, late), (WriteStage::OldCopy, other));
     let stages = if is_change { [early, one, late, other] } else { [early, one, other, late] };
     Ok(stages.into_iter().filter(|(_, units)| !units.is_empty()).collect())
 }

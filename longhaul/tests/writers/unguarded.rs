@@ -12,12 +12,12 @@ const OPEN: [&str; 2] = ["--passphrase-file", "key"];
 const CHEAP: [&str; 4] = ["--pbkdf-time", "100", "--pbkdf-memory", "32M"];
 
 /// A server of an encrypted volume, behind links that hide its reservations.
-struct Place {
+struct UnguardedServer {
     bench: Bench,
     link: Link,
 }
 
-impl Place {
+impl UnguardedServer {
     fn new() -> Self {
         let bench = Bench::new(&[]);
         let link = Link::without_reservations(&bench.uri);
@@ -70,7 +70,7 @@ impl Place {
 
 #[test]
 fn token_in_the_header_keeps_others_away_until_its_attachment_ends() {
-    let place = Place::new();
+    let place = UnguardedServer::new();
     assert!(!place.dump().contains(TOKEN));
     let first = place.attach("first", &[]);
     assert!(place.bench.write(&first, 1));
@@ -106,7 +106,7 @@ fn token_in_the_header_keeps_others_away_until_its_attachment_ends() {
 
 #[test]
 fn token_of_a_killed_attachment_is_replaced_by_its_machine_and_no_other() {
-    let place = Place::new();
+    let place = UnguardedServer::new();
     let first = place.attach("first", &[]);
     assert!(place.bench.write(&first, 1));
     first.process.kill();
@@ -130,7 +130,7 @@ fn token_of_a_killed_attachment_is_replaced_by_its_machine_and_no_other() {
 
 #[test]
 fn attachment_that_was_taken_over_while_its_link_was_down_writes_nothing_more() {
-    let place = Place::new();
+    let place = UnguardedServer::new();
     let first = place.attach("first", &["--window", "16M"]);
     assert!(place.bench.write(&first, 1));
     place.link.cut();
@@ -154,7 +154,7 @@ fn attachment_that_was_taken_over_while_its_link_was_down_writes_nothing_more() 
 
 #[test]
 fn volume_whose_replay_log_waits_is_refused_until_that_is_written() {
-    let place = Place::new();
+    let place = UnguardedServer::new();
     let first = place.attach("first", &["--reconnect-for", "1s", "--window", "16M"]);
     assert!(place.bench.write(&first, 1));
     place.link.cut();
@@ -179,7 +179,7 @@ fn volume_whose_replay_log_waits_is_refused_until_that_is_written() {
 
 #[test]
 fn attachment_that_is_taken_over_while_it_is_connected_notices_before_the_other_begins() {
-    let place = Place::new();
+    let place = UnguardedServer::new();
     let first = place.attach("first", &[]);
     assert!(place.bench.write(&first, 1));
     let second = place.attach("second", &["--take-over"]);
@@ -194,7 +194,7 @@ fn attachment_that_is_taken_over_while_it_is_connected_notices_before_the_other_
 
 #[test]
 fn of_two_attachments_that_begin_at_once_at_most_one_gets_the_volume() {
-    let place = Place::new();
+    let place = UnguardedServer::new();
     for round in 0..3 {
         let begin = |name: &str| {
             let mut command = Command::new(LONGHAUL);

@@ -8,7 +8,7 @@ mod table;
 mod traits;
 
 pub use table::{COMMANDS, Entry, Requires};
-pub use traits::{Kind, Needs, Reach, Right, Traits};
+pub use traits::{Kind, MinimumAccess, RequiredRight, RequiredState, Traits};
 
 use super::reservation::{InAction, Out};
 use super::sanitize::Method;

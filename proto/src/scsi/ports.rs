@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::Sense;
-use super::cdb::Reach;
+use super::cdb::MinimumAccess;
 use super::sense::{Additional, Key};
 
 /// The identifier of the port of a device that has one.
@@ -65,11 +65,11 @@ impl AccessState {
     }
 
     /// Whether a unit runs a command that came by a port in this state.
-    pub fn check(self, reach: Reach) -> Result<(), Sense> {
+    pub fn check(self, minimum: MinimumAccess) -> Result<(), Sense> {
         let Some(sense) = self.sense() else { return Ok(()) };
         let runs = match self {
-            Self::Standby => reach != Reach::Active,
-            _ => reach == Reach::Unavailable,
+            Self::Standby => minimum != MinimumAccess::Active,
+            _ => minimum == MinimumAccess::Unavailable,
         };
         if runs { Ok(()) } else { Err(sense) }
     }
@@ -211,7 +211,7 @@ mod tests {
                 (AccessState::Standby, standby, Some(0x0B)),
                 (AccessState::Unavailable, unavailable, Some(0x0C)),
             ] {
-                let told = state.check(traits.reach).err();
+                let told = state.check(traits.minimum_access).err();
                 let told = told.map(|sense| {
                     (sense.key, sense.additional.code, Some(sense.additional.qualifier))
                 });

@@ -1,7 +1,7 @@
 //! Whether a unit can be used now, and what it says when it cannot.
 
 use super::Sense;
-use super::cdb::Needs;
+use super::cdb::RequiredState;
 use super::sense::{Additional, Key};
 
 /// Whether commands reach the medium.
@@ -58,18 +58,29 @@ impl Readiness {
     }
 
     /// Whether a unit in this state runs a command that needs this.
-    pub fn check(self, needs: Needs) -> Result<(), Sense> {
+    pub fn check(self, required: RequiredState) -> Result<(), Sense> {
         let Some(sense) = self.sense() else { return Ok(()) };
         let passes = match self {
             Self::Ready => true,
-            Self::NoMedium => matches!(needs, Needs::Nothing | Needs::Unit),
-            Self::Stopped => matches!(needs, Needs::Nothing | Needs::Unit | Needs::Capacity),
-            Self::Sanitizing => needs == Needs::Nothing,
+            Self::NoMedium => matches!(required, RequiredState::Nothing | RequiredState::Unit),
+            Self::Stopped => matches!(
+                required,
+                RequiredState::Nothing | RequiredState::Unit | RequiredState::Capacity
+            ),
+            Self::Sanitizing => required == RequiredState::Nothing,
             Self::SanitizeFailed => {
-                matches!(needs, Needs::Nothing | Needs::Sanitize { .. } | Needs::SanitizeExit)
+                matches!(
+                    required,
+                    RequiredState::Nothing
+                        | RequiredState::Sanitize { .. }
+                        | RequiredState::SanitizeExit
+                )
             }
             Self::SanitizeFailedForGood => {
-                matches!(needs, Needs::Nothing | Needs::Sanitize { unrestricted: false })
+                matches!(
+                    required,
+                    RequiredState::Nothing | RequiredState::Sanitize { unrestricted: false }
+                )
             }
         };
         if passes { Ok(()) } else { Err(sense) }

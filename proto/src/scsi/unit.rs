@@ -9,7 +9,7 @@ pub use step::{MediumOp, Step, UnitOp};
 
 use step::DONE;
 
-use super::cdb::{Access, Cdb, Compare, Form, Parsed, Requires, Right, Traits};
+use super::cdb::{Access, Cdb, Compare, Form, Parsed, RequiredRight, Requires, Traits};
 use super::inquiry::{self, BlockLimits, Identity, Provisioning, Standard, page};
 use super::mode::{Pages, Query, Switches};
 use super::ports::{AccessState, Ports};
@@ -252,12 +252,12 @@ impl Unit {
 
     /// Refuses what the unit does not take now, or not from this client.
     fn admit(&self, traits: &Traits, switches: Switches) -> Result<(), Sense> {
-        self.ports.own().access.check(traits.reach)?;
-        switches.readiness.check(traits.needs)?;
+        self.ports.own().access.check(traits.minimum_access)?;
+        switches.readiness.check(traits.required_state)?;
         if self.for_reader {
-            may_read_only(traits.right)?;
+            may_read_only(traits.required_right)?;
         }
-        if traits.right == Right::Write { self.writable(switches) } else { Ok(()) }
+        if traits.required_right == RequiredRight::Write { self.writable(switches) } else { Ok(()) }
     }
 
     /// The commands that touch blocks.
@@ -457,7 +457,7 @@ const VITAL_PAGES: [u8; 10] = [
 
 /// What a logical unit number that nothing is behind answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Absent {
+pub enum AbsentAnswer {
     /// GOOD, with these data.
     Reply(Vec<u8>),
     /// List the units of the target with [`luns`].
@@ -471,7 +471,7 @@ pub enum Absent {
 
 /// What a logical unit number that nothing is behind answers (SPC-4, 6.6.1 and 6.6.2; SAM-5, 5.13.4): it
 /// tells what it is not, and what there is instead.
-pub fn absent(cdb: &Cdb, target: &str) -> Result<Absent, Sense> {
+pub fn absent(cdb: &Cdb, target: &str) -> Result<AbsentAnswer, Sense> {
     let (data, allocation) = match *cdb {
         Cdb::Inquiry { vital: false, page: 0, allocation } => {
             (Identity::new(target, 0).standard(inquiry::ABSENT).emit(), allocation)
@@ -481,12 +481,12 @@ pub fn absent(cdb: &Cdb, target: &str) -> Result<Absent, Sense> {
         }
         Cdb::Inquiry { .. } => return Err(Sense::invalid_cdb(2, None)),
         Cdb::ReportLuns { select, allocation } => {
-            return Ok(Absent::ReportLuns { select, allocation });
+            return Ok(AbsentAnswer::ReportLuns { select, allocation });
         }
         Cdb::RequestSense { format, allocation } => (no_unit().emit(format), allocation),
         _ => return Err(no_unit()),
     };
-    Ok(Absent::Reply(truncate(data, allocation)))
+    Ok(AbsentAnswer::Reply(truncate(data, allocation)))
 }
 
 const fn no_unit() -> Sense {
@@ -523,11 +523,11 @@ fn wrong_count(access: Access) -> Sense {
 }
 
 /// Refuses what an initiator may not do that may only read.
-fn may_read_only(right: Right) -> Result<(), Sense> {
+fn may_read_only(right: RequiredRight) -> Result<(), Sense> {
     match right {
-        Right::Read => Ok(()),
-        Right::Write => Err(Sense::new(Key::DataProtect, Additional::WRITE_PROTECTED)),
-        Right::Manage => Err(Sense::illegal(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS)),
+        RequiredRight::Read => Ok(()),
+        RequiredRight::Write => Err(Sense::new(Key::DataProtect, Additional::WRITE_PROTECTED)),
+        RequiredRight::Manage => Err(Sense::illegal(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS)),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Offering, Portal};
 use crate::front::lun::{Disk, Kept, TargetDevice};
 use crate::log::{Log, Tap};
-use crate::served_files::Exchanged;
+use crate::served_files::OnExchange;
 use crate::stop::Stop;
 
 /// A volume that is being served.
@@ -95,7 +95,7 @@ impl Live {
         let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
         self.closings.refuse(&added)?;
         let kept = kept(config.state.clone(), &added).await?;
-        let chains = open(&added, config.state.as_deref(), Exchanged::Told).await?;
+        let chains = open(&added, config.state.as_deref(), OnExchange::Warn).await?;
         let growths = match self.prepare_growth(&config, filter) {
             Ok(growths) => growths,
             Err(why) => {

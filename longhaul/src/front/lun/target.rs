@@ -186,8 +186,8 @@ struct Absent {
 impl Absent {
     fn outcome(&self, nexus: Nexus, command: &Command) -> Result<Vec<u8>, Sense> {
         match unit::absent(&command.parsed.cdb?, &self.target)? {
-            unit::Absent::Reply(data) => Ok(data),
-            unit::Absent::ReportLuns { select, allocation } => {
+            unit::AbsentAnswer::Reply(data) => Ok(data),
+            unit::AbsentAnswer::ReportLuns { select, allocation } => {
                 let luns: Vec<_> = self.disks.keys().copied().collect();
                 let list = unit::luns(select, allocation, &luns)?;
                 self.disks.values().for_each(|disk| disk.listed(nexus));

@@ -130,18 +130,18 @@ async fn header_opens_whenever_a_change_of_its_token_is_cut_short() {
 }
 
 /// A volume to which one client's writes take until they are let through.
-struct Slow {
+struct GatedVolume {
     store: Arc<dyn Volume>,
     open: tokio::sync::watch::Receiver<bool>,
 }
 
-impl Slow {
+impl GatedVolume {
     async fn pass(&self) {
         self.open.clone().wait_for(|open| *open).await.unwrap();
     }
 }
 
-impl Volume for Slow {
+impl Volume for GatedVolume {
     fn shape(&self) -> &Shape {
         self.store.shape()
     }
@@ -181,7 +181,7 @@ impl Volume for Slow {
 async fn slow_claim_waits_until_the_one_it_overtook_has_noticed() {
     let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
     let (gate, open) = tokio::sync::watch::channel(false);
-    let way: Arc<dyn Volume> = Arc::new(Slow { store: volume.clone(), open });
+    let way: Arc<dyn Volume> = Arc::new(GatedVolume { store: volume.clone(), open });
     let slow = Claim { written_within: Duration::ZERO, noticed_within: FOR_EVER, ..claim(7) };
     let claiming = tokio::spawn(async move { take(&way, slow).await.map(drop) });
     // It has read the header when it is as far as to write.

@@ -21,9 +21,9 @@ use super::dial::dial;
 use super::discover;
 use super::identity::Identity;
 use super::link::Link;
-use super::mark::NotThere;
+use super::mark::MarkError;
 use super::random::{entropy, random};
-use super::reservation::{Holders, Places, Reservation};
+use super::reservation::{Directories, Holders, Reservation};
 use super::session::{Loss, Session};
 use super::unit::{self, Unit, UnitError};
 use super::{ConnectOptions, IscsiTarget, ReplayLogOptions};
@@ -176,7 +176,7 @@ impl ConnectError {
 }
 
 /// A session that is no more, of which a change may still be under way.
-pub(super) struct Doubt {
+pub(super) struct MaybeAlive {
     /// What ends it has to take its place.
     pub(super) session: Session,
     /// That is not enough: the unit is reset before anything else is asked of it.
@@ -224,7 +224,7 @@ impl Connector {
             return Ok(link);
         }
         let serial = link.device().serial.as_deref();
-        let places = Places {
+        let places = Directories {
             attachments: self.options.attachments.as_deref(),
             replay_logs: self.options.replay_log.as_ref().map(|options| &*options.dir),
         };
@@ -247,7 +247,7 @@ impl Connector {
     /// they cannot be used is nobody's business, since they are only what the target says.
     pub(super) async fn connect(
         &self,
-        doubt: Option<Doubt>,
+        doubt: Option<MaybeAlive>,
         before: Option<&Device>,
     ) -> Result<Link, ConnectError> {
         let out_of_reach = match self.connect_at(&self.target.portal, doubt.as_ref(), before).await
@@ -271,7 +271,7 @@ impl Connector {
     async fn connect_at(
         &self,
         portal: &Host,
-        doubt: Option<&Doubt>,
+        doubt: Option<&MaybeAlive>,
         before: Option<&Device>,
     ) -> Result<Link, ConnectError> {
         let replaced = |session: &Session| session.established().can_be_reinstated();
@@ -434,8 +434,8 @@ impl Connector {
             return Err(ConnectError::Changed(other));
         }
         mark.look(&link).await.map_err(|not_there| match not_there {
-            NotThere::Unread(why) => why.into(),
-            NotThere::Replaced(by) => ConnectError::Replaced(by),
+            MarkError::Unread(why) => why.into(),
+            MarkError::Replaced(by) => ConnectError::Replaced(by),
         })
     }
 
@@ -504,7 +504,7 @@ pub(super) async fn log_in(
     portal: &Host,
     target: Option<&IscsiName>,
     options: &ConnectOptions,
-    doubt: Option<&Doubt>,
+    doubt: Option<&MaybeAlive>,
 ) -> Result<Session, ConnectError> {
     let isid = match options.isid {
         Some(isid) => isid,
@@ -549,7 +549,7 @@ async fn log_in_at(
     portal: &Host,
     config: &Config,
     options: &ConnectOptions,
-    doubt: Option<&Doubt>,
+    doubt: Option<&MaybeAlive>,
 ) -> Result<Session, ConnectError> {
     let mut elsewhere = Vec::new();
     loop {

@@ -60,7 +60,7 @@ pub(super) struct Link {
 
 /// Why a unit is treated like one whose connection was lost.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-pub(super) enum Upset {
+pub(super) enum UnitEvent {
     #[error("the unit was reset")]
     Reset,
     #[error("another initiator has changed the mode parameters of the unit")]
@@ -188,11 +188,11 @@ impl Link {
 
     /// What has happened to the unit since it was opened that may have cost what was not durable, or may have
     /// switched its cache on.
-    pub(super) fn was_upset(&self) -> Option<Upset> {
+    pub(super) fn unit_event(&self) -> Option<UnitEvent> {
         let announced = self.session().announced();
         match (announced.was_reset(), self.through && announced.mode_changed()) {
-            (true, _) => Some(Upset::Reset),
-            (false, true) => Some(Upset::Mode),
+            (true, _) => Some(UnitEvent::Reset),
+            (false, true) => Some(UnitEvent::Mode),
             (false, false) => None,
         }
     }

@@ -50,7 +50,7 @@ impl fmt::Debug for Mark {
 }
 
 /// Why a mark is not known to be there.
-pub(super) enum NotThere {
+pub(super) enum MarkError {
     /// It could not be read.
     Unread(UnitError),
     /// Something else is.
@@ -59,8 +59,8 @@ pub(super) enum NotThere {
 
 impl Mark {
     /// Reads it.
-    pub(super) async fn look(&self, link: &Link) -> Result<(), NotThere> {
-        let bytes = link.read(self.span).await.map_err(NotThere::Unread)?;
-        (self.is_ours)(&bytes).map_err(NotThere::Replaced)
+    pub(super) async fn look(&self, link: &Link) -> Result<(), MarkError> {
+        let bytes = link.read(self.span).await.map_err(MarkError::Unread)?;
+        (self.is_ours)(&bytes).map_err(MarkError::Replaced)
     }
 }

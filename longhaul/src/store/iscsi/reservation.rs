@@ -20,7 +20,7 @@ use super::connect::ConnectError;
 use super::mark::{Mark, Unguarded};
 use super::random::random;
 use super::unit::{self, Unit, UnitError};
-use crate::attachments::{Attachment, Doubt, Entry, Known};
+use crate::attachments::{Attachment, Entry, Known, MaybeAlive};
 use crate::replay_log;
 
 /// How long an end waits for the reservation to be given back.
@@ -44,7 +44,7 @@ pub enum Writers {
 
 /// Where this machine keeps what it knows of its attachments.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Places<'a> {
+pub(super) struct Directories<'a> {
     pub(super) attachments: Option<&'a Path>,
     /// What those that were given up could not write.
     pub(super) replay_logs: Option<&'a Path>,
@@ -57,7 +57,7 @@ pub struct Holders {
     /// The process, if it is one of this machine, and since when it is attached.
     here: Option<(u32, Duration)>,
     /// It is noted in the state directory, and why it is not taken over for that.
-    doubt: Option<Doubt>,
+    doubt: Option<MaybeAlive>,
 }
 
 impl fmt::Display for Holders {
@@ -108,7 +108,7 @@ impl Reservation {
         unit: &Unit,
         target: &IscsiTarget,
         serial: Option<&str>,
-        (writers, places): (Writers, Places<'_>),
+        (writers, places): (Writers, Directories<'_>),
     ) -> Result<(), ConnectError> {
         match writers {
             Writers::Unasked => return Ok(()),

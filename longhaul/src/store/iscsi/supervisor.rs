@@ -19,7 +19,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use volume::Span;
 
 use self::ownership::{ReservationInQuestion, in_question};
-use super::connect::{ConnectError, Connector, Doubt};
+use super::connect::{ConnectError, Connector, MaybeAlive};
 use super::detached::Detached;
 use super::link::{Change, Link};
 use super::random::random;
@@ -244,7 +244,7 @@ impl Supervisor {
             return End::Lost;
         }
         // What was answered after a reset shows a unit that may have lost what was written before.
-        if let Some(how) = link.was_upset() {
+        if let Some(how) = link.unit_event() {
             self.note_loss(state, number, Duration::ZERO, Arc::new(how));
             return End::Lost;
         }
@@ -612,7 +612,7 @@ async fn connect_again(supervisor: Arc<Supervisor>, in_doubt: bool) -> Result<Li
     let Supervisor { connector, first, .. } = &*supervisor;
     let session = supervisor.link().session().clone();
     let doubt = (in_doubt && !drained(&session).await)
-        .then(|| Doubt { session, reset: !first.device().ends_tasks() });
+        .then(|| MaybeAlive { session, reset: !first.device().ends_tasks() });
     connector.connect(doubt, Some(first.device())).await
 }
 

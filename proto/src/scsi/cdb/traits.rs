@@ -10,11 +10,11 @@ pub struct Traits {
     /// What a reservation means for it.
     pub class: Class,
     /// What the unit must have for it.
-    pub needs: Needs,
+    pub required_state: RequiredState,
     /// The access states of a target port in which it runs.
-    pub reach: Reach,
+    pub minimum_access: MinimumAccess,
     /// What a client must be allowed to do to run it.
-    pub right: Right,
+    pub required_right: RequiredRight,
     /// How it meets a pending unit attention.
     pub attention: Manner,
     /// It may take long, or wait for others, so that an abort must reach it. The other commands do not pay for that.
@@ -25,7 +25,7 @@ pub struct Traits {
 
 /// What a unit must have to run a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Needs {
+pub enum RequiredState {
     /// Nothing: it only asks what the unit is, and runs while the medium is sanitized too (SBC-3, 4.11.3).
     Nothing,
     /// No medium: it is about the unit.
@@ -43,9 +43,9 @@ pub enum Needs {
     SanitizeExit,
 }
 
-/// The access states in which a target port takes a command (SPC-4, 5.16).
+/// The least access that a target port must have for a command (SPC-4, 5.16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum MinimumAccess {
     /// All.
     Unavailable,
     /// All but unavailable: what may run there as it moves no block. READ CAPACITY is what initiators cannot do
@@ -57,7 +57,7 @@ pub enum Reach {
 
 /// What a client must be allowed to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Right {
+pub enum RequiredRight {
     /// To read: the command changes neither the medium nor the unit, and keeps nobody from either.
     Read,
     /// To write to the medium.
@@ -83,8 +83,8 @@ impl Traits {
         Self { class, ..self }
     }
 
-    const fn right(self, right: Right) -> Self {
-        Self { right, ..self }
+    const fn right(self, required_right: RequiredRight) -> Self {
+        Self { required_right, ..self }
     }
 
     pub(super) const fn abortable(self) -> Self {
@@ -102,21 +102,21 @@ impl Traits {
 
     /// PREVENT ALLOW MEDIUM REMOVAL that allows: it takes nothing back but the initiator's own wish.
     pub(super) const fn allowing(self) -> Self {
-        self.class(Class::Free).right(Right::Read)
+        self.class(Class::Free).right(RequiredRight::Read)
     }
 
     /// SANITIZE with AUSE.
     pub(super) const fn unrestricted(self) -> Self {
-        Self { needs: Needs::Sanitize { unrestricted: true }, ..self }
+        Self { required_state: RequiredState::Sanitize { unrestricted: true }, ..self }
     }
 }
 
 /// TEST UNIT READY.
 pub(super) const READY: Traits = Traits {
     class: Class::Ready,
-    needs: Needs::Medium,
-    reach: Reach::Active,
-    right: Right::Read,
+    required_state: RequiredState::Medium,
+    minimum_access: MinimumAccess::Active,
+    required_right: RequiredRight::Read,
     attention: Manner::Reports,
     abortable: false,
     kind: Kind::Other,
@@ -129,26 +129,35 @@ pub(super) const IDENTIFY: Traits = Traits { attention: Manner::Passes, ..PORTS 
 pub(super) const SENSE: Traits = Traits { attention: Manner::Returns, ..PORTS };
 
 /// REPORT TARGET PORT GROUPS.
-pub(super) const PORTS: Traits =
-    Traits { class: Class::Free, needs: Needs::Nothing, reach: Reach::Unavailable, ..READY };
+pub(super) const PORTS: Traits = Traits {
+    class: Class::Free,
+    required_state: RequiredState::Nothing,
+    minimum_access: MinimumAccess::Unavailable,
+    ..READY
+};
 
 /// What else only asks what the unit is. SPC-4, table 65, note b: the device may refuse LOG SENSE and MODE SENSE under
 /// a reservation, and tells in ALLOW COMMANDS that it does not.
-pub(super) const QUERY: Traits =
-    Traits { class: Class::Reads, needs: Needs::Nothing, reach: Reach::Standby, ..READY };
+pub(super) const QUERY: Traits = Traits {
+    class: Class::Reads,
+    required_state: RequiredState::Nothing,
+    minimum_access: MinimumAccess::Standby,
+    ..READY
+};
 
 /// MODE SENSE.
-pub(super) const SETTINGS: Traits = Traits { needs: Needs::Unit, ..QUERY };
+pub(super) const SETTINGS: Traits = Traits { required_state: RequiredState::Unit, ..QUERY };
 
 /// SEND DIAGNOSTIC: the self-test tests nothing that others notice.
 pub(super) const SELF_TEST: Traits = SETTINGS.class(Class::Writes);
 
 /// MODE SELECT: the settings of the unit are those of all.
-pub(super) const CHANGE_SETTINGS: Traits = SETTINGS.class(Class::Writes).right(Right::Manage);
+pub(super) const CHANGE_SETTINGS: Traits =
+    SETTINGS.class(Class::Writes).right(RequiredRight::Manage);
 
 /// START STOP UNIT brings a medium, and starts the unit.
 pub(super) const POWER: Traits =
-    Traits { reach: Reach::Active, abortable: true, ..CHANGE_SETTINGS };
+    Traits { minimum_access: MinimumAccess::Active, abortable: true, ..CHANGE_SETTINGS };
 
 /// PREVENT ALLOW MEDIUM REMOVAL that prevents.
 pub(super) const PREVENT: Traits = Traits { abortable: false, ..POWER };
@@ -157,7 +166,7 @@ pub(super) const PREVENT: Traits = Traits { abortable: false, ..POWER };
 pub(super) const RESERVE_IN: Traits = SETTINGS.class(Class::Persistent);
 
 /// READ FULL STATUS, which is not demanded, and tells the names of all initiators.
-pub(super) const FULL_STATUS: Traits = RESERVE_IN.right(Right::Manage);
+pub(super) const FULL_STATUS: Traits = RESERVE_IN.right(RequiredRight::Manage);
 
 /// PERSISTENT RESERVE OUT that registers: who is not registered is kept from reading by some reservations. What a
 /// client may register that may only read is for [`Reservations::prepare_reader`].
@@ -166,14 +175,18 @@ pub(super) const FULL_STATUS: Traits = RESERVE_IN.right(Right::Manage);
 pub(super) const REGISTER: Traits = RESERVE_IN.abortable();
 
 /// PERSISTENT RESERVE OUT that does anything else.
-pub(super) const RESERVE_OUT: Traits = REGISTER.right(Right::Manage);
+pub(super) const RESERVE_OUT: Traits = REGISTER.right(RequiredRight::Manage);
 
 /// RESERVE and RELEASE: nobody else could even read.
 pub(super) const RESERVE_UNIT: Traits = Traits { class: Class::Reserve, abortable: false, ..POWER };
 
 /// READ CAPACITY.
-pub(super) const CAPACITY: Traits =
-    Traits { class: Class::Free, needs: Needs::Capacity, reach: Reach::Standby, ..READY };
+pub(super) const CAPACITY: Traits = Traits {
+    class: Class::Free,
+    required_state: RequiredState::Capacity,
+    minimum_access: MinimumAccess::Standby,
+    ..READY
+};
 
 /// What reads the medium, or learns how it is.
 pub(super) const MEDIUM: Traits = READY.class(Class::Reads);
@@ -188,21 +201,26 @@ pub(super) const VERIFY: Traits = MEDIUM.abortable();
 pub(super) const SYNCHRONIZE: Traits = MEDIUM.class(Class::Writes);
 
 /// What changes the medium and is not counted as a write.
-pub(super) const CHANGE: Traits = SYNCHRONIZE.right(Right::Write);
+pub(super) const CHANGE: Traits = SYNCHRONIZE.right(RequiredRight::Write);
 
 /// WRITE.
 pub(super) const WRITE: Traits = CHANGE.counted(Kind::Write);
 
 /// SANITIZE.
-pub(super) const SANITIZE: Traits =
-    Traits { needs: Needs::Sanitize { unrestricted: false }, abortable: true, ..CHANGE };
+pub(super) const SANITIZE: Traits = Traits {
+    required_state: RequiredState::Sanitize { unrestricted: false },
+    abortable: true,
+    ..CHANGE
+};
 
 /// SANITIZE with EXIT FAILURE MODE.
-pub(super) const SANITIZE_EXIT: Traits = Traits { needs: Needs::SanitizeExit, ..SANITIZE };
+pub(super) const SANITIZE_EXIT: Traits =
+    Traits { required_state: RequiredState::SanitizeExit, ..SANITIZE };
 
 /// EXTENDED COPY. It asks of each unit whether it is ready. A unit does one copy at a time, for whichever client asks
 /// first: one that may only read asks the unit that it writes to, and each end checks its rights.
 pub(super) const COPY: Traits = Traits { abortable: true, ..PREVENT };
 
 /// RECEIVE COPY RESULTS.
-pub(super) const COPY_RESULTS: Traits = Traits { reach: Reach::Active, ..SETTINGS };
+pub(super) const COPY_RESULTS: Traits =
+    Traits { minimum_access: MinimumAccess::Active, ..SETTINGS };

@@ -235,7 +235,7 @@ impl Reservations {
     }
 
     /// The same from a nexus that may only read: it may register itself, and unregister (see
-    /// [`Right`](super::cdb::Right)).
+    /// [`RequiredRight`](super::cdb::RequiredRight)).
     pub fn prepare_reader(
         &self,
         nexus: &NexusId,

@@ -338,10 +338,12 @@ fn unmap_lists_are_checked_as_a_whole() {
 #[test]
 fn nothing_there_says_so() {
     let answer = |bytes: &[u8]| absent(&Parsed::of(&block(bytes)).cdb.unwrap(), "iqn.x");
-    let Ok(Absent::Reply(data)) = answer(&[0x12, 0, 0, 0, 96, 0]) else { panic!("no INQUIRY") };
+    let Ok(AbsentAnswer::Reply(data)) = answer(&[0x12, 0, 0, 0, 96, 0]) else {
+        panic!("no INQUIRY")
+    };
     assert_eq!(data[0], 0x7F);
-    assert!(matches!(answer(&[0xA0]), Ok(Absent::ReportLuns { .. })));
-    let Ok(Absent::Reply(data)) = answer(&[0x03, 0, 0, 0, 18, 0]) else { panic!("no sense") };
+    assert!(matches!(answer(&[0xA0]), Ok(AbsentAnswer::ReportLuns { .. })));
+    let Ok(AbsentAnswer::Reply(data)) = answer(&[0x03, 0, 0, 0, 18, 0]) else { panic!("no sense") };
     assert_eq!(Sense::parse(&data), Some(no_unit()));
     assert_eq!(answer(&[0x28]), Err(no_unit()));
 }

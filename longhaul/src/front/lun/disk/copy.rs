@@ -19,7 +19,7 @@ use super::super::answer::Abort;
 use super::super::fault::Fault;
 use super::super::{Nexus, data};
 use super::Core;
-use super::third_party::Visit;
+use super::third_party::CopyHandle;
 
 /// How much is copied at a time.
 const CHUNK: u32 = 1 << 20;
@@ -74,9 +74,9 @@ impl Core {
         let list = List::parse(&data::joined(list, length))?;
         let mut progress = Progress::default();
         // Before it waits for its turn: what ends the tasks of a unit from here on ends this there, too.
-        let sides = self.sides(nexus, &list);
+        let ends = self.ends(nexus, &list);
         let _turn = abort.unless(self.state.copies.turn.lock()).await?;
-        let outcome = copy_all(&sides, &list, &mut progress, abort).await;
+        let outcome = copy_all(&ends, &list, &mut progress, abort).await;
         progress.failed = outcome.is_err();
         if let Some(id) = list.keep {
             self.state.copies.keep(nexus, id, progress);
@@ -97,12 +97,12 @@ impl Core {
     }
 
     /// The units that the descriptors of a list name, or why there is none.
-    fn sides(&self, nexus: Nexus, list: &List) -> Vec<Result<Side, Sense>> {
-        let side = |target| {
+    fn ends(&self, nexus: Nexus, list: &List) -> Vec<Result<CopyEnd, Sense>> {
+        let end = |target| {
             let unit = self.find(target)?;
-            Ok(Side { visit: unit.state.third_party.begin(nexus), unit, nexus })
+            Ok(CopyEnd { handle: unit.state.third_party.begin(nexus), unit, nexus })
         };
-        list.targets.iter().map(side).collect()
+        list.targets.iter().map(end).collect()
     }
 
     /// The unit of this target that a descriptor names.
@@ -119,24 +119,24 @@ impl Core {
 }
 
 /// A unit that a copy of `nexus` reads or writes.
-struct Side {
+struct CopyEnd {
     unit: Arc<Core>,
     nexus: Nexus,
-    visit: Visit,
+    handle: CopyHandle,
 }
 
 async fn copy_all(
-    sides: &[Result<Side, Sense>],
+    ends: &[Result<CopyEnd, Sense>],
     list: &List,
     progress: &mut Progress,
     abort: &Abort,
 ) -> Result<(), Sense> {
     for segment in &list.segments {
-        let side = |index: u16| match sides.get(usize::from(index)) {
-            Some(side) => side.as_ref().map_err(|why| *why),
+        let end = |index: u16| match ends.get(usize::from(index)) {
+            Some(end) => end.as_ref().map_err(|why| *why),
             None => Err(copy::unreachable()),
         };
-        let (source, destination) = (side(segment.source)?, side(segment.destination)?);
+        let (source, destination) = (end(segment.source)?, end(segment.destination)?);
         copy_segment(source, destination, *segment, progress, abort).await?;
         progress.segments += 1;
     }
@@ -144,8 +144,8 @@ async fn copy_all(
 }
 
 async fn copy_segment(
-    source: &Side,
-    destination: &Side,
+    source: &CopyEnd,
+    destination: &CopyEnd,
     Segment { from, to, .. }: Segment,
     progress: &mut Progress,
     abort: &Abort,
@@ -175,10 +175,10 @@ async fn copy_segment(
     Ok(())
 }
 
-impl Side {
+impl CopyEnd {
     /// Runs a command as the nexus, whose unit attention stays for its own next command.
     async fn perform(&self, cdb: [u8; 16], data: Vec<Bytes>) -> Result<Vec<Bytes>, Fault> {
-        let _inside = self.visit.enter()?;
+        let _inside = self.handle.enter()?;
         let (command, unit) = (Parsed::of(&cdb), &self.unit);
         unit.state.reserved.check(self.nexus, command.traits.class)?;
         match unit.unit.plan(&command, unit.switches())? {

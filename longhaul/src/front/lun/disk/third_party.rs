@@ -14,13 +14,13 @@ use super::super::fault::Fault;
 /// The copies that name this unit.
 #[derive(Default)]
 pub(super) struct ThirdParty {
-    copies: Mutex<BTreeMap<u64, Copy>>,
+    copies: Mutex<BTreeMap<u64, CopyState>>,
     /// The number of the next one.
     next: AtomicU64,
     changed: Notify,
 }
 
-struct Copy {
+struct CopyState {
     nexus: Nexus,
     /// It does nothing here any more.
     ended: bool,
@@ -29,20 +29,20 @@ struct Copy {
 }
 
 /// One copy, as long as it may reach this unit.
-pub(super) struct Visit {
+pub(super) struct CopyHandle {
     of: Arc<ThirdParty>,
     id: u64,
 }
 
 /// A part of a copy that is under way, until this is dropped.
-pub(super) struct Inside<'a>(&'a Visit);
+pub(super) struct CopyGuard<'a>(&'a CopyHandle);
 
 impl ThirdParty {
     /// A copy of `nexus` begins.
-    pub(super) fn begin(self: &Arc<Self>, nexus: Nexus) -> Visit {
+    pub(super) fn begin(self: &Arc<Self>, nexus: Nexus) -> CopyHandle {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.copies().insert(id, Copy { nexus, ended: false, inside: false });
-        Visit { of: Arc::clone(self), id }
+        self.copies().insert(id, CopyState { nexus, ended: false, inside: false });
+        CopyHandle { of: Arc::clone(self), id }
     }
 
     /// Ends the copies of those that `concerns`: none of them begins anything here from now on. What is returned waits
@@ -72,24 +72,24 @@ impl ThirdParty {
         }
     }
 
-    fn copies(&self) -> MutexGuard<'_, BTreeMap<u64, Copy>> {
+    fn copies(&self) -> MutexGuard<'_, BTreeMap<u64, CopyState>> {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Visit {
+impl CopyHandle {
     /// A part of the copy begins, unless the copy was ended here. Whether it is allowed is checked inside: whoever forbids
     /// it then ends the copy, and waits for what came before.
-    pub(super) fn enter(&self) -> Result<Inside<'_>, Fault> {
+    pub(super) fn enter(&self) -> Result<CopyGuard<'_>, Fault> {
         match self.of.copies().get_mut(&self.id) {
             Some(copy) if !copy.ended => copy.inside = true,
             _ => return Err(Fault::Status(Status::TaskAborted)),
         }
-        Ok(Inside(self))
+        Ok(CopyGuard(self))
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for CopyGuard<'_> {
     fn drop(&mut self) {
         if let Some(copy) = self.0.of.copies().get_mut(&self.0.id) {
             copy.inside = false;
@@ -98,7 +98,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-impl Drop for Visit {
+impl Drop for CopyHandle {
     fn drop(&mut self) {
         self.of.copies().remove(&self.id);
         self.of.changed.notify_waiters();
@@ -128,11 +128,11 @@ mod tests {
     #[test]
     fn copy_that_is_dropped_is_not_waited_for() {
         let unit = Arc::new(ThirdParty::default());
-        let visit = unit.begin(Nexus(1));
-        std::mem::forget(visit.enter().unwrap());
+        let handle = unit.begin(Nexus(1));
+        std::mem::forget(handle.enter().unwrap());
         let mut ended = std::pin::pin!(unit.end(&|_| true));
         assert!(ended.as_mut().now_or_never().is_none());
-        drop(visit);
+        drop(handle);
         assert!(ended.now_or_never().is_some());
     }
 }

@@ -10,7 +10,7 @@ use super::*;
 type Disk = Arc<Held<Memory>>;
 
 /// A server of a disk whose writes wait.
-struct Stage {
+struct GatedServer {
     dir: tempfile::TempDir,
     disk: Disk,
     clients: Clients,
@@ -18,7 +18,7 @@ struct Stage {
     served: tokio::task::JoinHandle<()>,
 }
 
-impl Stage {
+impl GatedServer {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let disk = Arc::new(Held::new(Memory::new(1 << 20, 512)));
@@ -72,7 +72,7 @@ async fn is_answered(client: &mut UnixStream) {
 #[tokio::test]
 async fn writes_of_a_broken_connection_never_land_over_later_ones() {
     for breaks in [false, true] {
-        let stage = Stage::new();
+        let stage = GatedServer::new();
         let mut old = stage.connect().await;
         enter(&mut old).await;
         ask_to_write(&mut old, 7).await;
@@ -109,7 +109,7 @@ async fn writes_of_a_broken_connection_never_land_over_later_ones() {
 
 #[tokio::test]
 async fn clients_that_are_there_together_do_not_wait_for_one_another() {
-    let stage = Stage::new();
+    let stage = GatedServer::new();
     let (mut first, mut second) = (stage.connect().await, stage.connect().await);
     enter(&mut first).await;
     ask_to_write(&mut first, 1).await;
@@ -126,7 +126,7 @@ async fn clients_that_are_there_together_do_not_wait_for_one_another() {
 /// At its end the server waits for what was begun, and not for clients that wait.
 #[tokio::test]
 async fn an_end_waits_for_what_a_broken_connection_had_begun() {
-    let stage = Stage::new();
+    let stage = GatedServer::new();
     let mut old = stage.connect().await;
     enter(&mut old).await;
     ask_to_write(&mut old, 7).await;

@@ -9,7 +9,7 @@ use proto::scsi::Status;
 use super::{CHANGED_WITHIN, Supervisor};
 use crate::store::iscsi::identity::Identity;
 use crate::store::iscsi::link::Link;
-use crate::store::iscsi::mark::{LOOKED_AT_EVERY, NotThere};
+use crate::store::iscsi::mark::{LOOKED_AT_EVERY, MarkError};
 use crate::store::iscsi::reservation::Reservation;
 use crate::store::iscsi::unit::UnitError;
 
@@ -92,7 +92,7 @@ impl Supervisor {
         let Some(mark) = self.reservation().mark() else { return false };
         // What is slow is read again, and what cannot be read is no other's.
         let looked = tokio::time::timeout(LOOKED_AT_EVERY, mark.look(&link)).await;
-        if let Ok(Err(NotThere::Replaced(_))) = looked {
+        if let Ok(Err(MarkError::Replaced(_))) = looked {
             let mut state = self.lock();
             // Whose it is is asked on the next link, before anything is written there.
             link.session().abandon();
