@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::identity::PublicKey;
 use proto::iscsi::chap::{Account, Algorithm};
 use proto::iscsi::name::IscsiName;
-use proto::iscsi::sealed::PublicKey;
 use tokio::time::{Instant, sleep};
 use volume::layer::padded::Padded;
 use volume::layer::pipeline::Settings;

@@ -13,9 +13,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use proto::identity::PublicKey;
 use proto::iscsi::login::policy::UnitName;
 use proto::iscsi::name::IscsiName;
-use proto::iscsi::sealed::{Protection, PublicKey};
+use proto::iscsi::sealed::Protection;
 use proto::scsi::ports::AccessState;
 
 use crate::credentials::Chap;

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
+use proto::identity::{Identity, PublicKey};
 use proto::iscsi::login::initiator::Pinned;
 use proto::iscsi::sealed::{
-    Cipher, Forged, Identity, KEY_LEN, Limits, NONCE_LEN, OpenStream, Protection, PublicKey,
-    SealStream, Sealing, TAG_LEN,
+    Cipher, Forged, KEY_LEN, Limits, NONCE_LEN, OpenStream, Protection, SealStream, Sealing,
+    TAG_LEN,
 };
 use zeroize::Zeroizing;
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use proto::identity::{KeyTextError, PublicKey};
 use proto::iscsi::name::{IscsiName, NameError};
-use proto::iscsi::sealed::{KeyTextError, PublicKey};
 
 use crate::size::{NotASize, Size};
 

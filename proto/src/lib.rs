@@ -6,6 +6,8 @@
 //! be tested against each other on virtual time, over an emulated link.
 #![forbid(unsafe_code)]
 
+pub mod client;
+pub mod identity;
 pub mod iscsi;
 pub mod reader;
 pub mod scsi;

@@ -7,10 +7,11 @@ use std::time::Duration;
 use common::login::{initiator, login, other_disk, target_config};
 use common::pair::{Pair, Way};
 use common::sealed::{CLIENT, STRANGER, TARGET, identity, pinned, sealing, sealing_target};
+use proto::client::ClientId;
 use proto::iscsi::initiator::{Event, Fault};
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::{Config, LoginError};
-use proto::iscsi::login::policy::{Client, Policy, Proven};
+use proto::iscsi::login::policy::{Client, Policy};
 use proto::iscsi::login::target::{self, Reason};
 use proto::iscsi::pdu::FrameError;
 use proto::iscsi::sealed::{HandshakeError, Limits, OpenError, Protection};
@@ -280,7 +281,7 @@ fn client_may_have_to_encrypt_where_others_need_not() {
         let policy = |protection| Policy::closed(vec![disk()], client(protection), Vec::new());
         let (before, after) = (policy(before), policy(after));
         let initiator = pinned(Protection::Encrypt).initiator;
-        after.keeps(&before, &initiator, &Proven::Key(identity(CLIENT).public()), &disk())
+        after.keeps(&before, &initiator, &ClientId::Key(identity(CLIENT).public()), &disk())
     };
     assert!(lifted(None, None), "nothing has changed");
     assert!(

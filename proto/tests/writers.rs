@@ -12,14 +12,16 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use proto::client::ClientId;
 use proto::iscsi::initiator::recovery::{
     Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Turn,
 };
-use proto::iscsi::login::policy::Proven;
 use proto::iscsi::name::{IscsiName, Isid};
+use proto::iscsi::transport_id::{ISCSI, initiator_port};
 use proto::scsi::command::Command;
 use proto::scsi::reservation::writer::{self, Answer, Hold, NotHeld, Released, Unit, Victims};
-use proto::scsi::reservation::{Class, Device, InitiatorPort, NexusId, Refused, Reservations};
+use proto::scsi::reservation::{Class, Device, NexusId, Refused, Reservations};
+use proto::scsi::transport::Transports;
 use proto::scsi::{Cdb, Parsed};
 use proto::time::Time;
 use testing::Random;
@@ -106,6 +108,10 @@ impl Unit for SharedMailbox {
             None => Poll::Pending,
         })
         .await
+    }
+
+    fn transports(&self) -> Transports {
+        ISCSI
     }
 }
 
@@ -203,8 +209,8 @@ struct World {
 
 fn nexus(writer: usize) -> NexusId {
     let name = IscsiName::new(&format!("iqn.2001-04.com.example:{writer}")).unwrap();
-    let initiator = InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, writer as u8]) };
-    NexusId { initiator, target_port: 1, client: Proven::Nothing }
+    let initiator = initiator_port(&name, Isid([0x80, 0, 0, 0, 0, writer as u8]));
+    NexusId { initiator, target_port: 1, client: ClientId::Unauthenticated }
 }
 
 impl World {
@@ -378,7 +384,8 @@ impl World {
 
     fn persistent(&mut self, writer: usize, command: &Command, data: &[u8]) -> Answer {
         let present: Vec<_> = self.target.sessions.keys().map(|writer| nexus(*writer)).collect();
-        let device = Device { target_ports: &[1], present: &present, durable: self.target.durable };
+        let durable = self.target.durable;
+        let device = Device { target_ports: &[1], present: &present, durable, transports: ISCSI };
         match Parsed::of(&command.cdb).cdb.unwrap() {
             Cdb::PersistentIn { action, .. } => {
                 Answer::Good(self.target.reservations.report(action, &device))

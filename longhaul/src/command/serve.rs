@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::handed::Handed;
+use proto::identity::PublicKey;
 use proto::iscsi::login::policy::{self, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
-use proto::iscsi::sealed::PublicKey;
+use proto::iscsi::transport_id::ISCSI;
 use proto::scsi::ports::Port;
 
 use tokio::net::TcpListener;
@@ -539,6 +540,7 @@ fn options(served: &Served, kept: Option<Kept>) -> Options {
         thin: appearance.thin,
         sanitize_rate: served.sanitize_rate.map(|rate| rate.0.0),
         kept,
+        transports: ISCSI,
         ..Options::default()
     }
 }

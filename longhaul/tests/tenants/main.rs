@@ -22,13 +22,14 @@ use bytes::Bytes;
 use common::{LONGHAUL, Running};
 use longhaul::sealing;
 use peer::Peer;
+use proto::identity::PublicKey;
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use proto::iscsi::header::{Header, NO_TAG, TaskFunction, TaskManagementRequest, TaskResponse};
 use proto::iscsi::keys::Offer;
 use proto::iscsi::login::Entropy;
 use proto::iscsi::login::initiator::{Config, InitiatorLogin, Pinned, Progress};
 use proto::iscsi::name::{IscsiName, Isid};
-use proto::iscsi::sealed::{Protection, PublicKey};
+use proto::iscsi::sealed::Protection;
 use proto::scsi::lun;
 use rustix::process::Signal;
 

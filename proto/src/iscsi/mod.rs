@@ -12,4 +12,5 @@ pub mod pdu;
 pub mod sealed;
 pub mod target;
 pub mod text;
+pub mod transport_id;
 pub mod window;

@@ -18,6 +18,7 @@ pub mod sanitize;
 pub mod sense;
 pub mod status;
 pub mod supported;
+pub mod transport;
 pub mod unit;
 
 pub use capacity::Capacity;

@@ -1,5 +1,6 @@
 //! What sealed sessions between test machines are made of.
 
+use proto::identity::Identity;
 use proto::iscsi::login::initiator::{self, Pinned};
 use proto::iscsi::login::policy::{Client, Policy, UnitName};
 use proto::iscsi::login::target;

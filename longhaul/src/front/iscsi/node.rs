@@ -6,8 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use proto::client::ClientId;
 use proto::iscsi::keys::Offer;
-use proto::iscsi::login::policy::{Access, Policy, Proven, Rights};
+use proto::iscsi::login::policy::{Access, Policy, Rights};
 use proto::iscsi::login::target::Config;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Sealing;
@@ -456,7 +457,7 @@ fn session(seat: &Seat) -> SessionStatus {
     SessionStatus {
         tsih: seat.tsih,
         initiator: initiator.as_str().to_owned(),
-        client: (seat.proven != Proven::Nothing).then(|| seat.proven.to_string()),
+        client: (seat.proven != ClientId::Unauthenticated).then(|| seat.proven.to_string()),
         address: seat.peer,
         connections: seat.connections(),
         target: target.as_ref().map(|target| target.as_str().to_owned()),

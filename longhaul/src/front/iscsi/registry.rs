@@ -8,15 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use futures_util::FutureExt as _;
+use proto::client::ClientId;
 use proto::iscsi::login::LoginStatus;
-use proto::iscsi::login::policy::Proven;
 use proto::iscsi::login::target::{Admission, Refusal};
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::iscsi::sealed::Protection;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::coop::unconstrained;
 
-use proto::scsi::reservation::{InitiatorPort, NexusId};
+use proto::iscsi::transport_id::initiator_port;
+use proto::scsi::reservation::NexusId;
 
 use super::meter::{Activity, Meter};
 use super::wire::Wire;
@@ -97,7 +98,7 @@ pub(super) struct Seat {
     pub(super) since: SystemTime,
     pub(super) meter: Meter,
     /// What it has proven at login.
-    pub(super) proven: Proven,
+    pub(super) proven: ClientId,
     /// How it is sealed.
     pub(super) seal: Option<Protection>,
     /// How many connections it has.
@@ -196,7 +197,7 @@ struct Seats {
 #[derive(Clone, Debug)]
 pub(super) struct Newcomer {
     pub(super) identity: Identity,
-    pub(super) proven: Proven,
+    pub(super) proven: ClientId,
     pub(super) seal: Option<Protection>,
     pub(super) peer: SocketAddr,
 }
@@ -208,8 +209,8 @@ pub(super) struct Registry(Arc<Mutex<Seats>>);
 impl Newcomer {
     /// Whether a session belongs to the same client: the same proof or, where there is none, the same name.
     fn is_client_of(&self, seat: &Seat) -> bool {
-        let named =
-            self.proven != Proven::Nothing || seat.identity.initiator == self.identity.initiator;
+        let named = self.proven != ClientId::Unauthenticated
+            || seat.identity.initiator == self.identity.initiator;
         seat.proven == self.proven && named
     }
 
@@ -217,7 +218,7 @@ impl Newcomer {
     /// anyone may come, so that such a session is replaced by anyone; any other by its own client only.
     fn replaces(&self, seat: &Seat) -> bool {
         let same = seat.identity == self.identity && self.identity.target.is_some();
-        same && (seat.proven == self.proven || seat.proven == Proven::Nothing)
+        same && (seat.proven == self.proven || seat.proven == ClientId::Unauthenticated)
     }
 }
 
@@ -258,7 +259,7 @@ impl Registry {
         let (sender, letters) = mpsc::unbounded_channel();
         seats.next_nexus += 1;
         let Identity { initiator, isid, port, .. } = identity.clone();
-        let initiator = InitiatorPort { name: initiator, isid };
+        let initiator = initiator_port(&initiator, isid);
         let seat = Arc::new(Seat {
             identity: identity.clone(),
             nexus: Nexus(seats.next_nexus),
@@ -337,7 +338,7 @@ impl Seats {
     fn of_client(&self, newcomer: &Newcomer) -> (usize, usize) {
         let of_client = || self.seats.values().filter(|seat| newcomer.is_client_of(seat));
         let connections = match newcomer.proven {
-            Proven::Nothing => 0,
+            ClientId::Unauthenticated => 0,
             _ => of_client().map(|seat| seat.connections()).sum(),
         };
         (of_client().count(), connections)
@@ -359,7 +360,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use proto::iscsi::sealed::PublicKey;
+    use proto::identity::PublicKey;
 
     use super::*;
 
@@ -369,7 +370,7 @@ mod tests {
     const QUOTA: ClientQuota = ClientQuota { sessions: 9, connections: 99 };
 
     fn newcomer(target: Option<&str>) -> Newcomer {
-        let proven = Proven::Nothing;
+        let proven = ClientId::Unauthenticated;
         Newcomer { identity: identity(target), proven, seal: None, peer: PEER }
     }
 
@@ -402,19 +403,19 @@ mod tests {
     /// does not, both are there.
     #[test]
     fn a_session_is_replaced_by_its_own_client_only() {
-        let key = |byte| Proven::Key(PublicKey::from_bytes([byte; 32]));
-        let chap = |name: &str| Proven::Chap(name.to_owned());
+        let key = |byte| ClientId::Key(PublicKey::from_bytes([byte; 32]));
+        let chap = |name: &str| ClientId::Account(name.to_owned());
         for (old, new, replaces) in [
-            (Proven::Nothing, Proven::Nothing, true),
-            (Proven::Nothing, key(1), true),
-            (Proven::Nothing, chap("a"), true),
+            (ClientId::Unauthenticated, ClientId::Unauthenticated, true),
+            (ClientId::Unauthenticated, key(1), true),
+            (ClientId::Unauthenticated, chap("a"), true),
             (key(1), key(1), true),
             (key(1), key(2), false),
-            (key(1), Proven::Nothing, false),
+            (key(1), ClientId::Unauthenticated, false),
             (chap("a"), chap("a"), true),
             (chap("a"), chap("b"), false),
             (chap("a"), key(1), false),
-            (chap("a"), Proven::Nothing, false),
+            (chap("a"), ClientId::Unauthenticated, false),
         ] {
             let registry = Registry::default();
             let newcomer = |proven| Newcomer { proven, ..newcomer(Some("iqn.2000-01.example:t")) };
@@ -437,7 +438,7 @@ mod tests {
     fn a_session_is_joined_by_its_own_initiator_only() {
         let registry = Registry::default();
         let first = Newcomer {
-            proven: Proven::Key(PublicKey::from_bytes([1; 32])),
+            proven: ClientId::Key(PublicKey::from_bytes([1; 32])),
             seal: Some(Protection::Encrypt),
             ..newcomer(Some("iqn.2000-01.example:t"))
         };
@@ -461,9 +462,9 @@ mod tests {
             other
         );
         assert_eq!(told(tsih, &|it| it.identity.port = 2), other);
-        assert_eq!(told(tsih, &|it| it.proven = Proven::Nothing), unproven);
+        assert_eq!(told(tsih, &|it| it.proven = ClientId::Unauthenticated), unproven);
         assert_eq!(
-            told(tsih, &|it| it.proven = Proven::Key(PublicKey::from_bytes([2; 32]))),
+            told(tsih, &|it| it.proven = ClientId::Key(PublicKey::from_bytes([2; 32]))),
             unproven
         );
         assert_eq!(told(tsih, &|it| it.seal = Some(Protection::Integrity)), unproven);
@@ -495,18 +496,18 @@ mod tests {
     /// Each row: what the sessions have proven, the name of the third, and whether that is one too many.
     #[test]
     fn one_client_has_so_many_sessions_and_no_more() {
-        let chap = |name: &str| Proven::Chap(name.to_owned());
+        let chap = |name: &str| ClientId::Account(name.to_owned());
         let (own, other) = ("iqn.2000-01.example:i", "iqn.2000-01.example:other");
         for (first, third, name, full) in [
-            (Proven::Nothing, Proven::Nothing, own, true),
-            (Proven::Nothing, Proven::Nothing, other, false),
-            (Proven::Nothing, chap("a"), own, false),
+            (ClientId::Unauthenticated, ClientId::Unauthenticated, own, true),
+            (ClientId::Unauthenticated, ClientId::Unauthenticated, other, false),
+            (ClientId::Unauthenticated, chap("a"), own, false),
             (chap("a"), chap("a"), own, true),
             (chap("a"), chap("a"), other, true),
             (chap("a"), chap("b"), own, false),
         ] {
             let registry = Registry::default();
-            let join = |proven: &Proven, name: &str| {
+            let join = |proven: &ClientId, name: &str| {
                 let initiator = IscsiName::new(name).unwrap();
                 let identity = Identity { initiator, ..identity(None) };
                 let newcomer = Newcomer { identity, proven: proven.clone(), ..newcomer(None) };
@@ -527,7 +528,7 @@ mod tests {
     fn one_proven_client_has_so_many_connections_and_no_more() {
         let registry = Registry::default();
         let quota = ClientQuota { connections: 4, ..QUOTA };
-        let proven = Proven::Chap("a".to_owned());
+        let proven = ClientId::Account("a".to_owned());
         let greedy = Newcomer { proven, ..newcomer(None) };
         let ticket = registry.join(&greedy, quota).ok().unwrap();
         ticket.seat.has_connections(3);
@@ -536,7 +537,7 @@ mod tests {
         let refused = registry.host(ticket.seat.tsih, &greedy, quota).err();
         assert_eq!(refused, Some(LoginStatus::TOO_MANY_CONNECTIONS));
         assert!(matches!(registry.join(&greedy, quota), Err(NoSeat::Full)));
-        let other = Newcomer { proven: Proven::Chap("b".to_owned()), ..newcomer(None) };
+        let other = Newcomer { proven: ClientId::Account("b".to_owned()), ..newcomer(None) };
         assert!(registry.join(&other, quota).is_ok());
     }
 

@@ -32,6 +32,7 @@ use proto::scsi::mode::Switches;
 use proto::scsi::ports::Ports;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::{Additional, Format, Key};
+use proto::scsi::transport::Transports;
 use proto::scsi::unit::{self, Medium, Step, Unit, UnitOp};
 use proto::scsi::{Blocks, Capacity, Cdb, Parsed, Sense, Status};
 use tracing::field::display;
@@ -75,6 +76,8 @@ pub struct Options {
     /// The reservations that were kept through the last loss of power, and what keeps them; without it
     /// they end with the process.
     pub kept: Option<Kept>,
+    /// The protocols by which initiators come, for the names of their ports in reservation commands.
+    pub transports: Transports,
 }
 
 impl Default for Options {
@@ -92,6 +95,7 @@ impl Default for Options {
             sanitize_rate: None,
             key: None,
             kept: None,
+            transports: Transports::default(),
         }
     }
 }
@@ -144,7 +148,7 @@ impl Disk {
     pub fn new(volume: Arc<dyn Volume>, target: &str, lun: u16, mut options: Options) -> Self {
         let medium = medium(volume.shape(), &options);
         let (sanitize_rate, key) = (options.sanitize_rate, options.key.take());
-        let reserved = options.kept.take().map(Reserved::from).unwrap_or_default();
+        let reserved = Reserved::new(options.kept.take(), options.transports);
         let unit = Unit::new(identity(target, lun, options), medium);
         let switches = AtomicU8::new(unit.defaults().to_bits());
         let state = State {

@@ -3,10 +3,10 @@
 use std::future::ready;
 use std::sync::{Arc, Mutex};
 
-use proto::iscsi::login::policy::Proven;
-use proto::iscsi::name::{IscsiName, Isid};
+use proto::client::ClientId;
 use proto::scsi::ports::PORT;
-use proto::scsi::reservation::{InitiatorPort, NexusId};
+use proto::scsi::reservation::NexusId;
+use proto::scsi::transport::{InitiatorPort, Protocol};
 
 use super::{Initiator, Waiting};
 
@@ -19,17 +19,17 @@ pub(super) struct Guest {
 impl Guest {
     /// Guest `n`: another is another initiator port, the same is the same one again.
     pub(super) fn new(n: u8) -> Arc<Self> {
-        Self::of(n, Proven::Nothing)
+        Self::of(n, ClientId::Unauthenticated)
     }
 
     /// Guest `n` that has proven to have a CHAP account.
     pub(super) fn proven(n: u8, account: &str) -> Arc<Self> {
-        Self::of(n, Proven::Chap(account.to_owned()))
+        Self::of(n, ClientId::Account(account.to_owned()))
     }
 
-    fn of(n: u8, client: Proven) -> Arc<Self> {
-        let name = IscsiName::new(&format!("iqn.2001-04.com.example:{n}")).unwrap();
-        let initiator = InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, n]) };
+    fn of(n: u8, client: ClientId) -> Arc<Self> {
+        let initiator =
+            InitiatorPort { protocol: Protocol::new(0), id: format!("port-{n}").into() };
         let id = NexusId { initiator, target_port: PORT, client };
         Arc::new(Self { id, aborted: Mutex::default() })
     }

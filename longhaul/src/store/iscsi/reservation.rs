@@ -9,11 +9,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use proto::iscsi::header::TaskResponse;
+use proto::iscsi::transport_id::ISCSI;
 use proto::scsi::Status;
 use proto::scsi::command::Command;
 use proto::scsi::reservation::writer::{
     self, Answer, Hold, NotHeld, Registrants, Released, Victims,
 };
+use proto::scsi::transport::Transports;
 
 use super::IscsiTarget;
 use super::connect::ConnectError;
@@ -415,5 +417,9 @@ impl writer::Unit for Unit {
             Err(UnitError::Sense(sense)) => Ok(Answer::Check(sense)),
             Err(why) => Err(why),
         }
+    }
+
+    fn transports(&self) -> Transports {
+        ISCSI
     }
 }

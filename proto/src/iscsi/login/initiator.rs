@@ -7,6 +7,7 @@ mod deviation;
 mod security;
 
 use super::{EXCHANGES_MAX, Entropy, LoginStatus, Phase, VERSION, is_security, value};
+use crate::identity::PublicKey;
 use crate::iscsi::chap::{Account, Algorithm, ChapError};
 use crate::iscsi::header::{LoginRequest, LoginResponse};
 use crate::iscsi::keys::{DigestWish, Key, Offer, Parameters, Role};
@@ -14,8 +15,7 @@ use crate::iscsi::name::{IscsiName, Isid};
 use crate::iscsi::negotiation::{Negotiation, Stage, Violation};
 use crate::iscsi::pdu::Pdu;
 use crate::iscsi::sealed::{
-    HandshakeError, Master, PROOF_KEY, Protection, PublicKey, Sealing, Seals, Transcript,
-    Transcripts,
+    HandshakeError, Master, PROOF_KEY, Protection, Sealing, Seals, Transcript, Transcripts,
 };
 use crate::iscsi::text::{self, Assembly, Pair, TextError};
 pub use deviation::Deviation;

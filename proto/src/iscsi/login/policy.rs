@@ -1,11 +1,12 @@
 //! Which initiators may use which targets, and how they prove who they are.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
+use crate::client::ClientId;
+use crate::identity::PublicKey;
 use crate::iscsi::chap::{Account, Algorithm};
 use crate::iscsi::name::IscsiName;
-use crate::iscsi::sealed::{Protection, PublicKey};
+use crate::iscsi::sealed::Protection;
 
 /// What a target node lets whom do.
 #[derive(Clone, Debug, Default)]
@@ -104,14 +105,14 @@ impl Client {
         self.account.is_none() && self.key.is_none()
     }
 
-    fn is_proven_by(&self, proven: &Proven) -> bool {
+    fn is_proven_by(&self, proven: &ClientId) -> bool {
         match proven {
-            Proven::Nothing => self.is_unproven(),
-            Proven::Chap(name) => {
+            ClientId::Unauthenticated => self.is_unproven(),
+            ClientId::Account(name) => {
                 self.account.as_ref().is_some_and(|account| account.initiator().name == *name)
             }
             // Who needs no proof may have one: its session is sealed all the same.
-            Proven::Key(key) => self.key == Some(*key) || self.is_unproven(),
+            ClientId::Key(key) => self.key == Some(*key) || self.is_unproven(),
         }
     }
 }
@@ -152,7 +153,11 @@ impl Policy {
 
     /// How the sessions of an initiator that proved what it did must be sealed, at least: the most that any client that
     /// it may be demands.
-    pub(super) fn demanded_of(&self, initiator: &IscsiName, proven: &Proven) -> Option<Protection> {
+    pub(super) fn demanded_of(
+        &self,
+        initiator: &IscsiName,
+        proven: &ClientId,
+    ) -> Option<Protection> {
         let clients = self.candidates(initiator).filter(|client| client.is_proven_by(proven));
         clients.filter_map(|client| client.protection).max()
     }
@@ -194,7 +199,7 @@ impl Policy {
 
     /// Whether someone with this key may come under this name.
     pub(super) fn knows(&self, initiator: &IscsiName, key: PublicKey) -> bool {
-        let proven = Proven::Key(key);
+        let proven = ClientId::Key(key);
         self.clients.is_empty() || self.candidates(initiator).any(|it| it.is_proven_by(&proven))
     }
 
@@ -206,7 +211,7 @@ impl Policy {
 
     /// The targets an initiator may use, after it proved what it did.
     #[must_use]
-    pub fn visible(&self, initiator: &IscsiName, proven: &Proven) -> Vec<IscsiName> {
+    pub fn visible(&self, initiator: &IscsiName, proven: &ClientId) -> Vec<IscsiName> {
         let allowed = |target: &&IscsiName| self.rights(initiator, proven, target).is_some();
         self.targets.iter().filter(allowed).cloned().collect()
     }
@@ -217,7 +222,7 @@ impl Policy {
     pub fn rights(
         &self,
         initiator: &IscsiName,
-        proven: &Proven,
+        proven: &ClientId,
         target: &IscsiName,
     ) -> Option<Rights> {
         if !self.has(target) {
@@ -238,7 +243,7 @@ impl Policy {
         &self,
         before: &Self,
         initiator: &IscsiName,
-        proven: &Proven,
+        proven: &ClientId,
         target: &IscsiName,
     ) -> bool {
         self.keeps_account(before, initiator, proven)
@@ -248,10 +253,10 @@ impl Policy {
 
     /// Whether the secret that an initiator has proven to know under `before` is that of the same account now.
     #[must_use]
-    pub fn keeps_account(&self, before: &Self, initiator: &IscsiName, proven: &Proven) -> bool {
+    pub fn keeps_account(&self, before: &Self, initiator: &IscsiName, proven: &ClientId) -> bool {
         let accounts = |policy: &Self| match proven {
-            Proven::Chap(name) => policy.account(initiator, name).cloned(),
-            Proven::Nothing | Proven::Key(_) => None,
+            ClientId::Account(name) => policy.account(initiator, name).cloned(),
+            ClientId::Unauthenticated | ClientId::Key(_) => None,
         };
         match (accounts(self), accounts(before)) {
             (Some(new), Some(old)) => new.is_same(&old),
@@ -264,29 +269,6 @@ impl Policy {
         let named =
             move |client: &&Client| client.initiator.as_ref().is_none_or(|name| name == initiator);
         self.clients.iter().filter(named)
-    }
-}
-
-/// What an initiator has shown of itself, and so which client it is. Its sessions, its share of the limits and its
-/// reservations belong to that; a name belongs to nobody.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Proven {
-    /// Its name, no more.
-    #[default]
-    Nothing,
-    /// That it knows the secret of this CHAP name.
-    Chap(String),
-    /// That it has the private key of this one.
-    Key(PublicKey),
-}
-
-impl fmt::Display for Proven {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nothing => f.write_str("unproven"),
-            Self::Chap(account) => write!(f, "chap:{account}"),
-            Self::Key(key) => key.fmt(f),
-        }
     }
 }
 

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::policy::{Demand, Policy, Proven};
+use super::policy::{Demand, Policy};
 use super::{
     EXCHANGES_MAX, Entropy, LoginStatus, Phase, SECURITY_KEYS, VERSION, is_security, value,
 };
+use crate::client::ClientId;
 use crate::iscsi::header::{LoginRequest, LoginResponse};
 use crate::iscsi::keys::{DigestWish, Key, Offer, Role};
 use crate::iscsi::name::{IscsiName, Isid};
@@ -111,7 +112,7 @@ pub struct Peer {
 /// What a peer has proven, and the targets it may use.
 #[derive(Debug)]
 struct Grant {
-    proven: Proven,
+    proven: ClientId,
     visible: Vec<IscsiName>,
     /// The handshake that names it, if its session is to be sealed.
     shaken: Option<Box<Shaken>>,
@@ -191,7 +192,7 @@ impl TargetLogin {
     /// Whether the initiator has proven who it is.
     #[must_use]
     pub fn has_proven(&self) -> bool {
-        matches!(&self.state, Expect::Operational(_, grant) if grant.proven != Proven::Nothing)
+        matches!(&self.state, Expect::Operational(_, grant) if grant.proven != ClientId::Unauthenticated)
     }
 
     /// Takes the next Login Request; `heard` is all the initiator has sent, this request included.
@@ -421,7 +422,7 @@ impl Common {
         if !shaken.master.proof(&before).is(&theirs) {
             return Err(Reason::Proof);
         }
-        let proven = Proven::Key(shaken.client);
+        let proven = ClientId::Key(shaken.client);
         self.grant(peer, proven, Some(shaken))
     }
 
@@ -455,7 +456,7 @@ impl Common {
     /// An initiator that skips the security stage proves nothing (RFC 7143, 6.3.1).
     fn grant_unproven(&self, peer: &Peer) -> Result<Grant, Reason> {
         match self.config.policy.demands(&peer.initiator) {
-            Demand::Nothing => self.grant(peer, Proven::Nothing, None),
+            Demand::Nothing => self.grant(peer, ClientId::Unauthenticated, None),
             Demand::Proof => Err(Reason::NoMethod),
             Demand::Impossible => Err(Reason::NotAllowed(peer.initiator.clone())),
         }
@@ -465,7 +466,7 @@ impl Common {
     fn grant(
         &self,
         peer: &Peer,
-        proven: Proven,
+        proven: ClientId,
         shaken: Option<Box<Shaken>>,
     ) -> Result<Grant, Reason> {
         let policy = &self.config.policy;
@@ -523,7 +524,7 @@ impl Common {
     fn check_seal(
         &self,
         peer: &Peer,
-        proven: &Proven,
+        proven: &ClientId,
         offered: Option<Protection>,
     ) -> Result<(), Reason> {
         let policy = &self.config.policy;

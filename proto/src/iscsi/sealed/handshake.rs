@@ -9,7 +9,7 @@ use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
 use super::schedule::Master;
-use super::{Identity, KEY_LEN, PublicKey};
+use crate::identity::{Identity, KEY_LEN, PublicKey};
 
 const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_SHA256";
 

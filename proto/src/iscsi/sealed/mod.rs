@@ -11,7 +11,6 @@
 
 mod cipher;
 mod handshake;
-mod identity;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
 mod record;
@@ -20,7 +19,6 @@ mod seals;
 
 pub use cipher::{Cipher, Forged, KEY_LEN, NONCE_LEN, NewCipher, OpenStream, SealStream, TAG_LEN};
 pub use handshake::{Ephemeral, HandshakeError, Initiating, Responding};
-pub use identity::{Identity, KeyTextError, PublicKey};
 pub use record::{Head, Limits, OpenError, Opener, SEALED_BHS_LEN, Sealer, Ticket};
 pub use schedule::{Direction, Master, PROOF_LEN, Proof, Secret, Transcript, Transcripts};
 pub use seals::{Sealing, Seals};

@@ -1,8 +1,7 @@
 //! What a login with a proof leads to: a connection whose two directions are sealed.
 
-use super::{
-    Direction, Identity, Limits, Master, NewCipher, Opener, Protection, Sealer, Transcripts,
-};
+use super::{Direction, Limits, Master, NewCipher, Opener, Protection, Sealer, Transcripts};
+use crate::identity::Identity;
 use crate::iscsi::keys::Role;
 
 /// What a node needs for sealed sessions, whichever side it is on.

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::soft::new_cipher;
 use super::*;
+use crate::identity::Identity;
 
 fn vectors() -> Value {
     let text = include_str!("../../../../docs/spec/vectors/sealed-iscsi.json");

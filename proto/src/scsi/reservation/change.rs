@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 
 use super::parameters::{Basic, Move, at, bit};
 use super::registry::{Held, Registry};
-use super::{
-    Device, InitiatorPort, Key, Kind, NexusId, Out, OutAction, Proven, Refused, TransportId, image,
-};
+use super::{Device, Key, Kind, NexusId, Out, OutAction, Refused, image};
+use crate::client::ClientId;
 use crate::scsi::Sense;
 use crate::scsi::sense::Additional;
+use crate::scsi::transport::{InitiatorPort, TransportId};
 
 /// What a PERSISTENT RESERVE OUT leads to.
 #[derive(Clone, Debug)]
@@ -208,7 +208,7 @@ impl Work<'_> {
     fn through_ports(
         &self,
         initiator: &InitiatorPort,
-        client: &Proven,
+        client: &ClientId,
         list: &Basic<'_>,
     ) -> BTreeSet<NexusId> {
         let own = [self.nexus.target_port];
@@ -221,23 +221,23 @@ impl Work<'_> {
     /// The client whose initiator port is named so. TransportIDs name no client: it is that of the sender if it uses
     /// the port, or else the only one that does. Where nobody does, the port is the sender's, to be used later.
     /// `None` where several other clients use it.
-    fn client_of(&self, port: &InitiatorPort) -> Option<Proven> {
+    fn client_of(&self, port: &InitiatorPort) -> Option<ClientId> {
         let registered = self.next.registry.all().map(|(nexus, _)| nexus);
         let known = self.device.present.iter().chain(registered);
-        let clients: BTreeSet<&Proven> =
+        let clients: BTreeSet<&ClientId> =
             known.filter(|nexus| nexus.initiator == *port).map(|nexus| &nexus.client).collect();
         let own = &self.nexus.client;
         match clients.first() {
             None => Some(own.clone()),
             Some(_) if clients.contains(own) => Some(own.clone()),
-            Some(only) => (clients.len() == 1).then(|| Proven::clone(only)),
+            Some(only) => (clients.len() == 1).then(|| ClientId::clone(only)),
         }
     }
 
     /// The nexuses of the initiator ports that the list names, but for those of the sender.
     fn named_nexuses(&self, list: &Basic<'_>) -> Result<BTreeSet<NexusId>, Sense> {
         let mut named = BTreeSet::new();
-        for id in list.transport_ids()? {
+        for id in list.transport_ids(self.device.transports)? {
             match id {
                 TransportId::Port(port) => {
                     let client = self.client_of(&port);
@@ -245,10 +245,13 @@ impl Work<'_> {
                         client.ok_or(Sense::invalid_parameter(at::BASIC_TRANSPORT_IDS, None))?;
                     named.extend(self.through_ports(&port, &client, list));
                 }
-                // SPC-4, 7.6.4.6: all ports of the node that the device knows.
-                TransportId::Node(name) => {
+                // SPC-4, 7.6.4.6: all its ports that this device knows.
+                TransportId::Device { protocol, name } => {
+                    let is_of_device = |port: &InitiatorPort| {
+                        self.device.transports.is_port_of(port, protocol, &name)
+                    };
                     let known = self.device.present.iter();
-                    for nexus in known.filter(|nexus| nexus.initiator.name == name) {
+                    for nexus in known.filter(|nexus| is_of_device(&nexus.initiator)) {
                         named.extend(self.through_ports(&nexus.initiator, &nexus.client, list));
                     }
                 }
@@ -408,7 +411,7 @@ impl Work<'_> {
         if !self.device.target_ports.contains(&list.target_port) {
             return Err(Sense::invalid_parameter(at::TARGET_PORT, None).into());
         }
-        let initiator = list.initiator()?;
+        let initiator = list.initiator(self.device.transports)?;
         let wrong = Sense::invalid_parameter(at::MOVE_TRANSPORT_ID, None);
         let client = self.client_of(&initiator).ok_or(wrong)?;
         let to = NexusId { initiator, target_port: list.target_port, client };

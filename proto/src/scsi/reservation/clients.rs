@@ -2,23 +2,26 @@
 
 use super::tests::nexus;
 use super::*;
-use crate::iscsi::sealed::PublicKey;
+use crate::client::ClientId;
+use crate::identity::PublicKey;
 use crate::scsi::sense::Additional;
+use crate::scsi::transport::plain::{self, PLAIN};
+use crate::scsi::transport::{InitiatorPort, Protocol};
 
 const APTPL: u8 = 0x01;
 const SPEC_I_PT: u8 = 0x08;
 
 /// Nexus 1 as this client has it.
-fn of(client: Proven) -> NexusId {
+fn of(client: ClientId) -> NexusId {
     NexusId { client, ..nexus(1) }
 }
 
-fn chap(name: &str) -> Proven {
-    Proven::Chap(name.to_owned())
+fn chap(name: &str) -> ClientId {
+    ClientId::Account(name.to_owned())
 }
 
-fn key(byte: u8) -> Proven {
-    Proven::Key(PublicKey::from_bytes([byte; 32]))
+fn key(byte: u8) -> ClientId {
+    ClientId::Key(PublicKey::from_bytes([byte; 32]))
 }
 
 fn list(key: Key, action_key: Key, flags: u8) -> Vec<u8> {
@@ -39,7 +42,7 @@ fn run(
     present: &[NexusId],
 ) -> Result<Change, Refused> {
     let out = Out { action, scope: 0, kind, length: list.len() as u32 };
-    let device = Device { target_ports: &[1], present, durable: true };
+    let device = Device { target_ports: &[1], present, durable: true, transports: PLAIN };
     let change = prepare(state, from, out, list, &device)?;
     state.commit(&change, &[]);
     Ok(change)
@@ -52,7 +55,7 @@ fn register(state: &mut Reservations, from: (Prepare, &NexusId), key: Key, flags
 #[test]
 fn what_is_kept_of_clients_comes_back() {
     let mut state = Reservations::default();
-    let owners = [Proven::Nothing, chap("alice"), chap(""), key(7)].map(of);
+    let owners = [ClientId::Unauthenticated, chap("alice"), chap(""), key(7)].map(of);
     let mut kept = None;
     for (owner, at) in owners.iter().zip(1..) {
         kept = register(&mut state, (WRITER, owner), at, APTPL).keep;
@@ -61,7 +64,7 @@ fn what_is_kept_of_clients_comes_back() {
     assert!(register(&mut state, (READER, &reader), 9, APTPL).keep.is_some());
     run(&mut state, (WRITER, &owners[1]), (OutAction::Reserve, 3), &list(2, 0, 0), &[]).unwrap();
     let image = image::encode(&state.registry);
-    assert_eq!(image[4..6], [0, 2]);
+    assert_eq!(image[4..6], [0, 3]);
     let back = Reservations::restore(&image).unwrap();
     assert_eq!(back.registry, state.registry);
     assert_eq!(back.check(&owners[1], Class::Writes), Ok(()));
@@ -83,15 +86,54 @@ fn what_is_kept_of_clients_comes_back() {
     }
 }
 
-/// The image of an earlier release, byte for byte: nexus 1 holds Write Exclusive with the key 7.
-#[test]
-fn an_image_without_clients_is_read_and_its_owner_comes_by_its_name() {
-    let name = b"iqn.2001-04.com.example:1";
-    let mut image = b"LHRS\0\x01\x01\x01\0\0\0\0\0\0\0\x01".to_vec();
-    image.extend([0, 0, 0, 0, 0, 0, 0, 7, 0, 1, 0x80, 0, 0, 0, 0, 1, name.len() as u8]);
-    image.extend(name);
+/// A registration of an earlier release: of this iSCSI node with this key, by target port 1.
+fn named(name: &str, key: u8) -> Vec<u8> {
+    let fields = [0, 0, 0, 0, 0, 0, 0, key, 0, 1, 0x80, 0, 0, 0, 0, 1, name.len() as u8];
+    [&fields, name.as_bytes()].concat()
+}
+
+fn summed(mut image: Vec<u8>) -> Vec<u8> {
     image.extend(crc_fast::crc32_iscsi(&image).to_be_bytes());
-    let old = Reservations::restore(&image).unwrap();
+    image
+}
+
+/// Byte for byte: two registrations, and the second holds Write Exclusive.
+#[test]
+fn images_of_earlier_releases_are_read() {
+    let protocol = Protocol::new(5);
+    let port =
+        |name: &str| InitiatorPort { protocol, id: format!("{name},i,0x800000000001").into() };
+    let nexus = |name, client| NexusId { initiator: port(name), target_port: 1, client };
+    let head = |version| [&b"LHRS"[..], &[0, version, 1, 1, 0, 0, 0, 1, 0, 0, 0, 2]].concat();
+    let bare = ClientId::Unauthenticated;
+    // In their order, which is not that of the identifiers: `!` comes before the comma.
+    let image = [head(1), named("iqn.a", 6), named("iqn.a!", 7)].concat();
+    let first = Reservations::restore(&summed(image.clone())).unwrap();
+    assert_eq!(first.check(&nexus("iqn.a!", bare.clone()), Class::Writes), Ok(()));
+    assert_eq!(first.check(&nexus("iqn.a", bare.clone()), Class::Writes), Err(Conflict));
+    let twice = [head(1), named("iqn.a", 6), named("iqn.a", 7)].concat();
+    assert!(Reservations::restore(&summed(twice)).is_err());
+    for cut in 0..image.len() {
+        assert!(Reservations::restore(&summed(image[..cut].to_vec())).is_err(), "{cut}");
+    }
+    let (nothing, alice, reader) = ([0, 0, 0], [&[1, 0, 5][..], b"alice"].concat(), [0, 0, 0, 1]);
+    let writers = [head(2), named("iqn.a", 6), nothing.to_vec(), named("iqn.b", 7), alice.clone()];
+    let image = [writers.concat(), reader.to_vec(), named("iqn.c", 8), alice].concat();
+    let second = Reservations::restore(&summed(image)).unwrap();
+    assert_eq!(second.check(&nexus("iqn.b", chap("alice")), Class::Writes), Ok(()));
+    assert_eq!(second.check(&nexus("iqn.b", bare), Class::Writes), Err(Conflict));
+    assert_eq!(second.registry.readers.get(&nexus("iqn.c", chap("alice"))), Some(&8));
+    for old in [first, second] {
+        assert_eq!(image::decode(&image::encode(&old.registry)).unwrap(), old.registry);
+    }
+}
+
+/// Nexus 1 holds Write Exclusive with the key 7.
+#[test]
+fn registration_without_a_client_is_adopted_by_the_first_that_comes_by_its_name() {
+    let mut old = Reservations::default();
+    register(&mut old, (WRITER, &nexus(1)), 7, 0);
+    run(&mut old, (WRITER, &nexus(1)), (OutAction::Reserve, 1), &list(7, 0, 0), &[]).unwrap();
     assert_eq!(old.check(&nexus(1), Class::Writes), Ok(()), "where there is no authentication");
     assert_eq!(old.check(&of(chap("alice")), Class::Writes), Err(Conflict));
     let mut state = old.clone();
@@ -99,7 +141,7 @@ fn an_image_without_clients_is_read_and_its_owner_comes_by_its_name() {
     assert_eq!(state.check(&of(chap("alice")), Class::Writes), Ok(()));
     // Once only, and by nobody else.
     assert!(!state.adopt(&of(chap("alice"))) && !state.adopt(&of(chap("mallory"))));
-    assert!(!state.adopt(&of(Proven::Nothing)));
+    assert!(!state.adopt(&of(ClientId::Unauthenticated)));
     for other in [nexus(1), of(chap("mallory"))] {
         assert_eq!(state.check(&other, Class::Writes), Err(Conflict));
     }
@@ -118,7 +160,7 @@ fn change_that_was_prepared_before_an_adoption_reaches_the_client() {
     register(&mut state, (WRITER, &bare), 1, 0);
     run(&mut state, (WRITER, &bare), (OutAction::Reserve, 5), &list(1, 0, 0), &[]).unwrap();
     register(&mut state, (WRITER, &other), 2, 0);
-    let device = Device { target_ports: &[1], present: &[], durable: true };
+    let device = Device { target_ports: &[1], present: &[], durable: true, transports: PLAIN };
     let prepare = |action, list: &[u8]| {
         let out = Out { action, scope: 0, kind: 5, length: list.len() as u32 };
         WRITER(&state, &other, out, list, &device).unwrap()
@@ -141,18 +183,18 @@ fn change_that_was_prepared_before_an_adoption_reaches_the_client() {
 #[test]
 fn a_transport_id_means_the_client_that_uses_the_port() {
     let (alice, bob, carol) = (chap("alice"), chap("bob"), chap("carol"));
-    let port = TransportId::Port(nexus(2).initiator);
-    let second = |client: &Proven| NexusId { client: client.clone(), ..nexus(2) };
+    let port = PLAIN.write(&nexus(2).initiator);
+    let second = |client: &ClientId| NexusId { client: client.clone(), ..nexus(2) };
     let mut naming = list(0, 7, SPEC_I_PT);
-    naming.extend((port.emit().len() as u32).to_be_bytes());
-    naming.extend(port.emit());
+    naming.extend((port.len() as u32).to_be_bytes());
+    naming.extend(port);
     // Who is there, and whose the port is that alice names.
-    let rows: [(&[&Proven], Option<&Proven>); 5] = [
+    let rows: [(&[&ClientId], Option<&ClientId>); 5] = [
         (&[], Some(&alice)),
         (&[&bob], Some(&bob)),
         (&[&bob, &alice], Some(&alice)),
         (&[&bob, &carol], None),
-        (&[&bob, &Proven::Nothing], None),
+        (&[&bob, &ClientId::Unauthenticated], None),
     ];
     for (present, expected) in rows {
         let present: Vec<_> = present.iter().map(|client| second(client)).collect();
@@ -226,12 +268,7 @@ fn nothing_depends_on_the_registration_of_a_reader() {
     run(&mut state, (WRITER, &writer), (OutAction::Register, 0), &list(7, 0, 0), &[]).unwrap();
     assert!(!state.restrict());
     // Its own table has an end, that of the writers is not touched by it.
-    let port = |n: u16| {
-        let [high, low] = n.to_be_bytes();
-        let mut nexus = of(chap("reader"));
-        nexus.initiator.isid = crate::iscsi::name::Isid([0, 0, 0, 0, high, low]);
-        nexus
-    };
+    let port = |n: u16| NexusId { initiator: plain::port(1, n + 1), ..of(chap("reader")) };
     let mut state = Reservations::default();
     let one = |state: &mut Reservations, nexus: &NexusId| {
         let register = (OutAction::Register, 0);

@@ -1,16 +1,17 @@
 //! Registrations and reservation as bytes, for what keeps them through a loss of power.
 //!
 //! ```text
-//! magic "LHRS"   version u16   APTPL u8   TYPE u8, 0 for none   holder u32   count u32
-//! then, count times, in order of I_T nexus:
-//!     key u64   relative target port u16   ISID 6 bytes   length u8   name
+//! magic "LHRS"   version u16   APTPL u8   TYPE u8, 0 for none   holder u32
+//! registrations that may write, then those that may only read, each as: count u32, and count times, in order of
+//! I_T nexus:
+//!     key u64   relative target port u16   PROTOCOL IDENTIFIER u8   length u16   initiator port identifier
+//!     client u8, 0 for none, 1 for an account, 2 for a key   length u16   the account's name or the public key
 //! CRC32C of all before, u32
 //! ```
 //!
-//! Version 2 says after each name which client it is: 0 for none, 1 for a CHAP account or 2 for a key, then a length
-//! as u16 and the account's name or the public key. After the registrations it has those of nexuses that may only
-//! read: their count and themselves, likewise. It is written where there is anything of that; else it is version 1,
-//! which earlier releases read and wrote.
+//! This is version 3. Versions 1 and 2 are read: they name an initiator port by ISID (6 bytes), length (u8) and the
+//! name of the iSCSI node in place of PROTOCOL IDENTIFIER, length and identifier. Version 1 has neither clients nor
+//! registrations that may only read.
 //!
 //! Integers are big-endian; the holder is the number of a registration, or all ones where there is none or
 //! where everyone is. A state has exactly one image, and an image is read whole or refused: a damaged one
@@ -18,20 +19,23 @@
 
 use std::collections::BTreeMap;
 
+use crc_fast::crc32_iscsi as crc32c;
+
 use super::registry::{Held, Holder, READERS_MAX, REGISTRANTS_MAX, Registry};
-use super::{InitiatorPort, Key, Kind, NexusId, Proven};
-use crate::iscsi::name::{IscsiName, Isid};
-use crate::iscsi::sealed::PublicKey;
+use super::{Key, Kind, NexusId};
+use crate::client::ClientId;
+use crate::identity::PublicKey;
 use crate::reader::{Reader, Truncated};
+use crate::scsi::transport::{InitiatorPort, PORT_ID_MAX, Protocol};
 
 const MAGIC: [u8; 4] = *b"LHRS";
-/// Names prove nothing: where there is no authentication, and of releases that did not tell clients apart.
-const BARE: u16 = 1;
-/// With the clients that nexuses belong to.
-const WITH_CLIENTS: u16 = 2;
+/// Version 1, without clients.
+const NAMES: u16 = 1;
+/// This version, with initiator ports of any protocol.
+const PORTS: u16 = 3;
 
-const NOTHING: u8 = 0;
-const CHAP: u8 = 1;
+const UNAUTHENTICATED: u8 = 0;
+const ACCOUNT: u8 = 1;
 const KEY: u8 = 2;
 
 const NOBODY: u32 = u32::MAX;
@@ -65,45 +69,37 @@ pub(super) fn encode(registry: &Registry) -> Vec<u8> {
             (kind.code(), registry.registrants.range(..nexus).count() as u32)
         }
     };
-    let version = version_of(registry);
     let mut bytes = MAGIC.to_vec();
-    bytes.extend(version.to_be_bytes());
+    bytes.extend(PORTS.to_be_bytes());
     bytes.extend([u8::from(registry.through_power_loss), kind]);
     bytes.extend(holder.to_be_bytes());
-    encode_all(&registry.registrants, version, &mut bytes);
-    if version == WITH_CLIENTS {
-        encode_all(&registry.readers, version, &mut bytes);
-    }
-    bytes.extend(crc_fast::crc32_iscsi(&bytes).to_be_bytes());
+    encode_all(&registry.registrants, &mut bytes);
+    encode_all(&registry.readers, &mut bytes);
+    bytes.extend(crc32c(&bytes).to_be_bytes());
     bytes
 }
 
-fn version_of(registry: &Registry) -> u16 {
-    let bare = registry.registrants.keys().all(|nexus| nexus.client == Proven::Nothing);
-    if bare && registry.readers.is_empty() { BARE } else { WITH_CLIENTS }
-}
-
-fn encode_all(registrations: &BTreeMap<NexusId, Key>, version: u16, bytes: &mut Vec<u8>) {
+fn encode_all(registrations: &BTreeMap<NexusId, Key>, bytes: &mut Vec<u8>) {
     bytes.extend((registrations.len() as u32).to_be_bytes());
     for (NexusId { initiator, target_port, client }, key) in registrations {
-        let name = initiator.name.as_str();
         bytes.extend(key.to_be_bytes());
         bytes.extend(target_port.to_be_bytes());
-        bytes.extend(initiator.isid.0);
-        bytes.push(name.len() as u8);
-        bytes.extend(name.as_bytes());
-        if version == WITH_CLIENTS {
-            let (kind, proof) = match client {
-                Proven::Nothing => (NOTHING, &[][..]),
-                Proven::Chap(account) => (CHAP, account.as_bytes()),
-                Proven::Key(key) => (KEY, &key.as_bytes()[..]),
-            };
-            bytes.push(kind);
-            // A login's text is shorter than that.
-            bytes.extend((proof.len() as u16).to_be_bytes());
-            bytes.extend(proof);
-        }
+        bytes.push(initiator.protocol.code());
+        encode_bytes(initiator.id.as_bytes(), bytes);
+        let (kind, proof) = match client {
+            ClientId::Unauthenticated => (UNAUTHENTICATED, &[][..]),
+            ClientId::Account(account) => (ACCOUNT, account.as_bytes()),
+            ClientId::Key(key) => (KEY, &key.as_bytes()[..]),
+        };
+        bytes.push(kind);
+        encode_bytes(proof, bytes);
     }
+}
+
+/// Identifiers and accounts come from logins, whose text is shorter than 64 KiB.
+fn encode_bytes(field: &[u8], bytes: &mut Vec<u8>) {
+    bytes.extend((field.len() as u16).to_be_bytes());
+    bytes.extend(field);
 }
 
 pub(super) fn decode(bytes: &[u8]) -> Result<Registry, ImageError> {
@@ -113,12 +109,12 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Registry, ImageError> {
     }
     // Before the checksum: another version may have another one.
     let version = reader.u16()?;
-    if ![BARE, WITH_CLIENTS].contains(&version) {
+    if !(NAMES..=PORTS).contains(&version) {
         return Err(ImageError::Version(version));
     }
     let (body, checksum) =
         bytes.split_last_chunk::<CHECKSUM>().ok_or(Truncated { missing: CHECKSUM })?;
-    if crc_fast::crc32_iscsi(body).to_be_bytes() != *checksum {
+    if crc32c(body).to_be_bytes() != *checksum {
         return Err(ImageError::Checksum);
     }
     let through_power_loss = match reader.u8()? {
@@ -129,69 +125,96 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Registry, ImageError> {
     let (kind, holder) = (reader.u8()?, reader.u32()?);
     let registrants = registrations(&mut reader, version, REGISTRANTS_MAX)?;
     let readers = match version {
-        WITH_CLIENTS => registrations(&mut reader, version, READERS_MAX)?,
-        _ => BTreeMap::new(),
+        NAMES => Vec::new(),
+        _ => registrations(&mut reader, version, READERS_MAX)?,
     };
-    let mut registry = Registry { through_power_loss, registrants, readers, held: None };
     if reader.rest().len() != CHECKSUM {
         return Err(ImageError::Content("length"));
     }
-    let twice = registry.readers.keys().any(|nexus| registry.registrants.contains_key(nexus));
-    if version_of(&registry) != version || twice {
+    let held = held(&registrants, kind, holder)?;
+    let mut registry = Registry { through_power_loss, held, ..Registry::default() };
+    registry.registrants.extend(registrants);
+    registry.readers.extend(readers);
+    if registry.readers.keys().any(|nexus| registry.registrants.contains_key(nexus)) {
         return Err(ImageError::Content("list of registrations"));
     }
-    registry.held = held(&registry, kind, holder)?;
     Ok(registry)
 }
 
+/// In the order in which they stand.
 fn registrations(
     reader: &mut Reader<'_>,
     version: u16,
     most: usize,
-) -> Result<BTreeMap<NexusId, Key>, ImageError> {
+) -> Result<Vec<(NexusId, Key)>, ImageError> {
     let count = reader.u32()?;
     if count as usize > most {
         return Err(ImageError::Content("number of registrations"));
     }
-    let mut registrations = BTreeMap::new();
+    let mut registrations: Vec<(NexusId, Key)> = Vec::new();
     for _ in 0..count {
         let (key, target_port) = (reader.u64()?, reader.u16()?);
-        let isid = Isid(reader.array()?);
-        let length = usize::from(reader.u8()?);
-        let text = str::from_utf8(reader.take(length)?).unwrap_or_default();
-        let name = IscsiName::tolerant(text).map_err(|_| ImageError::Content("initiator name"))?;
-        if name.as_str() != text || key == 0 {
+        let initiator = match version {
+            PORTS => port(reader)?,
+            _ => port_by_name(reader)?,
+        };
+        if key == 0 {
             return Err(ImageError::Content("registration"));
         }
-        let client = if version == WITH_CLIENTS { client(reader)? } else { Proven::Nothing };
-        let nexus = NexusId { initiator: InitiatorPort { name, isid }, target_port, client };
-        if registrations.last_key_value().is_some_and(|(last, _)| *last >= nexus) {
+        let client = if version == NAMES { ClientId::Unauthenticated } else { client(reader)? };
+        let nexus = NexusId { initiator, target_port, client };
+        // Versions that name a port otherwise have another order.
+        let ordered = registrations.last().is_none_or(|(last, _)| *last < nexus);
+        let named_twice = || registrations.iter().any(|(other, _)| *other == nexus);
+        if !ordered && (version == PORTS || named_twice()) {
             return Err(ImageError::Content("order of registrations"));
         }
-        registrations.insert(nexus, key);
+        registrations.push((nexus, key));
     }
     Ok(registrations)
 }
 
-fn client(reader: &mut Reader<'_>) -> Result<Proven, ImageError> {
+fn port(reader: &mut Reader<'_>) -> Result<InitiatorPort, ImageError> {
+    let code = reader.u8()?;
+    let length = usize::from(reader.u16()?);
+    let protocol = Protocol::new(code);
+    let id = str::from_utf8(reader.take(length)?).ok();
+    match id.filter(|id| id.len() <= PORT_ID_MAX && protocol.code() == code) {
+        Some(id) => Ok(InitiatorPort { protocol, id: id.into() }),
+        None => Err(ImageError::Content("initiator port")),
+    }
+}
+
+/// Of a version before [`PORTS`]: an iSCSI node and an ISID, whose port has the identifier `name,i,0xISID`.
+fn port_by_name(reader: &mut Reader<'_>) -> Result<InitiatorPort, ImageError> {
+    const ISCSI: Protocol = Protocol::new(0x05);
+    let isid: [u8; 6] = reader.array()?;
+    let length = usize::from(reader.u8()?);
+    let name = str::from_utf8(reader.take(length)?).ok().filter(|name| !name.is_empty());
+    let name = name.ok_or(ImageError::Content("initiator name"))?;
+    let isid = isid.iter().fold(0_u64, |isid, byte| isid << 8 | u64::from(*byte));
+    Ok(InitiatorPort { protocol: ISCSI, id: format!("{name},i,0x{isid:012x}").into() })
+}
+
+fn client(reader: &mut Reader<'_>) -> Result<ClientId, ImageError> {
     let (kind, length) = (reader.u8()?, usize::from(reader.u16()?));
     let proof = reader.take(length)?;
     match (kind, str::from_utf8(proof), proof.try_into()) {
-        (NOTHING, Ok(""), _) => Ok(Proven::Nothing),
-        (CHAP, Ok(account), _) => Ok(Proven::Chap(account.to_owned())),
-        (KEY, _, Ok(key)) => Ok(Proven::Key(PublicKey::from_bytes(key))),
+        (UNAUTHENTICATED, Ok(""), _) => Ok(ClientId::Unauthenticated),
+        (ACCOUNT, Ok(account), _) => Ok(ClientId::Account(account.to_owned())),
+        (KEY, _, Ok(key)) => Ok(ClientId::Key(PublicKey::from_bytes(key))),
         _ => Err(ImageError::Content("client")),
     }
 }
 
-fn held(registry: &Registry, kind: u8, holder: u32) -> Result<Option<Held>, ImageError> {
+fn held(registrants: &[(NexusId, Key)], kind: u8, holder: u32) -> Result<Option<Held>, ImageError> {
     if kind == 0 && holder == NOBODY {
         return Ok(None);
     }
     let kind = Kind::from_code(kind).ok_or(ImageError::Content("type"))?;
-    let holder = match (kind.all_hold(), registry.registrants.keys().nth(holder as usize)) {
-        (true, None) if holder == NOBODY && registry.is_registered_by_any() => Holder::Everyone,
-        (false, Some(nexus)) => Holder::One(nexus.clone()),
+    let holder = match (kind.all_hold(), registrants.get(holder as usize)) {
+        (true, None) if holder == NOBODY && !registrants.is_empty() => Holder::Everyone,
+        (false, Some((nexus, _))) => Holder::One(nexus.clone()),
         _ => return Err(ImageError::Content("holder")),
     };
     Ok(Some(Held { kind, holder }))

@@ -29,13 +29,13 @@ pub use change::Change;
 pub use class::Class;
 pub use image::ImageError;
 pub use kind::Kind;
-pub use nexus::{InitiatorPort, NexusId, TransportId};
+pub use nexus::NexusId;
 pub use registry::{Held, Holder, Key, READERS_MAX, READERS_OF_CLIENT_MAX, REGISTRANTS_MAX};
 
 use std::collections::BTreeSet;
 
 use super::Sense;
-use crate::iscsi::login::policy::Proven;
+use super::transport::Transports;
 use registry::Registry;
 
 /// The longest parameter list of PERSISTENT RESERVE OUT that is taken: room for as many of the longest
@@ -114,6 +114,8 @@ pub struct Device<'a> {
     pub present: &'a [NexusId],
     /// Reservations can be kept through a loss of power.
     pub durable: bool,
+    /// The protocols whose TransportIDs are known.
+    pub transports: Transports,
 }
 
 /// RESERVATION CONFLICT.
@@ -275,7 +277,9 @@ impl Reservations {
             InAction::ReportCapabilities => {
                 report::capabilities(device.durable, self.registry.through_power_loss)
             }
-            InAction::ReadFullStatus => report::full_status(self.generation, &self.registry),
+            InAction::ReadFullStatus => {
+                report::full_status(self.generation, &self.registry, device.transports)
+            }
         }
     }
 }

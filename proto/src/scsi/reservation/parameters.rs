@@ -1,10 +1,10 @@
 //! The parameter lists of PERSISTENT RESERVE OUT (SPC-4, 6.16.3 and 6.16.4).
 
-use super::nexus::NotATransportId;
-use super::{InitiatorPort, Key, TransportId};
+use super::Key;
 use crate::reader::{Reader, Truncated};
 use crate::scsi::Sense;
 use crate::scsi::sense::Additional;
+use crate::scsi::transport::{InitiatorPort, TransportId, Transports};
 
 /// The list of every service action but REGISTER AND MOVE.
 #[derive(Clone, Copy, Debug)]
@@ -82,16 +82,14 @@ impl<'a> Basic<'a> {
     }
 
     /// The TransportIDs that follow, all of them or an error: none is acted on if one is wrong.
-    pub(super) fn transport_ids(&self) -> Result<Vec<TransportId>, Sense> {
+    pub(super) fn transport_ids(&self, known: Transports) -> Result<Vec<TransportId>, Sense> {
         let mut reader = self.additional;
         let announced = reader.u32().map_err(|_| length_error())?;
         let mut ids = list(&mut reader, announced).map_err(|_| length_error())?;
         let mut found = Vec::new();
         while !ids.rest().is_empty() {
-            let id = TransportId::parse(&mut ids).map_err(|_: NotATransportId| {
-                Sense::invalid_parameter(at::BASIC_TRANSPORT_IDS, None)
-            })?;
-            found.push(id);
+            let wrong = Sense::invalid_parameter(at::BASIC_TRANSPORT_IDS, None);
+            found.push(known.read(&mut ids).map_err(|_| wrong)?);
         }
         Ok(found)
     }
@@ -119,9 +117,9 @@ impl<'a> Move<'a> {
     }
 
     /// The initiator port the reservation moves to: one TransportID, which names a port.
-    pub(super) fn initiator(&self) -> Result<InitiatorPort, Sense> {
+    pub(super) fn initiator(&self, known: Transports) -> Result<InitiatorPort, Sense> {
         let mut reader = self.transport_ids;
-        let parsed = TransportId::parse(&mut reader);
+        let parsed = known.read(&mut reader);
         if !reader.rest().is_empty() {
             return Err(Sense::invalid_parameter(at::TRANSPORT_IDS_LENGTH, None));
         }

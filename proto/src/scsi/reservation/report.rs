@@ -1,7 +1,8 @@
 //! The parameter data of PERSISTENT RESERVE IN (SPC-4, 6.15).
 
 use super::registry::{Holder, Registry};
-use super::{Key, Kind, TransportId};
+use super::{Key, Kind};
+use crate::scsi::transport::Transports;
 
 /// READ KEYS: one key for each registered I_T nexus, so that the same key may come more than once.
 pub(super) fn keys(generation: u32, registry: &Registry) -> Vec<u8> {
@@ -42,12 +43,12 @@ pub(super) fn capabilities(durable: bool, active: bool) -> Vec<u8> {
 }
 
 /// READ FULL STATUS. Each registration is of one target port, so that ALL_TG_PT is always zero.
-pub(super) fn full_status(generation: u32, registry: &Registry) -> Vec<u8> {
+pub(super) fn full_status(generation: u32, registry: &Registry, transports: Transports) -> Vec<u8> {
     let mut list = Vec::new();
     for (nexus, key) in registry.all() {
         let kind =
             registry.held.as_ref().filter(|_| registry.is_holder(nexus)).map(|held| held.kind);
-        let transport_id = TransportId::Port(nexus.initiator.clone()).emit();
+        let transport_id = transports.write(&nexus.initiator);
         list.extend(key.to_be_bytes());
         list.extend([0; 4]);
         list.push(u8::from(kind.is_some())); // R_HOLDER

@@ -1,19 +1,18 @@
 use super::*;
-use crate::iscsi::login::policy::Proven;
-use crate::iscsi::name::{IscsiName, Isid};
+use crate::client::ClientId;
 use crate::scsi::sense::Additional;
+use crate::scsi::transport::TransportId;
+use crate::scsi::transport::plain::{self, PLAIN};
 
 /// Nexus `n`: a port of node `n`, by target port 1.
 pub(super) fn nexus(n: u8) -> NexusId {
-    let name = IscsiName::new(&format!("iqn.2001-04.com.example:{n}")).unwrap();
-    let initiator = InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, 0, n]) };
-    NexusId { initiator, target_port: 1, client: Proven::Nothing }
+    NexusId { initiator: plain::port(n, 0), target_port: 1, client: ClientId::Unauthenticated }
 }
 
 const PORTS: [u16; 2] = [1, 2];
 
 fn device(present: &[NexusId]) -> Device<'_> {
-    Device { target_ports: &PORTS, present, durable: true }
+    Device { target_ports: &PORTS, present, durable: true, transports: PLAIN }
 }
 
 const SPEC_I_PT: u8 = 0x08;
@@ -26,8 +25,12 @@ fn list(key: Key, action_key: Key, flags: u8) -> Vec<u8> {
     bytes
 }
 
+fn written(id: &TransportId) -> Vec<u8> {
+    PLAIN.0[0].write(id)
+}
+
 fn naming(key: Key, action_key: Key, flags: u8, ids: &[TransportId]) -> Vec<u8> {
-    let ids: Vec<u8> = ids.iter().flat_map(TransportId::emit).collect();
+    let ids: Vec<u8> = ids.iter().flat_map(written).collect();
     let mut bytes = list(key, action_key, flags | SPEC_I_PT);
     bytes.extend((ids.len() as u32).to_be_bytes());
     bytes.extend(ids);
@@ -35,7 +38,7 @@ fn naming(key: Key, action_key: Key, flags: u8, ids: &[TransportId]) -> Vec<u8> 
 }
 
 fn moving(key: Key, action_key: Key, flags: u8, port: u16, to: &TransportId) -> Vec<u8> {
-    let id = to.emit();
+    let id = written(to);
     let mut bytes = [key.to_be_bytes(), action_key.to_be_bytes()].concat();
     bytes.extend([0, flags]);
     bytes.extend(port.to_be_bytes());
@@ -138,7 +141,7 @@ fn holding(state: &Reservations) -> Option<(Key, u8)> {
 }
 
 fn told(change: &Change) -> Vec<(u8, Additional)> {
-    let number = |nexus: &NexusId| nexus.initiator.isid.0[5];
+    let number = |nexus: &NexusId| PLAIN.0[0].device_of(&nexus.initiator).parse().unwrap();
     change.attentions.iter().map(|(nexus, condition)| (number(nexus), *condition)).collect()
 }
 
@@ -180,7 +183,7 @@ fn the_table_of_allowed_commands() {
 /// SPC-4, table 67, and what else REGISTER may be refused for.
 #[test]
 fn register() {
-    let port = TransportId::Port(nexus(3).initiator);
+    let port = plain::id(&nexus(3).initiator);
     let in_list = |byte| Err(check(Sense::invalid_parameter(byte, None)));
     let flag = |bit| Err(check(Sense::invalid_parameter(20, Some(bit))));
     for (what, from, bytes, expected) in [
@@ -207,7 +210,7 @@ fn register() {
         (
             "names one that is registered",
             4,
-            naming(0, 40, 0, &[TransportId::Port(nexus(1).initiator)]),
+            naming(0, 40, 0, &[plain::id(&nexus(1).initiator)]),
             in_list(28),
         ),
         ("through all ports", 4, list(0, 40, ALL_TG_PT), Ok(vec![10, 20, 40, 40])),
@@ -248,9 +251,9 @@ fn only_register_names_initiators() {
 #[test]
 fn a_node_stands_for_its_ports() {
     let mut other = nexus(2);
-    other.initiator.isid = Isid([0x80, 9, 9, 9, 9, 9]);
+    other.initiator = plain::port(2, 9);
     let present = [nexus(1), nexus(2), other, nexus(3)];
-    let bytes = naming(0, 7, 0, &[TransportId::Node(nexus(2).initiator.name)]);
+    let bytes = naming(0, 7, 0, &[plain::device(2)]);
     let mut state = Reservations::default();
     let change =
         state.prepare(&nexus(1), out(Register, 0, &bytes), &bytes, &device(&present)).unwrap();
@@ -262,7 +265,7 @@ fn a_node_stands_for_its_ports() {
 #[test]
 fn lists_of_a_wrong_length_are_refused() {
     let refused = Err(check(Sense::illegal(A::PARAMETER_LIST_LENGTH_ERROR)));
-    let whole = naming(0, 7, 0, &[TransportId::Port(nexus(2).initiator)]);
+    let whole = naming(0, 7, 0, &[plain::id(&nexus(2).initiator)]);
     let mut longer = list(0, 7, 0);
     longer.push(0);
     for bytes in
@@ -274,7 +277,7 @@ fn lists_of_a_wrong_length_are_refused() {
         assert!(keys(&state).is_empty());
     }
     let mut state = reserved(1, Kind::WriteExclusive);
-    let whole = moving(10, 7, 0, 1, &TransportId::Port(nexus(2).initiator));
+    let whole = moving(10, 7, 0, 1, &plain::id(&nexus(2).initiator));
     for length in 0..whole.len() {
         let result = run(&mut state, &nexus(1), RegisterAndMove, 0, &whole[..length]).map(|_| ());
         assert_eq!(result, refused, "{length} bytes");
@@ -482,7 +485,7 @@ fn preempting_no_one_is_refused() {
 /// SPC-4, table 70.
 #[test]
 fn register_and_move() {
-    let to = TransportId::Port(nexus(3).initiator);
+    let to = plain::id(&nexus(3).initiator);
     for (unregister, keys_after) in [(0x00, vec![10, 20, 30]), (0x02, vec![20, 30])] {
         let mut state = reserved(2, Kind::ExclusiveAccessRegistrants);
         let bytes = moving(10, 30, unregister, 1, &to);
@@ -494,10 +497,10 @@ fn register_and_move() {
 
 #[test]
 fn what_cannot_move() {
-    let to = TransportId::Port(nexus(3).initiator);
+    let to = plain::id(&nexus(3).initiator);
     let good = moving(10, 30, 0, 1, &to);
-    let node = TransportId::Node(nexus(3).initiator.name);
-    let own = TransportId::Port(nexus(1).initiator);
+    let node = plain::device(3);
+    let own = plain::id(&nexus(1).initiator);
     let held = Some(Kind::WriteExclusive);
     let parameter = |byte| check(Sense::invalid_parameter(byte, None));
     for (what, before, from, bytes, expected) in [
@@ -587,7 +590,7 @@ fn full_status_names_every_nexus() {
         assert_eq!(reader.u16(), Ok(1));
         let length = reader.u32().unwrap() as usize;
         let mut id = crate::reader::Reader::new(reader.take(length).unwrap());
-        assert_eq!(TransportId::parse(&mut id), Ok(TransportId::Port(nexus(n).initiator)));
+        assert_eq!(PLAIN.read(&mut id), Ok(plain::id(&nexus(n).initiator)));
         assert!(id.rest().is_empty());
     }
     assert!(reader.rest().is_empty());
@@ -632,12 +635,7 @@ fn what_is_kept_comes_back() {
 fn registrations_are_bounded() {
     let mut state = Reservations::default();
     let ids = |range: core::ops::Range<u16>| -> Vec<TransportId> {
-        let port = |n: u16| {
-            let [high, low] = n.to_be_bytes();
-            let name = IscsiName::new("iqn.2001-04.com.example:many").unwrap();
-            TransportId::Port(InitiatorPort { name, isid: Isid([0x80, 0, 0, 0, high, low]) })
-        };
-        range.map(port).collect()
+        range.map(|n| plain::id(&plain::port(9, n))).collect()
     };
     let many = ids(0..REGISTRANTS_MAX as u16 - 1);
     run(&mut state, &nexus(1), Register, 0, &naming(0, 1, 0, &many)).unwrap();
@@ -646,56 +644,10 @@ fn registrations_are_bounded() {
     let refused = run(&mut state, &nexus(2), Register, 0, &list(0, 2, 0)).unwrap_err();
     assert_eq!(refused, full);
     run(&mut state, &nexus(1), Reserve, 1, &list(1, 0, 0)).unwrap();
-    let to = TransportId::Port(nexus(2).initiator);
+    let to = plain::id(&nexus(2).initiator);
     let stays = moving(1, 2, 0x00, 1, &to);
     assert_eq!(run(&mut state, &nexus(1), RegisterAndMove, 0, &stays).unwrap_err(), full);
     let goes = moving(1, 2, 0x02, 1, &to);
     run(&mut state, &nexus(1), RegisterAndMove, 0, &goes).unwrap();
     assert_eq!(holding(&state), Some((2, 1)));
-}
-
-#[test]
-fn transport_ids_are_read_or_refused() {
-    let parse = |bytes: &[u8]| TransportId::parse(&mut crate::reader::Reader::new(bytes)).ok();
-    let port = TransportId::Port(nexus(1).initiator);
-    let node = TransportId::Node(nexus(1).initiator.name);
-    for id in [&port, &node] {
-        let bytes = id.emit();
-        assert!(bytes.len().is_multiple_of(4) && bytes.len() >= 24);
-        assert_eq!(parse(&bytes).as_ref(), Some(id));
-        let cut = bytes.len() - 1;
-        assert_eq!(parse(&bytes[..cut]), None);
-    }
-    let text = |format: u8, text: &str| {
-        let mut bytes = vec![format, 0, 0, 0];
-        bytes.extend(text.bytes());
-        bytes.resize((bytes.len() + 1).next_multiple_of(4).max(24), 0);
-        bytes[3] = bytes.len() as u8 - 4;
-        bytes
-    };
-    let upper = text(0x45, "iqn.2001-04.com.example:1,i,0x80000000000A");
-    let Some(TransportId::Port(found)) = parse(&upper) else { panic!("refused") };
-    assert_eq!(found.isid, Isid([0x80, 0, 0, 0, 0, 0x0A]));
-    // As at the login, a name need not be well formed.
-    let Some(TransportId::Port(odd)) = parse(&text(0x45, "me,i,0x80000000000a")) else {
-        panic!("refused")
-    };
-    assert_eq!((odd.name.as_str(), odd.isid), ("me", found.isid));
-    assert_eq!(parse(&TransportId::Port(odd.clone()).emit()), Some(TransportId::Port(odd)));
-    for wrong in [
-        text(0x45, "iqn.2001-04.com.example:1"),
-        text(0x45, "iqn.2001-04.com.example:1,i,0x"),
-        text(0x45, "iqn.2001-04.com.example:1,i,0x8000000000"),
-        text(0x45, "iqn.2001-04.com.example:1,i,0x+0000000000a"),
-        text(0x45, "a b,i,0x80000000000a"),
-        text(0x45, "a,i,0x1,i,0x80000000000a"),
-        text(0x05, "a\u{7f}"),
-        text(0x05, ""),
-        text(0x85, "iqn.2001-04.com.example:1,i,0x80000000000a"),
-        text(0x40, "iqn.2001-04.com.example:1,i,0x80000000000a"),
-        [&[0x05, 0, 0, 20][..], &[b'x'; 20]].concat(),
-        vec![0x05, 0, 0, 4, 0, 0, 0, 0],
-    ] {
-        assert_eq!(parse(&wrong), None, "{wrong:02x?}");
-    }
 }

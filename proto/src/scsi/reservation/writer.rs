@@ -7,9 +7,10 @@
 
 use core::fmt;
 
-use super::{InAction, Key, Kind, OutAction, TransportId};
+use super::{InAction, Key, Kind, OutAction};
 use crate::reader::{Reader, Truncated};
 use crate::scsi::command::Command;
+use crate::scsi::transport::Transports;
 use crate::scsi::{Malformed, Sense, sense};
 
 /// The type of the reservation.
@@ -40,6 +41,9 @@ pub trait Unit: Sync {
         command: Command,
         data: Vec<u8>,
     ) -> impl Future<Output = Result<Answer, Self::Error>> + Send;
+
+    /// The protocols whose TransportIDs are known.
+    fn transports(&self) -> Transports;
 }
 
 /// A reservation that is ours.
@@ -534,7 +538,7 @@ async fn capabilities<U: Unit>(unit: &U) -> Result<Capabilities, NotHeld<U::Erro
 /// Who is registered, for a message: by name where the unit knows READ FULL STATUS.
 async fn registrants<U: Unit>(unit: &U, keys: &[Key]) -> Result<Registrants, NotHeld<U::Error>> {
     if let Answer::Good(data) = look(unit, InAction::ReadFullStatus).await?
-        && let Ok(mut found) = full_status(&data)
+        && let Ok(mut found) = full_status(&data, unit.transports())
         && !found.is_empty()
     {
         found.sort_by_key(|registrant| !registrant.holder);
@@ -576,7 +580,7 @@ fn reservation(data: &[u8]) -> Result<Option<(Key, u8)>, Malformed> {
     Ok(Some((key, scope_and_type & 0x0F)))
 }
 
-fn full_status(data: &[u8]) -> Result<Vec<Registrant>, Malformed> {
+fn full_status(data: &[u8], known: Transports) -> Result<Vec<Registrant>, Malformed> {
     let (_, mut reader) = body(data)?;
     let mut found = Vec::new();
     while !reader.rest().is_empty() {
@@ -584,10 +588,7 @@ fn full_status(data: &[u8]) -> Result<Vec<Registrant>, Malformed> {
         let [_, _, _, _, flags, ..] = reader.array::<12>()?;
         let length = usize::try_from(reader.u32()?).unwrap_or(usize::MAX);
         let mut id = reader.up_to(length);
-        let initiator = TransportId::parse(&mut id).ok().map(|id| match id {
-            TransportId::Node(name) => name.to_string(),
-            TransportId::Port(port) => port.name.to_string(),
-        });
+        let initiator = known.read(&mut id).ok().and_then(|id| known.device_of(&id));
         found.push(Registrant { key, initiator, holder: flags & 0x01 != 0 });
     }
     Ok(found)

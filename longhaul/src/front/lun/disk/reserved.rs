@@ -9,6 +9,7 @@ use proto::scsi::reservation::{
     Change, Class, Conflict, Device, ImageError, InAction, NexusId, Out, Refused, Reservations,
 };
 use proto::scsi::sense::{Additional, Key};
+use proto::scsi::transport::Transports;
 use proto::scsi::unit::Unit;
 use proto::scsi::{Sense, Status};
 
@@ -56,6 +57,7 @@ pub(super) struct Reserved {
     /// never held while waiting for another session.
     order: tokio::sync::Mutex<()>,
     keeper: Option<Arc<dyn Keeper>>,
+    transports: Transports,
 }
 
 #[derive(Default)]
@@ -75,15 +77,17 @@ pub(super) struct Aftermath {
     pub(super) abort: Vec<(Nexus, Arc<dyn Initiator>)>,
 }
 
-impl From<Kept> for Reserved {
-    fn from(Kept { reservations, keeper }: Kept) -> Self {
+impl Reserved {
+    /// Those that were kept through the last loss of power, if any outlive one.
+    pub(super) fn new(kept: Option<Kept>, transports: Transports) -> Self {
+        let Some(Kept { reservations, keeper }) = kept else {
+            return Self { transports, ..Self::default() };
+        };
         let restrict = AtomicBool::new(reservations.restrict());
         let state = Mutex::new(State { reservations, ..State::default() });
-        Self { restrict, state, keeper: Some(keeper), ..Self::default() }
+        Self { restrict, state, keeper: Some(keeper), transports, ..Self::default() }
     }
-}
 
-impl Reserved {
     /// Whether `nexus` may run a command of this class. Where nothing is reserved this is one relaxed load.
     pub(super) fn check(&self, nexus: Nexus, class: Class) -> Result<(), Fault> {
         if !self.restrict.load(Ordering::Relaxed) {
@@ -180,7 +184,8 @@ impl Reserved {
     }
 
     fn device<'a>(&self, target_ports: &'a [u16], present: &'a [NexusId]) -> Device<'a> {
-        Device { target_ports, present, durable: self.keeper.is_some() }
+        let durable = self.keeper.is_some();
+        Device { target_ports, present, durable, transports: self.transports }
     }
 
     /// Works on the state, then sets the flag that saves commands the lock.

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::super::LoginStatus;
-use super::super::policy::Proven;
 use super::security::Shaken;
 use super::{Config, Peer, Reason, Refusal, refuse};
+use crate::client::ClientId;
+use crate::identity::PublicKey;
 use crate::iscsi::header::LoginResponse;
 use crate::iscsi::keys::{Parameters, Role};
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::iscsi::pdu::Pdu;
-use crate::iscsi::sealed::{PublicKey, Seals, Transcript, Transcripts};
+use crate::iscsi::sealed::{Seals, Transcript, Transcripts};
 
 /// A login that has succeeded but for its place among the sessions.
 ///
@@ -98,7 +99,7 @@ pub struct Established {
     /// The key it has proven to have, if the session is sealed.
     pub key: Option<PublicKey>,
     /// What it has proven.
-    pub proven: Proven,
+    pub proven: ClientId,
     /// The targets the initiator may use, and so what SendTargets=All tells in a discovery session.
     pub visible: Vec<IscsiName>,
     /// What was agreed: by a connection that joins a session, only what is of one connection.

@@ -1,11 +1,12 @@
 //! Why a target refuses, and what it says of that.
 
 use super::super::LoginStatus;
+use crate::identity::PublicKey;
 use crate::iscsi::chap::ChapError;
 use crate::iscsi::keys::Key;
 use crate::iscsi::name::{IscsiName, NameError};
 use crate::iscsi::negotiation::Violation;
-use crate::iscsi::sealed::{HandshakeError, Protection, PublicKey};
+use crate::iscsi::sealed::{HandshakeError, Protection};
 use crate::iscsi::text::TextError;
 
 /// Why a login is refused.

@@ -1,14 +1,14 @@
 //! The security stage at the target: which method, CHAP (RFC 7143, 12.1), and the handshake of a sealed
 //! session.
 
-use super::super::policy::{Demand, Policy, Proven};
+use super::super::policy::{Demand, Policy};
 use super::super::{Entropy, value};
 use super::{Config, Reason};
+use crate::client::ClientId;
+use crate::identity::PublicKey;
 use crate::iscsi::chap::{self, Algorithm, Challenge};
 use crate::iscsi::name::IscsiName;
-use crate::iscsi::sealed::{
-    METHOD, Master, NOISE_KEY, PublicKey, Responding, Sealing, Transcripts,
-};
+use crate::iscsi::sealed::{METHOD, Master, NOISE_KEY, Responding, Sealing, Transcripts};
 use crate::iscsi::text::{self, Pair};
 
 /// Where the security stage stands.
@@ -20,7 +20,7 @@ pub(super) enum Security {
     /// The handshake is done; the client's proof is to follow.
     Shaken(Box<Shaken>),
     /// As much as was asked for.
-    Proven(Proven),
+    Proven(ClientId),
 }
 
 /// A handshake that names a client, which has not shown yet that it is there now.
@@ -51,7 +51,7 @@ impl Security {
                 } else if !leaving {
                     Ok(Self::ExpectMethod(entropy))
                 } else if policy.demands(initiator) == Demand::Nothing {
-                    Ok(Self::Proven(Proven::Nothing))
+                    Ok(Self::Proven(ClientId::Unauthenticated))
                 } else {
                     Err(Reason::NoMethod)
                 }
@@ -99,7 +99,7 @@ fn choose_method(
     match (method, &config.sealing) {
         ("CHAP", _) => Ok(Security::ExpectAlgorithm(entropy.challenge)),
         (METHOD, Some(sealing)) => shake(entropy, sealing, policy, initiator, pairs, answers),
-        _ => Ok(Security::Proven(Proven::Nothing)),
+        _ => Ok(Security::Proven(ClientId::Unauthenticated)),
     }
 }
 
@@ -145,7 +145,7 @@ fn check_proof(
         text::push(answers, "CHAP_N", &ours.name);
         text::push(answers, "CHAP_R", &text::hex(&proof));
     }
-    Ok(Security::Proven(Proven::Chap(name.to_owned())))
+    Ok(Security::Proven(ClientId::Account(name.to_owned())))
 }
 
 fn push_challenge(answers: &mut Vec<u8>, challenge: &Challenge) {

@@ -1,4 +1,4 @@
-//! Who someone is: an X25519 key pair, and how its halves are written (spec, 2).
+//! An X25519 key pair, by which one side proves who it is, and how its halves are written (docs/spec/sealed-iscsi.md, 2).
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,8 @@ use snow::params::DHChoice;
 use snow::resolvers::{CryptoResolver as _, DefaultResolver};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::KEY_LEN;
+/// The length of each half, in bytes (Curve25519).
+pub const KEY_LEN: usize = 32;
 
 const PUBLIC_PREFIX: &str = "lhpub1-";
 const SECRET_PREFIX: &str = "lhsec1-";
@@ -113,7 +114,7 @@ impl Identity {
         self.public
     }
 
-    pub(super) fn secret(&self) -> &[u8; KEY_LEN] {
+    pub(crate) fn secret(&self) -> &[u8; KEY_LEN] {
         &self.secret
     }
 }
@@ -160,4 +161,43 @@ fn read(prefix: &'static str, text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, Ke
     };
     bytes.zeroize();
     key
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_written_and_read() {
+        let identity = Identity::fresh(&mut |buffer| buffer.fill(1));
+        let text = identity.public().to_string();
+        assert_eq!(text.len(), 7 + 48);
+        assert_eq!(text.parse(), Ok(identity.public()));
+        assert_eq!(format!(" {text}\n").parse(), Ok(identity.public()));
+        let again = Identity::from_secret_text(&identity.to_secret_text()).unwrap();
+        assert_eq!(again.public(), identity.public());
+
+        let parse = |text: &str| text.parse::<PublicKey>().unwrap_err();
+        assert_eq!(parse(&identity.to_secret_text()), KeyTextError::Private);
+        assert_eq!(parse("lhpub2-AAAA"), KeyTextError::Prefix("lhpub1-"));
+        assert_eq!(parse("lhpub1-AAAA"), KeyTextError::Form);
+        assert_eq!(parse(&format!("{text}A")), KeyTextError::Form);
+        let mistyped: String = text
+            .char_indices()
+            .map(|(at, c)| if at == 20 { if c == 'A' { 'B' } else { 'A' } } else { c })
+            .collect();
+        assert_eq!(parse(&mistyped), KeyTextError::Check);
+        assert_eq!(Identity::from_secret_text(&text).err(), Some(KeyTextError::Prefix("lhsec1-")));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_the_reader_of_keys(text in "(lhpub1-)?[A-Za-z0-9_-]{0,60}") {
+            if let Ok(key) = text.parse::<PublicKey>() {
+                prop_assert_eq!(key.to_string(), text);
+            }
+        }
+    }
 }
