@@ -1,7 +1,8 @@
 //! The driver of one connection: a task that owns all its state.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,6 @@ use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use volume::{Durability, Volume};
 
 use super::errno::Errno;
@@ -116,7 +116,10 @@ impl Connection {
         begin: impl Fn(Request) -> F,
         shutdown: &mut Shutdown,
     ) -> Result<(), Broken> {
-        let deadline = Instant::now() + HANDSHAKE_MAX;
+        let Shutdown { stop, busy, end } = shutdown;
+        // Made once: each request would pay for new ones.
+        let (mut stopped, mut ended) = (pin!(stop.called()), pin!(end.called()));
+        let mut silent = pin!(tokio::time::sleep(HANDSHAKE_MAX));
         loop {
             while in_flight.len() < REQUESTS_MAX && self.has_room() {
                 let Some(request) = self.next_request()? else { break };
@@ -127,7 +130,7 @@ impl Connection {
             }
             self.send()?;
             if self.stopped && in_flight.is_empty() {
-                shutdown.busy = None;
+                *busy = None;
             }
             if self.closing && in_flight.is_empty() {
                 return self.drain().await;
@@ -142,11 +145,9 @@ impl Connection {
                     }
                 }
                 ready = self.ready(admits) => ready?,
-                () = tokio::time::sleep_until(deadline), if !self.machine.is_ready() => {
-                    return Err(Broken::Silent);
-                }
-                () = shutdown.stop.called(), if !self.stopped => self.stopped = true,
-                () = shutdown.end.called(), if !self.closing => self.closing = true,
+                () = &mut silent, if !self.machine.is_ready() => return Err(Broken::Silent),
+                () = &mut stopped, if !self.stopped => self.stopped = true,
+                () = &mut ended, if !self.closing => self.closing = true,
             }
         }
     }
@@ -197,7 +198,7 @@ impl Connection {
                 self.closing = read? == 0;
                 Ok(())
             }
-            ready = stream.writable(), if writes => ready,
+            ready = poll_fn(|cx| stream.poll_write_ready(cx)), if writes => ready,
             else => std::future::pending().await,
         }
     }
@@ -237,7 +238,7 @@ impl Connection {
 /// Reads what the socket has, once it has something.
 async fn read(stream: &UnixStream, input: &mut BytesMut) -> io::Result<usize> {
     loop {
-        stream.readable().await?;
+        poll_fn(|cx| stream.poll_read_ready(cx)).await?;
         match stream.try_read_buf(input) {
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
             read => return read,
