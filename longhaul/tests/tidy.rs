@@ -89,6 +89,11 @@ fn a_front_names_no_store_and_a_store_no_front() {
 }
 
 #[test]
+fn scsi_names_no_transport() {
+    must_not_hold("proto/src/scsi", &["iscsi::"], "a transport names SCSI, and not the other way");
+}
+
+#[test]
 fn proto_and_volume_do_no_io_and_read_no_clock() {
     let forbidden = [
         "TcpStream",
