@@ -11,12 +11,13 @@ use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
-use volume::{Durability, Volume};
+use volume::Volume;
 
 use super::errno::Errno;
 use super::export::Export;
 use super::machine::{Event, Machine};
-use super::transmission::{Answer, Command, Refusal, Request};
+use super::mapping::{self, durability, space, span};
+use super::transmission::{Command, ErrorReply, Reply, Request};
 use super::violation::Violation;
 use crate::stop::Stop;
 
@@ -138,10 +139,10 @@ impl Connection {
             let admits = in_flight.len() < REQUESTS_MAX;
             tokio::select! {
                 Some(done) = in_flight.next() => {
-                    self.answer(done);
+                    self.reply(done);
                     // Whatever else is ready goes into the same vectored write.
                     while let Some(Some(done)) = in_flight.next().now_or_never() {
-                        self.answer(done);
+                        self.reply(done);
                     }
                 }
                 ready = self.ready(admits) => ready?,
@@ -175,19 +176,19 @@ impl Connection {
     /// "The server is in the process of being shut down" (NBD, error values).
     fn refuse(&mut self, request: &Request) {
         self.held -= request.command.weight();
-        let refusal = Refusal::new(Errno::ESHUTDOWN, "the server is ending");
-        self.machine.answer(request.cookie, Err(refusal));
+        let error = ErrorReply::new(Errno::ESHUTDOWN, "the server is ending");
+        self.machine.reply(request.cookie, Err(error));
     }
 
-    fn answer(&mut self, done: Done) {
+    fn reply(&mut self, done: Done) {
         self.held -= done.weight;
-        self.machine.answer(done.cookie, done.outcome);
+        self.machine.reply(done.cookie, done.outcome);
     }
 
     /// Waits for the socket, and reads what it has. Writing is left to [`send`](Self::send).
     async fn ready(&mut self, admits: bool) -> io::Result<()> {
         let reads = !self.closing && admits && self.has_room();
-        let writes = self.machine.out.len() > 0;
+        let writes = !self.machine.out.is_empty();
         if reads {
             self.make_room();
         }
@@ -212,7 +213,7 @@ impl Connection {
 
     /// Sends as much as the socket takes.
     fn send(&mut self) -> io::Result<()> {
-        while self.machine.out.len() > 0 {
+        while !self.machine.out.is_empty() {
             match self.stream.try_write_vectored(&self.machine.out.slices()) {
                 Ok(sent) => self.machine.out.advance(sent),
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => break,
@@ -225,7 +226,7 @@ impl Connection {
     /// Sends the last replies.
     async fn drain(&mut self) -> Result<(), Broken> {
         let all_sent = async {
-            while self.machine.out.len() > 0 {
+            while !self.machine.out.is_empty() {
                 self.stream.writable().await?;
                 self.send()?;
             }
@@ -250,37 +251,41 @@ async fn read(stream: &UnixStream, input: &mut BytesMut) -> io::Result<usize> {
 struct Done {
     cookie: u64,
     weight: usize,
-    outcome: Result<Answer, Refusal>,
+    outcome: Result<Reply, ErrorReply>,
 }
 
 async fn perform(volume: Arc<dyn Volume>, request: Request) -> Done {
     let Request { cookie, command } = request;
     let weight = command.weight();
-    let outcome = run(&*volume, command).await.map_err(Refusal::from);
+    let outcome = run(&*volume, command).await.map_err(|error| mapping::error_reply(&error));
     Done { cookie, weight, outcome }
 }
 
-async fn run(volume: &dyn Volume, command: Command) -> volume::Result<Answer> {
+async fn run(volume: &dyn Volume, command: Command) -> volume::Result<Reply> {
     match command {
-        Command::Read(span) => return Ok(Answer::Data(span.at, volume.read(span).await?)),
-        Command::Write(at, data, durability) => volume.write(at, data, durability).await?,
-        Command::WriteZeroes(span, durability, space) => {
-            volume.write_zeroes(span, durability, space).await?;
+        Command::Read(range) => {
+            return Ok(Reply::Data(range.offset, volume.read(span(range)).await?));
         }
-        Command::Trim(span, durability) => {
-            volume.discard(span).await?;
-            if durability == Durability::Durable {
+        Command::Write { offset, data, fua } => {
+            volume.write(offset, data, durability(fua)).await?;
+        }
+        Command::WriteZeroes { range, fua, no_hole } => {
+            volume.write_zeroes(span(range), durability(fua), space(no_hole)).await?;
+        }
+        Command::Trim { range, fua } => {
+            volume.discard(span(range)).await?;
+            if fua {
                 volume.flush().await?;
             }
         }
         Command::Flush => volume.flush().await?,
-        Command::BlockStatus { span, one } => {
+        Command::BlockStatus { range, req_one } => {
             let extents = match volume.extents() {
-                Some(map) => map.extents(span).await?,
+                Some(map) => map.extents(span(range)).await?.iter().map(mapping::extent).collect(),
                 None => Vec::new(),
             };
-            return Ok(Answer::Extents { span, one, extents });
+            return Ok(Reply::BlockStatus { range, req_one, extents });
         }
     }
-    Ok(Answer::Done)
+    Ok(Reply::Done)
 }

@@ -2,10 +2,10 @@
 
 use bytes::{BufMut, BytesMut};
 use proto::reader::{Reader, Truncated};
-use volume::TRANSFER_MAX;
 
 use super::export::Export;
 use super::output::Output;
+use super::transmission::PAYLOAD_MAX;
 use super::violation::Violation;
 use super::wire::{self, OptionHead, info, option, put_option_reply, rep, transmission};
 
@@ -18,9 +18,6 @@ const OPTION_DATA_MAX: u32 = 64 << 10;
 /// The only metadata context, and the number its states are reported under.
 const ALLOCATION: &[u8] = b"base:allocation";
 pub(super) const ALLOCATION_ID: u32 = 1;
-
-/// The preferred block size of a volume that has no opinion.
-const PREFERRED_BLOCK_SIZE: u32 = 4096;
 
 /// What both sides agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,7 +147,7 @@ fn information(replies: &mut Replies<'_>, export: &Export, agreed: Agreed, data:
     }
     let mut item = BytesMut::new();
     item.put_u16(info::EXPORT);
-    item.put_u64(export.shape.size);
+    item.put_u64(export.size);
     item.put_u16(transmission_flags(export, agreed));
     replies.put(rep::INFO, &item);
     // Sent whether asked for or not: a client that does not know it ignores it.
@@ -175,28 +172,27 @@ fn parse_information(data: &[u8]) -> Result<(&[u8], Vec<u16>), Truncated> {
 }
 
 fn block_size(export: &Export) -> BytesMut {
-    let shape = &export.shape;
     let mut item = BytesMut::new();
     item.put_u16(info::BLOCK_SIZE);
-    item.put_u32(shape.block_size);
-    item.put_u32(shape.physical_block_size.max(PREFERRED_BLOCK_SIZE));
-    item.put_u32(TRANSFER_MAX);
+    item.put_u32(export.minimum_block_size);
+    item.put_u32(export.preferred_block_size);
+    item.put_u32(PAYLOAD_MAX);
     item
 }
 
 fn transmission_flags(export: &Export, agreed: Agreed) -> u16 {
     use transmission::*;
-    // Several connections are coherent by the contract of a volume: a completed write is seen through
-    // every handle, and a flush covers what completed on any of them.
+    // CAN_MULTI_CONN: a completed write is seen through every connection, and a flush covers what
+    // completed on any of them. The driver owes that.
     let mut flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_CACHE | CAN_MULTI_CONN;
     if agreed.structured {
         // Every read is answered in one chunk, so "do not fragment" is always honoured.
         flags |= SEND_DF;
     }
-    if export.shape.read_only {
+    if export.read_only {
         return flags | READ_ONLY;
     }
-    if export.shape.discard.is_some() {
+    if export.trim {
         flags |= SEND_TRIM;
     }
     flags | SEND_WRITE_ZEROES | SEND_FAST_ZERO
@@ -204,7 +200,7 @@ fn transmission_flags(export: &Export, agreed: Agreed) -> u16 {
 
 /// The answer to EXPORT_NAME, which has no head.
 fn put_export(out: &mut BytesMut, export: &Export, agreed: Agreed) {
-    out.put_u64(export.shape.size);
+    out.put_u64(export.size);
     out.put_u16(transmission_flags(export, agreed));
     if !agreed.no_zeroes {
         out.put_bytes(0, 124);
@@ -228,7 +224,7 @@ fn meta_context(replies: &mut Replies<'_>, export: &Export, agreed: &mut Agreed,
         return replies.refuse(rep::ERR_UNKNOWN, "only the default export is here");
     }
     let listed = !set && (queries.is_empty() || queries.contains(&b"base:".as_slice()));
-    if export.mapped && (listed || queries.contains(&ALLOCATION)) {
+    if export.base_allocation && (listed || queries.contains(&ALLOCATION)) {
         agreed.allocation |= set;
         replies.put(rep::META_CONTEXT, &[&ALLOCATION_ID.to_be_bytes(), ALLOCATION].concat());
     }

@@ -1,11 +1,10 @@
 //! What holds of the machine whatever a client sends; for fuzzing and for tests.
 
 use bytes::BytesMut;
-use volume::{Discard, Shape, Span, TRANSFER_MAX};
 
-use super::export::Export;
+use super::export::{ByteRange, Export};
 use super::machine::{Event, Machine};
-use super::transmission::{Answer, Command, Request};
+use super::transmission::{Command, PAYLOAD_MAX, Reply, Request};
 use super::violation::Violation;
 
 /// Replies the machine queues by itself for one message: refusals and option replies are short.
@@ -25,16 +24,16 @@ pub fn machine(input: &[u8]) {
 }
 
 fn export(read_only: bool) -> Export {
-    let shape = Shape {
+    Export {
         size: 1 << 20,
-        block_size: 512,
-        physical_block_size: 4096,
+        minimum_block_size: 512,
+        preferred_block_size: 4096,
         read_only,
-        write_cache: true,
-        discard: Some(Discard { granularity: 4096, reads_zeroes: true }),
-        fast_zeroes: true,
-    };
-    Export { shape, mapped: true, description: "fuzzed".to_owned() }
+        trim: true,
+        fast_zero: true,
+        base_allocation: true,
+        description: "fuzzed".to_owned(),
+    }
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -67,11 +66,11 @@ fn converse_once(machine: &mut Machine, input: &mut BytesMut, seen: &mut Seen) -
         match machine.next(input) {
             Ok(Event::NeedMore(need)) => {
                 assert!(need > input.len(), "it would wait for what it has");
-                assert!(need <= 28 + TRANSFER_MAX as usize);
+                assert!(need <= 28 + PAYLOAD_MAX as usize);
                 return false;
             }
             Ok(Event::Request(request)) => {
-                machine.answer(request.cookie, Ok(Answer::Done));
+                machine.reply(request.cookie, Ok(Reply::Done));
                 seen.requests.push(request);
             }
             Ok(Event::Closed) => seen.closed = true,
@@ -84,14 +83,14 @@ fn converse_once(machine: &mut Machine, input: &mut BytesMut, seen: &mut Seen) -
 }
 
 fn check(export: &Export, command: &Command) {
-    let (span, changes) = match command {
-        Command::Read(span) | Command::BlockStatus { span, .. } => (*span, false),
-        Command::Write(at, data, _) => (Span::new(*at, data.len() as u64), true),
-        Command::WriteZeroes(span, ..) | Command::Trim(span, _) => (*span, true),
+    let (range, changes) = match command {
+        Command::Read(range) | Command::BlockStatus { range, .. } => (*range, false),
+        Command::Write { offset, data, .. } => (ByteRange::new(*offset, data.len() as u64), true),
+        Command::WriteZeroes { range, .. } | Command::Trim { range, .. } => (*range, true),
         Command::Flush => return,
     };
-    let block = u64::from(export.shape.block_size);
-    assert!(span.at.checked_add(span.len).is_some_and(|end| end <= export.shape.size));
-    assert!(span.at.is_multiple_of(block) && span.len.is_multiple_of(block));
-    assert!(!(changes && export.shape.read_only));
+    let block = u64::from(export.minimum_block_size);
+    assert!(range.end().is_some_and(|end| end <= export.size));
+    assert!(range.offset.is_multiple_of(block) && range.length.is_multiple_of(block));
+    assert!(!(changes && export.read_only));
 }

@@ -5,7 +5,7 @@ use bytes::BytesMut;
 use super::export::Export;
 use super::handshake::{self, Agreed, Next};
 use super::output::Output;
-use super::transmission::{self, Answer, Refusal, Request};
+use super::transmission::{self, ErrorReply, Reply, Request};
 use super::violation::Violation;
 use super::wire;
 
@@ -14,7 +14,7 @@ use super::wire;
 pub enum Event {
     /// Nothing until the input holds this many bytes.
     NeedMore(usize),
-    /// Run this and call [`Machine::answer`].
+    /// Run this and call [`Machine::reply`].
     Request(Request),
     /// The conversation is over: send what is queued, finish what runs, hang up.
     Closed,
@@ -26,7 +26,8 @@ pub struct Machine {
     export: Export,
     phase: Phase,
     agreed: Agreed,
-    pub(super) out: Output,
+    /// What waits to be sent.
+    pub out: Output,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +69,8 @@ impl Machine {
     }
 
     /// The outcome of a request that [`next`](Self::next) handed out.
-    pub fn answer(&mut self, cookie: u64, outcome: Result<Answer, Refusal>) {
-        transmission::put_answer(&mut self.out, self.agreed.structured, cookie, outcome);
+    pub fn reply(&mut self, cookie: u64, outcome: Result<Reply, ErrorReply>) {
+        transmission::put_reply(&mut self.out, self.agreed.structured, cookie, outcome);
     }
 
     fn client_flags(&mut self, input: &mut BytesMut) -> Result<Option<Event>, Violation> {
@@ -114,7 +115,7 @@ impl Machine {
         if input.len() < whole {
             return Ok(Some(Event::NeedMore(whole)));
         }
-        // A slice of the receive buffer: the payload is not copied on its way to the volume.
+        // A slice of the receive buffer: the payload is not copied on its way to the driver.
         let payload = input.split_to(whole).split_off(wire::RequestHead::LEN).freeze();
         if head.kind == wire::cmd::DISC {
             self.phase = Phase::Closed;
@@ -123,11 +124,11 @@ impl Machine {
         match transmission::admit(&self.export, self.agreed, head, payload) {
             Ok(Some(command)) => Ok(Some(Event::Request(Request { cookie: head.cookie, command }))),
             Ok(None) => {
-                self.answer(head.cookie, Ok(Answer::Done));
+                self.reply(head.cookie, Ok(Reply::Done));
                 Ok(None)
             }
-            Err(refusal) => {
-                self.answer(head.cookie, Err(refusal));
+            Err(error) => {
+                self.reply(head.cookie, Err(error));
                 Ok(None)
             }
         }

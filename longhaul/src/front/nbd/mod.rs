@@ -11,6 +11,7 @@ mod handshake;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
 mod machine;
+mod mapping;
 mod output;
 mod server;
 mod transmission;
@@ -21,8 +22,9 @@ mod wire;
 mod tests;
 
 pub use errno::Errno;
-pub use export::Export;
+pub use export::{ByteRange, Export, Extent};
 pub use machine::{Event, Machine};
+pub use output::Output;
 pub use server::{BindError, Clients, Server};
-pub use transmission::{Answer, Command, Refusal, Request};
+pub use transmission::{Command, ErrorReply, PAYLOAD_MAX, Reply, Request};
 pub use violation::Violation;

@@ -10,7 +10,7 @@ const SLICES_MAX: usize = 64;
 
 /// Bytes on their way out.
 #[derive(Debug, Default)]
-pub(super) struct Output {
+pub struct Output {
     ready: VecDeque<Bytes>,
     tail: BytesMut,
     len: usize,
@@ -18,8 +18,15 @@ pub(super) struct Output {
 
 impl Output {
     /// How many bytes wait.
-    pub(super) fn len(&self) -> usize {
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Appends what `write` writes.
@@ -37,13 +44,14 @@ impl Output {
     }
 
     /// The front of the queue, for one vectored write.
-    pub(super) fn slices(&mut self) -> Vec<IoSlice<'_>> {
+    #[must_use]
+    pub fn slices(&mut self) -> Vec<IoSlice<'_>> {
         self.seal_tail();
         self.ready.iter().take(SLICES_MAX).map(|bytes| IoSlice::new(bytes)).collect()
     }
 
     /// `sent` bytes have left.
-    pub(super) fn advance(&mut self, mut sent: usize) {
+    pub fn advance(&mut self, mut sent: usize) {
         self.len -= sent;
         while let Some(front) = self.ready.front_mut() {
             let n = sent.min(front.len());

@@ -17,6 +17,7 @@ use volume::Volume;
 use super::connection::{self, Broken, Shutdown};
 use super::connection_order::{ConnectionGuard, ConnectionOrder};
 use super::export::Export;
+use super::mapping;
 use crate::stop::{Stop, Stopper};
 
 /// Clients at a time. `nbdcopy` opens 4 connections, qemu at most 16.
@@ -120,11 +121,7 @@ impl Server {
     /// Serves `volume` until `stop` is called. Then it finishes what its clients asked for, refuses what they ask
     /// from then on, and flushes before it hangs up on them: a client that connects elsewhere then has lost nothing.
     pub async fn run(&self, volume: Arc<dyn Volume>, description: &str, mut stop: Stop) {
-        let export = Export {
-            shape: volume.shape().clone(),
-            mapped: volume.extents().is_some(),
-            description: description.to_owned(),
-        };
+        let export = mapping::export(&*volume, description);
         let mut connections = JoinSet::new();
         let mut order = ConnectionOrder::default();
         let mut number: u64 = 0;

@@ -3,7 +3,6 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use proptest::prelude::*;
-use volume::{Discard, Durability, Extent, Kind, Shape, Space, Span};
 
 use super::*;
 
@@ -11,16 +10,16 @@ const GREETING_LEN: usize = 18;
 const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
 
 fn export() -> Export {
-    let shape = Shape {
+    Export {
         size: 1 << 20,
-        block_size: 512,
-        physical_block_size: 512,
+        minimum_block_size: 512,
+        preferred_block_size: 4096,
         read_only: false,
-        write_cache: true,
-        discard: Some(Discard { granularity: 512, reads_zeroes: true }),
-        fast_zeroes: false,
-    };
-    Export { shape, mapped: true, description: "a test".to_owned() }
+        trim: true,
+        fast_zero: false,
+        base_allocation: true,
+        description: "a test".to_owned(),
+    }
 }
 
 /// A client that has sent its flags.
@@ -223,7 +222,7 @@ fn meta_contexts_need_structured_replies_and_a_map() {
         assert_eq!(replies.first() == Some(&context), found, "{option} {query:?}");
         assert_eq!(replies.last(), Some(&(1, Bytes::new())));
     }
-    let mut client = Client::new(Export { mapped: false, ..export() });
+    let mut client = Client::new(Export { base_allocation: false, ..export() });
     client.option(8, &[]);
     client.take();
     client.option(9, &meta_query(&[]));
@@ -231,18 +230,17 @@ fn meta_contexts_need_structured_replies_and_a_map() {
 }
 
 #[test]
-fn requests_become_verbs() {
+fn requests_become_commands() {
     let mut client = Client::ready(export(), false);
-    let span = Span::new(512, 1024);
+    let range = ByteRange::new(512, 1024);
     let data = Bytes::from(vec![7; 1024]);
-    let (volatile, durable) = (Durability::Volatile, Durability::Durable);
     for (flags, kind, command) in [
-        (0, 0, Command::Read(span)),
-        (0, 1, Command::Write(512, data.clone(), volatile)),
-        (1, 1, Command::Write(512, data.clone(), durable)),
-        (1, 4, Command::Trim(span, durable)),
-        (0, 6, Command::WriteZeroes(span, volatile, Space::Release)),
-        (1 | 2, 6, Command::WriteZeroes(span, durable, Space::Keep)),
+        (0, 0, Command::Read(range)),
+        (0, 1, Command::Write { offset: 512, data: data.clone(), fua: false }),
+        (1, 1, Command::Write { offset: 512, data: data.clone(), fua: true }),
+        (1, 4, Command::Trim { range, fua: true }),
+        (0, 6, Command::WriteZeroes { range, fua: false, no_hole: false }),
+        (1 | 2, 6, Command::WriteZeroes { range, fua: true, no_hole: true }),
     ] {
         let payload = if kind == 1 { &data[..] } else { &[] };
         assert_eq!(client.send(flags, kind, 512, 1024, payload), Some(command));
@@ -257,12 +255,12 @@ fn what_cannot_be_done_is_refused_with_the_right_number() {
     let (perm, inval, nospc, notsup) = (1, 22, 28, 95);
     let read_only = {
         let mut export = export();
-        export.shape.read_only = true;
+        export.read_only = true;
         export
     };
     let plain = {
         let mut export = export();
-        export.shape.discard = None;
+        export.trim = false;
         export
     };
     let rows = [
@@ -295,15 +293,15 @@ fn replies_are_structured_once_agreed() {
     let mut client = Client::ready(export(), true);
     client.send(0, 0, 512, 512, &[]);
     let data = Bytes::from(vec![9; 512]);
-    client.machine.answer(77, Ok(Answer::Data(512, data.clone())));
+    client.machine.reply(77, Ok(Reply::Data(512, data.clone())));
     let mut bytes = client.take();
     assert_eq!((bytes.get_u32(), bytes.get_u16(), bytes.get_u16()), (0x668e_33ef, 1, 1));
     assert_eq!((bytes.get_u64(), bytes.get_u32(), bytes.get_u64()), (77, 8 + 512, 512));
     assert_eq!(bytes, data);
 
     client.send(0, 0, 0, 512, &[]);
-    let failed = volume::Error::new(Kind::Medium, volume::Verb::Read, Span::new(0, 512));
-    client.machine.answer(77, Err(failed.into()));
+    let failed = ErrorReply::new(Errno::EIO, "read of 512 bytes at 0 failed: medium error");
+    client.machine.reply(77, Err(failed));
     let mut bytes = client.take();
     assert_eq!((bytes.get_u32(), bytes.get_u16(), bytes.get_u16()), (0x668e_33ef, 1, 0x8001));
     let message = b"read of 512 bytes at 0 failed: medium error";
@@ -314,7 +312,7 @@ fn replies_are_structured_once_agreed() {
 
 #[test]
 fn block_status_joins_neighbours_and_stays_inside() {
-    let extent = |at, len, hole, zero| Extent { span: Span::new(at, len), hole, zero };
+    let extent = |at, len, hole, zero| Extent { range: ByteRange::new(at, len), hole, zero };
     // The map answers more than was asked, in pieces; a hole that is not zero is told as data.
     let extents = vec![
         extent(0, 1024, true, true),
@@ -325,10 +323,10 @@ fn block_status_joins_neighbours_and_stays_inside() {
     for (flags, expected) in [(0, &[(1024_u32, 3_u32), (512, 0)][..]), (1 << 3, &[(1024, 3)])] {
         let mut client = Client::ready(export(), true);
         let command = client.send(flags, 7, 512, 1536, &[]);
-        let (span, one) = (Span::new(512, 1536), flags != 0);
-        assert_eq!(command, Some(Command::BlockStatus { span, one }));
-        let answer = Answer::Extents { span, one, extents: extents.clone() };
-        client.machine.answer(77, Ok(answer));
+        let (range, req_one) = (ByteRange::new(512, 1536), flags != 0);
+        assert_eq!(command, Some(Command::BlockStatus { range, req_one }));
+        let reply = Reply::BlockStatus { range, req_one, extents: extents.clone() };
+        client.machine.reply(77, Ok(reply));
         let mut bytes = client.take();
         assert_eq!((bytes.get_u32(), bytes.get_u16(), bytes.get_u16()), (0x668e_33ef, 1, 5));
         assert_eq!((bytes.get_u64(), bytes.get_u32()), (77, 4 + 8 * expected.len() as u32));

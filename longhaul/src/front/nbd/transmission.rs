@@ -1,14 +1,17 @@
 //! The transmission phase: which requests are let in, and how their outcomes look.
 
 use bytes::{BufMut, Bytes};
-use volume::{Durability, Extent, Space, Span, TRANSFER_MAX};
 
 use super::errno::Errno;
-use super::export::Export;
+use super::export::{ByteRange, Export, Extent};
 use super::handshake::{ALLOCATION_ID, Agreed};
 use super::output::Output;
 use super::violation::Violation;
 use super::wire::{self, RequestHead, chunk, cmd, flag, put_chunk_head, put_simple_reply};
+
+/// The most bytes of data in one request. A client that does not ask for the block sizes of an export
+/// assumes as much (NBD, "Block size constraints").
+pub const PAYLOAD_MAX: u32 = 32 << 20;
 
 /// Descriptors in one block status reply: 32 KiB; the client asks again for the rest.
 const DESCRIPTORS_MAX: usize = 4096;
@@ -22,20 +25,16 @@ pub struct Request {
     pub command: Command,
 }
 
-/// What a client may ask of a volume.
+/// What a client may ask of an export. `fua`, `no_hole` and `req_one` are the flags of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "they are the verbs of a volume")]
+#[expect(missing_docs, reason = "they are the commands of the protocol")]
 pub enum Command {
-    Read(Span),
-    Write(u64, Bytes, Durability),
-    WriteZeroes(Span, Durability, Space),
-    Trim(Span, Durability),
+    Read(ByteRange),
+    Write { offset: u64, data: Bytes, fua: bool },
+    WriteZeroes { range: ByteRange, fua: bool, no_hole: bool },
+    Trim { range: ByteRange, fua: bool },
     Flush,
-    /// Answer with one extent only, if `one`.
-    BlockStatus {
-        span: Span,
-        one: bool,
-    },
+    BlockStatus { range: ByteRange, req_one: bool },
 }
 
 impl Command {
@@ -43,106 +42,101 @@ impl Command {
     #[must_use]
     pub fn weight(&self) -> usize {
         match self {
-            Self::Read(span) => usize::try_from(span.len).unwrap_or(usize::MAX),
-            Self::Write(_, data, _) => data.len(),
+            Self::Read(range) => usize::try_from(range.length).unwrap_or(usize::MAX),
+            Self::Write { data, .. } => data.len(),
             _ => 0,
         }
     }
 }
 
-/// What a request that succeeded answers.
+/// The reply to a request that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Reply {
     /// Nothing more.
     Done,
     /// The bytes read from this offset on.
     Data(u64, Bytes),
-    /// What is allocated in `span`.
-    Extents {
+    /// What is allocated in `range`.
+    BlockStatus {
         /// What was asked about.
-        span: Span,
+        range: ByteRange,
         /// One extent, cut to what was asked about.
-        one: bool,
-        /// In order, without gaps, from the start of `span` on.
+        req_one: bool,
+        /// In order, without gaps, from the start of `range` on.
         extents: Vec<Extent>,
     },
 }
 
-/// What a request that failed answers.
+/// The reply to a request that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ErrorReply {
     /// For programs.
     pub errno: Errno,
     /// For people, where replies are structured.
-    pub why: String,
+    pub message: String,
 }
 
-impl Refusal {
-    pub(super) fn new(errno: Errno, why: impl Into<String>) -> Self {
-        Self { errno, why: why.into() }
-    }
-}
-
-impl From<volume::Error> for Refusal {
-    fn from(error: volume::Error) -> Self {
-        Self::new(error.kind.into(), error.to_string())
+impl ErrorReply {
+    /// An error for programs and for people.
+    #[must_use]
+    pub fn new(errno: Errno, message: impl Into<String>) -> Self {
+        Self { errno, message: message.into() }
     }
 }
 
 /// How many bytes follow the head: only a write has any.
 pub(super) fn payload_len(head: RequestHead) -> Result<usize, Violation> {
     match head.kind {
-        cmd::WRITE if head.len > TRANSFER_MAX => Err(Violation::WriteTooLong(head.len)),
+        cmd::WRITE if head.len > PAYLOAD_MAX => Err(Violation::WriteTooLong(head.len)),
         cmd::WRITE => Ok(head.len as usize),
         _ => Ok(0),
     }
 }
 
-/// Checks a request; `None` for one that is done without the volume.
+/// Checks a request; `None` for one that is done without the driver.
 pub(super) fn admit(
     export: &Export,
     agreed: Agreed,
     head: RequestHead,
     payload: Bytes,
-) -> Result<Option<Command>, Refusal> {
+) -> Result<Option<Command>, ErrorReply> {
     check_flags(agreed, head)?;
     if head.kind == cmd::FLUSH {
         return Ok(Some(Command::Flush));
     }
-    let span = Span::new(head.at, u64::from(head.len));
-    check_span(export, head.kind, span)?;
+    let range = ByteRange::new(head.offset, u64::from(head.len));
+    check_range(export, head.kind, range)?;
     let has = |flag| head.flags & flag != 0;
-    let durability = if has(flag::FUA) { Durability::Durable } else { Durability::Volatile };
+    let fua = has(flag::FUA);
     Ok(Some(match head.kind {
-        cmd::READ if head.len > TRANSFER_MAX => {
-            return Err(Refusal::new(Errno::EINVAL, "more than the announced maximum"));
+        cmd::READ if head.len > PAYLOAD_MAX => {
+            return Err(ErrorReply::new(Errno::EINVAL, "more than the announced maximum"));
         }
-        cmd::READ => Command::Read(span),
-        cmd::WRITE => Command::Write(head.at, payload, durability),
+        cmd::READ => Command::Read(range),
+        cmd::WRITE => Command::Write { offset: head.offset, data: payload, fua },
         cmd::WRITE_ZEROES => {
             // A client that asks for a fast way would rather write the zeroes itself than wait.
-            if has(flag::FAST_ZERO) && !export.shape.fast_zeroes {
-                return Err(Refusal::new(Errno::ENOTSUP, "zeroes are not fast here"));
+            if has(flag::FAST_ZERO) && !export.fast_zero {
+                return Err(ErrorReply::new(Errno::ENOTSUP, "zeroes are not fast here"));
             }
-            let space = if has(flag::NO_HOLE) { Space::Keep } else { Space::Release };
-            Command::WriteZeroes(span, durability, space)
+            Command::WriteZeroes { range, fua, no_hole: has(flag::NO_HOLE) }
         }
-        cmd::TRIM => Command::Trim(span, durability),
+        cmd::TRIM => Command::Trim { range, fua },
         // A hint to read ahead, which need not have an effect.
         cmd::CACHE => return Ok(None),
         cmd::BLOCK_STATUS if !agreed.allocation => {
-            return Err(Refusal::new(Errno::EINVAL, "no metadata context was selected"));
+            return Err(ErrorReply::new(Errno::EINVAL, "no metadata context was selected"));
         }
-        cmd::BLOCK_STATUS if span.is_empty() => {
-            return Err(Refusal::new(Errno::EINVAL, "block status of no bytes"));
+        cmd::BLOCK_STATUS if head.len == 0 => {
+            return Err(ErrorReply::new(Errno::EINVAL, "block status of no bytes"));
         }
-        cmd::BLOCK_STATUS => Command::BlockStatus { span, one: has(flag::REQ_ONE) },
-        _ => return Err(Refusal::new(Errno::EINVAL, "unknown command")),
+        cmd::BLOCK_STATUS => Command::BlockStatus { range, req_one: has(flag::REQ_ONE) },
+        _ => return Err(ErrorReply::new(Errno::EINVAL, "unknown command")),
     }))
 }
 
 /// "The server SHOULD respond EINVAL to flags it does not know."
-fn check_flags(agreed: Agreed, head: RequestHead) -> Result<(), Refusal> {
+fn check_flags(agreed: Agreed, head: RequestHead) -> Result<(), ErrorReply> {
     let known = flag::FUA
         | match head.kind {
             cmd::READ if agreed.structured => flag::DF,
@@ -151,58 +145,50 @@ fn check_flags(agreed: Agreed, head: RequestHead) -> Result<(), Refusal> {
             _ => 0,
         };
     if head.flags & !known != 0 {
-        return Err(Refusal::new(Errno::EINVAL, "unknown flags"));
+        return Err(ErrorReply::new(Errno::EINVAL, "unknown flags"));
     }
     Ok(())
 }
 
 /// Alignment and range, with the error numbers the protocol wants for each.
-fn check_span(export: &Export, kind: u16, span: Span) -> Result<(), Refusal> {
-    let shape = &export.shape;
-    let block = u64::from(shape.block_size);
+fn check_range(export: &Export, kind: u16, range: ByteRange) -> Result<(), ErrorReply> {
+    let block = u64::from(export.minimum_block_size);
     let changes = matches!(kind, cmd::WRITE | cmd::WRITE_ZEROES | cmd::TRIM);
-    if changes && shape.read_only {
-        return Err(Refusal::new(Errno::EPERM, "the export is read-only"));
+    if changes && export.read_only {
+        return Err(ErrorReply::new(Errno::EPERM, "the export is read-only"));
     }
-    if kind == cmd::TRIM && shape.discard.is_none() {
-        return Err(Refusal::new(Errno::ENOTSUP, "the export does not discard"));
+    if kind == cmd::TRIM && !export.trim {
+        return Err(ErrorReply::new(Errno::ENOTSUP, "the export does not discard"));
     }
-    if span.end() > shape.size || span.at.checked_add(span.len).is_none() {
+    if range.end().is_none_or(|end| end > export.size) {
         let errno = if changes { Errno::ENOSPC } else { Errno::EINVAL };
-        return Err(Refusal::new(errno, "beyond the end of the export"));
+        return Err(ErrorReply::new(errno, "beyond the end of the export"));
     }
-    if !span.at.is_multiple_of(block) || !span.len.is_multiple_of(block) {
-        return Err(Refusal::new(Errno::EINVAL, format!("not aligned to {block} bytes")));
+    if !range.offset.is_multiple_of(block) || !range.length.is_multiple_of(block) {
+        return Err(ErrorReply::new(Errno::EINVAL, format!("not aligned to {block} bytes")));
     }
     Ok(())
 }
 
 /// Queues the reply to a request.
-pub(super) fn put_answer(
+pub(super) fn put_reply(
     out: &mut Output,
     structured: bool,
     cookie: u64,
-    outcome: Result<Answer, Refusal>,
+    outcome: Result<Reply, ErrorReply>,
 ) {
     match outcome {
-        Ok(Answer::Done) => out.put(|out| put_simple_reply(out, 0, cookie)),
-        Ok(Answer::Data(at, data)) => put_data(out, structured, cookie, at, data),
-        Ok(Answer::Extents { span, one, extents }) => {
-            put_extents(out, cookie, &describe(span, one, &extents));
+        Ok(Reply::Done) => out.put(|out| put_simple_reply(out, 0, cookie)),
+        Ok(Reply::Data(offset, data)) => put_data(out, structured, cookie, offset, data),
+        Ok(Reply::BlockStatus { range, req_one, extents }) => {
+            put_descriptors(out, cookie, &describe(range, req_one, &extents));
         }
-        Err(Refusal { errno, why }) if structured => out.put(|out| {
-            // A message has at most 4096 bytes; ours are much shorter.
-            let why = why.as_bytes();
-            put_chunk_head(out, chunk::ERROR, cookie, 6 + why.len());
-            out.put_u32(errno as u32);
-            out.put_u16(u16::try_from(why.len()).expect("messages are short"));
-            out.put_slice(why);
-        }),
-        Err(Refusal { errno, .. }) => out.put(|out| put_simple_reply(out, errno as u32, cookie)),
+        Err(error) if structured => put_error(out, cookie, &error),
+        Err(ErrorReply { errno, .. }) => out.put(|out| put_simple_reply(out, errno as u32, cookie)),
     }
 }
 
-fn put_data(out: &mut Output, structured: bool, cookie: u64, at: u64, data: Bytes) {
+fn put_data(out: &mut Output, structured: bool, cookie: u64, offset: u64, data: Bytes) {
     out.put(|out| {
         if !structured {
             put_simple_reply(out, 0, cookie);
@@ -211,13 +197,24 @@ fn put_data(out: &mut Output, structured: bool, cookie: u64, at: u64, data: Byte
             put_chunk_head(out, chunk::NONE, cookie, 0);
         } else {
             put_chunk_head(out, chunk::OFFSET_DATA, cookie, 8 + data.len());
-            out.put_u64(at);
+            out.put_u64(offset);
         }
     });
     out.push(data);
 }
 
-fn put_extents(out: &mut Output, cookie: u64, descriptors: &[(u32, u32)]) {
+fn put_error(out: &mut Output, cookie: u64, error: &ErrorReply) {
+    let message = error.message.as_bytes();
+    out.put(|out| {
+        // A message has at most 4096 bytes; ours are much shorter.
+        put_chunk_head(out, chunk::ERROR, cookie, 6 + message.len());
+        out.put_u32(error.errno as u32);
+        out.put_u16(u16::try_from(message.len()).expect("messages are short"));
+        out.put_slice(message);
+    });
+}
+
+fn put_descriptors(out: &mut Output, cookie: u64, descriptors: &[(u32, u32)]) {
     out.put(|out| {
         put_chunk_head(out, chunk::BLOCK_STATUS, cookie, 4 + 8 * descriptors.len());
         out.put_u32(ALLOCATION_ID);
@@ -228,15 +225,15 @@ fn put_extents(out: &mut Output, cookie: u64, descriptors: &[(u32, u32)]) {
     });
 }
 
-/// The extents as lengths and states: within `span`, neighbours of one state joined.
-fn describe(span: Span, one: bool, extents: &[Extent]) -> Vec<(u32, u32)> {
-    let most = if one { 1 } else { DESCRIPTORS_MAX };
+/// The extents as lengths and states: within `range`, neighbours of one state joined.
+fn describe(range: ByteRange, req_one: bool, extents: &[Extent]) -> Vec<(u32, u32)> {
+    let most = if req_one { 1 } else { DESCRIPTORS_MAX };
     let mut descriptors: Vec<(u32, u32)> = Vec::new();
     for extent in extents {
-        let len = extent.span.end().min(span.end()).saturating_sub(extent.span.at.max(span.at));
         // It fits: a request is about less than 4 GiB.
-        let len = u32::try_from(len).expect("cut to the span of a request");
-        // A hole that does not read as zeroes (under a seal, say) is told as data: clients such as
+        let len =
+            u32::try_from(extent.range.overlap(range)).expect("cut to the range of a request");
+        // A hole that does not read as zeroes (under encryption, say) is told as data: clients such as
         // qemu take every hole for zeroes and would not read it.
         let state = match (extent.zero, extent.hole) {
             (true, true) => wire::STATE_ZERO | wire::STATE_HOLE,

@@ -119,7 +119,7 @@ pub(super) struct RequestHead {
     pub(super) flags: u16,
     pub(super) kind: u16,
     pub(super) cookie: u64,
-    pub(super) at: u64,
+    pub(super) offset: u64,
     pub(super) len: u32,
 }
 
@@ -134,7 +134,7 @@ impl RequestHead {
             flags: reader.u16()?,
             kind: reader.u16()?,
             cookie: reader.u64()?,
-            at: reader.u64()?,
+            offset: reader.u64()?,
             len: reader.u32()?,
         };
         Ok((magic == REQUEST_MAGIC).then_some(head))
@@ -170,5 +170,5 @@ pub(super) fn put_chunk_head(out: &mut BytesMut, kind: u16, cookie: u64, len: us
     out.put_u16(DONE);
     out.put_u16(kind);
     out.put_u64(cookie);
-    out.put_u32(u32::try_from(len).expect("chunks are bounded by TRANSFER_MAX"));
+    out.put_u32(u32::try_from(len).expect("chunks are bounded by PAYLOAD_MAX"));
 }
