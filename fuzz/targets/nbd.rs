@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| longhaul::front::nbd::invariants::machine(input));
+fuzz_target!(|input: &[u8]| proto::nbd::invariants::machine(input));

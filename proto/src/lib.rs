@@ -1,4 +1,4 @@
-//! SCSI and iSCSI as pure state machines: bytes and the time go in; bytes, commands and the next
+//! SCSI, iSCSI and NBD as pure state machines: bytes and the time go in; bytes, commands and the next
 //! deadline come out.
 //!
 //! Nothing here does I/O, reads a clock or makes randomness of its own: time is an argument
@@ -9,6 +9,7 @@
 pub mod client;
 pub mod identity;
 pub mod iscsi;
+pub mod nbd;
 pub mod reader;
 pub mod scsi;
 pub mod time;

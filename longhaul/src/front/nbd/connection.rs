@@ -9,16 +9,12 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use proto::nbd::{Command, Errno, ErrorReply, Event, Export, Machine, Reply, Request, Violation};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use volume::Volume;
 
-use super::errno::Errno;
-use super::export::Export;
-use super::machine::{Event, Machine};
 use super::mapping::{self, durability, space, span};
-use super::transmission::{Command, ErrorReply, Reply, Request};
-use super::violation::Violation;
 use crate::stop::Stop;
 
 /// The room a new buffer has: for many small requests, or the head of a large one.

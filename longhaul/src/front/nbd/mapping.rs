@@ -1,10 +1,7 @@
 //! A volume in terms of NBD: its shape, its extents and its errors.
 
+use proto::nbd::{self, ByteRange, Errno, ErrorReply, Export, PAYLOAD_MAX};
 use volume::{Durability, Extent, Kind, Space, Span, Volume};
-
-use super::export::{self, ByteRange, Export};
-use super::transmission::ErrorReply;
-use super::{Errno, PAYLOAD_MAX};
 
 /// The preferred block size of a volume that has no opinion.
 const PREFERRED_BLOCK_SIZE: u32 = 4096;
@@ -39,9 +36,9 @@ pub(super) const fn space(no_hole: bool) -> Space {
     if no_hole { Space::Keep } else { Space::Release }
 }
 
-pub(super) const fn extent(extent: &Extent) -> export::Extent {
+pub(super) const fn extent(extent: &Extent) -> nbd::Extent {
     let Extent { span: Span { at, len }, hole, zero } = *extent;
-    export::Extent { range: ByteRange::new(at, len), hole, zero }
+    nbd::Extent { range: ByteRange::new(at, len), hole, zero }
 }
 
 /// What a client is told of a command that failed.

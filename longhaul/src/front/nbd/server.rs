@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use proto::nbd::Export;
 use rustix::fs::Mode;
 use rustix::process::umask;
 use tokio::net::{UnixListener, UnixStream};
@@ -16,7 +17,6 @@ use volume::Volume;
 
 use super::connection::{self, Broken, Shutdown};
 use super::connection_order::{ConnectionGuard, ConnectionOrder};
-use super::export::Export;
 use super::mapping;
 use crate::stop::{Stop, Stopper};
 

@@ -1,7 +1,7 @@
 //! The fixed newstyle handshake: options, until the client enters the transmission phase.
 
+use crate::reader::{Reader, Truncated};
 use bytes::{BufMut, BytesMut};
-use proto::reader::{Reader, Truncated};
 
 use super::export::Export;
 use super::output::Output;

@@ -1,7 +1,7 @@
 //! The numbers and layouts of the NBD protocol (doc/proto.md of the NBD project, "fixed newstyle").
 
+use crate::reader::{Reader, Truncated};
 use bytes::{BufMut, BytesMut};
-use proto::reader::{Reader, Truncated};
 
 /// First thing a server says.
 pub(super) const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;

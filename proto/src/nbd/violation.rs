@@ -1,6 +1,6 @@
 //! How a client can break the protocol.
 
-use proto::reader::Truncated;
+use crate::reader::Truncated;
 
 /// The client broke the protocol in a way no reply can mend: the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
