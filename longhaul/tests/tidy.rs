@@ -94,11 +94,21 @@ fn scsi_names_no_transport() {
 }
 
 #[test]
+fn nbd_and_scsi_do_not_know_one_another() {
+    must_not_hold("proto/src/nbd", &["scsi::"], "NBD and SCSI are two ways to a disk");
+    for room in ["proto/src/scsi", "proto/src/iscsi"] {
+        must_not_hold(room, &["nbd::"], "NBD and SCSI are two ways to a disk");
+    }
+}
+
+#[test]
 fn proto_and_volume_do_no_io_and_read_no_clock() {
     let forbidden = [
         "TcpStream",
         "TcpListener",
         "UdpSocket",
+        "UnixStream",
+        "UnixListener",
         "std::fs",
         "io::Read",
         "io::Write",
