@@ -310,6 +310,19 @@ fn replies_are_structured_once_agreed() {
     assert_eq!(bytes, message[..]);
 }
 
+/// NBD, "Values": a string has at most 4096 bytes.
+#[test]
+fn long_error_message_is_cut_between_characters() {
+    let mut client = Client::ready(export(), true);
+    client.send(0, 0, 0, 512, &[]);
+    let message = format!("x{}", "\u{e9}".repeat(100_000));
+    client.machine.reply(77, Err(ErrorReply::new(Errno::EIO, message.as_str())));
+    let mut bytes = client.take();
+    bytes.advance(16);
+    assert_eq!((bytes.get_u32(), bytes.get_u32(), bytes.get_u16()), (6 + 4095, 5, 4095));
+    assert_eq!(bytes, message.as_bytes()[..4095]);
+}
+
 #[test]
 fn block_status_joins_neighbours_and_stays_inside() {
     let extent = |at, len, hole, zero| Extent { range: ByteRange::new(at, len), hole, zero };

@@ -13,6 +13,9 @@ use super::wire::{self, RequestHead, chunk, cmd, flag, put_chunk_head, put_simpl
 /// assumes as much (NBD, "Block size constraints").
 pub const PAYLOAD_MAX: u32 = 32 << 20;
 
+/// "The maximum length of any string is 4096 bytes" (NBD, "Values"): so of the message of an error.
+const STRING_MAX: usize = 4096;
+
 /// Descriptors in one block status reply: 32 KiB; the client asks again for the rest.
 const DESCRIPTORS_MAX: usize = 4096;
 
@@ -72,7 +75,7 @@ pub enum Reply {
 pub struct ErrorReply {
     /// For programs.
     pub errno: Errno,
-    /// For people, where replies are structured.
+    /// For people, where replies are structured; what exceeds 4096 bytes is not sent.
     pub message: String,
 }
 
@@ -204,14 +207,22 @@ fn put_data(out: &mut Output, structured: bool, cookie: u64, offset: u64, data: 
 }
 
 fn put_error(out: &mut Output, cookie: u64, error: &ErrorReply) {
-    let message = error.message.as_bytes();
+    let message = shortened(&error.message).as_bytes();
     out.put(|out| {
-        // A message has at most 4096 bytes; ours are much shorter.
         put_chunk_head(out, chunk::ERROR, cookie, 6 + message.len());
         out.put_u32(error.errno as u32);
-        out.put_u16(u16::try_from(message.len()).expect("messages are short"));
+        out.put_u16(u16::try_from(message.len()).expect("at most STRING_MAX"));
         out.put_slice(message);
     });
+}
+
+/// As much of `message` as a reply may have.
+fn shortened(message: &str) -> &str {
+    let mut end = message.len().min(STRING_MAX);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    &message[..end]
 }
 
 fn put_descriptors(out: &mut Output, cookie: u64, descriptors: &[(u32, u32)]) {
