@@ -35,6 +35,7 @@ pub mod state_dir;
 pub mod stop;
 pub mod store;
 mod suggest;
+pub mod target;
 pub mod tune;
 pub mod uri;
 mod utc;

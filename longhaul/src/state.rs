@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::durable::sync_directory_of;
-use crate::front::lun::{Keeper, Waiting};
+use crate::target::lun::{Keeper, Waiting};
 
 /// A directory for state, which is there.
 #[derive(Clone, Debug)]

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul::front::iscsi::{Limits, Node, Offering, Server};
-use longhaul::front::lun::{Command, Nexus, Options, TargetDevice};
 use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, IscsiTarget, State, connect};
+use longhaul::target::lun::{Command, Nexus, Options, TargetDevice};
 use longhaul::uri::Host;
 use proto::iscsi::header::BHS_LEN;
 use proto::iscsi::keys::Offer;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use longhaul::front::iscsi::{Node, Server};
-use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{
     ConnectError, ConnectOptions, Connections, Disk, IscsiTarget, State, connect, discover,
 };
+use longhaul::target::lun::{Options, TargetDevice};
 use longhaul::uri::Host;
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use proto::iscsi::header::{Header, LoginResponse};

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul::front::iscsi::{Node, Server};
-use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::sealing::new_cipher;
 use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, IscsiTarget, connect};
+use longhaul::target::lun::{Options, TargetDevice};
 use longhaul::uri::Host;
 use proto::identity::Identity;
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};

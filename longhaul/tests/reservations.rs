@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use longhaul::front::iscsi::{Limits, Node, Server};
-use longhaul::front::lun::{Kept, Options, TargetDevice};
 use longhaul::state::StateDir;
 use longhaul::stop::Stopper;
+use longhaul::target::lun::{Kept, Options, TargetDevice};
 use peer::Peer;
 use proto::iscsi::login::policy::Policy;
 use proto::scsi::sense::Additional;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul::front::iscsi::{Node, Server};
-use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{ConnectOptions, Disk, IscsiTarget, connect};
+use longhaul::target::lun::{Options, TargetDevice};
 use longhaul::uri::Host;
 use proto::iscsi::header::BHS_LEN;
 use proto::iscsi::login::policy::Policy;

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul::front::iscsi::{Limits, Node, Server};
-use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::{Stop, Stopper};
+use longhaul::target::lun::{Options, TargetDevice};
 use peer::{NO_ITT, Peer, login, read_16, text, write_16};
 use proto::iscsi::header::{
     Header, LogoutReason, LogoutRequest, NopOut, ScsiCommand, TaskFunction, TaskManagementRequest,
@@ -363,9 +363,9 @@ fn a_login_anew_never_overtakes_a_stuck_write() {
 
 /// Asks for the largest answer there is.
 fn begin_large_read(peer: &mut Peer, itt: u32) {
-    const BLOCKS: u32 = longhaul::front::lun::TRANSFER_MAX / BLOCK as u32;
+    const BLOCKS: u32 = longhaul::target::lun::TRANSFER_MAX / BLOCK as u32;
     let command = peer.command(itt, read_16(0, BLOCKS));
-    let expected_len = longhaul::front::lun::TRANSFER_MAX;
+    let expected_len = longhaul::target::lun::TRANSFER_MAX;
     peer.send(ScsiCommand { read: true, expected_len, ..command }, Bytes::new());
 }
 

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul::front::iscsi::{Limits, Node, Server};
-use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::{Stop, Stopper};
+use longhaul::target::lun::{Options, TargetDevice};
 use peer::{NO_ITT, Peer, login, read_16};
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use proto::iscsi::header::{Header, LoginRequest, NopOut, ScsiCommand};
@@ -260,7 +260,7 @@ async fn output_that_waits_is_sent_in_the_end() {
 /// More data than a session may hold at once: the commands wait for one another, and all are answered.
 #[tokio::test]
 async fn reads_beyond_what_is_held_wait_their_turn() {
-    const BLOCKS: u32 = longhaul::front::lun::TRANSFER_MAX / 512;
+    const BLOCKS: u32 = longhaul::target::lun::TRANSFER_MAX / 512;
     let target = Running::open().await;
     let portal = target.portal;
     let reads = move || {

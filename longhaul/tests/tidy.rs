@@ -86,6 +86,13 @@ fn a_front_names_no_store_and_a_store_no_front() {
     // Tests may: they need a volume to serve and a server to reach.
     must_not_hold("longhaul/src/front", &["crate::store"], "only the chain names both");
     must_not_hold("longhaul/src/store", &["crate::front"], "only the chain names both");
+    must_not_hold("longhaul/src/target", &["crate::store"], "only the chain names both");
+    must_not_hold("longhaul/src/store", &["crate::target"], "only the chain names both");
+    must_not_hold(
+        "longhaul/src/target",
+        &["iscsi", "crate::front"],
+        "a transport names the target, and not the other way",
+    );
 }
 
 #[test]

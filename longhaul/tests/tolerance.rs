@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use longhaul::front::iscsi::{Node, Server};
-use longhaul::front::lun::{Options, TargetDevice};
 use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, IscsiTarget, State, connect};
+use longhaul::target::lun::{Options, TargetDevice};
 use longhaul::uri::Host;
 use proto::iscsi::header::BHS_LEN;
 use proto::iscsi::keys::Offer;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::Pause;
 use super::table::Table;
 use crate::front::iscsi::Limits;
-use crate::front::lun::TRANSFER_MAX;
 use crate::size::Size;
+use crate::target::lun::TRANSFER_MAX;
 
 /// A TSIH has 16 bits (RFC 7143, 11.12.6), and a descriptor per connection is more than most systems give.
 const PEERS: RangeInclusive<u32> = 1..=65_535;

@@ -2,5 +2,4 @@
 
 pub mod copy;
 pub mod iscsi;
-pub mod lun;
 pub mod nbd;

@@ -19,10 +19,10 @@ use crate::command::options::blocking;
 use crate::config::{Config, Listen, Served};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Offering, Portal};
-use crate::front::lun::{Disk, Kept, TargetDevice};
 use crate::log::{Log, Tap};
 use crate::served_files::OnExchange;
 use crate::stop::Stop;
+use crate::target::lun::{Disk, Kept, TargetDevice};
 
 /// A volume that is being served.
 struct Room {

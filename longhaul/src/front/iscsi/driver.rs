@@ -42,9 +42,9 @@ use super::registry::{Identity, Join, Letter, Registry, Seat, Ticket, Why};
 use super::running::{Mark, Ready, Running};
 use super::vigil::Vigil;
 use super::wire::{Wire, WireError};
-use crate::front::lun::{Command, Initiator, Response, TargetDevice};
 use crate::losses::Losses;
 use crate::stop::Stop;
+use crate::target::lun::{Command, Initiator, Response, TargetDevice};
 
 /// Unsent output up to which more is read whatever the session holds, as reading may be what frees it.
 const OUTPUT_MIN: usize = 256 << 10;

@@ -10,7 +10,7 @@ use proto::iscsi::header::{TaskFunction, TaskResponse};
 use proto::scsi::lun;
 
 use super::registry::{Letter, Registry, Seat};
-use crate::front::lun::TargetDevice;
+use crate::target::lun::TargetDevice;
 
 /// Does the part of a function that is not the session's own. It answers when the tasks of others are dead (RFC
 /// 7143, 4.2.3.3).

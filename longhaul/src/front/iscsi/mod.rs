@@ -2,7 +2,7 @@
 //! each, on one task that owns all of its state and its connections.
 //!
 //! ```no_run
-//! # async fn run(device: longhaul::front::lun::TargetDevice, stop: longhaul::stop::Stop) -> std::io::Result<()> {
+//! # async fn run(device: longhaul::target::lun::TargetDevice, stop: longhaul::stop::Stop) -> std::io::Result<()> {
 //! use longhaul::front::iscsi::{Node, Server};
 //! use proto::iscsi::login::policy::Policy;
 //!

@@ -21,7 +21,7 @@ use super::chatter::Chatter;
 use super::meter::Activity;
 use super::purse::{Fund, Pool};
 use super::registry::{ClientQuota, Identity, Letter, Registry, Seat};
-use crate::front::lun::{Face, TRANSFER_MAX, TargetDevice};
+use crate::target::lun::{Face, TRANSFER_MAX, TargetDevice};
 
 /// How often what a session may send at first fits into [`Limits::unsolicited`]: a burst right after the login
 /// must not use that up. From the first answer on, the window follows what is left of it.

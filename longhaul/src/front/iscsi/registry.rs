@@ -21,7 +21,7 @@ use proto::scsi::reservation::NexusId;
 
 use super::meter::{Activity, Meter};
 use super::wire::Wire;
-use crate::front::lun::{Initiator, Nexus, TargetDevice, Waiting};
+use crate::target::lun::{Initiator, Nexus, TargetDevice, Waiting};
 
 /// What one session asks of another.
 pub(super) enum Letter {

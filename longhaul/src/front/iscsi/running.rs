@@ -10,7 +10,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::target::TaskId;
 use proto::time::Time;
 
-use crate::front::lun::{Answer, Command, LogicalUnit, Response};
+use crate::target::lun::{Answer, Command, LogicalUnit, Response};
 use proto::scsi::cdb::Kind;
 
 /// What is to be known of a command when it has ended.

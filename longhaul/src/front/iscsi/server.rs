@@ -284,8 +284,8 @@ mod tests {
     use proto::iscsi::login::policy::Policy;
 
     use super::*;
-    use crate::front::lun::TargetDevice;
     use crate::stop::Stopper;
+    use crate::target::lun::TargetDevice;
 
     #[tokio::test]
     async fn the_pulse_beats_while_connections_are_taken() {
