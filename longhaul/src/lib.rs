@@ -17,6 +17,7 @@ mod explain;
 pub mod failure;
 pub mod front;
 pub mod log;
+mod log_limiter;
 mod losses;
 mod low_water;
 pub mod luks;

@@ -11,11 +11,11 @@ use tokio::time::sleep;
 use super::attach::status::AttachStatus;
 use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail, Outcome, complain};
-use crate::front::iscsi::meter::{Activity, Work};
 use crate::front::iscsi::{SessionStatus, Status};
 use crate::printable::{Json, OneLine};
 use crate::progress::rate;
 use crate::size::Size;
+use crate::target::meter::{Activity, Work};
 
 /// Show the sessions and volumes of running servers, and the attachments of this machine
 #[derive(Debug, clap::Args)]

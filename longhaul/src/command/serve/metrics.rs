@@ -11,8 +11,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::front::iscsi::meter::{Activity, Work, bound};
 use crate::front::iscsi::{Node, Status};
+use crate::target::meter::{Activity, Work, bound};
 
 /// Clients at a time; more wait to be accepted.
 const CLIENTS_MAX: usize = 4;
@@ -166,7 +166,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::front::iscsi::meter::BUCKETS;
+    use crate::target::meter::BUCKETS;
 
     fn work(commands: u64) -> Work {
         let mut latency = vec![0; BUCKETS];

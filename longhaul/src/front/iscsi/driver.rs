@@ -31,20 +31,20 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::{info, warn};
 
-use super::chatter::{Chatter, Leave};
 use super::end::End;
 use super::line::Line;
 use super::login::LoggedIn;
 use super::management::manage;
 use super::node::{Node, record};
-use super::purse::Purse;
 use super::registry::{Identity, Join, Letter, Registry, Seat, Ticket, Why};
-use super::running::{Mark, Ready, Running};
 use super::vigil::Vigil;
 use super::wire::{Wire, WireError};
+use crate::log_limiter::{LogLimiter, Permit};
 use crate::losses::Losses;
 use crate::stop::Stop;
+use crate::target::executor::{Executor, Mark, Ready};
 use crate::target::lun::{Command, Initiator, Response, TargetDevice};
+use crate::target::memory_quota::Quota;
 
 /// Unsent output up to which more is read whatever the session holds, as reading may be what frees it.
 const OUTPUT_MIN: usize = 256 << 10;
@@ -72,9 +72,9 @@ pub(super) struct Driver {
     /// `None` in a discovery session.
     device: Option<Arc<TargetDevice>>,
     registry: Registry,
-    chatter: Arc<Chatter>,
-    running: Running,
-    purse: Purse,
+    log_limiter: Arc<LogLimiter>,
+    executor: Executor<TaskId>,
+    quota: Quota,
     vigil: Vigil,
     losses: Losses,
     /// How long an initiator may take nothing of what is sent to it.
@@ -163,9 +163,9 @@ impl Driver {
             ticket,
             device,
             registry: node.registry.clone(),
-            chatter: Arc::clone(&node.chatter),
-            running: Running::default(),
-            purse: Purse::new(&serving.pool),
+            log_limiter: Arc::clone(&node.log_limiter),
+            executor: Executor::default(),
+            quota: Quota::new(&serving.pools),
             vigil: Vigil::new(limits.awake),
             losses: Losses::new(),
             stuck_max: limits.ping_patience,
@@ -186,7 +186,7 @@ impl Driver {
     /// Runs the session to its end, and until none of its commands runs any more.
     pub(super) async fn run(mut self) -> End {
         let end = std::future::poll_fn(|cx| self.poll(cx)).await;
-        self.running.drain().await;
+        self.executor.drain().await;
         end
     }
 
@@ -211,7 +211,7 @@ impl Driver {
     /// for a few times.
     fn finds_more(&mut self, cx: &mut Context<'_>) -> bool {
         for _ in 0..LOOKS {
-            if !self.running.is_idle() || !self.vigil.look_again(StdInstant::now()) {
+            if !self.executor.is_idle() || !self.vigil.look_again(StdInstant::now()) {
                 return false;
             }
             if self.lines.iter_mut().any(Line::look) {
@@ -236,7 +236,7 @@ impl Driver {
             let sent = self.poll_output(cx)?;
             if !answered && !received && !managed && !sent {
                 let held = self.held();
-                self.purse.settle(held);
+                self.quota.settle(held);
                 return Ok(());
             }
         }
@@ -369,9 +369,12 @@ impl Driver {
         self.losses.added(line.wire.socket());
         self.lines.push(line);
         let (seat, connections) = (&self.ticket.seat, self.lines.len());
-        if let Some(Leave { unsaid }) = self.chatter.leave(seat.peer) {
+        if let Some(Permit { suppressed }) = self.log_limiter.permit(seat.peer) {
             let (initiator, tsih) = (seat.identity.initiator.as_str(), seat.tsih);
-            info!(initiator, tsih, connections, unsaid, "a connection was added to the session");
+            info!(
+                initiator,
+                tsih, connections, suppressed, "a connection was added to the session"
+            );
         }
         seat.has_connections(connections);
         // It may be heard of sooner than what there was before.
@@ -404,7 +407,7 @@ impl Driver {
             self.session.managed(request, outcome);
             any = true;
         }
-        while let Poll::Ready((task, mark, response)) = self.running.poll(cx) {
+        while let Poll::Ready((task, mark, response)) = self.executor.poll(cx) {
             self.answer(task, mark, response);
             any = true;
         }
@@ -431,7 +434,7 @@ impl Driver {
     /// Whether anything was read.
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Result<bool, WireError> {
         // An initiator that sends and does not take its answers must not make us keep them.
-        let overdrawn = self.session.unsent() > OUTPUT_MIN && self.held() > self.purse.limit();
+        let overdrawn = self.session.unsent() > OUTPUT_MIN && self.held() > self.quota.limit();
         if self.end.is_some() || overdrawn {
             return Ok(false);
         }
@@ -527,36 +530,36 @@ impl Driver {
             Ready { task, mark, weight, unit, command: Command { parsed, data, announced } };
         // Data-out are paid for already; what is to answer must not take more behind those that wait.
         let total = self.held() + weight;
-        let waits = weight > 0 && self.running.next_weight().is_some();
-        if weight == 0 || (!waits && self.purse.covers(cx, total)) {
+        let waits = weight > 0 && self.executor.next_weight().is_some();
+        if weight == 0 || (!waits && self.quota.covers(cx, total)) {
             self.start(cx, ready);
         } else {
-            self.running.wait(ready);
+            self.executor.wait(ready);
         }
     }
 
     /// What the answer to a command may come to: what it asks for, even beyond what the initiator has room
     /// for, since it is cut only when it is there.
     fn weight(&self, asked: u32, room: u32) -> u64 {
-        u64::from(asked.max(room.min(ANSWER_MAX))).min(self.purse.request_max())
+        u64::from(asked.max(room.min(ANSWER_MAX))).min(self.quota.request_max())
     }
 
-    fn start(&mut self, cx: &mut Context<'_>, ready: Ready) {
+    fn start(&mut self, cx: &mut Context<'_>, ready: Ready<TaskId>) {
         let Ready { task, mark, weight, unit, command } = ready;
         let answer = unit.execute(self.ticket.seat.nexus, command);
-        if let Some(response) = self.running.start(cx, (task, mark), weight, answer) {
+        if let Some(response) = self.executor.start(cx, (task, mark), weight, answer) {
             self.answer(task, mark, response);
         }
     }
 
     /// Starts commands that waited, as far as there is room now.
     fn start_waiting(&mut self, cx: &mut Context<'_>) {
-        while let Some(weight) = self.running.next_weight() {
+        while let Some(weight) = self.executor.next_weight() {
             let total = self.held() + weight;
-            if !self.purse.covers(cx, total) {
+            if !self.quota.covers(cx, total) {
                 break;
             }
-            let Some(ready) = self.running.pop_waiting() else { break };
+            let Some(ready) = self.executor.pop_waiting() else { break };
             self.start(cx, ready);
         }
         self.act(cx);
@@ -564,7 +567,7 @@ impl Driver {
 
     /// Nobody waits for this answer, but the machine waits for the end.
     fn abort(&mut self, task: TaskId) {
-        if let Some(Ready { task, mark, .. }) = self.running.abort(task) {
+        if let Some(Ready { task, mark, .. }) = self.executor.abort(task) {
             let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
             self.answer(task, mark, Response { status, data, sense });
         }
@@ -574,7 +577,7 @@ impl Driver {
     fn solicit(&mut self, cx: &mut Context<'_>) {
         while let Some(wanted) = self.session.solicited_wanted() {
             let total = self.held() + wanted;
-            if !self.purse.covers(cx, total) {
+            if !self.quota.covers(cx, total) {
                 break;
             }
             self.session.allow_solicited(self.session.solicited() + wanted);
@@ -583,7 +586,7 @@ impl Driver {
 
     /// Bytes the session holds that had to be paid for.
     fn held(&mut self) -> u64 {
-        self.session.solicited() + self.running.held() + self.session.unsent() as u64
+        self.session.solicited() + self.executor.held() + self.session.unsent() as u64
     }
 
     fn answer(&mut self, task: TaskId, mark: Mark, Response { status, data, sense }: Response) {
@@ -608,7 +611,7 @@ impl Driver {
             let took = now.saturating_sub(mark.started.since_origin());
             self.ticket.seat.meter.ended(mark.kind, bytes, took);
             if took >= self.slow {
-                report_slow(&self.chatter, &self.ticket.seat, mark, bytes, took);
+                report_slow(&self.log_limiter, &self.ticket.seat, mark, bytes, took);
             }
         }
     }
@@ -616,9 +619,9 @@ impl Driver {
     fn manage(&mut self, request: Request, function: TaskFunction, lun: [u8; 8]) {
         let Some(device) = self.device.clone() else { return };
         let (seat, registry) = (Arc::clone(&self.ticket.seat), self.registry.clone());
-        if let Some(Leave { unsaid }) = self.chatter.leave(seat.peer) {
+        if let Some(Permit { suppressed }) = self.log_limiter.permit(seat.peer) {
             let (peer, initiator) = (seat.peer, seat.identity.initiator.as_str());
-            info!(%peer, initiator, target = device.name(), ?function, unsaid, "task management");
+            info!(%peer, initiator, target = device.name(), ?function, suppressed, "task management");
         }
         self.errands.push(Box::pin(async move {
             (request, manage(&registry, &seat, &device, function, lun).await)
@@ -638,12 +641,12 @@ impl Driver {
     }
 }
 
-fn report_slow(chatter: &Chatter, seat: &Seat, mark: Mark, bytes: u64, took: Duration) {
-    let Some(Leave { unsaid }) = chatter.leave(seat.peer) else { return };
+fn report_slow(limiter: &LogLimiter, seat: &Seat, mark: Mark, bytes: u64, took: Duration) {
+    let Some(Permit { suppressed }) = limiter.permit(seat.peer) else { return };
     let Seat { identity: Identity { initiator, target, .. }, peer, .. } = seat;
     let target = target.as_ref().map_or("", |target| target.as_str());
     let (initiator, opcode) = (initiator.as_str(), format!("{:#04x}", mark.opcode));
-    warn!(%peer, initiator, target, opcode, bytes, ?took, unsaid, "slow command");
+    warn!(%peer, initiator, target, opcode, bytes, ?took, suppressed, "slow command");
 }
 
 /// However it ends, the units forget the nexus before another session can take the seat.

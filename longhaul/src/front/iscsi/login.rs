@@ -14,11 +14,11 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::chatter::Leave;
 use super::logins::{LoginProgress, LoginStage};
 use super::node::{Node, Serving};
 use super::registry::{Identity, Join, Letter, Newcomer, NoSeat, Seat, Ticket};
 use super::wire::{Wire, WireError};
+use crate::log_limiter::Permit;
 
 /// Why a login came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -174,10 +174,10 @@ async fn admit(
 /// other.
 fn warn_of_shared_name(node: &Node, seat: &Seat) {
     if node.registry.shares_its_name(seat)
-        && let Some(Leave { unsaid }) = node.chatter.leave(seat.peer)
+        && let Some(Permit { suppressed }) = node.log_limiter.permit(seat.peer)
     {
         let (peer, initiator, client) = (seat.peer, seat.identity.initiator.as_str(), &seat.proven);
-        warn!(%peer, initiator, %client, unsaid, "another client uses the same initiator name");
+        warn!(%peer, initiator, %client, suppressed, "another client uses the same initiator name");
     }
 }
 

@@ -15,18 +15,14 @@
 //! # }
 //! ```
 
-mod chatter;
 mod driver;
 mod end;
 mod line;
 mod login;
 mod logins;
 mod management;
-pub mod meter;
 mod node;
-mod purse;
 mod registry;
-mod running;
 mod server;
 mod vigil;
 mod wire;

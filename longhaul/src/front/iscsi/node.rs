@@ -17,11 +17,11 @@ use proto::iscsi::text::TEXT_MAX;
 use proto::scsi::ports::{AccessState, PORT, Port, Ports};
 use serde::{Deserialize, Serialize};
 
-use super::chatter::Chatter;
-use super::meter::Activity;
-use super::purse::{Fund, Pool};
 use super::registry::{ClientQuota, Identity, Letter, Registry, Seat};
+use crate::log_limiter::LogLimiter;
 use crate::target::lun::{Face, TRANSFER_MAX, TargetDevice};
+use crate::target::memory_quota::{Pool, Pools};
+use crate::target::meter::Activity;
 
 /// How often what a session may send at first fits into [`Limits::unsolicited`]: a burst right after the login
 /// must not use that up. From the first answer on, the window follows what is left of it.
@@ -133,11 +133,11 @@ impl Limits {
     }
 
     /// A request that no session may ever hold would wait for ever.
-    fn pool(&self) -> Pool {
+    fn pools(&self) -> Pools {
         let request = TRANSFER_MAX.into();
-        let moderate = Fund::new(MODERATE_IN_ALL, MODERATE);
-        let large = Fund::new(self.held.max(request), self.held_by_session.max(request));
-        Pool { share: HELD_SHARE, funds: [moderate, large] }
+        let moderate = Pool::new(MODERATE_IN_ALL, MODERATE);
+        let large = Pool::new(self.held.max(request), self.held_by_session.max(request));
+        Pools { share: HELD_SHARE, by_size: [moderate, large] }
     }
 }
 
@@ -146,7 +146,7 @@ pub struct Node {
     /// Looked at by logins, never by a command: a session keeps what it has got.
     serving: RwLock<Arc<Serving>>,
     pub(super) registry: Registry,
-    pub(super) chatter: Arc<Chatter>,
+    pub(super) log_limiter: Arc<LogLimiter>,
 }
 
 /// What is served, to whom.
@@ -160,7 +160,7 @@ pub(super) struct Serving {
     seen: BTreeMap<u16, BTreeMap<String, Arc<TargetDevice>>>,
     pub(super) limits: Limits,
     pub(super) unsolicited: Arc<Budget>,
-    pub(super) pool: Pool,
+    pub(super) pools: Pools,
 }
 
 impl Serving {
@@ -172,7 +172,7 @@ impl Serving {
             self.unsolicited = limits.unsolicited();
         }
         if (old.held, old.held_by_session) != (limits.held, limits.held_by_session) {
-            self.pool = limits.pool();
+            self.pools = limits.pools();
         }
         let login = Arc::make_mut(&mut self.login);
         login.command_window = limits.window_at_login();
@@ -336,16 +336,16 @@ impl Node {
             command_window: limits.window_at_login(),
             text_max: limits.text,
         };
-        let (unsolicited, pool) = (limits.unsolicited(), limits.pool());
+        let (unsolicited, pools) = (limits.unsolicited(), limits.pools());
         let ports = Arc::new([Port::new(PORT, AccessState::Optimized)]);
         let seen = BTreeMap::new();
         let login = Arc::new(login);
-        let mut serving = Serving { login, devices, ports, seen, limits, unsolicited, pool };
+        let mut serving = Serving { login, devices, ports, seen, limits, unsolicited, pools };
         serving.look();
         Self {
             serving: RwLock::new(Arc::new(serving)),
             registry: Registry::default(),
-            chatter: Arc::default(),
+            log_limiter: Arc::default(),
         }
     }
 

@@ -19,9 +19,9 @@ use tokio::task::coop::unconstrained;
 use proto::iscsi::transport_id::initiator_port;
 use proto::scsi::reservation::NexusId;
 
-use super::meter::{Activity, Meter};
 use super::wire::Wire;
 use crate::target::lun::{Initiator, Nexus, TargetDevice, Waiting};
+use crate::target::meter::{Activity, Meter};
 
 /// What one session asks of another.
 pub(super) enum Letter {

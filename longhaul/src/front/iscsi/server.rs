@@ -16,12 +16,12 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
-use super::chatter::Leave;
 use super::driver::Driver;
 use super::login::{LoggedIn, LoginError, Outcome, join, log_in};
 use super::logins::{LoginSlot, Logins};
 use super::node::Node;
 use super::wire::{Wire, WireError};
+use crate::log_limiter::Permit;
 use crate::stop::Stop;
 
 /// How long no connection is taken after the system could not give one, for want of file descriptors
@@ -132,13 +132,13 @@ impl Server {
                         connections.spawn(connection(node, portals, wire, login, stop));
                     }
                     Ok((_, peer, _)) => {
-                        if let Some(Leave { unsaid }) = self.node.chatter.leave(peer) {
-                            warn!(%peer, unsaid, "too many connections: closed");
+                        if let Some(Permit { suppressed }) = self.node.log_limiter.permit(peer) {
+                            warn!(%peer, suppressed, "too many connections: closed");
                         }
                     }
                     Err(error) => {
-                        if let Some(Leave { unsaid }) = self.node.chatter.leave(NOBODY) {
-                            warn!(%error, unsaid, "no connection could be taken");
+                        if let Some(Permit { suppressed }) = self.node.log_limiter.permit(NOBODY) {
+                            warn!(%error, suppressed, "no connection could be taken");
                         }
                         sleep(ACCEPT_PAUSE).await;
                     }
@@ -198,8 +198,8 @@ async fn connection(
         outcome = log_in(&node, &mut wire, entrance, &mut who, &progress) => outcome,
         () = stop.called() => return,
         _ = &mut given_up => {
-            if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
-                info!(%peer, unsaid, "login given up: there are too many at a time");
+            if let Some(Permit { suppressed }) = node.log_limiter.permit(peer) {
+                info!(%peer, suppressed, "login given up: there are too many at a time");
             }
             return;
         }
@@ -212,9 +212,9 @@ async fn connection(
         Ok(Outcome::Connection(admission, seat)) => {
             let tsih = seat.tsih;
             if let Err(reason) = join(wire, *admission, &seat).await
-                && let Some(Leave { unsaid }) = node.chatter.leave(peer)
+                && let Some(Permit { suppressed }) = node.log_limiter.permit(peer)
             {
-                info!(%peer, tsih, %reason, unsaid, "the connection was not added to its session");
+                info!(%peer, tsih, %reason, suppressed, "the connection was not added to its session");
             }
         }
         // Probes of load balancers and port scanners connect and leave.
@@ -222,8 +222,8 @@ async fn connection(
         Err(reason) => {
             let initiator = who.as_ref().map(|who| who.initiator.as_str());
             let target = who.as_ref().map(|who| wanted(who.target.as_ref()));
-            if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
-                info!(%peer, initiator, target, %reason, unsaid, "login failed");
+            if let Some(Permit { suppressed }) = node.log_limiter.permit(peer) {
+                info!(%peer, initiator, target, %reason, suppressed, "login failed");
             }
         }
     }
@@ -243,8 +243,8 @@ async fn session(
     let tsih = established.tsih;
     let client = logged_in.ticket.seat.proven.to_string();
     let seal = established.parameters.seal.map_or("none", Protection::name);
-    if let Some(Leave { unsaid }) = node.chatter.leave(peer) {
-        info!(%peer, initiator = initiator.as_str(), target, tsih, client, seal, unsaid, "logged in");
+    if let Some(Permit { suppressed }) = node.log_limiter.permit(peer) {
+        info!(%peer, initiator = initiator.as_str(), target, tsih, client, seal, suppressed, "logged in");
         let is_plain = established.target.is_some() && established.parameters.seal.is_none();
         if is_plain && !peer.ip().to_canonical().is_loopback() {
             warn!(
@@ -259,13 +259,13 @@ async fn session(
     match Driver::new(node, portals, wire, logged_in, stop) {
         Ok(driver) => {
             let (name, reason) = (initiator.as_str(), driver.run().await);
-            match node.chatter.leave(peer) {
+            match node.log_limiter.permit(peer) {
                 None => {}
-                Some(Leave { unsaid }) if reason.is_attack() => {
-                    warn!(%peer, initiator = name, target, tsih, %reason, unsaid, "session broken");
+                Some(Permit { suppressed }) if reason.is_attack() => {
+                    warn!(%peer, initiator = name, target, tsih, %reason, suppressed, "session broken");
                 }
-                Some(Leave { unsaid }) => {
-                    info!(%peer, initiator = name, target, tsih, %reason, unsaid, "session ended");
+                Some(Permit { suppressed }) => {
+                    info!(%peer, initiator = name, target, tsih, %reason, suppressed, "session ended");
                 }
             }
         }

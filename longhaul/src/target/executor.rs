@@ -7,31 +7,30 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use proto::iscsi::target::TaskId;
 use proto::time::Time;
 
-use crate::target::lun::{Answer, Command, LogicalUnit, Response};
+use super::lun::{Answer, Command, LogicalUnit, Response};
 use proto::scsi::cdb::Kind;
 
 /// What is to be known of a command when it has ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
-    pub(super) kind: Kind,
-    pub(super) opcode: u8,
-    pub(super) started: Time,
+pub(crate) struct Mark {
+    pub(crate) kind: Kind,
+    pub(crate) opcode: u8,
+    pub(crate) started: Time,
     /// Bytes of data-out.
-    pub(super) out: u64,
+    pub(crate) out: u64,
 }
 
-struct Run {
-    task: TaskId,
+struct Run<T> {
+    task: T,
     mark: Mark,
     weight: u64,
     answer: Answer,
 }
 
-impl Future for Run {
-    type Output = (TaskId, Mark, u64, Response);
+impl<T: Copy + Unpin> Future for Run<T> {
+    type Output = (T, Mark, u64, Response);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (task, mark, weight) = (self.task, self.mark, self.weight);
@@ -40,43 +39,49 @@ impl Future for Run {
 }
 
 /// A command that can run. It is not handed to its unit before there is room for its answer.
-pub(super) struct Ready {
-    pub(super) task: TaskId,
-    pub(super) mark: Mark,
+pub(crate) struct Ready<T> {
+    pub(crate) task: T,
+    pub(crate) mark: Mark,
     /// Bytes its answer may come to.
-    pub(super) weight: u64,
-    pub(super) unit: Arc<dyn LogicalUnit>,
-    pub(super) command: Command,
+    pub(crate) weight: u64,
+    pub(crate) unit: Arc<dyn LogicalUnit>,
+    pub(crate) command: Command,
 }
 
-#[derive(Default)]
-pub(super) struct Running {
-    runs: FuturesUnordered<Run>,
+/// The commands of one session; `T` names a task.
+pub(crate) struct Executor<T> {
+    runs: FuturesUnordered<Run<T>>,
     held: u64,
-    waiting: VecDeque<Ready>,
+    waiting: VecDeque<Ready<T>>,
 }
 
-impl Running {
+impl<T> Default for Executor<T> {
+    fn default() -> Self {
+        Self { runs: FuturesUnordered::new(), held: 0, waiting: VecDeque::new() }
+    }
+}
+
+impl<T: Copy + Eq + Unpin> Executor<T> {
     /// Bytes that answers under way may come to.
-    pub(super) const fn held(&self) -> u64 {
+    pub(crate) const fn held(&self) -> u64 {
         self.held
     }
 
     /// What the command that waits first may come to.
-    pub(super) fn next_weight(&self) -> Option<u64> {
+    pub(crate) fn next_weight(&self) -> Option<u64> {
         self.waiting.front().map(|ready| ready.weight)
     }
 
     /// Whether no answer is awaited.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.runs.is_empty() && self.waiting.is_empty()
     }
 
     /// Starts an answer that may be there at once: then nothing is kept of it.
-    pub(super) fn start(
+    pub(crate) fn start(
         &mut self,
         cx: &mut Context<'_>,
-        (task, mark): (TaskId, Mark),
+        (task, mark): (T, Mark),
         weight: u64,
         mut answer: Answer,
     ) -> Option<Response> {
@@ -90,17 +95,17 @@ impl Running {
         }
     }
 
-    pub(super) fn wait(&mut self, ready: Ready) {
+    pub(crate) fn wait(&mut self, ready: Ready<T>) {
         self.waiting.push_back(ready);
     }
 
     /// The command that waits first.
-    pub(super) fn pop_waiting(&mut self) -> Option<Ready> {
+    pub(crate) fn pop_waiting(&mut self) -> Option<Ready<T>> {
         self.waiting.pop_front()
     }
 
     /// The next answer.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(TaskId, Mark, Response)> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(T, Mark, Response)> {
         match self.runs.poll_next_unpin(cx) {
             Poll::Ready(Some((task, mark, weight, response))) => {
                 self.held -= weight;
@@ -112,7 +117,7 @@ impl Running {
 
     /// Nobody waits for this answer any more. What runs is told so; what has not begun never does, and is
     /// given back.
-    pub(super) fn abort(&mut self, task: TaskId) -> Option<Ready> {
+    pub(crate) fn abort(&mut self, task: T) -> Option<Ready<T>> {
         if let Some(run) = self.runs.iter().find(|run| run.task == task) {
             run.answer.abort();
         }
@@ -121,7 +126,7 @@ impl Running {
     }
 
     /// Forgets what waits and ends what runs: nothing of this session reaches a unit afterwards.
-    pub(super) async fn drain(&mut self) {
+    pub(crate) async fn drain(&mut self) {
         self.waiting.clear();
         self.runs.iter().for_each(|run| run.answer.abort());
         while self.runs.next().await.is_some() {}

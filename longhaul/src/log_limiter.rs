@@ -1,4 +1,4 @@
-//! How much of the log an address may fill: whoever connects again and again must not fill the disk.
+//! Bounds the log lines about one address: a peer that connects again and again must not fill the disk.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -17,53 +17,59 @@ const SPAN: Duration = Duration::from_secs(60);
 /// Addresses that are told apart at a time; those beyond them count as one.
 const ADDRESSES_MAX: usize = 1024;
 
-/// What was written of late.
+/// The lines that were written in the last span.
 #[derive(Debug, Default)]
-pub(super) struct Chatter(Mutex<BTreeMap<IpAddr, Lines>>);
+pub(crate) struct LogLimiter(Mutex<BTreeMap<IpAddr, Lines>>);
 
 #[derive(Debug)]
 struct Lines {
     since: Instant,
     written: u32,
-    unsaid: u64,
+    suppressed: u64,
 }
 
-/// Leave to write a line.
+/// Permission to write a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leave {
+pub(crate) struct Permit {
     /// How many lines about the same address were held back before it.
-    pub(super) unsaid: Option<u64>,
+    pub(crate) suppressed: Option<u64>,
 }
 
-impl Chatter {
+impl LogLimiter {
     /// Whether a line about `peer` may be written now.
-    pub(super) fn leave(&self, peer: SocketAddr) -> Option<Leave> {
+    pub(crate) fn permit(&self, peer: SocketAddr) -> Option<Permit> {
         let address = network(peer.ip());
-        let (leave, last) = self.admit(address, Instant::now());
+        let (permit, last) = self.admit(address, Instant::now());
         if last {
             warn!(%address, "too many lines about it: more are held back for a minute");
         }
-        leave
+        permit
     }
 
     /// Also whether it is the last for now.
-    fn admit(&self, address: IpAddr, now: Instant) -> (Option<Leave>, bool) {
+    fn admit(&self, address: IpAddr, now: Instant) -> (Option<Permit>, bool) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= ADDRESSES_MAX && !all.contains_key(&address) {
             all.retain(|_, lines| now - lines.since < SPAN);
         }
         let full = all.len() >= ADDRESSES_MAX && !all.contains_key(&address);
         let address = if full { Ipv6Addr::UNSPECIFIED.into() } else { address };
-        let fresh = || Lines { since: now, written: 0, unsaid: 0 };
+        let fresh = || Lines { since: now, written: 0, suppressed: 0 };
         let lines = all.entry(address).or_insert_with(fresh);
-        let unsaid =
-            if now - lines.since >= SPAN { std::mem::replace(lines, fresh()).unsaid } else { 0 };
+        let suppressed = if now - lines.since >= SPAN {
+            std::mem::replace(lines, fresh()).suppressed
+        } else {
+            0
+        };
         if lines.written == LINES_MAX {
-            lines.unsaid += 1;
+            lines.suppressed += 1;
             return (None, false);
         }
         lines.written += 1;
-        (Some(Leave { unsaid: (unsaid > 0).then_some(unsaid) }), lines.written == LINES_MAX)
+        (
+            Some(Permit { suppressed: (suppressed > 0).then_some(suppressed) }),
+            lines.written == LINES_MAX,
+        )
     }
 }
 
@@ -85,32 +91,32 @@ mod tests {
 
     #[test]
     fn one_address_fills_its_part_and_says_what_it_did_not() {
-        let (chatter, start) = (Chatter::default(), Instant::now());
-        let admit = |number, after| chatter.admit(address(number), start + after);
+        let (limiter, start) = (LogLimiter::default(), Instant::now());
+        let admit = |number, after| limiter.admit(address(number), start + after);
         for line in 1..=LINES_MAX {
-            let (leave, last) = admit(1, Duration::ZERO);
-            assert_eq!((leave, last), (Some(Leave { unsaid: None }), line == LINES_MAX));
+            let (permit, last) = admit(1, Duration::ZERO);
+            assert_eq!((permit, last), (Some(Permit { suppressed: None }), line == LINES_MAX));
         }
         for _ in 0..9 {
             assert_eq!(admit(1, SPAN - Duration::from_nanos(1)), (None, false));
         }
         assert!(admit(2, Duration::ZERO).0.is_some(), "others are heard");
-        assert_eq!(admit(1, SPAN), (Some(Leave { unsaid: Some(9) }), false));
-        assert_eq!(admit(1, SPAN), (Some(Leave { unsaid: None }), false));
+        assert_eq!(admit(1, SPAN), (Some(Permit { suppressed: Some(9) }), false));
+        assert_eq!(admit(1, SPAN), (Some(Permit { suppressed: None }), false));
     }
 
     #[test]
     fn many_addresses_are_one() {
-        let (chatter, start) = (Chatter::default(), Instant::now());
+        let (limiter, start) = (LogLimiter::default(), Instant::now());
         let heard = |from: u32, after| {
             let admitted =
-                |number: &u32| chatter.admit(address(*number), start + after).0.is_some();
+                |number: &u32| limiter.admit(address(*number), start + after).0.is_some();
             (from..from + 5000).filter(admitted).count()
         };
         let most = ADDRESSES_MAX + LINES_MAX as usize;
         assert_eq!(heard(0, Duration::ZERO), most);
         assert_eq!(heard(5000, Duration::ZERO), 0);
-        assert_eq!(chatter.0.lock().unwrap().len(), ADDRESSES_MAX + 1);
+        assert_eq!(limiter.0.lock().unwrap().len(), ADDRESSES_MAX + 1);
         assert_eq!(heard(10_000, SPAN), most, "what is old is forgotten");
     }
 
