@@ -11,11 +11,11 @@ use tokio::time::sleep;
 use super::attach::status::AttachStatus;
 use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail, Outcome, complain};
-use crate::front::iscsi::{SessionStatus, Status};
 use crate::printable::{Json, OneLine};
 use crate::progress::rate;
 use crate::size::Size;
 use crate::target::meter::{Activity, Work};
+use crate::target::status::{SessionStatus, Status};
 
 /// Show the sessions and volumes of running servers, and the attachments of this machine
 #[derive(Debug, clap::Args)]
@@ -215,7 +215,7 @@ fn describe(before: &Look, now: &Look, only_since: bool) -> String {
     for session in sessions {
         let SessionStatus { initiator, address, connections, target, seconds, activity, .. } =
             session;
-        let portal_group = session.portal_group;
+        let portal_group = session.target_port;
         let target = target.as_deref().unwrap_or("discovery");
         let commands =
             activity.reads.commands + activity.writes.commands + activity.others.commands;

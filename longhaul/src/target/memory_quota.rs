@@ -15,21 +15,33 @@ use std::task::{Context, Poll};
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
+use super::lun::TRANSFER_MAX;
+
 /// What leases are counted in.
 const UNIT: u64 = 1 << 10;
+
+/// Bytes that a session may hold whatever the others do.
+const SHARE: u64 = 256 << 10;
+
+/// Bytes that one session may hold beyond its share without waiting for those that hold more: a request as large as
+/// most initiators make them.
+const MODERATE: u64 = 1 << 20;
+
+/// Bytes of that which all sessions hold together.
+const MODERATE_IN_ALL: u64 = 8 << 20;
 
 type Asked = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
 /// Memory that all sessions have in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Pool {
+struct Pool {
     units: Arc<Semaphore>,
     lease_max: u64,
 }
 
 impl Pool {
     /// `bytes` in common, of which one session has `lease_max` at most.
-    pub(crate) fn new(bytes: u64, lease_max: u64) -> Self {
+    fn new(bytes: u64, lease_max: u64) -> Self {
         let units = usize::try_from(bytes / UNIT).unwrap_or(usize::MAX);
         let units = Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS)));
         Self { units, lease_max: lease_max.min(bytes) / UNIT * UNIT }
@@ -40,9 +52,20 @@ impl Pool {
 #[derive(Clone, Debug)]
 pub(crate) struct Pools {
     /// Bytes that each session has for itself.
-    pub(crate) share: u64,
+    share: u64,
     /// For requests of moderate size, then for large ones.
-    pub(crate) by_size: [Pool; 2],
+    by_size: [Pool; 2],
+}
+
+impl Pools {
+    /// Pools of which the large one has `held` bytes, and one session `held_by_session` of those: both at least one
+    /// request, for a request that no session may ever hold would wait for ever.
+    pub(crate) fn new(held: u64, held_by_session: u64) -> Self {
+        let request = TRANSFER_MAX.into();
+        let moderate = Pool::new(MODERATE_IN_ALL, MODERATE);
+        let large = Pool::new(held.max(request), held_by_session.max(request));
+        Self { share: SHARE, by_size: [moderate, large] }
+    }
 }
 
 /// The memory of one session.

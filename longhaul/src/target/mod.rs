@@ -4,3 +4,7 @@ pub(crate) mod executor;
 pub mod lun;
 pub(crate) mod memory_quota;
 pub mod meter;
+pub(crate) mod node;
+pub(crate) mod sessions;
+pub mod status;
+pub(crate) mod task_management;

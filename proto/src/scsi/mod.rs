@@ -14,6 +14,7 @@ pub mod ports;
 pub mod provisioning;
 pub mod readiness;
 pub mod reservation;
+pub mod rights;
 pub mod sanitize;
 pub mod sense;
 pub mod status;

@@ -11,8 +11,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::front::iscsi::{Node, Status};
+use crate::front::iscsi::Node;
 use crate::target::meter::{Activity, Work, bound};
+use crate::target::status::Status;
 
 /// Clients at a time; more wait to be accepted.
 const CLIENTS_MAX: usize = 4;

@@ -32,11 +32,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::end::End;
+use super::joining::{Entry, Join, Joins, SessionInfo};
 use super::line::Line;
 use super::login::LoggedIn;
-use super::management::manage;
 use super::node::{Node, record};
-use super::registry::{Identity, Join, Letter, Registry, Seat, Ticket, Why};
+use super::task_management::{function, response};
 use super::vigil::Vigil;
 use super::wire::{Wire, WireError};
 use crate::log_limiter::{LogLimiter, Permit};
@@ -45,6 +45,8 @@ use crate::stop::Stop;
 use crate::target::executor::{Executor, Mark, Ready};
 use crate::target::lun::{Command, Initiator, Response, TargetDevice};
 use crate::target::memory_quota::Quota;
+use crate::target::sessions::{EndReason, SessionHandle, SessionMessage, Sessions};
+use crate::target::task_management::{Outcome, manage};
 
 /// Unsent output up to which more is read whatever the session holds, as reading may be what frees it.
 const OUTPUT_MIN: usize = 256 << 10;
@@ -71,7 +73,7 @@ pub(super) struct Driver {
     session: Session,
     /// `None` in a discovery session.
     device: Option<Arc<TargetDevice>>,
-    registry: Registry,
+    sessions: Sessions<SessionInfo>,
     log_limiter: Arc<LogLimiter>,
     executor: Executor<TaskId>,
     quota: Quota,
@@ -94,8 +96,10 @@ pub(super) struct Driver {
     stop: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     stop_patience: Duration,
     end: Option<End>,
+    /// Connections that come to join the session.
+    arrivals: Joins,
     /// Dropped last: whoever waits for this session to be gone may then close what it has used.
-    ticket: Ticket,
+    handle: SessionHandle<SessionInfo>,
 }
 
 /// What SendTargets may tell.
@@ -125,20 +129,21 @@ impl Driver {
         node: &Node,
         portals: Arc<[(SocketAddr, u16)]>,
         wire: Wire,
-        LoggedIn { ticket, established, seals }: LoggedIn,
+        LoggedIn { handle, arrivals, established, seals }: LoggedIn,
         mut stop: Stop,
     ) -> Result<Self, WireError> {
-        let serving = node.serving();
-        let limits = serving.limits;
+        let serving = node.target.serving();
+        let admittance = &serving.authorization;
+        let limits = admittance.limits;
         let parameters = &established.parameters;
         let (cid, stat_sn) = (established.cid, established.stat_sn);
         let setup = Setup {
             discovery: established.target.is_none(),
             exp_cmd_sn: established.exp_cmd_sn,
-            window: serving.login.command_window,
-            text_max: serving.login.text_max,
+            window: admittance.login.command_window,
+            text_max: admittance.login.text_max,
             window_max: limits.commands,
-            unsolicited: Arc::clone(&serving.unsolicited),
+            unsolicited: Arc::clone(&admittance.unsolicited),
             solicited: 0,
             ping_after: limits.ping_after,
             ping_patience: limits.ping_patience,
@@ -148,10 +153,10 @@ impl Driver {
         let line = Line::first(cid, wire, &mut session, (parameters, seals));
         let lines = vec![line.map_err(WireError::Io)?];
         let lines_max = usize::from(parameters.max_connections);
-        let device = serving.face(&ticket.seat);
+        let device = serving.device(&handle.entry);
         if let Some(device) = &device {
-            let initiator: Arc<dyn Initiator> = Arc::clone(&ticket.seat) as _;
-            device.attach(ticket.seat.nexus, &initiator);
+            let initiator: Arc<dyn Initiator> = Arc::clone(&handle.entry) as _;
+            device.attach(handle.entry.nexus, &initiator);
         }
         let origin = Instant::now();
         let timer = Box::pin(sleep_until(origin + session.deadline().since_origin()));
@@ -160,12 +165,13 @@ impl Driver {
             joins: Vec::new(),
             lines_max,
             session,
-            ticket,
+            arrivals,
+            handle,
             device,
-            registry: node.registry.clone(),
+            sessions: node.target.sessions.clone(),
             log_limiter: Arc::clone(&node.log_limiter),
             executor: Executor::default(),
-            quota: Quota::new(&serving.pools),
+            quota: Quota::new(&admittance.pools),
             vigil: Vigil::new(limits.awake),
             losses: Losses::new(),
             stuck_max: limits.ping_patience,
@@ -271,7 +277,7 @@ impl Driver {
             }
             !over
         });
-        self.ticket.seat.has_connections(self.lines.len());
+        self.handle.entry.set_connections(self.lines.len());
     }
 
     /// What does not come from the initiator: the clock, other sessions, the end of the program.
@@ -280,8 +286,11 @@ impl Driver {
             self.stop = None;
             self.leave();
         }
-        while let Poll::Ready(Some(letter)) = self.ticket.letters.poll_recv(cx) {
-            self.read_letter(letter);
+        while let Poll::Ready(Some(message)) = self.handle.messages.poll_recv(cx) {
+            self.receive(message);
+        }
+        while let Poll::Ready(Some(join)) = self.arrivals.0.poll_recv(cx) {
+            self.join(join);
         }
         while self.clock.timer.as_mut().poll(cx).is_ready() {
             self.on_timer();
@@ -308,36 +317,35 @@ impl Driver {
         }
     }
 
-    fn read_letter(&mut self, letter: Letter) {
-        match letter {
-            Letter::End(why) => self.end_for(why),
-            Letter::ColdReset(units) => {
+    fn receive(&mut self, message: SessionMessage) {
+        match message {
+            SessionMessage::End(why) => self.end_for(why),
+            SessionMessage::ColdReset(units) => {
                 let mut used = self.device.iter().flat_map(|device| device.luns());
                 let others = used.any(|unit| !units.contains(&unit));
                 drop(used);
                 if !others {
-                    self.end_for(Why::Reset);
+                    self.end_for(EndReason::Reset);
                 }
             }
-            Letter::Leave => self.leave(),
-            Letter::Changed(device, done) => {
+            SessionMessage::LogOut => self.leave(),
+            SessionMessage::Changed(device, done) => {
                 // Commands under way go on where they began, which is the same disk.
                 if let Some(old) = self.device.replace(Arc::clone(&device)) {
-                    let initiator: Arc<dyn Initiator> = Arc::clone(&self.ticket.seat) as _;
-                    device.succeed(&old, self.ticket.seat.nexus, &initiator);
+                    let initiator: Arc<dyn Initiator> = Arc::clone(&self.handle.entry) as _;
+                    device.succeed(&old, self.handle.entry.nexus, &initiator);
                 }
                 let _ = done.send(());
             }
-            Letter::Clear(unit, done) => {
+            SessionMessage::Clear(unit, done) => {
                 self.cleared.insert(self.next_clear, done);
                 self.session.clear(unit, self.next_clear);
                 self.next_clear += 1;
             }
-            Letter::Join(join) => self.join(*join),
         }
     }
 
-    fn end_for(&mut self, why: Why) {
+    fn end_for(&mut self, why: EndReason) {
         self.session.announce_drop();
         self.finish(why.into());
     }
@@ -368,15 +376,15 @@ impl Driver {
         let Ok(line) = Line::join(now, join, &mut self.session) else { return };
         self.losses.added(line.wire.socket());
         self.lines.push(line);
-        let (seat, connections) = (&self.ticket.seat, self.lines.len());
-        if let Some(Permit { suppressed }) = self.log_limiter.permit(seat.peer) {
-            let (initiator, tsih) = (seat.identity.initiator.as_str(), seat.tsih);
+        let (entry, connections) = (&self.handle.entry, self.lines.len());
+        if let Some(Permit { suppressed }) = self.log_limiter.permit(entry.transport.peer) {
+            let (initiator, tsih) = (&*entry.identity.name, entry.number);
             info!(
                 initiator,
                 tsih, connections, suppressed, "a connection was added to the session"
             );
         }
-        seat.has_connections(connections);
+        entry.set_connections(connections);
         // It may be heard of sooner than what there was before.
         self.clock.set(self.session.deadline());
     }
@@ -487,7 +495,8 @@ impl Driver {
                 Event::SendTargets { cid, selection } => self.send_targets(cid, &selection),
                 Event::Cleared { ticket } => self.cleared(ticket),
                 Event::CommandsCleared { lun } => {
-                    let (nexus, told) = (self.ticket.seat.nexus, Additional::SOME_COMMANDS_CLEARED);
+                    let (nexus, told) =
+                        (self.handle.entry.nexus, Additional::SOME_COMMANDS_CLEARED);
                     self.device.iter().for_each(|device| device.unit(lun).tell(nexus, told));
                 }
                 Event::CloseConnection(cid) => {
@@ -525,7 +534,7 @@ impl Driver {
         let out = data.iter().map(|piece| piece.len() as u64).sum();
         let (kind, opcode) = (parsed.traits.kind, parsed.opcode);
         let mark = Mark { kind, opcode, started: self.heard, out };
-        self.ticket.seat.meter.began();
+        self.handle.entry.meter.began();
         let ready =
             Ready { task, mark, weight, unit, command: Command { parsed, data, announced } };
         // Data-out are paid for already; what is to answer must not take more behind those that wait.
@@ -546,7 +555,7 @@ impl Driver {
 
     fn start(&mut self, cx: &mut Context<'_>, ready: Ready<TaskId>) {
         let Ready { task, mark, weight, unit, command } = ready;
-        let answer = unit.execute(self.ticket.seat.nexus, command);
+        let answer = unit.execute(self.handle.entry.nexus, command);
         if let Some(response) = self.executor.start(cx, (task, mark), weight, answer) {
             self.answer(task, mark, response);
         }
@@ -590,7 +599,7 @@ impl Driver {
     }
 
     fn answer(&mut self, task: TaskId, mark: Mark, Response { status, data, sense }: Response) {
-        let meter = &self.ticket.seat.meter;
+        let meter = &self.handle.entry.meter;
         if self.session.is_aborted(task) {
             meter.aborted();
         } else if status != Status::Good {
@@ -609,22 +618,27 @@ impl Driver {
         let now = self.clock.now().since_origin();
         for (mark, bytes) in self.finished.drain(..) {
             let took = now.saturating_sub(mark.started.since_origin());
-            self.ticket.seat.meter.ended(mark.kind, bytes, took);
+            self.handle.entry.meter.ended(mark.kind, bytes, took);
             if took >= self.slow {
-                report_slow(&self.log_limiter, &self.ticket.seat, mark, bytes, took);
+                report_slow(&self.log_limiter, &self.handle.entry, mark, bytes, took);
             }
         }
     }
 
-    fn manage(&mut self, request: Request, function: TaskFunction, lun: [u8; 8]) {
+    fn manage(&mut self, request: Request, asked: TaskFunction, lun: [u8; 8]) {
         let Some(device) = self.device.clone() else { return };
-        let (seat, registry) = (Arc::clone(&self.ticket.seat), self.registry.clone());
-        if let Some(Permit { suppressed }) = self.log_limiter.permit(seat.peer) {
-            let (peer, initiator) = (seat.peer, seat.identity.initiator.as_str());
+        let (entry, sessions) = (Arc::clone(&self.handle.entry), self.sessions.clone());
+        let peer = entry.transport.peer;
+        if let Some(Permit { suppressed }) = self.log_limiter.permit(peer) {
+            let (initiator, function) = (&*entry.identity.name, asked);
             info!(%peer, initiator, target = device.name(), ?function, suppressed, "task management");
         }
         self.errands.push(Box::pin(async move {
-            (request, manage(&registry, &seat, &device, function, lun).await)
+            let outcome = match function(asked, lun) {
+                Some(function) => manage(&sessions, &entry, &device, function).await,
+                None => Outcome::Complete,
+            };
+            (request, response(outcome))
         }));
     }
 
@@ -641,11 +655,11 @@ impl Driver {
     }
 }
 
-fn report_slow(limiter: &LogLimiter, seat: &Seat, mark: Mark, bytes: u64, took: Duration) {
-    let Some(Permit { suppressed }) = limiter.permit(seat.peer) else { return };
-    let Seat { identity: Identity { initiator, target, .. }, peer, .. } = seat;
-    let target = target.as_ref().map_or("", |target| target.as_str());
-    let (initiator, opcode) = (initiator.as_str(), format!("{:#04x}", mark.opcode));
+fn report_slow(limiter: &LogLimiter, entry: &Entry, mark: Mark, bytes: u64, took: Duration) {
+    let peer = entry.transport.peer;
+    let Some(Permit { suppressed }) = limiter.permit(peer) else { return };
+    let (initiator, target) = (&*entry.identity.name, entry.identity.target.as_deref());
+    let opcode = format!("{:#04x}", mark.opcode);
     warn!(%peer, initiator, target, opcode, bytes, ?took, suppressed, "slow command");
 }
 
@@ -653,7 +667,7 @@ fn report_slow(limiter: &LogLimiter, seat: &Seat, mark: Mark, bytes: u64, took: 
 impl Drop for Driver {
     fn drop(&mut self) {
         if let Some(device) = &self.device {
-            device.detach(self.ticket.seat.nexus);
+            device.detach(self.handle.entry.nexus);
         }
     }
 }

@@ -3,8 +3,8 @@
 use proto::iscsi::pdu::FrameError;
 use proto::iscsi::target;
 
-use super::registry::Why;
 use super::wire::WireError;
+use crate::target::sessions::EndReason;
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,7 @@ pub(super) enum End {
     #[error(transparent)]
     Wire(#[from] WireError),
     #[error(transparent)]
-    Other(#[from] Why),
+    Other(#[from] EndReason),
 }
 
 impl End {

@@ -11,7 +11,7 @@ use proto::iscsi::sealed::Seals;
 use proto::iscsi::target::{Joining, Session};
 use proto::time::Time;
 
-use super::registry::{Back, Join};
+use super::joining::{Back, Join};
 use super::wire::Wire;
 
 pub(super) struct Line {

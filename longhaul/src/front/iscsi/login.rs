@@ -14,11 +14,13 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::warn;
 
+use super::joining::{Entry, Join, Joins, SessionInfo, session_to_join};
 use super::logins::{LoginProgress, LoginStage};
-use super::node::{Node, Serving};
-use super::registry::{Identity, Join, Letter, Newcomer, NoSeat, Seat, Ticket};
+use super::node::{Admittance, Node};
 use super::wire::{Wire, WireError};
 use crate::log_limiter::Permit;
+use crate::target::node::Serving;
+use crate::target::sessions::{NoEntry, SessionHandle};
 
 /// Why a login came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +37,9 @@ pub(super) enum LoginError {
 
 /// A connection whose login has ended.
 pub(super) struct LoggedIn {
-    pub(super) ticket: Ticket,
+    pub(super) handle: SessionHandle<SessionInfo>,
+    /// Connections that come to join the session.
+    pub(super) arrivals: Joins,
     pub(super) established: Established,
     /// What all that follows is sealed with.
     pub(super) seals: Option<Box<Seals>>,
@@ -45,8 +49,8 @@ pub(super) struct LoggedIn {
 pub(super) enum Outcome {
     /// A session.
     Session(Box<LoggedIn>),
-    /// Another connection of the session that has this seat, if that takes it.
-    Connection(Box<Admission>, Arc<Seat>),
+    /// Another connection of this session, if that takes it.
+    Connection(Box<Admission>, Arc<Entry>),
 }
 
 /// Takes a new connection through its login, in bounded time. `who` is there as soon as it has said so,
@@ -70,8 +74,9 @@ async fn exchange(
     who: &mut Option<Peer>,
     progress: &LoginProgress,
 ) -> Result<Outcome, LoginError> {
-    let serving = node.serving();
-    let mut login = TargetLogin::new(Arc::clone(&serving.login), entrance, entropy()?);
+    let serving = node.target.serving();
+    let mut login =
+        TargetLogin::new(Arc::clone(&serving.authorization.login), entrance, entropy()?);
     let mut begun = false;
     loop {
         let Frame::Pdu(Pdu { header, data, .. }) = wire.frame().await? else {
@@ -126,26 +131,26 @@ fn entropy() -> Result<Entropy, LoginError> {
 /// connection for a session that is there is for that to place.
 async fn admit(
     node: &Node,
-    serving: &Serving,
+    serving: &Serving<Admittance>,
     (wire, port): (&mut Wire, u16),
     admission: Admission,
 ) -> Result<Outcome, LoginError> {
-    let Established { initiator, isid, tsih, target, proven, parameters, .. } =
-        admission.established().clone();
     let peer = wire.peer_addr().map_err(WireError::Io)?;
-    let identity = Identity { initiator, isid, target, port };
-    let newcomer = Newcomer { identity, proven, seal: parameters.seal, peer };
-    let quota = node.limits().client_quota();
-    if tsih != 0 {
-        return match node.registry.host(tsih, &newcomer, quota) {
-            Ok(seat) => Ok(Outcome::Connection(Box::new(admission), seat)),
+    let established = admission.established();
+    let (info, arrivals) = SessionInfo::new(established, peer);
+    let identity = info.identity(established.proven.clone(), port);
+    let (sessions, quota) = (&node.target.sessions, node.limits().client_quota());
+    if established.tsih != 0 {
+        let (tsih, joining) = (established.tsih, (&identity, &info));
+        return match session_to_join(sessions, tsih, joining, quota) {
+            Ok(entry) => Ok(Outcome::Connection(Box::new(admission), entry)),
             Err(status) => Err(refuse(wire, admission.refuse(status)).await?),
         };
     }
-    let ticket = loop {
-        match node.registry.join(&newcomer, quota) {
-            Ok(ticket) => break ticket,
-            Err(NoSeat::Taken(old)) => {
+    let handle = loop {
+        match sessions.add(&identity, quota, || info.clone()) {
+            Ok(handle) => break handle,
+            Err(NoEntry::Taken(old)) => {
                 // It has to wait for its commands; while one of those is stuck, nobody takes its place, as
                 // it could still touch the medium. The initiator is told in time to try again.
                 if timeout(node.limits().login / 2, old.gone()).await.is_err() {
@@ -153,38 +158,43 @@ async fn admit(
                     return Err(refuse(wire, refusal).await?);
                 }
             }
-            Err(NoSeat::Full) => {
+            Err(NoEntry::Full) => {
                 let refusal = admission.refuse(LoginStatus::OUT_OF_RESOURCES);
                 return Err(refuse(wire, refusal).await?);
             }
         }
     };
     // From here on a change finds this session among the others; one that came before is met here.
-    if !node.serving().keeps(serving, &ticket.seat) {
+    if !node.target.serving().keeps(serving, &handle.entry) {
         let refusal = admission.refuse(LoginStatus::SERVICE_UNAVAILABLE);
         return Err(refuse(wire, refusal).await?);
     }
-    warn_of_shared_name(node, &ticket.seat);
-    let (response, established, seals) = admission.admit(ticket.seat.tsih);
+    warn_of_shared_name(node, &handle.entry);
+    let (response, established, seals) = admission.admit(handle.entry.number);
     send(wire, response).await?;
-    Ok(Outcome::Session(Box::new(LoggedIn { ticket, established, seals })))
+    Ok(Outcome::Session(Box::new(LoggedIn { handle, arrivals, established, seals })))
 }
 
 /// Two clients that use one name do each other no harm, but whoever reads of that name must not take the one for the
 /// other.
-fn warn_of_shared_name(node: &Node, seat: &Seat) {
-    if node.registry.shares_its_name(seat)
-        && let Some(Permit { suppressed }) = node.log_limiter.permit(seat.peer)
+fn warn_of_shared_name(node: &Node, entry: &Entry) {
+    let peer = entry.transport.peer;
+    if node.target.sessions.has_same_name(entry)
+        && let Some(Permit { suppressed }) = node.log_limiter.permit(peer)
     {
-        let (peer, initiator, client) = (seat.peer, seat.identity.initiator.as_str(), &seat.proven);
+        let (initiator, client) = (&*entry.identity.name, &entry.identity.client);
         warn!(%peer, initiator, %client, suppressed, "another client uses the same initiator name");
     }
 }
 
 /// Hands a connection over to its session, and returns when it has ended or was not taken.
-pub(super) async fn join(wire: Wire, admission: Admission, seat: &Seat) -> Result<(), LoginError> {
+pub(super) async fn join(
+    wire: Wire,
+    admission: Admission,
+    entry: &Entry,
+) -> Result<(), LoginError> {
     let (back, refused) = oneshot::channel();
-    seat.post(Letter::Join(Box::new(Join { wire, admission, back })));
+    entry.transport.join(Join { wire, admission, back });
     match refused.await {
         Ok(refused) => {
             let (mut wire, refusal) = *refused;

@@ -17,15 +17,15 @@
 
 mod driver;
 mod end;
+mod joining;
 mod line;
 mod login;
 mod logins;
-mod management;
 mod node;
-mod registry;
 mod server;
+mod task_management;
 mod vigil;
 mod wire;
 
-pub use node::{Limits, Node, Offering, SessionStatus, Status};
+pub use node::{Limits, Node, Offering};
 pub use server::{Portal, Pulse, Server};

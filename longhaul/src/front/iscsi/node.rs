@@ -2,26 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use proto::client::ClientId;
 use proto::iscsi::keys::Offer;
-use proto::iscsi::login::policy::{Access, Policy, Rights};
+use proto::iscsi::login::policy::Policy;
 use proto::iscsi::login::target::Config;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Sealing;
 use proto::iscsi::target::{Budget, TargetRecord, WINDOW};
 use proto::iscsi::text::TEXT_MAX;
-use proto::scsi::ports::{AccessState, PORT, Port, Ports};
-use serde::{Deserialize, Serialize};
+use proto::scsi::ports::{AccessState, Port};
+use proto::scsi::rights::Rights;
 
-use super::registry::{ClientQuota, Identity, Letter, Registry, Seat};
+use super::joining::{Entry, SessionInfo};
 use crate::log_limiter::LogLimiter;
-use crate::target::lun::{Face, TRANSFER_MAX, TargetDevice};
-use crate::target::memory_quota::{Pool, Pools};
-use crate::target::meter::Activity;
+use crate::target;
+use crate::target::lun::{TRANSFER_MAX, TargetDevice};
+use crate::target::memory_quota::Pools;
+use crate::target::node::Authorization;
+use crate::target::sessions::ClientQuota;
+use crate::target::status::Status;
 
 /// How often what a session may send at first fits into [`Limits::unsolicited`]: a burst right after the login
 /// must not use that up. From the first answer on, the window follows what is left of it.
@@ -29,16 +30,6 @@ const BURSTS_AT_LOGIN: u64 = 2;
 
 /// Unsolicited data a session may hold whatever the others do: two first bursts, unless those are made larger.
 const UNSOLICITED_SHARE: u64 = 512 << 10;
-
-/// Other data a session may hold whatever the others do.
-const HELD_SHARE: u64 = 256 << 10;
-
-/// What one session may hold beyond that without waiting for those that hold more: a request as large as most
-/// initiators make them.
-const MODERATE: u64 = 1 << 20;
-
-/// How much of that all sessions hold together.
-const MODERATE_IN_ALL: u64 = 8 << 20;
 
 /// The bounds of a node. Together they keep its memory below 64 MiB and 1 MiB for each session: what is held in
 /// common, the shares, a receive buffer, and the program itself.
@@ -132,40 +123,29 @@ impl Limits {
         Arc::new(Budget::new(self.unsolicited, UNSOLICITED_SHARE))
     }
 
-    /// A request that no session may ever hold would wait for ever.
     fn pools(&self) -> Pools {
-        let request = TRANSFER_MAX.into();
-        let moderate = Pool::new(MODERATE_IN_ALL, MODERATE);
-        let large = Pool::new(self.held.max(request), self.held_by_session.max(request));
-        Pools { share: HELD_SHARE, by_size: [moderate, large] }
+        Pools::new(self.held, self.held_by_session)
     }
 }
 
 /// A target node: its targets, and the sessions that use them.
 pub struct Node {
-    /// Looked at by logins, never by a command: a session keeps what it has got.
-    serving: RwLock<Arc<Serving>>,
-    pub(super) registry: Registry,
+    pub(super) target: target::node::Node<Admittance>,
     pub(super) log_limiter: Arc<LogLimiter>,
 }
 
-/// What is served, to whom.
+/// Who is let in, and what sessions get.
 #[derive(Clone)]
-pub(super) struct Serving {
+pub(super) struct Admittance {
     pub(super) login: Arc<Config>,
-    devices: BTreeMap<String, Arc<TargetDevice>>,
-    /// The ports of every target: its portal groups (RFC 7143, 4.4.1).
-    ports: Arc<[Port]>,
-    /// The devices as they are seen by each of them.
-    seen: BTreeMap<u16, BTreeMap<String, Arc<TargetDevice>>>,
     pub(super) limits: Limits,
     pub(super) unsolicited: Arc<Budget>,
     pub(super) pools: Pools,
 }
 
-impl Serving {
-    /// Sessions to come share what the limits say. Those that are there keep what they have, so that a change
-    /// of the budgets holds in full when they have gone.
+impl Admittance {
+    /// Sessions to come share the memory that the limits allow. Those that are there keep their quotas, so that a change
+    /// holds in full when they have ended.
     fn set_limits(&mut self, limits: Limits) {
         let old = std::mem::replace(&mut self.limits, limits);
         if old.unsolicited != limits.unsolicited {
@@ -179,128 +159,29 @@ impl Serving {
         login.text_max = limits.text;
         login.offer = limits.within(login.offer.clone());
     }
+}
 
-    /// Lets access by its ports be as `access` says; where it says nothing of a port that stays as it is.
-    fn set_access(&mut self, access: &BTreeMap<u16, AccessState>) {
-        let port = |port: &Port| match access.get(&port.id) {
-            Some(access) if *access != port.access => {
-                Port { access: *access, changed: true, ..*port }
+impl Authorization for Admittance {
+    type Session = SessionInfo;
+
+    fn rights(&self, session: &Entry) -> Option<Rights> {
+        let SessionInfo { initiator, target, .. } = &session.transport;
+        self.login.policy.rights(initiator, &session.identity.client, target.as_ref()?)
+    }
+
+    fn keeps(&self, before: &Self, session: &Entry) -> bool {
+        let SessionInfo { initiator, target, .. } = &session.transport;
+        let (policy, past, client) =
+            (&self.login.policy, &before.login.policy, &session.identity.client);
+        match target {
+            Some(target) => policy.keeps(past, initiator, client, target),
+            // A discovery session is told of the targets that it could see when it began.
+            None => {
+                policy.keeps_account(past, initiator, client)
+                    && policy.visible(initiator, client) == past.visible(initiator, client)
             }
-            _ => *port,
-        };
-        self.ports = self.ports.iter().map(port).collect();
-    }
-
-    /// Looks at the devices by each port.
-    fn look(&mut self) {
-        let seen = |ports: Ports| {
-            let devices = self.devices.iter();
-            let devices = devices.map(|(name, device)| (name.clone(), Arc::new(device.by(&ports))));
-            (ports.own().id, devices.collect())
-        };
-        self.seen = Ports::views(&self.ports).map(seen).collect();
-    }
-
-    /// Whether a session that came in under `before` can go on: it could have come in now as it did, and each
-    /// unit that it sees now and saw then is the same disk, with which it may do the same. Units may come
-    /// and go.
-    pub(super) fn keeps(&self, before: &Self, seat: &Seat) -> bool {
-        let Identity { initiator, target, .. } = &seat.identity;
-        let (policy, past) = (&self.login.policy, &before.login.policy);
-        let Some(target) = target else {
-            // A discovery session is told of the targets that it could see when it came.
-            let visible = |policy: &Policy| policy.visible(initiator, &seat.proven);
-            return policy.keeps_account(past, initiator, &seat.proven)
-                && visible(policy) == visible(past);
-        };
-        let (Some(new), Some(old)) = (self.view(seat), before.view(seat)) else { return false };
-        let same = |lun: u16| match (new.rights.with(lun), old.rights.with(lun)) {
-            (Some(now), Some(then)) => now == then && new.device.shares(&old.device, lun),
-            _ => true,
-        };
-        let both = new.device.luns().filter(|lun| old.device.luns().any(|other| other == *lun));
-        policy.keeps(past, initiator, &seat.proven, target) && { both }.all(same)
-    }
-
-    /// What a session sees now, if that is not what it saw under `before`.
-    fn changed_since(&self, before: &Self, seat: &Seat) -> Option<Arc<TargetDevice>> {
-        let (new, old) = (self.view(seat)?, before.view(seat)?);
-        let same = new.device.is_like(&old.device) && new.rights == old.rights;
-        (!same).then(|| new.face())
-    }
-
-    /// The target of a session as that sees it; `None` in a discovery session, and where it may see nothing.
-    pub(super) fn face(&self, seat: &Seat) -> Option<Arc<TargetDevice>> {
-        self.view(seat).map(View::face)
-    }
-
-    fn view(&self, seat: &Seat) -> Option<View> {
-        let Identity { initiator, target, port, .. } = &seat.identity;
-        let target = target.as_ref()?;
-        let device = Arc::clone(self.seen.get(port)?.get(target.as_str())?);
-        let rights = self.login.policy.rights(initiator, &seat.proven, target)?;
-        Some(View { device, rights })
-    }
-}
-
-/// A target, and what someone may do with it.
-struct View {
-    device: Arc<TargetDevice>,
-    rights: Rights,
-}
-
-impl View {
-    fn face(self) -> Arc<TargetDevice> {
-        if self.rights == Rights::All {
-            return self.device;
         }
-        Arc::new(self.device.seen(|lun| {
-            self.rights.with(lun).map(|access| match access {
-                Access::Write => Face::Whole,
-                Access::Read => Face::Guarded,
-            })
-        }))
     }
-}
-
-/// How a node is, at one moment.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Status {
-    /// Who is there.
-    pub sessions: Vec<SessionStatus>,
-    /// What was done with each target since the node began, by those who are there and those who were.
-    pub targets: BTreeMap<String, Activity>,
-    /// The sizes of the units of each target in bytes, by their numbers.
-    #[serde(default)]
-    pub units: BTreeMap<String, BTreeMap<u16, u64>>,
-    /// Why flushes of units fail that have lost what was written.
-    #[serde(default)]
-    pub losses: BTreeMap<String, BTreeMap<u16, String>>,
-}
-
-/// How a session is.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SessionStatus {
-    /// Its number.
-    pub tsih: u16,
-    /// What its initiator calls itself.
-    pub initiator: String,
-    /// Which client it has proven to be, by key or CHAP account; nothing where names are enough.
-    #[serde(default)]
-    pub client: Option<String>,
-    /// Where its first connection comes from.
-    pub address: SocketAddr,
-    /// How many connections it has.
-    pub connections: usize,
-    /// What it uses; nothing if it only looks around.
-    pub target: Option<String>,
-    /// The portal group it came in by.
-    #[serde(default)]
-    pub portal_group: u16,
-    /// How long it has been there.
-    pub seconds: u64,
-    /// What it has done.
-    pub activity: Activity,
 }
 
 /// What takes the place of what was served.
@@ -316,7 +197,7 @@ pub struct Offering {
 }
 
 impl Node {
-    /// A node that serves `devices`; those with a name no iSCSI node may have are not among them.
+    /// A node that serves `devices`. Devices whose name no iSCSI node may have are left out.
     /// `policy` says who may use which of their names.
     #[must_use]
     pub fn new(
@@ -326,8 +207,6 @@ impl Node {
         let named = |device: Arc<TargetDevice>| Some((IscsiName::new(device.name()).ok()?, device));
         let devices = devices.into_iter().map(Into::into);
         let (names, devices): (Vec<_>, Vec<_>) = devices.filter_map(named).unzip();
-        let by_name = names.iter().map(|name: &IscsiName| name.as_str().to_owned()).zip(devices);
-        let devices = by_name.collect();
         let limits = Limits::default();
         let login = Config {
             policy: policy(names),
@@ -337,133 +216,67 @@ impl Node {
             text_max: limits.text,
         };
         let (unsolicited, pools) = (limits.unsolicited(), limits.pools());
-        let ports = Arc::new([Port::new(PORT, AccessState::Optimized)]);
-        let seen = BTreeMap::new();
-        let login = Arc::new(login);
-        let mut serving = Serving { login, devices, ports, seen, limits, unsolicited, pools };
-        serving.look();
-        Self {
-            serving: RwLock::new(Arc::new(serving)),
-            registry: Registry::default(),
-            log_limiter: Arc::default(),
-        }
+        let admittance = Admittance { login: Arc::new(login), limits, unsolicited, pools };
+        let target = target::node::Node::new(devices, admittance);
+        Self { target, log_limiter: Arc::default() }
     }
 
     /// The same node with other limits.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
-        self.change(|serving| serving.set_limits(limits));
+        self.target.change_authorization(|admittance| admittance.set_limits(limits));
         self
     }
 
     /// The same node with other ports than the one, which is 1 and optimized.
     #[must_use]
     pub fn with_ports(mut self, ports: impl IntoIterator<Item = Port>) -> Self {
-        self.change(|serving| {
-            serving.ports = ports.into_iter().collect();
-            serving.look();
-        });
+        self.target.set_ports(ports);
         self
     }
 
     /// The same node, which asks for other values at login, those of its limits among them.
     #[must_use]
-    pub fn with_offer(mut self, offer: Offer) -> Self {
-        self.change(|serving| Arc::make_mut(&mut serving.login).offer = offer);
-        self
+    pub fn with_offer(self, offer: Offer) -> Self {
+        self.with_login(|login| login.offer = offer)
     }
 
-    /// The same node, which seals sessions with those who want it.
+    /// The same node, which secures sessions with those who want it.
     #[must_use]
-    pub fn with_sealing(mut self, sealing: Sealing) -> Self {
-        self.change(|serving| Arc::make_mut(&mut serving.login).sealing = Some(sealing));
+    pub fn with_sealing(self, sealing: Sealing) -> Self {
+        self.with_login(|login| login.sealing = Some(sealing))
+    }
+
+    fn with_login(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        self.target.change_authorization(|admittance| change(Arc::make_mut(&mut admittance.login)));
         self
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut Serving)) {
-        let serving = self.serving.get_mut().unwrap_or_else(PoisonError::into_inner);
-        change(Arc::make_mut(serving));
-    }
-
-    /// Puts `offering` in place of what was served. Sessions that could have come in to the same are left
-    /// alone, but for being told which units of their target have come, gone or grown; the others are asked to
-    /// log out. Returns how many, and what ends when all of that is done: of those who left no command runs then.
+    /// Puts `offering` in place of what was served. Sessions that the new offering still permits are not disturbed, but
+    /// for being told which units of their target were added, removed or have grown; the others are asked to log out.
+    /// Returns how many these are, and a future that ends when all of that is done: no command of those that left runs
+    /// then.
     pub fn replace(&self, offering: Offering) -> (usize, impl Future<Output = ()> + use<>) {
         let Offering { devices, policy, limits, access } = offering;
-        let devices =
-            devices.into_iter().map(|device| (device.name().to_owned(), device)).collect();
-        let old = self.serving();
-        let login = Arc::new(Config { policy, ..Config::clone(&old.login) });
-        let mut new = Serving { login, devices, ..Serving::clone(&old) };
-        new.set_limits(limits);
-        new.set_access(&access);
-        new.look();
-        let new = Arc::new(new);
-        *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
-        let (mut leaving, mut changing) = (Vec::new(), Vec::new());
-        for seat in self.registry.all() {
-            if !new.keeps(&old, &seat) {
-                seat.post(Letter::Leave);
-                leaving.push(seat);
-            } else if let Some(device) = new.changed_since(&old, &seat) {
-                changing.push(seat.change(device));
-            }
-        }
-        let count = leaving.len();
-        let gone = async move {
-            join_all(changing).await;
-            join_all(leaving.iter().map(|seat| seat.gone())).await;
-        };
-        (count, gone)
+        let mut admittance = self.target.serving().authorization.clone();
+        Arc::make_mut(&mut admittance.login).policy = policy;
+        admittance.set_limits(limits);
+        self.target.replace(devices, &access, admittance)
     }
 
     /// How it is now.
     #[must_use]
     pub fn status(&self) -> Status {
-        let sessions: Vec<_> = self.registry.all().iter().map(|seat| session(seat)).collect();
-        let mut targets = self.registry.past();
-        let serving = self.serving();
-        for name in serving.devices.keys() {
-            targets.entry(name.clone()).or_default();
-        }
-        let units =
-            serving.devices.iter().map(|(name, device)| (name.clone(), device.sizes().collect()));
-        for SessionStatus { target, activity, .. } in &sessions {
-            if let Some(target) = target {
-                *targets.entry(target.clone()).or_default() += activity;
-            }
-        }
-        let summed_up = |(target, activity): (_, Activity)| (target, activity.summed_up());
-        let targets = targets.into_iter().map(summed_up).collect();
-        Status { sessions, targets, units: units.collect(), losses: BTreeMap::new() }
-    }
-
-    pub(super) fn serving(&self) -> Arc<Serving> {
-        Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner))
+        Status::of(&self.target, |session| session.peer.to_string())
     }
 
     /// Whether its targets have this port.
     pub(super) fn has_port(&self, id: u16) -> bool {
-        self.serving().ports.iter().any(|port| port.id == id)
+        self.target.has_port(id)
     }
 
     pub(super) fn limits(&self) -> Limits {
-        self.serving().limits
-    }
-}
-
-fn session(seat: &Seat) -> SessionStatus {
-    let Identity { initiator, target, port, .. } = &seat.identity;
-    SessionStatus {
-        tsih: seat.tsih,
-        initiator: initiator.as_str().to_owned(),
-        client: (seat.proven != ClientId::Unauthenticated).then(|| seat.proven.to_string()),
-        address: seat.peer,
-        connections: seat.connections(),
-        target: target.as_ref().map(|target| target.as_str().to_owned()),
-        portal_group: *port,
-        seconds: seat.since.elapsed().map_or(0, |since| since.as_secs()),
-        activity: seat.meter.activity().summed_up(),
+        self.target.serving().authorization.limits
     }
 }
 

@@ -209,9 +209,9 @@ async fn connection(
         Ok(Outcome::Session(logged_in)) => {
             session(&node, portals, (wire, peer), *logged_in, stop).await;
         }
-        Ok(Outcome::Connection(admission, seat)) => {
-            let tsih = seat.tsih;
-            if let Err(reason) = join(wire, *admission, &seat).await
+        Ok(Outcome::Connection(admission, entry)) => {
+            let tsih = entry.number;
+            if let Err(reason) = join(wire, *admission, &entry).await
                 && let Some(Permit { suppressed }) = node.log_limiter.permit(peer)
             {
                 info!(%peer, tsih, %reason, suppressed, "the connection was not added to its session");
@@ -241,7 +241,7 @@ async fn session(
     let target = established.target.clone();
     let target = wanted(target.as_ref());
     let tsih = established.tsih;
-    let client = logged_in.ticket.seat.proven.to_string();
+    let client = logged_in.handle.entry.identity.client.to_string();
     let seal = established.parameters.seal.map_or("none", Protection::name);
     if let Some(Permit { suppressed }) = node.log_limiter.permit(peer) {
         info!(%peer, initiator = initiator.as_str(), target, tsih, client, seal, suppressed, "logged in");

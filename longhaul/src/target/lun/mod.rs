@@ -12,7 +12,7 @@ mod target;
 
 pub use answer::Answer;
 pub use disk::{Disk, KeepError, Kept, Options};
-pub use target::{Face, TargetDevice};
+pub use target::TargetDevice;
 
 use bytes::Bytes;
 use proto::scsi::reservation::NexusId;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proto::scsi::ports::Ports;
+use proto::scsi::rights::Access;
 use proto::scsi::sense::{Additional, Format};
 use proto::scsi::unit;
 use proto::scsi::{Parsed, Sense, Status, lun};
@@ -23,15 +24,6 @@ pub struct TargetDevice {
     /// The same, as the transport sees them.
     units: BTreeMap<u16, Arc<dyn LogicalUnit>>,
     absent: Arc<dyn LogicalUnit>,
-}
-
-/// How an initiator sees a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Face {
-    /// As it is.
-    Whole,
-    /// Write-protected.
-    Guarded,
 }
 
 impl TargetDevice {
@@ -68,13 +60,13 @@ impl TargetDevice {
         Self { name, disks, units, absent }
     }
 
-    /// The same device for an initiator that sees its units so; those without a face are not there for it.
+    /// The same device for an initiator that may access its units so. The others are not there for it.
     #[must_use]
-    pub fn seen(&self, face: impl Fn(u16) -> Option<Face>) -> Self {
+    pub fn masked(&self, access: impl Fn(u16) -> Option<Access>) -> Self {
         let disk = |(number, disk): (&u16, &Arc<Disk>)| {
-            let disk = match face(*number)? {
-                Face::Whole => disk.again(),
-                Face::Guarded => disk.guarded(),
+            let disk = match access(*number)? {
+                Access::Write => disk.again(),
+                Access::Read => disk.guarded(),
             };
             Some((*number, Arc::new(disk)))
         };
@@ -295,7 +287,7 @@ mod tests {
     #[test]
     fn who_may_only_read_has_another_face_of_the_same_disk() {
         let whole = target();
-        let guarded = whole.seen(|_| Some(Face::Guarded));
+        let guarded = whole.masked(|_| Some(Access::Read));
         whole.attach(Nexus(1), &(Guest::new(1) as Arc<dyn Initiator>));
         let (unit, guard) = (whole.unit([0; 8]), guarded.unit([0; 8]));
         let ready = command::Command::test_unit_ready;
@@ -325,7 +317,7 @@ mod tests {
             Capacity::parse_16(&read.data.concat()).unwrap().blocks
         };
         assert_eq!((blocks(&old, 300), blocks(&new, 300), blocks(&new, 0)), (2048, 4096, 2048));
-        assert_eq!(blocks(&new.seen(|_| Some(Face::Guarded)), 300), 4096);
+        assert_eq!(blocks(&new.masked(|_| Some(Access::Read)), 300), 4096);
         assert!(!new.is_like(&old) && new.shares(&old, 300) && new.is_like(&new));
     }
 
@@ -339,7 +331,7 @@ mod tests {
     fn a_nexus_sees_some_units_and_is_told_when_that_changes() {
         let whole = target();
         let guest: Arc<dyn Initiator> = Guest::new(1);
-        let one = whole.seen(|number| (number == 300).then_some(Face::Whole));
+        let one = whole.masked(|number| (number == 300).then_some(Access::Write));
         assert!(!one.has([0; 8]) && one.has(lun::encode(300)));
         one.attach(Nexus(1), &guest);
         assert_eq!(told(&one, 300), Some(Additional::POWER_ON_OR_RESET));
@@ -348,7 +340,7 @@ mod tests {
         assert_eq!(told(&whole, 0), Some(Additional::POWER_ON_OR_RESET));
         assert_eq!(told(&whole, 300), Some(Additional::REPORTED_LUNS_CHANGED));
         assert_eq!(told(&whole, 300), None);
-        let none = whole.seen(|_| None);
+        let none = whole.masked(|_| None);
         none.succeed(&whole, Nexus(1), &guest);
         one.succeed(&whole, Nexus(1), &guest);
         let response = run(one.unit([0; 8]), command::Command::report_luns(16));

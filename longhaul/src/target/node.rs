@@ -1,0 +1,214 @@
+//! A target node: its targets, the ports they are reached by, and how sessions follow when that changes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use futures_util::future::join_all;
+use proto::scsi::ports::{AccessState, PORT, Port, Ports};
+use proto::scsi::rights::Rights;
+
+use super::lun::TargetDevice;
+use super::sessions::{Identity, SessionEntry, SessionMessage, Sessions};
+
+/// Which clients may use which units: what a transport protocol decides at login.
+pub(crate) trait Authorization: Clone {
+    /// What it knows of a session, beside its identity.
+    type Session;
+
+    /// How a session may use the units of its target; `None` if it may not use any.
+    fn rights(&self, session: &SessionEntry<Self::Session>) -> Option<Rights>;
+
+    /// Whether a session that began under `before` could have begun now as it did. Its rights are compared apart.
+    fn keeps(&self, before: &Self, session: &SessionEntry<Self::Session>) -> bool;
+}
+
+/// What is served, to whom.
+#[derive(Clone)]
+pub(crate) struct Serving<A> {
+    pub(crate) authorization: A,
+    devices: BTreeMap<String, Arc<TargetDevice>>,
+    /// The ports of every target.
+    ports: Arc<[Port]>,
+    /// The devices by each of them.
+    views: BTreeMap<u16, BTreeMap<String, Arc<TargetDevice>>>,
+}
+
+/// A target as a session sees it, and how that may use it.
+struct View {
+    device: Arc<TargetDevice>,
+    rights: Rights,
+}
+
+impl View {
+    fn masked(self) -> Arc<TargetDevice> {
+        match self.rights {
+            Rights::All => self.device,
+            rights => Arc::new(self.device.masked(|lun| rights.with(lun))),
+        }
+    }
+}
+
+impl<A: Authorization> Serving<A> {
+    fn new(
+        authorization: A,
+        devices: BTreeMap<String, Arc<TargetDevice>>,
+        ports: Arc<[Port]>,
+    ) -> Self {
+        let mut serving = Self { authorization, devices, ports, views: BTreeMap::new() };
+        serving.set_views();
+        serving
+    }
+
+    /// Sets the access state of the ports that `access` names.
+    fn set_access(&mut self, access: &BTreeMap<u16, AccessState>) {
+        let port = |port: &Port| match access.get(&port.id) {
+            Some(access) if *access != port.access => {
+                Port { access: *access, changed: true, ..*port }
+            }
+            _ => *port,
+        };
+        self.ports = self.ports.iter().map(port).collect();
+    }
+
+    fn set_views(&mut self) {
+        let view = |ports: Ports| {
+            let devices = self.devices.iter();
+            let devices = devices.map(|(name, device)| (name.clone(), Arc::new(device.by(&ports))));
+            (ports.own().id, devices.collect())
+        };
+        self.views = Ports::views(&self.ports).map(view).collect();
+    }
+
+    /// Whether a session that began under `before` can go on: it could have begun now as it did, and each unit that it
+    /// sees now and saw then is the same disk, with the same rights. Units may be added and removed.
+    pub(crate) fn keeps(&self, before: &Self, session: &SessionEntry<A::Session>) -> bool {
+        if !self.authorization.keeps(&before.authorization, session) {
+            return false;
+        }
+        if session.identity.target.is_none() {
+            return true;
+        }
+        let (Some(new), Some(old)) = (self.view(session), before.view(session)) else {
+            return false;
+        };
+        let same = |lun: u16| match (new.rights.with(lun), old.rights.with(lun)) {
+            (Some(now), Some(then)) => now == then && new.device.shares(&old.device, lun),
+            _ => true,
+        };
+        new.device.luns().filter(|lun| old.device.luns().any(|other| other == *lun)).all(same)
+    }
+
+    /// The target as a session sees it now, if it saw another under `before`.
+    fn changed_since(
+        &self,
+        before: &Self,
+        session: &SessionEntry<A::Session>,
+    ) -> Option<Arc<TargetDevice>> {
+        let (new, old) = (self.view(session)?, before.view(session)?);
+        let same = new.device.is_like(&old.device) && new.rights == old.rights;
+        (!same).then(|| new.masked())
+    }
+
+    /// The target of a session as that sees it; `None` in a session for discovery, and where it may use nothing.
+    pub(crate) fn device(&self, session: &SessionEntry<A::Session>) -> Option<Arc<TargetDevice>> {
+        self.view(session).map(View::masked)
+    }
+
+    fn view(&self, session: &SessionEntry<A::Session>) -> Option<View> {
+        let Identity { target, target_port, .. } = &session.identity;
+        let device = Arc::clone(self.views.get(target_port)?.get(&**target.as_ref()?)?);
+        let rights = self.authorization.rights(session)?;
+        Some(View { device, rights })
+    }
+
+    /// The targets, by name.
+    pub(crate) fn devices(&self) -> &BTreeMap<String, Arc<TargetDevice>> {
+        &self.devices
+    }
+}
+
+/// A target node, and the sessions that use it.
+pub(crate) struct Node<A: Authorization> {
+    /// Read by logins, never by a command: a session keeps the view it was given.
+    serving: RwLock<Arc<Serving<A>>>,
+    pub(crate) sessions: Sessions<A::Session>,
+}
+
+impl<A: Authorization> Node<A> {
+    /// A node that serves `devices` by one port.
+    pub(crate) fn new(
+        devices: impl IntoIterator<Item = Arc<TargetDevice>>,
+        authorization: A,
+    ) -> Self {
+        let ports = Arc::new([Port::new(PORT, AccessState::Optimized)]);
+        let serving = Serving::new(authorization, by_name(devices), ports);
+        Self { serving: RwLock::new(Arc::new(serving)), sessions: Sessions::default() }
+    }
+
+    /// Before anybody uses it.
+    pub(crate) fn set_ports(&mut self, ports: impl IntoIterator<Item = Port>) {
+        self.change(|serving| {
+            serving.ports = ports.into_iter().collect();
+            serving.set_views();
+        });
+    }
+
+    /// Before anybody uses it.
+    pub(crate) fn change_authorization(&mut self, change: impl FnOnce(&mut A)) {
+        self.change(|serving| change(&mut serving.authorization));
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Serving<A>)) {
+        let serving = self.serving.get_mut().unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(serving));
+    }
+
+    /// Serves other devices, to others. Sessions that could have begun so are not disturbed, but for being told which
+    /// units of their target were added, removed or have grown; the others are asked to log out. Returns how many
+    /// these are, and a future that ends when all of that is done: no command of those that left runs then.
+    pub(crate) fn replace(
+        &self,
+        devices: Vec<Arc<TargetDevice>>,
+        access: &BTreeMap<u16, AccessState>,
+        authorization: A,
+    ) -> (usize, impl Future<Output = ()> + use<A>) {
+        let old = self.serving();
+        let mut new = Serving::clone(&old);
+        new.authorization = authorization;
+        new.devices = by_name(devices);
+        new.set_access(access);
+        new.set_views();
+        let new = Arc::new(new);
+        *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
+        let (mut leaving, mut changing) = (Vec::new(), Vec::new());
+        for session in self.sessions.all() {
+            if !new.keeps(&old, &session) {
+                session.send(SessionMessage::LogOut);
+                leaving.push(session);
+            } else if let Some(device) = new.changed_since(&old, &session) {
+                changing.push(session.change(device));
+            }
+        }
+        let count = leaving.len();
+        let done = async move {
+            join_all(changing).await;
+            join_all(leaving.iter().map(|session| session.gone())).await;
+        };
+        (count, done)
+    }
+
+    pub(crate) fn serving(&self) -> Arc<Serving<A>> {
+        Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether its targets have this port.
+    pub(crate) fn has_port(&self, id: u16) -> bool {
+        self.serving().ports.iter().any(|port| port.id == id)
+    }
+}
+
+fn by_name(
+    devices: impl IntoIterator<Item = Arc<TargetDevice>>,
+) -> BTreeMap<String, Arc<TargetDevice>> {
+    devices.into_iter().map(|device| (device.name().to_owned(), device)).collect()
+}

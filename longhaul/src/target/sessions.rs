@@ -1,0 +1,474 @@
+//! The sessions of a target node, whatever their transport protocol: which there are, and how one reaches another. A
+//! login, a logout and task management use this; a command does not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use futures_util::FutureExt as _;
+use proto::client::ClientId;
+use proto::scsi::reservation::NexusId;
+use proto::scsi::transport::InitiatorPort;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::coop::unconstrained;
+
+use super::lun::{Initiator, Nexus, TargetDevice, Waiting};
+use super::meter::{Activity, Meter};
+
+/// What a session is asked for by another, or by the node.
+pub(crate) enum SessionMessage {
+    /// End the tasks on a unit, or on all units, and tell when none of them runs any more.
+    Clear(Option<u16>, oneshot::Sender<()>),
+    /// End.
+    End(EndReason),
+    /// End unless it uses other units than these.
+    ColdReset(Arc<BTreeSet<u16>>),
+    /// Ask the initiator to log out.
+    LogOut,
+    /// Units of its target were added, removed or have grown: from now on it has this view of the target. Tell when
+    /// the session uses it.
+    Changed(Arc<TargetDevice>, oneshot::Sender<()>),
+}
+
+/// Why a session has to end that did not ask for it.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(crate) enum EndReason {
+    #[error("the initiator has logged in anew")]
+    Reinstated,
+    #[error("the target was reset")]
+    Reset,
+}
+
+/// Between which ports a session is, and which client it belongs to. The names of ports are only claimed; the client is
+/// proven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) initiator: InitiatorPort,
+    /// The name of the initiator device.
+    pub(crate) name: Arc<str>,
+    pub(crate) client: ClientId,
+    /// `None` in a session for discovery.
+    pub(crate) target: Option<Arc<str>>,
+    /// The relative target port identifier.
+    pub(crate) target_port: u16,
+}
+
+impl Identity {
+    /// The I_T nexus under the name that outlives the session.
+    fn nexus(&self) -> NexusId {
+        let (initiator, client) = (self.initiator.clone(), self.client.clone());
+        NexusId { initiator, target_port: self.target_port, client }
+    }
+
+    /// Whether both belong to the same client: the same proof or, where there is none, the same name.
+    fn is_of_client_of(&self, other: &Self) -> bool {
+        let named = self.client != ClientId::Unauthenticated || self.name == other.name;
+        self.client == other.client && named
+    }
+
+    /// Whether a login as `self` ends the session `other` (SAM-5, I_T nexus loss; RFC 7143, 6.3.5). A session for
+    /// discovery ends none. A session whose client has proven nothing is ended by anyone who uses its name, any other
+    /// by its own client only.
+    fn replaces(&self, other: &Self) -> bool {
+        self.target.is_some()
+            && (&self.initiator, &self.target, self.target_port)
+                == (&other.initiator, &other.target, other.target_port)
+            && (self.client == other.client || other.client == ClientId::Unauthenticated)
+    }
+}
+
+/// What is known of a session; `S` is what its transport adds.
+pub(crate) struct SessionEntry<S> {
+    pub(crate) identity: Identity,
+    pub(crate) nexus: Nexus,
+    /// Unique while the session lives, not zero, and not to be guessed from those of other sessions.
+    pub(crate) number: u16,
+    pub(crate) since: SystemTime,
+    pub(crate) meter: Meter,
+    pub(crate) transport: S,
+    connections: AtomicUsize,
+    id: NexusId,
+    /// Its length is bounded by what the other sessions may have under way.
+    messages: mpsc::UnboundedSender<SessionMessage>,
+}
+
+impl<S: Send + Sync + 'static> Initiator for SessionEntry<S> {
+    fn id(&self) -> &NexusId {
+        &self.id
+    }
+
+    fn abort_tasks(&self, lun: u16) -> Waiting<()> {
+        Box::pin(self.clear(Some(lun)))
+    }
+}
+
+impl<S> SessionEntry<S> {
+    /// Drops the message if the session has ended.
+    pub(crate) fn send(&self, message: SessionMessage) {
+        let _ = self.messages.send(message);
+    }
+
+    /// Ends the session's tasks on a unit, or on all. The message is sent at once; the future returns when none of
+    /// them runs any more, or the session has ended.
+    pub(crate) fn clear(&self, unit: Option<u16>) -> impl Future<Output = ()> + use<S> {
+        let (done, cleared) = oneshot::channel();
+        self.send(SessionMessage::Clear(unit, done));
+        async { drop(cleared.await) }
+    }
+
+    pub(crate) fn set_connections(&self, count: usize) {
+        self.connections.store(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Gives the session another view of its target. The message is sent at once; the future returns when the session
+    /// uses it, or has ended.
+    pub(crate) fn change(&self, device: Arc<TargetDevice>) -> impl Future<Output = ()> + use<S> {
+        let (done, changed) = oneshot::channel();
+        self.send(SessionMessage::Changed(device, done));
+        async { drop(changed.await) }
+    }
+
+    /// Returns when the session has ended and none of its tasks runs any more.
+    pub(crate) async fn gone(&self) {
+        self.messages.closed().await;
+    }
+}
+
+/// Keeps a session in the table: the session that drops it has ended.
+pub(crate) struct SessionHandle<S> {
+    pub(crate) entry: Arc<SessionEntry<S>>,
+    pub(crate) messages: mpsc::UnboundedReceiver<SessionMessage>,
+    sessions: Sessions<S>,
+}
+
+impl<S> Drop for SessionHandle<S> {
+    fn drop(&mut self) {
+        drain(&mut self.messages, drop);
+        let Identity { target, .. } = &self.entry.identity;
+        let mut table = lock(&self.sessions.0);
+        table.entries.remove(&self.entry.number);
+        if let Some(target) = target {
+            let past = table.past.entry(target.to_string()).or_default();
+            // Commands that were in flight when it ended never will be again.
+            *past += &Activity { in_flight: 0, ..self.entry.meter.activity() };
+        }
+    }
+}
+
+/// Closes a queue of messages to a session that ends, and gives back each that nobody will read any more.
+pub(crate) fn drain<M>(messages: &mut mpsc::UnboundedReceiver<M>, mut unread: impl FnMut(M)) {
+    messages.close();
+    loop {
+        match unconstrained(messages.recv()).now_or_never() {
+            Some(Some(message)) => unread(message),
+            Some(None) => return,
+            // A message that is being sent would stay in the queue, and its sender wait for ever.
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+struct Table<S> {
+    entries: BTreeMap<u16, Arc<SessionEntry<S>>>,
+    /// What the sessions that have ended did, by target.
+    past: BTreeMap<String, Activity>,
+    last_nexus: u64,
+}
+
+impl<S> Default for Table<S> {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), past: BTreeMap::new(), last_nexus: 0 }
+    }
+}
+
+/// The sessions of a node.
+pub(crate) struct Sessions<S>(Arc<Mutex<Table<S>>>);
+
+impl<S> Clone for Sessions<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S> Default for Sessions<S> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+/// How much one client may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientQuota {
+    pub(crate) sessions: usize,
+    /// Of a client that has proven its identity. The connections of others cannot be told apart.
+    pub(crate) connections: usize,
+}
+
+/// Why a session cannot be added.
+pub(crate) enum NoEntry<S> {
+    /// This session has to end first.
+    Taken(Arc<SessionEntry<S>>),
+    /// There are as many as there may be.
+    Full,
+}
+
+impl<S> Sessions<S> {
+    /// Adds a session. If it [replaces](Identity::replaces) one that is there, that one is told to end instead, and the
+    /// caller waits for its end and tries again: the tasks of the old session end before the new login succeeds.
+    pub(crate) fn add(
+        &self,
+        identity: &Identity,
+        quota: ClientQuota,
+        transport: impl FnOnce() -> S,
+    ) -> Result<SessionHandle<S>, NoEntry<S>> {
+        let mut table = lock(&self.0);
+        let replaced = table.entries.values().find(|entry| identity.replaces(&entry.identity));
+        if let Some(old) = replaced.cloned() {
+            drop(table);
+            old.send(SessionMessage::End(EndReason::Reinstated));
+            return Err(NoEntry::Taken(old));
+        }
+        let (sessions, connections) = table.of_client(identity);
+        if sessions >= quota.sessions || connections >= quota.connections {
+            return Err(NoEntry::Full);
+        }
+        let Some(number) = table.free_number() else { return Err(NoEntry::Full) };
+        let (sender, messages) = mpsc::unbounded_channel();
+        table.last_nexus += 1;
+        let entry = Arc::new(SessionEntry {
+            identity: identity.clone(),
+            nexus: Nexus(table.last_nexus),
+            number,
+            since: SystemTime::now(),
+            meter: Meter::default(),
+            transport: transport(),
+            connections: AtomicUsize::new(1),
+            id: identity.nexus(),
+            messages: sender,
+        });
+        table.entries.insert(number, Arc::clone(&entry));
+        Ok(SessionHandle { entry, messages, sessions: self.clone() })
+    }
+
+    /// The session with this number.
+    pub(crate) fn find(&self, number: u16) -> Option<Arc<SessionEntry<S>>> {
+        lock(&self.0).entries.get(&number).cloned()
+    }
+
+    /// How many connections the client has that a session like this belongs to. It has none as long as it has proven
+    /// nothing.
+    pub(crate) fn connections_of(&self, identity: &Identity) -> usize {
+        lock(&self.0).of_client(identity).1
+    }
+
+    /// Whether another client uses the name of the initiator device of this session.
+    pub(crate) fn has_same_name(&self, entry: &SessionEntry<S>) -> bool {
+        let Identity { name, client, .. } = &entry.identity;
+        let same = |other: &Identity| other.name == *name && other.client != *client;
+        lock(&self.0).entries.values().any(|other| same(&other.identity))
+    }
+
+    /// What the sessions that have ended did, by target.
+    pub(crate) fn past(&self) -> BTreeMap<String, Activity> {
+        lock(&self.0).past.clone()
+    }
+
+    /// All sessions.
+    pub(crate) fn all(&self) -> Vec<Arc<SessionEntry<S>>> {
+        lock(&self.0).entries.values().cloned().collect()
+    }
+
+    /// The other sessions with the target of `entry`.
+    pub(crate) fn others(&self, entry: &SessionEntry<S>) -> Vec<Arc<SessionEntry<S>>> {
+        let same_target = |other: &&Arc<SessionEntry<S>>| {
+            other.identity.target == entry.identity.target && other.number != entry.number
+        };
+        lock(&self.0).entries.values().filter(same_target).cloned().collect()
+    }
+}
+
+impl<S> Table<S> {
+    /// How many sessions and connections a client has.
+    fn of_client(&self, identity: &Identity) -> (usize, usize) {
+        let entries = self.entries.values();
+        let own: Vec<_> =
+            entries.filter(|entry| identity.is_of_client_of(&entry.identity)).collect();
+        let connections = match identity.client {
+            ClientId::Unauthenticated => 0,
+            _ => own.iter().map(|entry| entry.connections()).sum(),
+        };
+        (own.len(), connections)
+    }
+
+    /// A number that no session has.
+    fn free_number(&self) -> Option<u16> {
+        let start = getrandom::u32().ok()? as u16;
+        let mut numbers = (0..=u16::MAX).map(|step| start.wrapping_add(step));
+        numbers.find(|number| *number != 0 && !self.entries.contains_key(number))
+    }
+}
+
+/// Nothing is left half done where the lock is held, so a panic elsewhere does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::identity::PublicKey;
+    use proto::scsi::transport::Protocol;
+
+    use super::*;
+
+    const QUOTA: ClientQuota = ClientQuota { sessions: 9, connections: 99 };
+
+    fn identity(target: Option<&str>) -> Identity {
+        let initiator = InitiatorPort { protocol: Protocol::new(0), id: "i.1".into() };
+        Identity {
+            initiator,
+            name: "i".into(),
+            client: ClientId::Unauthenticated,
+            target: target.map(Arc::from),
+            target_port: 1,
+        }
+    }
+
+    fn add(sessions: &Sessions<()>, identity: &Identity) -> Result<SessionHandle<()>, NoEntry<()>> {
+        sessions.add(identity, QUOTA, || ())
+    }
+
+    #[tokio::test]
+    async fn second_login_ends_the_first_session() {
+        let (sessions, identity) = (Sessions::default(), identity(Some("t")));
+        let mut first = add(&sessions, &identity).ok().unwrap();
+        let Err(NoEntry::Taken(old)) = add(&sessions, &identity) else { panic!("two") };
+        let message = first.messages.try_recv();
+        assert!(matches!(message, Ok(SessionMessage::End(EndReason::Reinstated))));
+        let ended = tokio::spawn(async move { old.gone().await });
+        drop(first);
+        ended.await.unwrap();
+        let second = add(&sessions, &identity).ok().unwrap();
+        assert_ne!(second.entry.number, 0);
+        assert_eq!(second.entry.nexus, Nexus(2));
+    }
+
+    /// Each row: what the session that is there has proven, what the login has, and whether it replaces it. Where it
+    /// does not, both are there.
+    #[test]
+    fn session_is_replaced_by_its_own_client_only() {
+        let key = |byte| ClientId::Key(PublicKey::from_bytes([byte; 32]));
+        let chap = |name: &str| ClientId::Account(name.to_owned());
+        for (old, new, replaces) in [
+            (ClientId::Unauthenticated, ClientId::Unauthenticated, true),
+            (ClientId::Unauthenticated, key(1), true),
+            (ClientId::Unauthenticated, chap("a"), true),
+            (key(1), key(1), true),
+            (key(1), key(2), false),
+            (key(1), ClientId::Unauthenticated, false),
+            (chap("a"), chap("a"), true),
+            (chap("a"), chap("b"), false),
+            (chap("a"), key(1), false),
+            (chap("a"), ClientId::Unauthenticated, false),
+        ] {
+            let sessions = Sessions::default();
+            let of = |client| Identity { client, ..identity(Some("t")) };
+            let mut first = add(&sessions, &of(old)).ok().unwrap();
+            let second = add(&sessions, &of(new));
+            assert_eq!(matches!(second, Err(NoEntry::Taken(_))), replaces);
+            assert_eq!(first.messages.try_recv().is_ok(), replaces);
+            assert_eq!(second.is_ok(), !replaces);
+            if let Ok(second) = second {
+                assert_ne!(second.entry.id(), first.entry.id(), "another nexus");
+                assert!(sessions.has_same_name(&first.entry));
+                assert!(sessions.has_same_name(&second.entry));
+            }
+        }
+    }
+
+    /// The same initiator port with another target port is another nexus.
+    #[test]
+    fn sessions_by_several_ports_live_side_by_side() {
+        let sessions = Sessions::default();
+        let by = |target_port| Identity { target_port, ..identity(Some("t")) };
+        let both = [1, 2].map(|port| add(&sessions, &by(port)).ok().unwrap());
+        assert_eq!(both.each_ref().map(|handle| handle.entry.id().target_port), [1, 2]);
+        let Err(NoEntry::Taken(old)) = add(&sessions, &by(2)) else { panic!("two") };
+        assert_eq!(old.number, both[1].entry.number);
+    }
+
+    #[test]
+    fn sessions_for_discovery_live_side_by_side() {
+        let sessions = Sessions::default();
+        let _first = add(&sessions, &identity(None)).ok().unwrap();
+        assert!(add(&sessions, &identity(None)).is_ok());
+    }
+
+    /// Each row: what the sessions have proven, the name of the third, and whether that is one too many.
+    #[test]
+    fn client_has_as_many_sessions_as_its_quota() {
+        let chap = |name: &str| ClientId::Account(name.to_owned());
+        for (first, third, name, full) in [
+            (ClientId::Unauthenticated, ClientId::Unauthenticated, "i", true),
+            (ClientId::Unauthenticated, ClientId::Unauthenticated, "other", false),
+            (ClientId::Unauthenticated, chap("a"), "i", false),
+            (chap("a"), chap("a"), "i", true),
+            (chap("a"), chap("a"), "other", true),
+            (chap("a"), chap("b"), "i", false),
+        ] {
+            let sessions = Sessions::default();
+            let add = |client: &ClientId, name: &str| {
+                let identity =
+                    Identity { client: client.clone(), name: name.into(), ..identity(None) };
+                sessions.add(&identity, ClientQuota { sessions: 2, ..QUOTA }, || ())
+            };
+            let mut held: Vec<_> = (0..2).map(|_| add(&first, "i").ok().unwrap()).collect();
+            let is_full = matches!(add(&third, name), Err(NoEntry::Full));
+            assert_eq!(is_full, full, "{first:?} {third:?}");
+            held.pop();
+            assert!(add(&third, name).is_ok());
+        }
+    }
+
+    #[test]
+    fn proven_client_has_as_many_connections_as_its_quota() {
+        let sessions = Sessions::default();
+        let quota = ClientQuota { connections: 4, ..QUOTA };
+        let greedy = Identity { client: ClientId::Account("a".to_owned()), ..identity(None) };
+        let handle = sessions.add(&greedy, quota, || ()).ok().unwrap();
+        handle.entry.set_connections(4);
+        assert_eq!(sessions.connections_of(&greedy), 4);
+        assert!(matches!(sessions.add(&greedy, quota, || ()), Err(NoEntry::Full)));
+        let other = Identity { client: ClientId::Account("b".to_owned()), ..identity(None) };
+        assert!(sessions.add(&other, quota, || ()).is_ok());
+    }
+
+    #[test]
+    fn numbers_skip_zero_and_those_in_use() {
+        let sessions = Sessions::default();
+        let handle = add(&sessions, &identity(None)).ok().unwrap();
+        let entry = || Arc::clone(&handle.entry);
+        // All numbers but one are in use.
+        let entries = (1..=u16::MAX).filter(|number| *number != 9).map(|number| (number, entry()));
+        let mut table = Table { entries: entries.collect(), ..Table::default() };
+        assert_eq!(table.free_number(), Some(9));
+        table.entries.insert(9, entry());
+        assert_eq!(table.free_number(), None);
+    }
+
+    /// The sender waits for an answer, and would for ever if the message stayed in the queue.
+    #[tokio::test]
+    async fn message_to_a_session_that_has_ended_is_dropped() {
+        let sessions = Sessions::default();
+        let handle = add(&sessions, &identity(None)).ok().unwrap();
+        let (entry, before) = (Arc::clone(&handle.entry), handle.entry.clear(None));
+        drop(handle);
+        before.await;
+        entry.clear(None).await;
+        entry.gone().await;
+    }
+}

@@ -1,0 +1,92 @@
+//! How a target node is, at one moment.
+
+use std::collections::BTreeMap;
+
+use proto::client::ClientId;
+use serde::{Deserialize, Serialize};
+
+use super::meter::Activity;
+use super::node::{Authorization, Node};
+use super::sessions::{Identity, SessionEntry};
+
+/// How a node is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// The sessions there are.
+    pub sessions: Vec<SessionStatus>,
+    /// What was done with each target since the node began, by sessions that are there and sessions that have ended.
+    pub targets: BTreeMap<String, Activity>,
+    /// The sizes of the units of each target in bytes, by their numbers.
+    #[serde(default)]
+    pub units: BTreeMap<String, BTreeMap<u16, u64>>,
+    /// Why flushes of units fail that have lost writes.
+    #[serde(default)]
+    pub losses: BTreeMap<String, BTreeMap<u16, String>>,
+}
+
+/// How a session is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Its number: in iSCSI, the TSIH.
+    #[serde(rename = "tsih")]
+    pub number: u16,
+    /// The name of its initiator.
+    pub initiator: String,
+    /// The client it belongs to, by key or CHAP account; `None` where names are enough.
+    #[serde(default)]
+    pub client: Option<String>,
+    /// Where its first connection comes from.
+    pub address: String,
+    /// How many connections it has.
+    pub connections: usize,
+    /// The target it uses; `None` if it is for discovery.
+    pub target: Option<String>,
+    /// The relative target port identifier: in iSCSI, the portal group tag.
+    #[serde(default, rename = "portal_group")]
+    pub target_port: u16,
+    /// How long it has been there.
+    pub seconds: u64,
+    /// What it has done.
+    pub activity: Activity,
+}
+
+impl Status {
+    pub(crate) fn of<A: Authorization>(
+        node: &Node<A>,
+        address: impl Fn(&A::Session) -> String,
+    ) -> Self {
+        let all = node.sessions.all();
+        let sessions: Vec<_> =
+            all.iter().map(|entry| session(entry, address(&entry.transport))).collect();
+        let mut targets = node.sessions.past();
+        let serving = node.serving();
+        for name in serving.devices().keys() {
+            targets.entry(name.clone()).or_default();
+        }
+        let units = serving.devices().iter();
+        let units = units.map(|(name, device)| (name.clone(), device.sizes().collect()));
+        for SessionStatus { target, activity, .. } in &sessions {
+            if let Some(target) = target {
+                *targets.entry(target.clone()).or_default() += activity;
+            }
+        }
+        let summed_up = |(target, activity): (_, Activity)| (target, activity.summed_up());
+        let targets = targets.into_iter().map(summed_up).collect();
+        Self { sessions, targets, units: units.collect(), losses: BTreeMap::new() }
+    }
+}
+
+fn session<S>(entry: &SessionEntry<S>, address: String) -> SessionStatus {
+    let Identity { name, client, target, target_port, .. } = &entry.identity;
+    SessionStatus {
+        number: entry.number,
+        initiator: name.to_string(),
+        client: (*client != ClientId::Unauthenticated).then(|| client.to_string()),
+        address,
+        connections: entry.connections(),
+        target: target.as_ref().map(ToString::to_string),
+        target_port: *target_port,
+        seconds: entry.since.elapsed().map_or(0, |since| since.as_secs()),
+        activity: entry.meter.activity().summed_up(),
+    }
+}
