@@ -46,6 +46,63 @@ fn the_manual() {
     check(&examples.concat());
 }
 
+#[test]
+fn manual_names_every_option() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/manual.md");
+    let manual = fs::read_to_string(path).unwrap();
+    let section = |name: &str| {
+        let from =
+            manual.find(&format!("\n## {name}\n")).unwrap_or_else(|| panic!("no section {name}"));
+        manual[from + 1..].split("\n## ").next().unwrap()
+    };
+    let shared = section("Shared options");
+    let commands = [
+        "serve",
+        "check",
+        "reload",
+        "status",
+        "discover",
+        "info",
+        "key init",
+        "key add",
+        "key remove",
+        "key change",
+        "key list",
+        "key test",
+        "key backup",
+        "key restore",
+        "copy",
+        "attach",
+        "replay",
+        "tune",
+        "identity new",
+        "identity show",
+        "identity list",
+    ];
+    for command in commands {
+        let own = section(command.split(' ').next().unwrap());
+        let (help, _) = run(Command::new(LONGHAUL).args(command.split(' ')).arg("--help"));
+        let options: Vec<_> =
+            help.lines().filter_map(option).filter(|option| option != "--help").collect();
+        assert!(!options.is_empty(), "{command}: no options in\n{help}");
+        for option in options {
+            let goes_on = |rest: &str| {
+                rest.starts_with(|next: char| next == '-' || next.is_ascii_lowercase())
+            };
+            let named = |text: &str| text.split(&option).skip(1).any(|rest| !goes_on(rest));
+            assert!(named(own) || named(shared), "the manual does not name {option} of {command}");
+        }
+    }
+}
+
+/// The long option that a line of help begins with. Lines that explain one are indented further.
+fn option(line: &str) -> Option<String> {
+    let line = line.strip_prefix("      ").or_else(|| line.strip_prefix("  "))?;
+    let long =
+        if line.starts_with("--") { line } else { line.strip_prefix('-')?.split_once(", ")?.1 };
+    Some(long.split([' ', '=', '[']).next()?.to_owned())
+}
+
 /// A table of what people get wrong, and what they are told: what, where, why, and what to do.
 #[test]
 fn wrong_inputs() {
