@@ -103,6 +103,38 @@ fn option(line: &str) -> Option<String> {
     Some(long.split([' ', '=', '[']).next()?.to_owned())
 }
 
+#[test]
+fn manual_names_every_key_of_the_example() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let manual = fs::read_to_string(root.join("docs/manual.md")).unwrap();
+    let example = fs::read_to_string(root.join("packaging/longhaul.toml")).unwrap();
+    let (mut table, mut keys) = ("", 0);
+    for line in example.lines() {
+        let line = line.strip_prefix("# ").unwrap_or(line);
+        if line.starts_with('[') {
+            table = line;
+        }
+        let Some((key, value)) = line.split_once(" = ") else { continue };
+        if key.contains(|letter: char| letter != '_' && !letter.is_ascii_lowercase()) {
+            continue;
+        }
+        keys += 1;
+        let value = value.split_whitespace().next().unwrap().trim_matches('"');
+        let forms = match table {
+            "[limits]" => vec![format!("| `{key}` | {value} |")],
+            _ => vec![
+                format!("`{key}`"),
+                format!("`{key} = "),
+                format!("\n{key} = "),
+                format!("\n# {key} = "),
+            ],
+        };
+        let named = forms.iter().any(|form| manual.contains(form));
+        assert!(named, "the manual does not name {key} = {value} of {table}");
+    }
+    assert!(keys > 50, "only {keys} keys");
+}
+
 /// A table of what people get wrong, and what they are told: what, where, why, and what to do.
 #[test]
 fn wrong_inputs() {
