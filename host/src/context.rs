@@ -9,11 +9,10 @@ use aws_lc_sys as ffi;
 pub(crate) enum Cipher {
     Aes256Xts,
     Aes128Ecb,
-    TripleDesCbc,
 }
 
-/// The longest initialization vector, or tweak, of these.
-pub(crate) const IV_MAX: usize = 16;
+/// Bytes of a tweak, which is the initialization vector of XTS.
+pub(crate) const IV_LEN: usize = 16;
 
 impl Cipher {
     fn pointer(self) -> *const ffi::EVP_CIPHER {
@@ -22,8 +21,6 @@ impl Cipher {
             Self::Aes256Xts => unsafe { ffi::EVP_aes_256_xts() },
             // SAFETY: as above.
             Self::Aes128Ecb => unsafe { ffi::EVP_aes_128_ecb() },
-            // SAFETY: as above.
-            Self::TripleDesCbc => unsafe { ffi::EVP_des_ede3_cbc() },
         }
     }
 
@@ -31,7 +28,6 @@ impl Cipher {
         match self {
             Self::Aes256Xts => 64,
             Self::Aes128Ecb => 16,
-            Self::TripleDesCbc => 24,
         }
     }
 }
@@ -55,7 +51,7 @@ impl Context {
     pub(crate) fn new(cipher: Cipher, key: &[u8], direction: Direction) -> Self {
         assert_eq!(key.len(), cipher.key_size());
         let context = Self::empty();
-        let iv = [0; IV_MAX];
+        let iv = [0; IV_LEN];
         // SAFETY: the context is live; as many bytes of key as this cipher has, just checked, and at
         // most 16 of the vector are read.
         let done = unsafe {
@@ -89,9 +85,8 @@ impl Context {
         copy
     }
 
-    /// Begins a text, which for XTS is a sector and `iv` its tweak. A cipher with a shorter one takes the
-    /// first bytes.
-    pub(crate) fn begin(&mut self, iv: &[u8; IV_MAX]) {
+    /// Begins a text, which for XTS is a sector and `iv` its tweak.
+    pub(crate) fn begin(&mut self, iv: &[u8; IV_LEN]) {
         // SAFETY: the context is live and ours alone (`&mut`); null keeps the cipher and its key, -1
         // the direction; at most 16 bytes of the vector are read.
         let done = unsafe {

@@ -5,7 +5,6 @@ pub mod aead;
 pub mod allocator;
 pub mod cipher;
 mod context;
-pub mod des;
 pub mod file;
 pub mod handed;
 pub mod loop_device;

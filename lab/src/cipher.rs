@@ -4,7 +4,8 @@
 use std::str::FromStr;
 
 use host::aead::{Gcm, KEY_LEN, NONCE_LEN, TAG_LEN};
-use host::des::{self, TripleDes};
+
+use crate::triple_des::{self, TripleDes};
 
 /// The key and the start of every block; nothing here is secret.
 const KEY: [u8; KEY_LEN] = {
@@ -42,7 +43,7 @@ impl Cipher {
     pub(crate) const fn unit(self) -> usize {
         match self {
             Self::None | Self::Aes => 1,
-            Self::TripleDes => des::BLOCK_LEN,
+            Self::TripleDes => triple_des::BLOCK_LEN,
         }
     }
 
@@ -51,7 +52,10 @@ impl Cipher {
         match self {
             Self::None => Keyed::None,
             Self::Aes => Keyed::Aes(Gcm::new(&KEY)),
-            Self::TripleDes => Keyed::TripleDes(TripleDes::new(&std::array::from_fn(|at| KEY[at]))),
+            Self::TripleDes => {
+                let key = std::array::from_fn(|at| KEY[at]);
+                Keyed::TripleDes(Box::new(TripleDes::new(&key)))
+            }
         }
     }
 }
@@ -61,7 +65,7 @@ impl Cipher {
 pub(crate) enum Keyed {
     None,
     Aes(Gcm),
-    TripleDes(TripleDes),
+    TripleDes(Box<TripleDes>),
 }
 
 impl Keyed {

@@ -30,6 +30,7 @@ mod server;
 mod sessions;
 mod svg;
 mod tables;
+mod triple_des;
 mod trips;
 mod units;
 mod way;

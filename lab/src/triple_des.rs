@@ -1,27 +1,37 @@
 //! 3DES (NIST SP 800-67) in CBC mode (SP 800-38A), without padding, through AWS-LC. Nothing new should be
 //! enciphered with it; it is here to be compared with.
 
-use crate::context::{Cipher, Context, Direction, IV_MAX};
+use aws_lc_rs::cipher::{
+    DecryptingKey, DecryptionContext, EncryptingKey, EncryptionContext, UnboundCipherKey,
+};
+use aws_lc_rs::iv::FixedLength;
 
 /// Bytes of a key: three DES keys.
-pub const KEY_LEN: usize = 24;
+pub(crate) const KEY_LEN: usize = 24;
 
 /// Bytes of a block, and of an initialization vector.
-pub const BLOCK_LEN: usize = 8;
+pub(crate) const BLOCK_LEN: usize = 8;
 
 /// 3DES under one key, set up once.
-pub struct TripleDes {
-    encrypt: Context,
-    decrypt: Context,
+#[derive(Debug)]
+pub(crate) struct TripleDes {
+    encrypt: EncryptingKey,
+    decrypt: DecryptingKey,
 }
 
 impl TripleDes {
-    /// Expands `key`. The caller wipes its own copy; this one is wiped when dropped.
-    #[must_use]
-    pub fn new(key: &[u8; KEY_LEN]) -> Self {
+    /// Expands `key`.
+    ///
+    /// # Panics
+    ///
+    /// If a part of the key is weak (SP 800-67) or like another.
+    pub(crate) fn new(key: &[u8; KEY_LEN]) -> Self {
+        #[expect(deprecated, reason = "it is what the papers had")]
+        let algorithm = &aws_lc_rs::cipher::DES_EDE3_FOR_LEGACY_USE_ONLY;
+        let key = || UnboundCipherKey::new(algorithm, key).expect("the key has its length");
         Self {
-            encrypt: Context::new(Cipher::TripleDesCbc, key, Direction::Encrypt),
-            decrypt: Context::new(Cipher::TripleDesCbc, key, Direction::Decrypt),
+            encrypt: EncryptingKey::cbc(key()).expect("the key is not weak"),
+            decrypt: DecryptingKey::cbc(key()).expect("the key is not weak"),
         }
     }
 
@@ -30,28 +40,15 @@ impl TripleDes {
     /// # Panics
     ///
     /// If `text` is not a whole number of blocks.
-    pub fn encrypt(&mut self, iv: &[u8; BLOCK_LEN], text: &mut [u8]) {
-        run(&mut self.encrypt, iv, text);
+    pub(crate) fn encrypt(&self, iv: &[u8; BLOCK_LEN], text: &mut [u8]) {
+        let context = EncryptionContext::Iv64(FixedLength::from(iv));
+        self.encrypt.less_safe_encrypt(text, context).expect("the text has whole blocks");
     }
 
     /// Deciphers whole blocks in place; everything else is as for [`encrypt`](Self::encrypt).
-    pub fn decrypt(&mut self, iv: &[u8; BLOCK_LEN], text: &mut [u8]) {
-        run(&mut self.decrypt, iv, text);
-    }
-}
-
-fn run(context: &mut Context, iv: &[u8; BLOCK_LEN], text: &mut [u8]) {
-    // The context would keep the rest of a block for the next text.
-    assert!(text.len().is_multiple_of(BLOCK_LEN));
-    let mut longest = [0; IV_MAX];
-    longest[..BLOCK_LEN].copy_from_slice(iv);
-    context.begin(&longest);
-    context.apply(text);
-}
-
-impl std::fmt::Debug for TripleDes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("TripleDes(..)")
+    pub(crate) fn decrypt(&self, iv: &[u8; BLOCK_LEN], text: &mut [u8]) {
+        let context = DecryptionContext::Iv64(FixedLength::from(iv));
+        self.decrypt.decrypt(text, context).expect("the text has whole blocks");
     }
 }
 
@@ -67,7 +64,7 @@ mod tests {
     }
 
     fn both_ways(key: &[u64; 3], iv: u64, plain: &[u8], sealed: &[u8]) {
-        let mut cipher = TripleDes::new(bytes(key)[..].try_into().unwrap());
+        let cipher = TripleDes::new(bytes(key)[..].try_into().unwrap());
         // Again, because no text may leave anything behind for the next.
         for _ in 0..2 {
             let mut text = plain.to_vec();
@@ -106,8 +103,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "is_multiple_of")]
+    #[should_panic(expected = "whole blocks")]
     fn part_of_a_block_is_refused() {
-        TripleDes::new(&[1; KEY_LEN]).encrypt(&[0; BLOCK_LEN], &mut [0; 12]);
+        TripleDes::new(bytes(&KEY)[..].try_into().unwrap()).encrypt(&[0; BLOCK_LEN], &mut [0; 12]);
     }
 }
