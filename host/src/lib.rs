@@ -14,5 +14,6 @@ pub mod request;
 pub mod ring;
 mod syncs;
 pub mod tcp;
+#[cfg(feature = "lab")]
 pub mod tun;
 pub mod workers;

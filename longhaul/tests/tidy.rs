@@ -101,6 +101,18 @@ fn scsi_names_no_transport() {
 }
 
 #[test]
+fn the_product_has_nothing_of_the_laboratory() {
+    let tun = files("host/src", "lib.rs");
+    assert!(tun[0].text.contains("#[cfg(feature = \"lab\")]\npub mod tun;"), "TUN is the lab's");
+    for room in ["proto", "volume", "host", "longhaul"] {
+        let manifest = fs::read_to_string(root().join(room).join("Cargo.toml")).unwrap();
+        let enables =
+            manifest.lines().any(|line| line.contains("features") && line.contains("\"lab\""));
+        assert!(!enables, "{room} enables the feature for the lab");
+    }
+}
+
+#[test]
 fn nbd_and_scsi_do_not_know_one_another() {
     must_not_hold("proto/src/nbd", &["scsi::"], "NBD and SCSI are two ways to a disk");
     for room in ["proto/src/scsi", "proto/src/iscsi"] {
