@@ -42,7 +42,7 @@ use volume::{Blame, CryptoErase, Durability, Shape, Span, Volume};
 use super::answer::Abort;
 use super::exclusive::Exclusive;
 use super::fault::Fault;
-use super::passage::Passage;
+use super::medium_lock::MediumLock;
 use super::{
     Answer, Command, Initiator, LogicalUnit, Nexus, Response, TRANSFER_MAX, Waiting, data,
 };
@@ -125,8 +125,8 @@ struct State {
     attention: AtomicBool,
     attentions: Mutex<Attentions<Nexus>>,
     exclusive: Exclusive,
-    /// Commands that touch the medium go through it.
-    passage: Passage,
+    /// Held shared by commands that touch the medium.
+    lock: MediumLock,
     progress: Progress,
     sanitize_rate: Option<u64>,
     key: Option<Arc<dyn CryptoErase>>,
@@ -157,7 +157,7 @@ impl Disk {
             attention: AtomicBool::new(false),
             attentions: Mutex::default(),
             exclusive: Exclusive::default(),
-            passage: Passage::default(),
+            lock: MediumLock::default(),
             progress: Progress::default(),
             sanitize_rate,
             key,
@@ -240,7 +240,7 @@ impl Disk {
     pub async fn retire(&self) {
         self.core.state.retired.store(true, Ordering::Release);
         self.core.state.progress.wake();
-        drop(self.core.state.passage.alone().await);
+        drop(self.core.state.lock.exclusive().await);
     }
 
     /// Tells disks of one another that an initiator meets in one session. It is said once of each.

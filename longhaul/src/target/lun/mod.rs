@@ -7,7 +7,7 @@ mod exclusive;
 mod fault;
 #[cfg(test)]
 mod guest;
-mod passage;
+mod medium_lock;
 mod target;
 
 pub use answer::Answer;

@@ -55,7 +55,7 @@ impl Core {
         abort: &Abort,
     ) -> Result<(), Fault> {
         let data = data::joined(data, self.span(blocks).len as usize);
-        let _alone = abort.unless(self.state.passage.alone()).await?;
+        let _exclusive = abort.unless(self.state.lock.exclusive()).await?;
         self.still_ready()?;
         self.put(blocks, data, durability(durable)).await
     }

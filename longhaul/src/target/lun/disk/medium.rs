@@ -15,7 +15,7 @@ use volume::{Durability, Extent, ExtentMap, Space, Span, Volume, complete_all};
 use super::super::answer::Abort;
 use super::super::data;
 use super::super::fault::Fault;
-use super::super::passage::Inside;
+use super::super::medium_lock::SharedGuard;
 use super::{Core, durability};
 
 /// How much VERIFY reads, and WRITE SAME writes, at a time: one command may cover the whole disk, but
@@ -51,31 +51,31 @@ impl Core {
                 self.write_atomic(blocks, data, durable, abort).await?;
             }
             MediumOp::Read(blocks) => {
-                let _inside = self.enter().await?;
+                let _guard = self.enter().await?;
                 return self.read(blocks).await.map(|data| vec![data]);
             }
             MediumOp::LbaStatus { lba, allocation } => {
-                let _inside = self.enter().await?;
+                let _guard = self.enter().await?;
                 return self.lba_status(lba, allocation).await;
             }
             MediumOp::Write { blocks, durable } => {
-                let _inside = self.enter().await?;
+                let _guard = self.enter().await?;
                 self.write(self.came(blocks, &data), data, durable).await?;
             }
             MediumOp::CompareAndWrite { blocks, durable } => {
-                let _inside = self.enter().await?;
+                let _guard = self.enter().await?;
                 self.compare_and_write(blocks, data, durability(durable)).await?;
             }
             MediumOp::OrWrite { blocks, durable } => {
-                let _inside = self.enter().await?;
+                let _guard = self.enter().await?;
                 self.or_write(blocks, data, durability(durable)).await?;
             }
             MediumOp::Flush => {
-                let _inside = self.enter().await?;
+                let _guard = self.enter().await?;
                 self.flush().await?;
             }
             MediumOp::Unmap => {
-                let _inside = self.enter().await?;
+                let _guard = self.enter().await?;
                 self.unmap(data).await?;
             }
         }
@@ -83,9 +83,9 @@ impl Core {
     }
 
     /// Goes to the medium, unless it was taken away while this waited.
-    async fn enter(&self) -> Result<Inside<'_>, Fault> {
-        let inside = self.state.passage.enter().await;
-        self.still_ready().map(|()| inside)
+    async fn enter(&self) -> Result<SharedGuard<'_>, Fault> {
+        let guard = self.state.lock.shared().await;
+        self.still_ready().map(|()| guard)
     }
 
     pub(super) fn still_ready(&self) -> Result<(), Fault> {
@@ -193,14 +193,14 @@ impl Core {
         let block = block.map(|pieces| data::joined(pieces, self.unit.block_size() as usize));
         let Some(block) = block.filter(|block| block.iter().any(|byte| *byte != 0)) else {
             let space = if release { Space::Release } else { Space::Keep };
-            let _inside = self.enter().await?;
+            let _guard = self.enter().await?;
             let zeroed = self.volume.write_zeroes(self.span(blocks), durability, space);
             return zeroed.await.map_err(failed);
         };
         let pattern = self.pattern(blocks, &block);
         for chunk in self.chunks(blocks) {
             abort.check()?;
-            let _inside = self.enter().await?;
+            let _guard = self.enter().await?;
             self.put_pattern(chunk, &pattern, durability).await?;
             yield_now().await;
         }

@@ -37,7 +37,7 @@ impl Core {
     }
 
     async fn stop_alone(&self, flush: bool, abort: &Abort) -> Result<(), Fault> {
-        let _alone = abort.unless(self.state.passage.alone()).await?;
+        let _exclusive = abort.unless(self.state.lock.exclusive()).await?;
         if flush {
             self.flush().await?;
         }

@@ -160,7 +160,7 @@ impl Core {
 
     async fn wipe(&self, work: Work) -> Result<(), Fault> {
         // A command that was let in before must not write behind the sanitizing.
-        let _alone = self.state.passage.alone().await;
+        let _exclusive = self.state.lock.exclusive().await;
         match work {
             Work::Overwrite(overwrite) => {
                 let pace = Pace::of(self.state.sanitize_rate);
