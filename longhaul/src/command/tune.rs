@@ -1,6 +1,8 @@
 //! `longhaul tune`: how fast the way to a volume is, and what limits it.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -111,6 +113,9 @@ pub async fn run(args: Args) -> Outcome {
     let Some(settings) = args.pipeline.settings()? else {
         return Err(Failure::usage("it is the pipeline that is measured: leave out --no-pipeline"));
     };
+    if let Some(path) = &args.svg {
+        refuse_existing(path)?;
+    }
     let uri = &args.uri;
     let options = OpenOptions {
         read_only: args.scratch.is_none(),
@@ -123,10 +128,25 @@ pub async fn run(args: Args) -> Outcome {
     let chain = chain::open(uri, options).await?;
     let found = super::closing(chain, async |chain| args.measure(chain, settings).await).await?;
     if let Some(path) = &args.svg {
-        std::fs::write(path, tune::picture(&uri.to_string(), &found))
-            .or_fail(|| format!("cannot write the picture {}", path.display()))?;
+        let picture = tune::picture(&uri.to_string(), &found);
+        let mut file = File::create_new(path).or_fail(|| no_picture(path))?;
+        file.write_all(picture.as_bytes()).or_fail(|| no_picture(path))?;
     }
     args.say(&found)
+}
+
+/// Whatever is at `path` already may be somebody's only pass-phrase, or a device.
+fn refuse_existing(path: &Path) -> Outcome {
+    match path.symlink_metadata() {
+        Ok(_) => Err(Failure::new(no_picture(path))
+            .because("it exists")
+            .hint("nothing was measured; give another name, or remove it first")),
+        Err(_) => Ok(()),
+    }
+}
+
+fn no_picture(path: &Path) -> String {
+    format!("cannot write the picture {}", path.display())
 }
 
 #[derive(Serialize)]
