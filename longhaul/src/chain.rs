@@ -61,7 +61,7 @@ pub struct OpenOptions {
     pub pad: bool,
     /// How to log in, where that is needed.
     pub login: Login,
-    /// The path at which its file is, or is made, instead of that in its URI.
+    /// The path at which its file is made, instead of that in its URI. What is there already is not touched.
     pub make_at: Option<PathBuf>,
     /// What of it is wanted, should it be encrypted.
     pub contents: Contents,
@@ -590,6 +590,7 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             let with = file::FileOptions {
                 size: options.size.map(|size| size.0),
                 existing_only: options.existing_only,
+                new_only: options.make_at.is_some(),
                 read_only: options.read_only,
                 block_size: options.block_size.unwrap_or(BLOCK_SIZE),
                 whole_blocks_only: options.pad,

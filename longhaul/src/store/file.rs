@@ -1,7 +1,7 @@
 //! A volume in a file: sparse, locked, as large as the file is.
 
 use std::fs::Metadata;
-use std::io;
+use std::io::{self, ErrorKind::NotFound};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
@@ -17,6 +17,8 @@ pub struct FileOptions {
     pub size: Option<u64>,
     /// Do not make it.
     pub existing_only: bool,
+    /// Make it: a file that is there is not touched.
+    pub new_only: bool,
     /// Refuse writes.
     pub read_only: bool,
     /// The unit of requests, in bytes.
@@ -30,6 +32,7 @@ impl Default for FileOptions {
         Self {
             size: None,
             existing_only: false,
+            new_only: false,
             read_only: false,
             block_size: 512,
             whole_blocks_only: false,
@@ -145,13 +148,14 @@ pub fn open_or_make(path: &Path, options: &FileOptions) -> Result<(Local, bool),
     }
     let mut made = false;
     let may_make = !options.read_only && !options.existing_only;
-    let file = match (File::open(path, access), options.size) {
-        (Err(why), Some(size)) if why.kind() == io::ErrorKind::NotFound && may_make => {
+    let there = if options.new_only { Err(NotFound.into()) } else { File::open(path, access) };
+    let file = match (there, options.size) {
+        (Err(why), Some(size)) if why.kind() == NotFound && may_make => {
             can_be_made(size, options.block_size)?;
             made = true;
             create(path, size)?
         }
-        (Err(why), _) if why.kind() == io::ErrorKind::NotFound => return Err(OpenError::Missing),
+        (Err(why), _) if why.kind() == NotFound => return Err(OpenError::Missing),
         (file, _) => file?,
     };
     if file.is_block_device()? {

@@ -1,5 +1,6 @@
 //! The file that a copy makes: it has its name only once it is whole.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,36 +11,35 @@ use rustix::io::Errno;
 
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::store::file::{self, FileOptions, OpenError};
 use crate::uri::Uri;
 
-/// A file that does not exist yet, and what is written until it does.
+/// The bytes of a name that are kept in the temporary one: a file name has at most 255.
+const NAME_KEPT: usize = 200;
+
+/// A file that does not exist yet, and the temporary one that is written until it does.
 pub(super) struct NewFile {
     path: PathBuf,
     part: PathBuf,
 }
 
 impl NewFile {
-    /// The file that `uri` names, if it must be made. What an earlier copy has left of it goes.
+    /// The file that `uri` names, if it must be made. Nothing is made yet.
     pub(super) fn of(uri: &Uri) -> Outcome<Option<Self>> {
-        let what = || format!("cannot copy to {uri}");
         let Uri::File(path) = uri else { return Ok(None) };
         let is_directory = path.as_os_str().as_bytes().ends_with(b"/");
         let (false, false, Some(name)) = (path.exists(), is_directory, path.file_name()) else {
             return Ok(None);
         };
         if path.is_symlink() {
-            let why = "it is a symbolic link to what does not exist";
-            return Err(Failure::new(what()).because(why).hint("name the file itself"));
+            return Err(Failure::new(format!("cannot copy to {uri}"))
+                .because("it is a symbolic link to what does not exist")
+                .hint("name the file itself"));
         }
-        let mut name = name.to_owned();
-        name.push(".part");
-        let part = path.with_file_name(name);
-        clear(&part).or_fail(what)?;
+        let part = path.with_file_name(temporary_name(name)?);
         Ok(Some(Self { path: path.clone(), part }))
     }
 
-    /// What it is called while it is written.
+    /// The path of the temporary file.
     pub(super) fn part(&self) -> &Path {
         &self.part
     }
@@ -58,17 +58,12 @@ impl NewFile {
     }
 }
 
-/// Removes what a copy that was cut short has left, but not what another one is writing.
-fn clear(part: &Path) -> Result<(), OpenError> {
-    if !part.is_file() {
-        return Ok(());
-    }
-    let options =
-        FileOptions { read_only: true, whole_blocks_only: true, ..FileOptions::default() };
-    match file::open(part, &options) {
-        Err(why @ (OpenError::InUse | OpenError::LockedBy(_) | OpenError::UsedBySystem(_))) => {
-            Err(why)
-        }
-        _ => Ok(fs::remove_file(part)?),
-    }
+/// A name for the temporary file of `name`, which no other file has: what an earlier copy left may be all there is of
+/// a failing disk, and `NAME.part` may be somebody else's.
+fn temporary_name(name: &OsStr) -> Outcome<OsString> {
+    let random = getrandom::u32().or_fail(|| "cannot get random bytes".to_owned())?;
+    let kept = &name.as_bytes()[..name.len().min(NAME_KEPT)];
+    let mut temporary = OsStr::from_bytes(kept).to_owned();
+    temporary.push(format!(".part-{random:08x}"));
+    Ok(temporary)
 }
