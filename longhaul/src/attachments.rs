@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::durable::sync_directory_of;
+use crate::regular_file::{open_regular, read_regular};
 use crate::state_dir::state_dir;
 use crate::utc::now;
 
@@ -205,7 +206,7 @@ impl Attachment {
 /// Says of the attachment in the file at `path` that it has ended. The file stays the same one, which is how a copy is
 /// told from it, and is written at once, so that it is whole whatever happens.
 fn note_end(path: &Path) -> io::Result<()> {
-    let text = fs::read(path)?;
+    let text = read_regular(path)?;
     let entry = Entry { ended: true, ..serde_json::from_slice(&text)? };
     let mut bytes = serde_json::to_vec(&entry)?;
     bytes.resize(bytes.len().max(text.len()), b' ');
@@ -272,7 +273,7 @@ impl Known {
 
 /// What a file says, and the file with its lock if nobody else has that.
 fn look(path: &Path) -> io::Result<(Entry, Option<File>)> {
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path)?;
     let free = match file.try_lock() {
         Ok(()) => true,
         Err(TryLockError::WouldBlock) => false,

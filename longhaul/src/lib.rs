@@ -26,6 +26,7 @@ pub mod patience;
 pub mod pipelined;
 mod printable;
 pub mod progress;
+mod regular_file;
 pub mod replay_log;
 pub mod sealing;
 pub mod secret;

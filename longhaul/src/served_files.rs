@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::config::Served;
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::regular_file::read_regular;
 use crate::size::Size;
 use crate::state;
 use crate::state_dir::state_dir;
@@ -195,7 +196,7 @@ impl ServedFiles {
 }
 
 fn read(note: &Path) -> io::Result<Record> {
-    Ok(serde_json::from_slice(&fs::read(note)?)?)
+    Ok(serde_json::from_slice(&read_regular(note)?)?)
 }
 
 impl Record {

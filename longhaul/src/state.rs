@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::durable::sync_directory_of;
+use crate::regular_file::read_regular;
 use crate::target::lun::{Keeper, Waiting};
 
 /// A directory for state, which is there.
@@ -38,7 +39,7 @@ struct KeptFile(PathBuf);
 
 impl Keeper for KeptFile {
     fn load(&self) -> io::Result<Option<Vec<u8>>> {
-        match fs::read(&self.0) {
+        match read_regular(&self.0) {
             Ok(image) => Ok(Some(image)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -66,7 +67,7 @@ fn replace_synced(
     bytes: &[u8],
     sync: impl FnOnce(&Path) -> io::Result<()>,
 ) -> io::Result<()> {
-    let old = match fs::read(path) {
+    let old = match read_regular(path) {
         Ok(old) => Some(old),
         Err(why) if why.kind() == io::ErrorKind::NotFound => None,
         Err(why) => return Err(why),
@@ -86,7 +87,12 @@ fn replace_synced(
 
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
-    let mut file = File::create(&beside)?;
+    // What a crash has left. Whatever else it is, such as a link or a pipe, is not written to.
+    match fs::remove_file(&beside) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+        _ => {}
+    }
+    let mut file = File::create_new(&beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&beside, path)

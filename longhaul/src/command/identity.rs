@@ -62,7 +62,8 @@ fn path(named: Option<&Path>) -> Outcome<PathBuf> {
     named.map_or_else(sealing::default_path, |path| Ok(path.to_owned()))
 }
 
-/// Other files are passed over, as the directory may hold more than identities.
+/// Other files are passed over, as the directory may hold more than identities. What is no regular file is not even
+/// opened: a pipe would be waited for.
 fn list(dir: &Path) -> Outcome {
     let what = || format!("cannot list the identities in {}", dir.display());
     let mut files = std::fs::read_dir(dir)
@@ -70,6 +71,7 @@ fn list(dir: &Path) -> Outcome {
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<Vec<_>, _>>()
         .or_fail(what)?;
+    files.retain(|file| file.is_file());
     files.sort();
     for file in files {
         if let Ok(identity) = sealing::read(&file) {

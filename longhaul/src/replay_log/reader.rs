@@ -9,6 +9,7 @@ use volume::{Span, TRANSFER_MAX};
 
 use super::format::{Chain, HEAD_LEN, HEADER_MAX, Head, MAGIC, RECORD_MIN, SUM_LEN, VERSION};
 use super::{Change, Header};
+use crate::regular_file::open_regular;
 
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +57,7 @@ impl Reader {
     /// Opens a log and reads it to its end. A torn one is opened too, as far as it is whole; see
     /// [`torn`](Self::torn).
     pub fn open(path: &Path) -> Result<Self, ReadError> {
-        let file = File::open(path)?;
+        let file = open_regular(path)?;
         if let Err(why) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
             return Err(if why == rustix::io::Errno::WOULDBLOCK {
                 ReadError::InUse
@@ -69,12 +70,12 @@ impl Reader {
 
     /// The same without a lock, for those who only look: it may be in use, and may be longer by now.
     pub(super) fn open_unlocked(path: &Path) -> Result<Self, ReadError> {
-        Self::read(File::open(path)?)
+        Self::read(open_regular(path)?)
     }
 
     /// Which volume a log belongs to. Nothing else of it is read.
     pub(super) fn header_of(path: &Path) -> Result<Header, ReadError> {
-        Ok(read_header(&mut BufReader::new(File::open(path)?))?.0)
+        Ok(read_header(&mut BufReader::new(open_regular(path)?))?.0)
     }
 
     fn read(file: File) -> Result<Self, ReadError> {
