@@ -17,6 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::socket_file::SocketFile;
 
 /// Where the socket is unless said otherwise.
 pub const DEFAULT: &str = "/run/longhaul/control.sock";
@@ -84,7 +85,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Control {
     listener: UnixListener,
     /// What this server has made, and takes away when it ends.
-    path: Option<PathBuf>,
+    file: Option<SocketFile>,
 }
 
 /// A request, waiting for its answer.
@@ -141,7 +142,8 @@ impl Control {
         let listener = UnixListener::bind(path).or_fail(what)?;
         // Whoever came in between is turned away by `accept`, which looks at who it is.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).or_fail(what)?;
-        Ok(Self { listener, path: Some(path.to_owned()) })
+        let file = SocketFile::of(path).or_fail(what)?;
+        Ok(Self { listener, file: Some(file) })
     }
 
     /// Listens with a socket that somebody else has opened, and who decides who can reach it.
@@ -149,7 +151,7 @@ impl Control {
         let listener = UnixListener::from_std(listener);
         let listener =
             listener.or_fail(|| "cannot use the control socket handed over".to_owned())?;
-        Ok(Self { listener, path: None })
+        Ok(Self { listener, file: None })
     }
 
     /// The next request.
@@ -173,9 +175,8 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let Some(path) = &self.path else { return };
-        if let Err(why) = std::fs::remove_file(path) {
-            tracing::warn!(%why, path = %path.display(), "cannot remove the control socket");
+        if let Some(file) = &self.file {
+            file.remove();
         }
     }
 }

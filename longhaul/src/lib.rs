@@ -32,6 +32,7 @@ pub mod sealing;
 pub mod secret;
 mod served_files;
 pub mod size;
+mod socket_file;
 pub mod state;
 pub mod state_dir;
 pub mod stop;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -18,6 +18,7 @@ use volume::Volume;
 use super::connection::{self, Broken, Shutdown};
 use super::connection_order::{ConnectionGuard, ConnectionOrder};
 use super::mapping;
+use crate::socket_file::SocketFile;
 use crate::stop::{Stop, Stopper};
 
 /// Clients at a time. `nbdcopy` opens 4 connections, qemu at most 16.
@@ -52,7 +53,7 @@ pub enum BindError {
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
-    path: PathBuf,
+    file: SocketFile,
     clients: Clients,
     leaves: AtomicBool,
 }
@@ -85,7 +86,7 @@ impl Server {
         umask(before);
         Ok(Self {
             listener: listener?,
-            path: path.to_owned(),
+            file: SocketFile::of(path)?,
             clients: Clients::default(),
             leaves: AtomicBool::new(false),
         })
@@ -105,7 +106,8 @@ impl Server {
     /// What a client connects to, from any directory.
     #[must_use]
     pub fn uri(&self) -> String {
-        let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+        let path = std::path::absolute(self.file.path());
+        let path = path.unwrap_or_else(|_| self.file.path().to_owned());
         let mut uri = "nbd+unix:///?socket=".to_owned();
         for &byte in path.as_os_str().as_bytes() {
             match byte {
@@ -170,11 +172,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.leaves.load(Ordering::Relaxed) {
-            return;
-        }
-        if let Err(why) = std::fs::remove_file(&self.path) {
-            tracing::warn!(%why, path = %self.path.display(), "cannot remove the socket");
+        if !self.leaves.load(Ordering::Relaxed) {
+            self.file.remove();
         }
     }
 }

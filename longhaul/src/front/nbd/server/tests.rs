@@ -143,3 +143,16 @@ async fn an_end_waits_for_what_a_broken_connection_had_begun() {
     stage.served.await.unwrap();
     assert_eq!(stage.disk.read(Span::new(0, 512)).await.unwrap()[0], 7);
 }
+
+#[tokio::test]
+async fn server_that_ends_leaves_socket_of_another_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.sock");
+    let first = Server::bind(&path, false).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let second = Server::bind(&path, false).unwrap();
+    drop(first);
+    assert!(path.exists());
+    drop(second);
+    assert!(!path.exists());
+}
