@@ -3,5 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod link;
+#[cfg(feature = "loopback")]
+pub mod loopback;
 
 pub use volume::check::Random;

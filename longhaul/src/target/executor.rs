@@ -14,12 +14,15 @@ use proto::scsi::cdb::Kind;
 
 /// What is to be known of a command when it has ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
-    pub(crate) kind: Kind,
-    pub(crate) opcode: u8,
-    pub(crate) started: Time,
+pub struct Mark {
+    /// As what it is counted.
+    pub kind: Kind,
+    /// Its operation code.
+    pub opcode: u8,
+    /// When it came.
+    pub started: Time,
     /// Bytes of data-out.
-    pub(crate) out: u64,
+    pub out: u64,
 }
 
 struct Run<T> {
@@ -39,17 +42,21 @@ impl<T: Copy + Unpin> Future for Run<T> {
 }
 
 /// A command that can run. It is not handed to its unit before there is room for its answer.
-pub(crate) struct Ready<T> {
-    pub(crate) task: T,
-    pub(crate) mark: Mark,
+pub struct Ready<T> {
+    /// Its task.
+    pub task: T,
+    /// To be counted when it has ended.
+    pub mark: Mark,
     /// Bytes its answer may come to.
-    pub(crate) weight: u64,
-    pub(crate) unit: Arc<dyn LogicalUnit>,
-    pub(crate) command: Command,
+    pub weight: u64,
+    /// The unit that executes it.
+    pub unit: Arc<dyn LogicalUnit>,
+    /// The command with its data-out.
+    pub command: Command,
 }
 
 /// The commands of one session; `T` names a task.
-pub(crate) struct Executor<T> {
+pub struct Executor<T> {
     runs: FuturesUnordered<Run<T>>,
     held: u64,
     waiting: VecDeque<Ready<T>>,
@@ -63,22 +70,22 @@ impl<T> Default for Executor<T> {
 
 impl<T: Copy + Eq + Unpin> Executor<T> {
     /// Bytes that answers under way may come to.
-    pub(crate) const fn held(&self) -> u64 {
+    pub const fn held(&self) -> u64 {
         self.held
     }
 
     /// What the command that waits first may come to.
-    pub(crate) fn next_weight(&self) -> Option<u64> {
+    pub fn next_weight(&self) -> Option<u64> {
         self.waiting.front().map(|ready| ready.weight)
     }
 
     /// Whether no answer is awaited.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.runs.is_empty() && self.waiting.is_empty()
     }
 
     /// Starts an answer that may be there at once: then nothing is kept of it.
-    pub(crate) fn start(
+    pub fn start(
         &mut self,
         cx: &mut Context<'_>,
         (task, mark): (T, Mark),
@@ -95,17 +102,18 @@ impl<T: Copy + Eq + Unpin> Executor<T> {
         }
     }
 
-    pub(crate) fn wait(&mut self, ready: Ready<T>) {
+    /// Keeps a command until there is room for its answer.
+    pub fn wait(&mut self, ready: Ready<T>) {
         self.waiting.push_back(ready);
     }
 
     /// The command that waits first.
-    pub(crate) fn pop_waiting(&mut self) -> Option<Ready<T>> {
+    pub fn pop_waiting(&mut self) -> Option<Ready<T>> {
         self.waiting.pop_front()
     }
 
     /// The next answer.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(T, Mark, Response)> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(T, Mark, Response)> {
         match self.runs.poll_next_unpin(cx) {
             Poll::Ready(Some((task, mark, weight, response))) => {
                 self.held -= weight;
@@ -117,7 +125,7 @@ impl<T: Copy + Eq + Unpin> Executor<T> {
 
     /// Nobody waits for this answer any more. What runs is told so; what has not begun never does, and is
     /// given back.
-    pub(crate) fn abort(&mut self, task: T) -> Option<Ready<T>> {
+    pub fn abort(&mut self, task: T) -> Option<Ready<T>> {
         if let Some(run) = self.runs.iter().find(|run| run.task == task) {
             run.answer.abort();
         }
@@ -126,7 +134,7 @@ impl<T: Copy + Eq + Unpin> Executor<T> {
     }
 
     /// Forgets what waits and ends what runs: nothing of this session reaches a unit afterwards.
-    pub(crate) async fn drain(&mut self) {
+    pub async fn drain(&mut self) {
         self.waiting.clear();
         self.runs.iter().for_each(|run| run.answer.abort());
         while self.runs.next().await.is_some() {}

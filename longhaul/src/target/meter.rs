@@ -15,7 +15,7 @@ pub const BUCKETS: usize = 92;
 /// Counts that only grow, but for those in flight. Nobody else writes them, so that they are never fought
 /// over; they are not taken together, so that a reader may see a command without its bytes.
 #[derive(Default)]
-pub(crate) struct Meter {
+pub struct Meter {
     reads: Tally,
     writes: Tally,
     others: Tally,
@@ -46,11 +46,13 @@ fn add(count: &AtomicU64, more: u64) {
 }
 
 impl Meter {
-    pub(crate) fn began(&self) {
+    /// A command has begun.
+    pub fn began(&self) {
         add(&self.in_flight, 1);
     }
 
-    pub(crate) fn ended(&self, kind: Kind, bytes: u64, took: Duration) {
+    /// A command has ended, whatever its status, after it moved so many bytes.
+    pub fn ended(&self, kind: Kind, bytes: u64, took: Duration) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         let tally = match kind {
             Kind::Read => &self.reads,
@@ -66,7 +68,7 @@ impl Meter {
     }
 
     /// A command ended with a status other than GOOD.
-    pub(crate) fn ended_badly(&self, kind: Kind, sense: &[u8]) {
+    pub fn ended_badly(&self, kind: Kind, sense: &[u8]) {
         match Sense::parse(sense) {
             Some(sense) if is_refusal(kind, &sense) => add(&self.refused, 1),
             _ => add(&self.failed, 1),
@@ -74,11 +76,12 @@ impl Meter {
     }
 
     /// A command ended before it was done.
-    pub(crate) fn aborted(&self) {
+    pub fn aborted(&self) {
         add(&self.aborted, 1);
     }
 
-    pub(crate) fn activity(&self) -> Activity {
+    /// What was done until now.
+    pub fn activity(&self) -> Activity {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let work = |tally: &Tally| Work {
             commands: count(&tally.commands),
@@ -214,7 +217,7 @@ impl Work {
 impl Activity {
     /// The same, with the percentiles worked out.
     #[must_use]
-    pub(crate) fn summed_up(self) -> Self {
+    pub fn summed_up(self) -> Self {
         let Self { reads, writes, others, .. } = self;
         let [reads, writes, others] = [reads, writes, others].map(Work::summed_up);
         Self { reads, writes, others, ..self }

@@ -11,7 +11,7 @@ use super::lun::TargetDevice;
 use super::sessions::{Identity, SessionEntry, SessionMessage, Sessions};
 
 /// Which clients may use which units: what a transport protocol decides at login.
-pub(crate) trait Authorization: Clone {
+pub trait Authorization: Clone {
     /// What it knows of a session, beside its identity.
     type Session;
 
@@ -24,8 +24,9 @@ pub(crate) trait Authorization: Clone {
 
 /// What is served, to whom.
 #[derive(Clone)]
-pub(crate) struct Serving<A> {
-    pub(crate) authorization: A,
+pub struct Serving<A> {
+    /// Which clients may use which units.
+    pub authorization: A,
     devices: BTreeMap<String, Arc<TargetDevice>>,
     /// The ports of every target.
     ports: Arc<[Port]>,
@@ -81,7 +82,7 @@ impl<A: Authorization> Serving<A> {
 
     /// Whether a session that began under `before` can go on: it could have begun now as it did, and each unit that it
     /// sees now and saw then is the same disk, with the same rights. Units may be added and removed.
-    pub(crate) fn keeps(&self, before: &Self, session: &SessionEntry<A::Session>) -> bool {
+    pub fn keeps(&self, before: &Self, session: &SessionEntry<A::Session>) -> bool {
         if !self.authorization.keeps(&before.authorization, session) {
             return false;
         }
@@ -110,7 +111,7 @@ impl<A: Authorization> Serving<A> {
     }
 
     /// The target of a session as that sees it; `None` in a session for discovery, and where it may use nothing.
-    pub(crate) fn device(&self, session: &SessionEntry<A::Session>) -> Option<Arc<TargetDevice>> {
+    pub fn device(&self, session: &SessionEntry<A::Session>) -> Option<Arc<TargetDevice>> {
         self.view(session).map(View::masked)
     }
 
@@ -122,31 +123,29 @@ impl<A: Authorization> Serving<A> {
     }
 
     /// The targets, by name.
-    pub(crate) fn devices(&self) -> &BTreeMap<String, Arc<TargetDevice>> {
+    pub fn devices(&self) -> &BTreeMap<String, Arc<TargetDevice>> {
         &self.devices
     }
 }
 
 /// A target node, and the sessions that use it.
-pub(crate) struct Node<A: Authorization> {
+pub struct Node<A: Authorization> {
     /// Read by logins, never by a command: a session keeps the view it was given.
     serving: RwLock<Arc<Serving<A>>>,
-    pub(crate) sessions: Sessions<A::Session>,
+    /// The sessions that use it.
+    pub sessions: Sessions<A::Session>,
 }
 
 impl<A: Authorization> Node<A> {
     /// A node that serves `devices` by one port.
-    pub(crate) fn new(
-        devices: impl IntoIterator<Item = Arc<TargetDevice>>,
-        authorization: A,
-    ) -> Self {
+    pub fn new(devices: impl IntoIterator<Item = Arc<TargetDevice>>, authorization: A) -> Self {
         let ports = Arc::new([Port::new(PORT, AccessState::Optimized)]);
         let serving = Serving::new(authorization, by_name(devices), ports);
         Self { serving: RwLock::new(Arc::new(serving)), sessions: Sessions::default() }
     }
 
     /// Before anybody uses it.
-    pub(crate) fn set_ports(&mut self, ports: impl IntoIterator<Item = Port>) {
+    pub fn set_ports(&mut self, ports: impl IntoIterator<Item = Port>) {
         self.change(|serving| {
             serving.ports = ports.into_iter().collect();
             serving.set_views();
@@ -154,7 +153,7 @@ impl<A: Authorization> Node<A> {
     }
 
     /// Before anybody uses it.
-    pub(crate) fn change_authorization(&mut self, change: impl FnOnce(&mut A)) {
+    pub fn change_authorization(&mut self, change: impl FnOnce(&mut A)) {
         self.change(|serving| change(&mut serving.authorization));
     }
 
@@ -166,7 +165,7 @@ impl<A: Authorization> Node<A> {
     /// Serves other devices, to others. Sessions that could have begun so are not disturbed, but for being told which
     /// units of their target were added, removed or have grown; the others are asked to log out. Returns how many
     /// these are, and a future that ends when all of that is done: no command of those that left runs then.
-    pub(crate) fn replace(
+    pub fn replace(
         &self,
         devices: Vec<Arc<TargetDevice>>,
         access: &BTreeMap<u16, AccessState>,
@@ -197,12 +196,13 @@ impl<A: Authorization> Node<A> {
         (count, done)
     }
 
-    pub(crate) fn serving(&self) -> Arc<Serving<A>> {
+    /// What is served now.
+    pub fn serving(&self) -> Arc<Serving<A>> {
         Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether its targets have this port.
-    pub(crate) fn has_port(&self, id: u16) -> bool {
+    pub fn has_port(&self, id: u16) -> bool {
         self.serving().ports.iter().any(|port| port.id == id)
     }
 }

@@ -17,7 +17,7 @@ use super::lun::{Initiator, Nexus, TargetDevice, Waiting};
 use super::meter::{Activity, Meter};
 
 /// What a session is asked for by another, or by the node.
-pub(crate) enum SessionMessage {
+pub enum SessionMessage {
     /// End the tasks on a unit, or on all units, and tell when none of them runs any more.
     Clear(Option<u16>, oneshot::Sender<()>),
     /// End.
@@ -33,9 +33,11 @@ pub(crate) enum SessionMessage {
 
 /// Why a session has to end that did not ask for it.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-pub(crate) enum EndReason {
+pub enum EndReason {
+    /// A new session of the same I_T nexus takes its place.
     #[error("the initiator has logged in anew")]
     Reinstated,
+    /// Another session has reset the target.
     #[error("the target was reset")]
     Reset,
 }
@@ -43,15 +45,17 @@ pub(crate) enum EndReason {
 /// Between which ports a session is, and which client it belongs to. The names of ports are only claimed; the client is
 /// proven.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) initiator: InitiatorPort,
+pub struct Identity {
+    /// The initiator port.
+    pub initiator: InitiatorPort,
     /// The name of the initiator device.
-    pub(crate) name: Arc<str>,
-    pub(crate) client: ClientId,
+    pub name: Arc<str>,
+    /// The client.
+    pub client: ClientId,
     /// `None` in a session for discovery.
-    pub(crate) target: Option<Arc<str>>,
+    pub target: Option<Arc<str>>,
     /// The relative target port identifier.
-    pub(crate) target_port: u16,
+    pub target_port: u16,
 }
 
 impl Identity {
@@ -79,14 +83,19 @@ impl Identity {
 }
 
 /// What is known of a session; `S` is what its transport adds.
-pub(crate) struct SessionEntry<S> {
-    pub(crate) identity: Identity,
-    pub(crate) nexus: Nexus,
+pub struct SessionEntry<S> {
+    /// Its ports and its client.
+    pub identity: Identity,
+    /// Its number for the units.
+    pub nexus: Nexus,
     /// Unique while the session lives, not zero, and not to be guessed from those of other sessions.
-    pub(crate) number: u16,
-    pub(crate) since: SystemTime,
-    pub(crate) meter: Meter,
-    pub(crate) transport: S,
+    pub number: u16,
+    /// When it began.
+    pub since: SystemTime,
+    /// What it has done.
+    pub meter: Meter,
+    /// What its transport knows of it.
+    pub transport: S,
     connections: AtomicUsize,
     id: NexusId,
     /// Its length is bounded by what the other sessions may have under way.
@@ -105,44 +114,48 @@ impl<S: Send + Sync + 'static> Initiator for SessionEntry<S> {
 
 impl<S> SessionEntry<S> {
     /// Drops the message if the session has ended.
-    pub(crate) fn send(&self, message: SessionMessage) {
+    pub fn send(&self, message: SessionMessage) {
         let _ = self.messages.send(message);
     }
 
     /// Ends the session's tasks on a unit, or on all. The message is sent at once; the future returns when none of
     /// them runs any more, or the session has ended.
-    pub(crate) fn clear(&self, unit: Option<u16>) -> impl Future<Output = ()> + use<S> {
+    pub fn clear(&self, unit: Option<u16>) -> impl Future<Output = ()> + use<S> {
         let (done, cleared) = oneshot::channel();
         self.send(SessionMessage::Clear(unit, done));
         async { drop(cleared.await) }
     }
 
-    pub(crate) fn set_connections(&self, count: usize) {
+    /// Notes how many connections it has.
+    pub fn set_connections(&self, count: usize) {
         self.connections.store(count, Ordering::Relaxed);
     }
 
-    pub(crate) fn connections(&self) -> usize {
+    /// How many connections it has.
+    pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
     /// Gives the session another view of its target. The message is sent at once; the future returns when the session
     /// uses it, or has ended.
-    pub(crate) fn change(&self, device: Arc<TargetDevice>) -> impl Future<Output = ()> + use<S> {
+    pub fn change(&self, device: Arc<TargetDevice>) -> impl Future<Output = ()> + use<S> {
         let (done, changed) = oneshot::channel();
         self.send(SessionMessage::Changed(device, done));
         async { drop(changed.await) }
     }
 
     /// Returns when the session has ended and none of its tasks runs any more.
-    pub(crate) async fn gone(&self) {
+    pub async fn gone(&self) {
         self.messages.closed().await;
     }
 }
 
 /// Keeps a session in the table: the session that drops it has ended.
-pub(crate) struct SessionHandle<S> {
-    pub(crate) entry: Arc<SessionEntry<S>>,
-    pub(crate) messages: mpsc::UnboundedReceiver<SessionMessage>,
+pub struct SessionHandle<S> {
+    /// The session.
+    pub entry: Arc<SessionEntry<S>>,
+    /// Messages to it.
+    pub messages: mpsc::UnboundedReceiver<SessionMessage>,
     sessions: Sessions<S>,
 }
 
@@ -161,7 +174,7 @@ impl<S> Drop for SessionHandle<S> {
 }
 
 /// Closes a queue of messages to a session that ends, and gives back each that nobody will read any more.
-pub(crate) fn drain<M>(messages: &mut mpsc::UnboundedReceiver<M>, mut unread: impl FnMut(M)) {
+pub fn drain<M>(messages: &mut mpsc::UnboundedReceiver<M>, mut unread: impl FnMut(M)) {
     messages.close();
     loop {
         match unconstrained(messages.recv()).now_or_never() {
@@ -187,7 +200,7 @@ impl<S> Default for Table<S> {
 }
 
 /// The sessions of a node.
-pub(crate) struct Sessions<S>(Arc<Mutex<Table<S>>>);
+pub struct Sessions<S>(Arc<Mutex<Table<S>>>);
 
 impl<S> Clone for Sessions<S> {
     fn clone(&self) -> Self {
@@ -203,14 +216,15 @@ impl<S> Default for Sessions<S> {
 
 /// How much one client may have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ClientQuota {
-    pub(crate) sessions: usize,
-    /// Of a client that has proven its identity. The connections of others cannot be told apart.
-    pub(crate) connections: usize,
+pub struct ClientQuota {
+    /// Sessions at a time.
+    pub sessions: usize,
+    /// Connections at a time, of a client that has proven its identity. The connections of others cannot be told apart.
+    pub connections: usize,
 }
 
 /// Why a session cannot be added.
-pub(crate) enum NoEntry<S> {
+pub enum NoEntry<S> {
     /// This session has to end first.
     Taken(Arc<SessionEntry<S>>),
     /// There are as many as there may be.
@@ -220,7 +234,7 @@ pub(crate) enum NoEntry<S> {
 impl<S> Sessions<S> {
     /// Adds a session. If it [replaces](Identity::replaces) one that is there, that one is told to end instead, and the
     /// caller waits for its end and tries again: the tasks of the old session end before the new login succeeds.
-    pub(crate) fn add(
+    pub fn add(
         &self,
         identity: &Identity,
         quota: ClientQuota,
@@ -256,35 +270,35 @@ impl<S> Sessions<S> {
     }
 
     /// The session with this number.
-    pub(crate) fn find(&self, number: u16) -> Option<Arc<SessionEntry<S>>> {
+    pub fn find(&self, number: u16) -> Option<Arc<SessionEntry<S>>> {
         lock(&self.0).entries.get(&number).cloned()
     }
 
     /// How many connections the client has that a session like this belongs to. It has none as long as it has proven
     /// nothing.
-    pub(crate) fn connections_of(&self, identity: &Identity) -> usize {
+    pub fn connections_of(&self, identity: &Identity) -> usize {
         lock(&self.0).of_client(identity).1
     }
 
     /// Whether another client uses the name of the initiator device of this session.
-    pub(crate) fn has_same_name(&self, entry: &SessionEntry<S>) -> bool {
+    pub fn has_same_name(&self, entry: &SessionEntry<S>) -> bool {
         let Identity { name, client, .. } = &entry.identity;
         let same = |other: &Identity| other.name == *name && other.client != *client;
         lock(&self.0).entries.values().any(|other| same(&other.identity))
     }
 
     /// What the sessions that have ended did, by target.
-    pub(crate) fn past(&self) -> BTreeMap<String, Activity> {
+    pub fn past(&self) -> BTreeMap<String, Activity> {
         lock(&self.0).past.clone()
     }
 
     /// All sessions.
-    pub(crate) fn all(&self) -> Vec<Arc<SessionEntry<S>>> {
+    pub fn all(&self) -> Vec<Arc<SessionEntry<S>>> {
         lock(&self.0).entries.values().cloned().collect()
     }
 
     /// The other sessions with the target of `entry`.
-    pub(crate) fn others(&self, entry: &SessionEntry<S>) -> Vec<Arc<SessionEntry<S>>> {
+    pub fn others(&self, entry: &SessionEntry<S>) -> Vec<Arc<SessionEntry<S>>> {
         let same_target = |other: &&Arc<SessionEntry<S>>| {
             other.identity.target == entry.identity.target && other.number != entry.number
         };

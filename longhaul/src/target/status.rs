@@ -51,10 +51,9 @@ pub struct SessionStatus {
 }
 
 impl Status {
-    pub(crate) fn of<A: Authorization>(
-        node: &Node<A>,
-        address: impl Fn(&A::Session) -> String,
-    ) -> Self {
+    /// Of a node now; `address` tells where a session comes from.
+    #[must_use]
+    pub fn of<A: Authorization>(node: &Node<A>, address: impl Fn(&A::Session) -> String) -> Self {
         let all = node.sessions.all();
         let sessions: Vec<_> =
             all.iter().map(|entry| session(entry, address(&entry.transport))).collect();

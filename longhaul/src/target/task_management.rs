@@ -13,7 +13,7 @@ use super::sessions::{SessionEntry, SessionMessage, Sessions};
 
 /// The task management functions (SAM-5, 7) that concern others than one task. `LUN` fields have eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Function {
+pub enum Function {
     /// ABORT TASK SET. The transport has ended the tasks of the session itself.
     AbortTaskSet([u8; 8]),
     /// CLEAR TASK SET.
@@ -28,7 +28,7 @@ pub(crate) enum Function {
 
 /// The service response of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// FUNCTION COMPLETE.
     Complete,
     /// INCORRECT LOGICAL UNIT NUMBER.
@@ -39,7 +39,7 @@ pub(crate) enum Outcome {
 
 /// Does the part of a function that is not the session's own. It returns when the tasks of others have ended (SAM-5,
 /// 7.1).
-pub(crate) async fn manage<S>(
+pub async fn manage<S>(
     sessions: &Sessions<S>,
     by: &SessionEntry<S>,
     device: &TargetDevice,
