@@ -494,8 +494,8 @@ async fn contents(
             Err(Failure::new(format!("{uri} is not encrypted: it has no LUKS header"))
                 .because("a pass-phrase or --encrypted says that it is")
                 .hint(
-                    "`longhaul key init` encrypts an empty volume; if it was encrypted before, its header is \
-                     lost: `longhaul key restore` brings one back from a backup",
+                    "if it was encrypted before, its header is lost: `longhaul key restore` brings one back from a backup; \
+                     `longhaul key init` encrypts an empty volume",
                 ))
         }
         _ => Ok(None),

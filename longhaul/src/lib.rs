@@ -31,6 +31,7 @@ pub mod replay_log;
 pub mod sealing;
 pub mod secret;
 mod served_files;
+mod signatures;
 pub mod size;
 mod socket_file;
 pub mod state;

@@ -18,9 +18,9 @@ use super::{closing, first_failure};
 use crate::chain::{self, Chain, Contents, Login, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::front::copy::{self, CopyError, Report};
-use crate::luks;
 use crate::progress::{Progress, rate};
 use crate::secret::{DestinationSecretArgs, SecretArgs, SourceSecretArgs};
+use crate::signatures;
 use crate::size::Size;
 use crate::stop::Stop;
 use crate::uri::{Uri, UriError};
@@ -140,7 +140,10 @@ impl EncryptionArgs {
             let what = "neither the source nor the destination is encrypted";
             return Err(Failure::new(what)
                 .because("a pass-phrase or --allow-discards was given")
-                .hint("nothing was written; `longhaul key init` encrypts an empty volume"));
+                .hint(
+                    "nothing was written; if one was encrypted before, its header is lost: `longhaul key restore` brings one back \
+                     from a backup; `longhaul key init` encrypts an empty volume",
+                ));
         }
         Ok(())
     }
@@ -227,6 +230,7 @@ impl Args {
     /// becomes of that may keep the destination from it.
     async fn copy(&self, source: &Chain, login: Login) -> Outcome<Summary> {
         let (from, to) = (&self.source.uri, &self.destination.uri);
+        self.tell_of_disk_image(source).await?;
         let patience = self.outage.patience().unwrap_or_default();
         let new = NewFile::of(to)?;
         let part = front(source.volume(), self.size, new.is_some(), from)?;
@@ -284,6 +288,22 @@ impl Args {
         Ok(summary)
     }
 
+    /// Tells of a disk image that is to be written as it is to a volume, where nobody reads it as one.
+    async fn tell_of_disk_image(&self, source: &Chain) -> Outcome {
+        let from = &self.source.uri;
+        if matches!(self.destination.uri, Uri::File(_)) {
+            return Ok(());
+        }
+        let found = signatures::recognise(&*source.volume()).await;
+        let found = found.or_fail(|| format!("cannot look at what {from} holds"))?;
+        if let Some(image) = found.filter(|name| signatures::is_disk_image(name)) {
+            complain(&format_args!(
+                "longhaul: {from} holds {image}, which is copied as it is; `qemu-img convert -O raw` makes what it holds of it"
+            ));
+        }
+        Ok(())
+    }
+
     /// Gives a file that was made its length and its name.
     fn finish(&self, new: &NewFile) -> Outcome {
         let (to, part) = (&self.destination.uri, new.part());
@@ -310,7 +330,7 @@ impl Args {
         if self.force {
             return Ok(());
         }
-        match luks::recognise_contents(&volume).await.or_fail(what)? {
+        match signatures::recognise(&*volume).await.or_fail(what)? {
             None => Ok(()),
             Some(found) => Err(Failure::new(what()).because(format!("it holds {found}")).hint(
                 "nothing was written; --force writes over it: what it holds is lost, or replaced by a newer copy",

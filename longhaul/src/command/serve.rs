@@ -452,7 +452,7 @@ async fn inspect_header(volume: &Served, chain: &Chain) -> Outcome {
         Ok(None) if volume.encrypted => {
             Err(Failure::new(format!("{} is not encrypted: it has no LUKS header", volume.uri))
                 .because("`encrypted` demands one")
-                .hint("`longhaul key init` makes one, `longhaul key restore` brings one back"))
+                .hint("if it was encrypted before, its header is lost: `longhaul key restore` brings one back; `longhaul key init` encrypts an empty volume"))
         }
         Err(why) if volume.encrypted => Err(why),
         Ok(None) => Ok(()),

@@ -12,6 +12,8 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256, Sha512};
 use volume::Span;
 
+use crate::signatures;
+
 /// The size of the binary part.
 const BINARY_SIZE: usize = 4096;
 
@@ -86,28 +88,6 @@ impl fmt::Display for Place {
     }
 }
 
-/// Where the signatures end that [`signature`] looks for.
-pub(super) const SIGNATURES_END: u64 = 65_608;
-
-/// What `start`, the first bytes of a volume, shows of a file system, a partition table or the like.
-pub(super) fn signature(start: &[u8]) -> Option<&'static str> {
-    const KNOWN: [(usize, &[u8], &str); 9] = [
-        (512, b"EFI PART", "a GPT partition table"),
-        (1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
-        (0, b"XFSB", "an XFS file system"),
-        (65_600, b"_BHRfS_M", "a Btrfs file system"),
-        (512, b"LABELONE", "an LVM physical volume"),
-        (1024, b"\x10\x20\xf5\xf2", "an F2FS file system"),
-        (4086, b"SWAPSPACE2", "swap space"),
-        (32_769, b"CD001", "an ISO 9660 file system"),
-        (510, b"\x55\xaa", "a boot sector or an MBR partition table"),
-    ];
-    KNOWN
-        .iter()
-        .find(|(at, magic, _)| start.get(*at..).is_some_and(|rest| rest.starts_with(magic)))
-        .map(|(_, _, name)| *name)
-}
-
 /// Whether a copy of a header seems to start here, valid or not.
 pub(super) fn is_second_copy(start: &[u8]) -> bool {
     start.starts_with(MAGIC_SECOND)
@@ -140,7 +120,7 @@ impl Header {
             (Ok(first), _) => Ok((Place::First, first)),
             // cryptsetup does not take such a copy for a volume either: a file system made over an old
             // header leaves one behind.
-            (Err(HeaderError::Absent), Ok(_)) if let Some(name) = signature(bytes) => {
+            (Err(HeaderError::Absent), Ok(_)) if let Some(name) = signatures::at_start(bytes) => {
                 Err(HeaderError::Replaced(name))
             }
             (Err(HeaderError::Luks1), Ok(_)) => Err(HeaderError::Luks1),

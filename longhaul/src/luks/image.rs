@@ -5,8 +5,7 @@ use std::sync::Arc;
 use volume::{Span, Volume};
 
 use super::header::{
-    HEADER_SIZES, Header, HeaderError, Payload, Place, SIGNATURES_END, is_first_copy,
-    is_second_copy, signature,
+    HEADER_SIZES, Header, HeaderError, Payload, Place, is_first_copy, is_second_copy,
 };
 use crate::failure::{Failure, OrFail, Outcome};
 
@@ -88,8 +87,8 @@ impl ImageError {
         let failure = Failure::new("cannot read the LUKS2 header");
         let hint = match &self {
             Self::Header(HeaderError::Absent) => {
-                "the volume is not encrypted, or its header is lost: `longhaul key init` makes one, \
-                 `longhaul key restore` brings one back"
+                "if the volume was encrypted, its header is lost: `longhaul key restore` brings one back from a \
+                 backup; `longhaul key init` makes a new one, of an empty volume"
             }
             Self::Header(HeaderError::Damaged) => {
                 "`longhaul key restore` brings a header back from a backup"
@@ -118,14 +117,6 @@ async fn has_second_copy(volume: &Arc<dyn Volume>) -> volume::Result<bool> {
     let starts = places.map(|&at| volume.read(Span::new(at, PIECE)));
     let starts = futures_util::future::join_all(starts).await;
     starts.into_iter().try_fold(false, |found, start| Ok(found || is_second_copy(&start?)))
-}
-
-/// What is recognised on `volume`: a file system, a partition table or the like. Where there is none, there may still be
-/// data.
-pub async fn recognise_contents(volume: &Arc<dyn Volume>) -> volume::Result<Option<&'static str>> {
-    let shape = volume.shape();
-    let looked_at = SIGNATURES_END.next_multiple_of(shape.block_size.into()).min(shape.size);
-    Ok(signature(&read(volume, Span::new(0, looked_at)).await?))
 }
 
 /// Reads a piece of the header, which may be longer than one transfer.

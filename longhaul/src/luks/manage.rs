@@ -10,7 +10,7 @@ use serde::Serialize;
 use volume::{Durability, Space, Span, Volume};
 
 use super::cost::CostArgs;
-use super::header::{HEADER_SIZES, Header, HeaderError, is_first_copy, is_second_copy, signature};
+use super::header::{HEADER_SIZES, Header, HeaderError, is_first_copy, is_second_copy};
 use super::image::{Image, ImageError, read};
 use super::library::{self, NEW_HEADER_SIZE, Opened};
 use super::writeback::{self, Before};
@@ -19,9 +19,10 @@ use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::progress::Spinner;
 use crate::secret::Secret;
+use crate::signatures;
 
-/// Where every file system, partition table and volume manager in common use has put something.
-const LOOKED_AT: u64 = 1 << 20;
+/// How much of a volume that has data is read at once, to see whether they are all zeroes.
+const PIECE: u64 = 1 << 20;
 
 /// The largest header there is: both copies and all slots.
 const BACKUP_MAX: u64 = 2 * HEADER_SIZES[8] + (128 << 20);
@@ -75,26 +76,50 @@ async fn put(volume: &Arc<dyn Volume>, image: &Image) -> Outcome {
     writeback::write(volume, Before::Zeroes, image).await
 }
 
+/// Looks at all that is cleared, and for what is known by its end.
 async fn refuse_if_used(volume: &Arc<dyn Volume>) -> Outcome {
-    let start = read(volume, Span::new(0, LOOKED_AT.min(volume.shape().size)))
-        .await
-        .or_fail(|| "cannot look at what is on the volume".to_owned())?;
-    if start.iter().all(|&byte| byte == 0) {
-        return Ok(());
-    }
-    Err(Failure::new(format!("the volume is not empty: it holds {}", found(&start)))
+    let look = || "cannot look at what is on the volume".to_owned();
+    let start = Span::new(0, 2 * HEADER_SIZES[0]);
+    let header = found_header(&read(volume, start).await.or_fail(look)?);
+    let found = match header.or(signatures::recognise(&**volume).await.or_fail(look)?) {
+        Some(known) => known,
+        None if is_zero(&**volume, NEW_HEADER_SIZE).await.or_fail(look)? => return Ok(()),
+        None => "data",
+    };
+    Err(Failure::new(format!("the volume is not empty: it holds {found}"))
         .hint("--force seals it all the same; everything on it is lost"))
 }
 
-/// What `start` begins with, as far as it is easily told.
-fn found(start: &[u8]) -> &'static str {
+/// The header that `start` begins with, or what is left of one.
+fn found_header(start: &[u8]) -> Option<&'static str> {
     let second = start.get(HEADER_SIZES[0] as usize..).is_some_and(is_second_copy);
-    match signature(start) {
-        _ if is_first_copy(start) => "a LUKS header",
-        _ if second => "the second copy of a LUKS2 header",
-        Some(name) => name,
-        None => "data",
+    match () {
+        () if is_first_copy(start) => Some("a LUKS header"),
+        () if second => Some("the second copy of a LUKS2 header"),
+        () => None,
     }
+}
+
+/// Whether the first `len` bytes are zeroes. What the map calls so is not read.
+async fn is_zero(volume: &dyn Volume, len: u64) -> volume::Result<bool> {
+    let mut at = 0;
+    while at < len {
+        let extents = match volume.extents() {
+            Some(map) => map.extents(Span::new(at, len - at)).await?,
+            None => Vec::new(),
+        };
+        let end = extents.first().map_or(len, |extent| extent.span.end().min(len));
+        if extents.first().is_some_and(|extent| extent.zero) {
+            at = end;
+            continue;
+        }
+        let piece = Span::new(at, PIECE.min(end - at));
+        if volume.read(piece).await?.iter().any(|&byte| byte != 0) {
+            return Ok(false);
+        }
+        at = piece.end();
+    }
+    Ok(true)
 }
 
 /// A header and the volume it is on.
@@ -488,12 +513,10 @@ async fn current(
             why @ (HeaderError::Absent | HeaderError::Damaged | HeaderError::Replaced(_)),
         )) => {
             let area = backup.header.area();
-            let start = Span::new(0, LOOKED_AT.min(volume.shape().size));
-            let start = read(volume, start)
+            let found = signatures::recognise(&**volume)
                 .await
                 .or_fail(|| "cannot look at what is on the volume".to_owned())?;
-            let lost = signature(&start)
-                .map_or_else(String::new, |found| format!(", which are of {found}"));
+            let lost = found.map_or_else(String::new, |found| format!(", which are of {found}"));
             Err(Failure::new("cannot tell whether this is the volume of the backup")
                 .because(why)
                 .hint(format!(

@@ -34,7 +34,6 @@ use crate::secret::Secret;
 pub use cipher::PooledXts;
 pub use cost::{CostArgs, allow_memory};
 pub use erase::Erasable;
-pub use image::recognise_contents;
 pub use manage::{
     Init, Restore, Slots, Test, add, backup, change, init, remove, restore, slots, test,
 };

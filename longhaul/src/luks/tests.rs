@@ -68,6 +68,35 @@ async fn slots_come_and_go() {
 }
 
 #[tokio::test]
+async fn init_refuses_data_anywhere_in_what_it_clears() {
+    let header = 16 << 20;
+    for at in [0, 1 << 20, (5 << 20) + 512, header - 512] {
+        let volume: Arc<dyn Volume> = Arc::new(Memory::new(SIZE, 512));
+        let data = Bytes::from(vec![7; 512]);
+        volume.write(at, data, Durability::Volatile).await.unwrap();
+        let refused = init(volume.clone(), secret("one"), init_with(false)).await.unwrap_err();
+        assert!(refused.to_string().contains("not empty: it holds data"), "{at}: {refused}");
+        assert_eq!(volume.read(Span::new(at, 512)).await.unwrap()[0], 7, "nothing is cleared");
+        init(volume, secret("one"), init_with(true)).await.unwrap();
+    }
+    let volume: Arc<dyn Volume> = Arc::new(Memory::new(SIZE, 512));
+    // What was written, and is zero all the same.
+    let zeroes = Bytes::from(vec![0; 1 << 20]);
+    volume.write(4 << 20, zeroes, Durability::Volatile).await.unwrap();
+    init(volume, secret("one"), init_with(false)).await.unwrap();
+}
+
+#[tokio::test]
+async fn init_refuses_what_is_known_by_its_end() {
+    let volume: Arc<dyn Volume> = Arc::new(Memory::new(SIZE, 512));
+    let mut backup = vec![0; 512];
+    backup[..8].copy_from_slice(b"EFI PART");
+    volume.write(SIZE - 512, backup.into(), Durability::Volatile).await.unwrap();
+    let refused = init(volume, secret("one"), init_with(false)).await.unwrap_err();
+    assert!(refused.to_string().contains("second copy of a GPT"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_named_slot_goes_only_if_another_one_opens() {
     let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
     add(volume.clone(), secret("one"), secret("two"), cheap()).await.unwrap();
