@@ -177,6 +177,21 @@ impl File {
         Ok((rustix::fs::ioctl_blksszget(&self.fd)?, rustix::fs::ioctl_blkpbszget(&self.fd)?))
     }
 
+    /// Whether a block device refuses writes. It can be opened for writing all the same.
+    pub fn is_write_protected(&self) -> Result<bool> {
+        // include/uapi/linux/fs.h: _IO(0x12, 94).
+        const BLKROGET: libc::c_ulong = 0x125E;
+        let mut protected: libc::c_int = 0;
+        // The type of a request differs between C libraries.
+        let request = BLKROGET as _;
+        // SAFETY: the descriptor is open for the whole call, and the kernel writes one `int` to `protected`.
+        let done = unsafe { libc::ioctl(self.raw(), request, &raw mut protected) };
+        if done < 0 {
+            return Err(Error::last_os_error());
+        }
+        Ok(protected != 0)
+    }
+
     /// Whether a block device can give space back, as the system says of its queue. A partition
     /// shares the queue of its disk.
     pub fn discards(&self) -> Result<bool> {

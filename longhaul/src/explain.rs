@@ -38,8 +38,14 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
             "look at the path: its directory, or the device, is not there"
         }
         OpenError::System(why) if why.kind() == ErrorKind::PermissionDenied => {
-            "let this user read and write it, and its directory if it is to be made; or have it opened read-only (`--read-only`, \
+            "let this user read and write it, and its directory if it is to be made; or have it opened read-only (`attach --read-only`, \
              `read_only` of a volume of `serve`)"
+        }
+        OpenError::WriteProtected => {
+            "nothing was written; to read it: `attach --read-only`, `read_only` of a volume of `serve`; `blockdev --setrw` may lift it"
+        }
+        OpenError::System(why) if why.kind() == ErrorKind::ReadOnlyFilesystem => {
+            "nothing was written; to read it: `attach --read-only`, `read_only` of a volume of `serve`"
         }
         _ => return Failure::new(what).because(why),
     };

@@ -24,6 +24,9 @@ pub fn open(path: &Path, read_only: bool) -> Result<Local, OpenError> {
     if !file.is_block_device()? {
         return Err(OpenError::NotA { found: "a file", wanted: "a block device" });
     }
+    if !read_only && file.is_write_protected()? {
+        return Err(OpenError::WriteProtected);
+    }
     lock(&file, access)?;
     in_use::refuse(path, access)?;
     let (block_size, physical) = file.device_blocks()?;
@@ -60,11 +63,19 @@ mod tests {
 
     impl Loop {
         fn new(size: u64) -> Self {
+            Self::with(size, &[])
+        }
+
+        fn with(size: u64, options: &[&str]) -> Self {
             let dir = tempfile::tempdir().unwrap();
             let file = dir.path().join("disk");
             std::fs::File::create(&file).unwrap().set_len(size).unwrap();
-            let made =
-                Command::new("losetup").args(["--find", "--show"]).arg(&file).output().unwrap();
+            let made = Command::new("losetup")
+                .args(["--find", "--show"])
+                .args(options)
+                .arg(&file)
+                .output()
+                .unwrap();
             assert!(made.status.success(), "losetup: {}", String::from_utf8_lossy(&made.stderr));
             Self { path: String::from_utf8(made.stdout).unwrap().trim().to_owned(), _dir: dir }
         }
@@ -82,6 +93,13 @@ mod tests {
         let volume = open(device.path.as_ref(), false).unwrap();
         assert!(volume::Volume::shape(&volume).discard.is_some(), "loop devices discard");
         check::volume(5, Arc::new(volume)).await;
+    }
+
+    #[test]
+    fn device_that_takes_no_writes_is_opened_for_reading_only() {
+        let device = Loop::with(1 << 20, &["--read-only"]);
+        assert!(matches!(open(device.path.as_ref(), false), Err(OpenError::WriteProtected)));
+        open(device.path.as_ref(), true).unwrap();
     }
 
     #[test]

@@ -82,6 +82,9 @@ pub enum OpenError {
     /// The system has no files of that size.
     #[error("a file of {0} bytes is larger than there can be here")]
     TooLarge(u64),
+    /// The device takes no writes.
+    #[error("it is write-protected")]
+    WriteProtected,
     /// It is empty.
     #[error("it is empty: a volume has at least one block")]
     Empty,
