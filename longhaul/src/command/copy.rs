@@ -270,7 +270,7 @@ impl Args {
             new: new.as_ref(),
         };
         // Only now: who is asked for a pass-phrase can end that as ever.
-        let stop = super::stop_on_termination()?;
+        let stop = super::stop_on_signals()?;
         source.leave_on(stop.clone());
         destination.leave_on(stop.clone());
         let copied = job.run_until(stop, self.verify).await;

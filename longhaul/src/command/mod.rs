@@ -94,9 +94,21 @@ fn cannot_write() -> String {
 const ONE_KILL: Duration = Duration::from_secs(1);
 
 /// A stop that SIGTERM and SIGINT call for, and the end of the terminal. Another signal, later than [`ONE_KILL`],
-/// ends the program at once.
+/// ends the program at once. Where the end of the terminal is ignored, as under `nohup`, it stays so.
 fn stop_on_signals() -> Outcome<Stop> {
-    stop_on(&[SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()])
+    let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
+    match SignalKind::hangup() {
+        hangup if is_ignored(hangup) => stop_on(&[terminate, interrupt]),
+        hangup => stop_on(&[terminate, interrupt, hangup]),
+    }
+}
+
+/// Whether this process ignores a signal: proc(5), `SigIgn` in /proc/pid/status.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (kind.as_raw_value() - 1)) != 0)
 }
 
 /// The same, where the end of the terminal, or what is called so, means something else.

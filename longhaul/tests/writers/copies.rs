@@ -1,7 +1,11 @@
 //! A copy whose source is lost when all of it was read.
 
+use std::process::Command;
+
+use rustix::process::Signal;
+
 use super::Bench;
-use super::common::{PATIENCE, Running};
+use super::common::{LONGHAUL, PATIENCE, Running};
 use super::link::Link;
 
 const MIB: usize = 1 << 20;
@@ -32,30 +36,63 @@ async fn copy_whose_source_is_gone_at_its_end_gives_its_destination_back() {
     assert!(to.reads(&next, 9) && next.process.stop().success());
 }
 
-#[tokio::test]
-async fn copy_that_is_ended_by_a_signal_says_so_and_gives_its_destination_back() {
-    let bench = Bench::new(&[]);
+/// A copy whose destination does not answer gets a signal, and then answers.
+async fn copy_with_signal(
+    bench: &Bench,
+    mut copy: Command,
+    signal: Signal,
+    ends: bool,
+) -> Option<i32> {
     std::fs::write(bench.path().join("in.img"), vec![9; MIB]).unwrap();
     let destination = Link::to(&bench.uri);
     destination.hold();
-    let mut copy = bench.longhaul(&["--log", "info", "copy", "in.img", &destination.uri]);
+    copy.args(["--log", "info", "copy", "in.img", &destination.uri]).current_dir(bench.path());
     copy.env("LONGHAUL_STATE_DIR", bench.path().join("elsewhere"));
     let log = std::fs::File::create(bench.path().join("copy.log")).unwrap();
     let copy = Running::start(copy.stderr(log));
     tokio::time::timeout(PATIENCE, destination.held()).await.unwrap();
-    copy.signal(rustix::process::Signal::TERM);
-    let stopping = async {
+    copy.signal(signal);
+    let heard = async {
         while !bench.log("copy").contains("stopping") {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, stopping).await.unwrap();
+    // A signal that is ignored is gone once it was sent.
+    if ends {
+        tokio::time::timeout(PATIENCE, heard).await.expect("the copy says that it stops");
+    }
     destination.let_go();
-    assert_eq!(copy.end().code(), Some(1));
-    let said = bench.log("copy");
-    assert!(said.contains("it was ended by a signal\n  the destination is incomplete"), "{said}");
-    let next = bench.attach("next", &[]);
-    assert!(next.process.stop().success());
+    copy.end().code()
+}
+
+#[tokio::test]
+async fn copy_that_is_ended_by_a_signal_says_so_and_gives_its_destination_back() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let bench = Bench::new(&[]);
+        let code = copy_with_signal(&bench, Command::new(LONGHAUL), signal, true).await;
+        let said = bench.log("copy");
+        assert_eq!(code, Some(1), "{signal:?}: {said}");
+        assert!(
+            said.contains("it was ended by a signal\n  the destination is incomplete"),
+            "{said}"
+        );
+        let next = bench.attach("next", &[]);
+        assert!(next.process.stop().success());
+    }
+}
+
+#[tokio::test]
+async fn copy_under_nohup_goes_on_when_its_terminal_ends() {
+    let bench = Bench::new(&[]);
+    let mut nohup = Command::new("nohup");
+    nohup.arg(LONGHAUL);
+    assert_eq!(
+        copy_with_signal(&bench, nohup, Signal::HUP, false).await,
+        Some(0),
+        "{}",
+        bench.log("copy")
+    );
+    assert!(bench.stored().iter().take(MIB).all(|byte| *byte == 9));
 }
 
 #[test]
