@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::HumanBytes;
 use serde::Serialize;
+use volume::layer::padded::Padded;
 use volume::layer::read_only::ReadOnly;
-use volume::{Gate, Volume};
+use volume::{Gate, Shape, Volume};
 
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, WriterArgs, contents};
 use super::{closing, first_failure};
@@ -256,17 +257,14 @@ impl Args {
             destination.discard().await;
             return Err(why);
         }
+        let (part, padding) = self.filled_up(source, part, destination.volume().shape());
         let job = Job {
             from,
             to,
             source: part,
             destination: destination.volume(),
             quiet: self.json,
-            padding: if source.is_decrypted() || self.size.is_some() {
-                0
-            } else {
-                source.padding()
-            },
+            padding,
             new: new.as_ref(),
         };
         // Only now: who is asked for a pass-phrase can end that as ever.
@@ -302,6 +300,26 @@ impl Args {
             ));
         }
         Ok(())
+    }
+
+    /// A source that is a file goes on with zeroes to the end of a block of the destination. Also answers how many
+    /// there are, with those of its own last block.
+    fn filled_up(
+        &self,
+        source: &Chain,
+        part: Arc<dyn Volume>,
+        destination: &Shape,
+    ) -> (Arc<dyn Volume>, u64) {
+        if source.is_decrypted() || self.size.is_some() {
+            return (part, 0);
+        }
+        let (size, block) = (part.shape().size, destination.block_size);
+        if size.is_multiple_of(block.into()) || !matches!(self.source.uri, Uri::File(_)) {
+            return (part, source.padding());
+        }
+        let padded = Padded::to_multiple_of(part, block);
+        let padding = source.padding() + padded.shape().size - size;
+        (Arc::new(Gate::new("padded", padded)), padding)
     }
 
     /// Gives a file that was made its length and its name.

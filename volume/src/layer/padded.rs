@@ -30,11 +30,26 @@ impl<V: Volume> Padded<V> {
         Self { inner, tail: padded.freeze(), shape }
     }
 
-    /// The part of `span` that lies beneath, and whether the last block is in it too.
-    fn split(&self, span: Span) -> (Span, bool) {
+    /// Puts zeroes behind `inner`, up to a multiple of `unit`, itself a multiple of its blocks.
+    pub fn to_multiple_of(inner: V, unit: u32) -> Self {
+        let beneath = inner.shape();
+        let size = beneath.size.next_multiple_of(unit.into());
+        let tail = BytesMut::zeroed((size - beneath.size) as usize).freeze();
+        let shape = Shape { size, ..without_writes(beneath) };
+        Self { inner, tail, shape }
+    }
+
+    /// The part of `span` that lies beneath, and that behind it.
+    fn split(&self, span: Span) -> (Span, Span) {
         let end = self.inner.shape().size;
         let beneath = Span::new(span.at, end.saturating_sub(span.at).min(span.len));
-        (beneath, span.end() > end)
+        let behind = span.at.max(end);
+        (beneath, Span::new(behind, span.end().saturating_sub(behind)))
+    }
+
+    fn tail(&self, behind: Span) -> Bytes {
+        let at = (behind.at - self.inner.shape().size) as usize;
+        self.tail.slice(at..at + behind.len as usize)
     }
 }
 
@@ -45,11 +60,11 @@ impl<V: Volume> Volume for Padded<V> {
 
     fn read(&self, span: Span) -> Work<'_, Bytes> {
         match self.split(span) {
-            (beneath, false) => self.inner.read(beneath),
-            (Span { len: 0, .. }, true) => Box::pin(ready(Ok(self.tail.clone()))),
-            (beneath, true) => Box::pin(async move {
+            (beneath, Span { len: 0, .. }) => self.inner.read(beneath),
+            (Span { len: 0, .. }, behind) => Box::pin(ready(Ok(self.tail(behind)))),
+            (beneath, behind) => Box::pin(async move {
                 let front = self.inner.read(beneath).await?;
-                Ok([&front[..], &self.tail].concat().into())
+                Ok([&front[..], &self.tail(behind)].concat().into())
             }),
         }
     }
@@ -78,15 +93,15 @@ impl<V: Volume> Volume for Padded<V> {
 impl<V: Volume> ExtentMap for Padded<V> {
     fn extents(&self, span: Span) -> Work<'_, Vec<Extent>> {
         Box::pin(async move {
-            let (beneath, padded) = self.split(span);
+            let (beneath, behind) = self.split(span);
             let mut extents = match self.inner.extents() {
                 Some(map) if beneath.len > 0 => map.extents(beneath).await?,
                 _ => Vec::new(),
             };
             let told = extents.last().map_or(span.at, |extent| extent.span.end());
-            if padded && told >= self.inner.shape().size {
-                let span = Span::new(self.inner.shape().size, self.tail.len() as u64);
-                extents.push(Extent { span, hole: false, zero: false });
+            if behind.len > 0 && told >= self.inner.shape().size {
+                let zero = self.tail(behind).iter().all(|&byte| byte == 0);
+                extents.push(Extent { span: behind, hole: false, zero });
             }
             Ok(extents)
         })
@@ -117,5 +132,24 @@ mod tests {
         }
         let write = volume.write(0, Bytes::from(vec![0; 512]), Durability::Volatile);
         assert_eq!(write.await.unwrap_err().kind, Kind::ReadOnly);
+    }
+
+    #[tokio::test]
+    async fn larger_block_is_filled_up_with_zeroes() {
+        let inner = Memory::new(5 * 512, 512);
+        inner.write(0, Bytes::from(vec![1; 5 * 512]), Durability::Volatile).await.unwrap();
+        let volume = Padded::to_multiple_of(inner, 4096);
+        let expected = [vec![1; 5 * 512], vec![0; 3 * 512]].concat();
+        assert_eq!(volume.shape().size, 4096);
+        let map = Volume::extents(&volume).unwrap();
+        for (at, len) in [(0, 4096), (4 * 512, 1024), (5 * 512, 512), (6 * 512, 1024)] {
+            let span = Span::new(at, len);
+            let read = volume.read(span).await.unwrap();
+            assert_eq!(read, expected[at as usize..(at + len) as usize], "{at}+{len}");
+            let extents = map.extents(span).await.unwrap();
+            assert_eq!(extents.first().unwrap().span.at, at);
+            assert_eq!(extents.last().unwrap().span.end(), at + len);
+            assert_eq!(extents.last().unwrap().zero, at + len > 5 * 512);
+        }
     }
 }
