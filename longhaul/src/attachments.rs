@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::durable::sync_directory_of;
+use crate::printable::Shown as _;
 use crate::regular_file::{open_regular, read_regular};
 use crate::state_dir::state_dir;
 use crate::utc::now;
@@ -77,7 +78,7 @@ pub enum MaybeAlive {
 impl fmt::Display for MaybeAlive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Self::Unwritten(log) = self {
-            let log = log.display();
+            let log = log.shown();
             return write!(
                 f,
                 "its process is gone, and what it could not write is in {log}: `longhaul replay {log}` writes it"
@@ -190,7 +191,7 @@ impl Attachment {
     /// machine may take that away, even if it is one of this process.
     pub fn leave(self) {
         if let Err(why) = note_end(&self.path) {
-            let path = self.path.display();
+            let path = self.path.shown();
             tracing::warn!(%path, %why, "the volume takes --take-over until this process has ended");
         }
     }
@@ -198,7 +199,7 @@ impl Attachment {
     /// The reservation is no more, so nothing has to be remembered.
     pub fn forget(self) {
         if let Err(why) = fs::remove_file(&self.path) {
-            tracing::debug!(path = %self.path.display(), %why, "cannot remove");
+            tracing::debug!(path = %self.path.shown(), %why, "cannot remove");
         }
     }
 }
@@ -239,7 +240,7 @@ impl Known {
                     None => known.living.push(entry),
                 },
                 Ok(_) => {}
-                Err(why) => tracing::debug!(path = %path.display(), %why, "no attachment"),
+                Err(why) => tracing::debug!(path = %path.shown(), %why, "no attachment"),
             }
         }
         known

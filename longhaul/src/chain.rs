@@ -27,6 +27,7 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::patience::Patience;
 use crate::pipelined::Pipelined;
+use crate::printable::Shown as _;
 use crate::replay_log::{self, Pending, Saved};
 use crate::sealing::Seal;
 use crate::size::Size;
@@ -379,7 +380,7 @@ fn unwritten(uri: &Uri, flushed: Outcome, saved: &Saved) -> Failure {
     let Saved { path, changes, bytes, lost, why } = saved;
     let mut hint = Vec::new();
     if let Some(path) = path {
-        let path = path.display();
+        let path = path.shown();
         hint.push(format!(
             "{changes} writes ({bytes} bytes) that were acknowledged or under way, and not flushed, are in {path}; \
              `longhaul replay {path}` writes them"

@@ -23,6 +23,7 @@ use crate::credentials::Chap;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::Limits;
 use crate::log::Log;
+use crate::printable::Shown as _;
 use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
@@ -185,7 +186,7 @@ pub struct Client {
 
 /// The failure that names every mistake in a file, a line for each.
 pub fn refuse(path: &Path, wrong: &[Wrong]) -> Failure {
-    let line = |Wrong { line, why }: &Wrong| format!("{}:{line}: {why}", path.display());
+    let line = |Wrong { line, why }: &Wrong| format!("{}:{line}: {why}", path.shown());
     Failure::usage(wrong.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
@@ -206,7 +207,7 @@ impl Config {
     /// Reads as much of a file as is right, and says what is not.
     pub fn survey(path: &Path) -> Outcome<(Self, Vec<Wrong>)> {
         let text = std::fs::read_to_string(path)
-            .or_fail(|| format!("cannot read the configuration {}", path.display()))?;
+            .or_fail(|| format!("cannot read the configuration {}", path.shown()))?;
         Ok(Self::parse(&text, path))
     }
 

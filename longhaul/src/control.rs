@@ -17,6 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::printable::Shown as _;
 use crate::socket_file::SocketFile;
 
 /// Where the socket is unless said otherwise.
@@ -105,7 +106,7 @@ pub(crate) fn too_long(path: &Path) -> Option<String> {
         format!(
             "the path of a socket has at most {PATH_MAX} bytes, and {} has {length}: use a shorter one, such as one \
              in /run",
-            path.display()
+            path.shown()
         )
     };
     (length > PATH_MAX).then(why)
@@ -115,7 +116,7 @@ pub(crate) fn too_long(path: &Path) -> Option<String> {
 pub(crate) fn lacks_dir(path: &Path) -> Option<String> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists())?;
     let made = [runtime_dir().as_deref(), Path::new(DEFAULT).parent()].contains(&Some(dir));
-    let (path, dir) = (path.display(), dir.display());
+    let (path, dir) = (path.shown(), dir.shown());
     (!made).then(|| {
         format!(
             "cannot listen on the control socket {path}: the directory {dir} does not exist\n  make it first: `mkdir {dir}`"
@@ -126,7 +127,7 @@ pub(crate) fn lacks_dir(path: &Path) -> Option<String> {
 impl Control {
     /// Listens at `path`. What a server that was killed has left there is replaced; one that is alive is not.
     pub fn bind(path: &Path) -> Outcome<Self> {
-        let what = || format!("cannot listen on the control socket {}", path.display());
+        let what = || format!("cannot listen on the control socket {}", path.shown());
         too_long(path).map_or(Ok(()), |why| Err(Failure::usage(what()).because(why)))?;
         if is_listened_on(path) {
             return Err(Failure::new(what()).because("another server listens there"));
@@ -247,7 +248,7 @@ pub enum AskError {
 impl AskError {
     /// The failure as a person reads it.
     pub fn into_failure(self, path: &Path) -> Failure {
-        let failure = Failure::new(format!("cannot ask {}", path.display()));
+        let failure = Failure::new(format!("cannot ask {}", path.shown()));
         match self {
             Self::Refused(why) => Failure::new(why),
             Self::Left(_) | Self::Connect(_) => failure.because(self).hint(

@@ -26,6 +26,18 @@ impl<T: fmt::Display> fmt::Display for OneLine<T> {
     }
 }
 
+/// A path as it is shown: on one line, whatever its name holds.
+pub(crate) trait Shown {
+    /// It is printed so.
+    fn shown(&self) -> OneLine<std::path::Display<'_>>;
+}
+
+impl Shown for std::path::Path {
+    fn shown(&self) -> OneLine<std::path::Display<'_>> {
+        OneLine(self.display())
+    }
+}
+
 /// One JSON value on one line. What stands for itself in JSON and yet steers a terminal is escaped as JSON escapes
 /// characters (RFC 8259, 7), so that it stays valid and means the same.
 #[derive(Debug)]

@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::printable::Shown as _;
 use crate::secret::refuse_shared;
 
 /// The most bytes of an identity file: a key, and remarks.
@@ -134,7 +135,7 @@ pub fn create(path: &Path) -> Outcome<Identity> {
     text.push_str(&identity.to_secret_text());
     text.push('\n');
     write_new(path, text.as_bytes()).map_err(|why| {
-        let failure = Failure::new(format!("cannot make the identity {}", path.display()));
+        let failure = Failure::new(format!("cannot make the identity {}", path.shown()));
         match why.kind() {
             io::ErrorKind::AlreadyExists if path.is_dir() => {
                 failure.because("it is a directory").hint("name a file in it")
@@ -160,7 +161,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Reads an identity; a file that others may read is none any more.
 pub fn read(path: &Path) -> Outcome<Identity> {
-    let what = || format!("cannot use the identity {}", path.display());
+    let what = || format!("cannot use the identity {}", path.shown());
     let file = File::open(path).map_err(|why| {
         let missing = why.kind() == io::ErrorKind::NotFound;
         let failure = Failure::new(what()).because(why);

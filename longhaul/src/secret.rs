@@ -11,6 +11,7 @@ use clap::Args;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::failure::{Failure, OrFail, Outcome, complain};
+use crate::printable::Shown as _;
 
 /// The longest pass-phrase taken, which is cryptsetup's limit for one that is typed.
 const PASSPHRASE_MAX: usize = 512;
@@ -61,7 +62,7 @@ pub(crate) fn refuse_shared(found: &Metadata, path: &Path) -> Outcome {
     if !found.is_file() || found.mode() & shared == 0 {
         return Ok(());
     }
-    let path = path.display();
+    let path = path.shown();
     let what = format!("cannot use {path}: others than its owner may read it");
     Err(Failure::new(what).hint(format!("if nobody has read it: chmod 600 {path}")))
 }
@@ -89,7 +90,7 @@ impl Source {
             Self::Env(name) => from_env(name),
             Self::KeyFile(path) => {
                 let content = read_file(path, KEY_FILE_MAX)?;
-                refuse_empty(content, || format!("the key file {}", path.display()))
+                refuse_empty(content, || format!("the key file {}", path.shown()))
             }
         }
     }
@@ -242,15 +243,15 @@ fn first_line(mut content: Vec<u8>, path: &Path) -> Outcome<Secret> {
     if content.last() == Some(&b'\r') {
         complain(&format_args!(
             "longhaul: the first line of {} ends with a carriage return, which counts as a part of the secret",
-            path.display()
+            path.shown()
         ));
     }
-    check_length(content, || format!("the first line of {}", path.display()))
+    check_length(content, || format!("the first line of {}", path.shown()))
 }
 
 /// Reads at most `most` bytes, into a buffer that never moves, so that no copy is left behind.
 fn read_file(path: &Path, most: usize) -> Outcome<Vec<u8>> {
-    let what = || format!("cannot read the secret in {}", path.display());
+    let what = || format!("cannot read the secret in {}", path.shown());
     let file = File::open(path).or_fail(what)?;
     let len = file.metadata().or_fail(what)?.len();
     // A pipe says nothing of its length; a secret in one is short.
@@ -259,7 +260,7 @@ fn read_file(path: &Path, most: usize) -> Outcome<Vec<u8>> {
     file.take(most as u64 + 1).read_to_end(&mut content).or_fail(what)?;
     if content.len() > most {
         content.zeroize();
-        return Err(Failure::new(format!("{} is longer than {most} bytes", path.display())));
+        return Err(Failure::new(format!("{} is longer than {most} bytes", path.shown())));
     }
     Ok(content)
 }

@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::config::Served;
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::printable::Shown as _;
 use crate::regular_file::read_regular;
 use crate::size::Size;
 use crate::state;
@@ -99,7 +100,7 @@ impl ServedFiles {
                 Some(Err(why)) => Err(Failure::new(format!(
                     "cannot tell whether {} has been served before: {}",
                     volume.uri,
-                    file.display()
+                    file.shown()
                 ))
                 .because(why)
                 .hint(to_do(path, volume.size))),
@@ -138,12 +139,12 @@ impl ServedFiles {
         let other = before.find(|(_, record)| !is_here(record));
         match other.filter(|_| exchanged == OnExchange::Refuse) {
             Some((_, other)) => Err(Failure::new(format!("cannot serve {} as {unit}", volume.uri))
-                .because(format!("{was}, and {unit} was {}", other.path.display()))
+                .because(format!("{was}, and {unit} was {}", other.path.shown()))
                 .hint(format!(
                     "clients would take it for the volume that they know, and write into it what they have not flushed: \
                      look which file belongs to which volume; if this is wanted, and no client has anything left to write, \
                      remove {}",
-                    note.display()
+                    note.shown()
                 ))),
             None => {
                 tracing::warn!("{} is served as {unit}: {was}", volume.uri);
@@ -181,7 +182,7 @@ impl ServedFiles {
             let text = serde_json::to_vec(&record)?;
             state::replace(&file, &text)
         });
-        written.or_fail(|| format!("cannot remember it in {}", directory.display()))
+        written.or_fail(|| format!("cannot remember it in {}", directory.shown()))
     }
 
     /// Where the file at `path` is noted. The path is as it is written: links lead elsewhere while a disk is not
@@ -236,10 +237,10 @@ fn to_do(path: &Path, size: Option<Size>) -> String {
     format!(
         "clients would take a new file for the volume that they know: mount its disk, or bring the file back; to begin \
          anew, with an empty volume, make the file: `truncate -s {size} {}`",
-        path.display()
+        path.shown()
     )
 }
 
 fn absolute(path: &Path) -> Outcome<PathBuf> {
-    std::path::absolute(path).or_fail(|| format!("cannot tell where {} is", path.display()))
+    std::path::absolute(path).or_fail(|| format!("cannot tell where {} is", path.shown()))
 }

@@ -1,5 +1,6 @@
 //! The name that a listening Unix socket has in the file system.
 
+use crate::printable::Shown as _;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -27,7 +28,7 @@ impl SocketFile {
     /// Removes it, unless another one is at the path by now. The socket must still be open: its inode has no other
     /// owner until then.
     pub(crate) fn remove(&self) {
-        let path = self.path.display();
+        let path = self.path.shown();
         match id(&self.path) {
             Ok(found) if found == self.id => {}
             Ok(_) => {

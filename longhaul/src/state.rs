@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::durable::sync_directory_of;
+use crate::printable::Shown as _;
 use crate::regular_file::read_regular;
 use crate::target::lun::{Keeper, Waiting};
 
@@ -79,7 +80,7 @@ fn replace_synced(
         None => fs::remove_file(path),
     };
     if let Err(back) = back {
-        let file = path.display();
+        let file = path.shown();
         tracing::error!(%file, why = %back, "a file that could not be kept could not be put back as it was");
     }
     Err(why)

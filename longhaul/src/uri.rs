@@ -7,6 +7,7 @@ use std::str::FromStr;
 use proto::identity::{KeyTextError, PublicKey};
 use proto::iscsi::name::{IscsiName, NameError};
 
+use crate::printable::Shown as _;
 use crate::size::{NotASize, Size};
 
 /// The port IANA gave iSCSI.
@@ -186,8 +187,8 @@ impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory(size) => write!(f, "memory:{size}"),
-            Self::File(path) => write!(f, "file:{}", path.display()),
-            Self::Device(path) => write!(f, "device:{}", path.display()),
+            Self::File(path) => write!(f, "file:{}", path.shown()),
+            Self::Device(path) => write!(f, "device:{}", path.shown()),
             Self::Iscsi(IscsiUri { host, target, lun, pin }) => {
                 write!(f, "iscsi://{host}/{target}/{lun}")?;
                 pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))

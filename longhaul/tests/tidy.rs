@@ -96,6 +96,21 @@ fn a_front_names_no_store_and_a_store_no_front() {
 }
 
 #[test]
+fn paths_are_shown_on_one_line() {
+    let sources = files("longhaul/src", ".rs");
+    let ours = sources.iter().filter(|source| {
+        !source.path.ends_with("printable.rs") && !source.path.ends_with("tests.rs")
+    });
+    let raw = ours.flat_map(|source| {
+        let code = source.code().take_while(|(at, _)| *at <= source.lines_without_tests());
+        let raw = code.filter(|(_, line)| line.contains(".display()"));
+        raw.map(|(at, _)| format!("{}:{at}", source.path))
+    });
+    let raw: Vec<_> = raw.collect();
+    assert!(raw.is_empty(), "a name may hold a line feed: `shown()` of printable.rs: {raw:?}");
+}
+
+#[test]
 fn scsi_names_no_transport() {
     must_not_hold("proto/src/scsi", &["iscsi::"], "a transport names SCSI, and not the other way");
 }

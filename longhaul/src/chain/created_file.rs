@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::trailing_option;
 use crate::failure::{Failure, Outcome};
+use crate::printable::Shown as _;
 use crate::uri::Uri;
 
 /// A file that was made for a volume that is not open yet. It goes when this is dropped.
@@ -26,7 +27,7 @@ impl Drop for CreatedFile {
 
 pub(super) fn remove(made: &Path) {
     if let Err(why) = std::fs::remove_file(made) {
-        tracing::warn!(%why, path = %made.display(), "a file that was made for nothing cannot be removed");
+        tracing::warn!(%why, path = %made.shown(), "a file that was made for nothing cannot be removed");
     }
 }
 

@@ -12,6 +12,7 @@ use crate::failure::{Failure, Outcome, complain};
 use crate::front::nbd;
 use crate::patience::Patience;
 use crate::pipelined::PipelineArgs;
+use crate::printable::Shown as _;
 use crate::replay_log::Pending;
 use crate::size::Size;
 use crate::stop::Stop;
@@ -127,7 +128,7 @@ pub async fn run(args: Args) -> Outcome {
 fn warn_of(logs: &[Pending], uri: &Uri) {
     for log in logs {
         tracing::warn!(volume = %uri, %log, "a replay log of this volume has not been written");
-        let path = log.path.display();
+        let path = log.path.shown();
         complain(&format_args!(
             "longhaul: {uri} lacks what is in the replay log {log}: `longhaul replay {path}` should come first, since it \
              replaces what is written from now on"
@@ -169,7 +170,7 @@ fn cannot_listen(path: &Path, why: nbd::BindError, logs: &[Pending]) -> Failure 
             let gone = "what it had acknowledged and not sent is gone, unless a replay log has it; programs that connect again would not be told. End \
                         them, look after what they had written, then say --replace";
             let logs = logs.iter().map(|log| {
-                let path = log.path.display();
+                let path = log.path.shown();
                 format!("\n  `longhaul replay {path}` should come first: what it holds is not on the volume")
             });
             Some(logs.fold(gone.to_owned(), |hint, log| hint + &log))
@@ -180,7 +181,7 @@ fn cannot_listen(path: &Path, why: nbd::BindError, logs: &[Pending]) -> Failure 
         ),
         _ => None,
     };
-    let failure = Failure::new(format!("cannot listen on the socket {}", path.display()));
+    let failure = Failure::new(format!("cannot listen on the socket {}", path.shown()));
     let failure = failure.because(why);
     match hint {
         Some(hint) => failure.hint(hint),

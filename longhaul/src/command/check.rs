@@ -12,6 +12,7 @@ use crate::config::{self, Config, ROOT, Served, Wrong};
 use crate::credentials::Chap;
 use crate::explain::explain;
 use crate::failure::{Failure, Outcome, complain};
+use crate::printable::Shown as _;
 use crate::sealing::sealing;
 use crate::served_files::OnExchange;
 use crate::size::Size;
@@ -43,14 +44,14 @@ pub async fn run(args: Args) -> Outcome {
     let mut remarks = Vec::new();
     wrong.extend(unusable(&config, &mut remarks).await);
     for Wrong { line, why } in &remarks {
-        complain(&format_args!("{}:{line}: {why}", args.config.display()));
+        complain(&format_args!("{}:{line}: {why}", args.config.shown()));
     }
     wrong.sort_by_key(|wrong| wrong.line);
     if !wrong.is_empty() {
         return Err(config::refuse(&args.config, &wrong));
     }
     let counts = format!("{} volumes, {} clients", config.volumes.len(), config.clients.len());
-    super::say(&format!("{}: {counts}, no mistakes", args.config.display()))
+    super::say(&format!("{}: {counts}, no mistakes", args.config.shown()))
 }
 
 /// What only shows when the file is used: addresses, secrets and files that are not there, and what cannot be
@@ -138,7 +139,7 @@ fn look_for(volume: &Served) -> Outcome {
         }
         Err(_) if makes => match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() && !dir.is_dir() => {
-                let why = format!("the directory {} does not exist", dir.display());
+                let why = format!("the directory {} does not exist", dir.shown());
                 Err(cannot().because(why).hint("make it, or mount what it is on"))
             }
             _ => Ok(()),

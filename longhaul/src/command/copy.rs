@@ -19,6 +19,7 @@ use super::{closing, first_failure};
 use crate::chain::{self, Chain, Contents, Login, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::front::copy::{self, CopyError, Report};
+use crate::printable::Shown as _;
 use crate::progress::{Progress, rate};
 use crate::secret::{DestinationSecretArgs, SecretArgs, SourceSecretArgs};
 use crate::signatures;
@@ -330,7 +331,7 @@ impl Args {
         }
         new.finish()
             .or_fail(|| format!("cannot give {to} its name"))
-            .map_err(|why| why.hint(format!("the whole copy is in {}: rename it", part.display())))
+            .map_err(|why| why.hint(format!("the whole copy is in {}: rename it", part.shown())))
     }
 }
 
@@ -433,7 +434,7 @@ impl Job<'_> {
     fn incomplete(&self) -> String {
         match self.new {
             Some(new) => {
-                let part = new.part().display();
+                let part = new.part().shown();
                 format!(
                     "the destination was not made; what was copied, in no particular order, is in {part}"
                 )

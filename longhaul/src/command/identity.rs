@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 
 use crate::failure::{OrFail, Outcome};
+use crate::printable::Shown as _;
 use crate::sealing;
 
 /// Make and show the keys that sealed sessions go by
@@ -65,7 +66,7 @@ fn path(named: Option<&Path>) -> Outcome<PathBuf> {
 /// Other files are passed over, as the directory may hold more than identities. What is no regular file is not even
 /// opened: a pipe would be waited for.
 fn list(dir: &Path) -> Outcome {
-    let what = || format!("cannot list the identities in {}", dir.display());
+    let what = || format!("cannot list the identities in {}", dir.shown());
     let mut files = std::fs::read_dir(dir)
         .or_fail(what)?
         .map(|entry| entry.map(|entry| entry.path()))
@@ -75,7 +76,7 @@ fn list(dir: &Path) -> Outcome {
     files.sort();
     for file in files {
         if let Ok(identity) = sealing::read(&file) {
-            super::say(&format!("{}  {}", identity.public(), file.display()))?;
+            super::say(&format!("{}  {}", identity.public(), file.shown()))?;
         }
     }
     Ok(())

@@ -10,6 +10,7 @@ use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::Outcome;
 use crate::luks::{self, CostArgs, Init, Key, Restore, Slots};
 use crate::printable::OneLine;
+use crate::printable::Shown as _;
 use crate::secret::{NewSecretArgs, Secret, SecretArgs, Source};
 use crate::size::Size;
 use crate::uri::Uri;
@@ -206,7 +207,7 @@ pub async fn run(args: Args) -> Outcome {
         Command::Backup { on, file } => {
             let chain = on.readable().await?;
             closing(chain, async |chain| luks::backup(chain.volume(), &file).await).await?;
-            say(&format!("saved the header to {}", file.display()))
+            say(&format!("saved the header to {}", file.shown()))
         }
         Command::Restore { on, file, force, replace, secret } => {
             let uuid = closing(on.writable(None).await?, async |chain| {

@@ -11,6 +11,7 @@ use crate::credentials::{self, ChapArgs};
 use crate::failure::{OrFail, Outcome};
 use crate::luks;
 use crate::patience::Patience;
+use crate::printable::Shown as _;
 use crate::replay_log;
 use crate::sealing::SealingArgs;
 use crate::secret::SecretArgs;
@@ -123,7 +124,7 @@ impl ReplayLogArgs {
             return None;
         };
         if let Err(why) = replay_log::check_dir(&dir) {
-            tracing::warn!(dir = %dir.display(), %why, "replay log: no file can be made: acknowledged writes are lost if a volume is given up; --replay-log names another directory");
+            tracing::warn!(dir = %dir.shown(), %why, "replay log: no file can be made: acknowledged writes are lost if a volume is given up; --replay-log names another directory");
         }
         // It may be there by the time that it is needed.
         Some(std::path::absolute(&dir).unwrap_or(dir))

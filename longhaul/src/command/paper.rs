@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap_complete::Shell;
 
 use crate::failure::{OrFail, Outcome};
+use crate::printable::Shown as _;
 
 /// Print what completes command lines in a shell
 #[derive(Debug, clap::Args)]
@@ -45,5 +46,5 @@ pub(crate) fn completions(args: &Completions, mut command: clap::Command) -> Out
 /// Writes the pages of `command`.
 pub(crate) fn man(args: &Man, command: clap::Command) -> Outcome {
     clap_mangen::generate_to(command, &args.directory)
-        .or_fail(|| format!("cannot write man pages to {}", args.directory.display()))
+        .or_fail(|| format!("cannot write man pages to {}", args.directory.shown()))
 }

@@ -12,6 +12,7 @@ use crate::chain::{self, Chain, Contents, OpenOptions};
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
+use crate::printable::Shown as _;
 use crate::replay_log::{Change, Header, Reader, Record};
 use crate::size::Size;
 use crate::store::iscsi::{Probe, Writers};
@@ -68,7 +69,7 @@ pub async fn run(args: Args) -> Outcome {
     let mut log = super::options::blocking({
         let file = args.file.clone();
         move || {
-            Reader::open(&file).or_fail(|| format!("cannot read the replay log {}", file.display()))
+            Reader::open(&file).or_fail(|| format!("cannot read the replay log {}", file.shown()))
         }
     })
     .await?;
@@ -113,7 +114,7 @@ pub async fn run(args: Args) -> Outcome {
 impl Args {
     /// Whether it may be written at all, as far as the log tells.
     fn check(&self, log: &Reader) -> Outcome {
-        let file = self.file.display();
+        let file = self.file.shown();
         if is_applied(&self.file) {
             // Others have written to the volume since, as far as anybody knows.
             let failure = Failure::new(format!("cannot write the replay log {file}"));
@@ -191,7 +192,7 @@ impl ReplayReport<'_> {
         let Self { header, changes, bytes, torn, lost, written, applied } = self;
         let lost = (*lost > 0).then(|| incomplete(*lost));
         if let Some(applied) = applied.filter(|_| *written) {
-            let (volume, applied) = (&header.volume, applied.display());
+            let (volume, applied) = (&header.volume, applied.shown());
             let lost = lost.map_or_else(String::new, |lost| format!("\n{lost}"));
             return format!(
                 "wrote {changes} changes ({} bytes) to {volume}; flushed{lost}\nthe log is now {applied}",
@@ -327,7 +328,7 @@ fn rename(file: &Path) -> Outcome<PathBuf> {
     name.push(APPLIED);
     let applied = PathBuf::from(name);
     let renamed = fs::rename(file, &applied).and_then(|()| sync_directory_of(&applied));
-    renamed.or_fail(|| format!("it was written, but {} cannot be renamed", file.display()))?;
+    renamed.or_fail(|| format!("it was written, but {} cannot be renamed", file.shown()))?;
     Ok(applied)
 }
 

@@ -37,6 +37,7 @@ use crate::log::Log;
 use crate::luks;
 use crate::manager;
 use crate::patience::Patience;
+use crate::printable::Shown as _;
 use crate::sealing::{Demand, Seal, sealing};
 use crate::served_files::{OnExchange, ServedFiles};
 use crate::state::StateDir;
@@ -421,7 +422,7 @@ async fn open_one(volume: &Served, state: Option<&Path>, exchanged: OnExchange) 
 async fn warn_of_logs(volume: &Served, chain: &Chain) {
     let Some(dir) = ReplayLogArgs::default().place() else { return };
     for log in chain.pending_logs(dir).await {
-        let (uri, path) = (&volume.uri, log.path.display());
+        let (uri, path) = (&volume.uri, log.path.shown());
         tracing::warn!(
             volume = volume.name,
             "{uri} lacks what is in the replay log {log}: end the server and run `longhaul replay {path}` first, since it \
@@ -554,7 +555,7 @@ async fn kept(state: Option<PathBuf>, volumes: &[Served]) -> Outcome<Vec<Option<
 fn load(state: Option<PathBuf>, units: &[UnitName]) -> Outcome<Vec<Option<Kept>>> {
     let Some(path) = state else { return Ok(units.iter().map(|_| None).collect()) };
     let state = StateDir::open(&path)
-        .or_fail(|| format!("cannot use the state directory {}", path.display()))?;
+        .or_fail(|| format!("cannot use the state directory {}", path.shown()))?;
     let load = |UnitName { target, lun }: &UnitName| {
         let kept = Kept::by(state.reservations(target.as_str(), *lun));
         kept.map(Some).or_fail(|| format!("cannot tell who has reserved unit {lun} of {target}"))

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::attach::status::AttachStatus;
 use crate::control::{self, AskError};
 use crate::failure::{Failure, OrFail, Outcome, complain};
-use crate::printable::{Json, OneLine};
+use crate::printable::{Json, OneLine, Shown as _};
 use crate::progress::rate;
 use crate::size::Size;
 use crate::target::meter::{Activity, Work};
@@ -133,7 +133,7 @@ fn tell_of_left(path: &Path) {
     let removed = if control::remove_if_left(path) { "; it is removed" } else { "" };
     complain(&format_args!(
         "longhaul: {} was left by a process that was killed{removed}",
-        path.display()
+        path.shown()
     ));
 }
 
@@ -162,7 +162,7 @@ impl Answer {
             Ok(attachment) => Source::Attachment(attachment),
             Err(_) => {
                 let status = serde_json::from_str(&answer);
-                let cannot = || format!("cannot read the answer of {}", path.display());
+                let cannot = || format!("cannot read the answer of {}", path.shown());
                 Source::Server(Box::new(Look {
                     status: status.or_fail(cannot)?,
                     at: Instant::now(),

@@ -14,6 +14,7 @@ use super::options::{EncryptionArgs, LoginArgs, OutageArgs, WriterArgs};
 use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::pipelined::PipelineArgs;
+use crate::printable::Shown as _;
 use crate::size::{NotASize, Size};
 use crate::tune::{self, Findings, Plan};
 use crate::uri::Uri;
@@ -146,7 +147,7 @@ fn refuse_existing(path: &Path) -> Outcome {
 }
 
 fn no_picture(path: &Path) -> String {
-    format!("cannot write the picture {}", path.display())
+    format!("cannot write the picture {}", path.shown())
 }
 
 #[derive(Serialize)]

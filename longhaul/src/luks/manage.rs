@@ -17,6 +17,7 @@ use super::writeback::{self, Before};
 use super::{Key, blocking, narrowed, settle};
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome, complain};
+use crate::printable::Shown as _;
 use crate::progress::Spinner;
 use crate::secret::Secret;
 use crate::signatures;
@@ -373,7 +374,7 @@ pub async fn slots(volume: Arc<dyn Volume>) -> Outcome<Slots> {
 /// back.
 pub async fn backup(volume: Arc<dyn Volume>, path: &Path) -> Outcome {
     let held = Held::fetch(volume).await?;
-    let what = || format!("cannot write the backup {}", path.display());
+    let what = || format!("cannot write the backup {}", path.shown());
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).or_fail(what)?;
     let written = file.write_all(&held.image.bytes).and_then(|()| file.sync_all());
@@ -480,15 +481,15 @@ async fn with_discards(backup: Image, size: u64, discards: Option<bool>) -> Outc
 }
 
 fn read_backup(path: &Path, volume_size: u64) -> Outcome<Image> {
-    let what = || format!("cannot read the backup {}", path.display());
+    let what = || format!("cannot read the backup {}", path.shown());
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).or_fail(what)?;
     file.take(BACKUP_MAX).read_to_end(&mut bytes).or_fail(what)?;
     let found = bytes.len() as u64;
     let image = Image::parse(bytes, volume_size)
-        .or_fail(|| format!("{} does not hold a header for this volume", path.display()))?;
+        .or_fail(|| format!("{} does not hold a header for this volume", path.shown()))?;
     if found < image.header.area() {
-        return Err(Failure::new(format!("the backup {} is cut short", path.display())));
+        return Err(Failure::new(format!("the backup {} is cut short", path.shown())));
     }
     Ok(image)
 }

@@ -11,6 +11,7 @@ use super::image::{Image, ImageError};
 use super::library::{self, Opened, Tried};
 use super::{Claim, Options, Unsealed, WriterToken, blocking, narrowed, plain, settle, strength};
 use crate::failure::{Failure, Outcome, complain};
+use crate::printable::Shown as _;
 use crate::progress::Spinner;
 use crate::secret::{Secret, Source, others_read};
 
@@ -110,7 +111,7 @@ impl Key {
 
 fn asked(source: &Source, what: &str) -> Outcome<Secret> {
     if let Some(path) = others_read(source) {
-        let path = path.display();
+        let path = path.shown();
         complain(&format_args!(
             "longhaul: others than its owner may read {path}, which opens a volume: chmod 600 {path}"
         ));

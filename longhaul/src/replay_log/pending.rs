@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{Header, ReadError, Reader};
+use crate::printable::Shown as _;
 use crate::size::Size;
 
 /// A log that has not been written yet.
@@ -18,7 +19,7 @@ pub struct Pending {
 
 impl fmt::Display for Pending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.path.display();
+        let path = self.path.shown();
         match &self.holds {
             Ok((changes, bytes)) => write!(f, "{path} ({changes} changes, {} bytes)", Size(*bytes)),
             Err(why) => write!(f, "{path} ({why})"),

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::format::{Chain, Head, preamble};
 use super::{Change, Header};
+use crate::printable::Shown as _;
 use crate::utc::now;
 
 /// How many logs of one name may be begun within a second.
@@ -137,7 +138,7 @@ impl Work {
         let (kept, failure) = if was_whole { self.append(changes) } else { self.lose(changes) };
         saved.lost += (changes.len() - kept) as u64;
         if let Some(why) = failure {
-            saved.why.get_or_insert_with(|| format!("{}: {why}", self.dir.display()));
+            saved.why.get_or_insert_with(|| format!("{}: {why}", self.dir.shown()));
         }
         if let Some(log) = &self.log {
             (saved.changes, saved.bytes) = (log.changes, log.bytes);
@@ -146,7 +147,7 @@ impl Work {
         let Saved { path, changes, bytes, lost, why } = &saved;
         let volume = &self.header.volume;
         if let Some(path) = path.as_ref().filter(|_| !had_file && self.log.is_some()) {
-            let path = path.display();
+            let path = path.shown();
             tracing::error!(
                 volume,
                 %path,
@@ -241,7 +242,7 @@ impl Log {
             failure.get_or_insert(why);
             if kept == 0 {
                 // Its records are as they were: only the end is missing.
-                tracing::error!(path = %self.path.display(), "the replay log is torn");
+                tracing::error!(path = %self.path.shown(), "the replay log is torn");
                 return (0, failure);
             }
             // All of it is written again, in the same place: a page that could not be made stable is not tried again

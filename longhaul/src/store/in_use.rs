@@ -11,12 +11,13 @@ use host::file::{Access, File};
 use host::loop_device::{self, FileId};
 
 use super::file::OpenError;
+use crate::printable::Shown as _;
 
 /// Refuses to write beside a user that takes no lock; a reader is warned.
 pub(super) fn refuse(path: &Path, access: Access) -> Result<(), OpenError> {
     match system_user(path, access)? {
         Some(user) if access == Access::Read => {
-            let path = path.display();
+            let path = path.shown();
             tracing::warn!(%path, "it is {user}: what changes meanwhile may be read in part");
             Ok(())
         }
@@ -86,7 +87,7 @@ fn loop_device_over(file: FileId, access: Access, but: Option<&Path>) -> Option<
     });
     let device = over.next()?;
     let user = device_user(&device).map(|user| format!(", which is {user}")).unwrap_or_default();
-    Some(format!("the loop device {}{user}", node(&device).display()))
+    Some(format!("the loop device {}{user}", node(&device).shown()))
 }
 
 /// Who uses the file behind a device, or behind the device that it is a partition of.
@@ -109,7 +110,7 @@ fn user_of_backing_file(device: &Path, access: Access) -> Option<String> {
     // One of its two locks may be ours by now.
     drop(behind);
     let holder = lock_holder(&path).unwrap_or_else(|| "another process".to_owned());
-    Some(format!("a loop device over {}, which is in use by {holder}", path.display()))
+    Some(format!("a loop device over {}, which is in use by {holder}", path.shown()))
 }
 
 /// The file behind a loop device. Asking the device takes rights; the path in sysfs leads astray where the file was
@@ -143,7 +144,7 @@ fn device_user(device: &Path) -> Option<String> {
     once(device.to_owned()).chain(parts).find_map(|part| {
         let number = fs::read_to_string(part.join("dev")).ok()?;
         let holders = fs::read_dir(part.join("holders")).into_iter().flatten().flatten();
-        let mut holders = holders.map(|holder| node(&holder.path()).display().to_string());
+        let mut holders = holders.map(|holder| node(&holder.path()).shown().to_string());
         let place = mount_of(number.trim()).map(|place| format!("mounted at {place}"));
         place
             .or_else(|| holders.next().map(|holder| format!("part of {holder}")))

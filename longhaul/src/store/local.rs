@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::engine::{Engine, blocking};
 use super::file::{OpenError, whole_blocks};
 use super::placement::OpenedAt;
+use crate::printable::Shown as _;
 use bytes::Bytes;
 use host::file::{File, Sync};
 use host::request::Request;
@@ -253,7 +254,7 @@ impl Disk {
                 "{}: flushes and durable writes fail until it is opened again: {failed}. Make space, or replace the \
                  disk; then restart the program, or take the volume out of its configuration, reload, put it in \
                  again and reload",
-                self.path.display()
+                self.path.shown()
             );
         }
     }

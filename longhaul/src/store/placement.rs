@@ -10,6 +10,7 @@ use std::time::Duration;
 use host::file::{File, Placement};
 
 use super::engine::blocking;
+use crate::printable::Shown as _;
 
 /// How often it is looked for where nobody flushes.
 const LOOKED_FOR_EVERY: Duration = Duration::from_secs(5);
@@ -31,7 +32,7 @@ impl OpenedAt {
     /// Why what is written to `file` is not where it is looked for; tells the log, once. No flush of one that was
     /// removed succeeds any more.
     pub(super) fn trouble(&self, file: &File) -> Option<String> {
-        let path = self.path.display();
+        let path = self.path.shown();
         let placement = file.placement(&self.path).unwrap_or(Placement::AtPath);
         let why = match placement {
             Placement::AtPath => return None,

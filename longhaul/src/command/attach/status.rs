@@ -10,6 +10,7 @@ use crate::chain::{ChainStatus, Observer};
 use crate::control::{self, Control};
 use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::front::nbd::Clients;
+use crate::printable::Shown as _;
 use crate::size::Size;
 
 /// How often it is said what the end waits for.
@@ -45,7 +46,7 @@ impl AttachStatus {
             text += &format!("\n  FAILED: {failure}");
         }
         if let Some(path) = replay_log {
-            let path = path.display();
+            let path = path.shown();
             text +=
                 &format!("\n  what could not be written is in {path}: `longhaul replay {path}`");
         }

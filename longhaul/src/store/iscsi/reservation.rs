@@ -23,6 +23,7 @@ use super::mark::{Mark, Unguarded};
 use super::random::random;
 use super::unit::{self, Unit, UnitError};
 use crate::attachments::{Attachment, Entry, Known, MaybeAlive};
+use crate::printable::Shown as _;
 use crate::replay_log;
 
 /// How long an end waits for the reservation to be given back.
@@ -327,7 +328,7 @@ impl Ownership {
 fn note(folder: &Path, entry: &Entry) -> Option<Attachment> {
     let noted = Attachment::note(folder, entry);
     let failed = |why: &io::Error| {
-        let folder = folder.display();
+        let folder = folder.shown();
         tracing::warn!(%folder, %why, "cannot note the attachment: after a crash it takes --take-over");
     };
     noted.inspect_err(failed).ok()
