@@ -16,6 +16,11 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
         OpenError::PartialBlock { block_size, .. } => &*format!(
             "if it was cut off its end is lost; `truncate -s %{block_size} FILE` fills a file up with zeroes"
         ),
+        OpenError::PartialSize { size, block_size } => &*format!(
+            "the next size that can be is {}",
+            size.next_multiple_of((*block_size).into())
+        ),
+        OpenError::NoMedium => "is a medium in the drive, or a file behind the loop device?",
         OpenError::InUse | OpenError::LockedBy(_) => {
             "one volume is served once: end the other user of it first"
         }

@@ -240,6 +240,12 @@ fn first_line(mut content: Vec<u8>, path: &Path) -> Outcome<Secret> {
         content[end..].zeroize();
         content.truncate(end);
     }
+    if content.starts_with(b"\xef\xbb\xbf") {
+        complain(&format_args!(
+            "longhaul: {} begins with a byte order mark, which counts as a part of the secret",
+            path.shown()
+        ));
+    }
     if content.last() == Some(&b'\r') {
         complain(&format_args!(
             "longhaul: the first line of {} ends with a carriage return, which counts as a part of the secret",

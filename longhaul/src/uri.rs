@@ -55,7 +55,7 @@ pub struct Host {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum UriError {
-    #[error("`{0}` names no volume: for a file write file:{0}; the schemes are {KNOWN}")]
+    #[error("`{0}` names no volume: for {kind} write {scheme}:{0}; the schemes are {KNOWN}", kind = likely(.0).0, scheme = likely(.0).1)]
     NoScheme(String),
     #[error("unknown scheme `{0}:`: the schemes are {KNOWN}")]
     UnknownScheme(String),
@@ -79,6 +79,15 @@ pub enum UriError {
     Lun(String),
     #[error("the pin is not a public key: {0}")]
     Pin(#[from] KeyTextError),
+}
+
+/// What a path without a scheme is, by where it is, and the scheme for it.
+fn likely(path: &str) -> (&'static str, &'static str) {
+    if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") {
+        ("a device", "device")
+    } else {
+        ("a file", "file")
+    }
 }
 
 impl Uri {

@@ -30,7 +30,10 @@ pub fn open(path: &Path, read_only: bool) -> Result<Local, OpenError> {
     lock(&file, access)?;
     in_use::refuse(path, access)?;
     let (block_size, physical) = file.device_blocks()?;
-    let size = whole_blocks(file.len()?, block_size)?;
+    let size = match whole_blocks(file.len()?, block_size) {
+        Err(OpenError::Empty) => return Err(OpenError::NoMedium),
+        size => size?,
+    };
     let zeroes = !read_only && file.discards()?;
     let shape = Shape {
         size,

@@ -71,6 +71,14 @@ pub enum OpenError {
         /// Bytes.
         block_size: u32,
     },
+    /// The size that it is to get is no multiple of the block size.
+    #[error("a size of {size} bytes is not a whole number of blocks of {block_size} bytes")]
+    PartialSize {
+        /// Bytes.
+        size: u64,
+        /// Bytes.
+        block_size: u32,
+    },
     /// It would lose its end.
     #[error("it has {from} bytes and cannot shrink to {to} while it is in use")]
     Shrinks {
@@ -85,6 +93,9 @@ pub enum OpenError {
     /// The device takes no writes.
     #[error("it is write-protected")]
     WriteProtected,
+    /// The device has no blocks.
+    #[error("it has no blocks")]
+    NoMedium,
     /// It is empty.
     #[error("it is empty: a volume has at least one block")]
     Empty,
@@ -135,7 +146,10 @@ pub fn can_be_made(size: u64, block_size: u32) -> Result<(), OpenError> {
     if i64::try_from(size).is_err() {
         return Err(OpenError::TooLarge(size));
     }
-    whole_blocks(size, block_size).map(drop)
+    whole_blocks(size, block_size).map(drop).map_err(|why| match why {
+        OpenError::PartialBlock { size, block_size } => OpenError::PartialSize { size, block_size },
+        why => why,
+    })
 }
 
 /// Opens the file at `path` as a volume; makes it, sparse, if it is missing and a size is given.
@@ -382,7 +396,7 @@ mod tests {
     #[test]
     fn sizes_are_honest() {
         let (_dir, path, opened) = new_file(&of_size(1000));
-        assert!(matches!(opened, Err(OpenError::PartialBlock { size: 1000, block_size: 512 })));
+        assert!(matches!(opened, Err(OpenError::PartialSize { size: 1000, block_size: 512 })));
         assert!(!path.exists(), "a refused volume leaves no file behind");
         let (_dir, path, opened) = new_file(&of_size(MIB));
         drop(opened);

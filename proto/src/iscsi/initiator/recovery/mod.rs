@@ -146,7 +146,7 @@ pub enum Action<R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Over {
     /// The outage lasted too long.
-    #[error("no connection for {0:?}")]
+    #[error("no connection for {0:.0?}")]
     GaveUp(Duration),
     /// A connection can be had, but not one that may be used.
     #[error("the connection cannot be resumed")]
