@@ -11,7 +11,7 @@ mod peer;
 use std::net::SocketAddr;
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longhaul::front::iscsi::{Limits, Node, Server};
@@ -46,6 +46,14 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        Self::with(Limits {
+            // Nothing but what happens may wake a session: a ping would hide an answer that is stuck.
+            ping_after: Duration::from_secs(3600),
+            ..Limits::default()
+        })
+    }
+
+    fn with(limits: Limits) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let (runtime, volume) = (runtime.unwrap(), Held::new(Memory::new(SIZE, BLOCK as u32)));
@@ -57,9 +65,7 @@ impl Scene {
         let limits = Limits {
             // A login that has to wait is refused soon.
             login: Duration::from_millis(400),
-            // Nothing but what happens may wake a session: a ping would hide an answer that is stuck.
-            ping_after: Duration::from_secs(3600),
-            ..Limits::default()
+            ..limits
         };
         let node = Node::new([device], Policy::open).with_limits(limits);
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -395,5 +401,56 @@ fn initiators_that_take_no_answer_leave_room_for_others() {
     begin_large_read(&mut modest, 9);
     modest.peek();
     drop(modest);
+    scene.end();
+}
+
+/// Announces a write of 32 MiB, is asked for its data, and brings none.
+fn begin_empty_write(peer: &mut Peer, itt: u32) {
+    const BLOCKS: u32 = longhaul::target::lun::TRANSFER_MAX / BLOCK as u32;
+    let command = peer.command(itt, write_16(0, BLOCKS));
+    let expected_len = longhaul::target::lun::TRANSFER_MAX;
+    peer.send(ScsiCommand { write: true, expected_len, ..command }, Bytes::new());
+    let asked = peer.receive().expect("it is asked for its data").header;
+    assert!(matches!(asked, Header::R2t(_)), "{asked:?}");
+}
+
+/// Answers pings until the session ends; whether it does so before `deadline`.
+fn answers_pings_until_it_ends(peer: &mut Peer, deadline: Instant) -> bool {
+    while Instant::now() < deadline {
+        match peer.receive_any().map(|pdu| pdu.header) {
+            None => return true,
+            Some(Header::NopIn(ping)) => {
+                let nop =
+                    NopOut { immediate: true, itt: NO_ITT, ttt: ping.ttt, ..NopOut::default() };
+                let _ = peer.try_send(NopOut { cmd_sn: peer.cmd_sn, ..nop }, Bytes::new());
+            }
+            Some(Header::AsyncMessage(_)) => {}
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+    false
+}
+
+/// An initiator that sends nothing of what it is asked for, and answers pings, leaves the memory to others, and is
+/// ended.
+#[test]
+fn initiator_that_sends_no_data_leaves_room_for_others_and_is_ended() {
+    const LARGE: u32 = 4 << 20;
+    let patience = Duration::from_secs(3);
+    let limits = Limits { ping_after: patience / 3, ping_patience: patience, ..Limits::default() };
+    let scene = Scene::with(limits);
+    scene.volume.let_through(usize::MAX);
+    let mut idle = scene.peer(1);
+    begin_empty_write(&mut idle, 0x20);
+    thread::scope(|scope| {
+        let deadline = Instant::now() + common::PATIENCE;
+        let ended = scope.spawn(move || answers_pings_until_it_ends(&mut idle, deadline));
+        let mut modest = scene.peer(2);
+        let data = vec![7; LARGE as usize];
+        assert_eq!(modest.write_solicited(0x20, 0, &data), Some(true));
+        assert_eq!(modest.read(0x21, 0, LARGE / BLOCK as u32), Some(data));
+        drop(modest);
+        assert!(ended.join().unwrap(), "it holds what it was promised for ever");
+    });
     scene.end();
 }

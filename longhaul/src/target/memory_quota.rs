@@ -2,7 +2,8 @@
 //!
 //! All of these can wait, so a session reserves memory before it asks for them: out of the share that each session
 //! has, or by a lease on a pool that all sessions have in common. A request that has its lease needs nothing more to
-//! end, so no two sessions wait for each other.
+//! end, so no two sessions wait for each other. One that gets its data-out in parts has a lease on the first part only,
+//! and the pool sees to it that the others can be had ([`large_pool`](super::large_pool)).
 //!
 //! There are two pools. A request of moderate size takes its lease from the first and never waits for a large one: a
 //! few initiators that request much and do not take the answers hold up only each other. A pool grants leases in the
@@ -15,6 +16,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
+use super::large_pool::{LargeLease, LargePool};
 use super::lun::TRANSFER_MAX;
 
 /// What leases are counted in.
@@ -32,14 +34,14 @@ const MODERATE_IN_ALL: u64 = 8 << 20;
 
 type Asked = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
-/// Memory that all sessions have in common.
+/// The pool of requests of moderate size.
 #[derive(Clone, Debug)]
-struct Pool {
+struct ModeratePool {
     units: Arc<Semaphore>,
     lease_max: u64,
 }
 
-impl Pool {
+impl ModeratePool {
     /// `bytes` in common, of which one session has `lease_max` at most.
     fn new(bytes: u64, lease_max: u64) -> Self {
         let units = usize::try_from(bytes / UNIT).unwrap_or(usize::MAX);
@@ -53,8 +55,10 @@ impl Pool {
 pub(crate) struct Pools {
     /// Bytes that each session has for itself.
     share: u64,
-    /// For requests of moderate size, then for large ones.
-    by_size: [Pool; 2],
+    moderate: ModeratePool,
+    large: Arc<LargePool>,
+    /// Bytes that one session has of the large pool, at most.
+    large_max: u64,
 }
 
 impl Pools {
@@ -62,110 +66,139 @@ impl Pools {
     /// request, for a request that no session may ever hold would wait for ever.
     pub(crate) fn new(held: u64, held_by_session: u64) -> Self {
         let request = TRANSFER_MAX.into();
-        let moderate = Pool::new(MODERATE_IN_ALL, MODERATE);
-        let large = Pool::new(held.max(request), held_by_session.max(request));
-        Self { share: SHARE, by_size: [moderate, large] }
+        let moderate = ModeratePool::new(MODERATE_IN_ALL, MODERATE);
+        Self::of(SHARE, moderate, (held.max(request), held_by_session.max(request)))
+    }
+
+    fn of(share: u64, moderate: ModeratePool, (bytes, lease_max): (u64, u64)) -> Self {
+        let large_max = lease_max.min(bytes) / UNIT * UNIT;
+        Self { share, moderate, large: LargePool::new(bytes / UNIT), large_max }
     }
 }
 
 /// The memory of one session.
 pub(crate) struct Quota {
     pools: Pools,
-    leases: [Option<OwnedSemaphorePermit>; 2],
-    /// A lease that has to be waited for, and of which pool.
-    asked: Option<(usize, Asked)>,
-    /// Something has had to wait since the session was last settled.
-    wanting: bool,
+    moderate: Option<OwnedSemaphorePermit>,
+    large: LargeLease,
+    /// A moderate lease that has to be waited for.
+    asked: Option<Asked>,
+    /// Whether a moderate and a large lease have had to be waited for since the session was last settled.
+    wanting: [bool; 2],
 }
 
 impl Quota {
     pub(crate) fn new(pools: &Pools) -> Self {
-        Self { pools: pools.clone(), leases: [None, None], asked: None, wanting: false }
+        let (pools, large) = (pools.clone(), pools.large.lease());
+        Self { pools, moderate: None, large, asked: None, wanting: [false; 2] }
     }
 
-    fn leased(&self, pool: usize) -> u64 {
-        let lease = self.leases.get(pool).and_then(Option::as_ref);
-        lease.map_or(0, |lease| lease.num_permits() as u64 * UNIT)
+    fn moderate(&self) -> u64 {
+        self.moderate.as_ref().map_or(0, |lease| lease.num_permits() as u64 * UNIT)
+    }
+
+    const fn large(&self) -> u64 {
+        self.large.held() * UNIT
     }
 
     /// The most one request can hold.
     pub(crate) const fn request_max(&self) -> u64 {
-        let [_, large] = &self.pools.by_size;
-        large.lease_max
+        self.pools.large_max
     }
 
     /// How much the session may hold now.
     pub(crate) fn limit(&self) -> u64 {
-        self.pools.share + self.leased(0) + self.leased(1)
+        self.pools.share + self.moderate() + self.large()
     }
 
-    /// Whether the session may hold `total`; if not, it is woken when it is worth asking again.
+    /// Whether the session may hold `total`; if not, it is woken when it is worth asking again. Until it has all that
+    /// it holds a part of it gets nothing else that is large: the rest of that comes first.
     pub(crate) fn covers(&mut self, cx: &mut Context<'_>, total: u64) -> bool {
-        let covered = self.poll_cover(cx, total);
-        self.wanting |= !covered;
-        covered
-    }
-
-    fn poll_cover(&mut self, cx: &mut Context<'_>, total: u64) -> bool {
         loop {
             let missing = total.saturating_sub(self.limit());
             if missing == 0 {
-                self.asked = None;
                 return true;
             }
-            let mut pools = self.pools.by_size.iter().enumerate();
-            let pool = pools.find(|(at, pool)| self.leased(*at) + missing <= pool.lease_max);
-            // It would exceed its part: something it holds has to go first, and that wakes it.
-            let Some((pool, _)) = pool else { return false };
-            let Poll::Ready(lease) = self.poll_lease(cx, pool, missing) else { return false };
-            match self.leases.get_mut(pool) {
-                Some(Some(had)) => had.merge(lease),
-                Some(none) => *none = Some(lease),
-                None => {}
+            if self.moderate() + missing > self.pools.moderate.lease_max {
+                return self.large.claim() == 0 && self.poll_large(cx, total, 0);
+            }
+            if !self.poll_moderate(cx, missing) {
+                return false;
             }
         }
     }
 
-    /// The lease that was asked for; one of `missing` bytes, if none was.
-    fn poll_lease(
-        &mut self,
-        cx: &mut Context<'_>,
-        pool: usize,
-        missing: u64,
-    ) -> Poll<OwnedSemaphorePermit> {
-        self.asked.take_if(|(of, _)| *of != pool);
-        let Some(units) = self.pools.by_size.get(pool).map(|pool| &pool.units) else {
-            return Poll::Pending;
-        };
-        let (_, asked) = self.asked.get_or_insert_with(|| {
+    /// The same, where what it is for cannot end without `later` bytes more, which are asked for while this is held; or
+    /// it is such a later part itself.
+    pub(crate) fn covers_part(&mut self, cx: &mut Context<'_>, total: u64, later: u64) -> bool {
+        // What is held in parts is of the large pool, so that nobody waits for it who needs little.
+        if later > 0 || self.large.claim() > 0 {
+            self.poll_large(cx, total, later)
+        } else {
+            self.covers(cx, total)
+        }
+    }
+
+    /// What it holds in parts needs no more than so many bytes: none, if that was aborted.
+    pub(crate) fn needs_later(&mut self, later: u64) {
+        self.large.settle(self.large.held(), later.div_ceil(UNIT));
+    }
+
+    fn poll_large(&mut self, cx: &Context<'_>, total: u64, later: u64) -> bool {
+        loop {
+            let missing = total.saturating_sub(self.limit());
+            if missing == 0 && later.div_ceil(UNIT) <= self.large.claim() {
+                return true;
+            }
+            // If it would exceed its part, something it holds has to go first, and that wakes it.
+            if self.large() + missing + later > self.pools.large_max {
+                return false;
+            }
+            if !self.large.poll(cx, missing.div_ceil(UNIT), later.div_ceil(UNIT)) {
+                self.wanting[1] = true;
+                return false;
+            }
+        }
+    }
+
+    /// Whether a lease was granted, which may have been asked for when less was missing.
+    fn poll_moderate(&mut self, cx: &mut Context<'_>, missing: u64) -> bool {
+        let units = &self.pools.moderate.units;
+        let asked = self.asked.get_or_insert_with(|| {
             let count = u32::try_from(missing.div_ceil(UNIT)).unwrap_or(u32::MAX);
-            (pool, Box::pin(Arc::clone(units).acquire_many_owned(count)))
+            Box::pin(Arc::clone(units).acquire_many_owned(count))
         });
-        match asked.as_mut().poll(cx) {
-            Poll::Ready(Ok(lease)) => {
-                self.asked = None;
-                Poll::Ready(lease)
-            }
-            // Nobody closes the pools.
-            Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
+        // Nobody closes the pool.
+        let Poll::Ready(Ok(lease)) = asked.as_mut().poll(cx) else {
+            self.wanting[0] = true;
+            return false;
+        };
+        self.asked = None;
+        match &mut self.moderate {
+            Some(had) => had.merge(lease),
+            none => *none = Some(lease),
         }
+        true
     }
 
-    /// Gives back what holding `used` does not need, and its place in the queue if nothing of it waits any
-    /// more: what waited was aborted.
-    pub(crate) fn settle(&mut self, used: u64) {
-        if !std::mem::take(&mut self.wanting) {
+    /// Gives back what holding `used` does not need, and its place in a queue if nothing of it waits there any more:
+    /// what waited was aborted. `later` is what it needs beside that for what it holds in parts.
+    pub(crate) fn settle(&mut self, used: u64, later: u64) {
+        let [moderate, large] = std::mem::take(&mut self.wanting);
+        if !moderate {
             self.asked = None;
         }
-        let mut needed = used.saturating_sub(self.pools.share).div_ceil(UNIT) as usize;
-        for lease in &mut self.leases {
-            if let Some(lease) = lease {
-                let spare = lease.num_permits().saturating_sub(needed);
-                drop(lease.split(spare));
-                needed = needed.saturating_sub(lease.num_permits());
-            }
-            lease.take_if(|lease| lease.num_permits() == 0);
+        if !large {
+            self.large.withdraw();
         }
+        let mut needed = used.saturating_sub(self.pools.share).div_ceil(UNIT);
+        if let Some(lease) = &mut self.moderate {
+            let spare = lease.num_permits().saturating_sub(needed as usize);
+            drop(lease.split(spare));
+            needed = needed.saturating_sub(lease.num_permits() as u64);
+        }
+        self.moderate.take_if(|lease| lease.num_permits() == 0);
+        self.large.settle(needed, later.div_ceil(UNIT));
     }
 }
 
@@ -178,7 +211,7 @@ mod tests {
 
     /// A pools with a large pool only.
     fn pools(bytes: u64, lease_max: u64, share: u64) -> Pools {
-        Pools { share, by_size: [Pool::new(0, 0), Pool::new(bytes, lease_max)] }
+        Pools::of(share, ModeratePool::new(0, 0), (bytes, lease_max))
     }
 
     fn covers(quota: &mut Quota, total: u64) -> bool {
@@ -209,11 +242,11 @@ mod tests {
         assert!(covers(&mut quotas[0], 8 * KIB));
         assert!(!covers(&mut quotas[1], 8 * KIB));
         assert!(!covers(&mut quotas[2], KIB));
-        quotas[0].settle(KIB);
+        quotas[0].settle(KIB, 0);
         assert!(!covers(&mut quotas[2], KIB), "the large one is first");
-        quotas[0].settle(0);
+        quotas[0].settle(0, 0);
         assert!(covers(&mut quotas[1], 8 * KIB));
-        quotas[1].settle(0);
+        quotas[1].settle(0, 0);
         assert!(covers(&mut quotas[2], KIB));
     }
 
@@ -236,27 +269,48 @@ mod tests {
         assert!(covers(&mut holder, 8 * KIB));
         assert!(!covers(&mut aborted, 8 * KIB));
         assert!(!covers(&mut next, 8 * KIB));
-        aborted.settle(0);
-        assert!(aborted.asked.is_some(), "it was asked for since");
-        aborted.settle(0);
-        holder.settle(0);
+        aborted.settle(0, 0);
+        assert!(!covers(&mut next, 8 * KIB));
+        aborted.settle(0, 0);
+        holder.settle(0, 0);
         assert!(covers(&mut next, 8 * KIB));
     }
 
     #[test]
     fn moderate_requests_do_not_wait_for_large_ones() {
-        let by_size = [Pool::new(4 * KIB, 2 * KIB), Pool::new(8 * KIB, 8 * KIB)];
-        let pools = Pools { share: KIB, by_size };
+        let pools = Pools::of(KIB, ModeratePool::new(4 * KIB, 2 * KIB), (8 * KIB, 8 * KIB));
         let [mut greedy, mut patient, mut modest] = [(); 3].map(|()| Quota::new(&pools));
         assert!(covers(&mut greedy, 9 * KIB));
         assert!(!covers(&mut patient, 9 * KIB));
         assert!(covers(&mut modest, 3 * KIB));
         assert!(!covers(&mut modest, 4 * KIB), "that is a large one");
         // As long as anything of it is held, the next large one waits.
-        greedy.settle(3 * KIB);
-        assert_eq!((greedy.leased(0), greedy.leased(1)), (0, 2 * KIB));
+        greedy.settle(3 * KIB, 0);
+        assert_eq!((greedy.moderate(), greedy.large()), (0, 2 * KIB));
         assert!(!covers(&mut patient, 9 * KIB));
-        greedy.settle(KIB);
+        greedy.settle(KIB, 0);
         assert!(covers(&mut patient, 9 * KIB));
+    }
+
+    /// A session that holds a part of what it needs keeps it from nobody who needs less than the rest, and waits for
+    /// nobody who waits for it.
+    #[test]
+    fn session_that_holds_a_part_leaves_the_rest_to_others() {
+        let pools = Pools::of(0, ModeratePool::new(4 * KIB, KIB), (32 * KIB, 32 * KIB));
+        let [mut greedy, mut second, mut modest] = [(); 3].map(|()| Quota::new(&pools));
+        let cx = &mut Context::from_waker(noop_waker_ref());
+        assert!(greedy.covers_part(cx, KIB, 31 * KIB));
+        greedy.settle(KIB, 31 * KIB);
+        assert_eq!((greedy.moderate(), greedy.large()), (0, KIB));
+        assert!(!second.covers_part(cx, KIB, 31 * KIB), "the two would wait for each other");
+        assert!(covers(&mut modest, 31 * KIB));
+        assert!(covers(&mut greedy, 2 * KIB), "what is moderate goes on");
+        assert!(!greedy.covers_part(cx, 3 * KIB, 30 * KIB));
+        modest.settle(0, 0);
+        assert!(greedy.covers_part(cx, 3 * KIB, 30 * KIB));
+        assert!(!covers(&mut greedy, 8 * KIB), "what is large waits until that has all");
+        // The rest is not needed any more.
+        greedy.settle(0, 0);
+        assert!(second.covers_part(cx, KIB, 31 * KIB));
     }
 }

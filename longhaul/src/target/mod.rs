@@ -1,6 +1,7 @@
 //! A SCSI target device and its logical units, whatever transport protocol initiators use to reach them.
 
 pub mod executor;
+mod large_pool;
 pub mod lun;
 pub(crate) mod memory_quota;
 pub mod meter;

@@ -38,6 +38,7 @@ use super::pdu::Pieces;
 use crate::scsi::{Parsed, Status};
 
 pub use budget::Budget;
+pub use data_out::Wanted;
 pub use management::Request;
 pub use session::Session;
 pub use task::TaskId;
@@ -77,7 +78,7 @@ pub struct Setup {
     pub text_max: usize,
     /// After how long without a sign of life the initiator is pinged.
     pub ping_after: Duration,
-    /// How long after the ping the connection is given up.
+    /// How long after the ping the connection is given up; and how long data may be awaited without any coming.
     pub ping_patience: Duration,
 }
 
@@ -199,6 +200,9 @@ pub enum Ending {
     /// The initiator gave no sign of life.
     #[error("the initiator no longer answers")]
     Silent,
+    /// The initiator sends no more of the data it was asked for or has announced.
+    #[error("the initiator does not send the data it was asked for or has announced")]
+    Stalled,
     /// It was asked to log out and did not.
     #[error("the initiator did not log out when asked to")]
     LogoutOverdue,

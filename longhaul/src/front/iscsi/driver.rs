@@ -21,7 +21,7 @@ use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::target::Established;
 use proto::iscsi::pdu::{Outbox, Pieces};
 use proto::iscsi::target::{
-    self, Event, Joining, Reply, Request, Selection, Session, Setup, TaskId,
+    self, Event, Joining, Reply, Request, Selection, Session, Setup, TaskId, Wanted,
 };
 use proto::scsi::Status;
 use proto::scsi::sense::Additional;
@@ -236,13 +236,14 @@ impl Driver {
             let answered = self.poll_answers(cx);
             let received = self.poll_input(cx)?;
             let managed = self.poll_errands(cx);
+            self.quota.needs_later(self.session.solicited_later());
             self.start_waiting(cx);
             self.solicit(cx);
             self.settle();
             let sent = self.poll_output(cx)?;
             if !answered && !received && !managed && !sent {
-                let held = self.held();
-                self.quota.settle(held);
+                let (held, later) = (self.held(), self.session.solicited_later());
+                self.quota.settle(held, later);
                 return Ok(());
             }
         }
@@ -480,6 +481,9 @@ impl Driver {
                 self.session.handle(now, cid, frame);
                 self.act(cx);
             }
+            if self.lines.get(at).is_some_and(|line| line.wire.is_amid_a_pdu()) {
+                self.session.receiving();
+            }
         }
         Ok(read)
     }
@@ -585,11 +589,12 @@ impl Driver {
     /// Lets the machine ask for data as far as there is room for them.
     fn solicit(&mut self, cx: &mut Context<'_>) {
         while let Some(wanted) = self.session.solicited_wanted() {
-            let total = self.held() + wanted;
-            if !self.quota.covers(cx, total) {
+            let Wanted { now, later } = wanted;
+            let total = self.held() + now;
+            if !self.quota.covers_part(cx, total, later) {
                 break;
             }
-            self.session.allow_solicited(self.session.solicited() + wanted);
+            self.session.allow_solicited(self.session.solicited() + now);
         }
     }
 

@@ -83,6 +83,11 @@ impl Wire {
         frame
     }
 
+    /// Whether a part of a PDU has come, and not all of it.
+    pub(super) fn is_amid_a_pdu(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
     /// Whether something has come, asked of the system and not of the runtime, which would have to be woken for
     /// it: that costs a tenth of a small request. The next read is ready if so. An error or the end is left to that,
     /// and so is the rest of a PDU that has begun, which is not to be copied on its way to a buffer of its own.

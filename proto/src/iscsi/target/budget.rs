@@ -43,6 +43,11 @@ impl Account {
         Self { budget, held: 0 }
     }
 
+    /// Whether the session holds more than its share.
+    pub(super) fn is_borrowing(&self) -> bool {
+        self.held > self.budget.share
+    }
+
     fn borrowed(&self) -> u64 {
         self.held.saturating_sub(self.budget.share)
     }

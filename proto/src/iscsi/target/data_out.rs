@@ -17,6 +17,13 @@ use crate::scsi::{Sense, Status, lun};
 /// Below this, data that wait are copied. Larger ones are a good part of the buffer they came in.
 const COMPACT_BELOW: usize = 16 << 10;
 
+/// How much a session is asked for ahead of what has come, before it has sent anything; and the most that one task
+/// reserves at once or not at all.
+const AHEAD: u64 = 1 << 20;
+
+/// The least that is reserved for a task of which more is to come: less would be asked for by many small R2Ts.
+const STEP_MIN: u64 = 256 << 10;
+
 /// How the initiator broke a data transfer; each ends the task, not the session, with the sense data of
 /// RFC 7143, 11.4.7.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,8 +114,10 @@ pub(super) struct Inbound {
     /// How much was sent without asking or has been asked for.
     requested: u32,
     r2t_sn: u32,
-    /// Bytes of the session's allowance of solicited data this task holds.
+    /// Bytes of the session's allowance of solicited data this task holds: no more is asked for.
     reserved: u32,
+    /// How many of them have come.
+    arrived: u32,
     /// Bytes of unsolicited data it holds, or has let the initiator send.
     unsolicited_held: u32,
 }
@@ -169,9 +178,19 @@ impl Inbound {
         !self.is_open() && self.requested >= self.wanted
     }
 
-    /// How much is wanted that nobody has asked for.
-    fn lacking(&self) -> u32 {
-        self.wanted.saturating_sub(self.requested)
+    /// How much is to be asked for that nothing is reserved for.
+    fn unreserved(&self) -> u32 {
+        self.wanted.saturating_sub(self.unsolicited.len).saturating_sub(self.reserved)
+    }
+
+    /// How much is reserved and not asked for.
+    fn unasked(&self) -> u32 {
+        self.reserved.saturating_sub(self.requested - self.unsolicited.len)
+    }
+
+    /// Whether the initiator was asked for data that have not come.
+    fn is_solicited(&self) -> bool {
+        self.solicited.iter().any(|sequence| sequence.open)
     }
 
     fn sequence(&mut self, ttt: u32) -> Option<&mut Sequence> {
@@ -210,19 +229,41 @@ impl Inbound {
     }
 }
 
-/// The session's allowance of solicited data, granted in turn and whole, so that no two tasks wait for
-/// each other.
+/// The session's allowance of solicited data, granted in turn. One task at a time holds a part of what it needs; the
+/// next one begins when that has all.
 #[derive(Debug)]
 pub(super) struct Allowance {
     held: u64,
     most: u64,
     waiting: VecDeque<TaskId>,
+    /// Bytes that are reserved and have not come.
+    awaited: u64,
+    /// All solicited bytes that have come: an initiator is asked for as much ahead as it has sent, so that one that
+    /// sends nothing holds little, and one that sends soon holds what its link takes.
+    arrived: u64,
 }
 
 impl Allowance {
     pub(super) const fn new(most: u64) -> Self {
-        Self { held: 0, most, waiting: VecDeque::new() }
+        Self { held: 0, most, waiting: VecDeque::new(), awaited: 0, arrived: 0 }
     }
+
+    /// How much of `unreserved` bytes may be reserved next; `None` if data have to come before that.
+    fn step(&self, unreserved: u64, begun: bool) -> Option<u64> {
+        let room = (AHEAD + self.arrived).saturating_sub(self.awaited);
+        let whole = !begun && unreserved <= AHEAD;
+        let least = if whole { unreserved } else { unreserved.min(STEP_MIN) };
+        (room >= least).then_some(unreserved.min(room))
+    }
+}
+
+/// What the task that waits first needs of solicited data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Bytes to reserve now.
+    pub now: u64,
+    /// Bytes that it cannot end without and that are to be reserved later, while it holds those of now.
+    pub later: u64,
 }
 
 impl Session {
@@ -232,11 +273,18 @@ impl Session {
         self.allowance.held
     }
 
-    /// How many bytes more the command needs that waits first.
-    pub fn solicited_wanted(&mut self) -> Option<u64> {
+    /// What the command that waits first needs next.
+    pub fn solicited_wanted(&mut self) -> Option<Wanted> {
         self.grant();
-        let &id = self.allowance.waiting.front()?;
-        self.tasks.get(id).map(|task| task.inbound.lacking().into())
+        self.next_step().map(|(_, wanted)| wanted)
+    }
+
+    /// What the command needs yet that holds a part of its solicited data.
+    pub fn solicited_later(&mut self) -> u64 {
+        let first = self.allowance.waiting.front().copied();
+        let task = first.and_then(|id| self.tasks.get(id));
+        let task = task.filter(|task| task.state == State::Collecting && task.inbound.reserved > 0);
+        task.map_or(0, |task| task.inbound.unreserved().into())
     }
 
     /// Allows `most` bytes of solicited data from now on. What has been asked for stays so.
@@ -260,7 +308,7 @@ impl Session {
         }
         task.state = State::Collecting;
         inbound.compact();
-        if inbound.wanted > inbound.requested {
+        if inbound.unreserved() > 0 {
             self.allowance.waiting.push_back(id);
             self.grant();
         }
@@ -271,6 +319,8 @@ impl Session {
         // Data of a task that is gone, because it was aborted or never existed, are drained: an initiator
         // may go on answering its R2Ts (RFC 7143, 4.2.3.3).
         let Some(id) = self.tasks.find(header.itt) else { return };
+        self.stalled_since = None;
+        let len = pdu.data.len() as u32;
         let Some(task) = self.tasks.get(id) else { return };
         // RFC 7143, 4.2.5.1: data come on the connection of their command.
         if task.cid != cid {
@@ -288,8 +338,34 @@ impl Session {
         };
         match outcome {
             Err(fault) => self.fail(id, fault),
-            Ok(()) => self.proceed(id),
+            Ok(()) => {
+                self.arrived(id, header, len);
+                self.proceed(id);
+                self.grant();
+            }
         }
+    }
+
+    /// Data that were asked for have come: more may be asked for.
+    fn arrived(&mut self, id: TaskId, header: &DataOut, len: u32) {
+        if header.ttt == NO_TAG {
+            return;
+        }
+        if let Some(task) = self.tasks.get(id) {
+            task.inbound.arrived += len;
+            self.allowance.awaited -= u64::from(len);
+            self.allowance.arrived = self.allowance.arrived.saturating_add(len.into());
+        }
+    }
+
+    /// Whether data are to come that take up memory: those that were asked for, and those that were announced if they
+    /// exceed the share of the session.
+    pub(super) fn awaits_data(&self) -> bool {
+        let beyond_share = self.unsolicited.is_borrowing();
+        self.tasks.any(|task| {
+            let inbound = &task.inbound;
+            inbound.is_solicited() || (beyond_share && inbound.is_open())
+        })
     }
 
     /// Data of this PDU were damaged.
@@ -351,20 +427,34 @@ impl Session {
 
     /// Gives the tasks that wait their part of the allowance, first come first served.
     fn grant(&mut self) {
-        while let Some(&id) = self.allowance.waiting.front() {
-            let need = match self.tasks.get(id) {
-                Some(task) if task.state == State::Collecting => task.inbound.lacking(),
-                _ => 0,
-            };
-            if need > 0 && self.allowance.held + u64::from(need) > self.allowance.most {
+        while let Some((id, Wanted { now, later })) = self.next_step() {
+            let allowance = &mut self.allowance;
+            if allowance.held + now > allowance.most {
                 return;
             }
-            self.allowance.waiting.pop_front();
-            if let Some(task) = self.tasks.get(id).filter(|_| need > 0) {
-                task.inbound.reserved = need;
-                self.allowance.held += u64::from(need);
-                self.solicit(id);
+            allowance.held += now;
+            allowance.awaited += now;
+            if later == 0 {
+                allowance.waiting.pop_front();
             }
+            if let Some(task) = self.tasks.get(id) {
+                task.inbound.reserved += now as u32;
+            }
+            self.solicit(id);
+        }
+    }
+
+    /// The task that waits first, and what is to be reserved for it next.
+    fn next_step(&mut self) -> Option<(TaskId, Wanted)> {
+        loop {
+            let &id = self.allowance.waiting.front()?;
+            let task = self.tasks.get(id).filter(|task| task.state == State::Collecting);
+            let needed = task.map(|task| (task.inbound.unreserved(), task.inbound.reserved > 0));
+            if let Some((unreserved, begun)) = needed.filter(|(unreserved, _)| *unreserved > 0) {
+                let now = self.allowance.step(unreserved.into(), begun)?;
+                return Some((id, Wanted { now, later: u64::from(unreserved) - now }));
+            }
+            self.allowance.waiting.pop_front();
         }
     }
 
@@ -375,14 +465,16 @@ impl Session {
         self.unsolicited.give(task.inbound.unsolicited_held.into());
         if task.inbound.reserved > 0 {
             self.allowance.held -= u64::from(task.inbound.reserved);
+            self.allowance.awaited -= u64::from(task.inbound.reserved - task.inbound.arrived);
             self.grant();
         }
     }
 
-    /// Sends the R2Ts a task may have: at most MaxBurstLength each (RFC 7143, 13.13) and
+    /// Sends the R2Ts a task may have: for what is reserved, at most MaxBurstLength each (RFC 7143, 13.13) and
     /// MaxOutstandingR2T open (13.17), in order of offset (13.19).
     fn solicit(&mut self, id: TaskId) {
         let (most, burst) = (self.parameters.max_outstanding_r2t, self.parameters.max_burst);
+        self.begin_awaiting();
         let (exp_cmd_sn, max_cmd_sn) = self.command_numbers();
         let Self { tasks, connections, .. } = self;
         let Some(task) = tasks.get(id) else { return };
@@ -390,8 +482,8 @@ impl Session {
         let inbound = &mut task.inbound;
         loop {
             let open = inbound.solicited.iter().filter(|sequence| sequence.open).count();
-            let left = inbound.lacking();
-            if inbound.reserved == 0 || left == 0 || open >= usize::from(most) {
+            let left = inbound.unasked();
+            if left == 0 || open >= usize::from(most) {
                 return;
             }
             let len = left.min(burst);

@@ -45,6 +45,8 @@ pub struct Session {
     logout_by: Option<Time>,
     /// When a session without a connection is looked at again.
     deserted: Time,
+    /// Data are awaited, and none have come nor been asked for since this look at the clock.
+    pub(super) stalled_since: Option<Time>,
     /// Nothing that comes is acted on any more.
     closing: bool,
 }
@@ -67,6 +69,7 @@ impl Session {
             events: VecDeque::new(),
             logout_by: None,
             deserted: now,
+            stalled_since: None,
             closing: false,
             setup: Setup { window_max: setup.window_max.clamp(1, WINDOW), ..setup },
         }
@@ -133,6 +136,11 @@ impl Session {
         }
     }
 
+    /// A part of a PDU has come, and its rest is on the way: a slow initiator is not one that sends nothing.
+    pub const fn receiving(&mut self) {
+        self.stalled_since = None;
+    }
+
     /// A frame came by a connection.
     pub fn handle(&mut self, now: Time, cid: u16, frame: Frame) {
         let Some(connection) = self.connection(cid) else { return };
@@ -153,7 +161,8 @@ impl Session {
     pub fn deadline(&self) -> Time {
         let pulse = self.connections.iter().map(Connection::deadline).min();
         let pulse = pulse.unwrap_or(self.deserted + NO_CONNECTION);
-        self.logout_by.map_or(pulse, |logout| logout.min(pulse))
+        let stalled = self.stalled_since.map(|since| since + self.setup.ping_patience);
+        [self.logout_by, stalled].into_iter().flatten().fold(pulse, Time::min)
     }
 
     /// The deadline, perhaps an earlier one, has come.
@@ -163,6 +172,9 @@ impl Session {
         }
         if self.connections.is_empty() && self.deserted + NO_CONNECTION <= now {
             return self.close(Ending::Silent);
+        }
+        if self.is_stalled(now) {
+            return self.close(Ending::Stalled);
         }
         for at in 0..self.connections.len() {
             let Some(connection) = self.connections.get_mut(at) else { return };
@@ -174,6 +186,21 @@ impl Session {
                 Pulse::Dead => self.close(Ending::Silent),
             }
         }
+    }
+
+    /// More data are awaited from now on. What has stalled before that stays stalled.
+    pub(super) fn begin_awaiting(&mut self) {
+        if self.stalled_since.is_some() && !self.awaits_data() {
+            self.stalled_since = None;
+        }
+    }
+
+    /// Whether data have been awaited for too long, and nothing came. What is held for them is held from others.
+    fn is_stalled(&mut self, now: Time) -> bool {
+        let waits = self.awaits_data();
+        let since = self.stalled_since.filter(|_| waits);
+        self.stalled_since = waits.then(|| since.unwrap_or(now));
+        since.is_some_and(|since| since + self.setup.ping_patience <= now)
     }
 
     /// Asks the initiator to log out within `patience`, by every connection (RFC 7143, 11.9.1, event 1). A discovery
@@ -270,6 +297,9 @@ impl Session {
         inbound: Inbound,
         state: State,
     ) -> TaskId {
+        if inbound.is_open() {
+            self.begin_awaiting();
+        }
         self.tasks.insert(Task {
             itt: command.itt,
             cid,

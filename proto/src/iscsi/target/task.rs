@@ -146,6 +146,11 @@ impl Tasks {
         ids.collect()
     }
 
+    /// Whether `is_so` of any task.
+    pub(super) fn any(&self, is_so: impl Fn(&Task) -> bool) -> bool {
+        self.slots.iter().filter_map(|slot| slot.task.as_ref()).any(is_so)
+    }
+
     /// All tasks.
     pub(super) const fn len(&self) -> usize {
         self.slots.len() - self.free.len()

@@ -3,27 +3,180 @@
 use super::*;
 use crate::scsi::Cdb;
 
-/// The allowance bounds what one session can make the target hold.
+const MIB: u32 = 1 << 20;
+
+/// A session with R2Ts as long as Longhaul agrees on.
+fn long(pair_most: u64) -> Pair {
+    let parameters =
+        Parameters { max_burst: (1 << 24) - 1, max_outstanding_r2t: 64, ..parameters() };
+    let mut pair = Pair::new(parameters);
+    pair.session.allow_solicited(pair_most);
+    pair
+}
+
+fn begin_write(pair: &mut Pair, itt: u32, len: u32) -> TaskId {
+    pair.write(itt, len, &[], true);
+    let task = pair.command().task;
+    assert_eq!(pair.session.want_data(task, len), None);
+    task
+}
+
+/// Answers an R2T in PDUs of 1 MiB.
+fn answer(pair: &mut Pair, r2t: &R2t) {
+    for (at, data_sn) in (0..r2t.desired_len).step_by(MIB as usize).zip(0..) {
+        let len = MIB.min(r2t.desired_len - at);
+        let last = at + len == r2t.desired_len;
+        let data = vec![7; len as usize];
+        pair.data_out(r2t.itt, r2t.ttt, data_sn, r2t.buffer_offset + at, &data, last);
+    }
+}
+
+/// Answers all R2Ts, round trip by round trip; how much was asked for in each.
+fn round_trips(pair: &mut Pair) -> Vec<u32> {
+    let mut rounds = Vec::new();
+    loop {
+        let r2ts: Vec<_> =
+            pair.received().iter().filter_map(|pdu| R2t::try_from(pdu.header).ok()).collect();
+        if r2ts.is_empty() {
+            return rounds;
+        }
+        rounds.push(r2ts.iter().map(|r2t| r2t.desired_len).sum::<u32>() / MIB);
+        r2ts.iter().for_each(|r2t| answer(pair, r2t));
+    }
+}
+
+/// One that sends nothing holds 1 MiB, whatever it announces; one that sends is soon asked for all at once.
+#[test]
+fn solicited_data_are_reserved_ahead_of_what_has_come() {
+    let mut pair = long(32 << 20);
+    begin_write(&mut pair, 1, 32 * MIB);
+    begin_write(&mut pair, 2, 32 * MIB);
+    assert_eq!(pair.session.solicited(), u64::from(MIB));
+    assert_eq!(pair.session.solicited_later(), u64::from(31 * MIB));
+    // What it has sent, and as much again.
+    assert_eq!(round_trips(&mut pair), [1, 2, 4, 8, 16, 1]);
+    assert_eq!(pair.session.solicited_later(), 0);
+    let Some(Event::Execute { command, data }) = pair.session.poll_event() else { panic!() };
+    assert_eq!(data.iter().map(Bytes::len).sum::<usize>(), 32 << 20);
+    pair.reply(command.task, 0);
+    assert_eq!(round_trips(&mut pair), [32]);
+}
+
+/// The next task begins when the one before it has all it needs, so that a session holds a part for one at most.
 #[test]
 fn solicited_data_are_granted_in_turn() {
-    let mut pair =
-        Pair::new(Parameters { max_burst: (1 << 24) - 1, max_outstanding_r2t: 64, ..parameters() });
-    let len = 20 << 20;
-    for itt in 1..=2 {
-        pair.write(itt, len, &[], true);
-        let task = pair.command().task;
-        assert_eq!(pair.session.want_data(task, len), None);
+    let mut pair = long(4 << 20);
+    begin_write(&mut pair, 1, 3 * MIB);
+    begin_write(&mut pair, 2, MIB);
+    begin_write(&mut pair, 3, MIB);
+    let asked: Vec<R2t> = headers(pair.received());
+    assert_eq!(asked.iter().map(|r2t| (r2t.itt, r2t.desired_len)).collect::<Vec<_>>(), [(1, MIB)]);
+    answer(&mut pair, &asked[0]);
+    let asked: Vec<R2t> = headers(pair.received());
+    assert_eq!(
+        asked.iter().map(|r2t| (r2t.itt, r2t.desired_len)).collect::<Vec<_>>(),
+        [(1, 2 * MIB)]
+    );
+    answer(&mut pair, &asked[0]);
+    // The first holds its data until it has run; there is room for one of the others.
+    let asked: Vec<R2t> = headers(pair.received());
+    assert_eq!(asked.iter().map(|r2t| r2t.itt).collect::<Vec<_>>(), [2]);
+    assert_eq!(
+        pair.session.solicited_wanted(),
+        Some(Wanted { now: u64::from(MIB), later: 0 }),
+        "the other waits for memory"
+    );
+}
+
+/// Lets the time go on, answering pings, as long as the session lives; when it ended, and why.
+fn until_it_ends(pair: &mut Pair, most: Duration) -> Option<(Duration, Ending)> {
+    while pair.session.deadline() < Time::ZERO + most {
+        pair.now = pair.session.deadline();
+        pair.session.handle_timeout(pair.now);
+        if let Some(Event::Close(ending)) = pair.session.poll_event() {
+            return Some((pair.now.since_origin(), ending));
+        }
+        pair.received();
+        let (ttt, cmd_sn) = (0, pair.cmd_sn);
+        pair.send(NopOut { immediate: true, itt: NO_TAG, ttt, cmd_sn, ..<_>::default() }, &[]);
     }
-    let r2ts: Vec<R2t> = headers(pair.received());
-    assert!(r2ts.len() == 2 && r2ts.iter().all(|r2t| r2t.itt == 1));
-    pair.manage(TaskFunction::ABORT_TASK, 1);
-    let next: Vec<u32> = pair
-        .received()
-        .iter()
-        .filter_map(|pdu| R2t::try_from(pdu.header).ok())
-        .map(|r2t| r2t.itt)
-        .collect();
-    assert_eq!(next, [2, 2]);
+    None
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// An initiator that answers pings and not R2Ts holds memory that others need.
+#[test]
+fn session_that_answers_no_r2t_ends() {
+    let mut pair = long(32 << 20);
+    begin_write(&mut pair, 1, 32 * MIB);
+    // The first look at the clock, and the patience from there.
+    let ended = Some((Duration::from_secs(45), Ending::Stalled));
+    assert_eq!(until_it_ends(&mut pair, HOUR), ended);
+}
+
+/// Whatever it asks for meanwhile.
+#[test]
+fn session_that_goes_on_asking_and_sends_no_data_ends() {
+    let mut pair = long(32 << 20);
+    begin_write(&mut pair, 1, 32 * MIB);
+    let mut ended = None;
+    for itt in 2..9 {
+        ended = until_it_ends(&mut pair, Duration::from_secs(u64::from(itt) * 10));
+        if ended.is_some() {
+            break;
+        }
+        begin_write(&mut pair, itt, 512);
+    }
+    assert_eq!(ended.map(|(_, ending)| ending), Some(Ending::Stalled));
+}
+
+/// One whose data come slowly goes on, also if one PDU takes longer than the patience.
+#[test]
+fn session_whose_data_come_slowly_goes_on() {
+    let mut pair = long(32 << 20);
+    begin_write(&mut pair, 1, 2 * MIB);
+    let r2t: R2t = pair.one();
+    for at in 0..8 {
+        let seconds = Duration::from_secs(u64::from(at) * 29);
+        assert_eq!(until_it_ends(&mut pair, seconds), None, "part {at}");
+        if at % 2 == 0 {
+            pair.session.receiving();
+        } else {
+            let offset = (at / 2) * 1024;
+            pair.data_out(1, r2t.ttt, at / 2, offset, &[7; 1024], false);
+        }
+    }
+}
+
+/// A session that waits for nothing but its turn for memory, or for the front, is not stalled.
+#[test]
+fn session_that_is_not_asked_for_data_is_not_stalled() {
+    let mut pair = long(0);
+    begin_write(&mut pair, 1, 32 * MIB);
+    assert_eq!(until_it_ends(&mut pair, HOUR), None);
+    let mut pair = long(32 << 20);
+    begin_write(&mut pair, 1, MIB);
+    let r2t: R2t = pair.one();
+    answer(&mut pair, &r2t);
+    assert!(matches!(pair.session.poll_event(), Some(Event::Execute { .. })));
+    assert_eq!(until_it_ends(&mut pair, HOUR), None);
+}
+
+/// Data that were announced and do not come take from the others what is beyond the share of the session.
+#[test]
+fn session_that_does_not_send_what_it_announced_ends_if_it_holds_more_than_its_share() {
+    for (bursts, ends) in [(2, false), (3, true)] {
+        let budget = Arc::new(Budget::new(16 << 10, 8 << 10));
+        let mut other = Pair::within(parameters(), false, Arc::clone(&budget), 1);
+        let mut pair = Pair::within(parameters(), false, budget, WINDOW);
+        (0..bursts).for_each(|itt| bursting(&mut pair, itt));
+        while pair.session.poll_event().is_some() {}
+        let ended = until_it_ends(&mut pair, HOUR).map(|(_, ending)| ending);
+        assert_eq!(ended, ends.then_some(Ending::Stalled), "{bursts}");
+        drop(pair);
+        assert_eq!(other.width_after_a_read(), 6);
+    }
 }
 
 /// A write of 16 KiB, the first 4 KiB of which come unsolicited: 1 KiB with the command.
@@ -89,7 +242,8 @@ fn solicited_data_wait_until_they_are_allowed() {
     let task = pair.command().task;
     assert_eq!(pair.session.want_data(task, 1000), None);
     assert!(pair.received().is_empty());
-    assert_eq!((pair.session.solicited(), pair.session.solicited_wanted()), (0, Some(1000)));
+    let wanted = Some(Wanted { now: 1000, later: 0 });
+    assert_eq!((pair.session.solicited(), pair.session.solicited_wanted()), (0, wanted));
     pair.session.allow_solicited(1000);
     let r2t: R2t = pair.one();
     assert_eq!(r2t.desired_len, 1000);
