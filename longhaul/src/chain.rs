@@ -25,9 +25,9 @@ use crate::credentials;
 use crate::explain::{explain, explain_connect};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
-use crate::patience::Patience;
 use crate::pipelined::Pipelined;
 use crate::printable::Shown as _;
+use crate::reconnect_limit::ReconnectLimit;
 use crate::replay_log::{self, Pending, Saved};
 use crate::sealing::Seal;
 use crate::size::Size;
@@ -69,7 +69,7 @@ pub struct OpenOptions {
     /// Keep the link to it full, if it is behind a network.
     pub pipeline: Option<Settings>,
     /// How long a lost connection is waited for.
-    pub patience: Patience,
+    pub reconnect_limit: ReconnectLimit,
     /// The directory for what was acknowledged and a volume behind a network could not be given any more; it is
     /// dropped if `None`.
     pub replay_log: Option<PathBuf>,
@@ -620,7 +620,7 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             let with = options.login.connect_options(place.pin);
             let mut with = with.map_err(|why| why.within(&what()))?;
             with.read_only = options.read_only;
-            with.reconnect_for = options.patience.0;
+            with.reconnect_for = options.reconnect_limit.0;
             with.replay_log = options.replay_log.clone().map(|dir| iscsi::ReplayLogOptions {
                 dir,
                 volume: uri.to_string(),

@@ -2,10 +2,10 @@
 
 mod access;
 mod disk;
+mod duration;
 mod file;
 mod limits;
 mod option;
-mod pause;
 mod syntax;
 mod table;
 
@@ -31,8 +31,8 @@ use crate::store::iscsi::Connections;
 use crate::uri::{Host, Uri};
 pub use access::{Access, Group};
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
+pub use duration::ConfigDuration;
 pub(crate) use option::{idle_size, trailing_option};
-pub use pause::Pause;
 pub use table::Wrong;
 
 /// What the name of a volume follows on the wire, unless the file says otherwise.

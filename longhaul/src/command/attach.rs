@@ -10,9 +10,9 @@ use crate::chain::{self, Chain, OpenOptions};
 use crate::control;
 use crate::failure::{Failure, Outcome, complain};
 use crate::front::nbd;
-use crate::patience::Patience;
 use crate::pipelined::PipelineArgs;
 use crate::printable::Shown as _;
+use crate::reconnect_limit::ReconnectLimit;
 use crate::replay_log::Pending;
 use crate::size::Size;
 use crate::stop::Stop;
@@ -86,7 +86,7 @@ pub async fn run(args: Args) -> Outcome {
         pad: false,
         pipeline: args.writers.pipeline(args.pipeline.settings()?),
         writers: args.writers.writers(),
-        patience: args.outage.patience().unwrap_or(Patience::FOREVER),
+        reconnect_limit: args.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
         replay_log: changes.then(|| args.replay_log.dir()).flatten(),
     };
     let stop = super::stop_on_signals()?;

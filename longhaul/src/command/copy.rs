@@ -209,7 +209,7 @@ pub async fn run(args: Args) -> Outcome {
         login: login.clone(),
         contents: args.encryption.source(from),
         pad: true,
-        patience: args.outage.patience().unwrap_or_default(),
+        reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
         ..OpenOptions::default()
     };
     let source = chain::open(from, source).await?;
@@ -233,7 +233,7 @@ impl Args {
     async fn copy(&self, source: &Chain, login: Login) -> Outcome<Summary> {
         let (from, to) = (&self.source.uri, &self.destination.uri);
         self.tell_of_disk_image(source).await?;
-        let patience = self.outage.patience().unwrap_or_default();
+        let reconnect_limit = self.outage.reconnect_limit().unwrap_or_default();
         let new = NewFile::of(to)?;
         let part = front(source.volume(), self.size, new.is_some(), from)?;
         let size = new.is_some().then(|| Size(part.shape().size));
@@ -245,7 +245,7 @@ impl Args {
             make_at,
             login,
             contents,
-            patience,
+            reconnect_limit,
             writers,
             ..OpenOptions::default()
         };

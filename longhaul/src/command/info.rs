@@ -39,9 +39,9 @@ Examples:
 /// Opens the volume as it would be used, and describes it.
 pub async fn run(args: Args) -> Outcome {
     let login = args.login.login().await?;
-    let patience = args.outage.patience().unwrap_or_default();
+    let reconnect_limit = args.outage.reconnect_limit().unwrap_or_default();
     let options =
-        OpenOptions { read_only: args.read_only, login, patience, ..OpenOptions::default() };
+        OpenOptions { read_only: args.read_only, login, reconnect_limit, ..OpenOptions::default() };
     let chain = chain::open(&args.uri, options).await?;
     let info = look(&args.uri, &chain).await;
     chain.release().await;

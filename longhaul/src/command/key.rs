@@ -153,16 +153,18 @@ struct On {
 impl On {
     async fn writable(&self, size: Option<Size>) -> Outcome<Chain> {
         let login = self.login.login().await?;
-        let patience = self.outage.patience().unwrap_or_default();
+        let reconnect_limit = self.outage.reconnect_limit().unwrap_or_default();
         let writers = self.writers.writers();
-        let options = OpenOptions { size, login, patience, writers, ..OpenOptions::default() };
+        let options =
+            OpenOptions { size, login, reconnect_limit, writers, ..OpenOptions::default() };
         chain::open(&self.uri, options).await
     }
 
     async fn readable(&self) -> Outcome<Chain> {
         let login = self.login.login().await?;
-        let patience = self.outage.patience().unwrap_or_default();
-        let options = OpenOptions { read_only: true, login, patience, ..OpenOptions::default() };
+        let reconnect_limit = self.outage.reconnect_limit().unwrap_or_default();
+        let options =
+            OpenOptions { read_only: true, login, reconnect_limit, ..OpenOptions::default() };
         chain::open(&self.uri, options).await
     }
 }

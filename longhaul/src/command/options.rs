@@ -10,8 +10,8 @@ use crate::chain::{Contents, Login, Unlock};
 use crate::credentials::{self, ChapArgs};
 use crate::failure::{OrFail, Outcome};
 use crate::luks;
-use crate::patience::Patience;
 use crate::printable::Shown as _;
+use crate::reconnect_limit::ReconnectLimit;
 use crate::replay_log;
 use crate::sealing::SealingArgs;
 use crate::secret::SecretArgs;
@@ -58,12 +58,12 @@ impl LoginArgs {
 pub(super) struct OutageArgs {
     /// Wait so long for a lost connection before requests fail: 90s, 5m, 2h, forever; 0s for not at all
     #[arg(long, value_name = "DURATION|forever")]
-    reconnect_for: Option<Patience>,
+    reconnect_for: Option<ReconnectLimit>,
 }
 
 impl OutageArgs {
     /// What was asked for, if anything was.
-    pub(super) const fn patience(self) -> Option<Patience> {
+    pub(super) const fn reconnect_limit(self) -> Option<ReconnectLimit> {
         self.reconnect_for
     }
 }

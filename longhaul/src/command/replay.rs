@@ -86,7 +86,7 @@ pub async fn run(args: Args) -> Outcome {
         };
     let options = OpenOptions {
         login: args.login.login().await?,
-        patience: args.outage.patience().unwrap_or_default(),
+        reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
         writers: args.resumes(&log).map_or_else(|| args.writers.writers(), Writers::Resume),
         // What it holds is what was sent, so of an encrypted volume ciphertext.
         contents: Contents::Raw { overwrite: true },

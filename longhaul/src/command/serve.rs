@@ -36,8 +36,8 @@ use crate::front::iscsi::{Node, Server};
 use crate::log::Log;
 use crate::luks;
 use crate::manager;
-use crate::patience::Patience;
 use crate::printable::Shown as _;
+use crate::reconnect_limit::ReconnectLimit;
 use crate::sealing::{Demand, Seal, sealing};
 use crate::served_files::{OnExchange, ServedFiles};
 use crate::state::StateDir;
@@ -495,7 +495,7 @@ pub(super) async fn open_options(
             block_size: volume.appearance.block_size.map(|size| size.0),
             login,
             contents: unlock.transpose()?.unwrap_or_default(),
-            patience: Patience::FOREVER,
+            reconnect_limit: ReconnectLimit::FOREVER,
             replay_log: (volume.uri.is_remote() && !volume.read_only)
                 .then(|| ReplayLogArgs::default().dir())
                 .flatten(),

@@ -122,7 +122,7 @@ pub async fn run(args: Args) -> Outcome {
         read_only: args.scratch.is_none(),
         login: args.login.login().await?,
         contents: args.encryption.contents(&uri.to_string()),
-        patience: args.outage.patience().unwrap_or_default(),
+        reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
         writers: args.writers.writers(),
         ..OpenOptions::default()
     };

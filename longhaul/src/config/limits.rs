@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::Pause;
+use super::ConfigDuration;
 use super::table::Table;
 use crate::front::iscsi::Limits;
 use crate::size::Size;
@@ -33,16 +33,16 @@ const UNSOLICITED: RangeInclusive<Size> = Size(1 << 20)..=Size(1 << 40);
 const HELD: RangeInclusive<Size> = Size(TRANSFER_MAX as u64)..=Size(1 << 40);
 
 /// Shorter ones would end sessions for the delay of a long link; a day is for ever.
-const PATIENCE: RangeInclusive<Pause> = pause(100_000)..=pause(24 * 60 * 60_000_000);
+const TIMEOUT: RangeInclusive<ConfigDuration> = micros(100_000)..=micros(24 * 60 * 60_000_000);
 
 /// Beyond ten milliseconds nobody is brisk, and a core would be burnt for nothing.
-const AWAKE: RangeInclusive<Pause> = pause(0)..=pause(10_000);
+const AWAKE: RangeInclusive<ConfigDuration> = micros(0)..=micros(10_000);
 
 /// Zero would log every command.
-const SLOW: RangeInclusive<Pause> = pause(1)..=pause(24 * 60 * 60_000_000);
+const SLOW: RangeInclusive<ConfigDuration> = micros(1)..=micros(24 * 60 * 60_000_000);
 
-const fn pause(micros: u64) -> Pause {
-    Pause::new(Duration::from_micros(micros))
+const fn micros(count: u64) -> ConfigDuration {
+    ConfigDuration::new(Duration::from_micros(count))
 }
 
 /// What the table says, and the default of what it does not.
@@ -52,7 +52,7 @@ pub(super) fn limits(table: Table<'_>) -> Limits {
     let limits = Limits {
         connections: bounds.count("connections", PEERS, own.connections),
         logins: bounds.count("logins", PEERS, own.logins),
-        login: bounds.time("login", PATIENCE, own.login),
+        login: bounds.time("login", TIMEOUT, own.login),
         sessions_per_initiator: bounds.count(
             "sessions_per_initiator",
             PEERS,
@@ -70,10 +70,10 @@ pub(super) fn limits(table: Table<'_>) -> Limits {
         unsolicited: bounds.size("unsolicited", UNSOLICITED, own.unsolicited),
         held: bounds.size("held", HELD, own.held),
         held_by_session: bounds.size("held_by_session", HELD, own.held_by_session),
-        ping_after: bounds.time("ping_after", PATIENCE, own.ping_after),
-        ping_patience: bounds.time("ping_patience", PATIENCE, own.ping_patience),
+        ping_after: bounds.time("ping_after", TIMEOUT, own.ping_after),
+        ping_patience: bounds.time("ping_patience", TIMEOUT, own.ping_patience),
         awake: bounds.time("awake", AWAKE, own.awake),
-        stop: bounds.time("stop", PATIENCE, own.stop),
+        stop: bounds.time("stop", TIMEOUT, own.stop),
         slow: bounds.time("slow", SLOW, own.slow),
     };
     let Bounds(table) = bounds;
@@ -110,8 +110,13 @@ impl Bounds<'_> {
         u32::try_from(self.size(key, range, own.into())).unwrap_or(own)
     }
 
-    fn time(&mut self, key: &'static str, range: RangeInclusive<Pause>, own: Duration) -> Duration {
+    fn time(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<ConfigDuration>,
+        own: Duration,
+    ) -> Duration {
         let time = self.0.text(key);
-        self.0.within(key, time, &range).map_or(own, Pause::into_inner)
+        self.0.within(key, time, &range).map_or(own, ConfigDuration::into_inner)
     }
 }

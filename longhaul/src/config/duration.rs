@@ -12,9 +12,9 @@ const UNITS: [(&str, u64); 5] =
 
 /// A length of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pause(Duration);
+pub struct ConfigDuration(Duration);
 
-impl Pause {
+impl ConfigDuration {
     /// Of such a length.
     #[must_use]
     pub const fn new(time: Duration) -> Self {
@@ -35,7 +35,7 @@ impl Pause {
 )]
 pub struct NotATime(String);
 
-impl FromStr for Pause {
+impl FromStr for ConfigDuration {
     type Err = NotATime;
 
     fn from_str(text: &str) -> Result<Self, NotATime> {
@@ -56,7 +56,7 @@ impl FromStr for Pause {
     }
 }
 
-impl fmt::Display for Pause {
+impl fmt::Display for ConfigDuration {
     /// Exactly, to the microsecond: in the largest unit that needs no fraction.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = self.0.as_micros();
@@ -80,8 +80,8 @@ mod tests {
             ("2m", 120_000_000),
             ("24h", 86_400_000_000),
         ] {
-            let pause = Pause(Duration::from_micros(micros));
-            assert_eq!((text.parse(), pause.to_string().as_str()), (Ok(pause), text));
+            let time = ConfigDuration(Duration::from_micros(micros));
+            assert_eq!((text.parse(), time.to_string().as_str()), (Ok(time), text));
         }
         for text in [
             "",
@@ -96,7 +96,7 @@ mod tests {
             "99999999999999999999s",
             "5 s",
         ] {
-            assert!(text.parse::<Pause>().is_err(), "{text}");
+            assert!(text.parse::<ConfigDuration>().is_err(), "{text}");
         }
     }
 }

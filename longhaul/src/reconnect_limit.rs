@@ -8,15 +8,15 @@ use crate::store::iscsi::RECONNECT_FOR;
 
 /// How long requests wait for a connection that is lost; `None` for as long as it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience(pub Option<Duration>);
+pub struct ReconnectLimit(pub Option<Duration>);
 
-impl Patience {
+impl ReconnectLimit {
     /// For disks in use: an error would break what stands on them.
     pub const FOREVER: Self = Self(None);
 }
 
 /// For commands that somebody waits for.
-impl Default for Patience {
+impl Default for ReconnectLimit {
     fn default() -> Self {
         Self(Some(RECONNECT_FOR))
     }
@@ -27,12 +27,12 @@ const UNITS: [(char, u64); 4] = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)
 /// The text is no such time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a time: write a number with s, m, h or d such as 90s or 2h, or `forever`")]
-pub struct NotPatience(String);
+pub struct NotAReconnectLimit(String);
 
-impl FromStr for Patience {
-    type Err = NotPatience;
+impl FromStr for ReconnectLimit {
+    type Err = NotAReconnectLimit;
 
-    fn from_str(text: &str) -> Result<Self, NotPatience> {
+    fn from_str(text: &str) -> Result<Self, NotAReconnectLimit> {
         if text == "forever" {
             return Ok(Self::FOREVER);
         }
@@ -43,11 +43,11 @@ impl FromStr for Patience {
         unit.filter(|(number, _)| digits(number))
             .and_then(|(number, length)| number.parse::<u64>().ok()?.checked_mul(length))
             .map(|seconds| Self(Some(Duration::from_secs(seconds))))
-            .ok_or_else(|| NotPatience(text.to_owned()))
+            .ok_or_else(|| NotAReconnectLimit(text.to_owned()))
     }
 }
 
-impl fmt::Display for Patience {
+impl fmt::Display for ReconnectLimit {
     /// Exactly: in the largest unit that needs no fraction.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(seconds) = self.0.map(|time| time.as_secs()) else {
@@ -66,15 +66,15 @@ mod tests {
     #[test]
     fn what_is_printed_is_what_was_read() {
         for text in ["0s", "59s", "90s", "5m", "2h", "1d", "forever"] {
-            assert_eq!(text.parse::<Patience>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<ReconnectLimit>().unwrap().to_string(), text);
         }
-        assert_eq!("120m".parse::<Patience>().unwrap().to_string(), "2h");
+        assert_eq!("120m".parse::<ReconnectLimit>().unwrap().to_string(), "2h");
     }
 
     #[test]
     fn what_is_no_time_is_refused() {
         for text in ["", "5", "s", "-1s", "+1s", "1.5h", "1w", "never", "99999999999999999999d"] {
-            assert_eq!(text.parse::<Patience>(), Err(NotPatience(text.to_owned())));
+            assert_eq!(text.parse::<ReconnectLimit>(), Err(NotAReconnectLimit(text.to_owned())));
         }
     }
 }
