@@ -346,6 +346,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn flush_of_read_only_file_that_was_removed_succeeds() {
+        let (_dir, path, opened) = new_file(&of_size(MIB));
+        drop(opened);
+        let volume = open(&path, &FileOptions { read_only: true, ..FileOptions::default() });
+        let volume = volume.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        volume.flush().await.unwrap();
+        volume.read(Span::new(0, 512)).await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_file_grows_while_it_is_used() {
         let (_dir, path, opened) = new_file(&of_size(MIB));
         let volume = opened.unwrap();
