@@ -209,11 +209,12 @@ impl Record {
 
     /// A file that was cut off is served only to someone who knows of it, and says so by its size.
     fn refuse_shorter(&self, found: &Metadata, volume: &Served) -> Outcome {
-        let (Some(was), None) = (self.size, volume.size) else { return Ok(()) };
-        if found.len() >= was {
+        let Some(was) = self.size else { return Ok(()) };
+        let is = Size(found.len());
+        if found.len() >= was || volume.size == Some(is) {
             return Ok(());
         }
-        let (is, was, since) = (Size(found.len()), Size(was), utc(self.opened));
+        let (was, since) = (Size(was), utc(self.opened));
         Err(Failure::new(format!("cannot open {}", volume.uri))
             .because(format!("it is {is} long, and was {was} on {since}"))
             .hint(format!(

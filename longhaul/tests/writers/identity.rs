@@ -150,10 +150,13 @@ fn file_that_shrank_is_not_served_unless_its_size_is_given() {
     bench.server.take().unwrap().stop();
     let file = fs::File::options().write(true).open(bench.path().join("t.img")).unwrap();
     file.set_len(16 << 20).unwrap();
-    let serving = ["serve", "--listen", "127.0.0.1:0", "--volume", "t=file:t.img"];
-    let (said, status) = run(&bench.longhaul(&serving));
-    assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("it is 16M long, and was 32M"), "{said}");
+    for volume in ["t=file:t.img", "t=file:t.img,size=32M"] {
+        let serving = ["serve", "--listen", "127.0.0.1:0", "--volume", volume];
+        let (said, status) = run(&bench.longhaul(&serving));
+        assert_eq!(status.code(), Some(1), "{said}");
+        assert!(said.contains("it is 16M long, and was 32M"), "{said}");
+        assert!(said.contains("to serve it as it is, give its size: size=16M"), "{said}");
+    }
     let server = serve(&bench, &["--volume", "t=file:t.img,size=16M"]);
     server.line().expect("it is ready");
     assert!(server.stop().success());
