@@ -170,6 +170,21 @@ fn socket_of_a_killed_attachment_is_not_replaced_unasked() {
     assert!(server.stop().success());
 }
 
+#[test]
+fn more_clients_than_there_can_be_wait_and_are_told_of() {
+    let stage = Stage::new();
+    let attached = Running::start(&mut stage.longhaul("attach memory:1M --nbd disk.sock"));
+    said(&attached, "ready ");
+    let mut clients: Vec<_> = (0..64).map(|_| stage.client()).collect();
+    said(&attached, "64 NBD clients are connected");
+    let mut waiting = UnixStream::connect(stage.path("disk.sock")).unwrap();
+    clients.pop();
+    waiting.set_read_timeout(Some(PATIENCE)).unwrap();
+    waiting.read_exact(&mut [0; 18]).unwrap();
+    drop((waiting, clients));
+    assert!(attached.stop().success());
+}
+
 /// The log that an attachment left.
 fn left(home: &Path) -> PathBuf {
     let mut logs = fs::read_dir(home.join("state")).unwrap().map(|entry| entry.unwrap().path());

@@ -127,6 +127,7 @@ impl Server {
         let mut connections = JoinSet::new();
         let mut order = ConnectionOrder::default();
         let mut number: u64 = 0;
+        let mut is_full_said = false;
         let (ender, end) = Stopper::new();
         // Each connection holds one until nothing runs on it any more.
         let (busy, mut idle) = mpsc::channel::<()>(1);
@@ -145,6 +146,12 @@ impl Server {
                 () = stop.called() => break,
             }
             self.clients.0.store(connections.len(), Ordering::Relaxed);
+            if connections.len() == CONNECTIONS_MAX && !is_full_said {
+                is_full_said = true;
+                tracing::warn!(
+                    "{CONNECTIONS_MAX} NBD clients are connected, the most there can be: more wait until one leaves"
+                );
+            }
         }
         drop(busy);
         // Nobody sends anything: it is closed when all are idle.
