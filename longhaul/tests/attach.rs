@@ -455,6 +455,14 @@ fn damaged_and_foreign_logs_are_refused() {
     assert!(printed.contains("there is no end") && printed.contains("--partial"), "{printed}");
     let (printed, _) = dry_run(b"something else");
     assert!(printed.contains("it is no replay log of Longhaul"), "{printed}");
+    // A file that has the name it would get is not replaced.
+    fs::write(&log, &whole).unwrap();
+    let applied = PathBuf::from(format!("{}.applied", log.display()));
+    fs::write(&applied, "mine").unwrap();
+    let (printed, status) = stage.replay("--force", &log);
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("the name of a log that was written"), "{printed}");
+    assert!(log.exists() && fs::read(&applied).unwrap() == b"mine");
 }
 
 /// What is asked of an attachment that ends is refused, what was written before is flushed, and all of that is said.

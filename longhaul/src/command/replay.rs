@@ -122,6 +122,12 @@ impl Args {
                 "if it has to be written again, over what has been written since, rename it to a name without .applied",
             ));
         }
+        let applied = applied_name(&self.file);
+        if applied.symlink_metadata().is_ok() {
+            return Err(Failure::new(format!("cannot write the replay log {file}"))
+                .because(format!("there is a file {}, the name of a log that was written", applied.shown()))
+                .hint("if it is a copy of this log, this one was written already; else rename either of them"));
+        }
         if let Some(torn) = log.torn().filter(|_| !self.partial) {
             let what = format!("cannot write the replay log {file}");
             let hint = "--partial writes what is whole of it; what follows is lost";
@@ -321,12 +327,17 @@ async fn write(volume: &dyn Volume, log: &mut Reader) -> Outcome {
     })
 }
 
-/// Keeps the log under a name that says that it is done.
-fn rename(file: &Path) -> Outcome<PathBuf> {
+/// The name of a log that was written.
+fn applied_name(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".");
     name.push(APPLIED);
-    let applied = PathBuf::from(name);
+    name.into()
+}
+
+/// Keeps the log under a name that says that it is done.
+fn rename(file: &Path) -> Outcome<PathBuf> {
+    let applied = applied_name(file);
     let renamed = fs::rename(file, &applied).and_then(|()| sync_directory_of(&applied));
     renamed.or_fail(|| format!("it was written, but {} cannot be renamed", file.shown()))?;
     Ok(applied)
