@@ -59,8 +59,8 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
 }
 
 /// What to do about another writer.
-const HELD: &str = "end it there first; --take-over ends its writing at once, and what it has not flushed goes to a file \
-    there; --shared is for cluster file systems, where all sides say so; to read, --read-only";
+const HELD: &str = "end it there first; if it is gone, or is to lose the volume, --take-over, which ends its writing at once, and what \
+    it has not flushed goes to a file there; --shared is for cluster file systems, where all sides say so; to read, `attach --read-only`";
 
 /// What to do about a replay log of which nobody knows whether it would replace something newer.
 const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows since when and what would be replaced; if nobody has written since, add --force";
