@@ -37,6 +37,7 @@ const LVM: &str = "an LVM physical volume";
 const OCFS2: &str = "an OCFS2 file system";
 const RAID: &str = "a member of a Linux RAID array";
 const REISERFS: &str = "a ReiserFS file system";
+const STRATIS: &str = "a member of a Stratis pool";
 const SWAP: &str = "swap space";
 const UFS: &str = "a UFS file system";
 const VHD: &str = "a VHD disk image";
@@ -50,7 +51,7 @@ const KNOWN: &[(At, &[u8], &str)] = &[
     (Start(1080), b"\x53\xef", "an ext2, ext3 or ext4 file system"),
     (Start(0), b"XFSB", "an XFS file system"),
     (Start(65_600), b"_BHRfS_M", BTRFS),
-    (Start(24), b"LABELONE", LVM),
+    (Start(0), b"LABELONE", LVM),
     (Start(512), b"LABELONE", LVM),
     (Start(1024), b"LABELONE", LVM),
     (Start(1536), b"LABELONE", LVM),
@@ -104,7 +105,8 @@ const KNOWN: &[(At, &[u8], &str)] = &[
     (Start(1 << 20), b"\x0d\xd0\x01\xc0", "a member of a VMFS file system"),
     (Start(2 << 20), b"\x5e\xf1\xab\x2f", "a VMFS file system"),
     (Start(3), b"-FVE-FS-", "a BitLocker volume"),
-    (Start(516), b"!Stra0tis\x86\xff\x02^\x41rh", "a member of a Stratis pool"),
+    (Start(516), b"!Stra0tis\x86\xff\x02^\x41rh", STRATIS),
+    (Start(4612), b"!Stra0tis\x86\xff\x02^\x41rh", STRATIS),
     (Start(0), b"bluestore block device", "a Ceph BlueStore device"),
     (Start(32), b"ORCLDISK", "an Oracle ASM disk"),
     (Start(0), b"integrt\0", "a dm-integrity device"),
