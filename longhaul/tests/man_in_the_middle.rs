@@ -335,6 +335,7 @@ fn options(proof: Authentication, connections: u16) -> ConnectOptions {
             login: milliseconds(500),
             idle: milliseconds(100),
             answer: milliseconds(400),
+            ..Timeouts::default()
         },
         connections: Connections::Fixed(connections),
         ..ConnectOptions::new(IscsiName::new("iqn.2026-11.dev.longhaul:client").unwrap())

@@ -237,7 +237,8 @@ fn logout_that_is_asked_for_waits_a_minute_at_most() {
     pair.drive();
     assert!(!pair.initiator.has_room() && pair.fault.is_none());
     pair.pass(Duration::from_secs(61));
-    assert!(matches!(pair.fault, Some(Fault::LoginTimeout)), "{:?}", pair.fault);
+    let given_up = matches!(pair.fault, Some(Fault::LoginTimeout | Fault::Stalled { .. }));
+    assert!(given_up, "{:?}", pair.fault);
     assert_eq!(pair.initiator.unfinished(), [7]);
 }
 

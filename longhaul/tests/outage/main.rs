@@ -123,6 +123,7 @@ fn options() -> ConnectOptions {
             login: milliseconds(500),
             idle: milliseconds(50),
             answer: milliseconds(300),
+            ..Timeouts::default()
         },
         // Each of them that is cut takes the other with it.
         connections: Connections::Fixed(2),

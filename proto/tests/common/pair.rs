@@ -258,7 +258,7 @@ impl Pair {
     }
 
     pub fn submit(&mut self, token: u32, cdb: [u8; 16], transfer: Transfer) -> u32 {
-        self.initiator.submit(Command { lun: 0, cdb, transfer }, token).expect("room")
+        self.initiator.submit(self.now, Command { lun: 0, cdb, transfer }, token).expect("room")
     }
 
     /// Lets everything happen that happens without waiting for a deadline.

@@ -370,7 +370,7 @@ impl Driver {
             match request {
                 Some(Request::Command(command, done)) => {
                     // There is room; without it the sender is dropped, which tells of the loss.
-                    let _ = self.machine.submit(command, done);
+                    let _ = self.machine.submit(now, command, done);
                 }
                 Some(Request::Ping(done)) => {
                     self.pings.push(done);

@@ -33,6 +33,19 @@ pub enum Fault {
     /// Nothing is heard of the target.
     #[error("the target is silent")]
     Silent,
+    /// A command gets no answer.
+    #[error(
+        "the target answers pings or later commands, but {count} commands have had no answer for {within:?}: the first is \
+         {operation:#04x}"
+    )]
+    Stalled {
+        /// The operation code of the first.
+        operation: u8,
+        /// How many there are.
+        count: usize,
+        /// For how long at least.
+        within: Duration,
+    },
 }
 
 /// How a target broke the protocol.

@@ -176,7 +176,7 @@ impl World {
         };
         let could = self.machine.has_room();
         let command = Command { lun: 0, cdb: [0; 16], transfer };
-        let taken = self.machine.submit(command, self.commands.len()).is_ok();
+        let taken = self.machine.submit(self.now, command, self.commands.len()).is_ok();
         assert_eq!(could, taken);
         if taken {
             self.commands.push((room, 0));

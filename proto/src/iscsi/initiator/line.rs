@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::stall::Progress;
 use super::{Misbehaviour, Timeouts};
 use crate::iscsi::header::{DataOut, NopOut};
 use crate::iscsi::login::initiator::InitiatorLogin;
@@ -21,8 +22,8 @@ const OUTPUT_MAX: usize = 64 << 10;
 pub(super) struct Line {
     pub(super) decoder: Decoder,
     pub(super) outbox: Outbox,
-    /// Sequences of Data-Out PDUs that were asked for and wait, by their next header.
-    solicited: VecDeque<(DataOut, Pieces)>,
+    /// Sequences of Data-Out PDUs that were asked for and wait, by their next header, with the spans of their commands.
+    solicited: VecDeque<(DataOut, Pieces, u64)>,
     pub(super) stage: Stage,
     pub(super) exp_stat_sn: u32,
     /// The target uses a status number for more than one status.
@@ -33,6 +34,7 @@ pub(super) struct Line {
     /// Bytes of commands on their way, either way.
     pub(super) outstanding: u64,
     pub(super) ping: Option<Ping>,
+    pub(super) progress: Progress,
     last_life: Time,
     pings_answered: u32,
 }
@@ -52,22 +54,25 @@ pub(super) struct Ping {
     pub(super) sent: Time,
     /// Without a sign of life by then the target is lost.
     pub(super) until: Time,
+    /// The span it was sent in.
+    pub(super) span: u64,
     /// Asked for by the caller, who is told of the answer.
     pub(super) asked: bool,
 }
 
 impl Line {
-    pub(super) fn new(login: Box<InitiatorLogin>, until: Time, now: Time) -> Self {
+    pub(super) fn new(login: Box<InitiatorLogin>, now: Time, timeouts: &Timeouts) -> Self {
         Self {
             decoder: Decoder::new(),
             outbox: Outbox::new(),
             solicited: VecDeque::new(),
-            stage: Stage::Login { login, until },
+            stage: Stage::Login { login, until: now + timeouts.login },
             exp_stat_sn: 0,
             repeats_status_numbers: false,
             segment: 0,
             outstanding: 0,
             ping: None,
+            progress: Progress::new(timeouts.stall),
             last_life: now,
             pings_answered: 0,
         }
@@ -96,6 +101,7 @@ impl Line {
     /// Something shows that the target is there: a ping still out has until later.
     pub(super) fn live(&mut self, now: Time, timeouts: &Timeouts) {
         self.last_life = now;
+        self.progress.tick(now);
         let until = now + timeouts.answer;
         if let Some(ping) = &mut self.ping {
             ping.until = ping.until.max(until);
@@ -103,15 +109,16 @@ impl Line {
     }
 
     /// Sends data that were asked for, before what is asked for later and after what is not data.
-    pub(super) fn solicit(&mut self, header: DataOut, data: Pieces) {
-        self.solicited.push_back((header, data));
+    pub(super) fn solicit(&mut self, header: DataOut, data: Pieces, span: u64) {
+        self.solicited.push_back((header, data, span));
     }
 
     /// Goes on with data that were asked for, as far as little output waits.
     pub(super) fn go_on(&mut self) {
         while self.outbox.len() < OUTPUT_MAX
-            && let Some((header, left)) = self.solicited.front_mut()
+            && let Some((header, left, span)) = self.solicited.front_mut()
         {
+            self.progress.pushed(*span);
             header.exp_stat_sn = self.exp_stat_sn;
             let rest = left.len();
             if push_next(&mut self.outbox, self.segment, header, left, rest) == 0 {
@@ -141,12 +148,20 @@ impl Line {
 
     /// When it has to be looked at.
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
-        match (&self.stage, &self.ping) {
-            (Stage::Login { until, .. }, _) => Some(*until),
-            (Stage::Open, Some(ping)) => Some(ping.until),
-            (Stage::Open, None) => Some(self.last_life + timeouts.idle),
-            (Stage::Closed, _) => None,
+        match &self.stage {
+            Stage::Login { until, .. } => Some(*until),
+            Stage::Open => {
+                let stalled = self.progress.deadline();
+                let asked = self.asked_at(timeouts);
+                Some(stalled.map_or(asked, |stalled| stalled.min(asked)))
+            }
+            Stage::Closed => None,
         }
+    }
+
+    /// When it is asked whether the target is there, or when the answer to that is due.
+    pub(super) fn asked_at(&self, timeouts: &Timeouts) -> Time {
+        self.ping.as_ref().map_or(self.last_life + timeouts.idle, |ping| ping.until)
     }
 }
 
@@ -181,7 +196,7 @@ mod tests {
         let config = crate::iscsi::initiator::invariants::config(None);
         let (login, _) =
             InitiatorLogin::start(config, crate::iscsi::initiator::invariants::entropy());
-        let mut line = Line::new(login, Time::ZERO, Time::ZERO);
+        let mut line = Line::new(login, Time::ZERO, &Timeouts::default());
         line.exp_stat_sn = u32::MAX;
         assert_eq!(line.status(u32::MAX), Ok(()));
         let gap = Misbehaviour::StatSn { expected: 0, found: 1 };

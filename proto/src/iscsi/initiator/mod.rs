@@ -24,6 +24,7 @@ mod line;
 pub mod recovery;
 mod sequence;
 mod session;
+mod stall;
 mod task;
 
 use core::time::Duration;
@@ -52,12 +53,15 @@ pub struct Timeouts {
     pub idle: Duration,
     /// For an answer to that; any PDU is one.
     pub answer: Duration,
+    /// For a command to move, though what was sent long after it was answered. Flushes, zeroes and discards have five
+    /// times as long, as long as others are answered.
+    pub stall: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self { login: seconds(30), idle: seconds(10), answer: seconds(20) }
+        Self { login: seconds(30), idle: seconds(10), answer: seconds(20), stall: seconds(60) }
     }
 }
 
@@ -181,7 +185,7 @@ impl<T> Initiator<T> {
         let idle = timeouts.idle + timeouts.answer;
         let timeouts =
             if config.target.is_some() { timeouts } else { Timeouts { idle, ..timeouts } };
-        let mut line = Line::new(login, now + timeouts.login, now);
+        let mut line = Line::new(login, now, &timeouts);
         line.outbox.push_pdu(request);
         Self { config, timeouts, lines: vec![line], phase: Phase::Login }
     }
@@ -207,7 +211,7 @@ impl<T> Initiator<T> {
         let cid = CID.wrapping_add(u16::try_from(on).ok()?);
         let place = Place { tsih: *tsih, cid, cmd_sn: session.cmd_sn() };
         let (login, request) = InitiatorLogin::join(self.config.clone(), place, entropy);
-        let mut line = Line::new(login, now + self.timeouts.login, now);
+        let mut line = Line::new(login, now, &self.timeouts);
         line.outbox.push_pdu(request);
         match self.lines.get_mut(on) {
             Some(closed) => *closed = line,
@@ -320,9 +324,9 @@ impl<T> Initiator<T> {
     ///
     /// Gives back what it cannot take: before the login is done, after the end, and when the queue
     /// is full.
-    pub fn submit(&mut self, command: Command, token: T) -> Result<u32, T> {
+    pub fn submit(&mut self, now: Time, command: Command, token: T) -> Result<u32, T> {
         match &mut self.phase {
-            Phase::Session { session, .. } => session.submit(command, token, &mut self.lines),
+            Phase::Session { session, .. } => session.submit(now, command, token, &mut self.lines),
             Phase::Login | Phase::Ended => Err(token),
         }
     }

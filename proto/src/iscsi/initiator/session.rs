@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::line::{Line, Ping};
 use super::sequence::Sequence;
+use super::stall::Pace;
 use super::task::{Ended, Place, Task};
 use super::{Command, Event, Fault, Misbehaviour, QUEUE_MAX, TaskError, Timeouts, tag_after};
 use crate::iscsi::header::{
@@ -123,6 +124,7 @@ impl<T> Session<T> {
 
     pub(super) fn submit(
         &mut self,
+        now: Time,
         command: Command,
         token: T,
         lines: &mut [Line],
@@ -131,6 +133,7 @@ impl<T> Session<T> {
             return Err(token);
         }
         let tag = self.new_tag();
+        lines.iter_mut().for_each(|line| line.progress.tick(now));
         self.queue.push_back((tag, command, token));
         self.pump(lines);
         Ok(tag)
@@ -266,7 +269,12 @@ impl<T> Session<T> {
             _ => {}
         }
         for on in 0..lines.len() {
-            let due = |line: &Line| line.is_open() && line.deadline(&self.timeouts) <= Some(now);
+            let Some(line) = lines.get_mut(on).filter(|line| line.is_open()) else { continue };
+            line.progress.tick(now);
+            if let Some(stalled) = line.progress.stalled(now) {
+                return Err(self.stalled(on, stalled));
+            }
+            let due = |line: &Line| line.asked_at(&self.timeouts) <= now;
             match lines.get(on).filter(|line| due(line)) {
                 Some(line) if self.discovers || line.ping.is_some() => return Err(Fault::Silent),
                 Some(_) => self.send_ping(now, on, false, lines),
@@ -274,6 +282,18 @@ impl<T> Session<T> {
             }
         }
         Ok(())
+    }
+
+    /// What a connection by which commands stall is given up for.
+    fn stalled(&self, on: usize, (pace, within): (Pace, Duration)) -> Fault {
+        let is_of = |task: &&Task<T>| task.on == on && Pace::of(task.operation) == pace;
+        let tasks = self.tasks.values().filter(is_of);
+        let oldest = tasks.clone().map(|task| task.span).min();
+        let stalled = tasks.filter(|task| Some(task.span) == oldest);
+        let now = self.sequence.current();
+        let first = stalled.clone().max_by_key(|task| now.wrapping_sub(task.cmd_sn));
+        let operation = first.map_or(0, |task| task.operation);
+        Fault::Stalled { operation, count: stalled.count(), within }
     }
 
     // What comes.
@@ -341,7 +361,9 @@ impl<T> Session<T> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
         let unknown = unknown("Data-In", header.itt);
         let task = self.tasks.get_mut(&header.itt).filter(|task| task.on == on);
-        task.ok_or(unknown)?.data_in(header, data)?;
+        let task = task.ok_or(unknown)?;
+        task.data_in(header, data)?;
+        line.progress.moved(task.span);
         if !header.has_status {
             return Ok(());
         }
@@ -388,6 +410,7 @@ impl<T> Session<T> {
     fn remove(&mut self, tag: u32, line: &mut Line) -> Option<Task<T>> {
         let task = self.tasks.remove(&tag)?;
         line.outstanding = line.outstanding.saturating_sub(task.weight);
+        line.progress.ended(task.span, Pace::of(task.operation));
         Some(task)
     }
 
@@ -398,6 +421,7 @@ impl<T> Session<T> {
             line.status(header.stat_sn)?;
             let ours = line.ping.take().filter(|ping| ping.tag == header.itt);
             let ping = ours.ok_or_else(|| unknown("NOP-In", header.itt))?;
+            line.progress.answered(ping.span);
             self.events.extend(ping.asked.then_some(Event::Pong(now - ping.sent)));
         }
         if header.ttt == NO_TAG {
@@ -547,7 +571,9 @@ impl<T> Session<T> {
         let tag = self.new_tag();
         let (cmd_sn, until) = (self.sequence.current(), now + self.timeouts.answer);
         let Some(line) = lines.get_mut(on) else { return };
-        line.ping = Some(Ping { tag, sent: now, until, asked });
+        line.progress.tick(now);
+        let span = line.progress.pinged();
+        line.ping = Some(Ping { tag, sent: now, until, span, asked });
         line.outbox.push(NopOut {
             immediate: true,
             lun: 0,

@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::line::{Line, push_next};
+use super::stall::Pace;
 use super::{Command, Completion, Misbehaviour, Residual, TaskError, Transfer};
 use crate::iscsi::header::{
     DataIn, DataOut, NO_TAG, R2t, ResponseCode, ScsiCommand, ScsiResponse, TaskAttribute,
@@ -23,6 +24,10 @@ pub(super) struct Task<T> {
     pub(super) on: usize,
     /// What it adds to what is outstanding there.
     pub(super) weight: u64,
+    /// The span in which it was sent.
+    pub(super) span: u64,
+    /// The operation code.
+    pub(super) operation: u8,
     itt: u32,
     /// All its data belong on the medium.
     writes_its_data: bool,
@@ -117,6 +122,7 @@ impl<T> Task<T> {
         let Command { lun, cdb, transfer } = command;
         let (weight, exp_stat_sn) = (weight(&transfer), line.exp_stat_sn);
         let writes_its_data = writes_its_data(&cdb);
+        let (span, operation) = (line.progress.sent(Pace::of(cdb[0])), cdb[0]);
         line.outstanding += weight;
         let header = ScsiCommand {
             is_final: true,
@@ -146,7 +152,19 @@ impl<T> Task<T> {
                 send_unsolicited(header, left, parameters, line)
             }
         };
-        Self { token, cmd_sn, lun, on, weight, itt, writes_its_data, next_sn: 0, data }
+        Self {
+            token,
+            cmd_sn,
+            lun,
+            on,
+            weight,
+            span,
+            operation,
+            itt,
+            writes_its_data,
+            next_sn: 0,
+            data,
+        }
     }
 
     /// Takes data. Since DataPDUInOrder and DataSequenceInOrder are Yes, each piece begins where the
@@ -208,7 +226,8 @@ impl<T> Task<T> {
             ..DataOut::default()
         };
         *offset += r2t.desired_len;
-        line.solicit(header, left.split_front(r2t.desired_len as usize));
+        line.progress.moved(self.span);
+        line.solicit(header, left.split_front(r2t.desired_len as usize), self.span);
         Ok(())
     }
 

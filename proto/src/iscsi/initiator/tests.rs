@@ -63,13 +63,13 @@ fn say(machine: &mut Initiator<u8>, pdu: Pdu) -> Result<(), Fault> {
 
 fn read(machine: &mut Initiator<u8>, len: u32) -> u32 {
     let command = Command { lun: 0, cdb: [0x88; 16], transfer: Transfer::In(len) };
-    machine.submit(command, 1).unwrap()
+    machine.submit(Time::ZERO, command, 1).unwrap()
 }
 
 fn write(machine: &mut Initiator<u8>, len: usize) -> u32 {
     let data = Pieces::from(Bytes::from(vec![1; len]));
     let command = Command { lun: 0, cdb: [0x8a; 16], transfer: Transfer::Out(data) };
-    machine.submit(command, 1).unwrap()
+    machine.submit(Time::ZERO, command, 1).unwrap()
 }
 
 fn misbehaved(said: Result<(), Fault>) -> Misbehaviour {
@@ -234,7 +234,7 @@ fn a_wrong_residual_of_an_inquiry_is_told_once_and_the_data_are_used() {
     let inquiry = crate::scsi::command::Command::inquiry();
     for (stat_sn, underflow, residual) in [(1, false, 0), (2, true, 3), (3, true, 9999)] {
         let command = Command { lun: 0, cdb: inquiry.cdb, transfer: Transfer::In(252) };
-        let itt = machine.submit(command, 1).unwrap();
+        let itt = machine.submit(Time::ZERO, command, 1).unwrap();
         let data = DataIn { itt, ..DataIn::default() };
         say(&mut machine, Pdu::with_data(data, vec![7; 36].into())).unwrap();
         let response =
@@ -260,7 +260,7 @@ fn a_wrong_residual_of_a_read_or_of_the_status_of_blocks_is_an_error() {
     ] {
         let mut machine = machine();
         let command = Command { lun: 0, cdb: asked.cdb, transfer: Transfer::In(512) };
-        let itt = machine.submit(command, 1).unwrap();
+        let itt = machine.submit(Time::ZERO, command, 1).unwrap();
         let data = DataIn { itt, ..DataIn::default() };
         say(&mut machine, Pdu::with_data(data, vec![7; 256].into())).unwrap();
         let response = ScsiResponse { itt, stat_sn: 1, ..ScsiResponse::default() };
@@ -370,6 +370,154 @@ fn silence_is_noticed_and_any_sign_of_life_counts() {
     machine.sent(later, 0, len);
     machine.wake(asked + timeouts.answer).unwrap();
     assert_eq!(machine.wake(later + timeouts.answer), Err(Fault::Silent));
+}
+
+/// What waits to be sent is taken; gives it.
+fn take(machine: &mut Initiator<u8>, now: Time) -> Vec<u8> {
+    let mut taken = Vec::new();
+    while let Some(outbox) = machine.outbox(0).filter(|outbox| !outbox.is_empty()) {
+        let mut slices = [std::io::IoSlice::new(&[]); 4];
+        let filled = outbox.slices(&mut slices);
+        let bytes: Vec<u8> = slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect();
+        machine.sent(now, 0, bytes.len());
+        taken.extend(bytes);
+    }
+    taken
+}
+
+fn say_at(machine: &mut Initiator<u8>, now: Time, pdu: Pdu) {
+    let mut outbox = Outbox::new();
+    outbox.push_pdu(pdu);
+    let mut slices = [std::io::IoSlice::new(&[]); 4];
+    let filled = outbox.slices(&mut slices);
+    let mut bytes: BytesMut = slices[..filled].iter().flat_map(|slice| slice.to_vec()).collect();
+    machine.receive(now, 0, &mut bytes).unwrap();
+}
+
+/// Answers a ping, if one was sent last.
+fn answer_ping(machine: &mut Initiator<u8>, now: Time, stat_sn: &mut u32) {
+    let sent = take(machine, now);
+    let Some(last) = sent.len().checked_sub(BHS_LEN).and_then(|at| sent.get(at..)) else { return };
+    if last[0] & 0x3F == 0 {
+        let itt = u32::from_be_bytes(last[16..20].try_into().unwrap());
+        let pong = NopIn { itt, ttt: NO_TAG, stat_sn: *stat_sn, ..NopIn::default() };
+        say_at(machine, now, Pdu::bare(pong));
+        *stat_sn += 1;
+    }
+}
+
+fn seconds(seconds: u64) -> Time {
+    Time::from_origin(Duration::from_secs(seconds))
+}
+
+const STALLED: Fault =
+    Fault::Stalled { operation: 0x8a, count: 1, within: Duration::from_secs(60) };
+
+/// Another initiator may have ended it, or the target has lost it.
+#[test]
+fn command_without_an_answer_is_noticed_while_later_ones_are_answered() {
+    let mut machine = machine();
+    write(&mut machine, 512);
+    let given_up = (1..200).find_map(|second: u32| {
+        let now = seconds(second.into());
+        let command = Command { lun: 0, cdb: [0; 16], transfer: Transfer::None };
+        let itt = machine.submit(now, command, 1).unwrap();
+        take(&mut machine, now);
+        let response = ScsiResponse { itt, stat_sn: second, ..ScsiResponse::default() };
+        let max_cmd_sn = 8 + second;
+        say_at(&mut machine, now, Pdu::bare(ScsiResponse { max_cmd_sn, ..response }));
+        machine.wake(now).err().map(|fault| (second, fault))
+    });
+    let (second, fault) = given_up.expect("it is noticed");
+    assert_eq!(fault, STALLED);
+    assert!((60..=80).contains(&second), "{second}");
+}
+
+/// A unit may be busy for minutes with a flush, and goes on with all else.
+#[test]
+fn flush_may_take_minutes_while_the_unit_answers() {
+    for (answers, most) in [(true, 320), (false, 100)] {
+        let mut machine = machine();
+        let flush = Command { lun: 0, cdb: [0x91; 16], transfer: Transfer::None };
+        machine.submit(Time::ZERO, flush, 1).unwrap();
+        let mut stat_sn = 1;
+        let given_up = (1..400).find_map(|second: u32| {
+            let now = seconds(second.into());
+            answer_ping(&mut machine, now, &mut stat_sn);
+            if second.is_multiple_of(10) {
+                let command = Command { lun: 0, cdb: [0; 16], transfer: Transfer::None };
+                let itt = machine.submit(now, command, 1).ok()?;
+                take(&mut machine, now);
+                let max_cmd_sn = 8 + second;
+                let response = ScsiResponse { itt, stat_sn, max_cmd_sn, ..ScsiResponse::default() };
+                if answers {
+                    say_at(&mut machine, now, Pdu::bare(response));
+                    stat_sn += 1;
+                }
+            }
+            machine.wake(now).err().map(|fault| (second, fault))
+        });
+        let (second, fault) = given_up.expect("it is noticed");
+        assert!(matches!(fault, Fault::Stalled { .. }), "{fault:?}");
+        let least = if answers { 300 } else { 60 };
+        assert!((least..=most).contains(&second), "{answers}: {second}");
+    }
+}
+
+/// A unit may hang while its target answers pings.
+#[test]
+fn unit_that_answers_nothing_is_noticed_while_pings_are_answered() {
+    let mut machine = machine();
+    write(&mut machine, 512);
+    take(&mut machine, Time::ZERO);
+    let mut stat_sn = 1;
+    let fault = loop {
+        let now = machine.deadline().unwrap();
+        assert!(now <= seconds(90));
+        if let Err(fault) = machine.wake(now) {
+            break fault;
+        }
+        answer_ping(&mut machine, now, &mut stat_sn);
+    };
+    assert_eq!(fault, STALLED);
+    assert!(stat_sn > 2, "it was asked");
+}
+
+/// However long it takes as a whole.
+#[test]
+fn command_whose_data_come_slowly_has_not_stalled() {
+    let mut machine = machine();
+    let itt = read(&mut machine, 30 * 512);
+    let mut stat_sn = 1;
+    for piece in 0..30 {
+        let due = seconds(50 * (u64::from(piece) + 1));
+        while let Some(now) = machine.deadline().filter(|at| *at < due) {
+            machine.wake(now).unwrap();
+            answer_ping(&mut machine, now, &mut stat_sn);
+        }
+        let data = DataIn { itt, data_sn: piece, buffer_offset: piece * 512, ..DataIn::default() };
+        say_at(&mut machine, due, Pdu::with_data(data, vec![7; 512].into()));
+    }
+}
+
+/// The ping that was answered says nothing of the data that were asked for later, and take minutes to be sent.
+#[test]
+fn command_whose_data_go_slowly_has_not_stalled() {
+    let mut machine = machine();
+    let itt = write(&mut machine, 1024 + 8192);
+    let mut stat_sn = 1;
+    while let Some(now) = machine.deadline().filter(|at| *at < seconds(25)) {
+        machine.wake(now).unwrap();
+        answer_ping(&mut machine, now, &mut stat_sn);
+    }
+    assert!(stat_sn > 1, "a ping was answered");
+    let r2t = R2t { itt, buffer_offset: 1024, desired_len: 8192, ..R2t::default() };
+    say_at(&mut machine, seconds(26), Pdu::bare(r2t));
+    for step in 1..80 {
+        let now = seconds(26 + 5 * step);
+        machine.sent(now, 0, 100);
+        machine.wake(now).unwrap();
+    }
 }
 
 /// RFC 7143, 4.3: a target of a discovery session has as long to answer, and is not asked for more.
