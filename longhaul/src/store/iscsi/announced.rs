@@ -15,6 +15,8 @@ use super::session::Ended;
 #[derive(Debug, Default)]
 pub(super) struct Announced {
     reset: AtomicBool,
+    cleared: AtomicBool,
+    replaced: AtomicBool,
     preempted: AtomicBool,
     mode_changed: AtomicBool,
     /// The first error of an earlier command.
@@ -30,6 +32,12 @@ impl Announced {
         }
         if is_reset(&sense) {
             self.reset.store(true, Ordering::Release);
+        }
+        if is_cleared(&sense) {
+            self.cleared.store(true, Ordering::Release);
+        }
+        if is_replaced(&sense) {
+            self.replaced.store(true, Ordering::Release);
         }
         if is_preempted(&sense) {
             self.preempted.store(true, Ordering::Release);
@@ -55,6 +63,16 @@ impl Announced {
         self.reset.load(Ordering::Acquire)
     }
 
+    /// Whether a unit said that commands were ended without an answer.
+    pub(super) fn was_cleared(&self) -> bool {
+        self.cleared.load(Ordering::Acquire)
+    }
+
+    /// Whether a unit said that it may hold something else now, or be another one.
+    pub(super) fn was_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
     /// Whether a unit said that a reservation or a registration of this initiator port was taken away.
     pub(super) fn was_preempted(&self) -> bool {
         self.preempted.load(Ordering::Acquire)
@@ -70,9 +88,11 @@ impl Announced {
         *self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Only resets, changes and deferred errors that come from now on count.
+    /// Only events and deferred errors that come from now on count.
     pub(super) fn forget(&self) {
         self.reset.store(false, Ordering::Release);
+        self.cleared.store(false, Ordering::Release);
+        self.replaced.store(false, Ordering::Release);
         self.mode_changed.store(false, Ordering::Release);
         *self.deferred.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -83,6 +103,22 @@ impl Announced {
 fn is_reset(sense: &Sense) -> bool {
     let additional = sense.additional;
     sense.key == Key::UnitAttention && additional.code == 0x29 && additional.qualifier <= 4
+}
+
+/// A unit attention that tells of commands which were ended by others, and have no answer where TAS is zero (SAM-5, 5.3.1):
+/// all COMMANDS CLEARED, and the loss of the nexus.
+fn is_cleared(sense: &Sense) -> bool {
+    let Additional { code, qualifier } = sense.additional;
+    sense.key == Key::UnitAttention
+        && (matches!((code, qualifier), (0x29, 7) | (0x2F, _))
+            || sense.additional == Additional::SOME_COMMANDS_CLEARED)
+}
+
+/// A unit attention that tells of another medium or unit behind the same number: NOT READY TO READY CHANGE, MEDIUM MAY
+/// HAVE CHANGED; INQUIRY DATA HAS CHANGED; REPORTED LUNS DATA HAS CHANGED.
+fn is_replaced(sense: &Sense) -> bool {
+    let Additional { code, qualifier } = sense.additional;
+    sense.key == Key::UnitAttention && matches!((code, qualifier), (0x28, 0) | (0x3F, 0x03 | 0x0E))
 }
 
 /// A unit attention that tells of the end of reservations or registrations: RESERVATIONS PREEMPTED and RELEASED,
@@ -130,6 +166,32 @@ mod tests {
             announced.forget();
             assert_eq!(announced.deferred(), None);
             assert_eq!(told(key, (0x0C, 0), false).deferred(), None, "it is of the command itself");
+        }
+    }
+
+    #[test]
+    fn commands_that_were_cleared_and_what_was_exchanged_are_told() {
+        for (code, cleared, replaced) in [
+            ((0x29, 7), true, false),
+            ((0x2F, 0), true, false),
+            ((0x2F, 1), true, false),
+            ((0x2F, 2), true, false),
+            ((0x47, 0x7F), true, false),
+            ((0x28, 0), false, true),
+            ((0x28, 1), false, false),
+            ((0x3F, 0x03), false, true),
+            ((0x3F, 0x0E), false, true),
+            ((0x3F, 0x01), false, false),
+            ((0x29, 0), false, false),
+            ((0x2A, 9), false, false),
+        ] {
+            let announced = told(Key::UnitAttention, code, false);
+            let found = (announced.was_cleared(), announced.was_replaced());
+            assert_eq!(found, (cleared, replaced), "{code:02x?}");
+            announced.forget();
+            assert_eq!((announced.was_cleared(), announced.was_replaced()), (false, false));
+            let aborted = told(Key::AbortedCommand, code, false);
+            assert!(!aborted.was_cleared() && !aborted.was_replaced());
         }
     }
 

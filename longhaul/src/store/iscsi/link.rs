@@ -63,6 +63,10 @@ pub(super) struct Link {
 pub(super) enum UnitEvent {
     #[error("the unit was reset")]
     Reset,
+    #[error("commands were ended by another initiator or by the unit itself")]
+    Cleared,
+    #[error("the unit may hold another volume now")]
+    Replaced,
     #[error("another initiator has changed the mode parameters of the unit")]
     Mode,
 }
@@ -186,15 +190,17 @@ impl Link {
         self.sizes.unsolicited
     }
 
-    /// What has happened to the unit since it was opened that may have cost what was not durable, or may have
-    /// switched its cache on.
+    /// What has happened to the unit since it was opened that may have cost what was not durable or was under way, may
+    /// have put another volume in its place, or may have switched its cache on.
     pub(super) fn unit_event(&self) -> Option<UnitEvent> {
         let announced = self.session().announced();
-        match (announced.was_reset(), self.through && announced.mode_changed()) {
-            (true, _) => Some(UnitEvent::Reset),
-            (false, true) => Some(UnitEvent::Mode),
-            (false, false) => None,
-        }
+        let events = [
+            (announced.was_reset(), UnitEvent::Reset),
+            (announced.was_cleared(), UnitEvent::Cleared),
+            (announced.was_replaced(), UnitEvent::Replaced),
+            (self.through && announced.mode_changed(), UnitEvent::Mode),
+        ];
+        events.into_iter().find_map(|(happened, event)| happened.then_some(event))
     }
 
     /// Who has reserved the unit so that nobody else writes to it, if the unit tells.
