@@ -1,8 +1,9 @@
 //! What the answers of a unit tell of earlier commands, and what becomes of it at our initiator.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +12,10 @@ use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, IscsiTarget, State, connect};
 use longhaul::target::lun::{Command, Nexus, Options, TargetDevice};
 use longhaul::uri::Host;
-use proto::iscsi::header::BHS_LEN;
+use proto::iscsi::header::{
+    BHS_LEN, Header, NopOut, TaskFunction, TaskManagementRequest, TaskResponse,
+};
+use proto::iscsi::initiator::Timeouts;
 use proto::iscsi::keys::Offer;
 use proto::iscsi::login::policy::Policy;
 use proto::iscsi::name::IscsiName;
@@ -22,14 +26,21 @@ use proto::scsi::sense::Key;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use volume::store::faulty::Faulty;
+use volume::store::held::Held;
 use volume::store::memory::Memory;
 use volume::{Durability, Space, Span, Volume};
 
+#[expect(dead_code, reason = "each test uses its part")]
+mod common;
+#[path = "common/peer.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod peer;
 #[path = "common/relay.rs"]
 mod relay;
 
+use peer::Peer;
 use relay::{CDB, UNKNOWN, is_command, is_unknown_operation, pass};
 
 const NAME: &str = "iqn.2026-11.dev.longhaul:disk";
@@ -86,6 +97,16 @@ async fn open(address: SocketAddr) -> Arc<Disk> {
 }
 
 async fn open_by(address: SocketAddr, connections: u16) -> Arc<Disk> {
+    open_with(address, connections, Timeouts::default()).await
+}
+
+/// Asks the unit often how it is, and soon gives up what stalls.
+async fn open_impatient(address: SocketAddr) -> Arc<Disk> {
+    let (idle, stall) = (Duration::from_millis(50), Duration::from_millis(600));
+    open_with(address, 1, Timeouts { idle, stall, ..Timeouts::default() }).await
+}
+
+async fn open_with(address: SocketAddr, connections: u16, timeouts: Timeouts) -> Arc<Disk> {
     let portal = Host { name: address.ip().to_string(), port: address.port() };
     let target = IscsiTarget { portal, name: IscsiName::new(NAME).unwrap(), lun: 0 };
     let name = IscsiName::new("iqn.2026-11.dev.longhaul:client").unwrap();
@@ -93,6 +114,7 @@ async fn open_by(address: SocketAddr, connections: u16) -> Arc<Disk> {
         reconnect_for: None,
         reconnect_every: Duration::from_millis(20),
         connections: Connections::Fixed(connections),
+        timeouts,
         ..ConnectOptions::new(name)
     };
     Arc::new(connect(&target, &options).await.expect("a session"))
@@ -317,4 +339,235 @@ async fn path_in_standby_is_waited_for() {
         disk.flush().await.unwrap();
         assert!(store.durable(Span::new(0, 4096)) == [7; 4096]);
     }
+}
+
+/// What a command is answered with in place of what its target says.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    Status(Status),
+    /// CHECK CONDITION with this sense key, additional sense code and qualifier.
+    Sense(Key, u8, u8),
+}
+
+/// A way to targets on which WRITE (16) commands are not carried out, and are answered by what the script holds.
+struct Scripted {
+    address: SocketAddr,
+    script: Arc<Mutex<VecDeque<Told>>>,
+    /// Connections so far.
+    connections: Arc<AtomicUsize>,
+    /// No command reaches the target by the connections that there are, and later by none.
+    mute: Arc<AtomicBool>,
+    mute_later: Arc<AtomicBool>,
+}
+
+impl Scripted {
+    /// The first connection goes to the first target, all others to the last.
+    async fn new(to: [SocketAddr; 2]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let way = Self {
+            address,
+            script: Arc::default(),
+            connections: Arc::default(),
+            mute: Arc::default(),
+            mute_later: Arc::default(),
+        };
+        let (script, connections) = (Arc::clone(&way.script), Arc::clone(&way.connections));
+        let (mute, mute_later) = (Arc::clone(&way.mute), Arc::clone(&way.mute_later));
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let number = connections.fetch_add(1, Ordering::SeqCst);
+                let far = TcpStream::connect(to[number.min(1)]).await.unwrap();
+                let muted = if number == 0 { &mute } else { &mute_later };
+                tokio::spawn(follow(near, far, Arc::clone(&script), Arc::clone(muted)));
+            }
+        });
+        way
+    }
+
+    fn tell(&self, told: impl IntoIterator<Item = Told>) {
+        self.script.lock().unwrap().extend(told);
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+async fn follow(
+    near: TcpStream,
+    far: TcpStream,
+    script: Arc<Mutex<VecDeque<Told>>>,
+    mute: Arc<AtomicBool>,
+) {
+    let ((from_near, to_near), (from_far, to_far)) = (near.into_split(), far.into_split());
+    let due = Mutex::new(VecDeque::new());
+    let up = pass(from_near, to_far, |pdu| {
+        if is_command(pdu) && mute.load(Ordering::SeqCst) {
+            pdu.clear();
+        } else if is_command(pdu)
+            && pdu[CDB] == 0x8A
+            && let Some(told) = script.lock().unwrap().pop_front()
+        {
+            due.lock().unwrap().push_back(told);
+            pdu[CDB] = UNKNOWN;
+        }
+    });
+    let down = pass(from_far, to_near, |pdu| {
+        if is_unknown_operation(pdu)
+            && let Some(told) = due.lock().unwrap().pop_front()
+        {
+            match told {
+                Told::Status(status) => pdu[3] = status as u8,
+                Told::Sense(key, code, qualifier) => {
+                    let sense = &mut pdu[BHS_LEN + 2..];
+                    (sense[2], sense[12], sense[13]) = (key as u8, code, qualifier);
+                }
+            }
+        }
+    });
+    tokio::select! { () = up => {}, () = down => {} }
+}
+
+/// What passes is an outage, however long it lasts: nothing fails, also behind a cache.
+#[tokio::test]
+async fn what_a_unit_cannot_do_now_is_waited_for() {
+    let store = Arc::new(Faulty::new(SIZE, 512));
+    let running = serve(Arc::clone(&store) as Arc<dyn Volume>).await;
+    let way = Scripted::new([running.portal; 2]).await;
+    let disk = open(way.address).await;
+    let data = Bytes::from(vec![7; 4096]);
+    let busy = [Status::Busy, Status::TaskSetFull, Status::TaskAborted].map(Told::Status);
+    for told in [
+        vec![Told::Sense(Key::IllegalRequest, 0x25, 0); 3],
+        vec![Told::Sense(Key::NotReady, 0x08, 0); 3],
+        vec![Told::Sense(Key::UnitAttention, 0x2A, 0x09); 17],
+        busy.into_iter().cycle().take(17).collect(),
+    ] {
+        let (before, first) = (way.connections(), told[0]);
+        way.tell(told);
+        disk.write(0, data.clone(), Durability::Volatile).await.unwrap();
+        assert!(way.connections() > before, "{first:?}: there was an outage");
+        disk.flush().await.unwrap();
+        assert!(store.durable(Span::new(0, 4096)) == data, "{first:?}");
+        store.lose_cache();
+        disk.write(0, Bytes::from(vec![0; 4096]), Durability::Durable).await.unwrap();
+    }
+    assert_eq!(disk.state(), State::Connected);
+}
+
+/// Commands that were cleared may never be answered, and another volume may be there: that is looked at first.
+#[tokio::test]
+async fn unit_attention_that_may_concern_what_is_under_way_makes_the_connection_anew() {
+    let running = serve(Arc::new(Memory::new(SIZE, 512))).await;
+    let way = Scripted::new([running.portal; 2]).await;
+    let disk = open(way.address).await;
+    for (code, qualifier) in [(0x29, 7), (0x2F, 0), (0x2F, 2), (0x28, 0), (0x3F, 3), (0x3F, 0x0E)] {
+        let before = way.connections();
+        way.tell([Told::Sense(Key::UnitAttention, code, qualifier)]);
+        disk.write(0, vec![7; 4096].into(), Durability::Volatile).await.unwrap();
+        assert_eq!(way.connections(), before + 1, "{code:02x}/{qualifier:02x}");
+    }
+}
+
+#[tokio::test]
+async fn unit_that_was_exchanged_in_a_session_is_not_written_to() {
+    let running = serve(Arc::new(Memory::new(SIZE, 512))).await;
+    let smaller = Arc::new(Faulty::new(SIZE / 2, 512));
+    let other = serve(Arc::clone(&smaller) as Arc<dyn Volume>).await;
+    let way = Scripted::new([running.portal, other.portal]).await;
+    let disk = open(way.address).await;
+    disk.write(4096, vec![7; 4096].into(), Durability::Volatile).await.unwrap();
+    way.tell([Told::Sense(Key::UnitAttention, 0x3F, 0x0E)]);
+    let write = tokio::spawn({
+        let disk = Arc::clone(&disk);
+        async move { disk.write(0, vec![7; 4096].into(), Durability::Volatile).await }
+    });
+    while !matches!(disk.state(), State::Reconnecting { attempts: 2.., .. }) {
+        assert!(!write.is_finished(), "{:?}", write.await);
+        tokio::task::yield_now().await;
+    }
+    let why = disk.reason().unwrap();
+    assert!(why.contains("it is not the volume that was connected before"), "{why}");
+    assert!(*smaller.read(Span::new(0, 8192)).await.unwrap() == [0; 8192], "it was written to");
+    disk.leave(Duration::ZERO);
+    write.await.unwrap().unwrap_err();
+}
+
+/// CLEAR TASK SET of another initiator: what it ends is never answered (SAM-5, 5.3.1: TAS is zero).
+#[tokio::test(flavor = "multi_thread")]
+async fn write_that_another_initiator_has_cleared_is_carried_out() {
+    let held = Arc::new(Held::new(Memory::new(SIZE, 512)));
+    let running = serve(Arc::clone(&held) as Arc<dyn Volume>).await;
+    let timeouts = Timeouts { idle: Duration::from_millis(50), ..Timeouts::default() };
+    let disk = open_with(running.portal, 1, timeouts).await;
+    let data = Bytes::from(vec![7; 4096]);
+    let write = tokio::spawn({
+        let (disk, data) = (Arc::clone(&disk), data.clone());
+        async move { disk.write(0, data, Durability::Volatile).await }
+    });
+    while held.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let portal = running.portal;
+    let (taken, is_taken) = oneshot::channel();
+    let cleared = tokio::task::spawn_blocking(move || clear_task_set(portal, taken));
+    is_taken.await.unwrap();
+    // The target answers that when what was under way has ended.
+    held.let_through(1 << 20);
+    assert_eq!(cleared.await.unwrap(), TaskResponse::COMPLETE);
+    write.await.unwrap().unwrap();
+    assert!(disk.read(Span::new(0, 4096)).await.unwrap() == data);
+    disk.flush().await.unwrap();
+}
+
+/// Says when the target has taken the request, then how it was answered.
+fn clear_task_set(portal: SocketAddr, taken: oneshot::Sender<()>) -> TaskResponse {
+    let mut peer = Peer::log_in(portal, "iqn.2001-04.com.example:other", 3, NAME);
+    let request = TaskManagementRequest {
+        immediate: true,
+        function: TaskFunction::CLEAR_TASK_SET,
+        itt: 0x77,
+        referenced_tag: u32::MAX,
+        cmd_sn: peer.cmd_sn,
+        ..TaskManagementRequest::default()
+    };
+    peer.send(request, Bytes::new());
+    let (cmd_sn, ttt) = (peer.cmd_sn, u32::MAX);
+    let ping = NopOut { immediate: true, itt: 0x78, ttt, cmd_sn, ..NopOut::default() };
+    peer.send(ping, Bytes::new());
+    let mut taken = Some(taken);
+    loop {
+        match peer.receive().unwrap().header {
+            Header::NopIn(_) => drop(taken.take().map(|taken| taken.send(()))),
+            Header::TaskManagementResponse(response) => return response.response,
+            _ => {}
+        }
+    }
+}
+
+/// A target may lose a command, and a unit may hang while its target answers pings.
+#[tokio::test]
+async fn command_that_gets_no_answer_runs_again_on_the_next_link() {
+    let running = serve(Arc::new(Memory::new(SIZE, 512))).await;
+    let way = Scripted::new([running.portal; 2]).await;
+    let disk = open_impatient(way.address).await;
+    way.mute.store(true, Ordering::SeqCst);
+    disk.write(0, vec![7; 4096].into(), Durability::Volatile).await.unwrap();
+    assert!(disk.reason().unwrap().contains("have had no answer"), "{:?}", disk.reason());
+    disk.flush().await.unwrap();
+}
+
+/// No connection is lost, and none helps.
+#[tokio::test]
+async fn who_leaves_a_unit_that_answers_nothing_does_not_wait_for_ever() {
+    let running = serve(Arc::new(Memory::new(SIZE, 512))).await;
+    let way = Scripted::new([running.portal; 2]).await;
+    let disk = open_impatient(way.address).await;
+    disk.write(0, vec![7; 4096].into(), Durability::Volatile).await.unwrap();
+    way.mute.store(true, Ordering::SeqCst);
+    way.mute_later.store(true, Ordering::SeqCst);
+    disk.leave(Duration::from_millis(100));
+    disk.flush().await.unwrap_err();
+    assert!(disk.is_over());
 }

@@ -219,7 +219,7 @@ async fn a_failure_keeps_its_kind_across_the_wire() {
     let volume: Arc<dyn Volume> = Arc::<Faulty>::clone(&faulty);
     let running = serve(volume, Offer::long_haul(), Policy::open).await;
     let disk = open(&running).await;
-    for kind in [Kind::Medium, Kind::Integrity, Kind::NoSpace, Kind::Gone, Kind::ReadOnly] {
+    for kind in [Kind::Medium, Kind::Integrity, Kind::NoSpace, Kind::ReadOnly] {
         faulty.fail(Verb::Write, kind);
         let data = Bytes::from(vec![1; 512]);
         let error = disk.write(0, data, Durability::Volatile).await.expect_err("it fails once");
@@ -232,6 +232,8 @@ async fn a_failure_keeps_its_kind_across_the_wire() {
     faulty.fail(Verb::Read, Kind::Busy);
     faulty.fail(Verb::Read, Kind::Busy);
     disk.read(Span::new(0, 512)).await.expect("the third try");
+    faulty.fail(Verb::Read, Kind::Gone);
+    disk.read(Span::new(0, 512)).await.expect("the next connection");
     faulty.fail(Verb::Flush, Kind::Medium);
     assert_eq!(disk.flush().await.expect_err("it fails once").kind, Kind::Medium);
 }

@@ -644,7 +644,7 @@ impl World {
             Some(pair) => {
                 self.pair = Some(pair);
                 self.link += 1;
-                self.machine.connected();
+                self.machine.connected(self.now);
             }
             None => {
                 let spread = self.random.below(1 << 32);

@@ -353,7 +353,7 @@ impl World {
         self.links += 1;
         self.join(self.links);
         // It does not say whether it was restarted: there are targets that never do.
-        self.machine.connected();
+        self.machine.connected(self.now);
     }
 
     /// What was sent is lost to us; some of it may still arrive at the target, until the next login.

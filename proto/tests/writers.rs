@@ -577,7 +577,7 @@ impl World {
             Ok(hold) => {
                 it.hold = Some(hold);
                 it.link += 1;
-                machine.connected();
+                machine.connected(now);
             }
             Err(NotHeld::By(_)) => {
                 self.fenced += 1;
@@ -620,7 +620,7 @@ impl World {
             _ => {
                 let it = &mut self.writers[writer];
                 it.link += 1;
-                it.machine.as_mut().unwrap().connected();
+                it.machine.as_mut().unwrap().connected(now);
                 self.act(writer);
             }
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -42,6 +43,9 @@ const OPENED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The longest a target may have us wait that has not proven who says so. It could be hours by the protocol.
 const UNPROVEN_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How often the time is doubled after which a command stalls, while commands do: a unit may be so slow.
+const STALLS_MAX: u32 = 4;
 
 /// How long a target may take to say where else it listens.
 const OTHERS_WITHIN: Duration = Duration::from_secs(30);
@@ -192,6 +196,8 @@ pub(super) struct Connector {
     others: Arc<Mutex<Vec<Host>>>,
     /// How long each step to a unit may take that was there before.
     opened_within: Duration,
+    /// Sessions given up in a row because commands stalled.
+    stalls: AtomicU32,
     /// What the volume holds that tells it from others, once that is known.
     identity: Mutex<Option<Identity>>,
     /// That nobody else writes.
@@ -214,8 +220,8 @@ impl Connector {
         }
         let reservation = Reservation::default();
         let (others, opened_within) = (Arc::default(), OPENED_WITHIN);
-        let identity = Mutex::default();
-        Ok(Self { target, options, others, opened_within, identity, reservation })
+        let (stalls, identity) = Default::default();
+        Ok(Self { target, options, others, opened_within, stalls, identity, reservation })
     }
 
     /// Reserves the unit of a first link, unless it is shared or only read.
@@ -279,7 +285,10 @@ impl Connector {
         if doubt.is_some_and(|doubt| !replaced(&doubt.session)) {
             return Err(ConnectError::NotReplaced(portal.clone()));
         }
-        let session = log_in(portal, Some(&self.target.name), &self.options, doubt).await?;
+        let stalls = self.stalls.load(Ordering::Relaxed).min(STALLS_MAX);
+        let mut options = self.options.clone();
+        options.timeouts.stall *= 1 << stalls;
+        let session = log_in(portal, Some(&self.target.name), &options, doubt).await?;
         if doubt.is_some() && !replaced(&session) {
             session.close().await;
             // Its login response says so, which is not authenticated: the next may say something else.
@@ -447,6 +456,14 @@ impl Connector {
     /// How long nothing may be heard of a unit before it is asked how it is.
     pub(super) const fn idle(&self) -> Duration {
         self.options.timeouts.idle
+    }
+
+    /// Whether a session was given up because commands stalled, or the outage that began so is over.
+    pub(super) fn note_stall(&self, stalled: bool) {
+        match stalled {
+            true => drop(self.stalls.fetch_add(1, Ordering::Relaxed)),
+            false => self.stalls.store(0, Ordering::Relaxed),
+        }
     }
 
     /// How long we let a target have us wait that asks for `wait`.

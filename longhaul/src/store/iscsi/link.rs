@@ -203,6 +203,12 @@ impl Link {
         events.into_iter().find_map(|(happened, event)| happened.then_some(event))
     }
 
+    /// Whether the unit cannot be used now, and may be later. A Longhaul that is cut off from the volume it passes on says
+    /// LOGICAL UNIT COMMUNICATION FAILURE; others say that of any block that cannot be read.
+    pub(super) fn is_outage(&self, error: &UnitError) -> bool {
+        error.is_outage() || (error.is_out_of_reach() && self.device.is_longhaul())
+    }
+
     /// Who has reserved the unit so that nobody else writes to it, if the unit tells.
     pub(super) async fn writer(&self) -> Option<Registrants> {
         match writer::may_write(&self.unit).await {

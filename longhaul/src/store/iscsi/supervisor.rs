@@ -3,22 +3,25 @@
 //! Whoever asks for something carries it out, on the link and at the time the machine says. One task
 //! watches the link, connects again, and has written again what may be lost.
 
+mod attend;
 mod ownership;
+mod ticket;
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use proto::iscsi::initiator::Fault;
 use proto::iscsi::initiator::recovery::{self, Action, End, Kind, Over, Recovery, Turn};
-use proto::scsi::command::Command;
 use proto::time::Time;
 use tokio::sync::{Notify, oneshot, watch};
 use volume::Span;
 
+use self::attend::attend;
 use self::ownership::{ReservationInQuestion, in_question};
+use self::ticket::{Next, Ticket};
 use super::connect::{ConnectError, Connector, MaybeAlive};
 use super::detached::Detached;
 use super::link::{Change, Link};
@@ -51,7 +54,11 @@ impl Ended {
     pub(super) const fn kind(&self) -> volume::Kind {
         match self.over {
             Over::NotRestored | Over::NotFlushed | Over::NotWritten => volume::Kind::Medium,
-            Over::GaveUp(_) | Over::Refused | Over::Fenced | Over::Closed => volume::Kind::Gone,
+            Over::GaveUp(_)
+            | Over::NotCarriedOut(_)
+            | Over::Refused
+            | Over::Fenced
+            | Over::Closed => volume::Kind::Gone,
         }
     }
 }
@@ -83,26 +90,6 @@ struct State {
     /// The first acknowledged change or flush that failed while the link stood.
     failed: Option<Arc<Ended>>,
     replay_log: Option<Writer>,
-}
-
-/// A request's place in the machine.
-struct Ticket {
-    supervisor: Arc<Supervisor>,
-    id: u64,
-    next: Next,
-    /// It is a discard, which may be left undone.
-    is_hint: bool,
-    /// The machine has answered it.
-    left: bool,
-    /// Held by a change until it has ended.
-    _change: Option<watch::Receiver<()>>,
-}
-
-enum Next {
-    Run(u64, Arc<Link>),
-    Wait(oneshot::Receiver<(u64, Arc<Link>)>),
-    /// It has left the machine.
-    Over,
 }
 
 impl Supervisor {
@@ -220,6 +207,9 @@ impl Supervisor {
             end = End::NotTaken;
         }
         let turn = state.machine.ended(self.now(), id, number, end);
+        if !state.machine.has_outage() {
+            self.connector.note_stall(false);
+        }
         if let Some(why) = failure.filter(|_| state.machine.is_saving()) {
             state.failed.get_or_insert_with(|| {
                 Arc::new(Ended { over: Over::NotWritten, cause: Some(Arc::new(why.clone())) })
@@ -251,30 +241,40 @@ impl Supervisor {
         match failure {
             None => End::Done,
             Some(UnitError::Lost(loss)) => {
-                self.note_loss(
-                    state,
-                    number,
-                    self.wait_after(link, loss),
-                    Arc::<Loss>::clone(loss),
-                );
+                self.note_end(state, (number, link), loss);
                 End::Lost
             }
             // It is asked on the next link until it can be used.
-            Some(why) if why.is_outage() => {
+            Some(why) if link.is_outage(why) => {
                 self.note_loss(state, number, Duration::ZERO, Arc::new(why.clone()));
-                End::Lost
+                End::NotYet
             }
             Some(_) => End::Failed,
         }
     }
 
-    fn note_loss(&self, state: &mut State, number: u64, wait: Duration, why: Cause) {
-        if state.machine.lost(self.now(), number, wait) {
+    /// A session has ended.
+    fn note_end(&self, state: &mut State, (number, link): (u64, &Link), loss: &Arc<Loss>) {
+        let stalled = matches!(**loss, Loss::Fault(Fault::Stalled { .. }));
+        if stalled {
+            state.machine.unanswered(number);
+        }
+        let wait = self.wait_after(link, loss);
+        if self.note_loss(state, number, wait, Arc::<Loss>::clone(loss)) && stalled {
+            self.connector.note_stall(true);
+        }
+    }
+
+    /// Whether that was news.
+    fn note_loss(&self, state: &mut State, number: u64, wait: Duration, why: Cause) -> bool {
+        let is_news = state.machine.lost(self.now(), number, wait);
+        if is_news {
             let target = self.connector.to_string();
             tracing::warn!(target, why = %Chain(&*why), "connection lost: requests wait");
             state.cause = Some(why);
             self.changed.notify_one();
         }
+        is_news
     }
 
     /// Does what the machine calls for.
@@ -368,28 +368,9 @@ impl Supervisor {
         }
     }
 
-    /// Gives the unit an occasion to tell what has happened to it, within that time; whether that is of any use yet.
-    async fn ask(self: Arc<Self>, within: Duration) -> bool {
-        let (number, link) = {
-            let state = self.lock();
-            if state.ended.is_some() {
-                return false;
-            }
-            state.link.clone()
-        };
-        let asked = link.unit().ask(Command::test_unit_ready());
-        // What has no answer in time is asked again, for it may have been aborted too.
-        if let Ok(answer) = tokio::time::timeout(within, asked).await {
-            let mut state = self.lock();
-            self.judge(&mut state, (number, &link), answer.as_ref().err());
-            self.act(&mut state);
-        }
-        true
-    }
-
     fn session_ended(self: &Arc<Self>, number: u64, link: &Link, loss: Arc<Loss>) {
         let mut state = self.lock();
-        self.note_loss(&mut state, number, self.wait_after(link, &loss), loss);
+        self.note_end(&mut state, (number, link), &loss);
         self.act(&mut state);
     }
 
@@ -444,7 +425,7 @@ impl Supervisor {
                 tracing::warn!(target, kept, bytes, "connected again");
                 self.note_growth(&target, &state.link.1, &link);
                 state.link = (state.link.0 + 1, Arc::new(link));
-                state.machine.connected();
+                state.machine.connected(self.now());
             }
             Err(error) => {
                 let fenced = error.is_fence();
@@ -574,22 +555,6 @@ impl State {
     }
 }
 
-/// Asks the unit now and then whether something has happened to it.
-///
-/// Commands that are aborted because another takes the volume over, or resets the unit, are as a rule never answered
-/// (SAM-5, 5.3.1: TAS is zero). A unit attention tells of it, with the next command; but where everybody waits for
-/// those answers there is none.
-async fn attend(supervisor: Weak<Supervisor>, every: Duration) {
-    loop {
-        tokio::time::sleep(every).await;
-        // Who is forgotten meanwhile is not kept alive.
-        let Some(supervisor) = supervisor.upgrade() else { return };
-        if !supervisor.ask(every).await {
-            return;
-        }
-    }
-}
-
 /// What the task waits for.
 struct Watch {
     deadline: Option<Time>,
@@ -640,55 +605,5 @@ impl std::fmt::Display for Chain<'_> {
             beneath = error.source();
         }
         Ok(())
-    }
-}
-
-impl Ticket {
-    /// Carries the request out, as often as it takes.
-    async fn carry_out<T, F: Future<Output = Result<T, UnitError>>>(
-        mut self,
-        verb: impl Fn(Arc<Link>) -> F,
-    ) -> Result<T, UnitError> {
-        loop {
-            let (number, link) = self.turn().await?;
-            let result = verb(Arc::clone(&link)).await;
-            let failure = result.as_ref().err();
-            let on = (number, &*link);
-            let (turn, next) = self.supervisor.ended(self.id, on, failure, self.is_hint);
-            self.next = next;
-            if turn == Turn::Answer {
-                self.left = true;
-                return result;
-            }
-        }
-    }
-
-    /// Waits until the request may run.
-    async fn turn(&mut self) -> Result<(u64, Arc<Link>), UnitError> {
-        match std::mem::replace(&mut self.next, Next::Over) {
-            Next::Run(number, link) => Ok((number, link)),
-            Next::Wait(told) => told.await.map_err(|_| self.over()),
-            Next::Over => Err(self.over()),
-        }
-    }
-
-    fn over(&self) -> UnitError {
-        let state = self.supervisor.lock();
-        let ended = state.ended.clone().or_else(|| state.failed.clone());
-        let closed = || Arc::new(Ended { over: Over::Closed, cause: None });
-        UnitError::Over(ended.unwrap_or_else(closed))
-    }
-}
-
-impl Drop for Ticket {
-    /// Whoever stops waiting leaves no request behind.
-    fn drop(&mut self) {
-        if self.left {
-            return;
-        }
-        let mut state = self.supervisor.lock();
-        state.waiting.remove(&self.id);
-        state.machine.withdraw(self.id);
-        self.supervisor.act(&mut state);
     }
 }

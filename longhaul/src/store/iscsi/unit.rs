@@ -73,15 +73,23 @@ impl UnitError {
         }
     }
 
-    /// The unit is there and cannot be used now: its path is out of use, it is busy with itself, or was stopped. That
-    /// passes, as an outage does. MANUAL INTERVENTION REQUIRED does not, and FORMAT and SANITIZE destroy what is there.
+    /// The unit cannot be used now: its path is out of use, it is or was busy for all the tries there are, was stopped,
+    /// or is away for a change of its target. That passes, as an outage does.
     pub(super) const fn is_outage(&self) -> bool {
-        const FORMATS: u8 = 0x04;
-        const SANITIZES: u8 = 0x1B;
+        match self {
+            Self::Sense(sense) => !sense.deferred && passes(sense),
+            Self::Status(status) => {
+                matches!(status, Status::Busy | Status::TaskSetFull | Status::TaskAborted)
+            }
+            _ => false,
+        }
+    }
+
+    /// LOGICAL UNIT COMMUNICATION FAILURE and its likes.
+    pub(super) const fn is_out_of_reach(&self) -> bool {
         matches!(self, Self::Sense(sense)
             if matches!((sense.key, sense.deferred), (Key::NotReady, false))
-                && sense.additional.code == 0x04
-                && !matches!(sense.additional.qualifier, 0x03 | FORMATS | SANITIZES))
+                && sense.additional.code == 0x08)
     }
 
     /// The unit does not know the operation code, or does not say what else is wrong.
@@ -104,11 +112,29 @@ impl UnitError {
     }
 }
 
+/// Whether what a unit says may be otherwise later, though nobody changes the command.
+const fn passes(sense: &Sense) -> bool {
+    const FORMATS: u8 = 0x04;
+    const SANITIZES: u8 = 0x1B;
+    match (sense.key, sense.additional.code, sense.additional.qualifier) {
+        // MANUAL INTERVENTION REQUIRED does not pass, and FORMAT and SANITIZE destroy what is there.
+        (Key::NotReady, 0x04, 0x03 | FORMATS | SANITIZES) => false,
+        // Protection information that does not fit, and data of another length than the command says (RFC 7143, 11.4.7.2):
+        // the same each time.
+        (Key::AbortedCommand, 0x0C, 0x0C | 0x0D) | (Key::AbortedCommand, 0x10, _) => false,
+        (Key::NotReady, 0x04, _)
+        | (Key::AbortedCommand | Key::UnitAttention, ..)
+        // Of a unit that was there: its target has been given others, or none for now.
+        | (Key::IllegalRequest, 0x25, 0) => true,
+        _ => false,
+    }
+}
+
 const fn kind_of(sense: &Sense) -> Kind {
     let Additional { code, qualifier } = sense.additional;
     match (sense.key, code, qualifier) {
         // Protection information that does not fit, and data to be rewritten: not what was written.
-        (Key::MediumError | Key::HardwareError, 0x10, _)
+        (Key::MediumError | Key::HardwareError | Key::AbortedCommand, 0x10, _)
         | (Key::MediumError, 0x11, 0x0c)
         | (Key::Miscompare, ..) => Kind::Integrity,
         (Key::MediumError | Key::HardwareError | Key::BlankCheck, ..) => Kind::Medium,
@@ -286,6 +312,35 @@ mod tests {
             assert_eq!(UnitError::Sense(sense).is_outage(), passes, "{sense}");
             let deferred = Sense { deferred: true, ..sense };
             assert!(!UnitError::Sense(deferred).is_outage());
+        }
+    }
+
+    /// Whoever is told of it has tried for long already.
+    #[test]
+    fn what_passes_is_an_outage() {
+        for (key, code, qualifier, passes) in [
+            (Key::AbortedCommand, 0x00, 0x00, true),
+            (Key::AbortedCommand, 0x47, 0x05, true),
+            (Key::AbortedCommand, 0x0C, 0x0D, false),
+            (Key::AbortedCommand, 0x10, 0x01, false),
+            (Key::UnitAttention, 0x2A, 0x09, true),
+            (Key::IllegalRequest, 0x25, 0x00, true),
+            (Key::IllegalRequest, 0x24, 0x00, false),
+            (Key::IllegalRequest, 0x21, 0x00, false),
+            (Key::NotReady, 0x08, 0x00, false),
+            (Key::MediumError, 0x11, 0x00, false),
+        ] {
+            let sense = Sense::new(key, Additional { code, qualifier });
+            assert_eq!(UnitError::Sense(sense).is_outage(), passes, "{sense}");
+            let deferred = UnitError::Sense(Sense { deferred: true, ..sense });
+            assert!(!deferred.is_outage() && !deferred.is_out_of_reach());
+            assert_eq!(UnitError::Sense(sense).is_out_of_reach(), code == 0x08, "{sense}");
+        }
+        for status in [Status::Busy, Status::TaskSetFull, Status::TaskAborted] {
+            assert!(UnitError::Status(status).is_outage());
+        }
+        for status in [Status::CheckCondition, Status::ReservationConflict, Status::AcaActive] {
+            assert!(!UnitError::Status(status).is_outage());
         }
     }
 

@@ -19,7 +19,7 @@ mod outage;
 
 use core::ops::Range;
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::time::Time;
 pub use failure::Failure;
@@ -91,6 +91,15 @@ pub enum End {
     NotTaken,
     /// The link was lost before there was an answer.
     Lost,
+    /// The unit cannot carry it out now, as when it is busy for long. Its link counts as lost, and the outage lasts
+    /// until the request is carried out, whatever else is meanwhile.
+    NotYet,
+}
+
+impl End {
+    const fn runs_again(self) -> bool {
+        matches!(self, Self::Lost | Self::NotYet)
+    }
 }
 
 /// What becomes of a request now.
@@ -148,6 +157,9 @@ pub enum Over {
     /// The outage lasted too long.
     #[error("no connection for {0:.0?}")]
     GaveUp(Duration),
+    /// There were connections, but a request was not carried out on any for too long.
+    #[error("a request was not carried out for {0:?}")]
+    NotCarriedOut(Duration),
     /// A connection can be had, but not one that may be used.
     #[error("the connection cannot be resumed")]
     Refused,
@@ -214,6 +226,8 @@ enum Link {
         seq: u64,
         /// For each place, what of it no later change has replaced.
         parts: VecDeque<Vec<Range<u64>>>,
+        /// How many have been answered.
+        done: usize,
     },
     /// No attempt is made before this time.
     Down {
@@ -230,13 +244,16 @@ pub struct Recovery<R> {
     link: Link,
     /// The number of the link that is up, or was last.
     number: u64,
-    /// Something was carried out on this link, so the outage before it is over. A target that lets us
+    /// Something was answered on this link, so the outage before it is over. A target that lets us
     /// in only to throw us out again must not be asked in a tight loop, nor for ever.
     proven: bool,
     outage: Option<Outage>,
     last_id: u64,
     /// In the order of submission.
     pending: BTreeMap<u64, Pending<R>>,
+    /// Requests for the sake of which a link was given up: they had no answer, or one that they cannot be carried out
+    /// now. Until each has ended the outage goes on, though links stand and carry other requests.
+    overdue: BTreeSet<u64>,
     ledger: Ledger<R>,
     /// The flush this machine asked for.
     flush: Option<u64>,
@@ -259,6 +276,7 @@ impl<R: Replay> Recovery<R> {
             outage: None,
             last_id: 0,
             pending: BTreeMap::new(),
+            overdue: BTreeSet::new(),
             ledger: Ledger::new(settings.unflushed_max),
             flush: None,
             in_doubt: false,
@@ -291,7 +309,10 @@ impl<R: Replay> Recovery<R> {
 
     /// A request has ended on a link.
     pub fn ended(&mut self, now: Time, id: u64, link: u64, end: End) -> Turn {
-        if end == End::Lost {
+        if end == End::NotYet && self.pending.contains_key(&id) {
+            self.overdue.insert(id);
+        }
+        if end.runs_again() {
             self.lost(now, link, Duration::ZERO);
         }
         if let Link::Over(_) = self.link {
@@ -301,7 +322,7 @@ impl<R: Replay> Recovery<R> {
         // What an earlier link answered may have been lost since, and what was restored did not
         // include it.
         let stale = link != self.number && !matches!(request.kind, Kind::Read);
-        if end == End::Lost || (stale && end == End::Done) {
+        if end.runs_again() || (stale && end == End::Done) {
             request.link = None;
             // Nobody waits for a flush that this machine asked for: it runs again only as an action.
             let turn = if self.flush == Some(id) { Turn::Wait } else { self.start(id) };
@@ -322,18 +343,21 @@ impl<R: Replay> Recovery<R> {
         {
             self.actions.push_back(Action::Save(change));
         }
-        if end == End::Lost { Turn::Over } else { Turn::Answer }
+        if end.runs_again() { Turn::Over } else { Turn::Answer }
     }
 
     /// Nobody waits for this request any more. A change must not be withdrawn while it runs: it could
     /// land after a later one.
     pub fn withdraw(&mut self, id: u64) {
         self.pending.remove(&id);
+        self.overdue.remove(&id);
+        self.end_outage();
         self.release();
     }
 
     fn settle(&mut self, id: u64, link: u64, end: End) {
         let Some(request) = self.pending.remove(&id) else { return };
+        self.overdue.remove(&id);
         let own_flush = self.flush.take_if(|flush| *flush == id).is_some();
         match (request.kind, end) {
             (Kind::Change(change), End::Done) => {
@@ -350,10 +374,7 @@ impl<R: Replay> Recovery<R> {
             (Kind::Flush, _) if self.settings.salvage == Salvage::Submitted => self.save(None),
             _ => {}
         }
-        if link == self.number && matches!(self.link, Link::Up) {
-            self.proven = true;
-            self.outage = None;
-        }
+        self.answered(link);
         // Nothing is flushed any more, so that what is kept would grow without end.
         if self.saving && self.ledger.is_full() {
             return self.end(Over::NotWritten);
@@ -435,8 +456,11 @@ impl<R: Replay> Recovery<R> {
             matches!(&self.link, Link::Restoring { running, .. } if !running.is_empty());
         let mut changes = self.pending.values().filter(|request| request.is_change());
         self.in_doubt |= restoring || changes.any(|request| request.link == Some(link));
-        let waited = match &self.outage {
-            Some(outage) if !self.proven => outage.wait(&self.settings, 0),
+        let waited = match &mut self.outage {
+            Some(outage) if !self.proven || !self.overdue.is_empty() => {
+                outage.go_on(now);
+                outage.wait(&self.settings, 0)
+            }
             _ => {
                 self.outage = Some(Outage::new(now));
                 Duration::ZERO
@@ -445,6 +469,30 @@ impl<R: Replay> Recovery<R> {
         self.link = Link::Down { until: now + wait.max(waited) };
         self.wake(now);
         true
+    }
+
+    /// The link is given up because nothing that runs on it has been answered for too long; [`lost`](Self::lost)
+    /// follows.
+    pub fn unanswered(&mut self, link: u64) {
+        if link != self.number {
+            return;
+        }
+        let running = self.pending.iter().filter(|(_, request)| request.link == Some(link));
+        self.overdue.extend(running.map(|(id, _)| *id));
+    }
+
+    /// Something was answered on a link: it works.
+    pub fn answered(&mut self, link: u64) {
+        if link == self.number && matches!(self.link, Link::Up) {
+            self.proven = true;
+            self.end_outage();
+        }
+    }
+
+    fn end_outage(&mut self) {
+        if self.proven && self.overdue.is_empty() && matches!(self.link, Link::Up) {
+            self.outage = None;
+        }
     }
 
     /// An attempt to connect has failed. `random` spreads the attempts of many.
@@ -462,7 +510,7 @@ impl<R: Replay> Recovery<R> {
 
     /// A new link is there. What the unit has not made durable it may have lost, whatever it says: that is
     /// written again before anything else runs.
-    pub fn connected(&mut self) {
+    pub fn connected(&mut self, now: Time) {
         if !matches!(self.link, Link::Connecting) {
             return;
         }
@@ -470,8 +518,8 @@ impl<R: Replay> Recovery<R> {
         self.proven = false;
         self.in_doubt = false;
         let (next, parts) = (self.ledger.begin(), self.ledger.not_replaced());
-        self.link = Link::Restoring { next, running: Vec::new(), seq: next, parts };
-        self.restore();
+        self.link = Link::Restoring { next, running: Vec::new(), seq: next, parts, done: 0 };
+        self.restore(now);
     }
 
     /// A change has been carried out again, or not.
@@ -482,22 +530,26 @@ impl<R: Replay> Recovery<R> {
         match end {
             End::Done | End::NotTaken => {}
             End::Failed => return self.end(Over::NotRestored),
-            End::Lost => {
+            End::Lost | End::NotYet => {
                 self.lost(now, link, Duration::ZERO);
                 return;
             }
         }
-        if let Link::Restoring { running, .. } = &mut self.link {
+        if let Link::Restoring { running, done, .. } = &mut self.link {
             running.retain(|(running, _)| *running != seq);
-            self.restore();
+            *done += 1;
+            if let Some(outage) = &mut self.outage {
+                outage.restored(now, *done);
+            }
+            self.restore(now);
         }
     }
 
     /// Restores in the order of the ledger; what overlaps waits for its turn. What a later change has replaced is
     /// left out: that may be durable already, and a crash of this program, or another writer, could keep the older
     /// one in its place.
-    fn restore(&mut self) {
-        let Link::Restoring { next, running, seq, parts } = &mut self.link else { return };
+    fn restore(&mut self, now: Time) {
+        let Link::Restoring { next, running, seq, parts, done } = &mut self.link else { return };
         while running.len() < RESTORES_MAX
             && let Some(entry) = self.ledger.get(*next)
             && let Some(left) = parts.front()
@@ -520,7 +572,14 @@ impl<R: Replay> Recovery<R> {
             *next += 1;
         }
         if running.is_empty() {
+            let was_answered = *done > 0;
             self.link = Link::Up;
+            if let Some(outage) = self.outage.as_mut().filter(|_| self.overdue.is_empty()) {
+                outage.pause(now);
+            }
+            if was_answered {
+                self.answered(self.number);
+            }
             self.release();
         }
     }
@@ -541,7 +600,7 @@ impl<R: Replay> Recovery<R> {
 
     /// An outage that is there, or begins later, ends everything at that time.
     pub fn leave(&mut self, now: Time, grace: Duration) {
-        let lasted = self.outage.as_ref().map_or(Duration::ZERO, |outage| now - outage.since);
+        let lasted = self.outage.as_ref().map_or(Duration::ZERO, |outage| outage.lasted(now));
         let patience = lasted + grace;
         self.settings.patience =
             Some(self.settings.patience.map_or(patience, |set| set.min(patience)));
@@ -561,24 +620,31 @@ impl<R: Replay> Recovery<R> {
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let patience = self.settings.patience;
-        let give_up = self.outage.as_ref().zip(patience).map(|(o, patience)| o.since + patience);
+        let outage = self.outage.as_ref().zip(patience);
+        let give_up = outage.and_then(|(outage, patience)| outage.given_up_at(patience));
         match self.link {
-            Link::Up | Link::Over(_) => None,
-            Link::Restoring { .. } | Link::Connecting => give_up,
+            Link::Over(_) => None,
+            Link::Up if self.overdue.is_empty() => None,
+            Link::Up | Link::Restoring { .. } | Link::Connecting => give_up,
             Link::Down { until } => Some(give_up.map_or(until, |give_up| give_up.min(until))),
         }
     }
 
     /// The deadline has come, or not yet.
     pub fn wake(&mut self, now: Time) {
-        if matches!(self.link, Link::Up | Link::Over(_)) {
-            return;
+        match self.link {
+            Link::Over(_) => return,
+            Link::Up if self.overdue.is_empty() => return,
+            _ => {}
         }
         let Some(outage) = &mut self.outage else { return };
         if let Some(patience) = self.settings.patience
-            && outage.since + patience <= now
+            && outage.given_up_at(patience).is_some_and(|at| at <= now)
         {
-            return self.end(Over::GaveUp(patience));
+            return self.end(match self.overdue.is_empty() {
+                true => Over::GaveUp(patience),
+                false => Over::NotCarriedOut(patience),
+            });
         }
         if matches!(self.link, Link::Down { until } if until <= now) {
             outage.attempts = outage.attempts.saturating_add(1);
@@ -612,6 +678,13 @@ impl<R: Replay> Recovery<R> {
                 Status::Reconnecting { since: outage.since, attempts: outage.attempts }
             }
         }
+    }
+
+    /// Whether there is an outage that is not over: the last link that stands, if one does, has not proved to carry all
+    /// that waits.
+    #[must_use]
+    pub const fn has_outage(&self) -> bool {
+        self.outage.is_some()
     }
 
     /// Why nothing is carried out any more, if that is so.

@@ -46,7 +46,7 @@ fn reconnect(machine: &mut Recovery<char>) {
     let link = machine.number;
     machine.lost(at(0), link, Duration::ZERO);
     assert_eq!(actions(machine), [Action::Connect]);
-    machine.connected();
+    machine.connected(at(0));
 }
 
 fn change(machine: &mut Recovery<char>, range: Range<u64>, change: char) -> (u64, Turn) {
@@ -84,7 +84,7 @@ fn what_was_not_answered_runs_again_before_what_overlaps_it() {
     assert_eq!(actions(&mut machine), [Action::Connect]);
     let (flush, turn) = machine.submit(Kind::Flush, 0..0, 0);
     assert_eq!(turn, Turn::Wait, "the link is down");
-    machine.connected();
+    machine.connected(at(0));
     let run = |id| Action::Run { id, link: 1 };
     assert_eq!(actions(&mut machine), [run(first), run(flush)]);
     machine.ended(at(0), first, 1, End::Done);
@@ -125,7 +125,7 @@ fn a_restore_that_is_cut_short_begins_again() {
     machine.restored(at(0), 1, 1, End::Lost);
     assert!(machine.in_doubt());
     machine.wake(at(9));
-    machine.connected();
+    machine.connected(at(0));
     let restore = |seq, change| Action::Restore { seq, link: 2, change };
     assert_eq!(actions(&mut machine), [Action::Connect, restore(0, 'a'), restore(1, 'b')]);
     // An answer from the link before says nothing of this one.
@@ -144,7 +144,7 @@ fn what_a_later_change_replaced_is_not_restored() {
         machine.ended(at(0), id, 0, End::Done);
     }
     machine.lost(at(0), 0, Duration::ZERO);
-    machine.connected();
+    machine.connected(at(0));
     let mut restored = Vec::new();
     while let Some(action) = machine.poll() {
         if let Action::Restore { seq, link, change } = action {
@@ -213,7 +213,7 @@ fn an_answer_taken_during_the_outage_counts_and_is_restored() {
     let (id, _) = change(&mut machine, 0..8, 'a');
     machine.lost(at(0), 0, Duration::ZERO);
     assert_eq!(machine.ended(at(0), id, 0, End::Done), Turn::Answer);
-    machine.connected();
+    machine.connected(at(0));
     let restore = Action::Restore { seq: 0, link: 1, change: 'a' };
     assert_eq!(actions(&mut machine), [Action::Connect, restore]);
 }
@@ -277,7 +277,8 @@ fn attempts_become_rarer_and_end_with_the_patience() {
 
 #[test]
 fn chance_shortens_a_wait_by_at_most_half() {
-    let outage = Outage { since: at(0), attempts: 3 };
+    let mut outage = Outage::new(at(0));
+    outage.attempts = 3;
     for random in [0, 1, 500, 1023, u64::MAX] {
         let wait = outage.wait(&SETTINGS, random);
         assert!(
@@ -298,7 +299,7 @@ fn a_link_that_carries_nothing_does_not_end_the_outage() {
         // Every login succeeds, and the link is lost at once.
         for action in actions(&mut machine) {
             match action {
-                Action::Connect => machine.connected(),
+                Action::Connect => machine.connected(now),
                 Action::Run { id, link } => drop(machine.ended(now, id, link, End::Lost)),
                 _ => {}
             }
@@ -322,6 +323,170 @@ fn a_late_read_does_not_end_an_outage() {
     assert_eq!(machine.status(), Status::Reconnecting { since: at(0), attempts: 0 });
     machine.wake(at(1));
     assert_eq!(actions(&mut machine), [Action::Connect]);
+}
+
+/// A second without a link, ten minutes in which nothing is asked, and another short outage.
+#[test]
+fn time_in_which_a_link_stands_does_not_count() {
+    for answered in [false, true] {
+        let mut machine = machine();
+        machine.lost(at(0), 0, Duration::ZERO);
+        machine.connected(at(1));
+        assert_eq!(machine.deadline(), None, "a link that stands is not given up");
+        if answered {
+            machine.answered(1);
+        }
+        assert!(machine.lost(at(600), 1, Duration::ZERO));
+        assert_eq!(machine.over(), None, "this outage has just begun");
+        let over_at = if answered { 660 } else { 659 };
+        machine.wake(at(over_at - 1));
+        assert_eq!(machine.over(), None);
+        machine.wake(at(over_at));
+        assert_eq!(machine.over(), Some(Over::GaveUp(Duration::from_secs(60))));
+    }
+}
+
+#[test]
+fn answers_of_an_earlier_link_do_not_prove_the_next() {
+    let mut machine = machine();
+    machine.lost(at(0), 0, Duration::ZERO);
+    machine.connected(at(50));
+    machine.answered(0);
+    machine.lost(at(51), 1, Duration::ZERO);
+    machine.wake(at(61));
+    assert!(machine.over().is_some(), "61 s but one without a link that carried anything");
+}
+
+/// What is kept may take longer to be written again than an outage may last.
+#[test]
+fn restoring_is_no_waiting_as_long_as_it_gets_on() {
+    let mut machine = machine();
+    changed(&mut machine, 0..8, 'a');
+    changed(&mut machine, 4..12, 'b');
+    machine.lost(at(0), 0, Duration::ZERO);
+    machine.connected(at(50));
+    machine.restored(at(55), 0, 1, End::Done);
+    machine.wake(at(114));
+    assert_eq!(machine.over(), None, "the link stands, and half is written");
+    // The next link gets no further.
+    machine.lost(at(114), 1, Duration::ZERO);
+    machine.connected(at(114));
+    machine.restored(at(114), 0, 2, End::Done);
+    machine.wake(at(115));
+    assert_eq!(machine.over(), Some(Over::GaveUp(Duration::from_secs(60))));
+}
+
+/// The unit is busy just then.
+#[test]
+fn change_that_cannot_be_restored_now_is_restored_later() {
+    let mut machine = machine();
+    changed(&mut machine, 0..8, 'a');
+    reconnect(&mut machine);
+    actions(&mut machine);
+    machine.restored(at(1), 0, 1, End::NotYet);
+    assert_eq!(machine.over(), None);
+    machine.wake(at(2));
+    machine.connected(at(2));
+    let restore = Action::Restore { seq: 0, link: 2, change: 'a' };
+    assert_eq!(actions(&mut machine), [Action::Connect, restore]);
+    machine.restored(at(3), 0, 2, End::NotYet);
+    machine.wake(at(60));
+    assert_eq!(machine.over(), Some(Over::GaveUp(Duration::from_secs(60))));
+}
+
+#[test]
+fn link_on_which_all_was_restored_has_proved_to_work() {
+    let mut machine = machine();
+    changed(&mut machine, 0..8, 'a');
+    machine.lost(at(0), 0, Duration::ZERO);
+    machine.connected(at(50));
+    machine.restored(at(51), 0, 1, End::Done);
+    machine.lost(at(70), 1, Duration::ZERO);
+    assert_eq!(machine.status(), Status::Reconnecting { since: at(70), attempts: 1 });
+}
+
+/// The unit is busy for one request for longer than is waited for, and carries out all others.
+#[test]
+fn request_that_cannot_be_carried_out_is_not_waited_for_for_ever() {
+    let mut machine = machine();
+    let (busy, turn) = change(&mut machine, 0..8, 'a');
+    assert_eq!(turn, Turn::Run(0));
+    let mut now = at(0);
+    let mut attempts = 0;
+    assert_eq!(machine.ended(now, busy, 0, End::NotYet), Turn::Wait);
+    while machine.over().is_none() {
+        let mut again = None;
+        while let Some(action) = machine.poll() {
+            match action {
+                Action::Connect => machine.connected(now),
+                Action::Run { id, link } => again = Some((id, link)),
+                _ => {}
+            }
+        }
+        if let Some((id, link)) = again {
+            attempts += 1;
+            assert!(machine.deadline().is_some(), "it is not carried out yet");
+            let (read, _) = machine.submit(Kind::Read, 0..8, 0);
+            machine.ended(now, read, link, End::Done);
+            machine.answered(link);
+            now = now + Duration::from_secs(1);
+            machine.ended(now, id, link, End::NotYet);
+        }
+        if let Some(deadline) = machine.deadline() {
+            now = now.max(deadline);
+            machine.wake(now);
+        }
+    }
+    assert!((8..40).contains(&attempts), "{attempts}: neither seldom nor in a tight loop");
+    assert_eq!(machine.over(), Some(Over::NotCarriedOut(Duration::from_secs(60))));
+    assert_eq!(now, at(60));
+}
+
+#[test]
+fn outage_is_over_when_what_it_was_for_is_carried_out() {
+    let mut machine = machine();
+    let (stuck, _) = change(&mut machine, 0..8, 'a');
+    let (read, _) = machine.submit(Kind::Read, 0..8, 0);
+    machine.unanswered(0);
+    machine.lost(at(0), 0, Duration::ZERO);
+    for id in [stuck, read] {
+        machine.ended(at(0), id, 0, End::Lost);
+    }
+    machine.connected(at(0));
+    machine.ended(at(1), read, 1, End::Done);
+    assert_eq!(machine.deadline(), Some(at(60)), "one of two");
+    machine.ended(at(1), stuck, 1, End::Done);
+    assert_eq!(machine.deadline(), None);
+    machine.lost(at(100), 1, Duration::ZERO);
+    assert_eq!(machine.status(), Status::Reconnecting { since: at(100), attempts: 1 });
+}
+
+/// Who is told to end while a request gets no answer ends in time.
+#[test]
+fn who_leaves_does_not_wait_for_a_request_without_an_answer() {
+    let mut machine = Recovery::<char>::new(Settings { patience: None, ..SETTINGS });
+    let (stuck, _) = machine.submit(Kind::Flush, 0..0, 0);
+    machine.leave(at(5), Duration::from_secs(10));
+    machine.unanswered(0);
+    machine.lost(at(60), 0, Duration::ZERO);
+    machine.ended(at(60), stuck, 0, End::Lost);
+    machine.connected(at(60));
+    machine.answered(1);
+    assert_eq!(machine.deadline(), Some(at(70)));
+    machine.wake(at(70));
+    assert!(machine.over().is_some());
+}
+
+#[test]
+fn request_that_nobody_waits_for_does_not_prolong_an_outage() {
+    let mut machine = machine();
+    let (read, _) = machine.submit(Kind::Read, 0..8, 0);
+    machine.ended(at(0), read, 0, End::NotYet);
+    machine.connected(at(0));
+    machine.answered(1);
+    assert_eq!(machine.deadline(), Some(at(60)));
+    machine.withdraw(read);
+    assert_eq!(machine.deadline(), None);
 }
 
 /// Each row: why an attempt failed, and whether that ends the volume.
@@ -353,7 +518,7 @@ fn fenced_writer_restores_nothing() {
     machine.lost(at(0), 0, Duration::ZERO);
     assert_eq!(actions(&mut machine), [Action::Connect]);
     machine.fenced();
-    machine.connected();
+    machine.connected(at(0));
     assert_eq!(actions(&mut machine), [Action::Over]);
     assert_eq!(machine.over(), Some(Over::Fenced));
     assert_eq!(change(&mut machine, 0..1, 'b').1, Turn::Over);
@@ -591,7 +756,7 @@ fn what_was_saved_repairs_any_target() {
             }
             while let Some(action) = machine.poll() {
                 match action {
-                    Action::Connect => machine.connected(),
+                    Action::Connect => machine.connected(now),
                     Action::Run { id, link } => running.push((id, link, kinds[&id].clone())),
                     Action::Flush { id, link } => running.push((id, link, None)),
                     Action::Restore { seq, link, change } => {
