@@ -15,8 +15,22 @@ use serde::{Deserialize, Serialize};
 use crate::durable::sync_directory_of;
 use crate::printable::Shown as _;
 use crate::regular_file::{open_regular, read_regular};
-use crate::state_dir::state_dir;
 use crate::utc::now;
+
+/// A unit, and where it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The name of the target.
+    pub target: String,
+    /// The number of the unit.
+    pub lun: u16,
+    /// Its serial number, if it has one.
+    pub serial: Option<String>,
+    /// The address of the target, as the user wrote it.
+    pub portal: String,
+    /// Its public key, where that is pinned.
+    pub pin: Option<String>,
+}
 
 /// What is known of an attachment.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -27,8 +41,20 @@ pub struct Entry {
     pub lun: u16,
     /// Its serial number, if it has one.
     pub serial: Option<String>,
+    /// The address of the target; `None` in notes of earlier releases.
+    #[serde(default)]
+    pub portal: Option<String>,
+    /// The public key of the target, where that was pinned.
+    #[serde(default)]
+    pub pin: Option<String>,
     /// The key of the reservation.
     pub key: u64,
+    /// The key of the attachment whose replay log this one is to write.
+    #[serde(default)]
+    pub replays: Option<u64>,
+    /// The directory of its own replay log, if it has one.
+    #[serde(default)]
+    pub replay_logs: Option<PathBuf>,
     /// The process.
     pub pid: u32,
     /// When the process was started, in clock ticks since the start of the machine.
@@ -93,15 +119,27 @@ impl fmt::Display for MaybeAlive {
     }
 }
 
+impl Place {
+    fn of(entry: &Entry) -> Self {
+        let Entry { target, lun, serial, portal, pin, .. } = entry.clone();
+        Self { target, lun, serial, portal: portal.unwrap_or_default(), pin }
+    }
+}
+
 impl Entry {
     /// An attachment by this process.
     #[must_use]
-    pub fn new(target: &str, lun: u16, serial: Option<String>, key: u64) -> Self {
+    pub fn new(place: &Place, key: u64) -> Self {
+        let Place { target, lun, serial, portal, pin } = place.clone();
         Self {
-            target: target.to_owned(),
+            target,
             lun,
             serial,
+            portal: Some(portal),
+            pin,
             key,
+            replays: None,
+            replay_logs: None,
             pid: std::process::id(),
             started: start_of("self"),
             boot: read_id("/proc/sys/kernel/random/boot_id"),
@@ -112,8 +150,16 @@ impl Entry {
         }
     }
 
-    fn is_of(&self, target: &str, lun: u16, serial: Option<&str>) -> bool {
-        self.target == target && self.lun == lun && self.serial.as_deref() == serial
+    /// Whether it may be of this unit. Servers can have the same names, and then tell the same serial numbers.
+    fn may_be_of(&self, place: &Place) -> bool {
+        (&self.target, self.lun, &self.serial) == (&place.target, place.lun, &place.serial)
+    }
+
+    /// Whether it was found where this unit was. A server that proves who it is may be found at another address.
+    fn is_of(&self, place: &Place) -> bool {
+        self.may_be_of(place)
+            && self.pin == place.pin
+            && (place.pin.is_some() || self.portal.as_ref() == Some(&place.portal))
     }
 }
 
@@ -176,15 +222,38 @@ impl Attachment {
     /// Notes an attachment in `folder`, before its key is registered.
     pub fn note(folder: &Path, entry: &Entry) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let path = folder.join(format!("{:016x}", entry.key));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let path = folder.join(name_of(entry.key));
+        let file = Self::write(&path, entry)?;
+        sync_directory_of(&path)?;
+        Ok(Self { path, file })
+    }
+
+    /// Notes an attachment in the place of another that had the same key: there is the old note or the new one.
+    pub fn note_again(folder: &Path, entry: &Entry) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let path = folder.join(name_of(entry.key));
+        let beside = path.with_extension("new");
+        // Of a process that died between the two steps.
+        let _ = fs::remove_file(&beside);
+        let file = Self::write(&beside, entry)?;
+        fs::rename(&beside, &path)?;
+        sync_directory_of(&path)?;
+        Ok(Self { path, file })
+    }
+
+    fn write(path: &Path, entry: &Entry) -> io::Result<File> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         // Locked before there is anything in it: an empty file is nobody's.
         file.lock()?;
         let entry = Entry { file: Some(FileId::of(&file)?), ..entry.clone() };
         file.write_all(&serde_json::to_vec(&entry)?)?;
         file.sync_all()?;
-        sync_directory_of(&path)?;
-        Ok(Self { path, file })
+        Ok(file)
+    }
+
+    /// Whether it is noted under this key.
+    pub fn is_of(&self, key: u64) -> bool {
+        self.path.file_name().is_some_and(|name| name == &*name_of(key))
     }
 
     /// It has ended and nothing of it is written any more, but its reservation may stand: so the next attachment of this
@@ -202,6 +271,11 @@ impl Attachment {
             tracing::debug!(path = %self.path.shown(), %why, "cannot remove");
         }
     }
+}
+
+/// The name of the file of an attachment.
+fn name_of(key: u64) -> String {
+    format!("{key:016x}")
 }
 
 /// Says of the attachment in the file at `path` that it has ended. The file stays the same one, which is how a copy is
@@ -230,12 +304,11 @@ pub struct Known {
 impl Known {
     /// What `folder` tells of a unit.
     #[must_use]
-    pub fn of(folder: &Path, target: &str, lun: u16, serial: Option<&str>) -> Self {
-        let concerns = |entry: &Entry| entry.is_of(target, lun, serial);
+    pub fn of(folder: &Path, place: &Place) -> Self {
         let mut known = Self::default();
         for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path()) {
             match look(&path) {
-                Ok((entry, lock)) if concerns(&entry) => match lock {
+                Ok((entry, lock)) if entry.may_be_of(place) => match lock {
                     Some(file) => known.take(entry, Attachment { path, file }),
                     None => known.living.push(entry),
                 },
@@ -246,10 +319,28 @@ impl Known {
         known
     }
 
-    /// All whose processes are not known to live.
-    pub fn into_noted(self) -> impl Iterator<Item = Attachment> {
-        let gone = self.gone.into_iter().map(|(_, attachment)| attachment);
-        gone.chain(self.doubtful.into_iter().map(|(_, attachment, _)| attachment))
+    /// Those whose keys are not registered with the unit at `place` any more, once this machine has it: they were found
+    /// there, or their keys are among those that it had `seen` there before. Not that of `now`, which is ours.
+    pub fn ended_at(
+        self,
+        place: &Place,
+        seen: &[u64],
+        now: u64,
+    ) -> impl Iterator<Item = Attachment> {
+        let gone = self.gone.into_iter();
+        let noted = gone.chain(self.doubtful.into_iter().map(|(entry, file, _)| (entry, file)));
+        let ended = noted.filter(move |(entry, _)| {
+            entry.key != now && (entry.is_of(place) || seen.contains(&entry.key))
+        });
+        ended.map(|(_, attachment)| attachment)
+    }
+
+    /// Whether some may be of another unit that has the same names.
+    #[must_use]
+    pub fn may_be_elsewhere(&self, place: &Place) -> bool {
+        let doubtful = self.doubtful.iter().map(|(entry, ..)| entry);
+        let mut noted = self.gone.iter().map(|(entry, _)| entry).chain(doubtful);
+        noted.any(|entry| !entry.is_of(place))
     }
 
     /// Keeps those from being taken for gone that have something waiting.
@@ -264,7 +355,7 @@ impl Known {
 
     fn take(&mut self, entry: Entry, attachment: Attachment) {
         let file = FileId::of(&attachment.file).ok();
-        let here = Entry { file, ..Entry::new(&entry.target, entry.lun, None, 0) };
+        let here = Entry { file, ..Entry::new(&Place::of(&entry), 0) };
         match doubt(&entry, &here) {
             Some(doubt) => self.doubtful.push((entry, attachment, doubt)),
             None => self.gone.push((entry, attachment)),
@@ -286,10 +377,10 @@ fn look(path: &Path) -> io::Result<(Entry, Option<File>)> {
     Ok((entry, free.then_some(file)))
 }
 
-/// Where they are noted, if there is a state directory.
+/// Where they are noted in the state directory.
 #[must_use]
-pub fn folder() -> Option<PathBuf> {
-    state_dir().map(|dir| dir.join("attachments"))
+pub fn folder(state: &Path) -> PathBuf {
+    state.join("attachments")
 }
 
 #[cfg(test)]
@@ -298,14 +389,24 @@ mod tests {
 
     const TARGET: &str = "iqn.2026-11.dev.longhaul:t";
 
+    fn place() -> Place {
+        Place {
+            target: TARGET.to_owned(),
+            lun: 0,
+            serial: Some("s".to_owned()),
+            portal: "127.0.0.1:3260".to_owned(),
+            pin: None,
+        }
+    }
+
     fn entry(key: u64) -> Entry {
-        Entry::new(TARGET, 0, Some("s".to_owned()), key)
+        Entry::new(&place(), key)
     }
 
     #[test]
     fn attachment_of_a_living_process_is_told_from_that_of_one_that_is_gone() {
         let dir = tempfile::tempdir().unwrap();
-        let look = || Known::of(dir.path(), TARGET, 0, Some("s"));
+        let look = || Known::of(dir.path(), &place());
         let first = Attachment::note(dir.path(), &entry(7)).unwrap();
         let living = look().living;
         assert_eq!((living.len(), living[0].key, living[0].pid), (1, 7, std::process::id()));
@@ -332,7 +433,7 @@ mod tests {
     #[test]
     fn attachment_that_has_ended_is_gone_though_its_process_lives() {
         let dir = tempfile::tempdir().unwrap();
-        let look = || Known::of(dir.path(), TARGET, 0, Some("s"));
+        let look = || Known::of(dir.path(), &place());
         Attachment::note(dir.path(), &entry(7)).unwrap().leave();
         let known = unlocked(&look);
         assert_eq!((known.doubtful.len(), known.gone[0].0.key), (0, 7));
@@ -425,7 +526,7 @@ mod tests {
         fs::write(dir.path().join("2"), "{}").unwrap();
         let other = Entry { lun: 1, ..entry(3) };
         drop(Attachment::note(dir.path(), &other).unwrap());
-        let known = Known::of(dir.path(), TARGET, 0, Some("s"));
+        let known = Known::of(dir.path(), &place());
         assert!(known.gone.is_empty() && known.living.is_empty() && known.doubtful.is_empty());
     }
 

@@ -19,7 +19,6 @@ use volume::layer::read_only::ReadOnly;
 use volume::store::memory::Memory;
 use volume::{CryptoErase, Durability, Gate, Volume};
 
-use crate::attachments;
 use crate::config::idle_size;
 use crate::credentials;
 use crate::explain::{explain, explain_connect};
@@ -31,10 +30,11 @@ use crate::reconnect_limit::ReconnectLimit;
 use crate::replay_log::{self, Pending, Saved};
 use crate::sealing::Seal;
 use crate::size::Size;
+use crate::state_dir::state_dir;
 use crate::stop::Stop;
 use crate::store::Local;
 use crate::store::file::OpenError;
-use crate::store::iscsi::{Connections, Writers};
+use crate::store::iscsi::{Connections, ReplayedLog, Writers};
 use crate::store::{device, file, in_use, iscsi};
 use crate::uri::{Host, Uri};
 use created_file::{CreatedFile, refuse_options, remove};
@@ -75,6 +75,8 @@ pub struct OpenOptions {
     pub replay_log: Option<PathBuf>,
     /// Who else may write to a unit of a target.
     pub writers: Writers,
+    /// The replay log that is to be written to it.
+    pub replays: Option<ReplayedLog>,
 }
 
 /// Who this machine is to a target.
@@ -627,7 +629,8 @@ async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                 write_behind: options.pipeline.is_some(),
             });
             with.writers = options.writers;
-            with.attachments = attachments::folder();
+            with.replays = options.replays.clone();
+            with.state = state_dir();
             let disk =
                 iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
             let disk = Arc::new(disk);

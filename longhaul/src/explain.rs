@@ -62,14 +62,19 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
 const HELD: &str = "end it there first; if it is gone, or is to lose the volume, --take-over, which ends its writing at once, and what \
     it has not flushed goes to a file there; --shared is for cluster file systems, where all sides say so; to read, `attach --read-only`";
 
+/// What to do about a volume whose last writer has left a replay log.
+const UNWRITTEN: &str = "write it first: it holds what was acknowledged to programs. `attach`, `copy`, `tune` and `key` go on \
+    without it if --take-over is said; nothing shows then that the log is the newest there is, and it takes --force";
+
 /// What to do about a replay log of which nobody knows whether it would replace something newer.
 const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows since when and what would be replaced; if nobody has written since, add --force";
 
 /// The same, of a target that cannot be reached.
 pub(crate) fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure {
     use LoginStatus as Status;
-    if let iscsi::ConnectError::Held(_) = &why {
-        return Failure::new(what).because(why).hint(HELD);
+    if let iscsi::ConnectError::Held(holders) = &why {
+        let hint = if holders.has_unwritten_log() { UNWRITTEN } else { HELD };
+        return Failure::new(what).because(why).hint(hint);
     }
     let hint = match why.login() {
         Some(LoginError::NoCredentials) => {

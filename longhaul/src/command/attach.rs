@@ -86,6 +86,7 @@ pub async fn run(args: Args) -> Outcome {
         pad: false,
         pipeline: args.writers.pipeline(args.pipeline.settings()?),
         writers: args.writers.writers(),
+        replays: None,
         reconnect_limit: args.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
         replay_log: changes.then(|| args.replay_log.dir()).flatten(),
     };

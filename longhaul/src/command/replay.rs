@@ -15,7 +15,7 @@ use crate::luks;
 use crate::printable::Shown as _;
 use crate::replay_log::{Change, Header, Reader, Record};
 use crate::size::Size;
-use crate::store::iscsi::{Probe, Writers};
+use crate::store::iscsi::{Probe, ReplayedLog, Writers};
 use crate::uri::Uri;
 use crate::utc::utc;
 
@@ -88,6 +88,7 @@ pub async fn run(args: Args) -> Outcome {
         login: args.login.login().await?,
         reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
         writers: args.resumes(&log).map_or_else(|| args.writers.writers(), Writers::Resume),
+        replays: log.header().key.map(|key| ReplayedLog { key, dir: args.dir() }),
         // What it holds is what was sent, so of an encrypted volume ciphertext.
         contents: Contents::Raw { overwrite: true },
         // It keeps the order of what overlaps, and many writes in flight.
@@ -148,6 +149,12 @@ impl Args {
             return Err(Failure::new(what).hint(hint));
         }
         Ok(())
+    }
+
+    /// The directory of the log.
+    fn dir(&self) -> PathBuf {
+        let file = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
+        file.parent().map(PathBuf::from).unwrap_or_default()
     }
 
     /// The key of a reservation that shows that nobody has written since, if it stands.

@@ -64,12 +64,12 @@ async fn dead_writer_is_gone_on_for_as_long_as_its_reservation_stands() {
     let folder = tempfile::tempdir().unwrap();
     let attach = async |n: u8, writers| {
         let name = IscsiName::new(&format!("iqn.2026-11.dev.longhaul:writer{n}")).unwrap();
-        let attachments = Some(folder.path().to_owned());
-        let options = ConnectOptions { writers, attachments, ..ConnectOptions::new(name) };
+        let state = Some(folder.path().to_owned());
+        let options = ConnectOptions { writers, state, ..ConnectOptions::new(name) };
         connect(&tgt.disk(), &options).await
     };
     let first = attach(1, Writers::One).await.expect("nobody has it");
-    let key = noted(folder.path());
+    let key = noted(&folder.path().join("attachments"));
     // One that is not closed stays reserved.
     drop(first);
     let refused = attach(2, Writers::One).await;

@@ -17,6 +17,9 @@ struct State {
     held: Vec<(TcpStream, Vec<u8>)>,
     /// PERSISTENT RESERVE OUT commands.
     reserve_out: usize,
+    /// So many more of them pass, and nothing after that.
+    reserve_out_left: Option<usize>,
+    is_stopped: bool,
     streams: Vec<TcpStream>,
 }
 
@@ -82,6 +85,25 @@ impl Link {
         let mut state = self.state.lock().unwrap();
         state.is_held = false;
         state.held.clear();
+    }
+
+    /// Lets so many PERSISTENT RESERVE OUT commands pass, and nothing from the next one on.
+    pub(super) fn stop_before_reserve_out(&self, left: usize) {
+        let mut state = self.state.lock().unwrap();
+        (state.reserve_out_left, state.is_stopped) = (Some(left), false);
+    }
+
+    /// Waits until nothing passes any more.
+    pub(super) async fn stopped(&self) {
+        while !self.state.lock().unwrap().is_stopped {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Everything passes again.
+    pub(super) fn go_on(&self) {
+        let mut state = self.state.lock().unwrap();
+        (state.reserve_out_left, state.is_stopped) = (None, false);
     }
 
     /// How many PERSISTENT RESERVE OUT commands have passed.
@@ -162,6 +184,15 @@ fn carry_pdus(
         let operation = header[0] & 0x3f;
         let is_reserve_out = operation == SCSI_COMMAND && header[32] == 0x5f;
         state.reserve_out += usize::from(is_reserve_out);
+        if is_reserve_out && let Some(left) = &mut state.reserve_out_left {
+            match left.checked_sub(1) {
+                Some(fewer) => *left = fewer,
+                None => state.is_stopped = true,
+            }
+        }
+        if state.is_stopped {
+            continue;
+        }
         let has_data = data > 0 && matches!(operation, SCSI_COMMAND | DATA_OUT);
         if state.is_held && has_data && !is_reserve_out {
             state.held.push((to.try_clone()?, pdu));

@@ -46,6 +46,103 @@ fn log_is_written_while_the_volume_is_reserved_for_its_attachment() {
     assert_eq!(noted, 0);
 }
 
+/// Every other writer too is kept from a volume whose last one left a log, though its process is gone.
+#[test]
+fn unwritten_log_keeps_every_writer_from_its_volume() {
+    let bench = Bench::new(&[]);
+    let (_link, log) = given_up(&bench);
+    std::fs::write(bench.path().join("in.img"), vec![5; MIB]).unwrap();
+    std::fs::write(bench.path().join("key"), "pass-phrase").unwrap();
+    let gateway = format!("g={}", bench.uri);
+    for writer in [
+        &["copy", "in.img", &bench.uri][..],
+        &["tune", &bench.uri, "--overwrite", "0+1M"],
+        &["key", "init", &bench.uri, "--force", "--passphrase-file", "key"],
+        &["serve", "--listen", "127.0.0.1:0", "--volume", &gateway],
+    ] {
+        let (said, done) = bench.run(writer);
+        for words in ["another writer", &format!("`longhaul replay {log}`"), "write it first"] {
+            assert!(!done && said.contains(words), "{writer:?}: {words}: {said}");
+        }
+    }
+    let (said, done) = bench.run(&["replay", &log]);
+    assert!(done, "{said}");
+    assert!(bench.stored().iter().all(|byte| *byte == 3));
+    let (said, done) = bench.run(&["copy", "in.img", &bench.uri, "--force"]);
+    assert!(done && bench.stored().iter().all(|byte| *byte == 5), "{said}");
+}
+
+/// The log takes `--force` once somebody has gone on without it.
+#[test]
+fn volume_of_an_unwritten_log_is_written_to_where_that_is_said() {
+    let bench = Bench::new(&[]);
+    let (_link, log) = given_up(&bench);
+    std::fs::write(bench.path().join("in.img"), vec![5; MIB]).unwrap();
+    let (said, done) = bench.run(&["copy", "in.img", &bench.uri, "--take-over", "--force"]);
+    assert!(done && bench.stored().iter().all(|byte| *byte == 5), "{said}");
+    let (said, done) = bench.run(&["replay", &log]);
+    assert!(!done && said.contains("--force"), "{said}");
+    let (said, done) = bench.run(&["replay", "--force", &log]);
+    assert!(done && bench.stored().iter().all(|byte| *byte == 3), "{said}");
+}
+
+/// Whoever writes the log is killed before each command by which it takes the reservation over.
+#[tokio::test]
+async fn replay_that_is_killed_while_it_begins_is_resumed_and_nobody_comes_before_it() {
+    for passed in 0..3 {
+        let bench = Bench::new(&[]);
+        let (link, log) = given_up(&bench);
+        link.stop_before_reserve_out(passed);
+        let replay = Running::start(&mut bench.longhaul(&["replay", &log]));
+        tokio::time::timeout(PATIENCE, link.stopped()).await.expect("it begins");
+        replay.kill();
+        link.go_on();
+        let said = bench.refused(&[]);
+        let words = format!("`longhaul replay {log}`");
+        assert!(said.contains(&words), "{passed}: {said}");
+        let (said, done) = bench.run(&["replay", &log]);
+        assert!(done, "{passed}: {said}");
+        assert!(bench.stored().iter().all(|byte| *byte == 3), "{passed}");
+        let second = bench.attach("second", &[]);
+        assert!(bench.reads(&second, 3) && second.process.stop().success(), "{passed}");
+        let noted = std::fs::read_dir(bench.path().join("state/attachments")).unwrap().count();
+        assert_eq!(noted, 0, "{passed}");
+    }
+}
+
+/// So does a log that is written over what others may have written: nobody comes before the rest of it.
+#[tokio::test]
+async fn forced_replay_that_is_killed_keeps_the_volume() {
+    let bench = Bench::new(&[]);
+    let (link, log) = given_up(&bench);
+    let second = bench.attach("second", &["--take-over"]);
+    assert!(bench.write(&second, 2) && second.process.stop().success());
+    link.hold();
+    let replay = Running::start(&mut bench.longhaul(&["replay", "--force", &log]));
+    tokio::time::timeout(PATIENCE, link.held()).await.expect("it writes");
+    replay.kill();
+    link.drop_held();
+    let said = bench.refused(&[]);
+    assert!(said.contains(&format!("`longhaul replay {log}`")), "{said}");
+    let (said, done) = bench.run(&["replay", &log]);
+    assert!(done && bench.stored().iter().all(|byte| *byte == 3), "{said}");
+}
+
+/// Two servers with one target name: what is known of the one is kept while the other is attached.
+#[test]
+fn note_of_a_killed_attachment_outlives_one_at_another_server_of_its_names() {
+    let (here, there) = (Bench::new(&[]), Bench::new(&[]));
+    let first = here.attach("first", &[]);
+    assert!(here.write(&first, 1));
+    first.process.kill();
+    let other = here.attach_to(&there.uri, "other", &[]);
+    assert!(other.process.stop().success());
+    let again = here.attach("again", &[]);
+    assert!(here.reads(&again, 1) && again.process.stop().success());
+    let noted = std::fs::read_dir(here.path().join("state/attachments")).unwrap().count();
+    assert_eq!(noted, 0);
+}
+
 #[test]
 fn log_is_refused_once_another_has_had_the_volume() {
     let bench = Bench::new(&[]);

@@ -24,10 +24,11 @@ use super::identity::Identity;
 use super::link::Link;
 use super::mark::MarkError;
 use super::random::{entropy, random};
-use super::reservation::{Directories, Holders, Reservation};
+use super::reservation::{Holders, Request, Reservation, Writers};
 use super::session::{Loss, Session};
 use super::unit::{self, Unit, UnitError};
 use super::{ConnectOptions, IscsiTarget, ReplayLogOptions};
+use crate::attachments::Place;
 use crate::replay_log::{Header, Writer};
 use crate::uri::Host;
 
@@ -229,13 +230,18 @@ impl Connector {
         if link.shape().read_only {
             return Ok(link);
         }
-        let serial = link.device().serial.as_deref();
-        let places = Directories {
-            attachments: self.options.attachments.as_deref(),
-            replay_logs: self.options.replay_log.as_ref().map(|options| &*options.dir),
+        let ConnectOptions { writers, replays, state, replay_log, .. } = &self.options;
+        let own = replay_log.as_ref().map(|options| &*options.dir);
+        let request = Request {
+            writers: *writers,
+            replays: match writers {
+                Writers::Resume(of) => Some(*of),
+                _ => replays.as_ref().map(|log| log.key),
+            },
+            state: state.as_deref(),
+            replay_logs: own.or_else(|| replays.as_ref().map(|log| &*log.dir)),
         };
-        let how = (self.options.writers, places);
-        self.reservation.acquire(link.unit(), &self.target, serial, how).await?;
+        self.reservation.acquire(link.unit(), &self.place(&link), request).await?;
         if !link.device().is_withheld || !self.reservation.is_held() {
             return Ok(link);
         }
@@ -246,6 +252,18 @@ impl Connector {
             self.reservation.release(link.unit()).await;
         }
         whole
+    }
+
+    /// How this machine notes the unit of a link.
+    fn place(&self, link: &Link) -> Place {
+        let IscsiTarget { portal, name, lun } = &self.target;
+        Place {
+            target: name.as_str().to_owned(),
+            lun: *lun,
+            serial: link.device().serial.clone(),
+            portal: portal.to_string(),
+            pin: self.options.pinned.as_ref().map(|pinned| pinned.target.to_string()),
+        }
     }
 
     /// Connects, logs in, and opens the unit, which has nothing left to do then for the session in doubt. It must be

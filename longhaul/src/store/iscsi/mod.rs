@@ -86,8 +86,11 @@ pub struct ConnectOptions {
     pub read_only: bool,
     /// Who else may write.
     pub writers: Writers,
-    /// Where attachments are noted, to know those of processes that were killed.
-    pub attachments: Option<PathBuf>,
+    /// The state directory: attachments are noted there, to know those of processes that were killed, and their replay
+    /// logs are looked for.
+    pub state: Option<PathBuf>,
+    /// The replay log that is to be written.
+    pub replays: Option<ReplayedLog>,
     /// How long an outage may last before requests fail; `None` for as long as it takes, zero for not
     /// at all.
     pub reconnect_for: Option<Duration>,
@@ -112,6 +115,15 @@ pub struct ReplayLogOptions {
     /// Writes may have been acknowledged before the disk gets them: all of them are saved then, not only those that
     /// the target has answered.
     pub write_behind: bool,
+}
+
+/// A replay log that is to be written to its volume.
+#[derive(Clone, Debug)]
+pub struct ReplayedLog {
+    /// The key of the attachment that it is from.
+    pub key: u64,
+    /// Its directory.
+    pub dir: PathBuf,
 }
 
 /// How long one-shot commands wait for a connection that is lost.
@@ -139,7 +151,8 @@ impl ConnectOptions {
             timeouts: Timeouts::default(),
             read_only: false,
             writers: Writers::default(),
-            attachments: None,
+            state: None,
+            replays: None,
             reconnect_for: Some(RECONNECT_FOR),
             other_portals: true,
             reconnect_every: RECONNECT_EVERY,

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,12 +17,11 @@ use proto::scsi::reservation::writer::{
 };
 use proto::scsi::transport::Transports;
 
-use super::IscsiTarget;
 use super::connect::ConnectError;
 use super::mark::{Mark, Unguarded};
 use super::random::random;
 use super::unit::{self, Unit, UnitError};
-use crate::attachments::{Attachment, Entry, Known, MaybeAlive};
+use crate::attachments::{self, Attachment, Entry, Known, MaybeAlive, Place};
 use crate::printable::Shown as _;
 use crate::replay_log;
 
@@ -45,12 +44,93 @@ pub enum Writers {
     Resume(u64),
 }
 
-/// Where this machine keeps what it knows of its attachments.
+/// How a unit is reserved.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Directories<'a> {
-    pub(super) attachments: Option<&'a Path>,
-    /// What those that were given up could not write.
+pub(super) struct Request<'a> {
+    pub(super) writers: Writers,
+    /// The key of the attachment whose replay log is to be written.
+    pub(super) replays: Option<u64>,
+    /// The state directory, where attachments are noted.
+    pub(super) state: Option<&'a Path>,
+    /// Where that replay log is, or the one of this attachment would be.
     pub(super) replay_logs: Option<&'a Path>,
+}
+
+impl Request<'_> {
+    /// What this machine knows of the unit at `place`. An attachment with an unwritten replay log is not one that can be
+    /// replaced, unless that log is the one that is to be written.
+    fn known(&self, place: &Place) -> Known {
+        let Some(state) = self.state else { return Known::default() };
+        let mut known = Known::of(&attachments::folder(state), place);
+        if self.writers == Writers::One {
+            known.spare(|entry| {
+                let keys = [Some(entry.key), entry.replays].into_iter().flatten();
+                let mut others = keys.filter(|key| Some(*key) != self.replays);
+                others.find_map(|key| self.unwritten(key, entry.replay_logs.as_deref()))
+            });
+        }
+        known
+    }
+
+    /// The unwritten replay log of the attachment with this key, if there is one where logs are or in `noted`.
+    fn unwritten(&self, key: u64, noted: Option<&Path>) -> Option<PathBuf> {
+        let places = [noted, self.replay_logs, self.state];
+        places.into_iter().flatten().find_map(|dir| replay_log::of_key(dir, key))
+    }
+
+    /// Whose registrations are removed on the way.
+    fn victims(&self, known: &Known) -> Victims {
+        match self.writers {
+            Writers::One => Victims::Stale(known.gone.iter().map(|(entry, _)| entry.key).collect()),
+            _ => Victims::Everyone,
+        }
+    }
+
+    /// What is noted of an attachment with this key, before it is registered.
+    fn entry(&self, place: &Place, key: u64) -> Entry {
+        // A path that is no text cannot be noted.
+        let replay_logs = self.replay_logs.filter(|dir| dir.to_str().is_some()).map(PathBuf::from);
+        Entry { replays: self.replays, replay_logs, ..Entry::new(place, key) }
+    }
+
+    async fn reserve(
+        &self,
+        unit: &Unit,
+        key: u64,
+        known: &Known,
+    ) -> Result<Hold, NotHeld<UnitError>> {
+        let Writers::Resume(of) = self.writers else {
+            return writer::acquire(unit, key, &self.victims(known)).await;
+        };
+        let began_the_same = known.gone.iter().filter(|(entry, _)| entry.replays == Some(of));
+        let stale: Vec<_> = began_the_same.map(|(entry, _)| entry.key).collect();
+        writer::resume(unit, key, of, &stale).await
+    }
+
+    /// Notes the attachment under the key that it has in the end. The earlier note stays until that is done.
+    fn renamed(&self, noted: Option<Attachment>, entry: Entry) -> Option<Attachment> {
+        if noted.as_ref().is_some_and(|noted| noted.is_of(entry.key)) {
+            return noted;
+        }
+        let renamed = self.note(&entry, true);
+        if renamed.is_some() {
+            noted.into_iter().for_each(Attachment::forget);
+        }
+        renamed
+    }
+
+    fn note(&self, entry: &Entry, again: bool) -> Option<Attachment> {
+        let folder = attachments::folder(self.state?);
+        let noted = match again {
+            true => Attachment::note_again(&folder, entry),
+            false => Attachment::note(&folder, entry),
+        };
+        let failed = |why: &io::Error| {
+            let folder = folder.shown();
+            tracing::warn!(%folder, %why, "cannot note the attachment: after a crash it takes --take-over");
+        };
+        noted.inspect_err(failed).ok()
+    }
 }
 
 /// Who has a volume.
@@ -61,6 +141,13 @@ pub struct Holders {
     here: Option<(u32, Duration)>,
     /// It is noted in the state directory, and why it is not taken over for that.
     doubt: Option<MaybeAlive>,
+}
+
+impl Holders {
+    /// Whether it waits for a replay log to be written.
+    pub(crate) const fn has_unwritten_log(&self) -> bool {
+        matches!(self.doubt, Some(MaybeAlive::Unwritten(_)))
+    }
 }
 
 impl fmt::Display for Holders {
@@ -105,67 +192,49 @@ enum Ownership {
 }
 
 impl Reservation {
-    /// Reserves a unit that was just opened.
+    /// Reserves a unit that was just opened, and found at `place`.
     pub(super) async fn acquire(
         &self,
         unit: &Unit,
-        target: &IscsiTarget,
-        serial: Option<&str>,
-        (writers, places): (Writers, Directories<'_>),
+        place: &Place,
+        request: Request<'_>,
     ) -> Result<(), ConnectError> {
-        match writers {
+        match request.writers {
             Writers::Unasked => return Ok(()),
             Writers::Shared => return self.share(unit).await,
             Writers::One | Writers::TakeOver | Writers::Resume(_) => {}
         }
-        let (name, lun, folder) = (target.name.as_str(), target.lun, places.attachments);
-        let mut known =
-            folder.map(|folder| Known::of(folder, name, lun, serial)).unwrap_or_default();
-        if let (Writers::One, Some(logs)) = (writers, places.replay_logs) {
-            known.spare(|entry| replay_log::of_key(logs, entry.key));
-        }
-        let victims = match writers {
-            Writers::One => Victims::Stale(known.gone.iter().map(|(entry, _)| entry.key).collect()),
-            _ => Victims::Everyone,
+        let known = request.known(place);
+        let seen = match known.may_be_elsewhere(place) {
+            true => writer::registered(unit).await.unwrap_or_default(),
+            false => Vec::new(),
         };
         let key = u64::from_ne_bytes(random()?).max(1);
-        let entry = Entry::new(name, lun, serial.map(str::to_owned), key);
-        let noted = folder.and_then(|folder| note(folder, &entry));
-        let outcome = match writers {
-            Writers::Resume(of) => writer::resume(unit, key, of).await,
-            _ => writer::acquire(unit, key, &victims).await,
-        };
-        match outcome {
+        let entry = request.entry(place, key);
+        let noted = request.note(&entry, false);
+        match request.reserve(unit, key, &known).await {
             Ok(hold) => {
                 if hold.leaves_tasks {
-                    end_tasks(unit, lun).await;
+                    end_tasks(unit, place.lun).await;
                 }
                 let durable = hold.through_power_loss;
                 tracing::info!(key, durable, "the volume is reserved: nobody else can write to it");
-                // Whatever keys they had are registered no more.
-                known.into_noted().for_each(Attachment::forget);
-                let noted = if hold.key == key {
-                    noted
-                } else {
-                    noted.into_iter().for_each(Attachment::forget);
-                    folder.and_then(|folder| note(folder, &Entry { key: hold.key, ..entry }))
-                };
+                let noted = request.renamed(noted, Entry { key: hold.key, ..entry });
+                known.ended_at(place, &seen, hold.key).for_each(Attachment::forget);
                 *self.lock() = Ownership::Reserved { hold, noted, stays: false };
                 Ok(())
             }
-            Err(NotHeld::Unsupported) if !matches!(writers, Writers::Resume(_)) => {
-                *self.lock() = Ownership::unguarded(writers, key, noted, known);
+            Err(NotHeld::Unsupported) if !matches!(request.writers, Writers::Resume(_)) => {
+                *self.lock() = Ownership::unguarded(request.writers, (key, noted), place, known);
                 Ok(())
             }
             Err(why) => {
                 // A session that was lost may have left a registration behind.
-                match why.may_leave(key) {
-                    true => noted.into_iter().for_each(Attachment::leave),
-                    false => noted.into_iter().for_each(Attachment::forget),
-                }
-                Err(match writers {
+                let ended = if why.may_leave(key) { Attachment::leave } else { Attachment::forget };
+                noted.into_iter().for_each(ended);
+                Err(match request.writers {
                     Writers::Resume(_) => not_resumed(why),
-                    _ => not_held(why, &known),
+                    _ => not_held(why, &known, &request),
                 })
             }
         }
@@ -176,10 +245,20 @@ impl Reservation {
         match writer::may_write(unit).await {
             Ok(()) => Ok(()),
             Err(NotHeld::Unsupported) => {
-                *self.lock() = Ownership::unguarded(Writers::Shared, 0, None, Known::default());
+                let unguarded = Unguarded {
+                    writers: Writers::Shared,
+                    key: 0,
+                    gone: Vec::new(),
+                    others: Vec::new(),
+                };
+                *self.lock() = Ownership::of(unguarded, None, Vec::new());
                 Ok(())
             }
-            Err(why) => Err(not_held(why, &Known::default())),
+            Err(NotHeld::By(registrants)) => {
+                Err(ConnectError::Held(Holders { registrants, here: None, doubt: None }))
+            }
+            Err(NotHeld::Unit(why)) => Err(why.into()),
+            Err(other) => Err(ConnectError::Reservation(describe(&other))),
         }
     }
 
@@ -306,7 +385,12 @@ impl Reservation {
 }
 
 impl Ownership {
-    fn unguarded(writers: Writers, key: u64, noted: Option<Attachment>, known: Known) -> Self {
+    fn unguarded(
+        writers: Writers,
+        (key, noted): (u64, Option<Attachment>),
+        place: &Place,
+        known: Known,
+    ) -> Self {
         let here = known.living.iter().map(|entry| {
             let ago = since(entry.since).as_secs();
             (entry.key, format!("process {} of this machine, attached {ago} s ago", entry.pid))
@@ -321,17 +405,12 @@ impl Ownership {
             gone: known.gone.iter().map(|(entry, _)| entry.key).collect(),
             others: here.chain(doubtful).collect(),
         };
-        Self::Unguarded { unguarded, noted, before: known.into_noted().collect(), mark: None }
+        Self::of(unguarded, noted, known.ended_at(place, &[], key).collect())
     }
-}
 
-fn note(folder: &Path, entry: &Entry) -> Option<Attachment> {
-    let noted = Attachment::note(folder, entry);
-    let failed = |why: &io::Error| {
-        let folder = folder.shown();
-        tracing::warn!(%folder, %why, "cannot note the attachment: after a crash it takes --take-over");
-    };
-    noted.inspect_err(failed).ok()
+    const fn of(unguarded: Unguarded, noted: Option<Attachment>, before: Vec<Attachment>) -> Self {
+        Self::Unguarded { unguarded, noted, before, mark: None }
+    }
 }
 
 /// Ends what the writer before has under way, where the take-over did not: a reset leaves reservations as they are.
@@ -352,7 +431,7 @@ async fn end_tasks(unit: &Unit, lun: u16) {
 }
 
 /// What it means at an attachment that the reservation cannot be had.
-fn not_held(why: NotHeld<UnitError>, known: &Known) -> ConnectError {
+fn not_held(why: NotHeld<UnitError>, known: &Known, request: &Request<'_>) -> ConnectError {
     match why {
         NotHeld::By(registrants) => {
             let key = registrants.0.first().map(|first| first.key);
@@ -360,6 +439,9 @@ fn not_held(why: NotHeld<UnitError>, known: &Known) -> ConnectError {
             let here = here.map(|entry| (entry.pid, since(entry.since)));
             let doubt = known.doubtful.iter().find(|(entry, ..)| Some(entry.key) == key);
             let doubt = doubt.map(|(.., doubt)| doubt.clone());
+            // The note may be gone, or that of another machine.
+            let log = || Some(MaybeAlive::Unwritten(request.unwritten(key?, None)?));
+            let doubt = doubt.or_else(|| log().filter(|_| here.is_none()));
             ConnectError::Held(Holders { registrants, here, doubt })
         }
         NotHeld::Unit(why) => why.into(),

@@ -156,24 +156,44 @@ pub async fn acquire<U: Unit>(
     settle(unit, hold).await
 }
 
-/// Goes on for a writer that is gone, whose reservation has the key `of` and stands: so nobody else has written since,
+/// Continues for a writer that is gone, whose reservation has the key `of` and stands: so nobody else has written since,
 /// unless he registered beside it. `key` is random and new. In the end the reservation has the key `of` again, so that
-/// the next can go on where this one fails.
-pub async fn resume<U: Unit>(unit: &U, key: Key, of: Key) -> Result<Hold, NotHeld<U::Error>> {
+/// the next can continue where this one fails. `stale` are the keys under which others began the same for `of`, and are
+/// gone: such a key holds the reservation only if it preempted `of` or another of them.
+pub async fn resume<U: Unit>(
+    unit: &U,
+    key: Key,
+    of: Key,
+    stale: &[Key],
+) -> Result<Hold, NotHeld<U::Error>> {
     let Some(Keys { keys, .. }) = read_keys(unit).await? else { return Err(NotHeld::Unsupported) };
+    let known = |key: &Key| *key == of || stale.contains(key);
     let held = read_reservation(unit).await?;
-    if held != Some((of, KIND.code())) || keys.iter().any(|key| *key != of) {
+    let holder = held.filter(|(key, kind)| known(key) && *kind == KIND.code()).map(|(key, _)| key);
+    let Some(holder) = holder.filter(|_| keys.iter().all(known)) else {
         return Err(NotHeld::By(registrants(unit, &keys).await?));
-    }
+    };
     let mut hold = register(unit, key).await?;
-    match preempt_one(unit, &mut hold, of).await? {
+    match preempt_one(unit, &mut hold, holder).await? {
         // It was registered until now, which it would not be had anybody taken the volume over.
         Answer::Good(_) => {}
         Answer::Conflict => return lost(unit, &hold).await,
         answer => return give_up(unit, &hold, "PREEMPT AND ABORT", answer).await,
     }
+    // Those that had registered and did not get further.
+    for other in keys.into_iter().filter(|key| *key != holder) {
+        match preempt_one(unit, &mut hold, other).await? {
+            Answer::Good(_) | Answer::Conflict => {}
+            answer => return give_up(unit, &hold, "PREEMPT AND ABORT", answer).await,
+        }
+    }
+    take_key(unit, hold, of).await
+}
+
+/// The reservation is ours: gives it the key `of` in the place of the one that it has.
+async fn take_key<U: Unit>(unit: &U, hold: Hold, of: Key) -> Result<Hold, NotHeld<U::Error>> {
     // A registrant may change its key, and a holder stays one (SPC-4, 5.13.7).
-    let renamed = Parameters { key, action_key: of, ..hold.parameters() };
+    let renamed = Parameters { key: hold.key, action_key: of, ..hold.parameters() };
     match ask(unit, OutAction::Register, renamed).await.map_err(NotHeld::Unit)? {
         Answer::Good(_) => {}
         Answer::Conflict => return lost(unit, &hold).await,
@@ -184,6 +204,11 @@ pub async fn resume<U: Unit>(unit: &U, key: Key, of: Key) -> Result<Hold, NotHel
         Some((held, kind)) if held == of && kind == KIND.code() => Ok(hold),
         _ => lost(unit, &hold).await,
     }
+}
+
+/// The keys that are registered with a unit; none where it has no persistent reservations.
+pub async fn registered<U: Unit>(unit: &U) -> Result<Vec<Key>, NotHeld<U::Error>> {
+    Ok(read_keys(unit).await?.map(|found| found.keys).unwrap_or_default())
 }
 
 /// Finds out whether a reservation keeps us, who reserve nothing, from writing. That depends on its type and on who is

@@ -57,7 +57,9 @@ impl<'a> TestUnit<'a> {
             transports: PLAIN,
         };
         match Parsed::of(&command.cdb).cdb.unwrap() {
-            Cdb::PersistentIn { action, .. } => Answer::Good(unit.report(action, &device)),
+            Cdb::PersistentIn { action, .. } => {
+                Answer::Good(unit.report(action, &device))
+            }
             Cdb::PersistentOut(out) if out.action == OutAction::PreemptAndAbort && !self.aborts => {
                 let field = sense::Additional { code: 0x24, qualifier: 0 };
                 Answer::Check(Sense::new(sense::Key::IllegalRequest, field))
@@ -240,16 +242,16 @@ fn dead_writer_is_gone_on_for_while_its_reservation_stands() {
     let unit = Mutex::default();
     let [one, two, three] = [1, 2, 3].map(|n| TestUnit::new(&unit, n));
     now(acquire(&one, 7, &nobody())).unwrap();
-    refusal(now(resume(&two, 8, 6)));
+    refusal(now(resume(&two, 8, 6, &[])));
     assert!(one.may_write() && !two.may_write());
-    let hold = now(resume(&two, 8, 7)).unwrap();
+    let hold = now(resume(&two, 8, 7, &[])).unwrap();
     assert!(hold.key == 7 && two.may_write() && !one.may_write());
     assert_eq!(now(confirm(&two, &hold)).unwrap(), hold);
     // The second has died too.
-    let hold = now(resume(&three, 9, 7)).unwrap();
+    let hold = now(resume(&three, 9, 7, &[])).unwrap();
     assert!(three.may_write() && !two.may_write());
     now(release(&three, &hold)).unwrap();
-    assert_eq!(refusal(now(resume(&two, 10, 7))), Registrants::default());
+    assert_eq!(refusal(now(resume(&two, 10, 7, &[]))), Registrants::default());
     now(acquire(&two, 11, &nobody())).expect("nothing is left behind");
 }
 
@@ -259,14 +261,14 @@ fn dead_writer_is_not_gone_on_for_once_another_may_have_written() {
     let [one, two, three] = [1, 2, 3].map(|n| TestUnit::new(&unit, n));
     now(acquire(&one, 7, &nobody())).unwrap();
     let other = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
-    assert_eq!(refusal(now(resume(&three, 9, 7))).0[0].key, 8);
+    assert_eq!(refusal(now(resume(&three, 9, 7, &[]))).0[0].key, 8);
     now(release(&two, &other)).unwrap();
-    refusal(now(resume(&three, 9, 7)));
+    refusal(now(resume(&three, 9, 7, &[])));
     now(acquire(&one, 7, &nobody())).unwrap();
     let beside = Parameters::keys(0, 6);
     two.answer(Command::persistent_reserve_out(OutAction::Register, 0, 24), &beside.emit());
     assert!(two.may_write(), "who registers may write");
-    refusal(now(resume(&three, 9, 7)));
+    refusal(now(resume(&three, 9, 7, &[])));
     assert!(!three.may_write());
 }
 
@@ -279,7 +281,7 @@ fn writer_that_comes_and_goes_meanwhile_is_noticed_by_who_goes_on() {
         let [one, two, three] = [1, 2, 3].map(|n| TestUnit::new(&unit, n));
         now(acquire(&one, 7, &nobody())).unwrap();
         *three.turns.lock().unwrap() = Some(turns);
-        let mut resuming = pin!(resume(&three, 9, 7));
+        let mut resuming = pin!(resume(&three, 9, 7, &[]));
         if poll(resuming.as_mut()).is_some() {
             break;
         }
@@ -296,6 +298,43 @@ fn writer_that_comes_and_goes_meanwhile_is_noticed_by_who_goes_on() {
     assert!(!outcomes.contains(&true), "{outcomes:?}");
 }
 
+/// Whoever continues for a dead writer dies too, after each of its commands, and so does the next, which is known to be
+/// gone by then: the third can continue as long as nobody else came in between.
+#[test]
+fn resume_that_is_cut_off_anywhere_can_be_resumed() {
+    for (first, second) in (0..8).flat_map(|first| (0..8).map(move |second| (first, second))) {
+        let unit = Mutex::default();
+        let [one, two, three, four, five] = [1, 2, 3, 4, 5].map(|n| TestUnit::new(&unit, n));
+        now(acquire(&one, 7, &nobody())).unwrap();
+        for (dies, key, answers, stale) in [(&two, 8, first, &[][..]), (&three, 9, second, &[8])] {
+            *dies.turns.lock().unwrap() = Some(answers);
+            // One that gets all its answers dies as the one who writes.
+            let _ = poll(pin!(resume(dies, key, 7, stale)));
+        }
+        let kept = unit.lock().unwrap().clone();
+        let hold = now(resume(&four, 10, 7, &[8, 9])).unwrap();
+        assert!(hold.key == 7 && four.may_write(), "{first}, {second}");
+        assert!(![&one, &two, &three].iter().any(|dead| dead.may_write()), "{first}, {second}");
+        let mut left = now(registered(&five)).unwrap();
+        left.dedup();
+        assert_eq!(left, [7], "{first}, {second}");
+        // Another in between: with a registration, with the reservation, and with neither any more.
+        for steps in 0..3 {
+            *unit.lock().unwrap() = kept.clone();
+            let beside = Parameters::keys(0, 6).emit();
+            let register = Command::persistent_reserve_out(OutAction::Register, 0, 24);
+            if steps == 0 {
+                five.answer(register, &beside);
+            } else {
+                let other = now(acquire(&five, 6, &Victims::Everyone)).unwrap();
+                assert!(steps == 1 || now(release(&five, &other)) == Ok(Released::Gone));
+            }
+            refusal(now(resume(&four, 10, 7, &[8, 9])));
+            assert!(!four.may_write() || steps == 2, "{first}, {second}");
+        }
+    }
+}
+
 #[test]
 fn unit_that_cannot_abort_on_the_way_is_taken_over_all_the_same() {
     let unit = Mutex::default();
@@ -304,7 +343,7 @@ fn unit_that_cannot_abort_on_the_way_is_taken_over_all_the_same() {
     assert!(!now(acquire(&one, 7, &nobody())).unwrap().leaves_tasks);
     let hold = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
     assert!(hold.leaves_tasks && two.may_write() && !one.may_write());
-    let hold = now(resume(&three, 9, 8)).unwrap();
+    let hold = now(resume(&three, 9, 8, &[])).unwrap();
     assert!(hold.leaves_tasks && three.may_write() && !two.may_write());
 }
 
