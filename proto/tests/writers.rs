@@ -388,7 +388,7 @@ impl World {
         let device = Device { target_ports: &[1], present: &present, durable, transports: ISCSI };
         match Parsed::of(&command.cdb).cdb.unwrap() {
             Cdb::PersistentIn { action, .. } => {
-                Answer::Good(self.target.reservations.report(action, &device))
+                Answer::Good(self.target.reservations.report(&nexus(writer), action, &device))
             }
             Cdb::PersistentOut(out) => {
                 let prepared = self.target.reservations.prepare(&nexus(writer), out, data, &device);

@@ -125,6 +125,7 @@ fn who_may_only_read_registers_and_no_more() {
         }
         // Nor register others.
         assert_eq!(reserve_out(&mut reader, (REGISTER, 0), (7, 8), 0x08), Some(CHECK), "{by:?}");
+        assert_eq!(reserve_in(&mut alice, 0).1.len(), 8 + 8, "{by:?}: to others it is nobody");
         let (status, keys) = reserve_in(&mut reader, 0);
         assert_eq!((status, keys.len()), (GOOD, 8 + 16), "{by:?}: READ KEYS has both");
         assert_eq!(reserve_in(&mut reader, 1).0, GOOD, "{by:?}");
@@ -149,6 +150,25 @@ fn who_may_only_read_registers_and_no_more() {
         assert_eq!(reserve_in(&mut bob, 0).1.len(), 8, "{by:?}: nobody is left");
         scene.end();
     }
+}
+
+/// Whoever finds another writer's key gives way. One that may only read is no writer.
+#[test]
+fn writer_gets_a_volume_with_which_a_reader_has_registered() {
+    let scene = Scene::new(By::Chap);
+    let mut reader = scene.log_in("reader", READER, 1);
+    assert_eq!(reserve_out(&mut reader, (REGISTER, 0), (0, 5), 0), Some(GOOD));
+    let home = scene.home.path();
+    fs::write(home.join("in.img"), vec![7; 1 << 20]).unwrap();
+    let uri = format!("iscsi://{}/{TARGET}/0", scene.portal);
+    let mut copy = Command::new(LONGHAUL);
+    copy.args(["copy", "in.img", &uri, "--force", "--chap-user", "alice"]);
+    copy.args(["--chap-secret-file", "alice"]).current_dir(home);
+    let (said, status) = common::run(copy.env("LONGHAUL_STATE_DIR", home.join("client")));
+    assert!(status.success(), "{said}");
+    assert_eq!(reserve_in(&mut reader, 0).0, CHECK, "told that the writer has released it");
+    assert_eq!(reserve_in(&mut reader, 0).1.len(), 8 + 8, "its registration stands");
+    scene.end();
 }
 
 /// It has no room but its own: however often it registers, there is room for writers.

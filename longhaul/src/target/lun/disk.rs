@@ -416,7 +416,7 @@ impl Core {
                 return self.report_luns(nexus, select, allocation);
             }
             UnitOp::PersistentIn { action, allocation } => {
-                let report = self.state.reserved.report(action);
+                let report = self.state.reserved.report(nexus, action)?;
                 return Ok(vec![unit::truncate(report, allocation).into()]);
             }
             UnitOp::Select(form) => {

@@ -186,7 +186,10 @@ impl Work<'_> {
         if !unregisters && list.through_power_loss != self.next.registry.through_power_loss {
             return Err(invalid_flag(bit::APTPL));
         }
-        self.next.counted = true;
+        // PRGENERATION tells writers of one another: one that finds it changed gives way (SPC-4, 6.15.2). It counts what a
+        // client that may only read now does to a registration that it made when it could write.
+        let registrants = &self.next.registry.registrants;
+        self.next.counted = nexuses.iter().any(|nexus| registrants.contains_key(nexus));
         for nexus in nexuses {
             if unregisters {
                 self.unregister(&nexus);
@@ -349,12 +352,14 @@ impl Work<'_> {
         if victim == 0 && !everyone {
             return Err(Sense::invalid_parameter(at::ACTION_KEY, None).into());
         }
-        let matching = |(_, key): &(&NexusId, Key)| victim == 0 || *key == victim;
-        let victims: Vec<NexusId> =
-            registry.all().filter(matching).map(|(nexus, _)| nexus.clone()).collect();
-        if victims.is_empty() {
+        let matching = |key: Key| victim == 0 || key == victim;
+        // Readers that gave the same key go too, but alone they do not make it one that is registered: others cannot
+        // read it.
+        if !registry.registrants.values().any(|key| matching(*key)) {
             return Err(Refused::Conflict);
         }
+        let victims = registry.all().filter(|(_, key)| matching(*key));
+        let victims: Vec<NexusId> = victims.map(|(nexus, _)| nexus.clone()).collect();
         let from_holder =
             victim == 0 || (!everyone && victims.iter().any(|nexus| registry.is_holder(nexus)));
         if from_holder {

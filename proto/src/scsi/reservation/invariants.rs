@@ -107,6 +107,18 @@ impl World {
             assert_eq!((&before.registrants, &before.held), (&after.registrants, &after.held));
             assert_eq!(before.through_power_loss, after.through_power_loss);
             assert!(change.attentions.is_empty() && change.abort.is_empty());
+            let writer = nexus(9);
+            let told = |registry: &Registry, generation| {
+                let state = Reservations {
+                    generation,
+                    registry: registry.clone(),
+                    ..Reservations::default()
+                };
+                [InAction::ReadKeys, InAction::ReadReservation, InAction::ReadFullStatus]
+                    .map(|action| state.report(&writer, action, &device))
+            };
+            let counted = u32::from(change.counted);
+            assert_eq!(told(before, 0), told(after, counted), "writers are told of it");
         }
         for ended in &change.abort {
             assert_eq!(action, OutAction::PreemptAndAbort);
@@ -144,9 +156,11 @@ impl World {
             );
         }
         for action in [InAction::ReadKeys, InAction::ReadReservation, InAction::ReadFullStatus] {
-            let report = reservations.report(action, &device);
-            let (header, list) = report.split_first_chunk::<8>().expect("a header");
-            assert_eq!(header[4..], (list.len() as u32).to_be_bytes());
+            for asking in present {
+                let report = reservations.report(asking, action, &device);
+                let (header, list) = report.split_first_chunk::<8>().expect("a header");
+                assert_eq!(header[4..], (list.len() as u32).to_be_bytes());
+            }
         }
         let registered = reservations.registry.is_registered_by_any();
         assert!(reservations.reserved.is_none() || !registered, "both kinds at once");

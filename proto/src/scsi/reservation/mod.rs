@@ -268,17 +268,18 @@ impl Reservations {
         preempted.retain(|nexus| registry.key(nexus).is_none());
     }
 
-    /// The parameter data of PERSISTENT RESERVE IN, whole: not yet cut to the allocation length.
+    /// The parameter data of PERSISTENT RESERVE IN for `nexus`, whole: not yet cut to the allocation length.
     #[must_use]
-    pub fn report(&self, action: InAction, device: &Device<'_>) -> Vec<u8> {
+    pub fn report(&self, nexus: &NexusId, action: InAction, device: &Device<'_>) -> Vec<u8> {
         match action {
-            InAction::ReadKeys => report::keys(self.generation, &self.registry),
+            InAction::ReadKeys => report::keys(self.generation, &self.registry, nexus),
             InAction::ReadReservation => report::reservation(self.generation, &self.registry),
             InAction::ReportCapabilities => {
                 report::capabilities(device.durable, self.registry.through_power_loss)
             }
             InAction::ReadFullStatus => {
-                report::full_status(self.generation, &self.registry, device.transports)
+                let to = (nexus, device.transports);
+                report::full_status(self.generation, &self.registry, to)
             }
         }
     }

@@ -67,6 +67,14 @@ impl Registry {
         self.registrants.iter().chain(&self.readers).map(|(nexus, key)| (nexus, *key))
     }
 
+    /// What `asking` is told of: the registrations of those that may write, and those of readers that its own port has
+    /// made. A writer takes each key that it reads for that of another writer, so that it would give way to a reader.
+    pub(super) fn visible_to(&self, asking: &NexusId) -> impl Iterator<Item = (&NexusId, Key)> {
+        let port = (&asking.initiator, &asking.client);
+        let own = self.readers.iter().filter(move |(it, _)| (&it.initiator, &it.client) == port);
+        self.registrants.iter().chain(own).map(|(nexus, key)| (nexus, *key))
+    }
+
     pub(super) fn is_registered_by_any(&self) -> bool {
         !self.registrants.is_empty()
     }

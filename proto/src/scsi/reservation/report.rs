@@ -1,12 +1,12 @@
-//! The parameter data of PERSISTENT RESERVE IN (SPC-4, 6.15).
+//! The parameter data of PERSISTENT RESERVE IN (SPC-4, 6.15), as one initiator port gets them.
 
 use super::registry::{Holder, Registry};
-use super::{Key, Kind};
+use super::{Key, Kind, NexusId};
 use crate::scsi::transport::Transports;
 
 /// READ KEYS: one key for each registered I_T nexus, so that the same key may come more than once.
-pub(super) fn keys(generation: u32, registry: &Registry) -> Vec<u8> {
-    let keys = registry.all().flat_map(|(_, key)| key.to_be_bytes()).collect();
+pub(super) fn keys(generation: u32, registry: &Registry, asking: &NexusId) -> Vec<u8> {
+    let keys = registry.visible_to(asking).flat_map(|(_, key)| key.to_be_bytes()).collect();
     with_header(generation, keys)
 }
 
@@ -43,9 +43,13 @@ pub(super) fn capabilities(durable: bool, active: bool) -> Vec<u8> {
 }
 
 /// READ FULL STATUS. Each registration is of one target port, so that ALL_TG_PT is always zero.
-pub(super) fn full_status(generation: u32, registry: &Registry, transports: Transports) -> Vec<u8> {
+pub(super) fn full_status(
+    generation: u32,
+    registry: &Registry,
+    (asking, transports): (&NexusId, Transports),
+) -> Vec<u8> {
     let mut list = Vec::new();
-    for (nexus, key) in registry.all() {
+    for (nexus, key) in registry.visible_to(asking) {
         let kind =
             registry.held.as_ref().filter(|_| registry.is_holder(nexus)).map(|held| held.kind);
         let transport_id = transports.write(&nexus.initiator);

@@ -119,12 +119,12 @@ fn preempted_nexus_that_left_before_the_commit_is_not_silenced() {
 }
 
 fn generation(state: &Reservations) -> u32 {
-    let data = state.report(InAction::ReadKeys, &device(&[]));
+    let data = state.report(&nexus(1), InAction::ReadKeys, &device(&[]));
     u32::from_be_bytes(data[..4].try_into().unwrap())
 }
 
 fn keys(state: &Reservations) -> Vec<Key> {
-    let data = state.report(InAction::ReadKeys, &device(&[]));
+    let data = state.report(&nexus(1), InAction::ReadKeys, &device(&[]));
     let length = u32::from_be_bytes(data[4..8].try_into().unwrap());
     assert_eq!(length as usize, data.len() - 8);
     data[8..].chunks(8).map(|key| Key::from_be_bytes(key.try_into().unwrap())).collect()
@@ -132,7 +132,7 @@ fn keys(state: &Reservations) -> Vec<Key> {
 
 /// Key and type of the reservation, as READ RESERVATION tells it.
 fn holding(state: &Reservations) -> Option<(Key, u8)> {
-    let data = state.report(InAction::ReadReservation, &device(&[]));
+    let data = state.report(&nexus(1), InAction::ReadReservation, &device(&[]));
     match u32::from_be_bytes(data[4..8].try_into().unwrap()) {
         0 => None,
         16 => Some((Key::from_be_bytes(data[8..16].try_into().unwrap()), data[21])),
@@ -579,7 +579,7 @@ fn reserve_6_where_someone_is_registered() {
 #[test]
 fn full_status_names_every_nexus() {
     let state = reserved(2, Kind::WriteExclusiveRegistrants);
-    let data = state.report(InAction::ReadFullStatus, &device(&[]));
+    let data = state.report(&nexus(1), InAction::ReadFullStatus, &device(&[]));
     assert_eq!(data[4..8], (data.len() as u32 - 8).to_be_bytes());
     let mut reader = crate::reader::Reader::new(&data[8..]);
     for (n, holder, kind) in [(1u8, 1, 5), (2, 0, 0)] {
@@ -599,7 +599,7 @@ fn full_status_names_every_nexus() {
 #[test]
 fn capabilities_are_true() {
     let report = |durable, state: &Reservations| {
-        state.report(InAction::ReportCapabilities, &Device { durable, ..device(&[]) })
+        state.report(&nexus(1), InAction::ReportCapabilities, &Device { durable, ..device(&[]) })
     };
     let mut state = Reservations::default();
     assert_eq!(report(false, &state), [0, 8, 0x1C, 0xC0, 0xEA, 0x01, 0, 0]);

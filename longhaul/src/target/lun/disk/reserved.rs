@@ -147,8 +147,12 @@ impl Reserved {
     }
 
     /// PERSISTENT RESERVE IN.
-    pub(super) fn report(&self, action: InAction) -> Vec<u8> {
-        self.with(|state| state.reservations.report(action, &self.device(&[], &[])))
+    pub(super) fn report(&self, nexus: Nexus, action: InAction) -> Result<Vec<u8>, Fault> {
+        self.with(|state| {
+            let id = state.id(nexus)?;
+            Ok(state.reservations.report(&id, action, &self.device(&[], &[])))
+        })
+        .map_err(|conflict: Conflict| conflict.into())
     }
 
     /// PERSISTENT RESERVE OUT: when this returns, what has changed is kept and in force. Where it fails,

@@ -58,7 +58,7 @@ impl<'a> TestUnit<'a> {
         };
         match Parsed::of(&command.cdb).cdb.unwrap() {
             Cdb::PersistentIn { action, .. } => {
-                Answer::Good(unit.report(action, &device))
+                Answer::Good(unit.report(&self.nexus, action, &device))
             }
             Cdb::PersistentOut(out) if out.action == OutAction::PreemptAndAbort && !self.aborts => {
                 let field = sense::Additional { code: 0x24, qualifier: 0 };
@@ -225,6 +225,55 @@ fn holder_that_was_taken_over_finds_out_even_when_the_other_has_gone() {
     now(release(&two, &second)).unwrap();
     assert!(one.may_write(), "nothing stops it any more but what it asks first");
     assert_eq!(refusal(now(confirm(&one, &first))), Registrants::default());
+}
+
+/// A client that may only read registers itself with this key.
+fn register_reader(unit: &Mutex<Reservations>, key: Key) {
+    let client = ClientId::Account("reader".to_owned());
+    let reader = NexusId { client, ..nexus(9, 1) };
+    let device = Device { target_ports: &[1, 2], present: &[], durable: false, transports: PLAIN };
+    let action = OutAction::RegisterAndIgnore;
+    let out = crate::scsi::reservation::Out { action, scope: 0, kind: 0, length: 24 };
+    let mut unit = unit.lock().unwrap();
+    let list = Parameters::keys(0, key).emit();
+    let change = unit.prepare_reader(&reader, out, &list, &device).unwrap();
+    unit.commit(&change, &[]);
+}
+
+#[test]
+fn registered_reader_keeps_no_writer_out() {
+    let unit = Mutex::default();
+    let [one, two] = [1, 2].map(|n| TestUnit { durable: false, ..TestUnit::new(&unit, n) });
+    register_reader(&unit, 5);
+    let hold = now(acquire(&one, 7, &nobody())).unwrap();
+    // Nor is the log of a dead writer kept from being written.
+    register_reader(&unit, 6);
+    let hold = now(resume(&two, 8, hold.key, &[])).unwrap();
+    assert_eq!(now(release(&two, &hold)), Ok(Released::Gone));
+    assert!(now(registered(&one)).unwrap().is_empty());
+}
+
+/// A server without a state directory starts again, and one that may only read is back before the writer.
+#[test]
+fn registered_reader_fences_no_writer_after_a_loss_of_power() {
+    let unit = Mutex::default();
+    let one = TestUnit { durable: false, ..TestUnit::new(&unit, 1) };
+    let hold = now(acquire(&one, 7, &nobody())).unwrap();
+    *unit.lock().unwrap() = Reservations::default();
+    register_reader(&unit, 5);
+    let hold = now(confirm(&one, &hold)).unwrap();
+    assert!(one.may_write());
+    // Its key is nobody's that a writer could preempt: that would look as if the writer had been there until then.
+    *unit.lock().unwrap() = Reservations::default();
+    register_reader(&unit, 7);
+    let two = TestUnit::new(&unit, 2);
+    let preempt = Parameters::keys(8, hold.key).emit();
+    two.answer(
+        Command::persistent_reserve_out(OutAction::Register, 0, 24),
+        &Parameters::keys(0, 8).emit(),
+    );
+    let command = Command::persistent_reserve_out(OutAction::PreemptAndAbort, 5, 24);
+    assert_eq!(two.answer(command, &preempt), Answer::Conflict);
 }
 
 #[test]
