@@ -5,6 +5,7 @@
 //! byte, and another atomic tells whether any initiator has a unit attention to be told.
 
 mod atomic;
+mod behind;
 mod copy;
 mod medium;
 mod power;
@@ -13,6 +14,7 @@ mod reserved;
 mod sanitize;
 mod third_party;
 
+use behind::Behind;
 use copy::Copies;
 use removal::Preventing;
 use reserved::{Aftermath, Reserved};
@@ -20,6 +22,7 @@ pub use reserved::{KeepError, Kept};
 use sanitize::Progress;
 use third_party::ThirdParty;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -136,6 +139,8 @@ struct State {
     preventing: Preventing,
     /// Held by the one START STOP UNIT that is stopping the unit.
     stopping: Arc<tokio::sync::Mutex<()>>,
+    flushes_behind: Behind,
+    stops_behind: Behind,
     /// No command touches the volume any more.
     retired: AtomicBool,
     /// Its number.
@@ -166,6 +171,8 @@ impl Disk {
             reserved,
             preventing: Preventing::default(),
             stopping: Arc::default(),
+            flushes_behind: Behind::default(),
+            stops_behind: Behind::default(),
             retired: AtomicBool::new(false),
             lun,
         };
@@ -537,14 +544,8 @@ impl Core {
         Ok(())
     }
 
-    /// A flush that nobody waits for. If it fails, `nexus` is told when it comes next.
-    fn flush_behind(self: &Arc<Self>, nexus: Nexus) {
-        let core = Arc::clone(self);
-        tokio::spawn(async move { core.defer(nexus, core.flush().await) });
-    }
-
-    /// Keeps for `nexus` how something failed that it has GOOD for already.
-    fn defer(&self, nexus: Nexus, outcome: Result<(), Fault>) {
+    /// Keeps for `nexuses` how something failed that they have GOOD for already.
+    fn defer(&self, nexuses: &BTreeSet<Nexus>, outcome: Result<(), Fault>) {
         let sense = match outcome {
             Ok(()) => return,
             Err(Fault::Check(sense)) => sense,
@@ -553,7 +554,9 @@ impl Core {
                 Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE)
             }
         };
-        self.attend(|attentions| attentions.defer(nexus, sense));
+        self.attend(|attentions| {
+            nexuses.iter().for_each(|nexus| attentions.defer(*nexus, sense));
+        });
     }
 
     /// How a request failed that began at block `lba`. Where nobody but the store is to blame, the log says so.

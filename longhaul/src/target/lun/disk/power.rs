@@ -1,15 +1,12 @@
 //! Stopping and starting a unit. Nothing is switched off: a stopped unit is one whose medium nobody is let near,
 //! in any session, until somebody starts it, it is reset, or `serve` starts anew.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use proto::scsi::Sense;
 use proto::scsi::mode::Switches;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::{Additional, Key};
 
-use super::super::Nexus;
 use super::super::answer::Abort;
 use super::super::fault::Fault;
 use super::Core;
@@ -22,21 +19,7 @@ impl Core {
         self.stop_alone(flush, abort).await
     }
 
-    /// The same, which nobody waits for. If it fails, `nexus` is told when it comes next.
-    pub(super) fn stop_behind(self: &Arc<Self>, nexus: Nexus, flush: bool) {
-        // Taken before the answer, so that a START STOP UNIT that follows it does not overtake this one.
-        let taken = Arc::clone(&self.state.stopping).try_lock_owned();
-        let core = Arc::clone(self);
-        tokio::spawn(async move {
-            let _stopping = match taken {
-                Ok(taken) => taken,
-                Err(_) => Arc::clone(&core.state.stopping).lock_owned().await,
-            };
-            core.defer(nexus, core.stop_alone(flush, &Abort::never()).await);
-        });
-    }
-
-    async fn stop_alone(&self, flush: bool, abort: &Abort) -> Result<(), Fault> {
+    pub(super) async fn stop_alone(&self, flush: bool, abort: &Abort) -> Result<(), Fault> {
         let _exclusive = abort.unless(self.state.lock.exclusive()).await?;
         if flush {
             self.flush().await?;
@@ -73,6 +56,8 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use futures_util::FutureExt as _;
     use proto::scsi::Parsed;
     use proto::scsi::Status;
@@ -82,7 +67,7 @@ mod tests {
     use volume::{Kind, Verb};
 
     use super::super::super::guest::Guest;
-    use super::super::super::{Command, LogicalUnit as _};
+    use super::super::super::{Command, LogicalUnit as _, Nexus};
     use super::super::tests::*;
     use super::super::{Disk, Options};
     use super::*;
