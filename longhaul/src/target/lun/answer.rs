@@ -35,7 +35,7 @@ impl Answer {
     where
         F: Future<Output = Response> + Send + 'static,
     {
-        let abort = Abort(Some(Arc::default()));
+        let abort = Abort::new();
         Self { work: Box::pin(work(abort.clone())), abort }
     }
 
@@ -61,7 +61,11 @@ impl fmt::Debug for Answer {
 
 /// Whether a command was aborted, for the command itself to see.
 #[derive(Clone, Debug)]
-pub(super) struct Abort(Option<Arc<Word>>);
+pub(super) struct Abort {
+    own: Option<Arc<Word>>,
+    /// What ends it, too.
+    other: Option<Arc<Word>>,
+}
 
 #[derive(Debug, Default)]
 struct Word {
@@ -72,11 +76,21 @@ struct Word {
 impl Abort {
     /// Of a command that is not told.
     pub(super) const fn never() -> Self {
-        Self(None)
+        Self { own: None, other: None }
     }
 
-    fn tell(&self) {
-        if let Some(word) = &self.0 {
+    /// Of a command that can be told.
+    pub(super) fn new() -> Self {
+        Self { own: Some(Arc::default()), other: None }
+    }
+
+    /// Of a part of a command, which both end.
+    pub(super) fn and(&self, other: &Self) -> Self {
+        Self { own: self.own.clone(), other: other.own.clone() }
+    }
+
+    pub(super) fn tell(&self) {
+        if let Some(word) = &self.own {
             word.given.store(true, Ordering::Release);
             // One command waits in one place at a time; if it is not there yet, the word is kept for it.
             word.arrived.notify_one();
@@ -85,18 +99,26 @@ impl Abort {
 
     /// An error once the command was aborted: what it has not begun is left.
     pub(super) fn check(&self) -> Result<(), Fault> {
-        match &self.0 {
-            Some(word) if word.given.load(Ordering::Acquire) => Err(ABORTED),
-            _ => Ok(()),
+        let mut words = self.own.iter().chain(&self.other);
+        let given = words.any(|word| word.given.load(Ordering::Acquire));
+        if given { Err(ABORTED) } else { Ok(()) }
+    }
+
+    async fn arrived(&self) {
+        match (&self.own, &self.other) {
+            (Some(own), Some(other)) => {
+                select(pin!(own.arrived.notified()), pin!(other.arrived.notified())).await;
+            }
+            (Some(word), None) | (None, Some(word)) => word.arrived.notified().await,
+            (None, None) => std::future::pending().await,
         }
     }
 
     /// What `work` comes to, unless the command is aborted before that. Nothing that touches the medium may
     /// be among it, as it is dropped then.
     pub(super) async fn unless<T>(&self, work: impl Future<Output = T>) -> Result<T, Fault> {
-        let Some(word) = &self.0 else { return Ok(work.await) };
         self.check()?;
-        match select(pin!(work), pin!(word.arrived.notified())).await {
+        match select(pin!(work), pin!(self.arrived())).await {
             Either::Left((done, _)) => Ok(done),
             Either::Right(_) => Err(ABORTED),
         }

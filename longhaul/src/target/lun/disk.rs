@@ -247,6 +247,7 @@ impl Disk {
     pub async fn retire(&self) {
         self.core.state.retired.store(true, Ordering::Release);
         self.core.state.progress.wake();
+        self.core.state.lock.recheck();
         drop(self.core.state.lock.exclusive().await);
     }
 
@@ -315,11 +316,7 @@ impl LogicalUnit for Disk {
 
     fn execute(&self, nexus: Nexus, command: Command) -> Answer {
         let core = Arc::clone(&self.core);
-        if command.parsed.traits.abortable {
-            Answer::abortable(|abort| core.run(nexus, command, abort))
-        } else {
-            Answer::of(core.run(nexus, command, Abort::never()))
-        }
+        Answer::abortable(|abort| core.run(nexus, command, abort))
     }
 
     fn attach(&self, nexus: Nexus, initiator: Arc<dyn Initiator>) {
@@ -589,6 +586,9 @@ impl Core {
 
     fn switch(&self, switches: Switches) {
         self.state.switches.store(switches.to_bits(), Ordering::Release);
+        if switches.readiness != Readiness::Ready {
+            self.state.lock.recheck();
+        }
     }
 
     fn sense_format(&self) -> Format {

@@ -1,8 +1,10 @@
 //! The lock of a medium: commands hold it shared, and those that must run alone hold it exclusively (WRITE ATOMIC,
 //! SANITIZE, START STOP UNIT). Taking it shared costs two changes of one number.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::future::{Either, select};
 use tokio::sync::{Mutex, MutexGuard, Notify};
 
 /// Set while the lock is held exclusively, or a task waits for that.
@@ -47,10 +49,39 @@ impl MediumLock {
         }
     }
 
-    fn try_shared(&self) -> Option<SharedGuard<'_>> {
+    /// Takes the lock together with others, if no task holds it exclusively or waits for that.
+    pub(super) fn try_shared(&self) -> Option<SharedGuard<'_>> {
         let guard = SharedGuard(self);
         let before = self.holders.fetch_add(1, Ordering::Acquire);
         (before & EXCLUSIVE == 0).then_some(guard)
+    }
+
+    /// Waits for `guard`, unless `allowed` refuses it before: a task that waits is refused at once when the answer changes.
+    pub(super) async fn while_allowed<T, E>(
+        &self,
+        guard: impl Future<Output = T>,
+        allowed: impl Fn() -> Result<(), E>,
+    ) -> Result<T, E> {
+        let refused = async {
+            loop {
+                let mut changed = std::pin::pin!(self.changed.notified());
+                // Registered before the check, so that a change in between is not missed.
+                changed.as_mut().enable();
+                if let Err(refusal) = allowed() {
+                    return refusal;
+                }
+                changed.await;
+            }
+        };
+        match select(pin!(guard), pin!(refused)).await {
+            Either::Left((guard, _)) => Ok(guard),
+            Either::Right((refusal, _)) => Err(refusal),
+        }
+    }
+
+    /// Has all tasks that wait check again whether they are allowed to.
+    pub(super) fn recheck(&self) {
+        self.changed.notify_waiters();
     }
 
     /// Admits no new holder, waits for the present ones, and holds the lock alone then.
@@ -110,6 +141,23 @@ mod tests {
         assert!(next.as_mut().now_or_never().is_none());
         drop(exclusive);
         assert!(next.now_or_never().is_some());
+    }
+
+    #[test]
+    fn waiting_ends_when_it_is_not_allowed_any_more() {
+        let (lock, allowed) = (MediumLock::default(), std::cell::Cell::new(true));
+        let held = lock.exclusive().now_or_never().unwrap();
+        let check = || if allowed.get() { Ok(()) } else { Err("refused") };
+        let mut entry = std::pin::pin!(lock.while_allowed(lock.shared(), check));
+        let mut next = std::pin::pin!(lock.while_allowed(lock.exclusive(), check));
+        assert!(entry.as_mut().now_or_never().is_none());
+        assert!(next.as_mut().now_or_never().is_none());
+        allowed.set(false);
+        lock.recheck();
+        assert_eq!(entry.now_or_never().unwrap().err(), Some("refused"));
+        assert_eq!(next.now_or_never().unwrap().err(), Some("refused"));
+        drop(held);
+        assert!(lock.shared().now_or_never().is_some());
     }
 
     #[test]

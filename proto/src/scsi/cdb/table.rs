@@ -154,7 +154,7 @@ pub static COMMANDS: &[Entry] = &[
     row(0x25, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], traits::CAPACITY, |_| Ok(Cdb::ReadCapacity10)),
     row(0x28, &ten(0x28, ACCESS), traits::READ, |cdb| Ok(Cdb::Read(cdb.access_10()))),
     row(0x2A, &ten(0x2A, ACCESS), traits::WRITE, |cdb| Ok(Cdb::Write(cdb.access_10()))),
-    row(0x2E, &ten(0x2E, CHECKED), traits::WRITE.abortable(), |cdb| {
+    row(0x2E, &ten(0x2E, CHECKED), traits::WRITE, |cdb| {
         Ok(Cdb::WriteVerify(cdb.access_10(), cdb.compare()?))
     }),
     row(0x2F, &ten(0x2F, CHECKED), traits::VERIFY, |cdb| {
@@ -171,7 +171,7 @@ pub static COMMANDS: &[Entry] = &[
             allocation: cdb.u16::<7>().into(),
         })
     }),
-    row(0x41, &ten(0x41, 0x08), traits::CHANGE.abortable(), |cdb| {
+    row(0x41, &ten(0x41, 0x08), traits::CHANGE, |cdb| {
         Ok(Cdb::WriteSame {
             access: cdb.access_10().without_fua(),
             unmap: cdb.flag::<1>(0x08),
@@ -289,7 +289,7 @@ pub static COMMANDS: &[Entry] = &[
     }),
     row(0x8A, &sixteen(0x8A, ACCESS), traits::WRITE, |cdb| Ok(Cdb::Write(cdb.access_16()))),
     row(0x8B, &sixteen(0x8B, ACCESS), traits::CHANGE, |cdb| Ok(Cdb::OrWrite(cdb.access_16()))),
-    row(0x8E, &sixteen(0x8E, CHECKED), traits::WRITE.abortable(), |cdb| {
+    row(0x8E, &sixteen(0x8E, CHECKED), traits::WRITE, |cdb| {
         Ok(Cdb::WriteVerify(cdb.access_16(), cdb.compare()?))
     }),
     row(0x8F, &sixteen(0x8F, CHECKED), traits::VERIFY, |cdb| {
@@ -299,16 +299,14 @@ pub static COMMANDS: &[Entry] = &[
     row(0x91, &sixteen(0x91, SYNCHRONIZE), traits::SYNCHRONIZE, |cdb| {
         Ok(synchronize(cdb, cdb.access_16()))
     }),
-    row(0x93, &sixteen(0x93, 0x09), traits::CHANGE.abortable(), |cdb| {
+    row(0x93, &sixteen(0x93, 0x09), traits::CHANGE, |cdb| {
         Ok(Cdb::WriteSame {
             access: cdb.access_16().without_fua(),
             unmap: cdb.flag::<1>(0x08),
             no_data: cdb.flag::<1>(0x01),
         })
     }),
-    row(0x9C, &WRITE_ATOMIC, traits::CHANGE.abortable(), |cdb| {
-        Ok(Cdb::WriteAtomic(cdb.access_atomic()))
-    }),
+    row(0x9C, &WRITE_ATOMIC, traits::CHANGE, |cdb| Ok(Cdb::WriteAtomic(cdb.access_atomic()))),
     row(
         0x9E,
         &[0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
@@ -348,7 +346,7 @@ pub static COMMANDS: &[Entry] = &[
     .action(),
     row(0xA8, &twelve(0xA8, ACCESS), traits::READ, |cdb| Ok(Cdb::Read(cdb.access_12()))),
     row(0xAA, &twelve(0xAA, ACCESS), traits::WRITE, |cdb| Ok(Cdb::Write(cdb.access_12()))),
-    row(0xAE, &twelve(0xAE, CHECKED), traits::WRITE.abortable(), |cdb| {
+    row(0xAE, &twelve(0xAE, CHECKED), traits::WRITE, |cdb| {
         Ok(Cdb::WriteVerify(cdb.access_12(), cdb.compare()?))
     }),
     row(0xAF, &twelve(0xAF, CHECKED), traits::VERIFY, |cdb| {

@@ -17,8 +17,6 @@ pub struct Traits {
     pub required_right: RequiredRight,
     /// How it meets a pending unit attention.
     pub attention: Manner,
-    /// It may take long, or wait for others, so that an abort must reach it. The other commands do not pay for that.
-    pub abortable: bool,
     /// As what it is counted.
     pub kind: Kind,
 }
@@ -87,10 +85,6 @@ impl Traits {
         Self { required_right, ..self }
     }
 
-    pub(super) const fn abortable(self) -> Self {
-        Self { abortable: true, ..self }
-    }
-
     const fn counted(self, kind: Kind) -> Self {
         Self { kind, ..self }
     }
@@ -118,7 +112,6 @@ pub(super) const READY: Traits = Traits {
     minimum_access: MinimumAccess::Active,
     required_right: RequiredRight::Read,
     attention: Manner::Reports,
-    abortable: false,
     kind: Kind::Other,
 };
 
@@ -157,10 +150,10 @@ pub(super) const CHANGE_SETTINGS: Traits =
 
 /// START STOP UNIT brings a medium, and starts the unit.
 pub(super) const POWER: Traits =
-    Traits { minimum_access: MinimumAccess::Active, abortable: true, ..CHANGE_SETTINGS };
+    Traits { minimum_access: MinimumAccess::Active, ..CHANGE_SETTINGS };
 
 /// PREVENT ALLOW MEDIUM REMOVAL that prevents.
-pub(super) const PREVENT: Traits = Traits { abortable: false, ..POWER };
+pub(super) const PREVENT: Traits = POWER;
 
 /// PERSISTENT RESERVE IN. SPC-4, table 28 demands it of every device that has reservations.
 pub(super) const RESERVE_IN: Traits = SETTINGS.class(Class::Persistent);
@@ -172,13 +165,13 @@ pub(super) const FULL_STATUS: Traits = RESERVE_IN.right(RequiredRight::Manage);
 /// client may register that may only read is for [`Reservations::prepare_reader`].
 ///
 /// [`Reservations::prepare_reader`]: crate::scsi::reservation::Reservations::prepare_reader
-pub(super) const REGISTER: Traits = RESERVE_IN.abortable();
+pub(super) const REGISTER: Traits = RESERVE_IN;
 
 /// PERSISTENT RESERVE OUT that does anything else.
 pub(super) const RESERVE_OUT: Traits = REGISTER.right(RequiredRight::Manage);
 
 /// RESERVE and RELEASE: nobody else could even read.
-pub(super) const RESERVE_UNIT: Traits = Traits { class: Class::Reserve, abortable: false, ..POWER };
+pub(super) const RESERVE_UNIT: Traits = Traits { class: Class::Reserve, ..POWER };
 
 /// READ CAPACITY.
 pub(super) const CAPACITY: Traits = Traits {
@@ -195,7 +188,7 @@ pub(super) const MEDIUM: Traits = READY.class(Class::Reads);
 pub(super) const READ: Traits = MEDIUM.counted(Kind::Read);
 
 /// VERIFY, which may cover the whole medium.
-pub(super) const VERIFY: Traits = MEDIUM.abortable();
+pub(super) const VERIFY: Traits = MEDIUM;
 
 /// SYNCHRONIZE CACHE makes stable what others have written, which they can only want.
 pub(super) const SYNCHRONIZE: Traits = MEDIUM.class(Class::Writes);
@@ -207,11 +200,8 @@ pub(super) const CHANGE: Traits = SYNCHRONIZE.right(RequiredRight::Write);
 pub(super) const WRITE: Traits = CHANGE.counted(Kind::Write);
 
 /// SANITIZE.
-pub(super) const SANITIZE: Traits = Traits {
-    required_state: RequiredState::Sanitize { unrestricted: false },
-    abortable: true,
-    ..CHANGE
-};
+pub(super) const SANITIZE: Traits =
+    Traits { required_state: RequiredState::Sanitize { unrestricted: false }, ..CHANGE };
 
 /// SANITIZE with EXIT FAILURE MODE.
 pub(super) const SANITIZE_EXIT: Traits =
@@ -219,7 +209,7 @@ pub(super) const SANITIZE_EXIT: Traits =
 
 /// EXTENDED COPY. It asks of each unit whether it is ready. A unit does one copy at a time, for whichever client asks
 /// first: one that may only read asks the unit that it writes to, and each end checks its rights.
-pub(super) const COPY: Traits = Traits { abortable: true, ..PREVENT };
+pub(super) const COPY: Traits = PREVENT;
 
 /// RECEIVE COPY RESULTS.
 pub(super) const COPY_RESULTS: Traits =

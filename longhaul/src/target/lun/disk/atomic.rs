@@ -55,8 +55,7 @@ impl Core {
         abort: &Abort,
     ) -> Result<(), Fault> {
         let data = data::joined(data, self.span(blocks).len as usize);
-        let _exclusive = abort.unless(self.state.lock.exclusive()).await?;
-        self.still_ready()?;
+        let _exclusive = self.enter_alone(abort).await?;
         self.put(blocks, data, durability(durable)).await
     }
 

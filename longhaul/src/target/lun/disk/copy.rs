@@ -166,9 +166,9 @@ async fn copy_segment(
         let part =
             |lba: u64, size: u32| Blocks { lba: lba + u64::from(at / size), count: len / size };
         let read = command::Command::read(part(from.lba, from_size), from_size);
-        let data = source.perform(read.cdb, Vec::new()).await.map_err(third_party)?;
+        let data = source.perform(read.cdb, Vec::new(), abort).await.map_err(third_party)?;
         let write = command::Command::write(part(to, to_size), to_size, false);
-        destination.perform(write.cdb, data).await.map_err(third_party)?;
+        destination.perform(write.cdb, data, abort).await.map_err(third_party)?;
         progress.bytes += len;
         yield_now().await;
     }
@@ -177,15 +177,21 @@ async fn copy_segment(
 
 impl CopyEnd {
     /// Runs a command as the nexus, whose unit attention stays for its own next command.
-    async fn perform(&self, cdb: [u8; 16], data: Vec<Bytes>) -> Result<Vec<Bytes>, Fault> {
+    /// It ends early if the copy is aborted, or ended at this unit.
+    async fn perform(
+        &self,
+        cdb: [u8; 16],
+        data: Vec<Bytes>,
+        abort: &Abort,
+    ) -> Result<Vec<Bytes>, Fault> {
         let _inside = self.handle.enter()?;
         let (command, unit) = (Parsed::of(&cdb), &self.unit);
         unit.state.reserved.check(self.nexus, command.traits.class)?;
-        match unit.unit.plan(&command, unit.switches())? {
-            Step::Medium(op) => unit.touch(op, data, &Abort::never()).await,
-            // The copy reads and writes.
-            Step::Reply(_) | Step::Unit(_) | Step::Copy => Err(aborted().into()),
-        }
+        // The copy reads and writes.
+        let Step::Medium(op) = unit.unit.plan(&command, unit.switches())? else {
+            return Err(aborted().into());
+        };
+        unit.touch(op, data, &abort.and(&self.handle.abort)).await
     }
 }
 

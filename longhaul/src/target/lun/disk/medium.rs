@@ -15,7 +15,7 @@ use volume::{Durability, Extent, ExtentMap, Space, Span, Volume, complete_all};
 use super::super::answer::Abort;
 use super::super::data;
 use super::super::fault::Fault;
-use super::super::medium_lock::SharedGuard;
+use super::super::medium_lock::{ExclusiveGuard, SharedGuard};
 use super::{Core, durability};
 
 /// How much VERIFY reads, and WRITE SAME writes, at a time: one command may cover the whole disk, but
@@ -51,31 +51,31 @@ impl Core {
                 self.write_atomic(blocks, data, durable, abort).await?;
             }
             MediumOp::Read(blocks) => {
-                let _guard = self.enter().await?;
+                let _guard = self.enter(abort).await?;
                 return self.read(blocks).await.map(|data| vec![data]);
             }
             MediumOp::LbaStatus { lba, allocation } => {
-                let _guard = self.enter().await?;
+                let _guard = self.enter(abort).await?;
                 return self.lba_status(lba, allocation).await;
             }
             MediumOp::Write { blocks, durable } => {
-                let _guard = self.enter().await?;
+                let _guard = self.enter(abort).await?;
                 self.write(self.came(blocks, &data), data, durable).await?;
             }
             MediumOp::CompareAndWrite { blocks, durable } => {
-                let _guard = self.enter().await?;
+                let _guard = self.enter(abort).await?;
                 self.compare_and_write(blocks, data, durability(durable)).await?;
             }
             MediumOp::OrWrite { blocks, durable } => {
-                let _guard = self.enter().await?;
+                let _guard = self.enter(abort).await?;
                 self.or_write(blocks, data, durability(durable)).await?;
             }
             MediumOp::Flush => {
-                let _guard = self.enter().await?;
+                let _guard = self.enter(abort).await?;
                 self.flush().await?;
             }
             MediumOp::Unmap => {
-                let _guard = self.enter().await?;
+                let _guard = self.enter(abort).await?;
                 self.unmap(data).await?;
             }
         }
@@ -83,8 +83,23 @@ impl Core {
     }
 
     /// Goes to the medium, unless it was taken away while this waited.
-    async fn enter(&self) -> Result<SharedGuard<'_>, Fault> {
-        let guard = self.state.lock.shared().await;
+    /// SANITIZE may hold it for hours: a task that waits for that is refused at once, and can be aborted.
+    async fn enter(&self, abort: &Abort) -> Result<SharedGuard<'_>, Fault> {
+        let lock = &self.state.lock;
+        let guard = match lock.try_shared() {
+            Some(guard) => guard,
+            None => {
+                abort.unless(lock.while_allowed(lock.shared(), || self.still_ready())).await??
+            }
+        };
+        self.still_ready().map(|()| guard)
+    }
+
+    /// The same, alone.
+    pub(super) async fn enter_alone(&self, abort: &Abort) -> Result<ExclusiveGuard<'_>, Fault> {
+        let lock = &self.state.lock;
+        let guard = lock.while_allowed(lock.exclusive(), || self.still_ready());
+        let guard = abort.unless(guard).await??;
         self.still_ready().map(|()| guard)
     }
 
@@ -104,7 +119,7 @@ impl Core {
     ) -> Result<(), Fault> {
         let blocks = self.came(blocks, &data);
         let kept = if compare == Compare::Nothing { Vec::new() } else { data.clone() };
-        let inside = self.enter().await?;
+        let inside = self.enter(abort).await?;
         self.write(blocks, data, true).await?;
         drop(inside);
         self.verify(blocks, compare, kept, abort).await
@@ -156,7 +171,7 @@ impl Core {
         };
         for part in self.chunks(blocks) {
             abort.check()?;
-            let inside = self.enter().await?;
+            let inside = self.enter(abort).await?;
             let found = self.read(part).await?;
             drop(inside);
             let differs = match compare {
@@ -193,14 +208,14 @@ impl Core {
         let block = block.map(|pieces| data::joined(pieces, self.unit.block_size() as usize));
         let Some(block) = block.filter(|block| block.iter().any(|byte| *byte != 0)) else {
             let space = if release { Space::Release } else { Space::Keep };
-            let _guard = self.enter().await?;
+            let _guard = self.enter(abort).await?;
             let zeroed = self.volume.write_zeroes(self.span(blocks), durability, space);
             return zeroed.await.map_err(failed);
         };
         let pattern = self.pattern(blocks, &block);
         for chunk in self.chunks(blocks) {
             abort.check()?;
-            let _guard = self.enter().await?;
+            let _guard = self.enter(abort).await?;
             self.put_pattern(chunk, &pattern, durability).await?;
             yield_now().await;
         }

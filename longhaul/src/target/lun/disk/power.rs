@@ -20,7 +20,9 @@ impl Core {
     }
 
     pub(super) async fn stop_alone(&self, flush: bool, abort: &Abort) -> Result<(), Fault> {
-        let _exclusive = abort.unless(self.state.lock.exclusive()).await?;
+        let lock = &self.state.lock;
+        let guard = lock.while_allowed(lock.exclusive(), || self.may_stop());
+        let _exclusive = abort.unless(guard).await??;
         if flush {
             self.flush().await?;
         }
@@ -36,6 +38,11 @@ impl Core {
                 other => other.sense().map_or(Ok(()), |sense| Err(sense.into())),
             }
         })
+    }
+
+    /// A SANITIZE that came first may take hours.
+    fn may_stop(&self) -> Result<(), Fault> {
+        if self.switches().readiness == Readiness::Stopped { Ok(()) } else { self.still_ready() }
     }
 
     /// Starts the unit. Nobody is told: SPC-4, 5.12.3 forbids it.

@@ -9,6 +9,7 @@ use proto::scsi::Status;
 use tokio::sync::Notify;
 
 use super::super::Nexus;
+use super::super::answer::Abort;
 use super::super::fault::Fault;
 
 /// The copies that name this unit.
@@ -22,8 +23,9 @@ pub(super) struct ThirdParty {
 
 struct CopyState {
     nexus: Nexus,
-    /// It does nothing here any more.
+    /// It does nothing here any more; told, what of it waits here ends.
     ended: bool,
+    abort: Abort,
     /// A part of it is under way.
     inside: bool,
 }
@@ -32,6 +34,8 @@ struct CopyState {
 pub(super) struct CopyHandle {
     of: Arc<ThirdParty>,
     id: u64,
+    /// Told when the copy was ended here.
+    pub(super) abort: Abort,
 }
 
 /// A part of a copy that is under way, until this is dropped.
@@ -41,8 +45,10 @@ impl ThirdParty {
     /// A copy of `nexus` begins.
     pub(super) fn begin(self: &Arc<Self>, nexus: Nexus) -> CopyHandle {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.copies().insert(id, CopyState { nexus, ended: false, inside: false });
-        CopyHandle { of: Arc::clone(self), id }
+        let abort = Abort::new();
+        let state = CopyState { nexus, ended: false, abort: abort.clone(), inside: false };
+        self.copies().insert(id, state);
+        CopyHandle { of: Arc::clone(self), id, abort }
     }
 
     /// Ends the copies of those that `concerns`: none of them begins anything here from now on. What is returned waits
@@ -54,6 +60,7 @@ impl ThirdParty {
         let mut ended = Vec::new();
         for (id, copy) in self.copies().iter_mut().filter(|(_, copy)| concerns(copy.nexus)) {
             copy.ended = true;
+            copy.abort.tell();
             ended.push(*id);
         }
         Arc::clone(self).left(ended)

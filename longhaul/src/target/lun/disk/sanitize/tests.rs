@@ -238,3 +238,66 @@ async fn what_has_no_key_does_not_know_the_command() {
     let disk = disk(Memory::new(SIZE, BLOCK), Options::default());
     assert_eq!(refused(&disk, &CRYPTO_ERASE).await, Sense::invalid_cdb(1, Some(4)));
 }
+
+/// Another session's WRITE SAME is between two of its chunks when a SANITIZE begins that takes hours.
+#[tokio::test]
+async fn command_between_two_parts_is_refused_when_a_sanitize_begins() {
+    let volume = Arc::new(Held::new(Memory::new(4 * SIZE, BLOCK)));
+    let disk = disk(Arc::clone(&volume), Options { sanitize_rate: Some(1), ..Options::default() });
+    let mut cdb = [0_u8; 16];
+    cdb[0] = 0x93; // WRITE SAME (16)
+    cdb[10..14].copy_from_slice(&8192_u32.to_be_bytes());
+    let parsed = Parsed::of(&cdb);
+    let mut same = disk
+        .execute(OTHER, Command { parsed, data: vec![Bytes::from(vec![3; 512])], announced: 512 });
+    assert!((&mut same).now_or_never().is_none(), "its first chunk is held");
+    good(send(&disk, ME, &with(OVERWRITE, IMMED), &NINES).await);
+    for _ in 0..20 {
+        yield_now().await;
+    }
+    volume.let_through(100);
+    let mut ended = None;
+    for _ in 0..20 {
+        ended = ended.or_else(|| (&mut same).now_or_never());
+        yield_now().await;
+    }
+    let ended = ended.expect("it waits for the end of a sanitize that takes 48 days");
+    assert_eq!(sense(&ended).additional, Additional::SANITIZE_IN_PROGRESS);
+}
+
+#[tokio::test]
+async fn write_that_waits_for_a_stop_can_be_aborted() {
+    let volume = Arc::new(Held::new(Memory::new(4 * SIZE, BLOCK)));
+    let disk = disk(Arc::clone(&volume), Options { sanitize_rate: Some(1), ..Options::default() });
+    let first = disk.execute(
+        ME,
+        Command {
+            parsed: Parsed::of(&block(&WRITE)),
+            data: vec![Bytes::from(vec![7; 512])],
+            announced: 512,
+        },
+    );
+    let first = tokio::spawn(first);
+    yield_now().await;
+    // STOP waits for the write that is under way; a write of another that comes now waits behind it.
+    let stop = tokio::spawn(disk.execute(
+        ME,
+        Command { parsed: Parsed::of(&block(&[0x1B, 0, 0, 0, 0, 0])), data: vec![], announced: 0 },
+    ));
+    yield_now().await;
+    let mut late = disk.execute(
+        OTHER,
+        Command {
+            parsed: Parsed::of(&block(&WRITE)),
+            data: vec![Bytes::from(vec![7; 512])],
+            announced: 512,
+        },
+    );
+    assert!((&mut late).now_or_never().is_none());
+    late.abort();
+    let ended = late.now_or_never().expect("it waits for a stop that waits for a write");
+    assert_eq!(ended.status, Status::TaskAborted);
+    volume.let_through(10);
+    let (first, stop) = (first.await.unwrap(), stop.await.unwrap());
+    assert_eq!((first.status, stop.status), (Status::Good, Status::Good));
+}
