@@ -188,10 +188,12 @@ impl CopyEnd {
         let (command, unit) = (Parsed::of(&cdb), &self.unit);
         unit.state.reserved.check(self.nexus, command.traits.class)?;
         // The copy reads and writes.
-        let Step::Medium(op) = unit.unit.plan(&command, unit.switches())? else {
+        let switches = unit.switches();
+        let Step::Medium(op) = unit.unit.plan(&command, switches)? else {
             return Err(aborted().into());
         };
-        unit.touch(op, data, &abort.and(&self.handle.abort)).await
+        let data = unit.touch(op, data, &abort.and(&self.handle.abort)).await?;
+        unit.flush_if_uncached(switches).await.map(|()| data)
     }
 }
 

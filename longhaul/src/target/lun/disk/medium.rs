@@ -77,6 +77,10 @@ impl Core {
             MediumOp::Unmap => {
                 let _guard = self.enter(abort).await?;
                 self.unmap(data).await?;
+                // Nothing makes a single one of them durable. A switch from here on sees to it itself.
+                if !self.switches().write_cache {
+                    self.flush().await?;
+                }
             }
         }
         Ok(Vec::new())

@@ -578,3 +578,35 @@ proptest! {
         prop_assert_eq!(Sense::parse(&response.sense).is_some(), with_sense);
     }
 }
+
+/// Without a cache GOOD means stable, of an UNMAP too.
+#[tokio::test]
+async fn unmap_without_a_cache_is_stable() {
+    let store = Arc::new(Faulty::new(SIZE, BLOCK));
+    let disk = disk(Arc::clone(&store), Options::default());
+    good(disk.execute(ME, command_of(&write_16(0), pattern(8, 1))).await);
+    let mut page = [0_u8; 20];
+    (page[0], page[1]) = (0x08, 18);
+    let mut select = [0; 16];
+    (select[0], select[1], select[4]) = (0x15, 0x10, 24);
+    good(disk.execute(ME, command_of(&select, [&[0; 4][..], &page].concat())).await);
+    assert!(store.durable(Span::new(0, 4096)) == pattern(8, 1));
+    let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0];
+    list.extend([0_u64.to_be_bytes(), [0, 0, 0, 8, 0, 0, 0, 0]].concat());
+    let mut unmap = [0; 16];
+    (unmap[0], unmap[8]) = (0x42, 24);
+    good(disk.execute(ME, command_of(&unmap, list)).await);
+    assert!(store.durable(Span::new(0, 4096)) == [0; 4096], "GOOD, no cache, and not stable");
+}
+
+/// WRITE (16) of 8 blocks.
+fn write_16(lba: u8) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[9], cdb[13]) = (0x8A, lba, 8);
+    cdb
+}
+
+fn command_of(cdb: &[u8; 16], data: Vec<u8>) -> Command {
+    let announced = data.len() as u32;
+    Command { parsed: Parsed::of(cdb), data: vec![Bytes::from(data)], announced }
+}

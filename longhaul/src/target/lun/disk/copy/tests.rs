@@ -2,9 +2,10 @@ use futures_util::FutureExt;
 use proto::scsi::Parsed;
 use proto::scsi::Status;
 use proto::scsi::ports::PORT;
-use volume::Volume;
+use volume::store::faulty::Faulty;
 use volume::store::held::Held;
 use volume::store::memory::Memory;
+use volume::{Span, Volume};
 
 use super::super::super::guest::Guest;
 use super::super::super::{Answer, Command, LogicalUnit as _, Response};
@@ -245,4 +246,45 @@ fn outcomes_that_nobody_asks_for_do_not_pile_up() {
     assert!(disks[0].core.state.copies.kept().is_empty());
     let nothing = Command { parsed: Parsed::of(&block(&[0x83])), data: vec![], announced: 0 };
     good(disks[0].execute(OTHER, nothing).now_or_never().unwrap());
+}
+
+/// The cache of the destination is switched off while a chunk is under way: GOOD of the copy means stable then.
+#[tokio::test]
+async fn copy_to_a_unit_whose_cache_is_switched_off_is_stable() {
+    const LARGE: u64 = 4 << 20;
+    let store = Arc::new(Faulty::new(LARGE, BLOCK));
+    let held = Arc::new(Held::new(Arc::clone(&store)));
+    let volumes: [Arc<dyn Volume>; 2] =
+        [Arc::new(Memory::new(LARGE, BLOCK)), Arc::clone(&held) as _];
+    let disk =
+        |(lun, volume)| Disk::new(volume, "iqn.2026-11.dev.longhaul:t", lun, Options::default());
+    let disks: Vec<_> = (0..).zip(volumes).map(disk).collect();
+    Disk::introduce(disks.iter());
+    let run = |disk: &Disk, cdb: [u8; 16], data: Vec<u8>| {
+        let announced = data.len() as u32;
+        let data = if data.is_empty() { vec![] } else { vec![Bytes::from(data)] };
+        disk.execute(ME, Command { parsed: Parsed::of(&cdb), data, announced })
+    };
+    for disk in &disks {
+        disk.attach(ME, Guest::new(1));
+        let _ = run(disk, block(&[0]), vec![]).await;
+    }
+    let mut put = [0; 16];
+    put[0] = 0x8A;
+    put[13] = 5;
+    good(run(&disks[0], put, pattern(5, 1)).await);
+    let params = list(1, &[naa(&disks[0]), naa(&disks[1])], (0, 0), 5);
+    let mut cdb = block(&[0x83]);
+    cdb[10..14].copy_from_slice(&(params.len() as u32).to_be_bytes());
+    let mut copied = run(&disks[0], cdb, params);
+    assert!((&mut copied).now_or_never().is_none(), "its write is under way");
+    let mut page = [0_u8; 20];
+    (page[0], page[1]) = (0x08, 18);
+    let select = [&[0; 4][..], &page].concat();
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[4]) = (0x15, 0x10, 24);
+    good(run(&disks[1], cdb, select).await);
+    held.let_through(1);
+    good(copied.await);
+    assert!(store.durable(Span::new(0, 2560)) == pattern(5, 1), "GOOD, no cache, and not stable");
 }
