@@ -54,22 +54,49 @@ impl LogLimiter {
         }
         let full = all.len() >= ADDRESSES_MAX && !all.contains_key(&address);
         let address = if full { Ipv6Addr::UNSPECIFIED.into() } else { address };
-        let fresh = || Lines { since: now, written: 0, suppressed: 0 };
-        let lines = all.entry(address).or_insert_with(fresh);
-        let suppressed = if now - lines.since >= SPAN {
-            std::mem::replace(lines, fresh()).suppressed
+        let lines = all.entry(address).or_insert_with(|| Lines::new(now));
+        lines.admit(now)
+    }
+}
+
+impl Lines {
+    const fn new(since: Instant) -> Self {
+        Self { since, written: 0, suppressed: 0 }
+    }
+
+    /// Whether one more may be written, and whether it is the last for now.
+    fn admit(&mut self, now: Instant) -> (Option<Permit>, bool) {
+        let suppressed = if now - self.since >= SPAN {
+            std::mem::replace(self, Self::new(now)).suppressed
         } else {
             0
         };
-        if lines.written == LINES_MAX {
-            lines.suppressed += 1;
+        if self.written == LINES_MAX {
+            self.suppressed += 1;
             return (None, false);
         }
-        lines.written += 1;
-        (
-            Some(Permit { suppressed: (suppressed > 0).then_some(suppressed) }),
-            lines.written == LINES_MAX,
-        )
+        self.written += 1;
+        let permit = Permit { suppressed: (suppressed > 0).then_some(suppressed) };
+        (Some(permit), self.written == LINES_MAX)
+    }
+}
+
+/// Bounds the log lines about one thing, whatever address has to do with it.
+#[derive(Debug)]
+pub(crate) struct LineLimiter(Mutex<Lines>);
+
+impl Default for LineLimiter {
+    fn default() -> Self {
+        Self(Mutex::new(Lines::new(Instant::now())))
+    }
+}
+
+impl LineLimiter {
+    /// Whether a line may be written now, and whether it is the last one for a minute.
+    pub(crate) fn permit(&self) -> Option<(Permit, bool)> {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (permit, last) = lines.admit(Instant::now());
+        permit.map(|permit| (permit, last))
     }
 }
 
@@ -103,6 +130,14 @@ mod tests {
         assert!(admit(2, Duration::ZERO).0.is_some(), "others are heard");
         assert_eq!(admit(1, SPAN), (Some(Permit { suppressed: Some(9) }), false));
         assert_eq!(admit(1, SPAN), (Some(Permit { suppressed: None }), false));
+    }
+
+    #[test]
+    fn one_thing_is_told_of_a_bounded_number_of_times() {
+        let limiter = LineLimiter::default();
+        let permits: Vec<_> = (0..LINES_MAX + 9).map_while(|_| limiter.permit()).collect();
+        let last = permits.iter().position(|(_, last)| *last);
+        assert_eq!((permits.len(), last), (LINES_MAX as usize, Some(LINES_MAX as usize - 1)));
     }
 
     #[test]

@@ -49,6 +49,7 @@ use super::medium_lock::MediumLock;
 use super::{
     Answer, Command, Initiator, LogicalUnit, Nexus, Response, TRANSFER_MAX, Waiting, data,
 };
+use crate::log_limiter::{LineLimiter, Permit};
 
 /// What may be chosen for a disk.
 #[derive(Clone)]
@@ -139,6 +140,8 @@ struct State {
     preventing: Preventing,
     /// Held by the one START STOP UNIT that is stopping the unit.
     stopping: Arc<tokio::sync::Mutex<()>>,
+    /// For what any initiator can have logged as often as it likes.
+    log_limiter: LineLimiter,
     flushes_behind: Behind,
     stops_behind: Behind,
     /// No command touches the volume any more.
@@ -171,6 +174,7 @@ impl Disk {
             reserved,
             preventing: Preventing::default(),
             stopping: Arc::default(),
+            log_limiter: LineLimiter::default(),
             flushes_behind: Behind::default(),
             stops_behind: Behind::default(),
             retired: AtomicBool::new(false),
@@ -561,7 +565,17 @@ impl Core {
         let (target, lun) = (&self.state.target, self.state.lun);
         let why = std::error::Error::source(error).map(display);
         match error.kind.blame() {
-            Blame::Store | Blame::Peer => warn!(target, lun, lba, %error, why, "the volume failed"),
+            Blame::Store | Blame::Peer => {
+                if let Some((Permit { suppressed }, last)) = self.state.log_limiter.permit() {
+                    warn!(target, lun, lba, %error, why, suppressed, "the volume failed");
+                    if last {
+                        warn!(
+                            target,
+                            lun, "too many lines about it: more are held back for a minute"
+                        );
+                    }
+                }
+            }
             Blame::Caller | Blame::Circumstance => debug!(target, lun, lba, %error, why),
         }
         Fault::of_volume(error, lba)

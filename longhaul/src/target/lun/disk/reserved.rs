@@ -15,6 +15,7 @@ use proto::scsi::{Sense, Status};
 
 use super::super::fault::Fault;
 use super::super::{Initiator, Keeper, Nexus};
+use crate::log_limiter::{LineLimiter, Permit};
 
 /// Why a unit cannot be offered: it may be reserved, and nobody knows.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +59,7 @@ pub(super) struct Reserved {
     order: tokio::sync::Mutex<()>,
     keeper: Option<Arc<dyn Keeper>>,
     transports: Transports,
+    log_limiter: LineLimiter,
 }
 
 #[derive(Default)]
@@ -180,7 +182,9 @@ impl Reserved {
         })?;
         if let (Some(image), Some(keeper)) = (keep, &self.keeper) {
             keeper.save(image).await.map_err(|error| {
-                tracing::error!(%error, "the reservations could not be kept");
+                if let Some((Permit { suppressed }, _)) = self.log_limiter.permit() {
+                    tracing::error!(%error, suppressed, "the reservations could not be kept");
+                }
                 Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE)
             })?;
         }
