@@ -12,6 +12,7 @@ use crate::crew::fix_threads;
 use crate::failure::{OrFail, Outcome, complain};
 use crate::log::Log;
 use crate::luks;
+use crate::printable::OneLine;
 use crate::size::Size;
 
 /// Encrypted disks that live far away, over standard iSCSI.
@@ -57,9 +58,19 @@ enum Command {
 /// How long threads may take to end.
 const THREADS_END: Duration = Duration::from_secs(2);
 
+/// The command line. What is wrong with it is told of arguments on one line each: a name that a script hands over may hold
+/// what looks like another one.
+fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|wrong| {
+        let shown = std::env::args_os().map(|arg| OneLine(arg.to_string_lossy()).to_string());
+        // The same mistake is found in them.
+        Cli::try_parse_from(shown).err().unwrap_or(wrong).exit()
+    })
+}
+
 /// Runs the program and says how it ended.
 pub fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match run(parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_unheard() {
