@@ -454,3 +454,27 @@ fn initiator_that_sends_no_data_leaves_room_for_others_and_is_ended() {
     });
     scene.end();
 }
+
+/// What a session has held and given back is not its own: it waits for memory as before.
+#[test]
+fn memory_of_an_earlier_write_is_reserved_anew_for_the_next() {
+    const LARGE: usize = longhaul::target::lun::TRANSFER_MAX as usize;
+    let scene = Scene::new();
+    scene.volume.let_through(usize::MAX);
+    let mut peers = [1, 2].map(|n| scene.peer(n));
+    for peer in &mut peers {
+        assert_eq!(peer.write_solicited(0x20, 0, &vec![7; LARGE]), Some(true));
+    }
+    let [mut one, mut two] = peers;
+    // It has sent as much before, so that it is asked for all of it.
+    begin_empty_write(&mut one, 0x21);
+    let command = two.command(0x21, write_16(0, (LARGE / BLOCK) as u32));
+    let expected_len = LARGE as u32;
+    two.send(ScsiCommand { write: true, expected_len, ..command }, Bytes::new());
+    expect_silence(&mut two);
+    drop(one);
+    let asked = two.receive().expect("it is asked for its data").header;
+    assert!(matches!(asked, Header::R2t(_)), "{asked:?}");
+    drop(two);
+    scene.end();
+}

@@ -600,6 +600,8 @@ impl Driver {
 
     /// Bytes the session holds that had to be paid for.
     fn held(&mut self) -> u64 {
+        // What a task has given back is to be paid for anew: without this it would be granted to the next one for nothing.
+        self.session.allow_solicited(self.session.solicited());
         self.session.solicited() + self.executor.held() + self.session.unsent() as u64
     }
 
