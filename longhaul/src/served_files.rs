@@ -1,8 +1,10 @@
-//! The files that have been served as volumes, noted in the state directory: `serve` makes none of them again.
+//! The files that have been served as volumes, noted in the state directory: `serve` makes none of them again, and gives
+//! the serial number of one to no other.
 //!
-//! A client knows a volume by its serial number, which follows from the name of the target and not from the file. If a
-//! file is missing since its disk is not mounted, a new one in its place would be taken for the volume by every client,
-//! and what it has not flushed would be replayed into it. So would another volume's file.
+//! A client knows a volume by its target, unit and serial number. If a file is missing since its disk is not mounted, a new
+//! one in its place would be taken for the volume by people, and by clients that do not look at the serial number.
+
+mod serial;
 
 use std::fs::{self, DirBuilder, Metadata};
 use std::io;
@@ -50,6 +52,9 @@ struct Record {
     /// Which file was there.
     #[serde(default)]
     file: Option<FileId>,
+    /// Its serial number.
+    #[serde(default)]
+    serial: Option<String>,
 }
 
 /// Which file something is, wherever it is moved. Numbers of inodes are given again, so that the birth tells too.
@@ -68,6 +73,11 @@ impl FileId {
         let born = u64::try_from(born.as_nanos()).ok()?;
         Some(Self { device: found.dev(), inode: found.ino(), born })
     }
+
+    /// Whether it is the same file, or one of a copy of the file system.
+    fn resembles(self, other: Self) -> bool {
+        (self.inode, self.born) == (other.inode, other.born)
+    }
 }
 
 impl ServedFiles {
@@ -83,7 +93,7 @@ impl ServedFiles {
         let Uri::File(path) = &volume.uri else { return Ok(false) };
         let Some(file) = self.file_of(path)? else { return Ok(false) };
         let noted = match read(&file) {
-            Err(why) if why.kind() == io::ErrorKind::NotFound => None,
+            Err(why) if why.kind() == io::ErrorKind::NotFound => self.noted_at(path)?.map(Ok),
             noted => Some(noted),
         };
         match path.metadata() {
@@ -95,7 +105,7 @@ impl ServedFiles {
                 Ok(noted.is_some())
             }
             Err(why) if why.kind() == io::ErrorKind::NotFound => match noted {
-                None => Ok(false),
+                None => self.refuse_new_file(path, volume).map(|()| false),
                 Some(Ok(record)) => Err(record.refusal(path, volume)),
                 Some(Err(why)) => Err(Failure::new(format!(
                     "cannot tell whether {} has been served before: {}",
@@ -110,6 +120,35 @@ impl ServedFiles {
         }
     }
 
+    /// The record of the same place under another name: by links, mounts, or `..`.
+    fn noted_at(&self, path: &Path) -> Outcome<Option<Record>> {
+        let path = absolute(path)?;
+        let records = self.records().into_iter().map(|(_, record)| record);
+        let there = records.filter(|record| is_same_place(&record.path, &path));
+        Ok(there.max_by_key(|record| record.opened))
+    }
+
+    /// Refuses to make a file for a unit that was another file.
+    fn refuse_new_file(&self, path: &Path, volume: &Served) -> Outcome {
+        if volume.size.is_none() || volume.read_only {
+            return Ok(());
+        }
+        let records = self.records().into_iter().map(|(_, record)| record);
+        let before = records.filter(|record| record.is_of(volume));
+        let Some(Record { path: other, target, lun, opened, .. }) =
+            before.max_by_key(|record| record.opened)
+        else {
+            return Ok(());
+        };
+        let (other, opened) = (other.shown(), utc(opened));
+        Err(Failure::new(format!("cannot make {}", volume.uri))
+            .because(format!("{target}/{lun} was {other} on {opened}"))
+            .hint(format!(
+                "clients would find a new, empty volume in the place of the one that they know: name the file that it is in; {}",
+                to_begin_anew(path, volume.size)
+            )))
+    }
+
     /// Refuses a file that was another volume when it was served last, in the place of one that was this volume: its
     /// clients would write into it what they have not flushed. Where they cannot know the volume, as it has a new name,
     /// that is only told.
@@ -121,10 +160,7 @@ impl ServedFiles {
         exchanged: OnExchange,
     ) -> Outcome {
         let here = FileId::of(found);
-        let is_here = |record: &Record| match record.file.zip(here) {
-            Some((noted, here)) => noted == here,
-            None => record.path == path,
-        };
+        let is_here = |record: &Record| record.is_file(path, here);
         let records = self.records();
         let last = records.iter().filter(|(_, record)| is_here(record));
         let last = last.max_by_key(|(_, record)| (record.opened, record.is_of(volume)));
@@ -160,8 +196,8 @@ impl ServedFiles {
         notes.filter_map(|note| read(&note).ok().map(|record| (note, record))).collect()
     }
 
-    /// Notes that the file of `volume` is there.
-    pub(crate) fn note(&self, volume: &Served) -> Outcome {
+    /// Notes that the file of `volume` is there, and served with this serial number.
+    pub(crate) fn note(&self, volume: &Served, serial: Option<&str>) -> Outcome {
         let Uri::File(path) = &volume.uri else { return Ok(()) };
         let UnitName { target, lun } = volume.unit();
         let Some(file) = self.file_of(path)? else {
@@ -175,6 +211,7 @@ impl ServedFiles {
             opened: now(),
             size: found.as_ref().map(Metadata::len),
             file: found.as_ref().and_then(FileId::of),
+            serial: serial.map(str::to_owned),
         };
         let directory = file.parent().unwrap_or(&file);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
@@ -207,6 +244,20 @@ impl Record {
         (target.as_str(), lun) == (&*self.target, self.lun)
     }
 
+    /// Whether it is of the file that is at `path`, with this identity. Devices may have other numbers in each run of a
+    /// machine.
+    fn is_file(&self, path: &Path, here: Option<FileId>) -> bool {
+        let Some((noted, here)) = self.file.zip(here) else {
+            return is_same_place(&self.path, path);
+        };
+        let still_there = || {
+            let there = self.path.metadata().ok().as_ref().and_then(FileId::of);
+            there.is_some_and(|there| there.resembles(noted))
+        };
+        noted.resembles(here)
+            && (noted.device == here.device || self.path == path || !still_there())
+    }
+
     /// A file that was cut off is served only to someone who knows of it, and says so by its size.
     fn refuse_shorter(&self, found: &Metadata, volume: &Served) -> Outcome {
         let Some(was) = self.size else { return Ok(()) };
@@ -234,12 +285,31 @@ impl Record {
 }
 
 fn to_do(path: &Path, size: Option<Size>) -> String {
-    let size = size.map_or_else(|| "SIZE".to_owned(), |size| size.to_string());
+    let anew = to_begin_anew(path, size);
     format!(
-        "clients would take a new file for the volume that they know: mount its disk, or bring the file back; to begin \
-         anew, with an empty volume, make the file: `truncate -s {size} {}`",
-        path.shown()
+        "clients would take a new file for the volume that they know: mount its disk, or bring the file back; {anew}"
     )
+}
+
+fn to_begin_anew(path: &Path, size: Option<Size>) -> String {
+    let size = size.map_or_else(|| "SIZE".to_owned(), |size| size.to_string());
+    let path = path.shown();
+    format!("to begin anew, with an empty volume, make the file: `truncate -s {size} {path}`")
+}
+
+/// Whether a file at either path would be the same one, whether or not there is one.
+fn is_same_place(one: &Path, other: &Path) -> bool {
+    if one == other {
+        return true;
+    }
+    let directory = |path: &Path| {
+        let found = path.parent()?.metadata().ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    one.file_name().is_some()
+        && one.file_name() == other.file_name()
+        && directory(one).is_some()
+        && directory(one) == directory(other)
 }
 
 fn absolute(path: &Path) -> Outcome<PathBuf> {

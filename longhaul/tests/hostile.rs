@@ -307,7 +307,8 @@ fn many_sessions_at_full_load() {
     let home = tempfile::tempdir().unwrap();
     let image = home.path().join("disk.img");
     // In a file, as memory that is served is no memory of the target's own.
-    let mut scene = Scene::on(&format!("file:{},size=64M", image.display()));
+    std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let mut scene = Scene::on(&format!("file:{}", image.display()));
     let mut peers: Vec<_> = (0..SESSIONS).map(|isid| scene.bad(isid as u8)).collect();
     thread::scope(|scope| {
         for (peer, n) in peers.iter_mut().zip(0..) {

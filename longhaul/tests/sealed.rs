@@ -213,7 +213,9 @@ impl Stage {
              --identity {} --client-key {client} 2>&1",
             path("server").display()
         );
-        let server = Running::start(Command::new("sh").args(["-c", &serve]));
+        let mut command = Command::new("sh");
+        command.args(["-c", &serve]).env("STATE_DIRECTORY", path("state"));
+        let server = Running::start(&mut command);
         let uri = loop {
             let line = server.line().expect("the server is ready");
             if let Some(uri) = line.strip_prefix("ready iscsi://") {

@@ -141,9 +141,15 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     let metrics = metrics_listener(&config, given.metrics).await?;
     portals::warn_of_plain(&config, &portals);
     let chains = open(&config.volumes, config.state.as_deref(), OnExchange::Refuse).await?;
-    note(&config.volumes, config.state.as_deref()).await;
+    let serials = match note(&config.volumes, &config).await {
+        Ok(serials) => serials,
+        Err(why) => {
+            discard(chains).await;
+            return Err(why);
+        }
+    };
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
-    let disks = disks(&config.volumes, &chains, kept);
+    let disks = disks(&config.volumes, &chains, kept.into_iter().zip(serials));
     let ports = config.ports().into_iter().map(|(group, access)| Port::new(group, access));
     let mut node = Node::new(targets(config.volumes.iter().zip(&disks)), policy)
         .with_limits(config.limits)
@@ -387,21 +393,23 @@ async fn open(
     Ok(chains)
 }
 
-/// Notes which files are there, before a client sees them.
-async fn note(volumes: &[Served], state: Option<&Path>) {
-    let (volumes, files) = (volumes.to_vec(), ServedFiles::in_state(state));
+/// Notes which files are there, before a client sees them; the serial numbers that `volumes` of `config` have.
+async fn note(volumes: &[Served], config: &Config) -> Outcome<Vec<Option<String>>> {
+    let files = ServedFiles::in_state(config.state.as_deref());
+    let (volumes, all) = (volumes.to_vec(), config.volumes.clone());
     let noted = move || {
-        for volume in &volumes {
-            if let Err(why) = files.note(volume) {
+        let serials = files.serials(&volumes, &all)?;
+        for (volume, serial) in volumes.iter().zip(&serials) {
+            if let Err(why) = files.note(volume, serial.as_deref()) {
                 let Served { name, uri, .. } = volume;
                 tracing::warn!(
                     "volume {name}: if {uri} is missing at the next start, a new one is made: {why}"
                 );
             }
         }
-        Ok(())
+        Ok(serials)
     };
-    let _: Outcome = blocking(noted).await;
+    blocking(noted).await
 }
 
 async fn open_one(volume: &Served, state: Option<&Path>, exchanged: OnExchange) -> Outcome<Chain> {
@@ -506,12 +514,16 @@ pub(super) async fn open_options(
     .await
 }
 
-/// The disks, with the reservations that were kept.
-fn disks(volumes: &[Served], chains: &[Chain], kept: Vec<Option<Kept>>) -> Vec<Disk> {
+/// The disks, with the reservations that were kept, and their serial numbers where they are not those of their units.
+fn disks(
+    volumes: &[Served],
+    chains: &[Chain],
+    kept: impl Iterator<Item = (Option<Kept>, Option<String>)>,
+) -> Vec<Disk> {
     let volumes = volumes.iter().zip(chains).zip(kept);
-    let disk = |((served, chain), kept): ((&Served, &Chain), Option<Kept>)| {
+    let disk = |((served, chain), (kept, serial)): ((&Served, &Chain), _)| {
         let (vanishes, key) = (chain.vanishes(), chain.key());
-        let options = Options { vanishes, key, ..options(served, kept) };
+        let options = Options { vanishes, key, serial, ..options(served, kept) };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
     volumes.map(disk).collect()
@@ -534,7 +546,6 @@ fn options(served: &Served, kept: Option<Kept>) -> Options {
     Options {
         vendor: appearance.vendor.map(|vendor| vendor.0),
         product: appearance.product.map(|product| product.0),
-        serial: appearance.serial.map(|serial| serial.0),
         removable: appearance.removable,
         physical_block_size: appearance.physical_block_size.map(|size| size.0),
         read_only: served.read_only,

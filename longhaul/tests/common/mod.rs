@@ -26,6 +26,7 @@ impl Running {
 
     /// The same, with the standard input that `command` names.
     pub(crate) fn start_as_it_is(command: &mut Command) -> Self {
+        isolate(command);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
@@ -110,6 +111,19 @@ impl Drop for Running {
     }
 }
 
+/// What a program remembers is that of its test: in its directory, if it has one, unless the test says where. Volumes of
+/// one name are other files in other tests.
+fn isolate(command: &mut Command) {
+    let names = ["LONGHAUL_STATE_DIR", "STATE_DIRECTORY"];
+    if command.get_envs().any(|(name, _)| names.iter().any(|own| name == *own)) {
+        return;
+    }
+    if let Some(dir) = command.get_current_dir() {
+        let state = std::path::absolute(dir).unwrap().join(".state");
+        command.env(names[1], state);
+    }
+}
+
 /// Runs a program to its end, at most [`PATIENCE`] long; what it printed, and how it ended.
 pub(crate) fn run(command: &Command) -> (String, ExitStatus) {
     let mut bounded = Command::new("timeout");
@@ -121,6 +135,7 @@ pub(crate) fn run(command: &Command) -> (String, ExitStatus) {
     for (name, value) in command.get_envs() {
         bounded.env(name, value.unwrap_or_default());
     }
+    isolate(&mut bounded);
     let (mut output, writer) = std::io::pipe().unwrap();
     bounded.stdout(writer.try_clone().unwrap()).stderr(writer);
     let mut child = bounded.spawn().unwrap();

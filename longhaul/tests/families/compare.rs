@@ -74,7 +74,9 @@ fn play(peer: &mut Peer, host: u64, line_up: &Barrier) -> Vec<(Vec<u64>, u64)> {
 fn one_of_all_that_compare_and_write_at_once_wins() {
     let home = tempfile::tempdir().unwrap();
     // In a file: its reads and writes are waited for, so that another command can come between them.
-    let volume = format!("disk=file:{},size=1M", home.path().join("disk.img").display());
+    let image = home.path().join("disk.img");
+    std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let volume = format!("disk=file:{}", image.display());
     let arguments = ["--volume", &volume, "--listen", "127.0.0.1:0"].map(str::to_owned);
     let (server, portal) = serve(&arguments, 1);
     let mut hosts: Vec<_> = (0..HOSTS)

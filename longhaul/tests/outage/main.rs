@@ -267,6 +267,7 @@ fn serve(file: &FilePath, port: u16) -> Running {
     let mut command = Command::new(LONGHAUL);
     command.args(["serve", "--listen", &format!("127.0.0.1:{port}")]);
     command.arg(format!("--volume=disk=file:{},size={SIZE}", file.display()));
+    command.current_dir(file.parent().unwrap());
     let running = Running::start(&mut command);
     assert!(running.line().is_some_and(|line| line.starts_with("ready ")));
     running

@@ -4,6 +4,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use super::common::{LONGHAUL, Running, run};
+use super::nbd::Nbd;
 use super::{Attached, Bench};
 
 const OPEN: [&str; 2] = ["--passphrase-file", "key"];
@@ -142,6 +143,126 @@ fn files_of_two_volumes_that_were_exchanged_are_not_served() {
     let server = serve(&bench, &as_before);
     server.line().expect("it is ready");
     assert!(server.stop().success());
+}
+
+/// A volume of `serve --config`, whose file the configuration names.
+struct Reloading<'a>(&'a Bench, Running);
+
+impl<'a> Reloading<'a> {
+    fn new(bench: &'a mut Bench, volumes: &[(&str, &str)]) -> Self {
+        bench.server.take().unwrap().stop();
+        let bench: &'a Bench = bench;
+        Self::configure(bench, volumes);
+        let log = fs::File::create(bench.path().join("serve.log")).unwrap();
+        let mut command = bench.longhaul(&["serve", "--config", "serve.toml"]);
+        let server = Running::start(command.stderr(log));
+        volumes
+            .iter()
+            .for_each(|_| drop(server.line().unwrap_or_else(|| panic!("{}", bench.log("serve")))));
+        Self(bench, server)
+    }
+
+    fn configure(bench: &Bench, volumes: &[(&str, &str)]) {
+        let listen = bench.uri.split('/').nth(2).unwrap();
+        let mut text = format!(
+            "listen = [\"{listen}\"]\ncontrol = \"serve.sock\"\n[volumes.m]\nuri = \"memory:1M\"\ntarget = \"t\"\nlun = 7\n"
+        );
+        for (name, file) in volumes {
+            text += &format!("[volumes.{name}]\nuri = \"file:{file}\"\n");
+        }
+        fs::write(bench.path().join("serve.toml"), text).unwrap();
+    }
+
+    fn reload(&self, volumes: &[(&str, &str)]) {
+        Self::configure(self.0, volumes);
+        let (said, done) = self.0.run(&["reload", "--control", "serve.sock"]);
+        assert!(done, "{said}");
+    }
+}
+
+fn stored(bench: &Bench, file: &str) -> Vec<u8> {
+    fs::read(bench.path().join(file)).unwrap()
+}
+
+/// Writes that are acknowledged, and flushed only when the file of the volume is another.
+fn unflushed(bench: &Bench) -> (Attached, Nbd) {
+    let attached = bench.attach("first", &["--reconnect-for", "3s"]);
+    let mut client = Nbd::connect(&bench.path().join("first.sock"));
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    client.write(4096, &[2; 4096]).unwrap();
+    (attached, client)
+}
+
+fn is_told_of_another(bench: &Bench, (attached, mut client): (Attached, Nbd)) {
+    assert!(client.flush().is_err(), "{}", bench.log("first"));
+    drop(client);
+    assert!(!attached.process.stop().success());
+    let log = bench.log("first");
+    assert!(log.contains("its serial number has changed"), "{log}");
+    assert_eq!(bench.replay_logs().len(), 1, "{log}");
+}
+
+#[test]
+fn files_that_a_reload_exchanges_get_no_write_of_the_other() {
+    let mut bench = Bench::new(&TWO);
+    let (mine, others) = ([("t", "t.img"), ("o", "o.img")], [("t", "o.img"), ("o", "t.img")]);
+    let scene = Reloading::new(&mut bench, &mine);
+    let first = unflushed(scene.0);
+    scene.reload(&[]);
+    let before = ["t.img", "o.img"].map(|file| stored(scene.0, file)[..4096].to_vec());
+    scene.reload(&others);
+    is_told_of_another(scene.0, first);
+    assert!(before == ["t.img", "o.img"].map(|file| stored(scene.0, file)[..4096].to_vec()));
+    assert!(stored(scene.0, "o.img").iter().all(|byte| *byte == 0), "it was written to");
+    // The log goes to the file that it is of, wherever that is.
+    let log = scene.0.replay_logs().remove(0);
+    let (said, done) = scene.0.run(&["replay", "--force", &log]);
+    assert!(!done, "{said}");
+    let (said, done) = scene.0.run(&["replay", "--force", &log, &uri_of(scene.0, "o")]);
+    assert!(done && stored(scene.0, "t.img")[4096..8192] == [2; 4096], "{said}");
+    assert!(scene.1.stop().success());
+}
+
+#[test]
+fn other_file_in_place_of_a_volumes_own_is_not_written_to() {
+    let mut bench = Bench::new(&[]);
+    let first = unflushed(&bench);
+    bench.server.take().unwrap().kill();
+    fs::File::create(bench.path().join("new.img")).unwrap().set_len(32 << 20).unwrap();
+    let server = serve(&bench, &["--volume", "t=file:new.img"]);
+    server.line().expect("it is ready");
+    is_told_of_another(&bench, first);
+    assert!(stored(&bench, "new.img").iter().all(|byte| *byte == 0), "it was written to");
+    let log = bench.log("serve");
+    assert!(
+        log.contains("WARN") && log.contains("new serial number") && log.contains("t.img"),
+        "{log}"
+    );
+    assert!(server.stop().success());
+}
+
+#[test]
+fn file_is_not_made_for_a_unit_that_was_another_or_that_is_missing_under_another_name() {
+    let mut bench = Bench::new(&[]);
+    bench.server.take().unwrap().stop();
+    let refused = |volume: &str| {
+        let (said, done) = bench.run(&["serve", "--listen", "127.0.0.1:0", "--volume", volume]);
+        assert!(!done, "{said}");
+        said
+    };
+    let said = refused("t=file:tt.img,size=32M");
+    for words in ["cannot make file:tt.img", "/t.img on ", "truncate -s 32M tt.img"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    fs::remove_file(bench.path().join("t.img")).unwrap();
+    fs::create_dir(bench.path().join("sub")).unwrap();
+    std::os::unix::fs::symlink(".", bench.path().join("link")).unwrap();
+    for other in ["u=file:sub/../t.img,size=32M", "u=file:link/t.img,size=32M"] {
+        let said = refused(other);
+        assert!(said.contains("it is missing, and it was there on"), "{said}");
+    }
+    assert!(!bench.path().join("t.img").exists() && !bench.path().join("tt.img").exists());
 }
 
 #[test]

@@ -57,6 +57,7 @@ pub(super) struct Prepared {
     config: Config,
     added: Vec<Served>,
     kept: Vec<Option<Kept>>,
+    serials: Vec<Option<String>>,
     chains: Vec<Chain>,
     growths: Growths,
     policy: Box<dyn FnOnce(Vec<IscsiName>) -> Policy>,
@@ -103,16 +104,23 @@ impl Live {
                 return Err(why);
             }
         };
+        let serials = match note(&added, &config).await {
+            Ok(serials) => serials,
+            Err(why) => {
+                growths.into_values().for_each(Growth::undo);
+                discard(chains).await;
+                return Err(why);
+            }
+        };
         // Nothing can fail from here on.
-        note(&added, config.state.as_deref()).await;
         chains.iter().for_each(|chain| chain.leave_on(self.stop.clone()));
-        Ok(Prepared { config, added, kept, chains, growths, policy: Box::new(policy) })
+        Ok(Prepared { config, added, kept, serials, chains, growths, policy: Box::new(policy) })
     }
 
     /// Serves what was prepared, and says what has changed. What is served no more ends in the background.
     pub(super) fn apply(&mut self, prepared: Prepared) -> Applied {
-        let Prepared { config, added, kept, chains, growths, policy } = prepared;
-        let disks = disks(&added, &chains, kept);
+        let Prepared { config, added, kept, serials, chains, growths, policy } = prepared;
+        let disks = disks(&added, &chains, kept.into_iter().zip(serials));
         let grown = self.grow(growths);
         self.rooms.extend(rooms(&added, chains, disks));
         self.replace(config, &added, &grown, policy)
