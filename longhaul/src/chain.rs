@@ -2,24 +2,23 @@
 
 mod created_file;
 mod memory;
+mod opening;
 mod status;
+mod store;
 mod writer;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use proto::identity::PublicKey;
 use proto::iscsi::chap::{Account, Algorithm};
 use proto::iscsi::name::IscsiName;
-use tokio::time::{Instant, sleep};
-use volume::layer::padded::Padded;
+use tokio::time::timeout;
 use volume::layer::pipeline::Settings;
 use volume::layer::read_only::ReadOnly;
-use volume::store::memory::Memory;
-use volume::{CryptoErase, Durability, Gate, Volume};
+use volume::{CryptoErase, Gate, Volume};
 
-use crate::config::idle_size;
 use crate::credentials;
 use crate::explain::{explain, explain_connect};
 use crate::failure::{Failure, OrFail, Outcome};
@@ -30,22 +29,25 @@ use crate::reconnect_limit::ReconnectLimit;
 use crate::replay_log::{self, Pending, Saved};
 use crate::sealing::Seal;
 use crate::size::Size;
-use crate::state_dir::state_dir;
 use crate::stop::Stop;
 use crate::store::Local;
-use crate::store::file::OpenError;
+use crate::store::iscsi;
 use crate::store::iscsi::{Connections, ReplayedLog, Writers};
-use crate::store::{device, file, in_use, iscsi};
 use crate::uri::{Host, Uri};
-use created_file::{CreatedFile, refuse_options, remove};
+use created_file::remove;
 pub(crate) use memory::{memory_needed, memory_of_machine};
+pub use opening::open;
 pub use status::{ChainStatus, Observer};
+use store::Store;
 
 /// The block size of what has none of its own.
 pub(crate) const BLOCK_SIZE: u32 = 512;
 
 /// How long a program that has been told to end waits for a connection, to flush what it holds.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// How long the header of a volume may take to come, over any link that is of use.
+pub(crate) const SEEN_WITHIN: Duration = Duration::from_secs(120);
 
 /// How a chain is opened.
 #[derive(Debug, Default)]
@@ -77,6 +79,8 @@ pub struct OpenOptions {
     pub writers: Writers,
     /// The replay log that is to be written to it.
     pub replays: Option<ReplayedLog>,
+    /// When it is called before the chain is open, that fails, and lets go of what there is.
+    pub stop: Stop,
 }
 
 /// Who this machine is to a target.
@@ -206,7 +210,10 @@ impl Chain {
     /// Closes it as if it had not been opened: a file that was made for it goes.
     pub async fn discard(mut self) {
         let made = self.made.take();
-        if let Err(why) = self.close().await {
+        if self.disk.is_some() {
+            // Nobody relies on what was written, if anything was, and a target may be out of reach.
+            self.release().await;
+        } else if let Err(why) = self.close().await {
             tracing::warn!("{why}");
         }
         if let Some(made) = &made {
@@ -323,11 +330,14 @@ impl Chain {
 
     /// Lets go of a store to which nothing was written, and which another may have reserved.
     pub async fn release(self) {
-        let Self { volume, disk, .. } = self;
-        drop(volume);
-        if let Some(disk) = disk {
-            disk.close().await;
+        let Self { volume, disk, pipelined, local, key, token, .. } = self;
+        drop((volume, local, key));
+        let Some(disk) = disk else { return };
+        disk.leave(GRACE);
+        if let Some(pipelined) = pipelined {
+            pipelined.close().await;
         }
+        opening::let_go(&disk, token.as_deref()).await;
     }
 
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
@@ -400,20 +410,13 @@ fn unsolicited(disk: Option<&iscsi::Disk>) -> u64 {
     disk.map_or(u64::MAX, iscsi::Disk::unsolicited)
 }
 
-/// Opens the volume that `uri` names.
-pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
-    let store = store(uri, &options).await?;
-    let disk = store.disk.clone();
-    let opened = assemble(uri, store, options).await;
-    if let (Err(_), Some(disk)) = (&opened, disk) {
-        // A disk that is not closed stays reserved.
-        disk.close().await;
-    }
-    opened
-}
-
 /// Puts layers over a store.
-async fn assemble(uri: &Uri, store: Store, options: OpenOptions) -> Outcome<Chain> {
+async fn assemble(
+    uri: &Uri,
+    store: Store,
+    options: OpenOptions,
+    claimed: &OnceLock<Arc<luks::WriterToken>>,
+) -> Outcome<Chain> {
     let Store { mut volume, disk, local, made, padding } = store;
     let block_size = volume.shape().block_size;
     if let Some(asked) = options.block_size.filter(|asked| *asked != block_size) {
@@ -423,8 +426,8 @@ async fn assemble(uri: &Uri, store: Store, options: OpenOptions) -> Outcome<Chai
     let (mut decrypted, mut key, mut token) = (false, None, None);
     let claim = writer::claim(disk.as_deref());
     let is_alone = matches!(&claim, Some((writers, _)) if *writers != Writers::Shared);
-    if let Some(opened) = contents(uri, (&volume, disk.as_deref()), options.contents, claim).await?
-    {
+    let place = (&volume, disk.as_deref());
+    if let Some(opened) = contents(uri, place, options.contents, (claim, claimed)).await? {
         Decrypted { plain: volume, key, token } = opened;
         decrypted = true;
     }
@@ -465,12 +468,14 @@ async fn contents(
     uri: &Uri,
     (volume, disk): (&Arc<dyn Volume>, Option<&iscsi::Disk>),
     wanted: Contents,
-    claim: Option<(Writers, luks::Claim)>,
+    (claim, claimed): (Option<(Writers, luks::Claim)>, &OnceLock<Arc<luks::WriterToken>>),
 ) -> Outcome<Option<Decrypted>> {
     if matches!(wanted, Contents::Unseen) && claim.is_none() {
         return Ok(None);
     }
-    let found = luks::recognise(Arc::clone(volume)).await;
+    let found = timeout(SEEN_WITHIN, luks::recognise(Arc::clone(volume))).await;
+    let late = || Err(Failure::new(format!("its header is not read within {SEEN_WITHIN:?}")));
+    let found = found.unwrap_or_else(|_| late());
     let found =
         found.map_err(|why| why.within(&format!("cannot tell whether {uri} is encrypted")))?;
     if let (Some(encrypted), Some((_, claim))) = (&found, &claim) {
@@ -490,7 +495,8 @@ async fn contents(
                 disk.identify(iscsi::Identity { uuid, copies, read });
             }
             let alone = claim.filter(|(writers, _)| *writers != Writers::Shared);
-            let opened = unseal(encrypted, unlock, alone.map(|(_, claim)| claim)).await;
+            let claim = alone.map(|(_, claim)| claim);
+            let opened = unseal(encrypted, unlock, claim, claimed).await;
             opened.map(Some).map_err(|why| why.within_unless_named(&uri.to_string()))
         }
         (None, Contents::Plain(Unlock { demanded: true, .. })) => {
@@ -510,158 +516,19 @@ async fn unseal(
     mut encrypted: luks::Encrypted,
     unlock: Unlock,
     claim: Option<luks::Claim>,
+    claimed: &OnceLock<Arc<luks::WriterToken>>,
 ) -> Outcome<Decrypted> {
     let Unlock { key, with, erasable, demanded: _ } = unlock;
     let token = claim.and_then(|claim| encrypted.claim(claim));
+    if let Some(token) = &token {
+        let _ = claimed.set(Arc::clone(token));
+    }
     if !erasable {
         return Ok(Decrypted { plain: encrypted.open(&key, with).await?, key: None, token });
     }
     let opened = Arc::new(luks::Erasable::open(encrypted, &key, with).await?);
     let plain = Arc::new(Gate::new("erasable", Arc::clone(&opened)));
     Ok(Decrypted { plain, key: Some(opened), token })
-}
-
-/// A store, and what else there is to know of one behind a target, or on this machine.
-struct Store {
-    volume: Arc<dyn Volume>,
-    disk: Option<Arc<iscsi::Disk>>,
-    local: Option<Arc<Local>>,
-    made: CreatedFile,
-    padding: u64,
-}
-
-impl Store {
-    fn local(room: &'static str, local: Local, made: CreatedFile) -> Self {
-        let local = Arc::new(local);
-        let volume = Arc::new(Gate::new(room, Arc::clone(&local)));
-        Self { volume, disk: None, local: Some(local), made, padding: 0 }
-    }
-}
-
-/// How long a file or a device is waited for that somebody has.
-///
-/// The requests of a process that was killed end in their own time, after the process, and the lock with them:
-/// no write of it can land behind one of its successor, which has to wait for that.
-const LINGERING: Duration = Duration::from_secs(2);
-
-/// How often it is tried.
-const TRY_AGAIN: Duration = Duration::from_millis(20);
-
-/// What `open` gives for `path`, once nobody else has it.
-async fn once_free<T>(
-    path: &Path,
-    open: impl Fn() -> Result<T, OpenError>,
-) -> Result<T, OpenError> {
-    let last = Instant::now() + LINGERING;
-    loop {
-        match open() {
-            Err(OpenError::InUse) if Instant::now() < last => sleep(TRY_AGAIN).await,
-            Err(OpenError::InUse) => {
-                return Err(in_use::lock_holder(path).map_or(OpenError::InUse, OpenError::LockedBy));
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
-    let what = || format!("cannot open {uri}");
-    if let Some(why) = idle_size(uri, options.size) {
-        return Err(Failure::usage(what()).because(why));
-    }
-    Ok(match uri {
-        Uri::Memory(size) => {
-            let block_size = options.block_size.unwrap_or(BLOCK_SIZE);
-            if !size.0.is_multiple_of(u64::from(block_size)) {
-                let why = format!("{uri} is not a whole number of blocks of {block_size} bytes");
-                return Err(Failure::usage(why));
-            }
-            let most = memory_of_machine();
-            if memory_needed(*size) > most {
-                let why = format!("this machine has {} bytes of memory", Size(most));
-                return Err(Failure::usage(what())
-                    .because(why)
-                    .hint("a file can be larger: file:PATH"));
-            }
-            let memory = Memory::try_new(size.0, block_size).or_fail(what)?;
-            let volume = Arc::new(Gate::new("memory", memory));
-            Store { volume, disk: None, local: None, made: CreatedFile(None), padding: 0 }
-        }
-        Uri::File(path) => {
-            refuse_options(uri, path)?;
-            let path = options.make_at.as_ref().unwrap_or(path);
-            let with = file::FileOptions {
-                size: options.size.map(|size| size.0),
-                existing_only: options.existing_only,
-                new_only: options.make_at.is_some(),
-                read_only: options.read_only,
-                block_size: options.block_size.unwrap_or(BLOCK_SIZE),
-                whole_blocks_only: options.pad,
-            };
-            if options.pad && path.is_file() {
-                let part = file::part_of_block(path, with.block_size).or_fail(what)?;
-                if !part.is_empty() {
-                    return padded(path, &with, &part).await.map_err(|why| explain(what(), why));
-                }
-            }
-            let store = once_free(path, || file::open_or_make(path, &with)).await;
-            let (store, made) = store.map_err(|why| explain(what(), why))?;
-            Store::local("file", store, CreatedFile(made.then(|| path.clone())))
-        }
-        Uri::Device(path) => {
-            let store = once_free(path, || device::open(path, options.read_only)).await;
-            let store = store.map_err(|why| explain(what(), why))?;
-            Store::local("device", store, CreatedFile(None))
-        }
-        Uri::Iscsi(place) => {
-            let target = iscsi::IscsiTarget {
-                portal: place.host.clone(),
-                name: place.target.clone(),
-                lun: place.lun,
-            };
-            let with = options.login.connect_options(place.pin);
-            let mut with = with.map_err(|why| why.within(&what()))?;
-            with.read_only = options.read_only;
-            with.reconnect_for = options.reconnect_limit.0;
-            with.replay_log = options.replay_log.clone().map(|dir| iscsi::ReplayLogOptions {
-                dir,
-                volume: uri.to_string(),
-                write_behind: options.pipeline.is_some(),
-            });
-            with.writers = options.writers;
-            with.replays = options.replays.clone();
-            with.state = state_dir();
-            let disk =
-                iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
-            let disk = Arc::new(disk);
-            let volume = Arc::new(Gate::new("iscsi", Arc::clone(&disk)));
-            Store { volume, disk: Some(disk), local: None, made: CreatedFile(None), padding: 0 }
-        }
-    })
-}
-
-/// A file that ends with `part` of a block.
-async fn padded(path: &Path, with: &file::FileOptions, part: &[u8]) -> Result<Store, OpenError> {
-    let (volume, padding): (Arc<dyn Volume>, _) = match once_free(path, || file::open(path, with))
-        .await
-    {
-        Ok(whole) => {
-            let padded = Padded::new(Gate::new("file", whole), part);
-            (Arc::new(Gate::new("padded", padded)), u64::from(with.block_size) - part.len() as u64)
-        }
-        // There is no whole block.
-        Err(OpenError::Empty) => {
-            let mut block = part.to_vec();
-            block.resize(with.block_size as usize, 0);
-            let memory = Memory::new(block.len() as u64, with.block_size);
-            let padding = (block.len() - part.len()) as u64;
-            let written = memory.write(0, block.into(), Durability::Volatile).await;
-            written.map_err(std::io::Error::other)?;
-            (Arc::new(Gate::new("memory", memory)), padding)
-        }
-        Err(why) => return Err(why),
-    };
-    Ok(Store { volume, disk: None, local: None, made: CreatedFile(None), padding })
 }
 
 /// Asks a server which targets this machine may use.

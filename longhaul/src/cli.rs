@@ -13,6 +13,7 @@ use crate::failure::{OrFail, Outcome, complain};
 use crate::log::Log;
 use crate::luks;
 use crate::printable::OneLine;
+use crate::secret;
 use crate::size::Size;
 
 /// Encrypted disks that live far away, over standard iSCSI.
@@ -121,6 +122,7 @@ fn run(cli: Cli) -> Outcome {
     // Whatever had to be finished has been awaited; a thread that hangs must not keep the program. Others
     // are waited for: C libraries clean up when the process ends, and a thread that ends in the middle of
     // that would free what they free.
+    secret::restore_terminal();
     runtime.shutdown_timeout(THREADS_END);
     outcome
 }

@@ -4,6 +4,7 @@
 //! server can open the socket.
 
 use std::ffi::OsStr;
+use std::future::pending;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, test_kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::time::timeout;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::printable::Shown as _;
@@ -82,9 +85,16 @@ const NBD_MAGIC: &str = "NBDMAGIC";
 /// How long a client may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How many requests wait to be taken.
+const WAITING_MAX: usize = 64;
+
+/// How many clients may be about to say what they want.
+const HEARD_MAX: usize = 64;
+
 /// The listening end.
 pub struct Control {
-    listener: UnixListener,
+    requests: mpsc::Receiver<Request>,
+    listening: JoinHandle<()>,
     /// What this server has made, and takes away when it ends.
     file: Option<SocketFile>,
 }
@@ -94,6 +104,8 @@ pub struct Request {
     stream: BufReader<UnixStream>,
     /// What is asked.
     pub verb: String,
+    /// Since when.
+    pub since: Instant,
 }
 
 /// The most bytes of the path of a socket (`sun_path` in unix(7), without the zero that ends it).
@@ -144,7 +156,7 @@ impl Control {
         // Whoever came in between is turned away by `accept`, which looks at who it is.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).or_fail(what)?;
         let file = SocketFile::of(path).or_fail(what)?;
-        Ok(Self { listener, file: Some(file) })
+        Ok(Self::listening(listener, Some(file)))
     }
 
     /// Listens with a socket that somebody else has opened, and who decides who can reach it.
@@ -152,30 +164,55 @@ impl Control {
         let listener = UnixListener::from_std(listener);
         let listener =
             listener.or_fail(|| "cannot use the control socket handed over".to_owned())?;
-        Ok(Self { listener, file: None })
+        Ok(Self::listening(listener, None))
     }
 
-    /// The next request.
-    pub async fn request(&self) -> Request {
-        loop {
-            match self.listener.accept().await {
-                Ok((stream, _)) => match timeout(PATIENCE, hear(stream)).await {
-                    Ok(Ok(request)) => return request,
-                    Ok(Err(why)) => tracing::warn!(%why, "control request refused"),
-                    Err(_) => tracing::warn!("a client of the control socket asks nothing"),
-                },
-                Err(why) => {
-                    tracing::warn!(%why, "cannot accept a client of the control socket");
-                    // Out of descriptors or memory: those in use have to come back first.
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+    fn listening(listener: UnixListener, file: Option<SocketFile>) -> Self {
+        let (asked, requests) = mpsc::channel(WAITING_MAX);
+        Self { requests, listening: tokio::spawn(listen(listener, asked)), file }
+    }
+
+    /// The next request. Whoever stops waiting for it loses none.
+    pub async fn request(&mut self) -> Request {
+        match self.requests.recv().await {
+            Some(request) => request,
+            None => pending().await,
+        }
+    }
+}
+
+/// Hears clients, each on a task of its own: one that says nothing keeps nobody else.
+async fn listen(listener: UnixListener, asked: mpsc::Sender<Request>) {
+    let mut heard = JoinSet::new();
+    loop {
+        while heard.try_join_next().is_some() {}
+        if heard.len() >= HEARD_MAX {
+            heard.join_next().await;
+        }
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                heard.spawn(take(stream, asked.clone()));
+            }
+            Err(why) => {
+                tracing::warn!(%why, "cannot accept a client of the control socket");
+                // Out of descriptors or memory: those in use have to come back first.
+                sleep(Duration::from_millis(100)).await;
             }
         }
     }
 }
 
+async fn take(stream: UnixStream, asked: mpsc::Sender<Request>) {
+    match timeout(PATIENCE, hear(stream)).await {
+        Ok(Ok(request)) => drop(asked.send(request).await),
+        Ok(Err(why)) => tracing::warn!(%why, "control request refused"),
+        Err(_) => tracing::warn!("a client of the control socket asks nothing"),
+    }
+}
+
 impl Drop for Control {
     fn drop(&mut self) {
+        self.listening.abort();
         if let Some(file) = &self.file {
             file.remove();
         }
@@ -203,7 +240,7 @@ async fn hear(stream: UnixStream) -> io::Result<Request> {
     let mut stream = BufReader::new(stream);
     let mut verb = String::new();
     (&mut stream).take(REQUEST_MAX).read_line(&mut verb).await?;
-    Ok(Request { verb: verb.trim_end().to_owned(), stream })
+    Ok(Request { verb: verb.trim_end().to_owned(), stream, since: Instant::now() })
 }
 
 impl Request {
@@ -213,8 +250,10 @@ impl Request {
             Ok(answer) => format!("{answer}\n"),
             Err(why) => format!("error: {why}\n"),
         };
+        // A short one has left before the program can end.
+        let sent = self.stream.get_ref().try_write(line.as_bytes()).unwrap_or(0);
         tokio::spawn(async move {
-            drop(timeout(PATIENCE, self.stream.write_all(line.as_bytes())).await);
+            drop(timeout(PATIENCE, self.stream.write_all(&line.as_bytes()[sent..])).await);
         });
     }
 }
@@ -263,12 +302,8 @@ impl AskError {
 }
 
 /// Asks the program whose socket is at `path`; its answer, which is waited for as long as `patience` says.
-pub async fn ask(path: &Path, verb: &str, patience: Option<Duration>) -> Result<String, AskError> {
-    let asking = ask_patiently(path, verb);
-    match patience {
-        Some(patience) => timeout(patience, asking).await.unwrap_or(Err(AskError::Silent)),
-        None => asking.await,
-    }
+pub async fn ask(path: &Path, verb: &str, patience: Duration) -> Result<String, AskError> {
+    timeout(patience, ask_patiently(path, verb)).await.unwrap_or(Err(AskError::Silent))
 }
 
 async fn ask_patiently(path: &Path, verb: &str) -> Result<String, AskError> {

@@ -3,11 +3,13 @@
 
 use std::fmt;
 use std::fs::{File, Metadata};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::failure::{Failure, OrFail, Outcome, complain};
@@ -216,7 +218,32 @@ fn source(file: &Option<PathBuf>, env: &Option<String>, key_file: &Option<PathBu
     }
 }
 
+/// How the terminal was when somebody was asked who has not answered yet.
+static ASKED: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// Has the terminal show again what is typed, should the program end while it asks somebody.
+pub fn restore_terminal() {
+    let before = ASKED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let (Some(before), Ok(terminal)) = (before, terminal()) {
+        let _ = tcsetattr(terminal, OptionalActions::Now, &before);
+        complain(&"");
+    }
+}
+
+/// The controlling terminal.
+fn terminal() -> io::Result<File> {
+    File::options().read(true).write(true).open("/dev/tty")
+}
+
 fn prompt(what: &str) -> Outcome<Secret> {
+    let before = terminal().ok().and_then(|terminal| tcgetattr(terminal).ok());
+    *ASKED.lock().unwrap_or_else(PoisonError::into_inner) = before;
+    let answer = answer(what);
+    ASKED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    answer
+}
+
+fn answer(what: &str) -> Outcome<Secret> {
     let typed = rpassword::prompt_password(format!("{what}: ")).map_err(|why| {
         // ENXIO: the process has no controlling terminal (tty(4)).
         let none = why.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error());

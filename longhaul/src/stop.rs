@@ -1,21 +1,25 @@
 //! How a running server is told to end.
 
+use std::future::pending;
+use std::time::Duration;
+
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 /// The end that calls for a stop. Dropping it calls too: a server must not outlive its owner.
 #[derive(Debug)]
 pub struct Stopper(watch::Sender<()>);
 
-/// The end that hears the call. Every task that must end has a clone.
-#[derive(Clone, Debug)]
-pub struct Stop(watch::Receiver<()>);
+/// The end that hears the call. Every task that must end has a clone. The default one is never called.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Option<watch::Receiver<()>>);
 
 impl Stopper {
     /// Both ends.
     #[must_use]
     pub fn new() -> (Self, Stop) {
         let (sender, receiver) = watch::channel(());
-        (Self(sender), Stop(receiver))
+        (Self(sender), Stop(Some(receiver)))
     }
 
     /// Calls.
@@ -27,6 +31,37 @@ impl Stopper {
 impl Stop {
     /// Returns once the call was made; at once if it was made before.
     pub async fn called(&mut self) {
-        while self.0.changed().await.is_ok() {}
+        match &mut self.0 {
+            Some(call) => while call.changed().await.is_ok() {},
+            None => pending().await,
+        }
+    }
+
+    /// What comes of `work`, which is dropped when the call is made; `None` then.
+    pub async fn unless_called<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut stop = self.clone();
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = stop.called() => None,
+        }
+    }
+
+    /// What comes of `work`, which has this time to end after the call; `None` if it does not.
+    pub async fn unless_late<T>(
+        &self,
+        grace: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut stop = self.clone();
+        let late = async {
+            stop.called().await;
+            sleep(grace).await;
+        };
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = late => None,
+        }
     }
 }

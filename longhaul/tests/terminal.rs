@@ -4,8 +4,11 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
+use rustix::process::{Signal, kill_process_group};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp};
 
 #[expect(dead_code, reason = "each test uses its part")]
 mod common;
@@ -114,4 +117,39 @@ fn new_pass_phrase_is_typed_twice() {
     assert_eq!(code, Some(1), "{shown}");
     assert!(shown.contains("the two do not match"), "{shown}");
     assert!(!home.path().join("new.img").exists());
+}
+
+/// Who is asked can end the program, and sees again what he types.
+#[test]
+fn program_that_is_ended_while_it_asks_ends_and_leaves_the_terminal_as_it_was() {
+    let home = encrypted();
+    fs::write(home.path().join("from.img"), [0; 512]).unwrap();
+    let attach = ["attach", "file:disk.img", "--nbd", "disk.sock"];
+    let copy = ["copy", "file:from.img", "file:disk.img"];
+    let commands = [&["key", "test", "file:disk.img"][..], &attach, &copy];
+    for (arguments, typed) in commands.into_iter().flat_map(|it| [(it, true), (it, false)]) {
+        let mut terminal = Terminal::start(home.path(), arguments);
+        let is_shown = |terminal: &Terminal| {
+            let modes = tcgetattr(&terminal.master).unwrap().local_modes;
+            modes.contains(LocalModes::ECHO)
+        };
+        while !terminal.shown.to_lowercase().contains("pass-phrase") {
+            assert!(terminal.read(), "it did not ask: {}", terminal.shown);
+        }
+        let asked = Instant::now();
+        while is_shown(&terminal) {
+            assert!(asked.elapsed() < PATIENCE, "what is typed would be seen");
+            std::thread::yield_now();
+        }
+        match typed {
+            true => terminal.master.write_all(&[3]).unwrap(), // ^C
+            false => {
+                kill_process_group(tcgetpgrp(&terminal.master).unwrap(), Signal::TERM).unwrap();
+            }
+        }
+        while terminal.read() {}
+        assert!(is_shown(&terminal), "{}", terminal.shown);
+        let (shown, code) = terminal.end();
+        assert_eq!(code, Some(1), "{shown}");
+    }
 }

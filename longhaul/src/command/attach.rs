@@ -74,6 +74,7 @@ pub async fn run(args: Args) -> Outcome {
     if let Some(why) = control::too_long(&args.nbd) {
         return Err(Failure::usage("cannot listen on the socket").because(why));
     }
+    let stop = super::stop_on_signals()?;
     let changes = uri.is_remote() && !args.read_only;
     let options = OpenOptions {
         existing_only: false,
@@ -89,13 +90,22 @@ pub async fn run(args: Args) -> Outcome {
         replays: None,
         reconnect_limit: args.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
         replay_log: changes.then(|| args.replay_log.dir()).flatten(),
+        stop: stop.clone(),
     };
-    let stop = super::stop_on_signals()?;
     let chain = chain::open(&uri, options).await?;
     chain.leave_on(stop.clone());
-    let logs = match args.replay_log.place() {
-        Some(dir) => chain.pending_logs(dir).await,
-        None => Vec::new(),
+    let logs = async {
+        Ok(match args.replay_log.place() {
+            Some(dir) => chain.pending_logs(dir).await,
+            None => Vec::new(),
+        })
+    };
+    let logs = match super::unless_stopped(&stop, logs).await {
+        Ok(logs) => logs,
+        Err(why) => {
+            chain.discard().await;
+            return Err(why);
+        }
     };
     warn_of(&logs, &uri);
     if !args.read_only && chain.volume().shape().read_only {

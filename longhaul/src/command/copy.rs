@@ -203,6 +203,7 @@ pub async fn run(args: Args) -> Outcome {
         return Err(Failure::usage(format!("cannot copy {from} to {to}: they are the same")));
     }
     args.encryption.check()?;
+    let stop = super::stop_on_signals()?;
     let login = args.login.login().await?;
     let source = OpenOptions {
         read_only: true,
@@ -210,16 +211,18 @@ pub async fn run(args: Args) -> Outcome {
         contents: args.encryption.source(from),
         pad: true,
         reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
+        stop: stop.clone(),
         ..OpenOptions::default()
     };
     let source = chain::open(from, source).await?;
-    if let Some(writer) = source.writer().await {
+    source.leave_on(stop.clone());
+    if let Some(writer) = stop.unless_called(source.writer()).await.flatten() {
         complain(&format_args!(
             "longhaul: another writer has {from}, which may change while it is copied: {writer}; the copy may be of no single \
              moment"
         ));
     }
-    let summary = closing(source, async |source| args.copy(source, login).await).await?;
+    let summary = closing(source, async |source| args.copy(source, login, stop).await).await?;
     super::tell_of_memory(to);
     if args.json {
         return super::say_json(&summary);
@@ -230,9 +233,9 @@ pub async fn run(args: Args) -> Outcome {
 impl Args {
     /// Copies `source` onto the destination, which is flushed and given back before the source is closed: nothing that
     /// becomes of that may keep the destination from it.
-    async fn copy(&self, source: &Chain, login: Login) -> Outcome<Summary> {
+    async fn copy(&self, source: &Chain, login: Login, stop: Stop) -> Outcome<Summary> {
         let (from, to) = (&self.source.uri, &self.destination.uri);
-        self.tell_of_disk_image(source).await?;
+        super::unless_stopped(&stop, self.tell_of_disk_image(source)).await?;
         let reconnect_limit = self.outage.reconnect_limit().unwrap_or_default();
         let new = NewFile::of(to)?;
         let part = front(source.volume(), self.size, new.is_some(), from)?;
@@ -247,14 +250,16 @@ impl Args {
             contents,
             reconnect_limit,
             writers,
+            stop: stop.clone(),
             ..OpenOptions::default()
         };
         let destination = chain::open(to, options).await?;
-        let checked = match self.encryption.check_use(source, &destination) {
-            Ok(()) => self.check_destination(&destination).await,
-            refused => refused,
+        destination.leave_on(stop.clone());
+        let checked = async {
+            self.encryption.check_use(source, &destination)?;
+            self.check_destination(&destination).await
         };
-        if let Err(why) = checked {
+        if let Err(why) = super::unless_stopped(&stop, checked).await {
             destination.discard().await;
             return Err(why);
         }
@@ -268,10 +273,6 @@ impl Args {
             padding,
             new: new.as_ref(),
         };
-        // Only now: who is asked for a pass-phrase can end that as ever.
-        let stop = super::stop_on_signals()?;
-        source.leave_on(stop.clone());
-        destination.leave_on(stop.clone());
         let copied = job.run_until(stop, self.verify).await;
         drop(job);
         if let Err(Broken { failure, untouched: true }) = copied {

@@ -1,11 +1,13 @@
 //! `longhaul key`: who can open a sealed volume.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Subcommand;
+use volume::Volume;
 
 use super::options::{LoginArgs, OutageArgs, WriterArgs, blocking};
-use super::{closing, say, say_json, tell_of_memory};
+use super::{closing, say, say_json, stop_on_signals, tell_of_memory, unless_stopped};
 use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::Outcome;
 use crate::luks::{self, CostArgs, Init, Key, Restore, Slots};
@@ -13,6 +15,7 @@ use crate::printable::OneLine;
 use crate::printable::Shown as _;
 use crate::secret::{NewSecretArgs, Secret, SecretArgs, Source};
 use crate::size::Size;
+use crate::stop::Stop;
 use crate::uri::Uri;
 
 /// Seal a volume, and look after the keys that open it
@@ -151,21 +154,36 @@ struct On {
 }
 
 impl On {
-    async fn writable(&self, size: Option<Size>) -> Outcome<Chain> {
-        let login = self.login.login().await?;
-        let reconnect_limit = self.outage.reconnect_limit().unwrap_or_default();
+    async fn writable(&self, size: Option<Size>, stop: &Stop) -> Outcome<Chain> {
         let writers = self.writers.writers();
-        let options =
-            OpenOptions { size, login, reconnect_limit, writers, ..OpenOptions::default() };
-        chain::open(&self.uri, options).await
+        self.open(OpenOptions { size, writers, ..OpenOptions::default() }, stop).await
     }
 
-    async fn readable(&self) -> Outcome<Chain> {
+    async fn readable(&self, stop: &Stop) -> Outcome<Chain> {
+        self.open(OpenOptions { read_only: true, ..OpenOptions::default() }, stop).await
+    }
+
+    async fn open(&self, options: OpenOptions, stop: &Stop) -> Outcome<Chain> {
         let login = self.login.login().await?;
         let reconnect_limit = self.outage.reconnect_limit().unwrap_or_default();
-        let options =
-            OpenOptions { read_only: true, login, reconnect_limit, ..OpenOptions::default() };
-        chain::open(&self.uri, options).await
+        let options = OpenOptions { login, reconnect_limit, stop: stop.clone(), ..options };
+        let chain = chain::open(&self.uri, options).await?;
+        chain.leave_on(stop.clone());
+        Ok(chain)
+    }
+
+    /// Changes its header. A signal ends that where it stands: the header has a valid copy at every instant.
+    async fn change<T>(&self, work: impl AsyncFnOnce(Arc<dyn Volume>) -> Outcome<T>) -> Outcome<T> {
+        let stop = stop_on_signals()?;
+        let chain = self.writable(None, &stop).await?;
+        closing(chain, async |chain| unless_stopped(&stop, work(chain.volume())).await).await
+    }
+
+    /// Looks at it.
+    async fn look<T>(&self, work: impl AsyncFnOnce(Arc<dyn Volume>) -> Outcome<T>) -> Outcome<T> {
+        let stop = stop_on_signals()?;
+        let chain = self.readable(&stop).await?;
+        closing(chain, async |chain| unless_stopped(&stop, work(chain.volume())).await).await
     }
 }
 
@@ -173,10 +191,12 @@ impl On {
 pub async fn run(args: Args) -> Outcome {
     match args.command {
         Command::Init { on, label, size, force, secret, cost } => {
-            let chain = on.writable(size).await?;
+            let stop = stop_on_signals()?;
+            let chain = on.writable(size, &stop).await?;
             let key = Key::new(secret.source(), "Pass-phrase");
             let how = Init { label, cost, force };
-            let uuid = match luks::init(chain.volume(), key, how).await {
+            let init = luks::init(chain.volume(), key, how);
+            let uuid = match unless_stopped(&stop, init).await {
                 Ok(uuid) => uuid,
                 Err(why) => {
                     chain.discard().await;
@@ -188,36 +208,35 @@ pub async fn run(args: Args) -> Outcome {
             say(&format!("sealed {} as {uuid}", on.uri))
         }
         Command::Add { on, secret, new, cost } => {
-            let slot = closing(on.writable(None).await?, async |chain| {
+            let slot = on.change(async |volume| {
                 let key = Key::asked(secret.source(), "Pass-phrase");
                 let new = Key::another(new.source(), "New pass-phrase");
-                luks::add(chain.volume(), key, new, cost).await
+                luks::add(volume, key, new, cost).await
             });
             say(&format!("added key slot {}", slot.await?))
         }
         Command::Remove { on, slot, force, secret } => remove(&on, slot, force, secret).await,
         Command::Change { on, secret, new, cost } => {
-            let slot = closing(on.writable(None).await?, async |chain| {
+            let slot = on.change(async |volume| {
                 let key = Key::asked(secret.source(), "Pass-phrase");
                 let new = Key::another(new.source(), "New pass-phrase");
-                luks::change(chain.volume(), key, new, cost).await
+                luks::change(volume, key, new, cost).await
             });
             say(&format!("changed; the pass-phrase is in key slot {} now", slot.await?))
         }
         Command::List { on, json } => list(&on, json).await,
         Command::Test { on, json, secret } => test(&on, json, &secret).await,
         Command::Backup { on, file } => {
-            let chain = on.readable().await?;
-            closing(chain, async |chain| luks::backup(chain.volume(), &file).await).await?;
+            on.look(async |volume| luks::backup(volume, &file).await).await?;
             say(&format!("saved the header to {}", file.shown()))
         }
         Command::Restore { on, file, force, replace, secret } => {
-            let uuid = closing(on.writable(None).await?, async |chain| {
+            let uuid = on.change(async |volume| {
                 let secret = match secret.is_given() {
                     true => Some(ask(secret.source(), "Pass-phrase").await?),
                     false => None,
                 };
-                luks::restore(chain.volume(), &file, Restore { secret, force, replace }).await
+                luks::restore(volume, &file, Restore { secret, force, replace }).await
             });
             say(&format!("restored the header of {}", uuid.await?))
         }
@@ -234,16 +253,13 @@ async fn remove(on: &On, slot: Option<u32>, force: bool, secret: SecretArgs) -> 
         Some(_) => Some(Key::asked(secret.source(), "Pass-phrase of another slot")),
         None => Some(Key::asked(secret.source(), "Pass-phrase to remove")),
     };
-    let slot = closing(on.writable(None).await?, async |chain| {
-        luks::remove(chain.volume(), key, slot, force).await
-    });
+    let slot = on.change(async |volume| luks::remove(volume, key, slot, force).await);
     say(&format!("removed key slot {}", slot.await?))
 }
 
 async fn test(on: &On, json: bool, secret: &SecretArgs) -> Outcome {
-    let chain = on.readable().await?;
     let key = Key::asked(secret.source(), "Pass-phrase");
-    let found = closing(chain, async |chain| luks::test(chain.volume(), key).await).await?;
+    let found = on.look(async |volume| luks::test(volume, key).await).await?;
     if json {
         return say_json(&found);
     }
@@ -252,8 +268,7 @@ async fn test(on: &On, json: bool, secret: &SecretArgs) -> Outcome {
 }
 
 async fn list(on: &On, json: bool) -> Outcome {
-    let chain = on.readable().await?;
-    let slots = closing(chain, async |chain| luks::slots(chain.volume()).await).await?;
+    let slots = on.look(async |volume| luks::slots(volume).await).await?;
     if json {
         return say_json(&slots);
     }

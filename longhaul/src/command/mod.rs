@@ -11,6 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::chain::Chain;
 use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::printable::{Json, Printable};
+use crate::secret::restore_terminal;
 use crate::stop::{Stop, Stopper};
 use crate::uri::Uri;
 
@@ -35,6 +36,12 @@ async fn closing<T>(chain: Chain, work: impl AsyncFnOnce(&Chain) -> Outcome<T>) 
     let done = work(&chain).await;
     let closed = chain.close().await;
     first_failure(done, closed)
+}
+
+/// What comes of `work`, which ends where it stands when the program is told to.
+async fn unless_stopped<T>(stop: &Stop, work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+    let ended = || Err(Failure::new("ended by a signal before it was done"));
+    stop.unless_called(work).await.unwrap_or_else(ended)
 }
 
 /// Says that what a command has written is gone at its end.
@@ -134,6 +141,7 @@ fn stop_on(kinds: &[SignalKind]) -> Outcome<Stop> {
         .await;
         any(&mut signals).await;
         complain(&"longhaul: ended by a second signal; what was not flushed may be lost");
+        restore_terminal();
         std::process::exit(1);
     });
     Ok(stop)

@@ -1,6 +1,7 @@
 //! `longhaul reload`: a running server reads its file again.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::control;
 use crate::failure::Outcome;
@@ -13,9 +14,11 @@ pub struct Args {
     control: PathBuf,
 }
 
+/// How long the answer is waited for. A server that runs says within 20 s what there is to say by then.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Returns when it is applied; fails if nothing was.
 pub async fn run(args: Args) -> Outcome {
-    // It may have to open a volume far away.
-    let answer = control::ask(&args.control, "reload", None).await;
+    let answer = control::ask(&args.control, "reload", PATIENCE).await;
     super::say(&answer.map_err(|why| why.into_failure(&args.control))?)
 }

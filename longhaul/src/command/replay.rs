@@ -84,6 +84,7 @@ pub async fn run(args: Args) -> Outcome {
                 format!("cannot tell the volume from {}: name it", log.header().volume)
             })?,
         };
+    let stop = super::stop_on_signals()?;
     let options = OpenOptions {
         login: args.login.login().await?,
         reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
@@ -93,14 +94,17 @@ pub async fn run(args: Args) -> Outcome {
         contents: Contents::Raw { overwrite: true },
         // It keeps the order of what overlaps, and many writes in flight.
         pipeline: Some(Settings::default()),
+        stop: stop.clone(),
         ..OpenOptions::default()
     };
     let chain = chain::open(&uri, options).await?;
-    let written = match is_of(&chain, log.header(), args.unverified).await {
+    chain.leave_on(stop.clone());
+    let written = async {
+        is_of(&chain, log.header(), args.unverified).await?;
         // Of a block that could not be read the log holds the part that was written.
-        Ok(()) => write(&*luks::narrowed(chain.volume()), &mut log).await,
-        refused => refused,
+        write(&*luks::narrowed(chain.volume()), &mut log).await
     };
+    let written = super::unless_stopped(&stop, written).await;
     if written.is_err() && args.resumes(&log).is_some() {
         // So that it can be written again, from the beginning.
         chain.stay_reserved();

@@ -5,15 +5,14 @@ mod conflicts;
 mod live;
 mod metrics;
 mod portals;
+mod requests;
 
 use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use host::handed::Handed;
 use proto::identity::PublicKey;
@@ -23,13 +22,13 @@ use proto::iscsi::transport_id::ISCSI;
 use proto::scsi::ports::Port;
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
 use super::options::{ReplayLogArgs, blocking};
-use crate::chain::{self, Chain, Contents, Login, OpenOptions, Unlock};
+use super::unless_stopped;
+use crate::chain::{self, Chain, Contents, Login, OpenOptions, SEEN_WITHIN, Unlock};
 use crate::config::{self, Client, Config, Listen, Served, Upstream};
-use crate::control::{Control, Request};
+use crate::control::Control;
 use crate::credentials::{self, Chap, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Server};
@@ -46,9 +45,10 @@ use crate::store::iscsi::Writers;
 use crate::target::lun::{Disk, Kept, Options, TargetDevice};
 use crate::uri::{Host, IscsiUri, Uri};
 pub(super) use conflicts::find as conflicts;
-use live::{Applied, Live, Prepared};
+use live::Live;
 use portals::Given;
 pub(super) use portals::{refuse_strangers, resolve};
+use requests::Hears;
 
 /// Serve volumes over iSCSI, until interrupted
 #[derive(Debug, clap::Args)]
@@ -110,10 +110,6 @@ know. SIGTERM or SIGINT ends it: everything acknowledged is flushed.";
 /// What is logged unless something else is said.
 const LEVEL: &str = "info";
 
-/// How long who asks for a reload waits for the end of what it removed: an outage of another target's volume is waited out
-/// for some of that.
-const CLOSED_WITHIN: Duration = Duration::from_secs(20);
-
 /// Runs until a signal. `handed` are the sockets that were opened for it.
 pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outcome {
     host::allocator::return_large();
@@ -133,14 +129,14 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     conflicts::refuse(&config, &portals)?;
     let reloads = config.origin.is_some();
     let stop = if reloads { super::stop_on_termination()? } else { super::stop_on_signals()? };
-    let policy = policy(&config).await?;
-    let kept = kept(config.state.clone(), &config.volumes).await?;
+    let policy = unless_stopped(&stop, policy(&config)).await?;
+    let kept = unless_stopped(&stop, kept(config.state.clone(), &config.volumes)).await?;
     // Whatever can be refused is asked for before a volume is opened, and a file made.
     let listeners = portals::listen(&portals, given.portals).await?;
     let control = control(&config, given.control)?;
     let metrics = metrics_listener(&config, given.metrics).await?;
     portals::warn_of_plain(&config, &portals);
-    let chains = open(&config.volumes, config.state.as_deref(), OnExchange::Refuse).await?;
+    let chains = open(&config.volumes, config.state.as_deref(), OnExchange::Refuse, &stop).await?;
     let serials = match note(&config.volumes, &config).await {
         Ok(serials) => serials,
         Err(why) => {
@@ -166,7 +162,8 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     tokio::spawn(manager::watchdog(server.pulse()));
     announce(&config.volumes, server.portals(), pin)?;
     let mut live = Live::new(config, portals, (chains, disks), node, (log, tap), stop.clone());
-    attend(&mut live, server, control, stop).await?;
+    let hears = Hears::new(server, control, stop, reloads)?;
+    requests::attend(&mut live, hears).await?;
     live.close().await
 }
 
@@ -201,118 +198,6 @@ async fn metrics_listener(
         }
         (None, Some(at)) => TcpListener::bind(at).await.map(Some).or_fail(|| what(&at)),
         (None, None) => Ok(None),
-    }
-}
-
-/// Serves, and does what is asked of the server, until it has stopped.
-async fn attend(
-    live: &mut Live,
-    server: Server,
-    control: Option<Control>,
-    mut stop: Stop,
-) -> Outcome {
-    let mut hangup =
-        signal(SignalKind::hangup()).or_fail(|| "cannot listen for signals".to_owned())?;
-    let mut server = tokio::spawn(server.run(stop.clone()));
-    let mut stopping = false;
-    manager::ready(&live.summary());
-    loop {
-        tokio::select! {
-            // In this order, or a server that ends at once would not have been said to be stopping.
-            biased;
-            () = stop.called(), if !stopping => {
-                stopping = true;
-                manager::stopping();
-            }
-            ended = &mut server => return ended.or_fail(|| "the server broke down".to_owned()),
-            Some(()) = hangup.recv(), if live.reloads() => {
-                reload(live, control.as_ref(), Vec::new()).await;
-            }
-            request = request(control.as_ref()) => {
-                if let Some(asked) = answer(live, request) {
-                    reload(live, control.as_ref(), vec![asked]).await;
-                }
-            }
-        }
-    }
-}
-
-/// Answers what can be answered at once. A reload is given back.
-fn answer(live: &Live, request: Request) -> Option<Request> {
-    let answer = match request.verb.as_str() {
-        "status" => live.status(),
-        "reload" => return Some(request),
-        other => Err(Failure::new(format!("there is no request `{other}`"))),
-    };
-    request.answer(answer);
-    None
-}
-
-async fn request(control: Option<&Control>) -> Request {
-    match control {
-        Some(control) => control.request().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Reads the file again for those who have `asked`. Others are answered meanwhile: to open a volume can take long. For who
-/// asks for a reload meanwhile it is read once more.
-async fn reload(live: &mut Live, control: Option<&Control>, mut asked: Vec<Request>) {
-    loop {
-        let mut later = Vec::new();
-        manager::reloading();
-        let prepared = {
-            let mut preparing = pin!(live.prepare());
-            loop {
-                tokio::select! {
-                    prepared = &mut preparing => break prepared,
-                    request = request(control) => later.extend(answer(live, request)),
-                }
-            }
-        };
-        apply(live, prepared, asked);
-        if later.is_empty() {
-            return;
-        }
-        asked = later;
-    }
-}
-
-fn apply(live: &mut Live, prepared: Outcome<Prepared>, asked: Vec<Request>) {
-    match prepared.map(|prepared| live.apply(prepared)) {
-        Ok(applied) => {
-            manager::ready(&live.summary());
-            tokio::spawn(report(applied, asked));
-        }
-        Err(why) => {
-            tracing::error!("configuration not applied, nothing has changed: {why}");
-            manager::ready(&format!("{}; the last reload failed, see the log", live.summary()));
-            tell(asked, Err(why.to_string()));
-        }
-    }
-}
-
-/// Tells of a reload that is in force, when what it removed is closed; where that takes long, before.
-async fn report(Applied { said, closed }: Applied, asked: Vec<Request>) {
-    let closed = timeout(CLOSED_WITHIN, closed).await;
-    tracing::info!("configuration applied: {said}");
-    tell(
-        asked,
-        match closed {
-            Ok(Ok(Err(why))) => {
-                Err(why.within(&format!("configuration applied ({said}), but")).to_string())
-            }
-            Ok(_) => Ok(said),
-            Err(_) => Ok(format!(
-                "{said}; what was removed is still in use: the log tells if it cannot be closed"
-            )),
-        },
-    );
-}
-
-fn tell(asked: Vec<Request>, answer: Result<String, String>) {
-    for request in asked {
-        request.answer(answer.clone().map_err(Failure::new));
     }
 }
 
@@ -379,10 +264,11 @@ async fn open(
     volumes: &[Served],
     state: Option<&Path>,
     exchanged: OnExchange,
+    stop: &Stop,
 ) -> Outcome<Vec<Chain>> {
     let mut chains = Vec::new();
     for volume in volumes {
-        match open_one(volume, state, exchanged).await {
+        match open_one(volume, state, exchanged, stop).await {
             Ok(chain) => chains.push(chain),
             Err(failure) => {
                 discard(chains).await;
@@ -412,18 +298,34 @@ async fn note(volumes: &[Served], config: &Config) -> Outcome<Vec<Option<String>
     blocking(noted).await
 }
 
-async fn open_one(volume: &Served, state: Option<&Path>, exchanged: OnExchange) -> Outcome<Chain> {
-    let options = open_options(volume, state, exchanged).await?;
+async fn open_one(
+    volume: &Served,
+    state: Option<&Path>,
+    exchanged: OnExchange,
+    stop: &Stop,
+) -> Outcome<Chain> {
+    let options = unless_stopped(stop, open_options(volume, state, exchanged)).await?;
+    let options = OpenOptions { stop: stop.clone(), ..options };
     let chain = chain::open(&volume.uri, options).await?;
     chain.watch_placement();
-    if !chain.is_decrypted()
-        && let Err(why) = inspect_header(volume, &chain).await
-    {
-        chain.discard().await;
-        return Err(why);
+    match unless_stopped(stop, inspect(volume, &chain)).await {
+        Ok(()) => Ok(chain),
+        Err(why) => {
+            chain.discard().await;
+            Err(why)
+        }
     }
-    warn_of_logs(volume, &chain).await;
-    Ok(chain)
+}
+
+/// Looks at what is served, and tells what there is to be told of it.
+async fn inspect(volume: &Served, chain: &Chain) -> Outcome {
+    if !chain.is_decrypted() {
+        let late = || Err(Failure::new(format!("its start is not read within {SEEN_WITHIN:?}")));
+        let seen = timeout(SEEN_WITHIN, inspect_header(volume, chain)).await;
+        seen.unwrap_or_else(|_| late())?;
+    }
+    warn_of_logs(volume, chain).await;
+    Ok(())
 }
 
 /// Says which replay logs should be written before the volume is used. They are of volumes of other targets.

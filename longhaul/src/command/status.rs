@@ -92,7 +92,7 @@ async fn look(args: &Args) -> Answers {
         Some(path) => vec![path.clone()],
         None => control::found(),
     };
-    let asked = paths.iter().map(|path| control::ask(path, "status", Some(PATIENCE)));
+    let asked = paths.iter().map(|path| control::ask(path, "status", PATIENCE));
     let answered = join_all(asked).await;
     let mut answers = Answers::default();
     for (path, answer) in paths.into_iter().zip(answered) {
@@ -110,7 +110,7 @@ async fn look(args: &Args) -> Answers {
     if answers.seen.is_empty() && answers.failures.is_empty() {
         // It says why there is nobody.
         let path = Path::new(control::DEFAULT);
-        let answer = control::ask(path, "status", Some(PATIENCE)).await;
+        let answer = control::ask(path, "status", PATIENCE).await;
         let answer = answer.map_err(|why| why.into_failure(path));
         match answer.and_then(|answer| Answer::read(answer, path)) {
             Ok(seen) => drop(answers.seen.insert(path.to_owned(), seen)),

@@ -117,6 +117,7 @@ pub async fn run(args: Args) -> Outcome {
     if let Some(path) = &args.svg {
         refuse_existing(path)?;
     }
+    let stop = super::stop_on_signals()?;
     let uri = &args.uri;
     let options = OpenOptions {
         read_only: args.scratch.is_none(),
@@ -124,10 +125,14 @@ pub async fn run(args: Args) -> Outcome {
         contents: args.encryption.contents(&uri.to_string()),
         reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
         writers: args.writers.writers(),
+        stop: stop.clone(),
         ..OpenOptions::default()
     };
     let chain = chain::open(uri, options).await?;
-    let found = super::closing(chain, async |chain| args.measure(chain, settings).await).await?;
+    chain.leave_on(stop.clone());
+    let measure =
+        async |chain: &Chain| super::unless_stopped(&stop, args.measure(chain, settings)).await;
+    let found = super::closing(chain, measure).await?;
     if let Some(path) = &args.svg {
         let picture = tune::picture(&uri.to_string(), &found);
         let mut file = File::create_new(path).or_fail(|| no_picture(path))?;

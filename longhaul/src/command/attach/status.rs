@@ -81,7 +81,7 @@ impl StatusReporter {
 
     /// Answers `longhaul status`. An attachment that cannot be asked is one all the same.
     pub(super) fn listen(&self) -> Option<JoinHandle<()>> {
-        let control = match control_socket().and_then(|path| Control::bind(&path)) {
+        let mut control = match control_socket().and_then(|path| Control::bind(&path)) {
             Ok(control) => control,
             Err(why) => {
                 tracing::warn!(%why, "attachment: `longhaul status` will not find it");

@@ -13,6 +13,7 @@ use super::closing::Closings;
 use super::portals::list as places;
 use super::{
     LEVEL, close, conflicts, discard, disks, kept, note, open, policy, refuse_strangers, targets,
+    unless_stopped,
 };
 use crate::chain::{Chain, Growth};
 use crate::command::options::blocking;
@@ -81,22 +82,22 @@ impl Live {
         Self { config, portals, rooms, closings, node, log, stop }
     }
 
-    /// Reads the file again, and opens what is new. A failure has changed nothing.
-    pub(super) async fn prepare(&self) -> Outcome<Prepared> {
+    /// Reads the file again, and opens what is new. A failure has changed nothing. It fails soon once `stop` is called.
+    pub(super) async fn prepare(&self, stop: Stop) -> Outcome<Prepared> {
         let origin = self.config.origin.as_ref();
         let path = origin.map(|origin| origin.path.clone());
         let path = path.ok_or_else(|| Failure::new("there is no file to read again"))?;
-        let config = blocking(move || Config::read(&path)).await?;
+        let config = unless_stopped(&stop, blocking(move || Config::read(&path))).await?;
         self.refuse_upheaval(&config)?;
         refuse_strangers(&config, &self.portals)?;
         conflicts::refuse(&config, &self.portals)?;
         let filter = self.log.0.clone().or(&config.log).filter(LEVEL)?;
-        let policy = policy(&config).await?;
+        let policy = unless_stopped(&stop, policy(&config)).await?;
         let is_new = |volume: &&Served| !self.rooms.contains_key(&volume.name);
         let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
         self.closings.refuse(&added)?;
-        let kept = kept(config.state.clone(), &added).await?;
-        let chains = open(&added, config.state.as_deref(), OnExchange::Warn).await?;
+        let kept = unless_stopped(&stop, kept(config.state.clone(), &added)).await?;
+        let chains = open(&added, config.state.as_deref(), OnExchange::Warn, &stop).await?;
         let growths = match self.prepare_growth(&config, filter) {
             Ok(growths) => growths,
             Err(why) => {
@@ -226,11 +227,6 @@ impl Live {
             grown.push(name);
         }
         grown
-    }
-
-    /// Whether there is a file to read again.
-    pub(super) const fn reloads(&self) -> bool {
-        self.config.origin.is_some()
     }
 
     /// What is served and where, in a line.

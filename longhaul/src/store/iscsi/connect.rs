@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -38,9 +39,12 @@ const REDIRECTIONS_MAX: u32 = 4;
 /// The wait after the first attempt to connect again that failed.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
-/// How long a unit may take to say what it is, and to be reset, when we connect again. One that does not within it is
-/// let go and asked anew, so that no peer that answers pings alone keeps us.
+/// How long a unit may take for each step: to say what it is, to be reserved, to be reset. One that does not within it
+/// is let go, so that no peer that answers pings alone keeps us; when we connect again it is asked anew.
 const OPENED_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long a reservation that is being made is waited for by who has been told to end: half made, it would stay.
+const RESERVED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The longest a target may have us wait that has not proven who says so. It could be hours by the protocol.
 const UNPROVEN_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -84,6 +88,9 @@ pub enum ConnectError {
     /// It takes too long to say what its unit is, or to reset it.
     #[error("the unit of {0} is not ready within {1:?}")]
     Slow(Host, Duration),
+    /// Whoever opens it was told to end.
+    #[error("it was ended before it was open")]
+    Stopped,
     /// It sends us where nothing can be.
     #[error("{portal} redirects us to {to:?}, which is no address")]
     Redirection {
@@ -195,7 +202,7 @@ pub(super) struct Connector {
     options: ConnectOptions,
     /// Where else the target listens, as it said last.
     others: Arc<Mutex<Vec<Host>>>,
-    /// How long each step to a unit may take that was there before.
+    /// How long each step to a unit may take.
     opened_within: Duration,
     /// Sessions given up in a row because commands stalled.
     stalls: AtomicU32,
@@ -241,13 +248,16 @@ impl Connector {
             state: state.as_deref(),
             replay_logs: own.or_else(|| replays.as_ref().map(|log| &*log.dir)),
         };
-        self.reservation.acquire(link.unit(), &self.place(&link), request).await?;
+        let (portal, place) = (&self.target.portal, self.place(&link));
+        let acquired = self.reservation.acquire(link.unit(), &place, request);
+        self.in_time_or_not_at_all(&link, acquired).await?;
         if !link.device().is_withheld || !self.reservation.is_held() {
             return Ok(link);
         }
         // Now it tells us what it did not before.
         let whole = Link::open(link.session().clone(), self.target.lun, self.options.read_only);
-        let whole = whole.await;
+        let whole = self.options.stop.unless_called(self.in_time(portal, whole));
+        let whole = whole.await.unwrap_or(Err(ConnectError::Stopped));
         if whole.is_err() {
             self.reservation.release(link.unit()).await;
         }
@@ -264,6 +274,24 @@ impl Connector {
             portal: portal.to_string(),
             pin: self.options.pinned.as_ref().map(|pinned| pinned.target.to_string()),
         }
+    }
+
+    /// One step that must not be left half done. A target that does not answer, or not when we are told to end, loses
+    /// the session: that fails it, and has noted what may be left of it.
+    async fn in_time_or_not_at_all(
+        &self,
+        link: &Link,
+        step: impl Future<Output = Result<(), ConnectError>>,
+    ) -> Result<(), ConnectError> {
+        let (within, mut step) = (self.opened_within, pin!(step));
+        let timed = tokio::time::timeout(within, &mut step);
+        let late = match self.options.stop.unless_late(RESERVED_WITHIN, timed).await {
+            Some(Ok(done)) => return done,
+            Some(Err(_)) => ConnectError::Slow(self.target.portal.clone(), within),
+            None => ConnectError::Stopped,
+        };
+        link.session().abandon();
+        step.await.map_err(|_| late)
     }
 
     /// Connects, logs in, and opens the unit, which has nothing left to do then for the session in doubt. It must be
@@ -381,7 +409,7 @@ impl Connector {
         before: Option<&Device>,
     ) -> Result<Link, ConnectError> {
         let open = Link::open(session.clone(), self.target.lun, self.options.read_only);
-        let Some(before) = before else { return open.await };
+        let Some(before) = before else { return self.in_time(portal, open).await };
         let opened = async {
             let mut link = open.await?;
             if let Some(what) = link.device().differs(before) {
@@ -439,7 +467,7 @@ impl Connector {
         self.in_time(portal, confirm).await
     }
 
-    /// One step to a unit that was there before, which may not take for ever.
+    /// One step to a unit, which may not take for ever.
     async fn in_time<T>(
         &self,
         portal: &Host,

@@ -18,6 +18,9 @@ use super::supervisor::Supervisor;
 use super::unit::UnitError;
 use crate::replay_log::{Header, Saved};
 
+/// How long the end of a session is waited for of which nothing is wanted any more.
+const LOGGED_OUT_WITHIN: Duration = Duration::from_secs(2);
+
 /// A disk behind an iSCSI target.
 #[derive(Debug)]
 pub struct Disk {
@@ -130,6 +133,11 @@ impl Disk {
         self.supervisor.grown()
     }
 
+    /// From now on an outage is waited for as long as this, or for ever.
+    pub fn be_patient(&self, patience: Option<Duration>) {
+        self.supervisor.be_patient(patience);
+    }
+
     /// From now on an outage is waited for only this long: for whoever wants to end, and to flush before.
     pub fn leave(&self, grace: Duration) {
         self.supervisor.leave(grace);
@@ -169,6 +177,16 @@ impl Disk {
         self.supervisor.close();
         self.supervisor.release().await;
         self.session().close().await;
+    }
+
+    /// The same of a disk that was not used: a session whose target does not answer is not waited for.
+    pub async fn let_go(&self) {
+        self.supervisor.close();
+        self.supervisor.release().await;
+        let session = self.session();
+        if tokio::time::timeout(LOGGED_OUT_WITHIN, session.close()).await.is_err() {
+            session.abandon();
+        }
     }
 
     /// What is known of target and device; measures the round trip.

@@ -47,6 +47,7 @@ pub use session::{Loss, Session};
 pub use supervisor::Ended;
 pub use unit::UnitError;
 
+use crate::stop::Stop;
 use crate::uri::Host;
 
 /// A logical unit of a target, and where the target listens.
@@ -100,6 +101,8 @@ pub struct ConnectOptions {
     pub reconnect_every: Duration,
     /// What becomes of acknowledged writes when the disk is given up; they are dropped if `None`.
     pub replay_log: Option<ReplayLogOptions>,
+    /// When it is called, what is being opened is let go.
+    pub stop: Stop,
     /// Bytes of acknowledged writes that are kept until a flush, to be written again if the target loses
     /// them. At half of it a flush is made unasked.
     pub unflushed_max: usize,
@@ -157,6 +160,7 @@ impl ConnectOptions {
             other_portals: true,
             reconnect_every: RECONNECT_EVERY,
             replay_log: None,
+            stop: Stop::default(),
             unflushed_max: UNFLUSHED_MAX,
         }
     }
@@ -166,8 +170,13 @@ impl ConnectOptions {
 /// a mistake, and somebody is waiting to be told.
 pub async fn connect(target: &IscsiTarget, options: &ConnectOptions) -> Result<Disk, ConnectError> {
     let connector = connect::Connector::new(target.clone(), options)?;
-    let link = connector.connect(None, None).await?;
-    if options.pinned.is_none() && !is_this_machine(&target.portal).await {
+    let connected = async {
+        let link = connector.connect(None, None).await?;
+        Ok((link, options.pinned.is_some() || is_this_machine(&target.portal).await))
+    };
+    let connected = options.stop.unless_called(connected).await;
+    let (link, is_safe) = connected.unwrap_or(Err(ConnectError::Stopped))?;
+    if !is_safe {
         tracing::warn!(
             portal = %target.portal,
             target = target.name.as_str(),

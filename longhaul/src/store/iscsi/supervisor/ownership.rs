@@ -42,6 +42,12 @@ impl Supervisor {
         self.connector.identify(identity);
     }
 
+    /// From now on an outage is waited for as long as this, or for ever.
+    pub(in super::super) fn be_patient(&self, patience: Option<Duration>) {
+        self.lock().machine.be_patient(patience);
+        self.changed.notify_one();
+    }
+
     /// Gives the reservation back, if it is still ours to give.
     pub(in super::super) async fn release(&self) {
         let over = self.lock().ended.as_ref().map(|ended| ended.over);

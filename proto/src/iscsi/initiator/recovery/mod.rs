@@ -433,6 +433,11 @@ impl<R: Replay> Recovery<R> {
 
     // Time, and the end.
 
+    /// From now on an outage may last as long as that, `None` for as long as it takes.
+    pub fn be_patient(&mut self, patience: Option<Duration>) {
+        self.settings.patience = patience;
+    }
+
     /// An outage that is there, or begins later, ends everything at that time.
     pub fn leave(&mut self, now: Time, grace: Duration) {
         let lasted = self.outage.as_ref().map_or(Duration::ZERO, |outage| outage.lasted(now));

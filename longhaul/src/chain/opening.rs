@@ -1,0 +1,70 @@
+//! Opening a chain, and letting go of one that is not opened after all.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::store::store;
+use super::{Chain, GRACE, OpenOptions, assemble, writer};
+use crate::failure::{Failure, OrFail, Outcome};
+use crate::luks::WriterToken;
+use crate::store::iscsi;
+use crate::uri::Uri;
+
+/// How long a token that is in a header may take to leave it again.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long whoever told it to end waits for that, also if the system does not answer.
+const ENDED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Opens the volume that `uri` names. Once `options.stop` is called it fails soon, and has let go of what it had.
+pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
+    let (stop, named) = (options.stop.clone(), uri.clone());
+    // On a task of its own: a system call that hangs must not keep whoever wants to end.
+    let opening = tokio::spawn(async move { begin(&named, options).await });
+    match stop.unless_late(ENDED_WITHIN, opening).await {
+        Some(opened) => opened.or_fail(|| format!("cannot open {uri}"))?,
+        None => Err(ended(uri)),
+    }
+}
+
+async fn begin(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
+    let (stop, limit, claimed) = (options.stop.clone(), options.reconnect_limit, OnceLock::new());
+    let store = store(uri, &options).await?;
+    let disk = store.disk.clone();
+    match (stop.unless_called(assemble(uri, store, options, &claimed)).await, disk) {
+        (Some(Ok(chain)), disk) => {
+            // It is whole: from now on it is worth waiting for.
+            if let Some(disk) = disk {
+                disk.be_patient(limit.0);
+            }
+            Ok(chain)
+        }
+        (opened, disk) => {
+            if let Some(disk) = disk {
+                disk.leave(GRACE);
+                // Where the opening has failed by itself it has given the token back.
+                let token = claimed.get().filter(|_| opened.is_none());
+                let_go(&disk, token.map(Arc::as_ref)).await;
+            }
+            opened.unwrap_or_else(|| Err(ended(uri)))
+        }
+    }
+}
+
+/// Gives back what was reserved, which a disk that is merely dropped does not do.
+pub(super) async fn let_go(disk: &iscsi::Disk, token: Option<&WriterToken>) {
+    if let Some(token) = token
+        && timeout(GIVEN_BACK_WITHIN, writer::give_back(token, disk)).await.is_err()
+    {
+        tracing::warn!(
+            "the target does not answer: the token of this attachment stays in the header"
+        );
+    }
+    disk.let_go().await;
+}
+
+fn ended(uri: &Uri) -> Failure {
+    Failure::new(format!("cannot open {uri}")).because("it was ended before it was open")
+}

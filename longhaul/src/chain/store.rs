@@ -1,0 +1,171 @@
+//! The stores at the bottom of chains.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use volume::layer::padded::Padded;
+use volume::store::memory::Memory;
+use volume::{Durability, Gate, Volume};
+
+use super::created_file::{CreatedFile, refuse_options};
+use super::memory::{memory_needed, memory_of_machine};
+use super::{BLOCK_SIZE, OpenOptions};
+use crate::config::idle_size;
+use crate::explain::{explain, explain_connect};
+use crate::failure::{Failure, OrFail, Outcome};
+use crate::size::Size;
+use crate::state_dir::state_dir;
+use crate::store::file::OpenError;
+use crate::store::{Local, device, file, in_use, iscsi};
+use crate::uri::Uri;
+
+/// How long an outage may last while a volume is being opened, however patient its user is later: nobody has it yet.
+const OUTAGE_MAX: Duration = Duration::from_secs(60);
+
+/// A store, and what else there is to know of one behind a target, or on this machine.
+pub(super) struct Store {
+    pub(super) volume: Arc<dyn Volume>,
+    pub(super) disk: Option<Arc<iscsi::Disk>>,
+    pub(super) local: Option<Arc<Local>>,
+    pub(super) made: CreatedFile,
+    pub(super) padding: u64,
+}
+
+impl Store {
+    fn local(room: &'static str, local: Local, made: CreatedFile) -> Self {
+        let local = Arc::new(local);
+        let volume = Arc::new(Gate::new(room, Arc::clone(&local)));
+        Self { volume, disk: None, local: Some(local), made, padding: 0 }
+    }
+}
+
+/// How long a file or a device is waited for that somebody has.
+///
+/// The requests of a process that was killed end in their own time, after the process, and the lock with them:
+/// no write of it can land behind one of its successor, which has to wait for that.
+const LINGERING: Duration = Duration::from_secs(2);
+
+/// How often it is tried.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// What `open` gives for `path`, once nobody else has it.
+async fn once_free<T>(
+    path: &Path,
+    open: impl Fn() -> Result<T, OpenError>,
+) -> Result<T, OpenError> {
+    let last = Instant::now() + LINGERING;
+    loop {
+        match open() {
+            Err(OpenError::InUse) if Instant::now() < last => sleep(TRY_AGAIN).await,
+            Err(OpenError::InUse) => {
+                return Err(in_use::lock_holder(path).map_or(OpenError::InUse, OpenError::LockedBy));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Opens the store that `uri` names.
+pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
+    let what = || format!("cannot open {uri}");
+    if let Some(why) = idle_size(uri, options.size) {
+        return Err(Failure::usage(what()).because(why));
+    }
+    Ok(match uri {
+        Uri::Memory(size) => {
+            let block_size = options.block_size.unwrap_or(BLOCK_SIZE);
+            if !size.0.is_multiple_of(u64::from(block_size)) {
+                let why = format!("{uri} is not a whole number of blocks of {block_size} bytes");
+                return Err(Failure::usage(why));
+            }
+            let most = memory_of_machine();
+            if memory_needed(*size) > most {
+                let why = format!("this machine has {} bytes of memory", Size(most));
+                return Err(Failure::usage(what())
+                    .because(why)
+                    .hint("a file can be larger: file:PATH"));
+            }
+            let memory = Memory::try_new(size.0, block_size).or_fail(what)?;
+            let volume = Arc::new(Gate::new("memory", memory));
+            Store { volume, disk: None, local: None, made: CreatedFile(None), padding: 0 }
+        }
+        Uri::File(path) => {
+            refuse_options(uri, path)?;
+            let path = options.make_at.as_ref().unwrap_or(path);
+            let with = file::FileOptions {
+                size: options.size.map(|size| size.0),
+                existing_only: options.existing_only,
+                new_only: options.make_at.is_some(),
+                read_only: options.read_only,
+                block_size: options.block_size.unwrap_or(BLOCK_SIZE),
+                whole_blocks_only: options.pad,
+            };
+            if options.pad && path.is_file() {
+                let part = file::part_of_block(path, with.block_size).or_fail(what)?;
+                if !part.is_empty() {
+                    return padded(path, &with, &part).await.map_err(|why| explain(what(), why));
+                }
+            }
+            let store = once_free(path, || file::open_or_make(path, &with)).await;
+            let (store, made) = store.map_err(|why| explain(what(), why))?;
+            Store::local("file", store, CreatedFile(made.then(|| path.clone())))
+        }
+        Uri::Device(path) => {
+            let store = once_free(path, || device::open(path, options.read_only)).await;
+            let store = store.map_err(|why| explain(what(), why))?;
+            Store::local("device", store, CreatedFile(None))
+        }
+        Uri::Iscsi(place) => {
+            let target = iscsi::IscsiTarget {
+                portal: place.host.clone(),
+                name: place.target.clone(),
+                lun: place.lun,
+            };
+            let with = options.login.connect_options(place.pin);
+            let mut with = with.map_err(|why| why.within(&what()))?;
+            with.read_only = options.read_only;
+            with.reconnect_for =
+                options.reconnect_limit.0.or(Some(OUTAGE_MAX)).map(|set| set.min(OUTAGE_MAX));
+            with.stop = options.stop.clone();
+            with.replay_log = options.replay_log.clone().map(|dir| iscsi::ReplayLogOptions {
+                dir,
+                volume: uri.to_string(),
+                write_behind: options.pipeline.is_some(),
+            });
+            with.writers = options.writers;
+            with.replays = options.replays.clone();
+            with.state = state_dir();
+            let disk =
+                iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
+            let disk = Arc::new(disk);
+            let volume = Arc::new(Gate::new("iscsi", Arc::clone(&disk)));
+            Store { volume, disk: Some(disk), local: None, made: CreatedFile(None), padding: 0 }
+        }
+    })
+}
+
+/// A file that ends with `part` of a block.
+async fn padded(path: &Path, with: &file::FileOptions, part: &[u8]) -> Result<Store, OpenError> {
+    let (volume, padding): (Arc<dyn Volume>, _) = match once_free(path, || file::open(path, with))
+        .await
+    {
+        Ok(whole) => {
+            let padded = Padded::new(Gate::new("file", whole), part);
+            (Arc::new(Gate::new("padded", padded)), u64::from(with.block_size) - part.len() as u64)
+        }
+        // There is no whole block.
+        Err(OpenError::Empty) => {
+            let mut block = part.to_vec();
+            block.resize(with.block_size as usize, 0);
+            let memory = Memory::new(block.len() as u64, with.block_size);
+            let padding = (block.len() - part.len()) as u64;
+            let written = memory.write(0, block.into(), Durability::Volatile).await;
+            written.map_err(std::io::Error::other)?;
+            (Arc::new(Gate::new("memory", memory)), padding)
+        }
+        Err(why) => return Err(why),
+    };
+    Ok(Store { volume, disk: None, local: None, made: CreatedFile(None), padding })
+}

@@ -1,0 +1,263 @@
+//! What a running server is told: to end, to say how it is, to read its file again.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::live::{Applied, Live, Prepared};
+use crate::control::{Control, Request};
+use crate::failure::{Failure, OrFail, Outcome};
+use crate::front::iscsi::Server;
+use crate::manager;
+use crate::stop::{Stop, Stopper};
+
+/// When who asks for a reload is answered at the latest: volumes far away that have to be opened, or flushed and closed,
+/// may take longer.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
+
+/// What it is told if the volumes are not open by then.
+const NOT_YET: &str = "not applied yet: the volumes that are new are still being opened, or those that are not wanted any \
+    more let go\n  the log tells when it is applied; another reload takes its place";
+
+/// What those are told whose reload was given up.
+const REPLACED: &str = "not applied: another reload has taken its place";
+const ENDING: &str = "not applied: the server ends";
+
+/// What a server hears.
+pub(super) struct Hears {
+    server: JoinHandle<()>,
+    control: Option<Control>,
+    hangup: Signal,
+    stop: Stop,
+    is_stopping: bool,
+    reloads: bool,
+}
+
+enum Heard {
+    /// It is to end.
+    Stop,
+    /// It has ended.
+    Ended(Outcome),
+    /// It is to read its file again.
+    Hangup,
+    Asked(Request),
+}
+
+impl Hears {
+    /// Runs `server`. The end of the terminal means a reload if it `reloads`.
+    pub(super) fn new(
+        server: Server,
+        control: Option<Control>,
+        stop: Stop,
+        reloads: bool,
+    ) -> Outcome<Self> {
+        let hangup = signal(SignalKind::hangup());
+        let hangup = hangup.or_fail(|| "cannot listen for signals".to_owned())?;
+        let server = tokio::spawn(server.run(stop.clone()));
+        Ok(Self { server, control, hangup, stop, is_stopping: false, reloads })
+    }
+
+    /// What it hears next. Whoever stops listening has missed nothing.
+    async fn next(&mut self) -> Heard {
+        tokio::select! {
+            // In this order, or a server that ends at once would not have been said to be stopping.
+            biased;
+            () = self.stop.called(), if !self.is_stopping => {
+                self.is_stopping = true;
+                Heard::Stop
+            }
+            ended = &mut self.server => {
+                Heard::Ended(ended.or_fail(|| "the server broke down".to_owned()))
+            }
+            Some(()) = self.hangup.recv(), if self.reloads => Heard::Hangup,
+            request = request(self.control.as_mut()) => Heard::Asked(request),
+        }
+    }
+}
+
+async fn request(control: Option<&mut Control>) -> Request {
+    match control {
+        Some(control) => control.request().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Serves, and does what is asked of the server, until it has stopped.
+pub(super) async fn attend(live: &mut Live, mut hears: Hears) -> Outcome {
+    manager::ready(&live.summary());
+    loop {
+        let ended = match hears.next().await {
+            Heard::Stop => {
+                manager::stopping();
+                None
+            }
+            Heard::Ended(outcome) => Some(outcome),
+            Heard::Hangup => reload(live, &mut hears, Vec::new()).await,
+            Heard::Asked(request) => match answer(live, request) {
+                Some(asked) => reload(live, &mut hears, vec![asked]).await,
+                None => None,
+            },
+        };
+        if let Some(outcome) = ended {
+            return outcome;
+        }
+    }
+}
+
+/// Answers what can be answered at once. A reload is given back.
+fn answer(live: &Live, request: Request) -> Option<Request> {
+    let answer = match request.verb.as_str() {
+        "status" => live.status(),
+        "reload" => return Some(request),
+        other => Err(Failure::new(format!("there is no request `{other}`"))),
+    };
+    request.answer(answer);
+    None
+}
+
+/// Reads the file again for those who have `asked`, and once more for who asks meanwhile. How the server has ended, if it
+/// has.
+async fn reload(live: &mut Live, hears: &mut Hears, mut asked: Vec<Request>) -> Option<Outcome> {
+    loop {
+        if hears.is_stopping {
+            tell(asked, &Err(ENDING.to_owned()));
+            return None;
+        }
+        manager::reloading();
+        let mut reload = Reload { asked, ..Reload::default() };
+        let prepared = reload.prepare(live, hears).await;
+        let Reload { asked: waiting, given_up, again, ended, .. } = reload;
+        match (prepared, given_up) {
+            (Err(_), Some(why)) => tell(waiting, &Err(why.to_owned())),
+            // All of it may have been done before that was heard.
+            (prepared, _) => apply(live, prepared, waiting),
+        }
+        match (ended, again) {
+            (None, Some(again)) => asked = again,
+            (ended, again) => {
+                tell(again.unwrap_or_default(), &Err(ENDING.to_owned()));
+                return ended;
+            }
+        }
+    }
+}
+
+/// A reload that is under way.
+#[derive(Default)]
+struct Reload {
+    /// Who has asked for it and was not answered yet.
+    asked: Vec<Request>,
+    /// Ends it before it is done.
+    stopper: Option<Stopper>,
+    /// Why it was ended.
+    given_up: Option<&'static str>,
+    /// Another was asked for meanwhile, and by whom.
+    again: Option<Vec<Request>>,
+    /// How the server has ended meanwhile.
+    ended: Option<Outcome>,
+}
+
+impl Reload {
+    /// Opens what is new. To open a volume can take long, and the next file may be without it.
+    async fn prepare(&mut self, live: &Live, hears: &mut Hears) -> Outcome<Prepared> {
+        let (stopper, stop) = Stopper::new();
+        self.stopper = Some(stopper);
+        let mut preparing = pin!(live.prepare(stop));
+        loop {
+            let due = due(self.asked.iter().chain(self.again.iter().flatten()));
+            tokio::select! {
+                biased;
+                prepared = &mut preparing => return prepared,
+                heard = hears.next(), if self.ended.is_none() => self.hear(live, heard),
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.tell_late(),
+            }
+        }
+    }
+
+    fn hear(&mut self, live: &Live, heard: Heard) {
+        match heard {
+            Heard::Stop => {
+                manager::stopping();
+                self.give_up(ENDING);
+            }
+            Heard::Ended(outcome) => {
+                self.ended = Some(outcome);
+                self.give_up(ENDING);
+            }
+            Heard::Hangup => {
+                self.again.get_or_insert_default();
+                self.give_up(REPLACED);
+            }
+            Heard::Asked(request) => {
+                if let Some(asked) = answer(live, request) {
+                    self.again.get_or_insert_default().push(asked);
+                    self.give_up(REPLACED);
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self, why: &'static str) {
+        self.given_up = Some(why);
+        if let Some(stopper) = self.stopper.take() {
+            stopper.call();
+        }
+    }
+
+    /// Answers those who have waited long enough.
+    fn tell_late(&mut self) {
+        let now = Instant::now();
+        for waiting in [Some(&mut self.asked), self.again.as_mut()].into_iter().flatten() {
+            let (late, others) = std::mem::take(waiting)
+                .into_iter()
+                .partition(|request| request.since + ANSWERED_WITHIN <= now);
+            *waiting = others;
+            tell(late, &Err(NOT_YET.to_owned()));
+        }
+    }
+}
+
+/// When the first of them is to be answered.
+fn due<'a>(asked: impl Iterator<Item = &'a Request>) -> Option<Instant> {
+    asked.map(|request| request.since + ANSWERED_WITHIN).min()
+}
+
+fn apply(live: &mut Live, prepared: Outcome<Prepared>, asked: Vec<Request>) {
+    match prepared.map(|prepared| live.apply(prepared)) {
+        Ok(applied) => {
+            manager::ready(&live.summary());
+            tokio::spawn(report(applied, asked));
+        }
+        Err(why) => {
+            tracing::error!("configuration not applied, nothing has changed: {why}");
+            manager::ready(&format!("{}; the last reload failed, see the log", live.summary()));
+            tell(asked, &Err(why.to_string()));
+        }
+    }
+}
+
+/// Tells of a reload that is in force, when what it removed is closed; where that takes long, before.
+async fn report(Applied { said, closed }: Applied, asked: Vec<Request>) {
+    let due = due(asked.iter()).unwrap_or_else(|| Instant::now() + ANSWERED_WITHIN);
+    let closed = timeout_at(due, closed).await;
+    tracing::info!("configuration applied: {said}");
+    let answer = match closed {
+        Ok(Ok(Err(why))) => {
+            Err(why.within(&format!("configuration applied ({said}), but")).to_string())
+        }
+        Ok(_) => Ok(said),
+        Err(_) => Ok(format!(
+            "{said}; what was removed is still in use: the log tells if it cannot be closed"
+        )),
+    };
+    tell(asked, &answer);
+}
+
+fn tell(asked: Vec<Request>, answer: &Result<String, String>) {
+    for request in asked {
+        request.answer(answer.clone().map_err(Failure::new));
+    }
+}
