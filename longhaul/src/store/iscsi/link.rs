@@ -125,7 +125,20 @@ impl Replay for Change {
     fn replaces(&self) -> bool {
         !matches!(self, Self::Discard(_))
     }
+
+    fn kept(self) -> Self {
+        match self {
+            Self::Write { at, data, durability } if data.len() < ALONE => {
+                Self::Write { at, data: Bytes::copy_from_slice(&data), durability }
+            }
+            other => other,
+        }
+    }
 }
+
+/// Fewer bytes may lie in a buffer with others: fronts take up to 128 KiB of small requests from a socket at once, and give
+/// larger ones a buffer of their own.
+const ALONE: usize = 64 << 10;
 
 /// The largest span of each kind of command, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -523,4 +536,22 @@ fn within(span: Span, piece: Span) -> Range<usize> {
 /// A length that a transfer limit has bounded.
 fn usize_of(len: u64) -> usize {
     usize::try_from(len).expect("a transfer fits the address space")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is kept until somebody flushes may be a block of a buffer of a megabyte.
+    #[test]
+    fn change_that_is_kept_leaves_a_buffer_of_others() {
+        for (len, stays) in [(512, false), (ALONE - 1, false), (ALONE, true), (1 << 20, true)] {
+            let buffer = Bytes::from(vec![7; 1 << 20]);
+            let data = buffer.slice(..len);
+            let change = Change::Write { at: 0, data, durability: Durability::Volatile };
+            let Change::Write { data, .. } = change.kept() else { panic!("a write") };
+            assert_eq!(data, buffer.slice(..len));
+            assert_eq!(data.as_ptr() == buffer.as_ptr(), stays, "{len}");
+        }
+    }
 }

@@ -207,8 +207,13 @@ impl Inbound {
         }
         let mut left = self.wanted as usize;
         data.retain_mut(|piece| {
+            let len = piece.len();
             piece.truncate(left);
             left -= piece.len();
+            if piece.len() < len.div_ceil(2) {
+                // Whoever keeps them would keep what was sent beyond them too, and count it for nothing.
+                *piece = Bytes::copy_from_slice(piece);
+            }
             !piece.is_empty()
         });
         data

@@ -47,6 +47,19 @@ struct Stream {
 struct Chunk {
     at: u64,
     bytes: Bytes,
+    /// How long the buffer is that they are in.
+    whole: usize,
+}
+
+impl Chunk {
+    /// `bytes` of a buffer with `whole`. They leave it if they are less than half of it, so that what is counted is what
+    /// is held, or half of it.
+    fn new(at: u64, bytes: Bytes, whole: usize) -> Self {
+        match bytes.len() < whole.div_ceil(2) {
+            true => Self { at, whole: bytes.len(), bytes: Bytes::copy_from_slice(&bytes) },
+            false => Self { at, bytes, whole },
+        }
+    }
 }
 
 impl Placed for Chunk {
@@ -265,10 +278,8 @@ impl Ahead {
             for part in uncovered(fetch.span, std::mem::take(&mut fetch.holes)) {
                 let from = (part.at - at) as usize;
                 self.chunk_bytes += part.len;
-                self.chunks.insert(Chunk {
-                    at: part.at,
-                    bytes: bytes.slice(from..from + part.len as usize),
-                });
+                let kept = bytes.slice(from..from + part.len as usize);
+                self.chunks.insert(Chunk::new(part.at, kept, bytes.len()));
             }
         }
         Some(fetch)
@@ -283,7 +294,7 @@ impl Ahead {
             for rest in uncovered(chunk.span(), vec![cut]) {
                 let from = (rest.at - at) as usize;
                 let bytes = chunk.bytes.slice(from..from + rest.len as usize);
-                self.chunks.insert(Chunk { at: rest.at, bytes });
+                self.chunks.insert(Chunk::new(rest.at, bytes, chunk.whole));
             }
         }
         for fetch in self.fetches.overlapping_mut(span) {

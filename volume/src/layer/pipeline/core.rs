@@ -28,7 +28,7 @@ use super::Ticket;
 use super::ahead::Ahead;
 use super::holes::{Holes, hull};
 use super::meter::Meter;
-use super::piece::{Body, Patch, Piece, Rope, Seq};
+use super::piece::{Body, Patch, Piece, Seq};
 use super::settings::{Chosen, Direction, Settings};
 use super::spans::{SpanMap, uncovered};
 use crate::{Durability, Error, Kind, Result, Shape, Span, Verb};
@@ -238,7 +238,7 @@ impl Core {
     /// A write that was put together from several now has one buffer, which readers may use too.
     pub(super) fn gathered(&mut self, at: u64, data: Bytes) {
         if let Some(piece) = self.flying.map.get_mut(at) {
-            piece.body = Body::Data(Rope::One(data));
+            piece.body = Body::Data(data.into());
         }
     }
 

@@ -69,7 +69,7 @@ impl Piece {
     /// The part of it that lies on `span`, which is within.
     pub(super) fn part(&self, span: Span) -> Self {
         let body = match &self.body {
-            Body::Data(rope) => Body::Data(rope.slice(span.at - self.span.at, span.len)),
+            Body::Data(rope) => Body::Data(rope.kept(span.at - self.span.at, span.len)),
             other => other.clone(),
         };
         Self { span, body, ..*self }
@@ -125,21 +125,60 @@ pub(super) struct Patch {
 /// Bytes that follow one another, in as many buffers as they came in. One is by far the commonest.
 #[derive(Clone, Debug)]
 pub(super) enum Rope {
-    One(Bytes),
-    Many(Vec<Bytes>),
+    One(Section),
+    Many(Vec<Section>),
+}
+
+/// Bytes in one buffer, of which they are half at least: what is counted is what is held, or half of it.
+#[derive(Clone, Debug)]
+pub(super) struct Section {
+    bytes: Bytes,
+    /// How long they were when they came.
+    whole: usize,
+}
+
+/// Fewer bytes may lie in a buffer with others: those who read from sockets take many small requests at once.
+const ALONE: usize = 64 << 10;
+
+impl Section {
+    fn new(bytes: Bytes) -> Self {
+        Self { whole: bytes.len(), bytes }
+    }
+
+    /// Part of it, copied where it would keep much more than itself.
+    fn kept(&self, bytes: Bytes) -> Self {
+        match bytes.len() < self.whole.div_ceil(2) {
+            true => Self::new(Bytes::copy_from_slice(&bytes)),
+            false => Self { bytes, whole: self.whole },
+        }
+    }
+}
+
+impl From<Bytes> for Rope {
+    fn from(bytes: Bytes) -> Self {
+        Self::One(Section::new(bytes))
+    }
 }
 
 impl Rope {
-    fn strands(&self) -> &[Bytes] {
+    /// Takes over what may be part of the buffer of others.
+    pub(super) fn taken(bytes: Bytes) -> Self {
+        match bytes.len() < ALONE {
+            true => Bytes::copy_from_slice(&bytes).into(),
+            false => bytes.into(),
+        }
+    }
+
+    fn strands(&self) -> &[Section] {
         match self {
-            Self::One(bytes) => std::slice::from_ref(bytes),
+            Self::One(strand) => std::slice::from_ref(strand),
             Self::Many(strands) => strands,
         }
     }
 
     fn append(&mut self, more: Self) {
         let mut strands = match std::mem::replace(self, Self::Many(Vec::new())) {
-            Self::One(bytes) => vec![bytes],
+            Self::One(strand) => vec![strand],
             Self::Many(strands) => strands,
         };
         strands.extend_from_slice(more.strands());
@@ -147,19 +186,20 @@ impl Rope {
     }
 
     /// Each strand's part of `from..from + len`, with where it begins in the rope.
-    fn parts(&self, from: u64, len: u64) -> impl Iterator<Item = (u64, Bytes)> {
+    fn parts(&self, from: u64, len: u64) -> impl Iterator<Item = (u64, &Section, Bytes)> {
         let mut at = 0;
         self.strands().iter().filter_map(move |strand| {
-            let here = Span::new(at, strand.len() as u64);
+            let here = Span::new(at, strand.bytes.len() as u64);
             at = here.end();
             let seen = shared(here, Span::new(from, len));
             let range = || (seen.at - here.at) as usize..(seen.end() - here.at) as usize;
-            (!seen.is_empty()).then(|| (seen.at, strand.slice(range())))
+            (!seen.is_empty()).then(|| (seen.at, strand, strand.bytes.slice(range())))
         })
     }
 
-    fn slice(&self, from: u64, len: u64) -> Self {
-        let mut parts = self.parts(from, len).map(|(_, bytes)| bytes);
+    /// The part of it that is still wanted when the rest is not.
+    fn kept(&self, from: u64, len: u64) -> Self {
+        let mut parts = self.parts(from, len).map(|(_, strand, bytes)| strand.kept(bytes));
         match (parts.next(), parts.next()) {
             (Some(only), None) => Self::One(only),
             (first, second) => Self::Many(first.into_iter().chain(second).chain(parts).collect()),
@@ -167,7 +207,7 @@ impl Rope {
     }
 
     fn patch(&self, at: u64, seen: Span, patches: &mut Vec<Patch>) {
-        patches.extend(self.parts(seen.at - at, seen.len).map(|(offset, bytes)| Patch {
+        patches.extend(self.parts(seen.at - at, seen.len).map(|(offset, _, bytes)| Patch {
             span: Span::new(at + offset, bytes.len() as u64),
             data: Some(bytes),
         }));
@@ -176,10 +216,11 @@ impl Rope {
     /// All of it in one buffer: the one there is, or a copy.
     pub(super) fn into_bytes(self) -> Bytes {
         match self {
-            Self::One(bytes) => bytes,
+            Self::One(strand) => strand.bytes,
             Self::Many(strands) => {
-                let mut whole = BytesMut::with_capacity(strands.iter().map(Bytes::len).sum());
-                strands.iter().for_each(|strand| whole.extend_from_slice(strand));
+                let len = strands.iter().map(|strand| strand.bytes.len()).sum();
+                let mut whole = BytesMut::with_capacity(len);
+                strands.iter().for_each(|strand| whole.extend_from_slice(&strand.bytes));
                 whole.freeze()
             }
         }

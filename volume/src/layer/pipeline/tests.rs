@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use super::*;
 use crate::check;
 use crate::store::faulty::Faulty;
+use crate::store::held::Held;
 use crate::store::memory::Memory;
 
 /// Time that goes on whenever it is looked at, so that rates are measured.
@@ -167,4 +168,49 @@ async fn the_map_shows_what_was_accepted() {
     let map = Volume::extents(&pipeline).unwrap();
     let extents = map.extents(Span::new(0, 512)).await.unwrap();
     assert!(!extents[0].hole && !extents[0].zero);
+}
+
+/// A buffer that tells when it is gone.
+struct Buffer(Vec<u8>, Arc<AtomicU64>);
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.1.fetch_sub(self.0.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// Data of `len` bytes, which are counted as long as anything of them is held.
+fn counted(len: u64, live: &Arc<AtomicU64>) -> Bytes {
+    live.fetch_add(len, Ordering::Relaxed);
+    Bytes::from_owner(Buffer(vec![1; len as usize], Arc::clone(live)))
+}
+
+/// What is counted is what is held: little that is left of much, when it was written again, leaves the buffer of the
+/// rest, and so does little of a buffer with other requests.
+#[tokio::test]
+async fn memory_is_that_of_the_buffers() {
+    let settings = Settings { window: Some(16 << 20), ..Settings::default() };
+    for (len, step, part) in
+        [(64 << 10, 512, 64 << 10), (1 << 20, 4096, 1 << 20), (1 << 20, 512, 512)]
+    {
+        let live = Arc::<AtomicU64>::default();
+        let memory = Memory::new(64 << 20, 512);
+        let pipeline = over(Arc::new(Held::new(memory)), settings);
+        for at in 0..512_u64 {
+            let data = counted(len, &live).slice(..part);
+            let write = pipeline.write((1 << 20) + at * step, data, Durability::Volatile);
+            if write.now_or_never().is_none() {
+                break; // The window is full.
+            }
+            tokio::task::yield_now().await;
+        }
+        let (pending, live) = (pipeline.pending(), live.load(Ordering::Relaxed));
+        assert!(live <= 2 * pending + (4 << 20), "{pending} bytes are counted, {live} are held");
+    }
 }

@@ -90,7 +90,7 @@ async fn write(
     durability: Durability,
 ) -> Outcome {
     let data = match data {
-        Rope::One(data) => data,
+        one @ Rope::One(_) => one.into_bytes(),
         // The copy is made here, where nobody waits for a lock.
         several => {
             let whole = several.into_bytes();

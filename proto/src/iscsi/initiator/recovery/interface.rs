@@ -14,6 +14,12 @@ pub trait Replay: Clone {
     /// Whether it determines every byte of its range, so that no earlier change to them counts. A discard, which may
     /// be left undone, does not.
     fn replaces(&self) -> bool;
+
+    /// The same change, to be kept for as long as nobody flushes: it must not hold much more memory than it weighs.
+    #[must_use]
+    fn kept(self) -> Self {
+        self
+    }
 }
 
 /// How the machine behaves.

@@ -196,7 +196,7 @@ impl<R: Replay> Recovery<R> {
         let own_flush = self.flush.take_if(|flush| *flush == id).is_some();
         match (request.kind, end) {
             (Kind::Change(change), End::Done) => {
-                self.ledger.add(request.range, request.weight, change);
+                self.ledger.add(request.range, request.weight, change.kept());
             }
             (Kind::Change(_), End::NotTaken) => {}
             // A change that may have been acknowledged before it was submitted.

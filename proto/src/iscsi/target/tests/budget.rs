@@ -249,3 +249,22 @@ fn solicited_data_wait_until_they_are_allowed() {
     assert_eq!(r2t.desired_len, 1000);
     assert_eq!((pair.session.solicited(), pair.session.solicited_wanted()), (1000, None));
 }
+
+/// Data beyond what the command block asks for are not kept by who keeps the rest.
+#[test]
+fn little_that_is_wanted_of_much_leaves_its_buffer() {
+    for (wanted, stays) in [(512, false), (2047, false), (2048, true), (4096, true)] {
+        let mut pair = Pair::new(parameters());
+        let buffer = Bytes::from((0..4096).map(|at| at as u8).collect::<Vec<_>>());
+        let cmd_sn = pair.next_cmd_sn();
+        let (is_final, write, expected_len) = (true, true, 4096);
+        let command =
+            ScsiCommand { is_final, write, itt: 1, expected_len, cmd_sn, ..ScsiCommand::default() };
+        let pdu = Pdu::with_data(command, buffer.clone());
+        pair.session.handle(pair.now, CID, Frame::Pdu(pdu));
+        let task = pair.command().task;
+        let data = pair.session.want_data(task, wanted).expect("all of it is there");
+        assert_eq!(data.concat(), buffer[..wanted as usize]);
+        assert_eq!(data[0].as_ptr() == buffer.as_ptr(), stays, "{wanted}");
+    }
+}

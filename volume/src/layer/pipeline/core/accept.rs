@@ -219,7 +219,7 @@ impl Change {
     fn take(&mut self, part: Span) -> Body {
         self.span = Span::new(part.end(), self.span.len - part.len);
         match &mut self.body {
-            ChangeBody::Data(data) => Body::Data(Rope::One(data.split_to(part.len as usize))),
+            ChangeBody::Data(data) => Body::Data(Rope::taken(data.split_to(part.len as usize))),
             ChangeBody::Zeroes(space) => Body::Zeroes(*space),
             ChangeBody::Discard => Body::Discard,
         }
