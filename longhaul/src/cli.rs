@@ -13,6 +13,7 @@ use crate::failure::{OrFail, Outcome, complain};
 use crate::log::Log;
 use crate::luks;
 use crate::printable::OneLine;
+use crate::reconnect_limit::ReconnectLimit;
 use crate::secret;
 use crate::size::Size;
 
@@ -26,6 +27,9 @@ struct Cli {
     /// The most memory that deriving the key of an encrypted volume may take; 1G, if not given
     #[arg(long, global = true, value_name = "SIZE")]
     key_memory: Option<Size>,
+    /// How long deriving the key of an encrypted volume may take, by estimate, such as 2h or forever; 15m, if not given
+    #[arg(long, global = true, value_name = "TIME")]
+    key_time: Option<ReconnectLimit>,
     #[command(flatten)]
     log: Log,
     #[command(subcommand)]
@@ -96,6 +100,9 @@ fn run(cli: Cli) -> Outcome {
     }
     if let Some(Size(memory)) = cli.key_memory {
         luks::allow_memory(memory);
+    }
+    if let Some(ReconnectLimit(time)) = cli.key_time {
+        luks::allow_time(time);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -1,6 +1,7 @@
 //! What a pass-phrase costs whoever guesses it, and whoever knows it.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use libcryptsetup_rs::CryptPbkdfType;
 use libcryptsetup_rs::consts::flags::CryptPbkdf;
@@ -8,6 +9,7 @@ use libcryptsetup_rs::consts::vals::CryptKdf;
 
 use super::header::Kdf;
 use crate::failure::{Failure, Outcome};
+use crate::reconnect_limit::ReconnectLimit;
 use crate::size::Size;
 
 /// How long deriving a key takes on the machine that sets the pass-phrase: long enough to make
@@ -30,8 +32,123 @@ pub fn allow_memory(bytes: u64) {
     let _ = ALLOWED.set(bytes);
 }
 
-/// Why a slot that takes `memory` is not tried, and what can be done, if it is not.
-pub(super) fn refusal(memory: u64) -> Option<(String, String)> {
+/// Allows trying the slots of a volume to take as long, `None` for as long as it takes; said once, by the command line.
+pub fn allow_time(time: Option<Duration>) {
+    let _ = ALLOWED_TIME.set(time);
+}
+
+/// The most threads that a slot may ask for. Argon2 begins each of them, however few processors there are; cryptsetup
+/// makes no slot with more than 4.
+const OPENING_THREADS_MAX: u32 = 64;
+
+/// How long trying the slots of a volume may take, by estimate, unless more is allowed. A slot that took two seconds where
+/// it was made takes minutes on the smallest machine. The store can write whatever cost it likes into a header.
+const OPENING_TIME_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// What is allowed instead.
+static ALLOWED_TIME: OnceLock<Option<Duration>> = OnceLock::new();
+
+/// How much memory one thread fills in a second, as Argon2 does; about right for today's processors.
+const FILLED_A_SECOND: u64 = 1 << 30;
+
+/// How many iterations of PBKDF2 one thread makes in a second.
+const ITERATIONS_A_SECOND: u64 = 1_000_000;
+
+/// What trying a slot takes.
+struct Cost {
+    memory: u64,
+    /// In seconds, by estimate.
+    time: u64,
+    threads: u32,
+    /// What takes that time.
+    work: String,
+}
+
+impl Cost {
+    /// Of a slot with this derivation, and this many iterations of PBKDF2 behind it.
+    fn of(kdf: Option<&Kdf>, digest: u64) -> Self {
+        let (mut memory, mut time, mut threads, mut work) = (0, 0, 1, String::new());
+        let mut iterations = digest;
+        if let Some(kdf) = kdf {
+            memory = kdf.memory.map_or(0, u64::from) << 10;
+            threads = kdf.cpus.unwrap_or(1).max(1);
+            iterations += kdf.iterations.map_or(0, u64::from);
+            if let Some(passes) = kdf.time {
+                let here =
+                    std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+                let at_once = u64::from(threads).min(here);
+                time = u64::from(passes).saturating_mul(memory) / FILLED_A_SECOND / at_once;
+                work = format!("{passes} passes over {} of memory, ", Size(memory));
+            }
+        }
+        time = time.saturating_add(iterations / ITERATIONS_A_SECOND);
+        work += &format!("{iterations} iterations of PBKDF2");
+        Self { memory, time, threads, work }
+    }
+}
+
+/// What trying the slots of one volume may take altogether: there can be 32 of them.
+pub(super) struct Allowance {
+    /// Seconds that those before take.
+    spent: u64,
+}
+
+impl Allowance {
+    pub(super) const fn new() -> Self {
+        Self { spent: 0 }
+    }
+
+    /// Why a slot is not tried, and what can be done, if it is not.
+    pub(super) fn refusal(&mut self, kdf: Option<&Kdf>, digest: u64) -> Option<(String, String)> {
+        let cost = Cost::of(kdf, digest);
+        let refused = too_much_memory(cost.memory)
+            .or_else(|| too_many_threads(cost.threads))
+            .or_else(|| too_long(&cost, self.spent));
+        if refused.is_none() {
+            self.spent = self.spent.saturating_add(cost.time);
+        }
+        refused
+    }
+}
+
+fn too_long(Cost { time, work, .. }: &Cost, spent: u64) -> Option<(String, String)> {
+    let allowed = (*ALLOWED_TIME.get_or_init(|| Some(OPENING_TIME_MAX)))?;
+    let all = spent.saturating_add(*time);
+    if all <= allowed.as_secs() {
+        return None;
+    }
+    let (takes, allows) =
+        (ReconnectLimit(Some(rounded(*time))), ReconnectLimit(Some(rounded(all))));
+    let why = format!(
+        "it takes some {takes} to derive a key ({work}), and {} are allowed",
+        ReconnectLimit(Some(allowed))
+    );
+    let hint = format!(
+        "if the header was made so, --key-time {allows} allows it; if it was changed, `longhaul key restore` brings it back \
+         from a backup"
+    );
+    Some((why, hint))
+}
+
+/// In the largest unit of which it is several, rounded up.
+const fn rounded(seconds: u64) -> Duration {
+    let unit = match seconds {
+        0..=120 => 1,
+        121..=7200 => 60,
+        7201..=172_800 => 3600,
+        _ => 86_400,
+    };
+    Duration::from_secs(seconds.div_ceil(unit).saturating_mul(unit))
+}
+
+fn too_many_threads(threads: u32) -> Option<(String, String)> {
+    (threads > OPENING_THREADS_MAX).then(|| {
+        let why = format!("it takes {threads} threads, and {OPENING_THREADS_MAX} are allowed");
+        (why, "`longhaul key restore` brings the header back from a backup".to_owned())
+    })
+}
+
+fn too_much_memory(memory: u64) -> Option<(String, String)> {
     let (allowed, available) = (*ALLOWED.get_or_init(|| OPENING_MAX), available_memory());
     let takes = format!("it takes {} of memory", Size(memory));
     if memory > allowed {
@@ -151,10 +268,57 @@ mod tests {
 
     #[test]
     fn slot_is_tried_within_what_is_allowed_and_available() {
-        assert_eq!(refusal(32 << 10), None);
-        let (why, hint) = refusal(4 << 30).unwrap();
+        assert_eq!(too_much_memory(32 << 10), None);
+        let (why, hint) = too_much_memory(4 << 30).unwrap();
         assert!(why.contains("it takes 4G of memory, and 1G are allowed"), "{why}");
         assert_eq!(hint, "--key-memory 4G allows it");
+    }
+
+    fn argon(time: u32, memory: u32, cpus: u32) -> Kdf {
+        let kdf = format!(r#"{{"type":"argon2id","time":{time},"memory":{memory},"cpus":{cpus}}}"#);
+        serde_json::from_str(&kdf).unwrap()
+    }
+
+    fn pbkdf2(iterations: u32) -> Kdf {
+        serde_json::from_str(&format!(r#"{{"type":"pbkdf2","iterations":{iterations}}}"#)).unwrap()
+    }
+
+    /// Whoever keeps the header can write any cost into it.
+    #[test]
+    fn slot_is_tried_only_if_that_has_an_end() {
+        let refused = |kdf: &Kdf, digest| Allowance::new().refusal(Some(kdf), digest);
+        for usual in
+            [argon(4, 1 << 20, 4), argon(100, 32, 1), argon(600_000, 32, 4), pbkdf2(8_000_000)]
+        {
+            assert_eq!(refused(&usual, 200_000), None, "{usual:?}");
+        }
+        let (why, hint) = refused(&argon(4_000_000_000, 32, 1), 0).unwrap();
+        assert!(
+            why.contains("some 34h to derive a key (4000000000 passes over 32K of memory"),
+            "{why}"
+        );
+        assert!(
+            why.ends_with("and 15m are allowed") && hint.contains("--key-time 34h"),
+            "{why} {hint}"
+        );
+        assert!(refused(&pbkdf2(u32::MAX), 0).is_some());
+        assert!(refused(&argon(4, 32, 1), u64::from(u32::MAX)).is_some(), "its digest");
+        assert!(refused(&argon(u32::MAX, 1 << 20, 1), u64::MAX >> 1).is_some());
+        assert!(refused(&argon(4, 1 << 20, 65), 0).unwrap().0.contains("65 threads"));
+    }
+
+    /// A header has up to 32 slots, each of which may be just allowed.
+    #[test]
+    fn slots_are_tried_only_if_all_of_them_have_an_end() {
+        let (mut allowance, slot) = (Allowance::new(), pbkdf2(600_000_000));
+        assert_eq!(allowance.refusal(Some(&slot), 0), None);
+        let (why, hint) = allowance.refusal(Some(&slot), 0).unwrap();
+        assert!(why.contains("some 10m") && hint.contains("--key-time 20m"), "{why} {hint}");
+        assert_eq!(
+            allowance.refusal(Some(&argon(4, 32, 1)), 0),
+            None,
+            "there is time for a cheap one"
+        );
     }
 
     #[test]

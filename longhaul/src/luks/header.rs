@@ -310,6 +310,8 @@ struct DigestObject {
     /// Of the key, with this salt: key slots come and go under one that stays.
     salt: Option<String>,
     digest: Option<String>,
+    /// Of PBKDF2, which makes it.
+    iterations: Option<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -432,6 +434,11 @@ impl Header {
         };
         let (here, there) = (digests(self), digests(other));
         here.iter().any(|digest| there.contains(digest))
+    }
+
+    /// How many iterations of PBKDF2 tell whether a slot gave the right key.
+    pub(super) fn digest_iterations(&self) -> u64 {
+        self.metadata.digests.values().filter_map(|digest| digest.iterations).map(u64::from).sum()
     }
 
     /// The slots that hold the key of the data. Others may hold keys of something else (`cryptsetup luksAddKey

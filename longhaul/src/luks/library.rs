@@ -16,7 +16,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use zeroize::Zeroizing;
 
-use super::cost::{self, CostArgs};
+use super::cost::{self, Allowance, CostArgs};
 use super::header::{Header, Metadata};
 use super::image::Image;
 use super::writer_token;
@@ -123,9 +123,9 @@ pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<
     let copy = image.bytes.clone();
     on_file(copy, volume_size, |device| {
         load(device)?;
-        let mut too_large = None;
+        let (mut too_large, mut allowance) = (None, Allowance::new());
         for slot in order {
-            match open_slot(device, &image.header, slot, secret)? {
+            match open_slot(device, &image.header, slot, (secret, &mut allowance))? {
                 Attempt::Opened(opened) => return Ok(Tried::Opened(opened)),
                 Attempt::Wrong => {}
                 Attempt::TooLarge(refusal) => too_large = Some((slot, refusal)),
@@ -163,9 +163,10 @@ pub(super) fn slots_opened(
     slots.retain(|slot| Some(*slot) != beside);
     on_file(image.bytes.clone(), volume_size, |device| {
         load(device)?;
-        let mut opened = Vec::new();
+        let (mut opened, mut allowance) = (Vec::new(), Allowance::new());
         for slot in slots {
-            if let Attempt::Opened(_) = open_slot(device, &image.header, slot, secret)? {
+            let with = (secret, &mut allowance);
+            if let Attempt::Opened(_) = open_slot(device, &image.header, slot, with)? {
                 opened.push(slot);
             }
         }
@@ -191,11 +192,10 @@ fn open_slot(
     device: &mut CryptDevice,
     header: &Header,
     slot: u32,
-    secret: &Secret,
+    (secret, allowance): (&Secret, &mut Allowance),
 ) -> Outcome<Attempt> {
     let Some(keyslot) = header.metadata.keyslots.get(&slot) else { return Ok(Attempt::Wrong) };
-    let memory = keyslot.kdf.as_ref().and_then(|kdf| kdf.memory).map_or(0, u64::from) << 10;
-    if let Some(refusal) = cost::refusal(memory) {
+    if let Some(refusal) = allowance.refusal(keyslot.kdf.as_ref(), header.digest_iterations()) {
         return Ok(Attempt::TooLarge(refusal));
     }
     let mut key = Zeroizing::new(vec![0; keyslot.key_size.min(KEY_MAX) as usize]);
@@ -210,7 +210,9 @@ fn open_slot(
             Ok(Attempt::Wrong)
         }
         Err(why) if is(&why, rustix::io::Errno::NOMEM) => {
-            let why = format!("it takes {} of memory, which the system did not give", Size(memory));
+            let memory = keyslot.kdf.as_ref().and_then(|kdf| kdf.memory).map_or(0, u64::from);
+            let memory = Size(memory << 10);
+            let why = format!("it takes {memory} of memory, which the system did not give");
             let hint = "end other programs, or use a machine with more memory";
             Ok(Attempt::TooLarge((why, hint.to_owned())))
         }

@@ -32,7 +32,7 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::secret::Secret;
 
 pub use cipher::PooledXts;
-pub use cost::{CostArgs, allow_memory};
+pub use cost::{CostArgs, allow_memory, allow_time};
 pub use erase::Erasable;
 pub use manage::{
     Init, Restore, Slots, Test, add, backup, change, init, remove, restore, slots, test,

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::luks::image::Image;
 use crate::luks::{CostArgs, library};
 use crate::secret::Secret;
 use crate::size::Size;
@@ -117,5 +118,35 @@ fn rubbish_never_panics() {
             let _ = Header::newest(&bytes).and_then(|(_, header)| header.vet(VOLUME));
         }
         let _ = Header::newest(&copies[..at]);
+    }
+}
+
+/// Time, threads, and the digest that tells whether a slot gave the right key.
+#[test]
+fn cost_that_a_store_may_have_forged_is_not_paid() {
+    type Forgery = fn(&mut Value);
+    let forgeries: [(Forgery, &str); 3] = [
+        (
+            |json| {
+                let kdf = &mut json["keyslots"]["0"]["kdf"];
+                // The estimate is by the processors of this machine.
+                (kdf["time"], kdf["cpus"]) = (json!(4_000_000_000_u32), json!(1));
+            },
+            "--key-time 34h",
+        ),
+        (|json| json["keyslots"]["0"]["kdf"]["cpus"] = json!(4096), "4096 threads"),
+        (|json| json["digests"]["0"]["iterations"] = json!(u32::MAX), "--key-time 72m"),
+    ];
+    for (forgery, says) in forgeries {
+        let mut bytes = made();
+        for at in [0, 16 << 10] {
+            forge(&mut bytes, at, forgery);
+        }
+        let image = Image::parse(bytes, VOLUME).unwrap();
+        let tried = library::open(&image, VOLUME, &Secret::new(b"one".to_vec()));
+        let Ok(library::Tried::None(why)) = tried else { panic!("{says}: it was tried") };
+        assert!(why.to_string().contains(says), "{why}");
+        let slots = library::slots_opened(&image, VOLUME, &Secret::new(b"one".to_vec()), None);
+        assert_eq!(slots.unwrap(), [0; 0], "{says}");
     }
 }
