@@ -222,6 +222,8 @@ fn what_could_not_be_written_is_replayed() {
     assert!(status.success() && shown.contains("state     whole"), "{shown}");
 
     // Another volume is not written to.
+    let other = fs::File::create(stage.path("other.img")).unwrap();
+    other.set_len(SIZE as u64 / 2).unwrap();
     let server = stage.serve("other.img", SIZE / 2);
     let replay = |options: &str| run(&stage.longhaul(&format!("replay {log} {options}")));
     let (printed, status) = replay("--force");
