@@ -345,7 +345,16 @@ fn options(proof: Authentication, connections: u16) -> ConnectOptions {
 async fn open(address: SocketAddr, options: &ConnectOptions) -> Disk {
     let portal = Host { name: address.ip().to_string(), port: address.port() };
     let target = IscsiTarget { portal, name: IscsiName::new(NAME).unwrap(), lun: 0 };
-    connect(&target, options).await.expect("a session")
+    // On a busy machine a login may take longer than it is given here; the next need not.
+    let connected = async {
+        loop {
+            match connect(&target, options).await {
+                Ok(disk) => return disk,
+                Err(why) => println!("connecting again: {why}"),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, connected).await.expect("a session")
 }
 
 /// A volume in use over sessions of so many connections, while somebody harms their logins.
