@@ -134,7 +134,16 @@ fn options() -> ConnectOptions {
 async fn open(address: SocketAddr, options: &ConnectOptions) -> Arc<Disk> {
     let portal = Host { name: address.ip().to_string(), port: address.port() };
     let target = IscsiTarget { portal, name: IscsiName::new(NAME).unwrap(), lun: 0 };
-    Arc::new(connect(&target, options).await.expect("a session"))
+    // On a busy machine a login may take longer than it is given here; the next need not.
+    let connected = async {
+        loop {
+            match connect(&target, options).await {
+                Ok(disk) => return Arc::new(disk),
+                Err(why) => println!("connecting again: {why}"),
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), connected).await.expect("a session")
 }
 
 /// Works on a region of its own until told to stop; gives what the region holds then.
