@@ -2,18 +2,21 @@
 //! login after the other, those of connections that join a session among them. When he lets one through the volume is
 //! usable, and everything that was acknowledged is there: whether the client has the target's key, an account or nothing.
 
+#[path = "common/connect.rs"]
+mod connect;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use connect::connect_until_there;
 use longhaul::front::iscsi::{Node, Server};
 use longhaul::sealing::new_cipher;
 use longhaul::stop::Stopper;
-use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, IscsiTarget, connect};
+use longhaul::store::iscsi::{ConnectOptions, Connections, Disk};
 use longhaul::target::lun::{Options, TargetDevice};
-use longhaul::uri::Host;
 use proto::identity::Identity;
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use proto::iscsi::initiator::Timeouts;
@@ -343,17 +346,7 @@ fn options(proof: Authentication, connections: u16) -> ConnectOptions {
 }
 
 async fn open(address: SocketAddr, options: &ConnectOptions) -> Disk {
-    let portal = Host { name: address.ip().to_string(), port: address.port() };
-    let target = IscsiTarget { portal, name: IscsiName::new(NAME).unwrap(), lun: 0 };
-    // On a busy machine a login may take longer than it is given here; the next need not.
-    let connected = async {
-        loop {
-            match connect(&target, options).await {
-                Ok(disk) => return disk,
-                Err(why) => println!("connecting again: {why}"),
-            }
-        }
-    };
+    let connected = connect_until_there(address, NAME, options);
     tokio::time::timeout(PATIENCE, connected).await.expect("a session")
 }
 

@@ -132,14 +132,7 @@ fn stamp(contents: &[u8], block: u64) -> Stamp {
 async fn take_over(path: &Path, client: &str) -> Arc<Disk> {
     let name = IscsiName::new(&format!("iqn.2026-11.dev.longhaul:{client}")).unwrap();
     let options = ConnectOptions { initiator: name, writers: Writers::TakeOver, ..options() };
-    let portal = Host { name: path.address.ip().to_string(), port: path.address.port() };
-    let target = IscsiTarget { portal, name: IscsiName::new(NAME).unwrap(), lun: 0 };
-    loop {
-        // What fails at first is for its caller to try again.
-        if let Ok(disk) = connect(&target, &options).await {
-            return Arc::new(disk);
-        }
-    }
+    Arc::new(connect_until_there(path.address, NAME, &options).await)
 }
 
 async fn contest(seed: u64) -> Counts {

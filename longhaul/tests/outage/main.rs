@@ -4,6 +4,8 @@
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "servers only die here")]
 mod common;
+#[path = "../common/connect.rs"]
+mod connect;
 mod contest;
 mod given_up;
 mod path;
@@ -19,12 +21,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{LONGHAUL, PATIENCE, Running};
+use connect::connect_until_there;
 use futures_util::future::join_all;
 use longhaul::front::iscsi::{Node, Server};
 use longhaul::stop::Stopper;
-use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, IscsiTarget, State, connect};
+use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, State};
 use longhaul::target::lun::{Options, TargetDevice};
-use longhaul::uri::Host;
 use path::Path;
 use port::Port;
 use proto::iscsi::initiator::Timeouts;
@@ -132,18 +134,8 @@ fn options() -> ConnectOptions {
 }
 
 async fn open(address: SocketAddr, options: &ConnectOptions) -> Arc<Disk> {
-    let portal = Host { name: address.ip().to_string(), port: address.port() };
-    let target = IscsiTarget { portal, name: IscsiName::new(NAME).unwrap(), lun: 0 };
-    // On a busy machine a login may take longer than it is given here; the next need not.
-    let connected = async {
-        loop {
-            match connect(&target, options).await {
-                Ok(disk) => return Arc::new(disk),
-                Err(why) => println!("connecting again: {why}"),
-            }
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), connected).await.expect("a session")
+    let connected = connect_until_there(address, NAME, options);
+    Arc::new(tokio::time::timeout(Duration::from_secs(60), connected).await.expect("a session"))
 }
 
 /// Works on a region of its own until told to stop; gives what the region holds then.
