@@ -12,8 +12,9 @@ use proto::scsi::command::{self, Command};
 use proto::scsi::reservation::{InAction, OutAction};
 use proto::scsi::rights::{Access, Rights};
 use proto::scsi::sense::{Additional, Key};
+use proto::scsi::transport::plain::{self, PLAIN};
 use proto::scsi::{Blocks, Capacity, Sense, Status, lun};
-use testing::loopback::{Client, LOOPBACK, Masks};
+use testing::loopback::{Client, Masks};
 use volume::Volume;
 use volume::store::held::Held;
 use volume::store::memory::Memory;
@@ -24,7 +25,7 @@ const FIRST: Blocks = Blocks { lba: 0, count: 1 };
 const KIND: u8 = 5;
 
 fn device(units: Vec<(u16, Arc<dyn Volume>)>) -> Arc<TargetDevice> {
-    let options = || Options { transports: LOOPBACK, ..Options::default() };
+    let options = || Options { transports: PLAIN, ..Options::default() };
     let units = units.into_iter().map(|(number, volume)| (number, volume, options()));
     Arc::new(TargetDevice::new("t", units))
 }
@@ -100,7 +101,7 @@ async fn reservation_keeps_others_from_writing_until_it_is_preempted() {
     assert_eq!(write(&a, 1).await.status, Status::Good);
     let status = Command::persistent_reserve_in(InAction::ReadFullStatus, 1024);
     let status = good(&b, 0, status).await;
-    assert!(status.windows(2).any(|text| text == b"a\0"), "the port is named: {status:02x?}");
+    assert!(status.windows(4).any(|text| text == b"a.1\0"), "the port is named: {status:02x?}");
     assert_eq!(reserve_out(&b, OutAction::Register, 0, 2).await, Status::Good);
     assert_eq!(reserve_out(&b, OutAction::PreemptAndAbort, 2, 1).await, Status::Good);
     assert_eq!(write(&b, 2).await.status, Status::Good);
@@ -115,8 +116,7 @@ async fn registration_names_another_port_of_the_same_protocol() {
     const SPEC_I_PT: u8 = 0x08;
     let mut list = [[0; 8], 1_u64.to_be_bytes(), [0; 8]].concat();
     list[20] = SPEC_I_PT;
-    let mut id = [&[0x0F, 0, 0, 0][..], b"b"].concat();
-    id.resize(24, 0);
+    let id = PLAIN.0[0].write(&plain::id(&plain::port("b", 1)));
     list.extend((id.len() as u32).to_be_bytes());
     list.extend(id);
     let register = Command::persistent_reserve_out(OutAction::Register, 0, list.len() as u32);

@@ -1,5 +1,6 @@
 //! A transport within the process: it shows what `longhaul::target` asks of a transport protocol, and takes tests to a
-//! target without iSCSI. A session is a task that owns its commands; a [`Client`] is its initiator port.
+//! target without iSCSI. A session is a task that owns its commands; a [`Client`] is its initiator port, under the names of
+//! [`plain`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -15,62 +16,15 @@ use longhaul::target::sessions::{
 };
 use longhaul::target::task_management::{Function, Outcome, manage};
 use proto::client::ClientId;
-use proto::reader::Reader;
 use proto::scsi::rights::Rights;
-use proto::scsi::transport::{
-    InitiatorPort, NotATransportId, Protocol, Transport, TransportId, Transports,
-};
+use proto::scsi::transport::plain;
 use proto::scsi::{Parsed, Status, command, lun};
 use proto::time::Time;
 use tokio::sync::{mpsc, oneshot};
 
-/// No specific protocol (SPC-4, 7.6.1).
-const PROTOCOL: Protocol = Protocol::new(0x0F);
-/// The length of TransportIDs.
-const LENGTH: usize = 24;
-/// Where the identifier stands in them.
-const ID: usize = 4;
-
 const QUOTA: ClientQuota = ClientQuota { sessions: 64, connections: 64 };
 
-/// Names initiator ports.
-#[derive(Debug)]
-struct Loopback;
-
-/// The protocol, for [`longhaul::target::lun::Options::transports`].
-pub const LOOPBACK: Transports = Transports(&[&Loopback]);
-
-impl Transport for Loopback {
-    fn protocol(&self) -> Protocol {
-        PROTOCOL
-    }
-
-    fn read(&self, reader: &mut Reader<'_>) -> Result<TransportId, NotATransportId> {
-        let bytes: [u8; LENGTH] = reader.array()?;
-        let id = str::from_utf8(&bytes[ID..]).map_err(|_| NotATransportId)?;
-        Ok(TransportId::Port(port(id.trim_end_matches('\0'))))
-    }
-
-    fn write(&self, id: &TransportId) -> Vec<u8> {
-        let (TransportId::Port(InitiatorPort { id, .. }) | TransportId::Device { name: id, .. }) =
-            id;
-        let mut bytes = [&[PROTOCOL.code(), 0, 0, 0], id.as_bytes()].concat();
-        bytes.resize(LENGTH, 0);
-        bytes
-    }
-
-    fn device_of<'a>(&self, port: &'a InitiatorPort) -> &'a str {
-        &port.id
-    }
-}
-
-/// The initiator port with this name.
-#[must_use]
-pub fn port(name: &str) -> InitiatorPort {
-    InitiatorPort { protocol: PROTOCOL, id: name.into() }
-}
-
-/// The rights of clients by the names of their ports; all rights for those that have none here.
+/// The rights of clients by the names of their devices; all rights for those that have none here.
 #[derive(Clone, Debug, Default)]
 pub struct Masks(pub BTreeMap<String, Rights>);
 
@@ -97,11 +51,11 @@ enum Request {
 pub struct Client(mpsc::UnboundedSender<Request>);
 
 impl Client {
-    /// Logs in to a target of `node` as the port with this name, in place of the session that has it. `None` if the
+    /// Logs in to a target of `node` as port 1 of the device with this name, in place of the session that has it. `None` if the
     /// client may use nothing there.
     pub async fn log_in(node: &Arc<Node<Masks>>, name: &str, target: &str) -> Option<Self> {
         let identity = Identity {
-            initiator: port(name),
+            initiator: plain::port(name, 1),
             name: name.into(),
             client: ClientId::Account(name.to_owned()),
             target: Some(target.into()),

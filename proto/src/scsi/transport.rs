@@ -131,14 +131,17 @@ impl Transports {
 }
 
 /// A protocol for tests: a port is called `device.port`.
-#[cfg(test)]
-pub(super) mod plain {
+#[cfg(any(test, feature = "invariants"))]
+pub mod plain {
+    use core::fmt::Display;
+
     use super::{
         InitiatorPort, LENGTH, NotATransportId, Protocol, Reader, Transport, TransportId,
         Transports,
     };
 
-    pub(in crate::scsi) const PLAIN: Transports = Transports(&[&Plain]);
+    /// The protocol.
+    pub const PLAIN: Transports = Transports(&[&Plain]);
     const PROTOCOL: Protocol = Protocol::new(0x0F);
     const IS_PORT: u8 = 0x40;
     const TEXT: usize = 4;
@@ -146,15 +149,21 @@ pub(super) mod plain {
     #[derive(Debug)]
     struct Plain;
 
-    pub(in crate::scsi) fn port(device: u8, port: u16) -> InitiatorPort {
+    /// A port of an initiator device.
+    #[must_use]
+    pub fn port(device: impl Display, port: u16) -> InitiatorPort {
         InitiatorPort { protocol: PROTOCOL, id: format!("{device}.{port}").into() }
     }
 
-    pub(in crate::scsi) fn id(port: &InitiatorPort) -> TransportId {
+    /// Its TransportID.
+    #[must_use]
+    pub fn id(port: &InitiatorPort) -> TransportId {
         TransportId::Port(port.clone())
     }
 
-    pub(in crate::scsi) fn device(name: u8) -> TransportId {
+    /// The TransportID of a device.
+    #[must_use]
+    pub fn device(name: u8) -> TransportId {
         TransportId::Device { protocol: PROTOCOL, name: name.to_string().into() }
     }
 
