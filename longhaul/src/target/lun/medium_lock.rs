@@ -40,7 +40,7 @@ impl MediumLock {
             if let Some(guard) = self.try_shared() {
                 return guard;
             }
-            let mut changed = std::pin::pin!(self.changed.notified());
+            let mut changed = pin!(self.changed.notified());
             // Registered before the check, so that a change in between is not missed.
             changed.as_mut().enable();
             if self.holders.load(Ordering::Acquire) & EXCLUSIVE != 0 {
@@ -64,7 +64,7 @@ impl MediumLock {
     ) -> Result<T, E> {
         let refused = async {
             loop {
-                let mut changed = std::pin::pin!(self.changed.notified());
+                let mut changed = pin!(self.changed.notified());
                 // Registered before the check, so that a change in between is not missed.
                 changed.as_mut().enable();
                 if let Err(refusal) = allowed() {
@@ -91,7 +91,7 @@ impl MediumLock {
         // From here on dropping the guard opens the lock again.
         let guard = ExclusiveGuard { lock: self, _writer: writer };
         loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
+            let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
             if self.holders.load(Ordering::Acquire) == EXCLUSIVE {
                 return guard;
@@ -130,14 +130,14 @@ mod tests {
         let lock = MediumLock::default();
         let first = lock.shared().now_or_never().unwrap();
         let second = lock.shared().now_or_never().unwrap();
-        let mut exclusive = std::pin::pin!(lock.exclusive());
+        let mut exclusive = pin!(lock.exclusive());
         assert!(exclusive.as_mut().now_or_never().is_none());
         assert!(lock.shared().now_or_never().is_none(), "a waiting writer is not overtaken");
         drop(first);
         assert!(exclusive.as_mut().now_or_never().is_none());
         drop(second);
         let exclusive = exclusive.now_or_never().unwrap();
-        let mut next = std::pin::pin!(lock.shared());
+        let mut next = pin!(lock.shared());
         assert!(next.as_mut().now_or_never().is_none());
         drop(exclusive);
         assert!(next.now_or_never().is_some());
@@ -148,8 +148,8 @@ mod tests {
         let (lock, allowed) = (MediumLock::default(), std::cell::Cell::new(true));
         let held = lock.exclusive().now_or_never().unwrap();
         let check = || if allowed.get() { Ok(()) } else { Err("refused") };
-        let mut entry = std::pin::pin!(lock.while_allowed(lock.shared(), check));
-        let mut next = std::pin::pin!(lock.while_allowed(lock.exclusive(), check));
+        let mut entry = pin!(lock.while_allowed(lock.shared(), check));
+        let mut next = pin!(lock.while_allowed(lock.exclusive(), check));
         assert!(entry.as_mut().now_or_never().is_none());
         assert!(next.as_mut().now_or_never().is_none());
         allowed.set(false);

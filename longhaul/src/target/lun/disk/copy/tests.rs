@@ -24,7 +24,10 @@ fn disks(options: impl IntoIterator<Item = (u32, Options)>) -> Vec<Disk> {
         let volume = Arc::new(Memory::new(SIZE, block_size));
         Disk::new(volume, "iqn.2026-11.dev.longhaul:t", lun, options)
     };
-    let disks: Vec<_> = (0..).zip(options).map(disk).collect();
+    introduced((0..).zip(options).map(disk).collect())
+}
+
+fn introduced(disks: Vec<Disk>) -> Vec<Disk> {
     Disk::introduce(disks.iter());
     for disk in &disks {
         for (n, nexus) in [(1, ME), (2, OTHER)] {
@@ -101,15 +104,7 @@ fn held_pair() -> (Vec<Disk>, Arc<Held<Memory>>) {
         [Arc::new(Memory::new(LARGE, BLOCK)), Arc::clone(&held) as _];
     let disk =
         |(lun, volume)| Disk::new(volume, "iqn.2026-11.dev.longhaul:t", lun, Options::default());
-    let disks: Vec<_> = (0..).zip(volumes).map(disk).collect();
-    Disk::introduce(disks.iter());
-    for disk in &disks {
-        for (n, nexus) in [(1, ME), (2, OTHER)] {
-            disk.attach(nexus, Guest::new(n));
-            run_as(disk, nexus, block(&[0]), vec![]);
-        }
-    }
-    (disks, held)
+    (introduced((0..).zip(volumes).map(disk).collect()), held)
 }
 
 /// A copy of two parts from the first disk to the second, as a task of the first.
