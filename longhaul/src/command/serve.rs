@@ -48,7 +48,7 @@ pub(super) use conflicts::find as conflicts;
 use live::Live;
 use portals::Given;
 pub(super) use portals::{refuse_strangers, resolve};
-use requests::Hears;
+use requests::Events;
 
 /// Serve volumes over iSCSI, until interrupted
 #[derive(Debug, clap::Args)]
@@ -162,8 +162,8 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     tokio::spawn(manager::watchdog(server.pulse()));
     announce(&config.volumes, server.portals(), pin)?;
     let mut live = Live::new(config, portals, (chains, disks), node, (log, tap), stop.clone());
-    let hears = Hears::new(server, control, stop, reloads)?;
-    requests::attend(&mut live, hears).await?;
+    let events = Events::new(server, control, stop, reloads)?;
+    requests::attend(&mut live, events).await?;
     live.close().await
 }
 

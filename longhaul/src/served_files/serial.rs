@@ -17,7 +17,7 @@ use crate::uri::Uri;
 use crate::utc::{now, utc};
 
 /// A file that is about to be served.
-struct Here<'a> {
+struct FileToServe<'a> {
     volume: &'a Served,
     path: PathBuf,
     id: Option<FileId>,
@@ -35,14 +35,16 @@ impl ServedFiles {
         let records: Vec<_> = records.into_iter().map(|(_, record)| record).collect();
         let serial = |volume: &Served| match (configured(volume), &volume.uri) {
             (Some(configured), _) => Ok(Some(configured.to_owned())),
-            (None, Uri::File(path)) => Here::of(volume, path)?.serial(&records, all).map(Some),
+            (None, Uri::File(path)) => {
+                FileToServe::of(volume, path)?.serial(&records, all).map(Some)
+            }
             (None, _) => Ok(None),
         };
         volumes.iter().map(serial).collect()
     }
 }
 
-impl<'a> Here<'a> {
+impl<'a> FileToServe<'a> {
     fn of(volume: &'a Served, path: &Path) -> Outcome<Self> {
         let id = path.metadata().ok().as_ref().and_then(FileId::of);
         Ok(Self { volume, path: absolute(path)?, id })

@@ -26,8 +26,8 @@ const NOT_YET: &str = "not applied yet: the volumes that are new are still being
 const REPLACED: &str = "not applied: another reload has taken its place";
 const ENDING: &str = "not applied: the server ends";
 
-/// What a server hears.
-pub(super) struct Hears {
+/// The sources of events of a server.
+pub(super) struct Events {
     server: JoinHandle<()>,
     control: Option<Control>,
     hangup: Signal,
@@ -36,7 +36,7 @@ pub(super) struct Hears {
     reloads: bool,
 }
 
-enum Heard {
+enum Event {
     /// It is to end.
     Stop,
     /// It has ended.
@@ -46,7 +46,7 @@ enum Heard {
     Asked(Request),
 }
 
-impl Hears {
+impl Events {
     /// Runs `server`. The end of the terminal means a reload if it `reloads`.
     pub(super) fn new(
         server: Server,
@@ -60,20 +60,20 @@ impl Hears {
         Ok(Self { server, control, hangup, stop, is_stopping: false, reloads })
     }
 
-    /// What it hears next. Whoever stops listening has missed nothing.
-    async fn next(&mut self) -> Heard {
+    /// The next event. Dropping this future loses none.
+    async fn next(&mut self) -> Event {
         tokio::select! {
             // In this order, or a server that ends at once would not have been said to be stopping.
             biased;
             () = self.stop.called(), if !self.is_stopping => {
                 self.is_stopping = true;
-                Heard::Stop
+                Event::Stop
             }
             ended = &mut self.server => {
-                Heard::Ended(ended.or_fail(|| "the server broke down".to_owned()))
+                Event::Ended(ended.or_fail(|| "the server broke down".to_owned()))
             }
-            Some(()) = self.hangup.recv(), if self.reloads => Heard::Hangup,
-            request = request(self.control.as_mut()) => Heard::Asked(request),
+            Some(()) = self.hangup.recv(), if self.reloads => Event::Hangup,
+            request = request(self.control.as_mut()) => Event::Asked(request),
         }
     }
 }
@@ -86,18 +86,18 @@ async fn request(control: Option<&mut Control>) -> Request {
 }
 
 /// Serves, and does what is asked of the server, until it has stopped.
-pub(super) async fn attend(live: &mut Live, mut hears: Hears) -> Outcome {
+pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome {
     manager::ready(&live.summary());
     loop {
-        let ended = match hears.next().await {
-            Heard::Stop => {
+        let ended = match events.next().await {
+            Event::Stop => {
                 manager::stopping();
                 None
             }
-            Heard::Ended(outcome) => Some(outcome),
-            Heard::Hangup => reload(live, &mut hears, Vec::new()).await,
-            Heard::Asked(request) => match answer(live, request) {
-                Some(asked) => reload(live, &mut hears, vec![asked]).await,
+            Event::Ended(outcome) => Some(outcome),
+            Event::Hangup => reload(live, &mut events, Vec::new()).await,
+            Event::Asked(request) => match answer(live, request) {
+                Some(asked) => reload(live, &mut events, vec![asked]).await,
                 None => None,
             },
         };
@@ -120,15 +120,15 @@ fn answer(live: &Live, request: Request) -> Option<Request> {
 
 /// Reads the file again for those who have `asked`, and once more for who asks meanwhile. How the server has ended, if it
 /// has.
-async fn reload(live: &mut Live, hears: &mut Hears, mut asked: Vec<Request>) -> Option<Outcome> {
+async fn reload(live: &mut Live, events: &mut Events, mut asked: Vec<Request>) -> Option<Outcome> {
     loop {
-        if hears.is_stopping {
+        if events.is_stopping {
             tell(asked, &Err(ENDING.to_owned()));
             return None;
         }
         manager::reloading();
         let mut reload = Reload { asked, ..Reload::default() };
-        let prepared = reload.prepare(live, hears).await;
+        let prepared = reload.prepare(live, events).await;
         let Reload { asked: waiting, given_up, again, ended, .. } = reload;
         match (prepared, given_up) {
             (Err(_), Some(why)) => tell(waiting, &Err(why.to_owned())),
@@ -162,7 +162,7 @@ struct Reload {
 
 impl Reload {
     /// Opens what is new. To open a volume can take long, and the next file may be without it.
-    async fn prepare(&mut self, live: &Live, hears: &mut Hears) -> Outcome<Prepared> {
+    async fn prepare(&mut self, live: &Live, events: &mut Events) -> Outcome<Prepared> {
         let (stopper, stop) = Stopper::new();
         self.stopper = Some(stopper);
         let mut preparing = pin!(live.prepare(stop));
@@ -171,27 +171,27 @@ impl Reload {
             tokio::select! {
                 biased;
                 prepared = &mut preparing => return prepared,
-                heard = hears.next(), if self.ended.is_none() => self.hear(live, heard),
+                event = events.next(), if self.ended.is_none() => self.handle(live, event),
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.tell_late(),
             }
         }
     }
 
-    fn hear(&mut self, live: &Live, heard: Heard) {
-        match heard {
-            Heard::Stop => {
+    fn handle(&mut self, live: &Live, event: Event) {
+        match event {
+            Event::Stop => {
                 manager::stopping();
                 self.give_up(ENDING);
             }
-            Heard::Ended(outcome) => {
+            Event::Ended(outcome) => {
                 self.ended = Some(outcome);
                 self.give_up(ENDING);
             }
-            Heard::Hangup => {
+            Event::Hangup => {
                 self.again.get_or_insert_default();
                 self.give_up(REPLACED);
             }
-            Heard::Asked(request) => {
+            Event::Asked(request) => {
                 if let Some(asked) = answer(live, request) {
                     self.again.get_or_insert_default().push(asked);
                     self.give_up(REPLACED);

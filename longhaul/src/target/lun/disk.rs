@@ -5,7 +5,7 @@
 //! byte, and another atomic tells whether any initiator has a unit attention to be told.
 
 mod atomic;
-mod behind;
+mod background;
 mod copy;
 mod medium;
 mod power;
@@ -14,7 +14,7 @@ mod reserved;
 mod sanitize;
 mod third_party;
 
-use behind::Behind;
+use background::Background;
 use copy::Copies;
 use removal::Preventing;
 use reserved::{Aftermath, Reserved};
@@ -142,8 +142,8 @@ struct State {
     stopping: Arc<tokio::sync::Mutex<()>>,
     /// For what any initiator can have logged as often as it likes.
     log_limiter: LineLimiter,
-    flushes_behind: Behind,
-    stops_behind: Behind,
+    background_flushes: Background,
+    background_stops: Background,
     /// No command touches the volume any more.
     retired: AtomicBool,
     /// Its number.
@@ -175,8 +175,8 @@ impl Disk {
             preventing: Preventing::default(),
             stopping: Arc::default(),
             log_limiter: LineLimiter::default(),
-            flushes_behind: Behind::default(),
-            stops_behind: Behind::default(),
+            background_flushes: Background::default(),
+            background_stops: Background::default(),
             retired: AtomicBool::new(false),
             lun,
         };
@@ -442,10 +442,10 @@ impl Core {
             UnitOp::Prevent(prevent) => self.state.preventing.set(nexus, prevent),
             UnitOp::Eject { flush } => return self.eject(flush).await,
             UnitOp::Load => return self.load(nexus),
-            UnitOp::Stop { flush, immediate: true } => self.stop_behind(nexus, flush),
+            UnitOp::Stop { flush, immediate: true } => self.stop_in_background(nexus, flush),
             UnitOp::Stop { flush, immediate: false } => self.stop(flush, abort).await?,
             UnitOp::Start => return self.start(),
-            UnitOp::FlushLater => self.flush_behind(nexus),
+            UnitOp::FlushLater => self.flush_in_background(nexus),
             UnitOp::Sanitize { method, immediate, unrestricted } => {
                 return self.sanitize(method, immediate, unrestricted, data, abort).await;
             }

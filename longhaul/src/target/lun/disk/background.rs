@@ -14,7 +14,7 @@ use super::Core;
 
 /// Work of one kind.
 #[derive(Default)]
-pub(super) struct Behind(Mutex<State>);
+pub(super) struct Background(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -32,7 +32,7 @@ struct Waiting {
     flush: bool,
 }
 
-impl Behind {
+impl Background {
     /// Adds to what has not begun yet. Whether somebody has to begin that now.
     fn add(&self, core: &Arc<Core>, nexus: Nexus, flush: bool) -> bool {
         let mut state = self.state();
@@ -52,12 +52,12 @@ impl Behind {
 /// The one that does the work of a kind, until there is none.
 struct Worker {
     of: Arc<super::State>,
-    kind: fn(&super::State) -> &Behind,
+    kind: fn(&super::State) -> &Background,
     over: bool,
 }
 
 impl Worker {
-    fn new(of: &Arc<super::State>, kind: fn(&super::State) -> &Behind) -> Self {
+    fn new(of: &Arc<super::State>, kind: fn(&super::State) -> &Background) -> Self {
         Self { of: Arc::clone(of), kind, over: false }
     }
 
@@ -82,9 +82,9 @@ impl Drop for Worker {
 
 impl Core {
     /// A flush that nobody waits for. If it fails, `nexus` is told when it comes next.
-    pub(super) fn flush_behind(self: &Arc<Self>, nexus: Nexus) {
-        if self.state.flushes_behind.add(self, nexus, true) {
-            let mut worker = Worker::new(&self.state, |state| &state.flushes_behind);
+    pub(super) fn flush_in_background(self: &Arc<Self>, nexus: Nexus) {
+        if self.state.background_flushes.add(self, nexus, true) {
+            let mut worker = Worker::new(&self.state, |state| &state.background_flushes);
             tokio::spawn(async move {
                 while let Some(Waiting { core, nexuses, .. }) = worker.next() {
                     core.defer(&nexuses, core.flush().await);
@@ -94,11 +94,11 @@ impl Core {
     }
 
     /// Stops the unit, which nobody waits for. If it fails, `nexus` is told when it comes next.
-    pub(super) fn stop_behind(self: &Arc<Self>, nexus: Nexus, flush: bool) {
-        if !self.state.stops_behind.add(self, nexus, flush) {
+    pub(super) fn stop_in_background(self: &Arc<Self>, nexus: Nexus, flush: bool) {
+        if !self.state.background_stops.add(self, nexus, flush) {
             return;
         }
-        let mut worker = Worker::new(&self.state, |state| &state.stops_behind);
+        let mut worker = Worker::new(&self.state, |state| &state.background_stops);
         // Taken before the answer, so that a START STOP UNIT that follows it does not overtake this one.
         let stopping = Arc::clone(&self.state.stopping);
         let taken = Arc::clone(&stopping).try_lock_owned();
@@ -198,7 +198,7 @@ mod tests {
 
     /// However often it is asked for.
     #[tokio::test]
-    async fn one_flush_behind_serves_all_that_asked_before_it_began() {
+    async fn one_background_flush_serves_all_that_asked_before_it_began() {
         const CACHE_IMMED: [u8; 10] = [0x35, 2, 0, 0, 0, 0, 0, 0, 0, 0];
         const STOP_IMMED: [u8; 6] = [0x1B, 1, 0, 0, 0, 0];
         for cdb in [&CACHE_IMMED[..], &STOP_IMMED[..]] {
