@@ -297,7 +297,7 @@ impl Chain {
     }
 
     /// What the kernel knows of the way to the target, if the store is behind one.
-    pub async fn path(&self) -> Option<host::tcp::Info> {
+    pub async fn path(&self) -> Option<crate::net::tcp_tuning::Info> {
         self.disk.as_ref()?.path().await
     }
 

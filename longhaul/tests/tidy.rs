@@ -96,6 +96,20 @@ fn a_front_names_no_store_and_a_store_no_front() {
 }
 
 #[test]
+fn only_the_network_room_tunes_tcp() {
+    let tuning = ["host::tcp", "nodelay", "linger", "sockopt", "TCP_", "SO_", "bbr"];
+    let all = files("longhaul/src", ".rs");
+    let broken = all.iter().filter(|source| !source.path.starts_with("longhaul/src/net/"));
+    let broken = broken.filter_map(|source| {
+        let (at, line) =
+            source.code().find(|(_, line)| tuning.iter().any(|word| line.contains(word)))?;
+        Some(format!("{}:{at}: {}", source.path, line.trim()))
+    });
+    let broken: Vec<_> = broken.collect();
+    assert!(broken.is_empty(), "TCP is tuned in longhaul/src/net/tcp_tuning: {broken:?}");
+}
+
+#[test]
 fn paths_are_shown_on_one_line() {
     let sources = files("longhaul/src", ".rs");
     let ours = sources.iter().filter(|source| {

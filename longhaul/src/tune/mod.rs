@@ -1,7 +1,6 @@
 //! What a volume and the way to it are capable of, what the throughput model makes of it, and what was
 //! measured, block size by block size.
 
-mod path;
 mod picture;
 mod text;
 
@@ -11,16 +10,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use host::cipher::{KEY_SIZE, Xts};
-use host::tcp::Info;
 use serde::Serialize;
 use volume::layer::pipeline::model::{self, Bottleneck, Stages};
 use volume::layer::pipeline::{Chosen, Limit, Settings};
 use volume::{Durability, Result, Span, Volume};
 
 use crate::crew::WORKERS;
+use crate::net::tcp_tuning::Info;
+use crate::net::tcp_tuning::path::{Constraint, Flow, Sample, constraint};
 use crate::pipelined::Pipelined;
 
-use path::{Held, Look};
 pub use picture::picture;
 
 /// The block sizes that programs use, from a page of a database to a copy.
@@ -163,6 +162,15 @@ enum Verb {
     Write,
 }
 
+impl From<Verb> for Flow {
+    fn from(verb: Verb) -> Self {
+        match verb {
+            Verb::Read => Self::Received,
+            Verb::Write => Self::Sent,
+        }
+    }
+}
+
 /// Measures `volume`, which has no pipeline yet. `path` says what the kernel knows of the way to it.
 pub async fn measure(
     volume: Arc<dyn Volume>,
@@ -269,7 +277,7 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
         let held = held_at_best(&through[..steady]);
         let link = match held {
             // So little in flight comes in bursts, which have a queue each.
-            Held::Link(rate) if chosen.limit != Limit::RoundTrips => Some(rate),
+            Constraint::Link(rate) if chosen.limit != Limit::RoundTrips => Some(rate),
             _ => None,
         };
         let model = link.unwrap_or(best);
@@ -324,14 +332,14 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
         verb == Verb::Write && block > self.plan.settings.unsolicited
     }
 
-    fn limited_by(&self, verb: Verb, chosen: &Chosen, best: f64, held: Held) -> LimitedBy {
+    fn limited_by(&self, verb: Verb, chosen: &Chosen, best: f64, held: Constraint) -> LimitedBy {
         let asked = self.waits_to_be_asked(verb, chosen.segment);
         let cipher = self.cipher.map(|one| one.rate * f64::from(one.processors));
         match chosen.limit {
-            _ if held == Held::Window => LimitedBy::Window,
+            _ if held == Constraint::Window => LimitedBy::Window,
             Limit::RoundTrips if asked => LimitedBy::Target,
             Limit::RoundTrips => LimitedBy::RoundTrips,
-            _ if matches!(held, Held::Link(_)) => LimitedBy::Link,
+            _ if matches!(held, Constraint::Link(_)) => LimitedBy::Link,
             Limit::Unknown => LimitedBy::Unknown,
             Limit::Demand | Limit::Connection if asked => LimitedBy::Target,
             Limit::Demand => LimitedBy::Demand,
@@ -351,7 +359,7 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
         block: u64,
         span: Span,
         lead: Duration,
-    ) -> Result<(f64, Held)> {
+    ) -> Result<(f64, Constraint)> {
         let mut run = Run { volume, verb, block, span, next: 0 };
         if lead > Duration::ZERO {
             run.through(lead).await?;
@@ -359,11 +367,11 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
         let start = Instant::now();
         let (bytes, seen) = self.watched(run.through(self.plan.time)).await;
         let time = start.elapsed();
-        Ok((bytes? as f64 / time.as_secs_f64(), path::held(verb, &seen)))
+        Ok((bytes? as f64 / time.as_secs_f64(), constraint(verb.into(), &seen)))
     }
 
     /// What came of `work`, and what was seen of the way meanwhile.
-    async fn watched<T>(&self, work: impl Future<Output = T>) -> (T, Vec<Look>) {
+    async fn watched<T>(&self, work: impl Future<Output = T>) -> (T, Vec<Sample>) {
         let (mut work, mut seen) = (pin!(work), Vec::new());
         let start = Instant::now();
         loop {
@@ -381,14 +389,14 @@ impl<P: AsyncFn() -> Option<Info>> Bench<'_, P> {
 
 /// What held back the fastest of runs through the pipeline. Those of requests as large as all that is in flight are not
 /// among them: each fills the link for a moment, which says nothing.
-fn held_at_best(through: &[(f64, Held)]) -> Held {
+fn held_at_best(through: &[(f64, Constraint)]) -> Constraint {
     let best = through.iter().map(|(rate, _)| *rate).fold(0.0, f64::max);
     let best = through.iter().filter(|(rate, _)| *rate >= SAME * best).map(|(_, held)| *held);
     best.reduce(|one, other| match (one, other) {
-        (Held::Link(one), Held::Link(other)) => Held::Link(one.max(other)),
-        (Held::Unseen, known) | (known, _) => known,
+        (Constraint::Link(one), Constraint::Link(other)) => Constraint::Link(one.max(other)),
+        (Constraint::Unknown, known) | (known, _) => known,
     })
-    .unwrap_or(Held::Unseen)
+    .unwrap_or(Constraint::Unknown)
 }
 
 /// A program that goes through `span` and begins again at its end.

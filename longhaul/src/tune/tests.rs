@@ -72,7 +72,7 @@ fn what_limits_has_a_name() {
         requests: 1024,
         limit,
     };
-    let (none, link, window) = (Held::Unseen, Held::Link(1.8e6), Held::Window);
+    let (none, link, window) = (Constraint::Unknown, Constraint::Link(1.8e6), Constraint::Window);
     let burst = Plan { settings: asking(), ..PLAN };
     for (cipher, verb, limit, held, expected) in [
         (None, Verb::Read, Limit::Connection, none, LimitedBy::LinkOrStore),
@@ -107,7 +107,7 @@ fn what_limits_has_a_name() {
 
 #[test]
 fn what_held_back_slower_runs_does_not_count() {
-    let (none, link) = (Held::Unseen, Held::Link(1e7));
+    let (none, link) = (Constraint::Unknown, Constraint::Link(1e7));
     assert_eq!(held_at_best(&[(1e6, link), (9.8e6, none)]), none);
     assert_eq!(held_at_best(&[(1e6, none), (9.8e6, link), (1e7, none)]), link);
     assert_eq!(held_at_best(&[]), none);

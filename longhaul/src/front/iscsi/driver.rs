@@ -40,7 +40,7 @@ use super::task_management::{function, response};
 use super::vigil::Vigil;
 use super::wire::{Wire, WireError};
 use crate::log_limiter::{LogLimiter, Permit};
-use crate::losses::Losses;
+use crate::net::tcp_tuning::loss_detector::LossDetector;
 use crate::stop::Stop;
 use crate::target::executor::{Executor, Mark, Ready};
 use crate::target::lun::{Command, Initiator, Response, TargetDevice};
@@ -78,7 +78,7 @@ pub(super) struct Driver {
     executor: Executor<TaskId>,
     quota: Quota,
     vigil: Vigil,
-    losses: Losses,
+    loss_detector: LossDetector,
     /// How long an initiator may take nothing of what is sent to it.
     stuck_max: Duration,
     /// Task management that involves other sessions.
@@ -173,7 +173,7 @@ impl Driver {
             executor: Executor::default(),
             quota: Quota::new(&admittance.pools),
             vigil: Vigil::new(limits.awake),
-            losses: Losses::new(),
+            loss_detector: LossDetector::new(),
             stuck_max: limits.ping_patience,
             errands: FuturesUnordered::new(),
             cleared: BTreeMap::new(),
@@ -375,7 +375,7 @@ impl Driver {
         let now = self.clock.now();
         // A socket that does not know its own address any more is closed.
         let Ok(line) = Line::join(now, join, &mut self.session) else { return };
-        self.losses.added(line.wire.socket());
+        self.loss_detector.added(line.wire.socket());
         self.lines.push(line);
         let (entry, connections) = (&self.handle.entry, self.lines.len());
         if let Some(Permit { suppressed }) = self.log_limiter.permit(entry.transport.peer) {
@@ -455,7 +455,7 @@ impl Driver {
         }
         if any {
             let sockets = self.lines.iter().map(|line| line.wire.socket());
-            self.losses.look(self.heard, sockets);
+            self.loss_detector.sample(self.heard, sockets);
         }
         Ok(any)
     }

@@ -22,6 +22,7 @@ use super::logins::{LoginSlot, Logins};
 use super::node::Node;
 use super::wire::{Wire, WireError};
 use crate::log_limiter::Permit;
+use crate::net::tcp_tuning::send_at_once;
 use crate::stop::Stop;
 
 /// How long no connection is taken after the system could not give one, for want of file descriptors
@@ -189,7 +190,7 @@ async fn connection(
     mut stop: Stop,
 ) {
     // Answers are small and awaited; they are put together here, not by the kernel.
-    if let Err(error) = stream.set_nodelay(true) {
+    if let Err(error) = send_at_once(&stream) {
         return warn!(%peer, %error, "connection cannot be used");
     }
     let mut wire = Wire::new(stream);

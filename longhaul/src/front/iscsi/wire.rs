@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 use tokio::net::TcpStream;
 
 use crate::crew::Crew;
-use crate::low_water::LowWater;
+use crate::net::tcp_tuning::receive_low_water::ReceiveLowWater;
 
 /// How much is read at once while PDUs are small: many of them with one system call.
 const READ_MANY: usize = 128 << 10;
@@ -46,7 +46,7 @@ pub(super) struct Wire {
     buffer: BytesMut,
     pub(super) decoder: Decoder,
     crew: Crew,
-    low_water: LowWater,
+    low_water: ReceiveLowWater,
     /// The last PDU was a large one: the next one probably is.
     large: bool,
     /// Where a look puts what it finds, and whether the last one found something.
@@ -61,7 +61,7 @@ impl Wire {
             buffer: BytesMut::new(),
             decoder: Decoder::new(),
             crew: Crew::new(),
-            low_water: LowWater::new(),
+            low_water: ReceiveLowWater::new(),
             large: false,
             looked: Box::default(),
             found: false,
@@ -114,7 +114,7 @@ impl Wire {
         self.low_water.set(&self.stream, self.decoder.wanted());
         let mut limited = (&mut self.buffer).limit(limit);
         let read = ready!(pin!(self.stream.read_buf(&mut limited)).poll(cx))?;
-        self.low_water.came(read, Instant::now());
+        self.low_water.received(read, Instant::now());
         Poll::Ready(if read == 0 { Err(WireError::Closed) } else { Ok(()) })
     }
 

@@ -12,6 +12,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 
 use super::connect::ConnectError;
+use crate::net::tcp_tuning::send_at_once;
 use crate::uri::Host;
 
 /// The time an address has to itself. RFC 8305 has 250 ms, and 2 s at most; a round trip of half a second is not
@@ -32,7 +33,7 @@ pub(super) async fn dial(
     let addresses = addresses.filter(|address| !but.contains(address));
     let one = |address: SocketAddr| async move {
         let socket = timeout(patience, TcpStream::connect(address)).await.map_err(late)?;
-        socket.and_then(|socket| socket.set_nodelay(true).map(|()| socket)).map_err(failed)
+        socket.and_then(|socket| send_at_once(&socket).map(|()| socket)).map_err(failed)
     };
     match first(addresses, one, || sleep(ALONE)).await {
         Ok(socket) => Ok(socket),

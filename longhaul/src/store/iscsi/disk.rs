@@ -206,7 +206,7 @@ impl Disk {
     }
 
     /// What the kernel knows of the connections to the target, if there are any just now.
-    pub async fn path(&self) -> Option<host::tcp::Info> {
+    pub async fn path(&self) -> Option<crate::net::tcp_tuning::Info> {
         self.supervisor.link().session().path().await.ok()
     }
 

@@ -2,10 +2,10 @@
 //!
 //! A connection that loses packets is held below what the link carries, by the algorithm that controls it.
 //! Several lose by turns, so that together they carry more. How many follows from the loss, the round trip and
-//! the rate that the kernel sees on them, by the model of `volume/layer/pipeline/model.rs`. There are never fewer
+//! the rate that the kernel sees on them, by `net/tcp_tuning/loss_model.rs`. There are never fewer
 //! than there were: a link that lost will lose again. Another one starts slowly, and what is given to it holds up
 //! who reads in order, so there is none for the losses of a link that is full, whose queue has overflowed: those
-//! come with a longer round trip, and pass. What is received is judged in `received.rs`.
+//! come with a longer round trip, and pass. What is received is judged in `net/tcp_tuning/receive_stats.rs`.
 
 use std::future::Future;
 use std::io;
@@ -22,10 +22,11 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
 use crate::crew::Crew;
-use crate::losses::{self, Losses};
-use crate::low_water::LowWater;
-
-use super::received::Received;
+use crate::net::tcp_tuning::congestion_control::bound_unsent;
+use crate::net::tcp_tuning::loss_detector::LossDetector;
+use crate::net::tcp_tuning::receive_low_water::ReceiveLowWater;
+use crate::net::tcp_tuning::receive_stats::ReceiveStats;
+use crate::net::tcp_tuning::send_at_once;
 
 /// Connections of a session whose number is not given.
 const AUTO_MAX: u16 = 4;
@@ -86,7 +87,7 @@ pub(super) struct Line {
     pub(super) buffer: BytesMut,
     /// How the last read went, until somebody looks.
     pub(super) read: Option<io::Result<usize>>,
-    low_water: LowWater,
+    low_water: ReceiveLowWater,
     /// The system takes nothing more for now.
     pub(super) blocked: bool,
     pub(super) crew: Crew,
@@ -94,12 +95,12 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn new(socket: TcpStream) -> Self {
-        losses::bound_unsent(&socket);
+        bound_unsent(&socket);
         Self {
             socket,
             buffer: BytesMut::new(),
             read: None,
-            low_water: LowWater::new(),
+            low_water: ReceiveLowWater::new(),
             blocked: false,
             crew: Crew::new(),
         }
@@ -112,7 +113,7 @@ impl Line {
         }
         self.low_water.set(&self.socket, wanted);
         let read = ready!(pin!(self.socket.read_buf(&mut self.buffer)).poll(cx));
-        self.low_water.came(*read.as_ref().unwrap_or(&0), Instant::now());
+        self.low_water.received(*read.as_ref().unwrap_or(&0), Instant::now());
         self.read = Some(read);
         Poll::Ready(())
     }
@@ -143,7 +144,7 @@ pub(super) type Opening = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + S
 pub(super) fn open(peer: SocketAddr, patience: Duration) -> Opening {
     Box::pin(async move {
         let socket = tokio::time::timeout(patience, TcpStream::connect(peer)).await??;
-        socket.set_nodelay(true)?;
+        send_at_once(&socket)?;
         Ok(socket)
     })
 }
@@ -155,13 +156,19 @@ pub(super) struct Count {
     /// As many as there may be.
     most: usize,
     now: usize,
-    losses: Losses,
-    received: Received,
+    loss_detector: LossDetector,
+    receive_stats: ReceiveStats,
 }
 
 impl Count {
     pub(super) fn new(wanted: Connections) -> Self {
-        Self { wanted, most: 1, now: 1, losses: Losses::new(), received: Received::default() }
+        Self {
+            wanted,
+            most: 1,
+            now: 1,
+            loss_detector: LossDetector::new(),
+            receive_stats: ReceiveStats::default(),
+        }
     }
 
     /// The session is there, and may have so many.
@@ -185,8 +192,8 @@ impl Count {
     /// Looks at the connections, if it is time.
     pub(super) fn look(&mut self, now: Time, lines: &[Option<Line>]) {
         let sockets = lines.iter().flatten().map(|line| &line.socket);
-        let sent = self.losses.look(now, sockets.clone());
-        let Some(needed) = sent.max(self.received.look(now, sockets)) else { return };
+        let sent = self.loss_detector.sample(now, sockets.clone());
+        let Some(needed) = sent.max(self.receive_stats.sample(now, sockets)) else { return };
         if self.wanted == Connections::Auto && needed.min(self.most) > self.now {
             self.now = needed.min(self.most);
             tracing::info!(connections = self.now, "more, since the link loses");
@@ -195,7 +202,7 @@ impl Count {
 
     /// A connection was added: it is treated as the others are.
     pub(super) fn added(&self, line: &Line) {
-        self.losses.added(&line.socket);
+        self.loss_detector.added(&line.socket);
     }
 }
 

@@ -20,7 +20,6 @@ mod lines;
 mod link;
 mod mark;
 mod random;
-mod received;
 mod reservation;
 mod session;
 mod supervisor;

@@ -9,7 +9,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use host::tcp::Info;
 use proto::iscsi::header::{RejectReason, TaskResponse};
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
 use proto::iscsi::login::initiator::{Deviation, Established};
@@ -21,7 +20,8 @@ use tokio::time::{Sleep, sleep_until};
 use super::announced::Announced;
 use super::lines::{Connections, Count, Line, Opening, open, poll_ready};
 use super::random::entropy;
-use crate::losses;
+use crate::net::tcp_tuning::path::combined_info;
+use crate::net::tcp_tuning::{Info, discard_unsent};
 
 /// Requests on their way to the task. Behind them the machine has a queue of its own, so a full
 /// channel means that the target's window has long been full.
@@ -269,7 +269,7 @@ impl Driver {
             // What the system has not sent yet is not to be sent any more: all of it is either useless or
             // will be sent again.
             for line in self.lines.iter().flatten() {
-                let _ = line.socket.set_zero_linger();
+                discard_unsent(&line.socket);
             }
         }
         // Set before the requests are dropped with the driver, so that each finds why.
@@ -378,7 +378,7 @@ impl Driver {
                 }
                 Some(Request::Path(done)) => {
                     let sockets = self.lines.iter().flatten().map(|line| &line.socket);
-                    let _ = done.send(losses::together(sockets));
+                    let _ = done.send(combined_info(sockets));
                 }
                 Some(Request::Text(text, done)) => {
                     self.text = Some(done);
