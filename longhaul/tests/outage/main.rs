@@ -25,7 +25,7 @@ use connect::connect_until_there;
 use futures_util::future::join_all;
 use longhaul::front::iscsi::{Node, Server};
 use longhaul::stop::Stopper;
-use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, State};
+use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, State, Writers};
 use longhaul::target::lun::{Options, TargetDevice};
 use path::Path;
 use port::Port;
@@ -36,6 +36,7 @@ use proto::iscsi::name::IscsiName;
 use tokio::task::JoinHandle;
 use volume::check::Random;
 use volume::store::faulty::Faulty;
+use volume::store::held::Held;
 use volume::{Durability, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
 
 const NAME: &str = "iqn.2026-11.dev.longhaul:disk";
@@ -97,7 +98,11 @@ struct Target {
 
 impl Target {
     async fn start(volume: Arc<dyn Volume>) -> Self {
-        let device = TargetDevice::new(NAME, [(0, volume, Options::default())]);
+        Self::start_as(volume, Options::default()).await
+    }
+
+    async fn start_as(volume: Arc<dyn Volume>, options: Options) -> Self {
+        let device = TargetDevice::new(NAME, [(0, volume, options)]);
         let node = Node::new([device], Policy::open);
         let server = Server::bind(&[SocketAddr::from(([127, 0, 0, 1], 0))], node).await.unwrap();
         let address = server.portals()[0];
@@ -385,6 +390,61 @@ async fn another_volume_in_its_place_is_not_written_to() {
     assert_eq!(error.kind, Kind::Gone);
     let why = disk.reason().expect("there is a reason");
     assert!(why.contains("its size has changed"), "{why}");
+    target.kill().await;
+}
+
+/// Waits until the disk has found a volume of another size in its place.
+async fn finds_another_size(disk: &Disk) {
+    let other = || disk.reason().is_some_and(|why| why.contains("its size has changed"));
+    while !(matches!(disk.state(), State::Reconnecting { attempts: 2.., .. }) && other()) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A server that keeps no reservations knows as little of ours after a restart as another volume does.
+#[tokio::test]
+async fn another_volume_in_its_place_is_not_reserved() {
+    let target = Target::start(Arc::new(Faulty::new(SIZE, 512))).await;
+    let path = Path::new(target.address, 9).await;
+    let disk = open(path.address, &ConnectOptions { writers: Writers::One, ..options() }).await;
+    path.close().await;
+    target.kill().await;
+    let target = Target::start(Arc::new(Faulty::new(SIZE / 2, 512))).await;
+    path.lead_to(target.address);
+    tokio::time::timeout(PATIENCE, finds_another_size(&disk)).await.expect("it looks");
+    let others = open(target.address, &options()).await;
+    assert_eq!(others.writer().await, None, "a reservation on the volume of others");
+    others.close().await;
+    disk.close().await;
+    target.kill().await;
+}
+
+/// LOGICAL UNIT RESET would end the commands of those who use that volume.
+#[tokio::test]
+async fn another_volume_in_its_place_is_not_reset() {
+    let foreign = || Options { vendor: Some("EXAMPLE".into()), ..Options::default() };
+    let held = Arc::new(Held::new(Faulty::new(SIZE, 512)));
+    let target = Target::start_as(Arc::<Held<Faulty>>::clone(&held), foreign()).await;
+    let path = Path::new(target.address, 10).await;
+    let disk = open(path.address, &options()).await;
+    let write = tokio::spawn({
+        let disk = Arc::clone(&disk);
+        async move { disk.write(0, vec![1; 512].into(), Durability::Volatile).await }
+    });
+    while held.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    path.close().await;
+    target.kill().await;
+    let target = Target::start_as(Arc::new(Faulty::new(SIZE / 2, 512)), foreign()).await;
+    let at_once = ConnectOptions { reconnect_for: Some(Duration::ZERO), ..options() };
+    let other = open(target.address, &at_once).await;
+    path.lead_to(target.address);
+    tokio::time::timeout(PATIENCE, finds_another_size(&disk)).await.expect("it looks");
+    other.read(Span::new(0, 512)).await.expect("nobody has reset the unit");
+    other.close().await;
+    disk.close().await;
+    assert_eq!(write.await.unwrap().expect_err("it was never carried out").kind, Kind::Gone);
     target.kill().await;
 }
 

@@ -27,7 +27,7 @@ use super::mark::MarkError;
 use super::random::{entropy, random};
 use super::reservation::{Holders, Request, Reservation, Writers};
 use super::session::{Loss, Session};
-use super::unit::{self, Unit, UnitError};
+use super::unit::{self, UnitError};
 use super::{ConnectOptions, IscsiTarget, ReplayLogOptions};
 use crate::attachments::Place;
 use crate::replay_log::{Header, Writer};
@@ -255,8 +255,8 @@ impl Connector {
             return Ok(link);
         }
         // Now it tells us what it did not before.
-        let whole = Link::open(link.session().clone(), self.target.lun, self.options.read_only);
-        let whole = self.options.stop.unless_called(self.in_time(portal, whole));
+        let whole = self.in_time(portal, self.open(link.session()));
+        let whole = self.options.stop.unless_called(whole);
         let whole = whole.await.unwrap_or(Err(ConnectError::Stopped));
         if whole.is_err() {
             self.reservation.release(link.unit()).await;
@@ -340,15 +340,12 @@ impl Connector {
             // Its login response says so, which is not authenticated: the next may say something else.
             return Err(ConnectError::NotReplacing(portal.clone()));
         }
-        let reset_first = doubt.is_some_and(|doubt| doubt.reset);
-        // Before the reset: who was fenced must not trouble the one who has the volume now.
-        let ready = match self.confirm(portal, &session, before).await {
-            Ok(()) => self.reset(portal, &session, reset_first).await,
-            Err(why) => Err(why),
-        };
-        let opened = match ready {
-            Ok(()) => self.open(portal, &session, before).await,
-            Err(why) => Err(why),
+        let opened = match before {
+            Some(before) => {
+                let reset = doubt.is_some_and(|doubt| doubt.reset);
+                self.open_again(portal, &session, before, reset).await
+            }
+            None => self.in_time(portal, self.open(&session)).await,
         };
         match &opened {
             Ok(link) if link.device().is_longhaul() => self.ask_for_others(session),
@@ -378,20 +375,10 @@ impl Connector {
         });
     }
 
-    /// Resets the unit if that is needed, so that nothing old runs on it.
-    async fn reset(
-        &self,
-        portal: &Host,
-        session: &Session,
-        needed: bool,
-    ) -> Result<(), ConnectError> {
-        if !needed {
-            return Ok(());
-        }
-        let reset = session.reset_unit(unit::field(self.target.lun));
-        let reset =
-            async { reset.await.map_err(|loss| ConnectError::Session(portal.clone(), loss)) };
-        match self.in_time(portal, reset).await? {
+    /// Resets the unit, so that nothing old runs on it.
+    async fn reset(&self, portal: &Host, session: &Session) -> Result<(), ConnectError> {
+        let reset = session.reset_unit(unit::field(self.target.lun)).await;
+        match reset.map_err(|loss| ConnectError::Session(portal.clone(), loss))? {
             TaskResponse::COMPLETE => {
                 tracing::info!("the unit was reset: nothing old runs on it");
                 Ok(())
@@ -401,31 +388,57 @@ impl Connector {
         }
     }
 
-    /// Asks the unit what it is: it must be the one that was there `before`.
-    async fn open(
+    async fn open(&self, session: &Session) -> Result<Link, ConnectError> {
+        Link::open(session.clone(), self.target.lun, self.options.read_only).await
+    }
+
+    /// Opens the unit on a later session. It is only asked questions until it has turned out to be the one that was there
+    /// `before`: a registration, a reservation or a reset would disturb those who use another. Nor is a unit reset that
+    /// has become another's.
+    async fn open_again(
         &self,
         portal: &Host,
         session: &Session,
-        before: Option<&Device>,
+        before: &Device,
+        reset: bool,
     ) -> Result<Link, ConnectError> {
-        let open = Link::open(session.clone(), self.target.lun, self.options.read_only);
-        let Some(before) = before else { return self.in_time(portal, open).await };
-        let opened = async {
-            let mut link = open.await?;
-            if let Some(what) = link.device().differs(before) {
-                return Err(ConnectError::Changed(what));
-            }
+        let mut link = self.in_time(portal, self.open_same(session, before)).await?;
+        self.in_time(portal, self.confirm(&link)).await?;
+        if reset {
+            self.in_time(portal, self.reset(portal, session)).await?;
+        }
+        // Opening it again takes note of what the reset has made the unit report, and of what it told nobody who was not
+        // registered.
+        if reset || link.device().is_withheld {
+            link = self.in_time(portal, self.open_same(session, before)).await?;
+        }
+        let prepared = async {
             // A path in standby says what the unit is, and does nothing else.
             if let Err(why) = link.unit().ask(Command::test_unit_ready()).await
                 && why.is_outage()
             {
                 return Err(why.into());
             }
-            self.refuse_other(&link).await?;
             link.keep_promise(before).await?;
             Ok(link)
         };
-        self.in_time(portal, opened).await
+        self.in_time(portal, prepared).await
+    }
+
+    /// Asks the unit what it is: it must be the one that was there `before`.
+    async fn open_same(&self, session: &Session, before: &Device) -> Result<Link, ConnectError> {
+        let link = self.open(session).await?;
+        if let Some(what) = link.device().differs(before) {
+            return Err(ConnectError::Changed(what));
+        }
+        match self.refuse_other(&link).await {
+            Ok(()) => Ok(link),
+            // The reservation of another keeps us from reading: it tells whose the volume is now.
+            Err(conflict @ ConnectError::Unit(UnitError::Status(Status::ReservationConflict))) => {
+                Err(self.reservation.confirm(link.unit()).await.err().unwrap_or(conflict))
+            }
+            Err(other) => Err(other),
+        }
     }
 
     /// Refuses a volume that is not the one that the first link led to, as far as its bytes tell.
@@ -447,24 +460,14 @@ impl Connector {
         *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = Some(identity);
     }
 
-    /// Finds out whether the reservation is still ours, where there is one.
-    async fn confirm(
-        &self,
-        portal: &Host,
-        session: &Session,
-        before: Option<&Device>,
-    ) -> Result<(), ConnectError> {
-        let unit = Unit::new(session.clone(), self.target.lun);
-        let confirm = async {
-            let Err(why) = self.reservation.confirm(&unit).await else {
-                return self.look_at_mark(session, before).await;
-            };
-            // Another volume knows nothing of a reservation of this one.
-            let device = Device::learn(&unit).await?;
-            let other = before.and_then(|before| device.differs(before));
-            Err(other.map_or(why, ConnectError::Changed))
-        };
-        self.in_time(portal, confirm).await
+    /// Finds out whether the reservation or the mark on the volume is still ours, where there is one.
+    async fn confirm(&self, link: &Link) -> Result<(), ConnectError> {
+        self.reservation.confirm(link.unit()).await?;
+        let Some(mark) = self.reservation.mark() else { return Ok(()) };
+        mark.look(link).await.map_err(|not_there| match not_there {
+            MarkError::Unread(why) => why.into(),
+            MarkError::Replaced(by) => ConnectError::Replaced(by),
+        })
     }
 
     /// One step to a unit, which may not take for ever.
@@ -475,23 +478,6 @@ impl Connector {
     ) -> Result<T, ConnectError> {
         let ended = tokio::time::timeout(self.opened_within, step).await;
         ended.unwrap_or_else(|_| Err(ConnectError::Slow(portal.clone(), self.opened_within)))
-    }
-
-    /// Finds out whether the mark on the volume is still ours, where there is one.
-    async fn look_at_mark(
-        &self,
-        session: &Session,
-        before: Option<&Device>,
-    ) -> Result<(), ConnectError> {
-        let Some(mark) = self.reservation.mark() else { return Ok(()) };
-        let link = Link::open(session.clone(), self.target.lun, self.options.read_only).await?;
-        if let Some(other) = before.and_then(|before| link.device().differs(before)) {
-            return Err(ConnectError::Changed(other));
-        }
-        mark.look(&link).await.map_err(|not_there| match not_there {
-            MarkError::Unread(why) => why.into(),
-            MarkError::Replaced(by) => ConnectError::Replaced(by),
-        })
     }
 
     /// Whether what a target says in a session is authenticated: it is with a pinned key.
