@@ -217,26 +217,16 @@ impl Reservation {
                 if hold.leaves_tasks {
                     end_tasks(unit, place.lun).await;
                 }
-                let durable = hold.through_power_loss;
-                tracing::info!(key, durable, "the volume is reserved: nobody else can write to it");
                 let noted = request.renamed(noted, Entry { key: hold.key, ..entry });
                 known.ended_at(place, &seen, hold.key).for_each(Attachment::forget);
-                *self.lock() = Ownership::Reserved { hold, noted, stays: false };
+                *self.lock() = Ownership::reserved(hold, noted);
                 Ok(())
             }
             Err(NotHeld::Unsupported) if !matches!(request.writers, Writers::Resume(_)) => {
                 *self.lock() = Ownership::unguarded(request.writers, (key, noted), place, known);
                 Ok(())
             }
-            Err(why) => {
-                // A session that was lost may have left a registration behind.
-                let ended = if why.may_leave(key) { Attachment::leave } else { Attachment::forget };
-                noted.into_iter().for_each(ended);
-                Err(match request.writers {
-                    Writers::Resume(_) => not_resumed(why),
-                    _ => not_held(why, &known, &request),
-                })
-            }
+            Err(why) => Err(not_acquired(why, (key, noted), &known, &request)),
         }
     }
 
@@ -385,6 +375,16 @@ impl Reservation {
 }
 
 impl Ownership {
+    fn reserved(hold: Hold, noted: Option<Attachment>) -> Self {
+        let Hold { key, through_power_loss, .. } = hold;
+        tracing::info!(
+            key,
+            durable = through_power_loss,
+            "the volume is reserved: nobody else can write to it"
+        );
+        Self::Reserved { hold, noted, stays: false }
+    }
+
     fn unguarded(
         writers: Writers,
         (key, noted): (u64, Option<Attachment>),
@@ -427,6 +427,21 @@ async fn end_tasks(unit: &Unit, lun: u16) {
                 "the unit cannot end what the writer before has under way: it may still land"
             );
         }
+    }
+}
+
+/// Why a reservation was not acquired. Its note stays if a session that was lost may have left a registration behind.
+fn not_acquired(
+    why: NotHeld<UnitError>,
+    (key, noted): (u64, Option<Attachment>),
+    known: &Known,
+    request: &Request<'_>,
+) -> ConnectError {
+    let ended = if why.may_leave(key) { Attachment::leave } else { Attachment::forget };
+    noted.into_iter().for_each(ended);
+    match request.writers {
+        Writers::Resume(_) => not_resumed(why),
+        _ => not_held(why, known, request),
     }
 }
 
