@@ -8,7 +8,7 @@ mod table;
 mod traits;
 
 pub use table::{COMMANDS, Entry, Requires};
-pub use traits::{Kind, MinimumAccess, RequiredRight, RequiredState, Traits};
+pub use traits::{DataKind, Kind, MinimumAccess, Pace, RequiredRight, RequiredState, Traits};
 
 use super::reservation::{InAction, Out};
 use super::sanitize::Method;
@@ -42,6 +42,12 @@ impl Parsed {
         let traits = entry.map_or(Traits::UNKNOWN, |entry| entry.traits(cdb.as_ref().ok()));
         Self { opcode: Fields(block).u8::<0>(), cdb, traits }
     }
+}
+
+/// What is known of a command by its codes alone, to who sends it and knows its fields.
+#[must_use]
+pub fn traits_of(block: &Block) -> Traits {
+    Entry::find(block).map_or(Traits::UNKNOWN, |entry| entry.traits(None))
 }
 
 /// A command and its fields.

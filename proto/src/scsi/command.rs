@@ -40,27 +40,6 @@ const CAPACITY_16: u32 = 32;
 /// READ CAPACITY (10) data.
 const CAPACITY_10: u32 = 8;
 
-/// Whether what a command brings says itself how long it is: all but data of the medium, and the status of blocks,
-/// where what is missing would be taken for nothing.
-#[must_use]
-pub const fn tells_its_length(cdb: &Block) -> bool {
-    const SERVICE_ACTION: u8 = 0x1F;
-    match cdb[0] {
-        // REQUEST SENSE, INQUIRY, MODE SENSE, LOG SENSE, READ CAPACITY (10), PERSISTENT RESERVE IN, REPORT LUNS,
-        // MAINTENANCE IN.
-        0x03 | 0x12 | 0x1A | 0x5A | 0x4D | 0x25 | 0x5E | 0xA0 | 0xA3 => true,
-        // READ CAPACITY (16), not GET LBA STATUS.
-        0x9E => cdb[1] & SERVICE_ACTION == 0x10,
-        _ => false,
-    }
-}
-
-/// Whether a command puts its data on the medium, all of them: WRITE and WRITE SAME.
-#[must_use]
-pub const fn writes_its_data(cdb: &Block) -> bool {
-    matches!(cdb[0], 0x0A | 0x2A | 0xAA | 0x8A | 0x2E | 0xAE | 0x8E | 0x41 | 0x93)
-}
-
 fn block<const N: usize>(fields: [u8; N]) -> Block {
     let mut block = [0; 16];
     block.iter_mut().zip(fields).for_each(|(to, from)| *to = from);
@@ -314,9 +293,11 @@ pub fn vital_pages(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scsi::cdb::{DataKind, traits_of};
 
     #[test]
     fn only_data_of_the_medium_do_not_tell_their_length() {
+        let data = |command: &Command| traits_of(&command.cdb).data;
         let blocks = Blocks { lba: 1, count: 1 };
         for told in [
             Command::inquiry(),
@@ -327,14 +308,14 @@ mod tests {
             Command::mode_sense_10(),
             Command::report_luns(4),
         ] {
-            assert!(tells_its_length(&told.cdb), "{told:?}");
+            assert_eq!(data(&told), DataKind::Parameters, "{told:?}");
         }
         for not in [Command::read(blocks, 512), Command::get_lba_status(0, 1)] {
-            assert!(!tells_its_length(&not.cdb), "{not:?}");
+            assert_eq!(data(&not), DataKind::Medium, "{not:?}");
         }
-        assert!(writes_its_data(&Command::write(blocks, 512, false).cdb));
-        assert!(writes_its_data(&Command::write_same(blocks, 512, false).cdb));
-        assert!(!writes_its_data(&Command::unmap(&[blocks]).0.cdb));
+        assert_eq!(data(&Command::write(blocks, 512, false)), DataKind::Stored);
+        assert_eq!(data(&Command::write_same(blocks, 512, false)), DataKind::Stored);
+        assert_ne!(data(&Command::unmap(&[blocks]).0), DataKind::Stored);
     }
     use proptest::prelude::*;
 

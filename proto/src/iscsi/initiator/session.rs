@@ -7,7 +7,6 @@ use bytes::Bytes;
 
 use super::line::{Line, Ping};
 use super::sequence::Sequence;
-use super::stall::Pace;
 use super::task::{Ended, Place, Task};
 use super::{Command, Event, Fault, Misbehaviour, QUEUE_MAX, TaskError, Timeouts, tag_after};
 use crate::iscsi::header::{
@@ -19,6 +18,7 @@ use crate::iscsi::keys::Parameters;
 use crate::iscsi::login::initiator::{CID, Deviation, Established};
 use crate::iscsi::pdu::Pdu;
 use crate::iscsi::text::Assembly;
+use crate::scsi::cdb::Pace;
 use crate::time::Time;
 
 /// The most responses one text takes; each may be short, but not all of them.
@@ -286,7 +286,7 @@ impl<T> Session<T> {
 
     /// What a connection by which commands stall is given up for.
     fn stalled(&self, on: usize, (pace, within): (Pace, Duration)) -> Fault {
-        let is_of = |task: &&Task<T>| task.on == on && Pace::of(task.operation) == pace;
+        let is_of = |task: &&Task<T>| task.on == on && task.pace == pace;
         let tasks = self.tasks.values().filter(is_of);
         let oldest = tasks.clone().map(|task| task.span).min();
         let stalled = tasks.filter(|task| Some(task.span) == oldest);
@@ -410,7 +410,7 @@ impl<T> Session<T> {
     fn remove(&mut self, tag: u32, line: &mut Line) -> Option<Task<T>> {
         let task = self.tasks.remove(&tag)?;
         line.outstanding = line.outstanding.saturating_sub(task.weight);
-        line.progress.ended(task.span, Pace::of(task.operation));
+        line.progress.ended(task.span, task.pace);
         Some(task)
     }
 

@@ -10,6 +10,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use crate::scsi::cdb::Pace;
 use crate::time::Time;
 
 /// How many spans there are in the time after which commands are stalled. So much later must be sent what was answered
@@ -19,30 +20,11 @@ const SPANS: u32 = 6;
 /// The most spans; the last one takes in all that follows.
 const SPANS_MAX: usize = 64;
 
-/// How long a command may take at the unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
-    /// As long as the unit needs for the data that come and go with it.
-    Quick,
-    /// Much longer, since it concerns far more than its data: a flush, zeroes, a discard.
-    Slow,
-}
-
-impl Pace {
-    pub(super) const fn of(operation: u8) -> Self {
-        match operation {
-            // SYNCHRONIZE CACHE, WRITE SAME, UNMAP.
-            0x35 | 0x91 | 0x41 | 0x93 | 0x42 => Self::Slow,
-            _ => Self::Quick,
-        }
-    }
-
-    /// How much longer than a quick one it may take. A unit that answers nothing else meanwhile is found out by that.
-    const fn factor(self) -> u32 {
-        match self {
-            Self::Quick => 1,
-            Self::Slow => 5,
-        }
+/// How much longer than a quick command one may take. A unit that answers nothing else meanwhile is found out by that.
+const fn factor(pace: Pace) -> u32 {
+    match pace {
+        Pace::Quick => 1,
+        Pace::Slow => 5,
     }
 }
 
@@ -167,7 +149,7 @@ impl Progress {
     pub(super) fn stalled(&self, now: Time) -> Option<(Pace, Duration)> {
         let paces = [Pace::Quick, Pace::Slow].into_iter();
         let mut stalled = paces.filter(|pace| self.stalled_at(*pace).is_some_and(|at| at <= now));
-        stalled.next().map(|pace| (pace, self.within * pace.factor()))
+        stalled.next().map(|pace| (pace, self.within * factor(pace)))
     }
 
     fn stalled_at(&self, pace: Pace) -> Option<Time> {
@@ -176,7 +158,7 @@ impl Progress {
         let mut moved = oldest.moved.unwrap_or_default().max(oldest.last_sent);
         for span in spans {
             if span.answered && span.begun >= oldest.last_sent + self.span_length() {
-                return Some(moved + self.within * pace.factor());
+                return Some(moved + self.within * factor(pace));
             }
             moved = moved.max(span.moved.unwrap_or_default());
         }

@@ -3,7 +3,6 @@
 use bytes::{Bytes, BytesMut};
 
 use super::line::{Line, push_next};
-use super::stall::Pace;
 use super::{Command, Completion, Misbehaviour, Residual, TaskError, Transfer};
 use crate::iscsi::header::{
     DataIn, DataOut, NO_TAG, R2t, ResponseCode, ScsiCommand, ScsiResponse, TaskAttribute,
@@ -11,7 +10,7 @@ use crate::iscsi::header::{
 use crate::iscsi::keys::Parameters;
 use crate::iscsi::pdu::Pieces;
 use crate::reader::Reader;
-use crate::scsi::command::{tells_its_length, writes_its_data};
+use crate::scsi::cdb::{self, DataKind, Pace};
 use crate::scsi::{Sense, Status, lun};
 
 /// A command in flight.
@@ -28,6 +27,8 @@ pub(super) struct Task<T> {
     pub(super) span: u64,
     /// The operation code.
     pub(super) operation: u8,
+    /// How long it may take.
+    pub(super) pace: Pace,
     itt: u32,
     /// All its data belong on the medium.
     writes_its_data: bool,
@@ -121,8 +122,8 @@ impl<T> Task<T> {
         let Place { itt, cmd_sn, on } = *place;
         let Command { lun, cdb, transfer } = command;
         let (weight, exp_stat_sn) = (weight(&transfer), line.exp_stat_sn);
-        let writes_its_data = writes_its_data(&cdb);
-        let (span, operation) = (line.progress.sent(Pace::of(cdb[0])), cdb[0]);
+        let (traits, operation) = (cdb::traits_of(&cdb), cdb[0]);
+        let (pace, span) = (traits.pace, line.progress.sent(traits.pace));
         line.outstanding += weight;
         let header = ScsiCommand {
             is_final: true,
@@ -144,7 +145,7 @@ impl<T> Task<T> {
                 Data::In {
                     expected,
                     received: Received::Slice(Bytes::new()),
-                    tells_its_length: tells_its_length(&cdb),
+                    tells_its_length: traits.data == DataKind::Parameters,
                 }
             }
             Transfer::Out(left) => {
@@ -160,8 +161,9 @@ impl<T> Task<T> {
             weight,
             span,
             operation,
+            pace,
             itt,
-            writes_its_data,
+            writes_its_data: traits.data == DataKind::Stored,
             next_sn: 0,
             data,
         }

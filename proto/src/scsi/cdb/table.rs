@@ -171,14 +171,14 @@ pub static COMMANDS: &[Entry] = &[
             allocation: cdb.u16::<7>().into(),
         })
     }),
-    row(0x41, &ten(0x41, 0x08), traits::CHANGE, |cdb| {
+    row(0x41, &ten(0x41, 0x08), traits::WRITE_SAME, |cdb| {
         Ok(Cdb::WriteSame {
             access: cdb.access_10().without_fua(),
             unmap: cdb.flag::<1>(0x08),
             no_data: false,
         })
     }),
-    row(0x42, &[0x42, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], traits::CHANGE, |cdb| {
+    row(0x42, &[0x42, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], traits::UNMAP, |cdb| {
         Ok(Cdb::Unmap { length: cdb.u16::<7>().into() })
     })
     .requiring(Requires::Provisioning),
@@ -299,7 +299,7 @@ pub static COMMANDS: &[Entry] = &[
     row(0x91, &sixteen(0x91, SYNCHRONIZE), traits::SYNCHRONIZE, |cdb| {
         Ok(synchronize(cdb, cdb.access_16()))
     }),
-    row(0x93, &sixteen(0x93, 0x09), traits::CHANGE, |cdb| {
+    row(0x93, &sixteen(0x93, 0x09), traits::WRITE_SAME, |cdb| {
         Ok(Cdb::WriteSame {
             access: cdb.access_16().without_fua(),
             unmap: cdb.flag::<1>(0x08),

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::super::command::Command;
@@ -120,6 +122,46 @@ fn commands_without_lba_agree_with_the_initiator() {
             allocation: 252,
         };
         assert_eq!(parse(command), expected);
+    }
+}
+
+#[test]
+fn commands_whose_reach_exceeds_their_data_are_slow() {
+    let slow = COMMANDS.iter().filter(|entry| entry.traits(None).pace == Pace::Slow);
+    let slow: BTreeSet<u8> = slow.map(|entry| entry.opcode).collect();
+    // START STOP UNIT, VERIFY, SYNCHRONIZE CACHE, WRITE SAME, UNMAP, SANITIZE, EXTENDED COPY.
+    let expected = [0x1B, 0x2F, 0x35, 0x41, 0x42, 0x48, 0x83, 0x8F, 0x91, 0x93, 0xAF];
+    assert_eq!(slow, BTreeSet::from(expected));
+}
+
+#[test]
+fn data_that_end_on_the_medium_are_those_of_write_and_write_same() {
+    for entry in COMMANDS {
+        let data = entry.traits(None).data;
+        let stores =
+            matches!(entry.opcode, 0x0A | 0x2A | 0xAA | 0x8A | 0x2E | 0xAE | 0x8E | 0x41 | 0x93);
+        assert_eq!(data == DataKind::Stored, stores, "{entry:?}");
+        // What reads, or tells the status of, blocks does not say how long its answer is.
+        let is_read = matches!(entry.opcode, 0x08 | 0x28 | 0xA8 | 0x88)
+            || (entry.opcode, entry.action) == (0x9E, Some(0x12));
+        assert!(!is_read || data == DataKind::Medium, "{entry:?}");
+    }
+    let mut block = [0; 16];
+    for (code, action, data) in [
+        (0x03, 0, DataKind::Parameters),
+        (0x12, 0, DataKind::Parameters),
+        (0x4D, 0, DataKind::Parameters),
+        (0x5A, 0, DataKind::Parameters),
+        (0x5E, 1, DataKind::Parameters),
+        (0x9E, 0x10, DataKind::Parameters),
+        (0x9E, 0x12, DataKind::Medium),
+        (0xA0, 0, DataKind::Parameters),
+        (0xA3, 0x0A, DataKind::Parameters),
+        // No row is for it.
+        (0xC0, 0, DataKind::Medium),
+    ] {
+        (block[0], block[1]) = (code, action);
+        assert_eq!(traits_of(&block).data, data, "{code:#04x}");
     }
 }
 

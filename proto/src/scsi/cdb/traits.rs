@@ -19,6 +19,10 @@ pub struct Traits {
     pub attention: Manner,
     /// As what it is counted.
     pub kind: Kind,
+    /// How long it may take at the unit.
+    pub pace: Pace,
+    /// What its data are.
+    pub data: DataKind,
 }
 
 /// What a unit must have to run a command.
@@ -73,6 +77,26 @@ pub enum Kind {
     Other,
 }
 
+/// How long a command may take at the unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// As long as the unit needs for the data that come and go with it.
+    Quick,
+    /// Much longer, since it concerns far more than its data: a flush, zeroes, a discard.
+    Slow,
+}
+
+/// What the data of a command are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataKind {
+    /// Parameters, which say themselves how long they are; or there are none.
+    Parameters,
+    /// What the medium holds, or the status of its blocks: what is missing would be taken for nothing.
+    Medium,
+    /// What the medium holds afterwards, all of it.
+    Stored,
+}
+
 impl Traits {
     /// Of a block that no row is for. It reports a unit attention: the condition comes before the fault.
     pub(super) const UNKNOWN: Self = MEDIUM;
@@ -87,6 +111,14 @@ impl Traits {
 
     const fn counted(self, kind: Kind) -> Self {
         Self { kind, ..self }
+    }
+
+    const fn data(self, data: DataKind) -> Self {
+        Self { data, ..self }
+    }
+
+    const fn slow(self) -> Self {
+        Self { pace: Pace::Slow, ..self }
     }
 
     /// START STOP UNIT that starts. SBC-3, table 13: no reservation stops it, if it names no power condition.
@@ -113,6 +145,8 @@ pub(super) const READY: Traits = Traits {
     required_right: RequiredRight::Read,
     attention: Manner::Reports,
     kind: Kind::Other,
+    pace: Pace::Quick,
+    data: DataKind::Parameters,
 };
 
 /// INQUIRY, REPORT LUNS (SPC-4, 6.6.1 and 6.33).
@@ -149,11 +183,11 @@ pub(super) const CHANGE_SETTINGS: Traits =
     SETTINGS.class(Class::Writes).right(RequiredRight::Manage);
 
 /// START STOP UNIT brings a medium, and starts the unit.
-pub(super) const POWER: Traits =
-    Traits { minimum_access: MinimumAccess::Active, ..CHANGE_SETTINGS };
+pub(super) const POWER: Traits = PREVENT.slow();
 
 /// PREVENT ALLOW MEDIUM REMOVAL that prevents.
-pub(super) const PREVENT: Traits = POWER;
+pub(super) const PREVENT: Traits =
+    Traits { minimum_access: MinimumAccess::Active, ..CHANGE_SETTINGS };
 
 /// PERSISTENT RESERVE IN. SPC-4, table 28 demands it of every device that has reservations.
 pub(super) const RESERVE_IN: Traits = SETTINGS.class(Class::Persistent);
@@ -171,7 +205,7 @@ pub(super) const REGISTER: Traits = RESERVE_IN;
 pub(super) const RESERVE_OUT: Traits = REGISTER.right(RequiredRight::Manage);
 
 /// RESERVE and RELEASE: nobody else could even read.
-pub(super) const RESERVE_UNIT: Traits = Traits { class: Class::Reserve, ..POWER };
+pub(super) const RESERVE_UNIT: Traits = Traits { class: Class::Reserve, ..PREVENT };
 
 /// READ CAPACITY.
 pub(super) const CAPACITY: Traits = Traits {
@@ -182,26 +216,32 @@ pub(super) const CAPACITY: Traits = Traits {
 };
 
 /// What reads the medium, or learns how it is.
-pub(super) const MEDIUM: Traits = READY.class(Class::Reads);
+pub(super) const MEDIUM: Traits = READY.class(Class::Reads).data(DataKind::Medium);
 
 /// READ.
 pub(super) const READ: Traits = MEDIUM.counted(Kind::Read);
 
 /// VERIFY, which may cover the whole medium.
-pub(super) const VERIFY: Traits = MEDIUM;
+pub(super) const VERIFY: Traits = MEDIUM.slow();
 
 /// SYNCHRONIZE CACHE makes stable what others have written, which they can only want.
-pub(super) const SYNCHRONIZE: Traits = MEDIUM.class(Class::Writes);
+pub(super) const SYNCHRONIZE: Traits = MEDIUM.class(Class::Writes).slow();
 
 /// What changes the medium and is not counted as a write.
-pub(super) const CHANGE: Traits = SYNCHRONIZE.right(RequiredRight::Write);
+pub(super) const CHANGE: Traits = MEDIUM.class(Class::Writes).right(RequiredRight::Write);
 
 /// WRITE.
-pub(super) const WRITE: Traits = CHANGE.counted(Kind::Write);
+pub(super) const WRITE: Traits = CHANGE.counted(Kind::Write).data(DataKind::Stored);
+
+/// WRITE SAME: its data is one block, for as many as it names.
+pub(super) const WRITE_SAME: Traits = CHANGE.slow().data(DataKind::Stored);
+
+/// UNMAP.
+pub(super) const UNMAP: Traits = CHANGE.slow();
 
 /// SANITIZE.
 pub(super) const SANITIZE: Traits =
-    Traits { required_state: RequiredState::Sanitize { unrestricted: false }, ..CHANGE };
+    Traits { required_state: RequiredState::Sanitize { unrestricted: false }, ..UNMAP };
 
 /// SANITIZE with EXIT FAILURE MODE.
 pub(super) const SANITIZE_EXIT: Traits =
@@ -209,7 +249,7 @@ pub(super) const SANITIZE_EXIT: Traits =
 
 /// EXTENDED COPY. It asks of each unit whether it is ready. A unit does one copy at a time, for whichever client asks
 /// first: one that may only read asks the unit that it writes to, and each end checks its rights.
-pub(super) const COPY: Traits = PREVENT;
+pub(super) const COPY: Traits = PREVENT.slow();
 
 /// RECEIVE COPY RESULTS.
 pub(super) const COPY_RESULTS: Traits =
