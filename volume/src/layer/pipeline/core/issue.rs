@@ -14,6 +14,10 @@ use crate::{Durability, Extent, Result, Space, Span};
 /// follows it. One of them returns soon, and then it goes, so nothing waits for a clock.
 const SHORT_IN_FLIGHT: usize = 8;
 
+/// A short piece that has not grown while so many changes were accepted is not the end of a stream. Without
+/// this bound such pieces gather at the head of the queue under random writes, and each search passes them.
+const CHANGES_KEPT: u64 = 128;
+
 /// A flush that comes while one is under way need not wait for its return; more than a few at a time
 /// would only be work for the medium.
 const FLUSHES_IN_FLIGHT: usize = 4;
@@ -93,6 +97,7 @@ impl Core {
     /// Whether a piece is the short end of something that is likely to go on.
     fn may_grow(&self, piece: &Piece) -> bool {
         piece.continues
+            && self.seq - piece.seq < CHANGES_KEPT
             && (1..self.writing.segment).contains(&piece.bytes())
             && self.waiting.map.get(piece.span.end()).is_none()
     }

@@ -199,6 +199,29 @@ fn the_first_write_of_a_run_does_not_wait_for_the_rest() {
     assert_eq!(core.told(), ["write 0+512 Volatile"]);
 }
 
+/// Nine requests stay in flight; each answer is followed by one more write elsewhere.
+#[test]
+fn short_piece_that_stopped_growing_is_written_while_others_are_in_flight() {
+    let settings = Settings { segments: Some(16), window: Some(1 << 20), ..tight() };
+    let mut core = Core::new(settings, shape(true));
+    let mut elsewhere = (2..).map(|place| volatile(place * 2 * BLOCK, BLOCK));
+    (&mut elsewhere).take(9).for_each(|change| core.enter(change));
+    core.enter(volatile(0, BLOCK));
+    let mut flying = VecDeque::from(core.orders());
+    core.enter(volatile(BLOCK, BLOCK));
+    assert!(core.orders().is_empty(), "the end of what may be a stream is kept");
+
+    let mut seen = 0;
+    while !flying.iter().any(|order| matches!(order, Order::Write { at: BLOCK, .. })) {
+        seen += 1;
+        assert!(seen <= 128, "kept for ever");
+        core.enter(elsewhere.next().unwrap());
+        core.answer_to(flying.pop_front().unwrap(), Ok(()));
+        flying.extend(core.orders());
+        assert!(flying.len() > 8);
+    }
+}
+
 #[test]
 fn a_large_write_is_cut_and_passes_through_a_smaller_window() {
     let mut core = core();
