@@ -5,14 +5,14 @@
 //! machine, run and process.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::durable::sync_directory_of;
+use crate::durable::{make_directories, sync_directory_of};
 use crate::printable::Shown as _;
 use crate::regular_file::{open_regular, read_regular};
 use crate::utc::now;
@@ -221,7 +221,7 @@ pub struct Attachment {
 impl Attachment {
     /// Notes an attachment in `folder`, before its key is registered.
     pub fn note(folder: &Path, entry: &Entry) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        make_directories(folder, 0o700)?;
         let path = folder.join(name_of(entry.key));
         let file = Self::write(&path, entry)?;
         sync_directory_of(&path)?;
@@ -230,7 +230,7 @@ impl Attachment {
 
     /// Notes an attachment in the place of another that had the same key: there is the old note or the new one.
     pub fn note_again(folder: &Path, entry: &Entry) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        make_directories(folder, 0o700)?;
         let path = folder.join(name_of(entry.key));
         let beside = path.with_extension("new");
         // Of a process that died between the two steps.

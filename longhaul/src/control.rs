@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::printable::Shown as _;
 use crate::socket_file::SocketFile;
@@ -150,7 +151,7 @@ impl Control {
             Err(_) => {}
         }
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).or_fail(what)?;
+            make_directories(dir, 0o777).or_fail(what)?;
         }
         let listener = UnixListener::bind(path).or_fail(what)?;
         // Whoever came in between is turned away by `accept`, which looks at who it is.

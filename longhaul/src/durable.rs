@@ -1,7 +1,8 @@
 //! Files that survive a loss of power.
 
-use std::fs::File;
+use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 /// Makes the name of the file at `path` stable, as it was made or changed: its bytes alone are not enough to find them
@@ -9,4 +10,77 @@ use std::path::Path;
 pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     File::open(directory.unwrap_or_else(|| Path::new(".")))?.sync_all()
+}
+
+/// Makes the directory at `path`, and those above it that are missing, with these permissions. Their names are stable
+/// when this returns, so that a file in them is found again after a loss of power.
+pub(crate) fn make_directories(path: &Path, mode: u32) -> io::Result<()> {
+    make_directories_synced(path, mode, &mut sync_directory_of)
+}
+
+fn make_directories_synced(
+    path: &Path,
+    mode: u32,
+    sync: &mut impl FnMut(&Path) -> io::Result<()>,
+) -> io::Result<()> {
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        make_directories_synced(parent, mode, sync)?;
+    }
+    match DirBuilder::new().mode(mode).create(path) {
+        // Another process has just made it, and need not have synchronised it.
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        made => made?,
+    }
+    sync(path).inspect_err(|_| {
+        // The next call would take it for one that is stable. It stays only if somebody else uses it.
+        let _ = fs::remove_dir(path);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_is_synchronised_before_anything_is_made_in_it() {
+        let home = tempfile::tempdir().unwrap();
+        let place = |name: &str| home.path().join(name);
+        let mut synced = Vec::new();
+        let mut make = |path: &Path| {
+            make_directories_synced(path, 0o700, &mut |made: &Path| {
+                assert_eq!(fs::read_dir(made)?.count(), 0);
+                synced.push(made.to_owned());
+                Ok(())
+            })
+        };
+        make(&place("a/b")).unwrap();
+        make(&place("a/b/c")).unwrap();
+        make(&place("a/b/c")).unwrap();
+        assert_eq!(synced, ["a", "a/b", "a/b/c"].map(place));
+    }
+
+    #[test]
+    fn directory_that_cannot_be_synchronised_is_not_left_behind() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("a/b");
+        let mut fails = |made: &Path| match made.ends_with("b") {
+            true => Err(io::Error::other("broken")),
+            false => Ok(()),
+        };
+        make_directories_synced(&path, 0o700, &mut fails).unwrap_err();
+        assert!(home.path().join("a").is_dir() && !path.exists());
+        make_directories(&path, 0o700).unwrap();
+        assert!(path.is_dir());
+    }
+
+    #[test]
+    fn file_in_the_place_of_a_directory_is_an_error() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("a"), "").unwrap();
+        make_directories(&home.path().join("a"), 0o700).unwrap_err();
+        make_directories(&home.path().join("a/b"), 0o700).unwrap_err();
+    }
 }

@@ -1,7 +1,7 @@
 //! Sealed sessions: who this machine is, which is kept in a file, whom it talks to, and the cipher that
 //! does the work.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use proto::iscsi::sealed::{
 };
 use zeroize::Zeroizing;
 
-use crate::durable::sync_directory_of;
+use crate::durable::{make_directories, sync_directory_of};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::printable::Shown as _;
 use crate::secret::refuse_shared;
@@ -151,7 +151,7 @@ pub fn create(path: &Path) -> Outcome<Identity> {
 
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir)?;
+        make_directories(dir, 0o777)?;
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
@@ -236,6 +236,7 @@ impl OpenStream for InPieces<host::aead::OpenStream> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     use proto::iscsi::sealed::invariants;
@@ -248,7 +249,7 @@ mod tests {
         let path = dir.path().join("deep/identity");
         let made = create(&path).unwrap();
         assert_eq!(read(&path).unwrap().public(), made.public());
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
         let again = create(&path).unwrap_err().to_string();
         assert!(again.contains("there is a file already"), "{again}");
         assert_eq!(read(&path).unwrap().public(), made.public(), "and it is left alone");

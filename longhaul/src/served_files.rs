@@ -6,9 +6,9 @@
 
 mod serial;
 
-use std::fs::{self, DirBuilder, Metadata};
+use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::config::Served;
+use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::printable::Shown as _;
 use crate::regular_file::read_regular;
@@ -214,7 +215,7 @@ impl ServedFiles {
             serial: serial.map(str::to_owned),
         };
         let directory = file.parent().unwrap_or(&file);
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        let made = make_directories(directory, 0o700);
         let written = made.and_then(|()| {
             let text = serde_json::to_vec(&record)?;
             state::replace(&file, &text)

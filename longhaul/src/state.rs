@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::durable::sync_directory_of;
+use crate::durable::{make_directories, sync_directory_of};
 use crate::printable::Shown as _;
 use crate::regular_file::read_regular;
 use crate::target::lun::{Keeper, Waiting};
@@ -21,7 +21,7 @@ impl StateDir {
         if path.metadata().is_ok_and(|found| !found.is_dir()) {
             return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is not a directory"));
         }
-        fs::create_dir_all(&path)?;
+        make_directories(&path, 0o777)?;
         Ok(Self(path))
     }
 

@@ -174,6 +174,16 @@ fn proto_and_volume_do_no_io_and_read_no_clock() {
 }
 
 #[test]
+fn directories_are_made_durably() {
+    // `durable.rs` makes them one by one.
+    must_not_hold(
+        "longhaul/src",
+        &["create_dir_all(", ".recursive(true)"],
+        "a directory that is not synchronised in its parent is lost with the power, and all files in it",
+    );
+}
+
+#[test]
 fn only_host_is_unsafe() {
     for room in
         ["proto/src/lib.rs", "volume/src/lib.rs", "longhaul/src/lib.rs", "longhaul/src/main.rs"]

@@ -1,8 +1,8 @@
 //! Writes a replay log, on a thread of its own: those who save changes hold a lock.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::format::{Chain, Head, preamble};
 use super::{Change, Header};
+use crate::durable::make_directories;
 use crate::printable::Shown as _;
 use crate::utc::now;
 
@@ -95,7 +96,7 @@ impl Writer {
 
 /// Makes sure that `dir` is there and that files can be made in it.
 pub fn check_dir(dir: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    make_directories(dir, 0o700)?;
     tempfile::tempfile_in(dir).map(drop)
 }
 

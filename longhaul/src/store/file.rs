@@ -9,6 +9,7 @@ use host::file::{Access, File};
 use volume::{Discard, Shape};
 
 use super::{Local, in_use};
+use crate::durable::sync_directory_of;
 
 /// How a file is opened as a volume.
 #[derive(Clone, Debug)]
@@ -202,13 +203,22 @@ pub fn part_of_block(path: &Path, block_size: u32) -> io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// A new sparse file. One that cannot be given its size is not left behind.
+/// A new sparse file. One that cannot be given its size, or whose name cannot be made stable, is not left behind.
 fn create(path: &Path, size: u64) -> Result<File, OpenError> {
+    create_synced(path, size, sync_directory_of)
+}
+
+/// Its name is stable when this returns: whoever is told that a flush is done must find the file after a loss of power.
+fn create_synced(
+    path: &Path,
+    size: u64,
+    sync: impl FnOnce(&Path) -> io::Result<()>,
+) -> Result<File, OpenError> {
     if is_among_devices(path) {
         return Err(OpenError::NoDevice);
     }
     let file = File::open(path, Access::Create)?;
-    if let Err(why) = file.set_len(size) {
+    if let Err(why) = file.set_len(size).and_then(|()| sync(path)) {
         std::fs::remove_file(path)?;
         let large = why.kind() == io::ErrorKind::FileTooLarge;
         return Err(if large { OpenError::TooLarge(size) } else { why.into() });
@@ -373,6 +383,18 @@ mod tests {
         drop((volume, grown));
         let again = open(&path, &FileOptions::default());
         assert!(matches!(again, Err(OpenError::InUse)), "the lock is shared");
+    }
+
+    #[test]
+    fn new_file_whose_directory_cannot_be_synchronised_is_not_left_behind() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("volume.img");
+        let sync = |made: &Path| {
+            assert_eq!(std::fs::metadata(made)?.len(), MIB);
+            Err(io::Error::other("broken"))
+        };
+        assert!(matches!(create_synced(&path, MIB, sync), Err(OpenError::System(_))));
+        assert!(!path.exists());
     }
 
     #[test]
