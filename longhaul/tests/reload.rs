@@ -316,6 +316,42 @@ fn what_is_logged_follows_the_file() {
     assert!(server.stop().success());
 }
 
+/// The reservations of a unit are kept under its name: a reload that reads them must not do so while they still change.
+#[test]
+fn unit_is_handed_to_another_volume_in_two_reloads() {
+    let home = tempfile::tempdir().unwrap();
+    let config = |volume: &str| {
+        let text = format!("state = \"state\"\n{LISTEN}{volume}");
+        fs::write(home.path().join("longhaul.toml"), text).unwrap();
+    };
+    let old = "[volumes.old]\nuri = \"memory:1M\"\n";
+    let new = "[volumes.new]\nuri = \"memory:2M\"\ntarget = \"iqn.2026-11.dev.longhaul:old\"\n";
+    config(old);
+    let (server, portal) = start(home.path(), 1);
+    let mut guest = Guest::new(portal, "iqn.2001-04.com.example:guest", "old");
+    config(new);
+    let said = reload(&server);
+    let why = "volume new cannot become unit 0 of iqn.2026-11.dev.longhaul:old while volume old is";
+    assert!(said.contains("nothing has changed") && said.contains(why), "{said}");
+    assert_eq!((guest.attention(), guest.blocks()), (None, 2048));
+    config("[volumes.other]\nuri = \"memory:1M\"\n");
+    let leaves = std::thread::spawn(move || guest.0.leave());
+    let said = reload(&server);
+    assert!(said.contains("removed old"), "{said}");
+    leaves.join().unwrap();
+    config(new);
+    let said = loop {
+        let said = reload(&server);
+        if !said.contains("volume new is still being closed") {
+            break said;
+        }
+    };
+    assert!(said.contains("added new"), "{said}");
+    let mut guest = Guest::new(portal, "iqn.2001-04.com.example:guest", "old");
+    assert_eq!(guest.blocks(), 4096);
+    assert!(server.stop().success());
+}
+
 /// A volume that is added with its file, one that grows, and one that cannot be: nothing of it stays.
 #[test]
 fn reload_that_fails_late_leaves_nothing_behind() {

@@ -96,6 +96,7 @@ impl Live {
         let is_new = |volume: &&Served| !self.rooms.contains_key(&volume.name);
         let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
         self.closings.refuse(&added)?;
+        self.refuse_handover(&config, &added)?;
         let kept = unless_stopped(&stop, kept(config.state.clone(), &added)).await?;
         let chains = open(&added, config.state.as_deref(), OnExchange::Warn, &stop).await?;
         let growths = match self.prepare_growth(&config, filter) {
@@ -190,6 +191,25 @@ impl Live {
                 let hint = "take it out of the file, reload, and put it in again";
                 return Err(Failure::usage(what).hint(hint));
             }
+        }
+        Ok(())
+    }
+
+    /// Reservations are kept under the name of their unit: those that are read for a volume that is added must not be
+    /// changed any more by the clients of another.
+    fn refuse_handover(&self, new: &Config, added: &[Served]) -> Outcome {
+        let leaves = |old: &&Served| new.volumes.iter().all(|volume| volume.name != old.name);
+        for Served { name, target, lun, .. } in added.iter().filter(|_| new.state.is_some()) {
+            let mut leaving = self.config.volumes.iter().filter(leaves);
+            let Some(old) = leaving.find(|old| (&old.target, old.lun) == (target, *lun)) else {
+                continue;
+            };
+            let old = &old.name;
+            let what =
+                format!("volume {name} cannot become unit {lun} of {target} while volume {old} is");
+            return Err(Failure::usage(what)
+                .because("the reservations of a unit are kept, and clients may still change them")
+                .hint(format!("take {old} out of the file, reload, and put {name} in then")));
         }
         Ok(())
     }

@@ -246,13 +246,14 @@ impl Disk {
             .attend(|attentions| attentions.withdraw(nexus, Additional::REPORTED_LUNS_CHANGED));
     }
 
-    /// Lets no command touch the volume any more: returns when none does, nor a SANITIZE, which ends where it
-    /// is. The disk is on its way out.
+    /// Lets no command touch the volume or its reservations any more: returns when none does, nor a SANITIZE, which ends
+    /// where it is. The disk is on its way out.
     pub async fn retire(&self) {
         self.core.state.retired.store(true, Ordering::Release);
         self.core.state.progress.wake();
         self.core.state.lock.recheck();
         drop(self.core.state.lock.exclusive().await);
+        self.core.state.reserved.retire().await;
     }
 
     /// Tells disks of one another that an initiator meets in one session. It is said once of each.

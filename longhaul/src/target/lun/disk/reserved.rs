@@ -12,6 +12,7 @@ use proto::scsi::sense::{Additional, Key};
 use proto::scsi::transport::Transports;
 use proto::scsi::unit::Unit;
 use proto::scsi::{Sense, Status};
+use tokio::sync::MutexGuard;
 
 use super::super::fault::Fault;
 use super::super::{Initiator, Keeper, Nexus};
@@ -56,10 +57,17 @@ pub(super) struct Reserved {
     state: Mutex<State>,
     /// One at a time: what is decided must be kept before the next is decided. Always taken before `state`,
     /// never held while waiting for another session.
-    order: tokio::sync::Mutex<()>,
+    order: tokio::sync::Mutex<Order>,
     keeper: Option<Arc<dyn Keeper>>,
     transports: Transports,
     log_limiter: LineLimiter,
+}
+
+/// What whoever changes the reservations is told.
+#[derive(Default)]
+struct Order {
+    /// They do not change any more.
+    retired: bool,
 }
 
 #[derive(Default)]
@@ -136,14 +144,14 @@ impl Reserved {
 
     /// RESERVE.
     pub(super) async fn reserve(&self, nexus: Nexus) -> Result<(), Fault> {
-        let _turn = self.order.lock().await;
+        let _turn = self.turn().await?;
         self.with(|state| state.id(nexus).and_then(|id| state.reservations.reserve(&id)))
             .map_err(Fault::from)
     }
 
     /// RELEASE.
     pub(super) async fn release(&self, nexus: Nexus) -> Result<(), Fault> {
-        let _turn = self.order.lock().await;
+        let _turn = self.turn().await?;
         self.with(|state| state.id(nexus).and_then(|id| state.reservations.release(&id)))
             .map_err(Fault::from)
     }
@@ -167,7 +175,7 @@ impl Reserved {
         unit: &Unit,
     ) -> Result<Aftermath, Fault> {
         let ports: Vec<_> = unit.ports().ids().collect();
-        let _turn = self.order.lock().await;
+        let _turn = self.turn().await?;
         let keep = self.with(|state| {
             let id = state.id(nexus).map_err(Refused::from)?;
             let present = state.present();
@@ -189,6 +197,21 @@ impl Reserved {
             })?;
         }
         Ok(self.with(|state| state.commit(nexus)))
+    }
+
+    /// Refuses all changes from now on. When this returns, none is being kept: whoever reads what was kept reads the
+    /// last of it.
+    pub(super) async fn retire(&self) {
+        self.order.lock().await.retired = true;
+    }
+
+    /// The turn to change something.
+    async fn turn(&self) -> Result<MutexGuard<'_, Order>, Fault> {
+        let turn = self.order.lock().await;
+        if turn.retired {
+            return Err(Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED).into());
+        }
+        Ok(turn)
     }
 
     fn device<'a>(&self, target_ports: &'a [u16], present: &'a [NexusId]) -> Device<'a> {

@@ -1,4 +1,5 @@
 use std::io;
+use std::pin::pin;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -264,6 +265,31 @@ fn changes_happen_one_after_the_other() {
 }
 
 /// Every command of the table meets an exclusive reservation as its class says.
+#[tokio::test]
+async fn retirement_waits_for_a_change_that_is_being_kept_and_refuses_later_ones() {
+    let drawer = Drawer::new();
+    let retired = disk(Some(&drawer));
+    enter(&retired, 1);
+    drawer.gate.forget_permits(Semaphore::MAX_PERMITS);
+    let (cdb, list) = out(REGISTER, 0, 0, 1, APTPL);
+    let mut change = send(&retired, 1, &cdb, list);
+    assert!((&mut change).now_or_never().is_none(), "it is being kept");
+    let mut retirement = pin!(retired.retire());
+    assert!(retirement.as_mut().now_or_never().is_none(), "what is kept would change behind it");
+    drawer.gate.add_permits(2);
+    assert_eq!(change.await.status, Status::Good);
+    retirement.await;
+    let (cdb, list) = out(REGISTER, 0, 1, 2, APTPL);
+    for (cdb, list) in [(&cdb[..], list), (&[0x16, 0, 0, 0, 0, 0], vec![])] {
+        let refused = send(&retired, 1, cdb, list).await;
+        let sense = Sense::parse(&refused.sense).unwrap();
+        assert_eq!(sense, Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED));
+    }
+    let next = disk(Some(&drawer));
+    enter(&next, 1);
+    assert_eq!(keys(&next, 1), [1]);
+}
+
 #[test]
 fn every_command_obeys_its_class() {
     let disk = disk(None);
