@@ -97,6 +97,8 @@ pub struct SessionEntry<S> {
     /// What its transport knows of it.
     pub transport: S,
     connections: AtomicUsize,
+    /// How many more are about to join; changed while the table is locked.
+    joining: AtomicUsize,
     id: NexusId,
     /// Its length is bounded by what the other sessions may have under way.
     messages: mpsc::UnboundedSender<SessionMessage>,
@@ -136,6 +138,13 @@ impl<S> SessionEntry<S> {
         self.connections.load(Ordering::Relaxed)
     }
 
+    /// The same with those that are about to join.
+    fn connections_claimed(&self) -> usize {
+        // In this order: a place is given back after the connection was counted.
+        let joining = self.joining.load(Ordering::Acquire);
+        joining + self.connections()
+    }
+
     /// Gives the session another view of its target. The message is sent at once; the future returns when the session
     /// uses it, or has ended.
     pub fn change(&self, device: Arc<TargetDevice>) -> impl Future<Output = ()> + use<S> {
@@ -170,6 +179,24 @@ impl<S> Drop for SessionHandle<S> {
             // Commands that were in flight when it ended never will be again.
             *past += &Activity { in_flight: 0, ..self.entry.meter.activity() };
         }
+    }
+}
+
+/// The place of a connection that is about to join a session. Until this is dropped the connection counts, so that many
+/// that come at once are not more than their client may have.
+pub struct ConnectionPlace<S>(Arc<SessionEntry<S>>);
+
+impl<S> ConnectionPlace<S> {
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> Arc<SessionEntry<S>> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl<S> Drop for ConnectionPlace<S> {
+    fn drop(&mut self) {
+        self.0.joining.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -262,6 +289,7 @@ impl<S> Sessions<S> {
             meter: Meter::default(),
             transport: transport(),
             connections: AtomicUsize::new(1),
+            joining: AtomicUsize::new(0),
             id: identity.nexus(),
             messages: sender,
         });
@@ -274,10 +302,19 @@ impl<S> Sessions<S> {
         lock(&self.0).entries.get(&number).cloned()
     }
 
-    /// How many connections the client has that a session like this belongs to. It has none as long as it has proven
-    /// nothing.
-    pub fn connections_of(&self, identity: &Identity) -> usize {
-        lock(&self.0).of_client(identity).1
+    /// A place in the session `entry` for another connection, unless its client has as many as it may have. A client that
+    /// has proven nothing has none.
+    pub fn reserve_connection(
+        &self,
+        entry: Arc<SessionEntry<S>>,
+        quota: ClientQuota,
+    ) -> Option<ConnectionPlace<S>> {
+        let table = lock(&self.0);
+        if table.of_client(&entry.identity).1 >= quota.connections {
+            return None;
+        }
+        entry.joining.fetch_add(1, Ordering::Relaxed);
+        Some(ConnectionPlace(entry))
     }
 
     /// Whether another client uses the name of the initiator device of this session.
@@ -314,7 +351,7 @@ impl<S> Table<S> {
             entries.filter(|entry| identity.is_of_client_of(&entry.identity)).collect();
         let connections = match identity.client {
             ClientId::Unauthenticated => 0,
-            _ => own.iter().map(|entry| entry.connections()).sum(),
+            _ => own.iter().map(|entry| entry.connections_claimed()).sum(),
         };
         (own.len(), connections)
     }
@@ -454,11 +491,14 @@ mod tests {
         let quota = ClientQuota { connections: 4, ..QUOTA };
         let greedy = Identity { client: ClientId::Account("a".to_owned()), ..identity(None) };
         let handle = sessions.add(&greedy, quota, || ()).ok().unwrap();
-        handle.entry.set_connections(4);
-        assert_eq!(sessions.connections_of(&greedy), 4);
+        handle.entry.set_connections(3);
+        let place = sessions.reserve_connection(Arc::clone(&handle.entry), quota).unwrap();
+        assert!(sessions.reserve_connection(place.session(), quota).is_none());
         assert!(matches!(sessions.add(&greedy, quota, || ()), Err(NoEntry::Full)));
         let other = Identity { client: ClientId::Account("b".to_owned()), ..identity(None) };
         assert!(sessions.add(&other, quota, || ()).is_ok());
+        drop(place);
+        assert!(sessions.reserve_connection(Arc::clone(&handle.entry), quota).is_some());
     }
 
     #[test]

@@ -374,7 +374,7 @@ impl Driver {
     fn add(&mut self, join: Join) {
         let now = self.clock.now();
         // A socket that does not know its own address any more is closed.
-        let Ok(line) = Line::join(now, join, &mut self.session) else { return };
+        let Ok((line, _place)) = Line::join(now, join, &mut self.session) else { return };
         self.loss_detector.added(line.wire.socket());
         self.lines.push(line);
         let (entry, connections) = (&self.handle.entry, self.lines.len());

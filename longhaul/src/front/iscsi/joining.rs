@@ -12,10 +12,15 @@ use proto::iscsi::transport_id::initiator_port;
 use tokio::sync::{mpsc, oneshot};
 
 use super::wire::Wire;
-use crate::target::sessions::{self, ClientQuota, Identity, SessionEntry, Sessions};
+use crate::target::sessions::{
+    self, ClientQuota, ConnectionPlace, Identity, SessionEntry, Sessions,
+};
 
 /// A session, as the node knows it.
 pub(super) type Entry = SessionEntry<SessionInfo>;
+
+/// The place of a connection in a session, until that has taken it.
+pub(super) type Place = ConnectionPlace<SessionInfo>;
 
 /// What was agreed on a session at login, beside its identity.
 #[derive(Clone, Debug)]
@@ -38,6 +43,7 @@ pub(super) struct Joins(pub(super) mpsc::UnboundedReceiver<Join>);
 pub(super) struct Join {
     pub(super) wire: Wire,
     pub(super) admission: Admission,
+    pub(super) place: Place,
     pub(super) back: Back,
 }
 
@@ -84,14 +90,14 @@ impl Drop for Joins {
     }
 }
 
-/// The session that a connection may join: that of the same initiator port (RFC 7143, 6.3.1), with the same target and
+/// The place in the session that a connection may join: that of the same initiator port (RFC 7143, 6.3.1), with the same target and
 /// by the same portal group (RFC 7143, 4.4.1), proven and secured as its first connection was.
 pub(super) fn session_to_join(
     sessions: &Sessions<SessionInfo>,
     tsih: u16,
     (identity, info): (&Identity, &SessionInfo),
     quota: ClientQuota,
-) -> Result<Arc<Entry>, LoginStatus> {
+) -> Result<Place, LoginStatus> {
     let entry = sessions.find(tsih).filter(|entry| entry.identity.initiator == identity.initiator);
     let entry = entry.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST)?;
     let there = &entry.identity;
@@ -102,10 +108,7 @@ pub(super) fn session_to_join(
     if there.client != identity.client || entry.transport.protection != info.protection {
         return Err(LoginStatus::AUTHORIZATION_FAILURE);
     }
-    if sessions.connections_of(identity) >= quota.connections {
-        return Err(LoginStatus::TOO_MANY_CONNECTIONS);
-    }
-    Ok(entry)
+    sessions.reserve_connection(entry, quota).ok_or(LoginStatus::TOO_MANY_CONNECTIONS)
 }
 
 #[cfg(test)]
@@ -175,5 +178,12 @@ mod tests {
         assert_eq!(told(tsih, &|_| {}), None);
         handle.entry.set_connections(4);
         assert_eq!(told(tsih, &|_| {}), Some(LoginStatus::TOO_MANY_CONNECTIONS));
+        // The session has not taken one of several that come at once.
+        handle.entry.set_connections(3);
+        let at_once =
+            session_to_join(&sessions, tsih, (&first.identity(), &first.info), QUOTA).ok().unwrap();
+        assert_eq!(told(tsih, &|_| {}), Some(LoginStatus::TOO_MANY_CONNECTIONS));
+        drop(at_once);
+        assert_eq!(told(tsih, &|_| {}), None);
     }
 }

@@ -11,7 +11,7 @@ use proto::iscsi::sealed::Seals;
 use proto::iscsi::target::{Joining, Session};
 use proto::time::Time;
 
-use super::joining::{Back, Join};
+use super::joining::{Back, Join, Place};
 use super::wire::Wire;
 
 pub(super) struct Line {
@@ -41,9 +41,9 @@ impl Line {
     }
 
     /// A connection that joins a session, which has none of its number. The response that ends its login
-    /// is the first thing it sends.
-    pub(super) fn join(now: Time, join: Join, session: &mut Session) -> io::Result<Self> {
-        let Join { wire, admission, back } = join;
+    /// is the first thing it sends. Its place is held until it is among the connections of the session.
+    pub(super) fn join(now: Time, join: Join, session: &mut Session) -> io::Result<(Self, Place)> {
+        let Join { wire, admission, place, back } = join;
         let here = wire.local_addr()?;
         let (response, established, seals) = admission.join(session.command_numbers());
         let (cid, parameters) = (established.cid, &established.parameters);
@@ -51,7 +51,7 @@ impl Line {
         session.join(now, &joining, response);
         let mut line = Self { cid, wire, here, closing: false, stuck: None, _back: Some(back) };
         line.begin(session, parameters, seals);
-        Ok(line)
+        Ok((line, place))
     }
 
     /// Digests, lengths and seals are in force from here on (RFC 7143, 13.1).

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::joining::{Entry, Join, Joins, SessionInfo, session_to_join};
+use super::joining::{Entry, Join, Joins, Place, SessionInfo, session_to_join};
 use super::logins::{LoginProgress, LoginStage};
 use super::node::{Admittance, Node};
 use super::wire::{Wire, WireError};
@@ -50,7 +50,7 @@ pub(super) enum Outcome {
     /// A session.
     Session(Box<LoggedIn>),
     /// Another connection of this session, if that takes it.
-    Connection(Box<Admission>, Arc<Entry>),
+    Connection(Box<Admission>, Place),
 }
 
 /// Takes a new connection through its login, in bounded time. `who` is there as soon as it has said so,
@@ -143,7 +143,7 @@ async fn admit(
     if established.tsih != 0 {
         let (tsih, joining) = (established.tsih, (&identity, &info));
         return match session_to_join(sessions, tsih, joining, quota) {
-            Ok(entry) => Ok(Outcome::Connection(Box::new(admission), entry)),
+            Ok(place) => Ok(Outcome::Connection(Box::new(admission), place)),
             Err(status) => Err(refuse(wire, admission.refuse(status)).await?),
         };
     }
@@ -188,13 +188,9 @@ fn warn_of_shared_name(node: &Node, entry: &Entry) {
 }
 
 /// Hands a connection over to its session, and returns when it has ended or was not taken.
-pub(super) async fn join(
-    wire: Wire,
-    admission: Admission,
-    entry: &Entry,
-) -> Result<(), LoginError> {
+pub(super) async fn join(wire: Wire, admission: Admission, place: Place) -> Result<(), LoginError> {
     let (back, refused) = oneshot::channel();
-    entry.transport.join(Join { wire, admission, back });
+    place.session().transport.join(Join { wire, admission, place, back });
     match refused.await {
         Ok(refused) => {
             let (mut wire, refusal) = *refused;

@@ -210,9 +210,9 @@ async fn connection(
         Ok(Outcome::Session(logged_in)) => {
             session(&node, portals, (wire, peer), *logged_in, stop).await;
         }
-        Ok(Outcome::Connection(admission, entry)) => {
-            let tsih = entry.number;
-            if let Err(reason) = join(wire, *admission, &entry).await
+        Ok(Outcome::Connection(admission, place)) => {
+            let tsih = place.session().number;
+            if let Err(reason) = join(wire, *admission, place).await
                 && let Some(Permit { suppressed }) = node.log_limiter.permit(peer)
             {
                 info!(%peer, tsih, %reason, suppressed, "the connection was not added to its session");
