@@ -15,9 +15,6 @@ use common::login::{account, closed, initiator, mutual, target_config};
 use common::pair::{Pair, Way, bytes_of, cdb};
 use common::sealed::{pinned, sealing_target};
 use proto::iscsi::header::{AsyncEvent, AsyncMessage, LoginResponse};
-use proto::iscsi::initiator::recovery::{
-    Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Status, Turn,
-};
 use proto::iscsi::initiator::{Event, Transfer};
 use proto::iscsi::login::initiator::Config;
 use proto::iscsi::login::target;
@@ -27,6 +24,9 @@ use proto::scsi::Status as ScsiStatus;
 use proto::time::Time;
 use testing::Random;
 use testing::link::Conditions;
+use testing::reconnect::{
+    self, Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Status, Turn,
+};
 
 /// Cases without `LONGHAUL_MIDDLEMAN`: a debug build takes long for a handshake.
 const CASES: u64 = 200;
@@ -522,11 +522,16 @@ impl World {
         }
     }
 
+    /// The time as the machine counts it.
+    fn clock(&self) -> reconnect::Time {
+        reconnect::Time::from_origin(self.now.since_origin())
+    }
+
     fn end_lost(&mut self, link: u64, running: Running) {
         match running {
-            Running::Restore(seq, _) => self.machine.restored(self.now, seq, link, End::Lost),
+            Running::Restore(seq, _) => self.machine.restored(self.clock(), seq, link, End::Lost),
             Running::Request(id, asked) => {
-                let turn = self.machine.ended(self.now, id, link, End::Lost);
+                let turn = self.machine.ended(self.clock(), id, link, End::Lost);
                 if self.asked.contains_key(&id) {
                     self.turn(id, asked, turn, None);
                 }
@@ -545,8 +550,8 @@ impl World {
             return true;
         }
         let Some(deadline) = self.machine.deadline() else { return false };
-        self.now = self.now.max(deadline);
-        self.machine.wake(self.now);
+        self.now = self.now.max(Time::from_origin(deadline.since_origin()));
+        self.machine.wake(self.clock());
         true
     }
 
@@ -584,7 +589,7 @@ impl World {
             self.wrong.get_or_insert_with(|| format!("{running:?} failed"));
         }
         match running {
-            Running::Restore(seq, _) => self.machine.restored(self.now, seq, self.link, end),
+            Running::Restore(seq, _) => self.machine.restored(self.clock(), seq, self.link, end),
             Running::Request(id, asked) => {
                 if matches!(asked, Asked::Flush) && end == End::Done {
                     // What the target has now includes all that was answered before.
@@ -592,7 +597,7 @@ impl World {
                         &self.pair.as_ref().expect("up").target.disk[..BLOCKS * BLOCK],
                     );
                 }
-                let turn = self.machine.ended(self.now, id, self.link, end);
+                let turn = self.machine.ended(self.clock(), id, self.link, end);
                 if self.asked.contains_key(&id) || matches!(turn, Turn::Run(_)) {
                     self.turn(id, asked, turn, data);
                 }
@@ -632,7 +637,7 @@ impl World {
             }
             self.durable.clone_from(&self.disk);
         }
-        self.machine.lost(self.now, self.link, Duration::ZERO);
+        self.machine.lost(self.clock(), self.link, Duration::ZERO);
         let running = std::mem::take(&mut self.running);
         for running in running.into_values() {
             self.end_lost(self.link, running);
@@ -644,11 +649,11 @@ impl World {
             Some(pair) => {
                 self.pair = Some(pair);
                 self.link += 1;
-                self.machine.connected(self.now);
+                self.machine.connected(self.clock());
             }
             None => {
                 let spread = self.random.below(1 << 32);
-                self.machine.failed(self.now, Failure::NoSession, spread);
+                self.machine.failed(self.clock(), Failure::NoSession, spread);
             }
         }
     }

@@ -9,16 +9,25 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use proto::iscsi::initiator::recovery::{
-    Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Turn,
-};
-use proto::time::Time;
 use testing::Random;
 use testing::link::{Conditions, Direction};
+use testing::reconnect::{
+    Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Time, Turn,
+};
 
 const BLOCKS: usize = 16;
 const DELAY: Duration = Duration::from_millis(20);
 const CUTS: u32 = 100;
+
+/// The same point in time, as the link counts it.
+fn on_link(now: Time) -> proto::time::Time {
+    proto::time::Time::from_origin(now.since_origin())
+}
+
+/// The other way.
+fn of_link(at: proto::time::Time) -> Time {
+    Time::from_origin(at.since_origin())
+}
 
 /// What is written to a block: the number of the write.
 type Stamp = u64;
@@ -296,7 +305,7 @@ impl World {
     fn send(&mut self, link: u64, message: Message) {
         if self.connection.is_some_and(|(current, _)| current == link) {
             self.sent.insert((link, message.who));
-            assert!(self.up.send(self.now, message.emit()).is_empty());
+            assert!(self.up.send(on_link(self.now), message.emit()).is_empty());
         } else {
             self.end(link, message, End::Lost);
         }
@@ -381,7 +390,7 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        while let Some(bytes) = self.up.receive(self.now) {
+        while let Some(bytes) = self.up.receive(on_link(self.now)) {
             self.arrived.0.extend_from_slice(&bytes);
         }
         while let Some(message) = Message::take(&mut self.arrived.0) {
@@ -395,11 +404,11 @@ impl World {
         {
             let answer = self.target.carry_out(message);
             if self.connection.is_some() {
-                assert!(self.down.send(self.now, answer.emit()).is_empty());
+                assert!(self.down.send(on_link(self.now), answer.emit()).is_empty());
             }
         }
         let Some((link, _)) = self.connection else { return };
-        while let Some(bytes) = self.down.receive(self.now) {
+        while let Some(bytes) = self.down.receive(on_link(self.now)) {
             self.arrived.1.extend_from_slice(&bytes);
         }
         while let Some(answer) = Message::take(&mut self.arrived.1) {
@@ -414,8 +423,8 @@ impl World {
 
     fn step(&mut self, busy: bool) -> bool {
         let times = [
-            self.up.next_arrival(),
-            self.connection.and_then(|_| self.down.next_arrival()),
+            self.up.next_arrival().map(of_link),
+            self.connection.and_then(|_| self.down.next_arrival().map(of_link)),
             self.target.running.iter().map(|(at, _)| *at).min(),
             self.ends.iter().map(|(at, ..)| *at).min(),
             self.connection.map(|(_, until)| until).filter(|_| self.cuts < CUTS),

@@ -13,9 +13,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use proto::client::ClientId;
-use proto::iscsi::initiator::recovery::{
-    Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Turn,
-};
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::iscsi::transport_id::{ISCSI, initiator_port};
 use proto::scsi::command::Command;
@@ -23,8 +20,10 @@ use proto::scsi::reservation::writer::{self, Answer, Hold, NotHeld, Released, Un
 use proto::scsi::reservation::{Class, Device, NexusId, Refused, Reservations};
 use proto::scsi::transport::Transports;
 use proto::scsi::{Cdb, Parsed};
-use proto::time::Time;
 use testing::Random;
+use testing::reconnect::{
+    Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Time, Turn,
+};
 
 const CASES: u64 = 10_000;
 const BLOCKS: usize = 8;

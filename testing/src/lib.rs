@@ -7,3 +7,5 @@ pub mod link;
 pub mod loopback;
 
 pub use volume::check::Random;
+/// For tests that join its machine to those of `proto`, which does not know `volume`.
+pub use volume::layer::reconnect;

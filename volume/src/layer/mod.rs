@@ -5,6 +5,7 @@ pub mod padded;
 pub mod pipeline;
 pub mod range_lock;
 pub mod read_only;
+pub mod reconnect;
 pub mod seal;
 
 use bytes::{Bytes, BytesMut};

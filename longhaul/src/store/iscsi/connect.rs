@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use proto::iscsi::header::TaskResponse;
-use proto::iscsi::initiator::recovery::{Failure, Salvage, Settings};
 use proto::iscsi::initiator::{Fault, Initiator};
 use proto::iscsi::keys::Offer;
 use proto::iscsi::login::initiator::{Config, LoginError};
@@ -17,6 +16,7 @@ use proto::scsi::Status;
 use proto::scsi::command::Command;
 use proto::time::Time;
 use tokio::net::TcpStream;
+use volume::layer::reconnect::{Failure, Salvage, Settings};
 
 use super::device::Device;
 use super::dial::dial;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use proto::iscsi::initiator::recovery::{Over, Status};
+use volume::layer::reconnect::{Over, Status};
 use volume::{Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
 
 use super::connect::Connector;

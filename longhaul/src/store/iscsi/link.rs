@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
 use futures_util::stream;
-use proto::iscsi::initiator::recovery::Replay;
 use proto::iscsi::keys::Parameters;
 use proto::scsi::Blocks;
 use proto::scsi::command::{Command, statuses};
 use proto::scsi::provisioning::Status as LbaStatus;
 use proto::scsi::reservation::writer::{self, NotHeld, Registrants};
+use volume::layer::reconnect::Replay;
 use volume::{Discard, Durability, Extent, Shape, Space, Span, TRANSFER_MAX, complete_all};
 
 use super::connect::ConnectError;

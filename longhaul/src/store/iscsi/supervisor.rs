@@ -14,10 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use proto::iscsi::initiator::Fault;
-use proto::iscsi::initiator::recovery::{self, Action, End, Kind, Over, Recovery, Turn};
-use proto::time::Time;
 use tokio::sync::{Notify, oneshot, watch};
 use volume::Span;
+use volume::layer::reconnect::{self, Action, End, Kind, Over, Recovery, Time, Turn};
 
 use self::attend::attend;
 use self::ownership::{ReservationInQuestion, in_question};
@@ -467,7 +466,7 @@ impl Supervisor {
         Arc::clone(&self.lock().link.1)
     }
 
-    pub(super) fn status(&self) -> (recovery::Status, Time) {
+    pub(super) fn status(&self) -> (reconnect::Status, Time) {
         (self.lock().machine.status(), self.now())
     }
 

@@ -21,7 +21,6 @@ mod fault;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
 mod line;
-pub mod recovery;
 mod sequence;
 mod session;
 mod stall;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use proto::iscsi::initiator::recovery::End;
 use proto::scsi::command::Command;
+use volume::layer::reconnect::End;
 
 use super::Supervisor;
 

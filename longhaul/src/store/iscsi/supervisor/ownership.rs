@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use proto::iscsi::initiator::recovery::Over;
 use proto::scsi::Status;
+use volume::layer::reconnect::Over;
 
 use super::{CHANGED_WITHIN, Supervisor};
 use crate::store::iscsi::identity::Identity;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use proto::iscsi::initiator::recovery::{Over, Turn};
 use tokio::sync::{oneshot, watch};
+use volume::layer::reconnect::{Over, Turn};
 
 use super::{Ended, Supervisor};
 use crate::store::iscsi::link::Link;

@@ -19,7 +19,7 @@ pub(super) struct Entry<R> {
 /// In the order in which they were answered; for overlapping ones that is the order in which they were
 /// made.
 #[derive(Debug)]
-pub(super) struct Ledger<R> {
+pub(super) struct UnflushedChanges<R> {
     entries: VecDeque<Entry<R>>,
     /// The place of the first entry. Places are never used twice.
     first: u64,
@@ -28,7 +28,7 @@ pub(super) struct Ledger<R> {
     weight_max: Option<usize>,
 }
 
-impl<R> Ledger<R> {
+impl<R> UnflushedChanges<R> {
     pub(super) const fn new(weight_max: Option<usize>) -> Self {
         Self { entries: VecDeque::new(), first: 0, weight: 0, weight_max }
     }
@@ -89,7 +89,7 @@ impl<R> Ledger<R> {
     }
 }
 
-impl<R: Replay> Ledger<R> {
+impl<R: Replay> UnflushedChanges<R> {
     /// For each entry, the oldest first, the parts of its range that no later entry replaces.
     pub(super) fn not_replaced(&self) -> VecDeque<Vec<Range<u64>>> {
         let mut replaced = Spans::default();

@@ -1,9 +1,8 @@
 //! Which failed attempts to connect again end the volume.
 //!
-//! What is acknowledged and not flushed is lost if the volume ends for a reason that somebody on the path has made
-//! up. Everything before the end of a login is in clear and is not authenticated: any byte of it may be forged, also
-//! with a pinned key, where the first PDU that opens proves the login (docs/spec/sealed-iscsi.md, 4). So no
-//! refusal, redirection or violation that a login ends with is final.
+//! What is acknowledged and not flushed is lost if the volume ends for a reason that somebody on the path has made up.
+//! Everything before the end of a login may be forged, so no refusal, redirection or violation that a login ends with is
+//! final (docs/spec/recovery.md, "What is final").
 
 /// Why an attempt to connect again failed, by what proves the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use core::ops::Range;
 use core::time::Duration;
 
-use crate::time::Time;
+use crate::layer::reconnect::Time;
 
 /// What a change consists of, as far as it matters for carrying it out again.
 pub trait Replay: Clone {

@@ -15,18 +15,18 @@
 
 mod failure;
 mod interface;
-mod ledger;
 mod outage;
+mod unflushed;
 
 use core::ops::Range;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::time::Time;
-pub use failure::Failure;
+pub use self::failure::Failure;
+use super::Time;
 pub use interface::{Action, End, Kind, Over, Replay, Salvage, Settings, Status, Turn};
-use ledger::Ledger;
 use outage::Outage;
+use unflushed::UnflushedChanges;
 
 /// Changes restored at once: enough to fill a long link with small ones, and far below any window.
 const RESTORES_MAX: usize = 64;
@@ -39,7 +39,7 @@ struct Pending<R> {
     weight: usize,
     /// The link it runs on; `None` while it waits.
     link: Option<u64>,
-    /// For a flush: the changes it covers are those before this place in the ledger.
+    /// For a flush: the changes it covers are those before this place among the unflushed changes.
     covers: u64,
 }
 
@@ -52,7 +52,7 @@ impl<R> Pending<R> {
 #[derive(Debug)]
 enum Link {
     Up,
-    /// What may be lost is written again: the next place in the ledger, and those under way.
+    /// What may be lost is written again: the next place among the unflushed changes, and those under way.
     Restoring {
         next: u64,
         /// With their numbers.
@@ -89,7 +89,7 @@ pub struct Recovery<R> {
     /// Requests for the sake of which a link was given up: they had no answer, or one that they cannot be carried out
     /// now. Until each has ended the outage goes on, though links stand and carry other requests.
     overdue: BTreeSet<u64>,
-    ledger: Ledger<R>,
+    unflushed: UnflushedChanges<R>,
     /// The flush this machine asked for.
     flush: Option<u64>,
     /// A change was under way when a link was lost: it may still be under way at the target.
@@ -112,7 +112,7 @@ impl<R: Replay> Recovery<R> {
             last_id: 0,
             pending: BTreeMap::new(),
             overdue: BTreeSet::new(),
-            ledger: Ledger::new(settings.unflushed_max),
+            unflushed: UnflushedChanges::new(settings.unflushed_max),
             flush: None,
             in_doubt: false,
             saving: false,
@@ -137,7 +137,7 @@ impl<R: Replay> Recovery<R> {
         if is_over || (self.saving && matches!(kind, Kind::Flush)) {
             return (id, Turn::Over);
         }
-        let covers = self.ledger.end();
+        let covers = self.unflushed.end();
         self.pending.insert(id, Pending { kind, range, weight, link: None, covers });
         (id, self.start(id))
     }
@@ -196,14 +196,14 @@ impl<R: Replay> Recovery<R> {
         let own_flush = self.flush.take_if(|flush| *flush == id).is_some();
         match (request.kind, end) {
             (Kind::Change(change), End::Done) => {
-                self.ledger.add(request.range, request.weight, change.kept());
+                self.unflushed.add(request.range, request.weight, change.kept());
             }
             (Kind::Change(_), End::NotTaken) => {}
             // A change that may have been acknowledged before it was submitted.
             (Kind::Change(change), _) if self.settings.salvage == Salvage::Submitted => {
                 self.save(Some(change));
             }
-            (Kind::Flush, End::Done) if !self.saving => self.ledger.forget(request.covers),
+            (Kind::Flush, End::Done) if !self.saving => self.unflushed.forget(request.covers),
             (Kind::Flush, End::Done) => {}
             (Kind::Flush, _) if own_flush => return self.end(Over::NotFlushed),
             (Kind::Flush, _) if self.settings.salvage == Salvage::Submitted => self.save(None),
@@ -211,10 +211,10 @@ impl<R: Replay> Recovery<R> {
         }
         self.answered(link);
         // Nothing is flushed any more, so that what is kept would grow without end.
-        if self.saving && self.ledger.is_full() {
+        if self.saving && self.unflushed.is_full() {
             return self.end(Over::NotWritten);
         }
-        if self.ledger.wants_flush() && self.flush.is_none() && !self.saving {
+        if self.unflushed.wants_flush() && self.flush.is_none() && !self.saving {
             self.add_flush();
         }
     }
@@ -226,7 +226,7 @@ impl<R: Replay> Recovery<R> {
         if self.saving || self.settings.salvage == Salvage::Nothing {
             return;
         }
-        let answered = self.ledger.iter().map(|entry| &entry.change);
+        let answered = self.unflushed.iter().map(|entry| &entry.change);
         let submitted = self.pending.values().filter_map(|request| match &request.kind {
             Kind::Change(change) if self.settings.salvage == Salvage::Submitted => Some(change),
             _ => None,
@@ -261,7 +261,7 @@ impl<R: Replay> Recovery<R> {
             return false;
         };
         let mut earlier = self.pending.range(..id).map(|(_, earlier)| earlier);
-        (self.ledger.is_full() && !self.saving)
+        (self.unflushed.is_full() && !self.saving)
             || earlier.any(|other| other.is_change() && overlap(&other.range, &request.range))
     }
 
@@ -352,7 +352,7 @@ impl<R: Replay> Recovery<R> {
         self.number += 1;
         self.proven = false;
         self.in_doubt = false;
-        let (next, parts) = (self.ledger.begin(), self.ledger.not_replaced());
+        let (next, parts) = (self.unflushed.begin(), self.unflushed.not_replaced());
         self.link = Link::Restoring { next, running: Vec::new(), seq: next, parts, done: 0 };
         self.restore(now);
     }
@@ -380,13 +380,13 @@ impl<R: Replay> Recovery<R> {
         }
     }
 
-    /// Restores in the order of the ledger; what overlaps waits for its turn. What a later change has replaced is
+    /// Restores in the order of the unflushed changes; what overlaps waits for its turn. What a later change has replaced is
     /// left out: that may be durable already, and a crash of this program, or another writer, could keep the older
     /// one in its place.
     fn restore(&mut self, now: Time) {
         let Link::Restoring { next, running, seq, parts, done } = &mut self.link else { return };
         while running.len() < RESTORES_MAX
-            && let Some(entry) = self.ledger.get(*next)
+            && let Some(entry) = self.unflushed.get(*next)
             && let Some(left) = parts.front()
         {
             let waits = |part| running.iter().any(|(_, other)| overlap(other, part));
@@ -422,7 +422,7 @@ impl<R: Replay> Recovery<R> {
     /// Whether what the unit shows there may be lost with its cache: a change was answered and is not durable.
     #[must_use]
     pub fn is_unflushed(&self, range: &Range<u64>) -> bool {
-        self.ledger.iter().any(|entry| overlap(&entry.range, range))
+        self.unflushed.iter().any(|entry| overlap(&entry.range, range))
     }
 
     /// Whether a change may still be under way at the target for a session that is no more.
@@ -545,7 +545,7 @@ impl<R: Replay> Recovery<R> {
     /// Changes that were answered and are kept, and their bytes.
     #[must_use]
     pub fn unflushed(&self) -> (usize, usize) {
-        (self.ledger.len(), self.ledger.weight())
+        (self.unflushed.len(), self.unflushed.weight())
     }
 }
 
