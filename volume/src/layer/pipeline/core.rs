@@ -2,16 +2,16 @@
 //! volume beneath come out, and their results go in. It does nothing itself, and knows no clock.
 //!
 //! ```text
-//! accept -> waiting -> next -> flying -> finish
+//! accept -> waiting -> next -> issued -> finish
 //! ```
 //!
 //! Neither what waits nor what flies overlaps anything of its kind: a change replaces what waits
 //! beneath it, and stays behind what flies beneath it until that has landed. So the newest bytes are
-//! the waiting ones, then the flying ones, then what was read ahead or is known to be zero, then the
+//! the waiting ones, then the issued ones, then what was read ahead or is known to be zero, then the
 //! volume's.
 
 mod accept;
-mod habit;
+mod flush_pattern;
 mod issue;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,14 +21,14 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub(super) use self::accept::{Change, ChangeBody, Entry};
-use self::habit::Habit;
+use self::flush_pattern::FlushPattern;
 use self::issue::Load;
 pub(super) use self::issue::{Order, Outcome};
-use super::Ticket;
-use super::ahead::Ahead;
+use super::WaiterId;
 use super::holes::{Holes, hull};
-use super::meter::Meter;
 use super::piece::{Body, Patch, Piece, Seq};
+use super::rate_meter::RateMeter;
+use super::read_ahead::ReadAhead;
 use super::settings::{Chosen, Direction, Settings};
 use super::spans::{SpanMap, uncovered};
 use crate::{Durability, Error, Kind, Result, Shape, Span, Verb};
@@ -47,7 +47,7 @@ struct Slot {
 /// Everything accepted before it is to have landed.
 struct Barrier {
     before: Seq,
-    ticket: Ticket,
+    waiter: WaiterId,
     /// And to be made durable.
     flush: bool,
 }
@@ -55,7 +55,7 @@ struct Barrier {
 /// A flush of the volume beneath.
 struct Flush {
     /// Those who share it.
-    tickets: Vec<Ticket>,
+    waiters: Vec<WaiterId>,
     /// How many unstable changes it makes stable.
     unstable: u64,
 }
@@ -89,8 +89,8 @@ impl Pieces {
 pub(super) enum Found {
     /// All here.
     Here(Vec<Patch>),
-    /// Read ahead: ask again when the ticket is called.
-    Coming(Ticket),
+    /// Read ahead: ask again when the waiter is called.
+    Coming(WaiterId),
     /// To be read beneath, and the patches laid over.
     Beneath(Span, Vec<Patch>),
 }
@@ -101,12 +101,12 @@ pub(super) struct Core {
     shape: Shape,
     writing: Chosen,
     reading: Chosen,
-    write_meter: Meter,
-    read_meter: Meter,
+    write_meter: RateMeter,
+    read_meter: RateMeter,
     seq: Seq,
-    tickets: Ticket,
+    waiters: WaiterId,
     waiting: Pieces,
-    flying: Pieces,
+    issued: Pieces,
     /// What waits and is not blocked, the oldest first: volatile, and durable. Durable writes have
     /// a budget of their own, so that they need not queue behind what nobody waits for, and cannot
     /// keep it from ever being written.
@@ -117,42 +117,43 @@ pub(super) struct Core {
     /// Bytes accepted and not landed; never above the window.
     held: u64,
     /// Writers that wait for room, the longest waiting first.
-    line: VecDeque<Ticket>,
-    slots: BTreeMap<Ticket, Slot>,
+    line: VecDeque<WaiterId>,
+    slots: BTreeMap<WaiterId, Slot>,
     barriers: Vec<Barrier>,
     /// Flushes under way.
     flushes: BTreeMap<u64, Flush>,
-    habit: Habit,
+    pattern: FlushPattern,
     /// How many changes have landed that are not stable, and of how many it is known that they are by now;
     /// of none before the first flush, since there may have been others before us.
     unstable: u64,
     stable: Option<u64>,
-    ahead: Ahead,
+    ahead: ReadAhead,
     holes: Holes,
     /// The first failure nobody was told of. It stays.
     failure: Option<Arc<Error>>,
     /// What was accepted and did not land.
     lost: Vec<Span>,
-    called: Vec<Ticket>,
+    called: Vec<WaiterId>,
     closed: bool,
 }
 
 impl Core {
     pub(super) fn new(settings: Settings, shape: Shape) -> Self {
-        let (write_meter, read_meter) = (Meter::new(settings.unsolicited), Meter::default());
+        let (write_meter, read_meter) =
+            (RateMeter::new(settings.unsolicited), RateMeter::default());
         Self {
             writing: settings.choose(Direction::Write, &write_meter, &shape),
             reading: settings.choose(Direction::Read, &read_meter, &shape),
-            ahead: Ahead::new(shape.size),
+            ahead: ReadAhead::new(shape.size),
             holes: Holes::new(shape.size, settings.knows_holes()),
             settings,
             shape,
             write_meter,
             read_meter,
             seq: 0,
-            tickets: 0,
+            waiters: 0,
             waiting: Pieces::default(),
-            flying: Pieces::default(),
+            issued: Pieces::default(),
             ready: BTreeSet::new(),
             urgent: BTreeSet::new(),
             volatile: Load::default(),
@@ -162,7 +163,7 @@ impl Core {
             slots: BTreeMap::new(),
             barriers: Vec::new(),
             flushes: BTreeMap::new(),
-            habit: Habit::default(),
+            pattern: FlushPattern::default(),
             unstable: 0,
             stable: None,
             failure: None,
@@ -173,13 +174,13 @@ impl Core {
     }
 
     /// A name for someone who has to wait.
-    const fn ticket(&mut self) -> Ticket {
-        self.tickets += 1;
-        self.tickets
+    const fn waiter(&mut self) -> WaiterId {
+        self.waiters += 1;
+        self.waiters
     }
 
     /// Who may go on since this was last asked.
-    pub(super) fn called(&mut self) -> std::vec::Drain<'_, Ticket> {
+    pub(super) fn called(&mut self) -> std::vec::Drain<'_, WaiterId> {
         self.called.drain(..)
     }
 
@@ -196,48 +197,48 @@ impl Core {
     // Barriers.
 
     /// Begins a flush, or without `flush` only waits until everything accepted so far has landed.
-    pub(super) fn barrier(&mut self, flush: bool) -> Result<Ticket> {
+    pub(super) fn barrier(&mut self, flush: bool) -> Result<WaiterId> {
         if let Some(failure) = &self.failure {
             return Err(report(failure, Verb::Flush, None));
         }
-        let ticket = self.ticket();
-        self.slots.insert(ticket, Slot { left: 1, error: None });
+        let waiter = self.waiter();
+        self.slots.insert(waiter, Slot { left: 1, error: None });
         if flush {
-            self.habit.flushed();
+            self.pattern.flushed();
         }
-        self.barriers.push(Barrier { before: self.seq, ticket, flush });
-        Ok(ticket)
+        self.barriers.push(Barrier { before: self.seq, waiter, flush });
+        Ok(waiter)
     }
 
-    /// Whether there is an answer to come for `ticket`.
-    pub(super) fn awaits(&self, ticket: Option<Ticket>) -> bool {
-        ticket.is_some_and(|ticket| self.slots.contains_key(&ticket))
+    /// Whether there is an answer to come for `waiter`.
+    pub(super) fn awaits(&self, waiter: Option<WaiterId>) -> bool {
+        waiter.is_some_and(|waiter| self.slots.contains_key(&waiter))
     }
 
-    /// The answer that `ticket` waits for, if it is there.
-    pub(super) fn answer(&mut self, ticket: Ticket) -> Option<Answer> {
-        let slot = self.slots.get(&ticket)?;
+    /// The answer that `waiter` waits for, if it is there.
+    pub(super) fn answer(&mut self, waiter: WaiterId) -> Option<Answer> {
+        let slot = self.slots.get(&waiter)?;
         if slot.left > 0 {
             return None;
         }
-        Some(self.slots.remove(&ticket)?.error.map_or(Ok(()), Err))
+        Some(self.slots.remove(&waiter)?.error.map_or(Ok(()), Err))
     }
 
-    fn settle(&mut self, ticket: Ticket, error: Option<&Arc<Error>>) {
-        if let Some(slot) = self.slots.get_mut(&ticket) {
+    fn settle(&mut self, waiter: WaiterId, error: Option<&Arc<Error>>) {
+        if let Some(slot) = self.slots.get_mut(&waiter) {
             slot.left -= 1;
             if slot.error.is_none() {
                 slot.error = error.cloned();
             }
             if slot.left == 0 {
-                self.called.push(ticket);
+                self.called.push(waiter);
             }
         }
     }
 
     /// A write that was put together from several now has one buffer, which readers may use too.
     pub(super) fn gathered(&mut self, at: u64, data: Bytes) {
-        if let Some(piece) = self.flying.map.get_mut(at) {
+        if let Some(piece) = self.issued.map.get_mut(at) {
             piece.body = Body::Data(data.into());
         }
     }
@@ -255,7 +256,7 @@ impl Core {
     }
 
     fn landed(&mut self, at: u64, result: Result<()>, now: Duration) {
-        let Some(piece) = self.flying.remove(at) else { return };
+        let Some(piece) = self.issued.remove(at) else { return };
         let bytes = piece.bytes();
         self.held -= bytes;
         let load = if piece.durable.is_some() { &mut self.durable } else { &mut self.volatile };
@@ -267,8 +268,8 @@ impl Core {
             self.unstable += 1;
         }
         let error = result.err().map(Arc::new);
-        if let Some(ticket) = piece.durable {
-            self.settle(ticket, error.as_ref());
+        if let Some(waiter) = piece.durable {
+            self.settle(waiter, error.as_ref());
         }
         match error {
             None => self.space_changed(&piece),
@@ -317,7 +318,7 @@ impl Core {
         let error = &*self.failure.get_or_insert(error);
         let error = Arc::clone(error);
         for barrier in std::mem::take(&mut self.barriers) {
-            self.settle(barrier.ticket, Some(&error));
+            self.settle(barrier.waiter, Some(&error));
         }
         self.called.extend(&self.line);
     }
@@ -326,7 +327,7 @@ impl Core {
     fn unblock(&mut self, span: Span) {
         for at in self.waiting.map.places(span) {
             let Some(piece) = self.waiting.map.get_mut(at) else { continue };
-            piece.blocked = self.flying.map.overlaps(piece.span);
+            piece.blocked = self.issued.map.overlaps(piece.span);
             if !piece.blocked {
                 let (key, durable) = ((piece.since, at), piece.durable.is_some());
                 self.queue(durable).insert(key);
@@ -336,14 +337,14 @@ impl Core {
 
     fn flushed(&mut self, barrier: u64, result: Result<()>) {
         let error = result.err().map(Arc::new);
-        let Some(Flush { tickets, unstable }) = self.flushes.remove(&barrier) else { return };
+        let Some(Flush { waiters, unstable }) = self.flushes.remove(&barrier) else { return };
         if error.is_none() {
             self.stable = self.stable.max(Some(unstable));
         }
-        for ticket in tickets {
+        for waiter in waiters {
             // What failed while it was under way was accepted before it ended: it may not say yes.
             let error = error.as_ref().or(self.failure.as_ref()).cloned();
-            self.settle(ticket, error.as_ref());
+            self.settle(waiter, error.as_ref());
         }
         if let Some(error) = error {
             // After a failed flush nobody knows what of all that was written is there.
@@ -359,8 +360,8 @@ impl Core {
         if self.read_meter.returned(fetch.stamp, fetch.span.len, bytes.is_some(), now) {
             self.reading = self.settings.choose(Direction::Read, &self.read_meter, &self.shape);
         }
-        for ticket in fetch.waiters {
-            self.settle(ticket, None);
+        for waiter in fetch.waiters {
+            self.settle(waiter, None);
         }
     }
 
@@ -383,7 +384,7 @@ impl Core {
         let mut patches = Vec::new();
         patches.extend(self.holes.parts(span).map(|span| Patch { span, data: None }));
         patches.extend(self.ahead.parts(span).map(|(span, data)| Patch { span, data: Some(data) }));
-        for pieces in [&self.flying, &self.waiting] {
+        for pieces in [&self.issued, &self.waiting] {
             let seen = pieces.map.overlapping(span);
             // A discard that may keep the bytes is as if it had.
             seen.filter(|piece| !(matches!(piece.body, Body::Discard) && self.discard_keeps()))
@@ -394,10 +395,10 @@ impl Core {
             self.ahead.passed(span, self.reading.segment);
             return Ok(Found::Here(patches));
         };
-        let ticket = self.ticket();
-        if gaps.iter().any(|gap| self.ahead.wait(*gap, ticket)) {
-            self.slots.insert(ticket, Slot { left: 1, error: None });
-            return Ok(Found::Coming(ticket));
+        let waiter = self.waiter();
+        if gaps.iter().any(|gap| self.ahead.wait(*gap, waiter)) {
+            self.slots.insert(waiter, Slot { left: 1, error: None });
+            return Ok(Found::Coming(waiter));
         }
         self.ahead.passed(span, self.reading.segment);
         Ok(Found::Beneath(missing, patches))
@@ -426,7 +427,7 @@ impl Core {
     pub(super) fn is_over(&self) -> bool {
         self.closed
             && self.waiting.map.is_empty()
-            && self.flying.map.is_empty()
+            && self.issued.map.is_empty()
             && self.flushes.is_empty()
             && self.ahead.is_idle()
             && self.holes.is_idle()
@@ -436,10 +437,10 @@ impl Core {
     pub(super) fn abandon(&mut self) {
         let gone = || Error::new(Kind::Gone, Verb::Write, None).because("the pipeline has ended");
         let error = Arc::new(gone());
-        self.lost.extend([&self.waiting, &self.flying].into_iter().flat_map(|pieces| {
+        self.lost.extend([&self.waiting, &self.issued].into_iter().flat_map(|pieces| {
             pieces.map.overlapping(Span::new(0, u64::MAX)).map(|piece| piece.span)
         }));
-        self.ahead = Ahead::new(0);
+        self.ahead = ReadAhead::new(0);
         self.holes = Holes::new(0, false);
         self.fail(Arc::clone(&error));
         for slot in self.slots.values_mut().filter(|slot| slot.left > 0) {

@@ -7,12 +7,12 @@
 //! caller <- patched with what was accepted <- read ahead, or read <- the volume beneath
 //! ```
 
-mod ahead;
 mod core;
 mod holes;
-mod meter;
 pub mod model;
 mod piece;
+mod rate_meter;
+mod read_ahead;
 mod settings;
 mod shared;
 mod spans;
@@ -35,7 +35,7 @@ use crate::{
 pub use self::settings::{Chosen, Limit, Settings};
 
 /// The name of one who waits.
-type Ticket = u64;
+type WaiterId = u64;
 
 /// The time, for measuring only: nothing waits for it.
 pub trait Clock: Send + Sync {
@@ -87,17 +87,17 @@ impl Pipeline {
         if span.is_empty() {
             return Ok(());
         }
-        let mut place = Place { shared: &self.shared, ticket: None };
+        let mut place = Place { shared: &self.shared, waiter: None };
         let mut change = Change::new(verb, span, body, durability);
         let accepted = poll_fn(|context| {
             let entry = self.shared.accept(&mut change, context);
-            place.ticket = change.ticket;
+            place.waiter = change.waiter;
             entry
         })
         .await;
         match durability {
             Durability::Volatile => {
-                place.ticket = place.ticket.filter(|_| accepted.is_err());
+                place.waiter = place.waiter.filter(|_| accepted.is_err());
                 accepted
             }
             Durability::Durable => {
@@ -105,7 +105,7 @@ impl Pipeline {
                     return place.answer().await.map_err(|error| report(&error, verb, span));
                 };
                 // What was accepted of it before the rest was refused is under way all the same.
-                if self.shared.core(|core| core.awaits(place.ticket)) {
+                if self.shared.core(|core| core.awaits(place.waiter)) {
                     let _ = place.wait().await;
                 }
                 Err(refused)
@@ -121,9 +121,9 @@ impl Pipeline {
         loop {
             match found {
                 Found::Here(patches) => return Ok(laid_over(span, None, patches)),
-                Found::Coming(ticket) => {
+                Found::Coming(waiter) => {
                     // Whatever came of it, what is here now is to be looked at again.
-                    let _ = self.at(ticket).answer().await;
+                    let _ = self.at(waiter).answer().await;
                     found = self.shared.core(|core| core.find(span))?;
                 }
                 Found::Beneath(part, patches) => {
@@ -139,38 +139,38 @@ impl Pipeline {
 
     /// Waits until everything accepted so far is on the volume beneath, and flushes it if asked to.
     async fn barrier(&self, flush: bool) -> Result<()> {
-        let ticket = self.shared.core(|core| core.barrier(flush))?;
-        self.at(ticket).answer().await.map_err(|error| report(&error, Verb::Flush, None))
+        let waiter = self.shared.core(|core| core.barrier(flush))?;
+        self.at(waiter).answer().await.map_err(|error| report(&error, Verb::Flush, None))
     }
 
-    fn at(&self, ticket: Ticket) -> Place<'_> {
-        Place { shared: &self.shared, ticket: Some(ticket) }
+    fn at(&self, waiter: WaiterId) -> Place<'_> {
+        Place { shared: &self.shared, waiter: Some(waiter) }
     }
 }
 
 /// Somewhere to wait, if there is a reason to; given up when dropped.
 struct Place<'a> {
     shared: &'a Shared,
-    ticket: Option<Ticket>,
+    waiter: Option<WaiterId>,
 }
 
 impl Place<'_> {
     async fn answer(mut self) -> Answer {
         let answer = self.wait().await;
-        self.ticket = None;
+        self.waiter = None;
         answer
     }
 
     async fn wait(&self) -> Answer {
-        let Some(ticket) = self.ticket else { return Ok(()) };
-        poll_fn(|context| self.shared.answer(ticket, context)).await
+        let Some(waiter) = self.waiter else { return Ok(()) };
+        poll_fn(|context| self.shared.answer(waiter, context)).await
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
-            self.shared.leave(ticket);
+        if let Some(waiter) = self.waiter {
+            self.shared.leave(waiter);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::Ticket;
-use super::meter::Stamp;
+use super::WaiterId;
+use super::rate_meter::Stamp;
 use super::spans::{Placed, shared};
 use crate::{Durability, Space, Span};
 
@@ -21,7 +21,7 @@ pub(super) struct Piece {
     /// The number of the change itself.
     pub(super) seq: Seq,
     /// Who waits for it to be durable. Such a piece is neither merged nor replaced.
-    pub(super) durable: Option<Ticket>,
+    pub(super) durable: Option<WaiterId>,
     /// Once it was issued: it is durable when it has landed.
     pub(super) stable: bool,
     /// An earlier change to these bytes is in flight, and must land first.

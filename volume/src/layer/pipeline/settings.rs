@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::meter::{Meter, PROBE_REQUESTS};
 use super::model::{Bottleneck, Stages};
+use super::rate_meter::{PROBE_REQUESTS, RateMeter};
 use crate::{Shape, TRANSFER_MAX};
 
 /// The smallest segment chosen: below it the headers of a request begin to matter even on a link so
@@ -124,7 +124,7 @@ impl Settings {
     }
 
     /// What follows from the measurements of one direction, on a volume of this shape.
-    pub(super) fn choose(&self, direction: Direction, meter: &Meter, shape: &Shape) -> Chosen {
+    pub(super) fn choose(&self, direction: Direction, meter: &RateMeter, shape: &Shape) -> Chosen {
         let segment = self.segment(meter, shape);
         let window_fixed = match direction {
             Direction::Write => self.window,
@@ -167,7 +167,7 @@ impl Settings {
     }
 
     /// A power of two, a multiple of every block, unless it was fixed by hand.
-    fn segment(&self, meter: &Meter, shape: &Shape) -> u64 {
+    fn segment(&self, meter: &RateMeter, shape: &Shape) -> u64 {
         let block = u64::from(shape.block_size);
         let least = SEGMENT_MIN.max(u64::from(shape.physical_block_size)).max(block);
         let segment = match self.segment {
@@ -178,7 +178,7 @@ impl Settings {
         segment.min((most - most % block).max(block))
     }
 
-    fn useful_segment(&self, meter: &Meter) -> u64 {
+    fn useful_segment(&self, meter: &RateMeter) -> u64 {
         let (Some(rate), Some(wanted)) = (meter.rate(), meter.wanted()) else {
             return SEGMENT_FIRST;
         };
@@ -193,7 +193,7 @@ impl Settings {
     }
 }
 
-fn limit(meter: &Meter, segment: u64, in_flight: u64) -> Limit {
+fn limit(meter: &RateMeter, segment: u64, in_flight: u64) -> Limit {
     let (Some(rate), Some(latency)) = (meter.rate(), meter.latency()) else {
         return Limit::Unknown;
     };

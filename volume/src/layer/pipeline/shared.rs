@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::core::{Answer, Change, Core, Entry, Found, Order, Outcome};
-use super::{Clock, Ticket};
+use super::{Clock, WaiterId};
 use crate::{Result, Span};
 
 pub(super) struct Shared {
@@ -22,7 +22,7 @@ struct State {
     /// What the worker has not fetched yet; no more than may be in flight.
     orders: VecDeque<Order>,
     worker: Option<Waker>,
-    wakers: BTreeMap<Ticket, Waker>,
+    wakers: BTreeMap<WaiterId, Waker>,
 }
 
 impl Shared {
@@ -46,7 +46,7 @@ impl Shared {
         let State { core, wakers, .. } = &mut *state;
         // Nearly always empty, and then nothing is allocated.
         let called: Vec<Waker> =
-            core.called().filter_map(|ticket| wakers.remove(&ticket)).collect();
+            core.called().filter_map(|waiter| wakers.remove(&waiter)).collect();
         drop(state);
         worker.into_iter().chain(called).for_each(Waker::wake);
         answer
@@ -66,36 +66,36 @@ impl Shared {
     pub(super) fn accept(&self, change: &mut Change, context: &Context<'_>) -> Poll<Result<()>> {
         self.with(|state, _| match state.core.accept(change) {
             Ok(Entry::Accepted) => {
-                change.ticket.map(|ticket| state.wakers.remove(&ticket));
+                change.waiter.map(|waiter| state.wakers.remove(&waiter));
                 Poll::Ready(Ok(()))
             }
-            Ok(Entry::Wait(ticket)) => {
-                state.wakers.insert(ticket, context.waker().clone());
+            Ok(Entry::Wait(waiter)) => {
+                state.wakers.insert(waiter, context.waker().clone());
                 Poll::Pending
             }
             Err(error) => Poll::Ready(Err(error)),
         })
     }
 
-    /// The answer to `ticket`.
-    pub(super) fn answer(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Answer> {
-        self.with(|state, _| match state.core.answer(ticket) {
+    /// The answer to `waiter`.
+    pub(super) fn answer(&self, waiter: WaiterId, context: &Context<'_>) -> Poll<Answer> {
+        self.with(|state, _| match state.core.answer(waiter) {
             Some(answer) => {
-                state.wakers.remove(&ticket);
+                state.wakers.remove(&waiter);
                 Poll::Ready(answer)
             }
             None => {
-                state.wakers.insert(ticket, context.waker().clone());
+                state.wakers.insert(waiter, context.waker().clone());
                 Poll::Pending
             }
         })
     }
 
-    /// Nobody waits for `ticket` any more.
-    pub(super) fn leave(&self, ticket: Ticket) {
+    /// Nobody waits for `waiter` any more.
+    pub(super) fn leave(&self, waiter: WaiterId) {
         self.with(|state, _| {
-            state.wakers.remove(&ticket);
-            state.core.leave(ticket);
+            state.wakers.remove(&waiter);
+            state.core.leave(waiter);
         });
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use super::super::piece::{Body, Piece, Rope, Seq};
-use super::super::{Ticket, meter::Stamp};
+use super::super::{WaiterId, rate_meter::Stamp};
 use super::{Core, report};
 use crate::{Durability, Result, Space, Span, Verb};
 
@@ -20,7 +20,7 @@ pub(in super::super) struct Change {
     pub(in super::super) body: ChangeBody,
     pub(in super::super) durability: Durability,
     /// Under which its sender waits, once he has to: for room, or for the bytes to be durable.
-    pub(in super::super) ticket: Option<Ticket>,
+    pub(in super::super) waiter: Option<WaiterId>,
     /// It stands in the line.
     in_line: bool,
 }
@@ -36,8 +36,8 @@ pub(in super::super) enum ChangeBody {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Entry {
     Accepted,
-    /// Its place in the line is kept; its ticket is called when it may be its turn.
-    Wait(Ticket),
+    /// Its place in the line is kept; its waiter is called when it may be its turn.
+    Wait(WaiterId),
 }
 
 impl Core {
@@ -47,16 +47,16 @@ impl Core {
         if let Some(failure) = &self.failure {
             return Err(report(failure, change.verb, change.span));
         }
-        if self.line.is_empty() || self.line.front() == change.ticket.as_ref() {
+        if self.line.is_empty() || self.line.front() == change.waiter.as_ref() {
             self.accept_parts(change);
         }
         if !change.span.is_empty() {
-            let ticket = *change.ticket.get_or_insert_with(|| self.ticket());
+            let waiter = *change.waiter.get_or_insert_with(|| self.waiter());
             if !change.in_line {
                 change.in_line = true;
-                self.line.push_back(ticket);
+                self.line.push_back(waiter);
             }
-            return Ok(Entry::Wait(ticket));
+            return Ok(Entry::Wait(waiter));
         }
         if change.in_line {
             change.in_line = false;
@@ -74,15 +74,15 @@ impl Core {
             }
             let body = change.take(part);
             let durable = (change.durability == Durability::Durable)
-                .then(|| *change.ticket.get_or_insert_with(|| self.ticket()));
+                .then(|| *change.waiter.get_or_insert_with(|| self.waiter()));
             self.put(part, body, durable);
         }
     }
 
-    /// Someone no longer waits for `ticket`.
-    pub(in super::super) fn leave(&mut self, ticket: Ticket) {
-        self.slots.remove(&ticket);
-        if let Some(place) = self.line.iter().position(|queued| *queued == ticket) {
+    /// Someone no longer waits for `waiter`.
+    pub(in super::super) fn leave(&mut self, waiter: WaiterId) {
+        self.slots.remove(&waiter);
+        if let Some(place) = self.line.iter().position(|queued| *queued == waiter) {
             self.line.remove(place);
             self.call_next();
         }
@@ -94,7 +94,7 @@ impl Core {
 
     fn has_room(&self, part: Span, change: &Change) -> bool {
         // A change cuts what it lands in into two, at most.
-        let pieces = self.waiting.map.len() + self.flying.map.len() + 2 <= PIECES_MAX;
+        let pieces = self.waiting.map.len() + self.issued.map.len() + 2 <= PIECES_MAX;
         let bytes = match change.body {
             ChangeBody::Data(_) => self.held + part.len <= self.writing.window,
             ChangeBody::Zeroes(_) | ChangeBody::Discard => true,
@@ -116,7 +116,7 @@ impl Core {
         self.shape.discard.is_some_and(|discard| !discard.reads_zeroes)
     }
 
-    fn put(&mut self, span: Span, body: Body, durable: Option<Ticket>) {
+    fn put(&mut self, span: Span, body: Body, durable: Option<WaiterId>) {
         self.seq += 1;
         let seq = self.seq;
         self.ahead.invalidate(span);
@@ -125,8 +125,8 @@ impl Core {
         }
         let since = self.replace(span).min(seq);
         match durable {
-            Some(ticket) => self.slots.entry(ticket).or_default().left += 1,
-            None => self.habit.accepted(),
+            Some(waiter) => self.slots.entry(waiter).or_default().left += 1,
+            None => self.pattern.accepted(),
         }
         let piece = Piece {
             span,
@@ -135,9 +135,9 @@ impl Core {
             seq,
             durable,
             stable: false,
-            blocked: self.flying.map.overlaps(span),
+            blocked: self.issued.map.overlaps(span),
             continues: self.waiting.map.ending_at(span.at).is_some()
-                || self.flying.map.ending_at(span.at).is_some(),
+                || self.issued.map.ending_at(span.at).is_some(),
             stamp: Stamp::default(),
         };
         self.held += piece.bytes();
@@ -152,7 +152,7 @@ impl Core {
             since = since.min(piece.since);
             self.held -= piece.bytes();
             for mut rest in piece.beside(span) {
-                rest.blocked = self.flying.map.overlaps(rest.span);
+                rest.blocked = self.issued.map.overlaps(rest.span);
                 self.held += rest.bytes();
                 self.wait(rest);
             }
@@ -204,7 +204,7 @@ impl Change {
         body: ChangeBody,
         durability: Durability,
     ) -> Self {
-        Self { verb, span, body, durability, ticket: None, in_line: false }
+        Self { verb, span, body, durability, waiter: None, in_line: false }
     }
 
     /// Data are accepted segment by segment, so that a write larger than the window passes, and is

@@ -114,7 +114,7 @@ impl Core {
         let (span, bytes) = (piece.span, piece.bytes());
         let is_data = piece.body.fills();
         let durability = match piece.durability() {
-            Durability::Volatile if is_data && self.habit.expects_flush() => Durability::Durable,
+            Durability::Volatile if is_data && self.pattern.expects_flush() => Durability::Durable,
             durability => durability,
         };
         piece.stable = durability == Durability::Durable && !matches!(piece.body, Body::Discard);
@@ -130,7 +130,7 @@ impl Core {
             Body::Discard => Order::Discard { span },
         };
         let piece_is_awaited = piece.durable.is_some();
-        self.flying.insert(piece);
+        self.issued.insert(piece);
         if piece_is_awaited || self.discard_keeps() {
             // It no longer stands in the way of the first in line.
             self.call_next();
@@ -161,7 +161,7 @@ impl Core {
 
     /// What was accepted on `span` and has not landed.
     fn pending(&self, span: Span) -> impl Iterator<Item = &Piece> {
-        let pending = [&self.waiting, &self.flying];
+        let pending = [&self.waiting, &self.issued];
         pending.into_iter().flat_map(move |pieces| pieces.map.overlapping(span))
     }
 
@@ -182,28 +182,28 @@ impl Core {
         if self.barriers.is_empty() {
             return None;
         }
-        let oldest = self.waiting.oldest().min(self.flying.oldest());
+        let oldest = self.waiting.oldest().min(self.issued.oldest());
         let room = self.flushes.len() < FLUSHES_IN_FLIGHT;
         let due = |barrier: &mut Barrier| barrier.before < oldest && (room || !barrier.flush);
         let due: Vec<Barrier> = self.barriers.extract_if(.., due).collect();
         let (flushing, settled): (Vec<_>, Vec<_>) = due.into_iter().partition(|one| one.flush);
         for barrier in settled {
-            self.settle(barrier.ticket, None);
+            self.settle(barrier.waiter, None);
         }
         let unstable = self.unstable;
         if self.stable == Some(unstable) {
             // All that has landed is stable.
             for barrier in flushing {
-                self.settle(barrier.ticket, None);
+                self.settle(barrier.waiter, None);
             }
             return None;
         }
         if flushing.is_empty() {
             return None;
         }
-        let barrier = self.ticket();
-        let tickets = flushing.iter().map(|one| one.ticket).collect();
-        self.flushes.insert(barrier, Flush { tickets, unstable });
+        let barrier = self.waiter();
+        let waiters = flushing.iter().map(|one| one.waiter).collect();
+        self.flushes.insert(barrier, Flush { waiters, unstable });
         Some(Order::Flush { barrier })
     }
 }

@@ -120,20 +120,20 @@ impl Core {
     fn assert_sound(&self) {
         let everywhere = Span::new(0, u64::MAX);
         let pieces = || {
-            let both = [&self.waiting, &self.flying].into_iter();
+            let both = [&self.waiting, &self.issued].into_iter();
             both.flat_map(|pieces| pieces.map.overlapping(everywhere))
         };
         assert_eq!(self.held, pieces().map(Piece::bytes).sum::<u64>());
         assert!(self.held <= self.writing.window);
         assert!(pieces().count() <= 8192);
-        for pieces in [&self.waiting, &self.flying] {
+        for pieces in [&self.waiting, &self.issued] {
             let spans: Vec<Span> =
                 pieces.map.overlapping(everywhere).map(|piece| piece.span).collect();
             assert!(spans.windows(2).all(|pair| pair[1].end() <= pair[0].at), "{spans:?}");
             assert_eq!(pieces.ages.len(), spans.len());
         }
         for piece in self.waiting.map.overlapping(everywhere) {
-            assert_eq!(piece.blocked, self.flying.map.overlaps(piece.span), "{}", piece.span);
+            assert_eq!(piece.blocked, self.issued.map.overlaps(piece.span), "{}", piece.span);
             let key = (piece.since, piece.span.at);
             let queue = if piece.durable.is_some() { &self.urgent } else { &self.ready };
             assert_eq!(queue.contains(&key), !piece.blocked);
@@ -150,7 +150,7 @@ fn stays_sound_and_within_its_window_whatever_comes() {
         let mut random = Random::new(seed);
         let mut core = Core::new(tight(), shape(seed % 2 == 0));
         let mut line: Vec<Change> = Vec::new();
-        let mut flying: Vec<Order> = Vec::new();
+        let mut issued: Vec<Order> = Vec::new();
         for _ in 0..300 {
             let span = Span::new(random.below(64) * BLOCK, (1 + random.below(24)) * BLOCK);
             let durability = [Durability::Volatile, Durability::Durable][random.below(2) as usize];
@@ -159,21 +159,21 @@ fn stays_sound_and_within_its_window_whatever_comes() {
                 3 => line.push(zeroes(span.at, span.len)),
                 4 => line.push(discard(span.at, span.len)),
                 5 => drop(core.barrier(true).unwrap()),
-                _ if flying.is_empty() => {}
+                _ if issued.is_empty() => {}
                 _ => {
-                    let order = flying.swap_remove(random.below(flying.len() as u64) as usize);
+                    let order = issued.swap_remove(random.below(issued.len() as u64) as usize);
                     core.answer_to(order, Ok(()));
                 }
             }
             line.retain_mut(|change| core.accept(change).unwrap() != Entry::Accepted);
             core.assert_sound();
-            flying.extend(core.orders());
+            issued.extend(core.orders());
             core.assert_sound();
         }
-        while let Some(order) = flying.pop() {
+        while let Some(order) = issued.pop() {
             core.answer_to(order, Ok(()));
             line.retain_mut(|change| core.accept(change).unwrap() != Entry::Accepted);
-            flying.extend(core.orders());
+            issued.extend(core.orders());
             core.assert_sound();
         }
         assert!(line.is_empty() && core.barriers.is_empty() && core.held == 0);
@@ -207,18 +207,18 @@ fn short_piece_that_stopped_growing_is_written_while_others_are_in_flight() {
     let mut elsewhere = (2..).map(|place| volatile(place * 2 * BLOCK, BLOCK));
     (&mut elsewhere).take(9).for_each(|change| core.enter(change));
     core.enter(volatile(0, BLOCK));
-    let mut flying = VecDeque::from(core.orders());
+    let mut issued = VecDeque::from(core.orders());
     core.enter(volatile(BLOCK, BLOCK));
     assert!(core.orders().is_empty(), "the end of what may be a stream is kept");
 
     let mut seen = 0;
-    while !flying.iter().any(|order| matches!(order, Order::Write { at: BLOCK, .. })) {
+    while !issued.iter().any(|order| matches!(order, Order::Write { at: BLOCK, .. })) {
         seen += 1;
         assert!(seen <= 128, "kept for ever");
         core.enter(elsewhere.next().unwrap());
-        core.answer_to(flying.pop_front().unwrap(), Ok(()));
-        flying.extend(core.orders());
-        assert!(flying.len() > 8);
+        core.answer_to(issued.pop_front().unwrap(), Ok(()));
+        issued.extend(core.orders());
+        assert!(issued.len() > 8);
     }
 }
 
@@ -244,7 +244,7 @@ fn writers_are_served_in_the_order_they_came() {
     let order = core.next(NOW).unwrap();
     core.answer_to(order, Ok(()));
     // Half of the large one fits, and so would the small one; but the large one came first.
-    assert!(core.called().any(|ticket| ticket == first));
+    assert!(core.called().any(|waiter| waiter == first));
     assert!(matches!(core.accept(&mut small).unwrap(), Entry::Wait(_)));
     assert_eq!(core.accept(&mut large).unwrap(), Entry::Wait(first));
     // If it gives up, the next in line is called.

@@ -74,11 +74,11 @@ fn what_is_written_is_no_hole_from_the_moment_it_is_accepted() {
 fn an_answer_on_its_way_is_not_believed_of_what_changes() {
     let mut core = core();
     core.enter(volatile(300 * BLOCK, BLOCK));
-    let flying = core.next(NOW).unwrap();
+    let issued = core.next(NOW).unwrap();
     core.reads_zeroes(Span::new(200 * BLOCK, BLOCK));
     let question = core.next(NOW).unwrap();
     core.enter(volatile(400 * BLOCK, BLOCK));
-    core.answer_to(flying, Ok(()));
+    core.answer_to(issued, Ok(()));
     core.settle_all();
     // The map may have been drawn before either was written.
     core.is_told_of_a_hole(question);

@@ -6,19 +6,19 @@
 /// end has to be able to afford.
 const FEW: u32 = 4;
 
-/// Few once may be chance; twice in a row is a habit.
+/// Few once may be chance; twice in a row is a pattern.
 const TWICE: u32 = 2;
 
 /// What the last flushes had before them.
 #[derive(Default)]
-pub(super) struct Habit {
+pub(super) struct FlushPattern {
     /// Changes accepted since the last flush began.
     since: u32,
     /// How many flushes in a row had few before them.
     brief: u32,
 }
 
-impl Habit {
+impl FlushPattern {
     pub(super) const fn accepted(&mut self) {
         self.since = self.since.saturating_add(1);
     }

@@ -5,17 +5,17 @@ const SEGMENT: u64 = 64 << 10;
 
 /// A link of one rate and delay, kept full with what the meter asks for; gives the last estimates.
 struct Load {
-    meter: Meter,
+    meter: RateMeter,
     now: Duration,
     /// When each request returns, and its stamp.
-    flying: std::collections::VecDeque<(Duration, Stamp)>,
+    issued: std::collections::VecDeque<(Duration, Stamp)>,
     free: Duration,
 }
 
 impl Load {
     fn new() -> Self {
-        let flying = std::collections::VecDeque::new();
-        Self { meter: Meter::default(), now: Duration::ZERO, flying, free: Duration::ZERO }
+        let issued = std::collections::VecDeque::new();
+        Self { meter: RateMeter::default(), now: Duration::ZERO, issued, free: Duration::ZERO }
     }
 
     /// Keeps the link busy for `time`; with `demand`, with no more requests than that.
@@ -24,14 +24,14 @@ impl Load {
         while self.now < end {
             let wanted = self.meter.wanted().unwrap_or(0) / SEGMENT + 1;
             let wanted = if self.meter.is_probing() { PROBE_REQUESTS } else { wanted as usize };
-            while self.flying.len() < wanted.min(demand) {
-                let limited = self.flying.len() + 1 == demand;
+            while self.issued.len() < wanted.min(demand) {
+                let limited = self.issued.len() + 1 == demand;
                 let stamp = self.meter.issued(limited, self.now);
                 self.free =
                     self.free.max(self.now) + Duration::from_secs_f64(SEGMENT as f64 / rate);
-                self.flying.push_back((self.free + round_trip, stamp));
+                self.issued.push_back((self.free + round_trip, stamp));
             }
-            let (returns, stamp) = self.flying.pop_front().unwrap();
+            let (returns, stamp) = self.issued.pop_front().unwrap();
             self.now = self.now.max(returns);
             self.meter.returned(stamp, SEGMENT, true, self.now);
         }
@@ -74,7 +74,7 @@ fn what_nobody_asked_for_does_not_lower_the_rate() {
 
 #[test]
 fn a_failed_request_measures_nothing() {
-    let mut meter = Meter::default();
+    let mut meter = RateMeter::default();
     let stamp = meter.issued(false, MS);
     meter.returned(stamp, SEGMENT, false, 2 * MS);
     assert_eq!((meter.rate(), meter.latency()), (None, None));

@@ -57,7 +57,7 @@ pub(super) struct Stamp {
 }
 
 /// Measures one direction of a connection.
-pub(super) struct Meter {
+pub(super) struct RateMeter {
     /// Longer requests take two round trips.
     unsolicited: u64,
     /// How many those take that came back lately.
@@ -136,13 +136,13 @@ enum Probe {
     Measuring { since: Duration, samples: usize, least: Duration },
 }
 
-impl Default for Meter {
+impl Default for RateMeter {
     fn default() -> Self {
         Self::new(u64::MAX)
     }
 }
 
-impl Meter {
+impl RateMeter {
     /// Nothing is known, but that requests of more than `unsolicited` bytes take two round trips.
     pub(super) fn new(unsolicited: u64) -> Self {
         Self {

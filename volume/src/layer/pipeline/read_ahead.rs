@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Ticket;
-use super::meter::Stamp;
+use super::WaiterId;
+use super::rate_meter::Stamp;
 use super::settings::Chosen;
 use super::spans::{Placed, SpanMap, shared, uncovered};
 use crate::Span;
@@ -76,7 +76,7 @@ pub(super) struct Fetch {
     /// Nobody will want it.
     forsaken: bool,
     /// Readers who wait for it.
-    pub(super) waiters: Vec<Ticket>,
+    pub(super) waiters: Vec<WaiterId>,
     pub(super) stamp: Stamp,
 }
 
@@ -88,7 +88,7 @@ impl Placed for Fetch {
 
 /// The streams, and what was read for them.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(super) struct ReadAhead {
     size: u64,
     streams: Vec<Stream>,
     chunks: SpanMap<Chunk>,
@@ -97,7 +97,7 @@ pub(super) struct Ahead {
     fetch_bytes: u64,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// Of a volume of `size` bytes.
     pub(super) fn new(size: u64) -> Self {
         Self { size, ..Self::default() }
@@ -312,14 +312,14 @@ impl Ahead {
         })
     }
 
-    /// Queues `ticket` behind a read-ahead that will bring part of `gap`; false if none will.
-    pub(super) fn wait(&mut self, gap: Span, ticket: Ticket) -> bool {
+    /// Queues `waiter` behind a read-ahead that will bring part of `gap`; false if none will.
+    pub(super) fn wait(&mut self, gap: Span, waiter: WaiterId) -> bool {
         let brings = |fetch: &&mut Fetch| {
             let part = shared(fetch.span, gap);
             !fetch.forsaken && !uncovered(part, fetch.holes.clone()).is_empty()
         };
         let found = self.fetches.overlapping_mut(gap).find(brings);
-        found.map(|fetch| fetch.waiters.push(ticket)).is_some()
+        found.map(|fetch| fetch.waiters.push(waiter)).is_some()
     }
 
     /// The bytes kept and being read.
