@@ -197,13 +197,17 @@ impl ReadAhead {
             let streams = || self.streams.iter().enumerate();
             let reads_on = |stream: &Stream| stream.followers >= FOLLOWERS;
             let live = || streams().filter(|(_, one)| reads_on(one) && self.is_live(one, now));
+            let readers = live().count() as u64;
+            if readers == 0 {
+                return None;
+            }
             let reading = live().map(|(_, stream)| stream.read).max().unwrap_or(0);
             // While a program takes an answer, all of the next one is on its way; but not while the first is itself
             // still to come, as both together would queue.
             let followed = live().filter(|(_, stream)| stream.followers > FOLLOWERS);
             let next = followed.map(|(_, stream)| stream.read).max().unwrap_or(0);
             let window = chosen.window.max(next.min(chosen.most));
-            let share = window.checked_div(live().count() as u64)?;
+            let share = window / readers;
             // The stream that has least ahead of it goes first.
             let (index, span) = live()
                 .filter_map(|(index, stream)| {

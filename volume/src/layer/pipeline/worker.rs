@@ -69,8 +69,8 @@ impl Worker {
             Order::Discard { span } => {
                 Box::pin(async move { Outcome::Changed(span.at, inner.discard(span).await) })
             }
-            Order::Flush { barrier } => {
-                Box::pin(async move { Outcome::Flushed(barrier, inner.flush().await) })
+            Order::Flush { flush } => {
+                Box::pin(async move { Outcome::Flushed(flush, inner.flush().await) })
             }
             Order::Read { span } => {
                 Box::pin(async move { Outcome::Read(span.at, inner.read(span).await) })

@@ -2,6 +2,8 @@
 
 mod holes;
 
+use std::collections::VecDeque;
+
 use super::*;
 use crate::check::Random;
 use crate::{Discard, Durability, Extent, Space};
@@ -87,7 +89,7 @@ impl Core {
             Order::WriteZeroes { span, .. } | Order::Discard { span } => {
                 Outcome::Changed(span.at, result)
             }
-            Order::Flush { barrier } => Outcome::Flushed(barrier, result),
+            Order::Flush { flush } => Outcome::Flushed(flush, result),
             Order::Read { span } => {
                 Outcome::Read(span.at, result.map(|()| vec![1; span.len as usize].into()))
             }
@@ -118,28 +120,7 @@ impl Core {
     }
 
     fn assert_sound(&self) {
-        let everywhere = Span::new(0, u64::MAX);
-        let pieces = || {
-            let both = [&self.waiting, &self.issued].into_iter();
-            both.flat_map(|pieces| pieces.map.overlapping(everywhere))
-        };
-        assert_eq!(self.held, pieces().map(Piece::bytes).sum::<u64>());
-        assert!(self.held <= self.writing.window);
-        assert!(pieces().count() <= 8192);
-        for pieces in [&self.waiting, &self.issued] {
-            let spans: Vec<Span> =
-                pieces.map.overlapping(everywhere).map(|piece| piece.span).collect();
-            assert!(spans.windows(2).all(|pair| pair[1].end() <= pair[0].at), "{spans:?}");
-            assert_eq!(pieces.ages.len(), spans.len());
-        }
-        for piece in self.waiting.map.overlapping(everywhere) {
-            assert_eq!(piece.blocked, self.issued.map.overlaps(piece.span), "{}", piece.span);
-            let key = (piece.since, piece.span.at);
-            let queue = if piece.durable.is_some() { &self.urgent } else { &self.ready };
-            assert_eq!(queue.contains(&key), !piece.blocked);
-        }
-        let queued = self.ready.len() + self.urgent.len();
-        assert!(queued <= self.waiting.map.len());
+        self.queue.assert_sound(self.writes.chosen().window);
     }
 }
 
@@ -176,7 +157,7 @@ fn stays_sound_and_within_its_window_whatever_comes() {
             issued.extend(core.orders());
             core.assert_sound();
         }
-        assert!(line.is_empty() && core.barriers.is_empty() && core.held == 0);
+        assert!(line.is_empty() && core.flushes.has_no_barrier() && core.pending_bytes() == 0);
     }
 }
 
@@ -228,7 +209,7 @@ fn a_large_write_is_cut_and_passes_through_a_smaller_window() {
     let mut change = volatile(0, 65_536);
     let mut sent = Vec::new();
     while matches!(core.accept(&mut change).unwrap(), Entry::Wait(_)) {
-        assert_eq!(core.held, 16_384);
+        assert_eq!(core.pending_bytes(), 16_384);
         sent.extend(core.settle_all());
     }
     sent.extend(core.settle_all());
@@ -309,7 +290,7 @@ fn zeroes_replace_data_and_are_cut_by_data() {
     core.enter(zeroes(0, 64 * BLOCK));
     core.enter(volatile(8 * BLOCK, BLOCK));
     core.enter(discard(200 * BLOCK, 8 * BLOCK));
-    assert_eq!(core.held, 2 * BLOCK, "what zeroes replaced is not held");
+    assert_eq!(core.pending_bytes(), 2 * BLOCK, "what zeroes replaced is not held");
     core.answer_to(busy, Ok(()));
     let mut sent = core.settle_all();
     sent.sort();
@@ -434,7 +415,7 @@ fn random_reads_read_nothing_ahead() {
         // Chance may put one read behind another, but no more than that.
         assert!(core.told().len() <= 1);
     }
-    assert!(core.ahead.in_flight() <= 16_384);
+    assert!(core.read_ahead.in_flight() <= 16_384);
 }
 
 #[test]
@@ -452,7 +433,7 @@ fn several_streams_are_followed_within_one_window() {
                 core.answer_to(order, Ok(()));
             }
             // Room for the read that is put together comes on top.
-            assert!(core.ahead.held() <= 65_536 + span.len);
+            assert!(core.read_ahead.held() <= 65_536 + span.len);
         }
     }
     // Two reads each until a stream is believed to be one.

@@ -1,0 +1,39 @@
+//! What the worker is told to do, and what came of it.
+
+use bytes::Bytes;
+
+use super::super::piece::{Body, Piece, Rope};
+use crate::{Durability, Extent, Result, Space, Span};
+
+/// Something for the worker to do.
+#[derive(Debug)]
+pub(in super::super) enum Order {
+    Write { at: u64, data: Rope, durability: Durability },
+    WriteZeroes { span: Span, space: Space, durability: Durability },
+    Discard { span: Span },
+    Flush { flush: u64 },
+    Read { span: Span },
+    Extents { span: Span },
+}
+
+impl Order {
+    /// The order that carries out a change.
+    pub(super) fn change(piece: &Piece, durability: Durability) -> Self {
+        let span = piece.span;
+        match &piece.body {
+            Body::Data(rope) => Self::Write { at: span.at, data: rope.clone(), durability },
+            &Body::Zeroes(space) => Self::WriteZeroes { span, space, durability },
+            Body::Discard => Self::Discard { span },
+        }
+    }
+}
+
+/// What came of an order.
+pub(in super::super) enum Outcome {
+    /// Of the change at this place.
+    Changed(u64, Result<()>),
+    Flushed(u64, Result<()>),
+    /// Of the read-ahead at this place.
+    Read(u64, Result<Bytes>),
+    Extents(Result<Vec<Extent>>),
+}
