@@ -3,7 +3,6 @@
 mod answer;
 mod data;
 mod disk;
-mod exclusive;
 mod fault;
 #[cfg(test)]
 mod guest;

@@ -66,7 +66,7 @@ impl TargetDevice {
         let disk = |(number, disk): (&u16, &Arc<Disk>)| {
             let disk = match access(*number)? {
                 Access::Write => disk.again(),
-                Access::Read => disk.guarded(),
+                Access::Read => disk.for_readers(),
             };
             Some((*number, Arc::new(disk)))
         };
@@ -92,7 +92,7 @@ impl TargetDevice {
             && reached.eq(other.disks.values().map(|disk| disk.ports()))
     }
 
-    /// Whether unit `lun` of `other` is a face of the same disk as here.
+    /// Whether unit `lun` of `other` is a view of the same disk as here.
     #[must_use]
     pub fn shares(&self, other: &Self, lun: u16) -> bool {
         match (self.disks.get(&lun), other.disks.get(&lun)) {
@@ -155,7 +155,7 @@ impl TargetDevice {
 
     /// The numbers of the units that its initiators may write to.
     pub fn writable(&self) -> impl Iterator<Item = u16> + '_ {
-        self.disks.iter().filter(|(_, disk)| !disk.is_guarded()).map(|(number, _)| *number)
+        self.disks.iter().filter(|(_, disk)| !disk.is_for_readers()).map(|(number, _)| *number)
     }
 
     /// A nexus came into being, with every unit.

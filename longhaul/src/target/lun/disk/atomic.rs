@@ -9,8 +9,9 @@ use volume::{Durability, Volume};
 use super::super::answer::Abort;
 use super::super::data;
 use super::super::fault::Fault;
+use super::Core;
+use super::execute::durability;
 use super::medium::miscompare;
-use super::{Core, durability};
 
 impl Core {
     /// COMPARE AND WRITE: the first half of the data-out is compared, the second written.
@@ -23,7 +24,7 @@ impl Core {
         let half = self.span(blocks).len as usize;
         let mut expected = data::joined(data, 2 * half);
         let new = expected.split_off(half);
-        let _held = self.state.exclusive.hold(blocks).await;
+        let _held = self.state.exclusive.exclusive(self.span(blocks)).await;
         let found = self.read(blocks).await?;
         if let Some(offset) = data::difference(&found, &expected) {
             // SBC-3, 5.2: the information is the offset of the first byte that differs.
@@ -40,7 +41,7 @@ impl Core {
         durability: Durability,
     ) -> Result<(), Fault> {
         let bits = data::joined(data, self.span(blocks).len as usize);
-        let _held = self.state.exclusive.hold(blocks).await;
+        let _held = self.state.exclusive.exclusive(self.span(blocks)).await;
         let mut merged = BytesMut::from(&self.read(blocks).await?[..]);
         merged.iter_mut().zip(&bits).for_each(|(byte, bits)| *byte |= bits);
         self.put(blocks, merged.freeze(), durability).await

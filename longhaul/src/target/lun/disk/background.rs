@@ -24,7 +24,7 @@ struct State {
 
 /// What has not begun yet.
 struct Waiting {
-    /// The face of the unit that was asked last: its volume is the newest.
+    /// The view of the unit that was asked last: its volume is the newest.
     core: Arc<Core>,
     /// Those to tell if it fails.
     nexuses: BTreeSet<Nexus>,
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    async fn run(disk: &Disk, nexus: Nexus, cdb: &[u8]) -> super::super::Response {
+    async fn run(disk: &Disk, nexus: Nexus, cdb: &[u8]) -> super::super::super::Response {
         let command = Command { parsed: Parsed::of(&block(cdb)), data: vec![], announced: 0 };
         disk.execute(nexus, command).await
     }

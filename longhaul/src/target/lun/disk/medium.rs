@@ -16,7 +16,8 @@ use super::super::answer::Abort;
 use super::super::data;
 use super::super::fault::Fault;
 use super::super::medium_lock::{ExclusiveGuard, SharedGuard};
-use super::{Core, durability};
+use super::Core;
+use super::execute::durability;
 
 /// How much VERIFY reads, and WRITE SAME writes, at a time: one command may cover the whole disk, but
 /// holds no more memory than this, and lets the other commands of its session run in between.

@@ -3,7 +3,6 @@
 
 use bytes::Bytes;
 use proto::scsi::Sense;
-use proto::scsi::mode::Switches;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::{Additional, Key};
 
@@ -26,11 +25,10 @@ impl Core {
         if flush {
             self.flush().await?;
         }
-        self.attend(|_| {
-            let switches = self.switches();
+        self.change(|_, switches| {
             match switches.readiness {
                 Readiness::Ready => {
-                    self.switch(Switches { readiness: Readiness::Stopped, ..switches });
+                    switches.readiness = Readiness::Stopped;
                     Ok(())
                 }
                 Readiness::Stopped => Ok(()),
@@ -51,10 +49,9 @@ impl Core {
         let Ok(_starting) = self.state.stopping.try_lock() else {
             return Err(Sense::new(Key::NotReady, Additional::START_STOP_IN_PROGRESS).into());
         };
-        self.attend(|_| {
-            let switches = self.switches();
+        self.change(|_, switches| {
             if switches.readiness == Readiness::Stopped {
-                self.switch(Switches { readiness: Readiness::Ready, ..switches });
+                switches.readiness = Readiness::Ready;
             }
         });
         Ok(Vec::new())
@@ -96,10 +93,10 @@ mod tests {
         good(write(&disk, 0, pattern(1, 7)));
         assert_eq!(outcome(&disk, ME, &STOP), Ok(()));
         assert_eq!(outcome(&disk, ME, &STOP), Ok(()), "it is stopped already");
-        for face in [disk.again(), disk.guarded()] {
+        for view in [disk.again(), disk.for_readers()] {
             for nexus in [ME, OTHER] {
-                assert_eq!(outcome(&face, nexus, &TEST_UNIT_READY), Err(STOPPED));
-                assert_eq!(outcome(&face, nexus, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]), Err(STOPPED));
+                assert_eq!(outcome(&view, nexus, &TEST_UNIT_READY), Err(STOPPED));
+                assert_eq!(outcome(&view, nexus, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]), Err(STOPPED));
             }
         }
         // SBC-4, 4.20.5.10.1, with SPC-4, 5.11.2.2: it can be polled.

@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use proto::scsi::Sense;
-use proto::scsi::mode::Switches;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::Additional;
 
@@ -70,7 +69,7 @@ impl Core {
     }
 
     fn ready(&self, readiness: Readiness) {
-        self.attend(|_| self.switch(Switches { readiness, ..self.switches() }));
+        self.change(|_, switches| switches.readiness = readiness);
     }
 }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::select;
-use proto::scsi::mode::Switches;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sanitize::{Method, Overwrite};
 use proto::scsi::sense::{Additional, Key};
@@ -116,7 +115,7 @@ impl Core {
         let task = tokio::spawn(async move {
             let outcome = core.wipe(work).await;
             let readiness = if outcome.is_ok() { Readiness::Ready } else { failed };
-            core.attend(|_| core.switch(Switches { readiness, ..core.switches() }));
+            core.change(|_, switches| switches.readiness = readiness);
             outcome
         });
         if immediate && method != Method::CryptoErase {
@@ -132,10 +131,9 @@ impl Core {
     /// EXIT FAILURE MODE: a medium that could not be sanitized may be used again. Where nothing has failed it
     /// does nothing.
     pub(super) fn exit_failure(&self) -> Result<Vec<Bytes>, Fault> {
-        self.attend(|_| {
-            let switches = self.switches();
+        self.change(|_, switches| {
             if switches.readiness == Readiness::SanitizeFailed {
-                self.switch(Switches { readiness: Readiness::Ready, ..switches });
+                switches.readiness = Readiness::Ready;
             }
         });
         Ok(Vec::new())
@@ -144,8 +142,7 @@ impl Core {
     /// From here on no command but those that only ask is let in. Only one sanitize can begin.
     fn begin(&self) -> Result<(), Sense> {
         self.state.progress.set(0, 1);
-        self.attend(|_| {
-            let switches = self.switches();
+        self.change(|_, switches| {
             let failed = matches!(
                 switches.readiness,
                 Readiness::SanitizeFailed | Readiness::SanitizeFailedForGood
@@ -153,7 +150,7 @@ impl Core {
             if let Some(sense) = switches.readiness.sense().filter(|_| !failed) {
                 return Err(sense);
             }
-            self.switch(Switches { readiness: Readiness::Sanitizing, ..switches });
+            switches.readiness = Readiness::Sanitizing;
             Ok(())
         })
     }

@@ -1,15 +1,18 @@
+use bytes::Bytes;
 use futures_util::FutureExt;
 use proptest::prelude::*;
-use proto::scsi::Parsed;
 use proto::scsi::command::{self, Command as Request, Mode, Transfer};
 use proto::scsi::invariants;
 use proto::scsi::provisioning::Status as Provisioned;
+use proto::scsi::sense::Key;
+use proto::scsi::{Blocks, Sense, Status};
 use volume::store::faulty::Faulty;
 use volume::store::held::Held;
 use volume::store::memory::Memory;
-use volume::{Extent, ExtentMap, Kind, Space, Verb, Work};
+use volume::{Durability, Extent, ExtentMap, Kind, Shape, Space, Span, Verb, Work};
 
 use super::super::guest::Guest;
+use super::super::{Response, data};
 use super::*;
 
 pub(super) const BLOCK: u32 = 512;
@@ -432,10 +435,10 @@ fn each_initiator_is_told_what_happened() {
         assert_eq!(sense(&ready(nexus)).additional, Additional::BUS_DEVICE_RESET);
         good(ready(nexus));
     }
-    assert!(!disk.core.state.attention.load(Ordering::Acquire));
+    assert!(!disk.core.state.conditions.has_attention());
     disk.tasks_cleared(OTHER);
     disk.detach(ME);
-    assert!(!disk.core.state.attention.load(Ordering::Acquire));
+    assert!(!disk.core.state.conditions.has_attention());
 }
 
 #[test]
@@ -550,7 +553,7 @@ async fn a_flush_that_fails_behind_its_answer_is_told_later() {
     };
     volume.fail(Verb::Flush, Kind::Medium);
     good(send(ME, &[0x35, 0x02]).await);
-    while !disk.core.state.attention.load(Ordering::Acquire) {
+    while !disk.core.state.conditions.has_attention() {
         tokio::task::yield_now().await;
     }
     good(send(OTHER, &[0]).await);

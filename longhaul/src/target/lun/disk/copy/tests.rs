@@ -197,14 +197,14 @@ fn a_copy_may_do_what_its_initiator_may() {
 fn who_may_only_read_copies_nothing() {
     let disks = pair();
     good(write(&disks[0], 0, pattern(1, 3)));
-    let guarded: Vec<_> = disks.iter().map(Disk::guarded).collect();
-    Disk::introduce(guarded.iter());
+    let masked: Vec<_> = disks.iter().map(Disk::for_readers).collect();
+    Disk::introduce(masked.iter());
     let names = [naa(&disks[0]), naa(&disks[1])];
     // Refused before its list is fetched.
     let mut cdb = block(&[0x83]);
     cdb[10..14].copy_from_slice(&108_u32.to_be_bytes());
-    assert_eq!(guarded[0].data_out_len(&Parsed::of(&cdb)), 0);
-    let refused = sense(&run_as(&guarded[0], ME, cdb, vec![])).additional;
+    assert_eq!(masked[0].data_out_len(&Parsed::of(&cdb)), 0);
+    let refused = sense(&run_as(&masked[0], ME, cdb, vec![])).additional;
     assert_eq!(refused, Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS);
     assert_eq!(read(&disks[1], 0, 1), [0; 512]);
     good(copy_as(&disks[0], ME, list(1, &names, (0, 0), 1)));

@@ -1,0 +1,305 @@
+//! How a command is carried out: planned by the device server of `proto`, which knows no I/O, then done with
+//! the state of the unit or with the medium.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use futures_util::future::{FutureExt as _, join, join_all};
+use proto::scsi::attention::{Attentions, Manner};
+use proto::scsi::cdb::Form;
+use proto::scsi::mode::Switches;
+use proto::scsi::readiness::Readiness;
+use proto::scsi::sense::{Additional, Format, Key};
+use proto::scsi::unit::{self, Step, UnitOp};
+use proto::scsi::{Blocks, Cdb, Parsed, Sense, Status};
+use tracing::field::display;
+use tracing::{debug, warn};
+use volume::{Blame, Durability, Span};
+
+use super::super::answer::Abort;
+use super::super::fault::Fault;
+use super::super::{Command, Nexus, Response, data};
+use super::reserved::Aftermath;
+use super::{Core, Disk};
+use crate::log_limiter::Permit;
+
+impl Core {
+    pub(super) async fn run(
+        self: Arc<Self>,
+        nexus: Nexus,
+        command: Command,
+        abort: Abort,
+    ) -> Response {
+        match self.outcome(nexus, command, &abort).await {
+            Ok(data) => Response { status: Status::Good, data, sense: Bytes::new() },
+            Err(fault) => fault.response(self.sense_format()),
+        }
+    }
+
+    async fn outcome(
+        self: &Arc<Self>,
+        nexus: Nexus,
+        command: Command,
+        abort: &Abort,
+    ) -> Result<Vec<Bytes>, Fault> {
+        let parsed = &command.parsed;
+        // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
+        if parsed.cdb.is_ok() {
+            self.state.reserved.check(nexus, parsed.traits.class)?;
+        }
+        if let Some(attention) = self.reported(nexus, parsed) {
+            return Err(attention.into());
+        }
+        let cdb = parsed.cdb?;
+        let switches = self.switches();
+        let step = self.unit.plan(parsed, switches)?;
+        let needed = cdb.data_out(self.unit.block_size()).unwrap_or(0);
+        check_data_out(&cdb, &command, needed, self.unit.block_size())?;
+        let data = command.data;
+        let answer = match step {
+            Step::Reply(data) => return Ok(vec![data.into()]),
+            Step::Copy => self.copy(nexus, data, abort).await?,
+            Step::Unit(op) => return self.manage(nexus, op, data, needed, abort).await,
+            Step::Medium(op) => self.touch(op, data, abort).await?,
+        };
+        self.flush_if_uncached(switches).await.map(|()| answer)
+    }
+
+    /// Does what a command asks for with the state of the unit.
+    async fn manage(
+        self: &Arc<Self>,
+        nexus: Nexus,
+        op: UnitOp,
+        data: Vec<Bytes>,
+        needed: u32,
+        abort: &Abort,
+    ) -> Result<Vec<Bytes>, Fault> {
+        match op {
+            UnitOp::RequestSense { format, allocation } => {
+                let sense = self.request_sense(nexus).emit(format);
+                return Ok(vec![unit::truncate(sense, allocation).into()]);
+            }
+            UnitOp::ReportLuns { select, allocation } => {
+                return self.report_luns(nexus, select, allocation);
+            }
+            UnitOp::PersistentIn { action, allocation } => {
+                let report = self.state.reserved.report(nexus, action)?;
+                return Ok(vec![unit::truncate(report, allocation).into()]);
+            }
+            UnitOp::Select(form) => {
+                let list = data::joined(data, needed as usize);
+                self.select(nexus, form, &list).await?;
+            }
+            UnitOp::PersistentOut(out) => {
+                let list = data::joined(data, needed as usize);
+                let aftermath = self.state.reserved.change(nexus, out, &list, &self.unit).await?;
+                // What it waits for may be a command that waits for it: aborted, it does not wait.
+                abort.unless(self.settle(aftermath)).await.map(drop)?;
+            }
+            UnitOp::Reserve => self.state.reserved.reserve(nexus).await?,
+            UnitOp::Release => self.state.reserved.release(nexus).await?,
+            UnitOp::Prevent(prevent) => self.state.preventing.set(nexus, prevent),
+            UnitOp::Eject { flush } => return self.eject(flush).await,
+            UnitOp::Load => return self.load(nexus),
+            UnitOp::Stop { flush, immediate: true } => self.stop_in_background(nexus, flush),
+            UnitOp::Stop { flush, immediate: false } => self.stop(flush, abort).await?,
+            UnitOp::Start => return self.start(),
+            UnitOp::FlushLater => self.flush_in_background(nexus),
+            UnitOp::Sanitize { method, immediate, unrestricted } => {
+                return self.sanitize(method, immediate, unrestricted, data, abort).await;
+            }
+            UnitOp::SanitizeExit => return self.exit_failure(),
+            UnitOp::CopyStatus { id, allocation } => {
+                return self.copy_status(nexus, id, allocation);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn report_luns(&self, nexus: Nexus, select: u8, allocation: u32) -> Result<Vec<Bytes>, Fault> {
+        let peers: Vec<_> = self.peers().collect();
+        let luns: Vec<_> = peers.iter().map(|peer| peer.state.lun).collect();
+        let list = unit::luns(select, allocation, &luns)?;
+        // SPC-4, 6.33: who reads the list need not be told, by any unit, that it has changed.
+        peers.into_iter().for_each(|core| Disk { core }.listed(nexus));
+        Ok(vec![list.into()])
+    }
+
+    /// Makes stable what a command wrote that was planned with `planned`, if the cache has been switched off since:
+    /// the flush of the MODE SELECT may have come before the write, and without a cache GOOD means stable.
+    pub(super) async fn flush_if_uncached(&self, planned: Switches) -> Result<(), Fault> {
+        if !planned.write_cache {
+            return Ok(());
+        }
+        // Either this sees the switch, or the flush behind the switch sees the write.
+        fence(Ordering::SeqCst);
+        if self.switches().write_cache { Ok(()) } else { self.flush().await }
+    }
+
+    pub(super) fn peers(&self) -> impl Iterator<Item = Arc<Self>> {
+        let peers = self.peers.get().map_or(&[][..], |peers| peers);
+        peers.iter().filter_map(Weak::upgrade)
+    }
+
+    /// Tells others what a change of the reservations did to them, at once. What is returned waits until the
+    /// tasks that it ends are dead: none of them can touch the medium any more (SPC-4, 5.13.11.2.6).
+    pub(super) fn settle(
+        &self,
+        Aftermath { attentions: told, abort }: Aftermath,
+    ) -> impl Future<Output = ()> + use<> {
+        if !told.is_empty() {
+            self.attend(|attentions| {
+                told.into_iter().for_each(|(nexus, condition)| attentions.tell(nexus, condition));
+            });
+        }
+        // SPC-4, 5.13.11.2.6: nor does one that is gone keep the medium in.
+        abort.iter().for_each(|(nexus, _)| self.state.preventing.set(*nexus, false));
+        let copies = self.state.third_party.end(&|of| abort.iter().any(|(nexus, _)| *nexus == of));
+        let dying = abort.iter().map(|(_, initiator)| initiator.abort_tasks(self.state.lun));
+        join(copies, join_all(dying)).map(drop)
+    }
+
+    /// The unit attention that `nexus` is told instead of running the command.
+    fn reported(&self, nexus: Nexus, command: &Parsed) -> Option<Sense> {
+        let pending = self.state.conditions.has_attention();
+        // One that cannot be read reports it too: the condition comes before the fault.
+        let reports = command.cdb.is_err() || command.traits.attention == Manner::Reports;
+        if !pending || !reports {
+            return None;
+        }
+        self.attend(|attentions| attentions.take(nexus))
+    }
+
+    /// What REQUEST SENSE returns (SPC-4, 6.39): a pending unit attention, or else how the unit is.
+    fn request_sense(&self, nexus: Nexus) -> Sense {
+        if let Some(attention) = self.attend(|attentions| attentions.take(nexus)) {
+            return attention;
+        }
+        if let Some(inaccessible) = self.unit.ports().own().access.sense() {
+            return inaccessible;
+        }
+        let readiness = self.switches().readiness;
+        let ready = Sense::new(Key::NoSense, Additional::NONE);
+        let sense = readiness.sense().unwrap_or(ready);
+        if readiness == Readiness::Sanitizing { self.state.progress.add_to(sense) } else { sense }
+    }
+
+    /// Puts the switches of a MODE SELECT in force and tells the other initiators.
+    async fn select(&self, nexus: Nexus, form: Form, list: &[u8]) -> Result<(), Fault> {
+        let (old, new) = self.change(|attentions, switches| {
+            let old = *switches;
+            let new = self.unit.select(form, list, old)?;
+            if new != old {
+                *switches = new;
+                attentions.establish(Additional::MODE_PARAMETERS_CHANGED, Some(nexus));
+            }
+            Ok::<_, Sense>((old, new))
+        })?;
+        if old.write_cache && !new.write_cache {
+            // SBC-3, 6.5.5: what the cache holds becomes stable when it is switched off. Writes from
+            // here on are stable by themselves, and those under way see to it when they end.
+            fence(Ordering::SeqCst);
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps for `nexuses` how something failed that they have GOOD for already.
+    pub(super) fn defer(&self, nexuses: &BTreeSet<Nexus>, outcome: Result<(), Fault>) {
+        let sense = match outcome {
+            Ok(()) => return,
+            Err(Fault::Check(sense)) => sense,
+            // A status has no deferred form; what failed was not done all the same.
+            Err(Fault::Status(_)) => {
+                Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE)
+            }
+        };
+        self.attend(|attentions| {
+            nexuses.iter().for_each(|nexus| attentions.defer(*nexus, sense));
+        });
+    }
+
+    /// How a request failed that began at block `lba`. Where nobody but the store is to blame, the log says so.
+    pub(super) fn fault(&self, error: &volume::Error, lba: Option<u64>) -> Fault {
+        let (target, lun) = (&self.state.target, self.state.lun);
+        let why = std::error::Error::source(error).map(display);
+        match error.kind.blame() {
+            Blame::Store | Blame::Peer => {
+                if let Some((Permit { suppressed }, last)) = self.state.log_limiter.permit() {
+                    warn!(target, lun, lba, %error, why, suppressed, "the volume failed");
+                    if last {
+                        warn!(
+                            target,
+                            lun, "too many lines about it: more are held back for a minute"
+                        );
+                    }
+                }
+            }
+            Blame::Caller | Blame::Circumstance => debug!(target, lun, lba, %error, why),
+        }
+        Fault::of_volume(error, lba)
+    }
+
+    pub(super) async fn flush(&self) -> Result<(), Fault> {
+        self.volume.flush().await.map_err(|error| self.fault(&error, None))
+    }
+
+    /// Works on what initiators are to be told.
+    pub(super) fn attend<T>(&self, work: impl FnOnce(&mut Attentions<Nexus>) -> T) -> T {
+        self.state.conditions.change(|attentions, _| work(attentions))
+    }
+
+    /// The same, together with the switches.
+    pub(super) fn change<T>(
+        &self,
+        work: impl FnOnce(&mut Attentions<Nexus>, &mut Switches) -> T,
+    ) -> T {
+        let done = self.state.conditions.change(work);
+        if self.switches().readiness != Readiness::Ready {
+            // Commands that wait for the medium are refused now.
+            self.state.lock.recheck();
+        }
+        done
+    }
+
+    pub(super) fn switches(&self) -> Switches {
+        self.state.conditions.switches()
+    }
+
+    pub(super) fn sense_format(&self) -> Format {
+        if self.switches().descriptor_sense { Format::Descriptor } else { Format::Fixed }
+    }
+
+    pub(super) fn span(&self, blocks: Blocks) -> Span {
+        let block = u64::from(self.unit.block_size());
+        Span::new(blocks.lba * block, u64::from(blocks.count) * block)
+    }
+}
+
+/// Refuses data-out that are not what the command block asks for, before anything is touched.
+///
+/// Where the length says what the data mean, the announced one must be it. A write of which less was
+/// announced is carried out as far as whole blocks came, and the transport reports the rest as a residual
+/// overflow (RFC 7143, 11.4.5.1); other commands would mean something else then.
+fn check_data_out(cdb: &Cdb, command: &Command, needed: u32, block_size: u32) -> Result<(), Sense> {
+    let count = match cdb {
+        Cdb::WriteSame { access, .. } | Cdb::CompareAndWrite(access) => Some(access.count_at),
+        _ => None,
+    };
+    if let Some(at) = count.filter(|_| command.announced != needed) {
+        return Err(Sense::invalid_cdb(at.into(), None));
+    }
+    let came = data::length(&command.data);
+    let whole = came.is_multiple_of(block_size as usize)
+        && matches!(cdb, Cdb::Write(_) | Cdb::WriteVerify(..));
+    if came < needed as usize && !whole {
+        return Err(Sense::illegal(Additional::INVALID_FIELD_IN_INFORMATION_UNIT));
+    }
+    Ok(())
+}
+
+pub(super) const fn durability(durable: bool) -> Durability {
+    if durable { Durability::Durable } else { Durability::Volatile }
+}

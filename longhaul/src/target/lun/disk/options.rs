@@ -1,0 +1,105 @@
+//! What may be chosen for a disk, and what follows for its device server.
+
+use std::sync::Arc;
+
+use proto::scsi::Capacity;
+use proto::scsi::inquiry::Identity;
+use proto::scsi::transport::Transports;
+use proto::scsi::unit::Medium;
+use volume::{CryptoErase, Shape};
+
+use super::super::TRANSFER_MAX;
+use super::reserved::Kept;
+
+/// What may be chosen for a disk.
+#[derive(Clone)]
+pub struct Options {
+    /// T10 VENDOR IDENTIFICATION, if not the product's own.
+    pub vendor: Option<String>,
+    /// PRODUCT IDENTIFICATION, likewise.
+    pub product: Option<String>,
+    /// PRODUCT REVISION LEVEL, likewise.
+    pub revision: Option<String>,
+    /// The serial number, if not the one that follows from the name of the target and the unit.
+    pub serial: Option<String>,
+    /// The medium can be taken out.
+    pub removable: bool,
+    /// The unit in which initiators should write, in bytes, if not the volume's own; one that is smaller
+    /// than a block is not used.
+    pub physical_block_size: Option<u32>,
+    /// Nothing of the volume outlives the process, so that no crash can leave a part of a write behind.
+    pub vanishes: bool,
+    /// Writes are refused, even if the volume would take them.
+    pub read_only: bool,
+    /// Space may be given back, if the volume can.
+    pub thin: bool,
+    /// How many bytes a second a SANITIZE overwrites at most; as many as the volume takes if `None`.
+    pub sanitize_rate: Option<u64>,
+    /// What destroys the key that the volume is enciphered with, where an initiator may have that done.
+    pub key: Option<Arc<dyn CryptoErase>>,
+    /// The reservations that were kept through the last loss of power, and what keeps them; without it
+    /// they end with the process.
+    pub kept: Option<Kept>,
+    /// The protocols by which initiators come, for the names of their ports in reservation commands.
+    pub transports: Transports,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            vendor: None,
+            product: None,
+            revision: None,
+            serial: None,
+            removable: false,
+            physical_block_size: None,
+            vanishes: false,
+            read_only: false,
+            thin: true,
+            sanitize_rate: None,
+            key: None,
+            kept: None,
+            transports: Transports::default(),
+        }
+    }
+}
+
+impl Options {
+    /// What INQUIRY tells of unit `lun` of `target`.
+    pub(super) fn identity(self, target: &str, lun: u16) -> Identity {
+        let own = Identity::new(target, lun);
+        Identity {
+            vendor: self.vendor.unwrap_or(own.vendor),
+            product: self.product.unwrap_or(own.product),
+            revision: self.revision.unwrap_or(own.revision),
+            serial: self.serial.unwrap_or(own.serial),
+            ..own
+        }
+    }
+
+    /// The medium of a volume of this shape.
+    pub(super) fn medium(&self, shape: &Shape) -> Medium {
+        let Shape { size, block_size, physical_block_size, .. } = *shape;
+        let physical_block_size =
+            self.physical_block_size.unwrap_or(physical_block_size).max(block_size);
+        let discard = shape.discard.filter(|_| self.thin);
+        Medium {
+            capacity: Capacity {
+                blocks: size / u64::from(block_size),
+                block_size,
+                physical_exponent: (physical_block_size / block_size).ilog2() as u8,
+                provisioning_managed: discard.is_some(),
+                reads_zeroes: discard.is_some_and(|discard| discard.reads_zeroes),
+                protected: false,
+            },
+            removable: self.removable,
+            read_only: shape.read_only || self.read_only,
+            write_cache: shape.write_cache,
+            unmap_granularity: discard.map(|discard| (discard.granularity / block_size).max(1)),
+            transfer_max: TRANSFER_MAX / block_size,
+            // A volume promises that a block is written whole or not at all, and no more than that.
+            atomic_max: if self.vanishes { TRANSFER_MAX / block_size } else { 1 },
+            crypto_erase: self.key.is_some(),
+        }
+    }
+}
