@@ -8,21 +8,30 @@
 //!         Session    one task that owns sockets and protocol machine; requests go in by a channel
 //! ```
 
+#[path = "../scsi/announced.rs"]
 mod announced;
+#[path = "../scsi/connect.rs"]
 mod connect;
 mod detached;
+#[path = "../scsi/device.rs"]
 mod device;
 mod dial;
 mod discover;
+#[path = "../scsi/disk.rs"]
 mod disk;
+#[path = "../scsi/identity.rs"]
 mod identity;
 mod lines;
+#[path = "../scsi/volume.rs"]
 mod link;
+#[path = "../scsi/mark.rs"]
 mod mark;
 mod random;
+#[path = "../scsi/reservation.rs"]
 mod reservation;
 mod session;
 mod supervisor;
+#[path = "../scsi/unit.rs"]
 mod unit;
 
 use std::path::PathBuf;
