@@ -8,7 +8,7 @@ use proto::iscsi::sealed::Protection;
 
 use crate::failure::Failure;
 use crate::store::file::OpenError;
-use crate::store::iscsi;
+use crate::store::iscsi::{ConnectError, ReservationError, SessionError};
 
 /// Adds what the user can do about it.
 pub(crate) fn explain(what: String, why: OpenError) -> Failure {
@@ -70,9 +70,9 @@ const UNWRITTEN: &str = "write it first: it holds what was acknowledged to progr
 const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows since when and what would be replaced; if nobody has written since, add --force";
 
 /// The same, of a target that cannot be reached.
-pub(crate) fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure {
+pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
     use LoginStatus as Status;
-    if let iscsi::ConnectError::Held(holders) = &why {
+    if let ConnectError::Reservation(ReservationError::Held(holders)) = &why {
         let hint = if holders.has_unwritten_log() { UNWRITTEN } else { HELD };
         return Failure::new(what).because(why).hint(hint);
     }
@@ -105,11 +105,13 @@ pub(crate) fn explain_connect(what: String, why: iscsi::ConnectError) -> Failure
             "`longhaul discover HOST` lists what is there"
         }
         None => match &why {
-            iscsi::ConnectError::NotResumed(_) => NOT_RESUMED,
-            iscsi::ConnectError::Connect(_, why) if why.kind() == ErrorKind::ConnectionRefused => {
+            ConnectError::Reservation(ReservationError::NotResumed(_)) => NOT_RESUMED,
+            ConnectError::Session(SessionError::Connect(_, why))
+                if why.kind() == ErrorKind::ConnectionRefused =>
+            {
                 "nothing listens there: is the server running, and the port right?"
             }
-            iscsi::ConnectError::Connect(..) | iscsi::ConnectError::Timeout(..) => {
+            ConnectError::Session(SessionError::Connect(..) | SessionError::Timeout(..)) => {
                 "are the name and the port right, and does no firewall stand between?"
             }
             _ => return Failure::new(what).because(why),

@@ -8,7 +8,8 @@ use bytes::{Bytes, BytesMut};
 use longhaul::front::iscsi::{Node, Server};
 use longhaul::stop::Stopper;
 use longhaul::store::iscsi::{
-    ConnectError, ConnectOptions, Connections, Disk, IscsiTarget, State, connect, discover,
+    ConnectError, ConnectOptions, Connections, Disk, IscsiTarget, SessionError, State, connect,
+    discover,
 };
 use longhaul::target::lun::{Options, TargetDevice};
 use longhaul::uri::Host;
@@ -326,7 +327,11 @@ async fn a_redirection_is_followed_and_a_circle_is_left() {
 
     let circle = redirect_to(None).await;
     let error = connect(&target(circle), &options()).await.expect_err("a circle");
-    assert!(matches!(error, ConnectError::Redirections(_)), "{error:?}");
+    let error = match error {
+        ConnectError::Session(why) => why,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(error, SessionError::Redirections(_)), "{error:?}");
 }
 
 /// A server with a portal in each of two groups.

@@ -127,6 +127,16 @@ fn paths_are_shown_on_one_line() {
 #[test]
 fn scsi_names_no_transport() {
     must_not_hold("proto/src/scsi", &["iscsi::"], "a transport names SCSI, and not the other way");
+    must_not_hold(
+        "longhaul/src/store/scsi",
+        &["iscsi"],
+        "a transport names what is SCSI's, and not the other way",
+    );
+    must_not_hold(
+        "volume/src/layer/reconnect",
+        &["scsi"],
+        "lost connections are ridden out for any transport",
+    );
 }
 
 #[test]

@@ -7,5 +7,7 @@ pub mod in_use;
 pub mod iscsi;
 mod local;
 mod placement;
+mod runtime;
+pub mod scsi;
 
 pub use local::Local;

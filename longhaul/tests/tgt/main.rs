@@ -189,7 +189,7 @@ async fn a_target_that_is_not_there_is_named() {
     target = tgt.disk();
     target.lun = 7;
     let error = connect(&target, &options()).await.expect_err("no such unit");
-    assert!(matches!(error, ConnectError::NotADisk(_) | ConnectError::Unit(_)), "{error:?}");
+    assert!(matches!(error, ConnectError::Device(_) | ConnectError::Unit(_)), "{error:?}");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use longhaul::store::iscsi::Writers;
+use longhaul::store::iscsi::{ReservationError, Writers};
 
 use super::*;
 
@@ -48,7 +48,10 @@ async fn writer_that_lives_is_taken_over_and_reader_is_let_in() {
     let reader = attach(3, Writers::Unasked).await.expect("who only reads is not kept out");
     assert!(reader.read(Span::new(0, 512)).await.unwrap().iter().all(|byte| *byte == 1));
     let refused = attach(2, Writers::One).await;
-    assert!(matches!(refused, Err(ConnectError::Held(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(ConnectError::Reservation(ReservationError::Held(_)))),
+        "{refused:?}"
+    );
     let second = attach(2, Writers::TakeOver).await.expect("it takes it over");
     second.write(0, vec![2; 512].into(), Durability::Durable).await.expect("it may write");
     assert!(first.write(0, vec![3; 512].into(), Durability::Volatile).await.is_err());
@@ -73,15 +76,24 @@ async fn dead_writer_is_gone_on_for_as_long_as_its_reservation_stands() {
     // One that is not closed stays reserved.
     drop(first);
     let refused = attach(2, Writers::One).await;
-    assert!(matches!(refused, Err(ConnectError::Held(_))), "{refused:?}");
-    assert!(matches!(attach(2, Writers::Resume(!key)).await, Err(ConnectError::NotResumed(_))));
+    assert!(
+        matches!(refused, Err(ConnectError::Reservation(ReservationError::Held(_)))),
+        "{refused:?}"
+    );
+    assert!(matches!(
+        attach(2, Writers::Resume(!key)).await,
+        Err(ConnectError::Reservation(ReservationError::NotResumed(_)))
+    ));
     let second = attach(2, Writers::Resume(key)).await.expect("nobody else had it");
     second.write(0, vec![2; 512].into(), Durability::Durable).await.expect("it may write");
     drop(second);
     let third = attach(3, Writers::Resume(key)).await.expect("it goes on for both");
     third.write(0, vec![3; 512].into(), Durability::Durable).await.expect("it may write");
     third.close().await;
-    assert!(matches!(attach(4, Writers::Resume(key)).await, Err(ConnectError::NotResumed(_))));
+    assert!(matches!(
+        attach(4, Writers::Resume(key)).await,
+        Err(ConnectError::Reservation(ReservationError::NotResumed(_)))
+    ));
     let fourth = attach(4, Writers::One).await.expect("it was given back");
     fourth.close().await;
 }

@@ -11,7 +11,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 
-use super::connect::ConnectError;
+use super::error::SessionError;
 use crate::net::tcp_tuning::send_at_once;
 use crate::uri::Host;
 
@@ -25,9 +25,9 @@ pub(super) async fn dial(
     portal: &Host,
     but: &[SocketAddr],
     patience: Duration,
-) -> Result<TcpStream, ConnectError> {
-    let late = |_| ConnectError::Timeout(portal.clone(), patience);
-    let failed = |error| ConnectError::Connect(portal.clone(), error);
+) -> Result<TcpStream, SessionError> {
+    let late = |_| SessionError::Timeout(portal.clone(), patience);
+    let failed = |error| SessionError::Connect(portal.clone(), error);
     let lookup = lookup_host((portal.name.as_str(), portal.port));
     let addresses = timeout(patience, lookup).await.map_err(late)?.map_err(failed)?;
     let addresses = addresses.filter(|address| !but.contains(address));

@@ -1,12 +1,13 @@
 //! Which targets there are: SendTargets in a discovery session (RFC 7143, appendix C).
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
 use proto::iscsi::text;
 
 use super::ConnectOptions;
-use super::connect::{self, ConnectError};
+use super::error::{ConnectError, SessionError};
+use super::login::log_in;
+use super::portal::{is_here, portal};
+use crate::store::scsi::OpenError;
 use crate::uri::Host;
 
 /// So many other portals are tried: each may take its time to be silent.
@@ -23,14 +24,16 @@ pub struct DiscoveredTarget {
 
 /// Asks a portal which targets we may use.
 pub async fn discover(
-    portal: &Host,
+    asked: &Host,
     options: &ConnectOptions,
 ) -> Result<Vec<DiscoveredTarget>, ConnectError> {
-    let session = connect::log_in(portal, None, options, None).await?;
+    let session = log_in(asked, None, options, None).await.map_err(OpenError::Session)?;
     let answer = session.text(Bytes::from_static(b"SendTargets=All\0")).await;
     session.close().await;
-    let answer = answer.map_err(|loss| ConnectError::Session(portal.clone(), loss))?;
-    parse(portal, &answer).ok_or_else(|| ConnectError::List(portal.clone()))
+    let answer = answer.map_err(|loss| SessionError::Session(asked.clone(), loss));
+    let list = answer
+        .and_then(|answer| parse(asked, &answer).ok_or_else(|| SessionError::List(asked.clone())));
+    list.map_err(OpenError::Session)
 }
 
 /// A TargetName begins a target, the TargetAddresses after it are its own; without any it is where
@@ -42,7 +45,7 @@ fn parse(asked: &Host, answer: &[u8]) -> Option<Vec<DiscoveredTarget>> {
             "TargetName" => {
                 targets.push(DiscoveredTarget { name: pair.value.to_owned(), portals: vec![] });
             }
-            "TargetAddress" => targets.last_mut()?.portals.push(connect::portal(pair.value)?),
+            "TargetAddress" => targets.last_mut()?.portals.push(portal(pair.value)?),
             _ => {}
         }
     }
@@ -65,7 +68,7 @@ pub(super) fn others(target: &str, group: u16, known: &Host, answer: &[u8]) -> V
         match pair.key {
             "TargetName" => ours = pair.value.eq_ignore_ascii_case(target),
             "TargetAddress" if ours && tag() == Some(group) => {
-                found.extend(connect::portal(pair.value));
+                found.extend(portal(pair.value));
             }
             _ => {}
         }
@@ -73,15 +76,6 @@ pub(super) fn others(target: &str, group: u16, known: &Host, answer: &[u8]) -> V
     found.retain(|other| other != known && is_here(known) == is_here(other));
     found.truncate(OTHERS_MAX);
     found
-}
-
-/// Whether an address means the machine that uses it.
-pub(super) fn is_here(portal: &Host) -> bool {
-    let here = |address: IpAddr| {
-        let address = address.to_canonical();
-        address.is_loopback() || address.is_unspecified()
-    };
-    portal.name.eq_ignore_ascii_case("localhost") || portal.name.parse().is_ok_and(here)
 }
 
 #[cfg(test)]

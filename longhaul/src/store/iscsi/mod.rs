@@ -1,38 +1,21 @@
-//! A volume behind an iSCSI target.
+//! A volume behind an iSCSI target: sessions, under what any SCSI transport needs (`store/scsi`).
 //!
 //! ```text
-//! Disk (Volume)      what the device says of itself; verbs go to whatever link there is
-//!   Supervisor       rides out lost connections, as a machine in `proto` decides
-//!     Link           the volume on one session: splits, maps verbs to commands
-//!       Unit         one logical unit: retries what may be retried, turns sense into errors
-//!         Session    one task that owns sockets and protocol machine; requests go in by a channel
+//! Disk               `store/scsi`, by this transport
+//!   IscsiTransport   logs in, again under the same name, by whichever portal answers
+//!     Session        one task that owns sockets and protocol machine; requests go in by a channel
 //! ```
 
-#[path = "../scsi/announced.rs"]
-mod announced;
-#[path = "../scsi/connect.rs"]
-mod connect;
-mod detached;
-#[path = "../scsi/device.rs"]
-mod device;
 mod dial;
 mod discover;
-#[path = "../scsi/disk.rs"]
-mod disk;
-#[path = "../scsi/identity.rs"]
-mod identity;
+mod error;
 mod lines;
-#[path = "../scsi/volume.rs"]
-mod link;
-#[path = "../scsi/mark.rs"]
-mod mark;
+mod login;
+mod portal;
+mod probe;
 mod random;
-#[path = "../scsi/reservation.rs"]
-mod reservation;
 mod session;
-mod supervisor;
-#[path = "../scsi/unit.rs"]
-mod unit;
+mod transport;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,18 +26,18 @@ use proto::iscsi::keys::Offer;
 use proto::iscsi::login::initiator::Pinned;
 use proto::iscsi::name::{IscsiName, Isid};
 
-pub use connect::ConnectError;
-pub use device::Probe;
 pub use discover::{DiscoveredTarget, discover};
-pub use disk::{Disk, State};
-pub use identity::Identity;
+pub use error::{ConnectError, SessionError};
 pub use lines::{Connections, NotConnections};
-pub use mark::{IsOurs, NOTICED_WITHIN, Unguarded};
-pub use reservation::{Holders, Writers};
+pub use probe::Probe;
 pub use session::{Loss, Session};
-pub use supervisor::Ended;
-pub use unit::UnitError;
+pub use transport::IscsiTransport;
 
+use super::scsi::{self, Options};
+pub use super::scsi::{
+    Holders, Identity, IsOurs, NOTICED_WITHIN, OpenError, ReplayLogOptions, ReplayedLog,
+    ReservationError, State, Unguarded, UnitError, Writers,
+};
 use crate::stop::Stop;
 use crate::uri::Host;
 
@@ -116,27 +99,6 @@ pub struct ConnectOptions {
     pub unflushed_max: usize,
 }
 
-/// Where acknowledged writes go that a disk could not be given.
-#[derive(Clone, Debug)]
-pub struct ReplayLogOptions {
-    /// The directory of the file.
-    pub dir: PathBuf,
-    /// What the user calls the volume.
-    pub volume: String,
-    /// Writes may have been acknowledged before the disk gets them: all of them are saved then, not only those that
-    /// the target has answered.
-    pub write_behind: bool,
-}
-
-/// A replay log that is to be written to its volume.
-#[derive(Clone, Debug)]
-pub struct ReplayedLog {
-    /// The key of the attachment that it is from.
-    pub key: u64,
-    /// Its directory.
-    pub dir: PathBuf,
-}
-
 /// How long one-shot commands wait for a connection that is lost.
 pub const RECONNECT_FOR: Duration = Duration::from_secs(60);
 
@@ -174,17 +136,33 @@ impl ConnectOptions {
     }
 }
 
+impl From<&ConnectOptions> for Options {
+    fn from(options: &ConnectOptions) -> Self {
+        let options = options.clone();
+        Self {
+            read_only: options.read_only,
+            writers: options.writers,
+            state: options.state,
+            replays: options.replays,
+            reconnect_for: options.reconnect_for,
+            reconnect_every: options.reconnect_every,
+            replay_log: options.replay_log,
+            stop: options.stop,
+            unflushed_max: options.unflushed_max,
+            idle: options.timeouts.idle,
+        }
+    }
+}
+
+/// A disk behind an iSCSI target.
+pub type Disk = scsi::Disk<IscsiTransport>;
+
 /// Connects to a target, logs in, and opens a logical unit. What fails here is not tried again: it may be
 /// a mistake, and somebody is waiting to be told.
 pub async fn connect(target: &IscsiTarget, options: &ConnectOptions) -> Result<Disk, ConnectError> {
-    let connector = connect::Connector::new(target.clone(), options)?;
-    let connected = async {
-        let link = connector.connect(None, None).await?;
-        Ok((link, options.pinned.is_some() || is_this_machine(&target.portal).await))
-    };
-    let connected = options.stop.unless_called(connected).await;
-    let (link, is_safe) = connected.unwrap_or(Err(ConnectError::Stopped))?;
-    if !is_safe {
+    let transport = IscsiTransport::new(target.clone(), options).map_err(OpenError::Session)?;
+    let disk = Disk::open(transport, options.into()).await?;
+    if options.pinned.is_none() && !is_this_machine(&target.portal).await {
         tracing::warn!(
             portal = %target.portal,
             target = target.name.as_str(),
@@ -192,8 +170,7 @@ pub async fn connect(target: &IscsiTarget, options: &ConnectOptions) -> Result<D
              server prints, which ends in ?pin=KEY, or a tunnel"
         );
     }
-    let link = connector.reserve(link).await?;
-    Ok(Disk::new(connector, link))
+    Ok(disk)
 }
 
 /// Whether nothing that is sent there leaves this machine.

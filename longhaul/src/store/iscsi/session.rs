@@ -10,18 +10,22 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use proto::iscsi::header::{RejectReason, TaskResponse};
-use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError};
+use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError, Transfer};
 use proto::iscsi::login::initiator::{Deviation, Established};
+use proto::iscsi::pdu::Pieces;
+use proto::iscsi::transport_id::ISCSI;
+use proto::scsi::command as scsi_command;
+use proto::scsi::transport::Transports;
 use proto::time::Time;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Sleep, sleep_until};
 
-use super::announced::Announced;
 use super::lines::{Connections, Count, Line, Opening, open, poll_ready};
 use super::random::entropy;
 use crate::net::tcp_tuning::path::combined_info;
 use crate::net::tcp_tuning::{Info, discard_unsent};
+use crate::store::scsi::{self, Announced, Executed, Lost, NoStatus, ResetAnswer, TransferLimits};
 
 /// Requests on their way to the task. Behind them the machine has a queue of its own, so a full
 /// channel means that the target's window has long been full.
@@ -51,7 +55,7 @@ pub enum Loss {
 }
 
 /// How a command ended, at the unit or before it.
-pub(super) type Ended = Result<Completion, TaskError>;
+type Ended = Result<Completion, TaskError>;
 
 enum Request {
     Command(Command, oneshot::Sender<Ended>),
@@ -140,11 +144,6 @@ impl Session {
         group(self) == group(other) || (self.address.is_some() && self.address == other.address)
     }
 
-    /// Runs a command to its end.
-    pub(super) async fn execute(&self, command: Command) -> Result<Ended, Arc<Loss>> {
-        self.ask(|done| Request::Command(command, done)).await
-    }
-
     /// Measures the way to the target and back.
     pub async fn ping(&self) -> Result<Duration, Arc<Loss>> {
         self.ask(Request::Ping).await
@@ -153,41 +152,6 @@ impl Session {
     /// What the kernel knows of its connections.
     pub(super) async fn path(&self) -> Result<Info, Arc<Loss>> {
         self.ask(Request::Path).await
-    }
-
-    /// Resets a logical unit; the answer comes when none of its tasks runs any more.
-    pub(super) async fn reset_unit(&self, lun: u64) -> Result<TaskResponse, Arc<Loss>> {
-        self.ask(|done| Request::ResetUnit(lun, done)).await
-    }
-
-    /// Returns when the session has ended, and says why.
-    pub(super) async fn ended(&self) -> Arc<Loss> {
-        self.requests.closed().await;
-        loss(&self.lost)
-    }
-
-    /// What its unit has told.
-    pub(super) fn announced(&self) -> &Announced {
-        &self.announced
-    }
-
-    /// Whether answers may overtake one another.
-    pub(super) fn has_several_connections(&self) -> bool {
-        self.several.load(Ordering::Acquire)
-    }
-
-    /// Waits until all that the unit told before the last answer is noted. By one connection it is; by several that
-    /// answer may have overtaken the one which tells it.
-    pub(super) async fn settle(&self) -> Result<(), Arc<Loss>> {
-        match self.has_several_connections() {
-            true => self.ask(Request::Settle).await,
-            false => Ok(()),
-        }
-    }
-
-    /// Ends it at once: nothing of what waits to be sent leaves any more.
-    pub(super) fn abandon(&self) {
-        self.abandoned.notify_one();
     }
 
     /// Sends a text request and gives the answer.
@@ -202,6 +166,22 @@ impl Session {
         let _ = self.ask(Request::Logout).await;
     }
 
+    /// What the SCSI side of a volume has to know of a loss, with how long the target wants to be left alone (RFC 7143,
+    /// 13.15 and 11.9.1).
+    fn lost(&self, loss: Arc<Loss>) -> Lost {
+        let wait = match &*loss {
+            Loss::LoggedOut => Duration::ZERO,
+            Loss::Fault(Fault::Dropped(wait)) => *wait,
+            _ => Duration::from_secs(self.established.parameters.default_time2wait.into()),
+        };
+        Lost {
+            is_logged_out: matches!(*loss, Loss::LoggedOut),
+            is_stalled: matches!(*loss, Loss::Fault(Fault::Stalled { .. })),
+            wait,
+            why: loss,
+        }
+    }
+
     async fn ask<T>(
         &self,
         request: impl FnOnce(oneshot::Sender<T>) -> Request,
@@ -213,6 +193,78 @@ impl Session {
             return Ok(answer);
         }
         Err(loss(&self.lost))
+    }
+}
+
+impl scsi::Session for Session {
+    const TRANSPORTS: Transports = ISCSI;
+
+    async fn execute(&self, task: scsi::Task) -> Result<Executed, Lost> {
+        let scsi::Task { lun, command, data } = task;
+        let transfer = match command.transfer {
+            scsi_command::Transfer::None => Transfer::None,
+            scsi_command::Transfer::In(most) => Transfer::In(most),
+            scsi_command::Transfer::Out(_) => Transfer::Out(Pieces::from(data)),
+        };
+        let command = Command { lun, cdb: command.cdb, transfer };
+        match self.ask(|done| Request::Command(command, done)).await {
+            Ok(Ok(Completion { status, data, sense, .. })) => {
+                Ok(Ok(scsi::Completion { status, data, sense }))
+            }
+            Ok(Err(TaskError::Aborted)) => Ok(Err(NoStatus::Aborted)),
+            Ok(Err(error)) => Ok(Err(NoStatus::Failed(Arc::new(error)))),
+            Err(loss) => Err(self.lost(loss)),
+        }
+    }
+
+    async fn reset_unit(&self, lun: u64) -> Result<ResetAnswer, Lost> {
+        let answer = self.ask(|done| Request::ResetUnit(lun, done)).await;
+        Ok(match answer.map_err(|loss| self.lost(loss))? {
+            TaskResponse::COMPLETE => ResetAnswer::Complete,
+            refused => ResetAnswer::Refused {
+                is_final: matches!(
+                    refused,
+                    TaskResponse::NOT_SUPPORTED | TaskResponse::AUTHORIZATION_FAILED
+                ),
+                answer: format!("{refused:?}"),
+            },
+        })
+    }
+
+    fn announced(&self) -> &Announced {
+        &self.announced
+    }
+
+    fn has_several_connections(&self) -> bool {
+        self.several.load(Ordering::Acquire)
+    }
+
+    async fn settle(&self) -> Result<(), Lost> {
+        match self.has_several_connections() {
+            true => self.ask(Request::Settle).await.map_err(|loss| self.lost(loss)),
+            false => Ok(()),
+        }
+    }
+
+    async fn ended(&self) -> Lost {
+        self.requests.closed().await;
+        self.lost(loss(&self.lost))
+    }
+
+    async fn close(&self) {
+        Self::close(self).await;
+    }
+
+    fn abandon(&self) {
+        self.abandoned.notify_one();
+    }
+
+    fn limits(&self) -> TransferLimits {
+        let parameters = &self.established.parameters;
+        TransferLimits {
+            unsolicited: parameters.unsolicited().into(),
+            solicited: u64::from(parameters.max_burst) * u64::from(parameters.max_outstanding_r2t),
+        }
     }
 }
 
@@ -501,7 +553,9 @@ impl Driver {
                     self.do_without(&fault.to_string());
                 }
                 Event::Completed(done, ended) => {
-                    self.announced.note(&ended);
+                    if let Ok(Completion { status, sense, .. }) = &ended {
+                        self.announced.note(*status, sense);
+                    }
                     // Whoever stopped waiting does not want to know.
                     let _ = done.send(ended);
                 }

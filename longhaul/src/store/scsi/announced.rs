@@ -4,16 +4,13 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use proto::iscsi::initiator::Completion;
 use proto::scsi::Status;
 use proto::scsi::sense::{Additional, Key, Sense};
-
-use super::session::Ended;
 
 /// What the unit of a session has told. It is noted before the command that was told of it ends, so that everything
 /// answered later finds it noted.
 #[derive(Debug, Default)]
-pub(super) struct Announced {
+pub struct Announced {
     reset: AtomicBool,
     cleared: AtomicBool,
     replaced: AtomicBool,
@@ -24,9 +21,11 @@ pub(super) struct Announced {
 }
 
 impl Announced {
-    pub(super) fn note(&self, ended: &Ended) {
-        let Ok(Completion { status: Status::CheckCondition, sense, .. }) = ended else { return };
-        let Some(sense) = Sense::parse(sense) else { return };
+    /// A command has ended so.
+    pub(in crate::store) fn note(&self, status: Status, sense: &[u8]) {
+        let Some(sense) = Sense::parse(sense).filter(|_| status == Status::CheckCondition) else {
+            return;
+        };
         if sense.deferred {
             return self.note_deferred(sense);
         }
@@ -132,8 +131,6 @@ fn is_preempted(sense: &Sense) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use proto::iscsi::initiator::Residual;
     use proto::scsi::sense::Format;
 
     use super::*;
@@ -141,12 +138,7 @@ mod tests {
     fn told(key: Key, (code, qualifier): (u8, u8), deferred: bool) -> Announced {
         let sense = Sense { deferred, ..Sense::new(key, Additional { code, qualifier }) };
         let announced = Announced::default();
-        announced.note(&Ok(Completion {
-            status: Status::CheckCondition,
-            data: Bytes::new(),
-            sense: sense.emit(Format::Fixed).into(),
-            residual: Residual::None,
-        }));
+        announced.note(Status::CheckCondition, &sense.emit(Format::Fixed));
         announced
     }
 

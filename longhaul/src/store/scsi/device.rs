@@ -1,22 +1,19 @@
 //! What a disk says of itself.
 
-use std::time::Duration;
-
 use bytes::Bytes;
-use proto::iscsi::keys::Parameters;
 use proto::scsi::Status;
 use proto::scsi::capacity::Capacity;
 use proto::scsi::command::{Command, Mode, vital_pages};
 use proto::scsi::inquiry::{self, BlockLimits, DISK, Provisioning, Standard, page};
 
-use super::connect::ConnectError;
+use super::session::Session;
 use super::unit::{Unit, UnitError};
 
 /// What a disk says of itself, as far as a volume on it needs it.
 #[derive(Clone, Debug)]
-pub(super) struct Device {
-    pub(super) standard: Standard,
-    pub(super) serial: Option<String>,
+pub(in crate::store) struct Device {
+    pub(in crate::store) standard: Standard,
+    pub(in crate::store) serial: Option<String>,
     pub(super) capacity: Capacity,
     pub(super) mode: Mode,
     pub(super) limits: BlockLimits,
@@ -27,30 +24,23 @@ pub(super) struct Device {
     pub(super) is_withheld: bool,
 }
 
-/// What is known of a target and its logical unit.
-#[derive(Clone, Debug)]
-pub struct Probe {
-    /// What the login agreed on.
-    pub parameters: Parameters,
-    /// The portal group we came in by.
-    pub portal_group_tag: Option<u16>,
-    /// What the target calls itself.
-    pub target_alias: Option<String>,
-    /// The way there and back.
-    pub round_trip: Duration,
-    /// VENDOR IDENTIFICATION.
-    pub vendor: String,
-    /// PRODUCT IDENTIFICATION.
-    pub product: String,
-    /// PRODUCT REVISION LEVEL.
-    pub revision: String,
-    /// The serial number, if it has one.
-    pub serial: Option<String>,
+/// Why it cannot be learned what a unit is.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// It does not say what must be known of it.
+    #[error("cannot learn what the logical unit is")]
+    Unit(#[from] UnitError),
+    /// It is no disk, or one that cannot be used.
+    #[error("the logical unit {0}")]
+    NotADisk(&'static str),
+    /// An answer that cannot be read.
+    #[error("the logical unit's {0} cannot be read")]
+    Answer(&'static str, #[source] proto::scsi::Malformed),
 }
 
 impl Device {
     /// Asks the unit, in as few round trips as the questions allow.
-    pub(super) async fn learn(unit: &Unit) -> Result<Self, ConnectError> {
+    pub(super) async fn learn<S: Session>(unit: &Unit<S>) -> Result<Self, DeviceError> {
         let (standard, pages, capacity, mode) = tokio::join!(
             unit.ask(Command::inquiry()),
             unit.ask(Command::vital(page::SUPPORTED)),
@@ -58,18 +48,18 @@ impl Device {
             mode(unit),
         );
         let standard = Standard::parse(&standard?)
-            .map_err(|error| ConnectError::Answer("INQUIRY data", error))?;
+            .map_err(|error| DeviceError::Answer("INQUIRY data", error))?;
         match standard.qualifier() {
             0 => {}
-            1 => return Err(ConnectError::NotADisk("cannot be accessed by this portal")),
-            _ => return Err(ConnectError::NotADisk("does not exist")),
+            1 => return Err(DeviceError::NotADisk("cannot be accessed by this portal")),
+            _ => return Err(DeviceError::NotADisk("does not exist")),
         }
         if standard.device_type() != DISK {
-            return Err(ConnectError::NotADisk("is no disk"));
+            return Err(DeviceError::NotADisk("is no disk"));
         }
         let capacity = capacity?;
         if capacity.blocks == 0 {
-            return Err(ConnectError::NotADisk("is empty"));
+            return Err(DeviceError::NotADisk("is empty"));
         }
         // A device that has no such page has no pages.
         let pages = answered(pages)?.and_then(|pages| vital_pages(&pages).ok());
@@ -151,19 +141,19 @@ fn unless_reserved<T>(answer: Result<T, UnitError>) -> Result<Option<T>, UnitErr
     }
 }
 
-async fn capacity(unit: &Unit) -> Result<Capacity, ConnectError> {
-    let wrong = |error| ConnectError::Answer("READ CAPACITY data", error);
+async fn capacity<S: Session>(unit: &Unit<S>) -> Result<Capacity, DeviceError> {
+    let wrong = |error| DeviceError::Answer("READ CAPACITY data", error);
     if let Some(bytes) = answered(unit.ask(Command::read_capacity_16()).await)? {
         return Capacity::parse_16(&bytes).map_err(wrong);
     }
     let bytes = unit.ask(Command::read_capacity_10()).await?;
     let capacity = Capacity::parse_10(&bytes).map_err(wrong)?;
-    capacity.ok_or(ConnectError::NotADisk("is too large for the commands it knows"))
+    capacity.ok_or(DeviceError::NotADisk("is too large for the commands it knows"))
 }
 
 /// The caching page. A device that has none is taken to have a cache: flushing one that is not there
 /// costs little, not flushing one that is costs data.
-async fn mode(unit: &Unit) -> Result<Mode, UnitError> {
+async fn mode<S: Session>(unit: &Unit<S>) -> Result<Mode, UnitError> {
     if let Some(bytes) = answered(unit.ask(Command::mode_sense_10()).await)?
         && let Ok(mode) = Mode::parse_10(&bytes)
     {
@@ -174,7 +164,11 @@ async fn mode(unit: &Unit) -> Result<Mode, UnitError> {
 }
 
 /// A page of vital product data, whole, where the device has it.
-async fn vital(unit: &Unit, pages: &[u8], code: u8) -> Result<Option<Bytes>, UnitError> {
+async fn vital<S: Session>(
+    unit: &Unit<S>,
+    pages: &[u8],
+    code: u8,
+) -> Result<Option<Bytes>, UnitError> {
     if pages.contains(&code) { answered(unit.ask(Command::vital(code)).await) } else { Ok(None) }
 }
 
@@ -185,7 +179,7 @@ fn serial_number(page: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(body).trim_matches(padding).to_owned())
 }
 
-async fn tells_extents(unit: &Unit, capacity: &Capacity) -> Result<bool, UnitError> {
+async fn tells_extents<S: Session>(unit: &Unit<S>, capacity: &Capacity) -> Result<bool, UnitError> {
     if !capacity.provisioning_managed {
         return Ok(false);
     }

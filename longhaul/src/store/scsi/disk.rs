@@ -1,32 +1,44 @@
 //! The volume: what the device says of itself, on whatever link there is to it.
 
+use std::fmt;
 use std::future::ready;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use volume::layer::reconnect::{Over, Status};
+use volume::layer::reconnect::{Over, RequestError, Status, Supervisor};
 use volume::{Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
 
+use super::attend::{attend, watch_mark};
+use super::change::Change;
 use super::connect::Connector;
-use super::device::Probe;
+use super::error::OpenError;
 use super::identity::Identity;
-use super::link::{Change, Link};
 use super::mark::{IsOurs, Mark, Unguarded};
-use super::session::{Loss, Session};
-use super::supervisor::Supervisor;
+use super::options::Options;
+use super::session::{Session as _, Transport};
 use super::unit::UnitError;
+use super::volume::Link;
 use crate::replay_log::{Header, Saved};
 
 /// How long the end of a session is waited for of which nothing is wanted any more.
 const LOGGED_OUT_WITHIN: Duration = Duration::from_secs(2);
 
-/// A disk behind an iSCSI target.
-#[derive(Debug)]
-pub struct Disk {
+/// How long the end waits for changes that are under way before the reservation is given back.
+const CHANGED_WITHIN: Duration = Duration::from_secs(10);
+
+/// A disk behind a SCSI target.
+pub struct Disk<T: Transport> {
     shape: Shape,
     tells_extents: bool,
-    supervisor: Arc<Supervisor>,
+    supervisor: Arc<Supervisor<Connector<T>>>,
+}
+
+impl<T: Transport> fmt::Debug for Disk<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Disk").field("supervisor", &self.supervisor).finish_non_exhaustive()
+    }
 }
 
 /// How the connection of a disk is.
@@ -45,19 +57,32 @@ pub enum State {
     Over(Over),
 }
 
-impl Disk {
-    pub(super) fn new(connector: Connector, link: Link) -> Self {
-        Self {
-            shape: link.shape().clone(),
-            tells_extents: link.device().tells_extents,
-            supervisor: Supervisor::start(connector, link),
-        }
+impl<T: Transport> Disk<T> {
+    /// Opens the unit that a transport leads to. What fails here is not tried again: it may be a mistake, and somebody is
+    /// waiting to be told.
+    pub async fn open(transport: T, options: Options) -> Result<Self, OpenError<T::Error>> {
+        let connector = Connector::new(transport, options);
+        let link = connector.open_first().await?;
+        let (shape, tells_extents) = (link.shape().clone(), link.device().tells_extents);
+        let every = connector.idle();
+        let supervisor = connector.watch_over(link);
+        tokio::spawn(attend(Arc::downgrade(&supervisor), every));
+        Ok(Self { shape, tells_extents, supervisor })
+    }
+
+    fn connector(&self) -> &Connector<T> {
+        self.supervisor.transport()
+    }
+
+    /// The unit on the session there is, or was last.
+    pub(in crate::store) fn link(&self) -> Arc<Link<T::Session>> {
+        self.supervisor.link()
     }
 
     /// The session there is, or was last.
     #[must_use]
-    pub fn session(&self) -> Session {
-        self.supervisor.link().session().clone()
+    pub fn session(&self) -> T::Session {
+        self.link().session().clone()
     }
 
     /// How the connection is.
@@ -88,20 +113,21 @@ impl Disk {
     /// without a replay log it is not.
     #[must_use]
     pub fn has_flushed_all(&self) -> bool {
-        self.shape.read_only || self.supervisor.has_flushed_all()
+        self.shape.read_only
+            || (self.connector().keeps_changes() && self.supervisor.has_flushed_all())
     }
 
     /// From now on the volume must have this LUKS UUID: another that answers in its place is not written to.
     pub fn identify(&self, identity: Identity) {
-        self.supervisor.identify(identity);
+        self.connector().identify(identity);
     }
 
     /// Whether a replay log belongs to this unit. One without a serial number is told by its place.
     #[must_use]
     pub fn is_of(&self, header: &Header, target: &str, lun: u16) -> bool {
-        let link = self.supervisor.link();
+        let link = self.link();
         let device = link.device();
-        let uuids = self.supervisor.identity().zip(header.luks_uuid.as_ref());
+        let uuids = self.connector().identity().zip(header.luks_uuid.as_ref());
         device.serial == header.serial
             && uuids.is_none_or(|(here, there)| here.uuid == *there)
             && (&device.standard.vendor, &device.standard.product)
@@ -112,13 +138,13 @@ impl Disk {
     /// What has become of acknowledged writes that the target could not be given; `None` if there are none.
     #[must_use]
     pub fn saved(&self) -> Option<Saved> {
-        self.supervisor.saved()
+        self.connector().saved()
     }
 
     /// The same, once all of them are in the replay log, or lost. Of a disk that was not closed there may be more
     /// later.
     pub async fn settled(&self) -> Option<Saved> {
-        self.supervisor.settled().await
+        self.connector().settled().await
     }
 
     /// Why there is no connection, or why the last one was lost: the cause and all beneath it.
@@ -130,7 +156,7 @@ impl Disk {
     /// The bytes by which the volume has grown since it was opened. They are used when it is opened again.
     #[must_use]
     pub fn grown(&self) -> u64 {
-        self.supervisor.grown()
+        self.link().device().size().saturating_sub(self.supervisor.first().device().size())
     }
 
     /// From now on an outage is waited for as long as this, or for ever.
@@ -145,93 +171,128 @@ impl Disk {
 
     /// The reservation is not given back at the end.
     pub fn stay_reserved(&self) {
-        self.supervisor.reservation().stay();
+        self.connector().reservation.stay();
     }
 
     /// What keeping other writers away takes, if the target cannot do it and nothing does yet.
     #[must_use]
     pub fn unguarded(&self) -> Option<Unguarded> {
-        self.supervisor.reservation().unguarded()
+        self.connector().reservation.unguarded()
     }
 
     /// From now on a mark on the volume says that it is ours: `span` holds it as long as `is_ours` finds it there.
     /// Nothing is written any more once it is not.
     pub fn mark(&self, span: Span, is_ours: IsOurs) {
-        self.supervisor.reservation().set_mark(Mark { span, is_ours });
-        self.supervisor.watch_mark();
+        self.connector().reservation.set_mark(Mark { span, is_ours });
+        tokio::spawn(watch_mark(Arc::downgrade(&self.supervisor)));
     }
 
     /// Waits, not for ever, until every change has ended; whether all have. Only then may the mark be removed.
     pub async fn is_quiet(&self) -> bool {
-        self.supervisor.is_quiet().await
+        let quiet = tokio::time::timeout(CHANGED_WITHIN, self.supervisor.quiet());
+        let is_quiet = quiet.await.is_ok();
+        if !is_quiet {
+            let target = self.connector().to_string();
+            tracing::warn!(target, "writes are still under way: the volume is not given back");
+        }
+        is_quiet
     }
 
     /// The mark was removed, so nothing has to be remembered.
     pub fn unmark(&self) {
-        self.supervisor.reservation().unmark();
+        self.connector().reservation.unmark();
     }
 
     /// Ends it: requests that wait for a connection fail, those in flight are waited for, the reservation is
     /// given back, and the session logs out. If a change does not end for long, the volume stays reserved.
     pub async fn close(&self) {
         self.supervisor.close();
-        self.supervisor.release().await;
+        self.release().await;
         self.session().close().await;
     }
 
     /// The same of a disk that was not used: a session whose target does not answer is not waited for.
     pub async fn let_go(&self) {
         self.supervisor.close();
-        self.supervisor.release().await;
+        self.release().await;
         let session = self.session();
         if tokio::time::timeout(LOGGED_OUT_WITHIN, session.close()).await.is_err() {
             session.abandon();
         }
     }
 
-    /// What is known of target and device; measures the round trip.
-    pub async fn probe(&self) -> Result<Probe, Arc<Loss>> {
-        self.supervisor.link().probe().await
-    }
-
     /// The other who has reserved the unit to write to it, if the unit tells.
     pub async fn writer(&self) -> Option<String> {
-        self.supervisor.link().writer().await.map(|writer| writer.to_string())
+        self.link().writer().await.map(|writer| writer.to_string())
     }
 
     /// The longest write that takes one round trip; the target asks for the data of longer ones.
     #[must_use]
     pub fn unsolicited(&self) -> u64 {
-        self.supervisor.link().unsolicited()
-    }
-
-    /// What the kernel knows of the connections to the target, if there are any just now.
-    pub async fn path(&self) -> Option<crate::net::tcp_tuning::Info> {
-        self.supervisor.link().session().path().await.ok()
+        self.link().unsolicited()
     }
 
     fn change(&self, change: Change, verb: Verb) -> Work<'_, ()> {
-        let span = change.span();
-        Box::pin(async move { self.supervisor.change(change).await.map_err(failed(verb, span)) })
+        let (span, weight) = (change.span(), change.weight());
+        Box::pin(async move {
+            let changed = self.supervisor.change(change, range(span), weight).await;
+            changed.map_err(failed(verb, span))
+        })
+    }
+
+    /// What is not durable may be lost, so that an older block was read. Waits until that would be known.
+    async fn settle(&self, link: &Link<T::Session>, span: Span) -> Result<(), UnitError> {
+        let session = link.session();
+        if session.has_several_connections() && self.supervisor.is_unflushed(&range(span)) {
+            session.settle().await.map_err(UnitError::Lost)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the reservation back, if it is still ours to give.
+    async fn release(&self) {
+        let (reservation, over) = (&self.connector().reservation, self.supervisor.over());
+        if reservation.is_held() && self.is_quiet().await {
+            if over == Some(Over::Closed) && self.has_replay_log().await {
+                // It shows that nobody has written since.
+                let target = self.connector().to_string();
+                tracing::warn!(target, "the volume stays reserved until its replay log is written");
+                reservation.stay();
+            }
+            if over == Some(Over::Closed) {
+                reservation.release(self.link().unit()).await;
+            }
+            reservation.leave();
+        }
+        reservation.forget_unmarked();
+    }
+
+    async fn has_replay_log(&self) -> bool {
+        self.settled().await.is_some_and(|saved| saved.path.is_some())
     }
 }
 
 /// A disk that is forgotten does not try to connect again.
-impl Drop for Disk {
+impl<T: Transport> Drop for Disk<T> {
     fn drop(&mut self) {
         self.supervisor.close();
     }
 }
 
-impl Volume for Disk {
+impl<T: Transport> Volume for Disk<T> {
     fn shape(&self) -> &Shape {
         &self.shape
     }
 
     fn read(&self, span: Span) -> Work<'_, Bytes> {
         Box::pin(async move {
-            let read = |link: Arc<Link>| async move { link.read(span).await };
-            let bytes = self.supervisor.read(span, read).await.map_err(failed(Verb::Read, span))?;
+            let read = |link: Arc<Link<T::Session>>| async move {
+                let bytes = link.read(span).await?;
+                self.settle(&link, span).await?;
+                Ok(bytes)
+            };
+            let bytes = self.supervisor.read(range(span), read).await;
+            let bytes = bytes.map_err(failed(Verb::Read, span))?;
             // A residual may say that less came; a volume has no less.
             if bytes.len() as u64 != span.len {
                 return Err(Error::new(Kind::Peer, Verb::Read, span));
@@ -270,22 +331,42 @@ impl Volume for Disk {
     fn save_part(&self, at: u64, data: Bytes) -> Work<'_, ()> {
         let span = Span::new(at, data.len() as u64);
         let change = Change::Write { at, data, durability: Durability::Volatile };
-        Box::pin(
-            async move { self.supervisor.refuse(change).await.map_err(failed(Verb::Write, span)) },
-        )
-    }
-}
-
-impl ExtentMap for Disk {
-    fn extents(&self, span: Span) -> Work<'_, Vec<Extent>> {
+        let kept = (range(span), change.weight());
         Box::pin(async move {
-            let runs = |link: Arc<Link>| async move { link.runs(span).await };
-            self.supervisor.read(span, runs).await.map_err(failed(Verb::Extents, span))
+            let refused = self.supervisor.refuse(change, kept, UnitError::Part).await;
+            refused.map_err(failed(Verb::Write, span))
         })
     }
 }
 
-fn failed(verb: Verb, span: impl Into<Option<Span>>) -> impl FnOnce(UnitError) -> Error {
+impl<T: Transport> ExtentMap for Disk<T> {
+    fn extents(&self, span: Span) -> Work<'_, Vec<Extent>> {
+        Box::pin(async move {
+            let runs = |link: Arc<Link<T::Session>>| async move {
+                let runs = link.runs(span).await?;
+                self.settle(&link, span).await?;
+                Ok(runs)
+            };
+            let runs = self.supervisor.read(range(span), runs).await;
+            runs.map_err(failed(Verb::Extents, span))
+        })
+    }
+}
+
+const fn range(span: Span) -> Range<u64> {
+    span.at..span.end()
+}
+
+fn failed(
+    verb: Verb,
+    span: impl Into<Option<Span>>,
+) -> impl FnOnce(RequestError<UnitError>) -> Error {
     let span = span.into();
-    move |error| Error::new(error.kind(), verb, span).because(error)
+    move |error| {
+        let kind = match &error {
+            RequestError::Volume(why) => why.kind(),
+            RequestError::Over(ended) => ended.kind(),
+        };
+        Error::new(kind, verb, span).because(error)
+    }
 }

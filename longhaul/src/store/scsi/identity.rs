@@ -5,8 +5,9 @@
 
 use volume::Span;
 
-use super::link::Link;
+use super::session::Session;
 use super::unit::UnitError;
+use super::volume::Link;
 
 /// The identity of a volume that is in its bytes.
 #[derive(Clone, Debug)]
@@ -21,7 +22,7 @@ pub struct Identity {
 
 impl Identity {
     /// Whether the volume at `link` has it. What cannot be read leaves that open.
-    pub(super) async fn is_of(&self, link: &Link) -> Result<bool, UnitError> {
+    pub(super) async fn is_of<S: Session>(&self, link: &Link<S>) -> Result<bool, UnitError> {
         let mut unread = None;
         for span in &self.copies {
             match link.read(*span).await {

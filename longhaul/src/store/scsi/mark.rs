@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use volume::Span;
 
-use super::link::Link;
-use super::reservation::Writers;
+use super::session::Session;
 use super::unit::UnitError;
+use super::volume::Link;
+use super::writers::Writers;
 
 /// How often a mark is looked at while the session stands.
 pub(super) const LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
@@ -59,7 +60,7 @@ pub(super) enum MarkError {
 
 impl Mark {
     /// Reads it.
-    pub(super) async fn look(&self, link: &Link) -> Result<(), MarkError> {
+    pub(super) async fn look<S: Session>(&self, link: &Link<S>) -> Result<(), MarkError> {
         let bytes = link.read(self.span).await.map_err(MarkError::Unread)?;
         (self.is_ours)(&bytes).map_err(MarkError::Replaced)
     }

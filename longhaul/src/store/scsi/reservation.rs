@@ -8,8 +8,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use proto::iscsi::header::TaskResponse;
-use proto::iscsi::transport_id::ISCSI;
 use proto::scsi::Status;
 use proto::scsi::command::Command;
 use proto::scsi::reservation::writer::{
@@ -17,32 +15,16 @@ use proto::scsi::reservation::writer::{
 };
 use proto::scsi::transport::Transports;
 
-use super::connect::ConnectError;
 use super::mark::{Mark, Unguarded};
-use super::random::random;
-use super::unit::{self, Unit, UnitError};
+use super::session::{ResetAnswer, Session};
+use super::unit::{Unit, UnitError};
+use super::writers::Writers;
 use crate::attachments::{self, Attachment, Entry, Known, MaybeAlive, Place};
 use crate::printable::Shown as _;
 use crate::replay_log;
 
 /// How long an end waits for the reservation to be given back.
 const RELEASED_WITHIN: Duration = Duration::from_secs(10);
-
-/// Who else may write to a disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Writers {
-    /// Nobody asks: nothing is written.
-    #[default]
-    Unasked,
-    /// Others may, and something coordinates them: nothing is reserved.
-    Shared,
-    /// Nobody: who finds another writer gives up.
-    One,
-    /// Nobody from now on, whoever did so before.
-    TakeOver,
-    /// Nobody since the writer with this key, which is gone and whose reservation must stand.
-    Resume(u64),
-}
 
 /// How a unit is reserved.
 #[derive(Clone, Copy, Debug)]
@@ -93,9 +75,9 @@ impl Request<'_> {
         Entry { replays: self.replays, replay_logs, ..Entry::new(place, key) }
     }
 
-    async fn reserve(
+    async fn reserve<S: Session>(
         &self,
-        unit: &Unit,
+        unit: &Unit<S>,
         key: u64,
         known: &Known,
     ) -> Result<Hold, NotHeld<UnitError>> {
@@ -130,6 +112,46 @@ impl Request<'_> {
             tracing::warn!(%folder, %why, "cannot note the attachment: after a crash it takes --take-over");
         };
         noted.inspect_err(failed).ok()
+    }
+}
+
+/// A key that nobody else uses.
+fn random_key() -> Result<u64, ReservationError> {
+    let mut key = [0; 8];
+    getrandom::fill(&mut key)?;
+    Ok(u64::from_ne_bytes(key).max(1))
+}
+
+/// Why a volume is not reserved.
+#[derive(Debug, thiserror::Error)]
+pub enum ReservationError {
+    /// The unit does not answer as it should.
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+    /// No randomness for a key.
+    #[error("the system gives no random numbers: {0}")]
+    Random(#[from] getrandom::Error),
+    /// Another writer has the volume.
+    #[error("another writer has the volume: {0}")]
+    Held(Holders),
+    /// Another writer has the volume now, or had it meanwhile.
+    #[error("the reservation was taken away; the volume is held by {0}")]
+    Fenced(Holders),
+    /// Another writer has put its mark on the volume, or ours is gone.
+    #[error("the mark of this attachment is not on the volume any more; {0}")]
+    Replaced(String),
+    /// Nobody knows whether others have written since a writer that is gone.
+    #[error("cannot know whether anybody has written to the volume since: {0}")]
+    NotResumed(String),
+    /// The reservation can be neither had nor refused.
+    #[error("cannot reserve the volume: {0}")]
+    Failed(String),
+}
+
+impl ReservationError {
+    /// Whether the volume is another's now, or was meanwhile.
+    pub(super) const fn is_fence(&self) -> bool {
+        matches!(self, Self::Fenced(_) | Self::Replaced(_))
     }
 }
 
@@ -193,12 +215,12 @@ enum Ownership {
 
 impl Reservation {
     /// Reserves a unit that was just opened, and found at `place`.
-    pub(super) async fn acquire(
+    pub(super) async fn acquire<S: Session>(
         &self,
-        unit: &Unit,
+        unit: &Unit<S>,
         place: &Place,
         request: Request<'_>,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<(), ReservationError> {
         match request.writers {
             Writers::Unasked => return Ok(()),
             Writers::Shared => return self.share(unit).await,
@@ -209,13 +231,13 @@ impl Reservation {
             true => writer::registered(unit).await.unwrap_or_default(),
             false => Vec::new(),
         };
-        let key = u64::from_ne_bytes(random()?).max(1);
+        let key = random_key()?;
         let entry = request.entry(place, key);
         let noted = request.note(&entry, false);
         match request.reserve(unit, key, &known).await {
             Ok(hold) => {
                 if hold.leaves_tasks {
-                    end_tasks(unit, place.lun).await;
+                    end_tasks(unit).await;
                 }
                 let noted = request.renamed(noted, Entry { key: hold.key, ..entry });
                 known.ended_at(place, &seen, hold.key).for_each(Attachment::forget);
@@ -231,7 +253,7 @@ impl Reservation {
     }
 
     /// Makes sure that no reservation keeps us from writing.
-    async fn share(&self, unit: &Unit) -> Result<(), ConnectError> {
+    async fn share<S: Session>(&self, unit: &Unit<S>) -> Result<(), ReservationError> {
         match writer::may_write(unit).await {
             Ok(()) => Ok(()),
             Err(NotHeld::Unsupported) => {
@@ -245,10 +267,10 @@ impl Reservation {
                 Ok(())
             }
             Err(NotHeld::By(registrants)) => {
-                Err(ConnectError::Held(Holders { registrants, here: None, doubt: None }))
+                Err(ReservationError::Held(Holders { registrants, here: None, doubt: None }))
             }
             Err(NotHeld::Unit(why)) => Err(why.into()),
-            Err(other) => Err(ConnectError::Reservation(describe(&other))),
+            Err(other) => Err(ReservationError::Failed(describe(&other))),
         }
     }
 
@@ -313,7 +335,7 @@ impl Reservation {
     }
 
     /// Finds out on a new session whether it is still ours.
-    pub(super) async fn confirm(&self, unit: &Unit) -> Result<(), ConnectError> {
+    pub(super) async fn confirm<S: Session>(&self, unit: &Unit<S>) -> Result<(), ReservationError> {
         let held = match &*self.lock() {
             Ownership::Reserved { hold, .. } => *hold,
             _ => return Ok(()),
@@ -326,15 +348,15 @@ impl Reservation {
                 Ok(())
             }
             Err(NotHeld::By(registrants)) => {
-                Err(ConnectError::Fenced(Holders { registrants, here: None, doubt: None }))
+                Err(ReservationError::Fenced(Holders { registrants, here: None, doubt: None }))
             }
             Err(NotHeld::Unit(why)) => Err(why.into()),
-            Err(other) => Err(ConnectError::Reservation(describe(&other))),
+            Err(other) => Err(ReservationError::Failed(describe(&other))),
         }
     }
 
     /// Gives it back. One that cannot be given back stays noted: the next attachment of this machine removes it.
-    pub(super) async fn release(&self, unit: &Unit) {
+    pub(super) async fn release<S: Session>(&self, unit: &Unit<S>) {
         let ownership = std::mem::take(&mut *self.lock());
         let (hold, noted) = match ownership {
             Ownership::Reserved { hold, noted, stays: false } => (hold, noted),
@@ -414,9 +436,9 @@ impl Ownership {
 }
 
 /// Ends what the writer before has under way, where the take-over did not: a reset leaves reservations as they are.
-async fn end_tasks(unit: &Unit, lun: u16) {
-    match unit.session().reset_unit(unit::field(lun)).await {
-        Ok(TaskResponse::COMPLETE) => {
+async fn end_tasks<S: Session>(unit: &Unit<S>) {
+    match unit.reset().await {
+        Ok(ResetAnswer::Complete) => {
             // It reports the reset, which has lost nothing of ours.
             let _ = unit.execute(Command::test_unit_ready(), Bytes::new()).await;
             unit.session().announced().forget();
@@ -436,7 +458,7 @@ fn not_acquired(
     (key, noted): (u64, Option<Attachment>),
     known: &Known,
     request: &Request<'_>,
-) -> ConnectError {
+) -> ReservationError {
     let ended = if why.may_leave(key) { Attachment::leave } else { Attachment::forget };
     noted.into_iter().for_each(ended);
     match request.writers {
@@ -446,7 +468,7 @@ fn not_acquired(
 }
 
 /// What it means at an attachment that the reservation cannot be had.
-fn not_held(why: NotHeld<UnitError>, known: &Known, request: &Request<'_>) -> ConnectError {
+fn not_held(why: NotHeld<UnitError>, known: &Known, request: &Request<'_>) -> ReservationError {
     match why {
         NotHeld::By(registrants) => {
             let key = registrants.0.first().map(|first| first.key);
@@ -457,15 +479,15 @@ fn not_held(why: NotHeld<UnitError>, known: &Known, request: &Request<'_>) -> Co
             // The note may be gone, or that of another machine.
             let log = || Some(MaybeAlive::Unwritten(request.unwritten(key?, None)?));
             let doubt = doubt.or_else(|| log().filter(|_| here.is_none()));
-            ConnectError::Held(Holders { registrants, here, doubt })
+            ReservationError::Held(Holders { registrants, here, doubt })
         }
         NotHeld::Unit(why) => why.into(),
-        other => ConnectError::Reservation(describe(&other)),
+        other => ReservationError::Failed(describe(&other)),
     }
 }
 
 /// What it means for one who goes on for a writer that is gone.
-fn not_resumed(why: NotHeld<UnitError>) -> ConnectError {
+fn not_resumed(why: NotHeld<UnitError>) -> ReservationError {
     let why = match why {
         NotHeld::By(Registrants(found)) if found.is_empty() => {
             "the reservation of the attachment it is from is gone".to_owned()
@@ -477,7 +499,7 @@ fn not_resumed(why: NotHeld<UnitError>) -> ConnectError {
         NotHeld::Unit(why) => return why.into(),
         other => describe(&other),
     };
-    ConnectError::NotResumed(why)
+    ReservationError::NotResumed(why)
 }
 
 fn since(seconds: u64) -> Duration {
@@ -505,7 +527,7 @@ fn describe_answer(answer: &Answer) -> String {
     }
 }
 
-impl writer::Unit for Unit {
+impl<S: Session> writer::Unit for Unit<S> {
     type Error = UnitError;
 
     async fn ask(&self, command: Command, data: Vec<u8>) -> Result<Answer, UnitError> {
@@ -518,6 +540,6 @@ impl writer::Unit for Unit {
     }
 
     fn transports(&self) -> Transports {
-        ISCSI
+        S::TRANSPORTS
     }
 }

@@ -1,18 +1,14 @@
 //! One logical unit: a command is carried out, or there is a reason that a caller can act on.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use proto::iscsi::initiator::{Command as Task, Completion, TaskError, Transfer as Data};
-use proto::iscsi::pdu::Pieces;
-use proto::scsi::command::{Command, Transfer};
+use proto::scsi::command::Command;
 use proto::scsi::sense::{Additional, Key, Sense};
 use proto::scsi::{Status, lun};
 use volume::Kind;
 
-use super::session::{Loss, Session};
-use super::supervisor::Ended;
+use super::session::{Completion, Executed, Lost, NoStatus, ResetAnswer, Session, Task};
 
 /// A unit tells one thing after the other, each with a unit attention; more than this many in a row
 /// is not telling any more.
@@ -32,10 +28,10 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 pub enum UnitError {
     /// There is no session any more.
     #[error("the session with the target has ended")]
-    Lost(#[source] Arc<Loss>),
+    Lost(#[source] Lost),
     /// It ended without a status.
     #[error(transparent)]
-    Task(TaskError),
+    Task(NoStatus),
     /// The unit says why.
     #[error("the unit reports {0}")]
     Sense(Sense),
@@ -45,9 +41,6 @@ pub enum UnitError {
     /// It changes part of a block, and the rest cannot be had.
     #[error("the rest of a block that is written in part cannot be had")]
     Part,
-    /// Nothing is carried out any more.
-    #[error(transparent)]
-    Over(Arc<Ended>),
 }
 
 impl UnitError {
@@ -56,7 +49,7 @@ impl UnitError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Lost(_) => Kind::Gone,
-            Self::Task(TaskError::Aborted) => Kind::Busy,
+            Self::Task(NoStatus::Aborted) => Kind::Busy,
             Self::Task(_) => Kind::Peer,
             // What an earlier command had done is lost: asking once more does not bring it back.
             Self::Sense(sense) if sense.deferred => match kind_of(sense) {
@@ -69,7 +62,6 @@ impl UnitError {
             }
             Self::Status(_) => Kind::Busy,
             Self::Part => Kind::Medium,
-            Self::Over(ended) => ended.kind(),
         }
     }
 
@@ -150,14 +142,9 @@ const fn kind_of(sense: &Sense) -> Kind {
 
 /// A logical unit of a session.
 #[derive(Debug)]
-pub(super) struct Unit {
-    session: Session,
+pub(super) struct Unit<S> {
+    session: S,
     lun: u64,
-}
-
-/// The number of a unit, as it stands in PDUs.
-pub(super) fn field(number: u16) -> u64 {
-    u64::from_be_bytes(lun::encode(number))
 }
 
 /// What to do with an answer.
@@ -169,13 +156,18 @@ enum Verdict {
     AgainLater(UnitError),
 }
 
-impl Unit {
-    pub(super) fn new(session: Session, number: u16) -> Self {
-        Self { session, lun: field(number) }
+impl<S: Session> Unit<S> {
+    pub(super) fn new(session: S, number: u16) -> Self {
+        Self { session, lun: u64::from_be_bytes(lun::encode(number)) }
     }
 
-    pub(super) const fn session(&self) -> &Session {
+    pub(super) const fn session(&self) -> &S {
         &self.session
+    }
+
+    /// Resets it; the answer comes when none of its tasks runs any more.
+    pub(super) async fn reset(&self) -> Result<ResetAnswer, Lost> {
+        self.session.reset_unit(self.lun).await
     }
 
     /// Carries out a command without data-out; gives what came in.
@@ -188,9 +180,9 @@ impl Unit {
     pub(super) async fn execute(&self, command: Command, data: Bytes) -> Result<Bytes, UnitError> {
         let (mut attentions, mut busy) = (0, 0);
         loop {
-            let task = self.task(&command, data.clone());
+            let task = Task { lun: self.lun, command, data: data.clone() };
             let ended = self.session.execute(task).await.map_err(UnitError::Lost)?;
-            match Self::judge(ended) {
+            match judge(ended) {
                 Verdict::Done(completion) => return Ok(completion.data),
                 Verdict::AgainAtOnce(_) if attentions < ATTENTIONS_MAX => attentions += 1,
                 Verdict::AgainLater(why) if busy < BUSY_MAX => {
@@ -204,57 +196,48 @@ impl Unit {
             }
         }
     }
+}
 
-    fn task(&self, command: &Command, data: Bytes) -> Task {
-        let transfer = match command.transfer {
-            Transfer::None => Data::None,
-            Transfer::In(most) => Data::In(most),
-            Transfer::Out(_) => Data::Out(Pieces::from(data)),
-        };
-        Task { lun: self.lun, cdb: command.cdb, transfer }
-    }
-
-    fn judge(ended: Result<Completion, TaskError>) -> Verdict {
-        let completion = match ended {
-            Ok(completion) => completion,
-            Err(error) => return Verdict::Failed(UnitError::Task(error)),
-        };
-        match completion.status {
-            Status::Good | Status::ConditionMet => Verdict::Done(completion),
-            Status::CheckCondition => match Sense::parse(&completion.sense) {
-                Some(sense) => Self::judge_sense(sense, completion),
-                None => Verdict::Failed(UnitError::Status(Status::CheckCondition)),
-            },
-            // TASK ABORTED: another initiator has reset the unit (SAM-5, 5.3.1), and what was aborted changes nothing
-            // any more.
-            status @ (Status::Busy | Status::TaskSetFull | Status::TaskAborted) => {
-                Verdict::AgainLater(UnitError::Status(status))
-            }
-            status => Verdict::Failed(UnitError::Status(status)),
+fn judge(ended: Executed) -> Verdict {
+    let completion = match ended {
+        Ok(completion) => completion,
+        Err(error) => return Verdict::Failed(UnitError::Task(error)),
+    };
+    match completion.status {
+        Status::Good | Status::ConditionMet => Verdict::Done(completion),
+        Status::CheckCondition => match Sense::parse(&completion.sense) {
+            Some(sense) => judge_sense(sense, completion),
+            None => Verdict::Failed(UnitError::Status(Status::CheckCondition)),
+        },
+        // TASK ABORTED: another initiator has reset the unit (SAM-5, 5.3.1), and what was aborted changes nothing
+        // any more.
+        status @ (Status::Busy | Status::TaskSetFull | Status::TaskAborted) => {
+            Verdict::AgainLater(UnitError::Status(status))
         }
+        status => Verdict::Failed(UnitError::Status(status)),
     }
+}
 
-    fn judge_sense(sense: Sense, completion: Completion) -> Verdict {
-        match sense.key {
-            // SPC-4, 4.5.7: this command was not processed. The session has noted what became of the earlier one.
-            _ if sense.deferred => {
-                tracing::warn!(%sense, "an earlier command has failed");
-                Verdict::AgainAtOnce(UnitError::Sense(sense))
-            }
-            _ if sense.is_success() => {
-                tracing::info!(%sense, "done, with a remark");
-                Verdict::Done(completion)
-            }
-            Key::UnitAttention => {
-                note(&sense);
-                Verdict::AgainAtOnce(UnitError::Sense(sense))
-            }
-            Key::NotReady if sense.additional == Additional::BECOMING_READY => {
-                Verdict::AgainLater(UnitError::Sense(sense))
-            }
-            Key::AbortedCommand => Verdict::AgainLater(UnitError::Sense(sense)),
-            _ => Verdict::Failed(UnitError::Sense(sense)),
+fn judge_sense(sense: Sense, completion: Completion) -> Verdict {
+    match sense.key {
+        // SPC-4, 4.5.7: this command was not processed. The session has noted what became of the earlier one.
+        _ if sense.deferred => {
+            tracing::warn!(%sense, "an earlier command has failed");
+            Verdict::AgainAtOnce(UnitError::Sense(sense))
         }
+        _ if sense.is_success() => {
+            tracing::info!(%sense, "done, with a remark");
+            Verdict::Done(completion)
+        }
+        Key::UnitAttention => {
+            note(&sense);
+            Verdict::AgainAtOnce(UnitError::Sense(sense))
+        }
+        Key::NotReady if sense.additional == Additional::BECOMING_READY => {
+            Verdict::AgainLater(UnitError::Sense(sense))
+        }
+        Key::AbortedCommand => Verdict::AgainLater(UnitError::Sense(sense)),
+        _ => Verdict::Failed(UnitError::Sense(sense)),
     }
 }
 
@@ -269,17 +252,15 @@ fn note(sense: &Sense) {
 
 #[cfg(test)]
 mod tests {
-    use proto::iscsi::initiator::Residual;
     use proto::scsi::sense::Format;
 
     use super::*;
 
-    fn judge(sense: &Sense) -> Verdict {
-        Unit::judge(Ok(Completion {
+    fn judged(sense: &Sense) -> Verdict {
+        judge(Ok(Completion {
             status: Status::CheckCondition,
             data: Bytes::new(),
             sense: sense.emit(Format::Descriptor).into(),
-            residual: Residual::None,
         }))
     }
 
@@ -288,8 +269,8 @@ mod tests {
         for key in [Key::NoSense, Key::RecoveredError, Key::AbortedCommand, Key::MediumError] {
             let current = Sense::new(key, Additional { code: 0x0C, qualifier: 0 });
             let deferred = Sense { deferred: true, ..current };
-            assert!(matches!(judge(&deferred), Verdict::AgainAtOnce(_)), "{key:?}");
-            assert_eq!(matches!(judge(&current), Verdict::Done(_)), current.is_success());
+            assert!(matches!(judged(&deferred), Verdict::AgainAtOnce(_)), "{key:?}");
+            assert_eq!(matches!(judged(&current), Verdict::Done(_)), current.is_success());
         }
     }
 

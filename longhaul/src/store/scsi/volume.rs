@@ -1,23 +1,20 @@
 //! The volume on one session: verbs become commands, within the limits of the device and of the session.
 
-use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
 use futures_util::stream;
-use proto::iscsi::keys::Parameters;
 use proto::scsi::Blocks;
 use proto::scsi::command::{Command, statuses};
 use proto::scsi::provisioning::Status as LbaStatus;
 use proto::scsi::reservation::writer::{self, NotHeld, Registrants};
-use volume::layer::reconnect::Replay;
 use volume::{Discard, Durability, Extent, Shape, Space, Span, TRANSFER_MAX, complete_all};
 
-use super::connect::ConnectError;
-use super::device::{Device, Probe};
-use super::session::{Loss, Session};
+use super::change::{Change, usize_of, within};
+use super::device::{Device, DeviceError};
+use super::session::{Session, TransferLimits};
 use super::unit::{Unit, UnitError};
 
 /// The most one command carries. It fits our FirstBurstLength, so that a write travels with its
@@ -43,8 +40,8 @@ const RUNS: u16 = 255;
 
 /// A logical unit, by way of one session.
 #[derive(Debug)]
-pub(super) struct Link {
-    unit: Unit,
+pub(in crate::store) struct Link<S> {
+    unit: Unit<S>,
     device: Device,
     shape: Shape,
     sizes: Sizes,
@@ -71,75 +68,6 @@ pub(super) enum UnitEvent {
     Mode,
 }
 
-/// Something that changes the volume. Carried out twice in a row it changes it once.
-#[derive(Clone, Debug)]
-pub(super) enum Change {
-    Write { at: u64, data: Bytes, durability: Durability },
-    Zero { span: Span, durability: Durability, space: Space },
-    Discard(Span),
-}
-
-impl Change {
-    pub(super) fn span(&self) -> Span {
-        match self {
-            Self::Write { at, data, .. } => Span::new(*at, data.len() as u64),
-            Self::Zero { span, .. } | Self::Discard(span) => *span,
-        }
-    }
-
-    const fn durability(&self) -> Durability {
-        match self {
-            Self::Write { durability, .. } | Self::Zero { durability, .. } => *durability,
-            Self::Discard(_) => Durability::Volatile,
-        }
-    }
-
-    /// The part of it that concerns this part of its span.
-    fn of(&self, part: Span) -> Self {
-        match self {
-            Self::Write { at, data, durability } => {
-                let data = data.slice(within(Span::new(*at, data.len() as u64), part));
-                Self::Write { at: part.at, data, durability: *durability }
-            }
-            Self::Zero { durability, space, .. } => {
-                Self::Zero { span: part, durability: *durability, space: *space }
-            }
-            Self::Discard(_) => Self::Discard(part),
-        }
-    }
-
-    /// Bytes of memory it holds.
-    pub(super) fn weight(&self) -> usize {
-        match self {
-            Self::Write { data, .. } => data.len(),
-            Self::Zero { .. } | Self::Discard(_) => 0,
-        }
-    }
-}
-
-impl Replay for Change {
-    fn part(&self, part: &Range<u64>) -> Self {
-        self.of(Span::new(part.start, part.end - part.start))
-    }
-
-    fn replaces(&self) -> bool {
-        !matches!(self, Self::Discard(_))
-    }
-
-    fn kept(self) -> Self {
-        match self {
-            Self::Write { at, data, durability } if data.len() < ALONE => {
-                Self::Write { at, data: Bytes::copy_from_slice(&data), durability }
-            }
-            other => other,
-        }
-    }
-}
-
-/// Fewer bytes may lie in a buffer with others: fronts take up to 128 KiB of small requests from a socket at once, and give
-/// larger ones a buffer of their own.
-const ALONE: usize = 64 << 10;
-
 /// The largest span of each kind of command, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sizes {
@@ -151,19 +79,15 @@ struct Sizes {
     unmap: u64,
 }
 
-impl Link {
+impl<S: Session> Link<S> {
     /// Opens logical unit `lun` of a session.
-    pub(super) async fn open(
-        session: Session,
-        lun: u16,
-        read_only: bool,
-    ) -> Result<Self, ConnectError> {
+    pub(super) async fn open(session: S, lun: u16, read_only: bool) -> Result<Self, DeviceError> {
         let unit = Unit::new(session, lun);
         let device = Device::learn(&unit).await?;
         // What it told until now is of the time before: what may be lost is written again anyway.
         unit.session().announced().forget();
         let shape = shape(&device, read_only);
-        let sizes = Sizes::new(&device, &unit.session().established().parameters);
+        let sizes = Sizes::new(&device, unit.session().limits());
         tracing::debug!(?shape, ?sizes, "opened");
         let (short_commands, through) = (AtomicBool::new(false), !shape.write_cache);
         Ok(Self { unit, device, shape, sizes, through, short_commands, failed: OnceLock::new() })
@@ -182,11 +106,11 @@ impl Link {
         Ok(())
     }
 
-    pub(super) const fn session(&self) -> &Session {
+    pub(in crate::store) const fn session(&self) -> &S {
         self.unit.session()
     }
 
-    pub(super) const fn unit(&self) -> &Unit {
+    pub(super) const fn unit(&self) -> &Unit<S> {
         &self.unit
     }
 
@@ -194,7 +118,7 @@ impl Link {
         &self.shape
     }
 
-    pub(super) const fn device(&self) -> &Device {
+    pub(in crate::store) const fn device(&self) -> &Device {
         &self.device
     }
 
@@ -230,24 +154,6 @@ impl Link {
         }
     }
 
-    /// What is known of target and device; measures the round trip.
-    pub(super) async fn probe(&self) -> Result<Probe, std::sync::Arc<Loss>> {
-        let session = self.session();
-        let round_trip = session.ping().await?;
-        let established = session.established();
-        let standard = &self.device.standard;
-        Ok(Probe {
-            parameters: established.parameters.clone(),
-            portal_group_tag: established.portal_group_tag,
-            target_alias: established.target_alias.clone(),
-            round_trip,
-            vendor: standard.vendor.clone(),
-            product: standard.product.clone(),
-            revision: standard.revision.clone(),
-            serial: self.device.serial.clone(),
-        })
-    }
-
     pub(super) async fn change(&self, change: &Change) -> Result<(), UnitError> {
         let durability = change.durability();
         if durability == Durability::Durable {
@@ -265,7 +171,7 @@ impl Link {
     fn note(&self, error: &UnitError, durability: Durability) {
         let lost = match error {
             // What follows is another session, on which all that was not flushed is written again.
-            UnitError::Lost(_) | UnitError::Over(_) => false,
+            UnitError::Lost(_) => false,
             error => error.kind().loses(durability),
         };
         if lost {
@@ -503,7 +409,7 @@ fn shape(device: &Device, read_only: bool) -> Shape {
 }
 
 impl Sizes {
-    fn new(device: &Device, parameters: &Parameters) -> Self {
+    fn new(device: &Device, limits: TransferLimits) -> Self {
         let block = u64::from(device.capacity.block_size);
         let limit = |blocks: u64, otherwise: u64| match blocks {
             0 => otherwise,
@@ -514,44 +420,15 @@ impl Sizes {
             limit(device.limits.transfer_max.into(), COMMAND_MAX.min(TRANSFER_MAX.into()));
         // Where a write can travel with its command it is cut so that it does: one round trip. Where
         // it cannot, it is cut so that the target can ask for all of it at once: two.
-        let free = u64::from(parameters.unsolicited());
+        let TransferLimits { unsolicited: free, solicited } = limits;
         let in_one = free >= WRITE_MIN;
-        let asked = u64::from(parameters.max_burst) * u64::from(parameters.max_outstanding_r2t);
-        let write = if in_one { free } else { asked.max(WRITE_MIN) };
+        let write = if in_one { free } else { solicited.max(WRITE_MIN) };
         Self {
             read: whole(transfer),
             write: whole(transfer.min(write)),
             unsolicited: if in_one { u64::MAX } else { free },
             zeroes: whole(limit(device.limits.write_same_max, REACH_MAX)),
             unmap: whole(limit(device.limits.unmap_blocks_max.into(), REACH_MAX)),
-        }
-    }
-}
-
-/// Where `piece` lies in a buffer that holds `span`.
-fn within(span: Span, piece: Span) -> Range<usize> {
-    usize_of(piece.at - span.at)..usize_of(piece.end() - span.at)
-}
-
-/// A length that a transfer limit has bounded.
-fn usize_of(len: u64) -> usize {
-    usize::try_from(len).expect("a transfer fits the address space")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What is kept until somebody flushes may be a block of a buffer of a megabyte.
-    #[test]
-    fn change_that_is_kept_leaves_a_buffer_of_others() {
-        for (len, stays) in [(512, false), (ALONE - 1, false), (ALONE, true), (1 << 20, true)] {
-            let buffer = Bytes::from(vec![7; 1 << 20]);
-            let data = buffer.slice(..len);
-            let change = Change::Write { at: 0, data, durability: Durability::Volatile };
-            let Change::Write { data, .. } = change.kept() else { panic!("a write") };
-            assert_eq!(data, buffer.slice(..len));
-            assert_eq!(data.as_ptr() == buffer.as_ptr(), stays, "{len}");
         }
     }
 }

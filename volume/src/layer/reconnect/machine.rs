@@ -23,7 +23,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use self::failure::Failure;
-use super::Time;
+use super::time::Time;
 pub use interface::{Action, End, Kind, Over, Replay, Salvage, Settings, Status, Turn};
 use outage::Outage;
 use unflushed::UnflushedChanges;

@@ -3,7 +3,7 @@
 use core::ops::Range;
 use core::time::Duration;
 
-use crate::layer::reconnect::Time;
+use crate::layer::reconnect::time::Time;
 
 /// What a change consists of, as far as it matters for carrying it out again.
 pub trait Replay: Clone {

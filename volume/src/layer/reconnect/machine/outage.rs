@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::Settings;
-use crate::layer::reconnect::Time;
+use crate::layer::reconnect::time::Time;
 
 /// A time without a link that proved to work.
 #[derive(Debug)]

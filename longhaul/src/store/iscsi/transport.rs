@@ -1,0 +1,144 @@
+//! iSCSI, as the SCSI side of a volume sees it: sessions with one target, all under one name.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use proto::iscsi::name::Isid;
+use volume::layer::reconnect::Failure;
+
+use super::error::SessionError;
+use super::login::log_in;
+use super::random::random;
+use super::session::Session;
+use super::{ConnectOptions, IscsiTarget, discover};
+use crate::store::scsi::{Address, Transport};
+use crate::uri::Host;
+
+/// How often the time is doubled after which a command stalls, while commands do: a unit may be so slow.
+const STALLS_MAX: u32 = 4;
+
+/// How long a target may take to say where else it listens.
+const OTHERS_WITHIN: Duration = Duration::from_secs(30);
+
+/// Sessions with one target.
+#[derive(Debug)]
+pub struct IscsiTransport {
+    target: IscsiTarget,
+    options: ConnectOptions,
+    /// Where else the target listens, as it said last.
+    others: Arc<Mutex<Vec<Host>>>,
+    /// Sessions given up in a row because commands stalled.
+    stalls: AtomicU32,
+}
+
+impl fmt::Display for IscsiTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let IscsiTarget { portal, name, lun } = &self.target;
+        write!(f, "iscsi://{portal}/{name}/{lun}")
+    }
+}
+
+impl IscsiTransport {
+    pub(super) fn new(target: IscsiTarget, options: &ConnectOptions) -> Result<Self, SessionError> {
+        let mut options = options.clone();
+        // The same at every login, so that each ends the session before it (RFC 7143, 6.3.5).
+        if options.isid.is_none() {
+            options.isid = Some(Isid::random(random()?, 0));
+        }
+        let (others, stalls) = Default::default();
+        Ok(Self { target, options, others, stalls })
+    }
+
+    /// Asks where else the target listens, for when it cannot be reached here any more. Nobody waits for that.
+    fn ask_for_others(&self, session: Session) {
+        let Some(group) = session.established().portal_group_tag else { return };
+        if !self.options.other_portals || self.options.reconnect_for == Some(Duration::ZERO) {
+            return;
+        }
+        let (others, IscsiTarget { portal, name, .. }) =
+            (Arc::clone(&self.others), self.target.clone());
+        tokio::spawn(async move {
+            // A target must answer this in any session (RFC 7143, appendix C); tgt, for one, closes the connection.
+            let question = format!("SendTargets={}\0", name.as_str());
+            let answer = tokio::time::timeout(OTHERS_WITHIN, session.text(question.into())).await;
+            if let Ok(Ok(answer)) = answer {
+                let found = discover::others(name.as_str(), group, &portal, &answer);
+                tracing::debug!(?found, "other portals of the target");
+                *others.lock().unwrap_or_else(PoisonError::into_inner) = found;
+            }
+        });
+    }
+}
+
+impl Transport for IscsiTransport {
+    type Session = Session;
+    type Portal = Host;
+    type Error = SessionError;
+
+    fn address(&self) -> Address {
+        let IscsiTarget { portal, name, lun } = &self.target;
+        Address {
+            target: name.as_str().to_owned(),
+            lun: *lun,
+            portal: portal.to_string(),
+            pin: self.options.pinned.as_ref().map(|pinned| pinned.target.to_string()),
+        }
+    }
+
+    fn portals(&self) -> Vec<Host> {
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        std::iter::once(&self.target.portal).chain(&*others).cloned().collect()
+    }
+
+    async fn log_in(
+        &self,
+        portal: &Host,
+        uncertain: Option<&Session>,
+    ) -> Result<Session, SessionError> {
+        let is_named = |session: &Session| session.established().can_be_reinstated();
+        // A reset of the unit does not reach commands that still lie in the buffers of a connection.
+        if uncertain.is_some_and(|session| !is_named(session)) {
+            return Err(SessionError::NotReplaced(portal.clone()));
+        }
+        let stalls = self.stalls.load(Ordering::Relaxed).min(STALLS_MAX);
+        let mut options = self.options.clone();
+        options.timeouts.stall *= 1 << stalls;
+        let session = log_in(portal, Some(&self.target.name), &options, uncertain).await?;
+        if uncertain.is_some() && !is_named(&session) {
+            session.close().await;
+            // Its login response says so, which is not authenticated: the next may say something else.
+            return Err(SessionError::NotReplacing(portal.clone()));
+        }
+        Ok(session)
+    }
+
+    fn opened(&self, session: &Session, is_longhaul: bool) {
+        if is_longhaul {
+            self.ask_for_others(session.clone());
+        }
+    }
+
+    fn is_out_of_reach(why: &SessionError) -> bool {
+        matches!(why, SessionError::Connect(..) | SessionError::Timeout(..))
+    }
+
+    fn failure(why: &SessionError) -> Failure {
+        match why {
+            SessionError::Random(_) | SessionError::NotReplaced(_) => Failure::Local,
+            _ => Failure::NoSession,
+        }
+    }
+
+    fn is_secure(&self) -> bool {
+        self.options.pinned.is_some()
+    }
+
+    fn note_stall(&self, stalled: bool) {
+        match stalled {
+            true => drop(self.stalls.fetch_add(1, Ordering::Relaxed)),
+            false => self.stalls.store(0, Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What changes a volume: kept until it is durable, and carried out again where it may be lost.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use volume::layer::reconnect::Replay;
+use volume::{Durability, Space, Span};
+
+use crate::replay_log;
+
+/// Something that changes the volume. Carried out twice in a row it changes it once.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Write { at: u64, data: Bytes, durability: Durability },
+    Zero { span: Span, durability: Durability, space: Space },
+    Discard(Span),
+}
+
+impl Change {
+    pub(super) fn span(&self) -> Span {
+        match self {
+            Self::Write { at, data, .. } => Span::new(*at, data.len() as u64),
+            Self::Zero { span, .. } | Self::Discard(span) => *span,
+        }
+    }
+
+    pub(super) const fn durability(&self) -> Durability {
+        match self {
+            Self::Write { durability, .. } | Self::Zero { durability, .. } => *durability,
+            Self::Discard(_) => Durability::Volatile,
+        }
+    }
+
+    /// The part of it that concerns this part of its span.
+    fn of(&self, part: Span) -> Self {
+        match self {
+            Self::Write { at, data, durability } => {
+                let data = data.slice(within(Span::new(*at, data.len() as u64), part));
+                Self::Write { at: part.at, data, durability: *durability }
+            }
+            Self::Zero { durability, space, .. } => {
+                Self::Zero { span: part, durability: *durability, space: *space }
+            }
+            Self::Discard(_) => Self::Discard(part),
+        }
+    }
+
+    /// Bytes of memory it holds.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Write { data, .. } => data.len(),
+            Self::Zero { .. } | Self::Discard(_) => 0,
+        }
+    }
+}
+
+impl Replay for Change {
+    fn part(&self, part: &Range<u64>) -> Self {
+        self.of(Span::new(part.start, part.end - part.start))
+    }
+
+    fn replaces(&self) -> bool {
+        !matches!(self, Self::Discard(_))
+    }
+
+    fn kept(self) -> Self {
+        match self {
+            Self::Write { at, data, durability } if data.len() < ALONE => {
+                Self::Write { at, data: Bytes::copy_from_slice(&data), durability }
+            }
+            other => other,
+        }
+    }
+}
+
+/// Fewer bytes may lie in a buffer with others: fronts take up to 128 KiB of small requests from a socket at once, and give
+/// larger ones a buffer of their own.
+const ALONE: usize = 64 << 10;
+
+/// Where `piece` lies in a buffer that holds `span`.
+pub(super) fn within(span: Span, piece: Span) -> Range<usize> {
+    usize_of(piece.at - span.at)..usize_of(piece.end() - span.at)
+}
+
+/// A length that a transfer limit has bounded.
+pub(super) fn usize_of(len: u64) -> usize {
+    usize::try_from(len).expect("a transfer fits the address space")
+}
+
+impl From<Change> for replay_log::Change {
+    fn from(change: Change) -> Self {
+        match change {
+            Change::Write { at, data, .. } => Self::Write { at, data },
+            Change::Zero { span, space, .. } => Self::Zero { span, space },
+            Change::Discard(span) => Self::Discard(span),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is kept until somebody flushes may be a block of a buffer of a megabyte.
+    #[test]
+    fn change_that_is_kept_leaves_a_buffer_of_others() {
+        for (len, stays) in [(512, false), (ALONE - 1, false), (ALONE, true), (1 << 20, true)] {
+            let buffer = Bytes::from(vec![7; 1 << 20]);
+            let data = buffer.slice(..len);
+            let change = Change::Write { at: 0, data, durability: Durability::Volatile };
+            let Change::Write { data, .. } = change.kept() else { panic!("a write") };
+            assert_eq!(data, buffer.slice(..len));
+            assert_eq!(data.as_ptr() == buffer.as_ptr(), stays, "{len}");
+        }
+    }
+}

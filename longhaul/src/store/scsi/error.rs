@@ -1,0 +1,62 @@
+//! Why a unit is not open: an error of each level beneath, or one that only shows when they come together.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use proto::scsi::Status;
+
+use super::device::DeviceError;
+use super::reservation::ReservationError;
+use super::session::Lost;
+use super::unit::UnitError;
+
+/// Why a unit is not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError<E: StdError + 'static> {
+    /// There is no session.
+    #[error(transparent)]
+    Session(E),
+    /// The session was lost again.
+    #[error(transparent)]
+    Lost(Lost),
+    /// It cannot be learned what the unit is.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The unit does not carry out what must be asked of it.
+    #[error("cannot learn what the logical unit is")]
+    Unit(#[from] UnitError),
+    /// The volume is not reserved for us.
+    #[error(transparent)]
+    Reservation(#[from] ReservationError),
+    /// It takes too long to say what its unit is, or to reset it.
+    #[error("the unit of {0} is not ready within {1:?}")]
+    Slow(String, Duration),
+    /// Whoever opens it was told to end.
+    #[error("it was ended before it was open")]
+    Stopped,
+    /// What an earlier session had under way cannot be ended.
+    #[error("the target does not reset its unit: its answer is {answer}")]
+    NotReset {
+        /// Asking again is of no use.
+        is_final: bool,
+        /// What it says.
+        answer: String,
+    },
+    /// Another volume answers where ours was, or it may not be used as before.
+    #[error("it is not the volume that was connected before: its {0} has changed")]
+    Changed(&'static str),
+}
+
+impl<E: StdError> OpenError<E> {
+    /// The reservation of another keeps us from what was asked.
+    pub(super) const fn is_conflict(&self) -> bool {
+        matches!(
+            self,
+            Self::Unit(UnitError::Status(Status::ReservationConflict))
+                | Self::Device(DeviceError::Unit(UnitError::Status(Status::ReservationConflict)))
+                | Self::Reservation(ReservationError::Unit(UnitError::Status(
+                    Status::ReservationConflict
+                )))
+        )
+    }
+}

@@ -1,0 +1,45 @@
+//! A volume behind a SCSI target, by whatever transport.
+//!
+//! ```text
+//! Disk (Volume)      what the device says of itself; verbs go to whatever link there is
+//!   Supervisor       rides out lost connections (`volume/layer/reconnect`)
+//!     Connector      opens the unit again: the same one, still ours, with nothing old under way
+//!     Link           the volume on one session: splits, maps verbs to commands
+//!       Unit         one logical unit: retries what may be retried, turns sense into errors
+//!         Session    what a transport gives
+//! ```
+//!
+//! A transport implements [`Transport`] and [`Session`].
+
+mod announced;
+mod attend;
+mod change;
+mod connect;
+mod device;
+mod disk;
+mod error;
+mod identity;
+mod mark;
+mod options;
+mod reservation;
+mod session;
+#[cfg(test)]
+mod tests;
+mod unit;
+mod volume;
+mod writers;
+
+pub use announced::Announced;
+pub use device::DeviceError;
+pub use disk::{Disk, State};
+pub use error::OpenError;
+pub use identity::Identity;
+pub use mark::{IsOurs, NOTICED_WITHIN, Unguarded};
+pub use options::{Options, ReplayLogOptions, ReplayedLog};
+pub use reservation::{Holders, ReservationError};
+pub use session::{
+    Address, Completion, Executed, Lost, NoStatus, ResetAnswer, Session, Task, TransferLimits,
+    Transport,
+};
+pub use unit::UnitError;
+pub use writers::Writers;

@@ -1,0 +1,56 @@
+//! How a unit is used, whatever the transport.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::writers::Writers;
+use crate::stop::Stop;
+
+/// How a unit is used.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Who else may write.
+    pub writers: Writers,
+    /// The state directory: attachments are noted there, to know those of processes that were killed, and their replay
+    /// logs are looked for.
+    pub state: Option<PathBuf>,
+    /// The replay log that is to be written.
+    pub replays: Option<ReplayedLog>,
+    /// How long an outage may last before requests fail; `None` for as long as it takes, zero for not
+    /// at all.
+    pub reconnect_for: Option<Duration>,
+    /// The longest wait between two attempts to connect again.
+    pub reconnect_every: Duration,
+    /// What becomes of acknowledged writes when the disk is given up; they are dropped if `None`.
+    pub replay_log: Option<ReplayLogOptions>,
+    /// When it is called, what is being opened is let go.
+    pub stop: Stop,
+    /// Bytes of acknowledged writes that are kept until a flush, to be written again if the target loses
+    /// them. At half of it a flush is made unasked.
+    pub unflushed_max: usize,
+    /// How long nothing may be heard of a unit before it is asked how it is.
+    pub idle: Duration,
+}
+
+/// Where acknowledged writes go that a disk could not be given.
+#[derive(Clone, Debug)]
+pub struct ReplayLogOptions {
+    /// The directory of the file.
+    pub dir: PathBuf,
+    /// What the user calls the volume.
+    pub volume: String,
+    /// Writes may have been acknowledged before the disk gets them: all of them are saved then, not only those that
+    /// the target has answered.
+    pub write_behind: bool,
+}
+
+/// A replay log that is to be written to its volume.
+#[derive(Clone, Debug)]
+pub struct ReplayedLog {
+    /// The key of the attachment that it is from.
+    pub key: u64,
+    /// Its directory.
+    pub dir: PathBuf,
+}
