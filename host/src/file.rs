@@ -160,6 +160,15 @@ impl File {
         }
     }
 
+    /// Whether it has no name any more, as far as the system knows without asking anybody else: this does not wait.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        use rustix::fs::{AtFlags, StatxFlags};
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        rustix::fs::statx(&self.fd, c"", flags, StatxFlags::NLINK)
+            .is_ok_and(|found| found.stx_nlink == 0)
+    }
+
     /// Whether it is a block device.
     pub fn is_block_device(&self) -> Result<bool> {
         let mode = rustix::fs::fstat(&self.fd)?.st_mode;

@@ -356,6 +356,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn durable_write_to_a_file_that_was_removed_fails() {
+        for engine in engines() {
+            for durable in [0, 1] {
+                let (_dir, path, opened) = new_file(&of_size(MIB));
+                let volume = opened.unwrap().by(engine.clone());
+                std::fs::remove_file(&path).unwrap();
+                let data = Bytes::from_static(&[7; 512]);
+                volume.write(0, data.clone(), Durability::Volatile).await.unwrap();
+                let failed = match durable {
+                    0 => volume.write(0, data, Durability::Durable).await,
+                    _ => {
+                        let zeroes = Span::new(0, 512);
+                        volume.write_zeroes(zeroes, Durability::Durable, Space::Release).await
+                    }
+                };
+                let why = failed.unwrap_err().source.unwrap().to_string();
+                assert!(why.contains("has been removed"), "{why}");
+                volume.flush().await.unwrap_err();
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn flush_of_read_only_file_that_was_removed_succeeds() {
         let (_dir, path, opened) = new_file(&of_size(MIB));
         drop(opened);

@@ -283,9 +283,13 @@ impl Disk {
     }
 
     /// Whether a sync that has succeeded is to be believed: the system tells of a lost write once, and it may have
-    /// told one beside it.
+    /// told one beside it; and it synchronises a file that was removed, which goes with this program.
     async fn confirm_sync(&self) -> io::Result<()> {
-        self.file.confirm_sync().await.map_err(io::Error::other)
+        self.file.confirm_sync().await.map_err(io::Error::other)?;
+        if self.file.is_removed() {
+            self.at.trouble(&self.file);
+        }
+        self.still_whole()
     }
 
     /// Makes stable what was written.
