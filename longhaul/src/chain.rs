@@ -191,7 +191,15 @@ impl Chain {
     #[must_use]
     pub fn loss(&self) -> Option<String> {
         let local = self.local.as_ref()?;
-        local.misplaced().or_else(|| local.loss())
+        // It is a loss if its file was removed.
+        let _ = local.misplaced();
+        local.loss()
+    }
+
+    /// Why what is written to it is not where it is looked for, if its file was moved.
+    #[must_use]
+    pub fn moved(&self) -> Option<String> {
+        self.local.as_ref()?.misplaced()
     }
 
     /// Tells the log, once, should its file be removed or moved.

@@ -195,10 +195,11 @@ fn describe(before: &Look, now: &Look, only_since: bool) -> String {
         let _ = writeln!(text, "{target}");
         for (lun, size) in now.status.units.get(target).into_iter().flatten() {
             let _ = writeln!(text, "  unit {lun}, {} bytes", Size(*size));
-            let losses = now.status.losses.get(target);
-            if let Some(why) = losses.and_then(|units| units.get(lun)) {
-                let _ =
-                    writeln!(text, "    flushes fail until it is opened again: {}", OneLine(why));
+            let Status { losses, moved, .. } = &now.status;
+            for (told, what) in [(losses, "flushes fail until it is opened again: "), (moved, "")] {
+                if let Some(why) = told.get(target).and_then(|units| units.get(lun)) {
+                    let _ = writeln!(text, "    {what}{}", OneLine(why));
+                }
             }
         }
         let _ = writeln!(text, "  in flight {in_flight}, failed {failed}, aborted {aborted}");

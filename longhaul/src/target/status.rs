@@ -22,6 +22,9 @@ pub struct Status {
     /// Why flushes of units fail that have lost writes.
     #[serde(default)]
     pub losses: BTreeMap<String, BTreeMap<u16, String>>,
+    /// Where what is written to units goes whose files were moved.
+    #[serde(default)]
+    pub moved: BTreeMap<String, BTreeMap<u16, String>>,
 }
 
 /// How a session is.
@@ -71,7 +74,8 @@ impl Status {
         }
         let summed_up = |(target, activity): (_, Activity)| (target, activity.summed_up());
         let targets = targets.into_iter().map(summed_up).collect();
-        Self { sessions, targets, units: units.collect(), losses: BTreeMap::new() }
+        let (losses, moved) = <_>::default();
+        Self { sessions, targets, units: units.collect(), losses, moved }
     }
 }
 

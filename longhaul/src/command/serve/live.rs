@@ -264,9 +264,13 @@ impl Live {
     pub(super) fn status(&self) -> Outcome<String> {
         let mut status = self.node.status();
         for Served { name, target, lun, .. } in &self.config.volumes {
-            if let Some(why) = self.rooms.get(name).and_then(|room| room.chain.loss()) {
-                status.losses.entry(target.as_str().to_owned()).or_default().insert(*lun, why);
-            }
+            let Some(Room { chain, .. }) = self.rooms.get(name) else { continue };
+            let (told, why) = match (chain.loss(), chain.moved()) {
+                (Some(why), _) => (&mut status.losses, why),
+                (None, Some(why)) => (&mut status.moved, why),
+                (None, None) => continue,
+            };
+            told.entry(target.as_str().to_owned()).or_default().insert(*lun, why);
         }
         serde_json::to_string(&status).or_fail(|| "cannot tell how it is".to_owned())
     }
