@@ -39,8 +39,8 @@ pub(crate) enum OnExchange {
     Warn,
 }
 
-/// What is known of a file.
-#[derive(Serialize, Deserialize)]
+/// What is known of a file. Another file at its path has a record of its own.
+#[derive(Clone, Serialize, Deserialize)]
 struct Record {
     path: PathBuf,
     target: String,
@@ -56,6 +56,30 @@ struct Record {
     /// Its serial number.
     #[serde(default)]
     serial: Option<String>,
+    /// Its place in the order in which files were noted, since clocks are set back; 0 if an earlier release noted it.
+    #[serde(default)]
+    order: u64,
+    /// All serial numbers that it ever had. None in a note of an earlier release, which knew the last one only.
+    #[serde(default)]
+    numbers: Vec<Number>,
+}
+
+/// A serial number that a file was served with.
+#[derive(Clone, Serialize, Deserialize)]
+struct Number {
+    serial: String,
+    target: String,
+    lun: u16,
+    /// When it was noted last.
+    opened: u64,
+    order: u64,
+}
+
+impl Number {
+    /// The later of two is the larger.
+    const fn age(&self) -> (u64, u64) {
+        (self.order, self.opened)
+    }
 }
 
 /// Which file something is, wherever it is moved. Numbers of inodes are given again, so that the birth tells too.
@@ -93,9 +117,10 @@ impl ServedFiles {
     pub(crate) fn must_exist(&self, volume: &Served, exchanged: OnExchange) -> Outcome<bool> {
         let Uri::File(path) = &volume.uri else { return Ok(false) };
         let Some(file) = self.file_of(path)? else { return Ok(false) };
-        let noted = match read(&file) {
-            Err(why) if why.kind() == io::ErrorKind::NotFound => self.noted_at(path)?.map(Ok),
-            noted => Some(noted),
+        let noted = match (self.noted_at(path)?, read(&file)) {
+            (Some(record), _) => Some(Ok(record)),
+            (None, Err(why)) if why.kind() == io::ErrorKind::NotFound => None,
+            (None, unreadable) => Some(unreadable),
         };
         match path.metadata() {
             Ok(found) => {
@@ -121,12 +146,12 @@ impl ServedFiles {
         }
     }
 
-    /// The record of the same place under another name: by links, mounts, or `..`.
+    /// The record of the file that was at `path` last, also under another name: by links, mounts, or `..`.
     fn noted_at(&self, path: &Path) -> Outcome<Option<Record>> {
         let path = absolute(path)?;
         let records = self.records().into_iter().map(|(_, record)| record);
         let there = records.filter(|record| is_same_place(&record.path, &path));
-        Ok(there.max_by_key(|record| record.opened))
+        Ok(there.max_by_key(Record::age))
     }
 
     /// Refuses to make a file for a unit that was another file.
@@ -136,8 +161,7 @@ impl ServedFiles {
         }
         let records = self.records().into_iter().map(|(_, record)| record);
         let before = records.filter(|record| record.is_of(volume));
-        let Some(Record { path: other, target, lun, opened, .. }) =
-            before.max_by_key(|record| record.opened)
+        let Some(Record { path: other, target, lun, opened, .. }) = before.max_by_key(Record::age)
         else {
             return Ok(());
         };
@@ -164,7 +188,7 @@ impl ServedFiles {
         let is_here = |record: &Record| record.is_file(path, here);
         let records = self.records();
         let last = records.iter().filter(|(_, record)| is_here(record));
-        let last = last.max_by_key(|(_, record)| (record.opened, record.is_of(volume)));
+        let last = last.max_by_key(|(_, record)| (record.age(), record.is_of(volume)));
         let Some((note, last)) = last.filter(|(_, record)| !record.is_of(volume)) else {
             return Ok(());
         };
@@ -194,36 +218,57 @@ impl ServedFiles {
     fn records(&self) -> Vec<(PathBuf, Record)> {
         let notes = self.0.as_ref().and_then(|directory| fs::read_dir(directory).ok());
         let notes = notes.into_iter().flatten().flatten().map(|note| note.path());
+        // The others are what a crash has left of one that was being written.
+        let notes = notes.filter(|note| note.extension().is_some_and(|kind| kind == "json"));
         notes.filter_map(|note| read(&note).ok().map(|record| (note, record))).collect()
     }
 
     /// Notes that the file of `volume` is there, and served with this serial number.
     pub(crate) fn note(&self, volume: &Served, serial: Option<&str>) -> Outcome {
         let Uri::File(path) = &volume.uri else { return Ok(()) };
-        let UnitName { target, lun } = volume.unit();
-        let Some(file) = self.file_of(path)? else {
-            return Err(Failure::new("there is no state directory").hint("give one with --state"));
-        };
         let found = path.metadata().ok();
-        let record = Record {
-            path: absolute(path)?,
-            target: target.as_str().to_owned(),
-            lun,
-            opened: now(),
-            size: found.as_ref().map(Metadata::len),
-            file: found.as_ref().and_then(FileId::of),
-            serial: serial.map(str::to_owned),
+        let (path, file) = (absolute(path)?, found.as_ref().and_then(FileId::of));
+        let records = self.records();
+        let order = records.iter().map(|(_, record)| record.order).max().unwrap_or(0) + 1;
+        let own = newest(&records, &path, file);
+        let mut numbers = own.map(|(_, own)| own.numbers()).unwrap_or_default();
+        let UnitName { target, lun } = volume.unit();
+        let (target, opened) = (target.as_str().to_owned(), now());
+        if let Some(serial) = serial.map(str::to_owned) {
+            numbers.retain(|number| number.serial != serial);
+            numbers.push(Number { serial, target: target.clone(), lun, opened, order });
+        }
+        let note = match own {
+            Some((note, _)) => note.clone(),
+            None => self.new_note(&path)?,
         };
-        let directory = file.parent().unwrap_or(&file);
-        let made = make_directories(directory, 0o700);
-        let written = made.and_then(|()| {
-            let text = serde_json::to_vec(&record)?;
-            state::replace(&file, &text)
-        });
-        written.or_fail(|| format!("cannot remember it in {}", directory.shown()))
+        let (size, serial) = (found.as_ref().map(Metadata::len), serial.map(str::to_owned));
+        write(&note, &Record { path, target, lun, opened, size, file, serial, order, numbers })
     }
 
-    /// Where the file at `path` is noted. The path is as it is written: links lead elsewhere while a disk is not
+    /// Notes how large the file of `volume` is, which has grown.
+    pub(crate) fn note_size(&self, volume: &Served) -> Outcome {
+        let Uri::File(path) = &volume.uri else { return Ok(()) };
+        let Ok(found) = path.metadata() else { return Ok(()) };
+        let records = self.records();
+        match newest(&records, &absolute(path)?, FileId::of(&found)) {
+            Some((note, own)) => write(note, &Record { size: Some(found.len()), ..own.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Where a file at `path` is noted that was not noted before. The note of another that was there stays.
+    fn new_note(&self, path: &Path) -> Outcome<PathBuf> {
+        let Some(first) = self.file_of(path)? else {
+            return Err(Failure::new("there is no state directory").hint("give one with --state"));
+        };
+        let name = first.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let other = |n: u64| first.with_file_name(format!("{name}-{n}.json"));
+        let free = |note: &PathBuf| note.symlink_metadata().is_err();
+        Ok(std::iter::once(first.clone()).chain((2..).map(other)).find(free).unwrap_or(first))
+    }
+
+    /// Where the first file at `path` is noted. The path is as it is written: links lead elsewhere while a disk is not
     /// mounted.
     fn file_of(&self, path: &Path) -> Outcome<Option<PathBuf>> {
         let Some(directory) = &self.0 else { return Ok(None) };
@@ -234,11 +279,36 @@ impl ServedFiles {
     }
 }
 
+/// The note of the file that is at `path`, with this identity.
+fn newest<'a>(
+    records: &'a [(PathBuf, Record)],
+    path: &Path,
+    file: Option<FileId>,
+) -> Option<&'a (PathBuf, Record)> {
+    let own = records.iter().filter(|(_, record)| record.is_file(path, file));
+    own.max_by_key(|(_, record)| record.age())
+}
+
+fn write(note: &Path, record: &Record) -> Outcome {
+    let directory = note.parent().unwrap_or(note);
+    let made = make_directories(directory, 0o700);
+    let written = made.and_then(|()| {
+        let text = serde_json::to_vec(record)?;
+        state::replace(note, &text)
+    });
+    written.or_fail(|| format!("cannot remember it in {}", directory.shown()))
+}
+
 fn read(note: &Path) -> io::Result<Record> {
     Ok(serde_json::from_slice(&read_regular(note)?)?)
 }
 
 impl Record {
+    /// That of the one noted later is the larger.
+    const fn age(&self) -> (u64, u64) {
+        (self.order, self.opened)
+    }
+
     /// Whether this was the volume that is to be served.
     fn is_of(&self, volume: &Served) -> bool {
         let UnitName { target, lun } = volume.unit();

@@ -298,6 +298,22 @@ async fn note(volumes: &[Served], config: &Config) -> Outcome<Vec<Option<String>
     blocking(noted).await
 }
 
+/// Notes how large the files of `volumes` are, which have grown: one that is cut off again has lost its end.
+async fn note_sizes(volumes: Vec<Served>, state: Option<&Path>) {
+    let files = ServedFiles::in_state(state);
+    let warn = |volume: &Served, why: Failure| {
+        let Served { name, uri, .. } = volume;
+        tracing::warn!("volume {name}: nobody will notice if {uri} gets shorter: {why}");
+    };
+    let noted = move || {
+        for volume in &volumes {
+            files.note_size(volume).unwrap_or_else(|why| warn(volume, why));
+        }
+        Ok(())
+    };
+    let _: Outcome = blocking(noted).await;
+}
+
 async fn open_one(
     volume: &Served,
     state: Option<&Path>,

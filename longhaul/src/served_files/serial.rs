@@ -1,7 +1,7 @@
 //! The serial numbers of files: each belongs to the file, wherever it is served.
 //!
 //! A client that connects again tells its volume by the serial number, and writes into it what it had not flushed. So a
-//! file that takes the place of another must not answer by its number.
+//! file that takes the place of another must not answer by its number, now or ever: the client may wait for long.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use proto::iscsi::login::policy::UnitName;
 use proto::scsi::inquiry::Identity;
 use sha2::{Digest as _, Sha256};
 
-use super::{FileId, Record, ServedFiles, absolute};
+use super::{FileId, Number, Record, ServedFiles, absolute};
 use crate::config::Served;
 use crate::failure::Outcome;
 use crate::printable::Shown as _;
@@ -53,11 +53,13 @@ impl<'a> FileToServe<'a> {
     /// The number that the file had when it was served last, or that of its unit: whichever it is, unless it belongs to
     /// another file. Then it is a new one.
     fn serial(&self, records: &[Record], all: &[Served]) -> Outcome<String> {
-        let newest = |record: &&Record| record.opened;
         let own = records.iter().filter(|record| record.is_file(&self.path, self.id));
-        let own = own.max_by_key(newest);
-        let serial = own.map_or_else(|| of_unit(&self.volume.unit()), Record::serial);
-        let Some(owner) = self.owner(&serial, own, records, all) else { return Ok(serial) };
+        let own = own.max_by_key(|record| record.age()).and_then(Record::number);
+        let unit = of_unit(&self.volume.unit());
+        let serial = own.as_ref().map_or(unit, |own| own.serial.clone());
+        let Some(owner) = self.owner(&serial, own.as_ref(), records, all) else {
+            return Ok(serial);
+        };
         let is_free = |serial: &String| self.owner(serial, None, records, all).is_none();
         let new = (0..).map(|n| self.new_serial(n)).find(is_free).unwrap_or_default();
         let Served { name, uri, .. } = self.volume;
@@ -70,12 +72,12 @@ impl<'a> FileToServe<'a> {
         Ok(new)
     }
 
-    /// Whose a serial number is, if not this file's: the file that was served with it last, or a volume that is configured
-    /// so.
+    /// Whose a serial number is, if not this file's: another file that was ever served with it, if that was after it was this
+    /// file's `own`, or a volume that is configured so.
     fn owner(
         &self,
         serial: &str,
-        own: Option<&Record>,
+        own: Option<&Number>,
         records: &[Record],
         all: &[Served],
     ) -> Option<String> {
@@ -83,13 +85,15 @@ impl<'a> FileToServe<'a> {
         if let Some(other) = others.into_iter().find(|other| configured(other) == Some(serial)) {
             return Some(format!("volume {}", other.name));
         }
-        let since = own.map(|own| own.opened);
         let others = records.iter().filter(|record| !record.is_file(&self.path, self.id));
-        let mut others = others.filter(|other| since.is_none_or(|since| other.opened > since));
-        let other = others.find(|other| other.serial() == serial)?;
-        let (path, opened) = (other.path.shown(), utc(other.opened));
+        let numbers =
+            others.flat_map(|other| other.numbers().into_iter().map(move |had| (other, had)));
+        let (other, had) = numbers
+            .into_iter()
+            .find(|(_, had)| had.serial == serial && own.is_none_or(|own| had.age() > own.age()))?;
+        let (path, opened) = (other.path.shown(), utc(had.opened));
         let what = if other.path == self.path { "another file that was at" } else { "the file" };
-        Some(format!("{what} {path}, served on {opened} as {}/{}", other.target, other.lun))
+        Some(format!("{what} {path}, served on {opened} as {}/{}", had.target, had.lun))
     }
 
     /// It follows from the identity of the file where that is known, so that it stays the same if it cannot be noted.
@@ -106,9 +110,20 @@ impl<'a> FileToServe<'a> {
 }
 
 impl Record {
-    /// The serial number that the file was served with. Earlier releases knew that of the unit only.
-    fn serial(&self) -> String {
-        self.serial.clone().unwrap_or_else(|| Identity::new(&*self.target, self.lun).serial)
+    /// All serial numbers that the file was served with. Earlier releases knew the last, or that of the unit only.
+    pub(super) fn numbers(&self) -> Vec<Number> {
+        if !self.numbers.is_empty() {
+            return self.numbers.clone();
+        }
+        let Self { target, lun, opened, order, .. } = self.clone();
+        let serial = self.serial.clone();
+        let serial = serial.unwrap_or_else(|| Identity::new(&*target, lun).serial);
+        vec![Number { serial, target, lun, opened, order }]
+    }
+
+    /// The one that it had last.
+    fn number(&self) -> Option<Number> {
+        self.numbers().into_iter().max_by_key(Number::age)
     }
 }
 
@@ -122,8 +137,10 @@ fn configured(volume: &Served) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
 
+    use super::super::OnExchange;
     use super::*;
     use crate::config::Config;
 
@@ -141,14 +158,20 @@ mod tests {
             fs::write(self.0.path().join(name), name).unwrap();
         }
 
-        /// The serial numbers of volumes that are served: name, file, other options.
-        fn serve(&self, volumes: &[(&str, &str, &str)]) -> Vec<String> {
+        /// A configuration of volumes: name, file, other options.
+        fn config(&self, volumes: &[(&str, &str, &str)]) -> Config {
             let table = |(name, file, options): &(&str, &str, &str)| {
                 format!("[volumes.{name}]\nuri = \"file:{file}\"\n{options}\n")
             };
             let text: String = volumes.iter().map(table).collect();
             let (config, wrong) = Config::parse(&text, &self.0.path().join("longhaul.toml"));
             assert!(wrong.is_empty(), "{wrong:?}");
+            config
+        }
+
+        /// The serial numbers of volumes that are served.
+        fn serve(&self, volumes: &[(&str, &str, &str)]) -> Vec<String> {
+            let config = self.config(volumes);
             let files = ServedFiles::in_state(Some(self.0.path()));
             let serials = files.serials(&config.volumes, &config.volumes).unwrap();
             for (volume, serial) in config.volumes.iter().zip(&serials) {
@@ -190,6 +213,54 @@ mod tests {
     }
 
     #[test]
+    fn serial_number_of_a_file_that_was_replaced_is_given_to_none_after_it() {
+        let scene = Scene::new();
+        let mut had = BTreeSet::from([scene.serve(&[("x", "a", "")]).remove(0)]);
+        let file = |name: &str| scene.0.path().join(name);
+        for n in 1..4 {
+            fs::rename(file("a"), file(&format!("old{n}"))).unwrap();
+            scene.make("a");
+            assert!(had.insert(scene.serve(&[("x", "a", "")]).remove(0)), "{n}: {had:?}");
+        }
+        // By way of a file elsewhere, and of another unit.
+        assert!(had.insert(scene.serve(&[("x", "b", "")]).remove(0)), "{had:?}");
+        let of_unit = scene.serve(&[("y", "c", "")]).remove(0);
+        assert!(had.insert(of_unit.clone()) && of_unit == usual("y"), "{had:?}");
+        fs::rename(file("c"), file("old")).unwrap();
+        fs::rename(file("old1"), file("c")).unwrap();
+        assert!(!had.insert(scene.serve(&[("y", "c", "")]).remove(0)), "it had one before");
+        fs::rename(file("c"), file("old1")).unwrap();
+        scene.make("c");
+        assert!(had.insert(scene.serve(&[("y", "c", "")]).remove(0)), "{had:?}");
+        // The first one is back.
+        fs::rename(file("old1"), file("a")).unwrap();
+        assert_eq!(scene.serve(&[("x", "a", "")]), [usual("x")]);
+    }
+
+    #[test]
+    fn number_that_a_file_had_before_a_configured_one_is_still_its_own() {
+        let scene = Scene::new();
+        scene.serve(&[("x", "a", "")]);
+        scene.serve(&[("x", "a", "serial = \"0815\"")]);
+        assert_ne!(scene.serve(&[("x", "b", "")]), [usual("x")]);
+    }
+
+    #[test]
+    fn size_of_a_file_that_grew_is_noted() {
+        let scene = Scene::new();
+        scene.serve(&[("x", "a", "")]);
+        let file = fs::File::options().write(true).open(scene.0.path().join("a")).unwrap();
+        file.set_len(2048).unwrap();
+        let config = scene.config(&[("x", "a", "")]);
+        let files = ServedFiles::in_state(Some(scene.0.path()));
+        files.note_size(&config.volumes[0]).unwrap();
+        assert!(files.must_exist(&config.volumes[0], OnExchange::Refuse).unwrap());
+        file.set_len(1024).unwrap();
+        let why = files.must_exist(&config.volumes[0], OnExchange::Refuse).unwrap_err();
+        assert!(why.to_string().contains("it is 1K long, and was 2K"), "{why}");
+    }
+
+    #[test]
     fn configured_serial_number_is_used_and_nobody_elses() {
         let scene = Scene::new();
         scene.serve(&[("x", "a", "")]);
@@ -210,7 +281,9 @@ mod tests {
         let notes = scene.0.path().join("served");
         let note = fs::read_dir(&notes).unwrap().next().unwrap().unwrap().path();
         let mut old: serde_json::Value = serde_json::from_slice(&fs::read(&note).unwrap()).unwrap();
-        old.as_object_mut().unwrap().remove("serial").expect("it was noted");
+        for part in ["serial", "order", "numbers"] {
+            old.as_object_mut().unwrap().remove(part).expect("it was noted");
+        }
         fs::write(&note, old.to_string()).unwrap();
         assert_eq!(scene.serve(&[("x", "a", "")]), [usual("x")]);
         assert_ne!(scene.serve(&[("x", "c", "")]), [usual("x")]);

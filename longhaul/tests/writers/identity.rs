@@ -103,10 +103,26 @@ fn flush_to_a_removed_file_fails_and_the_server_says_so_at_its_end() {
 }
 
 #[test]
-fn file_moved_under_its_server_is_reported_at_its_end() {
+fn durable_write_to_a_removed_file_fails() {
     let mut bench = Bench::new(&[]);
     bench.server.take().unwrap().stop();
     let server = serve(&bench, &["--volume", "t=file:t.img"]);
+    server.line().expect("it says when it is ready");
+    let attached = bench.attach("first", &["--reconnect-for", "5s"]);
+    let mut client = Nbd::connect(&bench.path().join("first.sock"));
+    client.write_durably(0, &[1; 4096]).unwrap();
+    fs::remove_file(bench.path().join("t.img")).unwrap();
+    client.write_durably(0, &[2; 4096]).unwrap_err();
+    drop(client);
+    assert!(!attached.process.stop().success());
+    assert_eq!(server.stop().code(), Some(1));
+}
+
+#[test]
+fn file_moved_under_its_server_is_reported_at_its_end() {
+    let mut bench = Bench::new(&[]);
+    bench.server.take().unwrap().stop();
+    let server = serve(&bench, &["--volume", "t=file:t.img", "--control", "serve.sock"]);
     server.line().expect("it says when it is ready");
     let at = |name: &str| bench.path().join(name);
     fs::copy(at("t.img"), at("o.img")).unwrap();
@@ -114,6 +130,8 @@ fn file_moved_under_its_server_is_reported_at_its_end() {
     fs::rename(at("o.img"), at("t.img")).unwrap();
     let attached = bench.attach("first", &[]);
     assert!(bench.write(&attached, 1), "the file is there, if elsewhere");
+    let (said, done) = bench.run(&["status", "--control", "serve.sock"]);
+    assert!(done && said.contains("has been moved") && !said.contains("flushes fail"), "{said}");
     end(attached);
     assert_eq!(server.stop().code(), Some(1));
     let log = bench.log("serve");
@@ -281,6 +299,23 @@ fn file_that_shrank_is_not_served_unless_its_size_is_given() {
     let server = serve(&bench, &["--volume", "t=file:t.img,size=16M"]);
     server.line().expect("it is ready");
     assert!(server.stop().success());
+}
+
+#[test]
+fn file_that_grew_while_it_was_served_and_lost_its_end_is_not_served() {
+    let mut bench = Bench::new(&[]);
+    let mine = [("t", "t.img")];
+    let scene = Reloading::new(&mut bench, &mine);
+    let resize = |size| {
+        let file = fs::File::options().write(true).open(scene.0.path().join("t.img")).unwrap();
+        file.set_len(size).unwrap();
+    };
+    resize(64 << 20);
+    scene.reload(&mine);
+    resize(32 << 20);
+    assert!(!scene.1.stop().success());
+    let (said, done) = scene.0.run(&["serve", "--config", "serve.toml"]);
+    assert!(!done && said.contains("it is 32M long, and was 64M"), "{said}");
 }
 
 #[test]

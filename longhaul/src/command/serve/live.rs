@@ -12,8 +12,8 @@ use tracing_subscriber::EnvFilter;
 use super::closing::Closings;
 use super::portals::list as places;
 use super::{
-    LEVEL, close, conflicts, discard, disks, kept, note, open, policy, refuse_strangers, targets,
-    unless_stopped,
+    LEVEL, close, conflicts, discard, disks, kept, note, note_sizes, open, policy,
+    refuse_strangers, targets, unless_stopped,
 };
 use crate::chain::{Chain, Growth};
 use crate::command::options::blocking;
@@ -115,6 +115,8 @@ impl Live {
             }
         };
         // Nothing can fail from here on.
+        let grown = config.volumes.iter().filter(|volume| growths.contains_key(&volume.name));
+        note_sizes(grown.cloned().collect(), config.state.as_deref()).await;
         chains.iter().for_each(|chain| chain.leave_on(self.stop.clone()));
         Ok(Prepared { config, added, kept, serials, chains, growths, policy: Box::new(policy) })
     }
