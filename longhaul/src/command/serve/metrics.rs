@@ -1,18 +1,24 @@
-//! Metrics for Prometheus, in its text format, over HTTP.
+//! Metrics for Prometheus, in the text format of OpenMetrics, over HTTP.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt;
 use std::io;
+use std::iter::repeat;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::front::iscsi::Node;
-use crate::target::meter::{Activity, Work, bound};
+use crate::target::meter::{Activity, BUCKETS, Work, bound};
 use crate::target::status::Status;
 
 /// Clients at a time; more wait to be accepted.
@@ -20,6 +26,9 @@ const CLIENTS_MAX: usize = 4;
 
 /// The longest request that is looked at.
 const REQUEST_MAX: usize = 8 << 10;
+
+/// The format (OpenMetrics 1.0, Overall Structure).
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// How long a client may take for all of it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,117 +66,151 @@ async fn answer(mut stream: TcpStream, node: &Node) -> io::Result<()> {
         }
     }
     let (status, body) = match request.starts_with(b"GET /metrics ") {
-        true => ("200 OK", text(&node.status())),
+        true => ("200 OK", text(node.status()).map_err(io::Error::other)?),
         false => ("404 Not Found", "there is only GET /metrics\n".to_owned()),
     };
     let length = body.len();
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(body.as_bytes()).await?;
     stream.shutdown().await
 }
 
-/// All of it, in the text format of Prometheus, version 0.0.4. Names of targets need no escapes (RFC 7143, 4.2.7.2).
-fn text(status: &Status) -> String {
+/// All of it, in the text format.
+fn text(status: Status) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("longhaul");
+    registry.register_collector(Box::new(Snapshot(status)));
     let mut text = String::new();
-    let version = format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
-    family(&mut text, "build_info", "gauge", "The version that runs.", &[(version, 1)]);
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// What is told, at one moment.
+#[derive(Debug)]
+struct Snapshot(Status);
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Self(status) = self;
+        let encoder = &mut encoder;
+        let version = [([("version", env!("CARGO_PKG_VERSION"))], 1)];
+        let (gauge, counter) = (MetricType::Gauge, MetricType::Counter);
+        family(encoder, gauge, "build_info", "The version that runs.", version)?;
+        let sessions = sessions(status).into_iter();
+        let sessions = sessions.map(|(target, count)| ([("target", target)], count));
+        family(encoder, gauge, "sessions", "Sessions that are logged in.", sessions)?;
+        for (kind, name, help, value) in OF_TARGETS {
+            let targets = status.targets.iter();
+            let samples =
+                targets.map(|(target, work)| ([("target", target.as_str())], value(work)));
+            family(encoder, kind, name, help, samples)?;
+        }
+        for (name, help, value) in OF_KINDS {
+            let samples = works(status).map(|(labels, work)| (labels, value(work)));
+            family(encoder, counter, name, help, samples)?;
+        }
+        latencies(encoder, status)
+    }
+}
+
+/// How many there are with each target.
+fn sessions(status: &Status) -> BTreeMap<&str, u64> {
     let mut sessions: BTreeMap<_, _> =
         status.targets.keys().map(|target| (target.as_str(), 0)).collect();
     for session in &status.sessions {
         *sessions.entry(session.target.as_deref().unwrap_or(DISCOVERY)).or_default() += 1;
     }
-    let sessions: Vec<_> = sessions
-        .iter()
-        .map(|(target, count)| (format!("{{target=\"{target}\"}}"), *count))
-        .collect();
-    family(&mut text, "sessions", "gauge", "Sessions that are logged in.", &sessions);
-    for (name, kind, help, value) in OF_TARGETS {
-        let sample = |(target, activity): (&String, &Activity)| {
-            (format!("{{target=\"{target}\"}}"), value(activity))
-        };
-        let samples: Vec<_> = status.targets.iter().map(sample).collect();
-        family(&mut text, name, kind, help, &samples);
-    }
-    for (name, help, value) in OF_KINDS {
-        let sample = |(labels, work): (String, &Work)| (format!("{{{labels}}}"), value(work));
-        let samples: Vec<_> = works(status).map(sample).collect();
-        family(&mut text, name, "counter", help, &samples);
-    }
-    histograms(&mut text, status);
-    text
+    sessions
 }
 
 /// What stands for a target where there is none.
 const DISCOVERY: &str = "discovery";
 
-/// A value of each target: its name, type and help, and where it comes from.
-type OfTarget = (&'static str, &'static str, &'static str, fn(&Activity) -> u64);
+/// A value of each target: its type, name and help, and where it comes from.
+type OfTarget = (MetricType, &'static str, &'static str, fn(&Activity) -> u64);
 
 const OF_TARGETS: [OfTarget; 4] = [
-    ("in_flight", "gauge", "Commands in the hands of units.", |activity| activity.in_flight),
-    ("failed_total", "counter", "Commands that failed.", |activity| activity.failed),
+    (MetricType::Gauge, "in_flight", "Commands in the hands of units.", |work| work.in_flight),
+    (MetricType::Counter, "failed", "Commands that failed.", |work| work.failed),
     (
-        "refused_total",
-        "counter",
+        MetricType::Counter,
+        "refused",
         "Commands that asked for what the disk has not, or were told a unit attention.",
-        |activity| activity.refused,
+        |work| work.refused,
     ),
-    ("aborted_total", "counter", "Commands that were aborted.", |activity| activity.aborted),
+    (MetricType::Counter, "aborted", "Commands that were aborted.", |work| work.aborted),
 ];
 
 /// A count of each target and kind of command.
 type OfKind = (&'static str, &'static str, fn(&Work) -> u64);
 
 const OF_KINDS: [OfKind; 2] = [
-    ("commands_total", "Commands that have ended.", |work| work.commands),
-    ("bytes_total", "Bytes of data of commands that have ended.", |work| work.bytes),
+    ("commands", "Commands that have ended.", |work| work.commands),
+    ("bytes", "Bytes of data of commands that have ended.", |work| work.bytes),
 ];
 
-fn family(text: &mut String, name: &str, kind: &str, help: &str, samples: &[(String, u64)]) {
-    let _ = writeln!(text, "# HELP longhaul_{name} {help}\n# TYPE longhaul_{name} {kind}");
+/// A gauge or counter with its samples. The name of a counter gets `_total`.
+fn family<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    kind: MetricType,
+    name: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (L, u64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
     for (labels, value) in samples {
-        let _ = writeln!(text, "longhaul_{name}{labels} {value}");
+        let mut sample = family.encode_family(&labels)?;
+        match kind {
+            MetricType::Counter => sample.encode_counter::<NoLabelSet, _, u64>(&value, None)?,
+            _ => sample.encode_gauge(&value)?,
+        }
     }
+    Ok(())
 }
 
 /// The work of each target and kind, and its labels.
-fn works(status: &Status) -> impl Iterator<Item = (String, &Work)> {
+fn works(status: &Status) -> impl Iterator<Item = ([(&str, &str); 2], &Work)> {
     status.targets.iter().flat_map(|(target, activity)| {
         let Activity { reads, writes, others, .. } = activity;
         [("read", reads), ("write", writes), ("other", others)]
-            .map(|(kind, work)| (format!("target=\"{target}\",kind=\"{kind}\""), work))
+            .map(|(kind, work)| ([("target", target.as_str()), ("kind", kind)], work))
     })
 }
 
-/// Cumulative, in seconds, as the format wants it.
-fn histograms(text: &mut String, status: &Status) {
-    let name = "longhaul_latency_seconds";
-    let _ = writeln!(text, "# HELP {name} How long commands took.\n# TYPE {name} histogram");
+fn latencies(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+    let (name, help) = ("latency_seconds", "How long commands took.");
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
     for (labels, work) in works(status) {
-        let mut seen = 0;
+        let buckets = buckets(work);
+        let count = buckets.iter().map(|(_, count)| count).sum();
         let sum = work.total_us as f64 / 1e6;
-        for (place, count) in work.latency.iter().enumerate() {
-            seen += count;
-            let seconds = bound(place) as f64 / 1e6;
-            // A bound for each power of two is enough to draw.
-            if place % 4 == 3 {
-                let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{seconds}\"}} {seen}");
-            }
-        }
-        let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {seen}");
-        let _ = writeln!(text, "{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {seen}");
+        let mut sample = family.encode_family(&labels)?;
+        sample.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
     }
+    Ok(())
 }
+
+/// How many commands took how many seconds at most, and longer than the bucket before. A bound for each power of two is
+/// enough to draw; the last one holds whatever took longer.
+fn buckets(work: &Work) -> Vec<(f64, u64)> {
+    let bounds = (0..BUCKETS).skip(3).step_by(4).map(|place| match place {
+        LAST => f64::INFINITY,
+        _ => bound(place) as f64 / 1e6,
+    });
+    let counts = work.latency.chunks(4).map(|counts| counts.iter().sum());
+    bounds.zip(counts.chain(repeat(0))).collect()
+}
+
+/// The place of all that took too long for any other.
+const LAST: usize = BUCKETS - 1;
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::target::meter::BUCKETS;
 
     fn work(commands: u64) -> Work {
         let mut latency = vec![0; BUCKETS];
@@ -218,7 +261,7 @@ mod tests {
     fn parse(text: &str) -> BTreeMap<&str, (&str, Vec<Sample<'_>>)> {
         let mut families: BTreeMap<&str, (&str, Vec<Sample<'_>>)> = BTreeMap::new();
         let (mut helped, mut current, mut seen) = ("", "", BTreeSet::new());
-        assert!(text.ends_with('\n'));
+        let text = text.strip_suffix("# EOF\n").expect("it is whole");
         for line in text.lines() {
             if let Some(help) = line.strip_prefix("# HELP ") {
                 (helped, _) = help.split_once(' ').unwrap();
@@ -229,7 +272,7 @@ mod tests {
                 current = name;
             } else {
                 let sample = sample(line);
-                let series = ["_bucket", "_sum", "_count"].iter();
+                let series = ["_bucket", "_sum", "_count", "_total"].iter();
                 let base =
                     series.fold(sample.name, |name, end| name.strip_suffix(end).unwrap_or(name));
                 assert_eq!(base, current, "{line}");
@@ -242,10 +285,10 @@ mod tests {
 
     #[test]
     fn what_is_told_can_be_read_and_is_what_was_done() {
-        let text = text(&status());
+        let text = text(status()).unwrap();
         let families = parse(&text);
         let value = |name: &str, kind: &str| -> f64 {
-            let (_, samples) = &families[name];
+            let (_, samples) = &families[name.trim_end_matches("_total")];
             let of_a = samples.iter().find(|sample| {
                 sample.labels["target"].ends_with(":a")
                     && sample.labels.get("kind").is_none_or(|found| *found == kind)
@@ -261,13 +304,14 @@ mod tests {
         assert_eq!(value("longhaul_sessions", ""), 0.0);
         for (name, (kind, samples)) in &families {
             assert!(!samples.is_empty(), "{name}");
-            assert_eq!(name.ends_with("_total"), *kind == "counter", "{name}");
+            let total = samples.iter().all(|sample| sample.name == format!("{name}_total"));
+            assert_eq!(total, *kind == "counter", "{name}");
         }
     }
 
     #[test]
     fn histograms_are_cumulative() {
-        let text = text(&status());
+        let text = text(status()).unwrap();
         let (kind, samples) = &parse(&text)["longhaul_latency_seconds"];
         assert_eq!(*kind, "histogram");
         let of = |name: &str, kind: &str| -> Vec<&Sample<'_>> {
@@ -286,6 +330,9 @@ mod tests {
             assert!(buckets.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1));
             assert_eq!(*buckets.last().unwrap(), (f64::INFINITY, commands));
             assert_eq!(of("_count", kind)[0].value, commands);
+            // One half of them took longer than any time that has a bucket.
+            let (bound, within) = buckets[buckets.len() - 2];
+            assert_eq!((bound < 16.8, within), (true, (commands / 2.0).floor()), "{kind}");
             // What they took, and not what the bounds of their buckets would make of it.
             assert!((of("_sum", kind)[0].value - commands * 7e-6).abs() < 1e-9);
         }
