@@ -3,7 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Failure;
+use crate::results::seconds;
 
 /// Time spent on a core by all threads of `pid` that still live, in user and system mode.
 pub(crate) fn spent(pid: u32) -> Result<Duration, Failure> {
@@ -37,16 +40,18 @@ pub(crate) fn memory_peak(pid: u32) -> Result<u64, Failure> {
 }
 
 /// Processor time of a machine, in seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Spent {
     /// In the programs.
+    #[serde(with = "seconds")]
     pub(crate) user: f64,
     /// In the kernel on their behalf.
+    #[serde(with = "seconds")]
     pub(crate) system: f64,
 }
 
 /// What both ends of a link have spent, the near one first.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(crate) struct BothSpent(pub(crate) [Spent; 2]);
 
 impl BothSpent {

@@ -1,13 +1,16 @@
 //! Results as tab-separated text: one measurement a line, with all its conditions, the names first.
 
-use std::fmt::Write;
-use std::str::FromStr;
+use csv::{ReaderBuilder, StringRecord, WriterBuilder};
+use serde::de::value::Error as ValueError;
+use serde::de::{Error as _, IntoDeserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::cpu::{BothSpent, Spent};
+use crate::cpu::BothSpent;
 use crate::link::By;
 
 /// What was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Mode {
     /// Writes and a flush at the end.
     Write,
@@ -32,18 +35,9 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    const ALL: [Self; 10] = [
-        Self::Write,
-        Self::Read,
-        Self::RandomRead,
-        Self::SyncWrite,
-        Self::BothWrite,
-        Self::BothRead,
-        Self::MkfsLazy,
-        Self::Mkfs,
-        Self::Copy,
-        Self::Stream,
-    ];
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Self::deserialize(IntoDeserializer::<ValueError>::into_deserializer(name)).ok()
+    }
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -59,14 +53,10 @@ impl Mode {
             Self::Stream => "stream",
         }
     }
-
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.name() == name)
-    }
 }
 
 /// What was measured.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Measurement {
     pub(crate) mode: Mode,
     /// Bytes of a request.
@@ -75,6 +65,7 @@ pub(crate) struct Measurement {
     pub(crate) depth: u32,
     /// Bytes in all.
     pub(crate) bytes: u64,
+    #[serde(with = "seconds")]
     pub(crate) seconds: f64,
     /// What it cost both ends.
     pub(crate) cpu: BothSpent,
@@ -83,7 +74,7 @@ pub(crate) struct Measurement {
 }
 
 /// What went over the link in one direction meanwhile.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Wire {
     pub(crate) packets: u64,
     /// With their IP headers.
@@ -91,18 +82,20 @@ pub(crate) struct Wire {
 }
 
 /// What lay between the ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub(crate) struct Path {
     /// One way, in microseconds.
     pub(crate) delay_us: u64,
     /// Bytes a second.
     pub(crate) rate: u64,
     pub(crate) losses_per_million: u32,
+    /// The last column.
+    #[serde(skip)]
     pub(crate) by: By,
 }
 
 /// Where and how it was measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Conditions {
     /// The plan it is part of.
     pub(crate) plan: String,
@@ -119,7 +112,7 @@ pub(crate) struct Conditions {
 }
 
 /// One line of results.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Row {
     pub(crate) conditions: Conditions,
     pub(crate) measured: Measurement,
@@ -128,12 +121,14 @@ pub(crate) struct Row {
 }
 
 /// Why a line of results cannot be read.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("the first line does not name the columns of this version")]
     Columns,
     #[error("line {line}: {why}")]
-    Line { line: usize, why: &'static str },
+    Line { line: u64, why: csv::Error },
+    #[error("line {line}: {found} columns instead of {wanted}")]
+    Length { line: u64, found: usize, wanted: usize },
 }
 
 /// The peer that is no volume but one fresh TCP stream.
@@ -163,40 +158,41 @@ impl Measurement {
 
     /// As a part of a line of results.
     pub(crate) fn line(&self) -> String {
-        let Self { mode, block, depth, bytes, seconds, cpu: BothSpent(cpu), peak } = self;
-        let mut line = format!("{}\t{block}\t{depth}\t{bytes}\t{seconds:.6}", mode.name());
-        for Spent { user, system } in cpu {
-            // Writing to a String cannot fail.
-            let _ = write!(line, "\t{user:.2}\t{system:.2}");
-        }
-        let [near, far] = peak;
-        let _ = write!(line, "\t{near}\t{far}");
-        line
+        line(self)
     }
 
     /// Reads what [`line`](Self::line) wrote.
-    pub(crate) fn parse(line: &str) -> Result<Self, &'static str> {
-        Self::from_fields(&mut line.split('\t'))
-    }
-
-    fn from_fields<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Result<Self, &'static str> {
-        let mode = fields.next().and_then(Mode::parse).ok_or("there is no such mode")?;
-        let (block, depth, bytes) = (number(fields)?, number(fields)?, number(fields)?);
-        let mut time = || number::<f64>(fields).and_then(finite);
-        let seconds = time()?;
-        let near = Spent { user: time()?, system: time()? };
-        let far = Spent { user: time()?, system: time()? };
-        let peak = [number(fields)?, number(fields)?];
-        Ok(Self { mode, block, depth, bytes, seconds, cpu: BothSpent([near, far]), peak })
+    pub(crate) fn parse(line: &str) -> Result<Self, csv::Error> {
+        let record: StringRecord = line.split(SEPARATOR as char).collect();
+        record.deserialize(None)
     }
 }
 
-fn finite(seconds: f64) -> Result<f64, &'static str> {
-    if seconds.is_finite() && seconds >= 0.0 { Ok(seconds) } else { Err("a time that is none") }
+/// What is between two columns.
+const SEPARATOR: u8 = b'\t';
+
+/// The fields of `of`, and of what it holds, one after the other.
+fn line(of: impl Serialize) -> String {
+    let mut writer = WriterBuilder::new();
+    let mut writer = writer.delimiter(SEPARATOR).has_headers(false).from_writer(Vec::new());
+    writer.serialize(of).expect("all fields are words and numbers");
+    let line = writer.into_inner().expect("memory does not fail");
+    String::from_utf8_lossy(&line).trim_end().to_owned()
 }
 
-fn number<'a, T: FromStr>(fields: &mut impl Iterator<Item = &'a str>) -> Result<T, &'static str> {
-    fields.next().ok_or("a column is missing")?.parse().map_err(|_| "a number is none")
+/// Times to the microsecond.
+pub(crate) mod seconds {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(seconds: &f64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64((seconds * 1e6).round() / 1e6)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        let seconds = f64::deserialize(from)?;
+        let is_time = seconds.is_finite() && seconds >= 0.0;
+        is_time.then_some(seconds).ok_or_else(|| D::Error::custom("a time that is none"))
+    }
 }
 
 /// The line that names the columns.
@@ -207,69 +203,40 @@ pub(crate) const fn head() -> &'static str {
 impl Row {
     /// As a line of results.
     pub(crate) fn line(&self) -> String {
-        let Conditions {
-            plan,
-            peer,
-            path: Path { delay_us, rate, losses_per_million, by },
-            seed,
-            in_flight,
-            commit,
-            load_percent,
-        } = &self.conditions;
-        let path = format!("{delay_us}\t{rate}\t{losses_per_million}\t{seed}\t{in_flight}");
-        let measured = self.measured.line();
-        let mut line = format!("{plan}\t{peer}\t{path}\t{commit}\t{load_percent}\t{measured}");
-        for Wire { packets, bytes } in self.wire {
-            // Writing to a String cannot fail.
-            let _ = write!(line, "\t{packets}\t{bytes}");
-        }
-        line + "\t" + by.name()
+        line((self, self.conditions.path.by))
     }
 
-    fn parse(line: &str, since_netem: bool) -> Result<Self, &'static str> {
-        let fields = &mut line.split('\t');
-        let text = |field: Option<&str>| field.map(str::to_owned).ok_or("a column is missing");
-        let mut conditions = Conditions {
-            plan: text(fields.next())?,
-            peer: text(fields.next())?,
-            path: Path {
-                delay_us: number(fields)?,
-                rate: number(fields)?,
-                losses_per_million: number(fields)?,
-                by: By::default(),
-            },
-            seed: number(fields)?,
-            in_flight: text(fields.next())?,
-            commit: text(fields.next())?,
-            load_percent: number(fields)?,
-        };
-        let measured = Measurement::from_fields(fields)?;
-        let mut wire = || Ok(Wire { packets: number(fields)?, bytes: number(fields)? });
-        let wire = [wire()?, wire()?];
-        if since_netem {
-            let by = fields.next().and_then(By::parse);
-            conditions.path.by = by.ok_or("there is no such emulator")?;
-        }
-        if fields.next().is_some() {
-            return Err("a column too many");
-        }
-        Ok(Self { conditions, measured, wire })
+    fn parse(record: &StringRecord) -> Result<Self, csv::Error> {
+        let (mut row, by): (Self, By) = record.deserialize(None)?;
+        row.conditions.path.by = by;
+        Ok(row)
     }
 }
 
 /// Reads results; further files may be appended to the first, their names of columns included.
 pub(crate) fn parse(text: &str) -> Result<Vec<Row>, Error> {
-    let mut since_netem = None;
-    let mut rows = Vec::new();
-    for (line, row) in (1..).zip(text.lines()).filter(|(_, row)| !row.is_empty()) {
-        if row == COLUMNS || Some(row) == COLUMNS.strip_suffix(SINCE_NETEM) {
-            since_netem = Some(row == COLUMNS);
+    let columns = [COLUMNS, COLUMNS.trim_end_matches(SINCE_NETEM)];
+    let columns = columns.map(|names| names.split(SEPARATOR as char).collect::<StringRecord>());
+    let mut reader = ReaderBuilder::new();
+    let reader = reader.delimiter(SEPARATOR).has_headers(false).flexible(true).quoting(false);
+    let (mut wanted, mut rows) = (None, Vec::new());
+    for record in reader.from_reader(text.as_bytes()).records() {
+        let mut record = record.map_err(|why| Error::Line { line: 0, why })?;
+        if columns.contains(&record) {
+            wanted = Some(record.len());
             continue;
         }
-        let since_netem = since_netem.ok_or(Error::Columns)?;
-        rows.push(Row::parse(row, since_netem).map_err(|why| Error::Line { line, why })?);
+        let line = record.position().map_or(0, csv::Position::line);
+        let (found, wanted) = (record.len(), wanted.ok_or(Error::Columns)?);
+        if found != wanted {
+            return Err(Error::Length { line, found, wanted });
+        }
+        if found < columns[0].len() {
+            record.push_field(By::default().name());
+        }
+        rows.push(Row::parse(&record).map_err(|why| Error::Line { line, why })?);
     }
-    since_netem.map(|_| rows).ok_or(Error::Columns)
+    wanted.map(|_| rows).ok_or(Error::Columns)
 }
 
 #[cfg(test)]
@@ -283,7 +250,7 @@ pub(crate) fn example(peer: &str, delay_us: u64, block: u64, rate: f64) -> Row {
         commit: "abc".into(),
         load_percent: 150,
     };
-    let spent = Spent { user: 0.5, system: 0.25 };
+    let spent = crate::cpu::Spent { user: 0.5, system: 0.25 };
     let cpu = BothSpent([spent; 2]);
     let bytes = block * 100;
     let seconds = bytes as f64 / rate;
@@ -301,7 +268,7 @@ mod tests {
     fn what_was_written_is_read_again() {
         let rows = [example("wireguard tgt", 8000, 65536, 4e6), example("tcp", 0, 4096, 1e6)];
         let text = format!("{COLUMNS}\n{}\n{COLUMNS}\n{}\n", rows[0].line(), rows[1].line());
-        assert_eq!(parse(&text), Ok(rows.to_vec()));
+        assert_eq!(parse(&text).unwrap(), rows);
     }
 
     #[test]
@@ -311,7 +278,7 @@ mod tests {
         let before = |line: &str| line.rsplit_once('\t').unwrap().0.to_owned();
         let (columns, line) = (before(COLUMNS), before(&old.line()));
         let text = format!("{columns}\n{line}\n{COLUMNS}\n{}\n{columns}\n{line}\n", new.line());
-        assert_eq!(parse(&text), Ok(vec![old.clone(), new, old]));
+        assert_eq!(parse(&text).unwrap(), [old.clone(), new, old]);
     }
 
     #[test]
@@ -322,14 +289,19 @@ mod tests {
             good.replace("\t4096\t", "\tmany\t"),
             good.rsplit_once('\t').unwrap().0.to_owned(),
             format!("{good}\t1"),
-            good.replace("0.409600", "NaN"),
+            good.replace("0.4096", "NaN"),
+            good.replace("0.4096", "-1"),
             good.replace("\temulator", "\tnobody"),
         ];
         for line in broken {
             let text = format!("{COLUMNS}\n{good}\n{line}\n");
-            assert!(matches!(parse(&text), Err(Error::Line { line: 3, .. })), "{line}");
+            let why = parse(&text).unwrap_err();
+            assert!(
+                matches!(why, Error::Line { line: 3, .. } | Error::Length { line: 3, .. }),
+                "{line}: {why}"
+            );
         }
-        assert_eq!(parse(&good), Err(Error::Columns));
-        assert_eq!(parse(""), Err(Error::Columns));
+        assert!(matches!(parse(&good), Err(Error::Columns)));
+        assert!(matches!(parse(""), Err(Error::Columns)));
     }
 }

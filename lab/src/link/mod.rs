@@ -21,6 +21,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use host::tun::Tun;
+use serde::{Deserialize, Serialize};
 use testing::link::Conditions;
 use testing::link::packets::Counts;
 
@@ -50,7 +51,20 @@ pub(crate) enum Error {
 }
 
 /// Who emulates it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    clap::ValueEnum,
+    Deserialize,
+    Serialize,
+)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum By {
     /// Ours, on TUN devices
     #[default]
@@ -66,10 +80,6 @@ impl By {
             Self::Emulator => "emulator",
             Self::Netem => "netem",
         }
-    }
-
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        [Self::Emulator, Self::Netem].into_iter().find(|by| by.name() == name)
     }
 }
 
