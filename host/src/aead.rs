@@ -2,19 +2,18 @@
 //!
 //! [`Gcm`] takes a text at once. [`SealStream`] and [`OpenStream`] take one piece by piece, and come to the same.
 
-use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 
 use aws_lc_sys as ffi;
+
+pub use crate::context::TAG_LEN;
+use crate::context::{Cipher, Context, Direction};
 
 /// Bytes of a key.
 pub const KEY_LEN: usize = 32;
 
 /// Bytes of a nonce.
 pub const NONCE_LEN: usize = 12;
-
-/// Bytes of a tag.
-pub const TAG_LEN: usize = 16;
 
 /// AES-256-GCM under one key, set up once; any number of threads may use it at a time.
 pub struct Gcm {
@@ -23,12 +22,11 @@ pub struct Gcm {
     in_pieces: Context,
 }
 
-// SAFETY: the contexts are owned by this value alone and have no tie to a thread.
+// SAFETY: the context is owned by this value alone and has no tie to a thread.
 unsafe impl Send for Gcm {}
 
-// SAFETY: after their set-up the contexts are only read: AWS-LC takes the one as a pointer to const and says
-// that sealing and opening with one context at a time from several threads is allowed; the other is only
-// copied, through a pointer to const.
+// SAFETY: after its set-up the context for texts at once is only read: AWS-LC takes it as a pointer to const and says
+// that sealing and opening with one context at a time from several threads is allowed. The other is `Sync` itself.
 unsafe impl Sync for Gcm {}
 
 /// The tag is not that of the text, the clear bytes and the nonce under this key.
@@ -45,19 +43,25 @@ impl Gcm {
         // SAFETY: the algorithm is the one above; `key` is 32 readable bytes, which is its key's length.
         let context = unsafe { ffi::EVP_AEAD_CTX_new(aead, key.as_ptr(), KEY_LEN, TAG_LEN) };
         let at_once = NonNull::new(context).expect("memory for a cipher context");
-        Self { at_once, in_pieces: Context::keyed(key) }
+        Self { at_once, in_pieces: Context::new(Cipher::Aes256Gcm, key, Direction::Encrypt) }
     }
 
     /// Begins a text that is enciphered piece by piece. A nonce must not serve twice under one key.
     #[must_use]
     pub fn seal_stream(&self, nonce: &[u8; NONCE_LEN]) -> SealStream {
-        SealStream(self.in_pieces.begin(nonce, true))
+        SealStream(self.stream(Direction::Encrypt, nonce))
     }
 
     /// Begins a text that is deciphered piece by piece.
     #[must_use]
     pub fn open_stream(&self, nonce: &[u8; NONCE_LEN]) -> OpenStream {
-        OpenStream(self.in_pieces.begin(nonce, false))
+        OpenStream(self.stream(Direction::Decrypt, nonce))
+    }
+
+    fn stream(&self, direction: Direction, nonce: &[u8; NONCE_LEN]) -> Context {
+        let mut stream = self.in_pieces.copy();
+        stream.begin_in(direction, nonce);
+        stream
     }
 
     /// Appends `plain` enciphered, and the tag over it and `clear`, to `out`: one pass, from where the
@@ -142,23 +146,14 @@ pub struct SealStream(Context);
 impl SealStream {
     /// Appends the next piece, enciphered, to `out`.
     pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) {
-        out.reserve(plain.len());
-        let text = out.spare_capacity_mut()[..plain.len()].as_mut_ptr();
-        // SAFETY: `text` has room for as many bytes as `plain`, and does not overlap it, being the spare room of
-        // a vector borrowed for writing.
-        unsafe { self.0.update(text.cast(), plain.as_ptr(), plain.len()) };
-        let len = out.len() + plain.len();
-        // SAFETY: the room was reserved above, and the call has just written so many bytes of it.
-        unsafe { out.set_len(len) }
+        self.0.append(plain, out);
     }
 
     /// The tag of all pieces.
     #[must_use]
     pub fn finish(mut self) -> [u8; TAG_LEN] {
-        let mut tag = [0; TAG_LEN];
         assert!(self.0.finish(), "the tag of a text is made once");
-        self.0.control(ffi::EVP_CTRL_AEAD_GET_TAG, &mut tag);
-        tag
+        self.0.tag()
     }
 }
 
@@ -169,105 +164,13 @@ pub struct OpenStream(Context);
 impl OpenStream {
     /// Deciphers the next piece in place.
     pub fn open(&mut self, text: &mut [u8]) {
-        let bytes = text.as_mut_ptr();
-        // SAFETY: `text` is read and written in place, which AWS-LC allows where input and output are the same.
-        unsafe { self.0.update(bytes, bytes, text.len()) }
+        self.0.apply(text);
     }
 
     /// Whether the pieces were what was sealed with this tag.
     pub fn finish(mut self, tag: &[u8; TAG_LEN]) -> Result<(), Forged> {
-        self.0.control(ffi::EVP_CTRL_AEAD_SET_TAG, &mut { *tag });
+        self.0.expect_tag(tag);
         if self.0.finish() { Ok(()) } else { Err(Forged) }
-    }
-}
-
-/// A cipher that keeps its place in a text.
-struct Context(NonNull<ffi::EVP_CIPHER_CTX>);
-
-// SAFETY: the context is owned by this value alone and has no tie to a thread.
-unsafe impl Send for Context {}
-
-impl Context {
-    fn empty() -> Self {
-        // SAFETY: the function takes nothing and answers a context or null.
-        let context = unsafe { ffi::EVP_CIPHER_CTX_new() };
-        Self(NonNull::new(context).expect("memory for a cipher context"))
-    }
-
-    /// One with a key, and no place yet.
-    fn keyed(key: &[u8; KEY_LEN]) -> Self {
-        let context = Self::empty();
-        // SAFETY: the function takes nothing and answers a pointer to static data.
-        let cipher = unsafe { ffi::EVP_aes_256_gcm() };
-        let (engine, no_nonce) = (ptr::null_mut(), ptr::null());
-        // SAFETY: the context is live; `key` is 32 readable bytes, which is the cipher's length of a key; no
-        // engine and no nonce may be given.
-        let done = unsafe {
-            ffi::EVP_CipherInit_ex(context.0.as_ptr(), cipher, engine, key.as_ptr(), no_nonce, 1)
-        };
-        assert!(done == 1, "memory for a key");
-        context
-    }
-
-    /// A copy at the beginning of the text that has this nonce.
-    fn begin(&self, nonce: &[u8; NONCE_LEN], seals: bool) -> Self {
-        let stream = Self::empty();
-        // SAFETY: both contexts are live, and the one copied from has been set up.
-        let copied = unsafe { ffi::EVP_CIPHER_CTX_copy(stream.0.as_ptr(), self.0.as_ptr()) };
-        let (cipher, engine, key) = (ptr::null(), ptr::null_mut(), ptr::null());
-        // SAFETY: the context is live and, being a copy, has cipher and key already; `nonce` is 12 readable
-        // bytes, which is the length the cipher takes unless told otherwise.
-        let begun = unsafe {
-            let (context, nonce) = (stream.0.as_ptr(), nonce.as_ptr());
-            ffi::EVP_CipherInit_ex(context, cipher, engine, key, nonce, seals.into())
-        };
-        assert!(copied == 1 && begun == 1, "memory for a cipher context");
-        stream
-    }
-
-    /// Takes the next `len` bytes of the text.
-    ///
-    /// # Safety
-    ///
-    /// `from` must be readable and `to` writable for `len` bytes, and they must be the same or not overlap.
-    unsafe fn update(&mut self, to: *mut u8, from: *const u8, len: usize) {
-        let len = c_int::try_from(len).expect("a piece is below 2 GiB");
-        let mut written = 0;
-        // SAFETY: the context is live; the caller answers for the pointers. A cipher in this mode writes as
-        // many bytes as it reads.
-        let done =
-            unsafe { ffi::EVP_CipherUpdate(self.0.as_ptr(), to, &raw mut written, from, len) };
-        assert!(done == 1 && written == len, "a cipher fails only beyond 64 GiB of a text");
-    }
-
-    /// The end of the text: makes the tag, or checks it; whether it was right.
-    fn finish(&mut self) -> bool {
-        let (mut rest, mut none) = ([0; TAG_LEN], 0);
-        // SAFETY: the context is live; `rest` has room for a block, and nothing is written in this mode.
-        unsafe { ffi::EVP_CipherFinal_ex(self.0.as_ptr(), rest.as_mut_ptr(), &raw mut none) == 1 }
-    }
-
-    /// Takes the tag from the context, or gives it one.
-    fn control(&mut self, what: c_int, tag: &mut [u8; TAG_LEN]) {
-        // SAFETY: the context is live; `tag` is as long as is said, to be read or written.
-        let done = unsafe {
-            let tag = tag.as_mut_ptr().cast();
-            ffi::EVP_CIPHER_CTX_ctrl(self.0.as_ptr(), what, TAG_LEN as c_int, tag)
-        };
-        assert!(done == 1, "a tag belongs to the end of a text");
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: the context is live, ours alone and not used again; AWS-LC wipes what it frees.
-        unsafe { ffi::EVP_CIPHER_CTX_free(self.0.as_ptr()) }
-    }
-}
-
-impl std::fmt::Debug for Context {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Context(..)")
     }
 }
 

@@ -1,4 +1,4 @@
-//! The block ciphers of AWS-LC, each with its mode and a key.
+//! The ciphers of AWS-LC that take a text piece by piece, each with its mode and a key.
 
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
@@ -9,10 +9,14 @@ use aws_lc_sys as ffi;
 pub(crate) enum Cipher {
     Aes256Xts,
     Aes128Ecb,
+    Aes256Gcm,
 }
 
 /// Bytes of a tweak, which is the initialization vector of XTS.
-pub(crate) const IV_LEN: usize = 16;
+const TWEAK_LEN: usize = 16;
+
+/// Bytes of an authentication tag.
+pub const TAG_LEN: usize = 16;
 
 impl Cipher {
     fn pointer(self) -> *const ffi::EVP_CIPHER {
@@ -21,6 +25,8 @@ impl Cipher {
             Self::Aes256Xts => unsafe { ffi::EVP_aes_256_xts() },
             // SAFETY: as above.
             Self::Aes128Ecb => unsafe { ffi::EVP_aes_128_ecb() },
+            // SAFETY: as above.
+            Self::Aes256Gcm => unsafe { ffi::EVP_aes_256_gcm() },
         }
     }
 
@@ -28,6 +34,16 @@ impl Cipher {
         match self {
             Self::Aes256Xts => 64,
             Self::Aes128Ecb => 16,
+            Self::Aes256Gcm => 32,
+        }
+    }
+
+    /// Bytes of what a text begins with: a tweak, or the nonce of GCM unless another length is set.
+    const fn iv_size(self) -> usize {
+        match self {
+            Self::Aes256Xts => TWEAK_LEN,
+            Self::Aes128Ecb => 0,
+            Self::Aes256Gcm => 12,
         }
     }
 }
@@ -39,7 +55,7 @@ pub(crate) enum Direction {
 }
 
 /// An `EVP_CIPHER_CTX` with an expanded key. AWS-LC wipes what it frees.
-pub(crate) struct Context(NonNull<ffi::EVP_CIPHER_CTX>);
+pub(crate) struct Context(NonNull<ffi::EVP_CIPHER_CTX>, Cipher);
 
 // SAFETY: the context is owned by this value alone and has no tie to a thread.
 unsafe impl Send for Context {}
@@ -50,8 +66,8 @@ unsafe impl Sync for Context {}
 impl Context {
     pub(crate) fn new(cipher: Cipher, key: &[u8], direction: Direction) -> Self {
         assert_eq!(key.len(), cipher.key_size());
-        let context = Self::empty();
-        let iv = [0; IV_LEN];
+        let context = Self::empty(cipher);
+        let iv = [0; TWEAK_LEN];
         // SAFETY: the context is live; as many bytes of key as this cipher has, just checked, and at
         // most 16 of the vector are read.
         let done = unsafe {
@@ -70,25 +86,35 @@ impl Context {
         context
     }
 
-    fn empty() -> Self {
+    fn empty(cipher: Cipher) -> Self {
         // SAFETY: the function takes nothing and answers a new context, or null without memory.
         let context = unsafe { ffi::EVP_CIPHER_CTX_new() };
-        Self(NonNull::new(context).expect("memory for a cipher context"))
+        Self(NonNull::new(context).expect("memory for a cipher context"), cipher)
     }
 
     /// A context of one's own with the same key: cheaper than expanding it again, and free of locks.
     pub(crate) fn copy(&self) -> Self {
-        let copy = Self::empty();
+        let copy = Self::empty(self.1);
         // SAFETY: both contexts are live, they differ, and the copy is not shared yet.
         let done = unsafe { ffi::EVP_CIPHER_CTX_copy(copy.0.as_ptr(), self.0.as_ptr()) };
         assert_eq!(done, 1, "copying a cipher context fails only without memory");
         copy
     }
 
-    /// Begins a text, which for XTS is a sector and `iv` its tweak.
-    pub(crate) fn begin(&mut self, iv: &[u8; IV_LEN]) {
+    /// Begins a text, which for XTS is a sector and `iv` its tweak, in the direction that the context has.
+    pub(crate) fn begin(&mut self, iv: &[u8]) {
+        self.begin_as(-1, iv);
+    }
+
+    /// Begins a text in this direction.
+    pub(crate) fn begin_in(&mut self, direction: Direction, iv: &[u8]) {
+        self.begin_as(direction as c_int, iv);
+    }
+
+    fn begin_as(&mut self, direction: c_int, iv: &[u8]) {
+        assert_eq!(iv.len(), self.1.iv_size());
         // SAFETY: the context is live and ours alone (`&mut`); null keeps the cipher and its key, -1
-        // the direction; at most 16 bytes of the vector are read.
+        // the direction; as many bytes of the vector are read as were just counted.
         let done = unsafe {
             ffi::EVP_CipherInit_ex(
                 self.0.as_ptr(),
@@ -96,22 +122,72 @@ impl Context {
                 ptr::null_mut(),
                 ptr::null(),
                 iv.as_ptr(),
-                -1,
+                direction,
             )
         };
         assert_eq!(done, 1, "no vector is refused");
     }
 
-    /// Ciphers whole blocks in place.
+    /// Ciphers in place: whole blocks, or in GCM any bytes.
     pub(crate) fn apply(&mut self, data: &mut [u8]) {
-        let len = c_int::try_from(data.len()).expect("below 2 GiB at once");
         let bytes = data.as_mut_ptr();
+        // SAFETY: all are `data`'s, read and written in place.
+        unsafe { self.update(bytes, bytes, data.len()) }
+    }
+
+    /// Appends `data`, ciphered, to `out`.
+    pub(crate) fn append(&mut self, data: &[u8], out: &mut Vec<u8>) {
+        out.reserve(data.len());
+        let room = out.spare_capacity_mut()[..data.len()].as_mut_ptr();
+        // SAFETY: there is room for as many bytes as `data` has, and it does not overlap it, being the spare room of a
+        // vector borrowed for writing.
+        unsafe { self.update(room.cast(), data.as_ptr(), data.len()) };
+        let len = out.len() + data.len();
+        // SAFETY: the room was reserved above, and the call has just written so many bytes of it.
+        unsafe { out.set_len(len) }
+    }
+
+    /// Ciphers the next `len` bytes.
+    ///
+    /// # Safety
+    ///
+    /// `from` must be readable and `to` writable for `len` bytes, and they must be the same or not overlap.
+    unsafe fn update(&mut self, to: *mut u8, from: *const u8, len: usize) {
+        let len = c_int::try_from(len).expect("below 2 GiB at once");
         let mut written = 0;
-        // SAFETY: the context is live and ours alone (`&mut`); `len` bytes, all of them `data`'s, are
-        // read and written in place, which AWS-LC allows where input and output are the same.
+        // SAFETY: the context is live and ours alone (`&mut`); the caller answers for the pointers, and AWS-LC allows input
+        // and output to be the same. Without padding as many bytes are written as are read.
         let done =
-            unsafe { ffi::EVP_CipherUpdate(self.0.as_ptr(), bytes, &raw mut written, bytes, len) };
-        assert!(done == 1 && written == len, "ciphering whole blocks cannot fail");
+            unsafe { ffi::EVP_CipherUpdate(self.0.as_ptr(), to, &raw mut written, from, len) };
+        assert!(done == 1 && written == len, "ciphering fails only beyond 64 GiB of a text");
+    }
+
+    /// The end of a text of GCM: makes the tag, or checks it; whether it was right.
+    pub(crate) fn finish(&mut self) -> bool {
+        let (mut rest, mut none) = ([0; TWEAK_LEN], 0);
+        // SAFETY: the context is live; `rest` has room for a block, and nothing is written in this mode.
+        unsafe { ffi::EVP_CipherFinal_ex(self.0.as_ptr(), rest.as_mut_ptr(), &raw mut none) == 1 }
+    }
+
+    /// The tag of a text that was enciphered to its end.
+    pub(crate) fn tag(&mut self) -> [u8; TAG_LEN] {
+        let mut tag = [0; TAG_LEN];
+        self.control(ffi::EVP_CTRL_AEAD_GET_TAG, &mut tag);
+        tag
+    }
+
+    /// Sets the tag that the end of a text is checked for.
+    pub(crate) fn expect_tag(&mut self, tag: &[u8; TAG_LEN]) {
+        self.control(ffi::EVP_CTRL_AEAD_SET_TAG, &mut { *tag });
+    }
+
+    fn control(&mut self, what: c_int, tag: &mut [u8; TAG_LEN]) {
+        // SAFETY: the context is live; `tag` is as long as is said, to be read or written.
+        let done = unsafe {
+            let tag = tag.as_mut_ptr().cast();
+            ffi::EVP_CIPHER_CTX_ctrl(self.0.as_ptr(), what, TAG_LEN as c_int, tag)
+        };
+        assert!(done == 1, "a tag belongs to the end of a text");
     }
 }
 
@@ -119,5 +195,11 @@ impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: the context is live, ours alone and not used again.
         unsafe { ffi::EVP_CIPHER_CTX_free(self.0.as_ptr()) }
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Context(..)")
     }
 }
