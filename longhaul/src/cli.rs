@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::command::{
-    attach, check, copy, discover, identity, info, key, paper, reload, replay, serve, status, tune,
+    attach, check, copy, discover, identity, info, key, man_pages, reload, replay, serve, status,
+    tune,
 };
 use crate::crew::fix_threads;
 use crate::failure::{OrFail, Outcome, complain};
@@ -56,8 +57,8 @@ enum Command {
     Attach(attach::Args),
     Replay(replay::Args),
     Tune(tune::Args),
-    Completions(paper::Completions),
-    Man(paper::Man),
+    Completions(man_pages::Completions),
+    Man(man_pages::Man),
 }
 
 /// How long threads may take to end.
@@ -122,8 +123,8 @@ fn run(cli: Cli) -> Outcome {
             Command::Attach(args) => attach::run(args).await,
             Command::Replay(args) => replay::run(args).await,
             Command::Tune(args) => tune::run(args).await,
-            Command::Completions(args) => paper::completions(&args, Cli::command()),
-            Command::Man(args) => paper::man(&args, Cli::command()),
+            Command::Completions(args) => man_pages::completions(&args, Cli::command()),
+            Command::Man(args) => man_pages::man(&args, Cli::command()),
         }
     });
     // Whatever had to be finished has been awaited; a thread that hangs must not keep the program. Others
