@@ -7,7 +7,6 @@ mod file;
 mod limits;
 mod option;
 mod syntax;
-mod table;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,6 +22,7 @@ use crate::credentials::Chap;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::Limits;
 use crate::log::Log;
+pub use crate::option_table::Wrong;
 use crate::printable::Shown as _;
 use crate::sealing::Demand;
 use crate::secret::Source;
@@ -33,7 +33,6 @@ pub use access::{Access, Group};
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use duration::ConfigDuration;
 pub(crate) use option::{idle_size, trailing_option};
-pub use table::Wrong;
 
 /// What the name of a volume follows on the wire, unless the file says otherwise.
 const TARGET_PREFIX: &str = "iqn.2026-11.dev.longhaul:";

@@ -21,6 +21,7 @@ mod log_limiter;
 pub mod luks;
 pub mod manager;
 pub mod net;
+pub mod option_table;
 pub mod pipelined;
 mod printable;
 pub mod progress;

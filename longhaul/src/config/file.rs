@@ -13,13 +13,13 @@ use super::access::contradiction;
 use super::disk::{Lun, TargetName};
 use super::limits::limits;
 use super::syntax;
-use super::table::{Entry, Sheet, Table, Wrong};
 use super::{
     Appearance, Client, Config, Group, LACKS_IDENTITY, Listen, Origin, ROOT, Served, Unsealing,
     Upstream, idle_size, taken, target_of,
 };
 use crate::credentials::{Chap, Login};
 use crate::log::Log;
+use crate::option_table::{Entry, Sheet, Table, Wrong};
 use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::uri::Uri;

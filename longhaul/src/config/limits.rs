@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::ConfigDuration;
-use super::table::Table;
 use crate::front::iscsi::Limits;
+use crate::option_table::Table;
 use crate::size::Size;
 use crate::target::lun::TRANSFER_MAX;
 

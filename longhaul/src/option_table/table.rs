@@ -22,26 +22,26 @@ pub struct Wrong {
 }
 
 /// A file under examination.
-pub(super) struct Sheet<'t> {
+pub(crate) struct Sheet<'t> {
     text: &'t str,
     wrong: RefCell<Vec<Wrong>>,
 }
 
 impl<'t> Sheet<'t> {
-    pub(super) fn new(text: &'t str) -> Self {
+    pub(crate) fn new(text: &'t str) -> Self {
         Self { text, wrong: RefCell::default() }
     }
 
-    pub(super) fn line(&self, at: &Range<usize>) -> usize {
+    pub(crate) fn line(&self, at: &Range<usize>) -> usize {
         1 + self.text.bytes().take(at.start).filter(|&byte| byte == b'\n').count()
     }
 
-    pub(super) fn note(&self, at: &Range<usize>, why: impl Display) {
+    pub(crate) fn note(&self, at: &Range<usize>, why: impl Display) {
         self.wrong.borrow_mut().push(Wrong { line: self.line(at), why: why.to_string() });
     }
 
     /// Everything noted, in the order of the file.
-    pub(super) fn into_wrong(self) -> Vec<Wrong> {
+    pub(crate) fn into_wrong(self) -> Vec<Wrong> {
         let mut wrong = self.wrong.into_inner();
         wrong.sort_by_key(|wrong| wrong.line);
         wrong
@@ -49,7 +49,7 @@ impl<'t> Sheet<'t> {
 }
 
 /// One table. It knows which keys were asked for; the others are mistakes.
-pub(super) struct Table<'t> {
+pub(crate) struct Table<'t> {
     sheet: &'t Sheet<'t>,
     /// Where its name stands.
     at: Range<usize>,
@@ -58,13 +58,13 @@ pub(super) struct Table<'t> {
 }
 
 /// One of a list.
-pub(super) enum Entry<'t> {
+pub(crate) enum Entry<'t> {
     Text(Text<'t>),
     Table(Table<'t>),
 }
 
 /// A string, and where it stands.
-pub(super) struct Text<'t> {
+pub(crate) struct Text<'t> {
     sheet: &'t Sheet<'t>,
     at: Range<usize>,
     text: &'t str,
@@ -72,7 +72,7 @@ pub(super) struct Text<'t> {
 
 impl Text<'_> {
     /// What it means; noted if nothing.
-    pub(super) fn parse<T: FromStr<Err: Display>>(&self) -> Option<T> {
+    pub(crate) fn parse<T: FromStr<Err: Display>>(&self) -> Option<T> {
         self.text.parse().map_err(|why: T::Err| self.sheet.note(&self.at, why)).ok()
     }
 }
@@ -81,28 +81,28 @@ impl Text<'_> {
 type Reading<T> = Result<T, String>;
 
 impl<'t> Table<'t> {
-    pub(super) fn new(sheet: &'t Sheet<'t>, at: Range<usize>, entries: &'t DeTable<'t>) -> Self {
+    pub(crate) fn new(sheet: &'t Sheet<'t>, at: Range<usize>, entries: &'t DeTable<'t>) -> Self {
         Self { sheet, at, entries, known: Vec::new() }
     }
 
     /// Notes a mistake of the table as a whole.
-    pub(super) fn note(&self, why: impl Display) {
+    pub(crate) fn note(&self, why: impl Display) {
         self.sheet.note(&self.at, why);
     }
 
     /// Notes a mistake at a key, or at the table if the key is not there.
-    pub(super) fn note_at(&self, key: &str, why: impl Display) {
+    pub(crate) fn note_at(&self, key: &str, why: impl Display) {
         let at = self.entries.iter().find(|(name, _)| name.as_ref() == key);
         self.sheet.note(&at.map_or_else(|| self.at.clone(), |(name, _)| name.span()), why);
     }
 
     /// Notes a mistake at a place within the table.
-    pub(super) fn note_span(&self, at: &Range<usize>, why: impl Display) {
+    pub(crate) fn note_span(&self, at: &Range<usize>, why: impl Display) {
         self.sheet.note(at, why);
     }
 
     /// Whether the key is there, right or wrong.
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.entries.contains_key(key)
     }
 
@@ -122,17 +122,17 @@ impl<'t> Table<'t> {
     }
 
     /// `true` or `false`.
-    pub(super) fn flag(&mut self, key: &'static str) -> Option<bool> {
+    pub(crate) fn flag(&mut self, key: &'static str) -> Option<bool> {
         self.read(key, |value| value.as_bool().ok_or_else(|| unlike(value, "true or false")))
     }
 
     /// A string that means something.
-    pub(super) fn text<T: FromStr<Err: Display>>(&mut self, key: &'static str) -> Option<T> {
+    pub(crate) fn text<T: FromStr<Err: Display>>(&mut self, key: &'static str) -> Option<T> {
         self.read(key, parsed)
     }
 
     /// A whole number or a string, that means something.
-    pub(super) fn number_or_text<T: FromStr<Err: Display>>(
+    pub(crate) fn number_or_text<T: FromStr<Err: Display>>(
         &mut self,
         key: &'static str,
     ) -> Option<T> {
@@ -143,12 +143,12 @@ impl<'t> Table<'t> {
     }
 
     /// A path, relative to `base`.
-    pub(super) fn path(&mut self, key: &'static str, base: &Path) -> Option<PathBuf> {
+    pub(crate) fn path(&mut self, key: &'static str, base: &Path) -> Option<PathBuf> {
         self.text::<PathBuf>(key).map(|path| base.join(path))
     }
 
     /// A whole number that means something.
-    pub(super) fn number<T: TryFrom<u32, Error: Display>>(
+    pub(crate) fn number<T: TryFrom<u32, Error: Display>>(
         &mut self,
         key: &'static str,
     ) -> Option<T> {
@@ -162,7 +162,7 @@ impl<'t> Table<'t> {
     }
 
     /// A value that was read, if it is within `range`; noted if it is not.
-    pub(super) fn within<T: PartialOrd + Display>(
+    pub(crate) fn within<T: PartialOrd + Display>(
         &self,
         key: &str,
         value: Option<T>,
@@ -178,7 +178,7 @@ impl<'t> Table<'t> {
     }
 
     /// A list of strings; those that mean nothing are noted and left out.
-    pub(super) fn texts<T: FromStr<Err: Display>>(&mut self, key: &'static str) -> Vec<Spanned<T>> {
+    pub(crate) fn texts<T: FromStr<Err: Display>>(&mut self, key: &'static str) -> Vec<Spanned<T>> {
         self.each(key, |entry| match entry {
             Entry::Text(text) => Some(Spanned::new(text.at.clone(), text.parse()?)),
             Entry::Table(table) => {
@@ -189,7 +189,7 @@ impl<'t> Table<'t> {
     }
 
     /// A list of strings and tables; what is neither is noted.
-    pub(super) fn each<T>(
+    pub(crate) fn each<T>(
         &mut self,
         key: &'static str,
         read: impl Fn(Entry<'t>) -> Option<T>,
@@ -213,7 +213,7 @@ impl<'t> Table<'t> {
     }
 
     /// A table within this one.
-    pub(super) fn table(&mut self, key: &'static str) -> Option<Self> {
+    pub(crate) fn table(&mut self, key: &'static str) -> Option<Self> {
         let value = self.value(key)?;
         let Some(entries) = value.get_ref().as_table() else {
             self.sheet.note(&value.span(), unlike(value.get_ref(), "a table"));
@@ -223,7 +223,7 @@ impl<'t> Table<'t> {
     }
 
     /// The tables within a table, by name, in the order of the file.
-    pub(super) fn tables(&mut self, key: &'static str) -> Vec<(&'t str, Self)> {
+    pub(crate) fn tables(&mut self, key: &'static str) -> Vec<(&'t str, Self)> {
         let Some(outer) = self.table(key) else { return Vec::new() };
         let mut tables = Vec::new();
         for (name, value) in outer.entries {
@@ -240,17 +240,17 @@ impl<'t> Table<'t> {
     }
 
     /// The line of a key that is there.
-    pub(super) fn line_of(&self, key: &str) -> Option<usize> {
+    pub(crate) fn line_of(&self, key: &str) -> Option<usize> {
         let (name, _) = self.entries.iter().find(|(name, _)| name.as_ref() == key)?;
         Some(self.sheet.line(&name.span()))
     }
 
-    pub(super) fn line(&self) -> usize {
+    pub(crate) fn line(&self) -> usize {
         self.sheet.line(&self.at)
     }
 
     /// Notes the keys nobody asked for.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         for (name, _) in self.entries {
             if !self.known.contains(&name.get_ref().as_ref()) {
                 let known: Vec<_> = self.known.iter().map(|key| format!("`{key}`")).collect();
