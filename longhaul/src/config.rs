@@ -6,6 +6,7 @@ mod duration;
 mod file;
 mod limits;
 mod option;
+mod options;
 mod syntax;
 
 use std::collections::BTreeMap;
@@ -20,7 +21,6 @@ use proto::scsi::ports::AccessState;
 
 use crate::credentials::Chap;
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::front::iscsi::Limits;
 use crate::log::Log;
 pub use crate::option_table::Wrong;
 use crate::printable::Shown as _;
@@ -32,7 +32,10 @@ use crate::uri::{Host, Uri};
 pub use access::{Access, Group};
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use duration::ConfigDuration;
+pub use limits::LimitOptions;
 pub(crate) use option::{idle_size, trailing_option};
+use options::VolumeOptions;
+pub use options::{ServerOptions, sections};
 
 /// What the name of a volume follows on the wire, unless the file says otherwise.
 const TARGET_PREFIX: &str = "iqn.2026-11.dev.longhaul:";
@@ -70,7 +73,7 @@ pub struct Config {
     /// That may be beyond loopback.
     pub metrics_public: bool,
     /// The bounds of what initiators may do.
-    pub limits: Limits,
+    pub limits: LimitOptions,
     /// What is logged, where the command line does not say it.
     pub log: Log,
     /// The file it was read from.
@@ -187,6 +190,44 @@ pub struct Client {
 pub fn refuse(path: &Path, wrong: &[Wrong]) -> Failure {
     let line = |Wrong { line, why }: &Wrong| format!("{}:{line}: {why}", path.shown());
     Failure::usage(wrong.iter().map(line).collect::<Vec<_>>().join("\n"))
+}
+
+impl From<ServerOptions> for Config {
+    fn from(said: ServerOptions) -> Self {
+        let by_key = said.client_key.into_iter().map(|key| Client::by_key(key.to_string(), key));
+        Self {
+            listen: said.listen,
+            protection: said.protection,
+            identity: said.identity,
+            insecure: said.insecure.unwrap_or_default(),
+            clients: by_key.collect(),
+            state: said.state,
+            control: said.control,
+            metrics: said.metrics.map(|at| at.0),
+            metrics_public: said.metrics_public.unwrap_or_default(),
+            ..Self::default()
+        }
+    }
+}
+
+impl Client {
+    fn by_key(name: String, key: PublicKey) -> Self {
+        Self { key: Some(key), ..Self::named(name) }
+    }
+
+    /// One that proves itself by CHAP, and may use all volumes.
+    #[must_use]
+    pub fn by_chap(chap: Chap) -> Self {
+        let name = chap.initiator.name.clone();
+        Self { chap: Some(chap), ..Self::named(name) }
+    }
+
+    /// One of whom nothing else is said.
+    fn named(name: String) -> Self {
+        let (initiator, chap, key, units) = (None, None, None, None);
+        let (read_only, protection) = (Vec::new(), Demand::default());
+        Self { name, initiator, chap, key, units, read_only, protection }
+    }
 }
 
 impl Config {
@@ -307,6 +348,30 @@ fn taken(UnitName { target, lun }: &UnitName, by: &str) -> String {
 }
 
 impl Served {
+    /// The unit of `target` that the options describe.
+    fn new(
+        name: &str,
+        target: IscsiName,
+        uri: Uri,
+        said: VolumeOptions,
+        upstream: Upstream,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            target,
+            lun: said.lun.unwrap_or_default().0,
+            uri,
+            size: said.size,
+            read_only: said.read_only.unwrap_or_default(),
+            protection: said.protection.unwrap_or_default(),
+            appearance: Appearance::from(&said),
+            sanitize_rate: said.sanitize_rate,
+            upstream,
+            encrypted: said.encrypted.unwrap_or_default(),
+            unseal: None,
+        }
+    }
+
     /// Who it is on the wire.
     #[must_use]
     pub fn unit(&self) -> UnitName {

@@ -7,33 +7,94 @@ use clap::Args;
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::option_table::{
+    NAME, PATH, Place, SWITCH, Standard, VARIABLE, option, options, path, switch, text,
+};
 use crate::secret::{Source, refuse_shared};
+
+options! {
+    /// Names and secrets for CHAP, in the table of a client or of a volume of another target.
+    pub(crate) struct ChapOptions in pub(crate) CHAP {
+        chap_user: Option<String> = text => {
+            kind: NAME,
+            default: Standard::Words("the name of the table"),
+            place: Place::Both,
+            help: "The name that the initiator proves",
+            manual: "On the command line CHAP begins with it",
+        }
+        chap_secret_file: Option<PathBuf> = path => {
+            kind: PATH,
+            default: Standard::Words("the terminal is asked"),
+            place: Place::Both,
+            help: "File whose first line is the secret of the initiator",
+            manual: "In the file one of the two is required",
+        }
+        chap_secret_env: Option<String> = text => {
+            kind: VARIABLE,
+            default: Standard::Words(""),
+            place: Place::Both,
+            help: "Variable that holds the secret of the initiator, instead",
+            manual: "",
+        }
+        chap_mutual_user: Option<String> = text => {
+            kind: NAME,
+            default: Standard::Words("one-way CHAP"),
+            place: Place::Both,
+            help: "The name that the target proves in turn",
+            manual: "",
+        }
+        chap_mutual_secret_file: Option<PathBuf> = path => {
+            kind: PATH,
+            default: Standard::Words(""),
+            place: Place::Both,
+            help: "File whose first line is the secret of the target",
+            manual: "",
+        }
+        chap_mutual_secret_env: Option<String> = text => {
+            kind: VARIABLE,
+            default: Standard::Words(""),
+            place: Place::Both,
+            help: "Variable that holds the secret of the target, instead",
+            manual: "",
+        }
+    }
+}
+
+options! {
+    /// Which algorithms CHAP may use.
+    pub(crate) struct WeakOptions in pub(crate) WEAK {
+        chap_weak: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::Both,
+            help: "Allow CHAP with SHA-1 and MD5 too, for peers that know nothing better",
+            manual: "Of the server it holds for all clients; in the table of a volume, for its own target. See [CHAP with MD5](#chap-with-md5)",
+        }
+    }
+}
 
 /// The CHAP options of every command that logs in to a target, or lets others log in.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Authentication (CHAP)")]
 pub struct ChapArgs {
-    /// The name the initiator proves
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = const { option(CHAP, "chap_user").help })]
     chap_user: Option<String>,
-    /// Take its secret from the first line of this file; without it you are asked
-    #[arg(long, value_name = "PATH", requires = "chap_user")]
+    #[arg(long, value_name = "PATH", help = const { option(CHAP, "chap_secret_file").help })]
+    #[arg(requires = "chap_user")]
     chap_secret_file: Option<PathBuf>,
-    /// Take its secret from this environment variable
-    #[arg(long, value_name = "VAR", requires = "chap_user", conflicts_with = "chap_secret_file")]
+    #[arg(long, value_name = "VAR", help = const { option(CHAP, "chap_secret_env").help })]
+    #[arg(requires = "chap_user", conflicts_with = "chap_secret_file")]
     chap_secret_env: Option<String>,
-    /// The name the target proves in turn
-    #[arg(long, value_name = "NAME", requires = "chap_user")]
+    #[arg(long, value_name = "NAME", help = const { option(CHAP, "chap_mutual_user").help })]
+    #[arg(requires = "chap_user")]
     chap_mutual_user: Option<String>,
-    /// Take the target's secret from the first line of this file
-    #[arg(long, value_name = "PATH", requires = "chap_mutual_user")]
+    #[arg(long, value_name = "PATH", help = const { option(CHAP, "chap_mutual_secret_file").help })]
+    #[arg(requires = "chap_mutual_user")]
     chap_mutual_secret_file: Option<PathBuf>,
-    /// Take the target's secret from this environment variable
-    #[arg(long, value_name = "VAR", requires = "chap_mutual_user")]
-    #[arg(conflicts_with = "chap_mutual_secret_file")]
+    #[arg(long, value_name = "VAR", help = const { option(CHAP, "chap_mutual_secret_env").help })]
+    #[arg(requires = "chap_mutual_user", conflicts_with = "chap_mutual_secret_file")]
     chap_mutual_secret_env: Option<String>,
-    /// Allow SHA-1 and MD5 too, for peers that know nothing better
-    #[arg(long)]
+    #[arg(long, help = const { option(WEAK, "chap_weak").help })]
     chap_weak: bool,
 }
 

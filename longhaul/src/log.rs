@@ -11,18 +11,41 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt};
 
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::option_table::{Kind, Place, Standard, option, options, text};
 use crate::printable::{JsonLines, LogLines};
 use crate::suggest::did_you_mean;
+
+options! {
+    /// The log of a server.
+    pub(crate) struct LogOptions in pub(crate) LOG {
+        level: Option<String> = text => {
+            kind: Kind::text("LEVEL", "a level, or a filter such as longhaul=debug"),
+            default: Standard::Words("info"),
+            place: Place::File,
+            help: "How much to log: error, warn, info, debug or trace; or a filter such as longhaul=debug",
+            manual: "`--log` takes its place",
+        }
+        format: Option<Format> = text => {
+            kind: Kind::text("FORMAT", "`text` or `json`"),
+            default: Standard::Words("text"),
+            place: Place::File,
+            help: "How log lines look: text or json",
+            manual: "`--log-format` takes its place",
+        }
+    }
+}
 
 /// What is logged; what is left out is as `Log::start` is told.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Logging")]
 pub struct Log {
-    /// How much to log: error, warn, info, debug or trace; or a filter such as longhaul=debug [default: warn; serve: info]
     #[arg(long = "log", global = true, value_name = "LEVEL")]
+    #[arg(help = format!("{} [default: warn; serve: info]", const { option(LOG, "level").help }))]
+    /// How much.
     pub level: Option<String>,
-    /// How log lines look [default: text]
     #[arg(long = "log-format", global = true, value_name = "FORMAT")]
+    #[arg(help = format!("{} [default: text]", const { option(LOG, "format").help }))]
+    /// How it looks.
     pub format: Option<Format>,
 }
 

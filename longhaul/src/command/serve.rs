@@ -2,6 +2,7 @@
 
 mod closing;
 mod conflicts;
+mod limits;
 mod live;
 mod metrics;
 mod portals;
@@ -27,7 +28,7 @@ use tokio::time::timeout;
 use super::options::{ReplayLogArgs, blocking};
 use super::unless_stopped;
 use crate::chain::{self, Chain, Contents, Login, OpenOptions, SEEN_WITHIN, Unlock};
-use crate::config::{self, Client, Config, Listen, Served, Upstream};
+use crate::config::{self, Client, Config, Served, ServerOptions, Upstream};
 use crate::control::Control;
 use crate::credentials::{self, Chap, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
@@ -35,15 +36,16 @@ use crate::front::iscsi::{Node, Server};
 use crate::log::Log;
 use crate::luks;
 use crate::manager;
+use crate::option_table::{CommandLine, names, terminal_list};
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
-use crate::sealing::{Demand, Seal, sealing};
+use crate::sealing::{Seal, sealing};
 use crate::served_files::{OnExchange, ServedFiles};
 use crate::state::StateDir;
 use crate::stop::Stop;
 use crate::store::iscsi::Writers;
 use crate::target::lun::{Disk, Kept, Options, TargetDevice};
-use crate::uri::{Host, IscsiUri, Uri};
+use crate::uri::{IscsiUri, Uri};
 pub(super) use conflicts::find as conflicts;
 use live::Live;
 use portals::Given;
@@ -52,45 +54,19 @@ use requests::Events;
 
 /// Serve volumes over iSCSI, until interrupted
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = help())]
 pub struct Args {
     /// A volume: NAME=URI[,size=SIZE][,read_only] and more options; may be given several times
     #[arg(long = "volume", value_name = "NAME=URI")]
     volumes: Vec<Served>,
-    /// Where to listen, 127.0.0.1:3260 unless said otherwise; may be given several times
-    #[arg(long, value_name = "ADDR[:PORT]")]
-    listen: Vec<Host>,
-    /// Let anyone who can reach it use the volumes
-    #[arg(long)]
-    insecure: bool,
-    /// Keep reservations here through a restart, for initiators that ask for it (APTPL)
-    #[arg(long, value_name = "DIR")]
-    state: Option<PathBuf>,
-    /// Listen here for `longhaul status`
-    #[arg(long, value_name = "PATH")]
-    control: Option<PathBuf>,
     /// Serve what this file says
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["volumes", "listen", "insecure", "state", "control", "chap_user", "chap_weak", "identity", "client_keys", "protection"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["volumes", "chap_user", "chap_weak"])]
+    #[arg(conflicts_with_all = names::<ServerOptions>())]
     config: Option<PathBuf>,
     #[command(flatten)]
-    sealing: SealingArgs,
+    server: CommandLine<ServerOptions>,
     #[command(flatten)]
     chap: ChapArgs,
-}
-
-/// Sealed sessions, as a server has them.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Sealed sessions")]
-struct SealingArgs {
-    /// Who this server is: a file made by `longhaul identity new`. Sessions can then be sealed
-    #[arg(long, value_name = "FILE")]
-    identity: Option<PathBuf>,
-    /// A client's public key; may be given several times
-    #[arg(long = "client-key", value_name = "KEY", requires = "identity")]
-    client_keys: Vec<PublicKey>,
-    /// How every session must be sealed, at least: none, integrity or encrypt
-    #[arg(long, value_name = "DEMAND", requires = "identity")]
-    protection: Option<Demand>,
 }
 
 const EXAMPLES: &str = "\
@@ -106,6 +82,14 @@ A volume NAME is logical unit 0 of the target iqn.2026-11.dev.longhaul:NAME, or 
 iqn.2026-11.dev.longhaul:T. Prints `ready URI` for each
 volume once it can be used; with an identity the URI holds its public key, and is all a client needs to
 know. SIGTERM or SIGINT ends it: everything acknowledged is flushed.";
+
+/// Examples, and the options that a volume has after its URI.
+fn help() -> String {
+    let sections = config::sections();
+    let volume = sections.iter().find(|section| section.name == "volume");
+    let options = volume.map(terminal_list).unwrap_or_default();
+    format!("Options of a volume, after its URI:\n{options}\n{EXAMPLES}")
+}
 
 /// What is logged unless something else is said.
 const LEVEL: &str = "info";
@@ -148,7 +132,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     let disks = disks(&config.volumes, &chains, kept.into_iter().zip(serials));
     let ports = config.ports().into_iter().map(|(group, access)| Port::new(group, access));
     let mut node = Node::new(targets(config.volumes.iter().zip(&disks)), policy)
-        .with_limits(config.limits)
+        .with_limits(limits::limits(&config.limits))
         .with_ports(ports);
     if let Some(sealing) = sealing {
         node = node.with_sealing(sealing);
@@ -208,27 +192,9 @@ impl Args {
             return Err(Failure::usage(what).hint("`longhaul serve --help` has examples"));
         }
         config::distinct(&self.volumes).map_err(Failure::usage)?;
-        let client = |name: String, chap, key| {
-            let (initiator, units, read_only) = (None, None, Vec::new());
-            let protection = Demand::default();
-            Client { name, initiator, chap, key, units, read_only, protection }
-        };
-        let SealingArgs { identity, client_keys, protection } = self.sealing;
-        let by_chap =
-            self.chap.chap().map(|chap| client(chap.initiator.name.clone(), Some(chap), None));
-        let by_key = client_keys.into_iter().map(|key| client(key.to_string(), None, Some(key)));
-        Ok(Config {
-            clients: by_chap.into_iter().chain(by_key).collect(),
-            chap_weak: self.chap.is_weak(),
-            identity,
-            protection,
-            listen: self.listen.into_iter().map(Listen::at).collect(),
-            insecure: self.insecure,
-            state: self.state,
-            control: self.control,
-            volumes: self.volumes,
-            ..Config::default()
-        })
+        let mut config = Config::from(self.server.0);
+        config.clients.splice(..0, self.chap.chap().map(Client::by_chap));
+        Ok(Config { chap_weak: self.chap.is_weak(), volumes: self.volumes, ..config })
     }
 }
 

@@ -1,11 +1,11 @@
 //! How a volume looks to initiators, as the user writes it.
 
-use std::fmt::Display;
 use std::str::FromStr;
 
 use proto::iscsi::name::IscsiName;
 use proto::scsi::inquiry::SERIAL_MAX;
 
+use super::options::VolumeOptions;
 use super::target_of;
 use crate::size::Size;
 
@@ -42,34 +42,18 @@ impl Default for Appearance {
     }
 }
 
-impl Appearance {
-    /// Takes an option of the command line, `KEY=VALUE` or `KEY` alone for one that is a switch; whether
-    /// there is such an option.
-    pub fn set(&mut self, key: &str, value: Option<&str>) -> Result<bool, String> {
-        fn parsed<T: FromStr<Err: Display>>(value: Option<&str>) -> Result<Option<T>, String> {
-            let value = value.ok_or("it needs a value")?;
-            value.parse().map(Some).map_err(|why: T::Err| why.to_string())
+impl From<&VolumeOptions> for Appearance {
+    fn from(said: &VolumeOptions) -> Self {
+        let own = Self::default();
+        Self {
+            block_size: said.block_size,
+            physical_block_size: said.physical_block_size,
+            removable: said.removable.unwrap_or(own.removable),
+            thin: said.thin.unwrap_or(own.thin),
+            vendor: said.vendor.clone(),
+            product: said.product.clone(),
+            serial: said.serial.clone(),
         }
-        match key {
-            "block_size" => self.block_size = parsed(value)?,
-            "physical_block_size" => self.physical_block_size = parsed(value)?,
-            "removable" => self.removable = switch(value)?,
-            "thin" => self.thin = switch(value)?,
-            "vendor" => self.vendor = parsed(value)?,
-            "product" => self.product = parsed(value)?,
-            "serial" => self.serial = parsed(value)?,
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-}
-
-/// A switch of the command line.
-pub(super) fn switch(value: Option<&str>) -> Result<bool, String> {
-    match value {
-        None | Some("true") => Ok(true),
-        Some("false") => Ok(false),
-        Some(other) => Err(format!("`{other}` is neither true nor false")),
     }
 }
 
@@ -103,6 +87,7 @@ impl TryFrom<u32> for PhysicalBlockSize {
 }
 
 /// A target as the user writes it: a whole iSCSI name, or what follows the product's own prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TargetName(pub(super) IscsiName);
 
 impl FromStr for TargetName {
@@ -117,7 +102,7 @@ impl FromStr for TargetName {
 }
 
 /// The number of a unit.
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lun(pub(super) u16);
 
 impl TryFrom<u32> for Lun {
@@ -164,20 +149,6 @@ impl<const MAX: usize> TryFrom<String> for Label<MAX> {
         Ok(Self(text))
     }
 }
-
-macro_rules! from_number {
-    ($($name:ident)*) => {$(
-        impl FromStr for $name {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                text.parse::<u32>().map_err(|_| format!("`{text}` is not a number"))?.try_into()
-            }
-        }
-    )*};
-}
-
-from_number! { BlockSize Lun PhysicalBlockSize }
 
 impl<const MAX: usize> FromStr for Label<MAX> {
     type Err = String;

@@ -1,26 +1,24 @@
 //! The configuration file, as it is written.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::path::Path;
-use std::str::FromStr;
+use std::path::{Path, PathBuf};
 
 use proto::iscsi::login::policy::UnitName;
-use proto::iscsi::name::IscsiName;
+use toml::Spanned;
 use toml::de::DeTable;
 
 use super::access::contradiction;
 use super::disk::{Lun, TargetName};
 use super::limits::limits;
+use super::options::{CLIENTS, SERVER, UNLOCK, UPSTREAM, VOLUMES};
 use super::syntax;
 use super::{
-    Appearance, Client, Config, Group, LACKS_IDENTITY, Listen, Origin, ROOT, Served, Unsealing,
-    Upstream, idle_size, taken, target_of,
+    Client, Config, Group, LACKS_IDENTITY, Origin, ROOT, Served, Unsealing, Upstream, idle_size,
+    taken, target_of,
 };
-use crate::credentials::{Chap, Login};
-use crate::log::Log;
-use crate::option_table::{Entry, Sheet, Table, Wrong};
-use crate::sealing::Demand;
+use crate::credentials::{CHAP, Chap, Login, WEAK};
+use crate::log::{LOG, Log};
+use crate::option_table::{Sheet, Table, Wrong};
 use crate::secret::Source;
 use crate::uri::Uri;
 
@@ -47,18 +45,11 @@ pub(super) fn parse(text: &str, path: &Path) -> (Config, Vec<Wrong>) {
 
 fn read(mut root: Table<'_>, path: &Path) -> Config {
     let base = path.parent().unwrap_or_else(|| Path::new(""));
+    let said = root.read(SERVER, base);
     let mut config = Config {
-        listen: root.each("listen", listen),
-        protection: root.text("protection"),
-        identity: root.path("identity", base),
-        insecure: root.flag("insecure").unwrap_or_default(),
-        chap_weak: root.flag("chap_weak").unwrap_or_default(),
-        state: root.path("state", base),
-        control: root.path("control", base),
-        metrics: root.text::<MetricsAddress>("metrics").map(|at| at.0),
-        metrics_public: root.flag("metrics_public").unwrap_or_default(),
+        chap_weak: root.read(WEAK, base).chap_weak.unwrap_or_default(),
         origin: Some(Origin { path: path.to_owned(), lines: BTreeMap::new() }),
-        ..Config::default()
+        ..Config::from(said)
     };
     if let Some(Group(group)) = contradiction(&config.listen) {
         let why = format!(
@@ -104,115 +95,56 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
     config
 }
 
-/// Where metrics are told.
-struct MetricsAddress(SocketAddr);
-
-impl FromStr for MetricsAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let why = || format!("`{text}` is not ADDRESS:PORT, such as 127.0.0.1:9260 or [::1]:9260");
-        text.parse().map(Self).map_err(|_| why())
-    }
-}
-
-/// An address, or a table with one.
-fn listen(entry: Entry<'_>) -> Option<Listen> {
-    match entry {
-        Entry::Text(host) => Some(Listen::at(host.parse()?)),
-        Entry::Table(mut table) => {
-            let (host, protection) = (table.text("address"), table.text("protection"));
-            if host.is_none() && !table.has("address") {
-                table.note("missing field `address`");
-            }
-            let (group, access) = (table.number("group"), table.text("access"));
-            table.finish();
-            let group = group.unwrap_or_default();
-            Some(Listen { host: host?, protection, group, access })
-        }
-    }
-}
-
 /// `None` if too little of it is right to go on with.
 fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> Option<Served> {
-    let target = match table.has("target") {
-        true => table.text("target").map(|TargetName(target)| target),
-        false => {
-            let _ = table.text::<TargetName>("target");
-            target_of(name).map_err(|why| table.note(why)).ok()
-        }
+    let said = table.read(VOLUMES, base);
+    let target = match (&said.target, table.has("target")) {
+        (Some(TargetName(target)), _) => Some(target.clone()),
+        (None, true) => None,
+        (None, false) => target_of(name).map_err(|why| table.note(why)).ok(),
     };
-    let lun = table.number("lun");
-    let lun = if table.has("lun") { lun } else { Some(Lun::default()) };
-    let uri = match table.text::<Uri>("uri") {
-        Some(Uri::File(path)) => Some(Uri::File(base.join(path))),
-        None if !table.has("uri") => {
-            table.note("missing field `uri`");
-            None
-        }
-        uri => uri,
-    };
-    let size = table.text("size");
-    if let Some(why) = uri.as_ref().and_then(|uri| idle_size(uri, size)) {
+    // One that is wrong has been noted, and is not the default.
+    let lun = said.lun.filter(|_| !table.is_wrong("lun"));
+    if let Some(why) = said.uri.as_ref().and_then(|uri| idle_size(uri, said.size)) {
         table.note_at("size", why);
     }
-    let read_only = table.flag("read_only").unwrap_or_default();
-    let protection = table.text("protection").unwrap_or_default();
-    let appearance = Appearance {
-        block_size: table.number("block_size"),
-        physical_block_size: table.number("physical_block_size"),
-        removable: table.flag("removable").unwrap_or_default(),
-        thin: table.flag("thin").unwrap_or(true),
-        vendor: table.text("vendor"),
-        product: table.text("product"),
-        serial: table.text("serial"),
-    };
-    let sanitize_rate = table.text("sanitize_rate");
-    let upstream = Upstream {
-        initiator: table.text("initiator"),
-        chap: chap(name, &mut table, base),
-        chap_weak: table.flag("chap_weak").unwrap_or_default(),
-        identity: table.path("identity", base),
-        connections: table.number_or_text("connections").unwrap_or_default(),
-        shared: table.flag("shared").unwrap_or_default(),
-    };
-    let encrypted = table.flag("encrypted").unwrap_or_default();
-    let unseal = unseal(&mut table, base);
-    if upstream != Upstream::default() && !matches!(uri, Some(Uri::Iscsi(_)) | None) {
+    let upstream = upstream(name, &mut table, said.shared.unwrap_or_default(), base);
+    let unlock = unlock(&mut table, base);
+    if upstream != Upstream::default() && !said.uri.as_ref().is_none_or(Uri::is_remote) {
         table.note("only a volume of an iSCSI target (uri = \"iscsi://...\") is logged in to");
     }
-    let unit = target.clone().zip(lun).map(|(target, Lun(lun))| UnitName { target, lun });
+    let unit = target.zip(lun).map(|(target, Lun(lun))| UnitName { target, lun });
     if let Some(unit) = &unit
         && let Some((other, _)) = known.iter().find(|(_, other)| other.as_ref() == Some(unit))
     {
         table.note(taken(unit, other));
     }
     table.finish();
-    let (name, UnitName { target, lun }, uri) = (name.to_owned(), unit?, uri?);
-    Some(Served {
-        name,
-        target,
-        lun,
-        uri,
-        size,
-        read_only,
-        protection,
-        appearance,
-        sanitize_rate,
-        upstream,
-        encrypted,
-        unseal,
-    })
+    let (target, uri) = (unit?.target, said.uri.clone()?);
+    Some(Served { unseal: unlock, ..Served::new(name, target, uri, said, upstream) })
 }
 
-fn unseal(table: &mut Table<'_>, base: &Path) -> Option<Unsealing> {
+fn upstream(name: &str, table: &mut Table<'_>, shared: bool, base: &Path) -> Upstream {
+    let said = table.read(UPSTREAM, base);
+    Upstream {
+        initiator: said.initiator,
+        chap: chap(name, table, base),
+        chap_weak: table.read(WEAK, base).chap_weak.unwrap_or_default(),
+        identity: said.identity,
+        connections: said.connections.unwrap_or_default(),
+        shared,
+    }
+}
+
+fn unlock(table: &mut Table<'_>, base: &Path) -> Option<Unsealing> {
+    let said = table.read(UNLOCK, base);
     let sources = [
-        table.path("passphrase_file", base).map(Source::File),
-        table.text("passphrase_env").map(Source::Env),
-        table.path("key_file", base).map(Source::KeyFile),
+        said.passphrase_file.map(Source::File),
+        said.passphrase_env.map(Source::Env),
+        said.key_file.map(Source::KeyFile),
     ];
-    let [allow_discards, crypto_erase] =
-        ["allow_discards", "crypto_erase"].map(|key| table.flag(key).unwrap_or_default());
+    let allow_discards = said.allow_discards.unwrap_or_default();
+    let crypto_erase = said.crypto_erase.unwrap_or_default();
     let mut sources = sources.into_iter().flatten();
     let secret = sources.next();
     if sources.next().is_some() {
@@ -227,8 +159,9 @@ fn unseal(table: &mut Table<'_>, base: &Path) -> Option<Unsealing> {
 }
 
 fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> Option<Client> {
-    let units = granted(&mut table, "volumes", known);
-    let read_only = granted(&mut table, "read_only", known);
+    let said = table.read(CLIENTS, base);
+    let units = granted(&table, &said.volumes, known);
+    let read_only = granted(&table, &said.read_only, known);
     if let Some(volume) = read_only.keys().find(|volume| units.contains_key(*volume)) {
         table.note_at("read_only", format!("{volume} is in `volumes` too: one of them only"));
     }
@@ -236,15 +169,14 @@ fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     if !table.has("volumes") && !table.has("read_only") {
         table.note("missing field `volumes`, or `read_only`: what the client may use");
     }
-    let initiator: Option<IscsiName> = table.text("initiator");
-    let key = table.text("key");
     let chap = chap(name, &mut table, base);
+    let (initiator, key) = (said.initiator, said.key);
     let wants_chap = table.has("chap_user") || table.has("chap_mutual_user");
     let nameless = !table.has("key") && !table.has("initiator");
     if nameless && !wants_chap && !table.has("chap_secret_file") && !table.has("chap_secret_env") {
         table.note("a client is known by key, chap_secret_file, chap_secret_env or initiator");
     }
-    let protection: Demand = table.text("protection").unwrap_or_default();
+    let protection = said.protection.unwrap_or_default();
     if protection.0.is_some() && key.is_none() && chap.is_some() {
         table.note_at(
             "protection",
@@ -258,12 +190,12 @@ fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
 
 /// The volumes in a list, and which units they are.
 fn granted(
-    table: &mut Table<'_>,
-    key: &'static str,
+    table: &Table<'_>,
+    volumes: &[Spanned<String>],
     known: &Known<'_>,
 ) -> BTreeMap<String, UnitName> {
     let mut granted = BTreeMap::new();
-    for name in table.texts::<String>(key) {
+    for name in volumes {
         match known.get(name.get_ref().as_str()) {
             Some(unit) => granted.extend(unit.clone().map(|unit| (name.get_ref().clone(), unit))),
             None => {
@@ -277,11 +209,11 @@ fn granted(
 /// How whoever `name` stands for proves itself; the name of the table is its CHAP name, unless it has
 /// another.
 fn chap(name: &str, table: &mut Table<'_>, base: &Path) -> Option<Chap> {
-    let user: Option<String> = table.text("chap_user");
-    let own = secret(table, ["chap_secret_file", "chap_secret_env"], base);
-    let mutual_user: Option<String> = table.text("chap_mutual_user");
-    let mutual = secret(table, ["chap_mutual_secret_file", "chap_mutual_secret_env"], base);
-    let target = match (mutual_user, mutual) {
+    let said = table.read(CHAP, base);
+    let own = secret(table, "chap", said.chap_secret_file, said.chap_secret_env);
+    let mutual_file = said.chap_mutual_secret_file;
+    let mutual = secret(table, "chap_mutual", mutual_file, said.chap_mutual_secret_env);
+    let target = match (said.chap_mutual_user, mutual) {
         (Some(name), Some(secret)) => Some(Login { name, secret }),
         (None, None) => None,
         _ => {
@@ -290,20 +222,25 @@ fn chap(name: &str, table: &mut Table<'_>, base: &Path) -> Option<Chap> {
         }
     };
     let Some(secret) = own else {
-        if user.is_some() || target.is_some() {
+        if said.chap_user.is_some() || target.is_some() {
             table.note("CHAP needs chap_secret_file or chap_secret_env");
         }
         return None;
     };
-    let initiator = Login { name: user.unwrap_or_else(|| name.to_owned()), secret };
+    let initiator = Login { name: said.chap_user.unwrap_or_else(|| name.to_owned()), secret };
     Some(Chap { initiator, target })
 }
 
-fn secret(table: &mut Table<'_>, keys: [&'static str; 2], base: &Path) -> Option<Source> {
-    let [file, env] = keys;
-    match (table.path(file, base), table.text::<String>(env)) {
+fn secret(
+    table: &Table<'_>,
+    prefix: &str,
+    file: Option<PathBuf>,
+    env: Option<String>,
+) -> Option<Source> {
+    match (file, env) {
         (Some(_), Some(_)) => {
-            table.note_at(env, format!("{file} and {env} exclude each other"));
+            let (file, env) = (format!("{prefix}_secret_file"), format!("{prefix}_secret_env"));
+            table.note_at(&env, format!("{file} and {env} exclude each other"));
             None
         }
         (Some(path), None) => Some(Source::File(path)),
@@ -313,7 +250,8 @@ fn secret(table: &mut Table<'_>, keys: [&'static str; 2], base: &Path) -> Option
 }
 
 fn log(mut table: Table<'_>) -> Log {
-    let log = Log { level: table.text("level"), format: table.text("format") };
+    let said = table.read(LOG, Path::new(""));
+    let log = Log { level: said.level, format: said.format };
     if let Err(why) = log.filter("info") {
         table.note_at("level", why);
     }

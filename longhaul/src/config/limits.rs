@@ -1,11 +1,11 @@
 //! The bounds in `[limits]`, each within a range beyond which it would not be one, or nothing could be served.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::Duration;
 
 use super::ConfigDuration;
-use crate::front::iscsi::Limits;
-use crate::option_table::Table;
+use crate::option_table::{COUNT, DURATION, Place, SIZE, Standard, Table, number, options, text};
 use crate::size::Size;
 use crate::target::lun::TRANSFER_MAX;
 
@@ -41,82 +41,144 @@ const AWAKE: RangeInclusive<ConfigDuration> = micros(0)..=micros(10_000);
 /// Zero would log every command.
 const SLOW: RangeInclusive<ConfigDuration> = micros(1)..=micros(24 * 60 * 60_000_000);
 
+/// Deeper queues are not kept: the window of a session.
+const COMMANDS: RangeInclusive<u32> = 1..=128;
+
 const fn micros(count: u64) -> ConfigDuration {
     ConfigDuration::new(Duration::from_micros(count))
 }
 
+options! {
+    /// The bounds of what clients may use.
+    pub struct LimitOptions in pub(super) LIMITS {
+        connections: Option<u32> = number, within PEERS => {
+            kind: COUNT,
+            default: Standard::Value("512"),
+            place: Place::File,
+            help: "Connections at a time, logged in or not; more are closed",
+            manual: "",
+        }
+        logins: Option<u32> = number, within PEERS => {
+            kind: COUNT,
+            default: Standard::Value("64"),
+            place: Place::File,
+            help: "Logins under way at a time",
+            manual: "Beyond that one of the network with most of them is closed, of those that got least far the oldest",
+        }
+        login: Option<ConfigDuration> = text, within TIMEOUT => {
+            kind: DURATION,
+            default: Standard::Value("15s"),
+            place: Place::File,
+            help: "Duration of a login",
+            manual: "",
+        }
+        sessions_per_initiator: Option<u32> = number, within PEERS => {
+            kind: COUNT,
+            default: Standard::Value("128"),
+            place: Place::File,
+            help: "Sessions of one client, under any names",
+            manual: "More are refused with \"out of resources\"",
+        }
+        connections_per_session: Option<u32> = number, within CONNECTIONS => {
+            kind: COUNT,
+            default: Standard::Value("4"),
+            place: Place::File,
+            help: "Connections of one session (MaxConnections)",
+            manual: "",
+        }
+        commands: Option<u32> = number, within COMMANDS => {
+            kind: COUNT,
+            default: Standard::Value("128"),
+            place: Place::File,
+            help: "Outstanding commands of a session",
+            manual: "",
+        }
+        text: Option<Size> = text, within TEXT => {
+            kind: SIZE,
+            default: Standard::Value("64K"),
+            place: Place::File,
+            help: "Text of a login or of a request",
+            manual: "",
+        }
+        data_segment: Option<Size> = text, within SEGMENT => {
+            kind: SIZE,
+            default: Standard::Value("1M"),
+            place: Place::File,
+            help: "Data segment of a PDU (MaxRecvDataSegmentLength)",
+            manual: "",
+        }
+        first_burst: Option<Size> = text, within FIRST_BURST => {
+            kind: SIZE,
+            default: Standard::Value("256K"),
+            place: Place::File,
+            help: "Unsolicited data of a write (FirstBurstLength)",
+            manual: "",
+        }
+        unsolicited: Option<Size> = text, within UNSOLICITED => {
+            kind: SIZE,
+            default: Standard::Value("16M"),
+            place: Place::File,
+            help: "Unsolicited data of all sessions, beyond 512K for each",
+            manual: "Then TASK SET FULL",
+        }
+        held: Option<Size> = text, within HELD => {
+            kind: SIZE,
+            default: Standard::Value("32M"),
+            place: Place::File,
+            help: "Solicited data and answers of all sessions, beyond 256K for each",
+            manual: "Then requests wait",
+        }
+        held_by_session: Option<Size> = text, within HELD => {
+            kind: SIZE,
+            default: Standard::Value("32M"),
+            place: Place::File,
+            help: "The part of that which one session may hold",
+            manual: "",
+        }
+        ping_after: Option<ConfigDuration> = text, within TIMEOUT => {
+            kind: DURATION,
+            default: Standard::Value("15s"),
+            place: Place::File,
+            help: "Silence after which the server sends a NOP-In",
+            manual: "A discovery session ends after this and `ping_patience`",
+        }
+        ping_patience: Option<ConfigDuration> = text, within TIMEOUT => {
+            kind: DURATION,
+            default: Standard::Value("30s"),
+            place: Place::File,
+            help: "Time for the answer of an initiator, and for taking what was sent",
+            manual: "",
+        }
+        awake: Option<ConfigDuration> = text, within AWAKE => {
+            kind: DURATION,
+            default: Standard::Value("50us"),
+            place: Place::File,
+            help: "Busy-polling for the next request before a session sleeps",
+            manual: "",
+        }
+        stop: Option<ConfigDuration> = text, within TIMEOUT => {
+            kind: DURATION,
+            default: Standard::Value("2s"),
+            place: Place::File,
+            help: "Time for initiators to log out when the server ends",
+            manual: "",
+        }
+        slow: Option<ConfigDuration> = text, within SLOW => {
+            kind: DURATION,
+            default: Standard::Value("5s"),
+            place: Place::File,
+            help: "Commands that take this long are logged",
+            manual: "",
+        }
+    }
+}
+
 /// What the table says, and the default of what it does not.
-pub(super) fn limits(table: Table<'_>) -> Limits {
-    let own = Limits::default();
-    let mut bounds = Bounds(table);
-    let limits = Limits {
-        connections: bounds.count("connections", PEERS, own.connections),
-        logins: bounds.count("logins", PEERS, own.logins),
-        login: bounds.time("login", TIMEOUT, own.login),
-        sessions_per_initiator: bounds.count(
-            "sessions_per_initiator",
-            PEERS,
-            own.sessions_per_initiator,
-        ),
-        connections_per_session: bounds.few(
-            "connections_per_session",
-            CONNECTIONS,
-            own.connections_per_session,
-        ),
-        commands: bounds.number("commands", 1..=own.commands, own.commands),
-        text: bounds.length("text", TEXT, 64 << 10) as usize,
-        data_segment: bounds.length("data_segment", SEGMENT, own.data_segment),
-        first_burst: bounds.length("first_burst", FIRST_BURST, own.first_burst),
-        unsolicited: bounds.size("unsolicited", UNSOLICITED, own.unsolicited),
-        held: bounds.size("held", HELD, own.held),
-        held_by_session: bounds.size("held_by_session", HELD, own.held_by_session),
-        ping_after: bounds.time("ping_after", TIMEOUT, own.ping_after),
-        ping_patience: bounds.time("ping_patience", TIMEOUT, own.ping_patience),
-        awake: bounds.time("awake", AWAKE, own.awake),
-        stop: bounds.time("stop", TIMEOUT, own.stop),
-        slow: bounds.time("slow", SLOW, own.slow),
-    };
-    let Bounds(table) = bounds;
+pub(super) fn limits(mut table: Table<'_>) -> LimitOptions {
+    let limits = table.read(LIMITS, Path::new(""));
     if limits.held_by_session > limits.held {
         table.note_at("held_by_session", "one session cannot hold more than all do: `held`");
     }
     table.finish();
     limits
-}
-
-struct Bounds<'t>(Table<'t>);
-
-impl Bounds<'_> {
-    fn number(&mut self, key: &'static str, range: RangeInclusive<u32>, own: u32) -> u32 {
-        let number = self.0.number::<u32>(key);
-        self.0.within(key, number, &range).unwrap_or(own)
-    }
-
-    fn few(&mut self, key: &'static str, range: RangeInclusive<u32>, own: u16) -> u16 {
-        u16::try_from(self.number(key, range, own.into())).unwrap_or(own)
-    }
-
-    fn count(&mut self, key: &'static str, range: RangeInclusive<u32>, own: usize) -> usize {
-        let number = self.0.number::<u32>(key);
-        self.0.within(key, number, &range).map_or(own, |number| number as usize)
-    }
-
-    fn size(&mut self, key: &'static str, range: RangeInclusive<Size>, own: u64) -> u64 {
-        let size = self.0.text(key);
-        self.0.within(key, size, &range).map_or(own, |Size(bytes)| bytes)
-    }
-
-    fn length(&mut self, key: &'static str, range: RangeInclusive<Size>, own: u32) -> u32 {
-        u32::try_from(self.size(key, range, own.into())).unwrap_or(own)
-    }
-
-    fn time(
-        &mut self,
-        key: &'static str,
-        range: RangeInclusive<ConfigDuration>,
-        own: Duration,
-    ) -> Duration {
-        let time = self.0.text(key);
-        self.0.within(key, time, &range).map_or(own, ConfigDuration::into_inner)
-    }
 }

@@ -1,69 +1,21 @@
 //! A volume as the command line has it: `NAME=URI[,KEY[=VALUE]]...`.
 
-use std::fmt::Display;
 use std::str::FromStr;
 
-use super::disk::{Lun, TargetName, switch};
-use super::{Appearance, Rate, Served, Upstream, target_of};
-use crate::sealing::Demand;
+use super::options::{VOLUMES, VolumeOptions};
+use super::{Served, Upstream, target_of};
+use crate::option_table::{Given, Row, fill};
 use crate::size::Size;
 use crate::suggest::did_you_mean;
 use crate::uri::Uri;
 
 /// The options there are.
-const KNOWN: [&str; 15] = [
-    "size",
-    "read_only",
-    "encrypted",
-    "protection",
-    "target",
-    "lun",
-    "block_size",
-    "physical_block_size",
-    "removable",
-    "thin",
-    "sanitize_rate",
-    "vendor",
-    "product",
-    "serial",
-    "shared",
-];
-
-/// The options of a volume that are no part of how it looks.
-#[derive(Default)]
-struct Options {
-    size: Option<Size>,
-    read_only: bool,
-    encrypted: bool,
-    protection: Demand,
-    target: Option<TargetName>,
-    lun: Lun,
-    sanitize_rate: Option<Rate>,
-    appearance: Appearance,
-    /// Others write to it too.
-    shared: bool,
+fn known() -> impl Iterator<Item = &'static Row<VolumeOptions>> {
+    VOLUMES.iter().filter(|row| row.text.place.on_command_line())
 }
 
-impl Options {
-    fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
-        match key {
-            "size" => self.size = Some(parsed(value)?),
-            "read_only" => self.read_only = switch(value)?,
-            "encrypted" => self.encrypted = switch(value)?,
-            "protection" => self.protection = parsed(value)?,
-            "target" => self.target = Some(parsed(value)?),
-            "lun" => self.lun = parsed(value)?,
-            "sanitize_rate" => self.sanitize_rate = Some(parsed(value)?),
-            "shared" => self.shared = switch(value)?,
-            _ => drop(self.appearance.set(key, value)?),
-        }
-        Ok(())
-    }
-}
-
-fn parsed<T: FromStr<Err: Display>>(value: Option<&str>) -> Result<T, String> {
-    let value = value.ok_or("it needs a value")?;
-    value.parse().map_err(|why: T::Err| why.to_string())
+fn names() -> impl Iterator<Item = &'static str> {
+    known().map(|row| row.text.name)
 }
 
 /// Splits off the options, from the end, since a path may hold a comma: what follows one is an option if it
@@ -91,13 +43,13 @@ fn split(text: &str) -> (String, Vec<(&str, Option<&str>)>) {
 pub(crate) fn trailing_option(path: &str) -> Option<&str> {
     let (_, option) = path.rsplit_once(',')?;
     let (key, _) = option.split_once('=')?;
-    KNOWN.contains(&key).then_some(option)
+    names().any(|name| name == key).then_some(option)
 }
 
 fn unknown(key: &str) -> String {
-    let meant = did_you_mean(key, KNOWN);
+    let meant = did_you_mean(key, names());
     let end = if meant.is_empty() { "." } else { "" };
-    let known = KNOWN.join(", ");
+    let known = names().collect::<Vec<_>>().join(", ");
     format!(
         "`{key}` is no option of a volume{meant}{end} The options are {known}; in a path write two commas for one"
     )
@@ -111,48 +63,33 @@ impl FromStr for Served {
             .split_once('=')
             .ok_or_else(|| "write NAME=URI, such as backup=file:/srv/backup.img".to_owned())?;
         let (uri, given) = split(rest);
-        let mut options = Options::default();
-        for (place, (key, value)) in given.iter().enumerate() {
-            if !KNOWN.contains(key) {
-                return Err(unknown(key));
-            }
-            if given[..place].iter().any(|(other, _)| other == key) {
-                return Err(format!("`{key}` is given twice: write it once"));
-            }
-            options.set(key, *value).map_err(|why| format!("{key}: {why}"))?;
-        }
-        let Options {
-            size,
-            read_only,
-            encrypted,
-            protection,
-            target,
-            lun,
-            sanitize_rate,
-            appearance,
-            shared,
-        } = options;
+        let options = options(&given)?;
         let uri = uri.parse::<Uri>().map_err(|why| why.to_string())?;
+        let shared = options.shared.unwrap_or_default();
         if shared && !uri.is_remote() {
             return Err("shared: only a volume of a target can have other writers".to_owned());
         }
-        idle_size(&uri, size).map_or(Ok(()), Err)?;
+        idle_size(&uri, options.size).map_or(Ok(()), Err)?;
+        let target = options.target.clone();
         let target = target.map_or_else(|| target_of(name), |target| Ok(target.0))?;
-        Ok(Self {
-            name: name.to_owned(),
-            target,
-            lun: lun.0,
-            uri,
-            size,
-            read_only,
-            protection,
-            appearance,
-            sanitize_rate,
-            upstream: Upstream { shared, ..Upstream::default() },
-            encrypted,
-            unseal: None,
-        })
+        let upstream = Upstream { shared, ..Upstream::default() };
+        Ok(Self::new(name, target, uri, options, upstream))
     }
+}
+
+/// What is said of a volume after its URI.
+fn options(given: &[(&str, Option<&str>)]) -> Result<VolumeOptions, String> {
+    let mut options = VolumeOptions::default();
+    for (place, (key, value)) in given.iter().enumerate() {
+        let row = known().find(|row| row.text.name == *key).ok_or_else(|| unknown(key))?;
+        if given[..place].iter().any(|(other, _)| other == key) {
+            return Err(format!("`{key}` is given twice: write it once"));
+        }
+        let value = Given::Word(value.map(str::as_ref));
+        (row.read)(&mut options, &value).map_err(|why| why.of(key))?;
+    }
+    fill(VOLUMES, &mut options);
+    Ok(options)
 }
 
 /// Why a size means nothing for this volume, if it does not.

@@ -126,8 +126,9 @@ fn a_whole_file_is_understood() {
     let unsealing = Unsealing { secret: key, allow_discards: true, crypto_erase: true };
     assert_eq!(gateway.unseal, Some(unsealing));
     assert!(gateway.upstream.chap_weak && backup.upstream == Upstream::default());
-    assert_eq!((config.limits.connections, config.limits.login.as_millis()), (100, 500));
-    assert_eq!(config.limits.stop, Limits::default().stop, "what is left out is as it was");
+    let millis = |time: Option<ConfigDuration>| time.map(|time| time.into_inner().as_millis());
+    assert_eq!((config.limits.connections, millis(config.limits.login)), (Some(100), Some(500)));
+    assert_eq!(millis(config.limits.stop), Some(2000), "what is left out is as it was");
     assert_eq!(config.log, Log { level: Some("debug".into()), format: Some(Format::Json) });
     assert_eq!(config.line("clients", "tv"), 33);
     assert!(!config.is_authenticated(), "a name alone proves nothing");

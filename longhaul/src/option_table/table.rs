@@ -3,13 +3,14 @@
 
 use std::cell::RefCell;
 use std::fmt::Display;
-use std::ops::{Range, RangeInclusive};
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::path::Path;
 use std::str::FromStr;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::{Given, Row, Standard, fill};
 use crate::suggest::did_you_mean;
 
 /// A place in the file, and what is wrong there.
@@ -55,6 +56,35 @@ pub(crate) struct Table<'t> {
     at: Range<usize>,
     entries: &'t DeTable<'t>,
     known: Vec<&'static str>,
+    /// Those whose values mean nothing.
+    unfit: Vec<&'static str>,
+}
+
+/// A value, in its file.
+#[derive(Clone, Copy)]
+pub(crate) struct Item<'t> {
+    sheet: &'t Sheet<'t>,
+    value: &'t Spanned<DeValue<'t>>,
+}
+
+impl<'t> Item<'t> {
+    pub(super) fn value(&self) -> &'t DeValue<'t> {
+        self.value.get_ref()
+    }
+
+    /// What is in it, if it is a list. What is neither a string nor a table is noted.
+    pub(super) fn entries(&self) -> Option<Vec<Entry<'t>>> {
+        let sheet = self.sheet;
+        let entry = |item: &'t Spanned<DeValue<'t>>| match (item.get_ref(), item.span()) {
+            (DeValue::String(text), at) => Some(Entry::Text(Text { sheet, at, text })),
+            (DeValue::Table(entries), at) => Some(Entry::Table(Table::new(sheet, at, entries))),
+            (other, at) => {
+                sheet.note(&at, unlike(other, "a string"));
+                None
+            }
+        };
+        Some(self.value().as_array()?.iter().filter_map(entry).collect())
+    }
 }
 
 /// One of a list.
@@ -75,14 +105,15 @@ impl Text<'_> {
     pub(crate) fn parse<T: FromStr<Err: Display>>(&self) -> Option<T> {
         self.text.parse().map_err(|why: T::Err| self.sheet.note(&self.at, why)).ok()
     }
-}
 
-/// What a value must be.
-type Reading<T> = Result<T, String>;
+    pub(super) fn span(&self) -> Range<usize> {
+        self.at.clone()
+    }
+}
 
 impl<'t> Table<'t> {
     pub(crate) fn new(sheet: &'t Sheet<'t>, at: Range<usize>, entries: &'t DeTable<'t>) -> Self {
-        Self { sheet, at, entries, known: Vec::new() }
+        Self { sheet, at, entries, known: Vec::new(), unfit: Vec::new() }
     }
 
     /// Notes a mistake of the table as a whole.
@@ -106,115 +137,38 @@ impl<'t> Table<'t> {
         self.entries.contains_key(key)
     }
 
-    fn value(&mut self, key: &'static str) -> Option<&'t Spanned<DeValue<'t>>> {
-        self.known.push(key);
-        self.entries.get(key)
+    /// Whether the key is there with a value that means nothing.
+    pub(crate) fn is_wrong(&self, key: &str) -> bool {
+        self.unfit.contains(&key)
     }
 
-    fn read<T>(
-        &mut self,
-        key: &'static str,
-        read: impl FnOnce(&DeValue<'t>) -> Reading<T>,
-    ) -> Option<T> {
-        let value = self.value(key)?;
-        let note = |why: String| self.sheet.note(&value.span(), format!("{key}: {why}"));
-        read(value.get_ref()).map_err(note).ok()
-    }
-
-    /// `true` or `false`.
-    pub(crate) fn flag(&mut self, key: &'static str) -> Option<bool> {
-        self.read(key, |value| value.as_bool().ok_or_else(|| unlike(value, "true or false")))
-    }
-
-    /// A string that means something.
-    pub(crate) fn text<T: FromStr<Err: Display>>(&mut self, key: &'static str) -> Option<T> {
-        self.read(key, parsed)
-    }
-
-    /// A whole number or a string, that means something.
-    pub(crate) fn number_or_text<T: FromStr<Err: Display>>(
-        &mut self,
-        key: &'static str,
-    ) -> Option<T> {
-        self.read(key, |value| match value.as_integer() {
-            Some(number) => number.as_str().parse().map_err(|why: T::Err| why.to_string()),
-            None => parsed(value),
-        })
-    }
-
-    /// A path, relative to `base`.
-    pub(crate) fn path(&mut self, key: &'static str, base: &Path) -> Option<PathBuf> {
-        self.text::<PathBuf>(key).map(|path| base.join(path))
-    }
-
-    /// A whole number that means something.
-    pub(crate) fn number<T: TryFrom<u32, Error: Display>>(
-        &mut self,
-        key: &'static str,
-    ) -> Option<T> {
-        self.read(key, |value| {
-            let number = value
-                .as_integer()
-                .and_then(|number| u32::from_str_radix(number.as_str(), number.radix()).ok());
-            let number = number.ok_or_else(|| unlike(value, "a whole number below 2^32"))?;
-            number.try_into().map_err(|why: T::Error| why.to_string())
-        })
-    }
-
-    /// A value that was read, if it is within `range`; noted if it is not.
-    pub(crate) fn within<T: PartialOrd + Display>(
-        &self,
-        key: &str,
-        value: Option<T>,
-        range: &RangeInclusive<T>,
-    ) -> Option<T> {
-        let value = value?;
-        if range.contains(&value) {
-            return Some(value);
+    /// Reads the options of `rows`; paths in them begin at `base`. What is wrong is noted, what is left out or wrong
+    /// gets its default.
+    pub(crate) fn read<S: Default>(&mut self, rows: &'static [Row<S>], base: &Path) -> S {
+        let mut into = S::default();
+        for row in rows.iter().filter(|row| row.text.place.in_file()) {
+            let name = row.text.name;
+            self.known.push(name);
+            let Some(value) = self.entries.get(name) else {
+                if row.text.standard == Standard::Required {
+                    self.note(format!("missing field `{name}`"));
+                }
+                continue;
+            };
+            let item = Item { sheet: self.sheet, value };
+            if let Err(unfit) = (row.read)(&mut into, &Given::File(item, base)) {
+                self.sheet.note(&value.span(), unfit.of(name));
+                self.unfit.push(name);
+            }
         }
-        let (least, most) = (range.start(), range.end());
-        self.note_at(key, format!("{key} is from {least} to {most}, not {value}"));
-        None
-    }
-
-    /// A list of strings; those that mean nothing are noted and left out.
-    pub(crate) fn texts<T: FromStr<Err: Display>>(&mut self, key: &'static str) -> Vec<Spanned<T>> {
-        self.each(key, |entry| match entry {
-            Entry::Text(text) => Some(Spanned::new(text.at.clone(), text.parse()?)),
-            Entry::Table(table) => {
-                table.note("expected a string, not a table");
-                None
-            }
-        })
-    }
-
-    /// A list of strings and tables; what is neither is noted.
-    pub(crate) fn each<T>(
-        &mut self,
-        key: &'static str,
-        read: impl Fn(Entry<'t>) -> Option<T>,
-    ) -> Vec<T> {
-        let Some(value) = self.value(key) else { return Vec::new() };
-        let Some(array) = value.get_ref().as_array() else {
-            let why = unlike(value.get_ref(), "a list of strings, in [ ],");
-            self.sheet.note(&value.span(), format!("{key}: {why}"));
-            return Vec::new();
-        };
-        let sheet = self.sheet;
-        let entry = |item: &'t Spanned<DeValue<'t>>| match (item.get_ref(), item.span()) {
-            (DeValue::String(text), at) => read(Entry::Text(Text { sheet, at, text })),
-            (DeValue::Table(entries), at) => read(Entry::Table(Table::new(sheet, at, entries))),
-            (other, at) => {
-                sheet.note(&at, unlike(other, "a string"));
-                None
-            }
-        };
-        array.iter().filter_map(entry).collect()
+        fill(rows, &mut into);
+        into
     }
 
     /// A table within this one.
     pub(crate) fn table(&mut self, key: &'static str) -> Option<Self> {
-        let value = self.value(key)?;
+        self.known.push(key);
+        let value = self.entries.get(key)?;
         let Some(entries) = value.get_ref().as_table() else {
             self.sheet.note(&value.span(), unlike(value.get_ref(), "a table"));
             return None;
@@ -266,12 +220,7 @@ impl<'t> Table<'t> {
     }
 }
 
-fn parsed<T: FromStr<Err: Display>>(value: &DeValue<'_>) -> Reading<T> {
-    let text = value.as_str().ok_or_else(|| unlike(value, "a string"))?;
-    text.parse().map_err(|why: T::Err| why.to_string())
-}
-
-fn unlike(value: &DeValue<'_>, wanted: &str) -> String {
+pub(super) fn unlike(value: &DeValue<'_>, wanted: &str) -> String {
     let found = match value {
         DeValue::String(text) => format!("the text \"{text}\""),
         DeValue::Integer(number) => format!("the number {number}"),

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
 
 use super::closing::Closings;
+use super::limits::limits;
 use super::portals::list as places;
 use super::{
     LEVEL, close, conflicts, discard, disks, kept, note, note_sizes, open, policy,
@@ -148,7 +149,7 @@ impl Live {
         let policy = policy(names.into_iter().collect());
         let access = config.ports();
         let turned = turned(&self.config.ports(), &access);
-        let offering = Offering { devices, policy, limits: config.limits, access };
+        let offering = Offering { devices, policy, limits: limits(&config.limits), access };
         let (leaving, gone) = self.node.replace(offering);
         let said = [
             list("added", added.iter().map(|volume| volume.name.as_str())),

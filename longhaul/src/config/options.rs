@@ -1,0 +1,538 @@
+//! The options of the configuration: a row for each.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use proto::identity::PublicKey;
+use proto::iscsi::name::IscsiName;
+use proto::scsi::inquiry::SERIAL_MAX;
+use toml::Spanned;
+
+use super::Listen;
+use super::access::{Access, Group, listens};
+use super::disk::{BlockSize, Label, Lun, PhysicalBlockSize, Rate, TargetName};
+use super::limits::LIMITS;
+use crate::credentials::{CHAP, WEAK};
+use crate::log::LOG;
+use crate::option_table::{
+    BYTES, COUNT, DEMAND, DIRECTORY, FILE, Given, IQN, KEY, Kind, NAME, PATH, Place, RATE, Row,
+    Rows, SIZE, SWITCH, Section, Standard, Unfit, VARIABLE, number, number_or_text, options, path,
+    switch, text, texts,
+};
+use crate::sealing::Demand;
+use crate::size::Size;
+use crate::store::iscsi::Connections;
+use crate::uri::{Host, Uri};
+
+const ADDRESS: Kind = Kind::text("ADDR[:PORT]", "an address, IPv6 in brackets, and a port");
+const URI: Kind = Kind::text("URI", "the URI of a volume");
+const TARGET: Kind =
+    Kind::text("TARGET", "a whole iSCSI name, or what follows iqn.2026-11.dev.longhaul:");
+const LABEL: Kind = Kind::text("TEXT", "printable ASCII characters");
+const ACCESS: Kind =
+    Kind::text("ACCESS", "`optimized`, `non-optimized`, `standby` or `unavailable`");
+const CONNECTIONS: Kind = Kind::text("N, auto", "a number from 1 to 64, or `auto`");
+
+options! {
+    /// What stands in no table.
+    pub struct ServerOptions in pub(super) SERVER {
+        listen: Vec<Listen> = listens => {
+            kind: ADDRESS.listed(),
+            default: Standard::Words("127.0.0.1:3260"),
+            place: Place::Both,
+            help: "Address to listen on; may be repeated. Every address reaches every volume",
+            manual: "An entry in the file may be a table, see [several paths](#several-paths)",
+        }
+        insecure: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::Both,
+            help: "Let anyone who reaches the port read and overwrite the volumes",
+            manual: "Beyond loopback `serve` wants this or [authentication](#authentication)",
+        }
+        identity: Option<PathBuf> = path => {
+            kind: FILE,
+            default: Standard::Words("no secure sessions"),
+            place: Place::Both,
+            help: "Identity of this server, made by `longhaul identity new`, for secure sessions",
+            manual: "See [secure sessions](#secure-sessions)",
+        }
+        client_key: Vec<PublicKey> = keys => {
+            kind: KEY.listed(),
+            default: Standard::Words(""),
+            place: Place::CommandLine,
+            help: "Public key of a client; may be repeated",
+            manual: "In the file: `key` of a client",
+        }
+        protection: Option<Demand> = text => {
+            kind: DEMAND,
+            default: Standard::Words("integrity with an identity, else none"),
+            place: Place::Both,
+            help: "Least protection of every session: none, integrity or encrypt",
+            manual: "The strongest demand on a session holds",
+        }
+        state: Option<PathBuf> = path => {
+            kind: DIRECTORY,
+            default: Standard::Words("reservations end with the server"),
+            place: Place::Both,
+            help: "Directory in which reservations (APTPL) outlast a restart",
+            manual: "Notes of the files served are kept there too",
+        }
+        control: Option<PathBuf> = path => {
+            kind: PATH,
+            default: Standard::Words(""),
+            place: Place::Both,
+            help: "Socket at which `longhaul status` and `longhaul reload` ask",
+            manual: "Only root and the user of the server may ask",
+        }
+        metrics: Option<MetricsAddress> = text => {
+            kind: ADDRESS,
+            default: Standard::Words(""),
+            place: Place::File,
+            help: "Address that offers Prometheus metrics at /metrics",
+            manual: "See [status](#status)",
+        }
+        metrics_public: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::File,
+            help: "Allow metrics beyond loopback, where everyone could read them",
+            manual: "",
+        }
+    }
+}
+
+impl Rows for ServerOptions {
+    const ROWS: &'static [Row<Self>] = SERVER;
+}
+
+options! {
+    /// An entry of `listen` that is a table.
+    pub(super) struct ListenOptions in pub(super) LISTEN {
+        address: Option<Host> = text => {
+            kind: ADDRESS,
+            default: Standard::Required,
+            place: Place::File,
+            help: "The address",
+            manual: "",
+        }
+        protection: Option<Demand> = text => {
+            kind: DEMAND,
+            default: Standard::Words("that of the server"),
+            place: Place::File,
+            help: "Least protection of sessions that come in here",
+            manual: "`none` lets clients with CHAP in where the server has an identity",
+        }
+        group: Option<Group> = number => {
+            kind: COUNT,
+            default: Standard::Value("1"),
+            place: Place::File,
+            help: "Number of its portal group, 1 to 255",
+            manual: "",
+        }
+        access: Option<Access> = text => {
+            kind: ACCESS,
+            default: Standard::Words("optimized"),
+            place: Place::File,
+            help: "Access state of the group (ALUA)",
+            manual: "",
+        }
+    }
+}
+
+options! {
+    /// How a volume is offered.
+    pub(super) struct VolumeOptions in pub(super) VOLUMES {
+        uri: Option<Uri> = located => {
+            kind: URI,
+            default: Standard::Required,
+            place: Place::File,
+            help: "The volume",
+            manual: "On the command line it follows the name: `NAME=URI`. See [volumes](#volumes-and-their-names)",
+        }
+        size: Option<Size> = text => {
+            kind: SIZE,
+            default: Standard::Words(""),
+            place: Place::Both,
+            help: "Create a missing file with this size, once; an existing one must have it",
+            manual: "See [a file that is missing](#a-file-that-is-missing)",
+        }
+        read_only: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::Both,
+            help: "Refuse all writes, whatever clients may do",
+            manual: "",
+        }
+        encrypted: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::Both,
+            help: "Refuse the volume unless it has a LUKS header",
+            manual: "See [encrypted volumes](#encrypted-volumes)",
+        }
+        protection: Option<Demand> = text => {
+            kind: DEMAND,
+            default: Standard::Words("none"),
+            place: Place::Both,
+            help: "Least protection of its sessions: none, integrity or encrypt",
+            manual: "See [secure sessions](#secure-sessions)",
+        }
+        target: Option<TargetName> = text => {
+            kind: TARGET,
+            default: Standard::Words("the name of the volume"),
+            place: Place::Both,
+            help: "Target of which the volume is a unit",
+            manual: "See [several units](#several-units)",
+        }
+        lun: Option<Lun> = number => {
+            kind: COUNT,
+            default: Standard::Value("0"),
+            place: Place::Both,
+            help: "Number of the unit in its target, 0 to 16383",
+            manual: "",
+        }
+        block_size: Option<BlockSize> = number => {
+            kind: BYTES,
+            default: Standard::Words("512"),
+            place: Place::Both,
+            help: "Logical block of a file or of memory: 512 or 4096 bytes",
+            manual: "Devices and remote disks have their own",
+        }
+        physical_block_size: Option<PhysicalBlockSize> = number => {
+            kind: BYTES,
+            default: Standard::Words("the volume's own"),
+            place: Place::Both,
+            help: "Physical block, to which initiators align: a power of two up to 1 MiB",
+            manual: "",
+        }
+        removable: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::Both,
+            help: "Let initiators eject and load the medium",
+            manual: "As `sg_start --eject` and `--load` do. The medium is in when `serve` starts",
+        }
+        thin: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("true"),
+            place: Place::Both,
+            help: "Tell initiators that they may give space back",
+            manual: "",
+        }
+        sanitize_rate: Option<Rate> = text => {
+            kind: RATE,
+            default: Standard::Words("no bound"),
+            place: Place::Both,
+            help: "Bytes per second that a SANITIZE overwrites at most",
+            manual: "",
+        }
+        vendor: Option<Label<8>> = text => {
+            kind: LABEL,
+            default: Standard::Words("Longhaul"),
+            place: Place::Both,
+            help: "Vendor in INQUIRY, up to 8 characters",
+            manual: "",
+        }
+        product: Option<Label<16>> = text => {
+            kind: LABEL,
+            default: Standard::Words("Longhaul's own"),
+            place: Place::Both,
+            help: "Product in INQUIRY, up to 16 characters",
+            manual: "",
+        }
+        serial: Option<Label<SERIAL_MAX>> = text => {
+            kind: LABEL,
+            default: Standard::Words("one for each file"),
+            place: Place::Both,
+            help: "Serial number, up to 200 characters",
+            manual: "If left out, it follows from the target's name for the first file that is served under it, stays with that file, and is new for any other ([rules](spec/recovery.md#files-of-a-server))",
+        }
+        shared: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::Both,
+            help: "Do not reserve a volume of another target: others write to it too",
+            manual: "A cluster file system must coordinate the writers",
+        }
+    }
+}
+
+options! {
+    /// How a volume of another target is logged in to.
+    pub(super) struct UpstreamOptions in pub(super) UPSTREAM {
+        initiator: Option<IscsiName> = text => {
+            kind: IQN,
+            default: Standard::Words("iqn.2026-11.dev.longhaul.client:HOST"),
+            place: Place::File,
+            help: "Initiator name under which this machine logs in",
+            manual: "",
+        }
+        identity: Option<PathBuf> = path => {
+            kind: FILE,
+            default: Standard::Words("that of the user"),
+            place: Place::File,
+            help: "Identity of this machine, for a URI that ends in ?pin=KEY",
+            manual: "",
+        }
+        connections: Option<Connections> = number_or_text => {
+            kind: CONNECTIONS,
+            default: Standard::Value("auto"),
+            place: Place::File,
+            help: "Connections of the session, 1 to 64",
+            manual: "`auto` begins with one and adds up to three where the link loses packets",
+        }
+    }
+}
+
+options! {
+    /// What opens an encrypted volume.
+    pub(super) struct UnlockOptions in pub(super) UNLOCK {
+        passphrase_file: Option<PathBuf> = path => {
+            kind: PATH,
+            default: Standard::Words("ciphertext is served"),
+            place: Place::File,
+            help: "File whose first line is the pass-phrase: the plain text is served",
+            manual: "Use loopback or secure sessions",
+        }
+        passphrase_env: Option<String> = text => {
+            kind: VARIABLE,
+            default: Standard::Words(""),
+            place: Place::File,
+            help: "Variable that holds the pass-phrase, instead",
+            manual: "",
+        }
+        key_file: Option<PathBuf> = path => {
+            kind: PATH,
+            default: Standard::Words(""),
+            place: Place::File,
+            help: "File whose whole content is the key, instead",
+            manual: "",
+        }
+        allow_discards: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::File,
+            help: "Pass discards and zeroes on; the header remembers it",
+            manual: "As that of [attach](#attach)",
+        }
+        crypto_erase: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::File,
+            help: "Let every client with the right to write destroy the key by SANITIZE",
+            manual: "For good, and with it [all other key slots](spec/seal.md#destroying-the-key)",
+        }
+    }
+}
+
+options! {
+    /// Someone who may log in.
+    pub(super) struct ClientOptions in pub(super) CLIENTS {
+        volumes: Vec<Spanned<String>> = texts => {
+            kind: NAME.listed(),
+            default: Standard::Words("none"),
+            place: Place::File,
+            help: "Volumes that it may read and write",
+            manual: "",
+        }
+        read_only: Vec<Spanned<String>> = texts => {
+            kind: NAME.listed(),
+            default: Standard::Words("none"),
+            place: Place::File,
+            help: "Volumes that it may only read; it sees no others",
+            manual: "",
+        }
+        key: Option<PublicKey> = text => {
+            kind: KEY,
+            default: Standard::Words(""),
+            place: Place::File,
+            help: "Public key that it proves in a secure session",
+            manual: "See [secure sessions](#secure-sessions)",
+        }
+        protection: Option<Demand> = text => {
+            kind: DEMAND,
+            default: Standard::Words("none"),
+            place: Place::File,
+            help: "Least protection of its sessions, whatever else is demanded of them",
+            manual: "",
+        }
+        initiator: Option<IscsiName> = text => {
+            kind: IQN,
+            default: Standard::Words("any"),
+            place: Place::File,
+            help: "The only initiator name under which it may log in",
+            manual: "",
+        }
+    }
+}
+
+/// Where metrics are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricsAddress(pub SocketAddr);
+
+impl FromStr for MetricsAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let why = || format!("`{text}` is not ADDRESS:PORT, such as 127.0.0.1:9260 or [::1]:9260");
+        text.parse().map(Self).map_err(|_| why())
+    }
+}
+
+fn keys(given: &Given<'_>) -> Result<Vec<PublicKey>, Unfit> {
+    text(given).map(|key| vec![key])
+}
+
+/// A URI. The path of a file begins at the directory of the configuration.
+fn located(given: &Given<'_>) -> Result<Uri, Unfit> {
+    match (text(given)?, given) {
+        (Uri::File(path), Given::File(_, base)) => Ok(Uri::File(base.join(path))),
+        (uri, _) => Ok(uri),
+    }
+}
+
+/// All options of the file, by the tables they stand in.
+#[must_use]
+pub fn sections() -> Vec<Section> {
+    vec![
+        Section::new(["server", "", "Options of the server"], "--", SERVER),
+        Section::new(["weak CHAP", "", "CHAP of all clients"], "--", WEAK),
+        Section::new(["listen", "listen", "An entry of listen that is a table"], "", LISTEN),
+        Section::new(["log", "log", "The log"], "", LOG),
+        Section::new(["limits", "limits", "Bounds of what clients may use"], "", LIMITS),
+        Section::new(["volume", "volumes.NAME", "A volume"], ",", VOLUMES),
+        Section::new(
+            ["gateway", "volumes.NAME", "How a volume of another target is logged in to"],
+            "",
+            UPSTREAM,
+        ),
+        Section::new(
+            ["encrypted volume", "volumes.NAME", "How an encrypted volume is opened"],
+            "",
+            UNLOCK,
+        ),
+        Section::new(
+            ["client", "clients.NAME", "A client; without any, everyone may log in"],
+            "",
+            CLIENTS,
+        ),
+        Section::new(
+            ["CHAP", "clients.NAME and volumes.NAME", "CHAP, of a client or for another target"],
+            "--",
+            CHAP,
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::option_table::manual_table;
+
+    /// What holds of every row, whatever it is an option of.
+    fn check<S: Default>(rows: &'static [Row<S>]) {
+        for row in rows {
+            let name = row.text.name;
+            if let Standard::Value(text) = row.text.standard {
+                let mut into = S::default();
+                let read = (row.read)(&mut into, &Given::Word(Some(text.as_ref())));
+                assert!(read.is_ok() && (row.is_set)(&into), "the default of {name}: {read:?}");
+            }
+            let help = row.text.help;
+            let is_sentence = help.starts_with(char::is_uppercase) && !help.ends_with('.');
+            assert!(is_sentence && !row.text.manual.ends_with('.'), "{name}: {help}");
+            assert!(!row.text.meaning().contains('|'), "{name}: it ends a column of the manual");
+        }
+        let names: BTreeSet<_> = rows.iter().map(|row| row.text.name).collect();
+        assert_eq!(names.len(), rows.len(), "a name stands twice");
+    }
+
+    #[test]
+    fn every_row_has_a_default_that_it_reads_and_a_sentence() {
+        check(SERVER);
+        check(LISTEN);
+        check(LOG);
+        check(LIMITS);
+        check(VOLUMES);
+        check(UPSTREAM);
+        check(UNLOCK);
+        check(CLIENTS);
+        check(CHAP);
+        check(WEAK);
+    }
+
+    fn document(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)
+    }
+
+    /// The manual has the tables that the rows make. With LONGHAUL_WRITE_TABLES in the environment
+    /// (`scripts/write-tables`) it gets them.
+    #[test]
+    fn tables_of_the_manual_are_those_of_the_rows() {
+        let path = document("docs/manual.md");
+        let mut manual = fs::read_to_string(&path).unwrap();
+        for section in sections() {
+            let (begin, end) = (format!("<!-- options: {} -->\n", section.name), "<!-- end -->");
+            let at = manual.find(&begin).unwrap_or_else(|| panic!("the manual lacks {begin}"));
+            let at = at + begin.len();
+            let end = at + manual[at..].find(end).expect("the end of the table");
+            let table = manual_table(&section);
+            if std::env::var_os("LONGHAUL_WRITE_TABLES").is_none() {
+                let hint = "scripts/write-tables writes it anew";
+                assert_eq!(manual[at..end], table, "the table of {}: {hint}", section.name);
+            }
+            manual.replace_range(at..end, &table);
+        }
+        if std::env::var_os("LONGHAUL_WRITE_TABLES").is_some() {
+            fs::write(path, manual).unwrap();
+        }
+    }
+
+    /// The keys of the example that is installed, by table, with their values.
+    fn example() -> Vec<(String, String, String)> {
+        let text = fs::read_to_string(document("packaging/longhaul.toml")).unwrap();
+        let (mut table, mut found) = (String::new(), Vec::new());
+        for line in text.lines() {
+            let line = line.strip_prefix("# ").unwrap_or(line);
+            if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+                table = name.split('.').next().unwrap().to_owned();
+            }
+            let Some((key, value)) = line.split_once(" = ") else { continue };
+            if key.chars().all(|letter| letter == '_' || letter.is_ascii_lowercase()) {
+                let value = value.split(" #").next().unwrap().trim().trim_matches('"');
+                found.push((table.clone(), key.to_owned(), value.to_owned()));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn example_has_every_option_of_the_file_and_shows_its_default() {
+        let example = example();
+        for section in sections().into_iter().filter(|section| section.name != "listen") {
+            for table in section.table.split(" and ") {
+                let table = table.split('.').next().unwrap();
+                for option in section.options.iter().filter(|option| option.place.in_file()) {
+                    let name = option.name;
+                    let mut shown =
+                        example.iter().filter(|(of, key, _)| of == table && key == name);
+                    let Some((.., value)) = shown.next() else {
+                        // One of several that exclude each other is shown, the others are named beside it.
+                        let text = fs::read_to_string(document("packaging/longhaul.toml")).unwrap();
+                        assert!(text.contains(name), "the example lacks {name} of [{table}]");
+                        continue;
+                    };
+                    if let (Standard::Value(default), "limits") = (option.standard, table) {
+                        assert_eq!(value, default, "{name} of [{table}]");
+                    }
+                }
+            }
+        }
+    }
+}

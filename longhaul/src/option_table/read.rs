@@ -1,0 +1,169 @@
+//! Values of options, from the configuration file or from the command line.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::table::{Entry, Item, unlike};
+
+/// A value as it was given.
+pub(crate) enum Given<'g> {
+    /// In the configuration file; paths in it begin at this directory.
+    File(Item<'g>, &'g Path),
+    /// On the command line, or as a default: a text, or nothing for a switch that is turned on.
+    Word(Option<&'g OsStr>),
+}
+
+/// Why a value does not suit its option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// It means nothing.
+    Value(String),
+    /// It is out of bounds.
+    Range(String),
+}
+
+impl Unfit {
+    /// The same, of the option `name`.
+    #[must_use]
+    pub fn of(&self, name: &str) -> String {
+        match self {
+            Self::Value(why) => format!("{name}: {why}"),
+            Self::Range(why) => format!("{name} {why}"),
+        }
+    }
+}
+
+impl Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Value(why) => f.write_str(why),
+            Self::Range(why) => write!(f, "it {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Unfit {}
+
+type Reading<T> = Result<T, Unfit>;
+
+fn unfit(why: impl Display) -> Unfit {
+    Unfit::Value(why.to_string())
+}
+
+/// What is wrong with an option that stands there alone.
+pub(crate) const fn without_value() -> &'static str {
+    "it needs a value"
+}
+
+fn word(given: Option<&OsStr>) -> Reading<&str> {
+    let text = given.ok_or_else(|| unfit(without_value()))?;
+    text.to_str().ok_or_else(|| unfit("it is not UTF-8"))
+}
+
+fn parsed<T: FromStr<Err: Display>>(text: &str) -> Reading<T> {
+    text.parse().map_err(|why: T::Err| unfit(why))
+}
+
+fn string<'g>(value: &'g DeValue<'_>) -> Reading<&'g str> {
+    value.as_str().ok_or_else(|| unfit(unlike(value, "a string")))
+}
+
+/// `true` or `false`; a bare word is `true`.
+pub(crate) fn switch(given: &Given<'_>) -> Reading<bool> {
+    match given {
+        Given::File(item, _) => {
+            let value = item.value();
+            value.as_bool().ok_or_else(|| unfit(unlike(value, "true or false")))
+        }
+        Given::Word(None) => Ok(true),
+        Given::Word(given) => match word(*given)? {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            other => Err(unfit(format!("`{other}` is neither true nor false"))),
+        },
+    }
+}
+
+/// A string that means something.
+pub(crate) fn text<T: FromStr<Err: Display>>(given: &Given<'_>) -> Reading<T> {
+    match given {
+        Given::File(item, _) => parsed(string(item.value())?),
+        Given::Word(given) => parsed(word(*given)?),
+    }
+}
+
+/// A whole number or a string, that means something.
+pub(crate) fn number_or_text<T: FromStr<Err: Display>>(given: &Given<'_>) -> Reading<T> {
+    match given {
+        Given::File(item, _) if let Some(number) = item.value().as_integer() => {
+            parsed(number.as_str())
+        }
+        given => text(given),
+    }
+}
+
+/// A whole number that means something.
+pub(crate) fn number<T: TryFrom<u32, Error: Display>>(given: &Given<'_>) -> Reading<T> {
+    let number = match given {
+        Given::File(item, _) => {
+            let value = item.value();
+            let number = value
+                .as_integer()
+                .and_then(|number| u32::from_str_radix(number.as_str(), number.radix()).ok());
+            number.ok_or_else(|| unfit(unlike(value, "a whole number below 2^32")))?
+        }
+        Given::Word(given) => {
+            let text = word(*given)?;
+            text.parse().map_err(|_| unfit(format!("`{text}` is not a number")))?
+        }
+    };
+    number.try_into().map_err(|why: T::Error| unfit(why))
+}
+
+/// A path. One of the file begins at its directory.
+pub(crate) fn path(given: &Given<'_>) -> Reading<PathBuf> {
+    match given {
+        Given::File(item, base) => Ok(base.join(string(item.value())?)),
+        Given::Word(given) => given.map(PathBuf::from).ok_or_else(|| unfit(without_value())),
+    }
+}
+
+/// A list of strings; those of the file that mean nothing are noted and left out.
+pub(crate) fn texts<T: FromStr<Err: Display>>(given: &Given<'_>) -> Reading<Vec<Spanned<T>>> {
+    match given {
+        Given::File(item, _) => each(item, |entry| match entry {
+            Entry::Text(text) => Some(Spanned::new(text.span(), text.parse()?)),
+            Entry::Table(table) => {
+                table.note("expected a string, not a table");
+                None
+            }
+        }),
+        Given::Word(given) => Ok(vec![Spanned::new(0..0, parsed(word(*given)?)?)]),
+    }
+}
+
+/// A list of strings and tables; what is neither is noted.
+pub(crate) fn each<'t, T>(
+    item: &Item<'t>,
+    read: impl Fn(Entry<'t>) -> Option<T>,
+) -> Reading<Vec<T>> {
+    let entries = item.entries();
+    let entries =
+        entries.ok_or_else(|| unfit(unlike(item.value(), "a list of strings, in [ ],")))?;
+    Ok(entries.into_iter().filter_map(read).collect())
+}
+
+/// A value that is within `range`.
+pub(crate) fn within<T: PartialOrd + Display>(value: T, range: &RangeInclusive<T>) -> Reading<T> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(Unfit::Range(format!("is from {least} to {most}, not {value}")))
+}
