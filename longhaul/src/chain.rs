@@ -293,9 +293,18 @@ impl Chain {
     pub async fn pending_logs(&self, dir: PathBuf) -> Vec<Pending> {
         let (Some(disk), Uri::Iscsi(place)) = (&self.disk, &self.uri) else { return Vec::new() };
         let (disk, target, lun) = (Arc::clone(disk), place.target.clone(), place.lun);
+        let size = disk.shape().size;
         let look =
             move || replay_log::pending(&dir, |header| disk.is_of(header, target.as_str(), lun));
-        tokio::task::spawn_blocking(look).await.unwrap_or_default()
+        let mut logs = tokio::task::spawn_blocking(look).await.unwrap_or_default();
+        // The UUID of one that is open is known to its store.
+        let mut uuid = None;
+        if !self.decrypted && logs.iter().any(Pending::has_uuid) {
+            let found = luks::recognise(self.volume()).await;
+            uuid = found.ok().flatten().and_then(|found| found.summary().uuid);
+        }
+        logs.retain(|log| log.may_be_of(uuid.as_deref(), size));
+        logs
     }
 
     /// The longest write that takes one round trip.

@@ -13,8 +13,27 @@ use crate::size::Size;
 pub struct Pending {
     /// Its file.
     pub path: PathBuf,
+    /// The UUID of its volume, if that was opened as an encrypted one.
+    luks_uuid: Option<String>,
+    /// The size of its volume.
+    size: u64,
     /// How many changes it holds, and the bytes of their data.
     holds: Result<(u64, u64), ReadError>,
+}
+
+impl Pending {
+    /// Whether a volume with this UUID, if it has one, and this size may be its own. Serial numbers alone may be alike.
+    #[must_use]
+    pub fn may_be_of(&self, luks_uuid: Option<&str>, size: u64) -> bool {
+        let uuids = self.luks_uuid.as_deref().zip(luks_uuid);
+        uuids.is_none_or(|(there, here)| there == here) && self.size <= size
+    }
+
+    /// Whether it can be told by a UUID.
+    #[must_use]
+    pub const fn has_uuid(&self) -> bool {
+        self.luks_uuid.is_some()
+    }
 }
 
 impl fmt::Display for Pending {
@@ -30,23 +49,53 @@ impl fmt::Display for Pending {
 /// A log in `dir` that has not been written, of the attachment whose reservation had this key.
 #[must_use]
 pub fn of_key(dir: &Path, key: u64) -> Option<PathBuf> {
-    paths(dir, |header| header.key == Some(key)).into_iter().next()
+    found(dir, |header| header.key == Some(key)).into_iter().next().map(|(path, _)| path)
 }
 
-fn paths(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<PathBuf> {
+fn found(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<(PathBuf, Header)> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut paths: Vec<PathBuf> =
         entries.filter(|path| path.extension().is_some_and(|name| name == "replay")).collect();
     paths.sort();
-    paths.retain(|path| Reader::header_of(path).is_ok_and(|header| wanted(&header)));
-    paths
+    let header = |path: PathBuf| {
+        let header = Reader::header_of(&path).ok().filter(|header| wanted(header))?;
+        Some((path, header))
+    };
+    paths.into_iter().filter_map(header).collect()
 }
 
 /// The logs in `dir` that are wanted and have not been written. What cannot be read there is none.
 pub fn pending(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<Pending> {
-    let look = |path: PathBuf| Pending {
+    let look = |(path, header): (PathBuf, Header)| Pending {
         holds: Reader::open_unlocked(&path).map(|log| log.holds()),
         path,
+        luks_uuid: header.luks_uuid,
+        size: header.size,
     };
-    paths(dir, wanted).into_iter().map(look).collect()
+    found(dir, wanted).into_iter().map(look).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_of_another_uuid_or_a_larger_volume_is_of_another_volume() {
+        let log = |uuid: Option<&str>| Pending {
+            path: "a.replay".into(),
+            luks_uuid: uuid.map(str::to_owned),
+            size: 8,
+            holds: Ok((0, 0)),
+        };
+        for (there, here, size, may_be) in [
+            (Some("a"), Some("a"), 8, true),
+            (Some("a"), Some("b"), 8, false),
+            (Some("a"), None, 8, true),
+            (None, Some("b"), 8, true),
+            (None, None, 9, true),
+            (Some("a"), Some("a"), 7, false),
+        ] {
+            assert_eq!(log(there).may_be_of(here, size), may_be, "{there:?} {here:?} {size}");
+        }
+    }
 }
