@@ -10,8 +10,8 @@ use crate::command::{
     tune,
 };
 use crate::crew::fix_threads;
-use crate::failure::{OrFail, Outcome, complain};
-use crate::log::Log;
+use crate::failure::{OrFail, Outcome};
+use crate::log::{Log, complain_of};
 use crate::luks;
 use crate::printable::OneLine;
 use crate::reconnect_limit::ReconnectLimit;
@@ -80,7 +80,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_unheard() {
-                complain(&format_args!("longhaul: {failure}"));
+                complain_of(&failure);
             }
             ExitCode::from(failure.exit_code())
         }

@@ -2,17 +2,20 @@
 
 use std::io::{self, IsTerminal};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt};
 
-use crate::failure::{Failure, OrFail, Outcome};
+use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::option_table::{Kind, Place, Standard, option, options, text};
-use crate::printable::{JsonLines, LogLines};
+use crate::printable::{Json, JsonLines, LogLines};
 use crate::suggest::did_you_mean;
 
 options! {
@@ -90,6 +93,24 @@ fn directive(text: &str) -> Result<(), String> {
     }
 }
 
+/// Lines on standard error are JSON objects, since the log is made of them.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Says how a command failed, as the lines of its log look.
+pub fn complain_of(failure: &Failure) {
+    if !IS_JSON.load(Ordering::Relaxed) {
+        return complain(&format_args!("longhaul: {failure}"));
+    }
+    let mut timestamp = String::new();
+    // A clock that cannot be read is no reason to be silent.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+    let fields = serde_json::json!({ "message": failure.to_string() });
+    let line = serde_json::json!({
+        "timestamp": timestamp, "level": "ERROR", "fields": fields, "target": "longhaul",
+    });
+    complain(&Json(line));
+}
+
 /// What is logged, to be changed while the program runs.
 #[derive(Debug)]
 pub struct Tap(Handle<EnvFilter, Registry>);
@@ -119,11 +140,18 @@ impl Log {
         EnvFilter::try_new(level).map_err(|why| what().because(why).hint(HINT))
     }
 
+    /// Whether each line of it is a JSON object.
+    #[must_use]
+    pub fn is_json(&self) -> bool {
+        self.format == Some(Format::Json)
+    }
+
     /// Begins to log, at `level` if nothing else was said.
     pub fn start(&self, level: &str) -> Outcome<Tap> {
         let (filter, handle) = reload::Layer::new(self.filter(level)?);
         let log = tracing_subscriber::registry().with(filter);
         let lines = fmt::layer().with_ansi(io::stderr().is_terminal());
+        IS_JSON.store(self.is_json(), Ordering::Relaxed);
         match self.format.unwrap_or(Format::Text) {
             Format::Text => log.with(lines.with_writer(|| LogLines(io::stderr()))).init(),
             Format::Json => log.with(lines.with_writer(|| JsonLines(io::stderr())).json()).init(),
