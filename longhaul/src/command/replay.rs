@@ -113,7 +113,7 @@ pub async fn run(args: Args) -> Outcome {
     written?;
     closed?;
     let applied = rename(&args.file)?;
-    args.say(&log, Some(&applied))
+    args.say(&log, Some((&uri, &applied)))
 }
 
 impl Args {
@@ -168,7 +168,9 @@ impl Args {
         log.header().key.filter(|_| asks && is_there)
     }
 
-    fn say(&self, log: &Reader, applied: Option<&Path>) -> Outcome {
+    /// Prints what the log holds, or to which volume it was written and what it is called now.
+    fn say(&self, log: &Reader, written: Option<(&Uri, &Path)>) -> Outcome {
+        let applied = written.map(|(_, applied)| applied);
         let (changes, bytes) = log.holds();
         let report = ReplayReport {
             header: log.header(),
@@ -176,7 +178,7 @@ impl Args {
             bytes,
             torn: log.torn().map(|torn| torn.to_string()),
             lost: log.lost(),
-            written: applied.is_some(),
+            written_to: written.map(|(uri, _)| uri.to_string()),
             applied: applied.or_else(|| Some(&*self.file).filter(|file| is_applied(file))),
         };
         if self.json {
@@ -197,19 +199,18 @@ struct ReplayReport<'a> {
     torn: Option<String>,
     /// How many changes should have followed and could not be saved.
     lost: u32,
-    /// It has just been written.
-    #[serde(skip)]
-    written: bool,
+    /// The volume to which it has just been written.
+    written_to: Option<String>,
     /// The name of the log after it was written.
     applied: Option<&'a Path>,
 }
 
 impl ReplayReport<'_> {
     fn text(&self) -> String {
-        let Self { header, changes, bytes, torn, lost, written, applied } = self;
+        let Self { header, changes, bytes, torn, lost, written_to, applied } = self;
         let lost = (*lost > 0).then(|| incomplete(*lost));
-        if let Some(applied) = applied.filter(|_| *written) {
-            let (volume, applied) = (&header.volume, applied.shown());
+        if let (Some(applied), Some(volume)) = (applied, written_to) {
+            let applied = applied.shown();
             let lost = lost.map_or_else(String::new, |lost| format!("\n{lost}"));
             return format!(
                 "wrote {changes} changes ({} bytes) to {volume}; flushed{lost}\nthe log is now {applied}",
