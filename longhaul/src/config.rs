@@ -40,8 +40,8 @@ pub use options::{ServerOptions, sections};
 /// What the name of a volume follows on the wire, unless the file says otherwise.
 const TARGET_PREFIX: &str = "iqn.2026-11.dev.longhaul:";
 
-/// Said where sealed sessions are asked for and cannot be.
-pub const LACKS_IDENTITY: &str = "sealed sessions need an identity: `longhaul identity new FILE` makes \
+/// Said where secure sessions are asked for and cannot be.
+pub const LACKS_IDENTITY: &str = "secure sessions need an identity: `longhaul identity new FILE` makes \
     one, and `identity` (--identity) names it";
 
 /// Where the keys stand that are in no table.
@@ -52,9 +52,9 @@ pub const ROOT: &str = "";
 pub struct Config {
     /// Where to listen; loopback if empty.
     pub listen: Vec<Listen>,
-    /// How every session must be sealed, at least, if the file says it.
+    /// The least protection of every session, if the file says it.
     pub protection: Option<Demand>,
-    /// The file that says who this server is in sealed sessions; without it none is sealed.
+    /// The file with the identity of this server; without it no session is secure.
     pub identity: Option<PathBuf>,
     /// Listen beyond loopback although anyone could then use the volumes.
     pub insecure: bool,
@@ -85,7 +85,7 @@ pub struct Config {
 pub struct Listen {
     /// The address.
     pub host: Host,
-    /// How sessions that come in here must be sealed, at least, if it is said here.
+    /// The least protection of sessions that come in here, if it is said here.
     pub protection: Option<Demand>,
     /// Its portal group.
     pub group: Group,
@@ -125,7 +125,7 @@ pub struct Served {
     pub size: Option<Size>,
     /// Nobody writes to it.
     pub read_only: bool,
-    /// How its sessions must be sealed, at least.
+    /// The least protection of its sessions.
     pub protection: Demand,
     /// How it looks to initiators.
     pub appearance: Appearance,
@@ -136,7 +136,7 @@ pub struct Served {
     /// It is refused unless it is encrypted.
     pub encrypted: bool,
     /// What opens it, if it is encrypted: its plain text is what is served then.
-    pub unseal: Option<Unsealing>,
+    pub unlock: Option<Unlocking>,
 }
 
 /// How this machine logs in to the target that has a volume.
@@ -148,7 +148,7 @@ pub struct Upstream {
     pub chap: Option<Chap>,
     /// It may do so with SHA-1 and MD5.
     pub chap_weak: bool,
-    /// The file that says who it is in a sealed session, if not the usual one.
+    /// The file with its identity in a secure session, if not the usual one.
     pub identity: Option<PathBuf>,
     /// How many connections its session has.
     pub connections: Connections,
@@ -156,9 +156,9 @@ pub struct Upstream {
     pub shared: bool,
 }
 
-/// How a sealed volume is opened.
+/// How an encrypted volume is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unsealing {
+pub struct Unlocking {
     /// The pass-phrase or key.
     pub secret: Source,
     /// Discards go through to the store, which then learns what is in use.
@@ -176,13 +176,13 @@ pub struct Client {
     pub initiator: Option<IscsiName>,
     /// How it proves itself with CHAP.
     pub chap: Option<Chap>,
-    /// The public key it proves itself by in sealed sessions. With neither its name is enough.
+    /// The public key that it proves in secure sessions. With neither its name is enough.
     pub key: Option<PublicKey>,
     /// The volumes it may read and write; `None` for all.
     pub units: Option<Vec<UnitName>>,
     /// Those it may only read.
     pub read_only: Vec<UnitName>,
-    /// How its sessions must be sealed, at least, whatever else is demanded of them.
+    /// The least protection of its sessions, whatever else is demanded of them.
     pub protection: Demand,
 }
 
@@ -291,6 +291,22 @@ impl Config {
         self.clients.iter().filter(by_chap).filter(move |_| !plain)
     }
 
+    /// The volumes that a client is let at and can never reach: a unit of their target demands a secure session, which
+    /// takes a key, and the client has none.
+    pub fn unreachable<'a>(&'a self, client: &'a Client) -> impl Iterator<Item = &'a Served> {
+        let demands = |target: &IscsiName| {
+            let mut units = self.volumes.iter().filter(move |volume| volume.target == *target);
+            units.any(|volume| volume.protection.0.is_some())
+        };
+        let units = client.units.iter().flatten().chain(&client.read_only);
+        let named = move |volume: &&Served| units.clone().any(|unit| *unit == volume.unit());
+        let without_key = client.key.is_none();
+        self.volumes
+            .iter()
+            .filter(named)
+            .filter(move |volume| without_key && demands(&volume.target))
+    }
+
     /// Whether everyone who gets in has proven who he is.
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
@@ -298,7 +314,7 @@ impl Config {
         !self.clients.is_empty() && self.clients.iter().all(proves)
     }
 
-    /// What asks for sealed sessions although there is no identity to seal them with.
+    /// Whether secure sessions are asked for although there is no identity.
     #[must_use]
     pub fn lacks_identity(&self) -> bool {
         let demands = |demand: Demand| demand.0.is_some();
@@ -368,7 +384,7 @@ impl Served {
             sanitize_rate: said.sanitize_rate,
             upstream,
             encrypted: said.encrypted.unwrap_or_default(),
-            unseal: None,
+            unlock: None,
         }
     }
 

@@ -25,7 +25,7 @@ pub(crate) fn fix_threads(threads: usize) {
 }
 
 fn workers(threads: Option<usize>) -> Workers {
-    const NAME: &str = "seal";
+    const NAME: &str = "cipher";
     threads.map_or_else(|| Workers::beside_the_caller(NAME), |threads| Workers::new(NAME, threads))
 }
 

@@ -59,8 +59,8 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
 }
 
 /// What to do about another writer.
-const HELD: &str = "end it there first; if it is gone, or is to lose the volume, --take-over, which ends its writing at once, and what \
-    it has not flushed goes to a file there; --shared is for cluster file systems, where all sides say so; to read, `attach --read-only`";
+const HELD: &str = "end it there first; if it is gone, or is to lose the volume, `--take-over` of `attach`, `copy`, `tune` and `key` ends its \
+    writing at once, and what it has not flushed goes to a file there; --shared is for cluster file systems, where all sides say so; to read, `attach --read-only`";
 
 /// What to do about a volume whose last writer has left a replay log.
 const UNWRITTEN: &str = "write it first: it holds what was acknowledged to programs. `attach`, `copy`, `tune` and `key` go on \
@@ -78,7 +78,7 @@ pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
     }
     let hint = match why.login() {
         Some(LoginError::NoCredentials) => {
-            "give them with --chap-user and --chap-secret-file; or, for a sealed session, --pin KEY"
+            "give them with --chap-user and --chap-secret-file; or, for a secure session, --pin KEY"
         }
         Some(LoginError::KeyRefused(_)) => {
             "on the server: a client's `key` in its file, or --client-key; here: --identity or --pin"

@@ -1,4 +1,4 @@
-//! Sealed sessions: who this machine is, which is kept in a file, whom it talks to, and the cipher that
+//! Secure sessions: who this machine is, which is kept in a file, whom it talks to, and the cipher that
 //! does the work.
 
 use std::fs::{File, OpenOptions};
@@ -24,9 +24,9 @@ use crate::secret::refuse_shared;
 /// The most bytes of an identity file: a key, and remarks.
 const FILE_MAX: u64 = 4096;
 
-/// With whom a client seals its sessions.
+/// With whom the sessions of a client are secure.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Sealed sessions")]
+#[command(next_help_heading = "Secure sessions")]
 pub struct SealingArgs {
     /// Who this machine is: a file made by `longhaul identity new`
     #[arg(long, value_name = "FILE")]
@@ -34,8 +34,8 @@ pub struct SealingArgs {
     /// The public key the target must have, unless the URI ends in ?pin=KEY
     #[arg(long, value_name = "KEY", conflicts_with = "chap_user")]
     pin: Option<PublicKey>,
-    /// What a sealed session is given: `encrypt`, unless this says `integrity`, which is enough for
-    /// volumes that are sealed themselves
+    /// What a secure session gives: `encrypt`, unless this says `integrity`, which is enough for
+    /// encrypted volumes
     #[arg(long, value_name = "PROTECTION")]
     protection: Option<Protection>,
 }
@@ -49,7 +49,7 @@ impl SealingArgs {
     }
 }
 
-/// How sessions must be sealed, at least: `none`, `integrity` or `encrypt`.
+/// The least protection of sessions: `none`, `integrity` or `encrypt`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand(pub Option<Protection>);
 
@@ -67,12 +67,12 @@ impl FromStr for Demand {
     }
 }
 
-/// How a client seals its sessions, where it does.
+/// How the sessions of a client are secured, where they are.
 #[derive(Clone, Debug, Default)]
 pub struct Seal {
     /// The file that says who it is; the usual one if `None`.
     pub identity: Option<PathBuf>,
-    /// The key of every target; none is sealed if `None`, unless its URI has one.
+    /// The key of every target; sessions are plain if `None`, unless the URI has one.
     pub pin: Option<PublicKey>,
     /// What a session is given, if it was said: `encrypt` otherwise.
     pub protection: Option<Protection>,
@@ -105,7 +105,7 @@ impl Seal {
     }
 }
 
-/// What the owner of an identity file needs for sealed sessions.
+/// What the owner of an identity file needs for secure sessions.
 pub fn sealing(path: &Path) -> Outcome<Sealing> {
     Ok(Sealing { identity: read(path)?, new_cipher, limits: Limits::SPEC })
 }

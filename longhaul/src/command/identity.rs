@@ -1,4 +1,4 @@
-//! `longhaul identity`: who this machine is in sealed sessions.
+//! `longhaul identity`: who this machine is in secure sessions.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::failure::{OrFail, Outcome};
 use crate::printable::Shown as _;
 use crate::sealing;
 
-/// Make and show the keys that sealed sessions go by
+/// Make and show the keys of secure sessions
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

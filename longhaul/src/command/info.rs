@@ -85,7 +85,7 @@ struct Target {
     header_digest: bool,
     data_digest: bool,
     /// `integrity` or `encrypt`.
-    seal: Option<&'static str>,
+    secure: Option<&'static str>,
     initial_r2t: bool,
     immediate_data: bool,
     first_burst: u32,
@@ -107,7 +107,7 @@ impl From<Probe> for Target {
             round_trip_us: u64::try_from(probe.round_trip.as_micros()).unwrap_or(u64::MAX),
             header_digest: agreed.header_digest,
             data_digest: agreed.data_digest,
-            seal: agreed.seal.map(Protection::name),
+            secure: agreed.seal.map(Protection::name),
             initial_r2t: agreed.initial_r2t,
             immediate_data: agreed.immediate_data,
             first_burst: agreed.first_burst,
@@ -185,7 +185,7 @@ impl std::fmt::Display for Target {
             writeln!(f, "  serial       {}", OneLine(serial))?;
         }
         writeln!(f, "  round trip   {:.3} ms", self.round_trip_us as f64 / 1e3)?;
-        writeln!(f, "  sealed       {}", self.seal.unwrap_or("no"))?;
+        writeln!(f, "  secure       {}", self.secure.unwrap_or("no"))?;
         writeln!(f, "  negotiated   HeaderDigest={}", digest(self.header_digest))?;
         writeln!(f, "               DataDigest={}", digest(self.data_digest))?;
         writeln!(f, "               InitialR2T={}", yes(self.initial_r2t))?;

@@ -18,7 +18,7 @@ use crate::size::Size;
 use crate::stop::Stop;
 use crate::uri::Uri;
 
-/// Seal a volume, and look after the keys that open it
+/// Encrypt a volume, and look after the keys that open it
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -37,7 +37,7 @@ LUKS2: any Linux opens them with cryptsetup.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a new sealed volume; what was on it is lost
+    /// Make a new encrypted volume; what was on it is lost
     Init {
         #[command(flatten)]
         on: On,
@@ -47,7 +47,7 @@ enum Command {
         /// The size of a file that does not exist yet, such as 80G
         #[arg(long)]
         size: Option<Size>,
-        /// Seal it even if there is something on it
+        /// Encrypt it even if there is something on it
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -205,7 +205,7 @@ pub async fn run(args: Args) -> Outcome {
             };
             chain.close().await?;
             tell_of_memory(&on.uri);
-            say(&format!("sealed {} as {uuid}", on.uri))
+            say(&format!("encrypted {} as {uuid}", on.uri))
         }
         Command::Add { on, secret, new, cost } => {
             let slot = on.change(async |volume| {

@@ -374,10 +374,10 @@ pub(super) async fn open_options(
             seal: Seal { identity, ..Seal::default() },
             connections,
         };
-        let unlock = volume.unseal.as_ref().map(|unsealing| {
-            let secret = unsealing.secret.read(&format!("key of volume {}", volume.name))?;
-            let with = luks::Options { allow_discards: unsealing.allow_discards };
-            let (key, erasable) = (secret.into(), unsealing.crypto_erase);
+        let unlock = volume.unlock.as_ref().map(|unlocking| {
+            let secret = unlocking.secret.read(&format!("key of volume {}", volume.name))?;
+            let with = luks::Options { allow_discards: unlocking.allow_discards };
+            let (key, erasable) = (secret.into(), unlocking.crypto_erase);
             Ok(Contents::Plain(Unlock { key, with, erasable, demanded: true }))
         });
         Ok(OpenOptions {

@@ -13,7 +13,7 @@ use super::limits::limits;
 use super::options::{CLIENTS, SERVER, UNLOCK, UPSTREAM, VOLUMES};
 use super::syntax;
 use super::{
-    Client, Config, Group, LACKS_IDENTITY, Origin, ROOT, Served, Unsealing, Upstream, idle_size,
+    Client, Config, Group, LACKS_IDENTITY, Origin, ROOT, Served, Unlocking, Upstream, idle_size,
     taken, target_of,
 };
 use crate::credentials::{CHAP, Chap, Login, WEAK};
@@ -121,7 +121,7 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     }
     table.finish();
     let (target, uri) = (unit?.target, said.uri.clone()?);
-    Some(Served { unseal: unlock, ..Served::new(name, target, uri, said, upstream) })
+    Some(Served { unlock, ..Served::new(name, target, uri, said, upstream) })
 }
 
 fn upstream(name: &str, table: &mut Table<'_>, shared: bool, base: &Path) -> Upstream {
@@ -136,7 +136,7 @@ fn upstream(name: &str, table: &mut Table<'_>, shared: bool, base: &Path) -> Ups
     }
 }
 
-fn unlock(table: &mut Table<'_>, base: &Path) -> Option<Unsealing> {
+fn unlock(table: &mut Table<'_>, base: &Path) -> Option<Unlocking> {
     let said = table.read(UNLOCK, base);
     let sources = [
         said.passphrase_file.map(Source::File),
@@ -155,7 +155,7 @@ fn unlock(table: &mut Table<'_>, base: &Path) -> Option<Unsealing> {
             table.note_at(key, format!("{key} is for encrypted volumes: give a key"));
         }
     }
-    secret.map(|secret| Unsealing { secret, allow_discards, crypto_erase })
+    secret.map(|secret| Unlocking { secret, allow_discards, crypto_erase })
 }
 
 fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> Option<Client> {
@@ -180,7 +180,7 @@ fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     if protection.0.is_some() && key.is_none() && chap.is_some() {
         table.note_at(
             "protection",
-            "a client that proves itself by CHAP has no sealed session: give it a `key`",
+            "a client that proves itself by CHAP has no secure session: give it a `key`",
         );
     }
     table.finish();

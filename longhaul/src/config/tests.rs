@@ -123,8 +123,8 @@ fn a_whole_file_is_understood() {
     assert_eq!(gateway.upstream.chap.as_ref().unwrap().initiator.name, "me");
     let key = Source::KeyFile("/etc/longhaul/volume.key".into());
     assert_eq!(gateway.upstream.connections, Connections::Fixed(3));
-    let unsealing = Unsealing { secret: key, allow_discards: true, crypto_erase: true };
-    assert_eq!(gateway.unseal, Some(unsealing));
+    let unlocking = Unlocking { secret: key, allow_discards: true, crypto_erase: true };
+    assert_eq!(gateway.unlock, Some(unlocking));
     assert!(gateway.upstream.chap_weak && backup.upstream == Upstream::default());
     let millis = |time: Option<ConfigDuration>| time.map(|time| time.into_inner().as_millis());
     assert_eq!((config.limits.connections, millis(config.limits.login)), (Some(100), Some(500)));
@@ -278,7 +278,7 @@ fn the_example_is_right_as_it_stands_and_with_everything_in_it() {
     let whole: Vec<_> = example.lines().map(|line| assigns(line).unwrap_or(line)).collect();
     let config = parse(&whole.join("\n"));
     assert_eq!((config.volumes.len(), config.clients.len()), (2, 1));
-    assert!(config.volumes[1].upstream.chap.is_some() && config.volumes[1].unseal.is_some());
+    assert!(config.volumes[1].upstream.chap.is_some() && config.volumes[1].unlock.is_some());
 }
 
 #[test]

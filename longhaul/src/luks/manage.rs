@@ -35,7 +35,7 @@ pub struct Init {
     pub label: Option<String>,
     /// What the pass-phrase costs.
     pub cost: CostArgs,
-    /// Seal it even if there is something on it.
+    /// Encrypt it even if there is something on it.
     pub force: bool,
 }
 
@@ -88,7 +88,7 @@ async fn refuse_if_used(volume: &Arc<dyn Volume>) -> Outcome {
         None => "data",
     };
     Err(Failure::new(format!("the volume is not empty: it holds {found}"))
-        .hint("--force seals it all the same; everything on it is lost"))
+        .hint("--force encrypts it all the same; everything on it is lost"))
 }
 
 /// The header that `start` begins with, or what is left of one.

@@ -63,7 +63,7 @@ pub struct Plan {
     pub round_trip: Option<Duration>,
     /// How much of a write travels with its command.
     pub unsolicited: Option<u64>,
-    /// The volume is sealed.
+    /// The volume is encrypted.
     pub sealed: bool,
 }
 
