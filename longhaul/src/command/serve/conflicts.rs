@@ -34,6 +34,11 @@ pub(in crate::command) fn find(config: &Config, portals: &[Portal]) -> Vec<Wrong
     for client in config.locked_out() {
         note("clients", &client.name, locked_out(client));
     }
+    for client in &config.clients {
+        for volume in config.unreachable(client) {
+            note("clients", &client.name, unreachable(client, volume));
+        }
+    }
     for (client, other) in shared_accounts(&config.clients) {
         let line = config.line("clients", &other.name);
         note("clients", &client.name, shared_account(client, other, line));
@@ -64,6 +69,14 @@ fn locked_out(Client { name, .. }: &Client) -> String {
         "client {name} can never log in: it proves itself by CHAP, and every session must be secure here, which \
          takes a `key`. To let it in without, say `protection = \"none\"` for an address of `listen`, or for all \
          (--protection none)"
+    )
+}
+
+fn unreachable(Client { name, .. }: &Client, volume: &Served) -> String {
+    let volume = &volume.name;
+    format!(
+        "client {name} can never use volume {volume}: its target demands a secure session (`protection`), which takes a \
+         `key`. Give the client one, or leave {volume} out of its `volumes` and `read_only`"
     )
 }
 
@@ -237,6 +250,34 @@ mod tests {
             let said = found(&text(root), &[]);
             assert_eq!(said.len(), usize::from(refused), "{root}: {said:?}");
             assert!(said.iter().all(|said| said.contains("client desk can never log in")));
+        }
+    }
+
+    #[test]
+    fn client_without_a_key_is_told_of_a_volume_that_takes_one() {
+        let text = |protection: &str, client: &str| {
+            format!(
+                "identity = 'i'\nprotection = 'none'\n{VOLUME}[volumes.b]\nuri = 'memory:1M'\n{protection}\n\
+                 [clients.desk]\n{client}\n"
+            )
+        };
+        let chap = "chap_secret_file = 's'";
+        let key = format!("key = '{}'", proto::identity::PublicKey::from_bytes([7; 32]));
+        for (protection, client, refused) in [
+            ("protection = 'encrypt'", format!("{chap}\nvolumes = ['b']"), true),
+            ("protection = 'integrity'", format!("{chap}\nread_only = ['a', 'b']"), true),
+            (
+                "protection = 'encrypt'\ntarget = 'a'\nlun = 1",
+                format!("{chap}\nvolumes = ['a']"),
+                true,
+            ),
+            ("protection = 'encrypt'", format!("{chap}\nvolumes = ['a']"), false),
+            ("", format!("{chap}\nvolumes = ['b']"), false),
+            ("protection = 'encrypt'", format!("{key}\nvolumes = ['b']"), false),
+        ] {
+            let said = found(&text(protection, &client), &[]);
+            assert_eq!(said.len(), usize::from(refused), "{protection} {client}: {said:?}");
+            assert!(said.iter().all(|said| said.contains("desk can never use volume")), "{said:?}");
         }
     }
 
