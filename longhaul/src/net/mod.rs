@@ -1,3 +1,7 @@
-//! What all connections have in common, whatever protocol they carry.
+//! Connections and their tuning, whatever protocol they carry.
 
+pub(crate) mod connection;
+pub(crate) mod pdu_output;
+mod receive_buffer;
+mod stuck_timer;
 pub mod tcp_tuning;

@@ -5,9 +5,6 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Slices in one vectored write: beyond it the system call costs less than what it saves.
-const SLICES_MAX: usize = 64;
-
 /// Bytes on their way out.
 #[derive(Debug, Default)]
 pub struct Output {
@@ -43,11 +40,15 @@ impl Output {
         self.ready.push_back(data);
     }
 
-    /// The front of the queue, for one vectored write.
-    #[must_use]
-    pub fn slices(&mut self) -> Vec<IoSlice<'_>> {
+    /// Fills `slices` from the front of the queue; returns how many it filled.
+    pub fn slices<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
         self.seal_tail();
-        self.ready.iter().take(SLICES_MAX).map(|bytes| IoSlice::new(bytes)).collect()
+        let mut filled = 0;
+        for (slot, bytes) in slices.iter_mut().zip(&self.ready) {
+            *slot = IoSlice::new(bytes);
+            filled += 1;
+        }
+        filled
     }
 
     /// `sent` bytes have left.

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant as StdInstant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -31,14 +31,14 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::{info, warn};
 
+use super::busy_poll::BusyPoll;
+use super::connection::Connection;
 use super::end::End;
 use super::joining::{Entry, Join, Joins, SessionInfo};
-use super::line::Line;
 use super::login::LoggedIn;
 use super::node::{Node, record};
+use super::pdu_stream::{PduStream, StreamError};
 use super::task_management::{function, response};
-use super::vigil::Vigil;
-use super::wire::{Wire, WireError};
 use crate::log_limiter::{LogLimiter, Permit};
 use crate::net::tcp_tuning::loss_detector::LossDetector;
 use crate::stop::Stop;
@@ -64,7 +64,7 @@ type Errand = Pin<Box<dyn Future<Output = (Request, TaskResponse)> + Send>>;
 
 /// A session and all it needs to run.
 pub(super) struct Driver {
-    lines: Vec<Line>,
+    lines: Vec<Connection>,
     /// Connections that wait for the tasks of those they replace to end, by the number the machine knows
     /// that by.
     joins: Vec<(u64, Join)>,
@@ -77,7 +77,7 @@ pub(super) struct Driver {
     log_limiter: Arc<LogLimiter>,
     executor: Executor<TaskId>,
     quota: Quota,
-    vigil: Vigil,
+    busy_poll: BusyPoll,
     loss_detector: LossDetector,
     /// How long an initiator may take nothing of what is sent to it.
     stuck_max: Duration,
@@ -128,10 +128,10 @@ impl Driver {
     pub(super) fn new(
         node: &Node,
         portals: Arc<[(SocketAddr, u16)]>,
-        wire: Wire,
+        stream: PduStream,
         LoggedIn { handle, arrivals, established, seals }: LoggedIn,
         mut stop: Stop,
-    ) -> Result<Self, WireError> {
+    ) -> Result<Self, StreamError> {
         let serving = node.target.serving();
         let admittance = &serving.authorization;
         let limits = admittance.limits;
@@ -150,8 +150,8 @@ impl Driver {
         };
         let first = Joining { cid, stat_sn, parameters };
         let mut session = Session::new(Time::ZERO, &first, setup);
-        let line = Line::first(cid, wire, &mut session, (parameters, seals));
-        let lines = vec![line.map_err(WireError::Io)?];
+        let line = Connection::first(cid, stream, &mut session, (parameters, seals));
+        let lines = vec![line.map_err(StreamError::Io)?];
         let lines_max = usize::from(parameters.max_connections);
         let device = serving.device(&handle.entry);
         if let Some(device) = &device {
@@ -172,7 +172,7 @@ impl Driver {
             log_limiter: Arc::clone(&node.log_limiter),
             executor: Executor::default(),
             quota: Quota::new(&admittance.pools),
-            vigil: Vigil::new(limits.awake),
+            busy_poll: BusyPoll::new(limits.awake),
             loss_detector: LossDetector::new(),
             stuck_max: limits.ping_patience,
             errands: FuturesUnordered::new(),
@@ -217,10 +217,10 @@ impl Driver {
     /// for a few times.
     fn finds_more(&mut self, cx: &mut Context<'_>) -> bool {
         for _ in 0..LOOKS {
-            if !self.executor.is_idle() || !self.vigil.look_again(StdInstant::now()) {
+            if !self.executor.is_idle() || !self.busy_poll.goes_on(self.clock.now()) {
                 return false;
             }
-            if self.lines.iter_mut().any(Line::look) {
+            if self.lines.iter_mut().any(Connection::busy_poll) {
                 return true;
             }
         }
@@ -231,7 +231,7 @@ impl Driver {
 
     /// Input, answers and output, until all of them have to wait. Output that was sent counts as well:
     /// what was held back for it can go on, and nobody else would say so.
-    fn poll_traffic(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
+    fn poll_traffic(&mut self, cx: &mut Context<'_>) -> Result<(), StreamError> {
         loop {
             let answered = self.poll_answers(cx);
             let received = self.poll_input(cx)?;
@@ -250,7 +250,7 @@ impl Driver {
     }
 
     /// Whether anything was sent. A connection that was logged out is closed when it has sent all.
-    fn poll_output(&mut self, cx: &mut Context<'_>) -> Result<bool, WireError> {
+    fn poll_output(&mut self, cx: &mut Context<'_>) -> Result<bool, StreamError> {
         let (mut any, mut over) = (false, false);
         let clock = &self.clock;
         for line in &mut self.lines {
@@ -307,7 +307,7 @@ impl Driver {
     fn on_timer(&mut self) {
         let now = self.clock.now();
         if self.end.is_some() {
-            self.end = Some(WireError::Late.into());
+            self.end = Some(StreamError::Late.into());
             for line in &self.lines {
                 self.session.outbox(line.cid).into_iter().for_each(Outbox::clear);
             }
@@ -374,8 +374,8 @@ impl Driver {
     fn add(&mut self, join: Join) {
         let now = self.clock.now();
         // A socket that does not know its own address any more is closed.
-        let Ok((line, _place)) = Line::join(now, join, &mut self.session) else { return };
-        self.loss_detector.added(line.wire.socket());
+        let Ok((line, _place)) = Connection::join(now, join, &mut self.session) else { return };
+        self.loss_detector.added(line.stream.socket());
         self.lines.push(line);
         let (entry, connections) = (&self.handle.entry, self.lines.len());
         if let Some(Permit { suppressed }) = self.log_limiter.permit(entry.transport.peer) {
@@ -441,7 +441,7 @@ impl Driver {
     }
 
     /// Whether anything was read.
-    fn poll_input(&mut self, cx: &mut Context<'_>) -> Result<bool, WireError> {
+    fn poll_input(&mut self, cx: &mut Context<'_>) -> Result<bool, StreamError> {
         // An initiator that sends and does not take its answers must not make us keep them.
         let overdrawn = self.session.unsent() > OUTPUT_MIN && self.held() > self.quota.limit();
         if self.end.is_some() || overdrawn {
@@ -454,38 +454,42 @@ impl Driver {
             at += 1;
         }
         if any {
-            let sockets = self.lines.iter().map(|line| line.wire.socket());
+            let sockets = self.lines.iter().map(|line| line.stream.socket());
             self.loss_detector.sample(self.heard, sockets);
         }
         Ok(any)
     }
 
-    fn poll_line(&mut self, cx: &mut Context<'_>, at: usize) -> Result<bool, WireError> {
+    fn poll_line(&mut self, cx: &mut Context<'_>, at: usize) -> Result<bool, StreamError> {
         let Some(line) = self.lines.get_mut(at).filter(|line| !line.closing) else {
             return Ok(false);
         };
-        let (cid, read) = (line.cid, line.wire.poll_read(cx)?.is_ready());
-        if read {
-            let now = self.clock.now();
+        let clock = &self.clock;
+        let (cid, read) = (line.cid, line.poll_read(cx, || clock.now())?);
+        if let Poll::Ready(now) = read {
             self.session.heard(now, cid);
             // A sign of life is not enough: what it does not take is held for it.
             if line.is_stuck(now, self.stuck_max) {
-                self.finish(WireError::Late.into());
+                self.finish(StreamError::Late.into());
                 return Ok(true);
             }
             self.heard = now;
-            self.vigil.busy(StdInstant::now());
+            self.busy_poll.ends(now);
             while let Some(line) = self.lines.get_mut(at)
-                && let Some(frame) = line.wire.decode()?
+                && let Some(frame) = line.stream.decode()?
             {
                 self.session.handle(now, cid, frame);
                 self.act(cx);
             }
-            if self.lines.get(at).is_some_and(|line| line.wire.is_amid_a_pdu()) {
+            if self
+                .lines
+                .get_mut(at)
+                .is_some_and(|line| line.stream.connection().is_amid_a_message())
+            {
                 self.session.receiving();
             }
         }
-        Ok(read)
+        Ok(read.is_ready())
     }
 
     /// Does what the machine calls for.

@@ -3,7 +3,7 @@
 use proto::iscsi::pdu::FrameError;
 use proto::iscsi::target;
 
-use super::wire::WireError;
+use super::pdu_stream::StreamError;
 use crate::target::sessions::EndReason;
 
 /// Why a session ended.
@@ -12,7 +12,7 @@ pub(super) enum End {
     #[error(transparent)]
     Session(#[from] target::Ending),
     #[error(transparent)]
-    Wire(#[from] WireError),
+    Stream(#[from] StreamError),
     #[error(transparent)]
     Other(#[from] EndReason),
 }
@@ -20,6 +20,6 @@ pub(super) enum End {
 impl End {
     /// Whether someone on the way, or a broken machine there, has had its hands in the session.
     pub(super) const fn is_attack(&self) -> bool {
-        matches!(self, Self::Wire(WireError::Frame(FrameError::Seal(_))))
+        matches!(self, Self::Stream(StreamError::Frame(FrameError::Seal(_))))
     }
 }

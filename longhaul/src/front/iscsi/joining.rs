@@ -11,7 +11,7 @@ use proto::iscsi::sealed::Protection;
 use proto::iscsi::transport_id::initiator_port;
 use tokio::sync::{mpsc, oneshot};
 
-use super::wire::Wire;
+use super::pdu_stream::PduStream;
 use crate::target::sessions::{
     self, ClientQuota, ConnectionPlace, Identity, SessionEntry, Sessions,
 };
@@ -41,19 +41,19 @@ pub(super) struct Joins(pub(super) mpsc::UnboundedReceiver<Join>);
 
 /// A connection that has logged in but for its place in a session.
 pub(super) struct Join {
-    pub(super) wire: Wire,
+    pub(super) stream: PduStream,
     pub(super) admission: Admission,
     pub(super) place: Place,
     pub(super) back: Back,
 }
 
 /// Gives a connection back that was not taken by its session. Dropped when the connection has ended.
-pub(super) type Back = oneshot::Sender<Box<(Wire, Refusal)>>;
+pub(super) type Back = oneshot::Sender<Box<(PduStream, Refusal)>>;
 
 impl Join {
     pub(super) fn refuse(self, status: LoginStatus) {
         // The task that logged it in waits for it; if not, the connection ends here.
-        let _ = self.back.send(Box::new((self.wire, self.admission.refuse(status))));
+        let _ = self.back.send(Box::new((self.stream, self.admission.refuse(status))));
     }
 }
 

@@ -17,7 +17,7 @@ use tracing::warn;
 use super::joining::{Entry, Join, Joins, Place, SessionInfo, session_to_join};
 use super::logins::{LoginProgress, LoginStage};
 use super::node::{Admittance, Node};
-use super::wire::{Wire, WireError};
+use super::pdu_stream::{PduStream, StreamError};
 use crate::log_limiter::Permit;
 use crate::target::node::Serving;
 use crate::target::sessions::{NoEntry, SessionHandle};
@@ -26,7 +26,7 @@ use crate::target::sessions::{NoEntry, SessionHandle};
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoginError {
     #[error(transparent)]
-    Wire(#[from] WireError),
+    Stream(#[from] StreamError),
     #[error("refused: {0}")]
     Refused(Reason),
     #[error("it sent something else than a login request")]
@@ -57,19 +57,19 @@ pub(super) enum Outcome {
 /// whatever comes of it.
 pub(super) async fn log_in(
     node: &Node,
-    wire: &mut Wire,
+    stream: &mut PduStream,
     entrance: Entrance,
     who: &mut Option<Peer>,
     progress: &LoginProgress,
 ) -> Result<Outcome, LoginError> {
-    timeout(node.limits().login, exchange(node, wire, entrance, who, progress))
+    timeout(node.limits().login, exchange(node, stream, entrance, who, progress))
         .await
-        .unwrap_or(Err(LoginError::Wire(WireError::Late)))
+        .unwrap_or(Err(LoginError::Stream(StreamError::Late)))
 }
 
 async fn exchange(
     node: &Node,
-    wire: &mut Wire,
+    stream: &mut PduStream,
     entrance: Entrance,
     who: &mut Option<Peer>,
     progress: &LoginProgress,
@@ -79,7 +79,7 @@ async fn exchange(
         TargetLogin::new(Arc::clone(&serving.authorization.login), entrance, entropy()?);
     let mut begun = false;
     loop {
-        let Frame::Pdu(Pdu { header, data, .. }) = wire.frame().await? else {
+        let Frame::Pdu(Pdu { header, data, .. }) = stream.frame().await? else {
             return Err(LoginError::NoLogin);
         };
         let Header::LoginRequest(request) = header else {
@@ -87,19 +87,19 @@ async fn exchange(
             let itt = u32::from_be_bytes([bhs[16], bhs[17], bhs[18], bhs[19]]);
             // RFC 7143, 4.2.4: who does not begin with a login is not answered.
             if begun {
-                send(wire, invalid_during_login(itt)).await?;
+                send(stream, invalid_during_login(itt)).await?;
             }
             return Err(LoginError::NoLogin);
         };
         begun = true;
         progress.reach(LoginStage::Begun);
-        match login.handle(&request, &data, &wire.decoder.transcript()) {
+        match login.handle(&request, &data, &stream.decoder.transcript()) {
             Progress::Continue(next, response) => {
                 *who = next.peer();
                 if next.has_proven() {
                     progress.reach(LoginStage::Proven);
                 }
-                send(wire, response).await?;
+                send(stream, response).await?;
                 login = *next;
             }
             Progress::Admit(admission) => {
@@ -107,11 +107,11 @@ async fn exchange(
                 let Established { initiator, target, .. } = admission.established().clone();
                 *who = Some(Peer { initiator, target });
                 let port = entrance.portal_group_tag;
-                return admit(node, &serving, (wire, port), *admission).await;
+                return admit(node, &serving, (stream, port), *admission).await;
             }
             Progress::Refused(refusal) => {
                 who.clone_from(&refusal.peer);
-                return Err(refuse(wire, refusal).await?);
+                return Err(refuse(stream, refusal).await?);
             }
         }
     }
@@ -132,10 +132,10 @@ fn entropy() -> Result<Entropy, LoginError> {
 async fn admit(
     node: &Node,
     serving: &Serving<Admittance>,
-    (wire, port): (&mut Wire, u16),
+    (stream, port): (&mut PduStream, u16),
     admission: Admission,
 ) -> Result<Outcome, LoginError> {
-    let peer = wire.peer_addr().map_err(WireError::Io)?;
+    let peer = stream.peer_addr().map_err(StreamError::Io)?;
     let established = admission.established();
     let (info, arrivals) = SessionInfo::new(established, peer);
     let identity = info.identity(established.proven.clone(), port);
@@ -144,7 +144,7 @@ async fn admit(
         let (tsih, joining) = (established.tsih, (&identity, &info));
         return match session_to_join(sessions, tsih, joining, quota) {
             Ok(place) => Ok(Outcome::Connection(Box::new(admission), place)),
-            Err(status) => Err(refuse(wire, admission.refuse(status)).await?),
+            Err(status) => Err(refuse(stream, admission.refuse(status)).await?),
         };
     }
     let handle = loop {
@@ -155,23 +155,23 @@ async fn admit(
                 // it could still touch the medium. The initiator is told in time to try again.
                 if timeout(node.limits().login / 2, old.gone()).await.is_err() {
                     let refusal = admission.refuse(LoginStatus::SERVICE_UNAVAILABLE);
-                    return Err(refuse(wire, refusal).await?);
+                    return Err(refuse(stream, refusal).await?);
                 }
             }
             Err(NoEntry::Full) => {
                 let refusal = admission.refuse(LoginStatus::OUT_OF_RESOURCES);
-                return Err(refuse(wire, refusal).await?);
+                return Err(refuse(stream, refusal).await?);
             }
         }
     };
     // From here on a change finds this session among the others; one that came before is met here.
     if !node.target.serving().keeps(serving, &handle.entry) {
         let refusal = admission.refuse(LoginStatus::SERVICE_UNAVAILABLE);
-        return Err(refuse(wire, refusal).await?);
+        return Err(refuse(stream, refusal).await?);
     }
     warn_of_shared_name(node, &handle.entry);
     let (response, established, seals) = admission.admit(handle.entry.number);
-    send(wire, response).await?;
+    send(stream, response).await?;
     Ok(Outcome::Session(Box::new(LoggedIn { handle, arrivals, established, seals })))
 }
 
@@ -188,26 +188,30 @@ fn warn_of_shared_name(node: &Node, entry: &Entry) {
 }
 
 /// Hands a connection over to its session, and returns when it has ended or was not taken.
-pub(super) async fn join(wire: Wire, admission: Admission, place: Place) -> Result<(), LoginError> {
+pub(super) async fn join(
+    stream: PduStream,
+    admission: Admission,
+    place: Place,
+) -> Result<(), LoginError> {
     let (back, refused) = oneshot::channel();
-    place.session().transport.join(Join { wire, admission, place, back });
+    place.session().transport.join(Join { stream, admission, place, back });
     match refused.await {
         Ok(refused) => {
-            let (mut wire, refusal) = *refused;
-            Err(refuse(&mut wire, refusal).await?)
+            let (mut stream, refusal) = *refused;
+            Err(refuse(&mut stream, refusal).await?)
         }
         // Dropped: the connection is over, or the session was before it looked.
         Err(_) => Ok(()),
     }
 }
 
-async fn refuse(wire: &mut Wire, refusal: Refusal) -> Result<LoginError, WireError> {
-    send(wire, refusal.response).await?;
+async fn refuse(stream: &mut PduStream, refusal: Refusal) -> Result<LoginError, StreamError> {
+    send(stream, refusal.response).await?;
     Ok(LoginError::Refused(refusal.reason))
 }
 
-async fn send(wire: &mut Wire, pdu: Pdu) -> Result<(), WireError> {
+async fn send(stream: &mut PduStream, pdu: Pdu) -> Result<(), StreamError> {
     let mut outbox = Outbox::new();
     outbox.push_pdu(pdu);
-    Ok(wire.flush(&mut outbox).await?)
+    Ok(stream.flush(&mut outbox).await?)
 }

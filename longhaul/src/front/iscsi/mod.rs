@@ -15,17 +15,17 @@
 //! # }
 //! ```
 
+mod busy_poll;
+mod connection;
 mod driver;
 mod end;
 mod joining;
-mod line;
 mod login;
 mod logins;
 mod node;
+mod pdu_stream;
 mod server;
 mod task_management;
-mod vigil;
-mod wire;
 
 pub use node::{Limits, Node, Offering};
 pub use server::{Portal, Pulse, Server};

@@ -20,7 +20,7 @@ use super::driver::Driver;
 use super::login::{LoggedIn, LoginError, Outcome, join, log_in};
 use super::logins::{LoginSlot, Logins};
 use super::node::Node;
-use super::wire::{Wire, WireError};
+use super::pdu_stream::{PduStream, StreamError};
 use crate::log_limiter::Permit;
 use crate::net::tcp_tuning::send_at_once;
 use crate::stop::Stop;
@@ -124,13 +124,13 @@ impl Server {
         loop {
             tokio::select! {
                 accepted = accept(&self.listeners) => match accepted {
-                    Ok((stream, peer, entrance)) if connections.len() < self.node.limits().connections => {
+                    Ok((socket, peer, entrance)) if connections.len() < self.node.limits().connections => {
                         let node = Arc::clone(&self.node);
                         let portals = Arc::clone(&self.told);
-                        let wire = (stream, peer, entrance);
+                        let socket = (socket, peer, entrance);
                         let login = logins.begin(peer, node.limits().logins);
                         let stop = session_stop.clone();
-                        connections.spawn(connection(node, portals, wire, login, stop));
+                        connections.spawn(connection(node, portals, socket, login, stop));
                     }
                     Ok((_, peer, _)) => {
                         if let Some(Permit { suppressed }) = self.node.log_limiter.permit(peer) {
@@ -168,7 +168,7 @@ async fn accept(
 ) -> io::Result<(TcpStream, SocketAddr, Entrance)> {
     std::future::poll_fn(|cx| {
         let mut accepted = listeners.iter().map(|(listener, entrance)| {
-            listener.poll_accept(cx).map_ok(|(stream, peer)| (stream, peer, *entrance))
+            listener.poll_accept(cx).map_ok(|(socket, peer)| (socket, peer, *entrance))
         });
         accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
     })
@@ -185,18 +185,18 @@ fn report(ended: Result<(), JoinError>) {
 async fn connection(
     node: Arc<Node>,
     portals: Arc<[(SocketAddr, u16)]>,
-    (stream, peer, entrance): (TcpStream, SocketAddr, Entrance),
+    (socket, peer, entrance): (TcpStream, SocketAddr, Entrance),
     (progress, mut given_up): LoginSlot,
     mut stop: Stop,
 ) {
     // Answers are small and awaited; they are put together here, not by the kernel.
-    if let Err(error) = send_at_once(&stream) {
+    if let Err(error) = send_at_once(&socket) {
         return warn!(%peer, %error, "connection cannot be used");
     }
-    let mut wire = Wire::new(stream);
+    let mut stream = PduStream::new(socket);
     let mut who = None;
     let outcome = tokio::select! {
-        outcome = log_in(&node, &mut wire, entrance, &mut who, &progress) => outcome,
+        outcome = log_in(&node, &mut stream, entrance, &mut who, &progress) => outcome,
         () = stop.called() => return,
         _ = &mut given_up => {
             if let Some(Permit { suppressed }) = node.log_limiter.permit(peer) {
@@ -208,18 +208,18 @@ async fn connection(
     drop(given_up);
     match outcome {
         Ok(Outcome::Session(logged_in)) => {
-            session(&node, portals, (wire, peer), *logged_in, stop).await;
+            session(&node, portals, (stream, peer), *logged_in, stop).await;
         }
         Ok(Outcome::Connection(admission, place)) => {
             let tsih = place.session().number;
-            if let Err(reason) = join(wire, *admission, place).await
+            if let Err(reason) = join(stream, *admission, place).await
                 && let Some(Permit { suppressed }) = node.log_limiter.permit(peer)
             {
                 info!(%peer, tsih, %reason, suppressed, "the connection was not added to its session");
             }
         }
         // Probes of load balancers and port scanners connect and leave.
-        Err(LoginError::Wire(WireError::Closed)) if who.is_none() => {}
+        Err(LoginError::Stream(StreamError::Closed)) if who.is_none() => {}
         Err(reason) => {
             let initiator = who.as_ref().map(|who| who.initiator.as_str());
             let target = who.as_ref().map(|who| wanted(who.target.as_ref()));
@@ -233,7 +233,7 @@ async fn connection(
 async fn session(
     node: &Node,
     portals: Arc<[(SocketAddr, u16)]>,
-    (wire, peer): (Wire, SocketAddr),
+    (stream, peer): (PduStream, SocketAddr),
     logged_in: LoggedIn,
     stop: Stop,
 ) {
@@ -257,7 +257,7 @@ async fn session(
             );
         }
     }
-    match Driver::new(node, portals, wire, logged_in, stop) {
+    match Driver::new(node, portals, stream, logged_in, stop) {
         Ok(driver) => {
             let (name, reason) = (initiator.as_str(), driver.run().await);
             match node.log_limiter.permit(peer) {

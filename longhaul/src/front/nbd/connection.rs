@@ -1,28 +1,25 @@
 //! The driver of one connection: a task that owns all its state.
 
 use std::future::{Future, poll_fn};
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use proto::nbd::{Command, Errno, ErrorReply, Event, Export, Machine, Reply, Request, Violation};
+use proto::nbd::{
+    self, Command, Errno, ErrorReply, Event, Export, Machine, Reply, Request, Violation,
+};
+use proto::time::Time;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use volume::Volume;
 
 use super::mapping::{self, durability, space, span};
+use crate::net::connection::{self, Output};
 use crate::stop::Stop;
-
-/// The room a new buffer has: for many small requests, or the head of a large one.
-const READ_ROOM: usize = 64 << 10;
-
-/// The least room a read is given. What is left of a buffer is used up to here: the data of a write keep all of
-/// the buffer they came in.
-const READ_MIN: usize = 4 << 10;
 
 /// Requests of one connection in flight. More than any client keeps, and what remains waits in the
 /// socket.
@@ -79,12 +76,12 @@ pub(super) async fn serve(
 }
 
 struct Connection {
-    /// Only here, but for those who look whether the client has hung up.
-    stream: Arc<UnixStream>,
+    /// Its socket is shared with those who ask whether the client has hung up.
+    inner: connection::Connection<Arc<UnixStream>>,
     machine: Machine,
-    input: BytesMut,
-    /// How many bytes the input must hold before the machine can go on.
+    /// How many bytes must have arrived before the machine can go on, and how many have.
     need: usize,
+    arrived: usize,
     /// Bytes of data that requests in flight hold.
     held: usize,
     /// Requests are refused.
@@ -97,10 +94,10 @@ impl Connection {
     fn new(stream: Arc<UnixStream>, export: Export) -> Self {
         let machine = Machine::new(export);
         Self {
-            stream,
+            inner: connection::Connection::new(stream),
             machine,
-            input: BytesMut::new(),
             need: 1,
+            arrived: 0,
             held: 0,
             stopped: false,
             closing: false,
@@ -154,10 +151,16 @@ impl Connection {
     }
 
     fn next_request(&mut self) -> Result<Option<Request>, Violation> {
-        if self.closing || self.input.len() < self.need {
+        if self.closing || self.arrived < self.need {
             return Ok(None);
         }
-        match self.machine.next(&mut self.input)? {
+        let Self { inner, machine, arrived, .. } = self;
+        let event = inner.decode(|bytes| {
+            let event = machine.next(bytes);
+            *arrived = bytes.len();
+            event
+        });
+        match event? {
             Event::NeedMore(need) => self.need = need,
             Event::Closed => self.closing = true,
             Event::Request(request) => {
@@ -184,62 +187,54 @@ impl Connection {
     /// Waits for the socket, and reads what it has. Writing is left to [`send`](Self::send).
     async fn ready(&mut self, admits: bool) -> io::Result<()> {
         let reads = !self.closing && admits && self.has_room();
-        let writes = !self.machine.out.is_empty();
-        if reads {
-            self.make_room();
-        }
-        let Self { stream, input, .. } = self;
-        tokio::select! {
-            read = read(stream, input), if reads => {
-                // The client left without saying so; what it asked for is still done.
-                self.closing = read? == 0;
-                Ok(())
-            }
-            ready = poll_fn(|cx| stream.poll_write_ready(cx)), if writes => ready,
-            else => std::future::pending().await,
-        }
-    }
-
-    fn make_room(&mut self) {
-        let missing = self.need.saturating_sub(self.input.len());
-        if self.input.capacity() - self.input.len() < missing.max(READ_MIN) {
-            self.input.reserve(missing.max(READ_ROOM));
-        }
-    }
-
-    /// Sends as much as the socket takes.
-    fn send(&mut self) -> io::Result<()> {
-        while !self.machine.out.is_empty() {
-            match self.stream.try_write_vectored(&self.machine.out.slices()) {
-                Ok(sent) => self.machine.out.advance(sent),
-                Err(why) if why.kind() == io::ErrorKind::WouldBlock => break,
-                Err(why) => return Err(why),
-            }
+        if let Some(read) = poll_fn(|cx| self.poll_ready(cx, reads)).await? {
+            self.arrived += read;
+            // The client left without saying so; what it asked for is still done.
+            self.closing = read == 0;
         }
         Ok(())
     }
 
+    /// Ready when replies may be sent again, or with the length of what was read.
+    fn poll_ready(&mut self, cx: &mut Context<'_>, reads: bool) -> Poll<io::Result<Option<usize>>> {
+        if self.inner.poll_more(cx, &mut self.machine.out).is_ready() {
+            return Poll::Ready(Ok(None));
+        }
+        if !reads {
+            return Poll::Pending;
+        }
+        let missing = self.need.saturating_sub(self.arrived);
+        // A local socket has no need of the time.
+        let read = self.inner.poll_read(cx, missing, || Time::ZERO);
+        read.map_ok(|(read, _)| Some(read))
+    }
+
+    /// Sends as much as the socket takes.
+    fn send(&mut self) -> io::Result<()> {
+        self.inner.write(&mut self.machine.out)
+    }
+
     /// Sends the last replies.
     async fn drain(&mut self) -> Result<(), Broken> {
-        let all_sent = async {
-            while !self.machine.out.is_empty() {
-                self.stream.writable().await?;
-                self.send()?;
-            }
-            Ok(())
-        };
-        tokio::time::timeout(DRAIN_MAX, all_sent).await.map_err(|_| Broken::Stuck)?
+        let all_sent = poll_fn(|cx| self.inner.poll_write(cx, &mut self.machine.out));
+        tokio::time::timeout(DRAIN_MAX, all_sent)
+            .await
+            .map_err(|_| Broken::Stuck)?
+            .map_err(Into::into)
     }
 }
 
-/// Reads what the socket has, once it has something.
-async fn read(stream: &UnixStream, input: &mut BytesMut) -> io::Result<usize> {
-    loop {
-        poll_fn(|cx| stream.poll_read_ready(cx)).await?;
-        match stream.try_read_buf(input) {
-            Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
-            read => return read,
-        }
+impl Output for nbd::Output {
+    fn is_empty(&mut self) -> bool {
+        Self::is_empty(self)
+    }
+
+    fn slices<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
+        Self::slices(self, slices)
+    }
+
+    fn advance(&mut self, sent: usize) {
+        Self::advance(self, sent);
     }
 }
 

@@ -5,9 +5,10 @@
 //! So the kernel is told how much is still missing, as far as that will arrive soon: on a slow link each packet wakes
 //! the reader, as it is a sign of life.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use host::tcp;
+use proto::time::Time;
 use tokio::net::TcpStream;
 
 /// Where less is missing, the system call costs what it saves.
@@ -25,18 +26,18 @@ const WAIT_MAX: Duration = Duration::from_millis(2);
 pub(crate) struct ReceiveLowWater {
     mark: u32,
     /// When the last read was, and how many bytes arrive within [`WAIT_MAX`] at its rate.
-    last_read: Instant,
+    last_read: Time,
     expected: usize,
 }
 
 impl ReceiveLowWater {
     pub(crate) fn new() -> Self {
-        Self { mark: 1, last_read: Instant::now(), expected: 0 }
+        Self { mark: 1, last_read: Time::ZERO, expected: 0 }
     }
 
     /// A read returned so many bytes.
-    pub(crate) fn received(&mut self, bytes: usize, now: Instant) {
-        let elapsed = now.saturating_duration_since(self.last_read).as_nanos().max(1);
+    pub(crate) fn received(&mut self, bytes: usize, now: Time) {
+        let elapsed = (now - self.last_read).as_nanos().max(1);
         self.last_read = now;
         let expected = bytes as u128 * WAIT_MAX.as_nanos() / elapsed;
         self.expected = usize::try_from(expected).unwrap_or(usize::MAX);

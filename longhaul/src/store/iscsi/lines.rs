@@ -8,23 +8,24 @@
 //! come with a longer round trip, and pass. What is received is judged in `net/tcp_tuning/receive_stats.rs`.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::str::FromStr;
-use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use proto::iscsi::initiator::Initiator;
+use proto::iscsi::pdu::Outbox;
 use proto::time::Time;
-use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
 use crate::crew::Crew;
+use crate::net::connection::{Connection, Output};
+use crate::net::pdu_output::PduOutput;
 use crate::net::tcp_tuning::congestion_control::bound_unsent;
 use crate::net::tcp_tuning::loss_detector::LossDetector;
-use crate::net::tcp_tuning::receive_low_water::ReceiveLowWater;
 use crate::net::tcp_tuning::receive_stats::ReceiveStats;
 use crate::net::tcp_tuning::send_at_once;
 
@@ -73,49 +74,80 @@ impl FromStr for Connections {
     }
 }
 
-/// The room a new buffer has: many small PDUs come in one call.
-const READ_ROOM: usize = 64 << 10;
-
-/// The least room a read is given. What is left of a buffer is used up to here, since each new one is
-/// an allocation, and the one before lives as long as the slices of it.
-const READ_MIN: usize = 8 << 10;
-
-/// A connection's socket and what came by it.
+/// A connection of a session.
 #[derive(Debug)]
 pub(super) struct Line {
-    pub(super) socket: TcpStream,
-    pub(super) buffer: BytesMut,
-    /// How the last read went, until somebody looks.
-    pub(super) read: Option<io::Result<usize>>,
-    low_water: ReceiveLowWater,
-    /// The system takes nothing more for now.
-    pub(super) blocked: bool,
-    pub(super) crew: Crew,
+    connection: Connection<TcpStream>,
+    /// How the last read went, and when it was, until it is taken.
+    pub(super) read: Option<io::Result<(usize, Time)>>,
+    crew: Crew,
 }
 
 impl Line {
     pub(super) fn new(socket: TcpStream) -> Self {
         bound_unsent(&socket);
-        Self {
-            socket,
-            buffer: BytesMut::new(),
-            read: None,
-            low_water: ReceiveLowWater::new(),
-            blocked: false,
-            crew: Crew::new(),
-        }
+        Self { connection: Connection::new(socket), read: None, crew: Crew::new() }
     }
 
-    /// Reads what there is; `wanted` bytes at least are missing of what comes first.
-    fn poll_read(&mut self, wanted: usize, cx: &mut Context<'_>) -> Poll<()> {
-        if self.buffer.capacity() - self.buffer.len() < wanted.max(READ_MIN) {
-            self.buffer.reserve(wanted.max(READ_ROOM));
+    pub(super) const fn socket(&self) -> &TcpStream {
+        self.connection.socket()
+    }
+
+    /// Has `decode` take PDUs off what has arrived.
+    pub(super) fn decode<T>(&mut self, decode: impl FnOnce(&mut BytesMut) -> T) -> T {
+        self.connection.decode(decode)
+    }
+
+    /// Sends as much as the system takes of what connection `on` of the machine has to send.
+    pub(super) fn send<T>(
+        &mut self,
+        machine: &mut Initiator<T>,
+        on: usize,
+        now: impl Fn() -> Time,
+    ) -> io::Result<()> {
+        self.connection.write(&mut Sending { machine, on, crew: &mut self.crew, now })
+    }
+
+    /// Ready when something has arrived, of which `missing` bytes at least are missing, or output that waits can go on.
+    fn poll_ready(
+        &mut self,
+        cx: &mut Context<'_>,
+        missing: usize,
+        outbox: &mut Outbox,
+        now: impl Fn() -> Time,
+    ) -> bool {
+        if self.read.is_none()
+            && let Poll::Ready(read) = self.connection.poll_read(cx, missing, now)
+        {
+            self.read = Some(read);
         }
-        self.low_water.set(&self.socket, wanted);
-        let read = ready!(pin!(self.socket.read_buf(&mut self.buffer)).poll(cx));
-        self.low_water.received(*read.as_ref().unwrap_or(&0), Instant::now());
-        self.read = Some(read);
-        Poll::Ready(())
+        let mut output = PduOutput { outbox, crew: &mut self.crew };
+        let more = self.connection.poll_more(cx, &mut output).is_ready();
+        self.read.is_some() || more
+    }
+}
+
+/// What one connection of a machine sends.
+struct Sending<'a, T, F> {
+    machine: &'a mut Initiator<T>,
+    on: usize,
+    crew: &'a mut Crew,
+    now: F,
+}
+
+impl<T, F: Fn() -> Time> Output for Sending<'_, T, F> {
+    fn is_empty(&mut self) -> bool {
+        self.machine.outbox(self.on).is_none_or(|outbox| outbox.is_empty())
+    }
+
+    fn slices<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
+        let Some(outbox) = self.machine.outbox(self.on) else { return 0 };
+        self.crew.help(outbox);
+        outbox.slices(slices)
+    }
+
+    fn advance(&mut self, sent: usize) {
+        self.machine.sent((self.now)(), self.on, sent);
     }
 }
 
@@ -124,15 +156,13 @@ pub(super) fn poll_ready<T>(
     lines: &mut [Option<Line>],
     machine: &mut Initiator<T>,
     cx: &mut Context<'_>,
+    now: impl Fn() -> Time + Copy,
 ) -> Poll<()> {
     let mut any = false;
     for (on, line) in lines.iter_mut().enumerate() {
-        let wanted = machine.wanted(on);
+        let missing = machine.wanted(on);
         let (Some(line), Some(outbox)) = (line, machine.outbox(on)) else { continue };
-        any |= line.read.is_some() || line.poll_read(wanted, cx).is_ready();
-        // An error is met by whoever writes next.
-        any |= line.blocked && line.socket.poll_write_ready(cx).is_ready();
-        any |= line.crew.poll_returned(cx, outbox).is_ready();
+        any |= line.poll_ready(cx, missing, outbox, now);
     }
     if any { Poll::Ready(()) } else { Poll::Pending }
 }
@@ -191,7 +221,7 @@ impl Count {
 
     /// Looks at the connections, if it is time.
     pub(super) fn look(&mut self, now: Time, lines: &[Option<Line>]) {
-        let sockets = lines.iter().flatten().map(|line| &line.socket);
+        let sockets = lines.iter().flatten().map(Line::socket);
         let sent = self.loss_detector.sample(now, sockets.clone());
         let Some(needed) = sent.max(self.receive_stats.sample(now, sockets)) else { return };
         if self.wanted == Connections::Auto && needed.min(self.most) > self.now {
@@ -202,7 +232,7 @@ impl Count {
 
     /// A connection was added: it is treated as the others are.
     pub(super) fn added(&self, line: &Line) {
-        self.loss_detector.added(&line.socket);
+        self.loss_detector.added(line.socket());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -30,9 +30,6 @@ use crate::store::scsi::{self, Announced, Executed, Lost, NoStatus, ResetAnswer,
 /// Requests on their way to the task. Behind them the machine has a queue of its own, so a full
 /// channel means that the target's window has long been full.
 const REQUESTS_MAX: usize = 256;
-
-/// Slices of one vectored write; the system takes up to 1,024.
-const SLICES: usize = 64;
 
 /// Why a session has ended.
 #[derive(Debug, thiserror::Error)]
@@ -321,7 +318,7 @@ impl Driver {
             // What the system has not sent yet is not to be sent any more: all of it is either useless or
             // will be sent again.
             for line in self.lines.iter().flatten() {
-                discard_unsent(&line.socket);
+                discard_unsent(line.socket());
             }
         }
         // Set before the requests are dropped with the driver, so that each finds why.
@@ -361,10 +358,11 @@ impl Driver {
             _ => {}
         }
         let takes_requests = self.open && self.machine.has_room();
-        let (lines, machine) = (&mut self.lines, &mut self.machine);
+        let (lines, machine, origin) = (&mut self.lines, &mut self.machine, self.origin);
+        let now = || Time::from_origin(origin.elapsed());
         tokio::select! {
             request = self.receiver.recv(), if takes_requests => self.take(request),
-            () = poll_fn(|cx| poll_ready(lines, machine, cx)) => self.receive()?,
+            () = poll_fn(|cx| poll_ready(lines, machine, cx, now)) => self.receive()?,
             opened = poll_opening(&mut self.opening), if self.opening.is_some() => {
                 self.opening = None;
                 self.opened(opened);
@@ -429,7 +427,7 @@ impl Driver {
                     self.machine.ping(now);
                 }
                 Some(Request::Path(done)) => {
-                    let sockets = self.lines.iter().flatten().map(|line| &line.socket);
+                    let sockets = self.lines.iter().flatten().map(Line::socket);
                     let _ = done.send(combined_info(sockets));
                 }
                 Some(Request::Text(text, done)) => {
@@ -474,44 +472,29 @@ impl Driver {
     }
 
     fn send_by(&mut self, on: usize) -> io::Result<()> {
-        let now = Time::from_origin(self.origin.elapsed());
+        let origin = self.origin;
         let Some(Some(line)) = self.lines.get_mut(on) else { return Ok(()) };
-        line.blocked = false;
-        while let Some(outbox) = self.machine.outbox(on).filter(|outbox| !outbox.is_empty()) {
-            line.crew.help(outbox);
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            let filled = outbox.slices(&mut slices);
-            if filled == 0 {
-                // Not the socket is waited for, but what is sealed elsewhere.
-                return Ok(());
-            }
-            match line.socket.try_write_vectored(slices.get(..filled).unwrap_or_default()) {
-                Ok(sent) => self.machine.sent(now, on, sent),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    line.blocked = true;
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        line.send(&mut self.machine, on, || Time::from_origin(origin.elapsed()))
     }
 
     fn receive(&mut self) -> Result<(), Loss> {
+        let mut last = None;
         for on in 0..self.lines.len() {
             let Some(Some(line)) = self.lines.get_mut(on) else { continue };
             match line.read.take() {
                 None => {}
-                Some(Ok(0)) => self.broken(on, io::ErrorKind::UnexpectedEof.into())?,
+                Some(Ok((0, _))) => self.broken(on, io::ErrorKind::UnexpectedEof.into())?,
                 Some(Err(error)) => self.broken(on, error)?,
-                Some(Ok(_)) => {
-                    let now = Time::from_origin(self.origin.elapsed());
-                    self.machine.receive(now, on, &mut line.buffer).map_err(Loss::Fault)?;
+                Some(Ok((_, now))) => {
+                    let machine = &mut self.machine;
+                    line.decode(|bytes| machine.receive(now, on, bytes)).map_err(Loss::Fault)?;
+                    last = last.max(Some(now));
                 }
             }
         }
-        let now = self.now();
-        self.count.look(now, &self.lines);
+        if let Some(now) = last {
+            self.count.look(now, &self.lines);
+        }
         Ok(())
     }
 

@@ -1,0 +1,117 @@
+//! Whether a session that has nothing to do polls its sockets before it sleeps.
+//!
+//! An initiator that has one command outstanding sends the next some ten microseconds after the response. To put the
+//! processor to sleep for that and to be woken costs more than the command, so a session polls for a little while first,
+//! as long as that pays. After a wait that was longer it sleeps, until its initiator has been fast some times in a row:
+//! the more often, the more often polling was in vain. An idle session costs nothing.
+
+use std::time::Duration;
+
+use proto::time::Time;
+
+/// How much longer a wait is during which the session sleeps: both ends have to be woken.
+const SLEEP_FACTOR: u32 = 2;
+
+/// The most fast commands in a row that are needed before it polls again: where polling never pays it costs a fiftieth
+/// of a window for each command.
+const NEEDED_MAX: u32 = 50;
+
+/// Whether to poll again or to sleep.
+#[derive(Debug)]
+pub(super) struct BusyPoll {
+    window: Duration,
+    polls: bool,
+    /// Fast commands in a row while it slept.
+    fast: u32,
+    /// How many of them are needed.
+    needed: u32,
+    /// Since when there has been nothing to do.
+    idle: Option<Time>,
+}
+
+impl BusyPoll {
+    /// Never polls for longer than `window`.
+    pub(super) const fn new(window: Duration) -> Self {
+        Self { window, polls: false, fast: 0, needed: 1, idle: None }
+    }
+
+    /// Something has arrived.
+    pub(super) fn ends(&mut self, now: Time) {
+        let Some(idle) = self.idle.take() else { return };
+        let waited = now - idle;
+        if self.polls {
+            self.polls = waited < self.window;
+            self.needed = if self.polls { 1 } else { (self.needed * 2).min(NEEDED_MAX) };
+            self.fast = 0;
+        } else if waited < self.window * SLEEP_FACTOR {
+            self.fast += 1;
+            self.polls = self.fast >= self.needed;
+        } else {
+            self.fast = 0;
+        }
+    }
+
+    /// There is nothing to do: whether to poll again.
+    pub(super) fn goes_on(&mut self, now: Time) -> bool {
+        let idle = *self.idle.get_or_insert(now);
+        self.polls && now - idle < self.window
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: Duration = Duration::from_micros(50);
+
+    /// Waits for `micros`; whether all of that was spent polling.
+    fn wait(busy_poll: &mut BusyPoll, now: &mut Time, micros: u64) -> bool {
+        busy_poll.goes_on(*now);
+        *now = *now + Duration::from_micros(micros);
+        let awake = busy_poll.goes_on(*now);
+        busy_poll.ends(*now);
+        awake
+    }
+
+    #[test]
+    fn fast_initiator_is_polled_for() {
+        let (mut busy_poll, mut now) = (BusyPoll::new(MAX), Time::ZERO);
+        assert!(!wait(&mut busy_poll, &mut now, 90), "it slept, and both had to be woken");
+        assert!((0..9).all(|_| wait(&mut busy_poll, &mut now, 40)));
+    }
+
+    #[test]
+    fn one_long_wait_ends_polling() {
+        let (mut busy_poll, mut now) = (BusyPoll::new(MAX), Time::ZERO);
+        let awake = [(); 3].map(|()| wait(&mut busy_poll, &mut now, 10));
+        assert_eq!(awake, [false, true, true]);
+        assert!(!wait(&mut busy_poll, &mut now, 50));
+        let awake = [(); 3].map(|()| wait(&mut busy_poll, &mut now, 10));
+        assert_eq!(awake, [false, false, true], "two fast ones are needed now");
+    }
+
+    #[test]
+    fn polling_that_never_pays_is_rare() {
+        let (mut busy_poll, mut now) = (BusyPoll::new(MAX), Time::ZERO);
+        let mut tries = 0;
+        for _ in 0..10_000 {
+            busy_poll.goes_on(now);
+            tries += u32::from(busy_poll.goes_on(now));
+            now = now + (MAX + MAX / 2);
+            busy_poll.ends(now);
+        }
+        assert!((10_000 / NEEDED_MAX..10_000 / NEEDED_MAX + 10).contains(&tries), "{tries}");
+    }
+
+    #[test]
+    fn idle_initiator_is_never_polled_for() {
+        let (mut busy_poll, mut now) = (BusyPoll::new(MAX), Time::ZERO);
+        assert!((0..99).all(|_| !wait(&mut busy_poll, &mut now, 101)));
+    }
+
+    #[test]
+    fn window_of_zero_never_polls() {
+        let (mut busy_poll, mut now) = (BusyPoll::new(Duration::ZERO), Time::ZERO);
+        assert!((0..9).all(|_| !wait(&mut busy_poll, &mut now, 1)));
+    }
+}
