@@ -1,7 +1,7 @@
 //! A volume in memory: sparse, thread-safe, gone with the process.
 //!
-//! Large requests do not copy. A read of most of a chunk lends it, and whoever writes to a chunk that is lent
-//! takes a copy first; a write of a whole chunk keeps the buffer that the data came in.
+//! Large requests do not copy. A read of a quarter of a chunk or more lends it; a write to a chunk that is lent
+//! copies it first, and a write of a whole chunk keeps the buffer that the data came in.
 
 use std::collections::TryReserveError;
 use std::future::ready;
@@ -16,9 +16,9 @@ use crate::{Discard, Durability, Extent, ExtentMap, Result, Shape, Space, Span, 
 /// volume stays sparse, large enough that a request seldom touches two.
 const CHUNK: usize = 256 << 10;
 
-/// The least that is lent. What is lent stays in memory, all of its chunk, as long as the answer does: twice
+/// The least that is lent. What is lent stays in memory, all of its chunk, as long as the answer does: four times
 /// what was asked for, at worst.
-const LENT_MIN: usize = CHUNK / 2;
+const LENT_MIN: usize = CHUNK / 4;
 
 /// The largest buffer that is kept in place of a chunk: data come with what surrounded them on their way.
 const KEPT_MAX: usize = CHUNK + CHUNK / 4;
