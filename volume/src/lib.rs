@@ -14,6 +14,8 @@
 mod complete;
 mod error;
 mod gate;
+mod random;
+mod span;
 mod volume;
 
 pub mod check;
@@ -23,7 +25,5 @@ pub mod store;
 pub use complete::complete_all;
 pub use error::{Blame, Error, Kind, Result, Verb};
 pub use gate::Gate;
-pub use volume::{
-    CryptoErase, Discard, Durability, Extent, ExtentMap, Shape, Space, Span, TRANSFER_MAX, Volume,
-    Work,
-};
+pub use span::{Durability, Space, Span};
+pub use volume::{CryptoErase, Discard, Extent, ExtentMap, Shape, TRANSFER_MAX, Volume, Work};

@@ -5,7 +5,6 @@
 //! first four MiB and the end of the volume it is given. What the trait says of failures is asked by [`truth()`],
 //! of volumes on a disk that fails.
 
-mod random;
 mod truth;
 
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use futures_util::future::{join, join_all};
 
 use crate::{Durability, Gate, Kind, Shape, Space, Span, TRANSFER_MAX, Volume};
 
-pub use random::Random;
+pub use crate::random::Random;
 pub use truth::truth;
 
 /// How much of the volume the random part works on: enough to cross every internal border of a

@@ -13,7 +13,7 @@ use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::check::Random;
+use crate::random::Random;
 use crate::{
     Discard, Durability, Error, ExtentMap, Kind, Result, Shape, Space, Span, Verb, Volume, Work,
 };

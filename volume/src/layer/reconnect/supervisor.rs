@@ -520,3 +520,6 @@ async fn poll_attempt<C: Connect>(attempt: &mut Option<Attempt<C>>) -> Result<C:
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

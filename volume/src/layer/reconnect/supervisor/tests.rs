@@ -1,0 +1,206 @@
+use std::collections::VecDeque;
+use std::error::Error as StdError;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::sync::watch;
+
+use super::Supervisor;
+use crate::layer::reconnect::{
+    Connect, Effect, Failure, Loss, Over, Refused, Replay, RequestError, Runtime, Salvage,
+    Settings, Status, Task, Time, Verdict,
+};
+
+const SETTINGS: Settings = Settings {
+    patience: None,
+    first_wait: Duration::from_millis(100),
+    longest_wait: Duration::from_secs(5),
+    unflushed_max: Some(1 << 20),
+    salvage: Salvage::Answered,
+};
+
+/// Time that passes when it is waited for.
+#[derive(Debug, Default)]
+struct Virtual(Arc<Mutex<Time>>);
+
+impl Runtime for Virtual {
+    fn now(&self) -> Time {
+        *self.0.lock().unwrap()
+    }
+
+    fn sleep_until(&self, at: Time) -> Task {
+        let now = Arc::clone(&self.0);
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let mut now = now.lock().unwrap();
+            *now = at.max(*now);
+        })
+    }
+
+    fn spawn(&self, task: Task) {
+        tokio::spawn(task);
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the link is lost")]
+struct Broken;
+
+/// A write of these bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Write(Range<u64>);
+
+impl Replay for Write {
+    fn part(&self, part: &Range<u64>) -> Self {
+        Self(part.clone())
+    }
+
+    fn replaces(&self) -> bool {
+        true
+    }
+}
+
+/// A link that answers nothing before it is lost, or everything.
+struct Link {
+    number: usize,
+    answers: bool,
+    lost: watch::Sender<bool>,
+    world: Arc<World>,
+}
+
+/// What the links of a test share.
+#[derive(Debug, Default)]
+struct World {
+    /// How the next attempts end: with a link that answers, or so.
+    attempts: Mutex<VecDeque<Option<Effect>>>,
+    /// On which links what was written.
+    written: Mutex<Vec<(usize, Write)>>,
+    saved: Mutex<Vec<Write>>,
+    links: Mutex<usize>,
+    begun: watch::Sender<usize>,
+}
+
+impl World {
+    fn link(self: &Arc<Self>, answers: bool) -> Link {
+        let mut links = self.links.lock().unwrap();
+        *links += 1;
+        let (number, lost) = (*links - 1, watch::Sender::new(false));
+        Link { number, answers, lost, world: Arc::clone(self) }
+    }
+}
+
+/// A transport of which each attempt ends as the test says.
+#[derive(Debug)]
+struct Scripted(Arc<World>);
+
+impl fmt::Display for Scripted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("scripted")
+    }
+}
+
+impl Connect for Scripted {
+    type Volume = Link;
+    type Change = Write;
+    type Error = Broken;
+
+    async fn connect(&self, _: Arc<Link>, _: Arc<Link>, _: bool) -> Result<Link, Refused> {
+        match self.0.attempts.lock().unwrap().pop_front().flatten() {
+            Some(effect) => Err(Refused { why: Arc::new(Broken), effect }),
+            None => Ok(self.0.link(true)),
+        }
+    }
+
+    async fn ended(&self, on: &Link) -> Loss {
+        // The sender lives as long as the link.
+        let _ = on.lost.subscribe().wait_for(|lost| *lost).await;
+        Loss::new(Broken)
+    }
+
+    fn judge(&self, _: &Link, failure: Option<&Broken>) -> Verdict {
+        match failure {
+            None => Verdict::Done,
+            Some(broken) => Verdict::Lost(Loss::new(broken.clone())),
+        }
+    }
+
+    async fn change(on: &Link, change: &Write) -> Result<(), Broken> {
+        on.world.begun.send_modify(|begun| *begun += 1);
+        if !on.answers {
+            let _ = on.lost.subscribe().wait_for(|lost| *lost).await;
+            return Err(Broken);
+        }
+        on.world.written.lock().unwrap().push((on.number, change.clone()));
+        Ok(())
+    }
+
+    async fn flush(_: &Link) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn save(&self, change: Write) {
+        self.0.saved.lock().unwrap().push(change);
+    }
+
+    fn describe(&self, why: &(dyn StdError + 'static)) -> String {
+        why.to_string()
+    }
+}
+
+fn start(answers: bool, attempts: &[Option<Effect>]) -> (Arc<World>, Arc<Supervisor<Scripted>>) {
+    let world = Arc::<World>::default();
+    world.attempts.lock().unwrap().extend(attempts);
+    let first = world.link(answers);
+    let transport = Scripted(Arc::clone(&world));
+    let runtime = Arc::<Virtual>::default();
+    (world, Supervisor::start(transport, SETTINGS, first, runtime))
+}
+
+#[tokio::test]
+async fn change_under_way_when_the_link_is_lost_runs_again_on_the_next() {
+    let refused = Some(Effect::Failed(Failure::NoSession));
+    let (world, supervisor) = start(false, &[refused, refused, None]);
+    let (change, lost) = tokio::join!(supervisor.change(Write(0..8), 0..8, 8), async {
+        world.begun.subscribe().wait_for(|begun| *begun == 1).await.unwrap();
+        supervisor.link().lost.send_replace(true)
+    });
+    assert!(change.is_ok() && !lost);
+    assert_eq!(*world.written.lock().unwrap(), [(1, Write(0..8))]);
+    assert!(world.attempts.lock().unwrap().is_empty());
+    assert_eq!(supervisor.status().0, Status::Connected);
+    assert_eq!(supervisor.unflushed(), (1, 8));
+    supervisor.close();
+}
+
+#[tokio::test]
+async fn change_that_nobody_waits_for_any_more_goes_on() {
+    let (world, supervisor) = start(false, &[]);
+    let change = supervisor.change(Write(0..8), 0..8, 8).now_or_never();
+    assert!(change.is_none(), "it is under way, and dropped");
+    supervisor.link().lost.send_replace(true);
+    supervisor.quiet().await;
+    assert_eq!(*world.written.lock().unwrap(), [(1, Write(0..8))]);
+    supervisor.close();
+}
+
+#[tokio::test]
+async fn fenced_volume_ends_and_saves_what_was_answered() {
+    let (world, supervisor) = start(true, &[Some(Effect::Fenced)]);
+    supervisor.change(Write(0..8), 0..8, 8).await.unwrap();
+    supervisor.link().lost.send_replace(true);
+    let number = supervisor.current().unwrap().0;
+    supervisor.lose(number, Loss::new(Broken));
+    let read = supervisor.read(0..8, |_| std::future::ready(Ok(()))).await;
+    let Err(RequestError::Over(ended)) = read else { panic!("{read:?}") };
+    assert_eq!(ended.over, Over::Fenced);
+    assert_eq!(supervisor.over(), Some(Over::Fenced));
+    assert_eq!(*world.saved.lock().unwrap(), [Write(0..8)]);
+    assert_eq!(*world.written.lock().unwrap(), [(0, Write(0..8))], "nothing more is written");
+}
