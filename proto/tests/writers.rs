@@ -16,9 +16,9 @@ use proto::client::ClientId;
 use proto::iscsi::name::{IscsiName, Isid};
 use proto::iscsi::transport_id::{ISCSI, initiator_port};
 use proto::scsi::command::Command;
-use proto::scsi::reservation::writer::{self, Answer, Hold, NotHeld, Released, Unit, Victims};
 use proto::scsi::reservation::{Class, Device, NexusId, Refused, Reservations};
 use proto::scsi::transport::Transports;
+use proto::scsi::writer::{self, Answer, Hold, NotHeld, Released, Unit, Victims};
 use proto::scsi::{Cdb, Parsed};
 use testing::Random;
 use testing::reconnect::{

@@ -2,6 +2,7 @@
 //! and when. [`Negotiation`](super::negotiation::Negotiation) works from this table and from nothing
 //! else, so a key is right or wrong in one place.
 
+pub use super::role::Role;
 use super::sealed::Protection;
 
 /// An operational key. The order is that in which a batch of keys is worked off: what others depend
@@ -110,26 +111,6 @@ impl Sender {
             Self::Initiator => role == Role::Initiator,
             Self::Target => role == Role::Target,
             Self::Both => true,
-        }
-    }
-}
-
-/// A side of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// It asks.
-    Initiator,
-    /// It answers.
-    Target,
-}
-
-impl Role {
-    /// The other side.
-    #[must_use]
-    pub const fn peer(self) -> Self {
-        match self {
-            Self::Initiator => Self::Target,
-            Self::Target => Self::Initiator,
         }
     }
 }

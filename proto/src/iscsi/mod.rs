@@ -9,6 +9,7 @@ pub mod login;
 pub mod name;
 pub mod negotiation;
 pub mod pdu;
+mod role;
 pub mod sealed;
 pub mod target;
 pub mod text;

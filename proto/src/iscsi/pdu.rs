@@ -85,3 +85,4 @@ pub(super) const fn padding(len: usize) -> usize {
 
 #[cfg(test)]
 mod tests;
+mod transcript;

@@ -5,9 +5,10 @@ use bytes::{BufMut, BytesMut};
 
 use super::export::Export;
 use super::output::Output;
-use super::transmission::PAYLOAD_MAX;
 use super::violation::Violation;
-use super::wire::{self, OptionHead, info, option, put_option_reply, rep, transmission};
+use super::wire::{
+    self, OptionHead, PAYLOAD_MAX, info, option, put_option_reply, rep, transmission,
+};
 
 pub(super) const CLIENT_FLAGS_LEN: usize = 4;
 

@@ -4,8 +4,9 @@ use bytes::BytesMut;
 
 use super::export::{ByteRange, Export};
 use super::machine::{Event, Machine};
-use super::transmission::{Command, PAYLOAD_MAX, Reply, Request};
+use super::transmission::{Command, Reply, Request};
 use super::violation::Violation;
+use super::wire::PAYLOAD_MAX;
 
 /// Replies the machine queues by itself for one message: refusals and option replies are short.
 const REPLY_MAX: usize = 1024;

@@ -22,5 +22,6 @@ pub use errno::Errno;
 pub use export::{ByteRange, Export, Extent};
 pub use machine::{Event, Machine};
 pub use output::Output;
-pub use transmission::{Command, ErrorReply, PAYLOAD_MAX, Reply, Request};
+pub use transmission::{Command, ErrorReply, Reply, Request};
 pub use violation::Violation;
+pub use wire::PAYLOAD_MAX;

@@ -7,11 +7,9 @@ use super::export::{ByteRange, Export, Extent};
 use super::handshake::{ALLOCATION_ID, Agreed};
 use super::output::Output;
 use super::violation::Violation;
-use super::wire::{self, RequestHead, chunk, cmd, flag, put_chunk_head, put_simple_reply};
-
-/// The most bytes of data in one request. A client that does not ask for the block sizes of an export
-/// assumes as much (NBD, "Block size constraints").
-pub const PAYLOAD_MAX: u32 = 32 << 20;
+use super::wire::{
+    self, PAYLOAD_MAX, RequestHead, chunk, cmd, flag, put_chunk_head, put_simple_reply,
+};
 
 /// "The maximum length of any string is 4096 bytes" (NBD, "Values"): so of the message of an error.
 const STRING_MAX: usize = 4096;

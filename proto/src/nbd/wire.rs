@@ -3,6 +3,10 @@
 use crate::reader::{Reader, Truncated};
 use bytes::{BufMut, BytesMut};
 
+/// The most bytes of data in one request. A client that does not ask for the block sizes of an export
+/// assumes as much (NBD, "Block size constraints").
+pub const PAYLOAD_MAX: u32 = 32 << 20;
+
 /// First thing a server says.
 pub(super) const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
 /// "IHAVEOPT": the newstyle handshake, and the head of every option.

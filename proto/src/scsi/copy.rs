@@ -6,25 +6,14 @@
 //! must ask of each unit what that initiator could do there itself.
 
 use super::cdb::COMMANDS;
+pub use super::copy_limits::{
+    DESCRIPTORS_MAX, LIST_MAX, SEGMENT_BYTES_MAX, SEGMENTS_MAX, TARGETS_MAX,
+};
+use super::copy_limits::{SEGMENT, TARGET};
 use super::sense::{Additional, Key};
 use super::{Blocks, Sense};
 use crate::reader::{Reader, Truncated};
 
-/// The most devices one list may name.
-pub const TARGETS_MAX: u16 = 4;
-/// The most segments one list may copy.
-pub const SEGMENTS_MAX: u16 = 16;
-/// The most bytes one segment may copy: with the number of segments it bounds what one command can cause.
-pub const SEGMENT_BYTES_MAX: u32 = 64 << 20;
-/// The most bytes of descriptors.
-pub const DESCRIPTORS_MAX: u32 =
-    TARGETS_MAX as u32 * TARGET as u32 + SEGMENTS_MAX as u32 * SEGMENT as u32;
-/// The longest parameter list.
-pub const LIST_MAX: u32 = HEADER as u32 + DESCRIPTORS_MAX;
-
-const HEADER: usize = 16;
-const TARGET: usize = 32;
-const SEGMENT: usize = 28;
 const IDENTIFICATION: u8 = 0xE4;
 const BLOCK_TO_BLOCK: u8 = 0x02;
 /// All the descriptors that are understood.

@@ -5,6 +5,7 @@ pub mod capacity;
 pub mod cdb;
 pub mod command;
 pub mod copy;
+mod copy_limits;
 pub mod inquiry;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
@@ -21,6 +22,7 @@ pub mod status;
 pub mod supported;
 pub mod transport;
 pub mod unit;
+pub mod writer;
 
 pub use capacity::Capacity;
 pub use cdb::{Cdb, Parsed};

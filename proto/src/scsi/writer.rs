@@ -7,7 +7,7 @@
 
 use core::fmt;
 
-use super::{InAction, Key, Kind, OutAction};
+use super::reservation::{InAction, Key, Kind, OutAction};
 use crate::reader::{Reader, Truncated};
 use crate::scsi::command::Command;
 use crate::scsi::transport::Transports;

@@ -10,10 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use proto::scsi::Status;
 use proto::scsi::command::Command;
-use proto::scsi::reservation::writer::{
-    self, Answer, Hold, NotHeld, Registrants, Released, Victims,
-};
 use proto::scsi::transport::Transports;
+use proto::scsi::writer::{self, Answer, Hold, NotHeld, Registrants, Released, Victims};
 
 use super::mark::{Mark, Unguarded};
 use super::session::{ResetAnswer, Session};

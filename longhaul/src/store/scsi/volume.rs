@@ -9,7 +9,7 @@ use futures_util::stream;
 use proto::scsi::Blocks;
 use proto::scsi::command::{Command, statuses};
 use proto::scsi::provisioning::Status as LbaStatus;
-use proto::scsi::reservation::writer::{self, NotHeld, Registrants};
+use proto::scsi::writer::{self, NotHeld, Registrants};
 use volume::{Discard, Durability, Extent, Shape, Space, Span, TRANSFER_MAX, complete_all};
 
 use super::change::{Change, usize_of, within};

@@ -8,8 +8,6 @@ use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
 use super::{KEY_LEN, Protection};
-use crate::iscsi::header::Lengths;
-use crate::iscsi::pdu::{Pdu, padding};
 
 const PROOF: &[u8] = b"longhaul sealed-iscsi 1: proof";
 const TRAFFIC: &[u8] = b"longhaul sealed-iscsi 1: traffic";
@@ -48,15 +46,6 @@ impl Transcript {
     /// Adds the next bytes.
     pub fn add(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
-    }
-
-    /// Adds a PDU of this side, as it is sent during a login.
-    pub fn add_pdu(&mut self, pdu: &Pdu) {
-        let Pdu { header, ahs, data } = pdu;
-        self.add(&header.emit(Lengths { ahs: ahs.len(), data: data.len() }));
-        self.add(ahs);
-        self.add(data);
-        self.add(&[0; 3][..padding(data.len())]);
     }
 
     /// The hash of all of them.

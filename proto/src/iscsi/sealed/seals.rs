@@ -2,7 +2,7 @@
 
 use super::{Direction, Limits, Master, NewCipher, Opener, Protection, Sealer, Transcripts};
 use crate::identity::Identity;
-use crate::iscsi::keys::Role;
+use crate::iscsi::role::Role;
 
 /// What a node needs for sealed sessions, whichever side it is on.
 #[derive(Clone, Debug)]

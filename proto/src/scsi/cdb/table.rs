@@ -2,7 +2,7 @@
 
 use super::traits::{self, Traits};
 use super::{ACTION, Access, Additional, Cdb, Fields, Form, Format, InAction, Out, Sense};
-use crate::scsi::copy::LIST_MAX;
+use crate::scsi::copy_limits::LIST_MAX;
 use crate::scsi::reservation::{OutAction, PARAMETERS_MAX};
 use crate::scsi::sanitize::Method;
 

@@ -16,7 +16,6 @@ mod nexus;
 mod parameters;
 mod registry;
 mod report;
-pub mod writer;
 
 #[cfg(test)]
 mod clients;
