@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use super::cost::{self, Allowance, CostArgs};
 use super::header::{Header, Metadata};
 use super::image::Image;
-use super::writer_token;
+use super::token_kind;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::secret::Secret;
 use crate::size::Size;
@@ -284,7 +284,7 @@ pub(super) fn rekey(
             slots.destroy(*old).or_fail(what)?;
         }
         // They open slots that are gone. That of the writer opens none.
-        for (token, _) in tokens.iter().filter(|(_, token)| !writer_token::is_one(token)) {
+        for (token, _) in tokens.iter().filter(|(_, token)| !token_kind::is_one(token)) {
             device.token_handle().json_set(TokenInput::RemoveToken(*token)).or_fail(what)?;
         }
         Ok(slot)

@@ -14,6 +14,7 @@ mod library;
 mod manage;
 mod settle;
 mod strength;
+mod token_kind;
 mod unlock;
 mod writeback;
 mod writer_token;

@@ -13,14 +13,12 @@ use volume::{Span, Volume};
 
 use super::header::Header;
 use super::image::{Image, ImageError, read};
+use super::token_kind::{KIND, is_one};
 use super::writeback::{self, Before};
 use super::{blocking, library, settle};
 use crate::failure::{Failure, Outcome};
 use crate::printable::OneLine;
 use crate::utc::{now, utc};
-
-/// The type of the token.
-const KIND: &str = "longhaul-writer";
 
 /// Who wants to be the one who writes to a volume.
 #[derive(Clone, Debug, Default)]
@@ -93,11 +91,6 @@ impl Body {
 
 fn name(key: u64) -> String {
     format!("{key:#018x}")
-}
-
-/// Whether a token of the header is one of these.
-pub(super) fn is_one(token: &serde_json::Value) -> bool {
-    token.get("type").and_then(serde_json::Value::as_str) == Some(KIND)
 }
 
 /// The tokens of writers; `None` stands for one that cannot be read.

@@ -5,7 +5,8 @@ use std::path::Path;
 use host::file::{Access, File};
 use volume::{Discard, Shape};
 
-use super::file::{OpenError, lock, suits, whole_blocks};
+use super::file::{lock, suits};
+use super::open_error::{OpenError, whole_blocks};
 use super::{Local, in_use};
 
 /// Opens the block device at `path`. One that the system has mounted is refused.

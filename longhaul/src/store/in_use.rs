@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use host::file::{Access, File};
 use host::loop_device::{self, FileId};
 
-use super::file::OpenError;
+use super::open_error::OpenError;
 use crate::printable::Shown as _;
 
 /// Refuses to write beside a user that takes no lock; a reader is warned.

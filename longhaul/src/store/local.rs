@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::engine::{Engine, blocking};
-use super::file::{OpenError, whole_blocks};
+use super::open_error::{OpenError, whole_blocks};
 use super::placement::OpenedAt;
 use crate::printable::Shown as _;
 use bytes::Bytes;

@@ -6,6 +6,7 @@ pub mod file;
 pub mod in_use;
 pub mod iscsi;
 mod local;
+mod open_error;
 mod placement;
 mod runtime;
 pub mod scsi;
