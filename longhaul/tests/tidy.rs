@@ -1,6 +1,9 @@
 //! The house rules that a compiler does not check: which room may name which, what must not be
 //! imported where, and what must not be left behind.
 
+#[path = "tidy/cycles.rs"]
+mod cycles;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
