@@ -1,6 +1,7 @@
 //! The chains that URIs stand for: the only place that names both fronts and stores.
 
 mod created_file;
+mod identity;
 mod memory;
 mod opening;
 mod status;
@@ -488,6 +489,9 @@ async fn contents(
     (claim, claimed): (Option<(Writers, luks::Claim)>, &OnceLock<Arc<luks::WriterToken>>),
 ) -> Outcome<Option<Decrypted>> {
     if matches!(wanted, Contents::Unseen) && claim.is_none() {
+        if let Some(disk) = disk {
+            identity::tie_unseen(uri, volume, disk).await?;
+        }
         return Ok(None);
     }
     let found = timeout(SEEN_WITHIN, luks::recognise(Arc::clone(volume))).await;
@@ -498,6 +502,14 @@ async fn contents(
     if let (Some(encrypted), Some((_, claim))) = (&found, &claim) {
         encrypted.check(claim).map_err(|why| why.within(&format!("cannot open {uri}")))?;
     }
+    // Before a pass-phrase is asked for, which takes as long as it takes.
+    if let (Some(disk), Some(luks)) = (disk, found.as_ref().and_then(luks::Encrypted::identity)) {
+        let header = luks.area;
+        identity::tie(uri, disk, luks).await?;
+        if matches!(wanted, Contents::Plain(_)) {
+            disk.keep_out_of_log(header);
+        }
+    }
     match (found, wanted) {
         (Some(encrypted), Contents::Raw { overwrite: false }) if !volume.shape().read_only => {
             let what = format!("{uri} is encrypted: it is {}", encrypted.summary().name());
@@ -506,11 +518,6 @@ async fn contents(
                 .hint("leave --raw out to use its contents; --force writes over it all the same"))
         }
         (Some(encrypted), Contents::Plain(unlock)) => {
-            // Before a pass-phrase is asked for, which takes as long as it takes.
-            if let (Some(disk), Some(found)) = (disk, encrypted.identity()) {
-                let luks::LuksIdentity { uuid, copies, read } = found;
-                disk.identify(iscsi::Identity { uuid, copies, read });
-            }
             let alone = claim.filter(|(writers, _)| *writers != Writers::Shared);
             let claim = alone.map(|(_, claim)| claim);
             let opened = unseal(encrypted, unlock, claim, claimed).await;

@@ -48,6 +48,12 @@ impl Span {
         self.len == 0
     }
 
+    /// Whether the byte `at` is in it.
+    #[must_use]
+    pub const fn contains(self, at: u64) -> bool {
+        self.at <= at && at < self.end()
+    }
+
     /// Whether both share a byte.
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {

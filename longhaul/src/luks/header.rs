@@ -98,7 +98,7 @@ pub(super) fn is_first_copy(start: &[u8]) -> bool {
     start.starts_with(MAGIC_FIRST)
 }
 
-/// The UUID in the copy of a header that starts with these bytes, valid or not; `None` if there is none.
+/// The UUID in the copy of a header that starts with these bytes, 512 or more, valid or not; `None` if there is none.
 pub(super) fn uuid_of(copy: &[u8]) -> Option<String> {
     let fields = Binary::parse(copy).ok()?;
     let is_copy = is_first_copy(&fields.magic) || is_second_copy(&fields.magic);
@@ -177,6 +177,9 @@ impl Header {
         let copy = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
         let copy = copy.ok_or(HeaderError::Absent)?;
         let fields = Binary::parse(copy).map_err(|_: Truncated| HeaderError::Absent)?;
+        if copy.len() < BINARY_SIZE {
+            return Err(HeaderError::Absent);
+        }
         let magic = if place == Place::First { MAGIC_FIRST } else { MAGIC_SECOND };
         if fields.magic != *magic {
             return Err(HeaderError::Absent);
@@ -208,7 +211,7 @@ impl Header {
     }
 }
 
-/// The fields of the binary part, in their order (section 2.1).
+/// The fields of the binary part, in their order (section 2.1). They are its first 512 bytes; the rest is padding.
 struct Binary {
     magic: [u8; 6],
     version: u16,
@@ -236,7 +239,6 @@ impl Binary {
         let offset = reader.u64()?;
         let _padding = reader.array::<184>()?;
         let checksum = reader.array()?;
-        reader.take(BINARY_SIZE - CHECKSUM_AT - 64)?;
         Ok(Self { magic, version, size, sequence, label, checksum_name, uuid, offset, checksum })
     }
 }

@@ -45,6 +45,20 @@ impl Image {
     /// Fetches the header of `volume`.
     pub(super) async fn fetch(volume: &Arc<dyn Volume>) -> Result<Self, ImageError> {
         let size = volume.shape().size;
+        let (mut bytes, header) = Self::copies(volume).await?;
+        header.vet(size)?;
+        // The header is vetted: all that follows is below 136 MiB and inside the volume.
+        bytes.resize(header.area() as usize, 0);
+        for area in header.slot_areas() {
+            let material = read(volume, area).await?;
+            bytes[area.at as usize..area.end() as usize].copy_from_slice(&material);
+        }
+        Ok(Self::parse(bytes, size)?)
+    }
+
+    /// The bytes of both copies, and the newest valid one. Nobody has vetted it.
+    pub(super) async fn copies(volume: &Arc<dyn Volume>) -> Result<(Vec<u8>, Header), ImageError> {
+        let size = volume.shape().size;
         let mut bytes = read(volume, Span::new(0, USUAL_COPIES.min(size))).await?;
         if let Err(HeaderError::Absent | HeaderError::Damaged) = Header::newest(&bytes) {
             // A larger header, or only its second copy is left; most volumes without a header are empty,
@@ -55,14 +69,7 @@ impl Image {
             bytes = read(volume, Span::new(0, LARGEST_COPIES.min(size))).await?;
         }
         let (_, header) = Header::newest(&bytes)?;
-        header.vet(size)?;
-        // The header is vetted: all that follows is below 136 MiB and inside the volume.
-        bytes.resize(header.area() as usize, 0);
-        for area in header.slot_areas() {
-            let material = read(volume, area).await?;
-            bytes[area.at as usize..area.end() as usize].copy_from_slice(&material);
-        }
-        Ok(Self::parse(bytes, size)?)
+        Ok((bytes, header))
     }
 
     /// Understands a header that is in memory already.

@@ -48,10 +48,13 @@ pub async fn init(volume: Arc<dyn Volume>, key: impl Into<Key>, how: Init) -> Ou
             "the volume has {size} bytes; the header alone takes {NEW_HEADER_SIZE}"
         )));
     }
-    if !how.force {
-        refuse_if_used(&volume).await?;
-    }
+    let found = look(&volume, how.force).await?;
     let secret = key.into().read().await?;
+    // Somebody may have typed for minutes. Another volume may have come in its place, or another have used this one.
+    if look(&volume, how.force).await? != found {
+        return Err(Failure::new("the start of the volume has changed since it was looked at; nothing was written")
+            .hint("somebody else writes to it, or another volume has come in its place: look, then try again"));
+    }
     let spinner = Spinner::new("deriving a key from the pass-phrase");
     let image = blocking(move || {
         let bytes = library::format(size, how.label, &secret, &how.cost)?;
@@ -77,11 +80,22 @@ async fn put(volume: &Arc<dyn Volume>, image: &Image) -> Outcome {
     writeback::write(volume, Before::Zeroes, image).await
 }
 
-/// Looks at all that is cleared, and for what is known by its end.
-async fn refuse_if_used(volume: &Arc<dyn Volume>) -> Outcome {
-    let look = || "cannot look at what is on the volume".to_owned();
+/// The start of the volume, whose use is refused unless that is allowed.
+async fn look(volume: &Arc<dyn Volume>, force: bool) -> Outcome<Vec<u8>> {
     let start = Span::new(0, 2 * HEADER_SIZES[0]);
-    let header = found_header(&read(volume, start).await.or_fail(look)?);
+    let start = read(volume, start).await.or_fail(|| LOOK.to_owned())?;
+    if !force {
+        refuse_if_used(volume, &start).await?;
+    }
+    Ok(start)
+}
+
+const LOOK: &str = "cannot look at what is on the volume";
+
+/// Looks at all that is cleared, and for what is known by its end.
+async fn refuse_if_used(volume: &Arc<dyn Volume>, start: &[u8]) -> Outcome {
+    let look = || LOOK.to_owned();
+    let header = found_header(start);
     let found = match header.or(signatures::recognise(&**volume).await.or_fail(look)?) {
         Some(known) => known,
         None if is_zero(&**volume, NEW_HEADER_SIZE).await.or_fail(look)? => return Ok(()),

@@ -38,7 +38,7 @@ pub use erase::Erasable;
 pub use manage::{
     Init, Restore, Slots, Test, add, backup, change, init, remove, restore, slots, test,
 };
-pub use unlock::{Encrypted, Key, LuksIdentity, Summary, recognise};
+pub use unlock::{Encrypted, Key, LuksIdentity, Summary, identity, recognise};
 pub use writer_token::{Claim, WriterToken};
 
 /// The blocks of a sealed volume, which every initiator can work with.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use volume::{Span, Volume};
 
-use super::header::{HeaderError, uuid_of};
+use super::header::{Header, HeaderError, uuid_of};
 use super::image::{Image, ImageError};
 use super::library::{self, Opened, Tried};
 use super::{Claim, Options, Unsealed, WriterToken, blocking, narrowed, plain, settle, strength};
@@ -177,15 +177,31 @@ pub struct LuksIdentity {
     pub copies: Vec<Span>,
     /// Reads it there.
     pub read: fn(&[u8]) -> Option<String>,
+    /// All of the header. What is written there while the volume is unlocked is no data of its user.
+    pub area: Span,
+}
+
+impl LuksIdentity {
+    fn of(header: &Header) -> Self {
+        let (copies, area) = (header.binary_parts().to_vec(), Span::new(0, header.area()));
+        Self { uuid: header.uuid.clone(), copies, read: uuid_of, area }
+    }
+}
+
+/// The identity of `volume`, whether its header can be used or not; `None` if neither copy is valid.
+pub async fn identity(volume: &Arc<dyn Volume>) -> volume::Result<Option<LuksIdentity>> {
+    match Image::copies(&narrowed(Arc::clone(volume))).await {
+        Ok((_, header)) => Ok(Some(LuksIdentity::of(&header))),
+        Err(ImageError::Header(_)) => Ok(None),
+        Err(ImageError::Volume(why)) => Err(why),
+    }
 }
 
 impl Encrypted {
     /// Its identity, if its header has a valid copy.
     #[must_use]
     pub fn identity(&self) -> Option<LuksIdentity> {
-        let Image { header, .. } = &**self.header.as_ref().ok()?;
-        let copies = header.binary_parts().to_vec();
-        Some(LuksIdentity { uuid: header.uuid.clone(), copies, read: uuid_of })
+        self.header.as_ref().ok().map(|image| LuksIdentity::of(&image.header))
     }
 
     /// What its header says.

@@ -1,5 +1,8 @@
 //! Brings a changed header back to its volume, in an order that leaves a valid one at every moment.
 //!
+//! Both copies are read again first: a person may have typed for minutes since they were read, and another may have
+//! changed the header meanwhile, or another volume may have come in its place.
+//!
 //! 1. Material of new slots, to places that the header on the volume does not use; flush.
 //! 2. The copy that is not the newest valid one; flush. If this one is torn, the other is still what it
 //!    was; once it is whole, it is the newer one, and all that it refers to is there.
@@ -98,12 +101,33 @@ impl WriteStage {
 /// failure of a change says what has become of the header; of a whole new one only the caller knows.
 pub(super) async fn write(volume: &Arc<dyn Volume>, before: Before<'_>, new: &Image) -> Outcome {
     let is_change = matches!(before, Before::Changed(_));
+    if let Some(old) = before.header() {
+        refuse_changed(volume, old).await?;
+    }
     for (stage, units) in stages(before, new)? {
         let written = write_units(volume, &units, new).await;
         let written = written.or_fail(|| "cannot write the header".to_owned());
         written.map_err(|why| if is_change { why.hint(stage.outcome()) } else { why })?;
     }
     if is_change { Ok(()) } else { verify(volume, new).await }
+}
+
+/// Refuses a header that is not the one that the change was made from.
+async fn refuse_changed(volume: &Arc<dyn Volume>, old: &Image) -> Outcome {
+    let what = || "cannot read the header again before it is changed".to_owned();
+    let copies = Span::new(0, 2 * old.header.size);
+    let found = read(volume, copies).await.or_fail(what);
+    let found = found.map_err(|why| why.hint(WriteStage::Material.outcome()))?;
+    if found == old.bytes[..copies.len as usize] {
+        return Ok(());
+    }
+    let why =
+        "since it was read, somebody else has changed it, or another volume has come in its place";
+    Err(Failure::new(
+        "the header is not the one that the change was made from; nothing was written",
+    )
+    .because(why)
+    .hint("`longhaul key list` shows what is there now; then try again"))
 }
 
 async fn write_units(volume: &Arc<dyn Volume>, units: &[Span], new: &Image) -> volume::Result<()> {

@@ -56,9 +56,9 @@ impl Writer {
         Self { dir, header, thread: None, saved: Arc::default() }
     }
 
-    /// The volume is the one with this LUKS UUID. To be said before anything is saved.
-    pub fn set_luks_uuid(&mut self, uuid: &str) {
-        self.header.luks_uuid = Some(uuid.to_owned());
+    /// The volume is the one with this LUKS UUID, or may be one with another. To be said before anything is saved.
+    pub fn set_luks_uuid(&mut self, uuid: Option<&str>) {
+        self.header.luks_uuid = uuid.map(str::to_owned);
     }
 
     /// Saves a change after those saved before.

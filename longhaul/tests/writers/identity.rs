@@ -7,22 +7,22 @@ use super::common::{LONGHAUL, Running, run};
 use super::nbd::Nbd;
 use super::{Attached, Bench};
 
-const OPEN: [&str; 2] = ["--passphrase-file", "key"];
-const CHEAP: [&str; 4] = ["--pbkdf-time", "100", "--pbkdf-memory", "32M"];
-const TWO: [&str; 2] = ["--volume", "o=file:o.img,size=32M"];
+pub(super) const OPEN: [&str; 2] = ["--passphrase-file", "key"];
+pub(super) const CHEAP: [&str; 4] = ["--pbkdf-time", "100", "--pbkdf-memory", "32M"];
+pub(super) const TWO: [&str; 2] = ["--volume", "o=file:o.img,size=32M"];
 
 /// Puts a LUKS header on the volume at `uri`, with a key of its own.
-fn encrypt(bench: &Bench, uri: &str) {
+pub(super) fn encrypt(bench: &Bench, uri: &str) {
     fs::write(bench.path().join("key"), "pass-phrase").unwrap();
     let (said, done) = bench.run(&[&["key", "init", uri], &OPEN[..], &CHEAP].concat());
     assert!(done, "{said}");
 }
 
-fn uri_of(bench: &Bench, name: &str) -> String {
+pub(super) fn uri_of(bench: &Bench, name: &str) -> String {
     bench.uri.replace(":t/", &format!(":{name}/"))
 }
 
-fn swap(bench: &Bench) {
+pub(super) fn swap(bench: &Bench) {
     let at = |name: &str| bench.path().join(name);
     fs::rename(at("t.img"), at("x.img")).unwrap();
     fs::rename(at("o.img"), at("t.img")).unwrap();
@@ -30,7 +30,7 @@ fn swap(bench: &Bench) {
 }
 
 /// A server of these volumes whose log can be read, at the address of `bench`.
-fn serve(bench: &Bench, options: &[&str]) -> Running {
+pub(super) fn serve(bench: &Bench, options: &[&str]) -> Running {
     let listen = bench.uri.split('/').nth(2).unwrap().to_owned();
     let log = fs::File::create(bench.path().join("serve.log")).unwrap();
     let mut command = bench.longhaul(&["serve", "--listen", &listen]);

@@ -4,6 +4,7 @@
 mod common;
 mod copies;
 mod end;
+mod exchanged;
 mod fenced;
 mod gateway;
 mod identity;

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use proto::scsi::Status;
 use proto::scsi::command::Command;
+use volume::Span;
 use volume::layer::reconnect::{
     self, Effect, Failure, Loss, Refused, Salvage, Settings, Supervisor, Verdict,
 };
@@ -15,7 +16,7 @@ use volume::layer::reconnect::{
 use super::change::Change;
 use super::device::Device;
 use super::error::OpenError;
-use super::identity::Identity;
+use super::identity::{Identity, KnownIdentity};
 use super::mark::MarkError;
 use super::options::{Options, ReplayLogOptions};
 use super::reservation::{Request, Reservation, ReservationError};
@@ -68,11 +69,13 @@ pub(super) struct Connector<T: Transport> {
     /// How long each step to a unit may take.
     pub(super) opened_within: Duration,
     /// What the volume holds that tells it from others, once that is known.
-    identity: Mutex<Option<Identity>>,
+    pub(super) identity: KnownIdentity,
     /// That nobody else writes.
     pub(super) reservation: Reservation,
     /// What saves acknowledged changes of this unit when it is given up.
     replay_log: Mutex<Option<Writer>>,
+    /// Where changes are not saved in it.
+    not_saved: Mutex<Option<Span>>,
 }
 
 impl<T: Transport> fmt::Debug for Connector<T> {
@@ -94,9 +97,10 @@ impl<T: Transport> Connector<T> {
             transport,
             options,
             opened_within: OPENED_WITHIN,
-            identity: Mutex::default(),
+            identity: KnownIdentity::default(),
             reservation: Reservation::default(),
             replay_log: Mutex::default(),
+            not_saved: Mutex::default(),
         }
     }
 
@@ -288,8 +292,7 @@ impl<T: Transport> Connector<T> {
 
     /// Refuses a volume that is not the one that the first link led to, as far as its bytes tell.
     async fn refuse_other(&self, link: &Link<T::Session>) -> Opened<T, ()> {
-        let Some(identity) = self.identity() else { return Ok(()) };
-        match identity.is_of(link).await? {
+        match self.identity.is_of(link).await? {
             true => Ok(()),
             false => Err(OpenError::Changed("LUKS UUID")),
         }
@@ -319,17 +322,27 @@ impl<T: Transport> Connector<T> {
         }
     }
 
-    /// What the volume is known by, if its bytes tell.
-    pub(super) fn identity(&self) -> Option<Identity> {
-        self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// From now on each link must lead to a volume with this identity.
     pub(super) fn identify(&self, identity: Identity) {
         if let Some(log) = &mut *self.replay_log() {
-            log.set_luks_uuid(&identity.uuid);
+            log.set_luks_uuid(Some(&identity.uuid));
         }
-        *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = Some(identity);
+        self.identity.set(identity);
+    }
+
+    /// Takes note of a change that may give the volume another identity.
+    pub(super) fn track(&self, change: &Change) {
+        if self.identity.track(change)
+            && let Some(log) = &mut *self.replay_log()
+        {
+            // Nobody knows which of them it will have when the log is written.
+            log.set_luks_uuid(None);
+        }
+    }
+
+    /// What is written there goes to no replay log: it is no data, and only of use now.
+    pub(super) fn keep_out_of_log(&self, span: Span) {
+        *self.not_saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(span);
     }
 
     /// What has become of acknowledged changes that the unit could not be given; `None` if there are none.
@@ -489,6 +502,10 @@ impl<T: Transport> reconnect::Connect for Connector<T> {
     }
 
     fn save(&self, change: Change) {
+        let not_saved = *self.not_saved.lock().unwrap_or_else(PoisonError::into_inner);
+        if not_saved.is_some_and(|span| span.contains(change.span().at)) {
+            return;
+        }
         if let Some(log) = &mut *self.replay_log() {
             log.save(change.into());
         }

@@ -117,9 +117,21 @@ impl<T: Transport> Disk<T> {
             || (self.connector().keeps_changes() && self.supervisor.has_flushed_all())
     }
 
-    /// From now on the volume must have this LUKS UUID: another that answers in its place is not written to.
-    pub fn identify(&self, identity: Identity) {
+    /// From now on the volume must have this LUKS UUID: another that answers in its place is not written to. Says whether
+    /// it still has it: a link that came about since the UUID was read was not asked.
+    pub async fn identify(&self, identity: Identity) -> volume::Result<bool> {
+        let places = identity.copies.clone();
         self.connector().identify(identity);
+        let mut copies = Vec::new();
+        for span in places {
+            copies.push(self.read(span).await);
+        }
+        self.connector().identity.judge(copies)
+    }
+
+    /// What is written there is the header of an encrypted volume that is open, and no data: it goes to no replay log.
+    pub fn keep_out_of_log(&self, span: Span) {
+        self.connector().keep_out_of_log(span);
     }
 
     /// Whether a replay log belongs to this unit. One without a serial number is told by its place.
@@ -127,9 +139,9 @@ impl<T: Transport> Disk<T> {
     pub fn is_of(&self, header: &Header, target: &str, lun: u16) -> bool {
         let link = self.link();
         let device = link.device();
-        let uuids = self.connector().identity().zip(header.luks_uuid.as_ref());
+        let uuids = self.connector().identity.uuid().zip(header.luks_uuid.as_ref());
         device.serial == header.serial
-            && uuids.is_none_or(|(here, there)| here.uuid == *there)
+            && uuids.is_none_or(|(here, there)| here == *there)
             && (&device.standard.vendor, &device.standard.product)
                 == (&header.vendor, &header.product)
             && (header.serial.is_some() || (target, lun) == (&header.target, header.lun))
@@ -234,6 +246,7 @@ impl<T: Transport> Disk<T> {
 
     fn change(&self, change: Change, verb: Verb) -> Work<'_, ()> {
         let (span, weight) = (change.span(), change.weight());
+        self.connector().track(&change);
         Box::pin(async move {
             let changed = self.supervisor.change(change, range(span), weight).await;
             changed.map_err(failed(verb, span))

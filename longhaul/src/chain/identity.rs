@@ -1,0 +1,42 @@
+//! Ties the connection to an encrypted volume to its LUKS UUID: after a loss another volume may answer under its name.
+
+use std::sync::Arc;
+
+use tokio::time::timeout;
+use volume::Volume;
+
+use super::SEEN_WITHIN;
+use crate::failure::{Failure, OrFail, Outcome};
+use crate::luks::{self, LuksIdentity};
+use crate::store::iscsi;
+use crate::uri::Uri;
+
+/// From now on no connection to a volume with another LUKS UUID is used.
+pub(super) async fn tie(uri: &Uri, disk: &iscsi::Disk, identity: LuksIdentity) -> Outcome {
+    let LuksIdentity { uuid, copies, read, area: _ } = identity;
+    let what = || format!("cannot open {uri}");
+    let is_there = disk.identify(iscsi::Identity { uuid: uuid.clone(), copies, read });
+    match is_there.await.or_fail(what)? {
+        true => Ok(()),
+        false => Err(Failure::new(what())
+            .because(format!(
+                "the volume with the LUKS UUID {uuid} was replaced while it was opened"
+            ))
+            .hint("look at which volume is there now, and try again")),
+    }
+}
+
+/// The same where nobody has asked for its contents. A header that cannot be read ties nothing: those who need it are
+/// told why.
+pub(super) async fn tie_unseen(uri: &Uri, volume: &Arc<dyn Volume>, disk: &iscsi::Disk) -> Outcome {
+    match timeout(SEEN_WITHIN, luks::identity(volume)).await {
+        Ok(Ok(Some(identity))) => tie(uri, disk, identity).await,
+        Ok(Ok(None)) => Ok(()),
+        Ok(Err(why)) => {
+            tracing::debug!(%uri, %why, "cannot tell whether the volume is encrypted");
+            Ok(())
+        }
+        Err(_) => Err(Failure::new(format!("cannot open {uri}"))
+            .because(format!("its start is not read within {SEEN_WITHIN:?}"))),
+    }
+}

@@ -1,0 +1,151 @@
+//! Volumes that are exchanged behind a target while a program that knows their LUKS UUID waits: what it writes never gets
+//! into another one.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use super::common::{Running, run};
+use super::identity::{CHEAP, OPEN, TWO, encrypt, swap, uri_of};
+use super::{Attached, Bench};
+
+/// A pipe from which a command reads a secret: opening it waits until the command does.
+fn pipe(bench: &Bench) {
+    let mut make = Command::new("mkfifo");
+    make.args(["-m", "600", "pipe"]).current_dir(bench.path());
+    assert!(run(&make).1.success());
+}
+
+/// The volumes change places, at a server that knows nothing of their files.
+fn exchange(bench: &mut Bench) {
+    bench.server.take().unwrap().kill();
+    swap(bench);
+    bench.serve(&["--volume", "t=file:t.img", "--state", "new", TWO[0], "o=file:o.img"]);
+}
+
+/// Runs a command, and exchanges the volumes when it asks for the secret that comes by the pipe.
+fn exchanged_meanwhile(bench: &mut Bench, arguments: &[&str]) -> String {
+    let mut command = bench.longhaul(arguments);
+    command.args(["--reconnect-for", "5s"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let running = command.stdin(Stdio::null()).spawn().unwrap();
+    let mut secret = File::options().write(true).open(bench.path().join("pipe")).unwrap();
+    exchange(bench);
+    secret.write_all(b"pass-phrase").unwrap();
+    drop(secret);
+    let ended = running.wait_with_output().unwrap();
+    let said = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+    assert!(!ended.status.success(), "{said}");
+    said
+}
+
+/// Both volumes, `t` the one that is asked for.
+fn both(bench: &Bench) -> [Vec<u8>; 2] {
+    ["t.img", "o.img"].map(|file| fs::read(bench.path().join(file)).unwrap())
+}
+
+/// A command that asks for a secret, with the volume as its first argument after `key NAME`.
+fn key_command_writes_to_no_other_volume(rest: &[&str]) {
+    let mut bench = Bench::new(&TWO);
+    pipe(&bench);
+    for uri in [bench.uri.clone(), uri_of(&bench, "o")] {
+        encrypt(&bench, &uri);
+    }
+    let (said, done) = bench.run(&["key", "backup", &bench.uri, "backup"]);
+    assert!(done, "{said}");
+    let [t, o] = both(&bench);
+    let uri = bench.uri.clone();
+    let arguments = [&["key", rest[0], &uri], &rest[1..]].concat();
+    let said = exchanged_meanwhile(&mut bench, &arguments);
+    assert!(said.contains("LUKS UUID"), "{said}");
+    assert!(both(&bench) == [o, t], "{rest:?}: a volume was written to: {said}");
+}
+
+const NEW: [&str; 2] = ["--new-passphrase-file", "pipe"];
+const OLD: [&str; 2] = ["--passphrase-file", "pipe"];
+
+#[test]
+fn key_add_writes_to_no_other_volume() {
+    key_command_writes_to_no_other_volume(&[&["add"][..], &OPEN, &NEW, &CHEAP].concat());
+}
+
+#[test]
+fn key_change_writes_to_no_other_volume() {
+    key_command_writes_to_no_other_volume(&[&["change"][..], &OPEN, &NEW, &CHEAP].concat());
+}
+
+#[test]
+fn key_remove_writes_to_no_other_volume() {
+    key_command_writes_to_no_other_volume(&[&["remove", "--force"][..], &OLD].concat());
+}
+
+#[test]
+fn key_restore_writes_to_no_other_volume() {
+    key_command_writes_to_no_other_volume(&[&["restore", "backup", "--force"][..], &OLD].concat());
+}
+
+#[test]
+fn key_init_writes_to_no_other_volume() {
+    for force in [false, true] {
+        let mut bench = Bench::new(&TWO);
+        pipe(&bench);
+        let other = uri_of(&bench, "o");
+        encrypt(&bench, &other);
+        let [t, o] = both(&bench);
+        let uri = bench.uri.clone();
+        let force = if force { &["--force"][..] } else { &[] };
+        let init = [&["key", "init", &uri], &OLD[..], &CHEAP, force].concat();
+        let said = exchanged_meanwhile(&mut bench, &init);
+        assert!(said.contains("not empty") || said.contains("has changed since"), "{said}");
+        assert!(both(&bench) == [o, t], "a volume was written to: {said}");
+    }
+}
+
+/// A gateway that serves what the volume of another target holds.
+fn gateway(bench: &Bench) -> (Running, String) {
+    let volume = format!("g={}", bench.uri);
+    let mut command = bench.longhaul(&["serve", "--listen", "127.0.0.1:0", "--volume", &volume]);
+    let log = File::create(bench.path().join("gateway.log")).unwrap();
+    let command = command.env("LONGHAUL_STATE_DIR", bench.path().join("gateway"));
+    let process = Running::start(command.stderr(log));
+    let ready = process.line().unwrap_or_else(|| panic!("{}", bench.log("gateway")));
+    (process, ready.strip_prefix("ready ").unwrap().to_owned())
+}
+
+#[test]
+fn gateway_passes_writes_to_no_other_volume() {
+    let mut bench = Bench::new(&TWO);
+    for uri in [bench.uri.clone(), uri_of(&bench, "o")] {
+        encrypt(&bench, &uri);
+    }
+    let (process, served) = gateway(&bench);
+    let attached =
+        bench.attach_to(&served, "first", &[&OPEN[..], &["--reconnect-for", "5s"]].concat());
+    assert!(bench.write(&attached, 1));
+    let [_, o] = both(&bench);
+    exchange(&mut bench);
+    assert!(!bench.write(&attached, 2), "{}", bench.log("gateway"));
+    assert!(both(&bench)[0] == o, "the other volume was written to");
+    let log = bench.log("gateway");
+    assert!(log.contains("LUKS UUID has changed"), "{log}");
+    let Attached { process: client, .. } = attached;
+    client.stop();
+    process.kill();
+}
+
+/// What a client of a gateway makes of the volume is the volume from then on.
+#[test]
+fn gateway_goes_on_with_a_header_that_its_client_has_written() {
+    let mut bench = Bench::new(&[]);
+    encrypt(&bench, &bench.uri.clone());
+    let (process, served) = gateway(&bench);
+    let (said, done) =
+        bench.run(&[&["key", "init", "--force", &served], &OPEN[..], &CHEAP].concat());
+    assert!(done, "{said}");
+    let attached = bench.attach_to(&served, "first", &OPEN);
+    assert!(bench.write(&attached, 1));
+    bench.server.take().unwrap().kill();
+    bench.serve(&["--volume", "t=file:t.img"]);
+    assert!(bench.write(&attached, 2), "{}", bench.log("gateway"));
+    assert!(attached.process.stop().success());
+    assert!(process.stop().success());
+}
