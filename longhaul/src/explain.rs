@@ -93,7 +93,7 @@ pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
             "the server needs an identity: `longhaul serve --identity FILE`"
         }
         Some(LoginError::Refused(Status::AUTHENTICATION_FAILURE)) => {
-            "name or secret is not what the target has, it knows only weak algorithms (--chap-weak), or it asks for none"
+            "name or secret is not what the target has, it knows only weak algorithms (--chap-weak), it asks for none, or it wants a secure session (--pin KEY)"
         }
         Some(LoginError::UnprovenMove(_)) => {
             "if the volume is there now, name that address yourself: the pinned key will prove it"

@@ -31,6 +31,13 @@ pub struct ChainStatus {
 }
 
 impl Observer {
+    /// How the connection to another target is, if it is not as it should be.
+    #[must_use]
+    pub fn outage(&self) -> Option<String> {
+        let disk = self.disk.as_ref().and_then(Weak::upgrade)?;
+        (disk.state() != iscsi::State::Connected).then(|| describe(&disk))
+    }
+
     /// How it is now.
     #[must_use]
     pub fn status(&self) -> ChainStatus {

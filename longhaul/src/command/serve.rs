@@ -255,7 +255,7 @@ async fn note(volumes: &[Served], config: &Config) -> Outcome<Vec<Option<String>
             if let Err(why) = files.note(volume, serial.as_deref()) {
                 let Served { name, uri, .. } = volume;
                 tracing::warn!(
-                    "volume {name}: if {uri} is missing at the next start, a new one is made: {why}"
+                    "volume {name}: another file in the place of {uri}, or none, will not be noticed: {why}"
                 );
             }
         }
@@ -405,12 +405,19 @@ fn disks(
     kept: impl Iterator<Item = (Option<Kept>, Option<String>)>,
 ) -> Vec<Disk> {
     let volumes = volumes.iter().zip(chains).zip(kept);
-    let disk = |((served, chain), (kept, serial)): ((&Served, &Chain), _)| {
+    let disk = |((served, chain), (kept, serial)): ((&Served, &Chain), (_, Option<String>))| {
         let (vanishes, key) = (chain.vanishes(), chain.key());
+        let serial = serial.or_else(|| new_serial_in_memory(vanishes));
         let options = Options { vanishes, key, serial, ..options(served, kept) };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
     volumes.map(disk).collect()
+}
+
+/// Nothing is left of a volume in memory that was served before: clients that wrote to it must not go on with this one.
+fn new_serial_in_memory(vanishes: bool) -> Option<String> {
+    let random = getrandom::u64().ok().filter(|_| vanishes)?;
+    Some(format!("{random:016x}"))
 }
 
 /// The targets that volumes are units of, in the order of their first ones.

@@ -195,8 +195,9 @@ fn describe(before: &Look, now: &Look, only_since: bool) -> String {
         let _ = writeln!(text, "{target}");
         for (lun, size) in now.status.units.get(target).into_iter().flatten() {
             let _ = writeln!(text, "  unit {lun}, {} bytes", Size(*size));
-            let Status { losses, moved, .. } = &now.status;
-            for (told, what) in [(losses, "flushes fail until it is opened again: "), (moved, "")] {
+            let Status { outages, losses, moved, .. } = &now.status;
+            let lost = "flushes fail until it is opened again: ";
+            for (told, what) in [(outages, ""), (losses, lost), (moved, "")] {
                 if let Some(why) = told.get(target).and_then(|units| units.get(lun)) {
                     let _ = writeln!(text, "    {what}{}", OneLine(why));
                 }
@@ -263,6 +264,17 @@ mod tests {
         let reads = Work { commands, bytes, ..Work::default() };
         let activity = Activity { reads, in_flight: 3, failed: commands, ..Activity::default() };
         Status { targets: [("t".to_owned(), activity)].into(), ..Status::default() }
+    }
+
+    #[test]
+    fn unit_that_cannot_be_reached_says_so() {
+        let mut status = reads(1, 512);
+        status.units = [("t".to_owned(), [(0, 1 << 20)].into())].into();
+        let outage = "reconnecting for 9 s, 3 attempts: cannot connect".to_owned();
+        status.outages = [("t".to_owned(), [(0, outage.clone())].into())].into();
+        let look = Look { status, at: Instant::now() };
+        let told = describe(&look, &look, false);
+        assert!(told.contains(&format!("  unit 0, 1M bytes\n    {outage}\n")), "{told}");
     }
 
     #[test]

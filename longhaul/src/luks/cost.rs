@@ -74,15 +74,21 @@ impl Cost {
             threads = kdf.cpus.unwrap_or(1).max(1);
             iterations += kdf.iterations.map_or(0, u64::from);
             if let Some(passes) = kdf.time {
-                let here =
-                    std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-                let at_once = u64::from(threads).min(here);
-                time = u64::from(passes).saturating_mul(memory) / FILLED_A_SECOND / at_once;
-                work = format!("{passes} passes over {} of memory, ", Size(memory));
+                Self { time, work, .. } = Self::of_argon(passes, memory, threads);
+                work += ", ";
             }
         }
         time = time.saturating_add(iterations / ITERATIONS_A_SECOND);
         work += &format!("{iterations} iterations of PBKDF2");
+        Self { memory, time, threads, work }
+    }
+
+    /// Of so many passes of Argon2 over so many bytes.
+    fn of_argon(passes: u32, memory: u64, threads: u32) -> Self {
+        let here = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        let at_once = u64::from(threads).min(here);
+        let time = u64::from(passes).saturating_mul(memory) / FILLED_A_SECOND / at_once;
+        let work = format!("{passes} passes over {} of memory", Size(memory));
         Self { memory, time, threads, work }
     }
 }
@@ -198,6 +204,7 @@ impl CostArgs {
             )));
         }
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        self.check_opening(memory, threads.min(THREADS_MAX))?;
         Ok(CryptPbkdfType {
             type_: CryptKdf::Argon2Id,
             hash: None,
@@ -211,6 +218,19 @@ impl CostArgs {
                 None => CryptPbkdf::empty(),
             },
         })
+    }
+}
+
+impl CostArgs {
+    /// Refuses what no command would open afterwards without being told.
+    fn check_opening(&self, memory: u64, threads: u32) -> Outcome<()> {
+        let passes = self.pbkdf_iterations.unwrap_or(0);
+        let refusal = too_much_memory(memory)
+            .or_else(|| too_long(&Cost::of_argon(passes, memory, threads), 0));
+        let Some((why, _)) = refusal else { return Ok(()) };
+        let what = "a slot of this cost would not be opened by any command as it is";
+        Err(Failure::usage(format!("{what}: {why}"))
+            .hint("--key-memory and --key-time allow more, here and whenever it is opened"))
     }
 }
 
@@ -264,6 +284,23 @@ mod tests {
         assert_eq!((pbkdf.time_ms, pbkdf.iterations), (2000, 0));
         assert!((1..=4).contains(&pbkdf.parallel_threads));
         assert!(!pbkdf.flags.contains(CryptPbkdf::NO_BENCHMARK));
+    }
+
+    #[test]
+    fn slot_that_nothing_would_open_is_not_made() {
+        let cost = |iterations, memory| CostArgs {
+            pbkdf_memory: Some(Size(memory)),
+            pbkdf_iterations: iterations,
+            ..CostArgs::default()
+        };
+        assert!(cost(Some(4), 32 << 10).pbkdf().is_ok());
+        let refused = cost(Some(u32::MAX), 32 << 10).pbkdf().err().unwrap().to_string();
+        assert!(
+            refused.contains("--key-time") && refused.contains("4294967295 passes over 32K"),
+            "{refused}"
+        );
+        let refused = cost(None, 2 << 30).pbkdf().err().unwrap().to_string();
+        assert!(refused.contains("it takes 2G of memory") && refused.contains("--key-memory"));
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub struct Status {
     /// Where what is written to units goes whose files were moved.
     #[serde(default)]
     pub moved: BTreeMap<String, BTreeMap<u16, String>>,
+    /// How units are whose volume lies on another target that cannot be reached.
+    #[serde(default)]
+    pub outages: BTreeMap<String, BTreeMap<u16, String>>,
 }
 
 /// How a session is.
@@ -74,8 +77,7 @@ impl Status {
         }
         let summed_up = |(target, activity): (_, Activity)| (target, activity.summed_up());
         let targets = targets.into_iter().map(summed_up).collect();
-        let (losses, moved) = <_>::default();
-        Self { sessions, targets, units: units.collect(), losses, moved }
+        Self { sessions, targets, units: units.collect(), ..Self::default() }
     }
 }
 

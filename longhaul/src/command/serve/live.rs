@@ -268,12 +268,15 @@ impl Live {
         let mut status = self.node.status();
         for Served { name, target, lun, .. } in &self.config.volumes {
             let Some(Room { chain, .. }) = self.rooms.get(name) else { continue };
-            let (told, why) = match (chain.loss(), chain.moved()) {
-                (Some(why), _) => (&mut status.losses, why),
-                (None, Some(why)) => (&mut status.moved, why),
-                (None, None) => continue,
-            };
-            told.entry(target.as_str().to_owned()).or_default().insert(*lun, why);
+            let told = [
+                (&mut status.outages, chain.observer().outage()),
+                (&mut status.losses, chain.loss()),
+                (&mut status.moved, chain.moved().filter(|_| chain.loss().is_none())),
+            ];
+            for (told, why) in told {
+                let Some(why) = why else { continue };
+                told.entry(target.as_str().to_owned()).or_default().insert(*lun, why);
+            }
         }
         serde_json::to_string(&status).or_fail(|| "cannot tell how it is".to_owned())
     }

@@ -18,6 +18,7 @@ use volume::Volume;
 use super::connection::{self, Broken, Shutdown};
 use super::connection_order::{ConnectionGuard, ConnectionOrder};
 use super::mapping;
+use crate::log_limiter::{LineLimiter, Permit};
 use crate::socket_file::SocketFile;
 use crate::stop::{Stop, Stopper};
 
@@ -56,6 +57,7 @@ pub struct Server {
     file: SocketFile,
     clients: Clients,
     leaves: AtomicBool,
+    log_limiter: LineLimiter,
 }
 
 /// How many clients are connected.
@@ -89,6 +91,7 @@ impl Server {
             file: SocketFile::of(path)?,
             clients: Clients::default(),
             leaves: AtomicBool::new(false),
+            log_limiter: LineLimiter::default(),
         })
     }
 
@@ -168,7 +171,9 @@ impl Server {
             match self.listener.accept().await {
                 Ok((stream, _)) => return stream,
                 Err(why) => {
-                    tracing::warn!(%why, "cannot accept an NBD connection");
+                    if let Some((Permit { suppressed }, _)) = self.log_limiter.permit() {
+                        tracing::warn!(%why, suppressed, "cannot accept an NBD connection");
+                    }
                     // Out of descriptors or memory: those in use have to come back first.
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 }
