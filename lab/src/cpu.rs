@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
-use crate::results::seconds;
 
 /// Time spent on a core by all threads of `pid` that still live, in user and system mode.
 pub(crate) fn spent(pid: u32) -> Result<Duration, Failure> {
@@ -151,6 +150,22 @@ fn times(stat: &str) -> Option<[f64; 2]> {
     let (user, system) = (next()?, next()?);
     let ticks = rustix::param::clock_ticks_per_second() as f64;
     Some([(user + next()?) / ticks, (system + next()?) / ticks])
+}
+
+/// Times to the microsecond.
+pub(crate) mod seconds {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(seconds: &f64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64((seconds * 1e6).round() / 1e6)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        let seconds = f64::deserialize(from)?;
+        let is_time = seconds.is_finite() && seconds >= 0.0;
+        is_time.then_some(seconds).ok_or_else(|| D::Error::custom("a time that is none"))
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Results as tab-separated text: one measurement a line, with all its conditions, the names first.
 
 use csv::{ReaderBuilder, StringRecord, WriterBuilder};
+use serde::de::IntoDeserializer;
 use serde::de::value::Error as ValueError;
-use serde::de::{Error as _, IntoDeserializer};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::cpu::BothSpent;
+use crate::cpu::{BothSpent, seconds};
 use crate::link::By;
 
 /// What was done.
@@ -178,21 +178,6 @@ fn line(of: impl Serialize) -> String {
     writer.serialize(of).expect("all fields are words and numbers");
     let line = writer.into_inner().expect("memory does not fail");
     String::from_utf8_lossy(&line).trim_end().to_owned()
-}
-
-/// Times to the microsecond.
-pub(crate) mod seconds {
-    use super::*;
-
-    pub(crate) fn serialize<S: Serializer>(seconds: &f64, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_f64((seconds * 1e6).round() / 1e6)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-        let seconds = f64::deserialize(from)?;
-        let is_time = seconds.is_finite() && seconds >= 0.0;
-        is_time.then_some(seconds).ok_or_else(|| D::Error::custom("a time that is none"))
-    }
 }
 
 /// The line that names the columns.

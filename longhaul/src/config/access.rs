@@ -1,13 +1,10 @@
 //! Portal groups, and how volumes are accessed by them.
 
-use std::path::Path;
 use std::str::FromStr;
 
 use proto::scsi::ports::{AccessState, PORT, PORT_MAX};
 
 use super::Listen;
-use super::options::LISTEN;
-use crate::option_table::{Entry, Given, Unfit, each, text};
 
 /// The number of a portal group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,26 +56,4 @@ pub(super) fn contradiction(listen: &[Listen]) -> Option<Group> {
     };
     let differ = |group: &Group| says(*group).any(|access| Some(access) != says(*group).next());
     listen.iter().map(|listen| listen.group).find(differ)
-}
-
-/// Places to listen: of the command line one, of the file a list of addresses and tables.
-pub(super) fn listens(given: &Given<'_>) -> Result<Vec<Listen>, Unfit> {
-    match given {
-        Given::File(item, _) => each(item, listen),
-        Given::Word(_) => text(given).map(|host| vec![Listen::at(host)]),
-    }
-}
-
-/// An address, or a table with one.
-fn listen(entry: Entry<'_>) -> Option<Listen> {
-    match entry {
-        Entry::Text(host) => Some(Listen::at(host.parse()?)),
-        Entry::Table(mut table) => {
-            let said = table.read(LISTEN, Path::new(""));
-            table.finish();
-            let group = said.group.unwrap_or_default();
-            let (protection, access) = (said.protection, said.access);
-            Some(Listen { host: said.address?, protection, group, access })
-        }
-    }
 }

@@ -5,7 +5,6 @@ use std::str::FromStr;
 use proto::iscsi::name::IscsiName;
 use proto::scsi::inquiry::SERIAL_MAX;
 
-use super::options::VolumeOptions;
 use super::target_of;
 use crate::size::Size;
 
@@ -38,21 +37,6 @@ impl Default for Appearance {
             vendor: None,
             product: None,
             serial: None,
-        }
-    }
-}
-
-impl From<&VolumeOptions> for Appearance {
-    fn from(said: &VolumeOptions) -> Self {
-        let own = Self::default();
-        Self {
-            block_size: said.block_size,
-            physical_block_size: said.physical_block_size,
-            removable: said.removable.unwrap_or(own.removable),
-            thin: said.thin.unwrap_or(own.thin),
-            vendor: said.vendor.clone(),
-            product: said.product.clone(),
-            serial: said.serial.clone(),
         }
     }
 }

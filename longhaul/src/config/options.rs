@@ -1,7 +1,7 @@
 //! The options of the configuration: a row for each.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use proto::identity::PublicKey;
@@ -10,15 +10,15 @@ use proto::scsi::inquiry::SERIAL_MAX;
 use toml::Spanned;
 
 use super::Listen;
-use super::access::{Access, Group, listens};
-use super::disk::{BlockSize, Label, Lun, PhysicalBlockSize, Rate, TargetName};
+use super::access::{Access, Group};
+use super::disk::{Appearance, BlockSize, Label, Lun, PhysicalBlockSize, Rate, TargetName};
 use super::limits::LIMITS;
 use crate::credentials::{CHAP, WEAK};
 use crate::log::LOG;
 use crate::option_table::{
-    BYTES, COUNT, DEMAND, DIRECTORY, FILE, Given, IQN, KEY, Kind, NAME, PATH, Place, RATE, Row,
-    Rows, SIZE, SWITCH, Section, Standard, Unfit, VARIABLE, number, number_or_text, options, path,
-    switch, text, texts,
+    BYTES, COUNT, DEMAND, DIRECTORY, Entry, FILE, Given, IQN, KEY, Kind, NAME, PATH, Place, RATE,
+    Row, Rows, SIZE, SWITCH, Section, Standard, Unfit, VARIABLE, each, number, number_or_text,
+    options, path, switch, text, texts,
 };
 use crate::sealing::Demand;
 use crate::size::Size;
@@ -424,6 +424,43 @@ pub fn sections() -> Vec<Section> {
             CHAP,
         ),
     ]
+}
+
+/// Places to listen: of the command line one, of the file a list of addresses and tables.
+fn listens(given: &Given<'_>) -> Result<Vec<Listen>, Unfit> {
+    match given {
+        Given::File(item, _) => each(item, listen),
+        Given::Word(_) => text(given).map(|host| vec![Listen::at(host)]),
+    }
+}
+
+/// An address, or a table with one.
+fn listen(entry: Entry<'_>) -> Option<Listen> {
+    match entry {
+        Entry::Text(host) => Some(Listen::at(host.parse()?)),
+        Entry::Table(mut table) => {
+            let said = table.read(LISTEN, Path::new(""));
+            table.finish();
+            let group = said.group.unwrap_or_default();
+            let (protection, access) = (said.protection, said.access);
+            Some(Listen { host: said.address?, protection, group, access })
+        }
+    }
+}
+
+impl From<&VolumeOptions> for Appearance {
+    fn from(said: &VolumeOptions) -> Self {
+        let own = Self::default();
+        Self {
+            block_size: said.block_size,
+            physical_block_size: said.physical_block_size,
+            removable: said.removable.unwrap_or(own.removable),
+            thin: said.thin.unwrap_or(own.thin),
+            vendor: said.vendor.clone(),
+            product: said.product.clone(),
+            serial: said.serial.clone(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -10,11 +10,10 @@ use std::fmt::Display;
 
 pub(crate) use command_line::{CommandLine, Rows, names};
 pub use print::{Section, manual_table, terminal_list};
-pub(crate) use read::Given;
 pub use read::Unfit;
 pub(crate) use read::{each, number, number_or_text, path, switch, text, texts, within};
 pub use table::Wrong;
-pub(crate) use table::{Entry, Sheet, Table};
+pub(crate) use table::{Entry, Given, Sheet, Table};
 
 /// Where an option may stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

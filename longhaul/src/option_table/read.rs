@@ -3,21 +3,13 @@
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::table::{Entry, Item, unlike};
-
-/// A value as it was given.
-pub(crate) enum Given<'g> {
-    /// In the configuration file; paths in it begin at this directory.
-    File(Item<'g>, &'g Path),
-    /// On the command line, or as a default: a text, or nothing for a switch that is turned on.
-    Word(Option<&'g OsStr>),
-}
+use super::table::{Entry, Given, Item, unlike};
 
 /// Why a value does not suit its option.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 //! on, so that one look at the file finds every mistake.
 
 use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::ops::Range;
 use std::path::Path;
@@ -10,8 +11,16 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Given, Row, Standard, fill};
+use super::{Row, Standard, fill};
 use crate::suggest::did_you_mean;
+
+/// A value as it was given.
+pub(crate) enum Given<'g> {
+    /// In the configuration file; paths in it begin at this directory.
+    File(Item<'g>, &'g Path),
+    /// On the command line, or as a default: a text, or nothing for a switch that is turned on.
+    Word(Option<&'g OsStr>),
+}
 
 /// A place in the file, and what is wrong there.
 #[derive(Clone, Debug, PartialEq, Eq)]
