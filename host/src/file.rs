@@ -126,6 +126,26 @@ impl File {
         }
     }
 
+    /// What the system knows of it, once all of that is stable: size, and the time of the last change.
+    pub fn settled(&self) -> Result<std::fs::Metadata> {
+        let file = std::fs::File::from(self.fd.try_clone()?);
+        file.sync_all()?;
+        file.metadata()
+    }
+
+    /// Whether holes can be punched here, `unit` bytes long. It is tried beyond the end, which changes nothing but, on
+    /// some file systems, the time of the last change: that is put back.
+    pub fn can_punch(&self, len: u64, unit: u64) -> Result<bool> {
+        let file = std::fs::File::from(self.fd.try_clone()?);
+        let before = file.metadata()?.modified()?;
+        let punches = self.punch(len, unit).is_ok();
+        if file.metadata()?.modified()? != before {
+            // Only its owner may do that.
+            let _ = file.set_modified(before);
+        }
+        Ok(punches)
+    }
+
     /// The size in bytes, of a block device too.
     pub fn len(&self) -> Result<u64> {
         Ok(rustix::fs::seek(&self.fd, SeekFrom::End(0))?)

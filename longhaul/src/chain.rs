@@ -8,6 +8,7 @@ mod status;
 mod store;
 mod writer;
 
+use std::fs::Metadata;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -201,6 +202,13 @@ impl Chain {
     #[must_use]
     pub fn moved(&self) -> Option<String> {
         self.local.as_ref()?.misplaced()
+    }
+
+    /// How its file is now that nothing writes to it any more; `None` if it has none, or has lost something.
+    pub async fn settled(&self) -> Option<Metadata> {
+        let local = self.local.as_ref()?;
+        self.volume.flush().await.ok()?;
+        local.settled().await.ok()
     }
 
     /// Tells the log, once, should its file be removed or moved.

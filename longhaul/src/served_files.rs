@@ -6,6 +6,8 @@
 
 mod serial;
 
+pub(crate) use serial::VolumeIdentity;
+
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -28,6 +30,7 @@ use crate::uri::Uri;
 use crate::utc::{now, utc};
 
 /// The directory of the records.
+#[derive(Clone, Debug)]
 pub(crate) struct ServedFiles(Option<PathBuf>);
 
 /// What becomes of a file that was another volume when it was served last, in the place of one that was this volume.
@@ -73,12 +76,25 @@ struct Number {
     /// When it was noted last.
     opened: u64,
     order: u64,
+    /// It was configured.
+    #[serde(default)]
+    configured: bool,
+    /// How the file was when a server that knew it by this number had closed it, as far as it could say so.
+    #[serde(default)]
+    left: Option<LeftState>,
 }
 
-impl Number {
-    /// The later of two is the larger.
-    const fn age(&self) -> (u64, u64) {
-        (self.order, self.opened)
+/// What shows that somebody has written to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LeftState {
+    size: u64,
+    /// Seconds and nanoseconds of the Unix epoch.
+    modified: (i64, i64),
+}
+
+impl LeftState {
+    pub(crate) fn of(found: &Metadata) -> Self {
+        Self { size: found.len(), modified: (found.mtime(), found.mtime_nsec()) }
     }
 }
 
@@ -224,7 +240,7 @@ impl ServedFiles {
     }
 
     /// Notes that the file of `volume` is there, and served with this serial number.
-    pub(crate) fn note(&self, volume: &Served, serial: Option<&str>) -> Outcome {
+    pub(crate) fn note(&self, volume: &Served, serial: &str) -> Outcome {
         let Uri::File(path) = &volume.uri else { return Ok(()) };
         let found = path.metadata().ok();
         let (path, file) = (absolute(path)?, found.as_ref().and_then(FileId::of));
@@ -234,16 +250,45 @@ impl ServedFiles {
         let mut numbers = own.map(|(_, own)| own.numbers()).unwrap_or_default();
         let UnitName { target, lun } = volume.unit();
         let (target, opened) = (target.as_str().to_owned(), now());
-        if let Some(serial) = serial.map(str::to_owned) {
-            numbers.retain(|number| number.serial != serial);
-            numbers.push(Number { serial, target: target.clone(), lun, opened, order });
-        }
+        let before = numbers.iter().position(|number| number.serial == serial);
+        let before = before.map(|at| numbers.swap_remove(at));
+        let left = match before {
+            // Until it is closed.
+            _ if !volume.read_only => None,
+            Some(before) => before.left,
+            None => found.as_ref().map(LeftState::of),
+        };
+        let configured = volume.appearance.serial.is_some();
+        let (number, unit) = (serial.to_owned(), target.clone());
+        let number = Number { serial: number, target: unit, lun, opened, order, configured, left };
+        numbers.push(number);
         let note = match own {
             Some((note, _)) => note.clone(),
             None => self.new_note(&path)?,
         };
-        let (size, serial) = (found.as_ref().map(Metadata::len), serial.map(str::to_owned));
+        let (size, serial) = (found.as_ref().map(Metadata::len), Some(serial.to_owned()));
         write(&note, &Record { path, target, lun, opened, size, file, serial, order, numbers })
+    }
+
+    /// How the file of `volume` is now, if there is one.
+    pub(crate) fn state_of(volume: &Served) -> Option<LeftState> {
+        let Uri::File(path) = &volume.uri else { return None };
+        path.metadata().ok().as_ref().map(LeftState::of)
+    }
+
+    /// Notes how the file was left that was served with this serial number.
+    pub(crate) fn note_left(&self, serial: &str, left: LeftState) -> Outcome {
+        let mut records = self.records();
+        let numbers = records.iter_mut().flat_map(|(note, record)| {
+            let Record { numbers, .. } = record;
+            let place = numbers.iter().position(|number| number.serial == serial)?;
+            Some((numbers[place].age(), place, note, record))
+        });
+        let Some((_, place, note, record)) = numbers.max_by_key(|(age, ..)| *age) else {
+            return Ok(());
+        };
+        record.numbers[place].left = Some(left);
+        write(note, record)
     }
 
     /// Notes how large the file of `volume` is, which has grown.

@@ -5,6 +5,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sha2::{Digest as _, Sha256};
+
 use crate::durable::{make_directories, sync_directory_of};
 use crate::printable::Shown as _;
 use crate::regular_file::read_regular;
@@ -25,12 +27,45 @@ impl StateDir {
         Ok(Self(path))
     }
 
-    /// What keeps the reservations of unit `lun` of `target`, an iSCSI name: one file.
+    /// What keeps the reservations of the volume with this serial number: one file.
     #[must_use]
-    pub fn reservations(&self, target: &str, lun: u16) -> Arc<dyn Keeper> {
-        // A name has neither slashes nor NULs, and with what is added stays below the 255 bytes that a
-        // file name may have (RFC 7143, 4.2.7.1: 223 bytes).
-        Arc::new(KeptFile(self.0.join(format!("{target}.{lun}.reservations"))))
+    pub fn reservations(&self, serial: &str) -> Arc<dyn Keeper> {
+        Arc::new(KeptFile(self.reservations_file(serial)))
+    }
+
+    /// Makes reservations that an earlier release has kept for unit `lun` of `target`, an iSCSI name, those of the volume with
+    /// this serial number; forgets them if they `are_its` not.
+    pub fn adopt(&self, target: &str, lun: u16, serial: &str, are_its: bool) -> io::Result<()> {
+        // A name has neither slashes nor NULs (RFC 7143, 4.2.7.1).
+        let old = self.0.join(format!("{target}.{lun}.reservations"));
+        let new = self.reservations_file(serial);
+        if are_its && !new.try_exists()? {
+            stable(&old, fs::rename(&old, &new))
+        } else {
+            stable(&old, fs::remove_file(&old))
+        }
+    }
+
+    /// Nobody has reserved the volume with this serial number any more.
+    pub fn forget(&self, serial: &str) -> io::Result<()> {
+        let kept = self.reservations_file(serial);
+        stable(&kept, fs::remove_file(&kept))
+    }
+
+    /// Serial numbers can be configured, and hold any character of ASCII.
+    fn reservations_file(&self, serial: &str) -> PathBuf {
+        let name = Sha256::digest(serial.as_bytes());
+        let name: String = name[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        self.0.join(name).with_extension("reservations")
+    }
+}
+
+/// Makes it stable that `file` is gone; it need not have been there.
+fn stable(file: &Path, gone: io::Result<()>) -> io::Result<()> {
+    match gone {
+        Ok(()) => sync_directory_of(file),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(why) => Err(why),
     }
 }
 
@@ -110,24 +145,25 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a/b");
         let state = StateDir::open(&path).unwrap();
-        let keeper = state.reservations(TARGET, 0);
+        let keeper = state.reservations("1");
         assert_eq!(keeper.load().unwrap(), None);
         keeper.save(vec![1; 100]).await.unwrap();
         keeper.save(vec![2; 10]).await.unwrap();
         drop((state, keeper));
         let state = StateDir::open(&path).unwrap();
-        assert_eq!(state.reservations(TARGET, 0).load().unwrap(), Some(vec![2; 10]));
-        assert_eq!(state.reservations(TARGET, 1).load().unwrap(), None);
+        assert_eq!(state.reservations("1").load().unwrap(), Some(vec![2; 10]));
+        assert_eq!(state.reservations("2").load().unwrap(), None);
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "nothing is left beside it");
     }
 
     #[tokio::test]
     async fn a_write_that_fails_leaves_what_was_kept() {
         let home = tempfile::tempdir().unwrap();
-        let keeper = StateDir::open(home.path()).unwrap().reservations(TARGET, 0);
+        let state = StateDir::open(home.path()).unwrap();
+        let (keeper, file) = (state.reservations("1"), state.reservations_file("1"));
         keeper.save(vec![1]).await.unwrap();
         // What is written beside the file cannot be created where a directory is.
-        let beside = home.path().join(format!("{TARGET}.0.new"));
+        let beside = file.with_extension("new");
         fs::create_dir(&beside).unwrap();
         keeper.save(vec![2]).await.unwrap_err();
         assert_eq!(keeper.load().unwrap(), Some(vec![1]));
@@ -153,7 +189,26 @@ mod tests {
     fn what_cannot_be_read_is_not_taken_for_nothing() {
         let home = tempfile::tempdir().unwrap();
         let state = StateDir::open(home.path()).unwrap();
-        fs::create_dir(home.path().join(format!("{TARGET}.0.reservations"))).unwrap();
-        state.reservations(TARGET, 0).load().unwrap_err();
+        fs::create_dir(state.reservations_file("1")).unwrap();
+        state.reservations("1").load().unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_release_kept_for_a_unit_is_adopted_once() {
+        let home = tempfile::tempdir().unwrap();
+        let state = StateDir::open(home.path()).unwrap();
+        let kept = |serial: &str| state.reservations(serial).load().unwrap();
+        let old = home.path().join(format!("{TARGET}.0.reservations"));
+        state.adopt(TARGET, 0, "1", true).unwrap();
+        assert_eq!(kept("1"), None);
+        fs::write(&old, [7]).unwrap();
+        state.adopt(TARGET, 0, "1", true).unwrap();
+        assert!(kept("1") == Some(vec![7]) && !old.exists());
+        // Those of another volume that was the unit, and those that are older than its own.
+        for (serial, are_its, left) in [("2", false, None), ("1", true, Some(vec![7]))] {
+            fs::write(&old, [8]).unwrap();
+            state.adopt(TARGET, 0, serial, are_its).unwrap();
+            assert!(kept(serial) == left && !old.exists());
+        }
     }
 }

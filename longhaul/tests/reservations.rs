@@ -48,7 +48,7 @@ struct Running {
 impl Running {
     /// Serves a disk whose reservations are kept in `state`.
     async fn start(state: &Path) -> Self {
-        let keeper = StateDir::open(state).unwrap().reservations(NAME, 0);
+        let keeper = StateDir::open(state).unwrap().reservations("1");
         let options = Options { kept: Some(Kept::by(keeper).unwrap()), ..Options::default() };
         let volume: Arc<dyn Volume> = Arc::new(Memory::new(64 << 20, 512));
         let device = TargetDevice::new(NAME, [(0, volume, options)]);

@@ -40,7 +40,7 @@ use crate::option_table::{CommandLine, names, terminal_list};
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
 use crate::sealing::{Seal, sealing};
-use crate::served_files::{OnExchange, ServedFiles};
+use crate::served_files::{LeftState, OnExchange, ServedFiles, VolumeIdentity};
 use crate::state::StateDir;
 use crate::stop::Stop;
 use crate::store::iscsi::Writers;
@@ -114,22 +114,23 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     let reloads = config.origin.is_some();
     let stop = if reloads { super::stop_on_termination()? } else { super::stop_on_signals()? };
     let policy = unless_stopped(&stop, policy(&config)).await?;
-    let kept = unless_stopped(&stop, kept(config.state.clone(), &config.volumes)).await?;
+    refuse_state(config.state.as_deref())?;
     // Whatever can be refused is asked for before a volume is opened, and a file made.
     let listeners = portals::listen(&portals, given.portals).await?;
     let control = control(&config, given.control)?;
     let metrics = metrics_listener(&config, given.metrics).await?;
     portals::warn_of_plain(&config, &portals);
+    let found = states_of(config.volumes.clone()).await?;
     let chains = open(&config.volumes, config.state.as_deref(), OnExchange::Refuse, &stop).await?;
-    let serials = match note(&config.volumes, &config).await {
-        Ok(serials) => serials,
+    let remembered = match remember(found, &config).await {
+        Ok(remembered) => remembered,
         Err(why) => {
             discard(chains).await;
             return Err(why);
         }
     };
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
-    let disks = disks(&config.volumes, &chains, kept.into_iter().zip(serials));
+    let disks = disks(&config.volumes, &chains, &remembered);
     let ports = config.ports().into_iter().map(|(group, access)| Port::new(group, access));
     let mut node = Node::new(targets(config.volumes.iter().zip(&disks)), policy)
         .with_limits(limits::limits(&config.limits))
@@ -145,7 +146,8 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     }
     tokio::spawn(manager::watchdog(server.pulse()));
     announce(&config.volumes, server.portals(), pin)?;
-    let mut live = Live::new(config, portals, (chains, disks), node, (log, tap), stop.clone());
+    let mut live =
+        Live::new(config, portals, (chains, disks, remembered), node, (log, tap), stop.clone());
     let events = Events::new(server, control, stop, reloads)?;
     requests::attend(&mut live, events).await?;
     live.close().await
@@ -245,23 +247,46 @@ async fn open(
     Ok(chains)
 }
 
-/// Notes which files are there, before a client sees them; the serial numbers that `volumes` of `config` have.
-async fn note(volumes: &[Served], config: &Config) -> Outcome<Vec<Option<String>>> {
+/// What is remembered of a volume: its identity, and the reservations that were kept for it.
+struct Remembered {
+    serial: String,
+    kept: Option<Kept>,
+}
+
+/// The volumes, each with how its file is before it is opened.
+type Found = Vec<(Served, Option<LeftState>)>;
+
+async fn states_of(volumes: Vec<Served>) -> Outcome<Found> {
+    let state = |volume: Served| {
+        let state = ServedFiles::state_of(&volume);
+        (volume, state)
+    };
+    blocking(move || Ok(volumes.into_iter().map(state).collect())).await
+}
+
+/// What is remembered of volumes of `config` that have just been opened. Notes that their files are there, before a client
+/// sees them.
+async fn remember(found: Found, config: &Config) -> Outcome<Vec<Remembered>> {
     let files = ServedFiles::in_state(config.state.as_deref());
-    let (volumes, all) = (volumes.to_vec(), config.volumes.clone());
-    let noted = move || {
-        let serials = files.serials(&volumes, &all)?;
-        for (volume, serial) in volumes.iter().zip(&serials) {
-            if let Err(why) = files.note(volume, serial.as_deref()) {
+    let (state, all) = (config.state.clone(), config.volumes.clone());
+    let remembered = move || {
+        let identities = files.identify(&found, &all)?;
+        let volumes = found.iter().map(|(volume, _)| volume);
+        let kept = load(state.as_deref(), volumes.clone().zip(&identities))?;
+        for (volume, identity) in volumes.zip(&identities) {
+            if let Err(why) = files.note(volume, &identity.serial) {
                 let Served { name, uri, .. } = volume;
                 tracing::warn!(
                     "volume {name}: another file in the place of {uri}, or none, will not be noticed: {why}"
                 );
             }
         }
-        Ok(serials)
+        let identities = identities.into_iter().zip(kept);
+        Ok(identities
+            .map(|(VolumeIdentity { serial, .. }, kept)| Remembered { serial, kept })
+            .collect())
     };
-    blocking(noted).await
+    blocking(remembered).await
 }
 
 /// Notes how large the files of `volumes` are, which have grown: one that is cut off again has lost its end.
@@ -398,26 +423,24 @@ pub(super) async fn open_options(
     .await
 }
 
-/// The disks, with the reservations that were kept, and their serial numbers where they are not those of their units.
-fn disks(
-    volumes: &[Served],
-    chains: &[Chain],
-    kept: impl Iterator<Item = (Option<Kept>, Option<String>)>,
-) -> Vec<Disk> {
-    let volumes = volumes.iter().zip(chains).zip(kept);
-    let disk = |((served, chain), (kept, serial)): ((&Served, &Chain), (_, Option<String>))| {
+/// The disks, with their serial numbers and the reservations that were kept.
+fn disks(volumes: &[Served], chains: &[Chain], remembered: &[Remembered]) -> Vec<Disk> {
+    let volumes = volumes.iter().zip(chains).zip(remembered);
+    let disk = |((served, chain), remembered): ((&Served, &Chain), &Remembered)| {
         let (vanishes, key) = (chain.vanishes(), chain.key());
-        let serial = serial.or_else(|| new_serial_in_memory(vanishes));
-        let options = Options { vanishes, key, serial, ..options(served, kept) };
+        let Remembered { serial, kept } = remembered;
+        let in_memory = vanishes && served.appearance.serial.is_none();
+        let serial =
+            in_memory.then(new_serial_in_memory).flatten().or_else(|| Some(serial.clone()));
+        let options = Options { vanishes, key, serial, ..options(served, kept.clone()) };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
     volumes.map(disk).collect()
 }
 
 /// Nothing is left of a volume in memory that was served before: clients that wrote to it must not go on with this one.
-fn new_serial_in_memory(vanishes: bool) -> Option<String> {
-    let random = getrandom::u64().ok().filter(|_| vanishes)?;
-    Some(format!("{random:016x}"))
+fn new_serial_in_memory() -> Option<String> {
+    getrandom::u64().ok().map(|random| format!("{random:016x}"))
 }
 
 /// The targets that volumes are units of, in the order of their first ones.
@@ -448,21 +471,33 @@ fn options(served: &Served, kept: Option<Kept>) -> Options {
     }
 }
 
-/// For each volume, what was kept of its reservations; nothing is kept where there is no directory for it.
-async fn kept(state: Option<PathBuf>, volumes: &[Served]) -> Outcome<Vec<Option<Kept>>> {
-    let units: Vec<_> = volumes.iter().map(Served::unit).collect();
-    blocking(move || load(state, &units)).await
+/// Refuses a directory for reservations that cannot be used.
+fn refuse_state(state: Option<&Path>) -> Outcome {
+    state.map_or(Ok(()), |path| state_at(path).map(drop))
 }
 
-fn load(state: Option<PathBuf>, units: &[UnitName]) -> Outcome<Vec<Option<Kept>>> {
-    let Some(path) = state else { return Ok(units.iter().map(|_| None).collect()) };
-    let state = StateDir::open(&path)
-        .or_fail(|| format!("cannot use the state directory {}", path.shown()))?;
-    let load = |UnitName { target, lun }: &UnitName| {
-        let kept = Kept::by(state.reservations(target.as_str(), *lun));
-        kept.map(Some).or_fail(|| format!("cannot tell who has reserved unit {lun} of {target}"))
+fn state_at(path: &Path) -> Outcome<StateDir> {
+    StateDir::open(path).or_fail(|| format!("cannot use the state directory {}", path.shown()))
+}
+
+/// For each volume, what was kept of its reservations; nothing is kept where there is no directory for it.
+fn load<'a>(
+    state: Option<&Path>,
+    volumes: impl Iterator<Item = (&'a Served, &'a VolumeIdentity)>,
+) -> Outcome<Vec<Option<Kept>>> {
+    let Some(path) = state else { return Ok(volumes.map(|_| None).collect()) };
+    let state = state_at(path)?;
+    let load = |(volume, identity): (&Served, &VolumeIdentity)| {
+        let UnitName { target, lun } = volume.unit();
+        let VolumeIdentity { serial, is_last_of_unit, forget_reservations } = identity;
+        let what = || format!("cannot tell who has reserved unit {lun} of {target}");
+        state.adopt(target.as_str(), lun, serial, *is_last_of_unit).or_fail(what)?;
+        if *forget_reservations {
+            state.forget(serial).or_fail(what)?;
+        }
+        Kept::by(state.reservations(serial)).map(Some).or_fail(what)
     };
-    units.iter().map(load).collect()
+    volumes.map(load).collect()
 }
 
 /// Closes every chain, whatever becomes of the others.

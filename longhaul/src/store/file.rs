@@ -169,8 +169,7 @@ pub(super) fn lock(file: &File, access: Access) -> Result<(), OpenError> {
 fn shape(file: &File, size: u64, options: &FileOptions) -> io::Result<Shape> {
     let unit = file.allocation_unit()?;
     let unit = if unit.is_power_of_two() { unit.clamp(options.block_size, 65_536) } else { 4096 };
-    // Punching beyond the end changes nothing and tells whether punching works here at all.
-    let punches = !options.read_only && file.punch(size, u64::from(unit)).is_ok();
+    let punches = !options.read_only && file.can_punch(size, u64::from(unit))?;
     Ok(Shape {
         size,
         block_size: options.block_size,
@@ -270,6 +269,19 @@ mod tests {
             let zeroes = volume.write_zeroes(Span::new(0, 512), Durability::Durable, Space::Keep);
             assert_eq!(zeroes.await.unwrap_err().kind, Kind::Medium);
         }
+    }
+
+    #[tokio::test]
+    async fn opening_a_file_does_not_change_the_time_of_its_last_change() {
+        let (_dir, path, opened) = new_file(&of_size(MIB));
+        let modified = || std::fs::metadata(&path).unwrap().modified().unwrap();
+        let before = modified();
+        drop(opened);
+        let again = open(&path, &FileOptions::default()).unwrap();
+        assert_eq!(
+            (modified(), again.settled().await.unwrap().modified().unwrap()),
+            (before, before)
+        );
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 //! What need not wait is answered at once, on the caller's task: reads that the page cache holds, and
 //! everything on a file system that lies in memory. The rest is the [`Engine`]'s.
 
+use std::fs::Metadata;
 use std::future::ready;
 use std::io;
 use std::path::Path;
@@ -107,6 +108,11 @@ impl Local {
     /// Looks now and then whether its file has been removed or moved, and tells the log.
     pub fn watch_placement(&self) {
         self.disk.at.clone().watch(Arc::downgrade(&self.disk.file));
+    }
+
+    /// What the system knows of its file, once everything is stable.
+    pub async fn settled(&self) -> io::Result<Metadata> {
+        blocking(&self.disk.file, File::settled).await
     }
 
     /// How long its file is.

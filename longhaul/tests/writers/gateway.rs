@@ -1,13 +1,18 @@
 //! A server of volumes of other targets, which comes and goes with them by its configuration.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use super::Bench;
 use super::common::Running;
 
-/// What keeps the target from writing its reservations: it can make no file beside that.
-const IN_THE_WAY: &str = "st/iqn.2026-11.dev.longhaul:t.0.new";
+/// What keeps the target from writing its reservations, once it has some: it can make no file beside that.
+fn in_the_way(bench: &Bench) -> PathBuf {
+    let mut kept = fs::read_dir(bench.path().join("st")).unwrap().map(|kept| kept.unwrap().path());
+    let kept = kept.find(|kept| kept.extension().is_some_and(|kind| kind == "reservations"));
+    kept.expect("it is reserved").with_extension("new")
+}
 
 /// A gateway and its file.
 struct Gateway(Running);
@@ -50,11 +55,11 @@ fn attachment_whose_release_the_target_refuses_stays_noted() {
     let bench = Bench::new(&["--state", "st"]);
     let first = bench.attach("first", &[]);
     assert!(bench.write(&first, 1));
-    fs::create_dir(bench.path().join(IN_THE_WAY)).unwrap();
+    fs::create_dir(in_the_way(&bench)).unwrap();
     first.process.stop();
     assert!(bench.log("first").contains("the volume stays reserved"), "{}", bench.log("first"));
     assert_eq!(notes(&bench), 1);
-    fs::remove_dir(bench.path().join(IN_THE_WAY)).unwrap();
+    fs::remove_dir(in_the_way(&bench)).unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     let mut other = bench.longhaul(&["attach", &bench.uri, "--nbd", "other.sock"]);
     let other = other.env("LONGHAUL_STATE_DIR", elsewhere.path()).stderr(Stdio::piped());
@@ -70,11 +75,11 @@ fn attachment_whose_release_the_target_refuses_stays_noted() {
 fn volume_whose_release_was_refused_is_put_in_again() {
     let bench = Bench::new(&["--state", "st"]);
     let gateway = Gateway::new(&bench);
-    fs::create_dir(bench.path().join(IN_THE_WAY)).unwrap();
+    fs::create_dir(in_the_way(&bench)).unwrap();
     let (said, done) = gateway.reload(&bench, false);
     assert!(done && said.contains("removed remote"), "{said}");
     assert_eq!(notes(&bench), 1);
-    fs::remove_dir(bench.path().join(IN_THE_WAY)).unwrap();
+    fs::remove_dir(in_the_way(&bench)).unwrap();
     let (said, done) = gateway.reload(&bench, true);
     assert!(done && said.contains("added remote"), "{said}");
     assert!(bench.refused(&[]).contains("another writer"));

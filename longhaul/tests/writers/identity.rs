@@ -1,6 +1,7 @@
 //! Which volume something is: nothing is written to another that answers in its place.
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Stdio};
 
 use super::common::{LONGHAUL, Running, run};
@@ -183,7 +184,7 @@ impl<'a> Reloading<'a> {
     fn configure(bench: &Bench, volumes: &[(&str, &str)]) {
         let listen = bench.uri.split('/').nth(2).unwrap();
         let mut text = format!(
-            "listen = [\"{listen}\"]\ncontrol = \"serve.sock\"\n[volumes.m]\nuri = \"memory:1M\"\ntarget = \"t\"\nlun = 7\n"
+            "listen = [\"{listen}\"]\ncontrol = \"serve.sock\"\nstate = \"state\"\n[volumes.m]\nuri = \"memory:1M\"\ntarget = \"t\"\nlun = 7\n"
         );
         for (name, file) in volumes {
             text += &format!("[volumes.{name}]\nuri = \"file:{file}\"\n");
@@ -233,13 +234,88 @@ fn files_that_a_reload_exchanges_get_no_write_of_the_other() {
     is_told_of_another(scene.0, first);
     assert!(before == ["t.img", "o.img"].map(|file| stored(scene.0, file)[..4096].to_vec()));
     assert!(stored(scene.0, "o.img").iter().all(|byte| *byte == 0), "it was written to");
-    // The log goes to the file that it is of, wherever that is.
     let log = scene.0.replay_logs().remove(0);
-    let (said, done) = scene.0.run(&["replay", "--force", &log]);
-    assert!(!done, "{said}");
-    let (said, done) = scene.0.run(&["replay", "--force", &log, &uri_of(scene.0, "o")]);
+    for options in
+        [&["replay", "--force", &log][..], &["replay", "--force", &log, &uri_of(scene.0, "o")]]
+    {
+        let (said, done) = scene.0.run(options);
+        assert!(!done && said.contains("serial number"), "{said}");
+    }
+    // Exchanged again, and written to by nobody, it is the volume that the log is of, reserved for it.
+    scene.reload(&[]);
+    scene.reload(&mine);
+    let (said, done) = scene.0.run(&["replay", &log]);
     assert!(done && stored(scene.0, "t.img")[4096..8192] == [2; 4096], "{said}");
     assert!(scene.1.stop().success());
+}
+
+/// The replay log of a client whose volume was taken out of the configuration.
+fn given_up(scene: &Reloading<'_>) -> String {
+    let (attached, mut client) = unflushed(scene.0);
+    scene.reload(&[]);
+    client.flush().unwrap_err();
+    drop(client);
+    assert!(!attached.process.stop().success());
+    scene.0.replay_logs().remove(0)
+}
+
+fn is_not_written(bench: &Bench, log: &str) {
+    for force in [None, Some("--force")] {
+        let options: Vec<_> = ["replay"].into_iter().chain(force).chain([log]).collect();
+        let (said, done) = bench.run(&options);
+        let why = if force.is_some() { "serial number" } else { "is gone" };
+        assert!(!done && said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn file_that_was_written_to_as_another_unit_gets_no_write_of_its_first_client() {
+    let mut bench = Bench::new(&[]);
+    let mine = [("t", "t.img")];
+    let scene = Reloading::new(&mut bench, &mine);
+    let log = given_up(&scene);
+    scene.reload(&[("rescue", "t.img")]);
+    let second = scene.0.attach_to(&uri_of(scene.0, "rescue"), "second", &[]);
+    let mut client = Nbd::connect(&scene.0.path().join("second.sock"));
+    client.write_durably(4096, &[3; 4096]).unwrap();
+    drop(client);
+    end(second);
+    scene.reload(&[]);
+    scene.reload(&mine);
+    is_not_written(scene.0, &log);
+    assert!(stored(scene.0, "t.img")[4096..8192] == [3; 4096], "it was written over");
+    let said = scene.0.log("serve");
+    assert!(said.contains("served as iqn.2026-11.dev.longhaul:rescue/0"), "{said}");
+    end(scene.0.attach("third", &[]));
+    assert!(scene.1.stop().success());
+}
+
+#[test]
+fn file_that_was_written_to_while_it_was_not_served_gets_no_write_of_its_client() {
+    let mut bench = Bench::new(&[]);
+    let mine = [("t", "t.img")];
+    let scene = Reloading::new(&mut bench, &mine);
+    let log = given_up(&scene);
+    scene.reload(&mine);
+    assert!(scene.1.stop().success());
+    let bench = scene.0;
+    let serve = || {
+        let server = Running::start(&mut bench.longhaul(&["serve", "--config", "serve.toml"]));
+        server.line().expect("it is ready");
+        server
+    };
+    // As it was left, it is reserved for the log.
+    let server = serve();
+    let (said, done) = bench.run(&["attach", &bench.uri, "--nbd", "second.sock"]);
+    assert!(!done && said.contains("another writer has the volume"), "{said}");
+    assert!(server.stop().success());
+    let file = fs::File::options().write(true).open(bench.path().join("t.img")).unwrap();
+    file.write_all_at(&[3; 4096], 4096).unwrap();
+    let server = serve();
+    is_not_written(bench, &log);
+    assert!(stored(bench, "t.img")[4096..8192] == [3; 4096], "it was written over");
+    end(bench.attach("third", &[]));
+    assert!(server.stop().success());
 }
 
 #[test]

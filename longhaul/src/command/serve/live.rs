@@ -13,8 +13,8 @@ use super::closing::Closings;
 use super::limits::limits;
 use super::portals::list as places;
 use super::{
-    LEVEL, close, conflicts, discard, disks, kept, note, note_sizes, open, policy,
-    refuse_strangers, targets, unless_stopped,
+    LEVEL, Remembered, close, conflicts, discard, disks, note_sizes, open, policy, refuse_state,
+    refuse_strangers, remember, states_of, targets, unless_stopped,
 };
 use crate::chain::{Chain, Growth};
 use crate::command::options::blocking;
@@ -22,14 +22,15 @@ use crate::config::{Config, Listen, Served};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Offering, Portal};
 use crate::log::{Log, Tap};
-use crate::served_files::OnExchange;
+use crate::served_files::{LeftState, OnExchange, ServedFiles};
 use crate::stop::Stop;
-use crate::target::lun::{Disk, Kept, TargetDevice};
+use crate::target::lun::{Disk, TargetDevice};
 
 /// A volume that is being served.
 struct Room {
     chain: Chain,
     disk: Disk,
+    serial: String,
 }
 
 /// All that is being served.
@@ -58,8 +59,7 @@ pub(super) struct Applied {
 pub(super) struct Prepared {
     config: Config,
     added: Vec<Served>,
-    kept: Vec<Option<Kept>>,
-    serials: Vec<Option<String>>,
+    remembered: Vec<Remembered>,
     chains: Vec<Chain>,
     growths: Growths,
     policy: Box<dyn FnOnce(Vec<IscsiName>) -> Policy>,
@@ -73,12 +73,12 @@ impl Live {
     pub(super) fn new(
         config: Config,
         portals: Vec<Portal>,
-        (chains, disks): (Vec<Chain>, Vec<Disk>),
+        (chains, disks, remembered): (Vec<Chain>, Vec<Disk>, Vec<Remembered>),
         node: Arc<Node>,
         log: (Log, Tap),
         stop: Stop,
     ) -> Self {
-        let rooms = rooms(&config.volumes, chains, disks).collect();
+        let rooms = rooms(&config.volumes, chains, disks, remembered).collect();
         let closings = Closings::default();
         Self { config, portals, rooms, closings, node, log, stop }
     }
@@ -98,7 +98,8 @@ impl Live {
         let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
         self.closings.refuse(&added)?;
         self.refuse_handover(&config, &added)?;
-        let kept = unless_stopped(&stop, kept(config.state.clone(), &added)).await?;
+        refuse_state(config.state.as_deref())?;
+        let found = states_of(added.clone()).await?;
         let chains = open(&added, config.state.as_deref(), OnExchange::Warn, &stop).await?;
         let growths = match self.prepare_growth(&config, filter) {
             Ok(growths) => growths,
@@ -107,8 +108,8 @@ impl Live {
                 return Err(why);
             }
         };
-        let serials = match note(&added, &config).await {
-            Ok(serials) => serials,
+        let remembered = match remember(found, &config).await {
+            Ok(remembered) => remembered,
             Err(why) => {
                 growths.into_values().for_each(Growth::undo);
                 discard(chains).await;
@@ -119,15 +120,15 @@ impl Live {
         let grown = config.volumes.iter().filter(|volume| growths.contains_key(&volume.name));
         note_sizes(grown.cloned().collect(), config.state.as_deref()).await;
         chains.iter().for_each(|chain| chain.leave_on(self.stop.clone()));
-        Ok(Prepared { config, added, kept, serials, chains, growths, policy: Box::new(policy) })
+        Ok(Prepared { config, added, remembered, chains, growths, policy: Box::new(policy) })
     }
 
     /// Serves what was prepared, and says what has changed. What is served no more ends in the background.
     pub(super) fn apply(&mut self, prepared: Prepared) -> Applied {
-        let Prepared { config, added, kept, serials, chains, growths, policy } = prepared;
-        let disks = disks(&added, &chains, kept.into_iter().zip(serials));
+        let Prepared { config, added, remembered, chains, growths, policy } = prepared;
+        let disks = disks(&added, &chains, &remembered);
         let grown = self.grow(growths);
-        self.rooms.extend(rooms(&added, chains, disks));
+        self.rooms.extend(rooms(&added, chains, disks, remembered));
         self.replace(config, &added, &grown, policy)
     }
 
@@ -160,7 +161,7 @@ impl Live {
         ];
         let volumes = std::mem::replace(&mut self.config, config).volumes.into_iter();
         let volumes = volumes.filter(|volume| removed.contains_key(&volume.name)).collect();
-        let closed = self.closings.begin(volumes, retire(removed, gone));
+        let closed = self.closings.begin(volumes, retire(removed, gone, self.files()));
         let said: Vec<_> = said.into_iter().flatten().collect();
         let said =
             if said.is_empty() { "nothing to tell sessions".to_owned() } else { said.join("; ") };
@@ -244,7 +245,7 @@ impl Live {
     fn grow(&mut self, growths: Growths) -> Vec<String> {
         let mut grown = Vec::new();
         for (name, growth) in growths {
-            let Some(Room { chain, disk }) = self.rooms.get_mut(&name) else { continue };
+            let Some(Room { chain, disk, .. }) = self.rooms.get_mut(&name) else { continue };
             chain.grow(growth);
             *disk = disk.grown(chain.volume());
             grown.push(name);
@@ -283,30 +284,67 @@ impl Live {
 
     /// Closes everything, after the sessions have ended.
     pub(super) async fn close(self) -> Outcome {
+        let files = self.files();
         let Self { rooms, closings, node, .. } = self;
         drop(node);
-        let closed = close(rooms.into_values().map(|room| room.chain).collect()).await;
+        let closed = close_rooms(rooms, &files).await;
         closed.and(closings.ended().await)
+    }
+
+    fn files(&self) -> ServedFiles {
+        ServedFiles::in_state(self.config.state.as_deref())
     }
 }
 
 /// Closes volumes that were removed, once the sessions that used them are gone. A connection that is lost is not waited
 /// for as long as a volume is that is served: neither those sessions nor whoever puts the volume in again could go on.
-async fn retire(removed: BTreeMap<String, Room>, gone: impl Future<Output = ()>) -> Outcome {
+async fn retire(
+    removed: BTreeMap<String, Room>,
+    gone: impl Future<Output = ()>,
+    files: ServedFiles,
+) -> Outcome {
     removed.values().for_each(|room| room.chain.leave());
     gone.await;
-    for Room { disk, .. } in removed.values() {
-        disk.retire().await;
+    close_rooms(removed, &files).await
+}
+
+/// Closes volumes that no session uses.
+async fn close_rooms(rooms: BTreeMap<String, Room>, files: &ServedFiles) -> Outcome {
+    for room in rooms.values() {
+        room.disk.retire().await;
+        // While its lock keeps others away.
+        room.note_left(files.clone()).await;
     }
-    close(removed.into_values().map(|room| room.chain).collect()).await
+    close(rooms.into_values().map(|room| room.chain).collect()).await
+}
+
+impl Room {
+    /// Notes how its file is left, so that it shows if others write to it.
+    async fn note_left(&self, files: ServedFiles) {
+        if self.chain.volume().shape().read_only {
+            return;
+        }
+        let Some(found) = self.chain.settled().await else { return };
+        let serial = self.serial.clone();
+        let noted = blocking(move || files.note_left(&serial, LeftState::of(&found))).await;
+        if let Err(why) = noted {
+            let uri = self.chain.uri();
+            tracing::warn!(
+                "nobody will notice if {uri} is written to while it is not served: {why}"
+            );
+        }
+    }
 }
 
 fn rooms(
     volumes: &[Served],
     chains: Vec<Chain>,
     disks: Vec<Disk>,
+    remembered: Vec<Remembered>,
 ) -> impl Iterator<Item = (String, Room)> {
-    let rooms = chains.into_iter().zip(disks).map(|(chain, disk)| Room { chain, disk });
+    let rooms = chains.into_iter().zip(disks).zip(remembered);
+    let rooms =
+        rooms.map(|((chain, disk), Remembered { serial, .. })| Room { chain, disk, serial });
     volumes.iter().map(|volume| volume.name.clone()).zip(rooms)
 }
 
