@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +56,9 @@ pub struct Entry {
     /// The directory of its own replay log, if it has one.
     #[serde(default)]
     pub replay_logs: Option<PathBuf>,
+    /// The replay logs that it has begun, or is to write: they are not written yet.
+    #[serde(default)]
+    pub unwritten_logs: Vec<PathBuf>,
     /// The process.
     pub pid: u32,
     /// When the process was started, in clock ticks since the start of the machine.
@@ -99,22 +103,25 @@ pub enum MaybeAlive {
     Lives,
     /// It is gone, and what it could not write waits in this replay log.
     Unwritten(PathBuf),
+    /// The same, but the replay log is not where it was, or cannot be read.
+    LogMissing(PathBuf),
 }
 
 impl fmt::Display for MaybeAlive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::Unwritten(log) = self {
-            let log = log.shown();
-            return write!(
-                f,
-                "its process is gone, and what it could not write is in {log}: `longhaul replay {log}` writes it"
-            );
-        }
+        let gone = "its process is gone, and what it could not write is in";
         f.write_str(match self {
+            Self::Unwritten(log) => {
+                let log = log.shown();
+                return write!(f, "{gone} {log}: `longhaul replay {log}` writes it");
+            }
+            Self::LogMissing(log) => {
+                return write!(f, "{gone} {}, which is not there or cannot be read", log.shown());
+            }
             Self::Copied => "that is a copy, and the process that wrote the original may still run",
             Self::OtherMachine => "another machine wrote that, and its process may still run there",
             Self::Unknown => "that does not say enough to tell whether its process is gone",
-            Self::Lives | Self::Unwritten(_) => "its process still runs",
+            Self::Lives => "its process still runs",
         })
     }
 }
@@ -140,6 +147,7 @@ impl Entry {
             key,
             replays: None,
             replay_logs: None,
+            unwritten_logs: Vec::new(),
             pid: std::process::id(),
             started: start_of("self"),
             boot: read_id("/proc/sys/kernel/random/boot_id"),
@@ -156,7 +164,8 @@ impl Entry {
     }
 
     /// Whether it was found where this unit was. A server that proves who it is may be found at another address.
-    fn is_of(&self, place: &Place) -> bool {
+    #[must_use]
+    pub fn is_of(&self, place: &Place) -> bool {
         self.may_be_of(place)
             && self.pin == place.pin
             && (place.pin.is_some() || self.portal.as_ref() == Some(&place.portal))
@@ -259,9 +268,17 @@ impl Attachment {
     /// It has ended and nothing of it is written any more, but its reservation may stand: so the next attachment of this
     /// machine may take that away, even if it is one of this process.
     pub fn leave(self) {
-        if let Err(why) = note_end(&self.path) {
+        if let Err(why) = rewrite(&self.path, |entry| entry.ended = true) {
             let path = self.path.shown();
             tracing::warn!(%path, %why, "the volume takes --take-over until this process has ended");
+        }
+    }
+
+    /// Nothing shows any more that it was there, but for a replay log that it may have left.
+    pub fn forget_without_log(self) {
+        match look(&self.path) {
+            Ok((entry, _)) if !entry.unwritten_logs.is_empty() => self.leave(),
+            _ => self.forget(),
         }
     }
 
@@ -278,16 +295,44 @@ fn name_of(key: u64) -> String {
     format!("{key:016x}")
 }
 
-/// Says of the attachment in the file at `path` that it has ended. The file stays the same one, which is how a copy is
-/// told from it, and is written at once, so that it is whole whatever happens.
-fn note_end(path: &Path) -> io::Result<()> {
+/// Notes a replay log of the attachment of this process that has this key, as soon as there is such a file.
+pub fn note_log(folder: &Path, key: u64, log: &Path) -> io::Result<()> {
+    // A path that is no text cannot be noted; what stands for it is missed.
+    let log = PathBuf::from(log.to_string_lossy().into_owned());
+    rewrite(&folder.join(name_of(key)), |entry| entry.unwritten_logs.push(log))
+}
+
+/// The replay logs of the attachment with this key have been written.
+pub fn forget_logs(folder: &Path, key: u64) -> io::Result<()> {
+    match rewrite(&folder.join(name_of(key)), |entry| entry.unwritten_logs.clear()) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+/// Changes what is noted in the file at `path`. The file stays the same one, which is how a copy is told from it, and is
+/// written at once, so that it is whole whatever happens.
+fn rewrite(path: &Path, change: impl FnOnce(&mut Entry)) -> io::Result<()> {
+    /// The end of an attachment and its replay log are noted by two threads.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let text = read_regular(path)?;
-    let entry = Entry { ended: true, ..serde_json::from_slice(&text)? };
+    let mut entry: Entry = serde_json::from_slice(&text)?;
+    change(&mut entry);
     let mut bytes = serde_json::to_vec(&entry)?;
     bytes.resize(bytes.len().max(text.len()), b' ');
     let file = OpenOptions::new().write(true).open(path)?;
     file.write_all_at(&bytes, 0)?;
     file.sync_all()
+}
+
+/// What is noted in `folder` of attachments that may be of this unit. It locks nothing, for those who only read.
+#[must_use]
+pub fn noted(folder: &Path, place: &Place) -> Vec<Entry> {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let texts = files.filter_map(|file| read_regular(&file.path()).ok());
+    let entries = texts.filter_map(|text| serde_json::from_slice::<Entry>(&text).ok());
+    entries.filter(|entry| entry.may_be_of(place)).collect()
 }
 
 /// What this machine knows of a unit.
@@ -344,13 +389,22 @@ impl Known {
     }
 
     /// Keeps those from being taken for gone that have something waiting.
-    pub fn spare(&mut self, waits: impl Fn(&Entry) -> Option<PathBuf>) {
+    pub fn spare(&mut self, waits: impl Fn(&Entry) -> Option<MaybeAlive>) {
         for (entry, attachment) in std::mem::take(&mut self.gone) {
             match waits(&entry) {
-                Some(log) => self.doubtful.push((entry, attachment, MaybeAlive::Unwritten(log))),
+                Some(log) => self.doubtful.push((entry, attachment, log)),
                 None => self.gone.push((entry, attachment)),
             }
         }
+    }
+
+    /// The replay log of an attachment to the unit at `place` that is not where it was.
+    #[must_use]
+    pub fn missing_log(&self, place: &Place) -> Option<&Path> {
+        self.doubtful.iter().find_map(|(entry, _, doubt)| match doubt {
+            MaybeAlive::LogMissing(log) if entry.is_of(place) => Some(&**log),
+            _ => None,
+        })
     }
 
     fn take(&mut self, entry: Entry, attachment: Attachment) {

@@ -66,6 +66,11 @@ const HELD: &str = "end it there first; if it is gone, or is to lose the volume,
 const UNWRITTEN: &str = "write it first: it holds what was acknowledged to programs. `attach`, `copy`, `tune` and `key` go on \
     without it if --take-over is said; nothing shows then that the log is the newest there is, and it takes --force";
 
+/// What to do where that log is not there.
+const LOG_MISSING: &str = "it holds what was acknowledged to programs: mount its disk or bring it back, and write it first; `longhaul replay` \
+    takes it from any place. `attach`, `copy`, `tune` and `key` go on without it if --take-over is said, as where it was written from \
+    another machine";
+
 /// What to do about a replay log of which nobody knows whether it would replace something newer.
 const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows since when and what would be replaced; if nobody has written since, add --force";
 
@@ -73,7 +78,11 @@ const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows since when and
 pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
     use LoginStatus as Status;
     if let ConnectError::Reservation(ReservationError::Held(holders)) = &why {
-        let hint = if holders.has_unwritten_log() { UNWRITTEN } else { HELD };
+        let hint = match (holders.has_unwritten_log(), holders.has_missing_log()) {
+            (_, true) => LOG_MISSING,
+            (true, false) => UNWRITTEN,
+            (false, false) => HELD,
+        };
         return Failure::new(what).because(why).hint(hint);
     }
     let hint = match why.login() {
@@ -106,6 +115,7 @@ pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
         }
         None => match &why {
             ConnectError::Reservation(ReservationError::NotResumed(_)) => NOT_RESUMED,
+            ConnectError::Reservation(ReservationError::LogMissing(_)) => LOG_MISSING,
             ConnectError::Session(SessionError::Connect(_, why))
                 if why.kind() == ErrorKind::ConnectionRefused =>
             {

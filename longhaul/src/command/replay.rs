@@ -8,13 +8,15 @@ use volume::layer::pipeline::Settings;
 use volume::{Durability, Volume};
 
 use super::options::{LoginArgs, OutageArgs, WriterArgs};
+use crate::attachments;
 use crate::chain::{self, Chain, Contents, OpenOptions};
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::printable::Shown as _;
-use crate::replay_log::{Change, Header, Reader, Record};
+use crate::replay_log::{Change, Header, Reader, Record, applied_name};
 use crate::size::Size;
+use crate::state_dir::state_dir;
 use crate::store::iscsi::{Probe, ReplayedLog, Writers};
 use crate::uri::Uri;
 use crate::utc::utc;
@@ -89,7 +91,7 @@ pub async fn run(args: Args) -> Outcome {
         login: args.login.login().await?,
         reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
         writers: args.resumes(&log).map_or_else(|| args.writers.writers(), Writers::Resume),
-        replays: log.header().key.map(|key| ReplayedLog { key, dir: args.dir() }),
+        replays: Some(ReplayedLog { key: log.header().key, file: args.absolute() }),
         // What it holds is what was sent, so of an encrypted volume ciphertext.
         contents: Contents::Raw { overwrite: true },
         // It keeps the order of what overlaps, and many writes in flight.
@@ -113,6 +115,7 @@ pub async fn run(args: Args) -> Outcome {
     written?;
     closed?;
     let applied = rename(&args.file)?;
+    forget(&log);
     args.say(&log, Some((&uri, &applied)))
 }
 
@@ -155,10 +158,9 @@ impl Args {
         Ok(())
     }
 
-    /// The directory of the log.
-    fn dir(&self) -> PathBuf {
-        let file = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
-        file.parent().map(PathBuf::from).unwrap_or_default()
+    /// The log, wherever this process is.
+    fn absolute(&self) -> PathBuf {
+        std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone())
     }
 
     /// The key of a reservation that shows that nobody has written since, if it stands.
@@ -339,12 +341,12 @@ async fn write(volume: &dyn Volume, log: &mut Reader) -> Outcome {
     })
 }
 
-/// The name of a log that was written.
-fn applied_name(file: &Path) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".");
-    name.push(APPLIED);
-    name.into()
+/// No attachment misses the log any more.
+fn forget(log: &Reader) {
+    let (Some(key), Some(state)) = (log.header().key, state_dir()) else { return };
+    if let Err(why) = attachments::forget_logs(&attachments::folder(&state), key) {
+        tracing::warn!(%why, "the note of its attachment still names the replay log: the next writer may take --take-over");
+    }
 }
 
 /// Keeps the log under a name that says that it is done.

@@ -52,6 +52,20 @@ pub fn of_key(dir: &Path, key: u64) -> Option<PathBuf> {
     found(dir, |header| header.key == Some(key)).into_iter().next().map(|(path, _)| path)
 }
 
+/// The name that a log gets when it has been written.
+#[must_use]
+pub fn applied_name(log: &Path) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(".applied");
+    name.into()
+}
+
+/// Whether the log that was at this path has been written. One that is missing has not.
+#[must_use]
+pub fn is_written(log: &Path) -> bool {
+    !log.exists() && applied_name(log).exists()
+}
+
 fn found(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<(PathBuf, Header)> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut paths: Vec<PathBuf> =

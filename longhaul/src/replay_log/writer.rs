@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::format::{Chain, Head, preamble};
 use super::{Change, Header};
+use crate::attachments;
 use crate::durable::make_directories;
 use crate::printable::Shown as _;
 use crate::utc::now;
@@ -39,6 +40,7 @@ pub struct Saved {
 pub struct Writer {
     dir: PathBuf,
     header: Header,
+    attachments: Option<PathBuf>,
     thread: Option<Sender<Message>>,
     saved: Arc<Mutex<Saved>>,
 }
@@ -50,10 +52,10 @@ enum Message {
 }
 
 impl Writer {
-    /// Will save changes of the volume that `header` names in a file in `dir`.
+    /// Will save changes of the volume that `header` names in a file in `dir`, which is noted in `attachments`.
     #[must_use]
-    pub fn new(dir: PathBuf, header: Header) -> Self {
-        Self { dir, header, thread: None, saved: Arc::default() }
+    pub fn new(dir: PathBuf, header: Header, attachments: Option<PathBuf>) -> Self {
+        Self { dir, header, attachments, thread: None, saved: Arc::default() }
     }
 
     /// The volume is the one with this LUKS UUID, or may be one with another. To be said before anything is saved.
@@ -66,8 +68,9 @@ impl Writer {
         let thread = self.thread.get_or_insert_with(|| {
             let (sender, messages) = channel();
             let header = Header { created: now(), ..self.header.clone() };
-            let (dir, saved) = (self.dir.clone(), Arc::clone(&self.saved));
-            std::thread::spawn(move || Work { dir, header, saved, log: None }.run(&messages));
+            let (dir, attachments) = (self.dir.clone(), self.attachments.clone());
+            let work = Work { dir, header, attachments, saved: Arc::clone(&self.saved), log: None };
+            std::thread::spawn(move || work.run(&messages));
             sender
         });
         // The thread ends only after its sender.
@@ -104,6 +107,7 @@ pub fn check_dir(dir: &Path) -> io::Result<()> {
 struct Work {
     dir: PathBuf,
     header: Header,
+    attachments: Option<PathBuf>,
     saved: Arc<Mutex<Saved>>,
     log: Option<Log>,
 }
@@ -172,11 +176,23 @@ impl Work {
     fn append(&mut self, changes: &[Change]) -> (usize, Option<io::Error>) {
         if self.log.is_none() {
             match Log::create(&self.dir, &self.header) {
-                Ok(log) => self.log = Some(log),
+                Ok(log) => {
+                    self.note(&log.path);
+                    self.log = Some(log);
+                }
                 Err(why) => return (0, Some(why)),
             }
         }
         self.log.as_mut().map_or((0, None), |log| log.append(changes))
+    }
+
+    /// Notes the file with the attachment that it is from: if it is moved away it is missed.
+    fn note(&self, log: &Path) {
+        let (Some(folder), Some(key)) = (&self.attachments, self.header.key) else { return };
+        if let Err(why) = attachments::note_log(folder, key, log) {
+            let path = log.shown();
+            tracing::warn!(%path, %why, "the replay log cannot be noted: nobody misses it if it is moved");
+        }
     }
 
     /// The same, where something was lost before.

@@ -33,9 +33,12 @@ fn log_is_written_while_the_volume_is_reserved_for_its_attachment() {
     let (_link, log) = given_up(&bench);
     // Nobody takes the volume meanwhile, on this machine either.
     let said = bench.refused(&["--replay-log", "logs"]);
-    for words in ["another writer", &format!("`longhaul replay {log}`"), "--take-over"] {
+    for words in ["reserved for the replay log", &format!("`longhaul replay {log}`"), "--take-over"]
+    {
         assert!(said.contains(words), "{words}: {said}");
     }
+    let said = bench.refused(&["--replay-log", "logs", "--shared"]);
+    assert!(said.contains(&format!("`longhaul replay {log}`")), "{said}");
     let (said, done) = bench.run(&["replay", &log]);
     assert!(done, "{said}");
     assert!(bench.stored().iter().all(|byte| *byte == 3));
@@ -61,7 +64,7 @@ fn unwritten_log_keeps_every_writer_from_its_volume() {
         &["serve", "--listen", "127.0.0.1:0", "--volume", &gateway],
     ] {
         let (said, done) = bench.run(writer);
-        for words in ["another writer", &format!("`longhaul replay {log}`"), "write it first"] {
+        for words in [&*format!("`longhaul replay {log}`"), "write it first"] {
             assert!(!done && said.contains(words), "{writer:?}: {words}: {said}");
         }
     }
@@ -192,4 +195,111 @@ async fn log_that_was_written_in_part_is_written_again() {
     assert!(bench.stored().iter().all(|byte| *byte == 3));
     let second = bench.attach("second", &[]);
     assert!(bench.reads(&second, 3) && second.process.stop().success(), "it was given back");
+}
+
+/// Moves the log away, as when its disk is not mounted; where it is now.
+fn move_away(bench: &Bench) -> String {
+    let elsewhere = bench.path().join("elsewhere");
+    std::fs::create_dir_all(&elsewhere).unwrap();
+    let logs = bench.replay_logs();
+    let name = std::path::Path::new(&logs[0]).file_name().unwrap();
+    std::fs::rename(&logs[0], elsewhere.join(name)).unwrap();
+    elsewhere.join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn log_that_was_moved_away_keeps_every_writer_from_its_volume() {
+    let bench = Bench::new(&[]);
+    let (_link, log) = given_up(&bench);
+    let moved = move_away(&bench);
+    std::fs::write(bench.path().join("in.img"), vec![5; MIB]).unwrap();
+    std::fs::write(bench.path().join("key"), "pass-phrase").unwrap();
+    let gateway = format!("g={}", bench.uri);
+    for writer in [
+        &["copy", "in.img", &bench.uri][..],
+        &["tune", &bench.uri, "--overwrite", "0+1M"],
+        &["key", "init", &bench.uri, "--force", "--passphrase-file", "key"],
+        &["serve", "--listen", "127.0.0.1:0", "--volume", &gateway],
+        &["attach", &bench.uri, "--nbd", "refused.sock"],
+        &["attach", &bench.uri, "--nbd", "refused.sock", "--replay-log", "logs"],
+        &["attach", &bench.uri, "--nbd", "refused.sock", "--shared"],
+    ] {
+        let (said, done) = bench.run(writer);
+        for words in [&log, "which is not there", "--take-over"] {
+            assert!(!done && said.contains(words), "{writer:?}: {words}: {said}");
+        }
+        assert!(!said.contains("another writer"), "{said}");
+    }
+    assert!(bench.stored().iter().all(|byte| *byte == 1), "nothing was written");
+    // It is written from where it is, and missed no more.
+    let (said, done) = bench.run(&["replay", &moved]);
+    assert!(done && bench.stored().iter().all(|byte| *byte == 3), "{said}");
+    let second = bench.attach("second", &[]);
+    assert!(bench.reads(&second, 3) && second.process.stop().success());
+    let noted = std::fs::read_dir(bench.path().join("state/attachments")).unwrap().count();
+    assert_eq!(noted, 0);
+}
+
+/// The reservation may be gone as well: what is noted here stays.
+#[test]
+fn log_that_was_moved_away_is_missed_where_the_target_forgot_its_reservations() {
+    let mut bench = Bench::new(&[]);
+    let (link, log) = given_up(&bench);
+    bench.server.take().unwrap().kill();
+    bench.serve(&["--volume", "t=file:t.img"]);
+    let moved = move_away(&bench);
+    let refused = |options: &[&str]| {
+        let arguments = [&["attach", &link.uri, "--nbd", "refused.sock"], options].concat();
+        let (said, done) = bench.run(&arguments);
+        assert!(!done && said.contains(&log) && said.contains("which is not there"), "{said}");
+    };
+    refused(&[]);
+    refused(&["--shared"]);
+    std::fs::write(&log, "damaged").unwrap();
+    refused(&[]);
+    std::fs::remove_file(&log).unwrap();
+    // One that another state directory's `replay` has written is missed no more.
+    std::fs::rename(&moved, format!("{log}.applied")).unwrap();
+    for name in ["second", "third"] {
+        let attached = bench.attach_to(&link.uri, name, &[]);
+        assert!(attached.process.stop().success(), "{}", bench.log(name));
+    }
+}
+
+#[test]
+fn volume_of_a_log_that_was_moved_away_is_taken_over_where_that_is_said() {
+    for forgets in [false, true] {
+        let mut bench = Bench::new(&[]);
+        let (link, _log) = given_up(&bench);
+        if forgets {
+            bench.server.take().unwrap().kill();
+            bench.serve(&["--volume", "t=file:t.img"]);
+        }
+        move_away(&bench);
+        let second = bench.attach_to(&link.uri, "second", &["--take-over"]);
+        assert!(bench.write(&second, 2) && second.process.stop().success());
+        let third = bench.attach_to(&link.uri, "third", &[]);
+        assert!(bench.reads(&third, 2) && third.process.stop().success());
+    }
+}
+
+/// Whoever goes on with the log is killed, and then the log is moved away.
+#[tokio::test]
+async fn log_that_was_moved_away_after_its_replay_was_killed_is_missed() {
+    for passed in 0..3 {
+        let bench = Bench::new(&[]);
+        let (link, log) = given_up(&bench);
+        link.stop_before_reserve_out(passed);
+        let replay = Running::start(&mut bench.longhaul(&["replay", &log]));
+        tokio::time::timeout(PATIENCE, link.stopped()).await.expect("it begins");
+        replay.kill();
+        link.go_on();
+        let moved = move_away(&bench);
+        let said = bench.refused(&[]);
+        assert!(said.contains(&log) && said.contains("which is not there"), "{passed}: {said}");
+        let (said, done) = bench.run(&["replay", &moved]);
+        assert!(done && bench.stored().iter().all(|byte| *byte == 3), "{passed}: {said}");
+        let second = bench.attach("second", &[]);
+        assert!(second.process.stop().success(), "{passed}");
+    }
 }

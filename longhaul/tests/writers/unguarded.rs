@@ -214,3 +214,33 @@ fn of_two_attachments_that_begin_at_once_at_most_one_gets_the_volume() {
     }
     assert!(!place.dump().contains(TOKEN), "nothing is left behind");
 }
+
+#[test]
+fn log_that_was_moved_away_is_missed_without_reservations() {
+    let place = UnguardedServer::new();
+    misses_its_log(&place.bench, &place.link, &OPEN);
+    let bench = Bench::new(&[]);
+    // Not encrypted, so that there is no token either.
+    misses_its_log(&bench, &Link::without_reservations(&bench.uri), &[]);
+}
+
+fn misses_its_log(bench: &Bench, link: &Link, open: &[&str]) {
+    let given_up = [open, &["--reconnect-for", "1s", "--window", "16M"]].concat();
+    let first = bench.attach_to(&link.uri, "first", &given_up);
+    link.cut();
+    let mut client = super::nbd::Nbd::connect(&bench.path().join("first.sock"));
+    client.write(0, &[3; 1 << 20]).expect("acknowledged before it is sent");
+    assert!(client.flush().is_err(), "it is given up");
+    drop(client);
+    assert_eq!(first.process.stop().code(), Some(1));
+    link.mend();
+    let logs = bench.replay_logs();
+    std::fs::rename(&logs[0], bench.path().join("elsewhere.replay")).unwrap();
+    let refused = [&["attach", &link.uri, "--nbd", "refused.sock"], open].concat();
+    let (said, done) = bench.run(&refused);
+    assert!(!done && said.contains(&logs[0]) && said.contains("which is not there"), "{said}");
+    let second = bench.attach_to(&link.uri, "second", &[open, &["--take-over"]].concat());
+    assert!(second.process.stop().success(), "{}", bench.log("second"));
+    let third = bench.attach_to(&link.uri, "third", open);
+    assert!(third.process.stop().success(), "{}", bench.log("third"));
+}

@@ -23,8 +23,7 @@ use super::reservation::{Request, Reservation, ReservationError};
 use super::session::{Address, Lost, ResetAnswer, Session, Transport};
 use super::unit::UnitError;
 use super::volume::Link;
-use super::writers::Writers;
-use crate::attachments::Place;
+use crate::attachments::{self, Place};
 use crate::printable::OneLine;
 use crate::replay_log::{Header, Saved, Writer};
 use crate::store::runtime::Tokio;
@@ -127,12 +126,9 @@ impl<T: Transport> Connector<T> {
         let own = replay_log.as_ref().map(|options| &*options.dir);
         let request = Request {
             writers: *writers,
-            replays: match writers {
-                Writers::Resume(of) => Some(*of),
-                _ => replays.as_ref().map(|log| log.key),
-            },
+            replays: replays.as_ref(),
             state: state.as_deref(),
-            replay_logs: own.or_else(|| replays.as_ref().map(|log| &*log.dir)),
+            replay_logs: own.or_else(|| replays.as_ref()?.file.parent()),
         };
         let place = self.place(&link);
         let acquired = self.reservation.acquire(link.unit(), &place, request);
@@ -151,7 +147,7 @@ impl<T: Transport> Connector<T> {
     }
 
     /// How this machine notes the unit of a link.
-    fn place(&self, link: &Link<T::Session>) -> Place {
+    pub(super) fn place(&self, link: &Link<T::Session>) -> Place {
         let Address { target, lun, portal, pin } = self.transport.address();
         Place { target, lun, serial: link.device().serial.clone(), portal, pin }
     }
@@ -390,7 +386,8 @@ impl<T: Transport> Connector<T> {
             key: self.reservation.key(),
             luks_uuid: None,
         };
-        Some(Writer::new(dir.clone(), header))
+        let attachments = self.options.state.as_deref().map(attachments::folder);
+        Some(Writer::new(dir.clone(), header, attachments))
     }
 
     /// How outages are met, by a unit that has a volatile cache or by one that has none.
@@ -422,9 +419,11 @@ impl<T: Transport> Connector<T> {
                 Failure::Unusable { secure: self.transport.is_secure() }
             }
             OpenError::Session(why) => T::failure(why),
-            OpenError::Reservation(ReservationError::Random(_) | ReservationError::Held(_)) => {
-                Failure::Local
-            }
+            OpenError::Reservation(
+                ReservationError::Random(_)
+                | ReservationError::Held(_)
+                | ReservationError::LogMissing(_),
+            ) => Failure::Local,
             // A target or a unit that is not found may be there again when its server has come up.
             _ => Failure::NoSession,
         })

@@ -266,7 +266,9 @@ impl<T: Transport> Disk<T> {
     async fn release(&self) {
         let (reservation, over) = (&self.connector().reservation, self.supervisor.over());
         if reservation.is_held() && self.is_quiet().await {
-            if over == Some(Over::Closed) && self.has_replay_log().await {
+            // It is in its file before anybody else may have the volume.
+            let has_replay_log = self.has_replay_log().await;
+            if over == Some(Over::Closed) && has_replay_log {
                 // It shows that nobody has written since.
                 let target = self.connector().to_string();
                 tracing::warn!(target, "the volume stays reserved until its replay log is written");

@@ -49,8 +49,8 @@ pub struct ReplayLogOptions {
 /// A replay log that is to be written to its volume.
 #[derive(Clone, Debug)]
 pub struct ReplayedLog {
-    /// The key of the attachment that it is from.
-    pub key: u64,
-    /// Its directory.
-    pub dir: PathBuf,
+    /// The key of the attachment that it is from, if it had one.
+    pub key: Option<u64>,
+    /// Its absolute path.
+    pub file: PathBuf,
 }

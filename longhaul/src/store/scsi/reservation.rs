@@ -14,6 +14,7 @@ use proto::scsi::transport::Transports;
 use proto::scsi::writer::{self, Answer, Hold, NotHeld, Registrants, Released, Victims};
 
 use super::mark::{Mark, Unguarded};
+use super::options::ReplayedLog;
 use super::session::{ResetAnswer, Session};
 use super::unit::{Unit, UnitError};
 use super::writers::Writers;
@@ -28,8 +29,8 @@ const RELEASED_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) writers: Writers,
-    /// The key of the attachment whose replay log is to be written.
-    pub(super) replays: Option<u64>,
+    /// The replay log that is to be written.
+    pub(super) replays: Option<&'a ReplayedLog>,
     /// The state directory, where attachments are noted.
     pub(super) state: Option<&'a Path>,
     /// Where that replay log is, or the one of this attachment would be.
@@ -42,14 +43,30 @@ impl Request<'_> {
     fn known(&self, place: &Place) -> Known {
         let Some(state) = self.state else { return Known::default() };
         let mut known = Known::of(&attachments::folder(state), place);
-        if self.writers == Writers::One {
-            known.spare(|entry| {
-                let keys = [Some(entry.key), entry.replays].into_iter().flatten();
-                let mut others = keys.filter(|key| Some(*key) != self.replays);
-                others.find_map(|key| self.unwritten(key, entry.replay_logs.as_deref()))
-            });
+        if matches!(self.writers, Writers::One | Writers::Shared) {
+            known.spare(|entry| self.waits(entry));
         }
         known
+    }
+
+    /// What an attachment that is gone has left to be written, but for what is to be written now.
+    fn waits(&self, entry: &Entry) -> Option<MaybeAlive> {
+        let keys = [Some(entry.key), entry.replays];
+        let mut others = keys.into_iter().flatten().filter(|key| Some(*key) != self.replayed());
+        let found = others.find_map(|key| self.unwritten(key, entry.replay_logs.as_deref()));
+        if let Some(log) = found {
+            return Some(MaybeAlive::Unwritten(log));
+        }
+        if self.replayed().is_some_and(|key| keys.contains(&Some(key))) {
+            return None;
+        }
+        let missing = entry.unwritten_logs.iter().find(|log| !replay_log::is_written(log));
+        missing.cloned().map(MaybeAlive::LogMissing)
+    }
+
+    /// The key of the attachment whose replay log is to be written.
+    fn replayed(&self) -> Option<u64> {
+        self.replays?.key
     }
 
     /// The unwritten replay log of the attachment with this key, if there is one where logs are or in `noted`.
@@ -69,8 +86,11 @@ impl Request<'_> {
     /// What is noted of an attachment with this key, before it is registered.
     fn entry(&self, place: &Place, key: u64) -> Entry {
         // A path that is no text cannot be noted.
-        let replay_logs = self.replay_logs.filter(|dir| dir.to_str().is_some()).map(PathBuf::from);
-        Entry { replays: self.replays, replay_logs, ..Entry::new(place, key) }
+        let is_text = |path: &&Path| path.to_str().is_some();
+        let replay_logs = self.replay_logs.filter(is_text).map(PathBuf::from);
+        let replayed = self.replays.filter(|log| log.key.is_some()).map(|log| &*log.file);
+        let unwritten_logs = replayed.filter(is_text).map(PathBuf::from).into_iter().collect();
+        Entry { replays: self.replayed(), replay_logs, unwritten_logs, ..Entry::new(place, key) }
     }
 
     async fn reserve<S: Session>(
@@ -89,7 +109,8 @@ impl Request<'_> {
 
     /// Notes the attachment under the key that it has in the end. The earlier note stays until that is done.
     fn renamed(&self, noted: Option<Attachment>, entry: Entry) -> Option<Attachment> {
-        if noted.as_ref().is_some_and(|noted| noted.is_of(entry.key)) {
+        // What could not be noted before cannot be now.
+        if noted.as_ref().is_none_or(|noted| noted.is_of(entry.key)) {
             return noted;
         }
         let renamed = self.note(&entry, true);
@@ -129,9 +150,14 @@ pub enum ReservationError {
     /// No randomness for a key.
     #[error("the system gives no random numbers: {0}")]
     Random(#[from] getrandom::Error),
-    /// Another writer has the volume.
-    #[error("another writer has the volume: {0}")]
+    /// Another writer has the volume, or it is kept for a replay log.
+    #[error("{what}: {0}", what = .0.what())]
     Held(Holders),
+    /// The last attachment has left a replay log that is gone.
+    #[error(
+        "what its last attachment could not write is in the replay log {}, which is not there or cannot be read", .0.shown()
+    )]
+    LogMissing(PathBuf),
     /// Another writer has the volume now, or had it meanwhile.
     #[error("the reservation was taken away; the volume is held by {0}")]
     Fenced(Holders),
@@ -164,9 +190,22 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Whether it waits for a replay log to be written.
+    /// Whether the volume waits for a replay log to be written.
     pub(crate) const fn has_unwritten_log(&self) -> bool {
-        matches!(self.doubt, Some(MaybeAlive::Unwritten(_)))
+        matches!(self.doubt, Some(MaybeAlive::Unwritten(_) | MaybeAlive::LogMissing(_)))
+    }
+
+    /// Whether that log is not there.
+    pub(crate) const fn has_missing_log(&self) -> bool {
+        matches!(self.doubt, Some(MaybeAlive::LogMissing(_)))
+    }
+
+    /// What they are to somebody who wants to write.
+    pub(super) const fn what(&self) -> &'static str {
+        match self.has_unwritten_log() {
+            true => "it is reserved for the replay log of its last writer",
+            false => "another writer has the volume",
+        }
     }
 }
 
@@ -219,12 +258,14 @@ impl Reservation {
         place: &Place,
         request: Request<'_>,
     ) -> Result<(), ReservationError> {
-        match request.writers {
-            Writers::Unasked => return Ok(()),
-            Writers::Shared => return self.share(unit).await,
-            Writers::One | Writers::TakeOver | Writers::Resume(_) => {}
+        if request.writers == Writers::Unasked {
+            return Ok(());
         }
         let known = request.known(place);
+        refuse_without_log(unit, place, &known).await?;
+        if request.writers == Writers::Shared {
+            return self.share(unit, &known, &request).await;
+        }
         let seen = match known.may_be_elsewhere(place) {
             true => writer::registered(unit).await.unwrap_or_default(),
             false => Vec::new(),
@@ -251,7 +292,12 @@ impl Reservation {
     }
 
     /// Makes sure that no reservation keeps us from writing.
-    async fn share<S: Session>(&self, unit: &Unit<S>) -> Result<(), ReservationError> {
+    async fn share<S: Session>(
+        &self,
+        unit: &Unit<S>,
+        known: &Known,
+        request: &Request<'_>,
+    ) -> Result<(), ReservationError> {
         match writer::may_write(unit).await {
             Ok(()) => Ok(()),
             Err(NotHeld::Unsupported) => {
@@ -264,11 +310,7 @@ impl Reservation {
                 *self.lock() = Ownership::of(unguarded, None, Vec::new());
                 Ok(())
             }
-            Err(NotHeld::By(registrants)) => {
-                Err(ReservationError::Held(Holders { registrants, here: None, doubt: None }))
-            }
-            Err(NotHeld::Unit(why)) => Err(why.into()),
-            Err(other) => Err(ReservationError::Failed(describe(&other))),
+            Err(why) => Err(not_held(why, known, request)),
         }
     }
 
@@ -325,10 +367,13 @@ impl Reservation {
         self.forget_unmarked();
     }
 
-    /// Forgets an attachment that no mark names.
+    /// Forgets an attachment that no mark names, and those that it has taken the volume from.
     pub(super) fn forget_unmarked(&self) {
-        if let Ownership::Unguarded { noted, mark: None, .. } = &mut *self.lock() {
-            noted.take().into_iter().for_each(Attachment::forget);
+        if let Ownership::Unguarded { unguarded, noted, before, mark: None } = &mut *self.lock() {
+            noted.take().into_iter().for_each(Attachment::forget_without_log);
+            if unguarded.writers == Writers::TakeOver {
+                std::mem::take(before).into_iter().for_each(Attachment::forget);
+            }
         }
     }
 
@@ -430,6 +475,22 @@ impl Ownership {
 
     const fn of(unguarded: Unguarded, noted: Option<Attachment>, before: Vec<Attachment>) -> Self {
         Self::Unguarded { unguarded, noted, before, mark: None }
+    }
+}
+
+/// Refuses a unit whose last attachment has left a replay log that is not there: whoever goes on sets aside what it holds.
+/// Where somebody else has the unit, that comes first.
+async fn refuse_without_log<S: Session>(
+    unit: &Unit<S>,
+    place: &Place,
+    known: &Known,
+) -> Result<(), ReservationError> {
+    let Some(log) = known.missing_log(place) else { return Ok(()) };
+    let registered = writer::registered(unit).await.unwrap_or_default();
+    let is_gone = |key: &u64| known.gone.iter().any(|(entry, _)| entry.key == *key);
+    match registered.iter().all(is_gone) {
+        true => Err(ReservationError::LogMissing(log.to_owned())),
+        false => Ok(()),
     }
 }
 
