@@ -158,6 +158,12 @@ impl Entry {
         }
     }
 
+    /// Whether this is its key, or that of the attachment whose replay log it is to write.
+    #[must_use]
+    pub fn is_for(&self, key: u64) -> bool {
+        self.key == key || self.replays == Some(key)
+    }
+
     /// Whether it may be of this unit. Servers can have the same names, and then tell the same serial numbers.
     fn may_be_of(&self, place: &Place) -> bool {
         (&self.target, self.lun, &self.serial) == (&place.target, place.lun, &place.serial)
@@ -251,13 +257,21 @@ impl Attachment {
     }
 
     fn write(path: &Path, entry: &Entry) -> io::Result<File> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let written = Self::fill(&file, entry);
+        if written.is_err() {
+            // On a full disk, for one: half a note says nothing.
+            let _ = fs::remove_file(path);
+        }
+        written.map(|()| file)
+    }
+
+    fn fill(mut file: &File, entry: &Entry) -> io::Result<()> {
         // Locked before there is anything in it: an empty file is nobody's.
         file.lock()?;
-        let entry = Entry { file: Some(FileId::of(&file)?), ..entry.clone() };
+        let entry = Entry { file: Some(FileId::of(file)?), ..entry.clone() };
         file.write_all(&serde_json::to_vec(&entry)?)?;
-        file.sync_all()?;
-        Ok(file)
+        file.sync_all()
     }
 
     /// Whether it is noted under this key.

@@ -2,6 +2,7 @@
 
 mod created_file;
 mod identity;
+mod logs;
 mod memory;
 mod opening;
 mod status;
@@ -28,7 +29,7 @@ use crate::luks;
 use crate::pipelined::Pipelined;
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
-use crate::replay_log::{self, Pending, Saved};
+use crate::replay_log::Saved;
 use crate::sealing::Seal;
 use crate::size::Size;
 use crate::stop::Stop;
@@ -231,7 +232,7 @@ impl Chain {
             // Nobody relies on what was written, if anything was, and a target may be out of reach.
             self.release().await;
         } else if let Err(why) = self.close().await {
-            tracing::warn!("{why}");
+            tracing::warn!("{}", why.on_one_line());
         }
         if let Some(made) = &made {
             remove(made);
@@ -283,11 +284,6 @@ impl Chain {
         matches!(self.uri, Uri::Memory(_))
     }
 
-    /// Who writes to it meanwhile, if its store is behind a target that tells.
-    pub async fn writer(&self) -> Option<String> {
-        self.disk.as_ref()?.writer().await
-    }
-
     /// What is known of the target and the connection to it, if the store is behind one.
     pub async fn probe(&self) -> Outcome<Option<iscsi::Probe>> {
         match &self.disk {
@@ -296,24 +292,6 @@ impl Chain {
             }
             None => Ok(None),
         }
-    }
-
-    /// The replay logs of it in `dir` that have not been written.
-    pub async fn pending_logs(&self, dir: PathBuf) -> Vec<Pending> {
-        let (Some(disk), Uri::Iscsi(place)) = (&self.disk, &self.uri) else { return Vec::new() };
-        let (disk, target, lun) = (Arc::clone(disk), place.target.clone(), place.lun);
-        let size = disk.shape().size;
-        let look =
-            move || replay_log::pending(&dir, |header| disk.is_of(header, target.as_str(), lun));
-        let mut logs = tokio::task::spawn_blocking(look).await.unwrap_or_default();
-        // The UUID of one that is open is known to its store.
-        let mut uuid = None;
-        if !self.decrypted && logs.iter().any(Pending::has_uuid) {
-            let found = luks::recognise(self.volume()).await;
-            uuid = found.ok().flatten().and_then(|found| found.summary().uuid);
-        }
-        logs.retain(|log| log.may_be_of(uuid.as_deref(), size));
-        logs
     }
 
     /// The longest write that takes one round trip.

@@ -77,6 +77,12 @@ impl Failure {
         }
     }
 
+    /// All of it on one line, for the log.
+    #[must_use]
+    pub fn on_one_line(&self) -> String {
+        self.to_string().replace("\n  ", "; ")
+    }
+
     /// 1 for what failed, 2 for wrong usage.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
@@ -114,5 +120,17 @@ pub trait OrFail<T> {
 impl<T, E: Into<Box<dyn StdError + Send + Sync>>> OrFail<T> for Result<T, E> {
     fn or_fail(self, what: impl FnOnce() -> String) -> Outcome<T> {
         self.map_err(|why| Failure::new(what()).because(why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_line_has_the_hint_behind_the_cause() {
+        let failure = Failure::new("what").because("why").hint("one\n  two");
+        assert_eq!(failure.on_one_line(), "what: why; one; two");
+        assert_eq!(failure.to_string(), "what: why\n  one\n  two");
     }
 }

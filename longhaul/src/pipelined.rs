@@ -15,6 +15,9 @@ use volume::{Durability, ExtentMap, Gate, Shape, Space, Span, TRANSFER_MAX, Verb
 use crate::failure::{Failure, Outcome};
 use crate::size::{NotASize, Size};
 
+/// The least a segment may be: a block of any disk that is in use.
+const SEGMENT_MIN: u32 = 4096;
+
 /// How a volume behind a network is kept busy.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Pipeline (volumes behind a network)")]
@@ -37,16 +40,16 @@ pub struct PipelineArgs {
 }
 
 impl PipelineArgs {
-    /// What they say; none if there is to be no pipeline.
-    pub fn settings(&self) -> Outcome<Option<Settings>> {
+    /// What they say, on a machine with so much memory; none if there is to be no pipeline.
+    pub fn settings(&self, memory: u64) -> Outcome<Option<Settings>> {
         if self.no_pipeline {
             return Ok(None);
         }
         Ok(Some(Settings {
-            window: self.window.positive("--window")?,
+            window: self.window.affordable("--window", memory)?.positive("--window")?,
             segments: self.in_flight,
             segment: self.segment()?,
-            read_ahead: self.read_ahead.0.map(|size| size.0),
+            read_ahead: self.read_ahead.affordable("--read-ahead", memory)?.0.map(|size| size.0),
             ..Settings::default()
         }))
     }
@@ -55,6 +58,10 @@ impl PipelineArgs {
         let most = Size(u64::from(TRANSFER_MAX));
         let Some(bytes) = self.segment.positive("--segment")? else { return Ok(None) };
         match u32::try_from(bytes) {
+            Ok(..SEGMENT_MIN) => {
+                let least = Size(SEGMENT_MIN.into());
+                Err(Failure::usage(format!("--segment {}: {least} is the least", Size(bytes))))
+            }
             Ok(bytes) if bytes <= TRANSFER_MAX => Ok(Some(bytes)),
             _ => Err(Failure::usage(format!("--segment {}: {most} is the most", Size(bytes)))),
         }
@@ -73,6 +80,19 @@ impl PipelineArgs {
 struct Auto(Option<Size>);
 
 impl Auto {
+    /// Refuses what this machine cannot hold: it would be killed for it when it is used.
+    fn affordable(self, option: &str, memory: u64) -> Outcome<Self> {
+        let most = memory / 2;
+        match self.0 {
+            Some(size) if size.0 > most => {
+                let what = format!("{option} {size}: {} is the most", Size(most >> 20 << 20));
+                Err(Failure::usage(what)
+                    .because("it is held in memory, of which this machine has twice that"))
+            }
+            _ => Ok(self),
+        }
+    }
+
     fn positive(self, option: &str) -> Outcome<Option<u64>> {
         match self.0 {
             Some(Size(0)) => Err(Failure::usage(format!("{option} 0 would let nothing through"))),
@@ -266,7 +286,7 @@ mod tests {
     #[test]
     fn everything_is_chosen_unless_it_is_said() {
         for text in ["x", "x --window auto --segment auto --read-ahead auto"] {
-            assert_eq!(read(text).settings().unwrap(), Some(Settings::default()), "{text}");
+            assert_eq!(read(text).settings(1 << 32).unwrap(), Some(Settings::default()), "{text}");
             assert!(!read(text).is_given());
         }
     }
@@ -281,15 +301,15 @@ mod tests {
             read_ahead: Some(0),
             ..Settings::default()
         };
-        assert_eq!(args.settings().unwrap(), Some(expected));
+        assert_eq!(args.settings(1 << 32).unwrap(), Some(expected));
         assert!(args.is_given());
-        assert_eq!(read("x --no-pipeline").settings().unwrap(), None);
+        assert_eq!(read("x --no-pipeline").settings(1 << 32).unwrap(), None);
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
         for text in ["x --window 0", "x --segment 0", "x --segment 64M", "x --segment 8G"] {
-            assert_eq!(read(text).settings().unwrap_err().exit_code(), 2, "{text}");
+            assert_eq!(read(text).settings(1 << 32).unwrap_err().exit_code(), 2, "{text}");
         }
         assert!(Line::try_parse_from(["x", "--no-pipeline", "--window", "8M"]).is_err());
         assert!(Line::try_parse_from(["x", "--in-flight", "0"]).is_err());

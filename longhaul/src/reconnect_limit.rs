@@ -24,6 +24,9 @@ impl Default for ReconnectLimit {
 
 const UNITS: [(char, u64); 4] = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
 
+/// A hundred years. The clock of the system does not reach much further, and `forever` is what is meant.
+const MAX: u64 = 36_525 * 86_400;
+
 /// The text is no such time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a time: write a number with s, m, h or d such as 90s or 2h, or `forever`")]
@@ -42,6 +45,7 @@ impl FromStr for ReconnectLimit {
         let digits = |digits: &&str| digits.bytes().all(|byte| byte.is_ascii_digit());
         unit.filter(|(number, _)| digits(number))
             .and_then(|(number, length)| number.parse::<u64>().ok()?.checked_mul(length))
+            .filter(|seconds| *seconds <= MAX)
             .map(|seconds| Self(Some(Duration::from_secs(seconds))))
             .ok_or_else(|| NotAReconnectLimit(text.to_owned()))
     }
@@ -73,7 +77,19 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_refused() {
-        for text in ["", "5", "s", "-1s", "+1s", "1.5h", "1w", "never", "99999999999999999999d"] {
+        for text in [
+            "",
+            "5",
+            "s",
+            "-1s",
+            "+1s",
+            "1.5h",
+            "1w",
+            "never",
+            "99999999999999999999d",
+            "36526d",
+            "18446744073709551615s",
+        ] {
             assert_eq!(text.parse::<ReconnectLimit>(), Err(NotAReconnectLimit(text.to_owned())));
         }
     }

@@ -244,15 +244,17 @@ fn prompt(what: &str) -> Outcome<Secret> {
 }
 
 fn answer(what: &str) -> Outcome<Secret> {
+    // Alone before its colon it is a sentence.
+    let name = what.replacen("Pass-phrase", "pass-phrase", 1);
     let typed = rpassword::prompt_password(format!("{what}: ")).map_err(|why| {
         // ENXIO: the process has no controlling terminal (tty(4)).
         let none = why.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error());
         let why = if none { "there is no terminal".to_owned() } else { why.to_string() };
-        Failure::new(format!("cannot ask for the {what}"))
+        Failure::new(format!("cannot ask for the {name}"))
             .because(why)
             .hint("give it with --passphrase-file, --passphrase-env or --key-file instead")
     })?;
-    check_length(typed.into_bytes(), || format!("the {what}"))
+    check_length(typed.into_bytes(), || format!("the {name}"))
 }
 
 fn from_env(name: &str) -> Outcome<Secret> {

@@ -9,7 +9,7 @@ use super::store::store;
 use super::{Chain, GRACE, OpenOptions, assemble, writer};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks::WriterToken;
-use crate::store::iscsi;
+use crate::store::iscsi::{self, Writers};
 use crate::uri::Uri;
 
 /// How long a token that is in a header may take to leave it again.
@@ -31,6 +31,9 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
 
 async fn begin(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     let (stop, limit, claimed) = (options.stop.clone(), options.reconnect_limit, OnceLock::new());
+    // A log that is being written needs no warning.
+    let warns = options.writers != Writers::Unasked && options.replays.is_none();
+    let logs = options.replay_log.clone();
     let store = store(uri, &options).await?;
     let disk = store.disk.clone();
     match (stop.unless_called(assemble(uri, store, options, &claimed)).await, disk) {
@@ -38,6 +41,9 @@ async fn begin(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
             // It is whole: from now on it is worth waiting for.
             if let Some(disk) = disk {
                 disk.be_patient(limit.0);
+            }
+            if warns {
+                chain.warn_of_logs(logs).await;
             }
             Ok(chain)
         }

@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long)]
     size: Option<Size>,
     /// Refuse writes
-    #[arg(long)]
+    #[arg(long, conflicts_with = "take_over")]
     read_only: bool,
     #[command(flatten)]
     encryption: EncryptionArgs,
@@ -71,11 +71,20 @@ pub async fn run(args: Args) -> Outcome {
             "{what}, and {uri} is on this machine: leave them out"
         )));
     }
+    if args.replay_log.is_given() && !uri.is_remote() {
+        let what = format!(
+            "--replay-log is for volumes behind a network, and {uri} is on this machine: leave it out"
+        );
+        return Err(Failure::usage(what));
+    }
     if let Some(why) = control::too_long(&args.nbd) {
         return Err(Failure::usage("cannot listen on the socket").because(why));
     }
     let stop = super::stop_on_signals()?;
-    let changes = uri.is_remote() && !args.read_only;
+    let replay_log = match uri.is_remote() && !args.read_only {
+        true => args.replay_log.dir()?,
+        false => None,
+    };
     let options = OpenOptions {
         existing_only: false,
         make_at: None,
@@ -85,21 +94,16 @@ pub async fn run(args: Args) -> Outcome {
         contents: args.encryption.contents(&uri.to_string()),
         block_size: None,
         pad: false,
-        pipeline: args.writers.pipeline(args.pipeline.settings()?),
+        pipeline: args.writers.pipeline(args.pipeline.settings(chain::memory_of_machine())?),
         writers: args.writers.writers(),
         replays: None,
         reconnect_limit: args.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
-        replay_log: changes.then(|| args.replay_log.dir()).flatten(),
+        replay_log,
         stop: stop.clone(),
     };
     let chain = chain::open(&uri, options).await?;
     chain.leave_on(stop.clone());
-    let logs = async {
-        Ok(match args.replay_log.place() {
-            Some(dir) => chain.pending_logs(dir).await,
-            None => Vec::new(),
-        })
-    };
+    let logs = async { Ok(chain.pending_logs(args.replay_log.place()).await) };
     let logs = match super::unless_stopped(&stop, logs).await {
         Ok(logs) => logs,
         Err(why) => {
@@ -138,7 +142,6 @@ pub async fn run(args: Args) -> Outcome {
 /// Says which logs should be written before the volume is used.
 fn warn_of(logs: &[Pending], uri: &Uri) {
     for log in logs {
-        tracing::warn!(volume = %uri, %log, "a replay log of this volume has not been written");
         let path = log.path.shown();
         complain(&format_args!(
             "longhaul: {uri} lacks what is in the replay log {log}: `longhaul replay {path}` should come first, since it \

@@ -21,6 +21,7 @@ use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::front::copy::{self, CopyError, Report};
 use crate::printable::Shown as _;
 use crate::progress::{Progress, rate};
+use crate::replay_log::Pending;
 use crate::secret::{DestinationSecretArgs, SecretArgs, SourceSecretArgs};
 use crate::signatures;
 use crate::size::Size;
@@ -216,18 +217,45 @@ pub async fn run(args: Args) -> Outcome {
     };
     let source = chain::open(from, source).await?;
     source.leave_on(stop.clone());
-    if let Some(writer) = stop.unless_called(source.writer()).await.flatten() {
+    let (logs, writer) = stop.unless_called(source.gaps()).await.unwrap_or_default();
+    tell_of_source(from, &logs, writer);
+    let mut summary = closing(source, async |source| args.copy(source, login, stop).await).await?;
+    super::tell_of_memory(to);
+    summary.lacks = logs.iter().map(|log| log.path.shown().to_string()).collect();
+    match args.json {
+        true => super::say_json(&summary)?,
+        false => super::say(&summary.to_string())?,
+    }
+    refuse_gaps(from, &logs)
+}
+
+/// Says what the copy will not be, before it is made.
+fn tell_of_source(from: &Uri, logs: &[Pending], writer: Option<String>) {
+    for log in logs {
+        let path = log.path.shown();
+        complain(&format_args!(
+            "longhaul: {from} lacks what is in the replay log {log}, and so will the copy: `longhaul replay {path}` should come \
+             first"
+        ));
+    }
+    if let Some(writer) = writer {
         complain(&format_args!(
             "longhaul: another writer has {from}, which may change while it is copied: {writer}; the copy may be of no single \
              moment"
         ));
     }
-    let summary = closing(source, async |source| args.copy(source, login, stop).await).await?;
-    super::tell_of_memory(to);
-    if args.json {
-        return super::say_json(&summary);
-    }
-    super::say(&summary.to_string())
+}
+
+/// A copy of a volume that lacks what was acknowledged is one of its store, and not of what programs have written: who
+/// keeps it as a backup has to know.
+fn refuse_gaps(from: &Uri, logs: &[Pending]) -> Outcome {
+    let Some(log) = logs.first() else { return Ok(()) };
+    let path = log.path.shown();
+    let what = format!("the copy lacks what is in the replay log {log}");
+    let why = format!("it was acknowledged to programs, and {from} was not given it");
+    Err(Failure::new(what).because(why).hint(format!(
+        "all else was copied; `longhaul replay {path}` writes the log, then copy again; a log of no use any more can be removed"
+    )))
 }
 
 impl Args {
@@ -282,10 +310,11 @@ impl Args {
         // Half of a copy may be all there is to be had of a bad disk.
         let closed = destination.close().await;
         let summary = first_failure(copied.map_err(|broken| broken.failure), closed)?;
-        if let Some(new) = &new {
-            self.finish(new)?;
-        }
-        Ok(summary)
+        let Some(new) = &new else { return Ok(summary) };
+        self.finish(new)?;
+        // It is cut to this length.
+        let size = self.size.map_or(summary.size, |size| size.0);
+        Ok(Summary { size, ..summary })
     }
 
     /// Tells of a disk image that is to be written as it is to a volume, where nobody reads it as one.
@@ -505,14 +534,28 @@ struct Summary {
     flushed: bool,
     verified: bool,
     seconds: f64,
+    /// The replay logs whose contents it lacks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lacks: Vec<String>,
 }
 
 impl Summary {
     fn new(size: u64, remainder: u64, report: Report, verified: bool, elapsed: Duration) -> Self {
         let Report { written, zeroed, skipped } = report;
         let seconds = elapsed.as_secs_f64();
-        let (padding, flushed) = (0, true);
-        Self { size, written, zeroed, skipped, remainder, padding, flushed, verified, seconds }
+        let (padding, flushed, lacks) = (0, true, Vec::new());
+        Self {
+            size,
+            written,
+            zeroed,
+            skipped,
+            remainder,
+            padding,
+            flushed,
+            verified,
+            seconds,
+            lacks,
+        }
     }
 }
 

@@ -56,7 +56,7 @@ fn tell_of_memory(uri: &Uri) {
 fn first_failure<T>(done: Outcome<T>, closed: Outcome) -> Outcome<T> {
     match (done, closed) {
         (Err(first), Err(second)) => {
-            tracing::warn!("{second}");
+            tracing::warn!("{}", second.on_one_line());
             Err(first)
         }
         (done, closed) => closed.and(done),

@@ -8,7 +8,7 @@ use volume::layer::pipeline::Settings;
 
 use crate::chain::{Contents, Login, Unlock};
 use crate::credentials::{self, ChapArgs};
-use crate::failure::{OrFail, Outcome};
+use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
@@ -112,22 +112,38 @@ pub(super) struct ReplayLogArgs {
 impl ReplayLogArgs {
     /// The directory, whether it can be used or not.
     pub(super) fn place(&self) -> Option<PathBuf> {
-        self.replay_log.clone().or_else(state_dir)
+        let dir = self.replay_log.clone().or_else(state_dir)?;
+        Some(std::path::absolute(&dir).unwrap_or(dir))
     }
 
-    /// The directory. One that cannot be used is warned about as long as nothing is lost by it.
-    pub(super) fn dir(&self) -> Option<PathBuf> {
+    /// Whether a directory was named.
+    pub(super) const fn is_given(&self) -> bool {
+        self.replay_log.is_some()
+    }
+
+    /// The directory. One that cannot be used is refused if it was named; else it is warned about as long as nothing is
+    /// lost by it.
+    pub(super) fn dir(&self) -> Outcome<Option<PathBuf>> {
         let Some(dir) = self.place() else {
             tracing::warn!(
                 "replay log: no directory for it: acknowledged writes are lost if a volume is given up; --replay-log names one"
             );
-            return None;
+            return Ok(None);
         };
-        if let Err(why) = replay_log::check_dir(&dir) {
-            tracing::warn!(dir = %dir.shown(), %why, "replay log: no file can be made: acknowledged writes are lost if a volume is given up; --replay-log names another directory");
+        match replay_log::check_dir(&dir) {
+            Err(why) if self.is_given() => {
+                let what = format!("cannot keep replay logs in {} (--replay-log)", dir.shown());
+                return Err(Failure::usage(what).because(why).hint(
+                    "nothing was opened; name a directory in which this user can make files",
+                ));
+            }
+            Err(why) => {
+                tracing::warn!(dir = %dir.shown(), %why, "replay log: no file can be made: acknowledged writes are lost if a volume is given up; --replay-log names another directory");
+            }
+            Ok(()) => {}
         }
         // It may be there by the time that it is needed.
-        Some(std::path::absolute(&dir).unwrap_or(dir))
+        Ok(Some(dir))
     }
 }
 

@@ -9,7 +9,7 @@ use volume::{Durability, Volume};
 
 use super::options::{LoginArgs, OutageArgs, WriterArgs};
 use crate::attachments;
-use crate::chain::{self, Chain, Contents, OpenOptions};
+use crate::chain::{self, Chain, Contents, Login, OpenOptions};
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
@@ -17,6 +17,7 @@ use crate::printable::Shown as _;
 use crate::replay_log::{Change, Header, Reader, Record, applied_name};
 use crate::size::Size;
 use crate::state_dir::state_dir;
+use crate::stop::Stop;
 use crate::store::iscsi::{Probe, ReplayedLog, Writers};
 use crate::uri::Uri;
 use crate::utc::utc;
@@ -87,8 +88,11 @@ pub async fn run(args: Args) -> Outcome {
             })?,
         };
     let stop = super::stop_on_signals()?;
+    let login = args.login.login().await?;
+    args.compare(&log, &uri, login.clone(), &stop).await?;
+    args.refuse_doubt(&log, &uri)?;
     let options = OpenOptions {
-        login: args.login.login().await?,
+        login,
         reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
         writers: args.resumes(&log).map_or_else(|| args.writers.writers(), Writers::Resume),
         replays: Some(ReplayedLog { key: log.header().key, file: args.absolute() }),
@@ -102,9 +106,10 @@ pub async fn run(args: Args) -> Outcome {
     let chain = chain::open(&uri, options).await?;
     chain.leave_on(stop.clone());
     let written = async {
+        // It may be another by now.
         is_of(&chain, log.header(), args.unverified).await?;
         // Of a block that could not be read the log holds the part that was written.
-        write(&*luks::narrowed(chain.volume()), &mut log).await
+        write(&*luks::narrowed(chain.volume()), &mut log).await.map_err(unchanged)
     };
     let written = super::unless_stopped(&stop, written).await;
     if written.is_err() && args.resumes(&log).is_some() {
@@ -113,7 +118,7 @@ pub async fn run(args: Args) -> Outcome {
     }
     let closed = chain.close().await;
     written?;
-    closed?;
+    closed.map_err(unchanged)?;
     let applied = rename(&args.file)?;
     forget(&log);
     args.say(&log, Some((&uri, &applied)))
@@ -146,16 +151,37 @@ impl Args {
             let hint = "--partial writes what it holds; check what used the volume afterwards";
             return Err(failure.because(incomplete(log.lost())).hint(hint));
         }
-        if !self.force && self.resumes(log).is_none() {
-            let Header { volume, created, .. } = log.header();
-            let since = utc(*created);
-            let what = format!("cannot know whether anybody has written to {volume} since {since}");
-            let hint = format!(
-                "`longhaul replay --dry-run {file}` shows what would be replaced; if nobody has, add --force"
-            );
-            return Err(Failure::new(what).hint(hint));
-        }
         Ok(())
+    }
+
+    /// Makes sure that this is the volume of the log, before anything is done to it.
+    async fn compare(&self, log: &Reader, uri: &Uri, login: Login, stop: &Stop) -> Outcome {
+        let options = OpenOptions {
+            read_only: true,
+            login,
+            reconnect_limit: self.outage.reconnect_limit().unwrap_or_default(),
+            stop: stop.clone(),
+            ..OpenOptions::default()
+        };
+        let chain = chain::open(uri, options).await?;
+        chain.leave_on(stop.clone());
+        let same = is_of(&chain, log.header(), self.unverified);
+        let same = super::unless_stopped(stop, same).await;
+        chain.release().await;
+        same.map_err(|why| why.within(&format!("cannot write the replay log to {uri}")))
+    }
+
+    /// Refuses a log of which nothing shows that it is the newest there is, unless the user says so.
+    fn refuse_doubt(&self, log: &Reader, uri: &Uri) -> Outcome {
+        if self.force || self.resumes(log).is_some() {
+            return Ok(());
+        }
+        let (file, since) = (self.file.shown(), utc(log.header().created));
+        let what = format!("cannot know whether anybody has written to {uri} since {since}");
+        let hint = format!(
+            "`longhaul replay --dry-run {file}` shows what would be replaced; if nobody has, add --force"
+        );
+        Err(Failure::new(what).hint(hint))
     }
 
     /// The log, wherever this process is.
@@ -336,9 +362,12 @@ async fn write(volume: &dyn Volume, log: &mut Reader) -> Outcome {
         };
         written.or_fail(cannot)?;
     }
-    volume.flush().await.or_fail(cannot).map_err(|failure| {
-        failure.hint("the log is as it was: it can be written again, from the beginning")
-    })
+    volume.flush().await.or_fail(cannot)
+}
+
+/// Says what becomes of a log that could not be written.
+fn unchanged(failure: Failure) -> Failure {
+    failure.hint("the log is as it was: it can be written again, from the beginning")
 }
 
 /// No attachment misses the log any more.

@@ -331,21 +331,7 @@ async fn inspect(volume: &Served, chain: &Chain) -> Outcome {
         let seen = timeout(SEEN_WITHIN, inspect_header(volume, chain)).await;
         seen.unwrap_or_else(|_| late())?;
     }
-    warn_of_logs(volume, chain).await;
     Ok(())
-}
-
-/// Says which replay logs should be written before the volume is used. They are of volumes of other targets.
-async fn warn_of_logs(volume: &Served, chain: &Chain) {
-    let Some(dir) = ReplayLogArgs::default().place() else { return };
-    for log in chain.pending_logs(dir).await {
-        let (uri, path) = (&volume.uri, log.path.shown());
-        tracing::warn!(
-            volume = volume.name,
-            "{uri} lacks what is in the replay log {log}: end the server and run `longhaul replay {path}` first, since it \
-             replaces what is written from now on"
-        );
-    }
 }
 
 async fn discard(chains: Vec<Chain>) {
@@ -413,9 +399,10 @@ pub(super) async fn open_options(
             login,
             contents: unlock.transpose()?.unwrap_or_default(),
             reconnect_limit: ReconnectLimit::FOREVER,
-            replay_log: (volume.uri.is_remote() && !volume.read_only)
-                .then(|| ReplayLogArgs::default().dir())
-                .flatten(),
+            replay_log: match volume.uri.is_remote() && !volume.read_only {
+                true => ReplayLogArgs::default().dir()?,
+                false => None,
+            },
             writers: if shared { Writers::Shared } else { Writers::One },
             ..OpenOptions::default()
         })

@@ -111,7 +111,7 @@ const SCRATCH_MIN: Size = Size(1 << 20);
 
 /// Measures and tells.
 pub async fn run(args: Args) -> Outcome {
-    let Some(settings) = args.pipeline.settings()? else {
+    let Some(settings) = args.pipeline.settings(chain::memory_of_machine())? else {
         return Err(Failure::usage("it is the pipeline that is measured: leave out --no-pipeline"));
     };
     if let Some(path) = &args.svg {

@@ -13,6 +13,8 @@ use crate::size::Size;
 pub struct Pending {
     /// Its file.
     pub path: PathBuf,
+    /// The key of the attachment that it is from, if that had one.
+    pub key: Option<u64>,
     /// The UUID of its volume, if that was opened as an encrypted one.
     luks_uuid: Option<String>,
     /// The size of its volume.
@@ -22,6 +24,12 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// One that is not at its place any more.
+    #[must_use]
+    pub const fn missing(path: PathBuf, key: u64) -> Self {
+        Self { path, key: Some(key), luks_uuid: None, size: 0, holds: Err(ReadError::Missing) }
+    }
+
     /// Whether a volume with this UUID, if it has one, and this size may be its own. Serial numbers alone may be alike.
     #[must_use]
     pub fn may_be_of(&self, luks_uuid: Option<&str>, size: u64) -> bool {
@@ -82,6 +90,7 @@ fn found(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<(PathBuf, Header)>
 pub fn pending(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<Pending> {
     let look = |(path, header): (PathBuf, Header)| Pending {
         holds: Reader::open_unlocked(&path).map(|log| log.holds()),
+        key: header.key,
         path,
         luks_uuid: header.luks_uuid,
         size: header.size,
@@ -97,6 +106,7 @@ mod tests {
     fn log_of_another_uuid_or_a_larger_volume_is_of_another_volume() {
         let log = |uuid: Option<&str>| Pending {
             path: "a.replay".into(),
+            key: None,
             luks_uuid: uuid.map(str::to_owned),
             size: 8,
             holds: Ok((0, 0)),

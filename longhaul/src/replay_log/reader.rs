@@ -17,6 +17,9 @@ pub enum ReadError {
     /// The system says so.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// It is not where it was.
+    #[error("it is not there, or cannot be read")]
+    Missing,
     /// Somebody else reads or writes it.
     #[error("another process uses it")]
     InUse,

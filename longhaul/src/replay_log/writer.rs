@@ -99,6 +99,9 @@ impl Writer {
 
 /// Makes sure that `dir` is there and that files can be made in it.
 pub fn check_dir(dir: &Path) -> io::Result<()> {
+    if dir.exists() && !dir.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
     make_directories(dir, 0o700)?;
     tempfile::tempfile_in(dir).map(drop)
 }

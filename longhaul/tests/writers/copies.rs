@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use super::Bench;
 use super::common::{LONGHAUL, PATIENCE, Running};
 use super::link::Link;
+use super::replayed::{given_up, move_away};
 
 const MIB: usize = 1 << 20;
 
@@ -105,6 +106,61 @@ fn copy_of_a_volume_that_somebody_writes_to_says_so() {
     assert!(done && said.contains("another writer has iscsi://"), "{said}");
     assert!(said.contains("initiator iqn.2001-04.com.example:first"), "{said}");
     assert!(writer.process.stop().success());
+}
+
+/// A backup without what was acknowledged must not look like a whole one.
+#[test]
+fn copy_of_a_volume_that_lacks_its_replay_log_says_so_and_fails() {
+    let bench = Bench::new(&[]);
+    let (_link, log) = given_up(&bench);
+    let lacks = |options: &[&str], name: &str| {
+        let (said, done) = bench.run(&[&["copy", &bench.uri, name], options].concat());
+        let words = format!("the copy lacks what is in the replay log {log} (");
+        assert!(!done && said.contains(&words), "{said}");
+        assert!(!said.contains("another writer"), "{said}");
+        assert!(said.contains(&format!("`longhaul replay {log}`")), "{said}");
+        let copied = std::fs::read(bench.path().join(name)).unwrap();
+        assert!(copied[..MIB].iter().all(|byte| *byte == 1), "all else is there");
+        said
+    };
+    lacks(&[], "beside.img");
+    let said = lacks(&["--json"], "json.img");
+    assert!(said.contains(&format!(r#""lacks":["{log}"]"#)), "{said}");
+    // Wherever it is now.
+    let moved = move_away(&bench);
+    let said = lacks(&[], "moved.img");
+    assert!(said.contains("it is not there"), "{said}");
+    let (said, done) = bench.run(&["replay", &moved]);
+    assert!(done, "{said}");
+    let (said, done) = bench.run(&["copy", &bench.uri, "whole.img", "--json"]);
+    assert!(done && !said.contains("lacks"), "{said}");
+    let copied = std::fs::read(bench.path().join("whole.img")).unwrap();
+    assert!(copied[..MIB].iter().all(|byte| *byte == 3));
+}
+
+/// Where the target has forgotten its reservations whoever writes is warned.
+#[test]
+fn writer_is_warned_of_a_log_that_no_reservation_protects() {
+    let mut bench = Bench::new(&[]);
+    let (_link, log) = given_up(&bench);
+    bench.server.take().unwrap().kill();
+    bench.serve(&["--volume", "t=file:t.img"]);
+    std::fs::write(bench.path().join("in.img"), [5; 4096]).unwrap();
+    let (said, done) = bench.run(&["copy", "in.img", &bench.uri]);
+    let words = format!("lacks what is in the replay log {log} (");
+    assert!(done && said.contains(&words), "{said}");
+}
+
+/// A note that cannot be made is told of once.
+#[test]
+fn attachment_that_cannot_be_noted_is_told_of_once() {
+    let bench = Bench::new(&[]);
+    std::fs::create_dir_all(bench.path().join("state")).unwrap();
+    std::fs::write(bench.path().join("state/attachments"), "a file").unwrap();
+    let attached = bench.attach("first", &[]);
+    assert!(attached.process.stop().success());
+    let log = bench.log("first");
+    assert_eq!(log.matches("cannot note the attachment").count(), 1, "{log}");
 }
 
 #[test]

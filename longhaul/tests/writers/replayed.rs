@@ -8,7 +8,7 @@ use super::nbd::Nbd;
 const MIB: usize = 1 << 20;
 
 /// An attachment that was given up with a write of a MiB of threes, of whose volume only the first is reached directly.
-fn given_up(bench: &Bench) -> (Link, String) {
+pub(super) fn given_up(bench: &Bench) -> (Link, String) {
     let link = Link::to(&bench.uri);
     let options = ["--reconnect-for", "1s", "--window", "16M"];
     let first = bench.attach_to(&link.uri, "first", &options);
@@ -198,7 +198,7 @@ async fn log_that_was_written_in_part_is_written_again() {
 }
 
 /// Moves the log away, as when its disk is not mounted; where it is now.
-fn move_away(bench: &Bench) -> String {
+pub(super) fn move_away(bench: &Bench) -> String {
     let elsewhere = bench.path().join("elsewhere");
     std::fs::create_dir_all(&elsewhere).unwrap();
     let logs = bench.replay_logs();
@@ -302,4 +302,37 @@ async fn log_that_was_moved_away_after_its_replay_was_killed_is_missed() {
         let second = bench.attach("second", &[]);
         assert!(second.process.stop().success(), "{passed}");
     }
+}
+
+/// A volume is compared with that of the log before anything else is asked of the user.
+#[test]
+fn replay_to_another_volume_names_the_difference_first() {
+    let bench = Bench::new(&["--volume", "u=file:u.img,size=32M"]);
+    let (_link, log) = given_up(&bench);
+    let other = bench.uri.replace(":t/", ":u/");
+    for options in [&[][..], &["--force"], &["--take-over"]] {
+        let (said, done) = bench.run(&[&["replay", &log, &other], options].concat());
+        let words = "this is not the volume of the replay log: its serial number is";
+        assert!(!done && said.contains(words) && said.contains(&other), "{options:?}: {said}");
+        assert!(!said.contains("add --force"), "{said}");
+    }
+    let (said, done) = bench.run(&["replay", &log, "file:missing.img"]);
+    assert!(!done && said.contains("cannot open file:missing.img"), "{said}");
+    std::fs::write(bench.path().join("same.img"), vec![0; 32 * MIB]).unwrap();
+    let (said, done) = bench.run(&["replay", &log, "file:same.img", "--unverified"]);
+    let words = "cannot know whether anybody has written to file:same.img since";
+    assert!(!done && said.contains(words) && said.contains("--force"), "{said}");
+    // The reservation is still that of the log.
+    let (said, done) = bench.run(&["replay", &log]);
+    assert!(done && bench.stored().iter().all(|byte| *byte == 3), "{said}");
+}
+
+#[test]
+fn replay_whose_first_write_fails_says_that_the_log_is_as_it_was() {
+    let mut bench = Bench::new(&[]);
+    let (_link, log) = given_up(&bench);
+    assert!(bench.server.take().unwrap().stop().success());
+    bench.serve(&["--volume", "t=file:t.img,read_only"]);
+    let (said, done) = bench.run(&["replay", &log, "--force"]);
+    assert!(!done && said.contains("the log is as it was: it can be written again"), "{said}");
 }

@@ -39,9 +39,12 @@ impl AttachStatus {
         let ChainStatus { state, unflushed, failure, replay_log, lost } = volume;
         let mut text = format!(
             "{attachment}\n  attached at {socket} by process {pid}, {clients} clients\n  \
-             {state}, {} bytes not flushed",
-            Size(*unflushed)
+             {state}"
         );
+        // What could not be written is told below.
+        if replay_log.is_none() && *lost == 0 {
+            text += &format!(", {} bytes not flushed", Size(*unflushed));
+        }
         if let Some(failure) = failure {
             text += &format!("\n  FAILED: {failure}");
         }

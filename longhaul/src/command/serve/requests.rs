@@ -232,7 +232,10 @@ fn apply(live: &mut Live, prepared: Outcome<Prepared>, asked: Vec<Request>) {
             tokio::spawn(report(applied, asked));
         }
         Err(why) => {
-            tracing::error!("configuration not applied, nothing has changed: {why}");
+            tracing::error!(
+                "configuration not applied, nothing has changed: {}",
+                why.on_one_line()
+            );
             manager::ready(&format!("{}; the last reload failed, see the log", live.summary()));
             tell(asked, &Err(why.to_string()));
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use proto::scsi::writer::Registrants;
 use volume::layer::reconnect::{Over, RequestError, Status, Supervisor};
 use volume::{Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
 
@@ -20,6 +21,7 @@ use super::options::Options;
 use super::session::{Session as _, Transport};
 use super::unit::UnitError;
 use super::volume::Link;
+use crate::attachments::Place;
 use crate::replay_log::{Header, Saved};
 
 /// How long the end of a session is waited for of which nothing is wanted any more.
@@ -234,8 +236,14 @@ impl<T: Transport> Disk<T> {
     }
 
     /// The other who has reserved the unit to write to it, if the unit tells.
-    pub async fn writer(&self) -> Option<String> {
-        self.link().writer().await.map(|writer| writer.to_string())
+    pub async fn writer(&self) -> Option<Registrants> {
+        self.link().writer().await
+    }
+
+    /// How this machine notes the unit.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.connector().place(&self.link())
     }
 
     /// The longest write that takes one round trip; the target asks for the data of longer ones.
@@ -265,9 +273,10 @@ impl<T: Transport> Disk<T> {
     /// Gives the reservation back, if it is still ours to give.
     async fn release(&self) {
         let (reservation, over) = (&self.connector().reservation, self.supervisor.over());
-        if reservation.is_held() && self.is_quiet().await {
-            // It is in its file before anybody else may have the volume.
-            let has_replay_log = self.has_replay_log().await;
+        let is_quiet = reservation.is_held() && self.is_quiet().await;
+        // It is in its file, and noted, before anybody else may have the volume.
+        let has_replay_log = self.has_replay_log().await;
+        if is_quiet {
             if over == Some(Over::Closed) && has_replay_log {
                 // It shows that nobody has written since.
                 let target = self.connector().to_string();
