@@ -28,7 +28,6 @@ mod running;
 mod sealed;
 mod server;
 mod sessions;
-mod svg;
 mod tables;
 mod triple_des;
 mod trips;

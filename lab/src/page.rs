@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use longhaul::line_chart::{HEIGHT, Line, WIDTH, chart, escape};
+
 use crate::results::{AUTO, Mode, Path, Row, TCP};
-use crate::svg::{self, Line, escape};
 use crate::tables::{Results, Table, megabits, percent};
 
 /// All results as HTML, plan by plan.
@@ -44,9 +45,6 @@ td:first-child, th:first-child { text-align: left }
 tr:hover td { background: #f3f8fc }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(34em, 1fr)); gap: 1em }
 figure { margin: 0 } svg { width: 100%; display: block } .wide { overflow-x: auto }
-svg text { font-size: 12px; font-family: system-ui, sans-serif } svg .title { font-size: 14px; font-weight: bold }
-svg .end { text-anchor: end } svg .mid { text-anchor: middle }
-svg .grid { stroke: #e2e2e2 } svg polyline { fill: none; stroke-width: 2 }
 summary { cursor: pointer; color: #0072b2 }
 </style>
 <h1>Measurements on long links</h1>
@@ -179,13 +177,14 @@ fn charts(results: &Results) -> Vec<String> {
 fn over_blocks(results: &Results, mode: Mode, blocks: &[u64], path: Path, name: &str) -> String {
     let labels: Vec<_> = blocks.iter().map(|block| format!("{} K", block / 1024)).collect();
     let line = |peer: &str| {
-        let rates = blocks.iter().enumerate().filter_map(|(place, block)| {
-            Some((place, results.rate(peer, path, mode, *block)? / 1e6))
-        });
-        Line { name: peer.to_owned(), points: rates.collect() }
+        let rates = blocks
+            .iter()
+            .enumerate()
+            .filter_map(|(place, block)| Some((place, results.rate(peer, path, mode, *block)?)));
+        (peer.to_owned(), rates.collect())
     };
-    let lines = results.peers().into_iter().map(line).filter(|line| !line.points.is_empty());
-    svg::chart(&format!("{}, {name}", mode.name()), "MB/s", &labels, &lines.collect::<Vec<_>>())
+    let lines = results.peers().into_iter().map(line).collect();
+    picture(&format!("{}, {name}", mode.name()), &labels, lines)
 }
 
 fn over_paths(results: &Results, mode: Mode, block: u64) -> String {
@@ -193,13 +192,27 @@ fn over_paths(results: &Results, mode: Mode, block: u64) -> String {
     let labels: Vec<_> = paths.iter().map(|(_, name)| name.clone()).collect();
     let line = |peer: &str| {
         let rates = paths.iter().enumerate().filter_map(|(place, (path, _))| {
-            Some((place, results.rate(peer, *path, mode, block)? / 1e6))
+            Some((place, results.rate(peer, *path, mode, block)?))
         });
-        Line { name: peer.to_owned(), points: rates.collect() }
+        (peer.to_owned(), rates.collect())
     };
-    let lines = results.peers().into_iter().map(line).filter(|line| !line.points.is_empty());
+    let lines = results.peers().into_iter().map(line).collect();
     let title = format!("{}, {} KiB, by delay one way", mode.name(), block / 1024);
-    svg::chart(&title, "MB/s", &labels, &lines.collect::<Vec<_>>())
+    picture(&title, &labels, lines)
+}
+
+/// A peer, and its bytes a second at each place where it was measured.
+type Rates = (String, Vec<(usize, f64)>);
+
+fn picture(title: &str, labels: &[String], mut lines: Vec<Rates>) -> String {
+    lines.retain(|(_, points)| !points.is_empty());
+    let line = |(colour, (name, points))| Line { name, points, colour, dashed: false };
+    let lines: Vec<_> = lines.into_iter().enumerate().map(line).collect();
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">{}</svg>\n",
+        escape(title),
+        chart(title, labels, &lines)
+    )
 }
 
 fn html_table(table: &Table) -> String {

@@ -16,6 +16,7 @@ mod durable;
 mod explain;
 pub mod failure;
 pub mod front;
+pub mod line_chart;
 pub mod log;
 mod log_limiter;
 pub mod luks;

@@ -137,7 +137,7 @@ fn the_picture_has_a_line_for_each_rate_and_no_markup_from_names() {
     };
     let svg = picture("<name>", &found);
     assert_eq!(svg.matches("<polyline").count(), 8);
-    assert!(svg.contains("&lt;name>") && !svg.contains("<name>"));
+    assert!(svg.contains("&lt;name&gt;") && !svg.contains("<name>"));
     assert!(svg.contains(">64K<") && svg.contains(">100 kB/s<"));
     let whole = svg.matches("<g ").count() == svg.matches("</g>").count();
     assert!(whole && svg.ends_with("</svg>\n"));
