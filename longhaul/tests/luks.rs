@@ -197,6 +197,26 @@ async fn cryptsetup_takes_what_we_made() {
 }
 
 #[tokio::test]
+async fn volume_that_was_cut_off_opens_with_a_warning() {
+    let bench = Bench::new().await;
+    bench.seal().await;
+    let copy = |name: &str| {
+        let uri = |name: &str| format!("file:{}", bench.path(name).display());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+        command.args(["copy", &uri("disk"), &uri(name), "--key-file"]).arg(bench.path("one"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let whole = copy("whole");
+    assert!(!whole.contains("its end is missing"), "{whole}");
+    let disk = std::fs::OpenOptions::new().write(true).open(bench.path("disk")).unwrap();
+    disk.set_len(SIZE - (1 << 20)).unwrap();
+    let cut = copy("cut");
+    assert!(cut.contains("is 39M long, and was 40M: its end is missing"), "{cut}");
+}
+
+#[tokio::test]
 async fn we_take_what_cryptsetup_changed() {
     let bench = Bench::new().await;
     bench.seal().await;

@@ -14,7 +14,7 @@ use super::header::{HEADER_SIZES, Header, HeaderError, is_first_copy, is_second_
 use super::image::{Image, ImageError, read};
 use super::library::{self, NEW_HEADER_SIZE, Opened};
 use super::writeback::{self, Before};
-use super::{Key, blocking, narrowed, settle};
+use super::{Key, blocking, narrowed, recorded_size, settle};
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::printable::Shown as _;
@@ -58,7 +58,7 @@ pub async fn init(volume: Arc<dyn Volume>, key: impl Into<Key>, how: Init) -> Ou
     let spinner = Spinner::new("deriving a key from the pass-phrase");
     let image = blocking(move || {
         let bytes = library::format(size, how.label, &secret, &how.cost)?;
-        Image::changed(bytes, size)
+        recorded_size::record(&Image::changed(bytes, size)?, size)
     })
     .await?;
     drop(spinner);

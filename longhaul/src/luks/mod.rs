@@ -12,6 +12,7 @@ mod image;
 pub mod invariants;
 mod library;
 mod manage;
+mod recorded_size;
 mod settle;
 mod strength;
 mod token_kind;

@@ -14,7 +14,7 @@ use crate::size::Size;
 
 const SIZE: u64 = 24 << 20;
 
-fn secret(text: &str) -> Secret {
+pub(super) fn secret(text: &str) -> Secret {
     Secret::new(text.as_bytes().to_vec())
 }
 
@@ -31,12 +31,12 @@ fn init_with(force: bool) -> Init {
     Init { label: Some("test".into()), cost: cheap(), force }
 }
 
-async fn sealed(volume: Arc<dyn Volume>) -> Arc<dyn Volume> {
+pub(super) async fn sealed(volume: Arc<dyn Volume>) -> Arc<dyn Volume> {
     init(volume.clone(), secret("one"), init_with(false)).await.unwrap();
     volume
 }
 
-async fn opens(volume: &Arc<dyn Volume>, text: &str) -> bool {
+pub(super) async fn opens(volume: &Arc<dyn Volume>, text: &str) -> bool {
     match open(volume.clone(), secret(text), Options::default()).await {
         Ok(_) => true,
         Err(why) => {

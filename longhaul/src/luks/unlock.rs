@@ -9,7 +9,10 @@ use volume::{Span, Volume};
 use super::header::{Header, HeaderError, uuid_of};
 use super::image::{Image, ImageError};
 use super::library::{self, Opened, Tried};
-use super::{Claim, Options, Unsealed, WriterToken, blocking, narrowed, plain, settle, strength};
+use super::{
+    Claim, Options, Unsealed, WriterToken, blocking, narrowed, plain, recorded_size, settle,
+    strength,
+};
 use crate::failure::{Failure, Outcome, complain};
 use crate::printable::Shown as _;
 use crate::progress::Spinner;
@@ -255,11 +258,13 @@ impl Encrypted {
         let Self { store, header, token } = self;
         let image = header.map_err(|why| ImageError::Header(why).into_failure())?;
         let (opened, secret) = key.open(&image, store.shape().size).await?;
+        recorded_size::report(&image.header, store.shape().size);
         let unsealed = async {
             let image = match &token {
                 Some(token) => token.take(&image, options.allow_discards).await?,
                 None => settle::finish(&store, image, options.allow_discards).await?,
             };
+            let image = recorded_size::follow(&store, image).await?;
             plain(&store, &image, opened, options)
         };
         match (unsealed.await, token) {
