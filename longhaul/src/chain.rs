@@ -37,7 +37,7 @@ use crate::store::Local;
 use crate::store::iscsi;
 use crate::store::iscsi::{Connections, ReplayedLog, Writers};
 use crate::uri::{Host, Uri};
-use created_file::remove;
+use created_file::CreatedFile;
 pub(crate) use memory::{memory_needed, memory_of_machine};
 pub use opening::open;
 pub use status::{ChainStatus, Observer};
@@ -227,15 +227,14 @@ impl Chain {
 
     /// Closes it as if it had not been opened: a file that was made for it goes.
     pub async fn discard(mut self) {
-        let made = self.made.take();
-        if self.disk.is_some() {
+        if let (Some(path), Some(local)) = (self.made.take(), &self.local) {
+            drop(CreatedFile::new(&path, local));
+            self.release().await;
+        } else if self.disk.is_some() {
             // Nobody relies on what was written, if anything was, and a target may be out of reach.
             self.release().await;
         } else if let Err(why) = self.close().await {
             tracing::warn!("{}", why.on_one_line());
-        }
-        if let Some(made) = &made {
-            remove(made);
         }
     }
 

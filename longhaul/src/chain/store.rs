@@ -34,8 +34,10 @@ pub(super) struct Store {
 }
 
 impl Store {
-    fn local(room: &'static str, local: Local, made: CreatedFile) -> Self {
+    /// `made` is where it was made.
+    fn local(room: &'static str, local: Local, made: Option<&Path>) -> Self {
         let local = Arc::new(local);
+        let made = made.map_or_else(CreatedFile::none, |path| CreatedFile::new(path, &local));
         let volume = Arc::new(Gate::new(room, Arc::clone(&local)));
         Self { volume, disk: None, local: Some(local), made, padding: 0 }
     }
@@ -89,7 +91,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             }
             let memory = Memory::try_new(size.0, block_size).or_fail(what)?;
             let volume = Arc::new(Gate::new("memory", memory));
-            Store { volume, disk: None, local: None, made: CreatedFile(None), padding: 0 }
+            Store { volume, disk: None, local: None, made: CreatedFile::none(), padding: 0 }
         }
         Uri::File(path) => {
             refuse_options(uri, path)?;
@@ -110,12 +112,12 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             }
             let store = once_free(path, || file::open_or_make(path, &with)).await;
             let (store, made) = store.map_err(|why| explain(what(), why))?;
-            Store::local("file", store, CreatedFile(made.then(|| path.clone())))
+            Store::local("file", store, made.then_some(&**path))
         }
         Uri::Device(path) => {
             let store = once_free(path, || device::open(path, options.read_only)).await;
             let store = store.map_err(|why| explain(what(), why))?;
-            Store::local("device", store, CreatedFile(None))
+            Store::local("device", store, None)
         }
         Uri::Iscsi(place) => {
             let target = iscsi::IscsiTarget {
@@ -141,7 +143,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                 iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
             let disk = Arc::new(disk);
             let volume = Arc::new(Gate::new("iscsi", Arc::clone(&disk)));
-            Store { volume, disk: Some(disk), local: None, made: CreatedFile(None), padding: 0 }
+            Store { volume, disk: Some(disk), local: None, made: CreatedFile::none(), padding: 0 }
         }
     })
 }
@@ -167,5 +169,5 @@ async fn padded(path: &Path, with: &file::FileOptions, part: &[u8]) -> Result<St
         }
         Err(why) => return Err(why),
     };
-    Ok(Store { volume, disk: None, local: None, made: CreatedFile(None), padding })
+    Ok(Store { volume, disk: None, local: None, made: CreatedFile::none(), padding })
 }
