@@ -14,6 +14,8 @@ use bytes::Bytes;
 use common::{LONGHAUL, Running, run};
 use peer::Peer;
 use proto::scsi::Sense;
+use proto::scsi::sense::Additional;
+use rustix::process::Signal;
 
 const TARGET: &str = "iqn.2026-11.dev.longhaul:disk";
 const NAME: &str = "iqn.2000-01.example:host";
@@ -30,11 +32,15 @@ fn longhaul(home: &Path, arguments: &str) -> bool {
 
 /// A sealed volume in `home` that the secrets `one` and `two` open.
 fn sealed(home: &Path) {
+    sealed_at(home, "--pbkdf-memory 32K --pbkdf-iterations 4");
+}
+
+/// The same, at this cost of a new key.
+fn sealed_at(home: &Path, cost: &str) {
     File::create(home.join("disk.img")).unwrap().set_len(18 << 20).unwrap();
     for name in ["one", "two"] {
         fs::write(home.join(name), format!("{name}\n")).unwrap();
     }
-    let cost = "--pbkdf-memory 32K --pbkdf-iterations 4";
     assert!(longhaul(home, &format!("key init file:disk.img --passphrase-file one {cost}")));
     let add = "key add file:disk.img --passphrase-file one --new-passphrase-file two";
     assert!(longhaul(home, &format!("{add} {cost}")));
@@ -61,7 +67,11 @@ fn serve(home: &Path, more: &str) -> (Running, SocketAddr) {
 }
 
 fn log_in(portal: SocketAddr) -> Peer {
-    let mut peer = Peer::log_in(portal, NAME, 1, TARGET);
+    log_in_by(portal, 1)
+}
+
+fn log_in_by(portal: SocketAddr, isid: u8) -> Peer {
+    let mut peer = Peer::log_in(portal, NAME, isid, TARGET);
     peer.settle();
     peer
 }
@@ -81,6 +91,25 @@ fn a_server_that_is_killed_after_the_answer_has_erased() {
     assert_ne!(peer.read(101, 0, 1).unwrap(), [7; 512]);
     drop(peer);
     assert!(server.stop().success());
+    assert!(opens(home.path(), "one") && !opens(home.path(), "two"));
+}
+
+/// The connection of the erasing session is gone by then.
+#[test]
+fn server_that_is_told_to_end_finishes_an_erase_first() {
+    let home = tempfile::tempdir().unwrap();
+    sealed_at(home.path(), "--pbkdf-memory 64M --pbkdf-iterations 40");
+    let (server, portal) = serve(home.path(), "crypto_erase = true\n");
+    let (mut erasing, mut asking) = (log_in(portal), log_in_by(portal, 2));
+    let mut block = [0; 16];
+    block[..CRYPTO_ERASE.len()].copy_from_slice(&CRYPTO_ERASE);
+    let command = erasing.command(50, block);
+    erasing.send(command, Bytes::new());
+    let is_erasing = |asking: &mut Peer| asking.says(0) == Some(Additional::SANITIZE_IN_PROGRESS);
+    assert!((0..10_000).any(|_| is_erasing(&mut asking)), "it has not begun");
+    server.signal(Signal::TERM);
+    drop((erasing, asking));
+    assert!(server.end().success());
     assert!(opens(home.path(), "one") && !opens(home.path(), "two"));
 }
 

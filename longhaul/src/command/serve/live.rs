@@ -311,6 +311,7 @@ async fn retire(
 /// Closes volumes that no session uses.
 async fn close_rooms(rooms: BTreeMap<String, Room>, files: &ServedFiles) -> Outcome {
     for room in rooms.values() {
+        // A SANITIZE outlives its session, and may be writing the header that closing writes too.
         room.disk.retire().await;
         // While its lock keeps others away.
         room.note_left(files.clone()).await;
