@@ -80,6 +80,8 @@ struct State {
     background_stops: Background,
     /// No command touches the volume any more.
     retired: AtomicBool,
+    /// Its last volume, if it has grown, and the unit on that.
+    grown: Mutex<Option<(Arc<dyn Volume>, Unit)>>,
     /// Its number.
     lun: u16,
 }
@@ -109,6 +111,7 @@ impl Disk {
             background_flushes: Background::default(),
             background_stops: Background::default(),
             retired: AtomicBool::new(false),
+            grown: Mutex::default(),
             lun,
         };
         Self {
@@ -139,7 +142,10 @@ impl Disk {
         let old = self.core.unit.medium();
         let blocks = volume.shape().size / u64::from(old.capacity.block_size);
         let medium = Medium { capacity: Capacity { blocks, ..old.capacity }, ..*old };
-        self.view(volume, self.core.unit.on(medium))
+        let unit = self.core.unit.on(medium);
+        let grown = (Arc::clone(&volume), unit.clone());
+        *self.core.state.grown.lock().unwrap_or_else(PoisonError::into_inner) = Some(grown);
+        self.view(volume, unit)
     }
 
     /// Whether `other` is a view of the same disk.

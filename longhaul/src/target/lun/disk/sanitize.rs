@@ -3,8 +3,8 @@
 //! came.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -155,29 +155,57 @@ impl Core {
         })
     }
 
-    async fn wipe(&self, work: Work) -> Result<(), Fault> {
+    /// Sanitizes all that the disk has at the end: what it has grown by meanwhile too.
+    async fn wipe(self: &Arc<Self>, work: Work) -> Result<(), Fault> {
         // A command that was let in before must not write behind the sanitizing.
         let _exclusive = self.state.lock.exclusive().await;
+        let (mut core, mut from) = (Arc::clone(self), 0);
+        loop {
+            core.wipe_from(from, &work).await?;
+            core.flush().await?;
+            from = core.unit.blocks();
+            match core.grown() {
+                Some(grown) => core = grown,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// The same disk as large as it is now, if it has grown.
+    fn grown(&self) -> Option<Arc<Self>> {
+        let grown = self.state.grown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (volume, unit) = grown.filter(|(_, unit)| unit.blocks() > self.unit.blocks())?;
+        let state = Arc::clone(&self.state);
+        Some(Arc::new(Self { volume, unit, peers: OnceLock::new(), state }))
+    }
+
+    async fn wipe_from(&self, from: u64, work: &Work) -> Result<(), Fault> {
         match work {
             Work::Overwrite(overwrite) => {
                 let pace = Pace::of(self.state.sanitize_rate);
                 for pass in 0..overwrite.passes {
-                    self.overwrite(&overwrite, pass, &pace).await?;
+                    self.overwrite(from, overwrite, pass, &pace).await?;
                 }
+                Ok(())
             }
-            Work::Erase => self.erase().await?,
-            Work::DestroyKey => self.destroy_key().await?,
+            Work::Erase => self.erase(from).await,
+            Work::DestroyKey => self.destroy_key().await,
         }
-        self.flush().await
     }
 
-    async fn overwrite(&self, overwrite: &Overwrite, pass: u8, pace: &Pace) -> Result<(), Fault> {
+    async fn overwrite(
+        &self,
+        from: u64,
+        overwrite: &Overwrite,
+        pass: u8,
+        pace: &Pace,
+    ) -> Result<(), Fault> {
         let (block_size, blocks) = (self.unit.block_size(), self.unit.blocks());
         let block = overwrite.block(pass, block_size);
         let pattern = self.pattern(Blocks { lba: 0, count: (CHUNK / block_size).max(1) }, &block);
         // At a low rate in smaller pieces rather than after longer waits.
         let piece = self.state.sanitize_rate.unwrap_or(u64::MAX).min(CHUNK.into());
-        for chunk in self.stretches(piece) {
+        for chunk in self.stretches(from, piece) {
             // Zeroes are written too: the space under them is to be overwritten, not given back.
             self.put_pattern(chunk, &pattern, Durability::Volatile).await?;
             let done = blocks * u64::from(pass) + chunk.lba + u64::from(chunk.count);
@@ -190,8 +218,8 @@ impl Core {
         Ok(())
     }
 
-    async fn erase(&self) -> Result<(), Fault> {
-        for stretch in self.stretches(STRETCH) {
+    async fn erase(&self, from: u64) -> Result<(), Fault> {
+        for stretch in self.stretches(from, STRETCH) {
             let zeroed =
                 self.volume.write_zeroes(self.span(stretch), Durability::Volatile, Space::Release);
             zeroed.await.map_err(|error| self.fault(&error, Some(stretch.lba)))?;
@@ -216,10 +244,10 @@ impl Core {
         }
     }
 
-    /// The medium in pieces of so many bytes, or of one block if that is more.
-    fn stretches(&self, bytes: u64) -> impl Iterator<Item = Blocks> + use<> {
+    /// The medium from a block on, in pieces of so many bytes, or of one block if that is more.
+    fn stretches(&self, from: u64, bytes: u64) -> impl Iterator<Item = Blocks> + use<> {
         let (all, most) = (self.unit.blocks(), (bytes / u64::from(self.unit.block_size())).max(1));
-        (0..all)
+        (from..all)
             .step_by(most as usize)
             .map(move |lba| Blocks { lba, count: most.min(all - lba) as u32 })
     }

@@ -301,3 +301,22 @@ async fn write_that_waits_for_a_stop_can_be_aborted() {
     let (first, stop) = (first.await.unwrap(), stop.await.unwrap());
     assert_eq!((first.status, stop.status), (Status::Good, Status::Good));
 }
+
+#[tokio::test]
+async fn what_the_disk_grows_by_meanwhile_is_sanitized_too() {
+    let small = Arc::new(Held::new(Memory::new(SIZE, BLOCK)));
+    let disk = disk(Arc::clone(&small), Options::default());
+    let mut sanitizing = Box::pin(send(&disk, ME, &OVERWRITE, &NINES));
+    assert!((&mut sanitizing).now_or_never().is_none());
+    while small.waiting() == 0 {
+        yield_now().await;
+    }
+    let large = Arc::new(Memory::new(2 * SIZE, BLOCK));
+    let old = Bytes::from(vec![7; SIZE as usize]);
+    large.write(SIZE, old, Durability::Volatile).await.unwrap();
+    let _grown = disk.grown(Arc::clone(&large) as _);
+    small.let_through(usize::MAX);
+    good(sanitizing.await);
+    let rest = large.read(Span::new(SIZE, SIZE)).await.unwrap();
+    assert!(rest.iter().all(|byte| *byte == 9));
+}
