@@ -1,6 +1,7 @@
 //! A few threads for work that only needs a processor.
 
 use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -60,7 +61,8 @@ fn work(jobs: &Mutex<Receiver<Job>>) {
         let jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.recv()
     } {
-        job();
+        // Whoever waits for the job is told by what it drops; the thread is there for the next one.
+        drop(catch_unwind(AssertUnwindSafe(job)));
     }
 }
 
@@ -103,6 +105,15 @@ mod tests {
         }
         assert!(workers.submit(Box::new(|| ())).is_err());
         release.send(()).unwrap();
+    }
+
+    #[test]
+    fn job_that_panics_costs_no_thread() {
+        let workers = Workers::new("test", 1);
+        let (done, count) = channel();
+        assert!(workers.submit(Box::new(|| panic!("a mistake"))).is_ok());
+        assert!(workers.submit(Box::new(move || done.send(()).unwrap())).is_ok());
+        count.recv().unwrap();
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub mod stop;
 pub mod store;
 mod suggest;
 pub mod target;
+mod task;
 pub mod tune;
 pub mod uri;
 mod utc;

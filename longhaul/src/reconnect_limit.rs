@@ -22,14 +22,16 @@ impl Default for ReconnectLimit {
     }
 }
 
-const UNITS: [(char, u64); 4] = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+/// The longest that can be asked for, in seconds: beyond a hundred years something else is meant.
+const MAX: u64 = 36_500 * 86_400;
 
-/// A hundred years. The clock of the system does not reach much further, and `forever` is what is meant.
-const MAX: u64 = 36_525 * 86_400;
+const UNITS: [(char, u64); 4] = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
 
 /// The text is no such time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a time: write a number with s, m, h or d such as 90s or 2h, or `forever`")]
+#[error(
+    "`{0}` is not a time: write a number with s, m, h or d such as 90s or 2h, of at most 36500d, or `forever`"
+)]
 pub struct NotAReconnectLimit(String);
 
 impl FromStr for ReconnectLimit {
@@ -69,7 +71,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_what_was_read() {
-        for text in ["0s", "59s", "90s", "5m", "2h", "1d", "forever"] {
+        for text in ["0s", "59s", "90s", "5m", "2h", "1d", "36500d", "forever"] {
             assert_eq!(text.parse::<ReconnectLimit>().unwrap().to_string(), text);
         }
         assert_eq!("120m".parse::<ReconnectLimit>().unwrap().to_string(), "2h");
@@ -87,7 +89,7 @@ mod tests {
             "1w",
             "never",
             "99999999999999999999d",
-            "36526d",
+            "36501d",
             "18446744073709551615s",
         ] {
             assert_eq!(text.parse::<ReconnectLimit>(), Err(NotAReconnectLimit(text.to_owned())));

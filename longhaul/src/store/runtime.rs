@@ -23,8 +23,11 @@ impl Runtime for Tokio {
     }
 
     fn sleep_until(&self, at: Time) -> Task {
-        let at = self.origin + at.since_origin();
-        Box::pin(tokio::time::sleep_until(at.into()))
+        match self.origin.checked_add(at.since_origin()) {
+            Some(at) => Box::pin(tokio::time::sleep_until(at.into())),
+            // The clock never says so late a time.
+            None => Box::pin(std::future::pending()),
+        }
     }
 
     fn spawn(&self, task: Task) {
@@ -35,5 +38,21 @@ impl Runtime for Tokio {
 
     fn random(&self) -> u64 {
         getrandom::u64().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn time_beyond_the_clock_never_comes() {
+        let runtime = Tokio::default();
+        assert!(runtime.sleep_until(Time::from_origin(Duration::MAX)).now_or_never().is_none());
+        runtime.sleep_until(Time::ZERO).await;
     }
 }

@@ -47,6 +47,7 @@ use crate::target::lun::{Command, Initiator, Response, TargetDevice};
 use crate::target::memory_quota::Quota;
 use crate::target::sessions::{EndReason, SessionHandle, SessionMessage, Sessions};
 use crate::target::task_management::{Outcome, manage};
+use crate::task::unless_broken;
 
 /// Unsent output up to which more is read whatever the session holds, as reading may be what frees it.
 const OUTPUT_MIN: usize = 256 << 10;
@@ -189,11 +190,13 @@ impl Driver {
         })
     }
 
-    /// Runs the session to its end, and until none of its commands runs any more.
+    /// Runs the session to its end, and until none of its commands runs any more, also if it breaks down: the session that
+    /// replaces it begins only then.
     pub(super) async fn run(mut self) -> End {
-        let end = std::future::poll_fn(|cx| self.poll(cx)).await;
-        self.executor.drain().await;
-        end
+        let end = unless_broken(std::future::poll_fn(|cx| self.poll(cx))).await;
+        // A command that panics is taken out by that, so that the others can be waited for.
+        while unless_broken(self.executor.drain()).await.is_none() {}
+        end.unwrap_or(End::Broken)
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {

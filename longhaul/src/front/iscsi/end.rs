@@ -15,6 +15,9 @@ pub(super) enum End {
     Stream(#[from] StreamError),
     #[error(transparent)]
     Other(#[from] EndReason),
+    /// Its driver has panicked.
+    #[error("an internal error: the session has broken down")]
+    Broken,
 }
 
 impl End {

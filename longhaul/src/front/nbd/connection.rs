@@ -20,6 +20,7 @@ use volume::Volume;
 use super::mapping::{self, durability, space, span};
 use crate::net::connection::{self, Output};
 use crate::stop::Stop;
+use crate::task::unless_broken;
 
 /// Requests of one connection in flight. More than any client keeps, and what remains waits in the
 /// socket.
@@ -46,6 +47,8 @@ pub(super) enum Broken {
     Silent,
     #[error("it did not take the last replies in {} s", DRAIN_MAX.as_secs())]
     Stuck,
+    #[error("an internal error: the connection has broken down")]
+    Internal,
 }
 
 /// How a connection is told to end.
@@ -70,9 +73,10 @@ pub(super) async fn serve(
     let mut connection = Connection::new(stream, export);
     let mut in_flight = FuturesUnordered::new();
     let begin = |request| perform(Arc::clone(&volume), request);
-    let served = connection.converse(&mut in_flight, begin, &mut shutdown).await;
-    while in_flight.next().await.is_some() {}
-    served
+    let served = unless_broken(connection.converse(&mut in_flight, begin, &mut shutdown)).await;
+    // A request that panics is taken out by that, so that the others can be waited for.
+    while unless_broken(in_flight.next()).await.is_none_or(|next| next.is_some()) {}
+    served.unwrap_or(Err(Broken::Internal))
 }
 
 struct Connection {

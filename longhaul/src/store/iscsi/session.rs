@@ -26,6 +26,7 @@ use super::random::entropy;
 use crate::net::tcp_tuning::path::combined_info;
 use crate::net::tcp_tuning::{Info, discard_unsent};
 use crate::store::scsi::{self, Announced, Executed, Lost, NoStatus, ResetAnswer, TransferLimits};
+use crate::task::unless_broken;
 
 /// Requests on their way to the task. Behind them the machine has a queue of its own, so a full
 /// channel means that the target's window has long been full.
@@ -49,6 +50,9 @@ pub enum Loss {
     /// It was logged out, by us or at the target's wish.
     #[error("the session was logged out")]
     LoggedOut,
+    /// The task that drives it has panicked: what it had under way may still be carried out.
+    #[error("an internal error: the session has broken down")]
+    Broken,
 }
 
 /// How a command ended, at the unit or before it.
@@ -267,7 +271,7 @@ impl scsi::Session for Session {
 
 /// The driver says why before it lets go of anything.
 fn loss(lost: &OnceLock<Arc<Loss>>) -> Arc<Loss> {
-    lost.get().map_or_else(|| Arc::new(Loss::LoggedOut), Arc::clone)
+    lost.get().map_or_else(|| Arc::new(Loss::Broken), Arc::clone)
 }
 
 /// Drops what nobody will take any more. A request for which there was room when the session ended may come into the
@@ -305,7 +309,7 @@ struct Driver {
 
 impl Driver {
     async fn run(mut self, lost: Arc<OnceLock<Arc<Loss>>>) {
-        let loss = self.drive().await;
+        let loss = unless_broken(self.drive()).await.unwrap_or(Loss::Broken);
         match &loss {
             Loss::LoggedOut => tracing::debug!(target = self.peer, "logged out"),
             // Whoever logs in is told why it failed; there is nothing to lose yet.
@@ -614,6 +618,12 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
+
+    /// Then what it had under way may still be carried out, which a logout rules out.
+    #[test]
+    fn session_that_ended_without_a_reason_was_not_logged_out() {
+        assert!(matches!(*loss(&OnceLock::new()), Loss::Broken));
+    }
 
     /// The sender lives on with the link that is waited on.
     #[tokio::test]

@@ -68,7 +68,7 @@ impl<T: Transport> Disk<T> {
         let (shape, tells_extents) = (link.shape().clone(), link.device().tells_extents);
         let every = connector.idle();
         let supervisor = connector.watch_over(link);
-        tokio::spawn(attend(Arc::downgrade(&supervisor), every));
+        supervisor.run(attend(Arc::downgrade(&supervisor), every));
         Ok(Self { shape, tells_extents, supervisor })
     }
 
@@ -198,7 +198,7 @@ impl<T: Transport> Disk<T> {
     /// Nothing is written any more once it is not.
     pub fn mark(&self, span: Span, is_ours: IsOurs) {
         self.connector().reservation.set_mark(Mark { span, is_ours });
-        tokio::spawn(watch_mark(Arc::downgrade(&self.supervisor)));
+        self.supervisor.run(watch_mark(Arc::downgrade(&self.supervisor)));
     }
 
     /// Waits, not for ever, until every change has ended; whether all have. Only then may the mark be removed.

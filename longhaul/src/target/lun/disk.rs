@@ -17,7 +17,7 @@ mod sanitize;
 mod third_party;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use proto::scsi::mode::Switches;
 use proto::scsi::ports::Ports;

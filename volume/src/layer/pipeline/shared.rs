@@ -2,7 +2,7 @@
 //! and the wakers of those who wait.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -38,7 +38,12 @@ impl Shared {
     /// Changes the state, draws the orders that follow, and wakes whoever they concern.
     fn with<T>(&self, act: impl FnOnce(&mut State, Duration) -> T) -> T {
         let now = self.clock.now();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(|poisoned| {
+            // A panic has left it half way, so that nothing it says can be relied on.
+            let mut state = poisoned.into_inner();
+            state.core.abandon();
+            state
+        });
         let answer = act(&mut state, now);
         state.draw(now);
         let wake_worker = !state.orders.is_empty() || state.core.is_over();
@@ -132,5 +137,33 @@ impl State {
         while let Some(order) = self.core.next(now) {
             self.orders.push_back(order);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::super::Settings;
+    use super::*;
+    use crate::Volume as _;
+    use crate::store::memory::Memory;
+
+    struct Stopped;
+
+    impl Clock for Stopped {
+        fn now(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    #[test]
+    fn after_a_panic_half_way_no_flush_succeeds() {
+        let shape = Memory::new(4096, 512).shape().clone();
+        let shared = Shared::new(Core::new(Settings::default(), shape), Arc::new(Stopped));
+        assert!(shared.core(|core| core.barrier(true)).is_ok());
+        let broken = catch_unwind(AssertUnwindSafe(|| shared.core(|_| panic!("a mistake"))));
+        broken.unwrap_err();
+        assert!(shared.core(|core| core.barrier(true)).is_err());
     }
 }

@@ -151,6 +151,7 @@ impl Ended {
             | Over::NotCarriedOut(_)
             | Over::Refused
             | Over::Fenced
+            | Over::Broken
             | Over::Closed => crate::Kind::Gone,
         }
     }

@@ -451,6 +451,11 @@ impl<R: Replay> Recovery<R> {
         self.end(Over::Fenced);
     }
 
+    /// A task that is needed has broken down: nobody is to wait for what it would have done.
+    pub fn broken(&mut self) {
+        self.end(Over::Broken);
+    }
+
     /// Nothing more is carried out.
     pub fn close(&mut self) {
         self.end(Over::Closed);

@@ -8,10 +8,12 @@ mod request;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::sync::{Notify, oneshot, watch};
 
 use self::request::{Detached, Next, Request};
@@ -84,8 +86,22 @@ impl<C: Connect> Supervisor<C> {
             changed: Notify::new(),
             changes: watch::Sender::new(()),
         });
-        supervisor.runtime.spawn(Box::pin(Arc::clone(&supervisor).watch()));
+        supervisor.run(Arc::clone(&supervisor).watch());
         supervisor
+    }
+
+    /// Runs what the volume cannot do without. If that panics the volume ends: those who wait would wait for ever.
+    pub fn run(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        let me = Arc::downgrade(self);
+        self.runtime.spawn(Box::pin(async move {
+            if AssertUnwindSafe(work).catch_unwind().await.is_err()
+                && let Some(me) = me.upgrade()
+            {
+                let mut state = me.lock();
+                state.machine.broken();
+                me.act(&mut state);
+            }
+        }));
     }
 
     // Requests.
@@ -231,19 +247,19 @@ impl<C: Connect> Supervisor<C> {
                 Action::Flush { id, link } => {
                     state.waiting.remove(&id);
                     let (me, on) = (Arc::clone(self), Arc::clone(&state.link.1));
-                    self.runtime.spawn(Box::pin(async move {
+                    self.run(async move {
                         let flushed = C::flush(&on).await;
                         // If it has to run again, the machine says so again: nobody waits for it here.
                         me.ended(id, (link, &on), flushed.as_ref().err(), false);
-                    }));
+                    });
                 }
                 Action::Restore { seq, link, change } => {
                     let (me, on) = (Arc::clone(self), Arc::clone(&state.link.1));
                     let running = self.changes.subscribe();
-                    self.runtime.spawn(Box::pin(async move {
+                    self.run(async move {
                         me.restore(seq, (link, &on), &change).await;
                         drop(running);
-                    }));
+                    });
                 }
                 Action::Save(change) => self.connect.save(change),
                 Action::Over => self.end(state),
@@ -483,9 +499,13 @@ impl<C: Connect> Supervisor<C> {
         self.act(&mut state);
     }
 
-    /// Nothing is left half done where the lock is held, so a panic elsewhere does not spoil it.
+    /// A panic where it is held may leave the machine half way, so that it ends.
     fn lock(&self) -> MutexGuard<'_, State<C>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(|poisoned| {
+            let mut state = poisoned.into_inner();
+            state.machine.broken();
+            state
+        })
     }
 }
 
@@ -523,3 +543,6 @@ async fn poll_attempt<C: Connect>(attempt: &mut Option<Attempt<C>>) -> Result<C:
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod mistakes;

@@ -1,13 +1,42 @@
 //! Clients that go and come again.
 
+use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use volume::Span;
 use volume::store::held::Held;
 use volume::store::memory::Memory;
+use volume::{Durability, ExtentMap, Shape, Space, Span, Work};
 
 use super::*;
 
 type Disk = Arc<Held<Memory>>;
+
+/// A flush of it is a mistake in the program, the first time.
+struct Broken(Disk, AtomicBool);
+
+impl Volume for Broken {
+    fn shape(&self) -> &Shape {
+        self.0.shape()
+    }
+    fn read(&self, span: Span) -> Work<'_, Bytes> {
+        self.0.read(span)
+    }
+    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
+        self.0.write(at, data, durability)
+    }
+    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
+        self.0.write_zeroes(span, durability, space)
+    }
+    fn discard(&self, span: Span) -> Work<'_, ()> {
+        self.0.discard(span)
+    }
+    fn flush(&self) -> Work<'_, ()> {
+        assert!(self.1.swap(true, Ordering::Relaxed), "a mistake");
+        self.0.flush()
+    }
+    fn extents(&self) -> Option<&dyn ExtentMap> {
+        self.0.extents()
+    }
+}
 
 /// A server of a disk whose writes wait.
 struct GatedServer {
@@ -20,12 +49,17 @@ struct GatedServer {
 
 impl GatedServer {
     fn new() -> Self {
+        Self::breaking(false)
+    }
+
+    /// Whose first flush panics, or none.
+    fn breaking(breaks: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let disk = Arc::new(Held::new(Memory::new(1 << 20, 512)));
         let server = Server::bind(&dir.path().join("s"), false).unwrap();
         let clients = server.clients();
         let (ender, stop) = Stopper::new();
-        let volume: Disk = Arc::clone(&disk);
+        let volume = Arc::new(Broken(Arc::clone(&disk), AtomicBool::new(!breaks)));
         let served = tokio::spawn(async move { server.run(volume, "a test", stop).await });
         Self { dir, disk, clients, ender, served }
     }
@@ -71,15 +105,22 @@ async fn is_answered(client: &mut UnixStream) {
 /// Writes of a client that is gone land before anything of a client that comes after it, or never.
 #[tokio::test]
 async fn writes_of_a_broken_connection_never_land_over_later_ones() {
-    for breaks in [false, true] {
-        let stage = GatedServer::new();
+    for breaks in ["nothing", "the client", "the program"] {
+        let stage = GatedServer::breaking(breaks == "the program");
         let mut old = stage.connect().await;
         enter(&mut old).await;
         ask_to_write(&mut old, 7).await;
         stage.holds(1).await;
-        if breaks {
+        match breaks {
             // No request begins like this: the server breaks the connection off.
-            old.write_all(&[0; 28]).await.unwrap();
+            "the client" => old.write_all(&[0; 28]).await.unwrap(),
+            "the program" => {
+                let mut flush = 0x2560_9513_u32.to_be_bytes().to_vec();
+                flush.extend([0, 0, 0, 3]);
+                flush.extend([0; 20]);
+                old.write_all(&flush).await.unwrap();
+            }
+            _ => {}
         }
         drop(old);
         let mut new = stage.connect().await;

@@ -157,6 +157,9 @@ pub enum Over {
     /// A write that was acknowledged has failed: flushes end with this, and everything once no more can be kept.
     #[error("an acknowledged write has failed")]
     NotWritten,
+    /// A part of the program that it cannot do without has broken down.
+    #[error("an internal error: a part of the program has broken down")]
+    Broken,
     /// It was closed.
     #[error("closed")]
     Closed,

@@ -74,6 +74,10 @@ impl<C: Connect> Drop for Request<C> {
         }
         let mut state = self.supervisor.lock();
         state.waiting.remove(&self.id);
+        if self._change.is_some() && std::thread::panicking() {
+            // It may be under way, and others to the same bytes must not overtake it.
+            state.machine.broken();
+        }
         state.machine.withdraw(self.id);
         self.supervisor.act(&mut state);
     }

@@ -1,0 +1,95 @@
+//! What becomes of those who wait when a task panics.
+
+use super::super::connect::Task;
+use super::super::machine::{Replay, Salvage};
+use super::*;
+
+/// A transport of which a part is a mistake.
+#[derive(Debug)]
+struct Mistaken;
+
+#[derive(Clone)]
+struct Change;
+
+impl Replay for Change {
+    fn part(&self, _: &Range<u64>) -> Self {
+        Self
+    }
+    fn replaces(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Display for Mistaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a volume")
+    }
+}
+
+impl Connect for Mistaken {
+    type Volume = ();
+    type Change = Change;
+    type Error = fmt::Error;
+
+    async fn connect(&self, _: Arc<()>, _: Arc<()>, _: bool) -> Result<(), Refused> {
+        panic!("a mistake")
+    }
+    async fn ended(&self, (): &()) -> Loss {
+        std::future::pending().await
+    }
+    fn judge(&self, (): &(), _: Option<&fmt::Error>) -> Verdict {
+        Verdict::Done
+    }
+    async fn change((): &(), _: &Change) -> Result<(), fmt::Error> {
+        Ok(())
+    }
+    async fn flush((): &()) -> Result<(), fmt::Error> {
+        Ok(())
+    }
+    fn save(&self, _: Change) {}
+    fn describe(&self, why: &(dyn std::error::Error + 'static)) -> String {
+        why.to_string()
+    }
+}
+
+#[derive(Debug)]
+struct Stopped;
+
+impl Runtime for Stopped {
+    fn now(&self) -> Time {
+        Time::ZERO
+    }
+    fn sleep_until(&self, _: Time) -> Task {
+        Box::pin(std::future::pending())
+    }
+    fn spawn(&self, task: Task) {
+        tokio::spawn(task);
+    }
+    fn random(&self) -> u64 {
+        0
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_a_connection_is_told_that_what_makes_it_has_broken_down() {
+    let settings = Settings {
+        patience: None,
+        first_wait: Duration::ZERO,
+        longest_wait: Duration::ZERO,
+        unflushed_max: None,
+        salvage: Salvage::Nothing,
+    };
+    let supervisor = Supervisor::start(Mistaken, settings, (), Arc::new(Stopped));
+    supervisor.lose(0, Loss::new(fmt::Error));
+    let mut flush = Box::pin(supervisor.flush());
+    let mut flushed = None;
+    for _ in 0..1000 {
+        flushed = flushed.or_else(|| (&mut flush).now_or_never());
+        if flushed.is_some() {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(matches!(flushed, Some(Err(RequestError::Over(_)))), "it waits for ever");
+    assert_eq!(supervisor.over(), Some(Over::Broken));
+}
