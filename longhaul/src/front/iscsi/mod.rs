@@ -15,17 +15,24 @@
 //! # }
 //! ```
 
+mod attached_target;
 mod busy_poll;
+mod clock;
+mod commands;
 mod connection;
+mod connections;
 mod driver;
 mod end;
 mod joining;
 mod login;
 mod logins;
+mod mailbox;
 mod node;
 mod pdu_stream;
 mod server;
+mod targets;
 mod task_management;
+mod wake_flag;
 
 pub use node::{Limits, Node, Offering};
 pub use server::{Portal, Pulse, Server};

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use proto::iscsi::keys::Offer;
 use proto::iscsi::login::policy::Policy;
-use proto::iscsi::login::target::Config;
+use proto::iscsi::login::target::{Config, Established};
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Sealing;
-use proto::iscsi::target::{Budget, TargetRecord, WINDOW};
+use proto::iscsi::target::{Budget, Joining, Session, Setup, TargetRecord, WINDOW};
 use proto::iscsi::text::TEXT_MAX;
 use proto::scsi::ports::{AccessState, Port};
 use proto::scsi::rights::Rights;
+use proto::time::Time;
 
 use super::joining::{Entry, SessionInfo};
 use crate::log_limiter::LogLimiter;
@@ -158,6 +159,26 @@ impl Admittance {
         login.command_window = limits.window_at_login();
         login.text_max = limits.text;
         login.offer = limits.within(login.offer.clone());
+    }
+}
+
+impl Admittance {
+    /// The protocol machine of a session that has just logged in.
+    pub(super) fn machine(&self, established: &Established) -> Session {
+        let limits = &self.limits;
+        let setup = Setup {
+            discovery: established.target.is_none(),
+            exp_cmd_sn: established.exp_cmd_sn,
+            window: self.login.command_window,
+            text_max: self.login.text_max,
+            window_max: limits.commands,
+            unsolicited: Arc::clone(&self.unsolicited),
+            solicited: 0,
+            ping_after: limits.ping_after,
+            ping_patience: limits.ping_patience,
+        };
+        let Established { cid, stat_sn, ref parameters, .. } = *established;
+        Session::new(Time::ZERO, &Joining { cid, stat_sn, parameters }, setup)
     }
 }
 

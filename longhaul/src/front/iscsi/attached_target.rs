@@ -1,0 +1,51 @@
+//! The target of a session, as its initiator sees it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::joining::Entry;
+use crate::target::lun::{Initiator, TargetDevice};
+
+/// The units of the target know the nexus of the session while this lives.
+pub(super) struct AttachedTarget {
+    /// `None` in a discovery session.
+    device: Option<Arc<TargetDevice>>,
+    entry: Arc<Entry>,
+}
+
+impl AttachedTarget {
+    pub(super) fn new(device: Option<Arc<TargetDevice>>, entry: &Arc<Entry>) -> Self {
+        if let Some(device) = &device {
+            let initiator: Arc<dyn Initiator> = Arc::clone(entry) as _;
+            device.attach(entry.nexus, &initiator);
+        }
+        Self { device, entry: Arc::clone(entry) }
+    }
+
+    pub(super) const fn device(&self) -> Option<&Arc<TargetDevice>> {
+        self.device.as_ref()
+    }
+
+    /// Whether it has units that are not among these.
+    pub(super) fn has_others_than(&self, units: &BTreeSet<u16>) -> bool {
+        self.device.iter().flat_map(|device| device.luns()).any(|unit| !units.contains(&unit))
+    }
+
+    /// Another view of the target takes the place of the one before. Commands under way go on where they began, which is
+    /// the same disk.
+    pub(super) fn replace(&mut self, device: Arc<TargetDevice>) {
+        if let Some(old) = self.device.replace(Arc::clone(&device)) {
+            let initiator: Arc<dyn Initiator> = Arc::clone(&self.entry) as _;
+            device.succeed(&old, self.entry.nexus, &initiator);
+        }
+    }
+}
+
+/// However a session ends, the units forget its nexus before another one can take its place.
+impl Drop for AttachedTarget {
+    fn drop(&mut self) {
+        if let Some(device) = &self.device {
+            device.detach(self.entry.nexus);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The commands of a session: from the protocol machine to the units and back, within the memory that the session has.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use proto::iscsi::pdu::Pieces;
+use proto::iscsi::target::{self, Reply, Session, TaskId, Wanted};
+use proto::scsi::Status;
+use proto::time::Time;
+use tracing::warn;
+
+use super::joining::Entry;
+use crate::log_limiter::{LogLimiter, Permit};
+use crate::target::executor::{Executor, Mark, Ready};
+use crate::target::lun::{Command, Response, TargetDevice};
+use crate::target::memory_quota::{Pools, Quota};
+
+/// Unsent output up to which more is read whatever the session holds: reading may be what frees it.
+const OUTPUT_MIN: usize = 256 << 10;
+
+/// The longest answer of a command that moves no blocks.
+const ANSWER_MAX: u32 = 64 << 10;
+
+/// The commands under way.
+pub(super) struct Commands {
+    executor: Executor<TaskId>,
+    quota: Quota,
+    /// When the commands that are being taken in arrived.
+    arrived: Time,
+    /// Commands that have ended since the last count, with the bytes they moved.
+    finished: Vec<(Mark, u64)>,
+    /// Commands that take this long are logged.
+    slow: Duration,
+}
+
+impl Commands {
+    pub(super) fn new(pools: &Pools, slow: Duration) -> Self {
+        let (executor, quota) = (Executor::default(), Quota::new(pools));
+        Self { executor, quota, arrived: Time::ZERO, finished: Vec::new(), slow }
+    }
+
+    /// Whether no answer is awaited.
+    pub(super) fn is_idle(&self) -> bool {
+        self.executor.is_idle()
+    }
+
+    /// What is taken in from now on arrived at `now`.
+    pub(super) const fn arrive(&mut self, now: Time) {
+        self.arrived = now;
+    }
+
+    /// Takes a command, which runs at once if its data are there.
+    pub(super) fn offer(
+        &mut self,
+        cx: &mut Context<'_>,
+        (session, entry): (&mut Session, &Entry),
+        device: &TargetDevice,
+        command: &target::Command,
+    ) {
+        let asked = device.unit(command.lun).data_out_len(&command.parsed);
+        if let Some(data) = session.want_data(command.task, asked) {
+            self.execute(cx, (session, entry), device, command, data);
+        }
+    }
+
+    /// Runs a command, or lets it wait its turn.
+    pub(super) fn execute(
+        &mut self,
+        cx: &mut Context<'_>,
+        (session, entry): (&mut Session, &Entry),
+        device: &TargetDevice,
+        &target::Command { task, lun, parsed, announced, room, .. }: &target::Command,
+        data: Vec<Bytes>,
+    ) {
+        let unit = Arc::clone(device.unit(lun));
+        let weight = self.weight(unit.data_in_len(&parsed), room);
+        let out = data.iter().map(|piece| piece.len() as u64).sum();
+        let (kind, opcode) = (parsed.traits.kind, parsed.opcode);
+        let mark = Mark { kind, opcode, started: self.arrived, out };
+        entry.meter.began();
+        let ready =
+            Ready { task, mark, weight, unit, command: Command { parsed, data, announced } };
+        // Data-out are paid for already; a command with an answer must not take more behind those that wait.
+        let total = self.held(session) + weight;
+        let waits = weight > 0 && self.executor.next_weight().is_some();
+        if weight == 0 || (!waits && self.quota.covers(cx, total)) {
+            self.start(cx, session, entry, ready);
+        } else {
+            self.executor.wait(ready);
+        }
+    }
+
+    /// The most that the answer to a command takes: what it asks for, even beyond what the initiator has room for, since
+    /// it is cut only when it is there.
+    fn weight(&self, asked: u32, room: u32) -> u64 {
+        u64::from(asked.max(room.min(ANSWER_MAX))).min(self.quota.request_max())
+    }
+
+    fn start(
+        &mut self,
+        cx: &mut Context<'_>,
+        session: &mut Session,
+        entry: &Entry,
+        ready: Ready<TaskId>,
+    ) {
+        let Ready { task, mark, weight, unit, command } = ready;
+        let answer = unit.execute(entry.nexus, command);
+        if let Some(response) = self.executor.start(cx, (task, mark), weight, answer) {
+            self.answer(session, entry, (task, mark), response);
+        }
+    }
+
+    /// Starts commands that waited, as far as there is memory now.
+    pub(super) fn start_waiting(
+        &mut self,
+        cx: &mut Context<'_>,
+        session: &mut Session,
+        entry: &Entry,
+    ) {
+        // What was reserved for data of an aborted command may be what one that waits needs.
+        self.quota.needs_later(session.solicited_later());
+        while let Some(weight) = self.executor.next_weight() {
+            let total = self.held(session) + weight;
+            if !self.quota.covers(cx, total) {
+                return;
+            }
+            let Some(ready) = self.executor.pop_waiting() else { return };
+            self.start(cx, session, entry, ready);
+        }
+    }
+
+    /// Gives the machine the answers that have come; whether there were any.
+    pub(super) fn poll_answers(
+        &mut self,
+        cx: &mut Context<'_>,
+        session: &mut Session,
+        entry: &Entry,
+    ) -> bool {
+        let mut any = false;
+        while let Poll::Ready((task, mark, response)) = self.executor.poll(cx) {
+            self.answer(session, entry, (task, mark), response);
+            any = true;
+        }
+        any
+    }
+
+    /// A task was aborted: its answer is not sent, but the machine waits for its end.
+    pub(super) fn abort(&mut self, session: &mut Session, entry: &Entry, task: TaskId) {
+        if let Some(Ready { task, mark, .. }) = self.executor.abort(task) {
+            let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
+            self.answer(session, entry, (task, mark), Response { status, data, sense });
+        }
+    }
+
+    fn answer(
+        &mut self,
+        session: &mut Session,
+        entry: &Entry,
+        (task, mark): (TaskId, Mark),
+        Response { status, data, sense }: Response,
+    ) {
+        if session.is_aborted(task) {
+            entry.meter.aborted();
+        } else if status != Status::Good {
+            entry.meter.ended_badly(mark.kind, &sense);
+        }
+        let bytes = mark.out + data.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        self.finished.push((mark, bytes));
+        session.complete(task, Reply { status, data: Pieces::from(data), sense });
+    }
+
+    /// Lets the machine ask for data-out as far as there is memory for them.
+    pub(super) fn solicit(&mut self, cx: &mut Context<'_>, session: &mut Session) {
+        while let Some(wanted) = session.solicited_wanted() {
+            let Wanted { now, later } = wanted;
+            let total = self.held(session) + now;
+            if !self.quota.covers_part(cx, total, later) {
+                return;
+            }
+            session.allow_solicited(session.solicited() + now);
+        }
+    }
+
+    /// Bytes of the session that its quota has to cover.
+    fn held(&self, session: &mut Session) -> u64 {
+        // What a task has given back is to be paid for anew: without this it would be granted to the next one for nothing.
+        session.allow_solicited(session.solicited());
+        session.solicited() + self.executor.held() + session.unsent() as u64
+    }
+
+    /// Whether the initiator sends and does not take its answers, which must not be kept for it then.
+    pub(super) fn is_overdrawn(&self, session: &mut Session) -> bool {
+        session.unsent() > OUTPUT_MIN && self.held(session) > self.quota.limit()
+    }
+
+    /// Gives back the memory that nothing needs any more.
+    pub(super) fn give_back(&mut self, session: &mut Session) {
+        let (held, later) = (self.held(session), session.solicited_later());
+        self.quota.settle(held, later);
+    }
+
+    /// Counts what has ended, with one look at the clock.
+    pub(super) fn count(
+        &mut self,
+        now: impl FnOnce() -> Time,
+        entry: &Entry,
+        limiter: &LogLimiter,
+    ) {
+        if self.finished.is_empty() {
+            return;
+        }
+        let now = now();
+        for (mark, bytes) in self.finished.drain(..) {
+            let took = now - mark.started;
+            entry.meter.ended(mark.kind, bytes, took);
+            if took >= self.slow {
+                report_slow(limiter, entry, mark, bytes, took);
+            }
+        }
+    }
+
+    /// Forgets what waits and ends what runs: nothing of this session reaches a unit afterwards.
+    pub(super) async fn drain(&mut self) {
+        self.executor.drain().await;
+    }
+}
+
+fn report_slow(limiter: &LogLimiter, entry: &Entry, mark: Mark, bytes: u64, took: Duration) {
+    let peer = entry.transport.peer;
+    let Some(Permit { suppressed }) = limiter.permit(peer) else { return };
+    let (initiator, target) = (&*entry.identity.name, entry.identity.target.as_deref());
+    let opcode = format!("{:#04x}", mark.opcode);
+    warn!(%peer, initiator, target, opcode, bytes, ?took, suppressed, "slow command");
+}
