@@ -162,7 +162,15 @@ impl<C: Connect> Supervisor<C> {
         let (id, turn) = state.machine.submit(kind, range, weight);
         let next = state.next(id, turn);
         self.act(&mut state);
-        Request { supervisor: Arc::clone(self), id, next, is_hint: false, left: false, _change }
+        Request {
+            supervisor: Arc::clone(self),
+            id,
+            next,
+            is_hint: false,
+            runs: false,
+            left: false,
+            _change,
+        }
     }
 
     /// Says how a request ended on a link, and what becomes of it.

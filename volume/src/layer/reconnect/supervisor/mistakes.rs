@@ -41,7 +41,7 @@ impl Connect for Mistaken {
         Verdict::Done
     }
     async fn change((): &(), _: &Change) -> Result<(), fmt::Error> {
-        Ok(())
+        panic!("a mistake")
     }
     async fn flush((): &()) -> Result<(), fmt::Error> {
         Ok(())
@@ -70,16 +70,27 @@ impl Runtime for Stopped {
     }
 }
 
+const SETTINGS: Settings = Settings {
+    patience: None,
+    first_wait: Duration::ZERO,
+    longest_wait: Duration::ZERO,
+    unflushed_max: None,
+    salvage: Salvage::Nothing,
+};
+
+/// It may be under way, so nothing that overlaps it may follow.
+#[tokio::test]
+async fn change_that_panics_ends_the_volume() {
+    let supervisor = Supervisor::start(Mistaken, SETTINGS, (), Arc::new(Stopped));
+    let me = Arc::clone(&supervisor);
+    let changed = tokio::spawn(async move { me.change(Change, 0..8, 8).await });
+    assert!(changed.await.unwrap_err().is_panic());
+    assert_eq!(supervisor.over(), Some(Over::Broken));
+}
+
 #[tokio::test]
 async fn who_waits_for_a_connection_is_told_that_what_makes_it_has_broken_down() {
-    let settings = Settings {
-        patience: None,
-        first_wait: Duration::ZERO,
-        longest_wait: Duration::ZERO,
-        unflushed_max: None,
-        salvage: Salvage::Nothing,
-    };
-    let supervisor = Supervisor::start(Mistaken, settings, (), Arc::new(Stopped));
+    let supervisor = Supervisor::start(Mistaken, SETTINGS, (), Arc::new(Stopped));
     supervisor.lose(0, Loss::new(fmt::Error));
     let mut flush = Box::pin(supervisor.flush());
     let mut flushed = None;

@@ -16,6 +16,8 @@ pub(super) struct Request<C: Connect> {
     pub(super) next: Next<C>,
     /// It is a discard, which may be left undone.
     pub(super) is_hint: bool,
+    /// It is carried out just now.
+    pub(super) runs: bool,
     /// The machine has answered it.
     pub(super) left: bool,
     /// Held by a change until it has ended.
@@ -37,7 +39,9 @@ impl<C: Connect> Request<C> {
     ) -> Outcome<T, C> {
         loop {
             let (number, link) = self.turn().await?;
+            self.runs = true;
             let result = verb(Arc::clone(&link)).await;
+            self.runs = false;
             let failure = result.as_ref().err();
             let on = (number, &*link);
             let (turn, next) = self.supervisor.ended(self.id, on, failure, self.is_hint);
@@ -74,8 +78,9 @@ impl<C: Connect> Drop for Request<C> {
         }
         let mut state = self.supervisor.lock();
         state.waiting.remove(&self.id);
-        if self._change.is_some() && std::thread::panicking() {
-            // It may be under way, and others to the same bytes must not overtake it.
+        if self.runs && self._change.is_some() && std::thread::panicking() {
+            // It may be under way, and others to the same bytes must not overtake it. At the end of the program changes are
+            // dropped without a panic, and nothing follows them.
             state.machine.broken();
         }
         state.machine.withdraw(self.id);
