@@ -59,7 +59,9 @@ fn start(dir: &Path, volumes: usize) -> (Running, SocketAddr, Vec<String>) {
 /// Has it read its file again; what it says of that.
 fn reload(server: &Running) -> String {
     server.signal(Signal::HUP);
-    std::iter::from_fn(|| server.line()).find(|line| line.contains("configuration")).unwrap()
+    std::iter::from_fn(|| server.line())
+        .find(|line| line.contains("configuration") && !line.contains("served_files"))
+        .unwrap()
 }
 
 /// Writes the first block of a unit.

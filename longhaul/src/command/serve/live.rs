@@ -25,6 +25,7 @@ use crate::log::{Log, Tap};
 use crate::served_files::{LeftState, OnExchange, ServedFiles};
 use crate::stop::Stop;
 use crate::target::lun::{Disk, TargetDevice};
+use crate::uri::Uri;
 
 /// A volume that is being served.
 struct Room {
@@ -199,12 +200,13 @@ impl Live {
         Ok(())
     }
 
-    /// Reservations are kept under the name of their unit: those that are read for a volume that is added must not be
-    /// changed any more by the clients of another.
+    /// What is no file has its reservations kept under the name of its unit: those that are read for a volume that is added
+    /// must not be changed any more by the clients of another.
     fn refuse_handover(&self, new: &Config, added: &[Served]) -> Outcome {
         let leaves = |old: &&Served| new.volumes.iter().all(|volume| volume.name != old.name);
         for Served { name, target, lun, .. } in added.iter().filter(|_| new.state.is_some()) {
-            let mut leaving = self.config.volumes.iter().filter(leaves);
+            let leaving = self.config.volumes.iter().filter(leaves);
+            let mut leaving = leaving.filter(|old| !matches!(old.uri, Uri::File(_)));
             let Some(old) = leaving.find(|old| (&old.target, old.lun) == (target, *lun)) else {
                 continue;
             };
