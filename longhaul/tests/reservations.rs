@@ -192,3 +192,19 @@ fn a_reservation_survives_the_server() {
     assert_eq!(status.code(), Some(1), "{printed}");
     assert!(printed.contains("cannot tell who has reserved"), "{printed}");
 }
+
+/// The loss of a nexus ends its reservation (SPC-2, 5.5.1), and who is told that a session is closed has lost its nexus.
+#[test]
+fn a_reservation_ends_before_the_logout_is_answered() {
+    let home = tempfile::tempdir().unwrap();
+    let (server, uri) = start(home.path());
+    let mut other = Guest::new(&uri, 2);
+    for _ in 0..300 {
+        let mut holder = Guest::new(&uri, 1);
+        assert_eq!(holder.run(&[0x16, 0, 0, 0, 0, 0], Vec::new()), GOOD);
+        assert_eq!(other.write(), CONFLICT);
+        holder.0.log_out();
+        assert_eq!(other.write(), GOOD);
+    }
+    assert!(server.stop().success());
+}

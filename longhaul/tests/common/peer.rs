@@ -226,13 +226,18 @@ impl Peer {
             matches!(&asked, Some(Header::AsyncMessage(message)) if message.event == AsyncEvent::LOGOUT_REQUEST),
             "{asked:?}"
         );
+        self.log_out();
+        assert!(self.is_over());
+    }
+
+    /// Closes the session (RFC 7143, 11.14).
+    pub(crate) fn log_out(&mut self) {
         self.send(
             LogoutRequest { itt: self.cmd_sn, cmd_sn: self.cmd_sn, ..LogoutRequest::default() },
             Bytes::new(),
         );
         let answer = self.receive().map(|pdu| pdu.header);
         assert!(matches!(answer, Some(Header::LogoutResponse(_))), "{answer:?}");
-        assert!(self.is_over());
     }
 
     /// The status of a command without data; whether it is good. `None` when the connection has ended.

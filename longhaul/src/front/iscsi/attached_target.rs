@@ -8,7 +8,7 @@ use crate::target::lun::{Initiator, TargetDevice};
 
 /// The units of the target know the nexus of the session while this lives.
 pub(super) struct AttachedTarget {
-    /// `None` in a discovery session.
+    /// `None` in a discovery session, and once the nexus is lost.
     device: Option<Arc<TargetDevice>>,
     entry: Arc<Entry>,
 }
@@ -34,9 +34,16 @@ impl AttachedTarget {
     /// Another view of the target takes the place of the one before. Commands under way go on where they began, which is
     /// the same disk.
     pub(super) fn replace(&mut self, device: Arc<TargetDevice>) {
-        if let Some(old) = self.device.replace(Arc::clone(&device)) {
-            let initiator: Arc<dyn Initiator> = Arc::clone(&self.entry) as _;
-            device.succeed(&old, self.entry.nexus, &initiator);
+        let Some(old) = self.device.take() else { return };
+        let initiator: Arc<dyn Initiator> = Arc::clone(&self.entry) as _;
+        device.succeed(&old, self.entry.nexus, &initiator);
+        self.device = Some(device);
+    }
+
+    /// The nexus is lost (SAM-5, 6.3.4), and with it what RESERVE has reserved.
+    pub(super) fn detach(&mut self) {
+        if let Some(device) = self.device.take() {
+            device.detach(self.entry.nexus);
         }
     }
 }
@@ -44,8 +51,6 @@ impl AttachedTarget {
 /// However a session ends, the units forget its nexus before another one can take its place.
 impl Drop for AttachedTarget {
     fn drop(&mut self) {
-        if let Some(device) = &self.device {
-            device.detach(self.entry.nexus);
-        }
+        self.detach();
     }
 }

@@ -368,8 +368,10 @@ impl Driver {
             },
             Event::CloseConnection(cid) => self.connections.close(cid),
             Event::Close(ending) => {
-                if ending != target::Ending::Logout {
-                    self.session.announce_drop();
+                match ending {
+                    // Before the response is sent: who reads it may count on what the loss of the nexus ends.
+                    target::Ending::Logout => self.target.detach(),
+                    _ => self.session.announce_drop(),
                 }
                 self.finish(ending.into());
             }
