@@ -1,7 +1,10 @@
-//! The chains that URIs stand for: the only place that names both fronts and stores.
+//! The chains that URIs stand for: a store, and a list of layers over it.
 
 mod created_file;
+mod crypt;
 mod identity;
+mod layer;
+mod layers;
 mod logs;
 mod memory;
 mod opening;
@@ -17,15 +20,14 @@ use std::time::Duration;
 use proto::identity::PublicKey;
 use proto::iscsi::chap::{Account, Algorithm};
 use proto::iscsi::name::IscsiName;
-use tokio::time::timeout;
 use volume::layer::pipeline::Settings;
-use volume::layer::read_only::ReadOnly;
-use volume::{CryptoErase, Gate, Volume};
+use volume::{CryptoErase, Volume};
 
 use crate::credentials;
 use crate::explain::{explain, explain_connect};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
+use crate::net::tcp_tuning;
 use crate::pipelined::Pipelined;
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
@@ -33,11 +35,15 @@ use crate::replay_log::Saved;
 use crate::sealing::Seal;
 use crate::size::Size;
 use crate::stop::Stop;
-use crate::store::Local;
+use crate::store::abilities::{self, Abilities, Opened, TargetInfo};
 use crate::store::iscsi;
 use crate::store::iscsi::{Connections, ReplayedLog, Writers};
 use crate::uri::{Host, Uri};
 use created_file::CreatedFile;
+use crypt::CRYPT;
+pub use layer::LayerInfo;
+use layer::With;
+use layers::LAYERS;
 pub(crate) use memory::{memory_needed, memory_of_machine};
 pub use opening::open;
 pub use status::{ChainStatus, Observer};
@@ -141,38 +147,32 @@ pub struct Unlock {
     pub demanded: bool,
 }
 
-/// An open chain.
+/// An open chain: a store, and layers over it.
 pub struct Chain {
     uri: Uri,
     volume: Arc<dyn Volume>,
-    pipelined: Option<Pipelined>,
-    disk: Option<Arc<iscsi::Disk>>,
-    /// Its store, if that is a file or a device.
-    local: Option<Arc<Local>>,
-    /// What destroys its key, if that was asked for.
-    key: Option<Arc<dyn CryptoErase>>,
+    /// What its top can do.
+    abilities: Abilities,
+    /// What works for its layers, the lowest first.
+    workers: Vec<Pipelined>,
+    /// What it is made of, the lowest first.
+    layers: Vec<LayerInfo>,
     /// What tells others that it has a writer, where its target does not.
     token: Option<Arc<luks::WriterToken>>,
     /// The file that was made for it.
     made: Option<PathBuf>,
-    /// Its top is the plain text of what the store holds.
-    decrypted: bool,
     /// How many bytes of zeroes its last block was filled up with.
     padding: u64,
 }
 
 /// A chain's store as it is when it has grown; nobody has been told yet.
-pub struct Growth {
-    local: Arc<Local>,
-    /// How long its file was before.
-    stored: u64,
-}
+pub struct Growth(abilities::Growth);
 
 impl Growth {
     /// The file is as long again as it was.
     pub fn undo(self) {
-        if let Err(why) = self.local.cut(self.stored) {
-            tracing::error!(%why, bytes = self.stored, "a file that was made longer cannot be cut off again");
+        if let Err(why) = (self.0.undo)() {
+            tracing::error!(%why, "a file that was made longer cannot be cut off again");
         }
     }
 }
@@ -181,56 +181,56 @@ impl Chain {
     /// Makes its store as large as that is now, or as `asked`; `None` if it is as it was. The chain itself changes
     /// in [`Chain::grow`].
     pub fn prepare_growth(&self, asked: Option<Size>) -> Outcome<Option<Growth>> {
-        // The size of an encrypted volume is in its header.
-        let local = self.local.as_ref().filter(|_| !self.decrypted);
-        let Some(local) = local else { return Ok(None) };
-        let what = || format!("cannot grow {}", self.uri);
-        let stored = local.stored().or_fail(what)?;
-        let grown = local.grown(asked.map(|size| size.0)).map_err(|why| explain(what(), why))?;
-        Ok(grown.map(|local| Growth { local: Arc::new(local), stored }))
+        let Some(grow) = &self.abilities.grow else { return Ok(None) };
+        let grown = grow.prepare(asked.map(|size| size.0));
+        let grown = grown.map_err(|why| explain(format!("cannot grow {}", self.uri), why))?;
+        Ok(grown.map(Growth))
     }
 
     /// Why its flushes fail, if it has lost what was written: no flush succeeds until it is opened again.
     #[must_use]
     pub fn loss(&self) -> Option<String> {
-        let local = self.local.as_ref()?;
+        let close = self.abilities.close.as_ref()?;
         // It is a loss if its file was removed.
-        let _ = local.misplaced();
-        local.loss()
+        let _ = close.misplaced();
+        close.loss()
     }
 
     /// Why what is written to it is not where it is looked for, if its file was moved.
     #[must_use]
     pub fn moved(&self) -> Option<String> {
-        self.local.as_ref()?.misplaced()
+        self.abilities.close.as_ref()?.misplaced()
     }
 
     /// How its file is now that nothing writes to it any more; `None` if it has none, or has lost something.
     pub async fn settled(&self) -> Option<Metadata> {
-        let local = self.local.as_ref()?;
+        let close = self.abilities.close.as_ref()?;
         self.volume.flush().await.ok()?;
-        local.settled().await.ok()
+        close.stable_file().await
     }
 
     /// Tells the log, once, should its file be removed or moved.
     pub fn watch_placement(&self) {
-        if let Some(local) = &self.local {
-            local.watch_placement();
+        if let Some(close) = &self.abilities.close {
+            close.watch_placement();
         }
     }
 
-    /// Is as large as its store from now on.
-    pub fn grow(&mut self, Growth { local, .. }: Growth) {
-        self.volume = Arc::new(Gate::new("local", Arc::clone(&local)));
-        self.local = Some(local);
+    /// Is as large as its store from now on. No layer hands on that it can grow, so the store is its top.
+    pub fn grow(&mut self, Growth(growth): Growth) {
+        if let Some(store) = self.layers.first_mut() {
+            *store = LayerInfo::new(store.name, &growth.grown);
+        }
+        let Opened { volume, abilities, .. } = growth.grown;
+        (self.volume, self.abilities) = (volume, abilities);
     }
 
     /// Closes it as if it had not been opened: a file that was made for it goes.
     pub async fn discard(mut self) {
-        if let (Some(path), Some(local)) = (self.made.take(), &self.local) {
-            drop(CreatedFile::new(&path, local));
+        if let (Some(path), Some(close)) = (self.made.take(), &self.abilities.close) {
+            drop(CreatedFile::new(&path, close));
             self.release().await;
-        } else if self.disk.is_some() {
+        } else if self.is_remote() {
             // Nobody relies on what was written, if anything was, and a target may be out of reach.
             self.release().await;
         } else if let Err(why) = self.close().await {
@@ -244,12 +244,24 @@ impl Chain {
         &self.uri
     }
 
+    /// What it is made of, the store first.
+    #[must_use]
+    pub fn layers(&self) -> &[LayerInfo] {
+        &self.layers
+    }
+
+    /// Whether a network lies between here and its store.
+    fn is_remote(&self) -> bool {
+        self.abilities.probe.is_some()
+    }
+
     /// What tells how it is, from elsewhere. It does not keep it open.
     #[must_use]
     pub fn observer(&self) -> Observer {
         Observer {
-            disk: self.disk.as_ref().map(Arc::downgrade),
-            pipelined: self.pipelined.as_ref().map(Pipelined::observer),
+            probe: self.abilities.probe.as_ref().map(Arc::downgrade),
+            close: self.abilities.close.as_ref().map(Arc::downgrade),
+            workers: self.workers.iter().map(Pipelined::observer).collect(),
         }
     }
 
@@ -267,51 +279,47 @@ impl Chain {
 
     /// Whether its store holds the ciphertext of what is at its top.
     #[must_use]
-    pub const fn is_decrypted(&self) -> bool {
-        self.decrypted
+    pub fn is_decrypted(&self) -> bool {
+        self.layers.iter().any(|layer| layer.name == CRYPT)
     }
 
-    /// What destroys the key of a sealed volume, if it was opened with that in mind.
+    /// What destroys the key of an encrypted volume, if it was opened with that in mind.
     #[must_use]
     pub fn key(&self) -> Option<Arc<dyn CryptoErase>> {
-        self.key.clone()
+        self.abilities.erase.clone()
     }
 
     /// Whether nothing of it outlives the process.
     #[must_use]
-    pub fn vanishes(&self) -> bool {
-        matches!(self.uri, Uri::Memory(_))
+    pub const fn vanishes(&self) -> bool {
+        self.uri.vanishes()
     }
 
     /// What is known of the target and the connection to it, if the store is behind one.
-    pub async fn probe(&self) -> Outcome<Option<iscsi::Probe>> {
-        match &self.disk {
-            Some(disk) => {
-                disk.probe().await.or_fail(|| format!("cannot probe {}", self.uri)).map(Some)
-            }
-            None => Ok(None),
-        }
+    pub async fn probe(&self) -> Outcome<Option<TargetInfo>> {
+        let Some(store) = &self.abilities.probe else { return Ok(None) };
+        store.probe().await.or_fail(|| format!("cannot probe {}", self.uri)).map(Some)
     }
 
     /// The longest write that takes one round trip.
     #[must_use]
     pub fn unsolicited(&self) -> u64 {
-        unsolicited(self.disk.as_deref())
+        unsolicited(&self.abilities)
     }
 
     /// What the kernel knows of the way to the target, if the store is behind one.
-    pub async fn path(&self) -> Option<crate::net::tcp_tuning::Info> {
-        self.disk.as_ref()?.path().await
+    pub async fn path(&self) -> Option<tcp_tuning::Info> {
+        self.abilities.probe.as_ref()?.path().await
     }
 
     /// Once `stop` is called an outage is waited for only a short time, so that requests that wait for
     /// its end do not keep the program from its own.
     pub fn leave_on(&self, mut stop: Stop) {
-        if let Some(disk) = self.disk.as_ref().map(Arc::downgrade) {
+        if let Some(close) = self.abilities.close.as_ref().map(Arc::downgrade) {
             tokio::spawn(async move {
                 stop.called().await;
-                if let Some(disk) = disk.upgrade() {
-                    disk.leave(GRACE);
+                if let Some(close) = close.upgrade() {
+                    close.leave(GRACE);
                 }
             });
         }
@@ -319,63 +327,61 @@ impl Chain {
 
     /// From now on an outage is waited for only a short time.
     pub fn leave(&self) {
-        if let Some(disk) = &self.disk {
-            disk.leave(GRACE);
+        if let Some(close) = &self.abilities.close {
+            close.leave(GRACE);
         }
     }
 
     /// Its reservation is not given back when it is closed.
     pub fn stay_reserved(&self) {
-        if let Some(disk) = &self.disk {
-            disk.stay_reserved();
+        if let Some(close) = &self.abilities.close {
+            close.stay_reserved();
         }
     }
 
     /// Lets go of a store to which nothing was written, and which another may have reserved.
     pub async fn release(self) {
-        let Self { volume, disk, pipelined, local, key, token, .. } = self;
-        drop((volume, local, key));
-        let Some(disk) = disk else { return };
-        disk.leave(GRACE);
-        if let Some(pipelined) = pipelined {
-            pipelined.close().await;
+        let is_remote = self.is_remote();
+        let Self { volume, mut abilities, workers, token, .. } = self;
+        abilities.erase = None;
+        drop(volume);
+        if !is_remote {
+            return;
         }
-        opening::let_go(&disk, token.as_deref()).await;
+        if let Some(close) = &abilities.close {
+            close.leave(GRACE);
+        }
+        end(workers).await;
+        opening::let_go(&abilities, token.as_deref()).await;
     }
 
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
     /// the volume any more. A write that failed after it was acknowledged is told here at the latest.
     pub async fn close(self) -> Outcome {
-        let Self { uri, volume, pipelined, disk, local, key, token, .. } = self;
+        let Self { uri, volume, mut abilities, workers, token, .. } = self;
         let flushed = volume.flush().await.map_err(|why| {
             Failure::new(format!("cannot flush {uri}"))
                 .because(why)
                 .hint("what was written since the last flush that succeeded may be lost")
         });
-        let misplaced = local.as_ref().and_then(|local| local.misplaced());
+        let close = abilities.close.clone();
+        let misplaced = close.as_ref().and_then(|close| close.misplaced());
         let flushed = flushed.and_then(|()| misplaced.map_or(Ok(()), |why| Err(Failure::new(why))));
-        drop((volume, local, key));
-        let mut is_gone = disk.as_ref().is_some_and(|disk| disk.is_over());
-        if let Some(pipelined) = pipelined {
-            // Even after a failure: every write that still lands is worth having.
-            pipelined.close().await;
+        abilities.erase = None;
+        drop(volume);
+        let is_gone = close.as_ref().is_some_and(|close| close.is_over());
+        // Even after a failure: every write that still lands is worth having.
+        end(workers).await;
+        let Some(close) = close else { return flushed };
+        if flushed.is_ok() {
+            close.flush_rest().await;
         }
-        let mut saved = None;
-        if let Some(disk) = disk {
-            // What was written as durable is counted as unflushed all the same.
-            if flushed.is_ok() && disk.unflushed().0 > 0 {
-                let _ = disk.flush().await;
-            }
-            if let Some(token) = &token {
-                writer::give_back(token, &disk).await;
-            }
-            disk.close().await;
-            saved = disk.settled().await;
-            is_gone &= disk.has_flushed_all();
+        if let Some(token) = &token {
+            writer::give_back(token, &abilities).await;
         }
-        match (saved, flushed) {
+        match (close.close().await, flushed) {
             (Some(saved), flushed) => Err(unwritten(&uri, flushed, &saved)),
-            (None, Err(_)) if is_gone => {
+            (None, Err(_)) if is_gone && close.has_flushed_all() => {
                 tracing::warn!(
                     "{uri} is gone; nothing is lost: everything that was acknowledged had been flushed before"
                 );
@@ -383,6 +389,13 @@ impl Chain {
             }
             (None, flushed) => flushed,
         }
+    }
+}
+
+/// Ends what works for layers, from the top.
+async fn end(workers: Vec<Pipelined>) {
+    for worker in workers.into_iter().rev() {
+        worker.close().await;
     }
 }
 
@@ -409,8 +422,8 @@ fn unwritten(uri: &Uri, flushed: Outcome, saved: &Saved) -> Failure {
     failure.hint(hint.join("\n  "))
 }
 
-fn unsolicited(disk: Option<&iscsi::Disk>) -> u64 {
-    disk.map_or(u64::MAX, iscsi::Disk::unsolicited)
+fn unsolicited(store: &Abilities) -> u64 {
+    store.probe.as_ref().map_or(u64::MAX, |store| store.unsolicited())
 }
 
 /// Puts layers over a store.
@@ -420,124 +433,24 @@ async fn assemble(
     options: OpenOptions,
     claimed: &OnceLock<Arc<luks::WriterToken>>,
 ) -> Outcome<Chain> {
-    let Store { mut volume, disk, local, made, padding } = store;
-    let block_size = volume.shape().block_size;
+    let Store { name, mut opened, made, padding } = store;
+    let block_size = opened.volume.shape().block_size;
     if let Some(asked) = options.block_size.filter(|asked| *asked != block_size) {
         let why = format!("{uri} has blocks of {block_size} bytes, not {asked}");
         return Err(Failure::new(why).hint("leave block_size out"));
     }
-    let (mut decrypted, mut key, mut token) = (false, None, None);
-    let claim = writer::claim(disk.as_deref());
-    let is_alone = matches!(&claim, Some((writers, _)) if *writers != Writers::Shared);
-    let place = (&volume, disk.as_deref());
-    if let Some(opened) = contents(uri, place, options.contents, (claim, claimed)).await? {
-        Decrypted { plain: volume, key, token } = opened;
-        decrypted = true;
+    let mut layers = vec![LayerInfo::new(name, &opened)];
+    let mut workers: Vec<_> = opened.worker.take().into_iter().collect();
+    let mut with = With { uri, options, claimed };
+    for layer in LAYERS {
+        let Some(over) = layer.open(&opened, &mut with).await? else { continue };
+        layers.push(LayerInfo::new(layer.name(), &over));
+        opened = over;
+        workers.extend(opened.worker.take());
     }
-    if is_alone {
-        writer::warn(uri, token.is_some());
-    }
-    if let (Some(token), Some(disk)) = (&token, &disk) {
-        writer::rely_on(token, disk);
-    }
-    let unsolicited = unsolicited(disk.as_deref());
-    let pipelined = options.pipeline.filter(|_| uri.is_remote()).map(|settings| {
-        let settings = Settings { unsolicited, ..settings };
-        Pipelined::new(uri.to_string(), Arc::clone(&volume), settings)
-    });
-    if let Some(pipelined) = &pipelined {
-        volume = pipelined.volume();
-    }
-    // Files, devices and targets are opened read-only; what cannot be is made so here.
-    if options.read_only && !volume.shape().read_only {
-        volume = Arc::new(Gate::new("read-only", ReadOnly::new(volume)));
-    }
-    let made = made.keep();
-    let uri = uri.clone();
-    Ok(Chain { uri, volume, pipelined, disk, local, key, token, made, decrypted, padding })
-}
-
-/// The plain text of a volume.
-struct Decrypted {
-    plain: Arc<dyn Volume>,
-    /// What destroys its key.
-    key: Option<Arc<dyn CryptoErase>>,
-    /// What tells others that it has a writer.
-    token: Option<Arc<luks::WriterToken>>,
-}
-
-/// What is wanted of `volume`; `None` if that is what its store holds.
-async fn contents(
-    uri: &Uri,
-    (volume, disk): (&Arc<dyn Volume>, Option<&iscsi::Disk>),
-    wanted: Contents,
-    (claim, claimed): (Option<(Writers, luks::Claim)>, &OnceLock<Arc<luks::WriterToken>>),
-) -> Outcome<Option<Decrypted>> {
-    if matches!(wanted, Contents::Unseen) && claim.is_none() {
-        if let Some(disk) = disk {
-            identity::tie_unseen(uri, volume, disk).await?;
-        }
-        return Ok(None);
-    }
-    let found = timeout(SEEN_WITHIN, luks::recognise(Arc::clone(volume))).await;
-    let late = || Err(Failure::new(format!("its header is not read within {SEEN_WITHIN:?}")));
-    let found = found.unwrap_or_else(|_| late());
-    let found =
-        found.map_err(|why| why.within(&format!("cannot tell whether {uri} is encrypted")))?;
-    if let (Some(encrypted), Some((_, claim))) = (&found, &claim) {
-        encrypted.check(claim).map_err(|why| why.within(&format!("cannot open {uri}")))?;
-    }
-    // Before a pass-phrase is asked for, which takes as long as it takes.
-    if let (Some(disk), Some(luks)) = (disk, found.as_ref().and_then(luks::Encrypted::identity)) {
-        let header = luks.area;
-        identity::tie(uri, disk, luks).await?;
-        if matches!(wanted, Contents::Plain(_)) {
-            disk.keep_out_of_log(header);
-        }
-    }
-    match (found, wanted) {
-        (Some(encrypted), Contents::Raw { overwrite: false }) if !volume.shape().read_only => {
-            let what = format!("{uri} is encrypted: it is {}", encrypted.summary().name());
-            Err(Failure::usage(what)
-                .because("what is written to it as it is stored destroys it")
-                .hint("leave --raw out to use its contents; --force writes over it all the same"))
-        }
-        (Some(encrypted), Contents::Plain(unlock)) => {
-            let alone = claim.filter(|(writers, _)| *writers != Writers::Shared);
-            let claim = alone.map(|(_, claim)| claim);
-            let opened = unseal(encrypted, unlock, claim, claimed).await;
-            opened.map(Some).map_err(|why| why.within_unless_named(&uri.to_string()))
-        }
-        (None, Contents::Plain(Unlock { demanded: true, .. })) => {
-            Err(Failure::new(format!("{uri} is not encrypted: it has no LUKS header"))
-                .because("a pass-phrase or --encrypted says that it is")
-                .hint(
-                    "if it was encrypted before, its header is lost: `longhaul key restore` brings one back from a backup; \
-                     `longhaul key init` encrypts an empty volume",
-                ))
-        }
-        _ => Ok(None),
-    }
-}
-
-/// The plain text of an encrypted volume, and what destroys its key if that is wanted.
-async fn unseal(
-    mut encrypted: luks::Encrypted,
-    unlock: Unlock,
-    claim: Option<luks::Claim>,
-    claimed: &OnceLock<Arc<luks::WriterToken>>,
-) -> Outcome<Decrypted> {
-    let Unlock { key, with, erasable, demanded: _ } = unlock;
-    let token = claim.and_then(|claim| encrypted.claim(claim));
-    if let Some(token) = &token {
-        let _ = claimed.set(Arc::clone(token));
-    }
-    if !erasable {
-        return Ok(Decrypted { plain: encrypted.open(&key, with).await?, key: None, token });
-    }
-    let opened = Arc::new(luks::Erasable::open(encrypted, &key, with).await?);
-    let plain = Arc::new(Gate::new("erasable", Arc::clone(&opened)));
-    Ok(Decrypted { plain, key: Some(opened), token })
+    let Opened { volume, abilities, .. } = opened;
+    let (uri, token, made) = (uri.clone(), claimed.get().cloned(), made.keep());
+    Ok(Chain { uri, volume, abilities, workers, layers, token, made, padding })
 }
 
 /// Asks a server which targets this machine may use.

@@ -91,6 +91,12 @@ fn likely(path: &str) -> (&'static str, &'static str) {
 }
 
 impl Uri {
+    /// Whether nothing of the volume outlives the process.
+    #[must_use]
+    pub const fn vanishes(&self) -> bool {
+        matches!(self, Self::Memory(_))
+    }
+
     /// Whether a network lies between here and the volume.
     #[must_use]
     pub const fn is_remote(&self) -> bool {

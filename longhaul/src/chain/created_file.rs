@@ -6,17 +6,17 @@ use std::sync::Arc;
 use crate::config::trailing_option;
 use crate::failure::{Failure, Outcome};
 use crate::printable::Shown as _;
-use crate::store::Local;
+use crate::store::abilities::Close;
 use crate::uri::Uri;
 
 /// A file that was made for a volume that is not open yet. It goes when this is dropped, and its lock after it: whoever
 /// waits for that must not lose the file under its hands.
-pub(super) struct CreatedFile(Option<(PathBuf, Arc<Local>)>);
+pub(super) struct CreatedFile(Option<(PathBuf, Arc<dyn Close>)>);
 
 impl CreatedFile {
-    /// The file at `path`, which is open as `local`.
-    pub(super) fn new(path: &Path, local: &Arc<Local>) -> Self {
-        Self(Some((path.to_owned(), Arc::clone(local))))
+    /// The file at `path`, which is open as `store`.
+    pub(super) fn new(path: &Path, store: &Arc<dyn Close>) -> Self {
+        Self(Some((path.to_owned(), Arc::clone(store))))
     }
 
     /// Nothing was made.
@@ -32,15 +32,15 @@ impl CreatedFile {
 
 impl Drop for CreatedFile {
     fn drop(&mut self) {
-        if let Some((made, local)) = &self.0 {
-            remove(made, local);
+        if let Some((made, store)) = &self.0 {
+            remove(made, &**store);
         }
     }
 }
 
-/// Removes the file at `made`, if it is still the one that is open as `local`.
-fn remove(made: &Path, local: &Local) {
-    if local.misplaced().is_some() {
+/// Removes the file at `made`, if it is still the one that is open as `store`.
+fn remove(made: &Path, store: &dyn Close) {
+    if store.misplaced().is_some() {
         return;
     }
     if let Err(why) = std::fs::remove_file(made) {

@@ -8,14 +8,15 @@ use volume::Volume;
 use super::SEEN_WITHIN;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks::{self, LuksIdentity};
-use crate::store::iscsi;
+use crate::store::abilities::OneWriter;
+use crate::store::scsi;
 use crate::uri::Uri;
 
 /// From now on no connection to a volume with another LUKS UUID is used.
-pub(super) async fn tie(uri: &Uri, disk: &iscsi::Disk, identity: LuksIdentity) -> Outcome {
+pub(super) async fn tie(uri: &Uri, store: &dyn OneWriter, identity: LuksIdentity) -> Outcome {
     let LuksIdentity { uuid, copies, read, area: _ } = identity;
     let what = || format!("cannot open {uri}");
-    let is_there = disk.identify(iscsi::Identity { uuid: uuid.clone(), copies, read });
+    let is_there = store.identify(scsi::Identity { uuid: uuid.clone(), copies, read });
     match is_there.await.or_fail(what)? {
         true => Ok(()),
         false => Err(Failure::new(what())
@@ -28,9 +29,13 @@ pub(super) async fn tie(uri: &Uri, disk: &iscsi::Disk, identity: LuksIdentity) -
 
 /// The same where nobody has asked for its contents. A header that cannot be read ties nothing: those who need it are
 /// told why.
-pub(super) async fn tie_unseen(uri: &Uri, volume: &Arc<dyn Volume>, disk: &iscsi::Disk) -> Outcome {
+pub(super) async fn tie_unseen(
+    uri: &Uri,
+    volume: &Arc<dyn Volume>,
+    store: &dyn OneWriter,
+) -> Outcome {
     match timeout(SEEN_WITHIN, luks::identity(volume)).await {
-        Ok(Ok(Some(identity))) => tie(uri, disk, identity).await,
+        Ok(Ok(Some(identity))) => tie(uri, store, identity).await,
         Ok(Ok(None)) => Ok(()),
         Ok(Err(why)) => {
             tracing::debug!(%uri, %why, "cannot tell whether the volume is encrypted");

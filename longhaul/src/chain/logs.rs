@@ -2,16 +2,13 @@
 
 use std::path::PathBuf;
 
-use volume::Volume as _;
-
 use super::Chain;
 use crate::attachments::{self, Entry};
 use crate::luks;
 use crate::printable::Shown as _;
 use crate::replay_log::{self, Pending};
 use crate::state_dir::state_dir;
-use crate::store::iscsi;
-use crate::uri::Uri;
+use crate::store::abilities::Probe;
 
 impl Chain {
     /// The replay logs of it that have not been written: those in the state directory, in `dir`, and where the notes of
@@ -23,8 +20,8 @@ impl Chain {
     /// What it lacks, and who writes to it meanwhile, if its store is behind a target that tells. A reservation that is
     /// kept for a log is nobody's.
     pub async fn gaps(&self) -> (Vec<Pending>, Option<String>) {
-        let writer = match &self.disk {
-            Some(disk) => disk.writer().await,
+        let writer = match &self.abilities.probe {
+            Some(store) => store.writer().await,
             None => None,
         };
         let keys =
@@ -37,14 +34,13 @@ impl Chain {
     }
 
     async fn logs(&self, dir: Option<PathBuf>, registered: Vec<u64>) -> Vec<Pending> {
-        let (Some(disk), Uri::Iscsi(place)) = (&self.disk, &self.uri) else { return Vec::new() };
-        let (disk, target, lun) = (disk.clone(), place.target.clone(), place.lun);
-        let size = disk.shape().size;
-        let look = move || find(&disk, (target.as_str(), lun), dir, &registered);
+        let Some(store) = self.abilities.probe.clone() else { return Vec::new() };
+        let size = self.layers.first().map_or(0, |store| store.size);
+        let look = move || find(&*store, dir, &registered);
         let mut logs = tokio::task::spawn_blocking(look).await.unwrap_or_default();
         // The UUID of one that is open is known to its store.
         let mut uuid = None;
-        if !self.decrypted && logs.iter().any(Pending::has_uuid) {
+        if !self.is_decrypted() && logs.iter().any(Pending::has_uuid) {
             let found = luks::recognise(self.volume()).await;
             uuid = found.ok().flatten().and_then(|found| found.summary().uuid);
         }
@@ -65,20 +61,15 @@ impl Chain {
 }
 
 /// A note that only may be of the unit counts where its key is `registered` there.
-fn find(
-    disk: &iscsi::Disk,
-    (target, lun): (&str, u16),
-    dir: Option<PathBuf>,
-    registered: &[u64],
-) -> Vec<Pending> {
-    let (state, place) = (state_dir(), disk.place());
+fn find(store: &dyn Probe, dir: Option<PathBuf>, registered: &[u64]) -> Vec<Pending> {
+    let (state, place) = (state_dir(), store.place());
     let folder = state.as_deref().map(attachments::folder);
     let notes = folder.map(|folder| attachments::noted(&folder, &place)).unwrap_or_default();
     let noted = notes.iter().filter_map(|note| note.replay_logs.clone());
     let mut dirs: Vec<_> = dir.into_iter().chain(state).chain(noted).collect();
     dirs.sort();
     dirs.dedup();
-    let in_dir = |dir: &PathBuf| replay_log::pending(dir, |header| disk.is_of(header, target, lun));
+    let in_dir = |dir: &PathBuf| replay_log::pending(dir, |header| store.is_of(header));
     let mut logs: Vec<_> = dirs.iter().flat_map(in_dir).collect();
     let is_here = |note: &&Entry| note.is_of(&place) || registered.contains(&note.key);
     for note in notes.iter().filter(is_here) {

@@ -9,7 +9,8 @@ use super::store::store;
 use super::{Chain, GRACE, OpenOptions, assemble, writer};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks::WriterToken;
-use crate::store::iscsi::{self, Writers};
+use crate::store::abilities::Abilities;
+use crate::store::iscsi::Writers;
 use crate::uri::Uri;
 
 /// How long a token that is in a header may take to leave it again.
@@ -35,40 +36,42 @@ async fn begin(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
     let warns = options.writers != Writers::Unasked && options.replays.is_none();
     let logs = options.replay_log.clone();
     let store = store(uri, &options).await?;
-    let disk = store.disk.clone();
-    match (stop.unless_called(assemble(uri, store, options, &claimed)).await, disk) {
-        (Some(Ok(chain)), disk) => {
+    let abilities = store.opened.abilities.clone();
+    match stop.unless_called(assemble(uri, store, options, &claimed)).await {
+        Some(Ok(chain)) => {
             // It is whole: from now on it is worth waiting for.
-            if let Some(disk) = disk {
-                disk.be_patient(limit.0);
+            if let Some(close) = &abilities.close {
+                close.be_patient(limit.0);
             }
             if warns {
                 chain.warn_of_logs(logs).await;
             }
             Ok(chain)
         }
-        (opened, disk) => {
-            if let Some(disk) = disk {
-                disk.leave(GRACE);
-                // Where the opening has failed by itself it has given the token back.
-                let token = claimed.get().filter(|_| opened.is_none());
-                let_go(&disk, token.map(Arc::as_ref)).await;
+        opened => {
+            if let Some(close) = &abilities.close {
+                close.leave(GRACE);
             }
+            // Where the opening has failed by itself it has given the token back.
+            let token = claimed.get().filter(|_| opened.is_none());
+            let_go(&abilities, token.map(Arc::as_ref)).await;
             opened.unwrap_or_else(|| Err(ended(uri)))
         }
     }
 }
 
-/// Gives back what was reserved, which a disk that is merely dropped does not do.
-pub(super) async fn let_go(disk: &iscsi::Disk, token: Option<&WriterToken>) {
+/// Gives back what was reserved, which a store that is merely dropped does not do.
+pub(super) async fn let_go(store: &Abilities, token: Option<&WriterToken>) {
     if let Some(token) = token
-        && timeout(GIVEN_BACK_WITHIN, writer::give_back(token, disk)).await.is_err()
+        && timeout(GIVEN_BACK_WITHIN, writer::give_back(token, store)).await.is_err()
     {
         tracing::warn!(
             "the target does not answer: the token of this attachment stays in the header"
         );
     }
-    disk.let_go().await;
+    if let Some(close) = &store.close {
+        close.let_go().await;
+    }
 }
 
 fn ended(uri: &Uri) -> Failure {

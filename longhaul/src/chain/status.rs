@@ -6,13 +6,16 @@ use std::sync::Weak;
 use serde::{Deserialize, Serialize};
 
 use crate::pipelined;
-use crate::store::iscsi;
+use crate::store::abilities::{Close, Probe};
+use crate::store::scsi;
 
 /// Tells how an open chain is.
 #[derive(Clone)]
 pub struct Observer {
-    pub(super) disk: Option<Weak<iscsi::Disk>>,
-    pub(super) pipelined: Option<pipelined::Observer>,
+    /// The store, if it is behind a network.
+    pub(super) probe: Option<Weak<dyn Probe>>,
+    pub(super) close: Option<Weak<dyn Close>>,
+    pub(super) workers: Vec<pipelined::Observer>,
 }
 
 /// How an open chain is.
@@ -34,22 +37,22 @@ impl Observer {
     /// How the connection to another target is, if it is not as it should be.
     #[must_use]
     pub fn outage(&self) -> Option<String> {
-        let disk = self.disk.as_ref().and_then(Weak::upgrade)?;
-        (disk.state() != iscsi::State::Connected).then(|| describe(&disk))
+        let store = self.probe.as_ref().and_then(Weak::upgrade)?;
+        (store.state() != scsi::State::Connected).then(|| describe(&*store))
     }
 
     /// How it is now.
     #[must_use]
     pub fn status(&self) -> ChainStatus {
-        let disk = self.disk.as_ref().and_then(Weak::upgrade);
-        let saved = disk.as_ref().and_then(|disk| disk.saved()).unwrap_or_default();
-        let answered = disk.as_ref().map_or(0, |disk| disk.unflushed().1 as u64);
-        let pending = self.pipelined.as_ref().map_or(0, pipelined::Observer::pending);
-        let failure = self.pipelined.as_ref().and_then(pipelined::Observer::failure);
-        let state = match (&self.disk, &disk) {
-            (None, _) => "open".to_owned(),
-            (Some(_), None) => "closed".to_owned(),
-            (_, Some(disk)) => describe(disk),
+        let close = self.close.as_ref().and_then(Weak::upgrade);
+        let saved = close.as_deref().and_then(Close::saved).unwrap_or_default();
+        let answered = close.as_deref().map_or(0, Close::unflushed);
+        let pending: u64 = self.workers.iter().map(pipelined::Observer::pending).sum();
+        let failure = self.workers.iter().find_map(pipelined::Observer::failure);
+        let state = match self.probe.as_ref().map(Weak::upgrade) {
+            None => "open".to_owned(),
+            Some(None) => "closed".to_owned(),
+            Some(Some(probe)) => describe(&*probe),
         };
         ChainStatus {
             state,
@@ -61,13 +64,13 @@ impl Observer {
     }
 }
 
-fn describe(disk: &iscsi::Disk) -> String {
-    match disk.state() {
-        iscsi::State::Connected => "connected".to_owned(),
-        iscsi::State::Reconnecting { lasted, attempts } => {
-            let reason = disk.reason().map_or_else(String::new, |why| format!(": {why}"));
+fn describe(store: &dyn Probe) -> String {
+    match store.state() {
+        scsi::State::Connected => "connected".to_owned(),
+        scsi::State::Reconnecting { lasted, attempts } => {
+            let reason = store.reason().map_or_else(String::new, |why| format!(": {why}"));
             format!("reconnecting for {} s, {attempts} attempts{reason}", lasted.as_secs())
         }
-        iscsi::State::Over(over) => format!("given up: {over}"),
+        scsi::State::Over(over) => format!("given up: {over}"),
     }
 }

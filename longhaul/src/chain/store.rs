@@ -17,29 +17,28 @@ use crate::explain::{explain, explain_connect};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::size::Size;
 use crate::state_dir::state_dir;
+use crate::store::abilities::Opened;
 use crate::store::file::OpenError;
-use crate::store::{Local, device, file, in_use, iscsi};
+use crate::store::{device, file, in_use, iscsi};
 use crate::uri::Uri;
 
 /// How long an outage may last while a volume is being opened, however patient its user is later: nobody has it yet.
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
 
-/// A store, and what else there is to know of one behind a target, or on this machine.
+/// A store, and what there is to know of its file.
 pub(super) struct Store {
-    pub(super) volume: Arc<dyn Volume>,
-    pub(super) disk: Option<Arc<iscsi::Disk>>,
-    pub(super) local: Option<Arc<Local>>,
+    /// What the chain calls it.
+    pub(super) name: &'static str,
+    pub(super) opened: Opened,
     pub(super) made: CreatedFile,
+    /// How many bytes of zeroes its last block was filled up with.
     pub(super) padding: u64,
 }
 
 impl Store {
-    /// `made` is where it was made.
-    fn local(room: &'static str, local: Local, made: Option<&Path>) -> Self {
-        let local = Arc::new(local);
-        let made = made.map_or_else(CreatedFile::none, |path| CreatedFile::new(path, &local));
-        let volume = Arc::new(Gate::new(room, Arc::clone(&local)));
-        Self { volume, disk: None, local: Some(local), made, padding: 0 }
+    /// One for which no file was made.
+    const fn new(name: &'static str, opened: Opened) -> Self {
+        Self { name, opened, made: CreatedFile::none(), padding: 0 }
     }
 }
 
@@ -90,8 +89,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
                     .hint("a file can be larger: file:PATH"));
             }
             let memory = Memory::try_new(size.0, block_size).or_fail(what)?;
-            let volume = Arc::new(Gate::new("memory", memory));
-            Store { volume, disk: None, local: None, made: CreatedFile::none(), padding: 0 }
+            Store::new("memory", Opened::plain(Arc::new(Gate::new("memory", memory))))
         }
         Uri::File(path) => {
             refuse_options(uri, path)?;
@@ -112,12 +110,16 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             }
             let store = once_free(path, || file::open_or_make(path, &with)).await;
             let (store, made) = store.map_err(|why| explain(what(), why))?;
-            Store::local("file", store, made.then_some(&**path))
+            let mut store = Store::new("file", store.opened("file"));
+            if let (true, Some(close)) = (made, &store.opened.abilities.close) {
+                store.made = CreatedFile::new(path, close);
+            }
+            store
         }
         Uri::Device(path) => {
             let store = once_free(path, || device::open(path, options.read_only)).await;
             let store = store.map_err(|why| explain(what(), why))?;
-            Store::local("device", store, None)
+            Store::new("device", store.opened("device"))
         }
         Uri::Iscsi(place) => {
             let target = iscsi::IscsiTarget {
@@ -141,9 +143,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             with.state = state_dir();
             let disk =
                 iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
-            let disk = Arc::new(disk);
-            let volume = Arc::new(Gate::new("iscsi", Arc::clone(&disk)));
-            Store { volume, disk: Some(disk), local: None, made: CreatedFile::none(), padding: 0 }
+            Store::new("iscsi", disk.opened())
         }
     })
 }
@@ -169,5 +169,5 @@ async fn padded(path: &Path, with: &file::FileOptions, part: &[u8]) -> Result<St
         }
         Err(why) => return Err(why),
     };
-    Ok(Store { volume, disk: None, local: None, made: CreatedFile::none(), padding })
+    Ok(Store { padding, ..Store::new("padded file", Opened::plain(volume)) })
 }

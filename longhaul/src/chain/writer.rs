@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::luks::{Claim, WriterToken};
+use crate::store::abilities::{Abilities, Close, OneWriter};
 use crate::store::iscsi::{self, Writers};
 use crate::uri::Uri;
 
@@ -12,8 +13,8 @@ use crate::uri::Uri;
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a writer has to claim, if its target keeps nobody away.
-pub(super) fn claim(disk: Option<&iscsi::Disk>) -> Option<(Writers, Claim)> {
-    let iscsi::Unguarded { writers, key, gone, others } = disk?.unguarded()?;
+pub(super) fn claim(store: Option<&dyn OneWriter>) -> Option<(Writers, Claim)> {
+    let iscsi::Unguarded { writers, key, gone, others } = store?.unguarded()?;
     let take_over = writers == Writers::TakeOver;
     let (written_within, noticed_within) = (WRITTEN_WITHIN, iscsi::NOTICED_WITHIN);
     Some((writers, Claim { key, gone, others, take_over, written_within, noticed_within }))
@@ -35,23 +36,24 @@ pub(super) fn warn(volume: &Uri, has_token: bool) {
     }
 }
 
-/// From now on the disk is written to only as long as the token is there.
-pub(super) fn rely_on(token: &Arc<WriterToken>, disk: &iscsi::Disk) {
+/// From now on the store is written to only as long as the token is there.
+pub(super) fn rely_on(token: &Arc<WriterToken>, store: &dyn OneWriter) {
     let found = Arc::clone(token);
-    disk.mark(token.span(), Arc::new(move |bytes| found.find(bytes)));
+    store.mark(token.span(), Arc::new(move |bytes| found.find(bytes)));
 }
 
 /// Takes the token out of the header, unless writes may still be under way, or notes in it that some are in a replay
 /// log.
-pub(super) async fn give_back(token: &WriterToken, disk: &iscsi::Disk) {
-    let unflushed = disk.saved().is_some();
-    if !disk.is_quiet().await {
+pub(super) async fn give_back(token: &WriterToken, store: &Abilities) {
+    let Some(writer) = &store.writer else { return };
+    let unflushed = store.close.as_deref().and_then(Close::saved).is_some();
+    if !writer.is_quiet().await {
         return;
     }
     match token.give_back(unflushed).await {
         // The next attachment of this machine knows of it.
         Ok(()) if unflushed => {}
-        Ok(()) => disk.unmark(),
+        Ok(()) => writer.unmark(),
         Err(why) => tracing::warn!("the token of this attachment stays in the header: {why}"),
     }
 }

@@ -10,7 +10,7 @@ use crate::failure::Outcome;
 use crate::luks::{self, Summary};
 use crate::printable::OneLine;
 use crate::size::Size;
-use crate::store::iscsi::Probe;
+use crate::store::abilities::TargetInfo;
 use crate::uri::Uri;
 
 /// Show what a volume is and can do
@@ -95,8 +95,8 @@ struct Target {
     max_send_data_segment: u32,
 }
 
-impl From<Probe> for Target {
-    fn from(probe: Probe) -> Self {
+impl From<TargetInfo> for Target {
+    fn from(probe: TargetInfo) -> Self {
         let agreed = probe.parameters;
         Self {
             alias: probe.target_alias,

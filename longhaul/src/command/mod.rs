@@ -46,7 +46,7 @@ async fn unless_stopped<T>(stop: &Stop, work: impl Future<Output = Outcome<T>>) 
 
 /// Says that what a command has written is gone at its end.
 fn tell_of_memory(uri: &Uri) {
-    if matches!(uri, Uri::Memory(_)) {
+    if uri.vanishes() {
         complain(&format_args!(
             "longhaul: {uri} is gone with this command, and all that was written to it"
         ));

@@ -18,7 +18,8 @@ use crate::replay_log::{Change, Header, Reader, Record, applied_name};
 use crate::size::Size;
 use crate::state_dir::state_dir;
 use crate::stop::Stop;
-use crate::store::iscsi::{Probe, ReplayedLog, Writers};
+use crate::store::abilities::TargetInfo;
+use crate::store::iscsi::{ReplayedLog, Writers};
 use crate::uri::Uri;
 use crate::utc::utc;
 
@@ -319,7 +320,7 @@ fn other(what: &str, here: &str, there: &str) -> Outcome {
 }
 
 /// Whether a unit calls itself what that of the log did.
-fn is_device_of(probe: &Probe, header: &Header) -> Outcome {
+fn is_device_of(probe: &TargetInfo, header: &Header) -> Outcome {
     let serial = |serial: &Option<String>| serial.clone().unwrap_or_else(|| "none".to_owned());
     for (what, here, there) in [
         ("serial number", &serial(&probe.serial), &serial(&header.serial)),

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::abilities::{Abilities, BoxFuture, Close, Grow, Growth, Opened};
 use super::engine::{Engine, blocking};
 use super::open_error::{OpenError, whole_blocks};
 use super::placement::OpenedAt;
@@ -17,7 +18,9 @@ use crate::printable::Shown as _;
 use bytes::Bytes;
 use host::file::{File, Sync};
 use host::request::Request;
-use volume::{Durability, Error, Extent, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
+use volume::{
+    Durability, Error, Extent, ExtentMap, Gate, Kind, Shape, Space, Span, Verb, Volume, Work,
+};
 
 /// The longest copy done on the caller's task: some 100 microseconds of memory traffic, after which
 /// other requests of the task have waited long enough.
@@ -93,36 +96,21 @@ impl Local {
         Ok(Some(Self { shape: Shape { size, ..self.shape.clone() }, disk }))
     }
 
-    /// Why no flush of it succeeds any more, if something has failed that may have cost what was written before.
-    #[must_use]
-    pub fn loss(&self) -> Option<String> {
-        self.disk.file.still_whole().err().map(|failed| failed.to_string())
-    }
-
-    /// Why what is written is not where it is looked for, if its file has been removed or moved.
-    #[must_use]
-    pub fn misplaced(&self) -> Option<String> {
-        self.disk.at.trouble(&self.disk.file)
-    }
-
-    /// Looks now and then whether its file has been removed or moved, and tells the log.
-    pub fn watch_placement(&self) {
-        self.disk.at.clone().watch(Arc::downgrade(&self.disk.file));
-    }
-
     /// What the system knows of its file, once everything is stable.
     pub async fn settled(&self) -> io::Result<Metadata> {
         blocking(&self.disk.file, File::settled).await
     }
 
-    /// How long its file is.
-    pub fn stored(&self) -> io::Result<u64> {
-        self.disk.file.len()
-    }
-
-    /// Cuts its file off, where it was made longer for a volume that nobody has used.
-    pub fn cut(&self, len: u64) -> io::Result<()> {
-        self.disk.file.set_len(len)
+    /// It as the store of a chain, which calls it `name`.
+    #[must_use]
+    pub fn opened(self, name: &'static str) -> Opened {
+        let local = Arc::new(self);
+        let abilities = Abilities {
+            grow: Some(local.clone()),
+            close: Some(local.clone()),
+            ..Abilities::default()
+        };
+        Opened { volume: Arc::new(Gate::new(name, local)), worker: None, abilities }
     }
 
     fn run<'a, T: 'a>(
@@ -139,6 +127,34 @@ impl Local {
                 failed(verb, span, why)
             })
         })
+    }
+}
+
+impl Grow for Local {
+    fn prepare(&self, asked: Option<u64>) -> Result<Option<Growth>, OpenError> {
+        let stored = self.disk.file.len()?;
+        let Some(grown) = self.grown(asked)? else { return Ok(None) };
+        let file = Arc::clone(&self.disk.file);
+        let undo = Box::new(move || file.set_len(stored));
+        Ok(Some(Growth { grown: grown.opened("local"), undo }))
+    }
+}
+
+impl Close for Local {
+    fn loss(&self) -> Option<String> {
+        self.disk.file.still_whole().err().map(|failed| failed.to_string())
+    }
+
+    fn misplaced(&self) -> Option<String> {
+        self.disk.at.trouble(&self.disk.file)
+    }
+
+    fn watch_placement(&self) {
+        self.disk.at.clone().watch(Arc::downgrade(&self.disk.file));
+    }
+
+    fn stable_file(&self) -> BoxFuture<'_, Option<Metadata>> {
+        Box::pin(async { self.settled().await.ok() })
     }
 }
 

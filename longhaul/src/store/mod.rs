@@ -1,5 +1,6 @@
 //! Where the bytes are.
 
+pub mod abilities;
 pub mod device;
 mod engine;
 pub mod file;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use longhaul::store::abilities::Probe as _;
 use longhaul::store::iscsi::{ConnectError, ConnectOptions, Disk, connect, discover};
 use proto::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use proto::iscsi::keys::{DigestWish, Offer, Parameters};

@@ -29,7 +29,6 @@ use proto::iscsi::name::{IscsiName, Isid};
 pub use discover::{DiscoveredTarget, discover};
 pub use error::{ConnectError, SessionError};
 pub use lines::{Connections, NotConnections};
-pub use probe::Probe;
 pub use session::{Loss, Session};
 pub use transport::IscsiTransport;
 

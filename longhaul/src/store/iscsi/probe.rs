@@ -1,56 +1,79 @@
-//! What is known of a target and its logical unit.
+//! A disk behind an iSCSI target as the store of a chain, and what is known of its target.
 
+use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
 
-use proto::iscsi::keys::Parameters;
+use proto::scsi::writer::Registrants;
+use volume::Gate;
 
-use super::Disk;
-use super::session::Loss;
-use crate::net::tcp_tuning::Info;
-
-/// What is known of a target and its logical unit.
-#[derive(Clone, Debug)]
-pub struct Probe {
-    /// What the login agreed on.
-    pub parameters: Parameters,
-    /// The portal group we came in by.
-    pub portal_group_tag: Option<u16>,
-    /// What the target calls itself.
-    pub target_alias: Option<String>,
-    /// The way there and back.
-    pub round_trip: Duration,
-    /// VENDOR IDENTIFICATION.
-    pub vendor: String,
-    /// PRODUCT IDENTIFICATION.
-    pub product: String,
-    /// PRODUCT REVISION LEVEL.
-    pub revision: String,
-    /// The serial number, if it has one.
-    pub serial: Option<String>,
-}
+use super::{Disk, State};
+use crate::attachments::Place;
+use crate::net::tcp_tuning;
+use crate::replay_log::Header;
+use crate::store::abilities::{Abilities, BoxFuture, Opened, Probe, TargetInfo};
 
 impl Disk {
-    /// What is known of target and device; measures the round trip.
-    pub async fn probe(&self) -> Result<Probe, Arc<Loss>> {
-        let link = self.link();
-        let (session, device) = (link.session(), link.device());
-        let round_trip = session.ping().await?;
-        let (established, standard) = (session.established(), &device.standard);
-        Ok(Probe {
-            parameters: established.parameters.clone(),
-            portal_group_tag: established.portal_group_tag,
-            target_alias: established.target_alias.clone(),
-            round_trip,
-            vendor: standard.vendor.clone(),
-            product: standard.product.clone(),
-            revision: standard.revision.clone(),
-            serial: device.serial.clone(),
+    /// It as the store of a chain.
+    #[must_use]
+    pub fn opened(self) -> Opened {
+        let disk = Arc::new(self);
+        let abilities = Abilities {
+            probe: Some(disk.clone()),
+            close: Some(disk.clone()),
+            writer: Some(disk.clone()),
+            ..Abilities::default()
+        };
+        Opened { volume: Arc::new(Gate::new("iscsi", disk)), worker: None, abilities }
+    }
+}
+
+impl Probe for Disk {
+    /// It measures the round trip.
+    fn probe(&self) -> BoxFuture<'_, Result<TargetInfo, Box<dyn Error + Send + Sync>>> {
+        Box::pin(async {
+            let link = self.link();
+            let (session, device) = (link.session(), link.device());
+            let round_trip = session.ping().await?;
+            let (established, standard) = (session.established(), &device.standard);
+            Ok(TargetInfo {
+                parameters: established.parameters.clone(),
+                portal_group_tag: established.portal_group_tag,
+                target_alias: established.target_alias.clone(),
+                round_trip,
+                vendor: standard.vendor.clone(),
+                product: standard.product.clone(),
+                revision: standard.revision.clone(),
+                serial: device.serial.clone(),
+            })
         })
     }
 
-    /// What the kernel knows of the connections to the target, if there are any just now.
-    pub async fn path(&self) -> Option<Info> {
-        self.session().path().await.ok()
+    fn path(&self) -> BoxFuture<'_, Option<tcp_tuning::Info>> {
+        Box::pin(async { self.session().path().await.ok() })
+    }
+
+    fn writer(&self) -> BoxFuture<'_, Option<Registrants>> {
+        Box::pin(self.writer())
+    }
+
+    fn unsolicited(&self) -> u64 {
+        self.unsolicited()
+    }
+
+    fn state(&self) -> State {
+        self.state()
+    }
+
+    fn reason(&self) -> Option<String> {
+        self.reason()
+    }
+
+    fn place(&self) -> Place {
+        self.place()
+    }
+
+    fn is_of(&self, header: &Header) -> bool {
+        let Place { target, lun, .. } = self.place();
+        self.is_of(header, &target, lun)
     }
 }

@@ -1,0 +1,134 @@
+//! The layer that decrypts.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::time::timeout;
+use volume::{CryptoErase, Gate, Volume};
+
+use super::layer::{Layer, With};
+use super::{Contents, SEEN_WITHIN, Unlock, identity, writer};
+use crate::failure::{Failure, Outcome};
+use crate::luks;
+use crate::store::abilities::{Abilities, BoxFuture, OneWriter, Opened};
+use crate::store::iscsi::Writers;
+use crate::uri::Uri;
+
+/// What a chain calls it.
+pub(super) const CRYPT: &str = "crypt";
+
+/// The plain text of an encrypted volume: it is there if that is wanted, and the volume is encrypted.
+pub(super) struct Crypt;
+
+impl Layer for Crypt {
+    fn name(&self) -> &'static str {
+        CRYPT
+    }
+
+    fn open<'a>(
+        &'a self,
+        beneath: &'a Opened,
+        with: &'a mut With<'_>,
+    ) -> BoxFuture<'a, Outcome<Option<Opened>>> {
+        Box::pin(async move {
+            let store = beneath.abilities.writer.as_deref();
+            let claim = writer::claim(store);
+            let is_alone = matches!(&claim, Some((writers, _)) if *writers != Writers::Shared);
+            let wanted = std::mem::take(&mut with.options.contents);
+            let place = (&beneath.volume, store);
+            let opened = contents(with.uri, place, wanted, (claim, with.claimed)).await?;
+            let token = with.claimed.get();
+            if is_alone {
+                writer::warn(with.uri, token.is_some());
+            }
+            if let (Some(token), Some(store)) = (token, store) {
+                writer::rely_on(token, store);
+            }
+            Ok(opened.map(|Decrypted { plain: volume, erase }| {
+                // Its size is in its header.
+                let abilities = Abilities { grow: None, erase, ..beneath.abilities.clone() };
+                Opened { volume, worker: None, abilities }
+            }))
+        })
+    }
+}
+
+/// The plain text of a volume.
+struct Decrypted {
+    plain: Arc<dyn Volume>,
+    /// What destroys its key.
+    erase: Option<Arc<dyn CryptoErase>>,
+}
+
+/// What is wanted of `volume`; `None` if that is what its store holds.
+async fn contents(
+    uri: &Uri,
+    (volume, store): (&Arc<dyn Volume>, Option<&dyn OneWriter>),
+    wanted: Contents,
+    (claim, claimed): (Option<(Writers, luks::Claim)>, &OnceLock<Arc<luks::WriterToken>>),
+) -> Outcome<Option<Decrypted>> {
+    if matches!(wanted, Contents::Unseen) && claim.is_none() {
+        if let Some(store) = store {
+            identity::tie_unseen(uri, volume, store).await?;
+        }
+        return Ok(None);
+    }
+    let found = timeout(SEEN_WITHIN, luks::recognise(Arc::clone(volume))).await;
+    let late = || Err(Failure::new(format!("its header is not read within {SEEN_WITHIN:?}")));
+    let found = found.unwrap_or_else(|_| late());
+    let found =
+        found.map_err(|why| why.within(&format!("cannot tell whether {uri} is encrypted")))?;
+    if let (Some(encrypted), Some((_, claim))) = (&found, &claim) {
+        encrypted.check(claim).map_err(|why| why.within(&format!("cannot open {uri}")))?;
+    }
+    // Before a pass-phrase is asked for, which takes as long as it takes.
+    if let (Some(store), Some(luks)) = (store, found.as_ref().and_then(luks::Encrypted::identity)) {
+        let header = luks.area;
+        identity::tie(uri, store, luks).await?;
+        if matches!(wanted, Contents::Plain(_)) {
+            store.keep_out_of_log(header);
+        }
+    }
+    match (found, wanted) {
+        (Some(encrypted), Contents::Raw { overwrite: false }) if !volume.shape().read_only => {
+            let what = format!("{uri} is encrypted: it is {}", encrypted.summary().name());
+            Err(Failure::usage(what)
+                .because("what is written to it as it is stored destroys it")
+                .hint("leave --raw out to use its contents; --force writes over it all the same"))
+        }
+        (Some(encrypted), Contents::Plain(unlock)) => {
+            let alone = claim.filter(|(writers, _)| *writers != Writers::Shared);
+            let claim = alone.map(|(_, claim)| claim);
+            let opened = decrypt(encrypted, unlock, claim, claimed).await;
+            opened.map(Some).map_err(|why| why.within_unless_named(&uri.to_string()))
+        }
+        (None, Contents::Plain(Unlock { demanded: true, .. })) => {
+            Err(Failure::new(format!("{uri} is not encrypted: it has no LUKS header"))
+                .because("a pass-phrase or --encrypted says that it is")
+                .hint(
+                    "if it was encrypted before, its header is lost: `longhaul key restore` brings one back from a backup; \
+                     `longhaul key init` encrypts an empty volume",
+                ))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The plain text of an encrypted volume, and what destroys its key if that is wanted.
+async fn decrypt(
+    mut encrypted: luks::Encrypted,
+    unlock: Unlock,
+    claim: Option<luks::Claim>,
+    claimed: &OnceLock<Arc<luks::WriterToken>>,
+) -> Outcome<Decrypted> {
+    let Unlock { key, with, erasable, demanded: _ } = unlock;
+    let token = claim.and_then(|claim| encrypted.claim(claim));
+    if let Some(token) = token {
+        let _ = claimed.set(token);
+    }
+    if !erasable {
+        return Ok(Decrypted { plain: encrypted.open(&key, with).await?, erase: None });
+    }
+    let opened = Arc::new(luks::Erasable::open(encrypted, &key, with).await?);
+    let plain = Arc::new(Gate::new("erasable", Arc::clone(&opened)));
+    Ok(Decrypted { plain, erase: Some(opened) })
+}

@@ -1,0 +1,224 @@
+//! What stores and layers can do beyond the verbs of [`Volume`].
+//!
+//! A store gives what it can; each layer hands on what still holds above it. So whoever has the top of a chain knows
+//! what it can do, and neither names a store nor asks for one.
+
+mod scsi_disk;
+
+use std::error::Error;
+use std::fs::Metadata;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::iscsi::keys::Parameters;
+use proto::scsi::writer::Registrants;
+use volume::{CryptoErase, Span, Volume};
+
+use super::open_error::OpenError;
+use super::scsi::{Identity, IsOurs, State, Unguarded};
+use crate::attachments::Place;
+use crate::net::tcp_tuning;
+use crate::pipelined::Pipelined;
+use crate::replay_log::{Header, Saved};
+
+/// Work of an ability.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A store, or a layer over one, that is open.
+pub struct Opened {
+    /// The volume.
+    pub volume: Arc<dyn Volume>,
+    /// What works for it beside its callers, and ends before what is beneath is closed.
+    pub worker: Option<Pipelined>,
+    /// What it can do beyond the verbs.
+    pub abilities: Abilities,
+}
+
+impl Opened {
+    /// A volume that can do nothing else.
+    #[must_use]
+    pub fn plain(volume: Arc<dyn Volume>) -> Self {
+        Self { volume, worker: None, abilities: Abilities::default() }
+    }
+}
+
+/// What is possible beyond the verbs, each if it is there.
+#[derive(Clone, Default)]
+pub struct Abilities {
+    /// It can become larger.
+    pub grow: Option<Arc<dyn Grow>>,
+    /// A network lies between, and this knows of the other end and of the way there.
+    pub probe: Option<Arc<dyn Probe>>,
+    /// It has an end that is more than to be dropped.
+    pub close: Option<Arc<dyn Close>>,
+    /// It says who else may write.
+    pub writer: Option<Arc<dyn OneWriter>>,
+    /// Its key can be destroyed.
+    pub erase: Option<Arc<dyn CryptoErase>>,
+}
+
+impl Abilities {
+    /// What they are called, for people.
+    #[must_use]
+    pub fn names(&self) -> Vec<&'static str> {
+        let named = [
+            ("grow", self.grow.is_some()),
+            ("probe", self.probe.is_some()),
+            ("close", self.close.is_some()),
+            ("reserve", self.writer.is_some()),
+            ("erase", self.erase.is_some()),
+        ];
+        named.into_iter().filter_map(|(name, is_there)| is_there.then_some(name)).collect()
+    }
+}
+
+/// A store that can become larger.
+pub trait Grow: Send + Sync {
+    /// Makes the store as large as it is now, or as `asked`; `None` if it is as it was. Nobody has been told yet.
+    fn prepare(&self, asked: Option<u64>) -> Result<Option<Growth>, OpenError>;
+}
+
+/// A store as it is when it has grown.
+pub struct Growth {
+    /// What takes its place.
+    pub grown: Opened,
+    /// Makes the store as long again as it was.
+    pub undo: Box<dyn FnOnce() -> io::Result<()> + Send>,
+}
+
+/// A store behind a network.
+pub trait Probe: Send + Sync {
+    /// What is known of the target and the connection to it.
+    fn probe(&self) -> BoxFuture<'_, Result<TargetInfo, Box<dyn Error + Send + Sync>>>;
+
+    /// What the kernel knows of the way there.
+    fn path(&self) -> BoxFuture<'_, Option<tcp_tuning::Info>>;
+
+    /// The other who has reserved it to write to it, if the target tells.
+    fn writer(&self) -> BoxFuture<'_, Option<Registrants>>;
+
+    /// The longest write that takes one round trip.
+    fn unsolicited(&self) -> u64;
+
+    /// How the connection is.
+    fn state(&self) -> State;
+
+    /// Why there is no connection, or why the last one was lost.
+    fn reason(&self) -> Option<String>;
+
+    /// How this machine notes it.
+    fn place(&self) -> Place;
+
+    /// Whether a replay log belongs to it.
+    fn is_of(&self, header: &Header) -> bool;
+}
+
+/// What is known of a target and its logical unit.
+#[derive(Clone, Debug)]
+pub struct TargetInfo {
+    /// What the login agreed on.
+    pub parameters: Parameters,
+    /// The portal group we came in by.
+    pub portal_group_tag: Option<u16>,
+    /// What the target calls itself.
+    pub target_alias: Option<String>,
+    /// The way there and back.
+    pub round_trip: Duration,
+    /// VENDOR IDENTIFICATION.
+    pub vendor: String,
+    /// PRODUCT IDENTIFICATION.
+    pub product: String,
+    /// PRODUCT REVISION LEVEL.
+    pub revision: String,
+    /// The serial number, if it has one.
+    pub serial: Option<String>,
+}
+
+/// A store whose end, or loss, has to be told.
+pub trait Close: Send + Sync {
+    /// Why its flushes fail until it is opened again, if it has lost what was written.
+    fn loss(&self) -> Option<String> {
+        None
+    }
+
+    /// Why what is written is not where it is looked for, if it is not.
+    fn misplaced(&self) -> Option<String> {
+        None
+    }
+
+    /// Tells the log, once, should its file be removed or moved.
+    fn watch_placement(&self) {}
+
+    /// What the system knows of its file, once everything is stable.
+    fn stable_file(&self) -> BoxFuture<'_, Option<Metadata>> {
+        Box::pin(async { None })
+    }
+
+    /// An outage is waited for as long as this from now on, or for ever.
+    fn be_patient(&self, _limit: Option<Duration>) {}
+
+    /// An outage is waited for only so long from now on, because the program is to end.
+    fn leave(&self, _grace: Duration) {}
+
+    /// Its reservation outlasts it.
+    fn stay_reserved(&self) {}
+
+    /// Whether it is given up, so that nothing is carried out any more.
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    /// Whether nothing that was acknowledged is missing on it, as far as that was watched.
+    fn has_flushed_all(&self) -> bool {
+        true
+    }
+
+    /// Bytes that were acknowledged and are not durable.
+    fn unflushed(&self) -> u64 {
+        0
+    }
+
+    /// What has become of acknowledged writes that it could not be given; `None` if there are none.
+    fn saved(&self) -> Option<Saved> {
+        None
+    }
+
+    /// Lets go of it without a flush.
+    fn let_go(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
+    /// Makes durable what is counted as unflushed although a flush has succeeded: what was written as durable.
+    fn flush_rest(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
+    /// Ends it after the last flush. Tells what is in a replay log.
+    fn close(&self) -> BoxFuture<'_, Option<Saved>> {
+        Box::pin(async { None })
+    }
+}
+
+/// A store that others may write to.
+pub trait OneWriter: Send + Sync {
+    /// What a writer has to claim, if nothing else keeps others away.
+    fn unguarded(&self) -> Option<Unguarded>;
+
+    /// It holds the encrypted volume with this LUKS UUID: another that answers in its place is not written to. Says
+    /// whether it still is that one.
+    fn identify(&self, identity: Identity) -> BoxFuture<'_, volume::Result<bool>>;
+
+    /// What is written to this span is the header of an encrypted volume that is open: it goes to no replay log.
+    fn keep_out_of_log(&self, span: Span);
+
+    /// It is written to only as long as the bytes of `span` are ours.
+    fn mark(&self, span: Span, is_ours: IsOurs);
+
+    /// That holds no longer.
+    fn unmark(&self);
+
+    /// Whether no write is under way, once those that are have ended.
+    fn is_quiet(&self) -> BoxFuture<'_, bool>;
+}
