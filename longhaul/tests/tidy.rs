@@ -113,6 +113,26 @@ fn only_the_network_room_tunes_tcp() {
 }
 
 #[test]
+fn only_commands_join_fronts_to_chains() {
+    for source in files("longhaul/src", ".rs") {
+        let names = |room: &str| source.code().any(|(_, line)| line.contains(room));
+        let path = source.path.strip_prefix("longhaul/src/").unwrap();
+        let room = path.split(['/', '.']).next().unwrap();
+        if matches!(room, "chain" | "config" | "option_table") {
+            assert!(!names("crate::front"), "{path}: only a command names a front");
+        }
+        let joins = names("crate::front") && (names("crate::store") || names("crate::chain"));
+        assert!(!joins || room == "command", "{path}: only a command joins a front to a chain");
+        let composes = names("store::file::open") || names("Pipelined::new");
+        assert!(
+            // `tune` measures by a pipeline of its own.
+            !composes || matches!(room, "chain" | "store" | "pipelined" | "tune"),
+            "{path}: only the chain puts layers over a store"
+        );
+    }
+}
+
+#[test]
 fn paths_are_shown_on_one_line() {
     let sources = files("longhaul/src", ".rs");
     let ours = sources.iter().filter(|source| {
