@@ -291,7 +291,7 @@ impl Chain {
 
     /// Whether nothing of it outlives the process.
     #[must_use]
-    pub const fn vanishes(&self) -> bool {
+    pub fn vanishes(&self) -> bool {
         self.uri.vanishes()
     }
 

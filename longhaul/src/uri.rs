@@ -1,7 +1,7 @@
 //! URIs: how a user names a volume.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use proto::identity::{KeyTextError, PublicKey};
@@ -90,20 +90,48 @@ fn likely(path: &str) -> (&'static str, &'static str) {
     }
 }
 
+/// Where the bytes of a volume are, as far as a name tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// In this process.
+    Process,
+    /// In a file, or a device, of this machine.
+    Path(&'a Path),
+    /// In a unit of a target.
+    Unit(&'a IscsiUri),
+}
+
 impl Uri {
+    /// Where its bytes are.
+    #[must_use]
+    pub fn place(&self) -> Place<'_> {
+        match self {
+            Self::Memory(_) => Place::Process,
+            Self::File(path) | Self::Device(path) => Place::Path(path),
+            Self::Iscsi(unit) => Place::Unit(unit),
+        }
+    }
+
+    /// Why it cannot be made with a size; `None` if it can.
+    #[must_use]
+    pub const fn has_size(&self) -> Option<&'static str> {
+        match self {
+            Self::Memory(_) => Some("has its size in its URI"),
+            Self::File(_) => None,
+            Self::Device(_) | Self::Iscsi(_) => Some("has a size of its own"),
+        }
+    }
+
     /// Whether nothing of the volume outlives the process.
     #[must_use]
-    pub const fn vanishes(&self) -> bool {
-        matches!(self, Self::Memory(_))
+    pub fn vanishes(&self) -> bool {
+        self.place() == Place::Process
     }
 
     /// Whether a network lies between here and the volume.
     #[must_use]
-    pub const fn is_remote(&self) -> bool {
-        match self {
-            Self::Memory(_) | Self::File(_) | Self::Device(_) => false,
-            Self::Iscsi(_) => true,
-        }
+    pub fn is_remote(&self) -> bool {
+        matches!(self.place(), Place::Unit(_))
     }
 }
 

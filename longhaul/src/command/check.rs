@@ -18,7 +18,7 @@ use crate::served_files::OnExchange;
 use crate::size::Size;
 use crate::store::file::{OpenError, can_be_made, fits, suits};
 use crate::store::in_use;
-use crate::uri::Uri;
+use crate::uri::{Place, Uri};
 
 /// Look for mistakes in a configuration, without using it
 #[derive(Debug, clap::Args)]
@@ -109,12 +109,9 @@ fn makeable(volume: &Served) -> Result<(), OpenError> {
 
 /// Whether what a volume is in can be one; a file that is not there is made only where its size is known.
 fn look_for(volume: &Served) -> Outcome {
-    let (path, makes) = match &volume.uri {
-        Uri::File(path) => (path, volume.size.is_some() && !volume.read_only),
-        Uri::Device(path) => (path, false),
-        Uri::Memory(_) | Uri::Iscsi(_) => return Ok(()),
-    };
+    let Place::Path(path) = volume.uri.place() else { return Ok(()) };
     let device = matches!(volume.uri, Uri::Device(_));
+    let makes = !device && volume.size.is_some() && !volume.read_only;
     let cannot = || Failure::new(format!("cannot open {}", volume.uri));
     match path.metadata() {
         Ok(found) => {

@@ -26,7 +26,7 @@ use crate::secret::{DestinationSecretArgs, SecretArgs, SourceSecretArgs};
 use crate::signatures;
 use crate::size::Size;
 use crate::stop::Stop;
-use crate::uri::{Uri, UriError};
+use crate::uri::{self, Uri, UriError};
 
 mod new_file;
 
@@ -426,14 +426,14 @@ fn is_same(from: &Uri, to: &Uri) -> bool {
             _ => from == to,
         },
         // Each mention of memory is memory of its own.
-        _ => from == to && !matches!(from, Uri::Memory(_)),
+        _ => from == to && !from.vanishes(),
     }
 }
 
-fn path(uri: &Uri) -> Option<&PathBuf> {
-    match uri {
-        Uri::File(path) | Uri::Device(path) => Some(path),
-        _ => None,
+fn path(uri: &Uri) -> Option<&Path> {
+    match uri.place() {
+        uri::Place::Path(path) => Some(path),
+        uri::Place::Process | uri::Place::Unit(_) => None,
     }
 }
 

@@ -94,11 +94,7 @@ fn options(given: &[(&str, Option<&str>)]) -> Result<VolumeOptions, String> {
 
 /// Why a size means nothing for this volume, if it does not.
 pub(crate) fn idle_size(uri: &Uri, size: Option<Size>) -> Option<String> {
-    let has = match uri {
-        Uri::File(_) => return None,
-        Uri::Memory(_) => "has its size in its URI",
-        Uri::Device(_) | Uri::Iscsi(_) => "has a size of its own",
-    };
+    let has = uri.has_size()?;
     size.map(|_| format!("size is what a file is made with, and {uri} {has}: leave it out"))
 }
 

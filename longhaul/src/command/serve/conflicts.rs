@@ -12,7 +12,7 @@ use crate::control;
 use crate::failure::{Failure, Outcome};
 use crate::front::iscsi::Portal;
 use crate::size::Size;
-use crate::uri::Uri;
+use crate::uri::{self, Uri};
 
 /// Refuses a configuration that contradicts itself.
 pub(super) fn refuse(config: &Config, portals: &[Portal]) -> Outcome {
@@ -142,10 +142,10 @@ enum Place {
 }
 
 fn place(uri: &Uri) -> Option<Place> {
-    match uri {
-        Uri::Memory(_) => None,
-        Uri::Iscsi(unit) => Some(Place::Unit(format!("{}/{}", unit.target, unit.lun))),
-        Uri::File(path) | Uri::Device(path) => match path.metadata() {
+    match uri.place() {
+        uri::Place::Process => None,
+        uri::Place::Unit(unit) => Some(Place::Unit(format!("{}/{}", unit.target, unit.lun))),
+        uri::Place::Path(path) => match path.metadata() {
             Ok(found) if found.file_type().is_block_device() => Some(Place::Device(found.rdev())),
             Ok(found) => Some(Place::Inode(found.dev(), found.ino())),
             Err(_) => {
