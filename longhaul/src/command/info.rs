@@ -3,12 +3,14 @@
 use proto::iscsi::sealed::Protection;
 use serde::Serialize;
 use volume::Shape;
+use volume::layer::pipeline::Settings;
 
-use super::options::{LoginArgs, OutageArgs};
-use crate::chain::{self, Chain, OpenOptions};
-use crate::failure::Outcome;
+use super::options::{DiscardArgs, LoginArgs, OutageArgs, contents};
+use crate::chain::{self, Chain, Contents, LayerInfo, OpenOptions};
+use crate::failure::{Failure, Outcome};
 use crate::luks::{self, Summary};
 use crate::printable::OneLine;
+use crate::secret::SecretArgs;
 use crate::size::Size;
 use crate::store::abilities::TargetInfo;
 use crate::uri::Uri;
@@ -22,9 +24,15 @@ pub struct Args {
     /// Open it read-only: what takes writes (discard, zeroes) is then not shown
     #[arg(long)]
     read_only: bool,
+    /// Show what the volume is made of when `attach` opens it: the layers, from the top, and the store. An encrypted
+    /// volume is opened read-only, with its pass-phrase
+    #[arg(long)]
+    chain: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    secret: SecretArgs,
     #[command(flatten)]
     login: LoginArgs,
     #[command(flatten)]
@@ -34,10 +42,18 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   longhaul info file:/srv/backup.img
-  longhaul info iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --json";
+  longhaul info iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --json
+  longhaul info --chain iscsi://server/iqn.2026-11.dev.longhaul:backup/0";
 
 /// Opens the volume as it would be used, and describes it.
 pub async fn run(args: Args) -> Outcome {
+    if args.chain {
+        return show_chain(args).await;
+    }
+    if args.secret.is_given() {
+        let what = "a pass-phrase is only asked for with --chain: the header is shown without it";
+        return Err(Failure::usage(what));
+    }
     let login = args.login.login().await?;
     let reconnect_limit = args.outage.reconnect_limit().unwrap_or_default();
     let options =
@@ -50,6 +66,66 @@ pub async fn run(args: Args) -> Outcome {
         return super::say_json(&info);
     }
     super::say(info.to_string().trim_end())
+}
+
+/// Opens the volume as `attach` does, and says what it is made of.
+async fn show_chain(args: Args) -> Outcome {
+    let login = args.login.login().await?;
+    let open = async |read_only, contents| {
+        let reconnect_limit = args.outage.reconnect_limit().unwrap_or_default();
+        let pipeline = Some(Settings::default());
+        let login = login.clone();
+        let options = OpenOptions {
+            read_only,
+            login,
+            reconnect_limit,
+            contents,
+            pipeline,
+            ..OpenOptions::default()
+        };
+        chain::open(&args.uri, options).await
+    };
+    let mut chain = open(args.read_only, Contents::Unseen).await?;
+    let is_encrypted = luks::recognise(chain.volume()).await.map(|found| found.is_some());
+    if args.secret.is_given() || matches!(is_encrypted, Ok(true)) {
+        chain.release().await;
+        // To write it would have to be reserved.
+        let name = args.uri.to_string();
+        let demanded = args.secret.is_given();
+        chain = open(true, contents(&args.secret, DiscardArgs::default(), demanded, &name)).await?;
+    }
+    let layers = chain.layers().iter().rev().cloned().collect();
+    let made = ChainInfo { uri: args.uri.to_string(), layers };
+    chain.release().await;
+    is_encrypted?;
+    if args.json {
+        return super::say_json(&made);
+    }
+    super::say(made.to_string().trim_end())
+}
+
+/// What a volume is made of, from the top.
+#[derive(Debug, Serialize)]
+struct ChainInfo {
+    uri: String,
+    layers: Vec<LayerInfo>,
+}
+
+impl std::fmt::Display for ChainInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{}", self.uri)?;
+        for LayerInfo { name, size, block_size, write_cache, read_only, abilities } in &self.layers
+        {
+            write!(f, "  {name:12} {}, blocks of {block_size}", Size(*size))?;
+            f.write_str(if *write_cache { ", write cache" } else { "" })?;
+            f.write_str(if *read_only { ", read-only" } else { "" })?;
+            match abilities[..] {
+                [] => writeln!(f)?,
+                _ => writeln!(f, "; can {}", abilities.join(", "))?,
+            }
+        }
+        Ok(())
+    }
 }
 
 async fn look(uri: &Uri, chain: &Chain) -> Outcome<Info> {
