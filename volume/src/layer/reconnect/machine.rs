@@ -16,38 +16,24 @@
 mod failure;
 mod interface;
 mod outage;
+mod range_index;
+mod requests;
 mod unflushed;
 
 use core::ops::Range;
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 pub use self::failure::Failure;
 use super::time::Time;
 pub use interface::{Action, End, Kind, Over, Replay, Salvage, Settings, Status, Turn};
 use outage::Outage;
+use range_index::overlap;
+use requests::{Request, Requests};
 use unflushed::UnflushedChanges;
 
 /// Changes restored at once: enough to fill a long link with small ones, and far below any window.
 const RESTORES_MAX: usize = 64;
-
-#[derive(Debug)]
-struct Pending<R> {
-    kind: Kind<R>,
-    range: Range<u64>,
-    /// Bytes it takes to keep it.
-    weight: usize,
-    /// The link it runs on; `None` while it waits.
-    link: Option<u64>,
-    /// For a flush: the changes it covers are those before this place among the unflushed changes.
-    covers: u64,
-}
-
-impl<R> Pending<R> {
-    const fn is_change(&self) -> bool {
-        matches!(self.kind, Kind::Change(_))
-    }
-}
 
 #[derive(Debug)]
 enum Link {
@@ -83,9 +69,7 @@ pub struct Recovery<R> {
     /// in only to throw us out again must not be asked in a tight loop, nor for ever.
     proven: bool,
     outage: Option<Outage>,
-    last_id: u64,
-    /// In the order of submission.
-    pending: BTreeMap<u64, Pending<R>>,
+    requests: Requests<R>,
     /// Requests for the sake of which a link was given up: they had no answer, or one that they cannot be carried out
     /// now. Until each has ended the outage goes on, though links stand and carry other requests.
     overdue: BTreeSet<u64>,
@@ -109,8 +93,7 @@ impl<R: Replay> Recovery<R> {
             number: 0,
             proven: true,
             outage: None,
-            last_id: 0,
-            pending: BTreeMap::new(),
+            requests: Requests::new(),
             overdue: BTreeSet::new(),
             unflushed: UnflushedChanges::new(settings.unflushed_max),
             flush: None,
@@ -125,8 +108,6 @@ impl<R: Replay> Recovery<R> {
 
     /// Takes a request. `weight` is how many bytes a change takes to be kept.
     pub fn submit(&mut self, kind: Kind<R>, range: Range<u64>, weight: usize) -> (u64, Turn) {
-        self.last_id += 1;
-        let id = self.last_id;
         let is_over = matches!(self.link, Link::Over(_));
         if let (Kind::Change(change), Salvage::Submitted) = (&kind, self.settings.salvage)
             && (self.saving || is_over)
@@ -135,16 +116,15 @@ impl<R: Replay> Recovery<R> {
             self.actions.push_back(Action::Save(change.clone()));
         }
         if is_over || (self.saving && matches!(kind, Kind::Flush)) {
-            return (id, Turn::Over);
+            return (self.requests.next_id(), Turn::Over);
         }
-        let covers = self.unflushed.end();
-        self.pending.insert(id, Pending { kind, range, weight, link: None, covers });
+        let id = self.requests.submit(kind, range, weight, self.unflushed.end());
         (id, self.start(id))
     }
 
     /// A request has ended on a link.
     pub fn ended(&mut self, now: Time, id: u64, link: u64, end: End) -> Turn {
-        if end == End::NotYet && self.pending.contains_key(&id) {
+        if end == End::NotYet && self.requests.get(id).is_some() {
             self.overdue.insert(id);
         }
         if end.runs_again() {
@@ -153,14 +133,13 @@ impl<R: Replay> Recovery<R> {
         if let Link::Over(_) = self.link {
             return self.ended_too_late(id, end);
         }
-        let Some(request) = self.pending.get_mut(&id) else { return Turn::Over };
+        let Some(request) = self.requests.get(id) else { return Turn::Over };
         // What an earlier link answered may have been lost since, and what was restored did not
         // include it.
         let stale = link != self.number && !matches!(request.kind, Kind::Read);
         if end.runs_again() || (stale && end == End::Done) {
-            request.link = None;
             // Nobody waits for a flush that this machine asked for: it runs again only as an action.
-            let turn = if self.flush == Some(id) { Turn::Wait } else { self.start(id) };
+            let turn = if self.flush == Some(id) { self.wait(id) } else { self.start(id) };
             self.release();
             return turn;
         }
@@ -171,7 +150,7 @@ impl<R: Replay> Recovery<R> {
 
     /// A request has ended on a link that was given up meanwhile.
     fn ended_too_late(&mut self, id: u64, end: End) -> Turn {
-        if let Some(Pending { kind: Kind::Change(change), .. }) = self.pending.remove(&id)
+        if let Some(Request { kind: Kind::Change(change), .. }) = self.requests.remove(id)
             && end == End::Done
             && self.settings.salvage == Salvage::Answered
             && self.settings.unflushed_max.is_some()
@@ -184,14 +163,14 @@ impl<R: Replay> Recovery<R> {
     /// Nobody waits for this request any more. A change must not be withdrawn while it runs: it could
     /// land after a later one.
     pub fn withdraw(&mut self, id: u64) {
-        self.pending.remove(&id);
+        self.requests.remove(id);
         self.overdue.remove(&id);
         self.end_outage();
         self.release();
     }
 
     fn settle(&mut self, id: u64, link: u64, end: End) {
-        let Some(request) = self.pending.remove(&id) else { return };
+        let Some(request) = self.requests.remove(id) else { return };
         self.overdue.remove(&id);
         let own_flush = self.flush.take_if(|flush| *flush == id).is_some();
         match (request.kind, end) {
@@ -227,7 +206,7 @@ impl<R: Replay> Recovery<R> {
             return;
         }
         let answered = self.unflushed.iter().map(|entry| &entry.change);
-        let submitted = self.pending.values().filter_map(|request| match &request.kind {
+        let submitted = self.requests.iter().filter_map(|(_, request)| match &request.kind {
             Kind::Change(change) if self.settings.salvage == Salvage::Submitted => Some(change),
             _ => None,
         });
@@ -246,23 +225,23 @@ impl<R: Replay> Recovery<R> {
 
     /// Runs a request if it may run now.
     fn start(&mut self, id: u64) -> Turn {
-        if !matches!(self.link, Link::Up) || self.is_held(id) {
-            return Turn::Wait;
+        let may_run = matches!(self.link, Link::Up) && self.requests.is_ready(id);
+        let is_change = self.requests.get(id).is_some_and(Request::is_change);
+        if !may_run || (is_change && !self.has_room()) {
+            return self.wait(id);
         }
-        let Some(request) = self.pending.get_mut(&id) else { return Turn::Over };
-        request.link = Some(self.number);
+        self.requests.run(id, self.number);
         Turn::Run(self.number)
     }
 
-    /// A change waits for every earlier change to any of its bytes, answered or not: the order in which
-    /// they land, and in which they are sent again, is that of submission.
-    fn is_held(&self, id: u64) -> bool {
-        let Some(request) = self.pending.get(&id).filter(|request| request.is_change()) else {
-            return false;
-        };
-        let mut earlier = self.pending.range(..id).map(|(_, earlier)| earlier);
-        (self.unflushed.is_full() && !self.saving)
-            || earlier.any(|other| other.is_change() && overlap(&other.range, &request.range))
+    fn wait(&mut self, id: u64) -> Turn {
+        self.requests.wait(id);
+        Turn::Wait
+    }
+
+    /// Whether more changes can be kept.
+    fn has_room(&self) -> bool {
+        !self.unflushed.is_full() || self.saving
     }
 
     /// Runs what waited and may run now.
@@ -270,9 +249,9 @@ impl<R: Replay> Recovery<R> {
         if !matches!(self.link, Link::Up) {
             return;
         }
-        let waiting = self.pending.iter().filter(|(_, request)| request.link.is_none());
-        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
-            let Turn::Run(link) = self.start(id) else { continue };
+        let link = self.number;
+        for id in self.requests.take_ready(self.has_room()) {
+            self.requests.run(id, link);
             self.actions.push_back(match self.flush {
                 Some(flush) if flush == id => Action::Flush { id, link },
                 _ => Action::Run { id, link },
@@ -289,8 +268,7 @@ impl<R: Replay> Recovery<R> {
         }
         let restoring =
             matches!(&self.link, Link::Restoring { running, .. } if !running.is_empty());
-        let mut changes = self.pending.values().filter(|request| request.is_change());
-        self.in_doubt |= restoring || changes.any(|request| request.link == Some(link));
+        self.in_doubt |= restoring || self.requests.has_change_on(link);
         let waited = match &mut self.outage {
             Some(outage) if !self.proven || !self.overdue.is_empty() => {
                 outage.go_on(now);
@@ -312,8 +290,8 @@ impl<R: Replay> Recovery<R> {
         if link != self.number {
             return;
         }
-        let running = self.pending.iter().filter(|(_, request)| request.link == Some(link));
-        self.overdue.extend(running.map(|(id, _)| *id));
+        let running = self.requests.iter().filter(|(_, request)| request.link == Some(link));
+        self.overdue.extend(running.map(|(id, _)| id));
     }
 
     /// Something was answered on a link: it works.
@@ -421,8 +399,8 @@ impl<R: Replay> Recovery<R> {
 
     /// Whether what the unit shows there may be lost with its cache: a change was answered and is not durable.
     #[must_use]
-    pub fn is_unflushed(&self, range: &Range<u64>) -> bool {
-        self.unflushed.iter().any(|entry| overlap(&entry.range, range))
+    pub fn is_unflushed(&mut self, range: &Range<u64>) -> bool {
+        self.unflushed.overlaps(range)
     }
 
     /// Whether a change may still be under way at the target for a session that is no more.
@@ -552,10 +530,6 @@ impl<R: Replay> Recovery<R> {
     pub fn unflushed(&self) -> (usize, usize) {
         (self.unflushed.len(), self.unflushed.weight())
     }
-}
-
-const fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
 }
 
 #[cfg(test)]

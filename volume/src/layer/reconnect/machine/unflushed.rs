@@ -4,6 +4,7 @@ use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Replay;
+use super::range_index::RangeIndex;
 
 /// The most changes kept, however small: zeroing and discarding weigh nothing.
 const ENTRIES_MAX: usize = 1 << 16;
@@ -26,16 +27,21 @@ pub(super) struct UnflushedChanges<R> {
     weight: usize,
     /// `None` keeps nothing.
     weight_max: Option<usize>,
+    /// Where they are, by their places, from the first time on that somebody asks.
+    index: Option<RangeIndex>,
 }
 
 impl<R> UnflushedChanges<R> {
     pub(super) const fn new(weight_max: Option<usize>) -> Self {
-        Self { entries: VecDeque::new(), first: 0, weight: 0, weight_max }
+        Self { entries: VecDeque::new(), first: 0, weight: 0, weight_max, index: None }
     }
 
     pub(super) fn add(&mut self, range: Range<u64>, weight: usize, change: R) {
         if self.weight_max.is_some() {
             self.weight += weight;
+            if let Some(index) = &mut self.index {
+                index.insert(&range, self.first + self.entries.len() as u64);
+            }
             self.entries.push_back(Entry { range, weight, change });
         }
     }
@@ -46,8 +52,22 @@ impl<R> UnflushedChanges<R> {
             && let Some(entry) = self.entries.pop_front()
         {
             self.weight -= entry.weight;
+            if let Some(index) = &mut self.index {
+                index.remove(&entry.range, self.first);
+            }
             self.first += 1;
         }
+    }
+
+    /// Whether one is in `range`.
+    pub(super) fn overlaps(&mut self, range: &Range<u64>) -> bool {
+        let (entries, first) = (&self.entries, self.first);
+        let index = self.index.get_or_insert_with(|| {
+            let mut index = RangeIndex::new();
+            (first..).zip(entries).for_each(|(place, entry)| index.insert(&entry.range, place));
+            index
+        });
+        index.overlapping(range).next().is_some()
     }
 
     pub(super) fn get(&self, place: u64) -> Option<&Entry<R>> {
