@@ -25,7 +25,7 @@ use proto::time::Time;
 use testing::Random;
 use testing::link::Conditions;
 use testing::reconnect::{
-    self, Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Status, Turn,
+    Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Status, Turn,
 };
 
 /// Cases without `LONGHAUL_MIDDLEMAN`: a debug build takes long for a handshake.
@@ -523,8 +523,8 @@ impl World {
     }
 
     /// The time as the machine counts it.
-    fn clock(&self) -> reconnect::Time {
-        reconnect::Time::from_origin(self.now.since_origin())
+    fn clock(&self) -> Duration {
+        self.now.since_origin()
     }
 
     fn end_lost(&mut self, link: u64, running: Running) {
@@ -550,7 +550,7 @@ impl World {
             return true;
         }
         let Some(deadline) = self.machine.deadline() else { return false };
-        self.now = self.now.max(Time::from_origin(deadline.since_origin()));
+        self.now = self.now.max(Time::from_origin(deadline));
         self.machine.wake(self.clock());
         true
     }

@@ -9,24 +9,23 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use proto::time::Time;
 use testing::Random;
 use testing::link::{Conditions, Direction};
-use testing::reconnect::{
-    Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Time, Turn,
-};
+use testing::reconnect::{Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Turn};
 
 const BLOCKS: usize = 16;
 const DELAY: Duration = Duration::from_millis(20);
 const CUTS: u32 = 100;
 
 /// The same point in time, as the link counts it.
-fn on_link(now: Time) -> proto::time::Time {
-    proto::time::Time::from_origin(now.since_origin())
+fn on_link(now: Duration) -> Time {
+    Time::from_origin(now)
 }
 
 /// The other way.
-fn of_link(at: proto::time::Time) -> Time {
-    Time::from_origin(at.since_origin())
+fn of_link(at: Time) -> Duration {
+    at.since_origin()
 }
 
 /// What is written to a block: the number of the write.
@@ -102,7 +101,7 @@ struct Target {
     /// What was written to each block since the last flush: any of it may survive a restart.
     versions: BTreeMap<usize, Vec<Stamp>>,
     /// Under way; each is done at its time, not in the order in which they came.
-    running: Vec<(Time, Message)>,
+    running: Vec<(Duration, Message)>,
     /// It ends the tasks of a session before it lets the next one in (RFC 7143, 6.3.5).
     conforms: bool,
 }
@@ -157,7 +156,7 @@ struct Asked {
 }
 
 struct World {
-    now: Time,
+    now: Duration,
     random: Random,
     machine: Recovery<Write>,
     target: Target,
@@ -165,19 +164,19 @@ struct World {
     down: Direction,
     arrived: (BytesMut, BytesMut),
     /// The link there is, and when it will be cut.
-    connection: Option<(u64, Time)>,
-    connecting: Option<Time>,
+    connection: Option<(u64, Duration)>,
+    connecting: Option<Duration>,
     links: u64,
     asked: BTreeMap<u64, Asked>,
     /// Sent on a link, and not ended.
     sent: BTreeSet<(u64, Who)>,
     /// Ends that the one who waits takes notice of later, perhaps when there is another link.
-    ends: Vec<(Time, u64, Message, End)>,
+    ends: Vec<(Duration, u64, Message, End)>,
     stamp: Stamp,
     /// Per block, the last write submitted, and the last answered.
     submitted: Vec<Stamp>,
     answered: Vec<Stamp>,
-    submit_at: Time,
+    submit_at: Duration,
     cuts: u32,
     wrong: Option<String>,
 }
@@ -193,7 +192,7 @@ impl World {
         };
         let empty = vec![0; BLOCKS];
         let mut world = Self {
-            now: Time::ZERO,
+            now: Duration::ZERO,
             random: Random::new(seed),
             machine: Recovery::new(settings),
             target: Target {
@@ -215,7 +214,7 @@ impl World {
             stamp: 0,
             submitted: empty.clone(),
             answered: empty,
-            submit_at: Time::ZERO,
+            submit_at: Duration::ZERO,
             cuts: 0,
             wrong: None,
         };

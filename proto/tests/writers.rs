@@ -21,9 +21,7 @@ use proto::scsi::transport::Transports;
 use proto::scsi::writer::{self, Answer, Hold, NotHeld, Released, Unit, Victims};
 use proto::scsi::{Cdb, Parsed};
 use testing::Random;
-use testing::reconnect::{
-    Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Time, Turn,
-};
+use testing::reconnect::{Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Turn};
 
 const CASES: u64 = 10_000;
 const BLOCKS: usize = 8;
@@ -188,13 +186,13 @@ struct Target {
 }
 
 struct World {
-    now: Time,
+    now: Duration,
     random: Random,
-    events: BinaryHeap<Reverse<(Time, u64)>>,
+    events: BinaryHeap<Reverse<(Duration, u64)>>,
     what: BTreeMap<u64, Event>,
     last_event: u64,
     /// When the last of what is on its way on a connection arrives: nothing overtakes there.
-    arrivals: BTreeMap<(Connection, bool), Time>,
+    arrivals: BTreeMap<(Connection, bool), Duration>,
     writers: Vec<Writer>,
     target: Target,
     epochs: u64,
@@ -215,7 +213,7 @@ fn nexus(writer: usize) -> NexusId {
 impl World {
     fn new(seed: u64, reserves: bool) -> Self {
         let mut world = Self {
-            now: Time::ZERO,
+            now: Duration::ZERO,
             random: Random::new(seed),
             events: BinaryHeap::new(),
             what: BTreeMap::new(),
@@ -253,7 +251,7 @@ impl World {
     }
 
     fn is_quiet(&self) -> bool {
-        self.now.since_origin() > END
+        self.now > END
     }
 
     // The link.
@@ -262,9 +260,9 @@ impl World {
     fn deliver(&mut self, connection: Connection, up: bool, event: Event) {
         let slow = if self.random.below(20) == 0 { 3000 } else { 30 };
         let delay = self.random.within(slow);
-        let last = self.arrivals.entry((connection, up)).or_insert(Time::ZERO);
+        let last = self.arrivals.entry((connection, up)).or_insert(Duration::ZERO);
         *last = (*last).max(self.now + delay);
-        let after = *last - self.now;
+        let after = last.saturating_sub(self.now);
         self.at(after, event);
     }
 
@@ -723,7 +721,7 @@ impl World {
     fn run(mut self) -> (Option<String>, u32, u64) {
         while let Some(Reverse((at, id))) = self.events.pop() {
             self.now = at;
-            if self.now.since_origin() > END * 10 {
+            if self.now > END * 10 {
                 break;
             }
             match self.what.remove(&id).unwrap() {

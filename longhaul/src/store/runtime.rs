@@ -1,9 +1,9 @@
 //! Tokio, as the layer that rides out lost connections sees it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use volume::layer::reconnect::{Runtime, Task, Time};
+use volume::layer::reconnect::{Runtime, Task};
 
 /// Time, tasks and chance.
 #[derive(Debug)]
@@ -18,12 +18,12 @@ impl Default for Tokio {
 }
 
 impl Runtime for Tokio {
-    fn now(&self) -> Time {
-        Time::from_origin(self.origin.elapsed())
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
     }
 
-    fn sleep_until(&self, at: Time) -> Task {
-        match self.origin.checked_add(at.since_origin()) {
+    fn sleep_until(&self, at: Duration) -> Task {
+        match self.origin.checked_add(at) {
             Some(at) => Box::pin(tokio::time::sleep_until(at.into())),
             // The clock never says so late a time.
             None => Box::pin(std::future::pending()),
@@ -43,8 +43,6 @@ impl Runtime for Tokio {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -52,7 +50,7 @@ mod tests {
     #[tokio::test]
     async fn time_beyond_the_clock_never_comes() {
         let runtime = Tokio::default();
-        assert!(runtime.sleep_until(Time::from_origin(Duration::MAX)).now_or_never().is_none());
-        runtime.sleep_until(Time::ZERO).await;
+        assert!(runtime.sleep_until(Duration::MAX).now_or_never().is_none());
+        runtime.sleep_until(Duration::ZERO).await;
     }
 }

@@ -93,7 +93,7 @@ impl<T: Transport> Disk<T> {
         match self.supervisor.status() {
             (Status::Connected, _) => State::Connected,
             (Status::Reconnecting { since, attempts }, now) => {
-                State::Reconnecting { lasted: now - since, attempts }
+                State::Reconnecting { lasted: now.saturating_sub(since), attempts }
             }
             (Status::Over(over), _) => State::Over(over),
         }

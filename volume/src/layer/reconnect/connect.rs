@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::machine::{Failure, Over, Replay};
-use super::time::Time;
 
 /// An error of whatever type, shared by all who are told of it.
 pub type Cause = Arc<dyn StdError + Send + Sync>;
@@ -18,10 +17,10 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// What the system gives: the time, tasks and chance.
 pub trait Runtime: fmt::Debug + Send + Sync + 'static {
     /// The time since an origin that stays the same.
-    fn now(&self) -> Time;
+    fn now(&self) -> Duration;
 
     /// Ends at that time.
-    fn sleep_until(&self, at: Time) -> Task;
+    fn sleep_until(&self, at: Duration) -> Task;
 
     /// Runs a task to its end. Where no task can be run any more it is dropped.
     fn spawn(&self, task: Task);

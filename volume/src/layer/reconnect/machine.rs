@@ -11,6 +11,8 @@
 //! again on the next, which is right because each of them is idempotent; nothing else may be given to
 //! this machine (COMPARE AND WRITE, for one, would fail the second time because of the first).
 //!
+//! The time is a duration since an origin that the caller chose, and only moves forward.
+//!
 //! `docs/spec/recovery.md` says what is promised and why it holds.
 
 mod failure;
@@ -25,7 +27,6 @@ use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
 
 pub use self::failure::Failure;
-use super::time::Time;
 pub use interface::{Action, End, Kind, Over, Replay, Salvage, Settings, Status, Turn};
 use outage::Outage;
 use range_index::overlap;
@@ -52,7 +53,7 @@ enum Link {
     },
     /// No attempt is made before this time.
     Down {
-        until: Time,
+        until: Duration,
     },
     Connecting,
     Over(Over),
@@ -123,7 +124,7 @@ impl<R: Replay> Recovery<R> {
     }
 
     /// A request has ended on a link.
-    pub fn ended(&mut self, now: Time, id: u64, link: u64, end: End) -> Turn {
+    pub fn ended(&mut self, now: Duration, id: u64, link: u64, end: End) -> Turn {
         if end == End::NotYet && self.requests.get(id).is_some() {
             self.overdue.insert(id);
         }
@@ -262,7 +263,7 @@ impl<R: Replay> Recovery<R> {
     // The link.
 
     /// A link is lost; nothing is asked of the target before `wait` has passed. Says whether it was news.
-    pub fn lost(&mut self, now: Time, link: u64, wait: Duration) -> bool {
+    pub fn lost(&mut self, now: Duration, link: u64, wait: Duration) -> bool {
         if link != self.number || !matches!(self.link, Link::Up | Link::Restoring { .. }) {
             return false;
         }
@@ -279,7 +280,7 @@ impl<R: Replay> Recovery<R> {
                 Duration::ZERO
             }
         };
-        self.link = Link::Down { until: now + wait.max(waited) };
+        self.link = Link::Down { until: now.saturating_add(wait.max(waited)) };
         self.wake(now);
         true
     }
@@ -309,7 +310,7 @@ impl<R: Replay> Recovery<R> {
     }
 
     /// An attempt to connect has failed. `random` spreads the attempts of many.
-    pub fn failed(&mut self, now: Time, failure: Failure, random: u64) {
+    pub fn failed(&mut self, now: Duration, failure: Failure, random: u64) {
         if !matches!(self.link, Link::Connecting) {
             return;
         }
@@ -317,13 +318,13 @@ impl<R: Replay> Recovery<R> {
             return self.end(Over::Refused);
         }
         let wait = self.outage.as_ref().map(|outage| outage.wait(&self.settings, random));
-        self.link = Link::Down { until: now + wait.unwrap_or_default() };
+        self.link = Link::Down { until: now.saturating_add(wait.unwrap_or_default()) };
         self.wake(now);
     }
 
     /// A new link is there. What the unit has not made durable it may have lost, whatever it says: that is
     /// written again before anything else runs.
-    pub fn connected(&mut self, now: Time) {
+    pub fn connected(&mut self, now: Duration) {
         if !matches!(self.link, Link::Connecting) {
             return;
         }
@@ -336,7 +337,7 @@ impl<R: Replay> Recovery<R> {
     }
 
     /// A change has been carried out again, or not.
-    pub fn restored(&mut self, now: Time, seq: u64, link: u64, end: End) {
+    pub fn restored(&mut self, now: Duration, seq: u64, link: u64, end: End) {
         if link != self.number {
             return;
         }
@@ -361,7 +362,7 @@ impl<R: Replay> Recovery<R> {
     /// Restores in the order of the unflushed changes; what overlaps waits for its turn. What a later change has replaced is
     /// left out: that may be durable already, and a crash of this program, or another writer, could keep the older
     /// one in its place.
-    fn restore(&mut self, now: Time) {
+    fn restore(&mut self, now: Duration) {
         let Link::Restoring { next, running, seq, parts, done } = &mut self.link else { return };
         while running.len() < RESTORES_MAX
             && let Some(entry) = self.unflushed.get(*next)
@@ -417,9 +418,9 @@ impl<R: Replay> Recovery<R> {
     }
 
     /// An outage that is there, or begins later, ends everything at that time.
-    pub fn leave(&mut self, now: Time, grace: Duration) {
+    pub fn leave(&mut self, now: Duration, grace: Duration) {
         let lasted = self.outage.as_ref().map_or(Duration::ZERO, |outage| outage.lasted(now));
-        let patience = lasted + grace;
+        let patience = lasted.saturating_add(grace);
         self.settings.patience =
             Some(self.settings.patience.map_or(patience, |set| set.min(patience)));
     }
@@ -441,7 +442,7 @@ impl<R: Replay> Recovery<R> {
 
     /// When [`wake`](Self::wake) wants to be called, whatever else happens.
     #[must_use]
-    pub fn deadline(&self) -> Option<Time> {
+    pub fn deadline(&self) -> Option<Duration> {
         let patience = self.settings.patience;
         let outage = self.outage.as_ref().zip(patience);
         let give_up = outage.and_then(|(outage, patience)| outage.given_up_at(patience));
@@ -454,7 +455,7 @@ impl<R: Replay> Recovery<R> {
     }
 
     /// The deadline has come, or not yet.
-    pub fn wake(&mut self, now: Time) {
+    pub fn wake(&mut self, now: Duration) {
         match self.link {
             Link::Over(_) => return,
             Link::Up if self.overdue.is_empty() => return,

@@ -10,7 +10,6 @@
 mod connect;
 mod machine;
 mod supervisor;
-mod time;
 
 pub use connect::{
     Cause, Connect, Effect, Ended, Loss, Refused, RequestError, Runtime, Task, Verdict,
@@ -19,4 +18,3 @@ pub use machine::{
     Action, End, Failure, Kind, Over, Recovery, Replay, Salvage, Settings, Status, Turn,
 };
 pub use supervisor::Supervisor;
-pub use time::Time;

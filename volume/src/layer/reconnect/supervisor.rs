@@ -21,7 +21,6 @@ use super::connect::{
     Cause, Connect, Effect, Ended, Loss, Refused, RequestError, Runtime, Verdict,
 };
 use super::machine::{Action, End, Kind, Over, Recovery, Replay as _, Settings, Status, Turn};
-use super::time::Time;
 
 /// A link, and its number.
 type Numbered<V> = (u64, Arc<V>);
@@ -355,7 +354,7 @@ impl<C: Connect> Supervisor<C> {
         })
     }
 
-    async fn wait(&self, deadline: Option<Time>) {
+    async fn wait(&self, deadline: Option<Duration>) {
         let changed = self.changed.notified();
         match deadline {
             Some(deadline) => tokio::select! {
@@ -442,7 +441,7 @@ impl<C: Connect> Supervisor<C> {
     }
 
     /// How the link is, and the time.
-    pub fn status(&self) -> (Status, Time) {
+    pub fn status(&self) -> (Status, Duration) {
         (self.lock().machine.status(), self.runtime.now())
     }
 
@@ -533,7 +532,7 @@ impl<C: Connect> State<C> {
 
 /// What the task waits for.
 struct Watch<C: Connect> {
-    deadline: Option<Time>,
+    deadline: Option<Duration>,
     number: u64,
     link: Arc<C::Volume>,
     connect: bool,

@@ -3,8 +3,6 @@
 use core::ops::Range;
 use core::time::Duration;
 
-use crate::layer::reconnect::time::Time;
-
 /// What a change consists of, as far as it matters for carrying it out again.
 pub trait Replay: Clone {
     /// The same change of a part of its range alone.
@@ -173,7 +171,7 @@ pub enum Status {
     /// They wait.
     Reconnecting {
         /// Since when.
-        since: Time,
+        since: Duration,
         /// How often a connection was tried.
         attempts: u32,
     },

@@ -31,8 +31,8 @@ impl Replay for (Range<u64>, u64) {
     }
 }
 
-fn at(seconds: u64) -> Time {
-    Time::from_origin(Duration::from_secs(seconds))
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
 }
 
 fn machine() -> Recovery<char> {
@@ -266,7 +266,7 @@ fn attempts_become_rarer_and_end_with_the_patience() {
     while let Some(deadline) = machine.deadline() {
         machine.wake(deadline);
         if actions(&mut machine) == [Action::Connect] {
-            tried.push(deadline.since_origin().as_millis());
+            tried.push(deadline.as_millis());
             machine.failed(deadline, Failure::NoSession, 0);
         }
     }
@@ -431,7 +431,7 @@ fn request_that_cannot_be_carried_out_is_not_waited_for_for_ever() {
             let (read, _) = machine.submit(Kind::Read, 0..8, 0);
             machine.ended(now, read, link, End::Done);
             machine.answered(link);
-            now = now + Duration::from_secs(1);
+            now += Duration::from_secs(1);
             machine.ended(now, id, link, End::NotYet);
         }
         if let Some(deadline) = machine.deadline() {
@@ -698,7 +698,7 @@ fn what_was_saved_repairs_any_target() {
         let mut failed = false;
         let mut save: Vec<Stamped> = Vec::new();
         for step in 1..=60_u64 {
-            let now = Time::from_origin(Duration::from_millis(step));
+            let now = Duration::from_millis(step);
             match below(12) {
                 0..5 if !failed => {
                     let start = below(BLOCKS);

@@ -56,10 +56,10 @@ impl Connect for Mistaken {
 struct Stopped;
 
 impl Runtime for Stopped {
-    fn now(&self) -> Time {
-        Time::ZERO
+    fn now(&self) -> Duration {
+        Duration::ZERO
     }
-    fn sleep_until(&self, _: Time) -> Task {
+    fn sleep_until(&self, _: Duration) -> Task {
         Box::pin(std::future::pending())
     }
     fn spawn(&self, task: Task) {

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::Supervisor;
 use crate::layer::reconnect::{
     Connect, Effect, Failure, Loss, Over, Refused, Replay, RequestError, Runtime, Salvage,
-    Settings, Status, Task, Time, Verdict,
+    Settings, Status, Task, Verdict,
 };
 
 const SETTINGS: Settings = Settings {
@@ -24,14 +24,14 @@ const SETTINGS: Settings = Settings {
 
 /// Time that passes when it is waited for.
 #[derive(Debug, Default)]
-struct Virtual(Arc<Mutex<Time>>);
+struct Virtual(Arc<Mutex<Duration>>);
 
 impl Runtime for Virtual {
-    fn now(&self) -> Time {
+    fn now(&self) -> Duration {
         *self.0.lock().unwrap()
     }
 
-    fn sleep_until(&self, at: Time) -> Task {
+    fn sleep_until(&self, at: Duration) -> Task {
         let now = Arc::clone(&self.0);
         Box::pin(async move {
             tokio::task::yield_now().await;
