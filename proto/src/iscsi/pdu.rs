@@ -7,9 +7,12 @@
 //! Digests are off until the login has ended (RFC 7143, 13.1), so both sides start without and are told.
 //! So are seals, which take the place of digests and padding ([`super::sealed`]).
 
+mod body;
 mod decoder;
-mod due;
+mod encrypt_queue;
+mod framing;
 mod outbox;
+mod output_queue;
 mod pieces;
 mod sealed;
 
@@ -18,7 +21,7 @@ use bytes::Bytes;
 use super::header::{BHS_LEN, Header};
 
 pub use decoder::{Decoder, FrameError};
-pub use due::{Done, Job};
+pub use encrypt_queue::{Done, Job};
 pub use outbox::Outbox;
 pub use pieces::Pieces;
 
