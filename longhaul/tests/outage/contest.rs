@@ -138,7 +138,7 @@ async fn take_over(path: &Path, client: &str) -> Arc<Disk> {
 async fn contest(seed: u64) -> Counts {
     let mut random = Random::new(seed);
     let medium = Arc::new(Faulty::new(BLOCKS * BLOCK, 512));
-    let target = Target::start(Arc::new(Slow(Arc::clone(&medium)))).await;
+    let target = Target::start(slow(&medium)).await;
     let contest = Arc::new(Contest {
         medium,
         seed,

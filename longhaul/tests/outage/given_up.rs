@@ -93,7 +93,7 @@ async fn what_a_pipeline_acknowledged_is_in_the_log_of_a_disk_that_is_given_up()
         let home = tempfile::tempdir().unwrap();
         let mut random = Random::new(seed);
         let medium = Arc::new(Faulty::new(SIZE, 512));
-        let target = Target::start(Arc::new(Slow(Arc::clone(&medium)))).await;
+        let target = Target::start(slow(&medium)).await;
         let path = Path::new(target.address, seed).await;
         let disk = open(path.address, &saving(home.path(), true)).await;
         let pipelined =
@@ -127,7 +127,7 @@ async fn what_a_target_could_not_write_is_in_the_log_with_all_since_the_last_flu
         let home = tempfile::tempdir().unwrap();
         let mut random = Random::new(seed);
         let medium = Arc::new(Faulty::new(SIZE, 512));
-        let target = Target::start(Arc::new(Slow(Arc::clone(&medium)))).await;
+        let target = Target::start(slow(&medium)).await;
         let disk = open(target.address, &saving(home.path(), true)).await;
         let pipelined =
             Pipelined::new("disk".to_owned(), Arc::<Disk>::clone(&disk), Settings::default());
@@ -167,7 +167,7 @@ async fn parts_of_blocks_are_in_the_log_too() {
         let home = tempfile::tempdir().unwrap();
         let mut random = Random::new(seed);
         let medium = Arc::new(Faulty::new(SIZE, 4096));
-        let target = Target::start(Arc::new(Slow(Arc::clone(&medium)))).await;
+        let target = Target::start(slow(&medium)).await;
         let path = Path::new(target.address, seed).await;
         let disk = open(path.address, &saving(home.path(), true)).await;
         let narrow: Arc<dyn Volume> = Arc::new(Narrow::new(

@@ -37,7 +37,8 @@ use volume::check::Random;
 use volume::layer::reconnect::Over;
 use volume::store::faulty::Faulty;
 use volume::store::held::Held;
-use volume::{Durability, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
+use volume::store::hooked::Hooked;
+use volume::{Durability, Kind, Space, Span, Verb, Volume};
 
 const NAME: &str = "iqn.2026-11.dev.longhaul:disk";
 const BLOCK: u64 = 512;
@@ -48,45 +49,15 @@ const SIZE: u64 = WORKERS * REGION * BLOCK;
 
 /// A volume that takes its time, a different one for each request, so that much is under way when the
 /// connection is lost.
-struct Slow(Arc<Faulty>);
-
-impl Slow {
-    fn slowly<'a, T: Send + 'a>(
-        &'a self,
-        at: u64,
-        work: impl Fn() -> Work<'a, T> + Send + 'a,
-    ) -> Work<'a, T> {
+fn slow(medium: &Arc<Faulty>) -> Arc<dyn Volume> {
+    Arc::new(Hooked::new(Arc::clone(medium), |_, span: Span| {
         Box::pin(async move {
-            for _ in 0..(at / BLOCK) % 7 * 5 {
+            for _ in 0..(span.at / BLOCK) % 7 * 5 {
                 tokio::task::yield_now().await;
             }
-            work().await
+            Ok(())
         })
-    }
-}
-
-impl Volume for Slow {
-    fn shape(&self) -> &Shape {
-        self.0.shape()
-    }
-    fn read(&self, span: Span) -> Work<'_, Bytes> {
-        self.slowly(span.at, move || self.0.read(span))
-    }
-    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-        self.slowly(at, move || self.0.write(at, data.clone(), durability))
-    }
-    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
-        self.slowly(span.at, move || self.0.write_zeroes(span, durability, space))
-    }
-    fn discard(&self, span: Span) -> Work<'_, ()> {
-        self.slowly(span.at, move || self.0.discard(span))
-    }
-    fn flush(&self) -> Work<'_, ()> {
-        self.0.flush()
-    }
-    fn extents(&self) -> Option<&dyn ExtentMap> {
-        self.0.extents()
-    }
+    }))
 }
 
 /// A target that runs until it is killed.
@@ -229,7 +200,7 @@ async fn hundreds_of_lost_connections_cost_nothing_but_time() {
     const TROUBLES: u32 = 300;
     let seed = 1;
     let medium = Arc::new(Faulty::new(SIZE, 512));
-    let target = Target::start(Arc::new(Slow(Arc::clone(&medium)))).await;
+    let target = Target::start(slow(&medium)).await;
     let path = Path::new(target.address, seed).await;
     let disk = open(path.address, &options()).await;
     path.rage();
@@ -248,7 +219,7 @@ async fn hundreds_of_lost_connections_cost_nothing_but_time() {
 async fn a_server_that_loses_its_power_loses_nothing_that_was_acknowledged() {
     let mut random = Random::new(2);
     let mut medium = Arc::new(Faulty::new(SIZE, 512));
-    let mut target = Some(Target::start(Arc::new(Slow(Arc::clone(&medium)))).await);
+    let mut target = Some(Target::start(slow(&medium)).await);
     let path = Path::new(target.as_ref().unwrap().address, 2).await;
     let disk = open(path.address, &options()).await;
     let last = &mut medium;
@@ -259,7 +230,7 @@ async fn a_server_that_loses_its_power_loses_nothing_that_was_acknowledged() {
             target.take().unwrap().kill().await;
             // Of what was not flushed each block keeps this or that version, or none.
             *last = Arc::new(last.crash(round));
-            let next = Target::start(Arc::new(Slow(Arc::clone(last)))).await;
+            let next = Target::start(slow(last)).await;
             path.lead_to(next.address);
             target = Some(next);
         }

@@ -1,6 +1,8 @@
-use std::sync::Mutex;
+use std::future::ready;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
+use volume::store::hooked::{Hooked, go_on};
 use volume::store::memory::Memory;
 use volume::{ExtentMap, Kind, Shape, Verb, Work};
 
@@ -141,54 +143,22 @@ async fn verify_names_the_first_byte_that_differs() {
     assert!(matches!(differs, Err(CopyError::Differs(at)) if at == (SIZE - 512) as u64));
 }
 
-/// A destination that is full from some offset on.
-struct Full(Watched, u64);
-
-impl Volume for Full {
-    fn shape(&self) -> &Shape {
-        self.0.shape()
-    }
-
-    fn read(&self, span: Span) -> Work<'_, Bytes> {
-        self.0.read(span)
-    }
-
-    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-        let span = Span::new(at, data.len() as u64);
-        if span.end() > self.1 {
-            let full = volume::Error::new(Kind::NoSpace, Verb::Write, span);
-            return Box::pin(std::future::ready(Err(full)));
-        }
-        self.0.write(at, data, durability)
-    }
-
-    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
-        self.0.write_zeroes(span, durability, space)
-    }
-
-    fn discard(&self, span: Span) -> Work<'_, ()> {
-        self.0.discard(span)
-    }
-
-    fn flush(&self) -> Work<'_, ()> {
-        self.0.flush()
-    }
-
-    fn extents(&self) -> Option<&dyn ExtentMap> {
-        self.0.extents()
-    }
-}
-
 #[tokio::test]
 async fn a_full_destination_says_where() {
     let source = Watched::new(SIZE, true);
     fill(&source, 0, SIZE, 3).await;
-    let destination = Full(Watched::new(SIZE, true), 2 * CHUNK);
-    let error = copy(&source, &destination, |_| {}).await.unwrap_err();
+    let destination = Arc::new(Watched::new(SIZE, true));
+    let full = Hooked::new(Arc::clone(&destination), |verb, span| match verb {
+        Verb::Write if span.end() > 2 * CHUNK => {
+            Box::pin(ready(Err(volume::Error::new(Kind::NoSpace, verb, span))))
+        }
+        _ => go_on(),
+    });
+    let error = copy(&source, &full, |_| {}).await.unwrap_err();
     let CopyError::Destination(why) = &error else { panic!("{error}") };
     assert_eq!(why.kind, Kind::NoSpace);
     assert_eq!(why.to_string(), "write of 1048576 bytes at 2097152 failed: no space left");
-    assert_ne!(destination.0.last(), Some(Verb::Flush), "a failed copy claims nothing");
+    assert_ne!(destination.last(), Some(Verb::Flush), "a failed copy claims nothing");
 }
 
 proptest! {

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use volume::{Durability, Shape, Space, Verb};
+use volume::Verb;
+use volume::store::hooked::Hooked;
 
 use super::super::erase::Erasable;
 use super::super::token_kind::is_one;
@@ -131,50 +132,21 @@ async fn header_opens_whenever_a_change_of_its_token_is_cut_short() {
     assert!(cut > 4, "it was never cut in the middle");
 }
 
-/// A volume to which one client's writes take until they are let through.
-struct GatedVolume {
-    store: Arc<dyn Volume>,
-    open: tokio::sync::watch::Receiver<bool>,
-}
-
-impl GatedVolume {
-    async fn pass(&self) {
-        self.open.clone().wait_for(|open| *open).await.unwrap();
-    }
-}
-
-impl Volume for GatedVolume {
-    fn shape(&self) -> &Shape {
-        self.store.shape()
-    }
-
-    fn read(&self, span: Span) -> Work<'_, Bytes> {
-        self.store.read(span)
-    }
-
-    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
+/// `store` by a way on which writes take until the gate is open, and on which nothing else changes it.
+fn gated(store: Arc<dyn Volume>, open: tokio::sync::watch::Receiver<bool>) -> Arc<dyn Volume> {
+    Arc::new(Hooked::new(store, move |verb, span| {
+        let mut open = open.clone();
         Box::pin(async move {
-            self.pass().await;
-            self.store.write(at, data, durability).await
+            match verb {
+                Verb::Write => drop(open.wait_for(|open| *open).await.unwrap()),
+                Verb::WriteZeroes => {
+                    return Err(volume::Error::new(Kind::Unsupported, verb, span));
+                }
+                _ => {}
+            }
+            Ok(())
         })
-    }
-
-    fn write_zeroes(&self, span: Span, _: Durability, _: Space) -> Work<'_, ()> {
-        let error = volume::Error::new(Kind::Unsupported, Verb::WriteZeroes, span);
-        Box::pin(std::future::ready(Err(error)))
-    }
-
-    fn discard(&self, span: Span) -> Work<'_, ()> {
-        self.store.discard(span)
-    }
-
-    fn flush(&self) -> Work<'_, ()> {
-        self.store.flush()
-    }
-
-    fn extents(&self) -> Option<&dyn volume::ExtentMap> {
-        None
-    }
+    }))
 }
 
 /// Both have seen no token. The slow one writes when the other believes that it has the volume: that one has to find
@@ -183,7 +155,7 @@ impl Volume for GatedVolume {
 async fn slow_claim_waits_until_the_one_it_overtook_has_noticed() {
     let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
     let (gate, open) = tokio::sync::watch::channel(false);
-    let way: Arc<dyn Volume> = Arc::new(GatedVolume { store: volume.clone(), open });
+    let way = gated(volume.clone(), open);
     let slow = Claim { written_within: Duration::ZERO, noticed_within: FOR_EVER, ..claim(7) };
     let claiming = tokio::spawn(async move { take(&way, slow).await.map(drop) });
     // It has read the header when it is as far as to write.

@@ -1,42 +1,14 @@
 //! Clients that go and come again.
 
-use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use volume::store::held::Held;
+use volume::store::hooked::{Hooked, go_on};
 use volume::store::memory::Memory;
-use volume::{Durability, ExtentMap, Shape, Space, Span, Work};
+use volume::{Span, Verb};
 
 use super::*;
 
 type Disk = Arc<Held<Memory>>;
-
-/// A flush of it is a mistake in the program, the first time.
-struct Broken(Disk, AtomicBool);
-
-impl Volume for Broken {
-    fn shape(&self) -> &Shape {
-        self.0.shape()
-    }
-    fn read(&self, span: Span) -> Work<'_, Bytes> {
-        self.0.read(span)
-    }
-    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-        self.0.write(at, data, durability)
-    }
-    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
-        self.0.write_zeroes(span, durability, space)
-    }
-    fn discard(&self, span: Span) -> Work<'_, ()> {
-        self.0.discard(span)
-    }
-    fn flush(&self) -> Work<'_, ()> {
-        assert!(self.1.swap(true, Ordering::Relaxed), "a mistake");
-        self.0.flush()
-    }
-    fn extents(&self) -> Option<&dyn ExtentMap> {
-        self.0.extents()
-    }
-}
 
 /// A server of a disk whose writes wait.
 struct GatedServer {
@@ -59,7 +31,12 @@ impl GatedServer {
         let server = Server::bind(&dir.path().join("s"), false).unwrap();
         let clients = server.clients();
         let (ender, stop) = Stopper::new();
-        let volume = Arc::new(Broken(Arc::clone(&disk), AtomicBool::new(!breaks)));
+        let flushed = AtomicBool::new(!breaks);
+        let volume = Hooked::new(Arc::clone(&disk), move |verb, _| {
+            assert!(verb != Verb::Flush || flushed.swap(true, Ordering::Relaxed), "a mistake");
+            go_on()
+        });
+        let volume = Arc::new(volume);
         let served = tokio::spawn(async move { server.run(volume, "a test", stop).await });
         Self { dir, disk, clients, ender, served }
     }

@@ -118,13 +118,13 @@ impl Core {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use bytes::Bytes;
     use proto::scsi::sense::Additional;
     use proto::scsi::{Parsed, Status};
     use tokio::sync::Semaphore;
     use tokio::task::yield_now;
+    use volume::store::hooked::{Hooked, go_on};
     use volume::store::memory::Memory;
-    use volume::{Durability, Error, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
+    use volume::{Error, Kind, Verb};
 
     use super::super::super::guest::Guest;
     use super::super::super::{Command, LogicalUnit as _};
@@ -132,44 +132,17 @@ mod tests {
     use super::super::{Disk, Options};
     use super::*;
 
-    /// Its flushes end when they are let through, and fail.
-    struct Slow {
-        inner: Memory,
+    /// Counts the flushes of its volume, which end when they are let through, and fail.
+    struct Flushes {
         begun: AtomicUsize,
         gate: Semaphore,
     }
 
-    impl Volume for Slow {
-        fn shape(&self) -> &Shape {
-            self.inner.shape()
-        }
-
-        fn read(&self, span: Span) -> Work<'_, Bytes> {
-            self.inner.read(span)
-        }
-
-        fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-            self.inner.write(at, data, durability)
-        }
-
-        fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
-            self.inner.write_zeroes(span, durability, space)
-        }
-
-        fn discard(&self, span: Span) -> Work<'_, ()> {
-            self.inner.discard(span)
-        }
-
-        fn flush(&self) -> Work<'_, ()> {
-            Box::pin(async {
-                self.begun.fetch_add(1, Ordering::SeqCst);
-                self.gate.acquire().await.expect("it is never closed").forget();
-                Err(Error::new(Kind::Medium, Verb::Flush, None))
-            })
-        }
-
-        fn extents(&self) -> Option<&dyn ExtentMap> {
-            None
+    impl Flushes {
+        async fn fail(self: Arc<Self>) -> volume::Result<()> {
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            self.gate.acquire().await.expect("it is never closed").forget();
+            Err(Error::new(Kind::Medium, Verb::Flush, None))
         }
     }
 
@@ -202,15 +175,18 @@ mod tests {
         const CACHE_IMMED: [u8; 10] = [0x35, 2, 0, 0, 0, 0, 0, 0, 0, 0];
         const STOP_IMMED: [u8; 6] = [0x1B, 1, 0, 0, 0, 0];
         for cdb in [&CACHE_IMMED[..], &STOP_IMMED[..]] {
-            let inner = Memory::new(SIZE, BLOCK);
-            let slow = Slow { inner, begun: AtomicUsize::new(0), gate: Semaphore::new(0) };
-            let volume = Arc::new(slow);
-            let disk = disk(Arc::clone(&volume), Options::default());
+            let flushes = Arc::new(Flushes { begun: AtomicUsize::new(0), gate: Semaphore::new(0) });
+            let of_disk = Arc::clone(&flushes);
+            let slow = Hooked::new(Memory::new(SIZE, BLOCK), move |verb, _| match verb {
+                Verb::Flush => Box::pin(Arc::clone(&of_disk).fail()),
+                _ => go_on(),
+            });
+            let disk = disk(slow, Options::default());
             for (number, nexus) in [(1, ME), (2, OTHER)] {
                 disk.attach(nexus, Guest::new(number));
                 told(&disk, nexus).await;
             }
-            let begun = || volume.begun.load(Ordering::SeqCst);
+            let begun = || flushes.begun.load(Ordering::SeqCst);
             good(run(&disk, ME, cdb).await);
             until(|| begun() == 1).await;
             for _ in 0..1000 {
@@ -219,11 +195,11 @@ mod tests {
                 yield_now().await;
             }
             assert_eq!(begun(), 1, "the others wait");
-            volume.gate.add_permits(1);
+            flushes.gate.add_permits(1);
             let failed = (true, Additional::WRITE_ERROR);
             assert_eq!(told(&disk, ME).await, failed);
             until(|| begun() == 2).await;
-            volume.gate.add_permits(1000);
+            flushes.gate.add_permits(1000);
             assert_eq!(told(&disk, ME).await, failed);
             assert_eq!(told(&disk, OTHER).await, failed);
             for _ in 0..100 {

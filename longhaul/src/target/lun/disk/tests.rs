@@ -8,8 +8,9 @@ use proto::scsi::sense::Key;
 use proto::scsi::{Blocks, Sense, Status};
 use volume::store::faulty::Faulty;
 use volume::store::held::Held;
+use volume::store::hooked::Hooked;
 use volume::store::memory::Memory;
-use volume::{Durability, Extent, ExtentMap, Kind, Shape, Space, Span, Verb, Work};
+use volume::{Extent, Kind, Span, Verb};
 
 use super::super::guest::Guest;
 use super::super::{Response, data};
@@ -301,43 +302,6 @@ fn orwrite_sets_bits() {
     assert_eq!(read(&disk, 0, 1), [0x3F; 512]);
 }
 
-/// A volume that lets others run after it has read: what a slow medium does.
-struct Slow(Memory);
-
-impl Volume for Slow {
-    fn shape(&self) -> &Shape {
-        self.0.shape()
-    }
-
-    fn read(&self, span: Span) -> Work<'_, Bytes> {
-        Box::pin(async move {
-            let data = self.0.read(span).await;
-            tokio::task::yield_now().await;
-            data
-        })
-    }
-
-    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-        self.0.write(at, data, durability)
-    }
-
-    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
-        self.0.write_zeroes(span, durability, space)
-    }
-
-    fn discard(&self, span: Span) -> Work<'_, ()> {
-        self.0.discard(span)
-    }
-
-    fn flush(&self) -> Work<'_, ()> {
-        self.0.flush()
-    }
-
-    fn extents(&self) -> Option<&dyn ExtentMap> {
-        Volume::extents(&self.0)
-    }
-}
-
 /// Counts up the first byte with COMPARE AND WRITE until `times` have been counted.
 async fn count_up(disk: Arc<Disk>, nexus: Nexus, times: usize) {
     let cdb = block(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
@@ -357,7 +321,14 @@ async fn count_up(disk: Arc<Disk>, nexus: Nexus, times: usize) {
 
 #[tokio::test]
 async fn comparing_and_writing_is_one_thing_for_all_sessions() {
-    let disk = Arc::new(disk(Slow(Memory::new(SIZE, BLOCK)), Options::default()));
+    // Others run between its reads and its writes, as with a slow medium.
+    let slow = Hooked::new(Memory::new(SIZE, BLOCK), |_, _| {
+        Box::pin(async {
+            tokio::task::yield_now().await;
+            Ok(())
+        })
+    });
+    let disk = Arc::new(disk(slow, Options::default()));
     let sessions =
         (0..5).map(|session| tokio::spawn(count_up(Arc::clone(&disk), Nexus(session), 10)));
     for session in sessions.collect::<Vec<_>>() {
