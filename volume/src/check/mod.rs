@@ -5,6 +5,8 @@
 //! first four MiB and the end of the volume it is given. What the trait says of failures is asked by [`truth()`],
 //! of volumes on a disk that fails.
 
+#[cfg(test)]
+mod neighbours;
 mod truth;
 
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use futures_util::future::{join, join_all};
 use crate::{Durability, Gate, Kind, Shape, Space, Span, TRANSFER_MAX, Volume};
 
 pub use crate::random::Random;
+#[cfg(test)]
+pub(crate) use neighbours::neighbours;
 pub use truth::truth;
 
 /// How much of the volume the random part works on: enough to cross every internal border of a

@@ -216,7 +216,6 @@ impl ExtentMap for Narrow {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::future::join_all;
 
     use super::*;
     use crate::check;
@@ -241,23 +240,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn writers_in_one_block_do_not_undo_one_another() {
-        let volume = Arc::new(narrow(Memory::new(8192, 4096)));
-        for round in 1..=100_u8 {
-            let writers = (0..16_u64).map(|block| {
-                let volume = Arc::clone(&volume);
-                tokio::spawn(async move {
-                    let data = Bytes::from(vec![round ^ block as u8; 512]);
-                    volume.write(block * 512, data, Durability::Volatile).await
-                })
-            });
-            for written in join_all(writers).await {
-                written.unwrap().unwrap();
-            }
-            let all = volume.read(Span::new(0, 8192)).await.unwrap();
-            for (block, bytes) in all.chunks(512).enumerate() {
-                assert!(bytes.iter().all(|&byte| byte == round ^ block as u8), "{round} {block}");
-            }
-        }
+        check::neighbours(Arc::new(narrow(Memory::new(8192, 4096)))).await;
     }
 
     #[tokio::test]

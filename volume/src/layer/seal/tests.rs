@@ -1,7 +1,6 @@
 use std::future::ready;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use proptest::prelude::*;
 
 use super::*;
@@ -181,26 +180,10 @@ async fn a_write_that_is_nobody_elses_is_sealed_in_place() {
     assert_eq!(kept, vec![1; 4096], "bytes that someone else holds were changed");
 }
 
-/// Concurrent writers of different blocks, all in a few sectors: each finds what it wrote.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn writers_in_one_sector_do_not_undo_one_another() {
-    let volume = Arc::new(seal(Memory::new(HEADER + 65_536, 512), 4096, Discards::Refuse));
-    for round in 1..=100_u8 {
-        let writers = (0..16_u64).map(|block| {
-            let volume = Arc::clone(&volume);
-            tokio::spawn(async move {
-                let data = Bytes::from(vec![round ^ block as u8; 512]);
-                volume.write(block * 512, data, Durability::Volatile).await
-            })
-        });
-        for written in join_all(writers).await {
-            written.unwrap().unwrap();
-        }
-        let all = volume.read(Span::new(0, 8192)).await.unwrap();
-        for (block, bytes) in all.chunks(512).enumerate() {
-            assert!(bytes.iter().all(|&byte| byte == round ^ block as u8), "{round} {block}");
-        }
-    }
+    let volume = seal(Memory::new(HEADER + 65_536, 512), 4096, Discards::Refuse);
+    check::neighbours(Arc::new(volume)).await;
 }
 
 #[derive(Clone, Debug)]
