@@ -23,8 +23,47 @@ pub(super) fn given_up(bench: &Bench) -> (Link, String) {
     link.mend();
     let logs = bench.replay_logs();
     assert_eq!(logs.len(), 1, "{}", bench.log("first"));
-    assert!(bench.stored().iter().all(|byte| *byte == 1));
+    assert!(stores(bench, 1));
     (link, logs[0].clone())
+}
+
+/// Writes the log, of threes.
+fn written(bench: &Bench, arguments: &[&str]) {
+    let (said, done) = bench.run(&[&["replay"], arguments].concat());
+    assert!(done && stores(bench, 3), "{said}");
+}
+
+/// Whether the file of the volume holds nothing but this byte.
+fn stores(bench: &Bench, byte: u8) -> bool {
+    bench.stored().iter().all(|stored| *stored == byte)
+}
+
+/// The number of attachments that are known of.
+fn noted(bench: &Bench) -> usize {
+    std::fs::read_dir(bench.path().join("state/attachments")).unwrap().count()
+}
+
+/// Every kind of writer but `attach` is refused with these words.
+fn refuses_writers(bench: &Bench, words: &[&str]) {
+    std::fs::write(bench.path().join("in.img"), vec![5; MIB]).unwrap();
+    std::fs::write(bench.path().join("key"), "pass-phrase").unwrap();
+    let gateway = format!("g={}", bench.uri);
+    for writer in [
+        &["copy", "in.img", &bench.uri][..],
+        &["tune", &bench.uri, "--overwrite", "0+1M"],
+        &["key", "init", &bench.uri, "--force", "--passphrase-file", "key"],
+        &["serve", "--listen", "127.0.0.1:0", "--volume", &gateway],
+    ] {
+        refuses(bench, writer, words);
+    }
+}
+
+fn refuses(bench: &Bench, writer: &[&str], words: &[&str]) {
+    let (said, done) = bench.run(writer);
+    for words in words {
+        assert!(!done && said.contains(words), "{writer:?}: {words}: {said}");
+    }
+    assert!(!said.contains("another writer"), "{said}");
 }
 
 #[test]
@@ -39,14 +78,11 @@ fn log_is_written_while_the_volume_is_reserved_for_its_attachment() {
     }
     let said = bench.refused(&["--replay-log", "logs", "--shared"]);
     assert!(said.contains(&format!("`longhaul replay {log}`")), "{said}");
-    let (said, done) = bench.run(&["replay", &log]);
-    assert!(done, "{said}");
-    assert!(bench.stored().iter().all(|byte| *byte == 3));
+    written(&bench, &[&log]);
     assert!(bench.replay_logs().is_empty(), "it is kept under another name");
     let second = bench.attach("second", &[]);
     assert!(bench.reads(&second, 3) && second.process.stop().success());
-    let noted = std::fs::read_dir(bench.path().join("state/attachments")).unwrap().count();
-    assert_eq!(noted, 0);
+    assert_eq!(noted(&bench), 0);
 }
 
 /// Every other writer too is kept from a volume whose last one left a log, though its process is gone.
@@ -54,25 +90,10 @@ fn log_is_written_while_the_volume_is_reserved_for_its_attachment() {
 fn unwritten_log_keeps_every_writer_from_its_volume() {
     let bench = Bench::new(&[]);
     let (_link, log) = given_up(&bench);
-    std::fs::write(bench.path().join("in.img"), vec![5; MIB]).unwrap();
-    std::fs::write(bench.path().join("key"), "pass-phrase").unwrap();
-    let gateway = format!("g={}", bench.uri);
-    for writer in [
-        &["copy", "in.img", &bench.uri][..],
-        &["tune", &bench.uri, "--overwrite", "0+1M"],
-        &["key", "init", &bench.uri, "--force", "--passphrase-file", "key"],
-        &["serve", "--listen", "127.0.0.1:0", "--volume", &gateway],
-    ] {
-        let (said, done) = bench.run(writer);
-        for words in [&*format!("`longhaul replay {log}`"), "write it first"] {
-            assert!(!done && said.contains(words), "{writer:?}: {words}: {said}");
-        }
-    }
-    let (said, done) = bench.run(&["replay", &log]);
-    assert!(done, "{said}");
-    assert!(bench.stored().iter().all(|byte| *byte == 3));
+    refuses_writers(&bench, &[&format!("`longhaul replay {log}`"), "write it first"]);
+    written(&bench, &[&log]);
     let (said, done) = bench.run(&["copy", "in.img", &bench.uri, "--force"]);
-    assert!(done && bench.stored().iter().all(|byte| *byte == 5), "{said}");
+    assert!(done && stores(&bench, 5), "{said}");
 }
 
 /// The log takes `--force` once somebody has gone on without it.
@@ -82,11 +103,10 @@ fn volume_of_an_unwritten_log_is_written_to_where_that_is_said() {
     let (_link, log) = given_up(&bench);
     std::fs::write(bench.path().join("in.img"), vec![5; MIB]).unwrap();
     let (said, done) = bench.run(&["copy", "in.img", &bench.uri, "--take-over", "--force"]);
-    assert!(done && bench.stored().iter().all(|byte| *byte == 5), "{said}");
+    assert!(done && stores(&bench, 5), "{said}");
     let (said, done) = bench.run(&["replay", &log]);
     assert!(!done && said.contains("--force"), "{said}");
-    let (said, done) = bench.run(&["replay", "--force", &log]);
-    assert!(done && bench.stored().iter().all(|byte| *byte == 3), "{said}");
+    written(&bench, &["--force", &log]);
 }
 
 /// Whoever writes the log is killed before each command by which it takes the reservation over.
@@ -103,13 +123,10 @@ async fn replay_that_is_killed_while_it_begins_is_resumed_and_nobody_comes_befor
         let said = bench.refused(&[]);
         let words = format!("`longhaul replay {log}`");
         assert!(said.contains(&words), "{passed}: {said}");
-        let (said, done) = bench.run(&["replay", &log]);
-        assert!(done, "{passed}: {said}");
-        assert!(bench.stored().iter().all(|byte| *byte == 3), "{passed}");
+        written(&bench, &[&log]);
         let second = bench.attach("second", &[]);
         assert!(bench.reads(&second, 3) && second.process.stop().success(), "{passed}");
-        let noted = std::fs::read_dir(bench.path().join("state/attachments")).unwrap().count();
-        assert_eq!(noted, 0, "{passed}");
+        assert_eq!(noted(&bench), 0, "{passed}");
     }
 }
 
@@ -127,8 +144,7 @@ async fn forced_replay_that_is_killed_keeps_the_volume() {
     link.drop_held();
     let said = bench.refused(&[]);
     assert!(said.contains(&format!("`longhaul replay {log}`")), "{said}");
-    let (said, done) = bench.run(&["replay", &log]);
-    assert!(done && bench.stored().iter().all(|byte| *byte == 3), "{said}");
+    written(&bench, &[&log]);
 }
 
 /// Two servers with one target name: what is known of the one is kept while the other is attached.
@@ -142,8 +158,7 @@ fn note_of_a_killed_attachment_outlives_one_at_another_server_of_its_names() {
     assert!(other.process.stop().success());
     let again = here.attach("again", &[]);
     assert!(here.reads(&again, 1) && again.process.stop().success());
-    let noted = std::fs::read_dir(here.path().join("state/attachments")).unwrap().count();
-    assert_eq!(noted, 0);
+    assert_eq!(noted(&here), 0);
 }
 
 #[test]
@@ -162,10 +177,8 @@ fn log_is_refused_once_another_has_had_the_volume() {
     for words in ["cannot know whether", "is gone", "--force"] {
         assert!(!done && said.contains(words), "{words}: {said}");
     }
-    assert!(bench.stored().iter().all(|byte| *byte == 2), "nothing was written");
-    let (said, done) = bench.run(&["replay", "--force", &log]);
-    assert!(done, "{said}");
-    assert!(bench.stored().iter().all(|byte| *byte == 3));
+    assert!(stores(&bench, 2), "nothing was written");
+    written(&bench, &["--force", &log]);
 }
 
 #[test]
@@ -190,9 +203,7 @@ async fn log_that_was_written_in_part_is_written_again() {
     tokio::time::timeout(PATIENCE, link.held()).await.expect("it writes");
     replay.kill();
     link.drop_held();
-    let (said, done) = bench.run(&["replay", &log]);
-    assert!(done, "{said}");
-    assert!(bench.stored().iter().all(|byte| *byte == 3));
+    written(&bench, &[&log]);
     let second = bench.attach("second", &[]);
     assert!(bench.reads(&second, 3) && second.process.stop().success(), "it was given back");
 }
@@ -212,32 +223,18 @@ fn log_that_was_moved_away_keeps_every_writer_from_its_volume() {
     let bench = Bench::new(&[]);
     let (_link, log) = given_up(&bench);
     let moved = move_away(&bench);
-    std::fs::write(bench.path().join("in.img"), vec![5; MIB]).unwrap();
-    std::fs::write(bench.path().join("key"), "pass-phrase").unwrap();
-    let gateway = format!("g={}", bench.uri);
-    for writer in [
-        &["copy", "in.img", &bench.uri][..],
-        &["tune", &bench.uri, "--overwrite", "0+1M"],
-        &["key", "init", &bench.uri, "--force", "--passphrase-file", "key"],
-        &["serve", "--listen", "127.0.0.1:0", "--volume", &gateway],
-        &["attach", &bench.uri, "--nbd", "refused.sock"],
-        &["attach", &bench.uri, "--nbd", "refused.sock", "--replay-log", "logs"],
-        &["attach", &bench.uri, "--nbd", "refused.sock", "--shared"],
-    ] {
-        let (said, done) = bench.run(writer);
-        for words in [&log, "which is not there", "--take-over"] {
-            assert!(!done && said.contains(words), "{writer:?}: {words}: {said}");
-        }
-        assert!(!said.contains("another writer"), "{said}");
+    let words = [&*log, "which is not there", "--take-over"];
+    refuses_writers(&bench, &words);
+    for options in [&[][..], &["--replay-log", "logs"], &["--shared"]] {
+        let attach = [&["attach", &*bench.uri, "--nbd", "refused.sock"], options].concat();
+        refuses(&bench, &attach, &words);
     }
-    assert!(bench.stored().iter().all(|byte| *byte == 1), "nothing was written");
+    assert!(stores(&bench, 1), "nothing was written");
     // It is written from where it is, and missed no more.
-    let (said, done) = bench.run(&["replay", &moved]);
-    assert!(done && bench.stored().iter().all(|byte| *byte == 3), "{said}");
+    written(&bench, &[&moved]);
     let second = bench.attach("second", &[]);
     assert!(bench.reads(&second, 3) && second.process.stop().success());
-    let noted = std::fs::read_dir(bench.path().join("state/attachments")).unwrap().count();
-    assert_eq!(noted, 0);
+    assert_eq!(noted(&bench), 0);
 }
 
 /// The reservation may be gone as well: what is noted here stays.
@@ -297,8 +294,7 @@ async fn log_that_was_moved_away_after_its_replay_was_killed_is_missed() {
         let moved = move_away(&bench);
         let said = bench.refused(&[]);
         assert!(said.contains(&log) && said.contains("which is not there"), "{passed}: {said}");
-        let (said, done) = bench.run(&["replay", &moved]);
-        assert!(done && bench.stored().iter().all(|byte| *byte == 3), "{passed}: {said}");
+        written(&bench, &[&moved]);
         let second = bench.attach("second", &[]);
         assert!(second.process.stop().success(), "{passed}");
     }
@@ -323,8 +319,7 @@ fn replay_to_another_volume_names_the_difference_first() {
     let words = "cannot know whether anybody has written to file:same.img since";
     assert!(!done && said.contains(words) && said.contains("--force"), "{said}");
     // The reservation is still that of the log.
-    let (said, done) = bench.run(&["replay", &log]);
-    assert!(done && bench.stored().iter().all(|byte| *byte == 3), "{said}");
+    written(&bench, &[&log]);
 }
 
 #[test]
