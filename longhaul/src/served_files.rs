@@ -26,7 +26,6 @@ use crate::regular_file::read_regular;
 use crate::size::Size;
 use crate::state;
 use crate::state_dir::state_dir;
-use crate::uri::Uri;
 use crate::utc::{now, utc};
 
 /// The directory of the records.
@@ -131,7 +130,7 @@ impl ServedFiles {
     /// Whether the file of `volume` has been served before, so that it must be there; an error if it is missing, has
     /// become shorter, or was served as another volume.
     pub(crate) fn must_exist(&self, volume: &Served, exchanged: OnExchange) -> Outcome<bool> {
-        let Uri::File(path) = &volume.uri else { return Ok(false) };
+        let Some(path) = volume.uri.file() else { return Ok(false) };
         let Some(file) = self.file_of(path)? else { return Ok(false) };
         let noted = match (self.noted_at(path)?, read(&file)) {
             (Some(record), _) => Some(Ok(record)),
@@ -241,7 +240,7 @@ impl ServedFiles {
 
     /// Notes that the file of `volume` is there, and served with this serial number.
     pub(crate) fn note(&self, volume: &Served, serial: &str) -> Outcome {
-        let Uri::File(path) = &volume.uri else { return Ok(()) };
+        let Some(path) = volume.uri.file() else { return Ok(()) };
         let found = path.metadata().ok();
         let (path, file) = (absolute(path)?, found.as_ref().and_then(FileId::of));
         let records = self.records();
@@ -272,7 +271,7 @@ impl ServedFiles {
 
     /// How the file of `volume` is now, if there is one.
     pub(crate) fn state_of(volume: &Served) -> Option<LeftState> {
-        let Uri::File(path) = &volume.uri else { return None };
+        let path = volume.uri.file()?;
         path.metadata().ok().as_ref().map(LeftState::of)
     }
 
@@ -293,7 +292,7 @@ impl ServedFiles {
 
     /// Notes how large the file of `volume` is, which has grown.
     pub(crate) fn note_size(&self, volume: &Served) -> Outcome {
-        let Uri::File(path) = &volume.uri else { return Ok(()) };
+        let Some(path) = volume.uri.file() else { return Ok(()) };
         let Ok(found) = path.metadata() else { return Ok(()) };
         let records = self.records();
         match newest(&records, &absolute(path)?, FileId::of(&found)) {

@@ -93,45 +93,88 @@ fn likely(path: &str) -> (&'static str, &'static str) {
 /// Where the bytes of a volume are, as far as a name tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'a> {
-    /// In this process.
-    Process,
-    /// In a file, or a device, of this machine.
-    Path(&'a Path),
+    /// In this process, of whose memory they take so much.
+    Process(Size),
+    /// In a file of this machine.
+    File(&'a Path),
+    /// In a device of this machine.
+    Device(&'a Path),
     /// In a unit of a target.
     Unit(&'a IscsiUri),
 }
 
 impl Uri {
-    /// Where its bytes are.
+    /// The URI of a path.
+    #[must_use]
+    pub fn of_path(path: PathBuf, is_device: bool) -> Self {
+        if is_device { Self::Device(path) } else { Self::File(path) }
+    }
+
+    /// The same where the paths of files begin at the directory `base`.
+    #[must_use]
+    pub fn from_directory(self, base: &Path) -> Self {
+        match self {
+            Self::File(path) => Self::File(base.join(path)),
+            other => other,
+        }
+    }
+
+    /// Where its bytes are. All that is done differently for one volume than for another before it is open follows from
+    /// this, and afterwards from what its store can do.
     #[must_use]
     pub fn place(&self) -> Place<'_> {
         match self {
-            Self::Memory(_) => Place::Process,
-            Self::File(path) | Self::Device(path) => Place::Path(path),
+            Self::Memory(size) => Place::Process(*size),
+            Self::File(path) => Place::File(path),
+            Self::Device(path) => Place::Device(path),
             Self::Iscsi(unit) => Place::Unit(unit),
+        }
+    }
+
+    /// The file that it is in.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match self.place() {
+            Place::File(path) => Some(path),
+            Place::Process(_) | Place::Device(_) | Place::Unit(_) => None,
+        }
+    }
+
+    /// The path of the file or the device that it is in.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self.place() {
+            Place::File(path) | Place::Device(path) => Some(path),
+            Place::Process(_) | Place::Unit(_) => None,
         }
     }
 
     /// Why it cannot be made with a size; `None` if it can.
     #[must_use]
-    pub const fn has_size(&self) -> Option<&'static str> {
-        match self {
-            Self::Memory(_) => Some("has its size in its URI"),
-            Self::File(_) => None,
-            Self::Device(_) | Self::Iscsi(_) => Some("has a size of its own"),
+    pub fn has_size(&self) -> Option<&'static str> {
+        match self.place() {
+            Place::Process(_) => Some("has its size in its URI"),
+            Place::File(_) => None,
+            Place::Device(_) | Place::Unit(_) => Some("has a size of its own"),
         }
     }
 
     /// Whether nothing of the volume outlives the process.
     #[must_use]
     pub fn vanishes(&self) -> bool {
-        self.place() == Place::Process
+        matches!(self.place(), Place::Process(_))
     }
 
     /// Whether a network lies between here and the volume.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         matches!(self.place(), Place::Unit(_))
+    }
+}
+
+impl From<IscsiUri> for Uri {
+    fn from(unit: IscsiUri) -> Self {
+        Self::Iscsi(unit)
     }
 }
 

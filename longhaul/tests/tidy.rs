@@ -133,6 +133,26 @@ fn only_commands_join_fronts_to_chains() {
 }
 
 #[test]
+fn schemes_are_told_apart_where_uris_are_read_and_stores_opened() {
+    let sources = files("longhaul/src", ".rs");
+    let ours = sources.iter().filter(|source| {
+        !["src/uri.rs", "src/chain/store.rs", "tests.rs"]
+            .iter()
+            .any(|end| source.path.ends_with(end))
+    });
+    let told_apart = ours.flat_map(|source| {
+        let code = source.code().take_while(|(at, _)| *at <= source.lines_without_tests());
+        let told = code.filter(|(_, line)| {
+            // A variant, and no function.
+            line.split("Uri::").skip(1).any(|behind| behind.starts_with(char::is_uppercase))
+        });
+        told.map(|(at, _)| format!("{}:{at}", source.path))
+    });
+    let told_apart: Vec<_> = told_apart.collect();
+    assert!(told_apart.is_empty(), "ask `Uri::place`, or what the store can do: {told_apart:?}");
+}
+
+#[test]
 fn paths_are_shown_on_one_line() {
     let sources = files("longhaul/src", ".rs");
     let ours = sources.iter().filter(|source| {

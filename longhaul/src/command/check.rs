@@ -18,7 +18,6 @@ use crate::served_files::OnExchange;
 use crate::size::Size;
 use crate::store::file::{OpenError, can_be_made, fits, suits};
 use crate::store::in_use;
-use crate::uri::{Place, Uri};
 
 /// Look for mistakes in a configuration, without using it
 #[derive(Debug, clap::Args)]
@@ -91,7 +90,7 @@ async fn read(chap: Option<Chap>) -> Outcome {
 
 /// What is to be said of a file that is shorter than its volume is to be: that is right for a reload only.
 fn longer(volume: &Served) -> Option<String> {
-    let (Uri::File(path), Some(Size(asked))) = (&volume.uri, volume.size) else { return None };
+    let (Some(path), Some(Size(asked))) = (volume.uri.file(), volume.size) else { return None };
     let found = path.metadata().ok().filter(|found| found.is_file())?.len();
     (found < asked).then(|| {
         format!(
@@ -109,8 +108,8 @@ fn makeable(volume: &Served) -> Result<(), OpenError> {
 
 /// Whether what a volume is in can be one; a file that is not there is made only where its size is known.
 fn look_for(volume: &Served) -> Outcome {
-    let Place::Path(path) = volume.uri.place() else { return Ok(()) };
-    let device = matches!(volume.uri, Uri::Device(_));
+    let Some(path) = volume.uri.path() else { return Ok(()) };
+    let device = volume.uri.file().is_none();
     let makes = !device && volume.size.is_some() && !volume.read_only;
     let cannot = || Failure::new(format!("cannot open {}", volume.uri));
     match path.metadata() {

@@ -26,7 +26,7 @@ use crate::secret::{DestinationSecretArgs, SecretArgs, SourceSecretArgs};
 use crate::signatures;
 use crate::size::Size;
 use crate::stop::Stop;
-use crate::uri::{self, Uri, UriError};
+use crate::uri::{Uri, UriError};
 
 mod new_file;
 
@@ -163,7 +163,7 @@ impl Place {
         let path = PathBuf::from(path);
         let found = fs::metadata(&path);
         let is_device = found.is_ok_and(|found| found.file_type().is_block_device());
-        Self { uri: if is_device { Uri::Device(path) } else { Uri::File(path) } }
+        Self { uri: Uri::of_path(path, is_device) }
     }
 }
 
@@ -320,7 +320,7 @@ impl Args {
     /// Tells of a disk image that is to be written as it is to a volume, where nobody reads it as one.
     async fn tell_of_disk_image(&self, source: &Chain) -> Outcome {
         let from = &self.source.uri;
-        if matches!(self.destination.uri, Uri::File(_)) {
+        if self.destination.uri.file().is_some() {
             return Ok(());
         }
         let found = signatures::recognise(&*source.volume()).await;
@@ -345,7 +345,7 @@ impl Args {
             return (part, 0);
         }
         let (size, block) = (part.shape().size, destination.block_size);
-        if size.is_multiple_of(block.into()) || !matches!(self.source.uri, Uri::File(_)) {
+        if size.is_multiple_of(block.into()) || self.source.uri.file().is_none() {
             return (part, source.padding());
         }
         let padded = Padded::to_multiple_of(part, block);
@@ -419,7 +419,7 @@ fn cut(path: &Path, Size(size): Size) -> io::Result<()> {
 
 /// Whether both name the same bytes, as far as this machine can tell.
 fn is_same(from: &Uri, to: &Uri) -> bool {
-    match (path(from), path(to)) {
+    match (from.path(), to.path()) {
         (Some(from), Some(to)) => match (fs::metadata(from), fs::metadata(to)) {
             (Ok(from), Ok(to)) if from.file_type().is_block_device() => from.rdev() == to.rdev(),
             (Ok(from), Ok(to)) => (from.dev(), from.ino()) == (to.dev(), to.ino()),
@@ -427,13 +427,6 @@ fn is_same(from: &Uri, to: &Uri) -> bool {
         },
         // Each mention of memory is memory of its own.
         _ => from == to && !from.vanishes(),
-    }
-}
-
-fn path(uri: &Uri) -> Option<&Path> {
-    match uri.place() {
-        uri::Place::Path(path) => Some(path),
-        uri::Place::Process | uri::Place::Unit(_) => None,
     }
 }
 

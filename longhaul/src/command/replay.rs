@@ -20,7 +20,7 @@ use crate::state_dir::state_dir;
 use crate::stop::Stop;
 use crate::store::abilities::TargetInfo;
 use crate::store::iscsi::{ReplayedLog, Writers};
-use crate::uri::Uri;
+use crate::uri::{Place, Uri};
 use crate::utc::utc;
 
 /// Write what an attachment had acknowledged, or under way, and could not give to its volume
@@ -336,7 +336,9 @@ fn is_device_of(probe: &TargetInfo, header: &Header) -> Outcome {
 
 /// Whether a unit is where that of the log was, which is all that there is to tell it by if it has no serial number.
 fn is_place_of(uri: &Uri, header: &Header) -> Result<(), String> {
-    let Uri::Iscsi(place) = uri else { return Err(format!("{uri} is no unit of a target")) };
+    let Place::Unit(place) = uri.place() else {
+        return Err(format!("{uri} is no unit of a target"));
+    };
     let Header { target, lun, .. } = header;
     if header.serial.is_some() || (place.target.as_str(), place.lun) == (target.as_str(), *lun) {
         return Ok(());

@@ -159,7 +159,7 @@ fn announce(volumes: &[Served], portals: &[SocketAddr], pin: Option<PublicKey>) 
         for portal in portals {
             let host = portals::reachable(*portal);
             let uri = IscsiUri { host, target: target.clone(), lun: *lun, pin };
-            super::announce(&format!("ready {}", Uri::Iscsi(uri)))?;
+            super::announce(&format!("ready {}", Uri::from(uri)))?;
         }
     }
     Ok(())

@@ -387,10 +387,11 @@ fn keys(given: &Given<'_>) -> Result<Vec<PublicKey>, Unfit> {
 
 /// A URI. The path of a file begins at the directory of the configuration.
 fn located(given: &Given<'_>) -> Result<Uri, Unfit> {
-    match (text(given)?, given) {
-        (Uri::File(path), Given::File(_, base)) => Ok(Uri::File(base.join(path))),
-        (uri, _) => Ok(uri),
-    }
+    let uri: Uri = text(given)?;
+    Ok(match given {
+        Given::File(_, base) => uri.from_directory(base),
+        Given::Word(_) => uri,
+    })
 }
 
 /// All options of the file, by the tables they stand in.

@@ -14,7 +14,6 @@ use super::{FileId, LeftState, Number, Record, ServedFiles, absolute};
 use crate::config::Served;
 use crate::failure::Outcome;
 use crate::printable::Shown as _;
-use crate::uri::Uri;
 use crate::utc::{now, utc};
 
 /// By what clients know a volume that is to be served, and what is kept for them.
@@ -52,11 +51,9 @@ impl ServedFiles {
         let records = self.records();
         let records: Vec<_> = records.into_iter().map(|(_, record)| record).collect();
         let identify = |(volume, found): &(Served, Option<LeftState>)| {
-            let (path, id) = match &volume.uri {
-                Uri::File(path) => {
-                    (absolute(path)?, path.metadata().ok().as_ref().and_then(FileId::of))
-                }
-                other => (PathBuf::from(other.to_string()), None),
+            let (path, id) = match volume.uri.file() {
+                Some(path) => (absolute(path)?, path.metadata().ok().as_ref().and_then(FileId::of)),
+                None => (PathBuf::from(volume.uri.to_string()), None),
             };
             Ok(Candidate { volume, path, id, found: *found, records: &records, all }.identify())
         };
@@ -169,11 +166,11 @@ impl Candidate<'_> {
         hash.update(target.as_str().as_bytes());
         hash.update([0]);
         hash.update(lun.to_be_bytes());
-        let (inode, born) = match (self.id, &self.volume.uri) {
+        let (inode, born) = match (self.id, self.volume.uri.file()) {
             (Some(id), _) => (id.inode, id.born),
-            (None, Uri::File(_)) => (0, now()),
-            (None, other) => {
-                hash.update(other.to_string().as_bytes());
+            (None, Some(_)) => (0, now()),
+            (None, None) => {
+                hash.update(self.volume.uri.to_string().as_bytes());
                 (0, 0)
             }
         };

@@ -25,7 +25,7 @@ pub(super) struct NewFile {
 impl NewFile {
     /// The file that `uri` names, if it must be made. Nothing is made yet.
     pub(super) fn of(uri: &Uri) -> Outcome<Option<Self>> {
-        let Uri::File(path) = uri else { return Ok(None) };
+        let Some(path) = uri.file() else { return Ok(None) };
         let is_directory = path.as_os_str().as_bytes().ends_with(b"/");
         let (false, false, Some(name)) = (path.exists(), is_directory, path.file_name()) else {
             return Ok(None);
@@ -36,7 +36,7 @@ impl NewFile {
                 .hint("name the file itself"));
         }
         let part = path.with_file_name(temporary_name(name)?);
-        Ok(Some(Self { path: path.clone(), part }))
+        Ok(Some(Self { path: path.to_owned(), part }))
     }
 
     /// The path of the temporary file.

@@ -143,9 +143,9 @@ enum Place {
 
 fn place(uri: &Uri) -> Option<Place> {
     match uri.place() {
-        uri::Place::Process => None,
+        uri::Place::Process(_) => None,
         uri::Place::Unit(unit) => Some(Place::Unit(format!("{}/{}", unit.target, unit.lun))),
-        uri::Place::Path(path) => match path.metadata() {
+        uri::Place::File(path) | uri::Place::Device(path) => match path.metadata() {
             Ok(found) if found.file_type().is_block_device() => Some(Place::Device(found.rdev())),
             Ok(found) => Some(Place::Inode(found.dev(), found.ino())),
             Err(_) => {
@@ -184,7 +184,7 @@ fn memory(volumes: &[Served]) -> Option<(&Served, String)> {
     let most = memory_of_machine();
     let mut sum = 0_u64;
     volumes.iter().find_map(|volume| {
-        let Uri::Memory(size) = volume.uri else { return None };
+        let uri::Place::Process(size) = volume.uri.place() else { return None };
         sum = sum.saturating_add(memory_needed(size));
         let why = || {
             let (sum, most) = (Size(sum), Size(most));

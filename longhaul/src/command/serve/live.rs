@@ -25,7 +25,6 @@ use crate::log::{Log, Tap};
 use crate::served_files::{LeftState, OnExchange, ServedFiles};
 use crate::stop::Stop;
 use crate::target::lun::{Disk, TargetDevice};
-use crate::uri::Uri;
 
 /// A volume that is being served.
 struct Room {
@@ -206,7 +205,7 @@ impl Live {
         let leaves = |old: &&Served| new.volumes.iter().all(|volume| volume.name != old.name);
         for Served { name, target, lun, .. } in added.iter().filter(|_| new.state.is_some()) {
             let leaving = self.config.volumes.iter().filter(leaves);
-            let mut leaving = leaving.filter(|old| !matches!(old.uri, Uri::File(_)));
+            let mut leaving = leaving.filter(|old| old.uri.file().is_none());
             let Some(old) = leaving.find(|old| (&old.target, old.lun) == (target, *lun)) else {
                 continue;
             };
