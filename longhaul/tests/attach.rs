@@ -242,6 +242,12 @@ fn what_could_not_be_written_is_replayed() {
     assert!(printed.contains("cannot tell whether this is the volume of the replay log"));
     assert!(printed.contains("add --unverified"), "{printed}");
     assert!(fs::read(&copy).unwrap() == fs::read(stage.path("disk.img")).unwrap());
+    let same = stage.path("same.replay");
+    fs::copy(stage.path(&log.to_string()), &same).unwrap();
+    let args = format!("replay --force --unverified {} file:{}", same.display(), copy.display());
+    let (printed, status) = run(&stage.longhaul(&args));
+    assert!(status.success(), "{printed}");
+    assert!(printed.contains(&format!("to file:{}; flushed", copy.display())), "{printed}");
 
     let server = stage.serve("disk.img", SIZE);
     let (printed, status) = replay("");
