@@ -63,8 +63,8 @@ pub enum UriError {
     NoPath(String),
     #[error(transparent)]
     Size(#[from] NotASize),
-    #[error("a volume of memory must have a size that is a positive multiple of 512, not {0}")]
-    MemorySize(Size),
+    #[error("the size of a volume must be a positive multiple of 512, not {0}")]
+    NoBlocks(Size),
     #[error("`{0}` is not of the form iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]")]
     Iscsi(String),
     #[error("credentials do not belong in a URI: use --chap-user and --chap-secret-file")]
@@ -189,7 +189,7 @@ impl FromStr for Uri {
             path => Ok(PathBuf::from(path)),
         };
         match scheme {
-            "memory" => memory(rest.parse()?),
+            "memory" => whole_blocks(rest.parse()?).map(Self::Memory),
             "file" => Ok(Self::File(path()?)),
             "device" => Ok(Self::Device(path()?)),
             "iscsi" => iscsi(text, rest).map(Self::Iscsi),
@@ -198,11 +198,12 @@ impl FromStr for Uri {
     }
 }
 
-fn memory(size: Size) -> Result<Uri, UriError> {
+/// A size that stands in a URI.
+fn whole_blocks(size: Size) -> Result<Size, UriError> {
     if size.0 == 0 || !size.0.is_multiple_of(512) {
-        return Err(UriError::MemorySize(size));
+        return Err(UriError::NoBlocks(size));
     }
-    Ok(Uri::Memory(size))
+    Ok(size)
 }
 
 fn iscsi(text: &str, rest: &str) -> Result<IscsiUri, UriError> {

@@ -76,11 +76,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
     }
     Ok(match uri {
         Uri::Memory(size) => {
-            let block_size = options.block_size.unwrap_or(BLOCK_SIZE);
-            if !size.0.is_multiple_of(u64::from(block_size)) {
-                let why = format!("{uri} is not a whole number of blocks of {block_size} bytes");
-                return Err(Failure::usage(why));
-            }
+            let block_size = block_size(uri, *size, options)?;
             let most = memory_of_machine();
             if memory_needed(*size) > most {
                 let why = format!("this machine has {} bytes of memory", Size(most));
@@ -146,6 +142,18 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             Store::new("iscsi", disk.opened())
         }
     })
+}
+
+/// The block size of a volume that has none of its own, if its size suits that.
+fn block_size(uri: &Uri, Size(size): Size, options: &OpenOptions) -> Outcome<u32> {
+    let block_size = options.block_size.unwrap_or(BLOCK_SIZE);
+    match size.is_multiple_of(block_size.into()) {
+        true => Ok(block_size),
+        false => {
+            let why = format!("{uri} is not a whole number of blocks of {block_size} bytes");
+            Err(Failure::usage(why))
+        }
+    }
 }
 
 /// A file that ends with `part` of a block.
