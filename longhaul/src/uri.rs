@@ -14,13 +14,16 @@ use crate::size::{NotASize, Size};
 pub const ISCSI_PORT: u16 = 3260;
 
 /// The schemes there are, for messages.
-const KNOWN: &str = "memory:SIZE, file:PATH, device:PATH, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]";
+const KNOWN: &str =
+    "memory:SIZE, null:SIZE, file:PATH, device:PATH, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]";
 
 /// Names a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Uri {
     /// `memory:64M`: gone with the process.
     Memory(Size),
+    /// `null:64M`: keeps nothing.
+    Null(Size),
     /// `file:PATH`
     File(PathBuf),
     /// `device:PATH`
@@ -125,6 +128,7 @@ impl Uri {
     pub fn place(&self) -> Place<'_> {
         match self {
             Self::Memory(size) => Place::Process(*size),
+            Self::Null(_) => Place::Process(Size(0)),
             Self::File(path) => Place::File(path),
             Self::Device(path) => Place::Device(path),
             Self::Iscsi(unit) => Place::Unit(unit),
@@ -190,6 +194,7 @@ impl FromStr for Uri {
         };
         match scheme {
             "memory" => whole_blocks(rest.parse()?).map(Self::Memory),
+            "null" => whole_blocks(rest.parse()?).map(Self::Null),
             "file" => Ok(Self::File(path()?)),
             "device" => Ok(Self::Device(path()?)),
             "iscsi" => iscsi(text, rest).map(Self::Iscsi),
@@ -274,6 +279,7 @@ impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory(size) => write!(f, "memory:{size}"),
+            Self::Null(size) => write!(f, "null:{size}"),
             Self::File(path) => write!(f, "file:{}", path.shown()),
             Self::Device(path) => write!(f, "device:{}", path.shown()),
             Self::Iscsi(IscsiUri { host, target, lun, pin }) => {

@@ -4,6 +4,7 @@
 #[path = "tidy/cycles.rs"]
 mod cycles;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -150,6 +151,33 @@ fn schemes_are_told_apart_where_uris_are_read_and_stores_opened() {
     });
     let told_apart: Vec<_> = told_apart.collect();
     assert!(told_apart.is_empty(), "ask `Uri::place`, or what the store can do: {told_apart:?}");
+}
+
+#[test]
+fn contributing_lists_every_line_that_the_null_store_takes() {
+    let text = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let contributing = text("CONTRIBUTING.md");
+    let block = contributing.split("```\n").find(|block| block.contains("\n+")).unwrap();
+    let mut listed = BTreeSet::new();
+    let mut path = "";
+    for line in block.lines() {
+        match line.strip_prefix('+') {
+            Some(line) => drop(listed.insert((path.to_owned(), line.to_owned()))),
+            None => path = line,
+        }
+    }
+    for (path, line) in &listed {
+        assert!(text(path).lines().any(|found| found == line), "not in {path}: {line}");
+    }
+    let sources = files("longhaul/src", ".rs");
+    for Source { path, text } in sources.iter().filter(|source| !source.path.ends_with("null.rs")) {
+        for line in text.lines() {
+            let names =
+                ["Null", "null:", "mod null", ", null}"].iter().any(|name| line.contains(name));
+            let is_listed = listed.contains(&(path.clone(), line.to_owned()));
+            assert!(!names || is_listed, "not listed in CONTRIBUTING.md: {path}: {line}");
+        }
+    }
 }
 
 #[test]

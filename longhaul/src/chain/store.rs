@@ -19,7 +19,7 @@ use crate::size::Size;
 use crate::state_dir::state_dir;
 use crate::store::abilities::Opened;
 use crate::store::file::OpenError;
-use crate::store::{device, file, in_use, iscsi};
+use crate::store::{device, file, in_use, iscsi, null};
 use crate::uri::Uri;
 
 /// How long an outage may last while a volume is being opened, however patient its user is later: nobody has it yet.
@@ -87,6 +87,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             let memory = Memory::try_new(size.0, block_size).or_fail(what)?;
             Store::new("memory", Opened::plain(Arc::new(Gate::new("memory", memory))))
         }
+        Uri::Null(size) => Store::new("null", null::open(size.0, block_size(uri, *size, options)?)),
         Uri::File(path) => {
             refuse_options(uri, path)?;
             let path = options.make_at.as_ref().unwrap_or(path);

@@ -7,6 +7,7 @@ pub mod file;
 pub mod in_use;
 pub mod iscsi;
 mod local;
+pub mod null;
 mod open_error;
 mod placement;
 mod runtime;
