@@ -86,6 +86,10 @@ impl Outbox {
         }
         let (digests, len) = (self.digests, data.len());
         self.queue.append(|out| digests.put_head(&header, &ahs, len, out));
+        if data.is_empty() {
+            // It has neither padding nor digest.
+            return;
+        }
         let digest = digests.of_data([&data[..]], len);
         self.queue.push(data);
         self.queue.append(|out| framing::put_tail(len, digest, out));
