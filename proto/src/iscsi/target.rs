@@ -1,8 +1,8 @@
 //! The target's side of a session in the full-feature phase, error recovery level 0.
 //!
 //! [`Session`] is a pure machine: frames and the time go in; events, output and the next deadline come
-//! out. Each concern has its file: `turn` has commands wait for their turn, `data_out` collects what a
-//! command needs, `data_in` answers it, `management` aborts it, `text` does what its name says.
+//! out. What it is made of has a file each: the tasks, their data-out and the memory for it, their order, the
+//! requests that wait for them to end. `session` says what happens to them.
 //!
 //! A session has one connection or several (RFC 7143, 4.2.2 and 4.2.5.1). What belongs to one (StatSN,
 //! output, pings, text) is in `connection`, and a connection is named by its CID. CmdSN, tasks and the
@@ -13,18 +13,18 @@
 //! A task that runs is never torn from under the front: an abort lets it end, keeps its answer from the
 //! initiator, and only then says that it is dead, so that no write lands after its abort was reported.
 
+mod allowance;
 mod budget;
 mod connection;
-mod data_in;
-mod data_out;
+mod exchange;
+mod inbound;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
-mod management;
 mod order;
+mod pending;
+mod residual;
 mod session;
 mod task;
-mod text;
-mod turn;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ use super::keys::Parameters;
 use super::pdu::Pieces;
 use crate::scsi::{Parsed, Status};
 
+pub use allowance::Wanted;
 pub use budget::Budget;
-pub use data_out::Wanted;
-pub use management::Request;
+pub use pending::Request;
 pub use session::Session;
 pub use task::TaskId;
 

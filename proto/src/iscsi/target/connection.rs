@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::text::Exchange;
+use super::exchange::Exchange;
 use super::{Joining, Setup};
 use crate::iscsi::pdu::{Outbox, Pdu};
 use crate::time::Time;

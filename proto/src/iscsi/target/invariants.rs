@@ -180,7 +180,7 @@ impl World {
             self.act();
         }
         assert!(self.aborted.is_empty());
-        assert!(!self.session.is_waiting_for_tasks(), "somebody waits for nothing");
+        assert!(!self.session.pending.is_waiting_for_tasks(), "somebody waits for nothing");
     }
 
     fn act(&mut self) {

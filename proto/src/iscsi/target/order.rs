@@ -6,9 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::Event;
-use super::session::Session;
-use super::task::TaskId;
+use super::task::{TaskId, Tasks};
 use crate::iscsi::header::TaskAttribute;
 
 /// The commands that wait for others.
@@ -20,46 +18,28 @@ pub(super) struct Order {
 }
 
 impl Order {
+    /// A command waits for those before it, if it has to.
+    pub(super) fn push(&mut self, id: TaskId) {
+        self.behind.push_back(id);
+    }
+
+    /// The next command that need not wait any more.
+    pub(super) fn next(&mut self, tasks: &mut Tasks) -> Option<TaskId> {
+        let id = *self.behind.front().filter(|_| self.barrier.is_none())?;
+        if tasks.get(id).is_some_and(|task| task.attribute == TaskAttribute::ORDERED) {
+            if tasks.turned() > self.behind.len() {
+                return None;
+            }
+            self.barrier = Some(id);
+        }
+        self.behind.pop_front()
+    }
+
     /// A command ended, or was aborted.
     pub(super) fn forget(&mut self, id: TaskId) {
         self.behind.retain(|waiting| *waiting != id);
         if self.barrier == Some(id) {
             self.barrier = None;
-        }
-    }
-}
-
-impl Session {
-    /// A command has come to its turn.
-    pub(super) fn offer(&mut self, id: TaskId, attribute: TaskAttribute) {
-        if attribute == TaskAttribute::HEAD_OF_QUEUE {
-            self.push_command(id);
-        } else {
-            self.order.behind.push_back(id);
-            self.offer_next();
-        }
-    }
-
-    /// Offers what need not wait any more.
-    pub(super) fn offer_next(&mut self) {
-        while self.order.barrier.is_none() {
-            let Some(&id) = self.order.behind.front() else { return };
-            let ordered =
-                self.tasks.get(id).is_some_and(|task| task.attribute == TaskAttribute::ORDERED);
-            if ordered {
-                if self.tasks.turned() > self.order.behind.len() {
-                    return;
-                }
-                self.order.barrier = Some(id);
-            }
-            self.order.behind.pop_front();
-            self.push_command(id);
-        }
-    }
-
-    fn push_command(&mut self, id: TaskId) {
-        if let Some(task) = self.tasks.get(id) {
-            self.events.push_back(Event::Command(task.command(id)));
         }
     }
 }

@@ -1,4 +1,13 @@
 //! The session: takes frames, hands each to its concern, and keeps what they share.
+//!
+//! Each concern has its file: `turn` has commands wait for their turn, `data_out` collects what a command needs,
+//! `data_in` answers it, `management` aborts it, `text` does what its name says.
+
+mod data_in;
+mod data_out;
+mod management;
+mod text;
+mod turn;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,13 +15,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use self::turn::{Waiting, order_of};
+use super::allowance::Allowance;
 use super::budget::Account;
 use super::connection::{Connection, Numbers, Pulse};
-use super::data_out::{Allowance, Fault, Inbound};
-use super::management::Management;
+use super::inbound::{Fault, Inbound};
 use super::order::Order;
+use super::pending::PendingRequests;
 use super::task::{State, Task, TaskId, Tasks};
-use super::turn::{Waiting, order_of};
 use super::{Ending, Event, IMMEDIATE_MAX, Joining, Setup, WINDOW};
 use crate::iscsi::header::{
     AsyncEvent, AsyncMessage, BHS_LEN, Header, Lengths, LogoutReason, LogoutRequest,
@@ -30,23 +40,23 @@ const NO_CONNECTION: Duration = Duration::from_secs(60);
 /// One session of a target, with its connections.
 #[derive(Debug)]
 pub struct Session {
-    pub(super) setup: Setup,
-    pub(super) parameters: Parameters,
+    setup: Setup,
+    parameters: Parameters,
     /// Few, so that a scan is faster than a map; the one of a session that has one is found at once.
-    pub(super) connections: Vec<Connection>,
-    pub(super) window: CommandWindow<Waiting>,
-    pub(super) unsolicited: Account,
+    connections: Vec<Connection>,
+    window: CommandWindow<Waiting>,
+    unsolicited: Account,
     pub(super) tasks: Tasks,
-    pub(super) order: Order,
-    pub(super) allowance: Allowance,
-    pub(super) management: Management,
-    pub(super) events: VecDeque<Event>,
+    order: Order,
+    allowance: Allowance,
+    pub(super) pending: PendingRequests,
+    events: VecDeque<Event>,
     /// A logout was asked for: when it is overdue.
     logout_by: Option<Time>,
     /// When a session without a connection is looked at again.
     deserted: Time,
     /// Data are awaited, and none have come nor been asked for since this look at the clock.
-    pub(super) stalled_since: Option<Time>,
+    stalled_since: Option<Time>,
     /// Nothing that comes is acted on any more.
     closing: bool,
 }
@@ -65,7 +75,7 @@ impl Session {
             tasks: Tasks::default(),
             order: Order::default(),
             allowance: Allowance::new(setup.solicited),
-            management: Management::default(),
+            pending: PendingRequests::default(),
             events: VecDeque::new(),
             logout_by: None,
             deserted: now,

@@ -1,7 +1,7 @@
 //! The task table of a session.
 
 use super::Command;
-use super::data_out::{Fault, Inbound};
+use super::inbound::{Fault, Inbound};
 use crate::iscsi::header::TaskAttribute;
 use crate::scsi::Parsed;
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::io::IoSlice;
 use std::time::Duration;
 
-use super::data_in::Residual;
+use super::residual::Residual;
 use super::*;
 use crate::iscsi::header::{
     AsyncEvent, DataIn, DataOut, Header, LogoutReason, LogoutRequest, LogoutResponseCode, NO_TAG,

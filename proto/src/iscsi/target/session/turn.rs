@@ -3,12 +3,12 @@
 //! A command that came before its turn is a task at once, since its data come on its connection and do not
 //! wait for what is late on another. What waits is that it is offered to the front.
 
-use super::AHEAD_MAX;
-use super::data_out::Inbound;
-use super::session::Session;
-use super::task::{State, TaskId};
-use crate::iscsi::header::{Header, ScsiCommand};
+use super::Session;
+use crate::iscsi::header::{Header, ScsiCommand, TaskAttribute};
 use crate::iscsi::pdu::Pdu;
+use crate::iscsi::target::inbound::Inbound;
+use crate::iscsi::target::task::{State, TaskId};
+use crate::iscsi::target::{AHEAD_MAX, Event};
 use crate::iscsi::window::{Admission, Serial};
 
 /// A request that waits for those before it, or is the next.
@@ -84,6 +84,29 @@ impl Session {
         match fault {
             None => self.offer_task(id),
             Some(_) => self.proceed(id),
+        }
+    }
+
+    /// A command has come to its turn: it is offered when its attribute allows it.
+    pub(super) fn offer(&mut self, id: TaskId, attribute: TaskAttribute) {
+        if attribute == TaskAttribute::HEAD_OF_QUEUE {
+            self.push_command(id);
+        } else {
+            self.order.push(id);
+            self.offer_next();
+        }
+    }
+
+    /// Offers what need not wait any more.
+    pub(super) fn offer_next(&mut self) {
+        while let Some(id) = self.order.next(&mut self.tasks) {
+            self.push_command(id);
+        }
+    }
+
+    fn push_command(&mut self, id: TaskId) {
+        if let Some(task) = self.tasks.get(id) {
+            self.events.push_back(Event::Command(task.command(id)));
         }
     }
 }

@@ -2,32 +2,12 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::Reply;
-use super::session::Session;
-use super::task::{State, Task, TaskId};
+use super::Session;
 use crate::iscsi::header::{DataIn, NO_TAG, ResponseCode, ScsiResponse};
 use crate::iscsi::pdu::Pieces;
-
-/// By how much a transfer missed what the initiator expected (RFC 7143, 11.4.5).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Residual {
-    /// O: there was more.
-    pub(super) overflow: bool,
-    /// U: there was less.
-    pub(super) underflow: bool,
-    pub(super) count: u32,
-}
-
-impl Residual {
-    /// `actual` bytes where `expected` were announced.
-    pub(super) const fn of(expected: u32, actual: u32) -> Self {
-        Self {
-            overflow: actual > expected,
-            underflow: actual < expected,
-            count: actual.abs_diff(expected),
-        }
-    }
-}
+use crate::iscsi::target::Reply;
+use crate::iscsi::target::residual::Residual;
+use crate::iscsi::target::task::{State, Task, TaskId};
 
 impl Session {
     /// A command ended. Says nothing to the initiator if the task was aborted meanwhile.
@@ -44,11 +24,11 @@ impl Session {
     fn respond(&mut self, task: &Task, mut reply: Reply) {
         let expected = if task.read || task.write { task.expected } else { 0 };
         let offered = u32::try_from(reply.data.len()).unwrap_or(u32::MAX);
-        let actual = offered.max(task.inbound.asked);
+        let actual = offered.max(task.inbound.asked());
         // A transfer against the announced direction moved nothing.
         let moved = match (task.read, task.write) {
             (true, _) => offered,
-            (false, true) => task.inbound.asked,
+            (false, true) => task.inbound.asked(),
             (false, false) => actual,
         };
         let residual = Residual::of(expected, moved);

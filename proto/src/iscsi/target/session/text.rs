@@ -3,29 +3,14 @@
 
 use bytes::Bytes;
 
-use super::session::Session;
-use super::{Event, Selection, TargetRecord};
+use super::Session;
 use crate::iscsi::header::{NO_TAG, RejectReason, TextRequest, TextResponse};
 use crate::iscsi::keys::Key;
-use crate::iscsi::negotiation::{self, Later};
+use crate::iscsi::negotiation;
 use crate::iscsi::pdu::Pdu;
-use crate::iscsi::text::{self, Assembly};
-
-/// An exchange under way.
-#[derive(Debug)]
-pub(super) struct Exchange {
-    itt: u32,
-    /// What the next request is to carry, where one is awaited.
-    ttt: u32,
-    /// The initiator has nothing more to say than its last request says.
-    is_final: bool,
-    request: Assembly,
-    /// What is left to send of the answer.
-    answer: Bytes,
-    /// All of the request has come, and is being answered.
-    answering: bool,
-    said: Later,
-}
+use crate::iscsi::target::exchange::Exchange;
+use crate::iscsi::target::{Event, Selection, TargetRecord};
+use crate::iscsi::text;
 
 impl Session {
     pub(super) fn on_text(&mut self, cid: u16, request: &TextRequest, pdu: &Pdu) {
@@ -37,15 +22,7 @@ impl Session {
         }
         if request.ttt == NO_TAG {
             // A new exchange resets one left unfinished (RFC 7143, 11.10.4).
-            connection.text = Some(Exchange {
-                itt: request.itt,
-                ttt: NO_TAG,
-                is_final: false,
-                request: Assembly::of_at_most(text_max),
-                answer: Bytes::new(),
-                answering: false,
-                said: Later::default(),
-            });
+            connection.text = Some(Exchange::new(request.itt, text_max));
         }
         let exchange = connection.text.as_mut().filter(|exchange| exchange.ttt == request.ttt);
         let Some(exchange) = exchange else {

@@ -7,89 +7,21 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::session::Session;
-use super::task::{State, Task, TaskId};
+use super::Session;
 use super::turn::Waiting;
-use super::{Ending, Event, MANAGEMENT_MAX};
 use crate::iscsi::header::{
     LogoutResponse, LogoutResponseCode, TaskFunction, TaskManagementRequest,
     TaskManagementResponse, TaskResponse,
 };
+use crate::iscsi::target::pending::{Request, Scope, Then};
+use crate::iscsi::target::task::{State, Task, TaskId};
+use crate::iscsi::target::{Ending, Event, MANAGEMENT_MAX};
 use crate::iscsi::window::Serial;
 use crate::scsi::lun;
 use crate::time::Time;
 
 /// The level of RFC 7144, from which its functions are known.
 const PROTOCOL_LEVEL_SAM5: u8 = 2;
-
-/// Names a request to the front.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Request(u64);
-
-/// What happens when the tasks concerned are dead. A request is answered on the connection it came by.
-#[derive(Debug)]
-enum Then {
-    Respond {
-        cid: u16,
-        itt: u32,
-        response: TaskResponse,
-        function: TaskFunction,
-    },
-    Tell {
-        ticket: u64,
-    },
-    /// Of one connection, or of the session.
-    LogOut {
-        cid: u16,
-        itt: u32,
-        closes: Option<u16>,
-    },
-    /// The connection that asked is gone.
-    Nothing,
-}
-
-/// Something that waits for tasks to die, and perhaps for the front to do its part.
-#[derive(Debug)]
-struct Pending {
-    request: Request,
-    tasks: Vec<TaskId>,
-    /// Commands it concerns that may still be on their way: those before this number.
-    coming: Option<(Serial, Scope)>,
-    front: bool,
-    then: Then,
-}
-
-/// What waits: requests of the initiator, limited by [`MANAGEMENT_MAX`], and the front's own.
-#[derive(Debug, Default)]
-pub(super) struct Management {
-    pending: Vec<Pending>,
-    next: u64,
-}
-
-/// Which tasks a function concerns.
-#[derive(Clone, Copy, Debug)]
-enum Scope {
-    Unit(Option<u16>),
-    Nexus,
-}
-
-impl Scope {
-    fn covers(self, unit: Option<u16>) -> bool {
-        match self {
-            Self::Unit(wanted) => unit == wanted,
-            Self::Nexus => true,
-        }
-    }
-}
-
-impl Pending {
-    /// Whether a task that has just come was meant when the request came.
-    fn dooms(&self, task: &Task) -> bool {
-        self.coming.is_some_and(|(limit, scope)| {
-            scope.covers(task.lun) && Serial(task.cmd_sn).is_before(limit)
-        })
-    }
-}
 
 impl Session {
     pub(super) fn on_task_management(&mut self, cid: u16, request: &TaskManagementRequest) {
@@ -98,7 +30,7 @@ impl Session {
         }
         let unit = lun::decode(request.lun.to_be_bytes());
         let level = self.parameters.protocol_level;
-        let names_request = self.is_request(request.referenced_tag);
+        let names_request = self.pending.has(request.referenced_tag);
         match request.function {
             // RFC 7143, 11.5.1; RFC 7144, 6.3: neither is done to a task management request.
             TaskFunction::ABORT_TASK | TaskFunction::QUERY_TASK if names_request => {
@@ -140,26 +72,10 @@ impl Session {
     /// Whether a connection may have one more request under way. Those of connections that were lost count, too: they
     /// could come back for more.
     fn may_manage(&self, cid: u16) -> bool {
-        let (mut all, mut own) = (0, 0);
-        for pending in &self.management.pending {
-            match pending.then {
-                Then::Respond { cid: by, .. } => {
-                    all += 1;
-                    own += usize::from(by == cid);
-                }
-                Then::Nothing => all += 1,
-                Then::Tell { .. } | Then::LogOut { .. } => {}
-            }
-        }
+        let (all, own) = self.pending.count(cid);
         // RFC 7143, 4.2.2.1: each connection may have one, whatever the others have.
         let most = MANAGEMENT_MAX + if own == 0 { self.connections.len() } else { 0 };
         all < most
-    }
-
-    /// Whether a task management request of this tag is under way.
-    fn is_request(&self, tag: u32) -> bool {
-        let named = |it: &Pending| matches!(it.then, Then::Respond { itt, .. } if itt == tag);
-        self.management.pending.iter().any(named)
     }
 
     /// RFC 7143, 11.6.1: a task that is there is aborted; one that may still come counts as received;
@@ -204,13 +120,7 @@ impl Session {
 
     /// The front has done its part of a request.
     pub fn managed(&mut self, request: Request, outcome: TaskResponse) {
-        let mut pending = self.management.pending.iter_mut();
-        if let Some(pending) = pending.find(|pending| pending.request == request) {
-            pending.front = false;
-            if let Then::Respond { response, .. } = &mut pending.then {
-                *response = outcome;
-            }
-        }
+        self.pending.managed(request, outcome);
         self.settle();
     }
 
@@ -269,13 +179,7 @@ impl Session {
     /// A connection is gone: nothing is answered on it, whoever has its number next.
     pub(super) fn disown(&mut self, cid: u16) {
         self.forget_held(cid);
-        for pending in &mut self.management.pending {
-            if let Then::Respond { cid: by, .. } | Then::LogOut { cid: by, .. } = pending.then
-                && by == cid
-            {
-                pending.then = Then::Nothing;
-            }
-        }
+        self.pending.forget_connection(cid);
     }
 
     fn abort(
@@ -285,10 +189,8 @@ impl Session {
         front: bool,
         then: Then,
     ) -> Request {
-        let request = Request(self.management.next);
-        self.management.next += 1;
         let tasks = tasks.into_iter().filter(|id| self.abort_one(*id)).collect();
-        self.management.pending.push(Pending { request, tasks, coming, front, then });
+        let request = self.pending.add(tasks, coming, front, then);
         if !front {
             self.settle();
         }
@@ -299,7 +201,7 @@ impl Session {
     pub(super) fn offer_task(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         let attribute = task.attribute;
-        if self.management.pending.iter().any(|pending| pending.dooms(task)) {
+        if self.pending.dooms(task) {
             self.abort_one(id);
         } else {
             self.offer(id, attribute);
@@ -308,7 +210,7 @@ impl Session {
 
     /// Requests have been received: task management may have waited for them.
     pub(super) fn settle_received(&mut self) {
-        if !self.management.pending.is_empty() {
+        if !self.pending.is_empty() {
             self.settle();
         }
     }
@@ -337,17 +239,8 @@ impl Session {
     }
 
     pub(super) fn on_task_dead(&mut self, id: TaskId) {
-        for pending in &mut self.management.pending {
-            pending.tasks.retain(|task| *task != id);
-        }
+        self.pending.forget_task(id);
         self.settle();
-    }
-
-    /// Whether anybody waits for tasks to die.
-    #[cfg(any(test, feature = "invariants"))]
-    pub(super) fn is_waiting_for_tasks(&self) -> bool {
-        // Commands that have not come by other connections may never come.
-        self.management.pending.iter().any(|pending| pending.coming.is_none())
     }
 
     /// Ends what has nothing left to wait for.
@@ -355,12 +248,9 @@ impl Session {
         // RFC 7143, 4.2.3.3: all commands the request concerns have come. On one connection, what has not
         // come before the request never will.
         let (expected, several) = (self.window.expected(), self.connections.len() > 1);
-        let awaits = |(limit, _): (Serial, Scope)| several && expected.is_before(limit);
-        let over = |pending: &Pending| {
-            pending.tasks.is_empty() && !pending.front && !pending.coming.is_some_and(awaits)
-        };
-        while let Some(at) = self.management.pending.iter().position(over) {
-            match self.management.pending.remove(at).then {
+        let awaits = |limit: Serial| several && expected.is_before(limit);
+        while let Some(then) = self.pending.take_ended(awaits) {
+            match then {
                 Then::Nothing => {}
                 Then::Tell { ticket } => {
                     self.tell_window();
