@@ -3,9 +3,11 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::oneshot;
@@ -19,6 +21,9 @@ use crate::utc::now;
 
 /// How many logs of one name may be begun within a second.
 const NAMES_MAX: u32 = 1000;
+
+/// Why changes are lost that a panic has kept from the file.
+const BROKEN: &str = "an internal error: what writes it has broken down";
 
 /// What became of the changes that were saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,8 +46,17 @@ pub struct Writer {
     dir: PathBuf,
     header: Header,
     attachments: Option<PathBuf>,
-    thread: Option<Sender<Message>>,
-    saved: Arc<Mutex<Saved>>,
+    thread: Option<Thread>,
+    progress: Arc<Progress>,
+}
+
+/// The thread, as seen from without.
+#[derive(Debug)]
+struct Thread {
+    /// Nobody takes what is sent once it has ended, which by itself it does after its sender.
+    messages: Sender<Message>,
+    /// `None` if it could not be started.
+    handle: Option<JoinHandle<()>>,
 }
 
 enum Message {
@@ -55,7 +69,7 @@ impl Writer {
     /// Will save changes of the volume that `header` names in a file in `dir`, which is noted in `attachments`.
     #[must_use]
     pub fn new(dir: PathBuf, header: Header, attachments: Option<PathBuf>) -> Self {
-        Self { dir, header, attachments, thread: None, saved: Arc::default() }
+        Self { dir, header, attachments, thread: None, progress: Arc::default() }
     }
 
     /// The volume is the one with this LUKS UUID, or may be one with another. To be said before anything is saved.
@@ -65,36 +79,98 @@ impl Writer {
 
     /// Saves a change after those saved before.
     pub fn save(&mut self, change: Change) {
-        let thread = self.thread.get_or_insert_with(|| {
-            let (sender, messages) = channel();
-            let header = Header { created: now(), ..self.header.clone() };
-            let (dir, attachments) = (self.dir.clone(), self.attachments.clone());
-            let work = Work { dir, header, attachments, saved: Arc::clone(&self.saved), log: None };
-            std::thread::spawn(move || work.run(&messages));
-            sender
-        });
-        // The thread ends only after its sender.
-        let _ = thread.send(Message::Save(change));
+        self.progress.lock().given += 1;
+        let thread = self.thread.take().unwrap_or_else(|| self.start());
+        if thread.messages.send(Message::Save(change)).is_err() {
+            self.progress.write_off(&self.header.volume);
+        }
+        self.thread = Some(thread);
+    }
+
+    fn start(&self) -> Thread {
+        let (messages, receiver) = channel();
+        let header = Header { created: now(), ..self.header.clone() };
+        let (dir, attachments) = (self.dir.clone(), self.attachments.clone());
+        let progress = Arc::clone(&self.progress);
+        let work = Work { dir, header, attachments, progress, received: 0, log: None };
+        let thread = std::thread::Builder::new().name("replay log".to_owned());
+        let handle = thread.spawn(move || work.run(&receiver));
+        if let Err(why) = &handle {
+            self.progress.lock().saved.why = Some(format!("no thread can be started: {why}"));
+        }
+        Thread { messages, handle: handle.ok() }
     }
 
     /// What became of what was saved until now; comes when that is known, and the file is closed. `None` if nothing
     /// was saved.
     pub fn settled(&self) -> Option<impl Future<Output = Saved> + Send + use<>> {
         let (done, settled) = oneshot::channel();
-        self.thread.as_ref()?.send(Message::Done(done)).ok()?;
-        let saved = Arc::clone(&self.saved);
+        // Where it is not taken it is dropped, as it is by a thread that breaks down.
+        let _ = self.thread.as_ref()?.messages.send(Message::Done(done));
+        let (progress, volume) = (Arc::clone(&self.progress), self.header.volume.clone());
         Some(async move {
-            let _ = settled.await;
-            saved.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            if settled.await.is_err() {
+                progress.write_off(&volume);
+            }
+            progress.lock().saved.clone()
         })
     }
 
     /// What has become of what was saved, as far as that is known.
     #[must_use]
     pub fn saved(&self) -> Option<Saved> {
-        self.thread.as_ref()?;
-        Some(self.saved.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        let Thread { handle, .. } = self.thread.as_ref()?;
+        if handle.as_ref().is_none_or(JoinHandle::is_finished) {
+            self.progress.write_off(&self.header.volume);
+        }
+        Some(self.progress.lock().saved.clone())
     }
+}
+
+/// What has become of the changes that were handed over, as both sides know it.
+#[derive(Debug, Default)]
+struct Progress(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    saved: Saved,
+    /// Changes that were handed to the thread.
+    given: u64,
+    /// Those of them that are in a file, or are counted as lost.
+    settled: u64,
+}
+
+impl Progress {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread is no more: what it did not write is lost.
+    fn write_off(&self, volume: &str) {
+        let mut counts = self.lock();
+        let unwritten = counts.given - counts.settled;
+        if unwritten == 0 {
+            return;
+        }
+        counts.settled = counts.given;
+        counts.saved.lost += unwritten;
+        let Saved { lost, why, .. } = &mut counts.saved;
+        let (lost, why) = (*lost, why.get_or_insert_with(|| BROKEN.to_owned()).clone());
+        drop(counts);
+        // Each change that comes is counted, and the first is told of.
+        if lost == unwritten {
+            tell_of_loss(volume, lost, &why);
+        }
+    }
+}
+
+fn tell_of_loss(volume: &str, lost: u64, why: &str) {
+    tracing::error!(
+        volume,
+        lost,
+        why,
+        "writes that were acknowledged or under way are lost: the replay log cannot be written"
+    );
 }
 
 /// Makes sure that `dir` is there and that files can be made in it.
@@ -111,7 +187,9 @@ struct Work {
     dir: PathBuf,
     header: Header,
     attachments: Option<PathBuf>,
-    saved: Arc<Mutex<Saved>>,
+    progress: Arc<Progress>,
+    /// How many changes have come.
+    received: u64,
     log: Option<Log>,
 }
 
@@ -126,7 +204,13 @@ impl Work {
                 }
             }
             if !changes.is_empty() {
-                self.save(&changes);
+                self.received += changes.len() as u64;
+                // A panic is a mistake in the program. The file is made whole after one: it tells what it lacks.
+                let saved = catch_unwind(AssertUnwindSafe(|| self.save(&changes)));
+                let freed = catch_unwind(AssertUnwindSafe(|| drop(changes)));
+                if saved.and(freed).is_err() {
+                    self.break_down();
+                }
             }
             if !done.is_empty() {
                 // From now on it may be applied; what is saved later goes to another.
@@ -140,39 +224,66 @@ impl Work {
     }
 
     fn save(&mut self, changes: &[Change]) {
-        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (had_file, was_whole) = (self.log.is_some(), saved.lost == 0);
+        let was_whole = self.progress.lock().saved.lost == 0;
         // Nothing follows a gap: what is in the file is applied in order, and ends where it was cut.
-        let (kept, failure) = if was_whole { self.append(changes) } else { self.lose(changes) };
-        saved.lost += (changes.len() - kept) as u64;
-        if let Some(why) = failure {
-            saved.why.get_or_insert_with(|| format!("{}: {why}", self.dir.shown()));
+        let (kept, failure) = match was_whole {
+            true => self.append(changes),
+            false => {
+                self.lose(changes.len() as u64);
+                (0, None)
+            }
+        };
+        let why = failure.map(|why| format!("{}: {why}", self.dir.shown()));
+        self.settle(kept as u64, (changes.len() - kept) as u64, why);
+    }
+
+    /// What has come and is not known to be in the file is lost: it may be there in part.
+    fn break_down(&mut self) {
+        let lost = self.received - self.progress.lock().settled;
+        tracing::error!(
+            lost,
+            "an internal error: the thread that writes the replay log has broken down"
+        );
+        if lost > 0 {
+            self.lose(lost);
+            self.settle(0, lost, Some(BROKEN.to_owned()));
+        }
+    }
+
+    /// So many changes are in the file, and so many are lost. That is known before it is told.
+    fn settle(&mut self, kept: u64, lost: u64, why: Option<String>) {
+        let mut counts = self.progress.lock();
+        counts.settled += kept + lost;
+        let saved = &mut counts.saved;
+        let was_whole = saved.lost == 0;
+        saved.lost += lost;
+        if let Some(why) = why {
+            saved.why.get_or_insert(why);
         }
         if let Some(log) = &self.log {
-            (saved.changes, saved.bytes) = (log.changes, log.bytes);
+            (saved.changes, saved.bytes) = (log.whole.changes, log.whole.bytes);
             saved.path = Some(log.path.clone());
         }
-        let Saved { path, changes, bytes, lost, why } = &saved;
-        let volume = &self.header.volume;
-        if let Some(path) = path.as_ref().filter(|_| !had_file && self.log.is_some()) {
-            let path = path.shown();
-            tracing::error!(
-                volume,
-                %path,
-                changes,
-                bytes,
-                "what was acknowledged or under way, and not flushed, goes to a replay log; `longhaul replay` writes it later"
-            );
+        let Saved { lost, why, .. } = saved.clone();
+        drop(counts);
+        self.tell_of_file();
+        if let Some(why) = why.filter(|_| was_whole) {
+            tell_of_loss(&self.header.volume, lost, &why);
         }
-        if let Some(why) = why.as_ref().filter(|_| was_whole) {
-            tracing::error!(
-                volume,
-                lost,
-                why,
-                "writes that were acknowledged or under way are lost: the replay log cannot be written"
-            );
-        }
-        *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = saved;
+    }
+
+    /// Says where the log is, once.
+    fn tell_of_file(&mut self) {
+        let Some(log) = self.log.as_mut().filter(|log| !log.is_told) else { return };
+        log.is_told = true;
+        let Position { changes, bytes, .. } = log.whole;
+        tracing::error!(
+            volume = self.header.volume,
+            path = %log.path.shown(),
+            changes,
+            bytes,
+            "what was acknowledged or under way, and not flushed, goes to a replay log; `longhaul replay` writes it later"
+        );
     }
 
     /// How many of the changes are in the file, and why not all of them.
@@ -180,8 +291,9 @@ impl Work {
         if self.log.is_none() {
             match Log::create(&self.dir, &self.header) {
                 Ok(log) => {
-                    self.note(&log.path);
+                    let path = log.path.clone();
                     self.log = Some(log);
+                    self.note(&path);
                 }
                 Err(why) => return (0, Some(why)),
             }
@@ -198,12 +310,11 @@ impl Work {
         }
     }
 
-    /// The same, where something was lost before.
-    fn lose(&mut self, changes: &[Change]) -> (usize, Option<io::Error>) {
+    /// So many changes more should have followed in the file.
+    fn lose(&mut self, changes: u64) {
         if let Some(log) = &mut self.log {
-            log.lose(changes.len());
+            log.lose(changes);
         }
-        (0, None)
     }
 }
 
@@ -211,13 +322,24 @@ impl Work {
 struct Log {
     file: File,
     path: PathBuf,
-    /// Where its end stands, which what follows is written over.
-    end: u64,
-    chain: Chain,
-    changes: u64,
-    bytes: u64,
+    at: Position,
+    /// What it was when it was whole last.
+    whole: Position,
     /// How many changes should have followed.
     lost: u32,
+    /// Somebody was told of it.
+    is_told: bool,
+}
+
+/// A place between two records.
+#[derive(Clone, Copy)]
+struct Position {
+    /// Where it is: that of the end, which what follows is written over.
+    end: u64,
+    chain: Chain,
+    /// How many changes stand before it, and the bytes of their data.
+    changes: u64,
+    bytes: u64,
 }
 
 /// Why changes cannot be appended, and how many of them may yet.
@@ -233,7 +355,8 @@ impl Log {
         let preamble = preamble(header);
         let chain = Chain::begin(&preamble);
         let end = (preamble.len() + chain.0.len()) as u64;
-        let mut log = Self { file, path, end, chain, changes: 0, bytes: 0, lost: 0 };
+        let at = Position { end, chain, changes: 0, bytes: 0 };
+        let mut log = Self { file, path, at, whole: at, lost: 0, is_told: false };
         let begun = (|| {
             log.file.write_all(&preamble)?;
             log.file.write_all(&chain.0)?;
@@ -252,13 +375,13 @@ impl Log {
 
     /// Appends as many of the changes as there is room for, from the first on; how many, and why not all.
     fn append(&mut self, changes: &[Change]) -> (usize, Option<io::Error>) {
-        let before = (self.end, self.chain, self.changes, self.bytes);
         let (mut kept, mut failure) = (changes.len(), None);
         loop {
+            self.at = self.whole;
             let Err(Refused { why, room_for }) = self.try_append(&changes[..kept]) else {
+                self.whole = self.at;
                 return (kept, failure);
             };
-            (self.end, self.chain, self.changes, self.bytes) = before;
             failure.get_or_insert(why);
             if kept == 0 {
                 // Its records are as they were: only the end is missing.
@@ -273,22 +396,22 @@ impl Log {
     }
 
     /// Says that so many changes more should have followed. The end has its room.
-    fn lose(&mut self, changes: usize) {
+    fn lose(&mut self, changes: u64) {
         self.lost = self.lost.saturating_add(u32::try_from(changes).unwrap_or(u32::MAX));
         self.append(&[]);
     }
 
     fn try_append(&mut self, changes: &[Change]) -> Result<(), Refused> {
         let refused = |room_for| move |why| Refused { why, room_for };
-        self.file.seek(SeekFrom::Start(self.end)).map_err(refused(0))?;
+        self.file.seek(SeekFrom::Start(self.at.end)).map_err(refused(0))?;
         for (before, change) in changes.iter().enumerate() {
             let data = match change {
                 Change::Write { data, .. } => &data[..],
                 Change::Zero { .. } | Change::Discard(_) => &[],
             };
-            self.end += self.put(&Head::of(change), data).map_err(refused(before))?;
-            self.changes += 1;
-            self.bytes += data.len() as u64;
+            self.at.end += self.put(&Head::of(change), data).map_err(refused(before))?;
+            self.at.changes += 1;
+            self.at.bytes += data.len() as u64;
         }
         // No record is shorter than the end, so there is room for it if the last one goes.
         self.put_end().map_err(refused(changes.len().saturating_sub(1)))?;
@@ -297,21 +420,21 @@ impl Log {
     }
 
     fn put_end(&mut self) -> io::Result<()> {
-        let chain = self.chain;
-        let Self { changes, bytes, lost, .. } = *self;
-        let end = self.put(&Head::End { changes, bytes, lost }, &[])?;
-        self.chain = chain;
-        self.file.set_len(self.end + end)
+        let (Position { end, chain, changes, bytes }, lost) = (self.at, self.lost);
+        let len = self.put(&Head::End { changes, bytes, lost }, &[])?;
+        self.at.chain = chain;
+        self.file.set_len(end + len)
     }
 
     /// Writes a record; its length.
     fn put(&mut self, head: &Head, data: &[u8]) -> io::Result<u64> {
         let head = head.encode();
-        self.chain = self.chain.next(&head, data);
+        let chain = self.at.chain.next(&head, data);
+        self.at.chain = chain;
         self.file.write_all(&head)?;
         self.file.write_all(data)?;
-        self.file.write_all(&self.chain.0)?;
-        Ok((head.len() + data.len() + self.chain.0.len()) as u64)
+        self.file.write_all(&chain.0)?;
+        Ok((head.len() + data.len() + chain.0.len()) as u64)
     }
 }
 
