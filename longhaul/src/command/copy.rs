@@ -308,7 +308,10 @@ impl Args {
             return Err(failure);
         }
         // Half of a copy may be all there is to be had of a bad disk.
-        let closed = destination.close().await;
+        let closed = destination.close().await.map_err(|why| match &new {
+            Some(new) => why.hint(new.left("what was copied, as far as it could be stored,")),
+            None => why,
+        });
         let summary = first_failure(copied.map_err(|broken| broken.failure), closed)?;
         let Some(new) = &new else { return Ok(summary) };
         self.finish(new)?;
@@ -455,15 +458,8 @@ impl Job<'_> {
     }
 
     fn incomplete(&self) -> String {
-        match self.new {
-            Some(new) => {
-                let part = new.part().shown();
-                format!(
-                    "the destination was not made; what was copied, in no particular order, is in {part}"
-                )
-            }
-            None => "the destination is incomplete".to_owned(),
-        }
+        let left = self.new.map(|new| new.left("what was copied, in no particular order,"));
+        left.unwrap_or_else(|| "the destination is incomplete".to_owned())
     }
 
     async fn run(&self, verify: bool) -> Result<Summary, Broken> {
@@ -499,7 +495,9 @@ impl Job<'_> {
                 "nothing was written; pad the source to whole blocks".to_owned()
             }
             CopyError::Differs(_) => {
-                "one of them was changed meanwhile, or the medium is bad".to_owned()
+                let left = self.new.map(|new| format!("; {}", new.left("what differs")));
+                let left = left.unwrap_or_default();
+                format!("one of them was changed meanwhile, or the medium is bad{left}")
             }
             _ => self.incomplete(),
         };
@@ -577,5 +575,41 @@ impl std::fmt::Display for Summary {
             write!(f, "\nthe last {} of the destination are as they were", Size(self.remainder))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume::store::memory::Memory;
+    use volume::{Kind, Verb};
+
+    use super::*;
+
+    /// A file that is left behind is named, and not one that somebody has removed.
+    #[test]
+    fn failed_copy_says_where_what_was_copied_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = Uri::File(dir.path().join("new"));
+        let new = NewFile::of(&to).unwrap();
+        let job = Job {
+            from: &Uri::Memory(Size(512)),
+            to: &to,
+            source: Arc::new(Memory::new(512, 512)),
+            destination: Arc::new(Memory::new(512, 512)),
+            quiet: true,
+            padding: 0,
+            new: new.as_ref(),
+        };
+        let said = |why| job.failure("verify the copy of", why).failure.to_string();
+        let part = new.as_ref().unwrap().part();
+        fs::write(part, []).unwrap();
+        assert!(said(CopyError::Differs(0)).contains(&format!("is in {}", part.display())));
+        fs::remove_file(part).unwrap();
+        for why in [
+            CopyError::Differs(0),
+            CopyError::ReadBack(volume::Error::new(Kind::Medium, Verb::Read, None)),
+        ] {
+            assert!(said(why).contains(&format!("was in {}, which is gone", part.display())));
+        }
     }
 }

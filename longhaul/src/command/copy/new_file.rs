@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::printable::Shown as _;
 use crate::uri::Uri;
 
 /// The bytes of a name that are kept in the temporary one: a file name has at most 255.
@@ -42,6 +43,15 @@ impl NewFile {
     /// The path of the temporary file.
     pub(super) fn part(&self) -> &Path {
         &self.part
+    }
+
+    /// What has become of it in a copy that failed; `copied` is what it holds.
+    pub(super) fn left(&self, copied: &str) -> String {
+        let part = self.part.shown();
+        match self.part.exists() {
+            true => format!("the destination was not made; {copied} is in {part}"),
+            false => format!("the destination was not made; {copied} was in {part}, which is gone"),
+        }
     }
 
     /// Gives it its name, unless another file has got that meanwhile.
