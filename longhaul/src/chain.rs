@@ -90,6 +90,8 @@ pub struct OpenOptions {
     pub replays: Option<ReplayedLog>,
     /// When it is called before the chain is open, that fails, and lets go of what there is.
     pub stop: Stop,
+    /// What an earlier chain of the same URI has found.
+    pub same_as: Option<iscsi::Seen>,
 }
 
 /// Who this machine is to a target.
@@ -189,6 +191,12 @@ impl Chain {
 
     /// Why its flushes fail, if it has lost what was written: no flush succeeds until it is opened again.
     #[must_use]
+    /// By what its store is known when it is opened once more, if it is behind a target.
+    #[must_use]
+    pub fn seen(&self) -> Option<iscsi::Seen> {
+        self.abilities.probe.as_ref().map(|store| store.seen())
+    }
+
     pub fn loss(&self) -> Option<String> {
         let close = self.abilities.close.as_ref()?;
         // It is a loss if its file was removed.

@@ -137,7 +137,8 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
             });
             with.writers = options.writers;
             with.replays = options.replays.clone();
-            with.state = state_dir();
+            with.same_as = options.same_as.clone();
+            with.state = state_dir().or_else(|| options.state.clone());
             let disk =
                 iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
             Store::new("iscsi", disk.opened())

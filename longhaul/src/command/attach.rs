@@ -98,6 +98,7 @@ pub async fn run(args: Args) -> Outcome {
         writers: args.writers.writers(),
         replays: None,
         reconnect_limit: args.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
+        same_as: None,
         replay_log,
         stop: stop.clone(),
     };

@@ -19,7 +19,7 @@ use crate::size::Size;
 use crate::state_dir::state_dir;
 use crate::stop::Stop;
 use crate::store::abilities::TargetInfo;
-use crate::store::iscsi::{ReplayedLog, Writers};
+use crate::store::iscsi::{ReplayedLog, Seen, Writers};
 use crate::uri::{Place, Uri};
 use crate::utc::utc;
 
@@ -90,12 +90,13 @@ pub async fn run(args: Args) -> Outcome {
         };
     let stop = super::stop_on_signals()?;
     let login = args.login.login().await?;
-    args.compare(&log, &uri, login.clone(), &stop).await?;
+    let same_as = args.compare(&log, &uri, login.clone(), &stop).await?;
     args.refuse_doubt(&log, &uri)?;
     let options = OpenOptions {
         login,
         reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
         writers: args.resumes(&log).map_or_else(|| args.writers.writers(), Writers::Resume),
+        same_as,
         replays: Some(ReplayedLog { key: log.header().key, file: args.absolute() }),
         // What it holds is what was sent, so of an encrypted volume ciphertext.
         contents: Contents::Raw { overwrite: true },
@@ -155,8 +156,14 @@ impl Args {
         Ok(())
     }
 
-    /// Makes sure that this is the volume of the log, before anything is done to it.
-    async fn compare(&self, log: &Reader, uri: &Uri, login: Login, stop: &Stop) -> Outcome {
+    /// Makes sure that this is the volume of the log, before anything is done to it; by what it is known after that.
+    async fn compare(
+        &self,
+        log: &Reader,
+        uri: &Uri,
+        login: Login,
+        stop: &Stop,
+    ) -> Outcome<Option<Seen>> {
         let options = OpenOptions {
             read_only: true,
             login,
@@ -168,8 +175,10 @@ impl Args {
         chain.leave_on(stop.clone());
         let same = is_of(&chain, log.header(), self.unverified);
         let same = super::unless_stopped(stop, same).await;
+        let seen = chain.seen();
         chain.release().await;
-        same.map_err(|why| why.within(&format!("cannot write the replay log to {uri}")))
+        same.map(|()| seen)
+            .map_err(|why| why.within(&format!("cannot write the replay log to {uri}")))
     }
 
     /// Refuses a log of which nothing shows that it is the newest there is, unless the user says so.

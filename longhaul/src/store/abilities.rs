@@ -17,7 +17,7 @@ use proto::scsi::writer::Registrants;
 use volume::{CryptoErase, Span, Volume};
 
 use super::open_error::OpenError;
-use super::scsi::{Identity, IsOurs, State, Unguarded};
+use super::scsi::{Identity, IsOurs, Seen, State, Unguarded};
 use crate::attachments::Place;
 use crate::net::tcp_tuning;
 use crate::pipelined::Pipelined;
@@ -107,6 +107,9 @@ pub trait Probe: Send + Sync {
 
     /// Why there is no connection, or why the last one was lost.
     fn reason(&self) -> Option<String>;
+
+    /// By what it is known when it is opened once more.
+    fn seen(&self) -> Seen;
 
     /// How this machine notes it.
     fn place(&self) -> Place;

@@ -111,18 +111,29 @@ impl Link {
         self.state.lock().unwrap().reserve_out
     }
 
+    /// Carries the first connection to the first server, and all later ones to the second.
+    pub(super) fn to_one_then(first: &str, second: &str) -> Self {
+        Self::between(first, vec![address(first), address(second)], |_| {})
+    }
+
     fn new(uri: &str, change: fn(&mut [u8; 48])) -> Self {
-        let server: SocketAddr = uri.split('/').nth(2).unwrap().parse().unwrap();
+        Self::between(uri, vec![address(uri)], change)
+    }
+
+    /// Each connection leads to its server, those after them to the last.
+    fn between(uri: &str, servers: Vec<SocketAddr>, change: fn(&mut [u8; 48])) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let here = listener.local_addr().unwrap().to_string();
         let state = Arc::new(Mutex::new(State::default()));
         let shared = Arc::clone(&state);
         thread::spawn(move || {
-            for client in listener.incoming() {
+            let last = servers[servers.len() - 1];
+            let servers = servers.into_iter().chain(std::iter::repeat(last));
+            for (client, server) in listener.incoming().zip(servers) {
                 carry(&shared, client.unwrap(), server, change);
             }
         });
-        Self { uri: uri.replace(&server.to_string(), &here), state }
+        Self { uri: uri.replace(&address(uri).to_string(), &here), state }
     }
 
     /// Ends every connection, and every new one at once.
@@ -138,6 +149,10 @@ impl Link {
     pub(super) fn mend(&self) {
         self.state.lock().unwrap().is_cut = false;
     }
+}
+
+fn address(uri: &str) -> SocketAddr {
+    uri.split('/').nth(2).unwrap().parse().unwrap()
 }
 
 fn carry(

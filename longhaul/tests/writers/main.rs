@@ -32,9 +32,14 @@ struct Bench {
 impl Bench {
     /// Serves a volume in memory on a port of its own, with `options`.
     fn new(options: &[&str]) -> Self {
+        Self::serving(&[&["--volume", "t=file:t.img,size=32M"], options].concat())
+    }
+
+    /// Serves what `options` say.
+    fn serving(options: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut bench = Self { dir, server: None, uri: String::new() };
-        bench.serve(&[&["--volume", "t=file:t.img,size=32M"], options].concat());
+        bench.serve(options);
         bench
     }
 

@@ -300,6 +300,29 @@ async fn log_that_was_moved_away_after_its_replay_was_killed_is_missed() {
     }
 }
 
+/// Nobody loses a volume to a log of another one, whatever the user says: it is compared first, and nothing is reserved at a
+/// server that was exchanged after that.
+#[test]
+fn holder_of_another_volume_keeps_it_from_a_log_that_is_forced() {
+    let bench = Bench::new(&["--volume", "u=file:u.img,size=32M"]);
+    let (_link, log) = given_up(&bench);
+    let volume = bench.uri.replace(":t/", ":u/");
+    let holder = bench.attach_to(&volume, "holder", &[]);
+    let elsewhere = Bench::serving(&["--volume", "t=file:t.img,size=32M,serial=another"]);
+    let other = elsewhere.attach("other", &[]);
+    let exchanged = Link::to_one_then(&bench.uri, &elsewhere.uri);
+    for (uri, words) in [
+        (&volume, "this is not the volume of the replay log"),
+        (&exchanged.uri, "its serial number has changed"),
+    ] {
+        let (said, done) = bench.run(&["replay", "--force", "--take-over", &log, uri]);
+        assert!(!done && said.contains(words), "{words}: {said}");
+    }
+    let is_fenced = |at: &super::Attached| !bench.write(at, 2);
+    assert!(!is_fenced(&holder) && !is_fenced(&other), "{}", elsewhere.log("other"));
+    assert!(holder.process.stop().success() && other.process.stop().success());
+}
+
 /// A volume is compared with that of the log before anything else is asked of the user.
 #[test]
 fn replay_to_another_volume_names_the_difference_first() {

@@ -35,7 +35,7 @@ pub use transport::IscsiTransport;
 use super::scsi::{self, Options};
 pub use super::scsi::{
     Holders, Identity, IsOurs, NOTICED_WITHIN, OpenError, ReplayLogOptions, ReplayedLog,
-    ReservationError, State, Unguarded, UnitError, Writers,
+    ReservationError, Seen, State, Unguarded, UnitError, Writers,
 };
 use crate::stop::Stop;
 use crate::uri::Host;
@@ -82,6 +82,8 @@ pub struct ConnectOptions {
     pub state: Option<PathBuf>,
     /// The replay log that is to be written.
     pub replays: Option<ReplayedLog>,
+    /// What was found there before: another volume is neither opened nor reserved.
+    pub same_as: Option<Seen>,
     /// How long an outage may last before requests fail; `None` for as long as it takes, zero for not
     /// at all.
     pub reconnect_for: Option<Duration>,
@@ -125,6 +127,7 @@ impl ConnectOptions {
             writers: Writers::default(),
             state: None,
             replays: None,
+            same_as: None,
             reconnect_for: Some(RECONNECT_FOR),
             other_portals: true,
             reconnect_every: RECONNECT_EVERY,
@@ -143,6 +146,7 @@ impl From<&ConnectOptions> for Options {
             writers: options.writers,
             state: options.state,
             replays: options.replays,
+            same_as: options.same_as,
             reconnect_for: options.reconnect_for,
             reconnect_every: options.reconnect_every,
             replay_log: options.replay_log,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proto::scsi::writer::Registrants;
 use volume::Gate;
 
-use super::{Disk, State};
+use super::{Disk, Seen, State};
 use crate::attachments::Place;
 use crate::net::tcp_tuning;
 use crate::replay_log::Header;
@@ -66,6 +66,10 @@ impl Probe for Disk {
 
     fn reason(&self) -> Option<String> {
         self.reason()
+    }
+
+    fn seen(&self) -> Seen {
+        self.seen()
     }
 
     fn place(&self) -> Place {

@@ -92,11 +92,15 @@ impl<T: Transport> fmt::Display for Connector<T> {
 impl<T: Transport> Connector<T> {
     pub(super) fn new(transport: T, options: Options) -> Self {
         Self {
+        let identity = KnownIdentity::default();
+        if let Some(seen) = options.same_as.as_ref().and_then(|seen| seen.identity.clone()) {
+            identity.set(seen);
+        }
             lun: transport.address().lun,
             transport,
             options,
             opened_within: OPENED_WITHIN,
-            identity: KnownIdentity::default(),
+            identity,
             reservation: Reservation::default(),
             replay_log: Mutex::default(),
             not_saved: Mutex::default(),
@@ -220,7 +224,7 @@ impl<T: Transport> Connector<T> {
                 let reset = uncertain.is_some_and(|uncertain| uncertain.reset);
                 self.open_again(&session, before, reset).await
             }
-            None => self.in_time(self.open(&session)).await,
+            None => self.in_time(self.open_as_seen(&session)).await,
         };
         match &opened {
             Ok(link) => self.transport.opened(&session, link.device().is_longhaul()),
@@ -230,6 +234,14 @@ impl<T: Transport> Connector<T> {
     }
 
     async fn open(&self, session: &T::Session) -> Opened<T, Link<T::Session>> {
+    /// Opens the unit for the first time. Where it was looked at before it is the same still: it is reserved next.
+    async fn open_as_seen(&self, session: &T::Session) -> Opened<T, Link<T::Session>> {
+        match &self.options.same_as {
+            Some(seen) => self.open_same(session, &seen.device).await,
+            None => self.open(session).await,
+        }
+    }
+
         Ok(Link::open(session.clone(), self.lun, self.options.read_only).await?)
     }
 

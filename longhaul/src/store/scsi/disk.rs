@@ -17,7 +17,7 @@ use super::connect::Connector;
 use super::error::OpenError;
 use super::identity::Identity;
 use super::mark::{IsOurs, Mark, Unguarded};
-use super::options::Options;
+use super::options::{Options, Seen};
 use super::session::{Session as _, Transport};
 use super::unit::UnitError;
 use super::volume::Link;
@@ -132,6 +132,13 @@ impl<T: Transport> Disk<T> {
     }
 
     /// What is written there is the header of an encrypted volume that is open, and no data: it goes to no replay log.
+    /// By what it is known when it is opened once more.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        let identity = self.connector().identity.found();
+        Seen { device: self.link().device().clone(), identity }
+    }
+
     pub fn keep_out_of_log(&self, span: Span) {
         self.connector().keep_out_of_log(span);
     }

@@ -48,6 +48,11 @@ impl KnownIdentity {
         known.map(|known| known.identity.uuid.clone())
     }
 
+    /// As it was found.
+    pub(super) fn found(&self) -> Option<Identity> {
+        self.lock().as_ref().map(|known| known.identity.clone())
+    }
+
     /// Takes note of a change that is about to be made: it may replace the identity. Says whether it is the first
     /// that does.
     pub(super) fn track(&self, change: &Change) -> bool {

@@ -35,7 +35,7 @@ pub use disk::{Disk, State};
 pub use error::OpenError;
 pub use identity::Identity;
 pub use mark::{IsOurs, NOTICED_WITHIN, Unguarded};
-pub use options::{Options, ReplayLogOptions, ReplayedLog};
+pub use options::{Options, ReplayLogOptions, ReplayedLog, Seen};
 pub use reservation::{Holders, ReservationError};
 pub use session::{
     Address, Completion, Executed, Lost, NoStatus, ResetAnswer, Session, Task, TransferLimits,

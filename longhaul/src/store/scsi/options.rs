@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::device::Device;
+use super::identity::Identity;
 use super::writers::Writers;
 use crate::stop::Stop;
 
@@ -18,6 +20,8 @@ pub struct Options {
     pub state: Option<PathBuf>,
     /// The replay log that is to be written.
     pub replays: Option<ReplayedLog>,
+    /// What was found there before: another volume is neither opened nor reserved.
+    pub same_as: Option<Seen>,
     /// How long an outage may last before requests fail; `None` for as long as it takes, zero for not
     /// at all.
     pub reconnect_for: Option<Duration>,
@@ -32,6 +36,13 @@ pub struct Options {
     pub unflushed_max: usize,
     /// How long nothing may be heard of a unit before it is asked how it is.
     pub idle: Duration,
+}
+
+/// By what a volume is known when it is opened once more.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub(super) device: Device,
+    pub(super) identity: Option<Identity>,
 }
 
 /// Where acknowledged writes go that a disk could not be given.

@@ -110,6 +110,7 @@ async fn step_to_a_unit_that_does_not_end_is_given_up() {
         writers: Writers::One,
         state: None,
         replays: None,
+        same_as: None,
         reconnect_for: None,
         reconnect_every: Duration::from_secs(5),
         replay_log: None,
