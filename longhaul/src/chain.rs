@@ -84,14 +84,16 @@ pub struct OpenOptions {
     /// The directory for what was acknowledged and a volume behind a network could not be given any more; it is
     /// dropped if `None`.
     pub replay_log: Option<PathBuf>,
+    /// Where attachments are noted, and replay logs looked for, if the user has no state directory.
+    pub state: Option<PathBuf>,
     /// Who else may write to a unit of a target.
     pub writers: Writers,
     /// The replay log that is to be written to it.
     pub replays: Option<ReplayedLog>,
-    /// When it is called before the chain is open, that fails, and lets go of what there is.
-    pub stop: Stop,
     /// What an earlier chain of the same URI has found.
     pub same_as: Option<iscsi::Seen>,
+    /// When it is called before the chain is open, that fails, and lets go of what there is.
+    pub stop: Stop,
 }
 
 /// Who this machine is to a target.
@@ -189,14 +191,14 @@ impl Chain {
         Ok(grown.map(Growth))
     }
 
-    /// Why its flushes fail, if it has lost what was written: no flush succeeds until it is opened again.
-    #[must_use]
     /// By what its store is known when it is opened once more, if it is behind a target.
     #[must_use]
     pub fn seen(&self) -> Option<iscsi::Seen> {
         self.abilities.probe.as_ref().map(|store| store.seen())
     }
 
+    /// Why its flushes fail, if it has lost what was written: no flush succeeds until it is opened again.
+    #[must_use]
     pub fn loss(&self) -> Option<String> {
         let close = self.abilities.close.as_ref()?;
         // It is a loss if its file was removed.

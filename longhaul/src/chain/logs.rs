@@ -7,7 +7,6 @@ use crate::attachments::{self, Entry};
 use crate::luks;
 use crate::printable::Shown as _;
 use crate::replay_log::{self, Pending};
-use crate::state_dir::state_dir;
 use crate::store::abilities::Probe;
 
 impl Chain {
@@ -62,7 +61,7 @@ impl Chain {
 
 /// A note that only may be of the unit counts where its key is `registered` there.
 fn find(store: &dyn Probe, dir: Option<PathBuf>, registered: &[u64]) -> Vec<Pending> {
-    let (state, place) = (state_dir(), store.place());
+    let (state, place) = (store.state_dir(), store.place());
     let folder = state.as_deref().map(attachments::folder);
     let notes = folder.map(|folder| attachments::noted(&folder, &place)).unwrap_or_default();
     let noted = notes.iter().filter_map(|note| note.replay_logs.clone());

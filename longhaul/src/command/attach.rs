@@ -96,9 +96,10 @@ pub async fn run(args: Args) -> Outcome {
         pad: false,
         pipeline: args.writers.pipeline(args.pipeline.settings(chain::memory_of_machine())?),
         writers: args.writers.writers(),
+        state: None,
         replays: None,
-        reconnect_limit: args.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
         same_as: None,
+        reconnect_limit: args.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
         replay_log,
         stop: stop.clone(),
     };

@@ -1,6 +1,6 @@
 //! Options that several commands share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use proto::iscsi::name::IscsiName;
@@ -107,12 +107,20 @@ pub(super) struct ReplayLogArgs {
     /// `longhaul replay` [default: /var/lib/longhaul; for users ~/.local/state/longhaul]
     #[arg(long, value_name = "DIR")]
     replay_log: Option<PathBuf>,
+    /// The state directory of a server, for a user without one.
+    #[arg(skip)]
+    of_server: Option<PathBuf>,
 }
 
 impl ReplayLogArgs {
+    /// Those of a server that keeps its state in `state`.
+    pub(super) fn of_server(state: Option<&Path>) -> Self {
+        Self { of_server: state.map(PathBuf::from), ..Self::default() }
+    }
+
     /// The directory, whether it can be used or not.
     pub(super) fn place(&self) -> Option<PathBuf> {
-        let dir = self.replay_log.clone().or_else(state_dir)?;
+        let dir = self.replay_log.clone().or_else(state_dir).or_else(|| self.of_server.clone())?;
         Some(std::path::absolute(&dir).unwrap_or(dir))
     }
 

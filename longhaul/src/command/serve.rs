@@ -374,6 +374,7 @@ pub(super) async fn open_options(
     exchanged: OnExchange,
 ) -> Outcome<OpenOptions> {
     let (volume, files) = (volume.clone(), ServedFiles::in_state(state));
+    let state = state.map(PathBuf::from);
     blocking(move || {
         let existing_only = files.must_exist(&volume, exchanged)?;
         let Upstream { initiator, chap, chap_weak, identity, connections, shared } =
@@ -400,9 +401,10 @@ pub(super) async fn open_options(
             contents: unlock.transpose()?.unwrap_or_default(),
             reconnect_limit: ReconnectLimit::FOREVER,
             replay_log: match volume.uri.is_remote() && !volume.read_only {
-                true => ReplayLogArgs::default().dir()?,
+                true => ReplayLogArgs::of_server(state.as_deref()).dir()?,
                 false => None,
             },
+            state,
             writers: if shared { Writers::Shared } else { Writers::One },
             ..OpenOptions::default()
         })

@@ -8,6 +8,7 @@ mod scsi_disk;
 use std::error::Error;
 use std::fs::Metadata;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,6 +114,9 @@ pub trait Probe: Send + Sync {
 
     /// How this machine notes it.
     fn place(&self) -> Place;
+
+    /// The directory of such notes.
+    fn state_dir(&self) -> Option<PathBuf>;
 
     /// Whether a replay log belongs to it.
     fn is_of(&self, header: &Header) -> bool;

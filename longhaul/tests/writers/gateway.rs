@@ -1,6 +1,8 @@
 //! A server of volumes of other targets, which comes and goes with them by its configuration.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -85,6 +87,46 @@ fn volume_whose_release_was_refused_is_put_in_again() {
     assert!(bench.refused(&[]).contains("another writer"));
     assert!(gateway.0.stop().success());
     assert_eq!(notes(&bench), 0);
+}
+
+/// A user without rights.
+const NOBODY: u32 = 65534;
+
+/// A gateway that was killed is started again by its manager, with nobody there to say --take-over. Where the user has no
+/// state directory what the server keeps is in its own.
+#[test]
+fn gateway_that_was_killed_takes_its_volume_back() {
+    let bench = Bench::new(&["--state", "st"]);
+    let volume = format!("g={}", bench.uri);
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--volume", &volume, "--state", "kept"];
+    fs::set_permissions(bench.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    for has_home in [true, false] {
+        let start = || {
+            let mut command = bench.longhaul(&serve);
+            if !has_home {
+                for variable in ["LONGHAUL_STATE_DIR", "STATE_DIRECTORY", "XDG_STATE_HOME", "HOME"]
+                {
+                    command.env_remove(variable);
+                }
+                // Root has a state directory without that.
+                if rustix::process::geteuid().is_root() {
+                    command.uid(NOBODY);
+                }
+            }
+            Running::start(command.stderr(Stdio::inherit()))
+        };
+        let first = start();
+        assert!(first.line().is_some_and(|line| line.starts_with("ready ")), "{has_home}");
+        first.kill();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let mut other = bench.longhaul(&["attach", &bench.uri, "--nbd", "other.sock"]);
+        let (said, status) = super::run(other.env("LONGHAUL_STATE_DIR", elsewhere.path()));
+        assert!(!status.success() && said.contains("another writer"), "it stays reserved: {said}");
+        let again = start();
+        assert!(again.line().is_some_and(|line| line.starts_with("ready ")), "{has_home}");
+        assert!(again.stop().success());
+        fs::remove_dir_all(bench.path().join("kept")).unwrap();
+    }
 }
 
 #[test]

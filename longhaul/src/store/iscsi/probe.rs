@@ -1,6 +1,7 @@
 //! A disk behind an iSCSI target as the store of a chain, and what is known of its target.
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use proto::scsi::writer::Registrants;
@@ -74,6 +75,10 @@ impl Probe for Disk {
 
     fn place(&self) -> Place {
         self.place()
+    }
+
+    fn state_dir(&self) -> Option<PathBuf> {
+        self.state_dir()
     }
 
     fn is_of(&self, header: &Header) -> bool {

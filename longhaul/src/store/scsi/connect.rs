@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -91,11 +92,11 @@ impl<T: Transport> fmt::Display for Connector<T> {
 
 impl<T: Transport> Connector<T> {
     pub(super) fn new(transport: T, options: Options) -> Self {
-        Self {
         let identity = KnownIdentity::default();
         if let Some(seen) = options.same_as.as_ref().and_then(|seen| seen.identity.clone()) {
             identity.set(seen);
         }
+        Self {
             lun: transport.address().lun,
             transport,
             options,
@@ -233,7 +234,6 @@ impl<T: Transport> Connector<T> {
         opened
     }
 
-    async fn open(&self, session: &T::Session) -> Opened<T, Link<T::Session>> {
     /// Opens the unit for the first time. Where it was looked at before it is the same still: it is reserved next.
     async fn open_as_seen(&self, session: &T::Session) -> Opened<T, Link<T::Session>> {
         match &self.options.same_as {
@@ -242,6 +242,7 @@ impl<T: Transport> Connector<T> {
         }
     }
 
+    async fn open(&self, session: &T::Session) -> Opened<T, Link<T::Session>> {
         Ok(Link::open(session.clone(), self.lun, self.options.read_only).await?)
     }
 
@@ -373,6 +374,10 @@ impl<T: Transport> Connector<T> {
         self.replay_log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn state(&self) -> Option<&Path> {
+        self.options.state.as_deref()
+    }
+
     pub(super) const fn idle(&self) -> Duration {
         self.options.idle
     }
@@ -398,7 +403,7 @@ impl<T: Transport> Connector<T> {
             key: self.reservation.key(),
             luks_uuid: None,
         };
-        let attachments = self.options.state.as_deref().map(attachments::folder);
+        let attachments = self.state().map(attachments::folder);
         Some(Writer::new(dir.clone(), header, attachments))
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::ready;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,7 +132,6 @@ impl<T: Transport> Disk<T> {
         self.connector().identity.judge(copies)
     }
 
-    /// What is written there is the header of an encrypted volume that is open, and no data: it goes to no replay log.
     /// By what it is known when it is opened once more.
     #[must_use]
     pub fn seen(&self) -> Seen {
@@ -139,6 +139,7 @@ impl<T: Transport> Disk<T> {
         Seen { device: self.link().device().clone(), identity }
     }
 
+    /// What is written there is the header of an encrypted volume that is open, and no data: it goes to no replay log.
     pub fn keep_out_of_log(&self, span: Span) {
         self.connector().keep_out_of_log(span);
     }
@@ -245,6 +246,12 @@ impl<T: Transport> Disk<T> {
     /// The other who has reserved the unit to write to it, if the unit tells.
     pub async fn writer(&self) -> Option<Registrants> {
         self.link().writer().await
+    }
+
+    /// The state directory.
+    #[must_use]
+    pub fn state_dir(&self) -> Option<PathBuf> {
+        self.connector().state().map(PathBuf::from)
     }
 
     /// How this machine notes the unit.
