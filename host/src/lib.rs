@@ -6,14 +6,14 @@ pub mod allocator;
 pub mod cipher;
 mod context;
 pub mod file;
-pub mod handed;
 pub mod loop_device;
 pub mod memory;
 mod ranges;
 pub mod request;
 pub mod ring;
+pub mod socket_activation;
 mod syncs;
 pub mod tcp;
+pub mod thread_pool;
 #[cfg(feature = "lab")]
 pub mod tun;
-pub mod workers;

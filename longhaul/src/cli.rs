@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+use crate::cipher_pool::fix_threads;
 use crate::command::{
     attach, check, copy, discover, identity, info, key, man_pages, reload, replay, serve, status,
     tune,
 };
-use crate::crew::fix_threads;
 use crate::failure::{OrFail, Outcome};
 use crate::log::{Log, complain_of};
 use crate::luks;
@@ -91,7 +91,7 @@ fn run(cli: Cli) -> Outcome {
     // Where the system does not allow it, the keys are used all the same.
     let _ = host::memory::hide();
     // Before anything is opened that could be taken for a socket.
-    let handed = host::handed::take();
+    let handed = host::socket_activation::take();
     // The file of a server may say how it logs, so that is read first.
     if !matches!(cli.command, Command::Serve(_)) {
         cli.log.start("warn").map(drop)?;

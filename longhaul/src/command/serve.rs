@@ -15,7 +15,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use host::handed::Handed;
+use host::socket_activation::PassedSocket;
 use proto::identity::PublicKey;
 use proto::iscsi::login::policy::{self, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
@@ -35,7 +35,6 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Server};
 use crate::log::Log;
 use crate::luks;
-use crate::manager;
 use crate::option_table::{CommandLine, names, terminal_list};
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
@@ -44,6 +43,7 @@ use crate::served_files::{LeftState, OnExchange, ServedFiles, VolumeIdentity};
 use crate::state::StateDir;
 use crate::stop::Stop;
 use crate::store::iscsi::Writers;
+use crate::systemd;
 use crate::target::lun::{Disk, Kept, Options, TargetDevice};
 use crate::uri::{IscsiUri, Uri};
 pub(super) use conflicts::find as conflicts;
@@ -95,7 +95,7 @@ fn help() -> String {
 const LEVEL: &str = "info";
 
 /// Runs until a signal. `handed` are the sockets that were opened for it.
-pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outcome {
+pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) -> Outcome {
     host::allocator::return_large();
     let config = match &args.config {
         Some(path) => Config::read(path)?,
@@ -144,7 +144,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<Handed>>) -> Outco
     if let Some(listener) = metrics {
         tokio::spawn(metrics::serve(listener, Arc::downgrade(&node)));
     }
-    tokio::spawn(manager::watchdog(server.pulse()));
+    tokio::spawn(systemd::watchdog(server.pulse()));
     announce(&config.volumes, server.portals(), pin)?;
     let mut live =
         Live::new(config, portals, (chains, disks, remembered), node, (log, tap), stop.clone());

@@ -7,7 +7,7 @@ use host::cipher::{KeyError, Xts};
 use tokio::sync::oneshot;
 use volume::layer::seal::{Ciphering, SectorCipher, TWEAK_UNIT};
 
-use crate::crew::{WORKERS, worthwhile};
+use crate::cipher_pool::{CIPHER_POOL, worthwhile};
 
 /// Bounds of a piece, whatever was measured: below, handing over costs more than any cipher; above,
 /// the largest transfer would not be cut even on a machine that was measured wrongly.
@@ -31,7 +31,7 @@ impl PooledXts {
     pub fn new(key: &[u8], sector_size: u32) -> Result<Self, KeyError> {
         let xts = Xts::new(key)?;
         let piece = worthwhile_piece(&xts, sector_size as usize);
-        tracing::debug!(piece, threads = WORKERS.threads(), "ciphering longer spans in pieces");
+        tracing::debug!(piece, threads = CIPHER_POOL.threads(), "ciphering longer spans in pieces");
         Ok(Self { xts: Arc::new(xts), sector_size, piece })
     }
 
@@ -42,7 +42,7 @@ impl PooledXts {
     }
 
     fn run(&self, direction: Direction, tweak: u64, mut sectors: BytesMut) -> Ciphering<'_> {
-        let shares = (sectors.len() / self.piece).min(WORKERS.threads() + 1);
+        let shares = (sectors.len() / self.piece).min(CIPHER_POOL.threads() + 1);
         if shares < 2 {
             apply(&self.xts, direction, tweak, self.sector_size, &mut sectors);
             return Box::pin(std::future::ready(sectors));
@@ -77,7 +77,7 @@ impl PooledXts {
                 // Nobody listens any more if the request was dropped.
                 let _ = done.send(piece);
             });
-            if let Err(job) = WORKERS.submit(job) {
+            if let Err(job) = CIPHER_POOL.submit(job) {
                 job();
             }
             answers.push(answer);

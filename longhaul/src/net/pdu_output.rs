@@ -6,12 +6,12 @@ use std::task::{Context, Poll};
 use proto::iscsi::pdu::Outbox;
 
 use super::connection::Output;
-use crate::crew::Crew;
+use crate::cipher_pool::OutboxOffload;
 
 /// PDUs that wait to be sent; large bodies of a secure session are encrypted by other threads meanwhile.
 pub(crate) struct PduOutput<'a> {
     pub(crate) outbox: &'a mut Outbox,
-    pub(crate) crew: &'a mut Crew,
+    pub(crate) offload: &'a mut OutboxOffload,
 }
 
 impl Output for PduOutput<'_> {
@@ -20,7 +20,7 @@ impl Output for PduOutput<'_> {
     }
 
     fn slices<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
-        self.crew.help(self.outbox);
+        self.offload.hand_over(self.outbox);
         self.outbox.slices(slices)
     }
 
@@ -29,6 +29,6 @@ impl Output for PduOutput<'_> {
     }
 
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.crew.poll_returned(cx, self.outbox)
+        self.offload.poll_returned(cx, self.outbox)
     }
 }

@@ -15,7 +15,7 @@ use volume::layer::pipeline::model::{self, Bottleneck, Stages};
 use volume::layer::pipeline::{Chosen, Limit, Settings};
 use volume::{Durability, Result, Span, Volume};
 
-use crate::crew::WORKERS;
+use crate::cipher_pool::CIPHER_POOL;
 use crate::net::tcp_tuning::Info;
 use crate::net::tcp_tuning::path::{Constraint, Flow, Sample, constraint};
 use crate::pipelined::Pipelined;
@@ -230,7 +230,7 @@ fn cipher() -> Cipher {
     }
     Cipher {
         rate: bytes as f64 / start.elapsed().as_secs_f64(),
-        processors: WORKERS.threads() as u32 + 1,
+        processors: CIPHER_POOL.threads() as u32 + 1,
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixListener;
 
-use host::handed::{Handed, Listener};
+use host::socket_activation::{Listener, PassedSocket};
 use proto::iscsi::login::target::Entrance;
 use tokio::net;
 
@@ -25,9 +25,9 @@ pub(super) struct Given {
 }
 
 impl Given {
-    pub(super) fn sort(handed: Vec<Handed>) -> Outcome<Self> {
+    pub(super) fn sort(handed: Vec<PassedSocket>) -> Outcome<Self> {
         let mut given = Self::default();
-        for Handed { name, listener } in handed {
+        for PassedSocket { name, listener } in handed {
             let twice = match listener {
                 Listener::Tcp(listener) if name == METRICS => {
                     given.metrics.replace(listener).is_some()

@@ -11,8 +11,8 @@ use super::live::{Applied, Live, Prepared};
 use crate::control::{Control, Request};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::Server;
-use crate::manager;
 use crate::stop::{Stop, Stopper};
+use crate::systemd;
 
 /// When who asks for a reload is answered at the latest: volumes far away that have to be opened, or flushed and closed,
 /// may take longer.
@@ -87,11 +87,11 @@ async fn request(control: Option<&mut Control>) -> Request {
 
 /// Serves, and does what is asked of the server, until it has stopped.
 pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome {
-    manager::ready(&live.summary());
+    systemd::ready(&live.summary());
     loop {
         let ended = match events.next().await {
             Event::Stop => {
-                manager::stopping();
+                systemd::stopping();
                 None
             }
             Event::Ended(outcome) => Some(outcome),
@@ -126,7 +126,7 @@ async fn reload(live: &mut Live, events: &mut Events, mut asked: Vec<Request>) -
             tell(asked, &Err(ENDING.to_owned()));
             return None;
         }
-        manager::reloading();
+        systemd::reloading();
         let mut reload = Reload { asked, ..Reload::default() };
         let prepared = reload.prepare(live, events).await;
         let Reload { asked: waiting, given_up, again, ended, .. } = reload;
@@ -180,7 +180,7 @@ impl Reload {
     fn handle(&mut self, live: &Live, event: Event) {
         match event {
             Event::Stop => {
-                manager::stopping();
+                systemd::stopping();
                 self.give_up(ENDING);
             }
             Event::Ended(outcome) => {
@@ -228,7 +228,7 @@ fn due<'a>(asked: impl Iterator<Item = &'a Request>) -> Option<Instant> {
 fn apply(live: &mut Live, prepared: Outcome<Prepared>, asked: Vec<Request>) {
     match prepared.map(|prepared| live.apply(prepared)) {
         Ok(applied) => {
-            manager::ready(&live.summary());
+            systemd::ready(&live.summary());
             tokio::spawn(report(applied, asked));
         }
         Err(why) => {
@@ -236,7 +236,7 @@ fn apply(live: &mut Live, prepared: Outcome<Prepared>, asked: Vec<Request>) {
                 "configuration not applied, nothing has changed: {}",
                 why.on_one_line()
             );
-            manager::ready(&format!("{}; the last reload failed, see the log", live.summary()));
+            systemd::ready(&format!("{}; the last reload failed, see the log", live.summary()));
             tell(asked, &Err(why.to_string()));
         }
     }

@@ -9,7 +9,7 @@ use proto::time::Time;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::crew::Crew;
+use crate::cipher_pool::OutboxOffload;
 use crate::net::connection::Connection;
 use crate::net::pdu_output::PduOutput;
 
@@ -29,13 +29,13 @@ pub(super) enum StreamError {
 pub(super) struct PduStream {
     connection: Connection<TcpStream>,
     pub(super) decoder: Decoder,
-    crew: Crew,
+    offload: OutboxOffload,
 }
 
 impl PduStream {
     pub(super) fn new(socket: TcpStream) -> Self {
         let connection = Connection::new(socket);
-        Self { connection, decoder: Decoder::new(), crew: Crew::new() }
+        Self { connection, decoder: Decoder::new(), offload: OutboxOffload::new() }
     }
 
     pub(super) const fn socket(&self) -> &TcpStream {
@@ -69,7 +69,7 @@ impl PduStream {
         cx: &mut Context<'_>,
         outbox: &mut Outbox,
     ) -> Poll<io::Result<()>> {
-        self.connection.poll_write(cx, &mut PduOutput { outbox, crew: &mut self.crew })
+        self.connection.poll_write(cx, &mut PduOutput { outbox, offload: &mut self.offload })
     }
 
     /// The next frame of a login.

@@ -21,7 +21,7 @@ use proto::iscsi::pdu::Outbox;
 use proto::time::Time;
 use tokio::net::TcpStream;
 
-use crate::crew::Crew;
+use crate::cipher_pool::OutboxOffload;
 use crate::net::connection::{Connection, Output};
 use crate::net::pdu_output::PduOutput;
 use crate::net::tcp_tuning::congestion_control::bound_unsent;
@@ -80,13 +80,13 @@ pub(super) struct Line {
     connection: Connection<TcpStream>,
     /// How the last read went, and when it was, until it is taken.
     pub(super) read: Option<io::Result<(usize, Time)>>,
-    crew: Crew,
+    offload: OutboxOffload,
 }
 
 impl Line {
     pub(super) fn new(socket: TcpStream) -> Self {
         bound_unsent(&socket);
-        Self { connection: Connection::new(socket), read: None, crew: Crew::new() }
+        Self { connection: Connection::new(socket), read: None, offload: OutboxOffload::new() }
     }
 
     pub(super) const fn socket(&self) -> &TcpStream {
@@ -105,7 +105,7 @@ impl Line {
         on: usize,
         now: impl Fn() -> Time,
     ) -> io::Result<()> {
-        self.connection.write(&mut Sending { machine, on, crew: &mut self.crew, now })
+        self.connection.write(&mut Sending { machine, on, offload: &mut self.offload, now })
     }
 
     /// Ready when something has arrived, of which `missing` bytes at least are missing, or output that waits can go on.
@@ -121,7 +121,7 @@ impl Line {
         {
             self.read = Some(read);
         }
-        let mut output = PduOutput { outbox, crew: &mut self.crew };
+        let mut output = PduOutput { outbox, offload: &mut self.offload };
         let more = self.connection.poll_more(cx, &mut output).is_ready();
         self.read.is_some() || more
     }
@@ -131,7 +131,7 @@ impl Line {
 struct Sending<'a, T, F> {
     machine: &'a mut Initiator<T>,
     on: usize,
-    crew: &'a mut Crew,
+    offload: &'a mut OutboxOffload,
     now: F,
 }
 
@@ -142,7 +142,7 @@ impl<T, F: Fn() -> Time> Output for Sending<'_, T, F> {
 
     fn slices<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
         let Some(outbox) = self.machine.outbox(self.on) else { return 0 };
-        self.crew.help(outbox);
+        self.offload.hand_over(outbox);
         outbox.slices(slices)
     }
 

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 
 /// A socket, and what it was called.
 #[derive(Debug)]
-pub struct Handed {
+pub struct PassedSocket {
     /// The name it was given, or `unknown`.
     pub name: String,
     /// The socket, which does not block.
@@ -33,7 +33,7 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 ///
 /// It must be the first thing a program does: what it opens itself may have the number of a socket that is
 /// announced and not there.
-pub fn take() -> io::Result<Vec<Handed>> {
+pub fn take() -> io::Result<Vec<PassedSocket>> {
     if TAKEN.swap(true, Ordering::Relaxed) {
         return Ok(Vec::new());
     }
@@ -46,7 +46,7 @@ pub fn take() -> io::Result<Vec<Handed>> {
             // `TAKEN` lets this be reached once.
             let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
             let listener = adopt(descriptor).map_err(|why| because(&name, &why))?;
-            Ok(Handed { name, listener })
+            Ok(PassedSocket { name, listener })
         })
         .collect()
 }

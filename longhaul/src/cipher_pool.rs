@@ -1,19 +1,20 @@
-//! Ciphering on other processors: bodies of an outbox go to the workers, and come back sealed.
+//! Encryption on other processors: bodies of an outbox go to a pool of threads, and come back encrypted.
 //!
 //! Only what is worth it goes: enough bytes to keep a processor busy for longer than it takes to wake one,
-//! while the caller seals and sends as many itself. Small output never leaves the task it is made by.
+//! while the caller encrypts and sends as many itself. Small output never leaves the task it is made by.
 
 use std::sync::{LazyLock, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use host::aead::{Gcm, KEY_LEN, NONCE_LEN};
-use host::workers::Workers;
+use host::thread_pool::ThreadPool;
 use proto::iscsi::pdu::{Done, Outbox};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// Shared by all volumes and sessions of the process.
-pub(crate) static WORKERS: LazyLock<Workers> = LazyLock::new(|| workers(THREADS.get().copied()));
+pub(crate) static CIPHER_POOL: LazyLock<ThreadPool> =
+    LazyLock::new(|| pool(THREADS.get().copied()));
 
 /// How many threads there are to be, if somebody has said it.
 static THREADS: OnceLock<usize> = OnceLock::new();
@@ -24,9 +25,12 @@ pub(crate) fn fix_threads(threads: usize) {
     let _ = THREADS.set(threads);
 }
 
-fn workers(threads: Option<usize>) -> Workers {
+fn pool(threads: Option<usize>) -> ThreadPool {
     const NAME: &str = "cipher";
-    threads.map_or_else(|| Workers::beside_the_caller(NAME), |threads| Workers::new(NAME, threads))
+    threads.map_or_else(
+        || ThreadPool::per_processor_but_one(NAME),
+        |threads| ThreadPool::new(NAME, threads),
+    )
 }
 
 /// A piece must keep a processor busy for this long to be worth waking another one, which costs some
@@ -64,18 +68,18 @@ pub(crate) fn worthwhile(bytes: usize, mut work: impl FnMut()) -> usize {
     usize::try_from(worth).unwrap_or(usize::MAX)
 }
 
-/// Those who seal for one connection.
+/// The bodies of one connection that are encrypted on the pool.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct OutboxOffload {
     share: usize,
     /// Jobs that are not back.
-    away: usize,
+    outstanding: usize,
     sender: UnboundedSender<Done>,
     returned: UnboundedReceiver<Done>,
 }
 
-impl Crew {
-    /// A crew that has nothing to do. What is worth handing over is measured once, here.
+impl OutboxOffload {
+    /// Nothing is handed over yet. What is worth handing over is measured once, here.
     pub(crate) fn new() -> Self {
         Self::with_share(*SHARE)
     }
@@ -83,24 +87,24 @@ impl Crew {
     fn with_share(share: usize) -> Self {
         // Never more in it than there are threads.
         let (sender, returned) = unbounded_channel();
-        Self { share, away: 0, sender, returned }
+        Self { share, outstanding: 0, sender, returned }
     }
 
     /// Gives bodies away while there are threads for them, and takes back what is done.
-    pub(crate) fn help(&mut self, outbox: &mut Outbox) {
+    pub(crate) fn hand_over(&mut self, outbox: &mut Outbox) {
         while let Ok(done) = self.returned.try_recv() {
             self.take_back(done, outbox);
         }
-        while self.away < WORKERS.threads()
+        while self.outstanding < CIPHER_POOL.threads()
             && let Some(job) = outbox.job(self.share)
         {
-            self.away += 1;
+            self.outstanding += 1;
             let sender = self.sender.clone();
             let job = Box::new(move || {
                 // Nobody wants it any more if the connection has ended.
                 let _ = sender.send(job.run());
             });
-            if let Err(job) = WORKERS.submit(job) {
+            if let Err(job) = CIPHER_POOL.submit(job) {
                 job();
             }
         }
@@ -115,7 +119,7 @@ impl Crew {
     }
 
     fn take_back(&mut self, done: Done, outbox: &mut Outbox) {
-        self.away -= 1;
+        self.outstanding -= 1;
         outbox.put_back(done);
     }
 }
@@ -134,9 +138,9 @@ mod tests {
 
     #[test]
     fn the_number_of_threads_can_be_fixed() {
-        assert_eq!([0, 3].map(|threads| workers(Some(threads)).threads()), [0, 3]);
+        assert_eq!([0, 3].map(|threads| pool(Some(threads)).threads()), [0, 3]);
         let processors = std::thread::available_parallelism().unwrap().get();
-        assert_eq!(workers(None).threads(), processors - 1);
+        assert_eq!(pool(None).threads(), processors - 1);
     }
 
     fn queue() -> Outbox {
@@ -166,11 +170,11 @@ mod tests {
         let (mut outbox, mut alone) = (queue(), Vec::new());
         while send(&mut outbox, &mut alone) {}
         let (mut outbox, mut helped) = (queue(), Vec::new());
-        let mut crew = Crew::with_share(50_000);
+        let mut offload = OutboxOffload::with_share(50_000);
         while !outbox.is_empty() {
-            crew.help(&mut outbox);
+            offload.hand_over(&mut outbox);
             if !send(&mut outbox, &mut helped) {
-                poll_fn(|cx| crew.poll_returned(cx, &mut outbox)).await;
+                poll_fn(|cx| offload.poll_returned(cx, &mut outbox)).await;
             }
         }
         assert!(alone == helped);
@@ -180,7 +184,7 @@ mod tests {
     async fn a_connection_may_end_while_bodies_are_away() {
         for _ in 0..50 {
             let mut outbox = queue();
-            Crew::with_share(50_000).help(&mut outbox);
+            OutboxOffload::with_share(50_000).hand_over(&mut outbox);
         }
     }
 }

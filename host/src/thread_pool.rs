@@ -14,15 +14,15 @@ pub type Job = Box<dyn FnOnce() + Send>;
 const QUEUED_PER_THREAD: usize = 4;
 
 /// Threads that take jobs from one bounded queue. They end when this is dropped.
-pub struct Workers {
+pub struct ThreadPool {
     queue: SyncSender<Job>,
     threads: usize,
 }
 
-impl Workers {
+impl ThreadPool {
     /// One thread per processor but one, which is the caller's.
     #[must_use]
-    pub fn beside_the_caller(name: &str) -> Self {
+    pub fn per_processor_but_one(name: &str) -> Self {
         Self::new(name, thread::available_parallelism().map_or(1, NonZero::get) - 1)
     }
 
@@ -74,11 +74,11 @@ mod tests {
 
     #[test]
     fn every_job_is_done_once_or_given_back() {
-        let workers = Workers::new("test", 2);
+        let pool = ThreadPool::new("test", 2);
         let (done, count) = channel();
         for _ in 0..1000 {
             let done = done.clone();
-            if let Err(job) = workers.submit(Box::new(move || done.send(()).unwrap())) {
+            if let Err(job) = pool.submit(Box::new(move || done.send(()).unwrap())) {
                 job();
             }
         }
@@ -88,36 +88,35 @@ mod tests {
 
     #[test]
     fn a_full_queue_gives_the_job_back() {
-        let workers = Workers::new("test", 1);
+        let pool = ThreadPool::new("test", 1);
         let (release, held) = channel::<()>();
         let (started, running) = channel();
         assert!(
-            workers
-                .submit(Box::new(move || {
-                    started.send(()).unwrap();
-                    held.recv().unwrap();
-                }))
-                .is_ok()
+            pool.submit(Box::new(move || {
+                started.send(()).unwrap();
+                held.recv().unwrap();
+            }))
+            .is_ok()
         );
         running.recv().unwrap();
         for _ in 0..QUEUED_PER_THREAD {
-            assert!(workers.submit(Box::new(|| ())).is_ok());
+            assert!(pool.submit(Box::new(|| ())).is_ok());
         }
-        assert!(workers.submit(Box::new(|| ())).is_err());
+        assert!(pool.submit(Box::new(|| ())).is_err());
         release.send(()).unwrap();
     }
 
     #[test]
     fn job_that_panics_costs_no_thread() {
-        let workers = Workers::new("test", 1);
+        let pool = ThreadPool::new("test", 1);
         let (done, count) = channel();
-        assert!(workers.submit(Box::new(|| panic!("a mistake"))).is_ok());
-        assert!(workers.submit(Box::new(move || done.send(()).unwrap())).is_ok());
+        assert!(pool.submit(Box::new(|| panic!("a mistake"))).is_ok());
+        assert!(pool.submit(Box::new(move || done.send(()).unwrap())).is_ok());
         count.recv().unwrap();
     }
 
     #[test]
     fn without_threads_everything_is_given_back() {
-        assert!(Workers::new("test", 0).submit(Box::new(|| ())).is_err());
+        assert!(ThreadPool::new("test", 0).submit(Box::new(|| ())).is_err());
     }
 }
