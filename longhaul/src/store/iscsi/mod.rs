@@ -6,10 +6,10 @@
 //!     Session        one task that owns sockets and protocol machine; requests go in by a channel
 //! ```
 
+mod connections;
 mod dial;
 mod discover;
 mod error;
-mod lines;
 mod login;
 mod portal;
 mod probe;
@@ -26,9 +26,9 @@ use proto::iscsi::keys::Offer;
 use proto::iscsi::login::initiator::Pinned;
 use proto::iscsi::name::{IscsiName, Isid};
 
+pub use connections::{Connections, NotConnections};
 pub use discover::{DiscoveredTarget, discover};
 pub use error::{ConnectError, SessionError};
-pub use lines::{Connections, NotConnections};
 pub use session::{Loss, Session};
 pub use transport::IscsiTransport;
 

@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Sleep, sleep_until};
 
-use super::lines::{Connections, Count, Line, Opening, open, poll_ready};
+use super::connections::{Connection, Connections, Count, Opening, open, poll_ready};
 use super::random::entropy;
 use crate::net::tcp_tuning::path::combined_info;
 use crate::net::tcp_tuning::{Info, discard_unsent};
@@ -102,7 +102,7 @@ impl Session {
         let address = socket.peer_addr().ok();
         let driver = Driver {
             address,
-            lines: vec![Some(Line::new(socket))],
+            connections: vec![Some(Connection::new(socket))],
             count: Count::new(connections),
             opening: None,
             patience,
@@ -283,7 +283,7 @@ async fn drop_requests(mut receiver: mpsc::Receiver<Request>) {
 
 struct Driver {
     /// The connections, by the index the machine knows them by.
-    lines: Vec<Option<Line>>,
+    connections: Vec<Option<Connection>>,
     count: Count,
     /// One more.
     opening: Option<Opening>,
@@ -321,8 +321,8 @@ impl Driver {
         if !matches!(loss, Loss::LoggedOut) {
             // What the system has not sent yet is not to be sent any more: all of it is either useless or
             // will be sent again.
-            for line in self.lines.iter().flatten() {
-                discard_unsent(line.socket());
+            for connection in self.connections.iter().flatten() {
+                discard_unsent(connection.socket());
             }
         }
         // Set before the requests are dropped with the driver, so that each finds why.
@@ -362,11 +362,12 @@ impl Driver {
             _ => {}
         }
         let takes_requests = self.open && self.machine.has_room();
-        let (lines, machine, origin) = (&mut self.lines, &mut self.machine, self.origin);
+        let (connections, machine, origin) =
+            (&mut self.connections, &mut self.machine, self.origin);
         let now = || Time::from_origin(origin.elapsed());
         tokio::select! {
             request = self.receiver.recv(), if takes_requests => self.take(request),
-            () = poll_fn(|cx| poll_ready(lines, machine, cx, now)) => self.receive()?,
+            () = poll_fn(|cx| poll_ready(connections, machine, cx, now)) => self.receive()?,
             opened = poll_opening(&mut self.opening), if self.opening.is_some() => {
                 self.opening = None;
                 self.opened(opened);
@@ -383,7 +384,7 @@ impl Driver {
 
     /// Begins another connection, if there should be one.
     fn open_more(&mut self) {
-        let there = self.lines.iter().flatten().count();
+        let there = self.connections.iter().flatten().count();
         if let Some(address) = self.address
             && self.opening.is_none()
             && there < self.count.get()
@@ -402,17 +403,17 @@ impl Driver {
         });
         match joined {
             Ok((on, socket)) => {
-                let line = Line::new(socket);
-                self.count.added(&line);
-                self.lines.resize_with(self.lines.len().max(on + 1), || None);
-                self.lines[on] = Some(line);
+                let connection = Connection::new(socket);
+                self.count.added(&connection);
+                self.connections.resize_with(self.connections.len().max(on + 1), || None);
+                self.connections[on] = Some(connection);
             }
             Err(why) => self.do_without(&why),
         }
     }
 
     fn do_without(&mut self, why: &str) {
-        let there = self.lines.iter().flatten().count();
+        let there = self.connections.iter().flatten().count();
         tracing::info!(target = self.peer, connections = there, "no further connection: {why}");
         self.count.settle_for(there);
     }
@@ -431,7 +432,7 @@ impl Driver {
                     self.machine.ping(now);
                 }
                 Some(Request::Path(done)) => {
-                    let sockets = self.lines.iter().flatten().map(Line::socket);
+                    let sockets = self.connections.iter().flatten().map(Connection::socket);
                     let _ = done.send(combined_info(sockets));
                 }
                 Some(Request::Text(text, done)) => {
@@ -467,7 +468,7 @@ impl Driver {
     }
 
     fn send(&mut self) -> Result<(), Loss> {
-        for on in 0..self.lines.len() {
+        for on in 0..self.connections.len() {
             if let Err(error) = self.send_by(on) {
                 self.broken(on, error)?;
             }
@@ -477,27 +478,29 @@ impl Driver {
 
     fn send_by(&mut self, on: usize) -> io::Result<()> {
         let origin = self.origin;
-        let Some(Some(line)) = self.lines.get_mut(on) else { return Ok(()) };
-        line.send(&mut self.machine, on, || Time::from_origin(origin.elapsed()))
+        let Some(Some(connection)) = self.connections.get_mut(on) else { return Ok(()) };
+        connection.send(&mut self.machine, on, || Time::from_origin(origin.elapsed()))
     }
 
     fn receive(&mut self) -> Result<(), Loss> {
         let mut last = None;
-        for on in 0..self.lines.len() {
-            let Some(Some(line)) = self.lines.get_mut(on) else { continue };
-            match line.read.take() {
+        for on in 0..self.connections.len() {
+            let Some(Some(connection)) = self.connections.get_mut(on) else { continue };
+            match connection.read.take() {
                 None => {}
                 Some(Ok((0, _))) => self.broken(on, io::ErrorKind::UnexpectedEof.into())?,
                 Some(Err(error)) => self.broken(on, error)?,
                 Some(Ok((_, now))) => {
                     let machine = &mut self.machine;
-                    line.decode(|bytes| machine.receive(now, on, bytes)).map_err(Loss::Fault)?;
+                    connection
+                        .decode(|bytes| machine.receive(now, on, bytes))
+                        .map_err(Loss::Fault)?;
                     last = last.max(Some(now));
                 }
             }
         }
         if let Some(now) = last {
-            self.count.look(now, &self.lines);
+            self.count.look(now, &self.connections);
         }
         Ok(())
     }
@@ -506,7 +509,7 @@ impl Driver {
     /// not part of it yet.
     fn broken(&mut self, on: usize, error: io::Error) -> Result<(), Loss> {
         if self.machine.abandon(on) {
-            self.lines[on] = None;
+            self.connections[on] = None;
             self.do_without(&error.to_string());
             return Ok(());
         }
@@ -536,7 +539,7 @@ impl Driver {
                     tracing::debug!(target = self.peer, on, "a connection was added");
                 }
                 Event::NotJoined(on, fault) => {
-                    self.lines[on] = None;
+                    self.connections[on] = None;
                     self.do_without(&fault.to_string());
                 }
                 Event::Completed(done, ended) => {

@@ -17,10 +17,10 @@
 //!
 //! `T` is whatever the caller wants back with a command's end, for example where to send it.
 
+mod connection;
 mod fault;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
-mod line;
 mod sequence;
 mod session;
 mod stall;
@@ -39,8 +39,8 @@ use super::pdu::{Frame, Outbox, Pdu, Pieces};
 use crate::scsi::Status;
 use crate::time::Time;
 
+use connection::{Connection, Stage};
 pub use fault::{Fault, Misbehaviour, TaskError};
-use line::{Line, Stage};
 use session::Session;
 
 /// How long the machine waits.
@@ -159,7 +159,7 @@ pub struct Initiator<T> {
     config: LoginConfig,
     timeouts: Timeouts,
     /// The connections, the leading one first.
-    lines: Vec<Line>,
+    connections: Vec<Connection>,
     phase: Phase<T>,
 }
 
@@ -184,9 +184,9 @@ impl<T> Initiator<T> {
         let idle = timeouts.idle + timeouts.answer;
         let timeouts =
             if config.target.is_some() { timeouts } else { Timeouts { idle, ..timeouts } };
-        let mut line = Line::new(login, now, &timeouts);
-        line.outbox.push_pdu(request);
-        Self { config, timeouts, lines: vec![line], phase: Phase::Login }
+        let mut connection = Connection::new(login, now, &timeouts);
+        connection.outbox.push_pdu(request);
+        Self { config, timeouts, connections: vec![connection], phase: Phase::Login }
     }
 
     /// How many connections the session may have; none before it is there.
@@ -202,19 +202,19 @@ impl<T> Initiator<T> {
     /// [`Event::Joined`] or [`Event::NotJoined`] follows.
     pub fn join(&mut self, now: Time, entropy: Entropy) -> Option<usize> {
         let Phase::Session { session, tsih } = &self.phase else { return None };
-        let closed = |line: &Line| matches!(line.stage, Stage::Closed);
-        let on = self.lines.iter().position(closed).unwrap_or(self.lines.len());
+        let closed = |connection: &Connection| matches!(connection.stage, Stage::Closed);
+        let on = self.connections.iter().position(closed).unwrap_or(self.connections.len());
         if on >= session.lines_max() {
             return None;
         }
         let cid = CID.wrapping_add(u16::try_from(on).ok()?);
         let place = Place { tsih: *tsih, cid, cmd_sn: session.cmd_sn() };
         let (login, request) = InitiatorLogin::join(self.config.clone(), place, entropy);
-        let mut line = Line::new(login, now, &self.timeouts);
-        line.outbox.push_pdu(request);
-        match self.lines.get_mut(on) {
-            Some(closed) => *closed = line,
-            None => self.lines.push(line),
+        let mut connection = Connection::new(login, now, &self.timeouts);
+        connection.outbox.push_pdu(request);
+        match self.connections.get_mut(on) {
+            Some(closed) => *closed = connection,
+            None => self.connections.push(connection),
         }
         Some(on)
     }
@@ -224,8 +224,9 @@ impl<T> Initiator<T> {
     #[must_use]
     pub fn abandon(&mut self, on: usize) -> bool {
         let joining = matches!(self.phase, Phase::Session { .. });
-        let line = self.lines.get_mut(on).filter(|line| joining && !line.is_open());
-        line.map(|line| line.stage = Stage::Closed).is_some()
+        let connection =
+            self.connections.get_mut(on).filter(|connection| joining && !connection.is_open());
+        connection.map(|connection| connection.stage = Stage::Closed).is_some()
     }
 
     /// Takes all whole PDUs off the front of the buffer of a connection.
@@ -239,9 +240,9 @@ impl<T> Initiator<T> {
 
     fn take(&mut self, now: Time, on: usize, buffer: &mut BytesMut) -> Result<(), Fault> {
         loop {
-            let Some(line) = self.lines.get_mut(on) else { return Ok(()) };
-            line.outbox.tick(now);
-            let taken = match line.stage {
+            let Some(connection) = self.connections.get_mut(on) else { return Ok(()) };
+            connection.outbox.tick(now);
+            let taken = match connection.stage {
                 Stage::Closed => return Ok(()),
                 Stage::Login { .. } => self.take_login(now, on, buffer),
                 Stage::Open => self.take_pdu(now, on, buffer),
@@ -251,8 +252,8 @@ impl<T> Initiator<T> {
                 Ok(false) => return Ok(()),
                 Err(fault) => match &mut self.phase {
                     // A connection that does not come about costs nobody anything.
-                    Phase::Session { session, .. } if !self.lines[on].is_open() => {
-                        self.lines[on].stage = Stage::Closed;
+                    Phase::Session { session, .. } if !self.connections[on].is_open() => {
+                        self.connections[on].stage = Stage::Closed;
                         session.not_joined(on, fault);
                         return Ok(());
                     }
@@ -265,41 +266,41 @@ impl<T> Initiator<T> {
     /// Whether there was a PDU.
     fn take_pdu(&mut self, now: Time, on: usize, buffer: &mut BytesMut) -> Result<bool, Fault> {
         let Phase::Session { session, .. } = &mut self.phase else { return Ok(false) };
-        let Some(pdu) = next_pdu(self.lines.get_mut(on), buffer)? else { return Ok(false) };
-        session.receive((now, on), pdu, &mut self.lines)?;
+        let Some(pdu) = next_pdu(self.connections.get_mut(on), buffer)? else { return Ok(false) };
+        session.receive((now, on), pdu, &mut self.connections)?;
         Ok(true)
     }
 
     fn take_login(&mut self, now: Time, on: usize, buffer: &mut BytesMut) -> Result<bool, Fault> {
-        let Some(pdu) = next_pdu(self.lines.get_mut(on), buffer)? else { return Ok(false) };
+        let Some(pdu) = next_pdu(self.connections.get_mut(on), buffer)? else { return Ok(false) };
         let Header::LoginResponse(response) = &pdu.header else {
             return Err(Misbehaviour::Unexpected(pdu.header.name()).into());
         };
-        let Some(line) = self.lines.get_mut(on) else { return Ok(false) };
-        let Stage::Login { login, until } = std::mem::replace(&mut line.stage, Stage::Closed)
+        let Some(connection) = self.connections.get_mut(on) else { return Ok(false) };
+        let Stage::Login { login, until } = std::mem::replace(&mut connection.stage, Stage::Closed)
         else {
             return Ok(false);
         };
-        match login.handle(response, &pdu.data, &line.decoder.transcript())? {
+        match login.handle(response, &pdu.data, &connection.decoder.transcript())? {
             Progress::Continue(login, request) => {
-                line.outbox.push_pdu(request);
-                line.stage = Stage::Login { login, until };
+                connection.outbox.push_pdu(request);
+                connection.stage = Stage::Login { login, until };
             }
             Progress::Done(established, seals) => {
                 let parameters = &established.parameters;
                 // Digests start after the last login PDU (RFC 7143, 13.1).
-                line.decoder.set_digests(parameters.header_digest, parameters.data_digest);
-                line.outbox.set_digests(parameters.header_digest, parameters.data_digest);
+                connection.decoder.set_digests(parameters.header_digest, parameters.data_digest);
+                connection.outbox.set_digests(parameters.header_digest, parameters.data_digest);
                 if let Some(seals) = seals {
-                    line.decoder.set_opener(seals.opener);
-                    line.outbox.set_sealer(seals.sealer);
+                    connection.decoder.set_opener(seals.opener);
+                    connection.outbox.set_sealer(seals.sealer);
                 }
                 // In force from the end of the login.
-                line.decoder.set_data_max(self.config.offer.max_recv_data_segment as usize);
-                line.segment = parameters.max_send_data_segment;
-                line.exp_stat_sn = established.exp_stat_sn;
-                line.stage = Stage::Open;
-                line.live(now, &self.timeouts);
+                connection.decoder.set_data_max(self.config.offer.max_recv_data_segment as usize);
+                connection.segment = parameters.max_send_data_segment;
+                connection.exp_stat_sn = established.exp_stat_sn;
+                connection.stage = Stage::Open;
+                connection.live(now, &self.timeouts);
                 self.logged_in(on, *established);
             }
         }
@@ -309,7 +310,7 @@ impl<T> Initiator<T> {
     /// A connection is open: the session begins, or has one more.
     fn logged_in(&mut self, on: usize, established: Established) {
         if let Phase::Session { session, .. } = &mut self.phase {
-            return session.joined(on, &established, &mut self.lines);
+            return session.joined(on, &established, &mut self.connections);
         }
         let tsih = established.tsih;
         let discovers = self.config.target.is_none();
@@ -325,7 +326,9 @@ impl<T> Initiator<T> {
     /// is full.
     pub fn submit(&mut self, now: Time, command: Command, token: T) -> Result<u32, T> {
         match &mut self.phase {
-            Phase::Session { session, .. } => session.submit(now, command, token, &mut self.lines),
+            Phase::Session { session, .. } => {
+                session.submit(now, command, token, &mut self.connections)
+            }
             Phase::Login | Phase::Ended => Err(token),
         }
     }
@@ -340,14 +343,14 @@ impl<T> Initiator<T> {
     /// where the target was faster or refuses, with its status.
     pub fn abort(&mut self, tag: u32) {
         if let Phase::Session { session, .. } = &mut self.phase {
-            session.abort(tag, &mut self.lines);
+            session.abort(tag, &mut self.connections);
         }
     }
 
     /// Resets a logical unit (LOGICAL UNIT RESET); [`Event::UnitReset`] follows.
     pub fn reset_unit(&mut self, lun: u64) {
         if let Phase::Session { session, .. } = &mut self.phase {
-            session.reset_unit(lun, &mut self.lines);
+            session.reset_unit(lun, &mut self.connections);
         }
     }
 
@@ -362,21 +365,21 @@ impl<T> Initiator<T> {
     /// Measures the way there and back, if no measurement is under way; [`Event::Pong`] follows. Not for discovery.
     pub fn ping(&mut self, now: Time) {
         if let Phase::Session { session, .. } = &mut self.phase {
-            session.ping(now, &mut self.lines);
+            session.ping(now, &mut self.connections);
         }
     }
 
     /// Sends a text request, if none is under way; [`Event::Text`] or [`Event::TextRejected`] follows.
     pub fn text(&mut self, text: Bytes) {
         if let Phase::Session { session, .. } = &mut self.phase {
-            session.text(text, &mut self.lines);
+            session.text(text, &mut self.connections);
         }
     }
 
     /// Ends the session when all commands submitted so far have ended; [`Event::LoggedOut`] follows.
     pub fn logout(&mut self, now: Time) {
         if let Phase::Session { session, .. } = &mut self.phase {
-            session.logout(now + self.timeouts.login, &mut self.lines);
+            session.logout(now + self.timeouts.login, &mut self.connections);
         }
     }
 
@@ -398,8 +401,9 @@ impl<T> Initiator<T> {
             Phase::Login => None,
             Phase::Ended => return None,
         };
-        let lines = self.lines.iter().filter_map(|line| line.deadline(&self.timeouts));
-        lines.chain(session).min()
+        let connections =
+            self.connections.iter().filter_map(|connection| connection.deadline(&self.timeouts));
+        connections.chain(session).min()
     }
 
     /// The deadline has come, or not yet.
@@ -412,43 +416,43 @@ impl<T> Initiator<T> {
     }
 
     fn look(&mut self, now: Time) -> Result<(), Fault> {
-        for (on, line) in self.lines.iter_mut().enumerate() {
-            line.outbox.tick(now);
-            match (&line.stage, &mut self.phase) {
+        for (on, connection) in self.connections.iter_mut().enumerate() {
+            connection.outbox.tick(now);
+            match (&connection.stage, &mut self.phase) {
                 (Stage::Login { until, .. }, phase) if *until <= now => {
                     let Phase::Session { session, .. } = phase else {
                         return Err(Fault::LoginTimeout);
                     };
                     session.not_joined(on, Fault::LoginTimeout);
-                    line.stage = Stage::Closed;
+                    connection.stage = Stage::Closed;
                 }
                 _ => {}
             }
         }
         match &mut self.phase {
-            Phase::Session { session, .. } => session.wake(now, &mut self.lines),
+            Phase::Session { session, .. } => session.wake(now, &mut self.connections),
             Phase::Login | Phase::Ended => Ok(()),
         }
     }
 
     /// What waits to be sent by a connection.
     pub fn outbox(&mut self, on: usize) -> Option<&mut Outbox> {
-        self.lines.get_mut(on).map(|line| &mut line.outbox)
+        self.connections.get_mut(on).map(|connection| &mut connection.outbox)
     }
 
     /// The first `len` bytes of its outbox have been sent. A link that takes our bytes lives, however
     /// long the target is silent under them.
     pub fn sent(&mut self, now: Time, on: usize, len: usize) {
-        if let Some(line) = self.lines.get_mut(on) {
-            line.outbox.advance(len);
-            line.sent(now, &self.timeouts);
+        if let Some(connection) = self.connections.get_mut(on) {
+            connection.outbox.advance(len);
+            connection.sent(now, &self.timeouts);
         }
     }
 
     /// How many more bytes are worth reading at once from a connection.
     #[must_use]
     pub fn wanted(&self, on: usize) -> usize {
-        self.lines.get(on).map_or(0, |line| line.decoder.wanted())
+        self.connections.get(on).map_or(0, |connection| connection.decoder.wanted())
     }
 
     /// Takes back the commands that will not end any more.
@@ -469,9 +473,12 @@ impl<T> Initiator<T> {
 }
 
 /// The next PDU of a connection.
-fn next_pdu(line: Option<&mut Line>, buffer: &mut BytesMut) -> Result<Option<Pdu>, Fault> {
-    let Some(line) = line else { return Ok(None) };
-    match line.decoder.decode(buffer)? {
+fn next_pdu(
+    connection: Option<&mut Connection>,
+    buffer: &mut BytesMut,
+) -> Result<Option<Pdu>, Fault> {
+    let Some(connection) = connection else { return Ok(None) };
+    match connection.decoder.decode(buffer)? {
         Some(Frame::Pdu(pdu)) => Ok(Some(pdu)),
         Some(Frame::Flawed { flaw, .. }) => Err(Fault::Flaw(flaw)),
         None => Ok(None),

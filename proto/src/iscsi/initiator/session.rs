@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use bytes::Bytes;
 
-use super::line::{Line, Ping};
+use super::connection::{Connection, Ping};
 use super::sequence::Sequence;
 use super::task::{Ended, Place, Task};
 use super::{Command, Event, Fault, Misbehaviour, QUEUE_MAX, TaskError, Timeouts, tag_after};
@@ -109,11 +109,16 @@ impl<T> Session<T> {
     }
 
     /// A connection was added, whose login told the window.
-    pub(super) fn joined(&mut self, on: usize, established: &Established, lines: &mut [Line]) {
+    pub(super) fn joined(
+        &mut self,
+        on: usize,
+        established: &Established,
+        connections: &mut [Connection],
+    ) {
         let Established { exp_cmd_sn, max_cmd_sn, .. } = *established;
         self.sequence.window(exp_cmd_sn, max_cmd_sn);
         self.events.push_back(Event::Joined(on));
-        self.pump(lines);
+        self.pump(connections);
     }
 
     pub(super) fn not_joined(&mut self, on: usize, fault: Fault) {
@@ -127,15 +132,15 @@ impl<T> Session<T> {
         now: Time,
         command: Command,
         token: T,
-        lines: &mut [Line],
+        connections: &mut [Connection],
     ) -> Result<u32, T> {
         if !self.has_room() {
             return Err(token);
         }
         let tag = self.new_tag();
-        lines.iter_mut().for_each(|line| line.progress.tick(now));
+        connections.iter_mut().for_each(|connection| connection.progress.tick(now));
         self.queue.push_back((tag, command, token));
-        self.pump(lines);
+        self.pump(connections);
         Ok(tag)
     }
 
@@ -143,7 +148,7 @@ impl<T> Session<T> {
         self.end == End::Open && self.queue.len() < QUEUE_MAX
     }
 
-    pub(super) fn abort(&mut self, tag: u32, lines: &mut [Line]) {
+    pub(super) fn abort(&mut self, tag: u32, connections: &mut [Connection]) {
         if let Some(i) = self.queue.iter().position(|(queued, ..)| *queued == tag) {
             // Never sent, so nothing has to be undone.
             let ended = self.queue.remove(i).map(|(_, _, token)| token);
@@ -156,7 +161,7 @@ impl<T> Session<T> {
         self.aborts.insert(itt, tag);
         let request = self.manage(TaskFunction::ABORT_TASK, lun, itt);
         // RFC 7143, 11.5.1: by the connection of the task.
-        self.push(on, lines, |exp_stat_sn| TaskManagementRequest {
+        self.push(on, connections, |exp_stat_sn| TaskManagementRequest {
             referenced_tag: tag,
             ref_cmd_sn,
             exp_stat_sn,
@@ -164,11 +169,14 @@ impl<T> Session<T> {
         });
     }
 
-    pub(super) fn reset_unit(&mut self, lun: u64, lines: &mut [Line]) {
+    pub(super) fn reset_unit(&mut self, lun: u64, connections: &mut [Connection]) {
         let itt = self.new_tag();
         self.resets.push(itt);
         let request = self.manage(TaskFunction::LOGICAL_UNIT_RESET, lun, itt);
-        self.push(LEADING, lines, |exp_stat_sn| TaskManagementRequest { exp_stat_sn, ..request });
+        self.push(LEADING, connections, |exp_stat_sn| TaskManagementRequest {
+            exp_stat_sn,
+            ..request
+        });
     }
 
     pub(super) fn settle(&mut self) {
@@ -190,9 +198,14 @@ impl<T> Session<T> {
 
     /// Sends a PDU that is all header.
     #[expect(clippy::unused_self, reason = "the session sends it")]
-    fn push<H: Into<Header>>(&self, on: usize, lines: &mut [Line], header: impl FnOnce(u32) -> H) {
-        if let Some(line) = lines.get_mut(on) {
-            line.outbox.push(header(line.exp_stat_sn));
+    fn push<H: Into<Header>>(
+        &self,
+        on: usize,
+        connections: &mut [Connection],
+        header: impl FnOnce(u32) -> H,
+    ) {
+        if let Some(connection) = connections.get_mut(on) {
+            connection.outbox.push(header(connection.exp_stat_sn));
         }
     }
 
@@ -212,28 +225,28 @@ impl<T> Session<T> {
         }
     }
 
-    pub(super) fn ping(&mut self, now: Time, lines: &mut [Line]) {
-        match lines.first_mut().map(|line| &mut line.ping) {
+    pub(super) fn ping(&mut self, now: Time, connections: &mut [Connection]) {
+        match connections.first_mut().map(|connection| &mut connection.ping) {
             _ if self.discovers => {}
             Some(Some(ping)) => ping.asked = true,
-            _ => self.send_ping(now, LEADING, true, lines),
+            _ => self.send_ping(now, LEADING, true, connections),
         }
     }
 
-    pub(super) fn text(&mut self, text: Bytes, lines: &mut [Line]) {
+    pub(super) fn text(&mut self, text: Bytes, connections: &mut [Connection]) {
         if self.text.is_some() {
             return;
         }
         let tag = self.new_tag();
         self.text = Some(TextExchange { tag, responses: 0, assembly: Assembly::default() });
-        self.send_text((tag, NO_TAG), 0, text, lines);
+        self.send_text((tag, NO_TAG), 0, text, connections);
     }
 
-    pub(super) fn logout(&mut self, until: Time, lines: &mut [Line]) {
+    pub(super) fn logout(&mut self, until: Time, connections: &mut [Connection]) {
         if self.end == End::Open {
             self.end = End::Draining { until };
         }
-        self.pump(lines);
+        self.pump(connections);
     }
 
     pub(super) fn poll(&mut self) -> Option<Event<T>> {
@@ -260,7 +273,7 @@ impl<T> Session<T> {
         }
     }
 
-    pub(super) fn wake(&mut self, now: Time, lines: &mut [Line]) -> Result<(), Fault> {
+    pub(super) fn wake(&mut self, now: Time, connections: &mut [Connection]) -> Result<(), Fault> {
         match self.end {
             End::Ended => return Ok(()),
             End::Draining { until } | End::LoggingOut { until, .. } if until <= now => {
@@ -268,16 +281,22 @@ impl<T> Session<T> {
             }
             _ => {}
         }
-        for on in 0..lines.len() {
-            let Some(line) = lines.get_mut(on).filter(|line| line.is_open()) else { continue };
-            line.progress.tick(now);
-            if let Some(stalled) = line.progress.stalled(now) {
+        for on in 0..connections.len() {
+            let Some(connection) =
+                connections.get_mut(on).filter(|connection| connection.is_open())
+            else {
+                continue;
+            };
+            connection.progress.tick(now);
+            if let Some(stalled) = connection.progress.stalled(now) {
                 return Err(self.stalled(on, stalled));
             }
-            let due = |line: &Line| line.asked_at(&self.timeouts) <= now;
-            match lines.get(on).filter(|line| due(line)) {
-                Some(line) if self.discovers || line.ping.is_some() => return Err(Fault::Silent),
-                Some(_) => self.send_ping(now, on, false, lines),
+            let due = |connection: &Connection| connection.asked_at(&self.timeouts) <= now;
+            match connections.get(on).filter(|connection| due(connection)) {
+                Some(connection) if self.discovers || connection.ping.is_some() => {
+                    return Err(Fault::Silent);
+                }
+                Some(_) => self.send_ping(now, on, false, connections),
                 None => {}
             }
         }
@@ -302,29 +321,29 @@ impl<T> Session<T> {
         &mut self,
         (now, on): (Time, usize),
         pdu: Pdu,
-        lines: &mut [Line],
+        connections: &mut [Connection],
     ) -> Result<(), Fault> {
-        let Some(line) = lines.get_mut(on).filter(|_| self.end != End::Ended) else {
+        let Some(connection) = connections.get_mut(on).filter(|_| self.end != End::Ended) else {
             return Ok(());
         };
-        line.live(now, &self.timeouts);
+        connection.live(now, &self.timeouts);
         match pdu.header {
-            Header::DataIn(header) => self.data_in(on, line, &header, pdu.data)?,
-            Header::ScsiResponse(header) => self.response(on, line, &header, &pdu.data)?,
+            Header::DataIn(header) => self.data_in(on, connection, &header, pdu.data)?,
+            Header::ScsiResponse(header) => self.response(on, connection, &header, &pdu.data)?,
             Header::R2t(header) => {
                 self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
                 let unknown = unknown("R2T", header.itt);
                 let task = self.tasks.get_mut(&header.itt).filter(|task| task.on == on);
-                task.ok_or(unknown)?.ready(&header, &self.parameters, line)?;
+                task.ok_or(unknown)?.ready(&header, &self.parameters, connection)?;
             }
-            Header::NopIn(header) => self.nop_in(now, line, &header)?,
-            Header::TaskManagementResponse(header) => self.managed(line, &header)?,
+            Header::NopIn(header) => self.nop_in(now, connection, &header)?,
+            Header::TaskManagementResponse(header) => self.managed(connection, &header)?,
             Header::TextResponse(header) => {
-                line.status(header.stat_sn)?;
-                self.text_response(&header, &pdu.data, lines)?;
+                connection.status(header.stat_sn)?;
+                self.text_response(&header, &pdu.data, connections)?;
             }
             Header::LogoutResponse(header) => {
-                line.status(header.stat_sn)?;
+                connection.status(header.stat_sn)?;
                 let expected = matches!(self.end, End::LoggingOut { tag, .. } if tag == header.itt);
                 if !expected {
                     return Err(unknown("Logout Response", header.itt).into());
@@ -333,28 +352,28 @@ impl<T> Session<T> {
                 self.events.push_back(Event::LoggedOut);
             }
             Header::AsyncMessage(header) => {
-                line.status(header.stat_sn)?;
+                connection.status(header.stat_sn)?;
                 self.message(now, &header, &pdu.data)?;
             }
             Header::Reject(header) => {
-                line.status(header.stat_sn)?;
-                self.rejected(line, &header, &pdu.data)?;
+                connection.status(header.stat_sn)?;
+                self.rejected(connection, &header, &pdu.data)?;
             }
             other => return Err(Misbehaviour::Unexpected(other.name()).into()),
         }
-        if lines.get(on).is_some_and(|line| line.repeats_status_numbers) {
+        if connections.get(on).is_some_and(|connection| connection.repeats_status_numbers) {
             self.deviates(Deviation::StatSn);
         }
         // Before new commands take the tags of old ones.
         self.tell_settled();
-        self.pump(lines);
+        self.pump(connections);
         Ok(())
     }
 
     fn data_in(
         &mut self,
         on: usize,
-        line: &mut Line,
+        connection: &mut Connection,
         header: &DataIn,
         data: Bytes,
     ) -> Result<(), Fault> {
@@ -363,12 +382,12 @@ impl<T> Session<T> {
         let task = self.tasks.get_mut(&header.itt).filter(|task| task.on == on);
         let task = task.ok_or(unknown)?;
         task.data_in(header, data)?;
-        line.progress.moved(task.span);
+        connection.progress.moved(task.span);
         if !header.has_status {
             return Ok(());
         }
-        line.status(header.stat_sn)?;
-        if let Some(task) = self.remove(header.itt, line) {
+        connection.status(header.stat_sn)?;
+        if let Some(task) = self.remove(header.itt, connection) {
             self.ended(task.end_with_data(header));
         }
         Ok(())
@@ -377,16 +396,16 @@ impl<T> Session<T> {
     fn response(
         &mut self,
         on: usize,
-        line: &mut Line,
+        connection: &mut Connection,
         header: &ScsiResponse,
         data: &Bytes,
     ) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
-        line.status(header.stat_sn)?;
+        connection.status(header.stat_sn)?;
         let unknown = unknown("SCSI Response", header.itt);
         // RFC 7143, 4.2.5.1: on the connection of its command.
         let known = self.tasks.get(&header.itt).is_some_and(|task| task.on == on);
-        let task = self.remove(header.itt, line).filter(|_| known);
+        let task = self.remove(header.itt, connection).filter(|_| known);
         self.ended(task.ok_or(unknown)?.end(header, data));
         Ok(())
     }
@@ -407,38 +426,47 @@ impl<T> Session<T> {
     }
 
     /// A command of this connection ends.
-    fn remove(&mut self, tag: u32, line: &mut Line) -> Option<Task<T>> {
+    fn remove(&mut self, tag: u32, connection: &mut Connection) -> Option<Task<T>> {
         let task = self.tasks.remove(&tag)?;
-        line.outstanding = line.outstanding.saturating_sub(task.weight);
-        line.progress.ended(task.span, task.pace);
+        connection.outstanding = connection.outstanding.saturating_sub(task.weight);
+        connection.progress.ended(task.span, task.pace);
         Some(task)
     }
 
-    fn nop_in(&mut self, now: Time, line: &mut Line, header: &NopIn) -> Result<(), Fault> {
+    fn nop_in(
+        &mut self,
+        now: Time,
+        connection: &mut Connection,
+        header: &NopIn,
+    ) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
         // Only an answer uses a status number up (RFC 7143, 11.19.2).
         if header.itt != NO_TAG {
-            line.status(header.stat_sn)?;
-            let ours = line.ping.take().filter(|ping| ping.tag == header.itt);
+            connection.status(header.stat_sn)?;
+            let ours = connection.ping.take().filter(|ping| ping.tag == header.itt);
             let ping = ours.ok_or_else(|| unknown("NOP-In", header.itt))?;
-            line.progress.answered(ping.span);
+            connection.progress.answered(ping.span);
             self.events.extend(ping.asked.then_some(Event::Pong(now - ping.sent)));
         }
         if header.ttt == NO_TAG {
             return Ok(());
         }
         // RFC 7143, 11.18.2: with the same LUN and tag.
-        let (cmd_sn, exp_stat_sn) = (self.sequence.current(), line.exp_stat_sn);
+        let (cmd_sn, exp_stat_sn) = (self.sequence.current(), connection.exp_stat_sn);
         let (lun, ttt) = (header.lun, header.ttt);
         let answer = NopOut { immediate: true, lun, itt: NO_TAG, ttt, cmd_sn, exp_stat_sn };
-        Ok(line.answer_ping(answer)?)
+        Ok(connection.answer_ping(answer)?)
     }
 
     /// An abort has been answered. A target that does not know the command any more has sent its
     /// response before, if it sent one (RFC 7143, 11.6.1); one that refuses will still send it.
-    fn managed(&mut self, line: &mut Line, header: &TaskManagementResponse) -> Result<(), Fault> {
+    fn managed(
+        &mut self,
+        connection: &mut Connection,
+        header: &TaskManagementResponse,
+    ) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
-        line.status(header.stat_sn)?;
+        connection.status(header.stat_sn)?;
         if let Some(i) = self.resets.iter().position(|reset| *reset == header.itt) {
             self.resets.swap_remove(i);
             self.events.push_back(Event::UnitReset(header.response));
@@ -448,7 +476,7 @@ impl<T> Session<T> {
         let tag = self.aborts.remove(&header.itt).ok_or(unknown)?;
         let gone = [TaskResponse::COMPLETE, TaskResponse::TASK_DOES_NOT_EXIST];
         if gone.contains(&header.response)
-            && let Some(task) = self.remove(tag, line)
+            && let Some(task) = self.remove(tag, connection)
         {
             self.events.push_back(Event::Completed(task.token, Err(TaskError::Aborted)));
         }
@@ -459,7 +487,7 @@ impl<T> Session<T> {
         &mut self,
         header: &TextResponse,
         data: &[u8],
-        lines: &mut [Line],
+        connections: &mut [Connection],
     ) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
         let unknown = unknown("Text Response", header.itt);
@@ -477,7 +505,7 @@ impl<T> Session<T> {
                 self.text = None;
                 self.events.push_back(Event::Text(text));
             }
-            None => self.send_text((header.itt, header.ttt), header.lun, Bytes::new(), lines),
+            None => self.send_text((header.itt, header.ttt), header.lun, Bytes::new(), connections),
         }
         Ok(())
     }
@@ -511,14 +539,19 @@ impl<T> Session<T> {
 
     /// A rejected command or text ends; anything else that is rejected shows that both sides do not
     /// understand each other, and a digest that does not match cannot be repaired at this level.
-    fn rejected(&mut self, line: &mut Line, header: &Reject, data: &[u8]) -> Result<(), Fault> {
+    fn rejected(
+        &mut self,
+        connection: &mut Connection,
+        header: &Reject,
+        data: &[u8],
+    ) -> Result<(), Fault> {
         self.sequence.window(header.exp_cmd_sn, header.max_cmd_sn);
         let rejected = data.first_chunk::<BHS_LEN>().map(Header::parse);
         let task = match rejected {
             Some(Ok(Header::ScsiCommand(command)))
                 if header.reason != RejectReason::DATA_DIGEST_ERROR =>
             {
-                self.remove(command.itt, line)
+                self.remove(command.itt, connection)
             }
             // Which texts a target answers is its own affair; the session does without.
             Some(Ok(Header::TextRequest(request)))
@@ -538,17 +571,17 @@ impl<T> Session<T> {
     // What goes.
 
     /// Sends what the window allows and, once a draining session is empty, the logout.
-    fn pump(&mut self, lines: &mut [Line]) {
+    fn pump(&mut self, connections: &mut [Connection]) {
         while self.sequence.is_open()
             && !self.queue.is_empty()
-            && let Some((on, line)) = lightest(lines)
+            && let Some((on, connection)) = lightest(connections)
             && let Some((itt, command, token)) = self.queue.pop_front()
         {
             let place = Place { itt, cmd_sn: self.sequence.take(), on };
-            let task = Task::send(command, token, &place, &self.parameters, line);
+            let task = Task::send(command, token, &place, &self.parameters, connection);
             self.tasks.insert(itt, task);
         }
-        lines.iter_mut().for_each(Line::go_on);
+        connections.iter_mut().for_each(Connection::go_on);
         if let End::Draining { until } = self.end
             && self.tasks.is_empty()
             && self.queue.is_empty()
@@ -556,7 +589,7 @@ impl<T> Session<T> {
             let tag = self.new_tag();
             self.end = End::LoggingOut { tag, until };
             let cmd_sn = self.sequence.current();
-            self.push(LEADING, lines, |exp_stat_sn| LogoutRequest {
+            self.push(LEADING, connections, |exp_stat_sn| LogoutRequest {
                 immediate: true,
                 reason: LogoutReason::CLOSE_SESSION,
                 itt: tag,
@@ -567,25 +600,31 @@ impl<T> Session<T> {
         }
     }
 
-    fn send_ping(&mut self, now: Time, on: usize, asked: bool, lines: &mut [Line]) {
+    fn send_ping(&mut self, now: Time, on: usize, asked: bool, connections: &mut [Connection]) {
         let tag = self.new_tag();
         let (cmd_sn, until) = (self.sequence.current(), now + self.timeouts.answer);
-        let Some(line) = lines.get_mut(on) else { return };
-        line.progress.tick(now);
-        let span = line.progress.pinged();
-        line.ping = Some(Ping { tag, sent: now, until, span, asked });
-        line.outbox.push(NopOut {
+        let Some(connection) = connections.get_mut(on) else { return };
+        connection.progress.tick(now);
+        let span = connection.progress.pinged();
+        connection.ping = Some(Ping { tag, sent: now, until, span, asked });
+        connection.outbox.push(NopOut {
             immediate: true,
             lun: 0,
             itt: tag,
             ttt: NO_TAG,
             cmd_sn,
-            exp_stat_sn: line.exp_stat_sn,
+            exp_stat_sn: connection.exp_stat_sn,
         });
     }
 
-    fn send_text(&mut self, (itt, ttt): (u32, u32), lun: u64, text: Bytes, lines: &mut [Line]) {
-        let Some(line) = lines.get_mut(LEADING) else { return };
+    fn send_text(
+        &mut self,
+        (itt, ttt): (u32, u32),
+        lun: u64,
+        text: Bytes,
+        connections: &mut [Connection],
+    ) {
+        let Some(connection) = connections.get_mut(LEADING) else { return };
         let header = TextRequest {
             immediate: true,
             is_final: true,
@@ -594,9 +633,9 @@ impl<T> Session<T> {
             itt,
             ttt,
             cmd_sn: self.sequence.current(),
-            exp_stat_sn: line.exp_stat_sn,
+            exp_stat_sn: connection.exp_stat_sn,
         };
-        line.outbox.push_data(header, text);
+        connection.outbox.push_data(header, text);
     }
 
     fn new_tag(&mut self) -> u32 {
@@ -610,9 +649,9 @@ impl<T> Session<T> {
 }
 
 /// The connection that the next command goes by: the one with the least on its way.
-fn lightest(lines: &mut [Line]) -> Option<(usize, &mut Line)> {
-    let open = lines.iter_mut().enumerate().filter(|(_, line)| line.is_open());
-    open.min_by_key(|(_, line)| line.outstanding)
+fn lightest(connections: &mut [Connection]) -> Option<(usize, &mut Connection)> {
+    let open = connections.iter_mut().enumerate().filter(|(_, connection)| connection.is_open());
+    open.min_by_key(|(_, connection)| connection.outstanding)
 }
 
 const fn unknown(pdu: &'static str, tag: u32) -> Misbehaviour {

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::line::{Line, push_next};
+use super::connection::{Connection, push_next};
 use super::{Command, Completion, Misbehaviour, Residual, TaskError, Transfer};
 use crate::iscsi::header::{
     DataIn, DataOut, NO_TAG, R2t, ResponseCode, ScsiCommand, ScsiResponse, TaskAttribute,
@@ -117,14 +117,14 @@ impl<T> Task<T> {
         token: T,
         place: &Place,
         parameters: &Parameters,
-        line: &mut Line,
+        connection: &mut Connection,
     ) -> Self {
         let Place { itt, cmd_sn, on } = *place;
         let Command { lun, cdb, transfer } = command;
-        let (weight, exp_stat_sn) = (weight(&transfer), line.exp_stat_sn);
+        let (weight, exp_stat_sn) = (weight(&transfer), connection.exp_stat_sn);
         let (traits, operation) = (cdb::traits_of(&cdb), cdb[0]);
-        let (pace, span) = (traits.pace, line.progress.sent(traits.pace));
-        line.outstanding += weight;
+        let (pace, span) = (traits.pace, connection.progress.sent(traits.pace));
+        connection.outstanding += weight;
         let header = ScsiCommand {
             is_final: true,
             attribute: TaskAttribute::SIMPLE,
@@ -137,11 +137,15 @@ impl<T> Task<T> {
         };
         let data = match transfer {
             Transfer::None => {
-                line.outbox.push(header);
+                connection.outbox.push(header);
                 Data::None
             }
             Transfer::In(expected) => {
-                line.outbox.push(ScsiCommand { read: true, expected_len: expected, ..header });
+                connection.outbox.push(ScsiCommand {
+                    read: true,
+                    expected_len: expected,
+                    ..header
+                });
                 Data::In {
                     expected,
                     received: Received::Slice(Bytes::new()),
@@ -150,7 +154,7 @@ impl<T> Task<T> {
             }
             Transfer::Out(left) => {
                 let header = ScsiCommand { write: true, expected_len: length(&left), ..header };
-                send_unsolicited(header, left, parameters, line)
+                send_unsolicited(header, left, parameters, connection)
             }
         };
         Self {
@@ -202,7 +206,7 @@ impl<T> Task<T> {
         &mut self,
         r2t: &R2t,
         parameters: &Parameters,
-        line: &mut Line,
+        connection: &mut Connection,
     ) -> Result<(), Misbehaviour> {
         if !lun::is_same(r2t.lun, self.lun) {
             return Err(Misbehaviour::R2tOfOtherUnit);
@@ -228,8 +232,8 @@ impl<T> Task<T> {
             ..DataOut::default()
         };
         *offset += r2t.desired_len;
-        line.progress.moved(self.span);
-        line.solicit(header, left.split_front(r2t.desired_len as usize), self.span);
+        connection.progress.moved(self.span);
+        connection.solicit(header, left.split_front(r2t.desired_len as usize), self.span);
         Ok(())
     }
 
@@ -301,17 +305,17 @@ fn send_unsolicited(
     header: ScsiCommand,
     mut left: Pieces,
     parameters: &Parameters,
-    line: &mut Line,
+    connection: &mut Connection,
 ) -> Data {
     let first_burst = length(&left).min(parameters.first_burst);
     let immediate = match parameters.immediate_data {
-        true => first_burst.min(line.segment),
+        true => first_burst.min(connection.segment),
         false => 0,
     };
     let unsolicited = if parameters.initial_r2t { 0 } else { first_burst - immediate };
     // F says that no unsolicited data follow the command.
     let header = ScsiCommand { is_final: unsolicited == 0, ..header };
-    line.outbox.push_from(header, &mut left, immediate as usize);
+    connection.outbox.push_from(header, &mut left, immediate as usize);
     if unsolicited > 0 {
         let header = DataOut {
             lun: header.lun,
@@ -321,16 +325,16 @@ fn send_unsolicited(
             buffer_offset: immediate,
             ..DataOut::default()
         };
-        send_sequence(header, &mut left, unsolicited, line);
+        send_sequence(header, &mut left, unsolicited, connection);
     }
     Data::Out { offset: immediate + unsolicited, left }
 }
 
 /// Sends one sequence of Data-Out PDUs.
-fn send_sequence(mut header: DataOut, left: &mut Pieces, len: u32, line: &mut Line) {
+fn send_sequence(mut header: DataOut, left: &mut Pieces, len: u32, connection: &mut Connection) {
     let mut rest = len as usize;
     while rest > 0 {
-        rest = push_next(&mut line.outbox, line.segment, &mut header, left, rest);
+        rest = push_next(&mut connection.outbox, connection.segment, &mut header, left, rest);
     }
 }
 

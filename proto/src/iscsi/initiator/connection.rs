@@ -19,7 +19,7 @@ const OUTPUT_MAX: usize = 64 << 10;
 
 /// A connection.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Connection {
     pub(super) decoder: Decoder,
     pub(super) outbox: Outbox,
     /// Sequences of Data-Out PDUs that were asked for and wait, by their next header, with the spans of their commands.
@@ -60,7 +60,7 @@ pub(super) struct Ping {
     pub(super) asked: bool,
 }
 
-impl Line {
+impl Connection {
     pub(super) fn new(login: Box<InitiatorLogin>, now: Time, timeouts: &Timeouts) -> Self {
         Self {
             decoder: Decoder::new(),
@@ -196,14 +196,14 @@ mod tests {
         let config = crate::iscsi::initiator::invariants::config(None);
         let (login, _) =
             InitiatorLogin::start(config, crate::iscsi::initiator::invariants::entropy());
-        let mut line = Line::new(login, Time::ZERO, &Timeouts::default());
-        line.exp_stat_sn = u32::MAX;
-        assert_eq!(line.status(u32::MAX), Ok(()));
+        let mut connection = Connection::new(login, Time::ZERO, &Timeouts::default());
+        connection.exp_stat_sn = u32::MAX;
+        assert_eq!(connection.status(u32::MAX), Ok(()));
         let gap = Misbehaviour::StatSn { expected: 0, found: 1 };
-        assert_eq!(line.status(1), Err(gap));
-        assert!(!line.repeats_status_numbers);
+        assert_eq!(connection.status(1), Err(gap));
+        assert!(!connection.repeats_status_numbers);
         // RFC 1982: before zero, on the circle.
-        assert_eq!(line.status(u32::MAX), Ok(()));
-        assert_eq!((line.exp_stat_sn, line.repeats_status_numbers), (0, true));
+        assert_eq!(connection.status(u32::MAX), Ok(()));
+        assert_eq!((connection.exp_stat_sn, connection.repeats_status_numbers), (0, true));
     }
 }

@@ -22,7 +22,7 @@ use proto::time::Time;
 use tokio::net::TcpStream;
 
 use crate::cipher_pool::OutboxOffload;
-use crate::net::connection::{Connection, Output};
+use crate::net::connection::{self as net, Output};
 use crate::net::pdu_output::PduOutput;
 use crate::net::tcp_tuning::congestion_control::bound_unsent;
 use crate::net::tcp_tuning::loss_detector::LossDetector;
@@ -76,26 +76,26 @@ impl FromStr for Connections {
 
 /// A connection of a session.
 #[derive(Debug)]
-pub(super) struct Line {
-    connection: Connection<TcpStream>,
+pub(super) struct Connection {
+    inner: net::Connection<TcpStream>,
     /// How the last read went, and when it was, until it is taken.
     pub(super) read: Option<io::Result<(usize, Time)>>,
     offload: OutboxOffload,
 }
 
-impl Line {
+impl Connection {
     pub(super) fn new(socket: TcpStream) -> Self {
         bound_unsent(&socket);
-        Self { connection: Connection::new(socket), read: None, offload: OutboxOffload::new() }
+        Self { inner: net::Connection::new(socket), read: None, offload: OutboxOffload::new() }
     }
 
     pub(super) const fn socket(&self) -> &TcpStream {
-        self.connection.socket()
+        self.inner.socket()
     }
 
     /// Has `decode` take PDUs off what has arrived.
     pub(super) fn decode<T>(&mut self, decode: impl FnOnce(&mut BytesMut) -> T) -> T {
-        self.connection.decode(decode)
+        self.inner.decode(decode)
     }
 
     /// Sends as much as the system takes of what connection `on` of the machine has to send.
@@ -105,7 +105,7 @@ impl Line {
         on: usize,
         now: impl Fn() -> Time,
     ) -> io::Result<()> {
-        self.connection.write(&mut Sending { machine, on, offload: &mut self.offload, now })
+        self.inner.write(&mut Sending { machine, on, offload: &mut self.offload, now })
     }
 
     /// Ready when something has arrived, of which `missing` bytes at least are missing, or output that waits can go on.
@@ -117,12 +117,12 @@ impl Line {
         now: impl Fn() -> Time,
     ) -> bool {
         if self.read.is_none()
-            && let Poll::Ready(read) = self.connection.poll_read(cx, missing, now)
+            && let Poll::Ready(read) = self.inner.poll_read(cx, missing, now)
         {
             self.read = Some(read);
         }
         let mut output = PduOutput { outbox, offload: &mut self.offload };
-        let more = self.connection.poll_more(cx, &mut output).is_ready();
+        let more = self.inner.poll_more(cx, &mut output).is_ready();
         self.read.is_some() || more
     }
 }
@@ -153,16 +153,16 @@ impl<T, F: Fn() -> Time> Output for Sending<'_, T, F> {
 
 /// Ready when something came by any connection, or can be written where output waits, or was sealed for it.
 pub(super) fn poll_ready<T>(
-    lines: &mut [Option<Line>],
+    connections: &mut [Option<Connection>],
     machine: &mut Initiator<T>,
     cx: &mut Context<'_>,
     now: impl Fn() -> Time + Copy,
 ) -> Poll<()> {
     let mut any = false;
-    for (on, line) in lines.iter_mut().enumerate() {
+    for (on, connection) in connections.iter_mut().enumerate() {
         let missing = machine.wanted(on);
-        let (Some(line), Some(outbox)) = (line, machine.outbox(on)) else { continue };
-        any |= line.poll_ready(cx, missing, outbox, now);
+        let (Some(connection), Some(outbox)) = (connection, machine.outbox(on)) else { continue };
+        any |= connection.poll_ready(cx, missing, outbox, now);
     }
     if any { Poll::Ready(()) } else { Poll::Pending }
 }
@@ -220,8 +220,8 @@ impl Count {
     }
 
     /// Looks at the connections, if it is time.
-    pub(super) fn look(&mut self, now: Time, lines: &[Option<Line>]) {
-        let sockets = lines.iter().flatten().map(Line::socket);
+    pub(super) fn look(&mut self, now: Time, connections: &[Option<Connection>]) {
+        let sockets = connections.iter().flatten().map(Connection::socket);
         let sent = self.loss_detector.sample(now, sockets.clone());
         let Some(needed) = sent.max(self.receive_stats.sample(now, sockets)) else { return };
         if self.wanted == Connections::Auto && needed.min(self.most) > self.now {
@@ -231,8 +231,8 @@ impl Count {
     }
 
     /// A connection was added: it is treated as the others are.
-    pub(super) fn added(&self, line: &Line) {
-        self.loss_detector.added(line.socket());
+    pub(super) fn added(&self, connection: &Connection) {
+        self.loss_detector.added(connection.socket());
     }
 }
 
