@@ -6,15 +6,15 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod bare_loop;
 mod bench;
 mod beside;
 mod calibrate;
 mod cipher;
 mod copy;
 mod cpu;
-mod floor;
+mod direction;
 mod flow;
-mod haul;
 mod link;
 mod load;
 mod measure;
@@ -29,10 +29,10 @@ mod sealed;
 mod server;
 mod sessions;
 mod tables;
+mod throughput;
 mod triple_des;
 mod trips;
 mod units;
-mod way;
 
 use std::fs::File;
 use std::io::Write;
@@ -45,7 +45,7 @@ use host::allocator::Recycler;
 use report::Measured;
 use running::Job;
 
-/// The allocator of the program that is measured, since [`haul`] is a part of it.
+/// The allocator of the program that is measured, since [`throughput`] is a part of it.
 #[global_allocator]
 static ALLOCATOR: Recycler = Recycler::new();
 
@@ -110,7 +110,7 @@ enum Lab {
     /// Compares sessions of our own program with itself, plain and sealed: rate and cost of both ends
     Sealed(sealed::Sealed),
     /// Loads a volume through our own initiator, and says what that cost
-    Haul(haul::Haul),
+    Throughput(throughput::Throughput),
     /// Times single writes to the volume of the peers around this, in round trips
     Trips(trips::Trips),
     /// Sends bytes over one fresh TCP stream to `lab receive` and prints the seconds it took
@@ -165,7 +165,7 @@ fn main() -> ExitCode {
         }
         Lab::Measure(wanted) => measure::run(&wanted),
         Lab::Sealed(wanted) => sealed::run(&wanted),
-        Lab::Haul(load) => haul::run(load),
+        Lab::Throughput(load) => throughput::run(load),
         Lab::Trips(wanted) => trips::run(&wanted),
         Lab::Send { address, bytes, cut } => {
             flow::send(&address, bytes, cut).map(|taken| println!("{:.6}", taken.as_secs_f64()))
@@ -184,7 +184,7 @@ fn main() -> ExitCode {
 fn bench(options: &Bench) -> Result<(), Failure> {
     let measured = Measured {
         rows: bench::against_tgt(options)?,
-        floors: floor::measure(options)?,
+        floors: bare_loop::measure(options)?,
         sessions: sessions::measure(options)?,
         copies: copy::sealed_against_plain(options)?,
     };

@@ -2,16 +2,16 @@
 
 use std::fmt::Write;
 
+use crate::bare_loop::BareLoop;
 use crate::bench::{Figures, Row};
 use crate::copy::Copies;
-use crate::floor::Floor;
 use crate::sessions::{Crowd, Stalled};
 use crate::{Bench, Failure};
 
 /// All results; those that were not wanted are missing.
 pub(crate) struct Measured {
     pub(crate) rows: Vec<Row>,
-    pub(crate) floors: Vec<Floor>,
+    pub(crate) floors: Vec<BareLoop>,
     pub(crate) sessions: Option<(Vec<Crowd>, Stalled)>,
     pub(crate) copies: Option<Copies>,
 }
@@ -86,7 +86,7 @@ fn beside_tgt(tgt: &Figures, file: &Figures, memory: &Figures) -> String {
     )
 }
 
-fn floors(page: &mut String, floors: &[Floor]) -> Result<(), Failure> {
+fn floors(page: &mut String, floors: &[BareLoop]) -> Result<(), Failure> {
     writeln!(page, "\n## What the bytes alone cost\n")?;
     writeln!(
         page,
@@ -94,7 +94,7 @@ fn floors(page: &mut String, floors: &[Floor]) -> Result<(), Failure> {
          microseconds of the serving side's processor for each request.\n"
     )?;
     writeln!(page, "| loop | block | CPU |\n|---|---|---|")?;
-    for Floor { what, block, cpu_us } in floors {
+    for BareLoop { what, block, cpu_us } in floors {
         writeln!(page, "| {what} | {} KiB | {cpu_us:.1} |", block >> 10)?;
     }
     Ok(())

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::haul::{BEGIN, Moved};
+use crate::direction::Direction;
 use crate::load::CLIENT_CORE;
 use crate::running::{Job, output};
 use crate::server::{Server, TARGET_CORE};
-use crate::way::Direction;
+use crate::throughput::{BEGIN, Moved};
 use crate::{Bench, Failure, cpu, units};
 
 /// The volume: larger than the caches, and soon touched all over.
@@ -98,7 +98,7 @@ pub(crate) fn section(options: &Bench) -> Result<String, Failure> {
 }
 
 const INTRODUCTION: &str = "\
-`lab haul` at depth 8, which is the initiator of `longhaul` itself, and `longhaul serve` over `memory:256M`. The
+`lab throughput` at depth 8, which is the initiator of `longhaul` itself, and `longhaul serve` over `memory:256M`. The
 cost is processor time of both ends together for each KiB that was moved.
 ";
 
@@ -173,7 +173,7 @@ impl<'a> Stage<'a> {
         };
         let mut command = Command::new("taskset");
         command.args(["-c", &self.wanted.client_cores]).arg(std::env::current_exe()?);
-        command.args(["haul", &server.uri, "--mode", mode.name()]);
+        command.args(["throughput", &server.uri, "--mode", mode.name()]);
         command.args(["--block", &block.to_string(), "--depth", &depth.to_string()]);
         command.args(["--time", &format!("{}ms", time.as_millis())]);
         if end == End::Sealed {

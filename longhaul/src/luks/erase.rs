@@ -17,7 +17,7 @@ use volume::{
 use super::image::Image;
 use super::library;
 use super::writeback::{self, Before};
-use super::{Encrypted, Key, Options, Unsealed, blocking, plain, settle, unsealed};
+use super::{Encrypted, Key, Options, Unsealed, blocking, header_recovery, plain, unsealed};
 use crate::failure::Outcome;
 use crate::secret::Secret;
 
@@ -58,7 +58,7 @@ impl Erasable {
     /// Gives the volume another key.
     async fn rekey(&self) -> Outcome<Unsealed> {
         let size = self.store.shape().size;
-        let image = settle::fetch(&self.store).await?;
+        let image = header_recovery::fetch(&self.store).await?;
         let (secret, slot) = (self.secret.clone(), self.slot.load(Ordering::Relaxed));
         let (image, changed, opened) = blocking(move || {
             let (bytes, opened) = library::rekey(&image, size, &secret, slot)?;

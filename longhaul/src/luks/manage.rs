@@ -14,7 +14,7 @@ use super::header::{HEADER_SIZES, Header, HeaderError, is_first_copy, is_second_
 use super::image::{Image, ImageError, read};
 use super::library::{self, NEW_HEADER_SIZE, Opened};
 use super::writeback::{self, Before};
-use super::{Key, blocking, narrowed, recorded_size, settle};
+use super::{Key, blocking, header_recovery, narrowed, recorded_size};
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome, complain};
 use crate::printable::Shown as _;
@@ -158,7 +158,7 @@ impl Held {
     /// put right.
     async fn open(&mut self, key: &Key) -> Outcome<(Opened, Secret)> {
         let opened = key.open(&self.image, self.size()).await?;
-        self.image = settle::finish(&self.volume, Arc::clone(&self.image), false).await?;
+        self.image = header_recovery::finish(&self.volume, Arc::clone(&self.image), false).await?;
         Ok(opened)
     }
 
@@ -297,7 +297,7 @@ pub struct Test {
 /// Tries a pass-phrase or key file; one that opens nothing is a failure. Nothing is written.
 pub async fn test(volume: Arc<dyn Volume>, key: impl Into<Key>) -> Outcome<Test> {
     let held = Held::fetch(volume).await?;
-    settle::report(&held.image, true);
+    header_recovery::report(&held.image, true);
     let (first, secret) = key.into().open(&held.image, held.size()).await?;
     let others = held.slots_opened(&secret, Some(first.slot)).await?;
     Ok(Test { slots: [vec![first.slot], others].concat() })
@@ -359,7 +359,7 @@ pub struct Slot {
 /// Reads what the header says of itself; no secret is needed.
 pub async fn slots(volume: Arc<dyn Volume>) -> Outcome<Slots> {
     let held = Held::fetch(volume).await?;
-    settle::report(&held.image, true);
+    header_recovery::report(&held.image, true);
     let Image { header, payload, .. } = &*held.image;
     let slots = header.metadata.keyslots.iter().map(|(&slot, keyslot)| {
         let kdf = keyslot.kdf.as_ref();

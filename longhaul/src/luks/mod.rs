@@ -7,13 +7,13 @@ mod cipher;
 mod cost;
 mod erase;
 mod header;
+mod header_recovery;
 mod image;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
 mod library;
 mod manage;
 mod recorded_size;
-mod settle;
 mod strength;
 mod token_kind;
 mod unlock;

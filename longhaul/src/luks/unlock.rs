@@ -10,8 +10,8 @@ use super::header::{Header, HeaderError, uuid_of};
 use super::image::{Image, ImageError};
 use super::library::{self, Opened, Tried};
 use super::{
-    Claim, Options, Unsealed, WriterToken, blocking, narrowed, plain, recorded_size, settle,
-    strength,
+    Claim, Options, Unsealed, WriterToken, blocking, header_recovery, narrowed, plain,
+    recorded_size, strength,
 };
 use crate::failure::{Failure, Outcome, complain};
 use crate::printable::Shown as _;
@@ -262,7 +262,7 @@ impl Encrypted {
         let unsealed = async {
             let image = match &token {
                 Some(token) => token.take(&image, options.allow_discards).await?,
-                None => settle::finish(&store, image, options.allow_discards).await?,
+                None => header_recovery::finish(&store, image, options.allow_discards).await?,
             };
             let image = recorded_size::follow(&store, image).await?;
             plain(&store, &image, opened, options)

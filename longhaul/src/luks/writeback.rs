@@ -8,7 +8,7 @@
 //!    was; once it is whole, it is the newer one, and all that it refers to is there.
 //! 3. What is left: material of slots that are gone, wiped now that nothing refers to it; flush.
 //! 4. The other copy; flush. Until then it says which slots were to go, so that what a crash has left to do in
-//!    stage 3 is known: see [`settle`](super::settle).
+//!    stage 3 is known: see [`header_recovery`](super::header_recovery).
 
 use std::sync::Arc;
 

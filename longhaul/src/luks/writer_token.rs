@@ -15,7 +15,7 @@ use super::header::Header;
 use super::image::{Image, ImageError, read};
 use super::token_kind::{KIND, is_one};
 use super::writeback::{self, Before};
-use super::{blocking, library, settle};
+use super::{blocking, header_recovery, library};
 use crate::failure::{Failure, Outcome};
 use crate::printable::OneLine;
 use crate::utc::{now, utc};
@@ -186,7 +186,7 @@ impl WriterToken {
         let running = writers(&image.header).any(|(_, token)| {
             !token.is_some_and(|token| self.claim.gone.iter().any(|key| token.is_of(*key)))
         });
-        let image = settle::finish(&self.store, Arc::new(image), pass_discards).await?;
+        let image = header_recovery::finish(&self.store, Arc::new(image), pass_discards).await?;
         self.written.store(true, Ordering::Relaxed);
         self.put(image, Some(ATTACHED)).await?;
         let Claim { written_within, noticed_within, .. } = self.claim;

@@ -16,7 +16,7 @@ use longhaul::uri::Uri;
 use proto::iscsi::sealed::Protection;
 use volume::{Durability, Span, Volume};
 
-use crate::way::Direction;
+use crate::direction::Direction;
 use crate::{Failure, cpu, units};
 
 /// What writes send: more than a processor's own cache holds, as programs' data are.
@@ -27,7 +27,7 @@ const WARM_UP: Duration = Duration::from_millis(200);
 
 /// The load, and where it goes.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Haul {
+pub(crate) struct Throughput {
     /// The volume; what is on it is lost if this writes
     uri: Uri,
     /// Writing or reading
@@ -81,16 +81,17 @@ impl std::fmt::Display for Moved {
 }
 
 /// Runs the load and prints what it came to. The runtime is the one the program has.
-pub(crate) fn run(haul: Haul) -> Result<(), Failure> {
+pub(crate) fn run(options: Throughput) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let seal = Seal { identity: haul.identity.clone(), protection: haul.protection, pin: None };
+        let seal =
+            Seal { identity: options.identity.clone(), protection: options.protection, pin: None };
         let login = Login { seal, ..Login::default() };
-        let options = OpenOptions { login, ..OpenOptions::default() };
-        let chain = chain::open(&haul.uri, options).await.map_err(|why| why.to_string())?;
-        let load = Load::new(chain.volume(), &haul);
+        let opening = OpenOptions { login, ..OpenOptions::default() };
+        let chain = chain::open(&options.uri, opening).await.map_err(|why| why.to_string())?;
+        let load = Load::new(chain.volume(), &options);
         // In a task of its own: what the runtime blocks on has a thread that is woken for every answer.
-        let moved = tokio::spawn(load.measure(haul.time)).await??;
+        let moved = tokio::spawn(load.measure(options.time)).await??;
         println!("{moved}");
         chain.close().await.map_err(|why| why.to_string().into())
     })
@@ -107,9 +108,9 @@ struct Load {
 }
 
 impl Load {
-    fn new(volume: Arc<dyn Volume>, haul: &Haul) -> Self {
+    fn new(volume: Arc<dyn Volume>, options: &Throughput) -> Self {
         let source: Vec<u8> = (0..SOURCE).map(|at| ((at * 31) ^ (at >> 9)) as u8).collect();
-        let (mode, block, depth) = (haul.mode, haul.block, haul.depth);
+        let (mode, block, depth) = (options.mode, options.block, options.depth);
         Self { volume, mode, block, depth, next: 0, source: source.into() }
     }
 

@@ -1,4 +1,4 @@
-//! The long haul: one program that does one thing at a time, through an attached volume, over a link
+//! Throughput over a long link: one program that does one thing at a time, through an attached volume, over a link
 //! that is slow to answer. Nothing here looks at a clock: what is counted is who was answered before
 //! whom, and how often something went there and back.
 

@@ -40,7 +40,7 @@ enum Way {
 }
 
 /// One loop.
-pub(crate) struct Floor {
+pub(crate) struct BareLoop {
     pub(crate) what: &'static str,
     pub(crate) block: usize,
     /// Microseconds of the processor for one request.
@@ -48,7 +48,7 @@ pub(crate) struct Floor {
 }
 
 /// Runs every loop in turn; medians of the rounds.
-pub(crate) fn measure(options: &Bench) -> Result<Vec<Floor>, Failure> {
+pub(crate) fn measure(options: &Bench) -> Result<Vec<BareLoop>, Failure> {
     if !"floor".contains(&options.only) {
         return Ok(Vec::new());
     }
@@ -76,7 +76,7 @@ pub(crate) fn measure(options: &Bench) -> Result<Vec<Floor>, Failure> {
             spent.sort();
             let cpu_us = spent[spent.len() / 2].as_secs_f64() * 1e6 / count as f64;
             eprintln!("{} KiB, {what}: {cpu_us:.1} us", block >> 10);
-            floors.push(Floor { what, block, cpu_us });
+            floors.push(BareLoop { what, block, cpu_us });
         }
     }
     Ok(floors)
