@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use longhaul::line_chart::{HEIGHT, Line, WIDTH, chart, escape};
+use longhaul::line_chart::{HEIGHT, Series, WIDTH, chart, escape};
 
 use crate::results::{AUTO, Mode, Path, Row, TCP};
 use crate::tables::{Results, Table, megabits, percent};
@@ -206,7 +206,7 @@ type Rates = (String, Vec<(usize, f64)>);
 
 fn picture(title: &str, labels: &[String], mut lines: Vec<Rates>) -> String {
     lines.retain(|(_, points)| !points.is_empty());
-    let line = |(colour, (name, points))| Line { name, points, colour, dashed: false };
+    let line = |(colour, (name, points))| Series { name, points, colour, dashed: false };
     let lines: Vec<_> = lines.into_iter().enumerate().map(line).collect();
     format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">{}</svg>\n",

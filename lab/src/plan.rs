@@ -17,7 +17,7 @@ use crate::measure::{BEGIN, Task};
 use crate::results::{self, AUTO, Conditions, Measurement, Mode, Row, TCP, Wire};
 use crate::{Failure, running, units};
 
-use resume::Had;
+use resume::EarlierResults;
 
 /// A plan file.
 #[derive(Debug, Deserialize)]
@@ -247,7 +247,7 @@ pub(crate) fn run(
         .map_err(|why| format!("cannot read {}: {why}", path.display()))?;
     let (plan, runs) = Plan::parse(&text).map_err(|why| format!("{}: {why}", path.display()))?;
     let commit = commit();
-    let mut had = Had::new(&plan, had);
+    let mut had = EarlierResults::new(&plan, had);
     let mut left = Vec::new();
     for mut run in runs.iter().filter_map(|run| only.part(run)) {
         run.link.by = by;
@@ -281,7 +281,7 @@ pub(crate) fn run(
 }
 
 /// What was measured, and what went over the link meanwhile.
-type Told = (Measurement, [Wire; 2]);
+type RunResult = (Measurement, [Wire; 2]);
 
 impl Run {
     /// The link it is measured on.
@@ -295,7 +295,7 @@ impl Run {
     }
 
     /// Measures and tells, as it goes.
-    fn measure(&self, mut tell: impl FnMut(Told)) -> Result<(), Failure> {
+    fn measure(&self, mut tell: impl FnMut(RunResult)) -> Result<(), Failure> {
         let link = Link::create(&self.link)?;
         let measured = if self.peer == TCP {
             self.tcp(&link, &mut tell)
@@ -307,7 +307,7 @@ impl Run {
     }
 
     /// The same bytes in one fresh stream, once for all blocks: to TCP they are the same.
-    fn tcp(&self, link: &Link, tell: &mut impl FnMut(Told)) -> Result<(), Failure> {
+    fn tcp(&self, link: &Link, tell: &mut impl FnMut(RunResult)) -> Result<(), Failure> {
         let seconds = calibrate::tcp(link, self.bytes)?.as_secs_f64();
         let measured = Measurement {
             mode: Mode::Stream,
@@ -322,7 +322,7 @@ impl Run {
         Ok(())
     }
 
-    fn volume(&self, link: &Link, tell: &mut impl FnMut(Told)) -> Result<(), Failure> {
+    fn volume(&self, link: &Link, tell: &mut impl FnMut(RunResult)) -> Result<(), Failure> {
         if !self.fresh {
             return self.started(link, &self.tasks, &self.blocks, tell);
         }
@@ -338,7 +338,7 @@ impl Run {
         link: &Link,
         tasks: &[Task],
         blocks: &[u64],
-        tell: &mut impl FnMut(Told),
+        tell: &mut impl FnMut(RunResult),
     ) -> Result<(), Failure> {
         let mut before = [Counts::default(); 2];
         let mut take = |line: &str| -> Result<(), Failure> {

@@ -126,7 +126,7 @@ pub(crate) enum Error {
     #[error("the first line does not name the columns of this version")]
     Columns,
     #[error("line {line}: {why}")]
-    Line { line: u64, why: csv::Error },
+    Series { line: u64, why: csv::Error },
     #[error("line {line}: {found} columns instead of {wanted}")]
     Length { line: u64, found: usize, wanted: usize },
 }
@@ -206,7 +206,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Row>, Error> {
     let reader = reader.delimiter(SEPARATOR).has_headers(false).flexible(true).quoting(false);
     let (mut wanted, mut rows) = (None, Vec::new());
     for record in reader.from_reader(text.as_bytes()).records() {
-        let mut record = record.map_err(|why| Error::Line { line: 0, why })?;
+        let mut record = record.map_err(|why| Error::Series { line: 0, why })?;
         if columns.contains(&record) {
             wanted = Some(record.len());
             continue;
@@ -219,7 +219,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Row>, Error> {
         if found < columns[0].len() {
             record.push_field(By::default().name());
         }
-        rows.push(Row::parse(&record).map_err(|why| Error::Line { line, why })?);
+        rows.push(Row::parse(&record).map_err(|why| Error::Series { line, why })?);
     }
     wanted.map(|_| rows).ok_or(Error::Columns)
 }
@@ -282,7 +282,7 @@ mod tests {
             let text = format!("{COLUMNS}\n{good}\n{line}\n");
             let why = parse(&text).unwrap_err();
             assert!(
-                matches!(why, Error::Line { line: 3, .. } | Error::Length { line: 3, .. }),
+                matches!(why, Error::Series { line: 3, .. } | Error::Length { line: 3, .. }),
                 "{line}: {why}"
             );
         }

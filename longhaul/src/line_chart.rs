@@ -1,4 +1,4 @@
-//! Line charts as SVG that needs nothing but itself: rates on a logarithmic scale, over places that are spread evenly.
+//! Series charts as SVG that needs nothing but itself: rates on a logarithmic scale, over places that are spread evenly.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ const COLOURS: [&str; 10] = [
 ];
 
 /// A line of points.
-pub struct Line {
+pub struct Series {
     /// Its name.
     pub name: String,
     /// Places, counted from the left, and bytes a second.
@@ -34,7 +34,7 @@ pub struct Line {
 
 /// A chart with one place for each of the labels, as a group of an SVG picture.
 #[must_use]
-pub fn chart(title: &str, labels: &[String], lines: &[Line]) -> String {
+pub fn chart(title: &str, labels: &[String], lines: &[Series]) -> String {
     let axes = Axes::new(labels.len(), lines);
     let mut svg = String::from("<g font-family=\"sans-serif\" font-size=\"12\">\n");
     text(&mut svg, (LEFT, 16.0), "font-weight=\"bold\"", title);
@@ -60,7 +60,7 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-impl Line {
+impl Series {
     const fn colour(&self) -> &'static str {
         COLOURS[self.colour % COLOURS.len()]
     }
@@ -92,7 +92,7 @@ struct Axes {
 }
 
 impl Axes {
-    fn new(places: usize, lines: &[Line]) -> Self {
+    fn new(places: usize, lines: &[Series]) -> Self {
         let rates = || lines.iter().flat_map(|line| &line.points).map(|(_, rate)| *rate);
         let most = rates().fold(1.0, f64::max);
         let least = rates().fold(most, f64::min).max(most / 1e6).max(1.0);
@@ -143,7 +143,7 @@ mod tests {
         let labels = ["0 ms".to_owned(), "8 ms".to_owned()];
         let line = |name: &str, rate, dashed| {
             let points = vec![(0, rate), (1, rate)];
-            Line { name: name.into(), points, colour: 0, dashed }
+            Series { name: name.into(), points, colour: 0, dashed }
         };
         let lines = [line("fast", 100e6, false), line("<slow>", 1e6, true)];
         let svg = chart("writes", &labels, &lines);

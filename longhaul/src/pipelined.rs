@@ -274,13 +274,13 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct Arguments {
         #[command(flatten)]
         pipeline: PipelineArgs,
     }
 
     fn read(text: &str) -> PipelineArgs {
-        Line::parse_from(text.split(' ')).pipeline
+        Arguments::parse_from(text.split(' ')).pipeline
     }
 
     #[test]
@@ -311,7 +311,7 @@ mod tests {
         for text in ["x --window 0", "x --segment 0", "x --segment 64M", "x --segment 8G"] {
             assert_eq!(read(text).settings(1 << 32).unwrap_err().exit_code(), 2, "{text}");
         }
-        assert!(Line::try_parse_from(["x", "--no-pipeline", "--window", "8M"]).is_err());
-        assert!(Line::try_parse_from(["x", "--in-flight", "0"]).is_err());
+        assert!(Arguments::try_parse_from(["x", "--no-pipeline", "--window", "8M"]).is_err());
+        assert!(Arguments::try_parse_from(["x", "--in-flight", "0"]).is_err());
     }
 }

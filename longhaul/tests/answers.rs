@@ -343,7 +343,7 @@ async fn path_in_standby_is_waited_for() {
 
 /// What a command is answered with in place of what its target says.
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum Reply {
     Status(Status),
     /// CHECK CONDITION with this sense key, additional sense code and qualifier.
     Sense(Key, u8, u8),
@@ -352,7 +352,7 @@ enum Told {
 /// A way to targets on which WRITE (16) commands are not carried out, and are answered by what the script holds.
 struct Scripted {
     address: SocketAddr,
-    script: Arc<Mutex<VecDeque<Told>>>,
+    script: Arc<Mutex<VecDeque<Reply>>>,
     /// Connections so far.
     connections: Arc<AtomicUsize>,
     /// No command reaches the target by the connections that there are, and later by none.
@@ -385,7 +385,7 @@ impl Scripted {
         way
     }
 
-    fn tell(&self, told: impl IntoIterator<Item = Told>) {
+    fn tell(&self, told: impl IntoIterator<Item = Reply>) {
         self.script.lock().unwrap().extend(told);
     }
 
@@ -397,7 +397,7 @@ impl Scripted {
 async fn follow(
     near: TcpStream,
     far: TcpStream,
-    script: Arc<Mutex<VecDeque<Told>>>,
+    script: Arc<Mutex<VecDeque<Reply>>>,
     mute: Arc<AtomicBool>,
 ) {
     let ((from_near, to_near), (from_far, to_far)) = (near.into_split(), far.into_split());
@@ -418,8 +418,8 @@ async fn follow(
             && let Some(told) = due.lock().unwrap().pop_front()
         {
             match told {
-                Told::Status(status) => pdu[3] = status as u8,
-                Told::Sense(key, code, qualifier) => {
+                Reply::Status(status) => pdu[3] = status as u8,
+                Reply::Sense(key, code, qualifier) => {
                     let sense = &mut pdu[BHS_LEN + 2..];
                     (sense[2], sense[12], sense[13]) = (key as u8, code, qualifier);
                 }
@@ -437,11 +437,11 @@ async fn what_a_unit_cannot_do_now_is_waited_for() {
     let way = Scripted::new([running.portal; 2]).await;
     let disk = open(way.address).await;
     let data = Bytes::from(vec![7; 4096]);
-    let busy = [Status::Busy, Status::TaskSetFull, Status::TaskAborted].map(Told::Status);
+    let busy = [Status::Busy, Status::TaskSetFull, Status::TaskAborted].map(Reply::Status);
     for told in [
-        vec![Told::Sense(Key::IllegalRequest, 0x25, 0); 3],
-        vec![Told::Sense(Key::NotReady, 0x08, 0); 3],
-        vec![Told::Sense(Key::UnitAttention, 0x2A, 0x09); 17],
+        vec![Reply::Sense(Key::IllegalRequest, 0x25, 0); 3],
+        vec![Reply::Sense(Key::NotReady, 0x08, 0); 3],
+        vec![Reply::Sense(Key::UnitAttention, 0x2A, 0x09); 17],
         busy.into_iter().cycle().take(17).collect(),
     ] {
         let (before, first) = (way.connections(), told[0]);
@@ -464,7 +464,7 @@ async fn unit_attention_that_may_concern_what_is_under_way_makes_the_connection_
     let disk = open(way.address).await;
     for (code, qualifier) in [(0x29, 7), (0x2F, 0), (0x2F, 2), (0x28, 0), (0x3F, 3), (0x3F, 0x0E)] {
         let before = way.connections();
-        way.tell([Told::Sense(Key::UnitAttention, code, qualifier)]);
+        way.tell([Reply::Sense(Key::UnitAttention, code, qualifier)]);
         disk.write(0, vec![7; 4096].into(), Durability::Volatile).await.unwrap();
         assert_eq!(way.connections(), before + 1, "{code:02x}/{qualifier:02x}");
     }
@@ -478,7 +478,7 @@ async fn unit_that_was_exchanged_in_a_session_is_not_written_to() {
     let way = Scripted::new([running.portal, other.portal]).await;
     let disk = open(way.address).await;
     disk.write(4096, vec![7; 4096].into(), Durability::Volatile).await.unwrap();
-    way.tell([Told::Sense(Key::UnitAttention, 0x3F, 0x0E)]);
+    way.tell([Reply::Sense(Key::UnitAttention, 0x3F, 0x0E)]);
     let write = tokio::spawn({
         let disk = Arc::clone(&disk);
         async move { disk.write(0, vec![7; 4096].into(), Durability::Volatile).await }

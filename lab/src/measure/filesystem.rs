@@ -17,12 +17,12 @@ pub(super) fn measure(wanted: Wanted, costs: &Costs) -> Result<(), Failure> {
     let mut begun = None;
     let mut outcome = Ok(());
     let mut told = 0;
-    let ended = running::lines(&mut command, |line| match said(line) {
-        Some(Said::Begin) if outcome.is_ok() => match costs.begin() {
+    let ended = running::lines(&mut command, |line| match guest_line(line) {
+        Some(GuestLine::Begin) if outcome.is_ok() => match costs.begin() {
             Ok(running) => begun = Some((running, Instant::now())),
             Err(why) => outcome = Err(why),
         },
-        Some(Said::Done(mode)) => {
+        Some(GuestLine::Done(mode)) => {
             if let Some((running, start)) = begun.take() {
                 told += 1;
                 outcome = done(&running, mode, wanted, start);
@@ -48,16 +48,16 @@ fn disk(image: &str) -> Result<String, Failure> {
 }
 
 /// What the guest says in a line of its console.
-enum Said {
+enum GuestLine {
     Begin,
     Done(Mode),
 }
 
-fn said(line: &str) -> Option<Said> {
+fn guest_line(line: &str) -> Option<GuestLine> {
     let (verb, mode) = line.trim().strip_prefix("lab: ")?.split_once(' ')?;
     match (verb, Mode::parse(mode)?) {
-        ("begin", _) => Some(Said::Begin),
-        ("done", mode) => Some(Said::Done(mode)),
+        ("begin", _) => Some(GuestLine::Begin),
+        ("done", mode) => Some(GuestLine::Done(mode)),
         _ => None,
     }
 }
@@ -68,10 +68,13 @@ mod tests {
 
     #[test]
     fn what_the_guest_says_is_heard_among_other_things() {
-        assert!(matches!(said("lab: begin mkfs\r"), Some(Said::Begin)));
-        assert!(matches!(said("lab: done mkfs-lazy\r"), Some(Said::Done(Mode::MkfsLazy))));
+        assert!(matches!(guest_line("lab: begin mkfs\r"), Some(GuestLine::Begin)));
+        assert!(matches!(
+            guest_line("lab: done mkfs-lazy\r"),
+            Some(GuestLine::Done(Mode::MkfsLazy))
+        ));
         for other in ["lab: done everything", "done mkfs", "mke2fs 1.47.0"] {
-            assert!(said(other).is_none(), "{other}");
+            assert!(guest_line(other).is_none(), "{other}");
         }
     }
 

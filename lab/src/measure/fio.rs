@@ -13,7 +13,7 @@ const MILLISECONDS: f64 = 1e3;
 
 /// What fio tells in JSON, of all that it tells.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct FioReport {
     jobs: Vec<Job>,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn measure(task: Task, wanted: Wanted, costs: &Costs) -> Result<(), F
     command.arg(format!("--uri={uri}")).args(options(task, wanted));
     let running = costs.begin()?;
     let printed = running::output(&mut command)?;
-    let told: Told = serde_json::from_str(from_brace(&printed))?;
+    let told: FioReport = serde_json::from_str(from_brace(&printed))?;
     for job in &told.jobs {
         if job.error != 0 {
             return Err(format!("fio: error {}", job.error).into());
@@ -119,7 +119,7 @@ mod tests {
     fn what_fio_tells_is_found_behind_what_it_says() {
         let printed = "fio: a remark\n{\"jobs\": [{\"error\": 0, \"read\": {\"io_bytes\": 5, \
                        \"runtime\": 7, \"iops\": 1.0}, \"write\": {\"io_bytes\": 0, \"runtime\": 0}}]}";
-        let told: Told = serde_json::from_str(from_brace(printed)).unwrap();
+        let told: FioReport = serde_json::from_str(from_brace(printed)).unwrap();
         assert_eq!((told.jobs[0].read.io_bytes, told.jobs[0].read.runtime), (5, 7));
     }
 }

@@ -7,9 +7,9 @@ use crate::measure::Task;
 use crate::results::{Mode, Path, Row, TCP};
 
 /// Results of the plan that are not yet taken for a part of it.
-pub(super) struct Had(Vec<Row>);
+pub(super) struct EarlierResults(Vec<Row>);
 
-impl Had {
+impl EarlierResults {
     pub(super) fn new(plan: &str, mut rows: Vec<Row>) -> Self {
         rows.retain(|row| row.conditions.plan == plan);
         Self(rows)
@@ -87,7 +87,7 @@ mod tests {
     /// What is left of the plan where there are `rows`: each run's peer, tasks and blocks.
     fn left(text: &str, rows: Vec<Row>) -> Vec<(String, Vec<Task>, Vec<u64>)> {
         let (name, runs) = Plan::parse(text).unwrap();
-        let mut had = Had::new(&name, rows);
+        let mut had = EarlierResults::new(&name, rows);
         let rest = runs.into_iter().flat_map(|run| had.rest(run).unwrap());
         rest.map(|run| (run.peer, run.tasks, run.blocks)).collect()
     }

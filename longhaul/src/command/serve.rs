@@ -48,7 +48,7 @@ use crate::target::lun::{Disk, Kept, Options, TargetDevice};
 use crate::uri::{IscsiUri, Uri};
 pub(super) use conflicts::find as conflicts;
 use live::Live;
-use portals::Given;
+use portals::PassedSockets;
 pub(super) use portals::{refuse_strangers, resolve};
 use requests::Events;
 
@@ -105,7 +105,8 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     if config.lacks_identity() {
         return Err(Failure::usage(config::LACKS_IDENTITY));
     }
-    let given = Given::sort(handed.or_fail(|| "cannot use what was handed over".to_owned())?)?;
+    let given =
+        PassedSockets::sort(handed.or_fail(|| "cannot use what was handed over".to_owned())?)?;
     let sealing = config.identity.as_deref().map(sealing).transpose()?;
     let pin = sealing.as_ref().map(|sealing| sealing.identity.public());
     let portals = portals::portals(&config, &given.portals).await?;

@@ -156,7 +156,7 @@ fn no_picture(path: &Path) -> String {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct Report<'a> {
     uri: String,
     #[serde(flatten)]
     found: &'a Findings,
@@ -182,7 +182,7 @@ impl Args {
     fn say(&self, found: &Findings) -> Outcome {
         let uri = self.uri.to_string();
         if self.json {
-            return super::say_json(&Told { uri, found });
+            return super::say_json(&Report { uri, found });
         }
         super::say(&format!("{uri}\n{}", found.to_string().trim_end()))
     }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::options::{VOLUMES, VolumeOptions};
 use super::{Served, Upstream, target_of};
-use crate::option_table::{Given, Row, fill};
+use crate::option_table::{RawValue, Row, fill};
 use crate::size::Size;
 use crate::suggest::did_you_mean;
 use crate::uri::Uri;
@@ -85,7 +85,7 @@ fn options(given: &[(&str, Option<&str>)]) -> Result<VolumeOptions, String> {
         if given[..place].iter().any(|(other, _)| other == key) {
             return Err(format!("`{key}` is given twice: write it once"));
         }
-        let value = Given::Word(value.map(str::as_ref));
+        let value = RawValue::Word(value.map(str::as_ref));
         (row.read)(&mut options, &value).map_err(|why| why.of(key))?;
     }
     fill(VOLUMES, &mut options);

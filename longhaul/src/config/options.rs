@@ -16,9 +16,9 @@ use super::limits::LIMITS;
 use crate::credentials::{CHAP, WEAK};
 use crate::log::LOG;
 use crate::option_table::{
-    BYTES, COUNT, DEMAND, DIRECTORY, Entry, FILE, Given, IQN, KEY, Kind, NAME, PATH, Place, RATE,
-    Row, Rows, SIZE, SWITCH, Section, Standard, Unfit, VARIABLE, each, number, number_or_text,
-    options, path, switch, text, texts,
+    BYTES, COUNT, DEMAND, DIRECTORY, Entry, FILE, IQN, KEY, Kind, NAME, PATH, Place, RATE,
+    RawValue, Row, Rows, SIZE, SWITCH, Section, Standard, Unfit, VARIABLE, each, number,
+    number_or_text, options, path, switch, text, texts,
 };
 use crate::sealing::Demand;
 use crate::size::Size;
@@ -381,16 +381,16 @@ impl FromStr for MetricsAddress {
     }
 }
 
-fn keys(given: &Given<'_>) -> Result<Vec<PublicKey>, Unfit> {
+fn keys(given: &RawValue<'_>) -> Result<Vec<PublicKey>, Unfit> {
     text(given).map(|key| vec![key])
 }
 
 /// A URI. The path of a file begins at the directory of the configuration.
-fn located(given: &Given<'_>) -> Result<Uri, Unfit> {
+fn located(given: &RawValue<'_>) -> Result<Uri, Unfit> {
     let uri: Uri = text(given)?;
     Ok(match given {
-        Given::File(_, base) => uri.from_directory(base),
-        Given::Word(_) => uri,
+        RawValue::File(_, base) => uri.from_directory(base),
+        RawValue::Word(_) => uri,
     })
 }
 
@@ -428,10 +428,10 @@ pub fn sections() -> Vec<Section> {
 }
 
 /// Places to listen: of the command line one, of the file a list of addresses and tables.
-fn listens(given: &Given<'_>) -> Result<Vec<Listen>, Unfit> {
+fn listens(given: &RawValue<'_>) -> Result<Vec<Listen>, Unfit> {
     match given {
-        Given::File(item, _) => each(item, listen),
-        Given::Word(_) => text(given).map(|host| vec![Listen::at(host)]),
+        RawValue::File(item, _) => each(item, listen),
+        RawValue::Word(_) => text(given).map(|host| vec![Listen::at(host)]),
     }
 }
 
@@ -479,7 +479,7 @@ mod tests {
             let name = row.text.name;
             if let Standard::Value(text) = row.text.standard {
                 let mut into = S::default();
-                let read = (row.read)(&mut into, &Given::Word(Some(text.as_ref())));
+                let read = (row.read)(&mut into, &RawValue::Word(Some(text.as_ref())));
                 assert!(read.is_ok() && (row.is_set)(&into), "the default of {name}: {read:?}");
             }
             let help = row.text.help;

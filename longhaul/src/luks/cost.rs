@@ -94,12 +94,12 @@ impl Cost {
 }
 
 /// What trying the slots of one volume may take altogether: there can be 32 of them.
-pub(super) struct Allowance {
+pub(super) struct CostLimit {
     /// Seconds that those before take.
     spent: u64,
 }
 
-impl Allowance {
+impl CostLimit {
     pub(super) const fn new() -> Self {
         Self { spent: 0 }
     }
@@ -323,7 +323,7 @@ mod tests {
     /// Whoever keeps the header can write any cost into it.
     #[test]
     fn slot_is_tried_only_if_that_has_an_end() {
-        let refused = |kdf: &Kdf, digest| Allowance::new().refusal(Some(kdf), digest);
+        let refused = |kdf: &Kdf, digest| CostLimit::new().refusal(Some(kdf), digest);
         for usual in
             [argon(4, 1 << 20, 4), argon(100, 32, 1), argon(600_000, 32, 4), pbkdf2(8_000_000)]
         {
@@ -347,7 +347,7 @@ mod tests {
     /// A header has up to 32 slots, each of which may be just allowed.
     #[test]
     fn slots_are_tried_only_if_all_of_them_have_an_end() {
-        let (mut allowance, slot) = (Allowance::new(), pbkdf2(600_000_000));
+        let (mut allowance, slot) = (CostLimit::new(), pbkdf2(600_000_000));
         assert_eq!(allowance.refusal(Some(&slot), 0), None);
         let (why, hint) = allowance.refusal(Some(&slot), 0).unwrap();
         assert!(why.contains("some 10m") && hint.contains("--key-time 20m"), "{why} {hint}");

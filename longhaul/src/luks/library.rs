@@ -16,7 +16,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use zeroize::Zeroizing;
 
-use super::cost::{self, Allowance, CostArgs};
+use super::cost::{self, CostArgs, CostLimit};
 use super::header::{Header, Metadata};
 use super::image::Image;
 use super::token_kind;
@@ -123,7 +123,7 @@ pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<
     let copy = image.bytes.clone();
     on_file(copy, volume_size, |device| {
         load(device)?;
-        let (mut too_large, mut allowance) = (None, Allowance::new());
+        let (mut too_large, mut allowance) = (None, CostLimit::new());
         for slot in order {
             match open_slot(device, &image.header, slot, (secret, &mut allowance))? {
                 Attempt::Opened(opened) => return Ok(Tried::Opened(opened)),
@@ -163,7 +163,7 @@ pub(super) fn slots_opened(
     slots.retain(|slot| Some(*slot) != beside);
     on_file(image.bytes.clone(), volume_size, |device| {
         load(device)?;
-        let (mut opened, mut allowance) = (Vec::new(), Allowance::new());
+        let (mut opened, mut allowance) = (Vec::new(), CostLimit::new());
         for slot in slots {
             let with = (secret, &mut allowance);
             if let Attempt::Opened(_) = open_slot(device, &image.header, slot, with)? {
@@ -192,7 +192,7 @@ fn open_slot(
     device: &mut CryptDevice,
     header: &Header,
     slot: u32,
-    (secret, allowance): (&Secret, &mut Allowance),
+    (secret, allowance): (&Secret, &mut CostLimit),
 ) -> Outcome<Attempt> {
     let Some(keyslot) = header.metadata.keyslots.get(&slot) else { return Ok(Attempt::Wrong) };
     if let Some(refusal) = allowance.refusal(keyslot.kdf.as_ref(), header.digest_iterations()) {

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use super::{Given, OptionText, Row};
+use super::{OptionText, RawValue, Row};
 
 /// What has a table of options that a command takes.
 pub(crate) trait Rows: Default + Clone + Send + Sync + 'static {
@@ -34,7 +34,7 @@ fn argument<S: Rows>(row: &'static Row<S>) -> Arg {
         return argument.action(ArgAction::SetTrue);
     }
     let fits = move |word: OsString| {
-        (row.read)(&mut S::default(), &Given::Word(Some(&word))).map(|()| word)
+        (row.read)(&mut S::default(), &RawValue::Word(Some(&word))).map(|()| word)
     };
     let action = if kind.list { ArgAction::Append } else { ArgAction::Set };
     argument
@@ -69,7 +69,7 @@ impl<S: Rows> FromArgMatches for CommandLine<S> {
 
 fn take<S>(row: &Row<S>, into: &mut S, word: Option<&OsStr>) -> Result<(), clap::Error> {
     let unfit = |why| clap::Error::raw(clap::error::ErrorKind::ValueValidation, why);
-    (row.read)(into, &Given::Word(word)).map_err(unfit)
+    (row.read)(into, &RawValue::Word(word)).map_err(unfit)
 }
 
 /// The names of those on the command line.

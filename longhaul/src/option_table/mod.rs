@@ -13,7 +13,7 @@ pub use print::{Section, manual_table, terminal_list};
 pub use read::Unfit;
 pub(crate) use read::{each, number, number_or_text, path, switch, text, texts, within};
 pub use table::Wrong;
-pub(crate) use table::{Entry, Given, Sheet, Table};
+pub(crate) use table::{Entry, RawValue, Sheet, Table};
 
 /// Where an option may stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub struct Row<S: 'static> {
     /// What is said of it.
     pub text: OptionText,
     /// Reads it.
-    pub(crate) read: fn(&mut S, &Given<'_>) -> Result<(), Unfit>,
+    pub(crate) read: fn(&mut S, &RawValue<'_>) -> Result<(), Unfit>,
     /// Whether it was read.
     pub(crate) is_set: fn(&S) -> bool,
 }
@@ -157,7 +157,7 @@ pub(crate) fn fill<S>(rows: &[Row<S>], into: &mut S) {
             && !(row.is_set)(into)
         {
             // A test reads every default.
-            let _ = (row.read)(into, &Given::Word(Some(text.as_ref())));
+            let _ = (row.read)(into, &RawValue::Word(Some(text.as_ref())));
         }
     }
 }

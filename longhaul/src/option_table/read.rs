@@ -9,7 +9,7 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::table::{Entry, Given, Item, unlike};
+use super::table::{Entry, Item, RawValue, unlike};
 
 /// Why a value does not suit its option.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,14 +67,14 @@ fn string<'g>(value: &'g DeValue<'_>) -> Reading<&'g str> {
 }
 
 /// `true` or `false`; a bare word is `true`.
-pub(crate) fn switch(given: &Given<'_>) -> Reading<bool> {
+pub(crate) fn switch(given: &RawValue<'_>) -> Reading<bool> {
     match given {
-        Given::File(item, _) => {
+        RawValue::File(item, _) => {
             let value = item.value();
             value.as_bool().ok_or_else(|| unfit(unlike(value, "true or false")))
         }
-        Given::Word(None) => Ok(true),
-        Given::Word(given) => match word(*given)? {
+        RawValue::Word(None) => Ok(true),
+        RawValue::Word(given) => match word(*given)? {
             "true" => Ok(true),
             "false" => Ok(false),
             other => Err(unfit(format!("`{other}` is neither true nor false"))),
@@ -83,17 +83,17 @@ pub(crate) fn switch(given: &Given<'_>) -> Reading<bool> {
 }
 
 /// A string that means something.
-pub(crate) fn text<T: FromStr<Err: Display>>(given: &Given<'_>) -> Reading<T> {
+pub(crate) fn text<T: FromStr<Err: Display>>(given: &RawValue<'_>) -> Reading<T> {
     match given {
-        Given::File(item, _) => parsed(string(item.value())?),
-        Given::Word(given) => parsed(word(*given)?),
+        RawValue::File(item, _) => parsed(string(item.value())?),
+        RawValue::Word(given) => parsed(word(*given)?),
     }
 }
 
 /// A whole number or a string, that means something.
-pub(crate) fn number_or_text<T: FromStr<Err: Display>>(given: &Given<'_>) -> Reading<T> {
+pub(crate) fn number_or_text<T: FromStr<Err: Display>>(given: &RawValue<'_>) -> Reading<T> {
     match given {
-        Given::File(item, _) if let Some(number) = item.value().as_integer() => {
+        RawValue::File(item, _) if let Some(number) = item.value().as_integer() => {
             parsed(number.as_str())
         }
         given => text(given),
@@ -101,16 +101,16 @@ pub(crate) fn number_or_text<T: FromStr<Err: Display>>(given: &Given<'_>) -> Rea
 }
 
 /// A whole number that means something.
-pub(crate) fn number<T: TryFrom<u32, Error: Display>>(given: &Given<'_>) -> Reading<T> {
+pub(crate) fn number<T: TryFrom<u32, Error: Display>>(given: &RawValue<'_>) -> Reading<T> {
     let number = match given {
-        Given::File(item, _) => {
+        RawValue::File(item, _) => {
             let value = item.value();
             let number = value
                 .as_integer()
                 .and_then(|number| u32::from_str_radix(number.as_str(), number.radix()).ok());
             number.ok_or_else(|| unfit(unlike(value, "a whole number below 2^32")))?
         }
-        Given::Word(given) => {
+        RawValue::Word(given) => {
             let text = word(*given)?;
             text.parse().map_err(|_| unfit(format!("`{text}` is not a number")))?
         }
@@ -119,24 +119,24 @@ pub(crate) fn number<T: TryFrom<u32, Error: Display>>(given: &Given<'_>) -> Read
 }
 
 /// A path. One of the file begins at its directory.
-pub(crate) fn path(given: &Given<'_>) -> Reading<PathBuf> {
+pub(crate) fn path(given: &RawValue<'_>) -> Reading<PathBuf> {
     match given {
-        Given::File(item, base) => Ok(base.join(string(item.value())?)),
-        Given::Word(given) => given.map(PathBuf::from).ok_or_else(|| unfit(without_value())),
+        RawValue::File(item, base) => Ok(base.join(string(item.value())?)),
+        RawValue::Word(given) => given.map(PathBuf::from).ok_or_else(|| unfit(without_value())),
     }
 }
 
 /// A list of strings; those of the file that mean nothing are noted and left out.
-pub(crate) fn texts<T: FromStr<Err: Display>>(given: &Given<'_>) -> Reading<Vec<Spanned<T>>> {
+pub(crate) fn texts<T: FromStr<Err: Display>>(given: &RawValue<'_>) -> Reading<Vec<Spanned<T>>> {
     match given {
-        Given::File(item, _) => each(item, |entry| match entry {
+        RawValue::File(item, _) => each(item, |entry| match entry {
             Entry::Text(text) => Some(Spanned::new(text.span(), text.parse()?)),
             Entry::Table(table) => {
                 table.note("expected a string, not a table");
                 None
             }
         }),
-        Given::Word(given) => Ok(vec![Spanned::new(0..0, parsed(word(*given)?)?)]),
+        RawValue::Word(given) => Ok(vec![Spanned::new(0..0, parsed(word(*given)?)?)]),
     }
 }
 

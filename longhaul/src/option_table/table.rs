@@ -15,7 +15,7 @@ use super::{Row, Standard, fill};
 use crate::suggest::did_you_mean;
 
 /// A value as it was given.
-pub(crate) enum Given<'g> {
+pub(crate) enum RawValue<'g> {
     /// In the configuration file; paths in it begin at this directory.
     File(Item<'g>, &'g Path),
     /// On the command line, or as a default: a text, or nothing for a switch that is turned on.
@@ -165,7 +165,7 @@ impl<'t> Table<'t> {
                 continue;
             };
             let item = Item { sheet: self.sheet, value };
-            if let Err(unfit) = (row.read)(&mut into, &Given::File(item, base)) {
+            if let Err(unfit) = (row.read)(&mut into, &RawValue::File(item, base)) {
                 self.sheet.note(&value.span(), unfit.of(name));
                 self.unfit.push(name);
             }

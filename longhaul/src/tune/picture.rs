@@ -1,7 +1,7 @@
 //! Findings as a picture: rates over block sizes, in one SVG file that needs no other.
 
 use super::{Direction, Findings, Row};
-use crate::line_chart::{HEIGHT, Line, WIDTH, chart, text};
+use crate::line_chart::{HEIGHT, Series, WIDTH, chart, text};
 use crate::size::Size;
 
 /// Room for the title.
@@ -45,7 +45,7 @@ fn rates(name: &str, found: &Direction) -> String {
     let labels: Vec<_> = found.rows.iter().map(|row| Size(row.block).to_string()).collect();
     let line = |(name, colour, dashed, rate): Shown| {
         let points = found.rows.iter().map(rate).enumerate().collect();
-        Line { name: name.to_owned(), points, colour, dashed }
+        Series { name: name.to_owned(), points, colour, dashed }
     };
     chart(name, &labels, &LINES.map(line))
 }

@@ -13,7 +13,6 @@
 //! A task that runs is never torn from under the front: an abort lets it end, keeps its answer from the
 //! initiator, and only then says that it is dead, so that no write lands after its abort was reported.
 
-mod allowance;
 mod budget;
 mod connection;
 mod exchange;
@@ -24,6 +23,7 @@ mod order;
 mod pending;
 mod residual;
 mod session;
+mod solicited_quota;
 mod task;
 
 use std::net::SocketAddr;
@@ -37,10 +37,10 @@ use super::keys::Parameters;
 use super::pdu::Pieces;
 use crate::scsi::{Parsed, Status};
 
-pub use allowance::Wanted;
 pub use budget::Budget;
 pub use pending::Request;
 pub use session::Session;
+pub use solicited_quota::Wanted;
 pub use task::TaskId;
 
 /// Commands in order a session may have outstanding: MaxCmdSN stays this far ahead at most. With 4 KiB

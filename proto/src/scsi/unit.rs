@@ -211,8 +211,13 @@ impl Unit {
             }
             Cdb::ModeSelect { form, page_format, save, .. } => mode_select(form, page_format, save),
             Cdb::StartStop { immediate, condition, no_flush, load_eject, start } => {
-                let wish =
-                    power::Wish { immediate, condition, flush: !no_flush, load_eject, start };
+                let wish = power::StartStopFields {
+                    immediate,
+                    condition,
+                    flush: !no_flush,
+                    load_eject,
+                    start,
+                };
                 power::start_stop(wish, self.medium.removable, switches.readiness)
             }
             Cdb::PersistentIn { action, allocation } => {

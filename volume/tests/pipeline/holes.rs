@@ -10,7 +10,7 @@ use volume::layer::pipeline::{Clock, Pipeline, Settings};
 use volume::store::memory::Memory;
 use volume::{Durability, Space, Span, Volume};
 
-use crate::link::{Line, Link};
+use crate::link::{Conditions, Link};
 use crate::sim::Sim;
 
 const KIB: u64 = 1 << 10;
@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// A home uplink: 1 Mbit/s, a ping of 75 ms.
-const UPLINK: Line = Line {
+const UPLINK: Conditions = Conditions {
     one_way: Duration::from_micros(37_500),
     jitter: Duration::ZERO,
     rate: 125e3,
@@ -26,7 +26,7 @@ const UPLINK: Line = Line {
     unsolicited: u64::MAX,
 };
 
-const FAST: Line = Line { one_way: Duration::from_millis(64), rate: 125e6, ..UPLINK };
+const FAST: Conditions = Conditions { one_way: Duration::from_millis(64), rate: 125e6, ..UPLINK };
 
 struct Rig {
     sim: Sim,
@@ -46,7 +46,7 @@ impl Rig {
 }
 
 fn run<T: Send + 'static, S: Future<Output = T> + Send + 'static>(
-    line: Line,
+    line: Conditions,
     store: Memory,
     settings: Settings,
     story: impl FnOnce(Rig) -> S,

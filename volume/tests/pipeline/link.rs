@@ -21,7 +21,7 @@ const EXTENT: u64 = 16;
 
 /// What the link is like; it may change while it is used.
 #[derive(Clone, Copy)]
-pub(crate) struct Line {
+pub(crate) struct Conditions {
     pub(crate) one_way: Duration,
     /// Up to this much more at times.
     pub(crate) jitter: Duration,
@@ -35,7 +35,7 @@ pub(crate) struct Line {
 
 pub(crate) struct Link<V> {
     sim: Sim,
-    line: Mutex<Line>,
+    line: Mutex<Conditions>,
     up: Lane,
     down: Lane,
     random: Mutex<Random>,
@@ -110,7 +110,7 @@ struct Lane {
 
 impl Lane {
     /// When the last of so many bytes has left.
-    fn leaves(&self, now: Duration, bytes: u64, line: Line) -> Duration {
+    fn leaves(&self, now: Duration, bytes: u64, line: Conditions) -> Duration {
         let mut free = self.free.lock().unwrap();
         let takes = |bytes: u64| Duration::from_secs_f64(bytes as f64 / line.rate);
         if !line.slow_start {
@@ -130,7 +130,7 @@ impl Lane {
 }
 
 impl<V: Volume> Link<V> {
-    pub(crate) fn new(sim: &Sim, line: Line, store: V) -> Arc<Self> {
+    pub(crate) fn new(sim: &Sim, line: Conditions, store: V) -> Arc<Self> {
         let (up, down) = (Lane::default(), Lane::default());
         Arc::new(Self {
             sim: sim.clone(),
@@ -148,7 +148,7 @@ impl<V: Volume> Link<V> {
         self.questions.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn become_like(&self, line: Line) {
+    pub(crate) fn become_like(&self, line: Conditions) {
         *self.line.lock().unwrap() = line;
     }
 

@@ -8,7 +8,7 @@ use volume::layer::pipeline::model::Stages;
 use volume::layer::pipeline::{Chosen, Clock, Limit, Pipeline, Settings};
 use volume::{Durability, Shape, Span, Volume};
 
-use crate::link::{Line, Link, Void};
+use crate::link::{Conditions, Link, Void};
 use crate::sim::Sim;
 
 const MS: Duration = Duration::from_millis(1);
@@ -16,8 +16,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const GIGABIT: f64 = 125e6;
 const KIB: u64 = 1 << 10;
 
-fn line(one_way_ms: u32, rate: f64) -> Line {
-    Line {
+fn line(one_way_ms: u32, rate: f64) -> Conditions {
+    Conditions {
         one_way: one_way_ms * MS,
         jitter: Duration::ZERO,
         rate,
@@ -54,7 +54,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(sim: &Sim, line: Line, settings: Settings) -> Self {
+    fn new(sim: &Sim, line: Conditions, settings: Settings) -> Self {
         let link = Link::new(sim, line, void());
         let beneath = Arc::clone(&link) as Arc<dyn Volume>;
         let (pipeline, worker) = Pipeline::new(beneath, settings, Arc::new(sim.clone()));
@@ -101,7 +101,7 @@ impl Rig {
 }
 
 fn run<T: Send + 'static, S: Future<Output = T> + Send + 'static>(
-    line: Line,
+    line: Conditions,
     settings: Settings,
     story: impl FnOnce(Rig) -> S,
 ) -> T {
@@ -132,7 +132,7 @@ const BETWEEN: Duration = Duration::from_micros(60);
 fn a_fresh_connection_is_used_as_a_stream_would_use_it() {
     const BYTES: u64 = 1 << 30;
     for one_way_ms in [8, 64] {
-        let line = Line { slow_start: true, ..line(one_way_ms, GIGABIT) };
+        let line = Conditions { slow_start: true, ..line(one_way_ms, GIGABIT) };
         let stream = run(line, Settings::default(), |rig| async move {
             rig.link.stream(BYTES).await;
             rig.sim.now()
@@ -308,7 +308,7 @@ fn a_reader_that_jumps_is_followed_at_once() {
 
 #[test]
 fn jitter_costs_little() {
-    let shaky = Line { jitter: 10 * MS, ..line(40, GIGABIT / 4.0) };
+    let shaky = Conditions { jitter: 10 * MS, ..line(40, GIGABIT / 4.0) };
     for act in [Act::Write, Act::Read] {
         let rate = run(shaky, Settings::default(), |mut rig| async move {
             rig.rate(act, 64 * KIB, 3 * SECOND).await;
@@ -355,7 +355,7 @@ fn together(acts: &'static [Act]) -> (f64, f64) {
 #[test]
 fn a_store_that_asks_for_data_is_kept_busy_too() {
     const UNSOLICITED: u64 = 8 * KIB;
-    let asking = Line { unsolicited: UNSOLICITED, ..line(8, GIGABIT / 10.0) };
+    let asking = Conditions { unsolicited: UNSOLICITED, ..line(8, GIGABIT / 10.0) };
     for block in [16 * KIB, 64 * KIB, 256 * KIB] {
         let settings = Settings { unsolicited: UNSOLICITED, ..Settings::default() };
         let used = run(asking, settings, |mut rig| async move {

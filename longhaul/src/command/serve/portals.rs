@@ -18,13 +18,13 @@ const METRICS: &str = "metrics";
 
 /// Sockets that were handed over, by what they are for.
 #[derive(Default)]
-pub(super) struct Given {
+pub(super) struct PassedSockets {
     pub(super) portals: Vec<TcpListener>,
     pub(super) metrics: Option<TcpListener>,
     pub(super) control: Option<UnixListener>,
 }
 
-impl Given {
+impl PassedSockets {
     pub(super) fn sort(handed: Vec<PassedSocket>) -> Outcome<Self> {
         let mut given = Self::default();
         for PassedSocket { name, listener } in handed {

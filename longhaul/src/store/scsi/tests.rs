@@ -17,12 +17,12 @@ use crate::stop::Stop;
 
 /// A transport whose target lets everybody in, and answers nothing after that.
 #[derive(Debug)]
-struct Mute;
+struct SilentTarget;
 
 #[derive(Clone, Debug)]
-struct MuteSession;
+struct SilentSession;
 
-impl Session for MuteSession {
+impl Session for SilentSession {
     const TRANSPORTS: Transports = Transports(&[]);
 
     async fn execute(&self, _: Task) -> Result<Executed, Lost> {
@@ -58,14 +58,14 @@ impl Session for MuteSession {
     }
 }
 
-impl fmt::Display for Mute {
+impl fmt::Display for SilentTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("mute")
     }
 }
 
-impl Transport for Mute {
-    type Session = MuteSession;
+impl Transport for SilentTarget {
+    type Session = SilentSession;
     type Portal = &'static str;
     type Error = fmt::Error;
 
@@ -80,12 +80,12 @@ impl Transport for Mute {
     async fn log_in(
         &self,
         _: &&'static str,
-        _: Option<&MuteSession>,
-    ) -> Result<MuteSession, fmt::Error> {
-        Ok(MuteSession)
+        _: Option<&SilentSession>,
+    ) -> Result<SilentSession, fmt::Error> {
+        Ok(SilentSession)
     }
 
-    fn opened(&self, _: &MuteSession, _: bool) {}
+    fn opened(&self, _: &SilentSession, _: bool) {}
 
     fn is_out_of_reach(_: &fmt::Error) -> bool {
         false
@@ -118,7 +118,7 @@ async fn step_to_a_unit_that_does_not_end_is_given_up() {
         unflushed_max: 0,
         idle: Duration::from_secs(10),
     };
-    let mut connector = Connector::new(Mute, options);
+    let mut connector = Connector::new(SilentTarget, options);
     connector.opened_within = Duration::from_millis(1);
     let opened = connector.open_first().await;
     assert!(matches!(opened, Err(OpenError::Slow(..))));

@@ -10,7 +10,7 @@
 //! ```
 
 use super::Pieces;
-use crate::iscsi::sealed::{SealStream, TAG_LEN, Ticket};
+use crate::iscsi::sealed::{SealPermit, SealStream, TAG_LEN};
 
 /// A large body on its way out.
 #[derive(Debug)]
@@ -93,12 +93,12 @@ impl Body {
 /// A body of which nothing is encrypted.
 #[derive(Debug)]
 pub(super) struct WaitingBody {
-    ticket: Ticket,
+    ticket: SealPermit,
     data: Pieces,
 }
 
 impl WaitingBody {
-    pub(super) const fn new(ticket: Ticket, data: Pieces) -> Self {
+    pub(super) const fn new(ticket: SealPermit, data: Pieces) -> Self {
         Self { ticket, data }
     }
 

@@ -19,7 +19,7 @@ mod seals;
 
 pub use cipher::{Cipher, Forged, KEY_LEN, NONCE_LEN, NewCipher, OpenStream, SealStream, TAG_LEN};
 pub use handshake::{Ephemeral, HandshakeError, Initiating, Responding};
-pub use record::{Head, Limits, OpenError, Opener, SEALED_BHS_LEN, Sealer, Ticket};
+pub use record::{Head, Limits, OpenError, Opener, SEALED_BHS_LEN, SealPermit, Sealer};
 pub use schedule::{Direction, Master, PROOF_LEN, Proof, Secret, Transcript, Transcripts};
 pub use seals::{Sealing, Seals};
 

@@ -104,7 +104,7 @@ pub struct Sealer {
 }
 
 /// The right to seal one PDU under its number, anywhere and at any time.
-pub struct Ticket {
+pub struct SealPermit {
     cipher: Arc<dyn Cipher>,
     protection: Protection,
     number: u64,
@@ -143,7 +143,7 @@ impl Sealer {
     ///
     /// After 2^62 PDUs, which at a thousand million a second takes a hundred and forty years.
     #[must_use]
-    pub fn next(&mut self, body: usize, out: &mut Vec<u8>) -> Ticket {
+    pub fn next(&mut self, body: usize, out: &mut Vec<u8>) -> SealPermit {
         let body = body as u64;
         if self.is_due(body) {
             let ticket = self.ticket(0);
@@ -164,14 +164,14 @@ impl Sealer {
                 || self.since.is_some_and(|since| self.now - since >= self.limits.age))
     }
 
-    fn ticket(&mut self, body: u64) -> Ticket {
+    fn ticket(&mut self, body: u64) -> SealPermit {
         assert!(self.keyed.number < NUMBER_END, "the numbers of sealed PDUs are used up");
         let number = self.keyed.count(body);
-        Ticket { cipher: Arc::clone(&self.keyed.cipher), protection: self.protection, number }
+        SealPermit { cipher: Arc::clone(&self.keyed.cipher), protection: self.protection, number }
     }
 }
 
-impl Ticket {
+impl SealPermit {
     /// Appends the sealed header to `out`.
     pub fn seal_header(&self, bhs: &[u8; BHS_LEN], out: &mut Vec<u8>) {
         self.seal(Part::Header, bhs, out);
@@ -384,8 +384,8 @@ impl fmt::Debug for Opener {
     }
 }
 
-impl fmt::Debug for Ticket {
+impl fmt::Debug for SealPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ticket({})", self.number)
+        write!(f, "SealPermit({})", self.number)
     }
 }

@@ -16,12 +16,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use self::turn::{Waiting, order_of};
-use super::allowance::Allowance;
 use super::budget::Account;
 use super::connection::{Connection, Numbers, Pulse};
 use super::inbound::{Fault, Inbound};
 use super::order::Order;
 use super::pending::PendingRequests;
+use super::solicited_quota::SolicitedDataQuota;
 use super::task::{State, Task, TaskId, Tasks};
 use super::{Ending, Event, IMMEDIATE_MAX, Joining, Setup, WINDOW};
 use crate::iscsi::header::{
@@ -48,7 +48,7 @@ pub struct Session {
     unsolicited: Account,
     pub(super) tasks: Tasks,
     order: Order,
-    allowance: Allowance,
+    allowance: SolicitedDataQuota,
     pub(super) pending: PendingRequests,
     events: VecDeque<Event>,
     /// A logout was asked for: when it is overdue.
@@ -74,7 +74,7 @@ impl Session {
             unsolicited: Account::new(Arc::clone(&setup.unsolicited)),
             tasks: Tasks::default(),
             order: Order::default(),
-            allowance: Allowance::new(setup.solicited),
+            allowance: SolicitedDataQuota::new(setup.solicited),
             pending: PendingRequests::default(),
             events: VecDeque::new(),
             logout_by: None,

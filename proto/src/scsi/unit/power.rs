@@ -6,7 +6,7 @@ use super::{DONE, MediumOp, Step, UnitOp};
 
 /// The fields of the command.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
+pub(super) struct StartStopFields {
     /// IMMED.
     pub(super) immediate: bool,
     /// POWER CONDITION.
@@ -26,7 +26,7 @@ const STANDBY: u8 = 0x3;
 
 /// What is to be done to a unit whose medium is `removable` or not, in this state.
 pub(super) fn start_stop(
-    Wish { immediate, condition, flush, load_eject, start }: Wish,
+    StartStopFields { immediate, condition, flush, load_eject, start }: StartStopFields,
     removable: bool,
     readiness: Readiness,
 ) -> Result<Step, Sense> {

@@ -21,7 +21,7 @@ use volume::{Blame, Durability, Span};
 use super::super::answer::Abort;
 use super::super::fault::Fault;
 use super::super::{Command, Nexus, Response, data};
-use super::reserved::Aftermath;
+use super::reserved::ReservationEffects;
 use super::{Core, Disk};
 use crate::log_limiter::Permit;
 
@@ -147,7 +147,7 @@ impl Core {
     /// tasks that it ends are dead: none of them can touch the medium any more (SPC-4, 5.13.11.2.6).
     pub(super) fn settle(
         &self,
-        Aftermath { attentions: told, abort }: Aftermath,
+        ReservationEffects { attentions: told, abort }: ReservationEffects,
     ) -> impl Future<Output = ()> + use<> {
         if !told.is_empty() {
             self.attend(|attentions| {

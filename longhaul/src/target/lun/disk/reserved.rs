@@ -80,7 +80,7 @@ struct State {
 
 /// What is left to do when a reservation has changed.
 #[derive(Default)]
-pub(super) struct Aftermath {
+pub(super) struct ReservationEffects {
     /// Who will be told what.
     pub(super) attentions: Vec<(Nexus, Additional)>,
     /// Whose tasks end.
@@ -173,7 +173,7 @@ impl Reserved {
         out: Out,
         list: &[u8],
         unit: &Unit,
-    ) -> Result<Aftermath, Fault> {
+    ) -> Result<ReservationEffects, Fault> {
         let ports: Vec<_> = unit.ports().ids().collect();
         let _turn = self.turn().await?;
         let keep = self.with(|state| {
@@ -239,14 +239,14 @@ impl State {
     }
 
     /// The pending change comes true, for those who are there now.
-    fn commit(&mut self, by: Nexus) -> Aftermath {
-        let Some(change) = self.pending.take() else { return Aftermath::default() };
+    fn commit(&mut self, by: Nexus) -> ReservationEffects {
+        let Some(change) = self.pending.take() else { return ReservationEffects::default() };
         let present = self.present();
         self.reservations.commit(&change, &present);
         self.aftermath(by, &change)
     }
 
-    fn aftermath(&self, by: Nexus, change: &Change) -> Aftermath {
+    fn aftermath(&self, by: Nexus, change: &Change) -> ReservationEffects {
         let present =
             |id: &NexusId| self.initiators.iter().find(|(_, initiator)| initiator.id() == id);
         let attentions = change.attentions.iter();
@@ -256,7 +256,7 @@ impl State {
         // One that preempts itself would end the command that says so.
         let others = change.abort.iter().filter_map(present).filter(|(nexus, _)| **nexus != by);
         let abort = others.map(|(nexus, initiator)| (*nexus, Arc::clone(initiator))).collect();
-        Aftermath { attentions, abort }
+        ReservationEffects { attentions, abort }
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Wanted {
 /// The session's allowance of solicited data, granted in turn. One task at a time holds a part of what it needs; the
 /// next one begins when that has all.
 #[derive(Debug)]
-pub(super) struct Allowance {
+pub(super) struct SolicitedDataQuota {
     held: u64,
     most: u64,
     waiting: VecDeque<TaskId>,
@@ -34,7 +34,7 @@ pub(super) struct Allowance {
     arrived: u64,
 }
 
-impl Allowance {
+impl SolicitedDataQuota {
     pub(super) const fn new(most: u64) -> Self {
         Self { held: 0, most, waiting: VecDeque::new(), awaited: 0, arrived: 0 }
     }
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn what_is_reserved_is_free_when_its_task_is_gone() {
-        let mut allowance = Allowance::new(100);
+        let mut allowance = SolicitedDataQuota::new(100);
         assert!(allowance.reserve(60) && !allowance.reserve(41) && allowance.reserve(40));
         allowance.arrive(60);
         allowance.release(60, 60);
@@ -111,7 +111,7 @@ mod tests {
     /// An initiator that sends nothing is asked for little, and one that sends for as much as it has sent.
     #[test]
     fn as_much_is_asked_for_ahead_as_has_come() {
-        let mut allowance = Allowance::new(u64::MAX);
+        let mut allowance = SolicitedDataQuota::new(u64::MAX);
         let large = 64 * AHEAD;
         assert_eq!(allowance.step(large, false), Some(AHEAD));
         allowance.reserve(AHEAD);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn small_transfer_is_reserved_at_once_or_not_at_all() {
-        let mut allowance = Allowance::new(u64::MAX);
+        let mut allowance = SolicitedDataQuota::new(u64::MAX);
         allowance.reserve(AHEAD / 2);
         assert_eq!(allowance.step(AHEAD, false), None);
         assert_eq!(allowance.step(AHEAD / 2, false), Some(AHEAD / 2));
