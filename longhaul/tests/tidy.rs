@@ -324,6 +324,27 @@ fn every_source_file_is_part_of_a_crate() {
     }
 }
 
+/// Files and types whose names said nothing to a stranger, and were given the field's words.
+#[test]
+fn files_and_types_have_names_of_the_field() {
+    const FILES: &str = "ahead chatter crew due floor habit handed haul law line lines losses low_water manager paper \
+                         passage patience pause purse received settle vigil way workers";
+    const TYPES: &str = "Aftermath Allowance Chatter Crew Doubt Errand Face Fund Given Guarded Had Handed Leave Ledger \
+                         Letter Line Mute Newcomer Passage Purse Said Seat Stretch Ticket Told Vigil Wish Workers";
+    for source in files(".", ".rs") {
+        let stem = Path::new(&source.path).file_stem().unwrap().to_str().unwrap();
+        assert!(!FILES.split_whitespace().any(|name| name == stem), "{}", source.path);
+        for (number, line) in (1..).zip(source.text.lines()) {
+            let words: Vec<_> = line.split(|c: char| !c.is_alphanumeric()).collect();
+            let wrong = words.windows(2).find(|pair| {
+                ["struct", "enum", "trait", "type"].contains(&pair[0])
+                    && TYPES.split_whitespace().any(|name| name == pair[1])
+            });
+            assert_eq!(wrong, None, "{}:{number}: {line}", source.path);
+        }
+    }
+}
+
 #[test]
 fn files_stay_readable() {
     /// A file longer than this hides a second concern.
