@@ -28,14 +28,13 @@ use crate::explain::{explain, explain_connect};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::net::tcp_tuning;
-use crate::pipelined::Pipelined;
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
 use crate::replay_log::Saved;
 use crate::sealing::Seal;
 use crate::size::Size;
 use crate::stop::Stop;
-use crate::store::abilities::{self, Abilities, Opened, TargetInfo};
+use crate::store::abilities::{self, Abilities, Opened, TargetInfo, Worker};
 use crate::store::iscsi;
 use crate::store::iscsi::{Connections, ReplayedLog, Writers};
 use crate::uri::{Host, Uri};
@@ -158,7 +157,7 @@ pub struct Chain {
     /// What its top can do.
     abilities: Abilities,
     /// What works for its layers, the lowest first.
-    workers: Vec<Pipelined>,
+    workers: Vec<Box<dyn Worker>>,
     /// What it is made of, the lowest first.
     layers: Vec<LayerInfo>,
     /// What tells others that it has a writer, where its target does not.
@@ -271,7 +270,7 @@ impl Chain {
         Observer {
             probe: self.abilities.probe.as_ref().map(Arc::downgrade),
             close: self.abilities.close.as_ref().map(Arc::downgrade),
-            workers: self.workers.iter().map(Pipelined::observer).collect(),
+            workers: self.workers.iter().map(|worker| worker.status()).collect(),
         }
     }
 
@@ -403,7 +402,7 @@ impl Chain {
 }
 
 /// Ends what works for layers, from the top.
-async fn end(workers: Vec<Pipelined>) {
+async fn end(workers: Vec<Box<dyn Worker>>) {
     for worker in workers.into_iter().rev() {
         worker.close().await;
     }

@@ -14,6 +14,7 @@ use volume::{Durability, ExtentMap, Gate, Shape, Space, Span, TRANSFER_MAX, Verb
 
 use crate::failure::{Failure, Outcome};
 use crate::size::{NotASize, Size};
+use crate::store::abilities::{BoxFuture, Worker, WorkerStatus};
 
 /// The least a segment may be: a block of any disk that is in use.
 const SEGMENT_MIN: u32 = 4096;
@@ -133,22 +134,17 @@ pub struct Pipelined {
 struct Failed(Arc<OnceLock<String>>);
 
 /// Tells how a pipeline is.
-#[derive(Clone)]
-pub struct Observer {
+struct Observer {
     pipeline: Weak<Pipeline>,
     failure: Failed,
 }
 
-impl Observer {
-    /// Bytes that were accepted and are not on the volume beneath.
-    #[must_use]
-    pub fn pending(&self) -> u64 {
+impl WorkerStatus for Observer {
+    fn pending(&self) -> u64 {
         self.pipeline.upgrade().map_or(0, |pipeline| pipeline.pending())
     }
 
-    /// The first failure that nobody waited for: what failed, where and why.
-    #[must_use]
-    pub fn failure(&self) -> Option<String> {
+    fn failure(&self) -> Option<String> {
         self.failure.0.get().cloned()
     }
 }
@@ -168,12 +164,6 @@ impl Pipelined {
         Arc::new(Gate::new("pipeline", Arc::clone(&self.pipeline)))
     }
 
-    /// What tells how it is, without keeping it open.
-    #[must_use]
-    pub fn observer(&self) -> Observer {
-        Observer { pipeline: Arc::downgrade(&self.pipeline), failure: self.failure.clone() }
-    }
-
     /// What is chosen at the moment, for writes and for reads.
     #[must_use]
     pub fn chosen(&self) -> (Chosen, Chosen) {
@@ -189,6 +179,17 @@ impl Pipelined {
         if let Err(why) = worker.await {
             tracing::error!(%why, "the pipeline ended early");
         }
+    }
+}
+
+impl Worker for Pipelined {
+    fn status(&self) -> Arc<dyn WorkerStatus> {
+        let (pipeline, failure) = (Arc::downgrade(&self.pipeline), self.failure.clone());
+        Arc::new(Observer { pipeline, failure })
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin((*self).close())
     }
 }
 

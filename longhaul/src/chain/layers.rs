@@ -11,7 +11,7 @@ use super::layer::{Layer, With};
 use super::unsolicited;
 use crate::failure::Outcome;
 use crate::pipelined::Pipelined;
-use crate::store::abilities::{Abilities, BoxFuture, Opened};
+use crate::store::abilities::{Abilities, BoxFuture, Opened, Worker};
 
 /// Every layer there is, the lowest first. Each tells itself whether a chain has it.
 pub(super) const LAYERS: [&dyn Layer; 3] = [&Crypt, &WriteBehind, &WriteProtected];
@@ -35,7 +35,8 @@ impl Layer for WriteBehind {
             let settings = Settings { unsolicited: unsolicited(&beneath.abilities), ..settings };
             let name = with.uri.to_string();
             let pipelined = Pipelined::new(name, Arc::clone(&beneath.volume), settings);
-            let (volume, worker) = (pipelined.volume(), Some(pipelined));
+            let volume = pipelined.volume();
+            let worker: Option<Box<dyn Worker>> = Some(Box::new(pipelined));
             let abilities = Abilities { grow: None, ..beneath.abilities.clone() };
             Ok(Some(Opened { volume, worker, abilities }))
         })

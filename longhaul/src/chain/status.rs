@@ -1,12 +1,11 @@
 //! How an open chain is, for `status` and for whoever waits for its end.
 
 use std::path::PathBuf;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
 
-use crate::pipelined;
-use crate::store::abilities::{Close, Probe};
+use crate::store::abilities::{Close, Probe, WorkerStatus};
 use crate::store::scsi;
 
 /// Tells how an open chain is.
@@ -15,7 +14,7 @@ pub struct Observer {
     /// The store, if it is behind a network.
     pub(super) probe: Option<Weak<dyn Probe>>,
     pub(super) close: Option<Weak<dyn Close>>,
-    pub(super) workers: Vec<pipelined::Observer>,
+    pub(super) workers: Vec<Arc<dyn WorkerStatus>>,
 }
 
 /// How an open chain is.
@@ -47,8 +46,8 @@ impl Observer {
         let close = self.close.as_ref().and_then(Weak::upgrade);
         let saved = close.as_deref().and_then(Close::saved).unwrap_or_default();
         let answered = close.as_deref().map_or(0, Close::unflushed);
-        let pending: u64 = self.workers.iter().map(pipelined::Observer::pending).sum();
-        let failure = self.workers.iter().find_map(pipelined::Observer::failure);
+        let pending: u64 = self.workers.iter().map(|worker| worker.pending()).sum();
+        let failure = self.workers.iter().find_map(|worker| worker.failure());
         let state = match self.probe.as_ref().map(Weak::upgrade) {
             None => "open".to_owned(),
             Some(None) => "closed".to_owned(),

@@ -21,7 +21,6 @@ use super::open_error::OpenError;
 use super::scsi::{Identity, IsOurs, Seen, State, Unguarded};
 use crate::attachments::Place;
 use crate::net::tcp_tuning;
-use crate::pipelined::Pipelined;
 use crate::replay_log::{Header, Saved};
 
 /// Work of an ability.
@@ -32,7 +31,7 @@ pub struct Opened {
     /// The volume.
     pub volume: Arc<dyn Volume>,
     /// What works for it beside its callers, and ends before what is beneath is closed.
-    pub worker: Option<Pipelined>,
+    pub worker: Option<Box<dyn Worker>>,
     /// What it can do beyond the verbs.
     pub abilities: Abilities,
 }
@@ -43,6 +42,24 @@ impl Opened {
     pub fn plain(volume: Arc<dyn Volume>) -> Self {
         Self { volume, worker: None, abilities: Abilities::default() }
     }
+}
+
+/// What works for a layer beside its callers.
+pub trait Worker: Send + Sync {
+    /// What tells how it is, without keeping it.
+    fn status(&self) -> Arc<dyn WorkerStatus>;
+
+    /// Waits until everything that was accepted has been sent, or has failed. Nobody else may hold the volume any more.
+    fn close(self: Box<Self>) -> BoxFuture<'static, ()>;
+}
+
+/// How a worker is.
+pub trait WorkerStatus: Send + Sync {
+    /// Bytes that were accepted and are not on the volume beneath.
+    fn pending(&self) -> u64;
+
+    /// The first failure that nobody waited for: what failed, where and why.
+    fn failure(&self) -> Option<String>;
 }
 
 /// What is possible beyond the verbs, each if it is there.
