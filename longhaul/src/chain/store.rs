@@ -20,7 +20,7 @@ use crate::state_dir::state_dir;
 use crate::store::abilities::Opened;
 use crate::store::file::OpenError;
 use crate::store::{device, file, in_use, iscsi, null};
-use crate::uri::Uri;
+use crate::uri::{IscsiUri, Uri};
 
 /// How long an outage may last while a volume is being opened, however patient its user is later: nobody has it yet.
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ pub(super) struct Store {
 
 impl Store {
     /// One for which no file was made.
-    const fn new(name: &'static str, opened: Opened) -> Self {
+    pub(super) const fn new(name: &'static str, opened: Opened) -> Self {
         Self { name, opened, made: CreatedFile::none(), padding: 0 }
     }
 }
@@ -75,75 +75,81 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
         return Err(Failure::usage(what()).because(why));
     }
     Ok(match uri {
-        Uri::Memory(size) => {
-            let block_size = block_size(uri, *size, options)?;
-            let most = memory_of_machine();
-            if memory_needed(*size) > most {
-                let why = format!("this machine has {} bytes of memory", Size(most));
-                return Err(Failure::usage(what())
-                    .because(why)
-                    .hint("a file can be larger: file:PATH"));
-            }
-            let memory = Memory::try_new(size.0, block_size).or_fail(what)?;
-            Store::new("memory", Opened::plain(Arc::new(Gate::new("memory", memory))))
-        }
+        Uri::Memory(size) => open_memory(uri, *size, options)?,
         Uri::Null(size) => Store::new("null", null::open(size.0, block_size(uri, *size, options)?)),
-        Uri::File(path) => {
-            refuse_options(uri, path)?;
-            let path = options.make_at.as_ref().unwrap_or(path);
-            let with = file::FileOptions {
-                size: options.size.map(|size| size.0),
-                existing_only: options.existing_only,
-                new_only: options.make_at.is_some(),
-                read_only: options.read_only,
-                block_size: options.block_size.unwrap_or(BLOCK_SIZE),
-                whole_blocks_only: options.pad,
-            };
-            if options.pad && path.is_file() {
-                let part = file::part_of_block(path, with.block_size).or_fail(what)?;
-                if !part.is_empty() {
-                    return padded(path, &with, &part).await.map_err(|why| explain(what(), why));
-                }
-            }
-            let store = once_free(path, || file::open_or_make(path, &with)).await;
-            let (store, made) = store.map_err(|why| explain(what(), why))?;
-            let mut store = Store::new("file", store.opened("file"));
-            if let (true, Some(close)) = (made, &store.opened.abilities.close) {
-                store.made = CreatedFile::new(path, close);
-            }
-            store
-        }
-        Uri::Device(path) => {
-            let store = once_free(path, || device::open(path, options.read_only)).await;
-            let store = store.map_err(|why| explain(what(), why))?;
-            Store::new("device", store.opened("device"))
-        }
-        Uri::Iscsi(place) => {
-            let target = iscsi::IscsiTarget {
-                portal: place.host.clone(),
-                name: place.target.clone(),
-                lun: place.lun,
-            };
-            let with = options.login.connect_options(place.pin);
-            let mut with = with.map_err(|why| why.within(&what()))?;
-            with.read_only = options.read_only;
-            with.reconnect_for =
-                options.reconnect_limit.0.or(Some(OUTAGE_MAX)).map(|set| set.min(OUTAGE_MAX));
-            with.stop = options.stop.clone();
-            with.replay_log = options.replay_log.clone().map(|dir| iscsi::ReplayLogOptions {
-                dir,
-                volume: uri.to_string(),
-                write_behind: options.pipeline.is_some(),
-            });
-            with.writers = options.writers;
-            with.replays = options.replays.clone();
-            with.same_as = options.same_as.clone();
-            with.state = state_dir().or_else(|| options.state.clone());
-            let disk =
-                iscsi::connect(&target, &with).await.map_err(|why| explain_connect(what(), why))?;
-            Store::new("iscsi", disk.opened())
-        }
+        Uri::File(path) => open_file(uri, path, options).await?,
+        Uri::Device(path) => open_device(uri, path, options).await?,
+        Uri::Iscsi(unit) => open_unit(uri, unit, options).await?,
     })
+}
+
+fn open_memory(uri: &Uri, size: Size, options: &OpenOptions) -> Outcome<Store> {
+    let what = || format!("cannot open {uri}");
+    let block_size = block_size(uri, size, options)?;
+    let most = memory_of_machine();
+    if memory_needed(size) > most {
+        let why = format!("this machine has {} bytes of memory", Size(most));
+        return Err(Failure::usage(what()).because(why).hint("a file can be larger: file:PATH"));
+    }
+    let memory = Memory::try_new(size.0, block_size).or_fail(what)?;
+    Ok(Store::new("memory", Opened::plain(Arc::new(Gate::new("memory", memory)))))
+}
+
+async fn open_file(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Store> {
+    let what = || format!("cannot open {uri}");
+    refuse_options(uri, path)?;
+    let path = options.make_at.as_deref().unwrap_or(path);
+    let with = file::FileOptions {
+        size: options.size.map(|size| size.0),
+        existing_only: options.existing_only,
+        new_only: options.make_at.is_some(),
+        read_only: options.read_only,
+        block_size: options.block_size.unwrap_or(BLOCK_SIZE),
+        whole_blocks_only: options.pad,
+    };
+    if options.pad && path.is_file() {
+        let part = file::part_of_block(path, with.block_size).or_fail(what)?;
+        if !part.is_empty() {
+            return padded(path, &with, &part).await.map_err(|why| explain(what(), why));
+        }
+    }
+    let opened = once_free(path, || file::open_or_make(path, &with)).await;
+    let (opened, made) = opened.map_err(|why| explain(what(), why))?;
+    let mut store = Store::new("file", opened.opened("file"));
+    if let (true, Some(close)) = (made, &store.opened.abilities.close) {
+        store.made = CreatedFile::new(path, close);
+    }
+    Ok(store)
+}
+
+async fn open_device(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Store> {
+    let opened = once_free(path, || device::open(path, options.read_only)).await;
+    let opened = opened.map_err(|why| explain(format!("cannot open {uri}"), why))?;
+    Ok(Store::new("device", opened.opened("device")))
+}
+
+async fn open_unit(uri: &Uri, unit: &IscsiUri, options: &OpenOptions) -> Outcome<Store> {
+    let what = || format!("cannot open {uri}");
+    let IscsiUri { host, target, lun, pin } = unit.clone();
+    let target = iscsi::IscsiTarget { portal: host, name: target, lun };
+    let with = options.login.connect_options(pin);
+    let mut with = with.map_err(|why| why.within(&what()))?;
+    with.read_only = options.read_only;
+    with.reconnect_for =
+        options.reconnect_limit.0.or(Some(OUTAGE_MAX)).map(|set| set.min(OUTAGE_MAX));
+    with.stop = options.stop.clone();
+    with.replay_log = options.replay_log.clone().map(|dir| iscsi::ReplayLogOptions {
+        dir,
+        volume: uri.to_string(),
+        write_behind: options.pipeline.is_some(),
+    });
+    with.writers = options.writers;
+    with.replays = options.replays.clone();
+    with.same_as = options.same_as.clone();
+    with.state = state_dir().or_else(|| options.state.clone());
+    let disk = iscsi::connect(&target, &with).await;
+    let disk = disk.map_err(|why| explain_connect(what(), why))?;
+    Ok(Store::new("iscsi", disk.opened()))
 }
 
 /// The block size of a volume that has none of its own, if its size suits that.
