@@ -67,3 +67,82 @@ impl Layer for WriteProtected {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::path::PathBuf;
+    use std::sync::OnceLock;
+
+    use proto::scsi::writer::Registrants;
+    use volume::store::memory::Memory;
+
+    use super::super::store::Store;
+    use super::super::{OpenOptions, assemble};
+    use super::*;
+    use crate::attachments::Place;
+    use crate::net::tcp_tuning::Info;
+    use crate::replay_log::Header;
+    use crate::store::abilities::{Probe, TargetInfo};
+    use crate::store::scsi::{Seen, State};
+
+    /// The far end of a network.
+    struct FarEnd;
+
+    impl Probe for FarEnd {
+        fn probe(&self) -> BoxFuture<'_, Result<TargetInfo, Box<dyn Error + Send + Sync>>> {
+            Box::pin(async { Err("it tells nothing".into()) })
+        }
+        fn path(&self) -> BoxFuture<'_, Option<Info>> {
+            Box::pin(async { None })
+        }
+        fn writer(&self) -> BoxFuture<'_, Option<Registrants>> {
+            Box::pin(async { None })
+        }
+        fn unsolicited(&self) -> u64 {
+            u64::MAX
+        }
+        fn state(&self) -> State {
+            State::Connected
+        }
+        fn reason(&self) -> Option<String> {
+            None
+        }
+        fn seen(&self) -> Seen {
+            unreachable!("it is opened once")
+        }
+        fn state_dir(&self) -> Option<PathBuf> {
+            None
+        }
+        fn place(&self) -> Place {
+            let (target, portal) = ("iqn.2026-11.dev.longhaul:a".to_owned(), "far".to_owned());
+            Place { target, lun: 0, serial: None, portal, pin: None }
+        }
+        fn is_of(&self, _header: &Header) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test]
+    async fn pipeline_follows_from_the_store_and_the_options_and_not_from_the_uri() {
+        let uri = "memory:1M".parse().unwrap();
+        let pipeline = Some(Settings::default());
+        for (is_remote, pipeline, read_only, expected) in [
+            (false, pipeline, false, &["store"][..]),
+            (true, pipeline, false, &["store", "pipeline"]),
+            (true, None, false, &["store"]),
+            (true, pipeline, true, &["store", "pipeline", "read-only"]),
+        ] {
+            let mut opened = Opened::plain(Arc::new(Memory::new(1 << 20, 512)));
+            opened.abilities.probe = is_remote.then(|| Arc::new(FarEnd) as Arc<dyn Probe>);
+            let options = OpenOptions { pipeline, read_only, ..OpenOptions::default() };
+            let store = Store::new("store", opened);
+            let chain = assemble(&uri, store, options, &OnceLock::new()).await.unwrap();
+            let names: Vec<_> = chain.layers().iter().map(|layer| layer.name).collect();
+            assert_eq!(names, expected);
+            let hand_on = chain.layers().iter().all(|layer| layer.abilities.contains(&"probe"));
+            assert_eq!(hand_on, is_remote, "every layer hands it on");
+            chain.close().await.unwrap();
+        }
+    }
+}
