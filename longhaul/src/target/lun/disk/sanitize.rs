@@ -23,6 +23,7 @@ use super::super::data;
 use super::super::fault::Fault;
 use super::Core;
 use super::medium::CHUNK;
+use crate::task::unless_broken;
 
 /// How much is given back between two looks at the progress.
 const STRETCH: u64 = 64 << 20;
@@ -56,18 +57,21 @@ impl Progress {
 /// Keeps an overwrite to a rate, so that it leaves the store to other volumes too.
 struct Pace {
     begun: Instant,
+    /// Bytes written since.
+    written: u64,
     /// Bytes a second; unlimited if `None`.
     rate: Option<u64>,
 }
 
 impl Pace {
     fn of(rate: Option<u64>) -> Self {
-        Self { begun: Instant::now(), rate }
+        Self { begun: Instant::now(), written: 0, rate }
     }
 
-    /// Waits until so many bytes may have been written in all.
-    async fn keep(&self, bytes: u64) {
-        match self.takes(bytes) {
+    /// Waits until so many more bytes may have been written.
+    async fn keep(&mut self, bytes: u64) {
+        self.written += bytes;
+        match self.takes(self.written) {
             Some(time) => sleep_until(self.begun + time).await,
             None => yield_now().await,
         }
@@ -113,7 +117,9 @@ impl Core {
         let core = Arc::clone(self);
         // A task of its own: aborting the command or losing the nexus does not end it (SBC-3, 4.11.2).
         let task = tokio::spawn(async move {
-            let outcome = core.wipe(work).await;
+            let broken = Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE);
+            let wiped = unless_broken(core.wipe(work)).await;
+            let outcome = wiped.unwrap_or_else(|| Err(broken.into()));
             let readiness = if outcome.is_ok() { Readiness::Ready } else { failed };
             core.change(|_, switches| switches.readiness = readiness);
             outcome
@@ -182,9 +188,9 @@ impl Core {
     async fn wipe_from(&self, from: u64, work: &Work) -> Result<(), Fault> {
         match work {
             Work::Overwrite(overwrite) => {
-                let pace = Pace::of(self.state.sanitize_rate);
+                let mut pace = Pace::of(self.state.sanitize_rate);
                 for pass in 0..overwrite.passes {
-                    self.overwrite(from, overwrite, pass, &pace).await?;
+                    self.overwrite(from, overwrite, pass, &mut pace).await?;
                 }
                 Ok(())
             }
@@ -198,7 +204,7 @@ impl Core {
         from: u64,
         overwrite: &Overwrite,
         pass: u8,
-        pace: &Pace,
+        pace: &mut Pace,
     ) -> Result<(), Fault> {
         let (block_size, blocks) = (self.unit.block_size(), self.unit.blocks());
         let block = overwrite.block(pass, block_size);
@@ -212,7 +218,7 @@ impl Core {
             self.state.progress.set(done, blocks * u64::from(overwrite.passes));
             let retired = pin!(self.state.progress.retired.notified());
             self.still_there()?;
-            select(pin!(pace.keep(done * u64::from(block_size))), retired).await;
+            select(pin!(pace.keep(u64::from(chunk.count) * u64::from(block_size))), retired).await;
             self.still_there()?;
         }
         Ok(())

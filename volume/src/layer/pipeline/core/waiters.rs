@@ -58,7 +58,8 @@ impl Waiters {
     /// A part has ended. The first error is the answer.
     pub(super) fn settle(&mut self, waiter: WaiterId, error: Option<&Arc<Error>>) {
         if let Some(slot) = self.slots.get_mut(&waiter) {
-            slot.left -= 1;
+            // None is left where all were answered with an error meanwhile.
+            slot.left = slot.left.saturating_sub(1);
             if slot.error.is_none() {
                 slot.error = error.cloned();
             }
@@ -162,5 +163,16 @@ mod tests {
         assert_eq!(waiters.called().collect::<Vec<_>>(), [second]);
         waiters.leave_line();
         assert!(waiters.called().next().is_none() && waiters.is_first(None));
+    }
+
+    #[test]
+    fn part_that_ends_after_all_were_failed_changes_no_answer() {
+        let mut waiters = Waiters::default();
+        let waiter = waiters.name();
+        waiters.expect(waiter);
+        waiters.fail_all(&Arc::new(Error::new(Kind::Gone, Verb::Write, None)));
+        waiters.settle(waiter, None);
+        let answer = waiters.answer(waiter).expect("it is there");
+        assert_eq!(answer.unwrap_err().kind, Kind::Gone);
     }
 }

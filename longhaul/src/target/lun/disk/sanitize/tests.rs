@@ -4,6 +4,7 @@ use proto::scsi::Status;
 use tokio::sync::Semaphore;
 use volume::store::faulty::Faulty;
 use volume::store::held::Held;
+use volume::store::hooked::{Hooked, go_on};
 use volume::store::memory::Memory;
 use volume::{CryptoErase, Error, Kind, Span, Verb, Work};
 
@@ -126,7 +127,7 @@ async fn progress(disk: &Disk) -> u32 {
 
 #[test]
 fn a_rate_bounds_how_soon_bytes_may_be_written() {
-    let pace = |rate| Pace { begun: Instant::now(), rate };
+    let pace = |rate| Pace { begun: Instant::now(), written: 0, rate };
     assert_eq!(pace(Some(64 << 20)).takes(100 << 20), Some(Duration::from_micros(1_562_000)));
     assert_eq!(pace(Some(1)).takes(3), Some(Duration::from_secs(3)));
     assert_eq!(pace(None).takes(1 << 40), None);
@@ -319,4 +320,28 @@ async fn what_the_disk_grows_by_meanwhile_is_sanitized_too() {
     good(sanitizing.await);
     let rest = large.read(Span::new(SIZE, SIZE)).await.unwrap();
     assert!(rest.iter().all(|byte| *byte == 9));
+}
+
+#[tokio::test]
+async fn pace_of_what_was_added_does_not_count_what_was_there_before() {
+    let disk = disk(Memory::new(SIZE, BLOCK), Options::default());
+    let overwrite = Overwrite::parse(&[&NINES[..4], &[9; 1]].concat(), BLOCK).unwrap();
+    let mut pace = Pace::of(Some(u64::MAX));
+    let half = SIZE / 2 / u64::from(BLOCK);
+    disk.core.overwrite(half, &overwrite, 0, &mut pace).await.unwrap();
+    assert_eq!(pace.written, SIZE / 2);
+}
+
+#[tokio::test]
+async fn sanitize_that_breaks_down_has_failed() {
+    let broken = Hooked::new(Memory::new(SIZE, BLOCK), |verb, _| {
+        assert_ne!(verb, Verb::Write, "a mistake");
+        go_on()
+    });
+    let disk = disk(broken, Options::default());
+    let failed = sense(&send(&disk, ME, &with(OVERWRITE, AUSE), &NINES).await);
+    assert_eq!(failed, FAILED);
+    assert_eq!(refused(&disk, &[0]).await, FAILED);
+    good(send(&disk, ME, &EXIT, &[]).await);
+    good(send(&disk, ME, &[0], &[]).await);
 }
