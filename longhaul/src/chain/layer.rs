@@ -58,7 +58,7 @@ impl LayerInfo {
             block_size: shape.block_size,
             write_cache: shape.write_cache,
             read_only: shape.read_only,
-            abilities: opened.abilities.names(),
+            abilities: opened.abilities.names(shape.read_only),
         }
     }
 }

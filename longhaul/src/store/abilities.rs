@@ -78,14 +78,14 @@ pub struct Abilities {
 }
 
 impl Abilities {
-    /// What they are called, for people.
+    /// What they are called, for people. Who only reads keeps no other writer away.
     #[must_use]
-    pub fn names(&self) -> Vec<&'static str> {
+    pub fn names(&self, read_only: bool) -> Vec<&'static str> {
         let named = [
             ("grow", self.grow.is_some()),
             ("probe", self.probe.is_some()),
             ("close", self.close.is_some()),
-            ("reserve", self.writer.is_some()),
+            ("reserve", self.writer.is_some() && !read_only),
             ("erase", self.erase.is_some()),
         ];
         named.into_iter().filter_map(|(name, is_there)| is_there.then_some(name)).collect()
