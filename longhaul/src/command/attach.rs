@@ -63,6 +63,7 @@ finished, later ones are refused, everything acknowledged is flushed, and then c
 
 /// Runs until a signal.
 pub async fn run(args: Args) -> Outcome {
+    args.encryption.refuse_idle_force()?;
     let uri = args.uri;
     host::allocator::return_large();
     if args.pipeline.is_given() && !uri.is_remote() {

@@ -169,8 +169,8 @@ pub(super) struct EncryptionArgs {
         "encrypted", "allow_discards", "passphrase_file", "passphrase_env", "key_file",
     ])]
     raw: bool,
-    /// With --raw, allow what is encrypted to be written over
-    #[arg(long, requires = "raw")]
+    /// Allow a file system to be written over that `tune --overwrite` finds; with --raw, what is encrypted
+    #[arg(long)]
     force: bool,
     #[command(flatten)]
     discards: DiscardArgs,
@@ -197,6 +197,20 @@ impl DiscardArgs {
 }
 
 impl EncryptionArgs {
+    /// Refuses --force where nothing but --raw needs it.
+    pub(super) fn refuse_idle_force(&self) -> Outcome {
+        match self.force && !self.raw {
+            true => Err(Failure::usage("--force has no use without --raw here")
+                .hint("it allows an encrypted volume to be written over as it is stored")),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether --force is given.
+    pub(super) const fn is_forced(&self) -> bool {
+        self.force
+    }
+
     /// What of the volume `what` is wanted.
     pub(super) fn contents(&self, what: &str) -> Contents {
         if self.raw {

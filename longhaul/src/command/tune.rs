@@ -15,6 +15,7 @@ use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::pipelined::PipelineArgs;
 use crate::printable::Shown as _;
+use crate::signatures;
 use crate::size::{NotASize, Size};
 use crate::tune::{self, Findings, Plan};
 use crate::uri::Uri;
@@ -111,6 +112,9 @@ const SCRATCH_MIN: Size = Size(1 << 20);
 
 /// Measures and tells.
 pub async fn run(args: Args) -> Outcome {
+    if args.scratch.is_none() {
+        args.encryption.refuse_idle_force()?;
+    }
     let Some(settings) = args.pipeline.settings(chain::memory_of_machine())? else {
         return Err(Failure::usage("it is the pipeline that is measured: leave out --no-pipeline"));
     };
@@ -166,6 +170,9 @@ impl Args {
     async fn measure(&self, chain: &Chain, settings: Settings) -> Outcome<Findings> {
         let scratch =
             self.scratch.map(|scratch| scratch.span(chain.volume().shape())).transpose()?;
+        if scratch.is_some() {
+            self.refuse_contents(chain).await?;
+        }
         let probe = chain.probe().await?;
         let plan = Plan {
             settings: Settings { unsolicited: chain.unsolicited(), ..settings },
@@ -177,6 +184,18 @@ impl Args {
         };
         let found = tune::measure(chain.volume(), &plan, async || chain.path().await).await;
         found.or_fail(|| format!("cannot measure {}", self.uri))
+    }
+
+    /// Refuses to write over what somebody may still need.
+    async fn refuse_contents(&self, chain: &Chain) -> Outcome {
+        let what = || format!("cannot measure writes to {}", self.uri);
+        let found = signatures::recognise(&*chain.volume()).await.or_fail(what)?;
+        match found.filter(|_| !self.encryption.is_forced()) {
+            None => Ok(()),
+            Some(found) => Err(Failure::new(what()).because(format!("it holds {found}")).hint(
+                "nothing was written; --force measures there all the same: what it holds is damaged or lost",
+            )),
+        }
     }
 
     fn say(&self, found: &Findings) -> Outcome {
