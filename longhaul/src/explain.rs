@@ -74,6 +74,13 @@ const LOG_MISSING: &str = "it holds what was acknowledged to programs: mount its
 /// What to do about a replay log of which nobody knows whether it would replace something newer.
 const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows since when and what would be replaced; if nobody has written since, add --force";
 
+/// The same, where another writer has the volume.
+const NOT_RESUMED_BUT_HELD: &str = "its writer may have replaced what the log holds: look there, and end it, before `longhaul replay --force` \
+    is thought of; `longhaul replay --dry-run FILE` shows since when and what would be replaced";
+
+/// What to do about a unit that holds no blocks.
+const ANOTHER_UNIT: &str = "the number at the end of the URI is that of the unit, and 0 if it is left out: try /1 and so on";
+
 /// The same, of a target that cannot be reached.
 pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
     use LoginStatus as Status;
@@ -114,7 +121,11 @@ pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
             "`longhaul discover HOST` lists what is there"
         }
         None => match &why {
-            ConnectError::Reservation(ReservationError::NotResumed(_)) => NOT_RESUMED,
+            ConnectError::Reservation(ReservationError::NotResumed { is_held: true, .. }) => {
+                NOT_RESUMED_BUT_HELD
+            }
+            ConnectError::Reservation(ReservationError::NotResumed { .. }) => NOT_RESUMED,
+            ConnectError::Device(why) if why.is_of_another_unit() => ANOTHER_UNIT,
             ConnectError::Reservation(ReservationError::LogMissing(_)) => LOG_MISSING,
             ConnectError::Session(SessionError::Connect(_, why))
                 if why.kind() == ErrorKind::ConnectionRefused =>

@@ -82,7 +82,7 @@ async fn dead_writer_is_gone_on_for_as_long_as_its_reservation_stands() {
     );
     assert!(matches!(
         attach(2, Writers::Resume(!key)).await,
-        Err(ConnectError::Reservation(ReservationError::NotResumed(_)))
+        Err(ConnectError::Reservation(ReservationError::NotResumed { .. }))
     ));
     let second = attach(2, Writers::Resume(key)).await.expect("nobody else had it");
     second.write(0, vec![2; 512].into(), Durability::Durable).await.expect("it may write");
@@ -92,7 +92,7 @@ async fn dead_writer_is_gone_on_for_as_long_as_its_reservation_stands() {
     third.close().await;
     assert!(matches!(
         attach(4, Writers::Resume(key)).await,
-        Err(ConnectError::Reservation(ReservationError::NotResumed(_)))
+        Err(ConnectError::Reservation(ReservationError::NotResumed { .. }))
     ));
     let fourth = attach(4, Writers::One).await.expect("it was given back");
     fourth.close().await;

@@ -169,9 +169,10 @@ fn log_is_refused_once_another_has_had_the_volume() {
     let second = bench.attach("second", &options);
     assert!(bench.write(&second, 2));
     let (said, done) = bench.run(&["replay", &log]);
-    for words in ["cannot know whether", "iqn.2001-04.com.example:second", "--force"] {
+    for words in ["cannot know whether", "iqn.2001-04.com.example:second", "end it, before"] {
         assert!(!done && said.contains(words), "{words}: {said}");
     }
+    assert!(!said.contains("add --force"), "it has the volume: {said}");
     assert!(second.process.stop().success());
     let (said, done) = bench.run(&["replay", &log]);
     for words in ["cannot know whether", "is gone", "--force"] {

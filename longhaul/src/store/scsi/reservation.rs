@@ -165,8 +165,13 @@ pub enum ReservationError {
     #[error("the mark of this attachment is not on the volume any more; {0}")]
     Replaced(String),
     /// Nobody knows whether others have written since a writer that is gone.
-    #[error("cannot know whether anybody has written to the volume since: {0}")]
-    NotResumed(String),
+    #[error("cannot know whether anybody has written to the volume since: {why}")]
+    NotResumed {
+        /// What shows no more that nobody has.
+        why: String,
+        /// Another writer has it now.
+        is_held: bool,
+    },
     /// The reservation can be neither had nor refused.
     #[error("cannot reserve the volume: {0}")]
     Failed(String),
@@ -547,6 +552,7 @@ fn not_held(why: NotHeld<UnitError>, known: &Known, request: &Request<'_>) -> Re
 
 /// What it means for one who goes on for a writer that is gone.
 fn not_resumed(why: NotHeld<UnitError>) -> ReservationError {
+    let is_held = matches!(&why, NotHeld::By(Registrants(found)) if !found.is_empty());
     let why = match why {
         NotHeld::By(Registrants(found)) if found.is_empty() => {
             "the reservation of the attachment it is from is gone".to_owned()
@@ -558,7 +564,7 @@ fn not_resumed(why: NotHeld<UnitError>) -> ReservationError {
         NotHeld::Unit(why) => return why.into(),
         other => describe(&other),
     };
-    ReservationError::NotResumed(why)
+    ReservationError::NotResumed { why, is_held }
 }
 
 fn since(seconds: u64) -> Duration {
