@@ -38,6 +38,16 @@ pub enum DeviceError {
     Answer(&'static str, #[source] proto::scsi::Malformed),
 }
 
+const NOT_THERE: &str = "does not exist";
+const NO_DISK: &str = "is no disk";
+
+impl DeviceError {
+    /// Whether the disk that is wanted may be another unit of the target: some have a controller as unit 0.
+    pub(crate) fn is_of_another_unit(&self) -> bool {
+        matches!(self, Self::NotADisk(NOT_THERE | NO_DISK))
+    }
+}
+
 impl Device {
     /// Asks the unit, in as few round trips as the questions allow.
     pub(super) async fn learn<S: Session>(unit: &Unit<S>) -> Result<Self, DeviceError> {
@@ -52,10 +62,10 @@ impl Device {
         match standard.qualifier() {
             0 => {}
             1 => return Err(DeviceError::NotADisk("cannot be accessed by this portal")),
-            _ => return Err(DeviceError::NotADisk("does not exist")),
+            _ => return Err(DeviceError::NotADisk(NOT_THERE)),
         }
         if standard.device_type() != DISK {
-            return Err(DeviceError::NotADisk("is no disk"));
+            return Err(DeviceError::NotADisk(NO_DISK));
         }
         let capacity = capacity?;
         if capacity.blocks == 0 {
