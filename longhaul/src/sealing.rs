@@ -169,6 +169,16 @@ pub fn read(path: &Path) -> Outcome<Identity> {
     })?;
     let metadata = file.metadata().or_fail(what)?;
     refuse_shared(&metadata, path).map_err(|why| why.within("identity"))?;
+    parse(file, path)
+}
+
+/// Whether there is an identity at `path`, usable or not.
+pub fn is_identity(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| parse(file, path).is_ok())
+}
+
+fn parse(file: File, path: &Path) -> Outcome<Identity> {
+    let what = || format!("cannot use the identity {}", path.shown());
     let mut text = Zeroizing::new(String::with_capacity(FILE_MAX as usize));
     file.take(FILE_MAX).read_to_string(&mut text).or_fail(what)?;
     let mut keys =

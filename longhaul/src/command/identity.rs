@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
-use crate::failure::{OrFail, Outcome};
+use crate::failure::{OrFail, Outcome, complain};
 use crate::printable::Shown as _;
 use crate::sealing;
 
@@ -75,8 +75,10 @@ fn list(dir: &Path) -> Outcome {
     files.retain(|file| file.is_file());
     files.sort();
     for file in files {
-        if let Ok(identity) = sealing::read(&file) {
-            super::say(&format!("{}  {}", identity.public(), file.shown()))?;
+        match sealing::read(&file) {
+            Ok(identity) => super::say(&format!("{}  {}", identity.public(), file.shown()))?,
+            Err(why) if sealing::is_identity(&file) => complain(&format_args!("longhaul: {why}")),
+            Err(_) => {}
         }
     }
     Ok(())
