@@ -153,7 +153,12 @@ fn a_wrong_file_changes_nothing_and_says_why() {
     for (text, why) in [
         ("nonsense".to_owned(), "longhaul.toml:1"),
         (format!("{LISTEN}[volumes.b]\nuri = \"file:missing\"\n"), "does not exist"),
-        (format!("{LISTEN}[volumes.a]\nuri = \"memory:2M\"\n"), "can only grow"),
+        (
+            format!("{LISTEN}[volumes.a]\nuri = \"memory:2M\"\n"),
+            "`uri` of volume a cannot change while it is served",
+        ),
+        (format!("{LISTEN}{memory}read_only = true\n"), "`read_only` of volume a cannot change"),
+        (format!("{LISTEN}{memory}block_size = 4096\n"), "`block_size` of volume a cannot change"),
         (memory.to_owned(), "`listen` cannot change"),
         (
             format!(

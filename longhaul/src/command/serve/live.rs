@@ -191,7 +191,8 @@ impl Live {
             let may_change = (volume.size, volume.protection);
             let changed = Served { size: may_change.0, protection: may_change.1, ..old.clone() };
             if changed != *volume {
-                let what = format!("volume {} can only grow while it is served", volume.name);
+                let (name, option) = (&volume.name, changed_option(&changed, volume));
+                let what = format!("{option} of volume {name} cannot change while it is served");
                 let hint = "take it out of the file, reload, and put it in again";
                 return Err(Failure::usage(what).hint(hint));
             }
@@ -295,6 +296,32 @@ impl Live {
     fn files(&self) -> ServedFiles {
         ServedFiles::in_state(self.config.state.as_deref())
     }
+}
+
+/// The option that makes a volume differ from what it was.
+fn changed_option(old: &Served, new: &Served) -> &'static str {
+    let looks = |volume: &Served| volume.appearance.clone();
+    let (was, is) = (looks(old), looks(new));
+    let options = [
+        ("`uri`", old.uri == new.uri),
+        ("`target`", old.target == new.target),
+        ("`lun`", old.lun == new.lun),
+        ("`read_only`", old.read_only == new.read_only),
+        ("`encrypted`", old.encrypted == new.encrypted),
+        ("`block_size`", was.block_size == is.block_size),
+        ("`physical_block_size`", was.physical_block_size == is.physical_block_size),
+        ("`removable`", was.removable == is.removable),
+        ("`thin`", was.thin == is.thin),
+        ("`sanitize_rate`", old.sanitize_rate == new.sanitize_rate),
+        ("`vendor`", was.vendor == is.vendor),
+        ("`product`", was.product == is.product),
+        ("`serial`", was.serial == is.serial),
+        ("`shared`", old.upstream.shared == new.upstream.shared),
+        ("the way to log in", old.upstream == new.upstream),
+        ("the way to decrypt", old.unlock == new.unlock),
+    ];
+    let changed = options.into_iter().find(|(_, is_same)| !is_same);
+    changed.map_or("an option", |(option, _)| option)
 }
 
 /// Closes volumes that were removed, once the sessions that used them are gone. A connection that is lost is not waited
