@@ -10,6 +10,8 @@ mod options;
 mod syntax;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -246,8 +248,8 @@ impl Config {
 
     /// Reads as much of a file as is right, and says what is not.
     pub fn survey(path: &Path) -> Outcome<(Self, Vec<Wrong>)> {
-        let text = std::fs::read_to_string(path)
-            .or_fail(|| format!("cannot read the configuration {}", path.shown()))?;
+        let text = read_text(path);
+        let text = text.or_fail(|| format!("cannot read the configuration {}", path.shown()))?;
         Ok(Self::parse(&text, path))
     }
 
@@ -403,6 +405,21 @@ pub fn target_of(name: &str) -> Result<IscsiName, String> {
     }
     IscsiName::new(&format!("{TARGET_PREFIX}{name}"))
         .map_err(|why| format!("`{name}` cannot name a volume: {why}"))
+}
+
+/// A device, or a disk image, is no configuration, and need not have an end.
+const TEXT_MAX: u64 = 1 << 20;
+
+/// The text of a file, which may be a pipe.
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = Vec::new();
+    File::open(path)?.take(TEXT_MAX + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > TEXT_MAX {
+        let why = format!("it has more than {} bytes", Size(TEXT_MAX));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    String::from_utf8(text)
+        .map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why.utf8_error()))
 }
 
 #[cfg(test)]

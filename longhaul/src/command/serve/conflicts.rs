@@ -2,7 +2,7 @@
 //! before anything is opened.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
@@ -54,6 +54,11 @@ pub(in crate::command) fn find(config: &Config, portals: &[Portal]) -> Vec<Wrong
         control.and_then(|at| control::too_long(at).or_else(|| control::lacks_dir(at)))
     {
         note(ROOT, "control", why);
+    }
+    for volume in &config.volumes {
+        if let Some(why) = own(volume, portals) {
+            note("volumes", &volume.name, why);
+        }
     }
     for (volume, why) in shared(&config.volumes) {
         note("volumes", &volume.name, why);
@@ -179,6 +184,27 @@ fn shared(volumes: &[Served]) -> Vec<(&Served, String)> {
     wrong
 }
 
+/// A volume of this server's own would have to be open before it can be opened. The names of other machines are not looked
+/// up.
+fn own(volume: &Served, portals: &[Portal]) -> Option<String> {
+    let uri::Place::Unit(unit) = volume.uri.place() else { return None };
+    let ip = match unit.host.name.as_str() {
+        "localhost" => Ipv4Addr::LOCALHOST.into(),
+        name => name.parse::<IpAddr>().ok()?,
+    };
+    let is_own = |portal: &&Portal| {
+        let at = portal.address;
+        let is_there = at.ip() == ip || (at.ip().is_unspecified() && ip.is_loopback());
+        is_there && at.port() == unit.host.port
+    };
+    let at = portals.iter().find(is_own)?.address;
+    Some(format!(
+        "{} is at an address of this server itself ({at}), which would wait for its own start: name what is to be served, such \
+         as file:PATH, or another port",
+        volume.uri
+    ))
+}
+
 /// The volume with which those in memory come to more than there is.
 fn memory(volumes: &[Served]) -> Option<(&Served, String)> {
     let most = memory_of_machine();
@@ -230,6 +256,23 @@ mod tests {
         let metrics = format!("metrics = '127.0.0.1:9'\n{VOLUME}");
         assert_eq!(found(&metrics, &["127.0.0.1:8"]), [""; 0]);
         assert!(found(&metrics, &["0.0.0.0:9"])[0].contains("metrics cannot be told"));
+    }
+
+    #[test]
+    fn volume_of_the_server_itself_is_found() {
+        for (host, portal, is_own) in [
+            ("127.0.0.1:7", "127.0.0.1:7", true),
+            ("localhost:7", "0.0.0.0:7", true),
+            ("[::1]:7", "[::]:7", true),
+            ("127.0.0.1:7", "127.0.0.1:8", false),
+            ("192.0.2.1:7", "0.0.0.0:7", false),
+            ("elsewhere:7", "0.0.0.0:7", false),
+        ] {
+            let volume = format!("[volumes.a]\nuri = 'iscsi://{host}/iqn.2001-04.com.example:t'\n");
+            let said = found(&volume, &[portal]);
+            assert_eq!(said.len(), usize::from(is_own), "{host} {portal}: {said:?}");
+            assert!(said.iter().all(|said| said.contains("an address of this server itself")));
+        }
     }
 
     #[test]
