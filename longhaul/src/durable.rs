@@ -32,6 +32,10 @@ fn make_directories_synced(
     match DirBuilder::new().mode(mode).create(path) {
         // Another process has just made it, and need not have synchronised it.
         Err(why) if why.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        Err(_) if path.is_symlink() && !path.exists() => {
+            let why = "it is a symbolic link to what is not there";
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
         made => made?,
     }
     sync(path).inspect_err(|_| {

@@ -199,20 +199,14 @@ impl ServedFiles {
         volume: &Served,
         exchanged: OnExchange,
     ) -> Outcome {
-        let here = FileId::of(found);
-        let is_here = |record: &Record| record.is_file(path, here);
         let records = self.records();
-        let last = records.iter().filter(|(_, record)| is_here(record));
-        let last = last.max_by_key(|(_, record)| (record.age(), record.is_of(volume)));
-        let Some((note, last)) = last.filter(|(_, record)| !record.is_of(volume)) else {
+        let Some((note, last)) = last_as_another(&records, path, found, volume) else {
             return Ok(());
         };
+        let here = FileId::of(found);
         let mut before = records.iter().filter(|(_, record)| record.is_of(volume));
-        let Record { target, lun, opened, .. } = last;
-        let was = format!("on {} it was served as {target}/{lun}", utc(*opened));
-        let UnitName { target, lun } = volume.unit();
-        let unit = format!("{}/{lun}", target.as_str());
-        let other = before.find(|(_, record)| !is_here(record));
+        let (was, unit) = (last.was(), unit_of(volume));
+        let other = before.find(|(_, record)| !record.is_file(path, here));
         match other.filter(|_| exchanged == OnExchange::Refuse) {
             Some((_, other)) => Err(Failure::new(format!("cannot serve {} as {unit}", volume.uri))
                 .because(format!("{was}, and {unit} was {}", other.path.shown()))
@@ -222,10 +216,16 @@ impl ServedFiles {
                      remove {}",
                     note.shown()
                 ))),
-            None => {
-                tracing::warn!("{} is served as {unit}: {was}", volume.uri);
-                Ok(())
-            }
+            None => Ok(()),
+        }
+    }
+
+    /// Says that the file of `volume`, which is open now, was another volume when it was served last.
+    pub(crate) fn tell_of_new_name(&self, volume: &Served) {
+        let Some(path) = volume.uri.file() else { return };
+        let (Ok(path), Ok(found)) = (absolute(path), path.metadata()) else { return };
+        if let Some((_, last)) = last_as_another(&self.records(), &path, &found, volume) {
+            tracing::warn!("{} is served as {}: {}", volume.uri, unit_of(volume), last.was());
         }
     }
 
@@ -347,7 +347,31 @@ fn read(note: &Path) -> io::Result<Record> {
     Ok(serde_json::from_slice(&read_regular(note)?)?)
 }
 
+/// The note of the file at `path`, if it was another volume when it was served last.
+fn last_as_another<'a>(
+    records: &'a [(PathBuf, Record)],
+    path: &Path,
+    found: &Metadata,
+    volume: &Served,
+) -> Option<&'a (PathBuf, Record)> {
+    let here = FileId::of(found);
+    let last = records.iter().filter(|(_, record)| record.is_file(path, here));
+    let last = last.max_by_key(|(_, record)| (record.age(), record.is_of(volume)));
+    last.filter(|(_, record)| !record.is_of(volume))
+}
+
+fn unit_of(volume: &Served) -> String {
+    let UnitName { target, lun } = volume.unit();
+    format!("{}/{lun}", target.as_str())
+}
+
 impl Record {
+    /// As what it was served, and when.
+    fn was(&self) -> String {
+        let Self { target, lun, opened, .. } = self;
+        format!("on {} it was served as {target}/{lun}", utc(*opened))
+    }
+
     /// That of the one noted later is the larger.
     const fn age(&self) -> (u64, u64) {
         (self.order, self.opened)

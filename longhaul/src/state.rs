@@ -52,8 +52,9 @@ impl StateDir {
         stable(&kept, fs::remove_file(&kept))
     }
 
-    /// Serial numbers can be configured, and hold any character of ASCII.
-    fn reservations_file(&self, serial: &str) -> PathBuf {
+    /// Where they are kept. Serial numbers can be configured, and hold any character of ASCII.
+    #[must_use]
+    pub fn reservations_file(&self, serial: &str) -> PathBuf {
         let name = Sha256::digest(serial.as_bytes());
         let name: String = name[..16].iter().map(|byte| format!("{byte:02x}")).collect();
         self.0.join(name).with_extension("reservations")

@@ -275,6 +275,7 @@ async fn remember(found: Found, config: &Config) -> Outcome<Vec<Remembered>> {
         let volumes = found.iter().map(|(volume, _)| volume);
         let kept = load(state.as_deref(), volumes.clone().zip(&identities))?;
         for (volume, identity) in volumes.zip(&identities) {
+            files.tell_of_new_name(volume);
             if let Err(why) = files.note(volume, &identity.serial) {
                 let Served { name, uri, .. } = volume;
                 tracing::warn!(
@@ -485,7 +486,21 @@ fn load<'a>(
         if *forget_reservations {
             state.forget(serial).or_fail(what)?;
         }
-        Kept::by(state.reservations(serial)).map(Some).or_fail(what)
+        let kept = Kept::by(state.reservations(serial)).or_fail(what);
+        if kept.as_ref().is_ok_and(Kept::is_reserved) {
+            tracing::info!(
+                "volume {}: it is reserved since before this start; if its holder is gone, --take-over takes it",
+                volume.name
+            );
+        }
+        kept.map(Some).map_err(|why| {
+            let file = state.reservations_file(serial);
+            why.hint(format!(
+                "{} is damaged or cannot be read: bring it back from a backup, or move it away; then nobody has reserved the \
+                 volume, and Longhaul's clients that are attached give it up",
+                file.shown()
+            ))
+        })
     };
     volumes.map(load).collect()
 }

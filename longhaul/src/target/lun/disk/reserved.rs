@@ -45,6 +45,12 @@ impl Kept {
         };
         Ok(Self { reservations, keeper })
     }
+
+    /// Whether there is one that keeps others from something.
+    #[must_use]
+    pub fn is_reserved(&self) -> bool {
+        self.reservations.restrict()
+    }
 }
 
 /// The reservations of one unit.
