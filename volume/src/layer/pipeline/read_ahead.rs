@@ -43,6 +43,18 @@ struct Stream {
     seen: Duration,
 }
 
+/// The streams whose readers are there, and go on.
+#[derive(Default)]
+struct Readers {
+    /// Which streams they are.
+    streams: [bool; STREAMS],
+    count: u64,
+    /// The longest read of any of them.
+    longest: u64,
+    /// The longest read of those that have gone on for more than a read.
+    longest_followed: u64,
+}
+
 /// What was read ahead and came back.
 struct Chunk {
     at: u64,
@@ -132,9 +144,9 @@ impl ReadAhead {
     /// here, by as much as a few reads.
     fn stream(&mut self, span: Span) -> Option<&mut Stream> {
         self.streams.iter_mut().find(|stream| {
-            let slack = 4 * stream.read.max(span.len);
-            let reach = stream.ahead.max(stream.next + slack);
-            span.at >= stream.tail && span.at <= reach
+            let slack = || 4 * stream.read.max(span.len);
+            let reaches = || span.at <= stream.ahead || span.at <= stream.next + slack();
+            span.at >= stream.tail && reaches()
         })
     }
 
@@ -155,11 +167,9 @@ impl ReadAhead {
 
     /// Makes room for a new stream: what never became one goes first, then the longest unseen.
     fn drop_stream(&mut self) {
-        let rank = |index: &usize| {
-            let stream = &self.streams[*index];
-            (stream.followers >= FOLLOWERS, stream.seen)
-        };
-        if let Some(index) = (0..self.streams.len()).min_by_key(rank) {
+        let rank = |stream: &Stream| (stream.reads_on(), stream.seen);
+        let ranks = self.streams.iter().map(rank).enumerate();
+        if let Some((index, _)) = ranks.min_by_key(|(_, rank)| *rank) {
             self.forget_stream(index);
         }
     }
@@ -191,48 +201,71 @@ impl ReadAhead {
             || self.fetches.overlapping(ahead).any(|fetch| !fetch.waiters.is_empty())
     }
 
-    /// What to read ahead now, if anything.
+    /// The readers that are there.
+    fn readers(&self, now: Duration) -> Readers {
+        let mut readers = Readers::default();
+        for (stream, reads) in self.streams.iter().zip(&mut readers.streams) {
+            if stream.reads_on() && self.is_live(stream, now) {
+                *reads = true;
+                readers.count += 1;
+                readers.longest = readers.longest.max(stream.read);
+                if stream.followers > FOLLOWERS {
+                    readers.longest_followed = readers.longest_followed.max(stream.read);
+                }
+            }
+        }
+        readers
+    }
+
+    /// What to read ahead now, if anything. This is asked after each read, so it looks at each stream as seldom as it can.
     pub(super) fn wanted(&mut self, chosen: &Chosen, block: u64, now: Duration) -> Option<Span> {
         loop {
-            let streams = || self.streams.iter().enumerate();
-            let reads_on = |stream: &Stream| stream.followers >= FOLLOWERS;
-            let live = || streams().filter(|(_, one)| reads_on(one) && self.is_live(one, now));
-            let readers = live().count() as u64;
-            if readers == 0 {
+            let readers = self.readers(now);
+            if readers.count == 0 {
                 return None;
             }
-            let reading = live().map(|(_, stream)| stream.read).max().unwrap_or(0);
             // While a program takes an answer, all of the next one is on its way; but not while the first is itself
             // still to come, as both together would queue.
-            let followed = live().filter(|(_, stream)| stream.followers > FOLLOWERS);
-            let next = followed.map(|(_, stream)| stream.read).max().unwrap_or(0);
-            let window = chosen.window.max(next.min(chosen.most));
-            let share = window / readers;
-            // The stream that has least ahead of it goes first.
-            let (index, span) = live()
-                .filter_map(|(index, stream)| {
-                    Some((index, stream.wants(share, chosen.segment, block, self.size)?))
-                })
-                .min_by_key(|(index, _)| self.streams[*index].ahead - self.streams[*index].next)?;
+            let window = chosen.window.max(readers.longest_followed.min(chosen.most));
+            let share = window / readers.count;
+            let (index, span) = self.next_piece(&readers, share, chosen.segment, block)?;
             // Whoever reads so much at a time has as much in flight, whatever the link takes.
-            let fits = self.fetch_bytes + span.len <= chosen.in_flight.max(reading)
+            let fits = self.fetch_bytes + span.len <= chosen.in_flight.max(readers.longest)
                 && self.fetches.len() < chosen.requests;
             if !fits && !self.fetches.is_empty() {
                 return None;
             }
             // A read that is being put together takes its room beside what is in flight for the next.
-            if self.chunk_bytes + self.fetch_bytes + span.len <= window + reading {
+            if self.chunk_bytes + self.fetch_bytes + span.len <= window + readers.longest {
                 self.streams[index].ahead = span.end();
                 return Some(span);
             }
             // What is kept for a reader who went away makes room, or what others have beyond their
             // share: it was theirs while they were fewer.
-            if let Some((gone, _)) = streams().find(|(_, stream)| !self.is_live(stream, now)) {
+            if let Some(gone) = self.streams.iter().position(|stream| !self.is_live(stream, now)) {
                 self.forget_stream(gone);
             } else if !self.trim(share, block) {
                 return None;
             }
         }
+    }
+
+    /// The next piece to read ahead, and the number of its stream. The stream that has least ahead of it goes first.
+    fn next_piece(
+        &self,
+        readers: &Readers,
+        share: u64,
+        segment: u64,
+        block: u64,
+    ) -> Option<(usize, Span)> {
+        let streams = self.streams.iter().zip(readers.streams).enumerate();
+        let wanting =
+            streams.filter(|(_, (_, reads))| *reads).filter_map(|(index, (stream, _))| {
+                let span = stream.wants(share, segment, block, self.size)?;
+                Some((stream.ahead - stream.next, index, span))
+            });
+        let (_, index, span) = wanting.min_by_key(|(ahead, ..)| *ahead)?;
+        Some((index, span))
     }
 
     /// Lets go of what a stream has beyond `share`; whether there was one that had more.
@@ -339,6 +372,11 @@ impl ReadAhead {
 }
 
 impl Stream {
+    /// Whether something is read ahead for it.
+    const fn reads_on(&self) -> bool {
+        self.followers >= FOLLOWERS
+    }
+
     /// The next piece to read ahead, if it is time. The depth doubles with every read that follows,
     /// so that a stream that ends soon costs little, and one that does not soon has its share.
     fn wants(&self, share: u64, segment: u64, block: u64, size: u64) -> Option<Span> {
