@@ -30,8 +30,9 @@ impl Layer for WriteBehind {
         with: &'a mut With<'_>,
     ) -> BoxFuture<'a, Outcome<Option<Opened>>> {
         Box::pin(async move {
-            let settings = with.options.pipeline.filter(|_| beneath.abilities.probe.is_some());
-            let Some(settings) = settings else { return Ok(None) };
+            let settings = with.options.pipeline.zip(beneath.abilities.probe.as_ref());
+            let Some((settings, probe)) = settings else { return Ok(None) };
+            probe.expect_own_buffers();
             let settings = Settings { unsolicited: unsolicited(&beneath.abilities), ..settings };
             let name = with.uri.to_string();
             let pipelined = Pipelined::new(name, Arc::clone(&beneath.volume), settings);
@@ -73,6 +74,7 @@ mod tests {
     use std::error::Error;
     use std::path::PathBuf;
     use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use proto::scsi::writer::Registrants;
     use volume::store::memory::Memory;
@@ -86,8 +88,9 @@ mod tests {
     use crate::store::abilities::{Probe, TargetInfo};
     use crate::store::scsi::{Seen, State};
 
-    /// The far end of a network.
-    struct FarEnd;
+    /// The far end of a network, and whether it was told that each write has a buffer of its own.
+    #[derive(Default)]
+    struct FarEnd(AtomicBool);
 
     impl Probe for FarEnd {
         fn probe(&self) -> BoxFuture<'_, Result<TargetInfo, Box<dyn Error + Send + Sync>>> {
@@ -121,6 +124,9 @@ mod tests {
         fn is_of(&self, _header: &Header) -> bool {
             false
         }
+        fn expect_own_buffers(&self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
     }
 
     #[tokio::test]
@@ -134,7 +140,9 @@ mod tests {
             (true, pipeline, true, &["store", "pipeline", "read-only"]),
         ] {
             let mut opened = Opened::plain(Arc::new(Memory::new(1 << 20, 512)));
-            opened.abilities.probe = is_remote.then(|| Arc::new(FarEnd) as Arc<dyn Probe>);
+            let far_end = Arc::new(FarEnd::default());
+            let probe = || Arc::clone(&far_end) as Arc<dyn Probe>;
+            opened.abilities.probe = is_remote.then(probe);
             let options = OpenOptions { pipeline, read_only, ..OpenOptions::default() };
             let store = Store::new("store", opened);
             let chain = assemble(&uri, store, options, &OnceLock::new()).await.unwrap();
@@ -142,6 +150,8 @@ mod tests {
             assert_eq!(names, expected);
             let hand_on = chain.layers().iter().all(|layer| layer.abilities.contains(&"probe"));
             assert_eq!(hand_on, is_remote, "every layer hands it on");
+            let own_buffers = far_end.0.load(Ordering::Relaxed);
+            assert_eq!(own_buffers, expected.contains(&"pipeline"), "others hand on what they got");
             chain.close().await.unwrap();
         }
     }

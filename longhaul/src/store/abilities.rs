@@ -137,6 +137,9 @@ pub trait Probe: Send + Sync {
 
     /// Whether a replay log belongs to it.
     fn is_of(&self, header: &Header) -> bool;
+
+    /// From now on each write comes in a buffer that holds little else: what is kept of it needs no copy.
+    fn expect_own_buffers(&self);
 }
 
 /// What is known of a target and its logical unit.

@@ -81,6 +81,10 @@ impl Probe for Disk {
         self.state_dir()
     }
 
+    fn expect_own_buffers(&self) {
+        self.expect_own_buffers();
+    }
+
     fn is_of(&self, header: &Header) -> bool {
         let Place { target, lun, .. } = self.place();
         self.is_of(header, &target, lun)

@@ -11,8 +11,18 @@ use crate::replay_log;
 /// Something that changes the volume. Carried out twice in a row it changes it once.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    Write { at: u64, data: Bytes, durability: Durability },
-    Zero { span: Span, durability: Durability, space: Space },
+    Write {
+        at: u64,
+        data: Bytes,
+        durability: Durability,
+        /// The buffer that the data lie in holds little else.
+        is_alone: bool,
+    },
+    Zero {
+        span: Span,
+        durability: Durability,
+        space: Space,
+    },
     Discard(Span),
 }
 
@@ -34,9 +44,9 @@ impl Change {
     /// The part of it that concerns this part of its span.
     fn of(&self, part: Span) -> Self {
         match self {
-            Self::Write { at, data, durability } => {
+            Self::Write { at, data, durability, .. } => {
                 let data = data.slice(within(Span::new(*at, data.len() as u64), part));
-                Self::Write { at: part.at, data, durability: *durability }
+                Self::Write { at: part.at, data, durability: *durability, is_alone: false }
             }
             Self::Zero { durability, space, .. } => {
                 Self::Zero { span: part, durability: *durability, space: *space }
@@ -65,8 +75,9 @@ impl Replay for Change {
 
     fn kept(self) -> Self {
         match self {
-            Self::Write { at, data, durability } if data.len() < ALONE => {
-                Self::Write { at, data: Bytes::copy_from_slice(&data), durability }
+            Self::Write { at, data, durability, is_alone: false } if data.len() < ALONE => {
+                let data = Bytes::copy_from_slice(&data);
+                Self::Write { at, data, durability, is_alone: true }
             }
             other => other,
         }
@@ -104,10 +115,16 @@ mod tests {
     /// What is kept until somebody flushes may be a block of a buffer of a megabyte.
     #[test]
     fn change_that_is_kept_leaves_a_buffer_of_others() {
-        for (len, stays) in [(512, false), (ALONE - 1, false), (ALONE, true), (1 << 20, true)] {
+        for (len, is_alone, stays) in [
+            (512, false, false),
+            (ALONE - 1, false, false),
+            (ALONE, false, true),
+            (1 << 20, false, true),
+            (512, true, true),
+        ] {
             let buffer = Bytes::from(vec![7; 1 << 20]);
-            let data = buffer.slice(..len);
-            let change = Change::Write { at: 0, data, durability: Durability::Volatile };
+            let (data, durability) = (buffer.slice(..len), Durability::Volatile);
+            let change = Change::Write { at: 0, data, durability, is_alone };
             let Change::Write { data, .. } = change.kept() else { panic!("a write") };
             assert_eq!(data, buffer.slice(..len));
             assert_eq!(data.as_ptr() == buffer.as_ptr(), stays, "{len}");

@@ -5,6 +5,7 @@ use std::future::ready;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,6 +36,8 @@ const CHANGED_WITHIN: Duration = Duration::from_secs(10);
 pub struct Disk<T: Transport> {
     shape: Shape,
     tells_extents: bool,
+    /// Each write comes in a buffer that holds little else.
+    own_buffers: AtomicBool,
     supervisor: Arc<Supervisor<Connector<T>>>,
 }
 
@@ -70,7 +73,12 @@ impl<T: Transport> Disk<T> {
         let every = connector.idle();
         let supervisor = connector.watch_over(link);
         supervisor.run(attend(Arc::downgrade(&supervisor), every));
-        Ok(Self { shape, tells_extents, supervisor })
+        Ok(Self { shape, tells_extents, own_buffers: AtomicBool::new(false), supervisor })
+    }
+
+    /// From now on each write comes in a buffer that holds little else: what is kept of it needs no copy.
+    pub fn expect_own_buffers(&self) {
+        self.own_buffers.store(true, Ordering::Relaxed);
     }
 
     fn connector(&self) -> &Connector<T> {
@@ -340,7 +348,8 @@ impl<T: Transport> Volume for Disk<T> {
     }
 
     fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-        self.change(Change::Write { at, data, durability }, Verb::Write)
+        let is_alone = self.own_buffers.load(Ordering::Relaxed);
+        self.change(Change::Write { at, data, durability, is_alone }, Verb::Write)
     }
 
     fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
@@ -368,7 +377,8 @@ impl<T: Transport> Volume for Disk<T> {
 
     fn save_part(&self, at: u64, data: Bytes) -> Work<'_, ()> {
         let span = Span::new(at, data.len() as u64);
-        let change = Change::Write { at, data, durability: Durability::Volatile };
+        let durability = Durability::Volatile;
+        let change = Change::Write { at, data, durability, is_alone: false };
         let kept = (range(span), change.weight());
         Box::pin(async move {
             let refused = self.supervisor.refuse(change, kept, UnitError::Part).await;

@@ -157,7 +157,7 @@ mod tests {
 
     fn write(at: u64, first: u8, len: usize) -> Change {
         let data = Bytes::from(vec![first; len]);
-        Change::Write { at, data, durability: Durability::Volatile }
+        Change::Write { at, data, durability: Durability::Volatile, is_alone: true }
     }
 
     #[test]

@@ -265,7 +265,8 @@ impl<S: Session> Link<S> {
         } else {
             // All of them at once: a transfer is bounded, and so is what the session has under way.
             let writes = stream::iter(span.pieces(self.sizes.write).map(write));
-            complete_all(usize::MAX, writes, drop).await?;
+            // It is large: a write of one piece does not move it about.
+            Box::pin(complete_all(usize::MAX, writes, drop)).await?;
         }
         if fua { Ok(()) } else { self.sync_if(durability).await }
     }
