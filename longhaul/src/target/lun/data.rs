@@ -4,7 +4,13 @@
 use bytes::{Bytes, BytesMut};
 
 /// The first `len` bytes of `pieces`, in pieces that each hold whole blocks.
-pub(super) fn whole_blocks(pieces: Vec<Bytes>, len: usize, block: usize) -> Vec<Bytes> {
+pub(super) fn whole_blocks(mut pieces: Vec<Bytes>, len: usize, block: usize) -> Vec<Bytes> {
+    if let [only] = &mut pieces[..] {
+        only.truncate(len);
+        only.truncate(only.len() - only.len() % block);
+        pieces.retain(|piece| !piece.is_empty());
+        return pieces;
+    }
     let mut whole = Vec::with_capacity(pieces.len());
     let mut torn = BytesMut::new();
     let mut left = len;

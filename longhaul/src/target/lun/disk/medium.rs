@@ -146,19 +146,31 @@ impl Core {
 
     /// Writes each piece as it lies in memory, all at once; blocks never mix, so their order is free.
     async fn write(&self, blocks: Blocks, data: Vec<Bytes>, durable: bool) -> Result<(), Fault> {
-        let Span { mut at, len } = self.span(blocks);
-        let pieces = data::whole_blocks(data, len as usize, self.unit.block_size() as usize);
+        let Span { at, len } = self.span(blocks);
+        let mut pieces = data::whole_blocks(data, len as usize, self.unit.block_size() as usize);
+        let several = pieces.len() > 1;
+        let written = match pieces.pop() {
+            Some(only) if !several => self.volume.write(at, only, durability(durable)).await,
+            last => {
+                pieces.extend(last);
+                // It is rare, and large: those who write one piece do not move it about.
+                Box::pin(self.write_pieces(at, pieces)).await
+            }
+        };
+        written.map_err(|error| self.fault(&error, Some(blocks.lba)))?;
         // One flush behind several writes is cheaper than stable storage for each.
-        let (pieces_max, single) = (pieces.len().max(1), pieces.len() < 2);
-        let each = durability(durable && single);
+        if durable && several { self.flush().await } else { Ok(()) }
+    }
+
+    /// Writes pieces that follow one another from `at` on, all at once.
+    async fn write_pieces(&self, mut at: u64, pieces: Vec<Bytes>) -> volume::Result<()> {
+        let pieces_max = pieces.len().max(1);
         let writes = pieces.into_iter().map(|piece| {
             let from = at;
             at += piece.len() as u64;
-            self.volume.write(from, piece, each)
+            self.volume.write(from, piece, Durability::Volatile)
         });
-        let written = complete_all(pieces_max, stream::iter(writes), drop).await;
-        written.map_err(|error| self.fault(&error, Some(blocks.lba)))?;
-        if durable && !single { self.flush().await } else { Ok(()) }
+        complete_all(pieces_max, stream::iter(writes), drop).await
     }
 
     async fn verify(
