@@ -31,7 +31,8 @@ const STATUS_WINDOW: u64 = 1 << 40;
 const STATUS_RUNS_MAX: usize = 4096;
 
 impl Core {
-    /// Does what a command asks for with the medium.
+    /// Does what a command asks for with the medium. What is rare is in a box of its own: the room for it is not made for
+    /// each read and write.
     pub(super) async fn touch(
         &self,
         op: MediumOp,
@@ -41,15 +42,18 @@ impl Core {
         match op {
             // These go in again and again, part by part, as they may take long.
             MediumOp::WriteVerify(blocks, compare) => {
-                self.write_and_verify(blocks, compare, data, abort).await?;
+                Box::pin(self.write_and_verify(blocks, compare, data, abort)).await?;
             }
-            MediumOp::Verify(blocks, compare) => self.verify(blocks, compare, data, abort).await?,
+            MediumOp::Verify(blocks, compare) => {
+                Box::pin(self.verify(blocks, compare, data, abort)).await?;
+            }
             MediumOp::WriteSame { blocks, release, no_data, durable } => {
                 let block = if no_data { None } else { Some(data) };
-                self.write_same(blocks, block, release, durability(durable), abort).await?;
+                let durability = durability(durable);
+                Box::pin(self.write_same(blocks, block, release, durability, abort)).await?;
             }
             MediumOp::WriteAtomic { blocks, durable } => {
-                self.write_atomic(blocks, data, durable, abort).await?;
+                Box::pin(self.write_atomic(blocks, data, durable, abort)).await?;
             }
             MediumOp::Read(blocks) => {
                 let _guard = self.enter(abort).await?;
@@ -57,7 +61,7 @@ impl Core {
             }
             MediumOp::LbaStatus { lba, allocation } => {
                 let _guard = self.enter(abort).await?;
-                return self.lba_status(lba, allocation).await;
+                return Box::pin(self.lba_status(lba, allocation)).await;
             }
             MediumOp::Write { blocks, durable } => {
                 let _guard = self.enter(abort).await?;
@@ -65,11 +69,11 @@ impl Core {
             }
             MediumOp::CompareAndWrite { blocks, durable } => {
                 let _guard = self.enter(abort).await?;
-                self.compare_and_write(blocks, data, durability(durable)).await?;
+                Box::pin(self.compare_and_write(blocks, data, durability(durable))).await?;
             }
             MediumOp::OrWrite { blocks, durable } => {
                 let _guard = self.enter(abort).await?;
-                self.or_write(blocks, data, durability(durable)).await?;
+                Box::pin(self.or_write(blocks, data, durability(durable))).await?;
             }
             MediumOp::Flush => {
                 let _guard = self.enter(abort).await?;
@@ -77,7 +81,7 @@ impl Core {
             }
             MediumOp::Unmap => {
                 let _guard = self.enter(abort).await?;
-                self.unmap(data).await?;
+                Box::pin(self.unmap(data)).await?;
                 // Nothing makes a single one of them durable. A switch from here on sees to it itself.
                 if !self.switches().write_cache {
                     self.flush().await?;
@@ -94,7 +98,8 @@ impl Core {
         let guard = match lock.try_shared() {
             Some(guard) => guard,
             None => {
-                abort.unless(lock.while_allowed(lock.shared(), || self.still_ready())).await??
+                let allowed = lock.while_allowed(lock.shared(), || self.still_ready());
+                Box::pin(abort.unless(allowed)).await??
             }
         };
         self.still_ready().map(|()| guard)
