@@ -9,7 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use longhaul::front::iscsi::{Limits, Node, Offering, Server};
 use longhaul::stop::Stopper;
-use longhaul::store::iscsi::{ConnectOptions, Connections, Disk, IscsiTarget, State, connect};
+use longhaul::store::iscsi::{
+    ConnectOptions, Connections, Disk, IscsiTarget, Loss, State, connect,
+};
 use longhaul::target::lun::{Command, Nexus, Options, TargetDevice};
 use longhaul::uri::Host;
 use proto::iscsi::header::{
@@ -358,6 +360,9 @@ struct Scripted {
     /// No command reaches the target by the connections that there are, and later by none.
     mute: Arc<AtomicBool>,
     mute_later: Arc<AtomicBool>,
+    /// No WRITE (16) reaches the target by any, and how many have not.
+    swallows_writes: Arc<AtomicBool>,
+    swallowed: Arc<AtomicUsize>,
 }
 
 impl Scripted {
@@ -371,15 +376,19 @@ impl Scripted {
             connections: Arc::default(),
             mute: Arc::default(),
             mute_later: Arc::default(),
+            swallows_writes: Arc::default(),
+            swallowed: Arc::default(),
         };
         let (script, connections) = (Arc::clone(&way.script), Arc::clone(&way.connections));
         let (mute, mute_later) = (Arc::clone(&way.mute), Arc::clone(&way.mute_later));
+        let writes = (Arc::clone(&way.swallows_writes), Arc::clone(&way.swallowed));
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let number = connections.fetch_add(1, Ordering::SeqCst);
                 let far = TcpStream::connect(to[number.min(1)]).await.unwrap();
                 let muted = if number == 0 { &mute } else { &mute_later };
-                tokio::spawn(follow(near, far, Arc::clone(&script), Arc::clone(muted)));
+                let muted = (Arc::clone(muted), writes.clone());
+                tokio::spawn(follow(near, far, Arc::clone(&script), muted));
             }
         });
         way
@@ -398,13 +407,16 @@ async fn follow(
     near: TcpStream,
     far: TcpStream,
     script: Arc<Mutex<VecDeque<Reply>>>,
-    mute: Arc<AtomicBool>,
+    (mute, (swallows_writes, swallowed)): (Arc<AtomicBool>, (Arc<AtomicBool>, Arc<AtomicUsize>)),
 ) {
     let ((from_near, to_near), (from_far, to_far)) = (near.into_split(), far.into_split());
     let due = Mutex::new(VecDeque::new());
     let up = pass(from_near, to_far, |pdu| {
         if is_command(pdu) && mute.load(Ordering::SeqCst) {
             pdu.clear();
+        } else if is_command(pdu) && pdu[CDB] == 0x8A && swallows_writes.load(Ordering::SeqCst) {
+            pdu.clear();
+            swallowed.fetch_add(1, Ordering::SeqCst);
         } else if is_command(pdu)
             && pdu[CDB] == 0x8A
             && let Some(told) = script.lock().unwrap().pop_front()
@@ -570,4 +582,25 @@ async fn who_leaves_a_unit_that_answers_nothing_does_not_wait_for_ever() {
     disk.leave(Duration::from_millis(100));
     disk.flush().await.unwrap_err();
     assert!(disk.is_over());
+}
+
+/// The connection is made again, and its unit answers everything but the write.
+#[tokio::test]
+async fn disk_that_is_given_up_abandons_a_session_that_stands() {
+    let running = serve(Arc::new(Memory::new(SIZE, 512))).await;
+    let way = Scripted::new([running.portal; 2]).await;
+    let disk = open_impatient(way.address).await;
+    way.swallows_writes.store(true, Ordering::SeqCst);
+    let writer = Arc::clone(&disk);
+    let write =
+        tokio::spawn(
+            async move { writer.write(0, vec![7; 4096].into(), Durability::Volatile).await },
+        );
+    while way.swallowed.load(Ordering::SeqCst) < 2 {
+        tokio::task::yield_now().await;
+    }
+    disk.leave(Duration::ZERO);
+    write.await.unwrap().unwrap_err();
+    let lost = disk.session().ping().await.unwrap_err();
+    assert!(matches!(*lost, Loss::Abandoned), "it was waited for: {lost}");
 }

@@ -517,6 +517,10 @@ impl<T: Transport> reconnect::Connect for Connector<T> {
         on.sync().await
     }
 
+    fn abandon(&self, on: &Self::Volume) {
+        on.session().abandon();
+    }
+
     fn save(&self, change: Change) {
         let not_saved = *self.not_saved.lock().unwrap_or_else(PoisonError::into_inner);
         if not_saved.is_some_and(|span| span.contains(change.span().at)) {

@@ -64,6 +64,9 @@ pub trait Connect: fmt::Display + fmt::Debug + Send + Sync + Sized + 'static {
         change: &Self::Change,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
+    /// Gives a connection up at once: what is under way on it fails soon.
+    fn abandon(&self, on: &Self::Volume);
+
     /// Makes all changes durable that have been answered.
     fn flush(on: &Self::Volume) -> impl Future<Output = Result<(), Self::Error>> + Send;
 

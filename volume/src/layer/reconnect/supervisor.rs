@@ -299,6 +299,8 @@ impl<C: Connect> Supervisor<C> {
         if over != Over::Closed {
             let (target, why) = (self.connect.to_string(), self.connect.describe(&*ended));
             tracing::error!(target, why, "the volume is given up");
+            // What is under way may have no answer for long, and is saved.
+            self.connect.abandon(&state.link.1);
         }
         state.ended = Some(ended);
         state.waiting.clear();

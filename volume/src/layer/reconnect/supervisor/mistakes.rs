@@ -46,6 +46,7 @@ impl Connect for Mistaken {
     async fn flush((): &()) -> Result<(), fmt::Error> {
         Ok(())
     }
+    fn abandon(&self, (): &()) {}
     fn save(&self, _: Change) {}
     fn describe(&self, why: &(dyn std::error::Error + 'static)) -> String {
         why.to_string()

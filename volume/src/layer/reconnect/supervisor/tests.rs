@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::error::Error as StdError;
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -83,6 +84,8 @@ struct World {
     /// On which links what was written.
     written: Mutex<Vec<(usize, Write)>>,
     saved: Mutex<Vec<Write>>,
+    /// The next links answer nothing.
+    is_mute: AtomicBool,
     links: Mutex<usize>,
     begun: watch::Sender<usize>,
 }
@@ -114,7 +117,7 @@ impl Connect for Scripted {
     async fn connect(&self, _: Arc<Link>, _: Arc<Link>, _: bool) -> Result<Link, Refused> {
         match self.0.attempts.lock().unwrap().pop_front().flatten() {
             Some(effect) => Err(Refused { why: Arc::new(Broken), effect }),
-            None => Ok(self.0.link(true)),
+            None => Ok(self.0.link(!self.0.is_mute.load(Ordering::Relaxed))),
         }
     }
 
@@ -141,8 +144,16 @@ impl Connect for Scripted {
         Ok(())
     }
 
-    async fn flush(_: &Link) -> Result<(), Broken> {
+    async fn flush(on: &Link) -> Result<(), Broken> {
+        if !on.answers {
+            let _ = on.lost.subscribe().wait_for(|lost| *lost).await;
+            return Err(Broken);
+        }
         Ok(())
+    }
+
+    fn abandon(&self, on: &Link) {
+        on.lost.send_replace(true);
     }
 
     fn save(&self, change: Write) {
@@ -155,12 +166,20 @@ impl Connect for Scripted {
 }
 
 fn start(answers: bool, attempts: &[Option<Effect>]) -> (Arc<World>, Arc<Supervisor<Scripted>>) {
+    start_with(SETTINGS, answers, attempts)
+}
+
+fn start_with(
+    settings: Settings,
+    answers: bool,
+    attempts: &[Option<Effect>],
+) -> (Arc<World>, Arc<Supervisor<Scripted>>) {
     let world = Arc::<World>::default();
     world.attempts.lock().unwrap().extend(attempts);
     let first = world.link(answers);
     let transport = Scripted(Arc::clone(&world));
     let runtime = Arc::<Virtual>::default();
-    (world, Supervisor::start(transport, SETTINGS, first, runtime))
+    (world, Supervisor::start(transport, settings, first, runtime))
 }
 
 #[tokio::test]
@@ -203,4 +222,61 @@ async fn fenced_volume_ends_and_saves_what_was_answered() {
     assert_eq!(supervisor.over(), Some(Over::Fenced));
     assert_eq!(*world.saved.lock().unwrap(), [Write(0..8)]);
     assert_eq!(*world.written.lock().unwrap(), [(0, Write(0..8))], "nothing more is written");
+}
+
+/// What comes of `work` while everything that can go on does; `None` if it waits for what never happens.
+async fn settled<T>(work: impl Future<Output = T>) -> Option<T> {
+    let mut work = Box::pin(work);
+    for _ in 0..10_000 {
+        if let Some(done) = (&mut work).now_or_never() {
+            return Some(done);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
+
+/// Requests had no answer on one link, and have none on the next, which stands.
+#[tokio::test]
+async fn volume_that_is_given_up_abandons_a_link_that_stands() {
+    let settings = Settings { salvage: Salvage::Submitted, ..SETTINGS };
+    let (world, supervisor) = start_with(settings, false, &[]);
+    world.is_mute.store(true, Ordering::Relaxed);
+    let mut begun = world.begun.subscribe();
+    let (change, flush) = (supervisor.change(Write(0..8), 0..8, 8), supervisor.flush());
+    let ended = async { tokio::join!(change, flush) };
+    let given_up = async {
+        begun.wait_for(|begun| *begun == 1).await.unwrap();
+        let stalled = Loss { is_unanswered: true, ..Loss::new(Broken) };
+        let first = supervisor.link();
+        supervisor.lose(0, stalled);
+        first.lost.send_replace(true);
+        begun.wait_for(|begun| *begun == 2).await.unwrap();
+        assert_eq!(supervisor.current().unwrap().0, 1, "it runs on the next link");
+        supervisor.leave(Duration::from_secs(10));
+    };
+    let ended = settled(async { tokio::join!(ended, given_up).0 }).await;
+    assert!(matches!(supervisor.over(), Some(Over::NotCarriedOut(_))), "{:?}", supervisor.over());
+    let (change, flush) = ended.expect("who asked for them is told");
+    assert!(matches!(change, Err(RequestError::Over(_))), "{change:?}");
+    assert!(matches!(flush, Err(RequestError::Over(_))), "{flush:?}");
+    assert!(settled(supervisor.quiet()).await.is_some(), "no change is under way");
+    assert_eq!(*world.saved.lock().unwrap(), [Write(0..8)], "it was acknowledged, perhaps");
+    let late = settled(supervisor.change(Write(8..16), 8..16, 8)).await;
+    assert!(matches!(late, Some(Err(RequestError::Over(_)))), "{late:?}");
+    assert_eq!(*world.saved.lock().unwrap(), [Write(0..8), Write(8..16)]);
+}
+
+/// The end that its owner asks for waits for what is under way.
+#[tokio::test]
+async fn volume_that_is_closed_lets_what_is_under_way_end() {
+    let (world, supervisor) = start(false, &[]);
+    let mut change = Box::pin(supervisor.change(Write(0..8), 0..8, 8));
+    assert!((&mut change).now_or_never().is_none());
+    supervisor.close();
+    assert!(settled(&mut change).await.is_none(), "it is under way");
+    assert!(!*supervisor.link().lost.borrow());
+    supervisor.link().lost.send_replace(true);
+    assert!(matches!(change.await, Err(RequestError::Over(_))));
+    assert!(world.written.lock().unwrap().is_empty());
 }
