@@ -15,6 +15,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use host::socket_activation::PassedSocket;
 use proto::identity::PublicKey;
 use proto::iscsi::login::policy::{self, Policy, UnitName};
@@ -336,10 +337,9 @@ async fn inspect(volume: &Served, chain: &Chain) -> Outcome {
     Ok(())
 }
 
+/// Side by side: the target of one may be out of reach.
 async fn discard(chains: Vec<Chain>) {
-    for chain in chains {
-        chain.discard().await;
-    }
+    join_all(chains.into_iter().map(Chain::discard)).await;
 }
 
 /// Tells what is served of a volume that is not opened here: its clients have the pass-phrase, which is how the
@@ -503,13 +503,4 @@ fn load<'a>(
         })
     };
     volumes.map(load).collect()
-}
-
-/// Closes every chain, whatever becomes of the others.
-async fn close(chains: Vec<Chain>) -> Outcome {
-    let mut outcome = Ok(());
-    for chain in chains {
-        outcome = outcome.and(chain.close().await);
-    }
-    outcome
 }

@@ -6,8 +6,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use rustix::process::Signal;
+
 use super::Bench;
-use super::common::Running;
+use super::common::{Running, run};
+use super::identity::{TWO, uri_of};
 
 /// What keeps the target from writing its reservations, once it has some: it can make no file beside that.
 fn in_the_way(bench: &Bench) -> PathBuf {
@@ -65,7 +68,7 @@ fn attachment_whose_release_the_target_refuses_stays_noted() {
     let elsewhere = tempfile::tempdir().unwrap();
     let mut other = bench.longhaul(&["attach", &bench.uri, "--nbd", "other.sock"]);
     let other = other.env("LONGHAUL_STATE_DIR", elsewhere.path()).stderr(Stdio::piped());
-    let (said, status) = super::run(other);
+    let (said, status) = run(other);
     assert!(!status.success() && said.contains("another writer"), "it is reserved: {said}");
     let second = bench.attach("second", &[]);
     assert!(bench.reads(&second, 1) && second.process.stop().success());
@@ -120,7 +123,7 @@ fn gateway_that_was_killed_takes_its_volume_back() {
         first.kill();
         let elsewhere = tempfile::tempdir().unwrap();
         let mut other = bench.longhaul(&["attach", &bench.uri, "--nbd", "other.sock"]);
-        let (said, status) = super::run(other.env("LONGHAUL_STATE_DIR", elsewhere.path()));
+        let (said, status) = run(other.env("LONGHAUL_STATE_DIR", elsewhere.path()));
         assert!(!status.success() && said.contains("another writer"), "it stays reserved: {said}");
         let again = start();
         assert!(again.line().is_some_and(|line| line.starts_with("ready ")), "{has_home}");
@@ -150,4 +153,30 @@ fn volume_that_is_out_of_reach_is_removed_while_the_gateway_answers() {
     assert!(done && said.contains("added remote"), "{said}");
     assert!(gateway.0.stop().success());
     assert_eq!(notes(&bench), 0);
+}
+
+/// The target of one volume says nothing any more, which is found out late.
+#[test]
+fn volume_is_given_back_at_the_end_while_another_waits_for_its_target() {
+    let (silent, bench) = (Bench::new(&TWO), Bench::new(&[]));
+    let volumes = [format!("a={}", uri_of(&silent, "o")), format!("b={}", bench.uri)];
+    let [a, b] = &volumes;
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--volume", a, "--volume", b];
+    let log = fs::File::create(bench.path().join("gateway.log")).unwrap();
+    let gateway = Running::start(bench.longhaul(&serve).stderr(log));
+    for _ in &volumes {
+        gateway.line().unwrap_or_else(|| panic!("{}", bench.log("gateway")));
+    }
+    silent.server.as_ref().unwrap().signal(Signal::STOP);
+    gateway.signal(Signal::TERM);
+    fs::write(bench.path().join("in.img"), [1; 4096]).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut copy = bench.longhaul(&["copy", "in.img", &bench.uri]);
+    copy.env("LONGHAUL_STATE_DIR", elsewhere.path());
+    let waits = || !bench.log("gateway").contains("the volume is given up");
+    while !run(&copy).1.success() {
+        assert!(waits(), "b is reserved until a is given up: {}", bench.log("gateway"));
+    }
+    assert!(waits(), "b was given back after a was given up: {}", bench.log("gateway"));
+    gateway.kill();
 }

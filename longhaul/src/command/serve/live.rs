@@ -6,14 +6,14 @@ use std::sync::Arc;
 use proto::iscsi::login::policy::Policy;
 use proto::iscsi::name::IscsiName;
 use proto::scsi::ports::AccessState;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 use tracing_subscriber::EnvFilter;
 
 use super::closing::Closings;
 use super::limits::limits;
 use super::portals::list as places;
 use super::{
-    LEVEL, Remembered, close, conflicts, discard, disks, note_sizes, open, policy, refuse_state,
+    LEVEL, Remembered, conflicts, discard, disks, note_sizes, open, policy, refuse_state,
     refuse_strangers, remember, states_of, targets, unless_stopped,
 };
 use crate::chain::{Chain, Growth};
@@ -336,25 +336,43 @@ async fn retire(
     close_rooms(removed, &files).await
 }
 
-/// Closes volumes that no session uses.
+/// Closes volumes that no session uses, side by side: one whose target is out of reach, or that breaks down, does not keep
+/// the others from being flushed and given back.
 async fn close_rooms(rooms: BTreeMap<String, Room>, files: &ServedFiles) -> Outcome {
-    for room in rooms.values() {
-        // A SANITIZE outlives its session, and may be writing the header that closing writes too.
-        room.disk.retire().await;
-        // While its lock keeps others away.
-        room.note_left(files.clone()).await;
+    let closing = |(name, room): (String, Room)| (name, tokio::spawn(room.close(files.clone())));
+    let closings: Vec<_> = rooms.into_iter().map(closing).collect();
+    let mut outcome = Ok(());
+    for (name, closing) in closings {
+        let closed = closing.await.or_fail(|| format!("cannot close volume {name}")).flatten();
+        if let (Err(_), Err(why)) = (&outcome, &closed) {
+            tracing::error!("volume {name} was not closed as it should be: {why}");
+        }
+        outcome = outcome.and(closed);
     }
-    close(rooms.into_values().map(|room| room.chain).collect()).await
+    outcome
 }
 
 impl Room {
+    async fn close(self, files: ServedFiles) -> Outcome {
+        // A SANITIZE outlives its session, and may be writing the header that closing writes too.
+        self.disk.retire().await;
+        // While its lock keeps others away.
+        self.note_left(files).await;
+        let Self { chain, disk, .. } = self;
+        drop(disk);
+        chain.close().await
+    }
+
     /// Notes how its file is left, so that it shows if others write to it.
     async fn note_left(&self, files: ServedFiles) {
+        /// Notes are counted: one is made after the other.
+        static TURN: Mutex<()> = Mutex::const_new(());
         if self.chain.volume().shape().read_only {
             return;
         }
         let Some(found) = self.chain.settled().await else { return };
         let serial = self.serial.clone();
+        let _turn = TURN.lock().await;
         let noted = blocking(move || files.note_left(&serial, LeftState::of(&found))).await;
         if let Err(why) = noted {
             let uri = self.chain.uri();
