@@ -81,10 +81,12 @@ async fn contents(
         encrypted.check(claim).map_err(|why| why.within(&format!("cannot open {uri}")))?;
     }
     // Before a pass-phrase is asked for, which takes as long as it takes.
-    if let (Some(store), Some(luks)) = (store, found.as_ref().and_then(luks::Encrypted::identity)) {
+    if let Some(store) = store {
+        let none = || luks::LuksIdentity::none(volume.shape().size, false);
+        let luks = found.as_ref().map_or_else(none, luks::Encrypted::identity);
         let header = luks.area;
         identity::tie(uri, store, luks).await?;
-        if matches!(wanted, Contents::Plain(_)) {
+        if let (Some(header), Contents::Plain(_)) = (header, &wanted) {
             store.keep_out_of_log(header);
         }
     }

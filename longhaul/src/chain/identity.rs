@@ -12,16 +12,18 @@ use crate::store::abilities::OneWriter;
 use crate::store::scsi;
 use crate::uri::Uri;
 
-/// From now on no connection to a volume with another LUKS UUID is used.
+/// From now on no connection to a volume with another LUKS UUID is used. If it has none that holds from when one is
+/// written to it.
 pub(super) async fn tie(uri: &Uri, store: &dyn OneWriter, identity: LuksIdentity) -> Outcome {
-    let LuksIdentity { uuid, copies, read, area: _ } = identity;
+    let LuksIdentity { uuid, copies, others, is_blank, read, area: _ } = identity;
     let what = || format!("cannot open {uri}");
-    let is_there = store.identify(scsi::Identity { uuid: uuid.clone(), copies, read });
+    let named = uuid.clone().unwrap_or_default();
+    let is_there = store.identify(scsi::Identity { uuid, copies, others, is_blank, read });
     match is_there.await.or_fail(what)? {
         true => Ok(()),
         false => Err(Failure::new(what())
             .because(format!(
-                "the volume with the LUKS UUID {uuid} was replaced while it was opened"
+                "the volume with the LUKS UUID {named} was replaced while it was opened"
             ))
             .hint("look at which volume is there now, and try again")),
     }
@@ -35,8 +37,7 @@ pub(super) async fn tie_unseen(
     store: &dyn OneWriter,
 ) -> Outcome {
     match timeout(SEEN_WITHIN, luks::identity(volume)).await {
-        Ok(Ok(Some(identity))) => tie(uri, store, identity).await,
-        Ok(Ok(None)) => Ok(()),
+        Ok(Ok(identity)) => tie(uri, store, identity).await,
         Ok(Err(why)) => {
             tracing::debug!(%uri, %why, "cannot tell whether the volume is encrypted");
             Ok(())

@@ -98,11 +98,20 @@ pub(super) fn is_first_copy(start: &[u8]) -> bool {
     start.starts_with(MAGIC_FIRST)
 }
 
-/// The UUID in the copy of a header that starts with these bytes, 512 or more, valid or not; `None` if there is none.
-pub(super) fn uuid_of(copy: &[u8]) -> Option<String> {
+/// The UUID in the copy of a header at this offset that starts with these bytes, 512 or more, valid or not; `None` if
+/// there is none.
+pub(super) fn uuid_at(at: u64, copy: &[u8]) -> Option<String> {
     let fields = Binary::parse(copy).ok()?;
-    let is_copy = is_first_copy(&fields.magic) || is_second_copy(&fields.magic);
-    (is_copy && fields.version == 2).then(|| lossy(&fields.uuid))
+    let magic = if at == 0 { MAGIC_FIRST } else { MAGIC_SECOND };
+    let is_copy = fields.magic == *magic && fields.version == 2 && fields.offset == at;
+    is_copy.then(|| lossy(&fields.uuid))
+}
+
+/// Where the binary parts of both copies may be, in a volume of this size.
+pub(super) fn binary_parts_in(size: u64) -> impl Iterator<Item = Span> {
+    let places = [0].into_iter().chain(HEADER_SIZES);
+    let places = places.map(|at| Span::new(at, BINARY_SIZE as u64));
+    places.filter(move |part| part.end() <= size)
 }
 
 impl Header {

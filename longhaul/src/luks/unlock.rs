@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use volume::{Span, Volume};
 
-use super::header::{Header, HeaderError, uuid_of};
+use super::header::{Header, HeaderError, binary_parts_in, uuid_at};
 use super::image::{Image, ImageError};
 use super::library::{self, Opened, Tried};
 use super::{
@@ -172,39 +172,60 @@ pub struct Summary {
     pub trouble: Option<String>,
 }
 
-/// The identity of an encrypted volume, and how it is found again.
+/// The identity of a volume, if it is encrypted, and how it is found again.
 pub struct LuksIdentity {
-    /// The identity.
-    pub uuid: String,
+    /// The identity; `None` if no copy of a header is valid.
+    pub uuid: Option<String>,
     /// Where the header has it.
     pub copies: Vec<Span>,
-    /// Reads it there.
-    pub read: fn(&[u8]) -> Option<String>,
+    /// Where else a header would have one.
+    pub others: Vec<Span>,
+    /// No copy of a header is there, valid or not.
+    pub is_blank: bool,
+    /// Reads it from what is at an offset.
+    pub read: fn(u64, &[u8]) -> Option<String>,
     /// All of the header. What is written there while the volume is unlocked is no data of its user.
-    pub area: Span,
+    pub area: Option<Span>,
 }
 
 impl LuksIdentity {
-    fn of(header: &Header) -> Self {
+    fn of(header: &Header, volume_size: u64) -> Self {
         let (copies, area) = (header.binary_parts().to_vec(), Span::new(0, header.area()));
-        Self { uuid: header.uuid.clone(), copies, read: uuid_of, area }
+        let others = binary_parts_in(volume_size).filter(|place| !copies.contains(place)).collect();
+        let uuid = Some(header.uuid.clone());
+        Self { uuid, copies, others, is_blank: false, read: uuid_at, area: Some(area) }
+    }
+
+    /// That of a volume of this size without a header, or with one of which no copy is valid.
+    #[must_use]
+    pub fn none(volume_size: u64, has_header: bool) -> Self {
+        let others = binary_parts_in(volume_size).collect();
+        let copies = Vec::new();
+        Self { uuid: None, copies, others, is_blank: !has_header, read: uuid_at, area: None }
     }
 }
 
-/// The identity of `volume`, whether its header can be used or not; `None` if neither copy is valid.
-pub async fn identity(volume: &Arc<dyn Volume>) -> volume::Result<Option<LuksIdentity>> {
+/// The identity of `volume`, whether its header can be used or not.
+pub async fn identity(volume: &Arc<dyn Volume>) -> volume::Result<LuksIdentity> {
+    let size = volume.shape().size;
     match Image::copies(&narrowed(Arc::clone(volume))).await {
-        Ok((_, header)) => Ok(Some(LuksIdentity::of(&header))),
-        Err(ImageError::Header(_)) => Ok(None),
+        Ok((_, header)) => Ok(LuksIdentity::of(&header, size)),
+        Err(ImageError::Header(why)) => {
+            Ok(LuksIdentity::none(size, !matches!(why, HeaderError::Absent)))
+        }
         Err(ImageError::Volume(why)) => Err(why),
     }
 }
 
 impl Encrypted {
-    /// Its identity, if its header has a valid copy.
+    /// Its identity.
     #[must_use]
-    pub fn identity(&self) -> Option<LuksIdentity> {
-        self.header.as_ref().ok().map(|image| LuksIdentity::of(&image.header))
+    pub fn identity(&self) -> LuksIdentity {
+        let size = self.store.shape().size;
+        match &self.header {
+            Ok(image) => LuksIdentity::of(&image.header, size),
+            Err(_) => LuksIdentity::none(size, true),
+        }
     }
 
     /// What its header says.

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::common::{Running, run};
 use super::identity::{CHEAP, OPEN, TWO, encrypt, swap, uri_of};
+use super::nbd::Nbd;
 use super::{Attached, Bench};
 
 /// A pipe from which a command reads a secret: opening it waits until the command does.
@@ -130,6 +131,50 @@ fn gateway_passes_writes_to_no_other_volume() {
     let Attached { process: client, .. } = attached;
     client.stop();
     process.kill();
+}
+
+/// A gateway is started over an empty volume, and its client encrypts it.
+#[test]
+fn gateway_learns_the_header_that_its_client_writes() {
+    let mut bench = Bench::new(&TWO);
+    encrypt(&bench, &uri_of(&bench, "o"));
+    let (process, served) = gateway(&bench);
+    encrypt(&bench, &served);
+    let options = [&OPEN[..], &["--reconnect-for", "5s"]].concat();
+    let attached = bench.attach_to(&served, "first", &options);
+    assert!(bench.write(&attached, 1));
+    let [_, o] = both(&bench);
+    exchange(&mut bench);
+    assert!(!bench.write(&attached, 2), "{}", bench.log("gateway"));
+    assert!(both(&bench)[0] == o, "the other volume was written to");
+    let log = bench.log("gateway");
+    assert!(log.contains("LUKS UUID has changed"), "{log}");
+    attached.process.stop();
+    process.kill();
+}
+
+/// The same of an attachment by which the header is written as it is stored.
+#[test]
+fn raw_attachment_learns_the_header_that_is_written() {
+    let mut bench = Bench::new(&TWO);
+    let other = uri_of(&bench, "o");
+    encrypt(&bench, &other);
+    let header = both(&bench)[1][..32 << 10].to_vec();
+    let (said, done) =
+        bench.run(&[&["key", "init", "--force", &other], &OPEN[..], &CHEAP].concat());
+    assert!(done, "{said}");
+    let attached = bench.attach("first", &["--raw", "--reconnect-for", "5s"]);
+    let mut client = Nbd::connect(&bench.path().join("first.sock"));
+    client.write(0, &header).unwrap();
+    client.flush().unwrap();
+    let [_, o] = both(&bench);
+    exchange(&mut bench);
+    client.write_durably(1 << 20, &[2; 4096]).unwrap_err();
+    assert!(both(&bench)[0] == o, "the other volume was written to");
+    let log = bench.log("first");
+    assert!(log.contains("LUKS UUID has changed"), "{log}");
+    drop(client);
+    attached.process.stop();
 }
 
 /// What a client of a gateway makes of the volume is the volume from then on.

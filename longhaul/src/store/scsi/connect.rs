@@ -17,7 +17,7 @@ use volume::layer::reconnect::{
 use super::change::Change;
 use super::device::Device;
 use super::error::OpenError;
-use super::identity::{Identity, KnownIdentity};
+use super::identity::{Covered, Identity, KnownIdentity, Tracked};
 use super::mark::MarkError;
 use super::options::{Options, ReplayLogOptions};
 use super::reservation::{Request, Reservation, ReservationError};
@@ -333,19 +333,38 @@ impl<T: Transport> Connector<T> {
 
     /// From now on each link must lead to a volume with this identity.
     pub(super) fn identify(&self, identity: Identity) {
-        if let Some(log) = &mut *self.replay_log() {
-            log.set_luks_uuid(Some(&identity.uuid));
-        }
         self.identity.set(identity);
+        self.note_identity();
     }
 
-    /// Takes note of a change that may give the volume another identity.
-    pub(super) fn track(&self, change: &Change) {
-        if self.identity.track(change)
-            && let Some(log) = &mut *self.replay_log()
-        {
-            // Nobody knows which of them it will have when the log is written.
-            log.set_luks_uuid(None);
+    /// Takes note of a change that is about to be made, and may give the volume another identity.
+    pub(super) fn track(&self, change: &Change) -> Option<Tracked<'_>> {
+        let tracked = self.identity.track(change);
+        if tracked.is_some() {
+            self.note_identity();
+        }
+        tracked
+    }
+
+    /// Such a change was answered.
+    pub(super) fn answered(&self, tracked: Tracked<'_>, is_durable: bool) {
+        if tracked.answered(is_durable) {
+            self.note_identity();
+        }
+    }
+
+    /// A flush has succeeded.
+    pub(super) fn flushed(&self, covered: Covered) {
+        if self.identity.settle(covered) {
+            self.note_identity();
+        }
+    }
+
+    /// A replay log tells the identity only if the volume can have no other when the log is written.
+    fn note_identity(&self) {
+        let uuid = self.identity.uuid();
+        if let Some(log) = &mut *self.replay_log() {
+            log.set_luks_uuid(uuid.as_deref());
         }
     }
 

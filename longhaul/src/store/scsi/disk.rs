@@ -128,16 +128,15 @@ impl<T: Transport> Disk<T> {
             || (self.connector().keeps_changes() && self.supervisor.has_flushed_all())
     }
 
-    /// From now on the volume must have this LUKS UUID: another that answers in its place is not written to. Says whether
-    /// it still has it: a link that came about since the UUID was read was not asked.
+    /// From now on the volume must have this LUKS UUID, or the one that is written to it: another that answers in its place
+    /// is not written to. Says whether it still has it: a link that came about since the UUID was read was not asked.
     pub async fn identify(&self, identity: Identity) -> volume::Result<bool> {
-        let places = identity.copies.clone();
         self.connector().identify(identity);
         let mut copies = Vec::new();
-        for span in places {
-            copies.push(self.read(span).await);
+        for span in self.connector().identity.copies() {
+            copies.push((span.at, self.read(span).await));
         }
-        self.connector().identity.judge(copies)
+        self.connector().identity.confirm(copies)
     }
 
     /// By what it is known when it is opened once more.
@@ -276,9 +275,13 @@ impl<T: Transport> Disk<T> {
 
     fn change(&self, change: Change, verb: Verb) -> Work<'_, ()> {
         let (span, weight) = (change.span(), change.weight());
-        self.connector().track(&change);
         Box::pin(async move {
+            let is_durable = !self.shape.write_cache || change.durability() == Durability::Durable;
+            let tracked = self.connector().track(&change);
             let changed = self.supervisor.change(change, range(span), weight).await;
+            if let (Ok(()), Some(tracked)) = (&changed, tracked) {
+                self.connector().answered(tracked, is_durable);
+            }
             changed.map_err(failed(verb, span))
         })
     }
@@ -364,7 +367,12 @@ impl<T: Transport> Volume for Disk<T> {
     }
 
     fn flush(&self) -> Work<'_, ()> {
-        Box::pin(async move { self.supervisor.flush().await.map_err(failed(Verb::Flush, None)) })
+        Box::pin(async move {
+            let covered = self.connector().identity.covered();
+            self.supervisor.flush().await.map_err(failed(Verb::Flush, None))?;
+            self.connector().flushed(covered);
+            Ok(())
+        })
     }
 
     fn extents(&self) -> Option<&dyn ExtentMap> {

@@ -3,11 +3,14 @@
 //! The identity that a unit reports follows, with many targets, from its name. A server whose files were exchanged reports
 //! the same of each of them as before.
 
+mod place;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use volume::Span;
 
+use self::place::{Content, Place};
 use super::change::Change;
 use super::session::Session;
 use super::unit::UnitError;
@@ -16,181 +19,203 @@ use super::volume::Link;
 /// The identity of a volume that is in its bytes.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The identity itself.
-    pub uuid: String,
+    /// The identity itself; `None` if the volume has none yet.
+    pub uuid: Option<String>,
     /// Where it is, each from the start of a block on. One of them may be torn.
     pub copies: Vec<Span>,
-    /// Reads it from the first bytes of a copy, 512 or more.
-    pub read: fn(&[u8]) -> Option<String>,
+    /// Where else one may be written.
+    pub others: Vec<Span>,
+    /// None of those has one now.
+    pub is_blank: bool,
+    /// Reads it from the first bytes, 512 or more, of what is at an offset.
+    pub read: fn(u64, &[u8]) -> Option<String>,
 }
 
-/// The identity that a volume must have on each link, once that is known.
+/// The identity that a volume must have on each link: the one it had when it was opened, or what was written since.
 #[derive(Debug, Default)]
-pub(super) struct KnownIdentity(Mutex<Option<Known>>);
+pub(super) struct KnownIdentity(Mutex<Known>);
 
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 struct Known {
-    identity: Identity,
-    /// What changes made here may have put in its place: another identity, or none.
-    written: Vec<Option<String>>,
+    /// As it was found.
+    found: Option<Identity>,
+    places: Vec<Place>,
+    /// The number of the next change.
+    next: u64,
 }
+
+/// A change to a place where an identity may be, while it is under way.
+#[derive(Debug)]
+pub(super) struct Tracked<'a> {
+    identity: &'a KnownIdentity,
+    number: u64,
+}
+
+/// Which changes a flush covers that succeeds.
+#[derive(Debug)]
+pub(super) struct Covered(Vec<Option<u64>>);
 
 impl KnownIdentity {
     /// From now on a volume must have this one.
     pub(super) fn set(&self, identity: Identity) {
-        *self.lock() = Some(Known { identity, written: Vec::new() });
+        let found = Some(identity.clone());
+        let Identity { uuid, copies, others, is_blank, read: _ } = identity;
+        let own = uuid.map_or(Content::None, Content::Uuid);
+        let other = if is_blank { Content::None } else { Content::Unknown };
+        let copies = copies.into_iter().map(|span| Place::new(span, own.clone()));
+        let others = others.into_iter().map(|span| Place::new(span, other.clone()));
+        let places = copies.chain(others).collect();
+        let mut known = self.lock();
+        // 0 is what was there before any change.
+        let next = known.next.max(1);
+        *known = Known { found, places, next };
     }
 
     /// The identity itself, unless changes may have replaced it.
     pub(super) fn uuid(&self) -> Option<String> {
         let known = self.lock();
-        let known = known.as_ref().filter(|known| known.written.is_empty());
-        known.map(|known| known.identity.uuid.clone())
+        let mut found = known.telling().map(Place::only);
+        let first = found.next()??;
+        found.all(|other| other == Some(first)).then(|| first.to_owned())
     }
 
     /// As it was found.
     pub(super) fn found(&self) -> Option<Identity> {
-        self.lock().as_ref().map(|known| known.identity.clone())
+        self.lock().found.clone()
     }
 
-    /// Takes note of a change that is about to be made: it may replace the identity. Says whether it is the first
-    /// that does.
-    pub(super) fn track(&self, change: &Change) -> bool {
-        self.lock().as_mut().is_some_and(|known| known.track(change))
+    /// Takes note of a change that is about to be made, if it may give the volume another identity.
+    pub(super) fn track(&self, change: &Change) -> Option<Tracked<'_>> {
+        let mut known = self.lock();
+        let number = known.next;
+        known.track(change, number).then(|| {
+            known.next += 1;
+            Tracked { identity: self, number }
+        })
+    }
+
+    /// What a flush that begins now will cover.
+    pub(super) fn covered(&self) -> Covered {
+        Covered(self.lock().places.iter().map(Place::answered).collect())
+    }
+
+    /// A flush that covers this has succeeded. Says whether that has told anything.
+    pub(super) fn settle(&self, Covered(covered): Covered) -> bool {
+        let mut told = false;
+        for (place, number) in self.lock().places.iter_mut().zip(covered) {
+            told |= number.is_some_and(|number| place.settle(number));
+        }
+        told
     }
 
     /// Whether the volume at `link` has it, as far as one is known. What cannot be read leaves that open.
     pub(super) async fn is_of<S: Session>(&self, link: &Link<S>) -> Result<bool, UnitError> {
-        let Some(known) = self.lock().clone() else { return Ok(true) };
         let mut copies = Vec::new();
-        for span in &known.identity.copies {
-            copies.push(link.read(*span).await);
+        for span in self.copies() {
+            copies.push((span.at, link.read(span).await));
         }
-        known.judge(copies)
+        self.lock().judge(copies)
     }
 
-    /// The same of copies that were read in another way.
-    pub(super) fn judge<E>(&self, copies: Vec<Result<Bytes, E>>) -> Result<bool, E> {
-        let known = self.lock().clone();
-        known.map_or(Ok(true), |known| known.judge(copies))
+    /// The same of copies that were read to see whether the volume still has it. Of one that does, those that are not
+    /// there, or are another's, are not looked for later.
+    pub(super) fn confirm<E>(&self, copies: Vec<(u64, Result<Bytes, E>)>) -> Result<bool, E> {
+        let mut known = self.lock();
+        let found = known.contents(&copies);
+        let is_there = known.judge(copies)?;
+        for (at, content) in found.into_iter().filter(|_| is_there) {
+            known
+                .places
+                .iter_mut()
+                .filter(|place| place.span.at == at)
+                .for_each(|place| place.seen(&content));
+        }
+        Ok(is_there)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Known>> {
+    /// Where it is, or may be.
+    pub(super) fn copies(&self) -> Vec<Span> {
+        self.lock().telling().map(|place| place.span).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
-    fn track(&mut self, change: &Change) -> bool {
-        let before = self.written.len();
-        for copy in &self.identity.copies {
-            let span = change.span();
-            // It is in the first block, which is written as a whole.
-            if !span.contains(copy.at) {
-                continue;
-            }
-            let found = match change {
-                Change::Write { data, .. } => {
-                    let from = (copy.at - span.at) as usize;
-                    (self.identity.read)(&data[from..])
-                }
-                Change::Zero { .. } | Change::Discard(_) => None,
-            };
-            if found.as_ref() != Some(&self.identity.uuid) && !self.written.contains(&found) {
-                self.written.push(found);
-            }
+impl Tracked<'_> {
+    /// The change was answered; says whether that has told anything.
+    pub(super) fn answered(self, is_durable: bool) -> bool {
+        let mut told = false;
+        for place in &mut self.identity.lock().places {
+            place.answer(self.number);
+            told |= is_durable && place.settle(self.number);
         }
-        before == 0 && !self.written.is_empty()
+        told
+    }
+}
+
+/// It is under way no more, or will have ended before any that comes later to the same place begins.
+impl Drop for Tracked<'_> {
+    fn drop(&mut self) {
+        self.identity.lock().places.iter_mut().for_each(|place| place.end(self.number));
+    }
+}
+
+impl Known {
+    /// The places that may have an identity.
+    fn telling(&self) -> impl Iterator<Item = &Place> {
+        self.places.iter().filter(|place| place.uuids().next().is_some())
     }
 
-    fn judge<E>(&self, copies: Vec<Result<Bytes, E>>) -> Result<bool, E> {
-        let (mut unread, mut found) = (None, Vec::new());
-        for copy in copies {
-            match copy {
-                Ok(bytes) => found.push((self.identity.read)(&bytes)),
-                Err(why) => unread = Some(why),
-            }
+    fn track(&mut self, change: &Change, number: u64) -> bool {
+        let Self { places, found: Some(Identity { read, .. }), .. } = self else { return false };
+        let (span, mut is_there) = (change.span(), false);
+        // It is in the first block of each, which is written as a whole.
+        for place in places.iter_mut().filter(|place| span.contains(place.span.at)) {
+            let at = place.span.at;
+            let (found, replaces) = match change {
+                Change::Write { data, .. } => (read(at, &data[(at - span.at) as usize..]), true),
+                Change::Zero { .. } => (None, true),
+                // It may be left undone.
+                Change::Discard(_) => (None, false),
+            };
+            let content = found.map_or(Content::None, Content::Uuid);
+            place.change(content, number, replaces);
+            is_there = true;
         }
-        let is_ours = |found: &Option<String>| {
-            found.is_some()
-                && (found.as_ref() == Some(&self.identity.uuid) || self.written.contains(found))
+        is_there
+    }
+
+    fn content(&self, at: u64, bytes: &[u8]) -> Content {
+        let read = self.found.as_ref().and_then(|known| (known.read)(at, bytes));
+        read.map_or(Content::None, Content::Uuid)
+    }
+
+    /// What was read, as far as it could be.
+    fn contents<E>(&self, copies: &[(u64, Result<Bytes, E>)]) -> Vec<(u64, Content)> {
+        let read = copies.iter().filter_map(|(at, copy)| Some((*at, copy.as_ref().ok()?)));
+        read.map(|(at, bytes)| (at, self.content(at, bytes))).collect()
+    }
+
+    /// Whether a volume has it that holds this at the places where it may be, by their offsets.
+    fn judge<E>(&self, copies: Vec<(u64, Result<Bytes, E>)>) -> Result<bool, E> {
+        let found = self.contents(&copies);
+        let is_ours = |content: &Content| {
+            self.places.iter().any(|place| place.uuids().any(|uuid| content.is(uuid)))
         };
-        if found.iter().any(is_ours) {
+        if found.iter().any(|(_, content)| is_ours(content)) {
             return Ok(true);
         }
-        match unread {
-            Some(why) => Err(why),
-            None => Ok(self.written.contains(&None) && found.iter().all(Option::is_none)),
+        if let Some(unread) = copies.into_iter().find_map(|(_, copy)| copy.err()) {
+            return Err(unread);
         }
+        let place = |at: u64| self.places.iter().find(|place| place.span.at == at);
+        let fits =
+            |(at, content): &(u64, Content)| place(*at).is_none_or(|place| place.may_hold(content));
+        Ok(found.iter().all(fits))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use volume::Durability;
-
-    use super::*;
-
-    fn read(bytes: &[u8]) -> Option<String> {
-        let bytes = &bytes[..512];
-        (bytes[0] != 0).then(|| char::from(bytes[0]).to_string())
-    }
-
-    fn known() -> KnownIdentity {
-        let copies = vec![Span::new(0, 4096), Span::new(16384, 4096)];
-        let known = KnownIdentity::default();
-        known.set(Identity { uuid: "a".into(), copies, read });
-        known
-    }
-
-    fn has(known: &KnownIdentity, copies: [&str; 2]) -> Result<bool, ()> {
-        let copy = |text: &str| match text {
-            "unread" => Err(()),
-            text => {
-                let mut bytes = text.as_bytes().to_vec();
-                bytes.resize(4096, 0);
-                Ok(bytes.into())
-            }
-        };
-        known.judge(copies.map(copy).into())
-    }
-
-    fn write(at: u64, first: u8, len: usize) -> Change {
-        let data = Bytes::from(vec![first; len]);
-        Change::Write { at, data, durability: Durability::Volatile, is_alone: true }
-    }
-
-    #[test]
-    fn one_copy_shows_the_identity() {
-        let known = known();
-        for (copies, shows) in [
-            (["a", "a"], Ok(true)),
-            (["a", "b"], Ok(true)),
-            (["", "a"], Ok(true)),
-            (["unread", "a"], Ok(true)),
-            (["unread", "b"], Err(())),
-            (["b", "b"], Ok(false)),
-            (["", ""], Ok(false)),
-        ] {
-            assert_eq!(has(&known, copies), shows, "{copies:?}");
-        }
-        assert_eq!(has(&KnownIdentity::default(), ["b", "b"]), Ok(true), "none is known");
-    }
-
-    #[test]
-    fn volume_may_get_another_identity_from_our_own_changes_only() {
-        let known = known();
-        assert!(!known.track(&write(512, b'c', 512)), "not in the first block");
-        assert!(!known.track(&write(0, b'a', 512)), "the same again");
-        assert_eq!(known.uuid().as_deref(), Some("a"));
-        assert!(known.track(&write(16384 - 512, b'c', 1024)), "the second copy");
-        assert_eq!(known.uuid(), None);
-        for (copies, shows) in [(["a", "c"], true), (["c", "c"], true), (["", "b"], false)] {
-            assert_eq!(has(&known, copies), Ok(shows), "{copies:?}");
-        }
-        assert_eq!(has(&known, ["", ""]), Ok(false));
-        assert!(!known.track(&Change::Discard(Span::new(0, 1 << 20))), "it is not the first");
-        assert_eq!(has(&known, ["", ""]), Ok(true));
-        assert_eq!(has(&known, ["", "b"]), Ok(false), "another volume");
-    }
-}
+mod tests;
