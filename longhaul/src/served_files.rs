@@ -229,13 +229,21 @@ impl ServedFiles {
         }
     }
 
-    /// All that are noted. One that cannot be read tells nothing.
+    /// All that are noted. One that cannot be read tells nothing but that it is there.
     fn records(&self) -> Vec<(PathBuf, Record)> {
+        self.notes().filter_map(|note| read(&note).ok().map(|record| (note, record))).collect()
+    }
+
+    /// A note that cannot be read, and why.
+    fn damaged_note(&self) -> Option<(PathBuf, io::Error)> {
+        self.notes().find_map(|note| read(&note).err().map(|why| (note, why)))
+    }
+
+    fn notes(&self) -> impl Iterator<Item = PathBuf> + use<> {
         let notes = self.0.as_ref().and_then(|directory| fs::read_dir(directory).ok());
         let notes = notes.into_iter().flatten().flatten().map(|note| note.path());
         // The others are what a crash has left of one that was being written.
-        let notes = notes.filter(|note| note.extension().is_some_and(|kind| kind == "json"));
-        notes.filter_map(|note| read(&note).ok().map(|record| (note, record))).collect()
+        notes.filter(|note| note.extension().is_some_and(|kind| kind == "json"))
     }
 
     /// Notes that the file of `volume` is there, and served with this serial number.

@@ -4,7 +4,7 @@
 //! number that a file had is never given to another, and a file that others may have written to since gets a new one: the
 //! client may wait for as long as it likes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proto::iscsi::login::policy::UnitName;
 use proto::scsi::inquiry::Identity;
@@ -38,6 +38,8 @@ struct Candidate<'a> {
     records: &'a [Record],
     /// The volumes of the whole configuration.
     all: &'a [Served],
+    /// A note that cannot be read: any file that has no other may have been served with any number.
+    damaged: Option<&'a Path>,
 }
 
 impl ServedFiles {
@@ -50,14 +52,26 @@ impl ServedFiles {
     ) -> Outcome<Vec<VolumeIdentity>> {
         let records = self.records();
         let records: Vec<_> = records.into_iter().map(|(_, record)| record).collect();
+        let damaged = self.damaged_note();
         let identify = |(volume, found): &(Served, Option<LeftState>)| {
             let (path, id) = match volume.uri.file() {
                 Some(path) => (absolute(path)?, path.metadata().ok().as_ref().and_then(FileId::of)),
                 None => (PathBuf::from(volume.uri.to_string()), None),
             };
-            Ok(Candidate { volume, path, id, found: *found, records: &records, all }.identify())
+            let (found, damaged) = (*found, damaged.as_ref().map(|(note, _)| &**note));
+            Ok(Candidate { volume, path, id, found, records: &records, all, damaged }.identify())
         };
-        volumes.iter().map(identify).collect()
+        let identities = volumes.iter().map(identify).collect();
+        if let Some((note, why)) = damaged.as_ref().filter(|_| !volumes.is_empty()) {
+            let note = note.shown();
+            tracing::warn!(
+                %note,
+                %why,
+                "a note of a file that was served cannot be read: files without another get new serial numbers; once each has \
+                 been served, remove it"
+            );
+        }
+        identities
     }
 }
 
@@ -91,11 +105,14 @@ impl Candidate<'_> {
             };
             owner.map(|owner| format!("{serial} is that of {owner}"))
         };
-        let Some(why) = change.or_else(owner) else { return serial };
+        let doubt = self.doubt(here);
+        // Nobody knows which numbers were given: one that was never given has the time in it.
+        let first = if doubt.is_some() { now() } else { 0 };
+        let Some(why) = change.or(doubt).or_else(owner) else { return serial };
         let is_free = |serial: &String| {
             self.owner(serial, None).is_none() && owned(serial, numbers).is_none()
         };
-        let new = (0..).map(|n| self.new_serial(n)).find(is_free).unwrap_or_default();
+        let new = (first..).map(|n| self.new_serial(n)).find(is_free).unwrap_or_default();
         let Served { name, uri, .. } = self.volume;
         tracing::warn!(
             volume = name,
@@ -104,6 +121,14 @@ impl Candidate<'_> {
              `serial = \"{serial}\"` in its configuration says so"
         );
         new
+    }
+
+    /// Why nobody knows the number that the file had, if none is noted of it.
+    fn doubt(&self, here: Option<&Number>) -> Option<String> {
+        let note = self.damaged?.shown();
+        let is_written = self.volume.uri.file().is_some() && !self.volume.read_only;
+        (is_written && here.is_none())
+            .then(|| format!("the note {note} cannot be read, and may be that of the file"))
     }
 
     /// How others may have changed the file since clients used it with `number`, one of its `numbers`. After a crash of the
@@ -221,7 +246,6 @@ fn configured(volume: &Served) -> Option<&str> {
 mod tests {
     use std::collections::BTreeSet;
     use std::fs;
-    use std::path::Path;
 
     use super::super::OnExchange;
     use super::*;
@@ -471,6 +495,24 @@ mod tests {
         assert_ne!(both[1], usual("x"));
         assert_eq!(scene.serve(&[("x", "b", "serial = \"0815\""), ("z", "c", "")])[0], "0815");
         assert_eq!(scene.serve(&[("x", "b", "")]), ["0815"], "it stays with the file");
+    }
+
+    #[test]
+    fn file_whose_note_is_damaged_has_a_number_that_none_had() {
+        for damage in ["", "junk"] {
+            let scene = Scene::new();
+            scene.serve(&[("x", "a", ""), ("y", "b", "")]);
+            let notes = fs::read_dir(scene.0.path().join("served")).unwrap();
+            let of_a = |note: &PathBuf| fs::read_to_string(note).unwrap().contains("/a\"");
+            let note = notes.map(|note| note.unwrap().path()).find(of_a).unwrap();
+            fs::write(&note, damage).unwrap();
+            let found = scene.serve(&[("x", "a", ""), ("y", "b", "")]);
+            assert!(found[0] != usual("x") && found[1] == usual("y"), "{found:?}");
+            assert_eq!(scene.serve(&[("x", "a", "")]), [&*found[0]], "it is noted again");
+            assert_ne!(scene.serve(&[("z", "c", "")]), [usual("z")], "it may be that of the note");
+            fs::remove_file(note).unwrap();
+            assert_eq!(scene.serve(&[("x", "a", "")]), [&*found[0]]);
+        }
     }
 
     #[test]
