@@ -158,6 +158,13 @@ impl Entry {
         }
     }
 
+    /// The same, as long as what the one `before` could not write can still be written.
+    #[must_use]
+    pub fn in_place_of(self, before: &Self) -> Self {
+        let replays = Some(before.replays.unwrap_or(before.key));
+        Self { replays, unwritten_logs: before.unwritten_logs.clone(), ..self }
+    }
+
     /// Whether this is its key, or that of the attachment whose replay log it is to write.
     #[must_use]
     pub fn is_for(&self, key: u64) -> bool {
@@ -285,6 +292,24 @@ impl Attachment {
         if let Err(why) = rewrite(&self.path, |entry| entry.ended = true) {
             let path = self.path.shown();
             tracing::warn!(%path, %why, "the volume takes --take-over until this process has ended");
+        }
+    }
+
+    /// It is about to write: what was left by the one before it is not to be written any more. Without a note where that
+    /// cannot be noted.
+    pub fn succeed(self) -> Option<Self> {
+        let noted = rewrite(&self.path, |entry| {
+            entry.replays = None;
+            entry.unwritten_logs.clear();
+        });
+        match noted {
+            Ok(()) => Some(self),
+            Err(why) => {
+                let path = self.path.shown();
+                tracing::warn!(%path, %why, "cannot note the attachment: after a crash it takes --take-over");
+                self.forget();
+                None
+            }
         }
     }
 

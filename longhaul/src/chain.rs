@@ -341,10 +341,11 @@ impl Chain {
         }
     }
 
-    /// Its reservation is not given back when it is closed.
-    pub fn stay_reserved(&self) {
+    /// All of the replay log that it was opened for is durable on it. Until that is said its reservation, which shows that
+    /// nobody has written since, outlasts it.
+    pub fn log_written(&self) {
         if let Some(close) = &self.abilities.close {
-            close.stay_reserved();
+            close.log_written();
         }
     }
 

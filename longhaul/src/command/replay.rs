@@ -114,9 +114,8 @@ pub async fn run(args: Args) -> Outcome {
         write(&*luks::narrowed(chain.volume()), &mut log).await.map_err(unchanged)
     };
     let written = super::unless_stopped(&stop, written).await;
-    if written.is_err() && args.resumes(&log).is_some() {
-        // So that it can be written again, from the beginning.
-        chain.stay_reserved();
+    if written.is_ok() {
+        chain.log_written();
     }
     let closed = chain.close().await;
     written?;

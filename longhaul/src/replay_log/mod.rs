@@ -16,7 +16,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use volume::{Space, Span};
 
-pub use pending::{Pending, applied_name, is_written, of_key, pending};
+pub use pending::{Pending, applied_name, is_readable, is_written, of_key, pending};
 pub use reader::{ReadError, Reader, Record, Records};
 pub use writer::{Saved, Writer, check_dir};
 

@@ -74,6 +74,12 @@ pub fn is_written(log: &Path) -> bool {
     !log.exists() && applied_name(log).exists()
 }
 
+/// Whether there is a log at this path.
+#[must_use]
+pub fn is_readable(log: &Path) -> bool {
+    Reader::header_of(log).is_ok()
+}
+
 fn found(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<(PathBuf, Header)> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut paths: Vec<PathBuf> =

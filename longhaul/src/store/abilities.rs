@@ -189,8 +189,8 @@ pub trait Close: Send + Sync {
     /// An outage is waited for only so long from now on, because the program is to end.
     fn leave(&self, _grace: Duration) {}
 
-    /// Its reservation outlasts it.
-    fn stay_reserved(&self) {}
+    /// The replay log that was to be written to it is there: its reservation need not outlast it.
+    fn log_written(&self) {}
 
     /// Whether it is given up, so that nothing is carried out any more.
     fn is_over(&self) -> bool {

@@ -20,7 +20,27 @@ struct State {
     /// So many more of them pass, and nothing after that.
     reserve_out_left: Option<usize>,
     is_stopped: bool,
+    /// After so many more PERSISTENT RESERVE OUT commands all waits from the first other command on.
+    parks_after: Option<usize>,
+    is_parked: bool,
+    parked: Vec<(TcpStream, Vec<u8>)>,
+    /// A connection was ended meanwhile.
+    is_left: bool,
     streams: Vec<TcpStream>,
+}
+
+impl State {
+    /// Whether a PDU is kept back, with all that follows.
+    fn parks(&mut self, operation: u8, command: u8) -> bool {
+        let Some(left) = &mut self.parks_after else { return false };
+        match (operation, command) {
+            (SCSI_COMMAND, 0x5f) if *left > 0 => *left -= 1,
+            (SCSI_COMMAND, 0x5e | 0x5f) => {}
+            (SCSI_COMMAND, _) if *left == 0 => self.is_parked = true,
+            _ => {}
+        }
+        self.is_parked
+    }
 }
 
 pub(super) struct Link {
@@ -106,6 +126,30 @@ impl Link {
         (state.reserve_out_left, state.is_stopped) = (None, false);
     }
 
+    /// Keeps everything back, in its order, from the first command on that does not concern a reservation, once so many
+    /// PERSISTENT RESERVE OUT commands have passed.
+    pub(super) fn park_after_reserve_out(&self, passed: usize) {
+        self.state.lock().unwrap().parks_after = Some(passed);
+    }
+
+    /// Waits until so many PDUs are kept back, or their sender has gone.
+    pub(super) async fn parked(&self, pdus: usize) {
+        let waits = |state: &State| state.parked.len() < pdus && !state.is_left;
+        while waits(&self.state.lock().unwrap()) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// What was kept back goes on, and all that follows.
+    pub(super) fn unpark(&self) {
+        let mut state = self.state.lock().unwrap();
+        (state.parks_after, state.is_parked, state.is_left) = (None, false, false);
+        for (mut to, pdu) in state.parked.drain(..) {
+            // Its sender, and so the server, may have gone.
+            let _ = to.write_all(&pdu);
+        }
+    }
+
     /// How many PERSISTENT RESERVE OUT commands have passed.
     pub(super) fn reserve_out(&self) -> usize {
         self.state.lock().unwrap().reserve_out
@@ -176,6 +220,9 @@ fn carry(
     });
     thread::spawn(move || {
         let _ = carry_pdus(&state, client, &server, change);
+        let mut shared = state.lock().unwrap();
+        shared.is_left = shared.is_parked;
+        drop(shared);
         let _ = server.shutdown(Shutdown::Both);
     });
 }
@@ -206,6 +253,10 @@ fn carry_pdus(
             }
         }
         if state.is_stopped {
+            continue;
+        }
+        if state.parks(operation, header[32]) {
+            state.parked.push((to.try_clone()?, pdu));
             continue;
         }
         let has_data = data > 0 && matches!(operation, SCSI_COMMAND | DATA_OUT);

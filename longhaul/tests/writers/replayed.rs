@@ -1,5 +1,7 @@
 //! What an attachment could not write, while the volume stays reserved for it, and when it does not any more.
 
+use rustix::process::Signal;
+
 use super::Bench;
 use super::common::{PATIENCE, Running};
 use super::link::Link;
@@ -128,6 +130,58 @@ async fn replay_that_is_killed_while_it_begins_is_resumed_and_nobody_comes_befor
         assert!(bench.reads(&second, 3) && second.process.stop().success(), "{passed}");
         assert_eq!(noted(&bench), 0, "{passed}");
     }
+}
+
+/// Starts what reserves the volume, and ends it by a signal before it is open.
+async fn end_while_it_opens(bench: &Bench, link: &Link, arguments: &[&str]) {
+    link.park_after_reserve_out(3);
+    let process = Running::start(&mut bench.longhaul(arguments));
+    tokio::time::timeout(PATIENCE, link.parked(1)).await.expect("it has the volume");
+    process.signal(Signal::TERM);
+    tokio::time::timeout(PATIENCE, link.parked(2)).await.expect("it lets go");
+    link.unpark();
+    assert!(!process.end().success(), "it was ended before it was done");
+}
+
+/// A signal is no crash: what has a reservation gives it back, but not the one that the log needs.
+#[tokio::test]
+async fn replay_ended_by_a_signal_while_it_opens_keeps_the_volume_for_the_log() {
+    for force in [&[][..], &["--force"]] {
+        let bench = Bench::new(&[]);
+        let (link, log) = given_up(&bench);
+        end_while_it_opens(&bench, &link, &[&["replay", &log], force].concat()).await;
+        let moved = move_away(&bench);
+        refuses_writers(&bench, &[&log, "which is not there"]);
+        written(&bench, &[&moved]);
+        let second = bench.attach("second", &[]);
+        assert!(bench.reads(&second, 3) && second.process.stop().success());
+        assert_eq!(noted(&bench), 0);
+    }
+}
+
+/// Nor does one who takes the volume over, and ends before anything was written: the log is still the newest there is.
+#[tokio::test]
+async fn take_over_that_writes_nothing_keeps_the_volume_for_the_log() {
+    let bench = Bench::new(&[]);
+    let (link, log) = given_up(&bench);
+    let words = [&*format!("`longhaul replay {log}`"), "write it first"];
+    let uri = &*link.uri;
+    std::fs::write(bench.path().join("in.img"), vec![5; MIB]).unwrap();
+    for taker in [
+        &["copy", "in.img", uri, "--take-over", "--force"][..],
+        &["attach", uri, "--nbd", "taker.sock", "--take-over", "--replay-log", "logs"],
+    ] {
+        end_while_it_opens(&bench, &link, taker).await;
+        refuses_writers(&bench, &words);
+    }
+    let second = bench.attach("second", &["--take-over"]);
+    assert!(bench.reads(&second, 1) && second.process.stop().success());
+    assert!(bench.log("second").contains("stays reserved"), "{}", bench.log("second"));
+    refuses_writers(&bench, &words);
+    written(&bench, &[&log]);
+    let third = bench.attach("third", &[]);
+    assert!(bench.reads(&third, 3) && third.process.stop().success());
+    assert_eq!(noted(&bench), 0);
 }
 
 /// So does a log that is written over what others may have written: nobody comes before the rest of it.

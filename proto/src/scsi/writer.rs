@@ -119,6 +119,8 @@ pub enum NotHeld<E> {
     Answer(&'static str, Answer),
     /// It answered what cannot be, and our registration stayed when it was to be removed for that.
     Registered(&'static str, Answer),
+    /// The same, and our registration was left, since with it the reservation that is to be continued would end.
+    Kept(&'static str, Answer),
     /// Data that cannot be read.
     Malformed(&'static str),
     /// There was no answer.
@@ -131,7 +133,7 @@ impl<E> NotHeld<E> {
         match self {
             Self::Unsupported | Self::Answer(..) => false,
             Self::By(Registrants(found)) => found.iter().any(|registrant| registrant.key == key),
-            Self::Registered(..) | Self::Malformed(_) | Self::Unit(_) => true,
+            Self::Registered(..) | Self::Kept(..) | Self::Malformed(_) | Self::Unit(_) => true,
         }
     }
 }
@@ -159,7 +161,8 @@ pub async fn acquire<U: Unit>(
 /// Continues for a writer that is gone, whose reservation has the key `of` and stands: so nobody else has written since,
 /// unless he registered beside it. `key` is random and new. In the end the reservation has the key `of` again, so that
 /// the next can continue where this one fails. `stale` are the keys under which others began the same for `of`, and are
-/// gone: such a key holds the reservation only if it preempted `of` or another of them.
+/// gone: such a key holds the reservation only if it preempted `of` or another of them. Once it is ours no failure gives
+/// it back.
 pub async fn resume<U: Unit>(
     unit: &U,
     key: Key,
@@ -184,7 +187,7 @@ pub async fn resume<U: Unit>(
     for other in keys.into_iter().filter(|key| *key != holder) {
         match preempt_one(unit, &mut hold, other).await? {
             Answer::Good(_) | Answer::Conflict => {}
-            answer => return give_up(unit, &hold, "PREEMPT AND ABORT", answer).await,
+            answer => return Err(NotHeld::Kept("PREEMPT AND ABORT", answer)),
         }
     }
     take_key(unit, hold, of).await
@@ -197,12 +200,14 @@ async fn take_key<U: Unit>(unit: &U, hold: Hold, of: Key) -> Result<Hold, NotHel
     match ask(unit, OutAction::Register, renamed).await.map_err(NotHeld::Unit)? {
         Answer::Good(_) => {}
         Answer::Conflict => return lost(unit, &hold).await,
-        answer => return give_up(unit, &hold, "REGISTER", answer).await,
+        answer => return Err(NotHeld::Kept("REGISTER", answer)),
     }
     let hold = Hold { key: of, ..hold };
-    match look_as_registrant(unit, &hold).await? {
-        Some((held, kind)) if held == of && kind == KIND.code() => Ok(hold),
-        _ => lost(unit, &hold).await,
+    match read_reservation(unit).await {
+        Ok(Some((held, kind))) if held == of && kind == KIND.code() => Ok(hold),
+        Ok(_) => lost(unit, &hold).await,
+        Err(NotHeld::Answer(what, answer)) => Err(NotHeld::Kept(what, answer)),
+        Err(why) => Err(why),
     }
 }
 

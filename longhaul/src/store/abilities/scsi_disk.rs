@@ -17,8 +17,8 @@ impl<T: Transport> Close for Disk<T> {
         self.leave(grace);
     }
 
-    fn stay_reserved(&self) {
-        self.stay_reserved();
+    fn log_written(&self) {
+        self.log_written();
     }
 
     fn is_over(&self) -> bool {

@@ -146,9 +146,19 @@ impl<T: Transport> Connector<T> {
         let whole = self.options.stop.unless_called(whole);
         let whole = whole.await.unwrap_or(Err(OpenError::Stopped));
         if whole.is_err() {
-            self.reservation.release(link.unit()).await;
+            self.release(&link).await;
+            self.reservation.leave();
         }
         whole
+    }
+
+    /// Gives the reservation back, unless a replay log needs it.
+    pub(super) async fn release(&self, link: &Link<T::Session>) {
+        if self.reservation.is_kept() {
+            let target = self.to_string();
+            tracing::warn!(target, "the volume stays reserved until its replay log is written");
+        }
+        self.reservation.release(link.unit()).await;
     }
 
     /// How this machine notes the unit of a link.

@@ -198,9 +198,9 @@ impl<T: Transport> Disk<T> {
         self.supervisor.leave(grace);
     }
 
-    /// The reservation is not given back at the end.
-    pub fn stay_reserved(&self) {
-        self.connector().reservation.stay();
+    /// The replay log that the reservation was kept for is written: it is given back at the end.
+    pub fn log_written(&self) {
+        self.connector().reservation.log_written();
     }
 
     /// What keeping other writers away takes, if the target cannot do it and nothing does yet.
@@ -276,6 +276,7 @@ impl<T: Transport> Disk<T> {
     fn change(&self, change: Change, verb: Verb) -> Work<'_, ()> {
         let (span, weight) = (change.span(), change.weight());
         Box::pin(async move {
+            self.connector().reservation.note_change();
             let is_durable = !self.shape.write_cache || change.durability() == Durability::Durable;
             let tracked = self.connector().track(&change);
             let changed = self.supervisor.change(change, range(span), weight).await;
@@ -301,15 +302,13 @@ impl<T: Transport> Disk<T> {
         let is_quiet = reservation.is_held() && self.is_quiet().await;
         // It is in its file, and noted, before anybody else may have the volume.
         let has_replay_log = self.has_replay_log().await;
+        if has_replay_log {
+            // It shows that nobody has written since.
+            reservation.keep();
+        }
         if is_quiet {
-            if over == Some(Over::Closed) && has_replay_log {
-                // It shows that nobody has written since.
-                let target = self.connector().to_string();
-                tracing::warn!(target, "the volume stays reserved until its replay log is written");
-                reservation.stay();
-            }
             if over == Some(Over::Closed) {
-                reservation.release(self.link().unit()).await;
+                self.connector().release(&self.link()).await;
             }
             reservation.leave();
         }

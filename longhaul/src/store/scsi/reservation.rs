@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -60,8 +61,31 @@ impl Request<'_> {
         if self.replayed().is_some_and(|key| keys.contains(&Some(key))) {
             return None;
         }
-        let missing = entry.unwritten_logs.iter().find(|log| !replay_log::is_written(log));
-        missing.cloned().map(MaybeAlive::LogMissing)
+        let log = entry.unwritten_logs.iter().find(|log| !replay_log::is_written(log))?.clone();
+        Some(match replay_log::is_readable(&log) {
+            true => MaybeAlive::Unwritten(log),
+            false => MaybeAlive::LogMissing(log),
+        })
+    }
+
+    /// The last attachment that this one takes the volume from, and that has left something to be written. It was found
+    /// at this place, or its key is among those that were `seen` there.
+    fn predecessor<'k>(&self, place: &Place, known: &'k Known, seen: &[u64]) -> Option<&'k Entry> {
+        if self.writers != Writers::TakeOver {
+            return None;
+        }
+        let is_here = |entry: &&Entry| entry.is_of(place) || seen.contains(&entry.key);
+        let here = known.gone.iter().map(|(entry, _)| entry).filter(is_here);
+        here.filter(|entry| self.waits(entry).is_some()).max_by_key(|entry| entry.since)
+    }
+
+    /// What keeps the reservation from being given back.
+    fn kept(&self, entry: &Entry) -> Kept {
+        match (self.replayed(), entry.replays) {
+            (Some(_), _) => Kept::UntilWritten,
+            (None, Some(_)) => Kept::UntilChanged,
+            (None, None) => Kept::No,
+        }
     }
 
     /// The key of the attachment whose replay log is to be written.
@@ -84,13 +108,19 @@ impl Request<'_> {
     }
 
     /// What is noted of an attachment with this key, before it is registered.
-    fn entry(&self, place: &Place, key: u64) -> Entry {
+    fn entry(&self, place: &Place, key: u64, before: Option<&Entry>) -> Entry {
         // A path that is no text cannot be noted.
         let is_text = |path: &&Path| path.to_str().is_some();
         let replay_logs = self.replay_logs.filter(is_text).map(PathBuf::from);
         let replayed = self.replays.filter(|log| log.key.is_some()).map(|log| &*log.file);
         let unwritten_logs = replayed.filter(is_text).map(PathBuf::from).into_iter().collect();
-        Entry { replays: self.replayed(), replay_logs, unwritten_logs, ..Entry::new(place, key) }
+        let entry = Entry { replays: self.replayed(), unwritten_logs, ..Entry::new(place, key) };
+        // As long as it has changed nothing, what its predecessor has left can still be written.
+        let entry = match before {
+            Some(before) => entry.in_place_of(before),
+            None => entry,
+        };
+        Entry { replay_logs, ..entry }
     }
 
     async fn reserve<S: Session>(
@@ -230,7 +260,24 @@ impl fmt::Display for Holders {
 
 /// The reservation of one disk, or what takes its place.
 #[derive(Debug, Default)]
-pub(super) struct Reservation(Mutex<Ownership>);
+pub(super) struct Reservation {
+    ownership: Mutex<Ownership>,
+    /// Something was to be written, whatever came of it.
+    changed: AtomicBool,
+}
+
+/// Whether a reservation is given back at the end. One that guards a replay log is not, however that end comes: what it
+/// shows, that nobody else has written since, cannot be had again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kept {
+    /// It is given back.
+    #[default]
+    No,
+    /// It guards a log that is not written yet.
+    UntilWritten,
+    /// It was taken over from one that did, and nothing was written since.
+    UntilChanged,
+}
 
 /// What keeps other writers away.
 #[derive(Debug, Default)]
@@ -239,12 +286,7 @@ enum Ownership {
     #[default]
     None,
     /// The target.
-    Reserved {
-        hold: Hold,
-        noted: Option<Attachment>,
-        /// It is not given back.
-        stays: bool,
-    },
+    Reserved { hold: Hold, noted: Option<Attachment>, kept: Kept },
     /// A mark on the volume, if there is one: the target has no reservations.
     Unguarded {
         unguarded: Unguarded,
@@ -276,19 +318,26 @@ impl Reservation {
             false => Vec::new(),
         };
         let key = random_key()?;
-        let entry = request.entry(place, key);
+        let predecessor = request.predecessor(place, &known, &seen);
+        let entry = request.entry(place, key, predecessor);
         let noted = request.note(&entry, false);
         match request.reserve(unit, key, &known).await {
             Ok(hold) => {
                 if hold.leaves_tasks {
                     end_tasks(unit).await;
                 }
+                let kept = request.kept(&entry);
                 let noted = request.renamed(noted, Entry { key: hold.key, ..entry });
                 known.ended_at(place, &seen, hold.key).for_each(Attachment::forget);
-                *self.lock() = Ownership::reserved(hold, noted);
+                *self.lock() = Ownership::reserved(hold, noted, kept);
                 Ok(())
             }
             Err(NotHeld::Unsupported) if !matches!(request.writers, Writers::Resume(_)) => {
+                // Nothing shows that nobody else writes meanwhile.
+                let noted = match request.kept(&entry) {
+                    Kept::UntilChanged => noted.and_then(Attachment::succeed),
+                    _ => noted,
+                };
                 *self.lock() = Ownership::unguarded(request.writers, (key, noted), place, known);
                 Ok(())
             }
@@ -333,11 +382,40 @@ impl Reservation {
         }
     }
 
-    /// It is not given back at the end.
-    pub(super) fn stay(&self) {
-        if let Ownership::Reserved { stays, .. } = &mut *self.lock() {
-            *stays = true;
+    /// It guards a replay log of this attachment: it is not given back at the end.
+    pub(super) fn keep(&self) {
+        self.set_kept(Kept::UntilWritten);
+    }
+
+    /// The replay log that it guards is written.
+    pub(super) fn log_written(&self) {
+        self.set_kept(Kept::No);
+    }
+
+    fn set_kept(&self, new: Kept) {
+        if let Ownership::Reserved { kept, .. } = &mut *self.lock() {
+            *kept = new;
         }
+    }
+
+    /// Whether it is not given back at the end.
+    pub(super) fn is_kept(&self) -> bool {
+        matches!(&*self.lock(), Ownership::Reserved { kept, .. } if *kept != Kept::No)
+    }
+
+    /// Something is about to be written. From the first time on a log that was there before is not the newest any more.
+    pub(super) fn note_change(&self) {
+        if self.changed.load(Ordering::Acquire) {
+            return;
+        }
+        let mut ownership = self.lock();
+        if let Ownership::Reserved { kept: kept @ Kept::UntilChanged, noted, .. } = &mut *ownership
+        {
+            *kept = Kept::No;
+            *noted = noted.take().and_then(Attachment::succeed);
+        }
+        // Whoever changes something at the same moment waits until that is noted.
+        self.changed.store(true, Ordering::Release);
     }
 
     /// What a mark takes, where the target has no reservations.
@@ -403,11 +481,12 @@ impl Reservation {
         }
     }
 
-    /// Gives it back. One that cannot be given back stays noted: the next attachment of this machine removes it.
+    /// Gives it back, if it is not kept. One that cannot be given back stays noted: the next attachment of this machine
+    /// removes it.
     pub(super) async fn release<S: Session>(&self, unit: &Unit<S>) {
         let ownership = std::mem::take(&mut *self.lock());
         let (hold, noted) = match ownership {
-            Ownership::Reserved { hold, noted, stays: false } => (hold, noted),
+            Ownership::Reserved { hold, noted, kept: Kept::No } => (hold, noted),
             other => {
                 *self.lock() = other;
                 return;
@@ -440,19 +519,19 @@ impl Reservation {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Ownership> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ownership.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Ownership {
-    fn reserved(hold: Hold, noted: Option<Attachment>) -> Self {
+    fn reserved(hold: Hold, noted: Option<Attachment>, kept: Kept) -> Self {
         let Hold { key, through_power_loss, .. } = hold;
         tracing::info!(
             key,
             durable = through_power_loss,
             "the volume is reserved: nobody else can write to it"
         );
-        Self::Reserved { hold, noted, stays: false }
+        Self::Reserved { hold, noted, kept }
     }
 
     fn unguarded(
@@ -574,7 +653,9 @@ fn since(seconds: u64) -> Duration {
 
 fn describe(why: &NotHeld<UnitError>) -> String {
     match why {
-        NotHeld::Answer(what, answer) => format!("{what} {}", describe_answer(answer)),
+        NotHeld::Answer(what, answer) | NotHeld::Kept(what, answer) => {
+            format!("{what} {}", describe_answer(answer))
+        }
         NotHeld::Registered(what, answer) => format!(
             "{what} {}, and the target does not remove the registration either",
             describe_answer(answer)

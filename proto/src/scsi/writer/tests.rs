@@ -19,6 +19,8 @@ struct TestUnit<'a> {
     unregistered: Option<(Answer, bool)>,
     /// Commands answered before it is somebody else's turn.
     turns: Mutex<Option<u32>>,
+    /// Commands that are carried out before one that is not.
+    succeeds: Mutex<Option<u32>>,
 }
 
 fn nexus(n: u8, target_port: u16) -> NexusId {
@@ -34,6 +36,7 @@ impl<'a> TestUnit<'a> {
             aborts: true,
             unregistered: None,
             turns: Mutex::new(None),
+            succeeds: Mutex::new(None),
         }
     }
 
@@ -85,7 +88,12 @@ impl Unit for TestUnit<'_> {
     type Error = ();
 
     async fn ask(&self, command: Command, data: Vec<u8>) -> Result<Answer, ()> {
-        let answer = self.answer(command, &data);
+        let left = *self.succeeds.lock().unwrap();
+        *self.succeeds.lock().unwrap() = left.and_then(|left| left.checked_sub(1));
+        let answer = match left {
+            Some(0) => Answer::Check(INTERNAL),
+            _ => self.answer(command, &data),
+        };
         core::future::poll_fn(|_| match &mut *self.turns.lock().unwrap() {
             Some(0) => Poll::Pending,
             Some(turns) => {
@@ -349,6 +357,23 @@ fn writer_that_comes_and_goes_meanwhile_is_noticed_by_who_goes_on() {
 
 /// Whoever continues for a dead writer dies too, after each of its commands, and so does the next, which is known to be
 /// gone by then: the third can continue as long as nobody else came in between.
+/// Whatever the unit refuses on the way: the reservation is there for the next.
+#[test]
+fn resume_that_is_refused_anywhere_can_be_resumed() {
+    for succeeds in 0..8 {
+        let unit = Mutex::default();
+        let [one, two, three] = [1, 2, 3].map(|n| TestUnit::new(&unit, n));
+        now(acquire(&one, 7, &nobody())).unwrap();
+        *two.succeeds.lock().unwrap() = Some(succeeds);
+        let refused = now(resume(&two, 8, 7, &[]));
+        assert!(refused.is_ok() || succeeds < 7, "{succeeds}");
+        assert!(refused.is_ok() || refused.unwrap_err().may_leave(8) || succeeds < 5);
+        let hold =
+            now(resume(&three, 9, 7, &[8])).unwrap_or_else(|why| panic!("{succeeds}: {why:?}"));
+        assert!(hold.key == 7 && three.may_write() && !two.may_write(), "{succeeds}");
+    }
+}
+
 #[test]
 fn resume_that_is_cut_off_anywhere_can_be_resumed() {
     for (first, second) in (0..8).flat_map(|first| (0..8).map(move |second| (first, second))) {
