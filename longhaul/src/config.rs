@@ -390,6 +390,12 @@ impl Served {
         }
     }
 
+    /// The serial number that its configuration gives it.
+    #[must_use]
+    pub fn configured_serial(&self) -> Option<&str> {
+        self.appearance.serial.as_ref().map(|serial| &*serial.0)
+    }
+
     /// Who it is on the wire.
     #[must_use]
     pub fn unit(&self) -> UnitName {

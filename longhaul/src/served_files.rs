@@ -1,34 +1,39 @@
-//! The files that have been served as volumes, noted in the state directory: `serve` makes none of them again, and gives
-//! the serial number of one to no other.
+//! What has been served as volumes, noted in the state directory: `serve` makes no file again that was there, and clients
+//! are shown no volume in the place of another.
 //!
 //! A client knows a volume by its target, unit and serial number. If a file is missing since its disk is not mounted, a new
 //! one in its place would be taken for the volume by people, and by clients that do not look at the serial number.
 
-mod serial;
+mod device_name;
+mod file_id;
+mod identity;
+mod note;
+mod source;
+#[cfg(test)]
+mod tests;
 
-pub(crate) use serial::VolumeIdentity;
+pub(crate) use identity::VolumeIdentity;
+pub(crate) use note::LeftState;
+pub(crate) use source::Upstream;
 
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use proto::iscsi::login::policy::UnitName;
-use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use crate::config::Served;
-use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::printable::Shown as _;
-use crate::regular_file::read_regular;
 use crate::size::Size;
-use crate::state;
 use crate::state_dir::state_dir;
 use crate::utc::{now, utc};
+use file_id::FileId;
+use note::{Note, Unreadable, newest};
+use source::Source;
 
-/// The directory of the records.
+/// The directory of the notes.
 #[derive(Clone, Debug)]
 pub(crate) struct ServedFiles(Option<PathBuf>);
 
@@ -41,82 +46,21 @@ pub(crate) enum OnExchange {
     Warn,
 }
 
-/// What is known of a file. Another file at its path has a record of its own.
-#[derive(Clone, Serialize, Deserialize)]
-struct Record {
-    path: PathBuf,
-    target: String,
-    lun: u16,
-    /// When it was opened last, in seconds of the Unix epoch.
-    opened: u64,
-    /// How many bytes it had.
-    #[serde(default)]
-    size: Option<u64>,
-    /// Which file was there.
-    #[serde(default)]
-    file: Option<FileId>,
-    /// Its serial number.
-    #[serde(default)]
-    serial: Option<String>,
-    /// Its place in the order in which files were noted, since clocks are set back; 0 if an earlier release noted it.
-    #[serde(default)]
-    order: u64,
-    /// All serial numbers that it ever had. None in a note of an earlier release, which knew the last one only.
-    #[serde(default)]
-    numbers: Vec<Number>,
+/// A volume that is served, and how it was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) volume: Served,
+    /// How its file was before it was opened.
+    pub(crate) state: Option<LeftState>,
+    /// What its target says of it.
+    pub(crate) upstream: Option<Upstream>,
 }
 
-/// A serial number that a file was served with.
-#[derive(Clone, Serialize, Deserialize)]
-struct Number {
-    serial: String,
-    target: String,
-    lun: u16,
-    /// When it was noted last.
-    opened: u64,
-    order: u64,
-    /// It was configured.
-    #[serde(default)]
-    configured: bool,
-    /// How the file was when a server that knew it by this number had closed it, as far as it could say so.
-    #[serde(default)]
-    left: Option<LeftState>,
-}
-
-/// What shows that somebody has written to a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LeftState {
-    size: u64,
-    /// Seconds and nanoseconds of the Unix epoch.
-    modified: (i64, i64),
-}
-
-impl LeftState {
-    pub(crate) fn of(found: &Metadata) -> Self {
-        Self { size: found.len(), modified: (found.mtime(), found.mtime_nsec()) }
-    }
-}
-
-/// Which file something is, wherever it is moved. Numbers of inodes are given again, so that the birth tells too.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct FileId {
-    device: u64,
-    inode: u64,
-    /// In nanoseconds of the Unix epoch.
-    born: u64,
-}
-
-impl FileId {
-    /// `None` on a file system that does not note births.
-    fn of(found: &Metadata) -> Option<Self> {
-        let born = found.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
-        let born = u64::try_from(born.as_nanos()).ok()?;
-        Some(Self { device: found.dev(), inode: found.ino(), born })
-    }
-
-    /// Whether it is the same file, or one of a copy of the file system.
-    fn resembles(self, other: Self) -> bool {
-        (self.inode, self.born) == (other.inode, other.born)
+impl Found {
+    /// Looks at the file of `volume`, which is not open yet.
+    pub(crate) fn unopened(volume: Served) -> Self {
+        let state = volume.uri.file().and_then(|path| path.metadata().ok());
+        Self { state: state.as_ref().map(LeftState::of), volume, upstream: None }
     }
 }
 
@@ -131,56 +75,52 @@ impl ServedFiles {
     /// become shorter, or was served as another volume.
     pub(crate) fn must_exist(&self, volume: &Served, exchanged: OnExchange) -> Outcome<bool> {
         let Some(path) = volume.uri.file() else { return Ok(false) };
-        let Some(file) = self.file_of(path)? else { return Ok(false) };
-        let noted = match (self.noted_at(path)?, read(&file)) {
-            (Some(record), _) => Some(Ok(record)),
-            (None, Err(why)) if why.kind() == io::ErrorKind::NotFound => None,
-            (None, unreadable) => Some(unreadable),
-        };
+        let (place, notes) = (absolute(path)?, self.notes());
+        // Also under another name: by links, mounts, or `..`.
+        let is_there =
+            |note: &&Note| note.source.is_a_file() && is_same_place(&note.source.place, &place);
+        let there = newest(notes.iter().filter(is_there));
         match path.metadata() {
             Ok(found) => {
-                if let Some(Ok(record)) = &noted {
-                    record.refuse_shorter(&found, volume)?;
+                let here = FileId::of(&found);
+                let own = newest(notes.iter().filter(|note| note.source.is_file(&place, here)));
+                for note in own.into_iter().chain(there) {
+                    note.refuse_shorter(&found, volume)?;
                 }
-                self.look_whether_exchanged(&absolute(path)?, &found, volume, exchanged)?;
-                Ok(noted.is_some())
+                look_whether_exchanged(&notes, (&place, here), volume, exchanged)?;
             }
-            Err(why) if why.kind() == io::ErrorKind::NotFound => match noted {
-                None => self.refuse_new_file(path, volume).map(|()| false),
-                Some(Ok(record)) => Err(record.refusal(path, volume)),
-                Some(Err(why)) => Err(Failure::new(format!(
-                    "cannot tell whether {} has been served before: {}",
-                    volume.uri,
-                    file.shown()
-                ))
-                .because(why)
-                .hint(to_do(path, volume.size))),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => match there {
+                Some(note) => return Err(note.refusal(path, volume)),
+                None => self.refuse_new_file(path, &place, &notes, volume)?,
             },
             // Opening it tells why.
-            Err(_) => Ok(noted.is_some()),
+            Err(_) => {}
         }
+        Ok(there.is_some())
     }
 
-    /// The record of the file that was at `path` last, also under another name: by links, mounts, or `..`.
-    fn noted_at(&self, path: &Path) -> Outcome<Option<Record>> {
-        let path = absolute(path)?;
-        let records = self.records().into_iter().map(|(_, record)| record);
-        let there = records.filter(|record| is_same_place(&record.path, &path));
-        Ok(there.max_by_key(Record::age))
-    }
-
-    /// Refuses to make a file for a unit that was another file.
-    fn refuse_new_file(&self, path: &Path, volume: &Served) -> Outcome {
+    /// Refuses to make a file that may be one that is missing, or for a unit that was something else.
+    fn refuse_new_file(
+        &self,
+        path: &Path,
+        place: &Path,
+        notes: &[Note],
+        volume: &Served,
+    ) -> Outcome {
+        if let Some(Unreadable { file, why }) = self.unreadable_of(place) {
+            let what = "cannot tell whether";
+            let what = format!("{what} {} has been served before: {}", volume.uri, file.shown());
+            return Err(Failure::new(what).because(why).hint(to_do(path, volume.size)));
+        }
         if volume.size.is_none() || volume.read_only {
             return Ok(());
         }
-        let records = self.records().into_iter().map(|(_, record)| record);
-        let before = records.filter(|record| record.is_of(volume));
-        let Some(Record { path: other, target, lun, opened, .. }) = before.max_by_key(Record::age)
+        let Some(Note { source, target, lun, opened, .. }) =
+            newest(notes.iter().filter(|note| note.is_of(volume)))
         else {
             return Ok(());
         };
-        let (other, opened) = (other.shown(), utc(opened));
+        let (other, opened) = (source.place.shown(), utc(*opened));
         Err(Failure::new(format!("cannot make {}", volume.uri))
             .because(format!("{target}/{lun} was {other} on {opened}"))
             .hint(format!(
@@ -189,183 +129,98 @@ impl ServedFiles {
             )))
     }
 
-    /// Refuses a file that was another volume when it was served last, in the place of one that was this volume: its
-    /// clients would write into it what they have not flushed. Where they cannot know the volume, as it has a new name,
-    /// that is only told.
-    fn look_whether_exchanged(
-        &self,
-        path: &Path,
-        found: &Metadata,
-        volume: &Served,
-        exchanged: OnExchange,
-    ) -> Outcome {
-        let records = self.records();
-        let Some((note, last)) = last_as_another(&records, path, found, volume) else {
-            return Ok(());
-        };
-        let here = FileId::of(found);
-        let mut before = records.iter().filter(|(_, record)| record.is_of(volume));
-        let (was, unit) = (last.was(), unit_of(volume));
-        let other = before.find(|(_, record)| !record.is_file(path, here));
-        match other.filter(|_| exchanged == OnExchange::Refuse) {
-            Some((_, other)) => Err(Failure::new(format!("cannot serve {} as {unit}", volume.uri))
-                .because(format!("{was}, and {unit} was {}", other.path.shown()))
-                .hint(format!(
-                    "clients would take it for the volume that they know, and write into it what they have not flushed: \
-                     look which file belongs to which volume; if this is wanted, and no client has anything left to write, \
-                     remove {}",
-                    note.shown()
-                ))),
-            None => Ok(()),
-        }
-    }
-
     /// Says that the file of `volume`, which is open now, was another volume when it was served last.
     pub(crate) fn tell_of_new_name(&self, volume: &Served) {
         let Some(path) = volume.uri.file() else { return };
-        let (Ok(path), Ok(found)) = (absolute(path), path.metadata()) else { return };
-        if let Some((_, last)) = last_as_another(&self.records(), &path, &found, volume) {
+        let (Ok(place), Ok(found)) = (absolute(path), path.metadata()) else { return };
+        let notes = self.notes();
+        if let Some(last) = last_as_another(&notes, (&place, FileId::of(&found)), volume) {
             tracing::warn!("{} is served as {}: {}", volume.uri, unit_of(volume), last.was());
         }
     }
 
-    /// All that are noted. One that cannot be read tells nothing but that it is there.
-    fn records(&self) -> Vec<(PathBuf, Record)> {
-        self.notes().filter_map(|note| read(&note).ok().map(|record| (note, record))).collect()
-    }
-
-    /// A note that cannot be read, and why.
-    fn damaged_note(&self) -> Option<(PathBuf, io::Error)> {
-        self.notes().find_map(|note| read(&note).err().map(|why| (note, why)))
-    }
-
-    fn notes(&self) -> impl Iterator<Item = PathBuf> + use<> {
-        let notes = self.0.as_ref().and_then(|directory| fs::read_dir(directory).ok());
-        let notes = notes.into_iter().flatten().flatten().map(|note| note.path());
-        // The others are what a crash has left of one that was being written.
-        notes.filter(|note| note.extension().is_some_and(|kind| kind == "json"))
-    }
-
-    /// Notes that the file of `volume` is there, and served with this serial number.
-    pub(crate) fn note(&self, volume: &Served, serial: &str) -> Outcome {
-        let Some(path) = volume.uri.file() else { return Ok(()) };
-        let found = path.metadata().ok();
-        let (path, file) = (absolute(path)?, found.as_ref().and_then(FileId::of));
-        let records = self.records();
-        let order = records.iter().map(|(_, record)| record.order).max().unwrap_or(0) + 1;
-        let own = newest(&records, &path, file);
-        let mut numbers = own.map(|(_, own)| own.numbers()).unwrap_or_default();
-        let UnitName { target, lun } = volume.unit();
-        let (target, opened) = (target.as_str().to_owned(), now());
-        let before = numbers.iter().position(|number| number.serial == serial);
-        let before = before.map(|at| numbers.swap_remove(at));
-        let left = match before {
+    /// Notes that a volume is served, by this identity. That of the same source before, which was changed, never comes back.
+    pub(crate) fn note(&self, found: &Found, by: &VolumeIdentity) -> Outcome {
+        let Some(source) = Source::of(found)? else { return Ok(()) };
+        let volume = &found.volume;
+        let file = self.file_of(&source.place, &by.identity)?;
+        let notes = self.notes();
+        let own = notes.iter().filter(|note| note.is_of(volume) && source.is(&note.source));
+        let own: Vec<_> = own.collect();
+        let left = match own.iter().find(|note| note.identity == by.identity) {
             // Until it is closed.
             _ if !volume.read_only => None,
             Some(before) => before.left,
-            None => found.as_ref().map(LeftState::of),
+            None => found.state,
         };
-        let configured = volume.appearance.serial.is_some();
-        let (number, unit) = (serial.to_owned(), target.clone());
-        let number = Number { serial: number, target: unit, lun, opened, order, configured, left };
-        numbers.push(number);
-        let note = match own {
-            Some((note, _)) => note.clone(),
-            None => self.new_note(&path)?,
-        };
-        let (size, serial) = (found.as_ref().map(Metadata::len), Some(serial.to_owned()));
-        write(&note, &Record { path, target, lun, opened, size, file, serial, order, numbers })
+        let order = notes.iter().map(|note| note.order).max().unwrap_or(0) + 1;
+        let UnitName { target, lun } = volume.unit();
+        let size = volume.uri.file().and_then(|path| path.metadata().ok()).map(|found| found.len());
+        let (identity, serial) = (by.identity.clone(), by.serial.clone());
+        let (target, opened) = (target.as_str().to_owned(), now());
+        let note = Note { identity, serial, target, lun, source, opened, order, size, left, file };
+        note.write()?;
+        for old in own.iter().filter(|old| old.file != note.file) {
+            let removed = fs::remove_file(&old.file);
+            removed.or_fail(|| format!("cannot remove {}", old.file.shown()))?;
+        }
+        Ok(())
     }
 
-    /// How the file of `volume` is now, if there is one.
-    pub(crate) fn state_of(volume: &Served) -> Option<LeftState> {
-        let path = volume.uri.file()?;
-        path.metadata().ok().as_ref().map(LeftState::of)
-    }
-
-    /// Notes how the file was left that was served with this serial number.
-    pub(crate) fn note_left(&self, serial: &str, left: LeftState) -> Outcome {
-        let mut records = self.records();
-        let numbers = records.iter_mut().flat_map(|(note, record)| {
-            let Record { numbers, .. } = record;
-            let place = numbers.iter().position(|number| number.serial == serial)?;
-            Some((numbers[place].age(), place, note, record))
-        });
-        let Some((_, place, note, record)) = numbers.max_by_key(|(age, ..)| *age) else {
-            return Ok(());
-        };
-        record.numbers[place].left = Some(left);
-        write(note, record)
+    /// Notes how the file was left of the volume with this identity.
+    pub(crate) fn note_left(&self, identity: &str, left: LeftState) -> Outcome {
+        let note = self.notes().into_iter().find(|note| note.identity == identity);
+        note.map_or(Ok(()), |note| Note { left: Some(left), ..note }.write())
     }
 
     /// Notes how large the file of `volume` is, which has grown.
     pub(crate) fn note_size(&self, volume: &Served) -> Outcome {
         let Some(path) = volume.uri.file() else { return Ok(()) };
         let Ok(found) = path.metadata() else { return Ok(()) };
-        let records = self.records();
-        match newest(&records, &absolute(path)?, FileId::of(&found)) {
-            Some((note, own)) => write(note, &Record { size: Some(found.len()), ..own.clone() }),
-            None => Ok(()),
-        }
+        let (place, here, notes) = (absolute(path)?, FileId::of(&found), self.notes());
+        let own = notes.iter().filter(|note| note.source.is_file(&place, here));
+        let size = Some(found.len());
+        newest(own).map_or(Ok(()), |own| Note { size, ..own.clone() }.write())
     }
 
-    /// Where a file at `path` is noted that was not noted before. The note of another that was there stays.
-    fn new_note(&self, path: &Path) -> Outcome<PathBuf> {
-        let Some(first) = self.file_of(path)? else {
-            return Err(Failure::new("there is no state directory").hint("give one with --state"));
-        };
-        let name = first.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let other = |n: u64| first.with_file_name(format!("{name}-{n}.json"));
-        let free = |note: &PathBuf| note.symlink_metadata().is_err();
-        Ok(std::iter::once(first.clone()).chain((2..).map(other)).find(free).unwrap_or(first))
-    }
-
-    /// Where the first file at `path` is noted. The path is as it is written: links lead elsewhere while a disk is not
-    /// mounted.
-    fn file_of(&self, path: &Path) -> Outcome<Option<PathBuf>> {
-        let Some(directory) = &self.0 else { return Ok(None) };
-        let name = Sha256::digest(absolute(path)?.as_os_str().as_encoded_bytes());
-        // As many digits as tell all paths apart.
-        let name: String = name[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Some(directory.join(name).with_extension("json")))
+    /// The identities of everything that was the unit of `volume`, and may be again; `None` if a note cannot be read.
+    pub(crate) fn identities_of(&self, volume: &Served) -> Option<Vec<String>> {
+        let (notes, unreadable) = self.read();
+        let own = notes.into_iter().filter(|note| note.is_of(volume));
+        unreadable.is_empty().then(|| own.map(|note| note.identity).collect())
     }
 }
 
-/// The note of the file that is at `path`, with this identity.
-fn newest<'a>(
-    records: &'a [(PathBuf, Record)],
-    path: &Path,
-    file: Option<FileId>,
-) -> Option<&'a (PathBuf, Record)> {
-    let own = records.iter().filter(|(_, record)| record.is_file(path, file));
-    own.max_by_key(|(_, record)| record.age())
-}
-
-fn write(note: &Path, record: &Record) -> Outcome {
-    let directory = note.parent().unwrap_or(note);
-    let made = make_directories(directory, 0o700);
-    let written = made.and_then(|()| {
-        let text = serde_json::to_vec(record)?;
-        state::replace(note, &text)
-    });
-    written.or_fail(|| format!("cannot remember it in {}", directory.shown()))
-}
-
-fn read(note: &Path) -> io::Result<Record> {
-    Ok(serde_json::from_slice(&read_regular(note)?)?)
+/// Refuses a file that was another volume when it was served last, in the place of one that was this volume: two files
+/// or names were exchanged. Where clients cannot know the volume, as it has a new name, that is only told.
+fn look_whether_exchanged(
+    notes: &[Note],
+    (path, here): (&Path, Option<FileId>),
+    volume: &Served,
+    exchanged: OnExchange,
+) -> Outcome {
+    let Some(last) = last_as_another(notes, (path, here), volume) else { return Ok(()) };
+    let is_other = |note: &&Note| note.is_of(volume) && !note.source.is_file(path, here);
+    let other = notes.iter().find(is_other).filter(|_| exchanged == OnExchange::Refuse);
+    let Some(other) = other else { return Ok(()) };
+    let (was, unit) = (last.was(), unit_of(volume));
+    Err(Failure::new(format!("cannot serve {} as {unit}", volume.uri))
+        .because(format!("{was}, and {unit} was {}", other.source.place.shown()))
+        .hint(format!(
+            "clients would find another volume in the place of the one that they know: look which file belongs to \
+             which volume; if this is wanted, and no client has anything left to write, remove {}",
+            last.file.shown()
+        )))
 }
 
 /// The note of the file at `path`, if it was another volume when it was served last.
 fn last_as_another<'a>(
-    records: &'a [(PathBuf, Record)],
-    path: &Path,
-    found: &Metadata,
+    notes: &'a [Note],
+    (path, here): (&Path, Option<FileId>),
     volume: &Served,
-) -> Option<&'a (PathBuf, Record)> {
-    let here = FileId::of(found);
-    let last = records.iter().filter(|(_, record)| record.is_file(path, here));
-    let last = last.max_by_key(|(_, record)| (record.age(), record.is_of(volume)));
-    last.filter(|(_, record)| !record.is_of(volume))
+) -> Option<&'a Note> {
+    let last = newest(notes.iter().filter(|note| note.source.is_file(path, here)));
+    last.filter(|note| !note.is_of(volume))
 }
 
 fn unit_of(volume: &Served) -> String {
@@ -373,36 +228,10 @@ fn unit_of(volume: &Served) -> String {
     format!("{}/{lun}", target.as_str())
 }
 
-impl Record {
+impl Note {
     /// As what it was served, and when.
     fn was(&self) -> String {
-        let Self { target, lun, opened, .. } = self;
-        format!("on {} it was served as {target}/{lun}", utc(*opened))
-    }
-
-    /// That of the one noted later is the larger.
-    const fn age(&self) -> (u64, u64) {
-        (self.order, self.opened)
-    }
-
-    /// Whether this was the volume that is to be served.
-    fn is_of(&self, volume: &Served) -> bool {
-        let UnitName { target, lun } = volume.unit();
-        (target.as_str(), lun) == (&*self.target, self.lun)
-    }
-
-    /// Whether it is of the file that is at `path`, with this identity. Devices may have other numbers in each run of a
-    /// machine.
-    fn is_file(&self, path: &Path, here: Option<FileId>) -> bool {
-        let Some((noted, here)) = self.file.zip(here) else {
-            return is_same_place(&self.path, path);
-        };
-        let still_there = || {
-            let there = self.path.metadata().ok().as_ref().and_then(FileId::of);
-            there.is_some_and(|there| there.resembles(noted))
-        };
-        noted.resembles(here)
-            && (noted.device == here.device || self.path == path || !still_there())
+        format!("on {} it was served as {}/{}", utc(self.opened), self.target, self.lun)
     }
 
     /// A file that was cut off is served only to someone who knows of it, and says so by its size.

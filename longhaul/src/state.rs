@@ -27,47 +27,40 @@ impl StateDir {
         Ok(Self(path))
     }
 
-    /// What keeps the reservations of the volume with this serial number: one file.
+    /// What keeps the reservations of unit `lun` of `target`, an iSCSI name, as long as it is the volume with this identity:
+    /// one file.
     #[must_use]
-    pub fn reservations(&self, serial: &str) -> Arc<dyn Keeper> {
-        Arc::new(KeptFile(self.reservations_file(serial)))
+    pub fn reservations(&self, target: &str, lun: u16, identity: &str) -> Arc<dyn Keeper> {
+        Arc::new(KeptFile(self.reservations_file(target, lun, identity)))
     }
 
-    /// Makes reservations that an earlier release has kept for unit `lun` of `target`, an iSCSI name, those of the volume with
-    /// this serial number; forgets them if they `are_its` not.
-    pub fn adopt(&self, target: &str, lun: u16, serial: &str, are_its: bool) -> io::Result<()> {
-        // A name has neither slashes nor NULs (RFC 7143, 4.2.7.1).
-        let old = self.0.join(format!("{target}.{lun}.reservations"));
-        let new = self.reservations_file(serial);
-        if are_its && !new.try_exists()? {
-            stable(&old, fs::rename(&old, &new))
-        } else {
-            stable(&old, fs::remove_file(&old))
+    /// Nobody has reserved the unit as another volume than those with these `identities` any more.
+    pub fn forget_others(&self, target: &str, lun: u16, identities: &[String]) -> io::Result<()> {
+        let keep = identities.iter().map(|identity| self.reservations_file(target, lun, identity));
+        let keep: Vec<_> = keep.collect();
+        let unit = unit_name(target, lun);
+        for kept in fs::read_dir(&self.0)? {
+            let kept = kept?.path();
+            let name = kept.file_name().unwrap_or_default().to_string_lossy();
+            let is_its = name.starts_with(&unit) && name.ends_with(".reservations");
+            if is_its && !keep.contains(&kept) {
+                fs::remove_file(&kept)?;
+            }
         }
+        Ok(())
     }
 
-    /// Nobody has reserved the volume with this serial number any more.
-    pub fn forget(&self, serial: &str) -> io::Result<()> {
-        let kept = self.reservations_file(serial);
-        stable(&kept, fs::remove_file(&kept))
-    }
-
-    /// Where they are kept. Serial numbers can be configured, and hold any character of ASCII.
+    /// Where they are kept.
     #[must_use]
-    pub fn reservations_file(&self, serial: &str) -> PathBuf {
-        let name = Sha256::digest(serial.as_bytes());
-        let name: String = name[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-        self.0.join(name).with_extension("reservations")
+    pub fn reservations_file(&self, target: &str, lun: u16, identity: &str) -> PathBuf {
+        self.0.join(format!("{}{identity}.reservations", unit_name(target, lun)))
     }
 }
 
-/// Makes it stable that `file` is gone; it need not have been there.
-fn stable(file: &Path, gone: io::Result<()>) -> io::Result<()> {
-    match gone {
-        Ok(()) => sync_directory_of(file),
-        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(why) => Err(why),
-    }
+/// What the names of all files of a unit begin with. Names of targets can be longer than those of files.
+fn unit_name(target: &str, lun: u16) -> String {
+    let name = Sha256::digest(format!("{target}/{lun}"));
+    name[..16].iter().map(|byte| format!("{byte:02x}")).chain(["-".to_owned()]).collect()
 }
 
 /// A file that is replaced as a whole.
@@ -146,14 +139,14 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a/b");
         let state = StateDir::open(&path).unwrap();
-        let keeper = state.reservations("1");
+        let keeper = state.reservations(TARGET, 0, "1");
         assert_eq!(keeper.load().unwrap(), None);
         keeper.save(vec![1; 100]).await.unwrap();
         keeper.save(vec![2; 10]).await.unwrap();
         drop((state, keeper));
         let state = StateDir::open(&path).unwrap();
-        assert_eq!(state.reservations("1").load().unwrap(), Some(vec![2; 10]));
-        assert_eq!(state.reservations("2").load().unwrap(), None);
+        assert_eq!(state.reservations(TARGET, 0, "1").load().unwrap(), Some(vec![2; 10]));
+        assert_eq!(state.reservations(TARGET, 0, "2").load().unwrap(), None);
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "nothing is left beside it");
     }
 
@@ -161,7 +154,8 @@ mod tests {
     async fn a_write_that_fails_leaves_what_was_kept() {
         let home = tempfile::tempdir().unwrap();
         let state = StateDir::open(home.path()).unwrap();
-        let (keeper, file) = (state.reservations("1"), state.reservations_file("1"));
+        let (keeper, file) =
+            (state.reservations(TARGET, 0, "1"), state.reservations_file(TARGET, 0, "1"));
         keeper.save(vec![1]).await.unwrap();
         // What is written beside the file cannot be created where a directory is.
         let beside = file.with_extension("new");
@@ -190,26 +184,30 @@ mod tests {
     fn what_cannot_be_read_is_not_taken_for_nothing() {
         let home = tempfile::tempdir().unwrap();
         let state = StateDir::open(home.path()).unwrap();
-        fs::create_dir(state.reservations_file("1")).unwrap();
-        state.reservations("1").load().unwrap_err();
+        fs::create_dir(state.reservations_file(TARGET, 0, "1")).unwrap();
+        state.reservations(TARGET, 0, "1").load().unwrap_err();
     }
 
     #[tokio::test]
-    async fn what_an_earlier_release_kept_for_a_unit_is_adopted_once() {
+    async fn what_was_kept_for_one_volume_is_not_that_of_another_and_is_forgotten_with_it() {
         let home = tempfile::tempdir().unwrap();
         let state = StateDir::open(home.path()).unwrap();
-        let kept = |serial: &str| state.reservations(serial).load().unwrap();
-        let old = home.path().join(format!("{TARGET}.0.reservations"));
-        state.adopt(TARGET, 0, "1", true).unwrap();
-        assert_eq!(kept("1"), None);
-        fs::write(&old, [7]).unwrap();
-        state.adopt(TARGET, 0, "1", true).unwrap();
-        assert!(kept("1") == Some(vec![7]) && !old.exists());
-        // Those of another volume that was the unit, and those that are older than its own.
-        for (serial, are_its, left) in [("2", false, None), ("1", true, Some(vec![7]))] {
-            fs::write(&old, [8]).unwrap();
-            state.adopt(TARGET, 0, serial, are_its).unwrap();
-            assert!(kept(serial) == left && !old.exists());
+        let all = [
+            (TARGET, 0, "1"),
+            (TARGET, 0, "2"),
+            (TARGET, 1, "1"),
+            ("iqn.2026-11.dev.longhaul:u", 0, "1"),
+        ];
+        for (n, (target, lun, identity)) in (0..).zip(all) {
+            state.reservations(target, lun, identity).save(vec![n]).await.unwrap();
         }
+        let kept = || {
+            all.map(|(target, lun, identity)| {
+                state.reservations(target, lun, identity).load().unwrap()
+            })
+        };
+        assert_eq!(kept(), [Some(vec![0]), Some(vec![1]), Some(vec![2]), Some(vec![3])]);
+        state.forget_others(TARGET, 0, &["2".to_owned()]).unwrap();
+        assert_eq!(kept(), [None, Some(vec![1]), Some(vec![2]), Some(vec![3])]);
     }
 }

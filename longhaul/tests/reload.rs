@@ -321,20 +321,22 @@ fn what_is_logged_follows_the_file() {
     assert!(server.stop().success());
 }
 
-/// The reservations of a unit are kept under its name: a reload that reads them must not do so while they still change.
+/// What is kept of a volume stays with it under another name: a reload that reads that must not do so while it still
+/// changes.
 #[test]
-fn unit_is_handed_to_another_volume_in_two_reloads() {
+fn volume_gets_another_name_in_two_reloads() {
     let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("a.img"), [0; 1 << 20]).unwrap();
     let config = |volume: &str| {
         let text = format!("state = \"state\"\n{LISTEN}{volume}");
         fs::write(home.path().join("longhaul.toml"), text).unwrap();
     };
-    let old = "[volumes.old]\nuri = \"memory:1M\"\n";
-    let new = "[volumes.new]\nuri = \"memory:2M\"\ntarget = \"iqn.2026-11.dev.longhaul:old\"\n";
-    config(old);
+    let of = |name: &str| format!("[volumes.{name}]\nuri = \"file:a.img\"\nread_only = true\n");
+    let new = of("new") + "target = \"iqn.2026-11.dev.longhaul:old\"\n";
+    config(&of("old"));
     let (server, portal) = start(home.path(), 1);
     let mut guest = Guest::new(portal, "iqn.2001-04.com.example:guest", "old");
-    config(new);
+    config(&new);
     let said = reload(&server);
     let why = "volume new cannot become unit 0 of iqn.2026-11.dev.longhaul:old while volume old is";
     assert!(said.contains("nothing has changed") && said.contains(why), "{said}");
@@ -344,7 +346,7 @@ fn unit_is_handed_to_another_volume_in_two_reloads() {
     let said = reload(&server);
     assert!(said.contains("removed old"), "{said}");
     leaves.join().unwrap();
-    config(new);
+    config(&new);
     let said = loop {
         let said = reload(&server);
         if !said.contains("volume new is still being closed") {
@@ -353,7 +355,7 @@ fn unit_is_handed_to_another_volume_in_two_reloads() {
     };
     assert!(said.contains("added new"), "{said}");
     let mut guest = Guest::new(portal, "iqn.2001-04.com.example:guest", "old");
-    assert_eq!(guest.blocks(), 4096);
+    assert_eq!(guest.blocks(), 2048);
     assert!(server.stop().success());
 }
 

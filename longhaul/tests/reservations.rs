@@ -48,7 +48,7 @@ struct Running {
 impl Running {
     /// Serves a disk whose reservations are kept in `state`.
     async fn start(state: &Path) -> Self {
-        let keeper = StateDir::open(state).unwrap().reservations("1");
+        let keeper = StateDir::open(state).unwrap().reservations(NAME, 0, "1");
         let options = Options { kept: Some(Kept::by(keeper).unwrap()), ..Options::default() };
         let volume: Arc<dyn Volume> = Arc::new(Memory::new(64 << 20, 512));
         let device = TargetDevice::new(NAME, [(0, volume, options)]);
@@ -147,16 +147,16 @@ impl Guest {
     }
 }
 
-fn serve(state: &Path) -> Command {
+fn serve(home: &Path) -> Command {
     let mut command = Command::new(common::LONGHAUL);
-    command.args(["serve", "--volume", "t=memory:1M", "--listen", "127.0.0.1:0", "--state"]);
-    command.arg(state);
+    command.args(["serve", "--volume", "t=file:t.img,size=1M", "--listen", "127.0.0.1:0"]);
+    command.args(["--state", "state"]).current_dir(home);
     command
 }
 
 /// Starts `longhaul serve`, and waits until it is ready.
-fn start(state: &Path) -> (common::Running, String) {
-    let running = common::Running::start(&mut serve(state));
+fn start(home: &Path) -> (common::Running, String) {
+    let running = common::Running::start(&mut serve(home));
     let line = running.line().expect("a line that says ready");
     let uri = line.strip_prefix("ready ").expect("ready").to_owned();
     (running, uri)
@@ -181,8 +181,8 @@ fn a_reservation_survives_the_server() {
     assert_eq!(owner.write(), GOOD);
     assert_eq!(owner.change(REGISTER, 0, 7, 8), GOOD, "its key is known");
     assert!(server.stop().success());
-    let kept: Vec<_> =
-        std::fs::read_dir(home.path()).unwrap().map(|it| it.unwrap().path()).collect();
+    let kept = std::fs::read_dir(home.path().join("state")).unwrap().map(|it| it.unwrap().path());
+    let kept: Vec<_> = kept.filter(|it| it.is_file()).collect();
     let [kept] = &kept[..] else { panic!("{kept:?}") };
     let mut image = std::fs::read(kept).unwrap();
     let middle = image.len() / 2;

@@ -40,9 +40,11 @@ use crate::option_table::{CommandLine, names, terminal_list};
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
 use crate::sealing::{Seal, sealing};
-use crate::served_files::{LeftState, OnExchange, ServedFiles, VolumeIdentity};
+use crate::served_files;
+use crate::served_files::{Found, OnExchange, ServedFiles, VolumeIdentity};
 use crate::state::StateDir;
 use crate::stop::Stop;
+use crate::store::abilities::TargetInfo;
 use crate::store::iscsi::Writers;
 use crate::systemd;
 use crate::target::lun::{Disk, Kept, Options, TargetDevice};
@@ -122,9 +124,9 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let control = control(&config, given.control)?;
     let metrics = metrics_listener(&config, given.metrics).await?;
     portals::warn_of_plain(&config, &portals);
-    let found = states_of(config.volumes.clone()).await?;
+    let found = look(config.volumes.clone()).await?;
     let chains = open(&config.volumes, config.state.as_deref(), OnExchange::Refuse, &stop).await?;
-    let remembered = match remember(found, &config).await {
+    let remembered = match remember(found, &chains, &config).await {
         Ok(remembered) => remembered,
         Err(why) => {
             discard(chains).await;
@@ -251,45 +253,62 @@ async fn open(
 
 /// What is remembered of a volume: its identity, and the reservations that were kept for it.
 struct Remembered {
-    serial: String,
+    by: VolumeIdentity,
     kept: Option<Kept>,
 }
 
-/// The volumes, each with how its file is before it is opened.
-type Found = Vec<(Served, Option<LeftState>)>;
-
-async fn states_of(volumes: Vec<Served>) -> Outcome<Found> {
-    let state = |volume: Served| {
-        let state = ServedFiles::state_of(&volume);
-        (volume, state)
-    };
-    blocking(move || Ok(volumes.into_iter().map(state).collect())).await
+/// Looks at the files of volumes before they are opened.
+async fn look(volumes: Vec<Served>) -> Outcome<Vec<Found>> {
+    blocking(move || Ok(volumes.into_iter().map(Found::unopened).collect())).await
 }
 
-/// What is remembered of volumes of `config` that have just been opened. Notes that their files are there, before a client
+/// What is remembered of volumes that have just been opened, by their chains. Notes that they are there, before a client
 /// sees them.
-async fn remember(found: Found, config: &Config) -> Outcome<Vec<Remembered>> {
-    let files = ServedFiles::in_state(config.state.as_deref());
-    let (state, all) = (config.state.clone(), config.volumes.clone());
+async fn remember(
+    mut found: Vec<Found>,
+    chains: &[Chain],
+    config: &Config,
+) -> Outcome<Vec<Remembered>> {
+    for (found, chain) in found.iter_mut().zip(chains) {
+        let told = chain.probe().await?;
+        found.upstream = told.map(|TargetInfo { vendor, product, serial, luks_uuid, .. }| {
+            served_files::Upstream { vendor, product, serial, luks_uuid }
+        });
+    }
+    let (files, state) = (ServedFiles::in_state(config.state.as_deref()), config.state.clone());
     let remembered = move || {
-        let identities = files.identify(&found, &all)?;
-        let volumes = found.iter().map(|(volume, _)| volume);
-        let kept = load(state.as_deref(), volumes.clone().zip(&identities))?;
-        for (volume, identity) in volumes.zip(&identities) {
-            files.tell_of_new_name(volume);
-            if let Err(why) = files.note(volume, &identity.serial) {
-                let Served { name, uri, .. } = volume;
-                tracing::warn!(
-                    "volume {name}: another file in the place of {uri}, or none, will not be noticed: {why}"
-                );
-            }
+        let identities = files.identify(&found)?;
+        let kept = load(state.as_deref(), found.iter().zip(&identities))?;
+        for (found, identity) in found.iter().zip(&identities) {
+            files.tell_of_new_name(&found.volume);
+            note(&files, state.as_deref(), found, identity);
         }
-        let identities = identities.into_iter().zip(kept);
-        Ok(identities
-            .map(|(VolumeIdentity { serial, .. }, kept)| Remembered { serial, kept })
-            .collect())
+        Ok(identities.into_iter().zip(kept).map(|(by, kept)| Remembered { by, kept }).collect())
     };
     blocking(remembered).await
+}
+
+/// Notes that a volume is served, and forgets the reservations of what never can be this unit again.
+fn note(files: &ServedFiles, state: Option<&Path>, found: &Found, by: &VolumeIdentity) {
+    let Served { name, uri, .. } = &found.volume;
+    if let Err(why) = files.note(found, by) {
+        tracing::warn!(
+            "volume {name}: another file in the place of {uri}, or none, will not be noticed, and clients take it for \
+             another volume when it is served again: {why}"
+        );
+        return;
+    }
+    let identities = files.identities_of(&found.volume);
+    let (Some(state), Some(mut identities)) = (state, identities) else { return };
+    identities.push(by.identity.clone());
+    let UnitName { target, lun } = found.volume.unit();
+    let forgotten = state_at(state).and_then(|state| {
+        let forgotten = state.forget_others(target.as_str(), lun, &identities);
+        forgotten.or_fail(|| "cannot forget reservations of volumes that are no more".to_owned())
+    });
+    if let Err(why) = forgotten {
+        tracing::warn!("volume {name}: {why}");
+    }
 }
 
 /// Notes how large the files of `volumes` are, which have grown: one that is cut off again has lost its end.
@@ -419,19 +438,12 @@ fn disks(volumes: &[Served], chains: &[Chain], remembered: &[Remembered]) -> Vec
     let volumes = volumes.iter().zip(chains).zip(remembered);
     let disk = |((served, chain), remembered): ((&Served, &Chain), &Remembered)| {
         let (vanishes, key) = (chain.vanishes(), chain.key());
-        let Remembered { serial, kept } = remembered;
-        let in_memory = vanishes && served.appearance.serial.is_none();
-        let serial =
-            in_memory.then(new_serial_in_memory).flatten().or_else(|| Some(serial.clone()));
+        let Remembered { by, kept } = remembered;
+        let serial = Some(by.serial.clone());
         let options = Options { vanishes, key, serial, ..options(served, kept.clone()) };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
     volumes.map(disk).collect()
-}
-
-/// Nothing is left of a volume in memory that was served before: clients that wrote to it must not go on with this one.
-fn new_serial_in_memory() -> Option<String> {
-    getrandom::u64().ok().map(|random| format!("{random:016x}"))
 }
 
 /// The targets that volumes are units of, in the order of their first ones.
@@ -474,27 +486,22 @@ fn state_at(path: &Path) -> Outcome<StateDir> {
 /// For each volume, what was kept of its reservations; nothing is kept where there is no directory for it.
 fn load<'a>(
     state: Option<&Path>,
-    volumes: impl Iterator<Item = (&'a Served, &'a VolumeIdentity)>,
+    volumes: impl Iterator<Item = (&'a Found, &'a VolumeIdentity)>,
 ) -> Outcome<Vec<Option<Kept>>> {
     let Some(path) = state else { return Ok(volumes.map(|_| None).collect()) };
     let state = state_at(path)?;
-    let load = |(volume, identity): (&Served, &VolumeIdentity)| {
-        let UnitName { target, lun } = volume.unit();
-        let VolumeIdentity { serial, is_last_of_unit, forget_reservations } = identity;
+    let load = |(found, by): (&Found, &VolumeIdentity)| {
+        let Served { name, target, lun, .. } = &found.volume;
         let what = || format!("cannot tell who has reserved unit {lun} of {target}");
-        state.adopt(target.as_str(), lun, serial, *is_last_of_unit).or_fail(what)?;
-        if *forget_reservations {
-            state.forget(serial).or_fail(what)?;
-        }
-        let kept = Kept::by(state.reservations(serial)).or_fail(what);
+        let (target, identity) = (target.as_str(), &by.identity);
+        let kept = Kept::by(state.reservations(target, *lun, identity)).or_fail(what);
         if kept.as_ref().is_ok_and(Kept::is_reserved) {
             tracing::info!(
-                "volume {}: it is reserved since before this start; if its holder is gone, --take-over takes it",
-                volume.name
+                "volume {name}: it is reserved since before this start; if its holder is gone, --take-over takes it"
             );
         }
         kept.map(Some).map_err(|why| {
-            let file = state.reservations_file(serial);
+            let file = state.reservations_file(target, *lun, identity);
             why.hint(format!(
                 "{} is damaged or cannot be read: bring it back from a backup, or move it away; then nobody has reserved the \
                  volume, and Longhaul's clients that are attached give it up",

@@ -161,6 +161,8 @@ pub struct TargetInfo {
     pub revision: String,
     /// The serial number, if it has one.
     pub serial: Option<String>,
+    /// The LUKS UUID that it must have, where that is known.
+    pub luks_uuid: Option<String>,
 }
 
 /// A store whose end, or loss, has to be told.

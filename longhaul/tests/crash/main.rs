@@ -86,7 +86,8 @@ fn check(portal: SocketAddr, writers: &mut [Writer], counter: &Counter) {
 
 fn serve(home: &Path) -> Command {
     let mut command = Command::new(LONGHAUL);
-    command.args(["serve", "--volume", "disk=file:disk.img,size=1M", "--volume", "keys=memory:1M"]);
+    command.args(["serve", "--volume", "disk=file:disk.img,size=1M"]);
+    command.args(["--volume", "keys=file:keys.img,size=1M"]);
     command.args(["--listen", "127.0.0.1:0", "--state", "state"]).current_dir(home);
     command
 }

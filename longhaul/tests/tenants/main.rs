@@ -177,7 +177,9 @@ fn configure(home: &tempfile::TempDir, by: By, limits: &str, clients: &[(&str, &
     }
     file += limits;
     for (lun, name) in ["a", "b"].iter().enumerate() {
-        file += &format!("[volumes.{name}]\nuri = 'memory:8M'\ntarget = 'shared'\nlun = {lun}\n");
+        file += &format!(
+            "[volumes.{name}]\nuri = 'file:{name}.img'\nsize = '8M'\ntarget = 'shared'\nlun = {lun}\n"
+        );
     }
     for (name, rights) in clients {
         file += &format!("[clients.{name}]\n{rights}\n");

@@ -17,11 +17,14 @@ fn pipe(bench: &Bench) {
     assert!(run(&make).1.success());
 }
 
-/// The volumes change places, at a server that knows nothing of their files.
-fn exchange(bench: &mut Bench) {
+/// The volumes change places, at a server that knows nothing of their files, and shows them by the serial numbers of their
+/// units.
+pub(super) fn exchange(bench: &mut Bench) {
+    let [t, o] = [("t", bench.uri.clone()), ("o", uri_of(bench, "o"))]
+        .map(|(name, uri)| format!("{name}=file:{name}.img,serial={}", bench.serial(&uri)));
     bench.server.take().unwrap().kill();
     swap(bench);
-    bench.serve(&["--volume", "t=file:t.img", "--state", "new", TWO[0], "o=file:o.img"]);
+    bench.serve(&["--volume", &t, "--state", "new", "--volume", &o]);
 }
 
 /// Runs a command, and exchanges the volumes when it asks for the secret that comes by the pipe.

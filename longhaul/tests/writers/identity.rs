@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Stdio};
 
 use super::common::{LONGHAUL, Running, run};
+use super::exchanged::exchange;
 use super::nbd::Nbd;
 use super::{Attached, Bench};
 
@@ -50,11 +51,8 @@ fn other_luks_volume_in_its_place_is_not_written_to() {
     encrypt(&bench, &other);
     let attached = bench.attach("first", &[&OPEN[..], &["--reconnect-for", "5s"]].concat());
     assert!(bench.write(&attached, 1));
-    bench.server.take().unwrap().kill();
-    swap(&bench);
-    let before = fs::read(bench.path().join("t.img")).unwrap();
-    // A server that knows nothing of these files.
-    bench.serve(&[&["--volume", "t=file:t.img", "--state", "new"][..], &TWO].concat());
+    let before = fs::read(bench.path().join("o.img")).unwrap();
+    exchange(&mut bench);
     assert!(!bench.write(&attached, 2));
     assert!(before == fs::read(bench.path().join("t.img")).unwrap(), "it was written to");
     let log = bench.log("first");
@@ -67,6 +65,7 @@ fn log_of_a_luks_volume_is_not_written_to_another_of_its_name() {
     let mut bench = Bench::new(&[]);
     encrypt(&bench, &bench.uri.clone());
     let attached = bench.attach("first", &[&OPEN[..], &["--reconnect-for", "1s"]].concat());
+    let volume = format!("t=file:t.img,size=32M,serial={}", bench.serial(&bench.uri));
     bench.server.take().unwrap().kill();
     assert!(!bench.write(&attached, 2));
     end(attached);
@@ -74,7 +73,7 @@ fn log_of_a_luks_volume_is_not_written_to_another_of_its_name() {
     let log =
         logs.map(|log| log.unwrap().path()).next().expect("a replay log").display().to_string();
     fs::remove_file(bench.path().join("t.img")).unwrap();
-    bench.serve(&["--volume", "t=file:t.img,size=32M", "--state", "new"]);
+    bench.serve(&["--volume", &volume, "--state", "new"]);
     let replay = |bench: &Bench| bench.run(&["replay", "--force", &log]);
     let (said, done) = replay(&bench);
     assert!(!done && said.contains("LUKS UUID"), "it is not encrypted: {said}");
@@ -199,12 +198,12 @@ impl<'a> Reloading<'a> {
     }
 }
 
-fn stored(bench: &Bench, file: &str) -> Vec<u8> {
+pub(super) fn stored(bench: &Bench, file: &str) -> Vec<u8> {
     fs::read(bench.path().join(file)).unwrap()
 }
 
 /// Writes that are acknowledged, and flushed only when the file of the volume is another.
-fn unflushed(bench: &Bench) -> (Attached, Nbd) {
+pub(super) fn unflushed(bench: &Bench) -> (Attached, Nbd) {
     let attached = bench.attach("first", &["--reconnect-for", "3s"]);
     let mut client = Nbd::connect(&bench.path().join("first.sock"));
     client.write(0, &[1; 4096]).unwrap();
@@ -213,7 +212,7 @@ fn unflushed(bench: &Bench) -> (Attached, Nbd) {
     (attached, client)
 }
 
-fn is_told_of_another(bench: &Bench, (attached, mut client): (Attached, Nbd)) {
+pub(super) fn is_told_of_another(bench: &Bench, (attached, mut client): (Attached, Nbd)) {
     assert!(client.flush().is_err(), "{}", bench.log("first"));
     drop(client);
     assert!(!attached.process.stop().success());

@@ -13,6 +13,7 @@ mod local;
 #[path = "../common/nbd.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod nbd;
+mod replaced;
 mod replayed;
 mod unguarded;
 
@@ -86,6 +87,14 @@ impl Bench {
     fn run(&self, arguments: &[&str]) -> (String, bool) {
         let (printed, status) = run(&self.longhaul(arguments));
         (printed, status.success())
+    }
+
+    /// The serial number of the volume at `uri`.
+    fn serial(&self, uri: &str) -> String {
+        let (said, done) = self.run(&["info", uri]);
+        assert!(done, "{said}");
+        let serial = said.lines().find_map(|line| line.trim().strip_prefix("serial "));
+        serial.unwrap_or_else(|| panic!("{said}")).trim().to_owned()
     }
 
     /// What an attachment that is refused says.

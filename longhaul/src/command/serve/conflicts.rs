@@ -11,6 +11,7 @@ use crate::config::{self, Client, Config, ROOT, Served, Wrong};
 use crate::control;
 use crate::failure::{Failure, Outcome};
 use crate::front::iscsi::Portal;
+use crate::served_files::ServedFiles;
 use crate::size::Size;
 use crate::uri::{self, Uri};
 
@@ -62,6 +63,9 @@ pub(in crate::command) fn find(config: &Config, portals: &[Portal]) -> Vec<Wrong
     }
     for (volume, why) in shared(&config.volumes) {
         note("volumes", &volume.name, why);
+    }
+    for (volume, other) in same_serials(config) {
+        note("volumes", &volume.name, same_serial(volume, other));
     }
     if let Some((volume, why)) = memory(&config.volumes) {
         note("volumes", &volume.name, why);
@@ -203,6 +207,23 @@ fn own(volume: &Served, portals: &[Portal]) -> Option<String> {
          as file:PATH, or another port",
         volume.uri
     ))
+}
+
+/// Volumes with the serial number of another, of which clients would take one for the other.
+fn same_serials(config: &Config) -> impl Iterator<Item = (&Served, &Served)> {
+    let files = ServedFiles::in_state(config.state.as_deref());
+    let volumes = &config.volumes;
+    (0..volumes.len())
+        .filter_map(move |at| Some((&volumes[at], files.with_serial_of(volumes, at)?)))
+}
+
+fn same_serial(volume: &Served, other: &Served) -> String {
+    let (serial, name, other) =
+        (volume.configured_serial().unwrap_or_default(), &volume.name, &other.name);
+    format!(
+        "volume {name} cannot have the serial number {serial}: it is that of volume {other} too. Give it another `serial`, \
+         or none"
+    )
 }
 
 /// The volume with which those in memory come to more than there is.

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use proto::iscsi::login::policy::Policy;
 use proto::iscsi::name::IscsiName;
 use proto::scsi::ports::AccessState;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
 
 use super::closing::Closings;
 use super::limits::limits;
 use super::portals::list as places;
 use super::{
-    LEVEL, Remembered, conflicts, discard, disks, note_sizes, open, policy, refuse_state,
-    refuse_strangers, remember, states_of, targets, unless_stopped,
+    LEVEL, Remembered, conflicts, discard, disks, look, note_sizes, open, policy, refuse_state,
+    refuse_strangers, remember, targets, unless_stopped,
 };
 use crate::chain::{Chain, Growth};
 use crate::command::options::blocking;
@@ -30,7 +30,8 @@ use crate::target::lun::{Disk, TargetDevice};
 struct Room {
     chain: Chain,
     disk: Disk,
-    serial: String,
+    /// By which it is noted.
+    identity: String,
 }
 
 /// All that is being served.
@@ -99,7 +100,7 @@ impl Live {
         self.closings.refuse(&added)?;
         self.refuse_handover(&config, &added)?;
         refuse_state(config.state.as_deref())?;
-        let found = states_of(added.clone()).await?;
+        let found = look(added.clone()).await?;
         let chains = open(&added, config.state.as_deref(), OnExchange::Warn, &stop).await?;
         let growths = match self.prepare_growth(&config, filter) {
             Ok(growths) => growths,
@@ -108,7 +109,7 @@ impl Live {
                 return Err(why);
             }
         };
-        let remembered = match remember(found, &config).await {
+        let remembered = match remember(found, &chains, &config).await {
             Ok(remembered) => remembered,
             Err(why) => {
                 growths.into_values().for_each(Growth::undo);
@@ -200,16 +201,15 @@ impl Live {
         Ok(())
     }
 
-    /// What is no file has its reservations kept under the name of its unit: those that are read for a volume that is added
-    /// must not be changed any more by the clients of another.
+    /// A volume that only gets another name is the one that it was: the reservations that are read for it must not be
+    /// changed any more by the clients of the one that leaves.
     fn refuse_handover(&self, new: &Config, added: &[Served]) -> Outcome {
         let leaves = |old: &&Served| new.volumes.iter().all(|volume| volume.name != old.name);
-        for Served { name, target, lun, .. } in added.iter().filter(|_| new.state.is_some()) {
-            let leaving = self.config.volumes.iter().filter(leaves);
-            let mut leaving = leaving.filter(|old| old.uri.file().is_none());
-            let Some(old) = leaving.find(|old| (&old.target, old.lun) == (target, *lun)) else {
-                continue;
-            };
+        let kept = |added: &&Served| new.state.is_some() && !added.uri.vanishes();
+        for Served { name, target, lun, uri, .. } in added.iter().filter(kept) {
+            let mut leaving = self.config.volumes.iter().filter(leaves);
+            let is_it = |old: &&Served| (&old.target, old.lun, &old.uri) == (target, *lun, uri);
+            let Some(old) = leaving.find(is_it) else { continue };
             let old = &old.name;
             let what =
                 format!("volume {name} cannot become unit {lun} of {target} while volume {old} is");
@@ -365,15 +365,12 @@ impl Room {
 
     /// Notes how its file is left, so that it shows if others write to it.
     async fn note_left(&self, files: ServedFiles) {
-        /// Notes are counted: one is made after the other.
-        static TURN: Mutex<()> = Mutex::const_new(());
         if self.chain.volume().shape().read_only {
             return;
         }
         let Some(found) = self.chain.settled().await else { return };
-        let serial = self.serial.clone();
-        let _turn = TURN.lock().await;
-        let noted = blocking(move || files.note_left(&serial, LeftState::of(&found))).await;
+        let identity = self.identity.clone();
+        let noted = blocking(move || files.note_left(&identity, LeftState::of(&found))).await;
         if let Err(why) = noted {
             let uri = self.chain.uri();
             tracing::warn!(
@@ -390,8 +387,11 @@ fn rooms(
     remembered: Vec<Remembered>,
 ) -> impl Iterator<Item = (String, Room)> {
     let rooms = chains.into_iter().zip(disks).zip(remembered);
-    let rooms =
-        rooms.map(|((chain, disk), Remembered { serial, .. })| Room { chain, disk, serial });
+    let rooms = rooms.map(|((chain, disk), Remembered { by, .. })| Room {
+        chain,
+        disk,
+        identity: by.identity,
+    });
     volumes.iter().map(|volume| volume.name.clone()).zip(rooms)
 }
 

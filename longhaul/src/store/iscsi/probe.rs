@@ -45,6 +45,7 @@ impl Probe for Disk {
                 product: standard.product.clone(),
                 revision: standard.revision.clone(),
                 serial: device.serial.clone(),
+                luks_uuid: self.luks_uuid(),
             })
         })
     }

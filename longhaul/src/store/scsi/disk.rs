@@ -146,6 +146,12 @@ impl<T: Transport> Disk<T> {
         Seen { device: self.link().device().clone(), identity }
     }
 
+    /// The LUKS UUID that it must have, where that is known.
+    #[must_use]
+    pub fn luks_uuid(&self) -> Option<String> {
+        self.connector().identity.uuid()
+    }
+
     /// What is written there is the header of an encrypted volume that is open, and no data: it goes to no replay log.
     pub fn keep_out_of_log(&self, span: Span) {
         self.connector().keep_out_of_log(span);
