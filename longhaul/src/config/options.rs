@@ -244,10 +244,10 @@ options! {
         }
         serial: Option<Label<SERIAL_MAX>> = text => {
             kind: LABEL,
-            default: Standard::Words("one for each file"),
+            default: Standard::Words("a random one"),
             place: Place::Both,
             help: "Serial number, up to 200 characters",
-            manual: "If left out, it follows from the target's name for the first file that is served under it, stays with that file, and is new for any other ([rules](spec/recovery.md#files-of-a-server))",
+            manual: "If left out, it is made when a file, device or volume of another target is served first, noted in the state directory, and new for any other ([rules](spec/recovery.md#files-of-a-server))",
         }
         shared: Option<bool> = switch => {
             kind: SWITCH,
