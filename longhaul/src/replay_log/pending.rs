@@ -21,13 +21,22 @@ pub struct Pending {
     size: u64,
     /// How many changes it holds, and the bytes of their data.
     holds: Result<(u64, u64), ReadError>,
+    /// It was closed: no more comes.
+    has_end: bool,
 }
 
 impl Pending {
     /// One that is not at its place any more.
     #[must_use]
     pub const fn missing(path: PathBuf, key: u64) -> Self {
-        Self { path, key: Some(key), luks_uuid: None, size: 0, holds: Err(ReadError::Missing) }
+        Self {
+            path,
+            key: Some(key),
+            luks_uuid: None,
+            size: 0,
+            holds: Err(ReadError::Missing),
+            has_end: false,
+        }
     }
 
     /// Whether a volume with this UUID, if it has one, and this size may be its own. Serial numbers alone may be alike.
@@ -48,6 +57,13 @@ impl fmt::Display for Pending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.shown();
         match &self.holds {
+            Ok((changes, bytes)) if !self.has_end => {
+                let bytes = Size(*bytes);
+                write!(
+                    f,
+                    "{path} ({changes} changes, {bytes} bytes so far: it is being written, or was cut off)"
+                )
+            }
             Ok((changes, bytes)) => write!(f, "{path} ({changes} changes, {} bytes)", Size(*bytes)),
             Err(why) => write!(f, "{path} ({why})"),
         }
@@ -94,12 +110,16 @@ fn found(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<(PathBuf, Header)>
 
 /// The logs in `dir` that are wanted and have not been written. What cannot be read there is none.
 pub fn pending(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<Pending> {
-    let look = |(path, header): (PathBuf, Header)| Pending {
-        holds: Reader::open_unlocked(&path).map(|log| log.holds()),
-        key: header.key,
-        path,
-        luks_uuid: header.luks_uuid,
-        size: header.size,
+    let look = |(path, header): (PathBuf, Header)| {
+        let log = Reader::open_unlocked(&path);
+        Pending {
+            has_end: log.as_ref().is_ok_and(|log| log.torn().is_none()),
+            holds: log.map(|log| log.holds()),
+            key: header.key,
+            path,
+            luks_uuid: header.luks_uuid,
+            size: header.size,
+        }
     };
     found(dir, wanted).into_iter().map(look).collect()
 }
@@ -109,6 +129,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn log_without_an_end_is_not_said_to_hold_all() {
+        let log = |has_end| Pending {
+            path: "a.replay".into(),
+            key: None,
+            luks_uuid: None,
+            size: 8,
+            holds: Ok((0, 0)),
+            has_end,
+        };
+        assert!(log(false).to_string().contains("so far: it is being written"));
+        assert_eq!(log(true).to_string(), "a.replay (0 changes, 0 bytes)");
+    }
+
+    #[test]
     fn log_of_another_uuid_or_a_larger_volume_is_of_another_volume() {
         let log = |uuid: Option<&str>| Pending {
             path: "a.replay".into(),
@@ -116,6 +150,7 @@ mod tests {
             luks_uuid: uuid.map(str::to_owned),
             size: 8,
             holds: Ok((0, 0)),
+            has_end: true,
         };
         for (there, here, size, may_be) in [
             (Some("a"), Some("a"), 8, true),
