@@ -33,7 +33,15 @@ impl Layer for WriteBehind {
             let settings = with.options.pipeline.zip(beneath.abilities.probe.as_ref());
             let Some((settings, probe)) = settings else { return Ok(None) };
             probe.expect_own_buffers();
-            let settings = Settings { unsolicited: unsolicited(&beneath.abilities), ..settings };
+            let mut settings =
+                Settings { unsolicited: unsolicited(&beneath.abilities), ..settings };
+            // Beside a writer what was read ahead may be old when it is asked for.
+            if with.options.read_only
+                && let Some(store) = &beneath.abilities.probe
+                && store.writer().await.is_some()
+            {
+                settings.read_ahead = Some(0);
+            }
             let name = with.uri.to_string();
             let pipelined = Pipelined::new(name, Arc::clone(&beneath.volume), settings);
             let volume = pipelined.volume();

@@ -61,6 +61,15 @@ A volume that is encrypted is recognised: its pass-phrase is asked for, and its 
 Prints `ready URI` once the volume can be used. SIGTERM or SIGINT ends it: requests that run are
 finished, later ones are refused, everything acknowledged is flushed, and then clients are hung up on.";
 
+/// Says that what is read changes meanwhile.
+fn warn_of_writer(uri: &Uri, writer: Option<String>) {
+    let Some(writer) = writer else { return };
+    complain(&format_args!(
+        "longhaul: another writer has {uri}: {writer}; what it writes is read from now on, so that a file system here may find \
+         parts of different moments; nothing is read ahead"
+    ));
+}
+
 /// Runs until a signal.
 pub async fn run(args: Args) -> Outcome {
     args.encryption.refuse_idle_force()?;
@@ -115,6 +124,10 @@ pub async fn run(args: Args) -> Outcome {
         }
     };
     warn_of(&logs, &uri);
+    if args.read_only {
+        let (_, writer) = stop.unless_called(chain.gaps()).await.unwrap_or_default();
+        warn_of_writer(&uri, writer);
+    }
     if !args.read_only && chain.volume().shape().read_only {
         complain(&format_args!(
             "longhaul: {uri} is read-only, and so is what is attached: the medium is write-protected, or the server lets this \

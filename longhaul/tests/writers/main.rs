@@ -7,6 +7,7 @@ mod end;
 mod exchanged;
 mod fenced;
 mod gateway;
+mod headers;
 mod identity;
 mod link;
 mod local;
@@ -153,7 +154,11 @@ fn second_attachment_is_refused_and_told_who_has_the_volume() {
     assert!(shared.contains("another writer"), "{shared}");
     assert!(shared.contains("iqn.2001-04.com.example:first"), "{shared}");
     let reader = bench.attach("reader", &["--read-only"]);
-    assert!(bench.write(&first, 7) && bench.reads(&reader, 7));
+    for words in ["another writer has", "iqn.2001-04.com.example:first", "nothing is read ahead"] {
+        assert!(bench.log("reader").contains(words), "{words}: {}", bench.log("reader"));
+    }
+    assert!(bench.write(&first, 6) && bench.reads(&reader, 6));
+    assert!(bench.write(&first, 7) && bench.reads(&reader, 7), "nothing was read ahead");
     assert!(reader.process.stop().success());
     std::fs::write(bench.path().join("in.img"), [5; 4096]).unwrap();
     let (said, done) = bench.run(&["copy", "in.img", &bench.uri]);
