@@ -375,7 +375,9 @@ impl Chain {
                 .hint("what was written since the last flush that succeeded may be lost")
         });
         let close = abilities.close.clone();
-        let misplaced = close.as_ref().and_then(|close| close.misplaced());
+        // Who only reads loses nothing by that.
+        let written = close.as_ref().filter(|_| !volume.shape().read_only);
+        let misplaced = written.and_then(|close| close.misplaced());
         let flushed = flushed.and_then(|()| misplaced.map_or(Ok(()), |why| Err(Failure::new(why))));
         abilities.erase = None;
         drop(volume);

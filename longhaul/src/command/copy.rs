@@ -224,7 +224,7 @@ pub async fn run(args: Args) -> Outcome {
     summary.lacks = logs.iter().map(|log| log.path.shown().to_string()).collect();
     match args.json {
         true => super::say_json(&summary)?,
-        false => super::say(&summary.to_string())?,
+        false => super::say_done(&summary.to_string())?,
     }
     refuse_gaps(from, &logs)
 }
@@ -375,9 +375,7 @@ impl Args {
         let what = || format!("cannot copy to {to}");
         let volume = destination.volume();
         if volume.shape().read_only {
-            return Err(Failure::new(what()).because("it is read-only").hint(
-                "nothing was written; the medium is write-protected, or the server lets this client only read the volume",
-            ));
+            return Err(Failure::new(what()).because("it is read-only").hint(super::READ_ONLY));
         }
         if self.force {
             return Ok(());

@@ -7,9 +7,11 @@ use clap::Subcommand;
 use volume::Volume;
 
 use super::options::{LoginArgs, OutageArgs, WriterArgs, blocking};
-use super::{closing, say, say_json, stop_on_signals, tell_of_memory, unless_stopped};
+use super::{
+    READ_ONLY, closing, say, say_done, say_json, stop_on_signals, tell_of_memory, unless_stopped,
+};
 use crate::chain::{self, Chain, OpenOptions};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::luks::{self, CostArgs, Init, Key, Restore, Slots};
 use crate::printable::OneLine;
 use crate::printable::Shown as _;
@@ -153,10 +155,23 @@ struct On {
     writers: WriterArgs,
 }
 
+/// What a signal leaves behind.
+const MAY_HAVE_CHANGED: &str = "its header is as it was, or has changed: `longhaul key list` shows its key slots, and \
+    `longhaul key test` whether a pass-phrase opens one";
+const MAY_BE_ENCRYPTED: &str = "its start is as it was, or written over: `longhaul key list` shows whether it is encrypted; if what \
+    was there is not needed, `longhaul key init --force` begins anew";
+
 impl On {
     async fn writable(&self, size: Option<Size>, stop: &Stop) -> Outcome<Chain> {
         let writers = self.writers.writers();
-        self.open(OpenOptions { size, writers, ..OpenOptions::default() }, stop).await
+        let options = OpenOptions { size, writers, ..OpenOptions::default() };
+        let chain = self.open(options, stop).await?;
+        if chain.volume().shape().read_only {
+            chain.discard().await;
+            let what = format!("cannot write a header to {}", self.uri);
+            return Err(Failure::new(what).because("it is read-only").hint(READ_ONLY));
+        }
+        Ok(chain)
     }
 
     async fn readable(&self, stop: &Stop) -> Outcome<Chain> {
@@ -176,7 +191,22 @@ impl On {
     async fn change<T>(&self, work: impl AsyncFnOnce(Arc<dyn Volume>) -> Outcome<T>) -> Outcome<T> {
         let stop = stop_on_signals()?;
         let chain = self.writable(None, &stop).await?;
-        closing(chain, async |chain| unless_stopped(&stop, work(chain.volume())).await).await
+        closing(chain, async |chain| {
+            self.unless_ended(&stop, work(chain.volume()), MAY_HAVE_CHANGED).await
+        })
+        .await
+    }
+
+    /// What comes of `work`, which ends where it stands when the program is told to. It may have been done by then.
+    async fn unless_ended<T>(
+        &self,
+        stop: &Stop,
+        work: impl Future<Output = Outcome<T>>,
+        hint: &str,
+    ) -> Outcome<T> {
+        let what = format!("ended by a signal before {} was known to be done with", self.uri);
+        let ended = || Err(Failure::new(what).hint(hint));
+        stop.unless_called(work).await.unwrap_or_else(ended)
     }
 
     /// Looks at it.
@@ -196,7 +226,7 @@ pub async fn run(args: Args) -> Outcome {
             let key = Key::new(secret.source(), "Pass-phrase");
             let how = Init { label, cost, force };
             let init = luks::init(chain.volume(), key, how);
-            let uuid = match unless_stopped(&stop, init).await {
+            let uuid = match on.unless_ended(&stop, init, MAY_BE_ENCRYPTED).await {
                 Ok(uuid) => uuid,
                 Err(why) => {
                     chain.discard().await;
@@ -205,7 +235,7 @@ pub async fn run(args: Args) -> Outcome {
             };
             chain.close().await?;
             tell_of_memory(&on.uri);
-            say(&format!("encrypted {} as {uuid}", on.uri))
+            say_done(&format!("encrypted {} as {uuid}", on.uri))
         }
         Command::Add { on, secret, new, cost } => {
             let slot = on.change(async |volume| {
@@ -213,7 +243,7 @@ pub async fn run(args: Args) -> Outcome {
                 let new = Key::another(new.source(), "New pass-phrase");
                 luks::add(volume, key, new, cost).await
             });
-            say(&format!("added key slot {}", slot.await?))
+            say_done(&format!("added key slot {}", slot.await?))
         }
         Command::Remove { on, slot, force, secret } => remove(&on, slot, force, secret).await,
         Command::Change { on, secret, new, cost } => {
@@ -222,13 +252,13 @@ pub async fn run(args: Args) -> Outcome {
                 let new = Key::another(new.source(), "New pass-phrase");
                 luks::change(volume, key, new, cost).await
             });
-            say(&format!("changed; the pass-phrase is in key slot {} now", slot.await?))
+            say_done(&format!("changed; the pass-phrase is in key slot {} now", slot.await?))
         }
         Command::List { on, json } => list(&on, json).await,
         Command::Test { on, json, secret } => test(&on, json, &secret).await,
         Command::Backup { on, file } => {
             on.look(async |volume| luks::backup(volume, &file).await).await?;
-            say(&format!("saved the header to {}", file.shown()))
+            say_done(&format!("saved the header to {}", file.shown()))
         }
         Command::Restore { on, file, force, replace, secret } => {
             let uuid = on.change(async |volume| {
@@ -238,7 +268,7 @@ pub async fn run(args: Args) -> Outcome {
                 };
                 luks::restore(volume, &file, Restore { secret, force, replace }).await
             });
-            say(&format!("restored the header of {}", uuid.await?))
+            say_done(&format!("restored the header of {}", uuid.await?))
         }
     }
 }
@@ -254,7 +284,7 @@ async fn remove(on: &On, slot: Option<u32>, force: bool, secret: SecretArgs) -> 
         None => Some(Key::asked(secret.source(), "Pass-phrase to remove")),
     };
     let slot = on.change(async |volume| luks::remove(volume, key, slot, force).await);
-    say(&format!("removed key slot {}", slot.await?))
+    say_done(&format!("removed key slot {}", slot.await?))
 }
 
 async fn test(on: &On, json: bool, secret: &SecretArgs) -> Outcome {

@@ -44,6 +44,9 @@ async fn unless_stopped<T>(stop: &Stop, work: impl Future<Output = Outcome<T>>) 
     stop.unless_called(work).await.unwrap_or_else(ended)
 }
 
+/// What to know of a volume that turns out to be read-only before anything was written.
+const READ_ONLY: &str = "nothing was written; the medium is write-protected, or the server lets this client only read the volume";
+
 /// Says that what a command has written is gone at its end.
 fn tell_of_memory(uri: &Uri) {
     if uri.vanishes() {
@@ -67,6 +70,11 @@ fn first_failure<T>(done: Outcome<T>, closed: Outcome) -> Outcome<T> {
 /// that ends the program without a word, as it ends others.
 fn say(line: &str) -> Outcome {
     say_text(&Printable(line))
+}
+
+/// The same of what was done. That it cannot be said does not undo it.
+fn say_done(line: &str) -> Outcome {
+    say(line).map_err(|why| why.hint(format!("all was done: {line}")))
 }
 
 fn say_text(line: &impl Display) -> Outcome {

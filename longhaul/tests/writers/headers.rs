@@ -59,7 +59,8 @@ async fn change_ended_by_a_signal_does_not_say_that_it_was_not_done() {
     let link = Link::to(&bench.uri);
     link.park_after_reserve_out(2);
     let change = ["key", "change", &link.uri, "--passphrase-file", "one"];
-    let mut command = bench.longhaul(&[&change[..], &["--new-passphrase-file", "two"]].concat());
+    let mut command =
+        bench.longhaul(&[&change[..], &["--new-passphrase-file", "two", "--log", "info"]].concat());
     let said = bench.path().join("said");
     let process = Running::start(command.stderr(std::fs::File::create(&said).unwrap()));
     tokio::time::timeout(PATIENCE, link.parked(1)).await.expect("it has the volume");
@@ -67,10 +68,13 @@ async fn change_ended_by_a_signal_does_not_say_that_it_was_not_done() {
     link.unpark();
     tokio::time::timeout(PATIENCE, link.held()).await.expect("it writes the header");
     process.signal(Signal::TERM);
-    // Only so can it be told to end before the change is done: it waits for what it has sent.
-    while !std::fs::read_to_string(&said).unwrap().contains("stopping") {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    // It has heard of that before what it has sent is answered.
+    let hears = async {
+        while !std::fs::read_to_string(&said).unwrap().contains("stopping") {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, hears).await.expect("it is told to end");
     link.let_go();
     assert!(!process.end().success());
     let said = std::fs::read_to_string(&said).unwrap();
