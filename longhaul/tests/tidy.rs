@@ -358,15 +358,35 @@ fn files_stay_readable() {
     }
 }
 
+fn headings(page: &Path) -> impl Iterator<Item = String> + use<> {
+    let text = fs::read_to_string(page).unwrap();
+    let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    lines.into_iter().filter(|line| line.starts_with('#'))
+}
+
+/// The name by which a heading is linked to.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim_start_matches('#').trim().chars();
+    let kept = kept.filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
 #[test]
-fn documents_name_files_that_exist() {
+fn documents_name_files_and_places_that_exist() {
     for source in files("docs", ".md").iter().chain(&files(".", "README.md")) {
         let base = root().join(&source.path).parent().unwrap().to_owned();
         for link in source.text.split("](").skip(1) {
-            let target = link.split([')', '#']).next().unwrap();
-            if !target.is_empty() && !target.contains("://") {
-                assert!(base.join(target).exists(), "{}: no {target}", source.path);
+            let (target, place) =
+                link.split(')').next().unwrap().split_once('#').unwrap_or((link, ""));
+            let target = target.split(')').next().unwrap();
+            if target.contains("://") {
+                continue;
             }
+            let page =
+                if target.is_empty() { root().join(&source.path) } else { base.join(target) };
+            assert!(page.exists(), "{}: no {target}", source.path);
+            let is_there = || headings(&page).any(|heading| anchor(&heading) == place);
+            assert!(place.is_empty() || is_there(), "{}: no {target}#{place}", source.path);
         }
     }
 }

@@ -156,7 +156,7 @@ options! {
             default: Standard::Words(""),
             place: Place::Both,
             help: "Create a missing file with this size, once; an existing one must have it",
-            manual: "See [a file that is missing](#a-file-that-is-missing)",
+            manual: "See [a file that is missing](disaster.md#a-file-that-is-missing)",
         }
         read_only: Option<bool> = switch => {
             kind: SWITCH,
