@@ -167,9 +167,10 @@ impl ServedFiles {
         Ok(())
     }
 
-    /// Notes how the file was left of the volume with this identity.
+    /// Notes how the file was left of the volume with this identity, if it is in one: a device is written to unseen.
     pub(crate) fn note_left(&self, identity: &str, left: LeftState) -> Outcome {
         let note = self.notes().into_iter().find(|note| note.identity == identity);
+        let note = note.filter(|note| note.source.is_a_file());
         note.map_or(Ok(()), |note| Note { left: Some(left), ..note }.write())
     }
 

@@ -269,6 +269,9 @@ fn what_is_no_file_is_told_from_a_file_and_from_each_other() {
     assert!(had.insert(scene.one("x", "device:/dev/null", "")), "a device");
     assert!(had.insert(scene.one("x", "device:/dev/zero", "")), "another device");
     let again = scene.one("x", "device:/dev/null", "");
+    // Of the node of a device the time of the last change tells nothing.
+    scene.leave(&again, "a");
+    assert_eq!(scene.one("x", "device:/dev/null", ""), again, "after a clean end");
     assert!(!had.insert(again.clone()), "the first device");
     assert!(had.insert(scene.one("y", "device:/dev/null", "")));
     assert_ne!(scene.one("x", "device:/dev/null", ""), again, "others may have written to it");
