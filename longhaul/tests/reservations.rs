@@ -190,7 +190,10 @@ fn a_reservation_survives_the_server() {
     std::fs::write(kept, image).unwrap();
     let (printed, status) = common::run(&serve(home.path()));
     assert_eq!(status.code(), Some(1), "{printed}");
-    assert!(printed.contains("cannot tell who has reserved"), "{printed}");
+    assert!(printed.contains("cannot tell who has reserved unit 0 of iqn"), "{printed}");
+    let name = kept.file_name().unwrap().to_str().unwrap();
+    let hint = format!("{name} is damaged or cannot be read: bring it back");
+    assert!(printed.contains(&hint), "{printed}");
 }
 
 /// The loss of a nexus ends its reservation (SPC-2, 5.5.1), and who is told that a session is closed has lost its nexus.
