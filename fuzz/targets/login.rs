@@ -2,10 +2,16 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use proto::iscsi::invitation::Invitation;
 use proto::iscsi::{initiator, text};
 
 fuzz_target!(|input: &[u8]| {
     initiator::invariants::login_holds(input);
+    if let Some(read) =
+        std::str::from_utf8(input).ok().and_then(|line| line.parse::<Invitation>().ok())
+    {
+        read.to_text().expect("what was read can be written");
+    }
     let Ok(pairs) = text::parse(input) else { return };
     let mut again = Vec::new();
     pairs.iter().for_each(|pair| text::push(&mut again, pair.key, pair.value));

@@ -2,7 +2,7 @@
 //!
 //! A target needs a buffer of a few hundred KiB for every large request, and for some ten microseconds. The
 //! system's allocator gives such memory back to the kernel at once, which then has to clear every page of
-//! it anew: more work than the request itself. Here a freed buffer goes on a shelf with those of its size,
+//! it anew: more work than the request itself. Here a freed buffer goes on a free list with those of its size,
 //! and the next request of that size gets the one freed last, which the processor still has in its cache.
 //! What is kept is bounded by [`KEPT_MAX`].
 //!
@@ -20,20 +20,20 @@ pub const KEPT_MAX: usize = 8 << 20;
 /// Sizes below are the system allocator's own business, which it does well.
 const SIZE_MIN: usize = 64 << 10;
 
-/// Sizes above are rare, and would fill the shelves.
+/// Sizes above are rare, and would fill the lists.
 const SIZE_MAX: usize = 2 << 20;
 
 /// Four sizes for each doubling, so that rounding up wastes a fifth at most.
 const STEPS: usize = 4;
 
 /// How many sizes there are, `SIZE_MIN` and `SIZE_MAX` among them.
-const SHELVES: usize = (SIZE_MAX / SIZE_MIN).ilog2() as usize * STEPS + 1;
+const LISTS: usize = (SIZE_MAX / SIZE_MIN).ilog2() as usize * STEPS + 1;
 
 /// A whole page, as every buffer here is at least one: fit for devices that want alignment.
 const ALIGN: usize = 4096;
 
 /// Buffers of one size at most; more would not fit in [`KEPT_MAX`] but for the smallest.
-const SHELF_LEN: usize = 64;
+const LIST_LEN: usize = 64;
 
 /// The allocator; see the module.
 #[derive(Debug)]
@@ -67,25 +67,25 @@ pub fn return_large() {
 }
 
 /// Freed buffers of one size.
-struct Shelf {
-    buffers: [*mut u8; SHELF_LEN],
+struct FreeList {
+    buffers: [*mut u8; LIST_LEN],
     len: usize,
 }
 
-// SAFETY: the pointers on a shelf own what they point to: whoever frees a buffer hands it over, and has no
+// SAFETY: the pointers on a list own what they point to: whoever frees a buffer hands it over, and has no
 // other pointer to it. It does not matter which thread frees it in the end.
-unsafe impl Send for Shelf {}
+unsafe impl Send for FreeList {}
 
-static STOCK: [Mutex<Shelf>; SHELVES] =
-    [const { Mutex::new(Shelf { buffers: [ptr::null_mut(); SHELF_LEN], len: 0 }) }; SHELVES];
+static FREE_LISTS: [Mutex<FreeList>; LISTS] =
+    [const { Mutex::new(FreeList { buffers: [ptr::null_mut(); LIST_LEN], len: 0 }) }; LISTS];
 
-/// Bytes on all shelves.
+/// Bytes on all lists.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 /// One of the sizes that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Class {
-    shelf: usize,
+    list: usize,
     layout: Layout,
 }
 
@@ -103,46 +103,46 @@ impl Class {
         let steps = size.div_ceil(step);
         let Ok(layout) = Layout::from_size_align(steps * step, ALIGN) else { return None };
         // From `STEPS + 1` to twice `STEPS` within a doubling; the smallest size ends the one before it.
-        Some(Self { shelf: doubling * STEPS + steps - 2 * STEPS, layout })
+        Some(Self { list: doubling * STEPS + steps - 2 * STEPS, layout })
     }
 
-    /// The buffer freed last. Nobody waits for a shelf: the system has buffers too.
+    /// The buffer freed last. Nobody waits for a list: the system has buffers too.
     fn take(self) -> Option<*mut u8> {
-        let mut shelf = STOCK[self.shelf].try_lock().ok()?;
-        shelf.len = shelf.len.checked_sub(1)?;
+        let mut list = FREE_LISTS[self.list].try_lock().ok()?;
+        list.len = list.len.checked_sub(1)?;
         KEPT.fetch_sub(self.layout.size(), Ordering::Relaxed);
-        Some(shelf.buffers[shelf.len])
+        Some(list.buffers[list.len])
     }
 
     /// Keeps a buffer, if there is room or room can be made.
     fn keep(self, buffer: *mut u8) -> bool {
         let size = self.layout.size();
         let kept = KEPT.fetch_add(size, Ordering::Relaxed) + size;
-        // Others make room only for what its own shelf takes.
-        if let Ok(mut shelf) = STOCK[self.shelf].try_lock()
-            && shelf.len < SHELF_LEN
-            && (kept <= KEPT_MAX || self.displace(kept - KEPT_MAX))
+        // Others make room only for what its own list takes.
+        if let Ok(mut list) = FREE_LISTS[self.list].try_lock()
+            && list.len < LIST_LEN
+            && (kept <= KEPT_MAX || self.free_others(kept - KEPT_MAX))
         {
-            let at = shelf.len;
-            shelf.buffers[at] = buffer;
-            shelf.len += 1;
+            let at = list.len;
+            list.buffers[at] = buffer;
+            list.len += 1;
             return true;
         }
         KEPT.fetch_sub(size, Ordering::Relaxed);
         false
     }
 
-    /// Gives so many bytes of other sizes back to the system, the shelves by turns; whether there were as many. Or
+    /// Gives so many bytes of other sizes back to the system, the lists by turns; whether there were as many. Or
     /// buffers of a size that nobody asks for any more would be kept for ever, and those that are asked for never.
-    fn displace(self, mut excess: usize) -> bool {
+    fn free_others(self, mut excess: usize) -> bool {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        for _ in 0..SHELVES {
-            let class = Self::at(NEXT.fetch_add(1, Ordering::Relaxed) % SHELVES);
+        for _ in 0..LISTS {
+            let class = Self::at(NEXT.fetch_add(1, Ordering::Relaxed) % LISTS);
             while excess > 0
                 && class != self
                 && let Some(buffer) = class.take()
             {
-                // SAFETY: it was on the shelf of this class, and so allocated by the system with its layout.
+                // SAFETY: it was on the list of this class, and so allocated by the system with its layout.
                 unsafe { System.dealloc(buffer, class.layout) };
                 excess = excess.saturating_sub(class.layout.size());
             }
@@ -155,24 +155,24 @@ impl Class {
         (SIZE_MIN / 2 / STEPS) << doubling
     }
 
-    /// The class of a shelf.
-    const fn at(shelf: usize) -> Self {
+    /// The class of a list.
+    const fn at(list: usize) -> Self {
         // The other way round than in `of`.
-        let (doubling, beyond) = match shelf.checked_sub(1) {
+        let (doubling, beyond) = match list.checked_sub(1) {
             Some(above) => (above / STEPS + 1, above % STEPS + 1),
             None => (0, STEPS),
         };
         match Layout::from_size_align((STEPS + beyond) * Self::step(doubling), ALIGN) {
-            Ok(layout) => Self { shelf, layout },
-            Err(_) => panic!("every shelf's size is one of a layout"),
+            Ok(layout) => Self { list, layout },
+            Err(_) => panic!("every list's size is one of a layout"),
         }
     }
 }
 
 // SAFETY: what is not of a class is the system allocator's throughout. What is of a class was allocated by
 // it with the layout of the class, which is at least as large and as aligned as what was asked for, and is
-// given back with that layout; while it is on a shelf nobody else has it. No method unwinds: the locks are
-// only tried, and the shelves are indexed by `Class`, whose indices a test checks over all sizes.
+// given back with that layout; while it is on a list nobody else has it. No method unwinds: the locks are
+// only tried, and the lists are indexed by `Class`, whose indices a test checks over all sizes.
 unsafe impl GlobalAlloc for Recycler {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match Class::of(layout) {
@@ -239,20 +239,20 @@ mod tests {
     }
 
     #[test]
-    fn every_size_has_a_shelf_that_fits() {
+    fn every_size_has_a_list_that_fits() {
         assert_eq!((class(SIZE_MIN - 1), class(SIZE_MAX + 1)), (None, None));
-        let (mut shelf, mut largest) = (0, 0);
+        let (mut list, mut largest) = (0, 0);
         for size in SIZE_MIN..=SIZE_MAX {
             let class = class(size).unwrap();
             let fits = class.layout.size();
             assert!(fits >= size && fits - size < size / STEPS + 1, "{size}: {fits}");
-            assert!(class.shelf < SHELVES && class.shelf >= shelf, "{size}: {class:?}");
-            assert_eq!(class, Class::at(class.shelf), "{size}");
-            // One shelf has one size.
-            assert_eq!(class.shelf == shelf, fits == largest || size == SIZE_MIN, "{size}");
-            (shelf, largest) = (class.shelf, fits);
+            assert!(class.list < LISTS && class.list >= list, "{size}: {class:?}");
+            assert_eq!(class, Class::at(class.list), "{size}");
+            // One list has one size.
+            assert_eq!(class.list == list, fits == largest || size == SIZE_MIN, "{size}");
+            (list, largest) = (class.list, fits);
         }
-        assert_eq!((shelf, largest), (SHELVES - 1, SIZE_MAX));
+        assert_eq!((list, largest), (LISTS - 1, SIZE_MAX));
     }
 
     /// A buffer by way of the allocator, and nobody else's.
@@ -301,20 +301,20 @@ mod tests {
         }
     }
 
-    /// Fills the shelf of a size.
+    /// Fills the list of a size.
     fn fill(size: usize) {
         let buffers: Vec<_> = (0..2 * KEPT_MAX / size).map(|_| Buffer::zeroed(size)).collect();
         assert!(buffers.iter().all(|buffer| (buffer.0 as usize).is_multiple_of(ALIGN)));
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_makes_room_for_what_is_wanted_now() {
+    fn freed_buffers_are_bounded_and_make_room_for_other_sizes() {
         // One size after the other, as a program does that was asked for small blocks and then for larger ones.
         // Tests beside this one keep a few.
         for size in [SIZE_MAX, 300_000, SIZE_MAX / 2, SIZE_MAX] {
             fill(size);
             let class = class(size).unwrap();
-            let kept = STOCK[class.shelf].lock().unwrap().len * class.layout.size();
+            let kept = FREE_LISTS[class.list].lock().unwrap().len * class.layout.size();
             assert!(kept > KEPT_MAX / 2, "{size}: {kept}");
             assert!(KEPT.load(Ordering::Relaxed) <= KEPT_MAX + SIZE_MAX * 8);
         }

@@ -12,6 +12,9 @@ use rustix::io::Errno;
 use crate::ranges;
 use crate::syncs::Syncs;
 
+/// The unit of direct requests, in bytes: no file system asks for more.
+const PAGE: usize = 4096;
+
 /// An open file or block device. All I/O is by position; nothing moves a shared offset but the
 /// search for holes, which sets it before each use.
 #[derive(Debug)]
@@ -90,6 +93,48 @@ impl File {
         Ok(Self { fd, failed: OnceLock::new(), syncs: Arc::default() })
     }
 
+    /// Opens or makes a file whose bytes go past the page cache, where its file system has that (`O_DIRECT`). Requests to
+    /// it, and the memory that they use, are of whole pages.
+    pub fn open_direct(path: &Path, access: Access) -> Result<Self> {
+        let flags = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::Write => OFlags::RDWR,
+            Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        };
+        let (flags, mode) = (flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+        let fd = match rustix::fs::open(path, flags | OFlags::DIRECT, mode) {
+            Err(Errno::INVAL) => {
+                // The system makes the file before it refuses.
+                rustix::fs::open(path, flags & !OFlags::EXCL, mode)?
+            }
+            opened => opened?,
+        };
+        Ok(Self { fd, failed: OnceLock::new(), syncs: Arc::default() })
+    }
+
+    /// Reads `len` bytes at `at` into memory that direct reads take, waiting as long as it takes. Both are of whole
+    /// pages. Fewer come back only at the end of the file.
+    pub fn read_aligned(&self, at: u64, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len + PAGE];
+        let from = bytes.as_ptr().align_offset(PAGE);
+        let mut filled = 0;
+        while filled < len {
+            match rustix::io::pread(
+                &self.fd,
+                &mut bytes[from + filled..from + len],
+                at + filled as u64,
+            ) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        bytes.truncate(from + filled);
+        bytes.drain(..from);
+        Ok(bytes)
+    }
+
     pub(crate) fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -110,6 +155,11 @@ impl File {
     /// An error if something has failed that may have cost bytes which were taken before.
     pub fn still_whole(&self) -> std::result::Result<(), Failed> {
         self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()))
+    }
+
+    /// What the system knows of it.
+    pub fn metadata(&self) -> Result<std::fs::Metadata> {
+        std::fs::File::from(self.fd.try_clone()?).metadata()
     }
 
     /// Takes the locks that keep others from using the file at the same time: shared for readers, alone for a
@@ -367,12 +417,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_data_are_read_back() {
         let (_dir, file) = scratch();
         file.write(4096, b"there", Sync::Now).unwrap();
         assert_eq!(file.read(4096, 5).unwrap(), b"there");
         assert_eq!(file.read(0, 2).unwrap(), [0, 0]);
         assert_eq!(file.len().unwrap(), 4101);
+    }
+
+    #[test]
+    fn direct_file_is_read_and_written_by_pages() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("file");
+        let file = File::open_direct(&path, Access::Create).unwrap();
+        let page = vec![7; 3 * PAGE];
+        let from = page.as_ptr().align_offset(PAGE);
+        file.write(PAGE as u64, &page[from..from + 2 * PAGE], Sync::Now).unwrap();
+        assert_eq!(file.read_aligned(PAGE as u64, PAGE).unwrap(), vec![7; PAGE]);
+        assert_eq!(file.read_aligned(2 * PAGE as u64, 4 * PAGE).unwrap(), vec![7; PAGE], "its end");
+        assert!(File::open_direct(&path, Access::Create).is_err());
+        assert_eq!(File::open_direct(&path, Access::Read).unwrap().len().unwrap(), 3 * PAGE as u64);
     }
 
     #[test]

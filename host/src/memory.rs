@@ -31,6 +31,16 @@ pub fn hide() -> bool {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).is_ok()
 }
 
+/// Makes this process, and the threads that it starts from now on, fit to answer the kernel's requests for a file or block
+/// device when memory is short: they wait for no write to be made room (PR_SET_IO_FLUSHER), and what they use is not paged
+/// out. Whether the system allows both.
+pub fn serve_kernel() -> bool {
+    use rustix::mm::{MlockAllFlags, mlockall};
+    let flusher = rustix::process::configure_io_flusher_behavior(true);
+    let locked = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+    flusher.is_ok() && locked.is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_done_before_the_ring_is_gone() {
+    fn abandoned_request_is_carried_out_before_the_ring_is_gone() {
         let Some(ring) = ring() else { return };
         let (_dir, file) = scratch();
         for at in 0..64 {

@@ -59,7 +59,7 @@ pub(crate) fn against_tgt(options: &Bench) -> Result<Vec<Row>, Failure> {
             Load::fill(&memory.uri, VOLUME as usize)?;
             rounds[2].push(measure(&memory, load, options)?);
         }
-        let [tgt, file, memory] = rounds.map(median);
+        let [tgt, file, memory] = rounds.map(|round| Figures::median(&round));
         eprintln!(
             "{}: tgt {:.0}/s {:.1} us, file {:.0}/s {:.1} us, memory {:.0}/s {:.1} us",
             load.name(),
@@ -99,10 +99,16 @@ fn measure(server: &Server, load: &Load, options: &Bench) -> Result<Figures, Fai
     Ok(Figures { per_second: rate.per_second, cpu_us })
 }
 
-pub(crate) fn median(mut rounds: Vec<Figures>) -> Figures {
-    let mut middle = |key: fn(&Figures) -> f64| {
-        rounds.sort_by(|a, b| key(a).total_cmp(&key(b)));
-        key(&rounds[rounds.len() / 2])
-    };
-    Figures { per_second: middle(|f| f.per_second), cpu_us: middle(|f| f.cpu_us) }
+impl Figures {
+    pub(crate) fn median(rounds: &[Self]) -> Self {
+        let of = |figure: fn(&Self) -> f64| median(rounds, figure);
+        Self { per_second: of(|round| round.per_second), cpu_us: of(|round| round.cpu_us) }
+    }
+}
+
+/// The median of a figure; the upper one of two.
+pub(crate) fn median<T>(rounds: &[T], figure: impl Fn(&T) -> f64) -> f64 {
+    let mut figures: Vec<_> = rounds.iter().map(figure).collect();
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
 }

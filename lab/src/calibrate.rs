@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::link::{By, FAR, Link, Options};
+use crate::link::{FAR, Link, LinkMaker, Options};
 use crate::running::{self, Job};
 use crate::{Failure, units};
 
@@ -32,7 +32,7 @@ pub(crate) struct Calibrate {
     losses_per_million: u32,
     /// Who emulates the link
     #[arg(long, value_enum, default_value_t)]
-    by: By,
+    by: LinkMaker,
 }
 
 /// Prints one line for each delay.

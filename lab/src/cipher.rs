@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sealed_opens_again_and_is_not_the_text() {
+    fn ciphertext_opens_again_and_differs_from_the_plaintext() {
         let plain: Vec<u8> = (0..4096_u32).map(|at| at as u8).collect();
         for cipher in [Cipher::Aes, Cipher::TripleDes] {
             let mut sealed = Vec::new();

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::bench::longhaul;
+use crate::bench::{longhaul, median};
+use crate::running::Job;
 use crate::{Bench, Failure};
 
 /// How much is copied each way.
@@ -42,10 +43,8 @@ pub(crate) fn sealed_against_plain(options: &Bench) -> Result<Option<Copies>, Fa
         rounds[2].push(client.copy(&plain.uri, path(&back)?, false, &back)?);
         rounds[3].push(client.copy(&sealed.uri, path(&back)?, true, &back)?);
     }
-    let [plain_in, sealed_in, plain_out, sealed_out] = rounds.map(|mut round| {
-        round.sort_by(f64::total_cmp);
-        round[round.len() / 2]
-    });
+    let [plain_in, sealed_in, plain_out, sealed_out] =
+        rounds.map(|round| median(&round, |rate| *rate));
     Ok(Some(Copies { plain_in, sealed_in, plain_out, sealed_out }))
 }
 
@@ -78,8 +77,7 @@ impl Client<'_> {
 }
 
 fn done(command: &mut Command) -> Result<(), Failure> {
-    let status = command.stdout(Stdio::null()).stderr(Stdio::inherit()).status()?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
+    Ok(Job::start(command.stdout(Stdio::null()))?.succeed()?)
 }
 
 fn path(path: &Path) -> Result<&str, Failure> {

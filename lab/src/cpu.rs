@@ -67,9 +67,9 @@ impl BothSpent {
 
 /// The namespaces at the ends of a link.
 #[derive(Debug)]
-pub(crate) struct Ends([String; 2]);
+pub(crate) struct Namespaces([String; 2]);
 
-impl Ends {
+impl Namespaces {
     /// The ends of the link this runs on.
     pub(crate) fn from_environment() -> Result<Self, Failure> {
         let end = |name| std::env::var(name).map_err(|_| "not inside lab link");

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_is_counted_at_the_other_end() {
+    fn sent_data_are_counted_at_the_other_end() {
         for cipher in [Cipher::None, Cipher::Aes, Cipher::TripleDes] {
             crosses(Cut { block: 65_536, cipher });
         }

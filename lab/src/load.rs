@@ -1,13 +1,14 @@
 //! The clients that make the load: strangers, so that no code of ours is on both sides.
 
 use std::io::Read as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::Failure;
+use crate::running::{Job, output};
 
 /// The core the client has for itself.
 pub(crate) const CLIENT_CORE: &str = "1";
@@ -92,28 +93,25 @@ impl Load {
 }
 
 /// An `iscsi-perf` that runs.
-pub(crate) struct Reader(Child);
+pub(crate) struct Reader(Job);
 
 impl Reader {
     /// Reads at random for so many seconds.
     pub(crate) fn start(load: &Load, uri: &str, seconds: u32) -> Result<Self, Failure> {
-        let child = Command::new("taskset")
-            .args(["-c", CLIENT_CORE, "iscsi-perf", "-r"])
-            .args([
-                format!("-m{}", load.depth),
-                format!("-b{}", load.block / 512),
-                format!("-t{seconds}"),
-                uri.to_owned(),
-            ])
-            .stdout(Stdio::piped())
-            .spawn()?;
-        Ok(Self(child))
+        let mut command = Command::new("taskset");
+        command.args(["-c", CLIENT_CORE, "iscsi-perf", "-r"]).args([
+            format!("-m{}", load.depth),
+            format!("-b{}", load.block / 512),
+            format!("-t{seconds}"),
+            uri.to_owned(),
+        ]);
+        Ok(Self(Job::start(command.stdout(Stdio::piped()))?))
     }
 
     /// How many requests a second were answered, when it has ended.
     pub(crate) fn finish(mut self) -> Result<f64, Failure> {
         let mut printed = String::new();
-        let output = self.0.stdout.as_mut().ok_or("no standard output")?;
+        let mut output = self.0.stdout().ok_or("no standard output")?;
         output.read_to_string(&mut printed)?;
         let average =
             printed.rsplit("iops average ").next().and_then(|rest| rest.split(' ').next());
@@ -123,16 +121,14 @@ impl Reader {
     /// Stops it in the middle of its reading: it takes nothing any more, and holds its connection.
     pub(crate) fn stall(self) -> Result<Self, Failure> {
         sleep(READING);
-        let pid = Pid::from_child(&self.0);
-        kill_process(pid, Signal::STOP)?;
+        self.0.signal(Signal::STOP)?;
         Ok(self)
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.0.kill();
     }
 }
 
@@ -141,13 +137,4 @@ pub(crate) struct Rate {
     pub(crate) per_second: f64,
     /// All requests the target saw.
     pub(crate) requests: f64,
-}
-
-fn output(command: &mut Command) -> Result<String, Failure> {
-    let done = command.output()?;
-    if !done.status.success() {
-        let why = String::from_utf8_lossy(&done.stderr);
-        return Err(format!("{command:?} failed: {}", why.trim()).into());
-    }
-    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }

@@ -91,7 +91,7 @@ enum Lab {
         only: plan::Only,
         /// Who emulates the links
         #[arg(long, value_enum, default_value_t)]
-        by: link::By,
+        by: link::LinkMaker,
     },
     /// Makes one page of the results of plans, with charts and the papers' figures beside
     Report {
@@ -229,7 +229,7 @@ fn over_link(options: &link::Options, command: &[String]) -> Result<(), Failure>
 fn run_plan(
     plan: &Path,
     only: &plan::Only,
-    by: link::By,
+    by: link::LinkMaker,
     output: Option<&Path>,
     resume: bool,
 ) -> Result<(), Failure> {

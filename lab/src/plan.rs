@@ -12,7 +12,7 @@ use testing::link::packets::Counts;
 
 use crate::calibrate;
 use crate::cpu::BothSpent;
-use crate::link::{By, Link, Options};
+use crate::link::{Link, LinkMaker, Options};
 use crate::measure::{BEGIN, Task};
 use crate::results::{self, AUTO, Conditions, Measurement, Mode, Row, TCP, Wire};
 use crate::{Failure, running, units};
@@ -238,7 +238,7 @@ fn product<'a, A, B>(some: &'a [A], others: &'a [B]) -> impl Iterator<Item = (&'
 pub(crate) fn run(
     path: &Path,
     only: &Only,
-    by: By,
+    by: LinkMaker,
     had: Vec<Row>,
     mut each: impl FnMut(&str),
 ) -> Result<usize, Failure> {

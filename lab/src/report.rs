@@ -5,14 +5,14 @@ use std::fmt::Write;
 use crate::bare_loop::BareLoop;
 use crate::bench::{Figures, Row};
 use crate::copy::Copies;
-use crate::sessions::{Crowd, Stalled};
+use crate::sessions::{SessionLoad, Stalled};
 use crate::{Bench, Failure};
 
 /// All results; those that were not wanted are missing.
 pub(crate) struct Measured {
     pub(crate) rows: Vec<Row>,
     pub(crate) floors: Vec<BareLoop>,
-    pub(crate) sessions: Option<(Vec<Crowd>, Stalled)>,
+    pub(crate) sessions: Option<(Vec<SessionLoad>, Stalled)>,
     pub(crate) copies: Option<Copies>,
 }
 
@@ -100,7 +100,7 @@ fn floors(page: &mut String, floors: &[BareLoop]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn sessions(page: &mut String, crowds: &[Crowd]) -> Result<(), Failure> {
+fn sessions(page: &mut String, crowds: &[SessionLoad]) -> Result<(), Failure> {
     writeln!(page, "\n## Many sessions\n")?;
     writeln!(
         page,
@@ -113,7 +113,7 @@ fn sessions(page: &mut String, crowds: &[Crowd]) -> Result<(), Failure> {
         "| sessions | tgt /s | file /s | ratio | memory /s | ratio | tgt CPU | file CPU | memory CPU | busiest |\n\
          |---|---|---|---|---|---|---|---|---|---|"
     )?;
-    for Crowd { sessions, tgt, file, memory, busiest } in crowds {
+    for SessionLoad { sessions, tgt, file, memory, busiest } in crowds {
         let columns = beside_tgt(tgt, file, memory);
         writeln!(page, "| {sessions} | {columns} | {:.0} % |", busiest * 100.0)?;
     }

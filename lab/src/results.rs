@@ -6,7 +6,7 @@ use serde::de::value::Error as ValueError;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::{BothSpent, seconds};
-use crate::link::By;
+use crate::link::LinkMaker;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -91,7 +91,7 @@ pub(crate) struct Path {
     pub(crate) losses_per_million: u32,
     /// The last column.
     #[serde(skip)]
-    pub(crate) by: By,
+    pub(crate) by: LinkMaker,
 }
 
 /// Where and how it was measured.
@@ -192,7 +192,7 @@ impl Row {
     }
 
     fn parse(record: &StringRecord) -> Result<Self, csv::Error> {
-        let (mut row, by): (Self, By) = record.deserialize(None)?;
+        let (mut row, by): (Self, LinkMaker) = record.deserialize(None)?;
         row.conditions.path.by = by;
         Ok(row)
     }
@@ -217,7 +217,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Row>, Error> {
             return Err(Error::Length { line, found, wanted });
         }
         if found < columns[0].len() {
-            record.push_field(By::default().name());
+            record.push_field(LinkMaker::default().name());
         }
         rows.push(Row::parse(&record).map_err(|why| Error::Series { line, why })?);
     }
@@ -229,7 +229,7 @@ pub(crate) fn example(peer: &str, delay_us: u64, block: u64, rate: f64) -> Row {
     let conditions = Conditions {
         plan: "short".into(),
         peer: peer.into(),
-        path: Path { delay_us, rate: 125_000_000, losses_per_million: 0, by: By::Emulator },
+        path: Path { delay_us, rate: 125_000_000, losses_per_million: 0, by: LinkMaker::Emulator },
         seed: 1,
         in_flight: AUTO.into(),
         commit: "abc".into(),
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_again() {
+    fn written_results_are_read_back() {
         let rows = [example("wireguard tgt", 8000, 65536, 4e6), example("tcp", 0, 4096, 1e6)];
         let text = format!("{COLUMNS}\n{}\n{COLUMNS}\n{}\n", rows[0].line(), rows[1].line());
         assert_eq!(parse(&text).unwrap(), rows);
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn results_from_before_there_was_netem_are_read_beside_newer_ones() {
         let (old, mut new) = (example("tgt", 0, 4096, 1e6), example("tgt", 0, 4096, 2e6));
-        new.conditions.path.by = By::Netem;
+        new.conditions.path.by = LinkMaker::Netem;
         let before = |line: &str| line.rsplit_once('\t').unwrap().0.to_owned();
         let (columns, line) = (before(COLUMNS), before(&old.line()));
         let text = format!("{columns}\n{line}\n{COLUMNS}\n{}\n{columns}\n{line}\n", new.line());

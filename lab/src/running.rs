@@ -108,6 +108,22 @@ impl Job {
         self.child.stdout.take()
     }
 
+    /// Its number, which is its own until it was waited for.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal, if it was not waited for.
+    pub(crate) fn signal(&self, signal: Signal) -> rustix::io::Result<()> {
+        self.pid.map_or(Ok(()), |pid| kill_process(pid, signal))
+    }
+
+    /// Ends it at once: nothing that it holds is worth anything.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.signal(Signal::KILL);
+        let _ = self.wait();
+    }
+
     /// Waits for it to end.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus, Error> {
         let failed = |why| Error::Wait { program: self.program.clone(), why };

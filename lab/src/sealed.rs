@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::bench::median;
 use crate::direction::Direction;
 use crate::load::CLIENT_CORE;
 use crate::running::{Job, output};
@@ -120,7 +121,7 @@ fn table(wanted: &Sealed) -> Result<String, Failure> {
                 rounds[0].push(stage.measure(End::Plain, mode, block)?);
                 rounds[1].push(stage.measure(End::Sealed, mode, block)?);
             }
-            let [plain, sealed] = rounds.map(median);
+            let [plain, sealed] = rounds.map(|round| Figures::median(&round));
             writeln!(table, "{}", line(mode, block, &plain, &sealed)?)?;
         }
     }
@@ -202,12 +203,15 @@ fn new_identity(program: &Path, path: &Path) -> Result<String, Failure> {
     Ok(printed.trim().to_owned())
 }
 
-fn median(mut rounds: Vec<Figures>) -> Figures {
-    let mut middle = |key: fn(&Figures) -> f64| {
-        rounds.sort_by(|a, b| key(a).total_cmp(&key(b)));
-        key(&rounds[rounds.len() / 2])
-    };
-    Figures { rate: middle(|f| f.rate), client: middle(|f| f.client), target: middle(|f| f.target) }
+impl Figures {
+    fn median(rounds: &[Self]) -> Self {
+        let of = |figure: fn(&Self) -> f64| median(rounds, figure);
+        Self {
+            rate: of(|round| round.rate),
+            client: of(|round| round.client),
+            target: of(|round| round.target),
+        }
+    }
 }
 
 #[cfg(test)]

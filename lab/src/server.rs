@@ -4,10 +4,11 @@
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::Failure;
+use crate::running::{Job, output};
 
 /// The core the target has for itself; the client has the other.
 pub(crate) const TARGET_CORE: &str = "0";
@@ -20,7 +21,7 @@ const START_MAX: Duration = Duration::from_secs(10);
 
 /// A running target with one volume.
 pub(crate) struct Server {
-    child: Child,
+    job: Job,
     /// How a libiscsi client names the volume.
     pub(crate) uri: String,
 }
@@ -33,16 +34,13 @@ impl Server {
         volume: &str,
         options: &[&str],
     ) -> Result<Self, Failure> {
-        let mut child = Command::new("taskset")
-            .args(["-c", cores])
-            .arg(program)
-            .args(["--log", "warn", "serve", "--listen", "127.0.0.1:0"])
-            .args(["--volume", &format!("bench={volume}")])
-            .args(options)
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = child.stdout.take().ok_or("no standard output")?;
-        let mut server = Self { child, uri: String::new() };
+        let mut command = Command::new("taskset");
+        command.args(["-c", cores]).arg(program);
+        command.args(["--log", "warn", "serve", "--listen", "127.0.0.1:0"]);
+        command.args(["--volume", &format!("bench={volume}")]).args(options);
+        let mut job = Job::start(command.stdout(Stdio::piped()))?;
+        let output = job.stdout().ok_or("no standard output")?;
+        let mut server = Self { job, uri: String::new() };
         let mut ready = String::new();
         BufReader::new(output).read_line(&mut ready)?;
         let uri = ready.strip_prefix("ready ").ok_or("longhaul did not start")?;
@@ -55,13 +53,11 @@ impl Server {
         let port = free_port()?;
         // tgtd takes its control port as a signed 16-bit number.
         let control = (20_000 + std::process::id() % 10_000).to_string();
-        let child = Command::new("taskset")
-            .args(["-c", TARGET_CORE, "tgtd", "-f", "-C", &control])
-            .args(["--iscsi", &format!("portal=127.0.0.1:{port}")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let server = Self { child, uri: uri(port, 1) };
+        let mut command = Command::new("taskset");
+        command.args(["-c", TARGET_CORE, "tgtd", "-f", "-C", &control]);
+        command.args(["--iscsi", &format!("portal=127.0.0.1:{port}")]);
+        let job = Job::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
+        let server = Self { job, uri: uri(port, 1) };
         wait_for(port)?;
         let file = file.to_str().ok_or("the path of the backing file is no text")?;
         for operation in [
@@ -69,28 +65,22 @@ impl Server {
             &["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", file],
             &["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"],
         ] {
-            let done = Command::new("tgtadm")
-                .args(["-C", &control, "--lld", "iscsi"])
-                .args(operation)
-                .status()?;
-            if !done.success() {
-                return Err(format!("tgtadm {operation:?}: {done}").into());
-            }
+            let mut command = Command::new("tgtadm");
+            output(command.args(["-C", &control, "--lld", "iscsi"]).args(operation))?;
         }
         Ok(server)
     }
 
     /// The process to watch. `taskset` replaces itself by what it starts.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.job.id()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         // tgtd ignores SIGTERM; a server that only held scratch data may go at once.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.job.kill();
     }
 }
 

@@ -20,7 +20,7 @@ const GREEDY: Load = Load { client: Client::PerfRandomRead, block: 256 << 10, de
 const GREEDY_SESSIONS: usize = 8;
 
 /// So many sessions on each target.
-pub(crate) struct Crowd {
+pub(crate) struct SessionLoad {
     pub(crate) sessions: usize,
     pub(crate) tgt: Figures,
     pub(crate) file: Figures,
@@ -38,7 +38,7 @@ pub(crate) struct Stalled {
 }
 
 /// Measures all of it.
-pub(crate) fn measure(options: &Bench) -> Result<Option<(Vec<Crowd>, Stalled)>, Failure> {
+pub(crate) fn measure(options: &Bench) -> Result<Option<(Vec<SessionLoad>, Stalled)>, Failure> {
     if !"sessions".contains(&options.only) {
         return Ok(None);
     }
@@ -47,12 +47,17 @@ pub(crate) fn measure(options: &Bench) -> Result<Option<(Vec<Crowd>, Stalled)>, 
     for file in [&ours, &theirs] {
         fill(file)?;
     }
-    let crowds = SESSIONS.iter().map(|sessions| crowd(options, *sessions, &ours, &theirs));
+    let crowds = SESSIONS.iter().map(|sessions| session_load(options, *sessions, &ours, &theirs));
     let crowds = crowds.collect::<Result<_, _>>()?;
     Ok(Some((crowds, stalled(options, &ours)?)))
 }
 
-fn crowd(options: &Bench, sessions: usize, ours: &Path, theirs: &Path) -> Result<Crowd, Failure> {
+fn session_load(
+    options: &Bench,
+    sessions: usize,
+    ours: &Path,
+    theirs: &Path,
+) -> Result<SessionLoad, Failure> {
     let file = format!("file:{}", ours.display());
     let mut rounds: [Vec<Figures>; 3] = Default::default();
     let mut busiest = Vec::new();
@@ -66,13 +71,12 @@ fn crowd(options: &Bench, sessions: usize, ours: &Path, theirs: &Path) -> Result
         together(&both, options, sessions)?;
         busiest.push(cpu::busiest(both.pid())?);
     }
-    busiest.sort_by(f64::total_cmp);
-    let [tgt, file, memory] = rounds.map(median);
+    let [tgt, file, memory] = rounds.map(|round| Figures::median(&round));
     eprintln!(
         "{sessions} sessions: tgt {:.0}/s, file {:.0}/s, memory {:.0}/s",
         tgt.per_second, file.per_second, memory.per_second
     );
-    Ok(Crowd { sessions, tgt, file, memory, busiest: busiest[busiest.len() / 2] })
+    Ok(SessionLoad { sessions, tgt, file, memory, busiest: median(&busiest, |share| *share) })
 }
 
 fn together(server: &Server, options: &Bench, sessions: usize) -> Result<Figures, Failure> {
@@ -103,7 +107,7 @@ fn stalled(options: &Bench, ours: &Path) -> Result<Stalled, Failure> {
         memory = cpu::memory_peak(server.pid())?.max(memory);
         drop(greedy);
     }
-    let (alone, beside) = (median(alone), median(beside));
+    let (alone, beside) = (Figures::median(&alone), Figures::median(&beside));
     eprintln!("stalled: {:.0}/s alone, {:.0}/s beside", alone.per_second, beside.per_second);
     Ok(Stalled { alone, beside, memory })
 }

@@ -298,7 +298,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::By;
+    use crate::link::LinkMaker;
     use crate::results::example;
 
     const SEALED: &str = "longhaul-sealed";
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(results.by_path(Mode::Write, 65536).rows[1][1], "not measured");
         let emulated = example(TCP, 64_000, 1 << 20, 100e6);
         let mut by_netem = emulated.clone();
-        by_netem.conditions.path.by = By::Netem;
+        by_netem.conditions.path.by = LinkMaker::Netem;
         let names = Results(vec![emulated, by_netem]).paths().into_iter().map(|(_, name)| name);
         assert_eq!(names.collect::<Vec<_>>(), ["64 ms, by emulator", "64 ms, by netem"]);
     }

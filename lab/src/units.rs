@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused_with_an_example() {
+    fn malformed_quantity_is_refused_with_an_example() {
         for text in ["", "8", "-1ms", "infs", "1e3s", "ms", "99999999999999999999999s"] {
             assert!(duration(text).is_err(), "{text}");
         }

@@ -14,13 +14,14 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::durable::{make_directories, sync_directory_of};
-use crate::printable::Shown as _;
+use crate::journals::is_journal;
+use crate::printable::{Quoted as _, Shown as _};
 use crate::regular_file::{open_regular, read_regular};
 use crate::utc::now;
 
 /// A unit, and where it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct UnitAddress {
     /// The name of the target.
     pub target: String,
     /// The number of the unit.
@@ -92,7 +93,7 @@ impl FileId {
 
 /// Why an attachment is not taken to be gone, though nobody has its file locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MaybeAlive {
+pub enum AliveReason {
     /// The file is not the one that the process has locked.
     Copied,
     /// Another machine wrote it.
@@ -107,13 +108,20 @@ pub enum MaybeAlive {
     LogMissing(PathBuf),
 }
 
-impl fmt::Display for MaybeAlive {
+impl fmt::Display for AliveReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gone = "its process is gone, and what it could not write is in";
         f.write_str(match self {
-            Self::Unwritten(log) => {
+            Self::Unwritten(log) if is_journal(log) => {
                 let log = log.shown();
-                return write!(f, "{gone} {log}: `longhaul replay {log}` writes it");
+                return write!(
+                    f,
+                    "{gone} the journal {log}: attach with `--journal {log}`, or `longhaul journal drain {log}` sends it"
+                );
+            }
+            Self::Unwritten(log) => {
+                let (log, quoted) = (log.shown(), log.quoted());
+                return write!(f, "{gone} {log}: `longhaul replay {quoted}` writes it");
             }
             Self::LogMissing(log) => {
                 return write!(f, "{gone} {}, which is not there or cannot be read", log.shown());
@@ -126,7 +134,7 @@ impl fmt::Display for MaybeAlive {
     }
 }
 
-impl Place {
+impl UnitAddress {
     fn of(entry: &Entry) -> Self {
         let Entry { target, lun, serial, portal, pin, .. } = entry.clone();
         Self { target, lun, serial, portal: portal.unwrap_or_default(), pin }
@@ -136,8 +144,8 @@ impl Place {
 impl Entry {
     /// An attachment by this process.
     #[must_use]
-    pub fn new(place: &Place, key: u64) -> Self {
-        let Place { target, lun, serial, portal, pin } = place.clone();
+    pub fn new(place: &UnitAddress, key: u64) -> Self {
+        let UnitAddress { target, lun, serial, portal, pin } = place.clone();
         Self {
             target,
             lun,
@@ -171,14 +179,21 @@ impl Entry {
         self.key == key || self.replays == Some(key)
     }
 
+    /// Whether it has ended, if this is its note and no copy.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let here = Self { file: self.file, ..Self::new(&UnitAddress::of(self), 0) };
+        doubt(self, &here).is_none()
+    }
+
     /// Whether it may be of this unit. Servers can have the same names, and then tell the same serial numbers.
-    fn may_be_of(&self, place: &Place) -> bool {
+    fn may_be_of(&self, place: &UnitAddress) -> bool {
         (&self.target, self.lun, &self.serial) == (&place.target, place.lun, &place.serial)
     }
 
     /// Whether it was found where this unit was. A server that proves who it is may be found at another address.
     #[must_use]
-    pub fn is_of(&self, place: &Place) -> bool {
+    pub fn is_of(&self, place: &UnitAddress) -> bool {
         self.may_be_of(place)
             && self.pin == place.pin
             && (place.pin.is_some() || self.portal.as_ref() == Some(&place.portal))
@@ -187,31 +202,31 @@ impl Entry {
 
 /// Why an attachment whose file nobody has locked may still be that of a process that runs; `here` is what one of this
 /// process would say, if it were noted in the file that was read.
-fn doubt(entry: &Entry, here: &Entry) -> Option<MaybeAlive> {
+fn doubt(entry: &Entry, here: &Entry) -> Option<AliveReason> {
     let (Some(written), Some(read)) = (entry.file, here.file) else {
-        return Some(MaybeAlive::Unknown);
+        return Some(AliveReason::Unknown);
     };
     if written.inode != read.inode {
-        return Some(MaybeAlive::Copied);
+        return Some(AliveReason::Copied);
     }
     if entry.machine != here.machine {
-        return Some(MaybeAlive::OtherMachine);
+        return Some(AliveReason::OtherMachine);
     }
     if entry.boot.is_none() || here.boot.is_none() {
-        return Some(MaybeAlive::Unknown);
+        return Some(AliveReason::Unknown);
     }
     if entry.boot != here.boot {
         // No process outlives the run of its machine, if it is the same machine. Devices have new numbers in each run.
-        return here.machine.is_none().then_some(MaybeAlive::Unknown);
+        return here.machine.is_none().then_some(AliveReason::Unknown);
     }
     if written.device != read.device {
-        return Some(MaybeAlive::Copied);
+        return Some(AliveReason::Copied);
     }
     if entry.ended {
         return None;
     }
-    let Some(started) = entry.started else { return Some(MaybeAlive::Unknown) };
-    (start_of(&entry.pid.to_string()) == Some(started)).then_some(MaybeAlive::Lives)
+    let Some(started) = entry.started else { return Some(AliveReason::Unknown) };
+    (start_of(&entry.pid.to_string()) == Some(started)).then_some(AliveReason::Lives)
 }
 
 /// An identifier that is alone in a file.
@@ -341,9 +356,18 @@ pub fn note_log(folder: &Path, key: u64, log: &Path) -> io::Result<()> {
     rewrite(&folder.join(name_of(key)), |entry| entry.unwritten_logs.push(log))
 }
 
-/// The replay logs of the attachment with this key have been written.
-pub fn forget_logs(folder: &Path, key: u64) -> io::Result<()> {
-    match rewrite(&folder.join(name_of(key)), |entry| entry.unwritten_logs.clear()) {
+/// A replay log of the attachment with this key has been written.
+pub fn forget_log(folder: &Path, key: u64, written: &Path) -> io::Result<()> {
+    let forget = |entry: &mut Entry| {
+        let is_it = |noted: &Path| noted.file_name() == written.file_name();
+        let has_its_name = entry.unwritten_logs.iter().any(|noted| is_it(noted));
+        // One that has another name now is one of those that are not at their places.
+        entry.unwritten_logs.retain(|noted| match has_its_name {
+            true => !is_it(noted),
+            false => noted.exists(),
+        });
+    };
+    match rewrite(&folder.join(name_of(key)), forget) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
     }
@@ -367,7 +391,7 @@ fn rewrite(path: &Path, change: impl FnOnce(&mut Entry)) -> io::Result<()> {
 
 /// What is noted in `folder` of attachments that may be of this unit. It locks nothing, for those who only read.
 #[must_use]
-pub fn noted(folder: &Path, place: &Place) -> Vec<Entry> {
+pub fn noted(folder: &Path, place: &UnitAddress) -> Vec<Entry> {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     let texts = files.filter_map(|file| read_regular(&file.path()).ok());
     let entries = texts.filter_map(|text| serde_json::from_slice::<Entry>(&text).ok());
@@ -380,7 +404,7 @@ pub struct Known {
     /// Attachments of processes that are gone; nobody else can take them over meanwhile.
     pub gone: Vec<(Entry, Attachment)>,
     /// Those of which that cannot be told.
-    pub doubtful: Vec<(Entry, Attachment, MaybeAlive)>,
+    pub doubtful: Vec<(Entry, Attachment, AliveReason)>,
     /// Those of processes that live.
     pub living: Vec<Entry>,
 }
@@ -388,7 +412,7 @@ pub struct Known {
 impl Known {
     /// What `folder` tells of a unit.
     #[must_use]
-    pub fn of(folder: &Path, place: &Place) -> Self {
+    pub fn of(folder: &Path, place: &UnitAddress) -> Self {
         let mut known = Self::default();
         for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path()) {
             match look(&path) {
@@ -407,7 +431,7 @@ impl Known {
     /// there, or their keys are among those that it had `seen` there before. Not that of `now`, which is ours.
     pub fn ended_at(
         self,
-        place: &Place,
+        place: &UnitAddress,
         seen: &[u64],
         now: u64,
     ) -> impl Iterator<Item = Attachment> {
@@ -421,14 +445,14 @@ impl Known {
 
     /// Whether some may be of another unit that has the same names.
     #[must_use]
-    pub fn may_be_elsewhere(&self, place: &Place) -> bool {
+    pub fn may_be_elsewhere(&self, place: &UnitAddress) -> bool {
         let doubtful = self.doubtful.iter().map(|(entry, ..)| entry);
         let mut noted = self.gone.iter().map(|(entry, _)| entry).chain(doubtful);
         noted.any(|entry| !entry.is_of(place))
     }
 
     /// Keeps those from being taken for gone that have something waiting.
-    pub fn spare(&mut self, waits: impl Fn(&Entry) -> Option<MaybeAlive>) {
+    pub fn spare(&mut self, waits: impl Fn(&Entry) -> Option<AliveReason>) {
         for (entry, attachment) in std::mem::take(&mut self.gone) {
             match waits(&entry) {
                 Some(log) => self.doubtful.push((entry, attachment, log)),
@@ -439,16 +463,16 @@ impl Known {
 
     /// The replay log of an attachment to the unit at `place` that is not where it was.
     #[must_use]
-    pub fn missing_log(&self, place: &Place) -> Option<&Path> {
+    pub fn missing_log(&self, place: &UnitAddress) -> Option<&Path> {
         self.doubtful.iter().find_map(|(entry, _, doubt)| match doubt {
-            MaybeAlive::LogMissing(log) if entry.is_of(place) => Some(&**log),
+            AliveReason::LogMissing(log) if entry.is_of(place) => Some(&**log),
             _ => None,
         })
     }
 
     fn take(&mut self, entry: Entry, attachment: Attachment) {
         let file = FileId::of(&attachment.file).ok();
-        let here = Entry { file, ..Entry::new(&Place::of(&entry), 0) };
+        let here = Entry { file, ..Entry::new(&UnitAddress::of(&entry), 0) };
         match doubt(&entry, &here) {
             Some(doubt) => self.doubtful.push((entry, attachment, doubt)),
             None => self.gone.push((entry, attachment)),
@@ -482,8 +506,8 @@ mod tests {
 
     const TARGET: &str = "iqn.2026-11.dev.longhaul:t";
 
-    fn place() -> Place {
-        Place {
+    fn place() -> UnitAddress {
+        UnitAddress {
             target: TARGET.to_owned(),
             lun: 0,
             serial: Some("s".to_owned()),
@@ -507,7 +531,7 @@ mod tests {
         // As at the end of the process: the file stays, its lock goes.
         drop(first);
         let known = unlocked(&look);
-        assert_eq!(known.doubtful[0].2, MaybeAlive::Lives, "this process has not ended");
+        assert_eq!(known.doubtful[0].2, AliveReason::Lives, "this process has not ended");
         drop(known);
         ends(&dir.path().join(format!("{:016x}", 7)));
         let known = unlocked(&look);
@@ -524,6 +548,27 @@ mod tests {
     }
 
     #[test]
+    fn log_that_was_written_is_the_only_one_that_is_missed_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = ["a", "b"].map(|name| dir.path().join(name));
+        let folder = dir.path().join("notes");
+        let _attachment = Attachment::note(&folder, &entry(7)).unwrap();
+        let missed = || look(&folder.join(name_of(7))).unwrap().0.unwritten_logs;
+        for log in &logs {
+            fs::write(log, "").unwrap();
+            note_log(&folder, 7, log).unwrap();
+        }
+        // Written where it was moved to.
+        forget_log(&folder, 7, Path::new("/elsewhere/a")).unwrap();
+        assert_eq!(missed(), logs[1..]);
+        // Under another name, which it is not any more.
+        fs::remove_file(&logs[1]).unwrap();
+        forget_log(&folder, 7, Path::new("/elsewhere/c")).unwrap();
+        assert!(missed().is_empty());
+        forget_log(&folder, 8, &logs[0]).unwrap();
+    }
+
+    #[test]
     fn attachment_that_has_ended_is_gone_though_its_process_lives() {
         let dir = tempfile::tempdir().unwrap();
         let look = || Known::of(dir.path(), &place());
@@ -536,7 +581,7 @@ mod tests {
         fs::remove_file(&original).unwrap();
         drop(known);
         let known = unlocked(&look);
-        assert_eq!((known.gone.len(), &known.doubtful[0].2), (0, &MaybeAlive::Copied));
+        assert_eq!((known.gone.len(), &known.doubtful[0].2), (0, &AliveReason::Copied));
     }
 
     /// Looks until the lock is gone that was given back: a process that another test starts has it too, for the moment
@@ -570,23 +615,23 @@ mod tests {
         let nowhere = Entry { machine: None, ..here.clone() };
         let cases = [
             (gone.clone(), &here, None),
-            (here.clone(), &here, Some(MaybeAlive::Lives)),
-            (Entry { started: None, ..here.clone() }, &here, Some(MaybeAlive::Unknown)),
+            (here.clone(), &here, Some(AliveReason::Lives)),
+            (Entry { started: None, ..here.clone() }, &here, Some(AliveReason::Unknown)),
             (Entry { ended: true, ..here.clone() }, &here, None),
             (
                 Entry { ended: true, machine: id("n"), ..here.clone() },
                 &here,
-                Some(MaybeAlive::OtherMachine),
+                Some(AliveReason::OtherMachine),
             ),
-            (Entry { file: other(1, 3), ..gone.clone() }, &here, Some(MaybeAlive::Copied)),
-            (Entry { file: other(3, 2), ..gone.clone() }, &here, Some(MaybeAlive::Copied)),
-            (Entry { file: None, ..gone.clone() }, &here, Some(MaybeAlive::Unknown)),
-            (Entry { machine: id("n"), ..gone.clone() }, &here, Some(MaybeAlive::OtherMachine)),
-            (Entry { boot: None, ..gone.clone() }, &here, Some(MaybeAlive::Unknown)),
+            (Entry { file: other(1, 3), ..gone.clone() }, &here, Some(AliveReason::Copied)),
+            (Entry { file: other(3, 2), ..gone.clone() }, &here, Some(AliveReason::Copied)),
+            (Entry { file: None, ..gone.clone() }, &here, Some(AliveReason::Unknown)),
+            (Entry { machine: id("n"), ..gone.clone() }, &here, Some(AliveReason::OtherMachine)),
+            (Entry { boot: None, ..gone.clone() }, &here, Some(AliveReason::Unknown)),
             (earlier.clone(), &here, None),
             (Entry { file: other(3, 2), ..earlier.clone() }, &here, None),
-            (Entry { file: other(1, 3), ..earlier.clone() }, &here, Some(MaybeAlive::Copied)),
-            (Entry { machine: None, ..earlier }, &nowhere, Some(MaybeAlive::Unknown)),
+            (Entry { file: other(1, 3), ..earlier.clone() }, &here, Some(AliveReason::Copied)),
+            (Entry { machine: None, ..earlier }, &nowhere, Some(AliveReason::Unknown)),
             (Entry { machine: None, ..gone }, &nowhere, None),
         ];
         for (entry, here, expected) in cases {
@@ -613,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_attachment_is_passed_over() {
+    fn file_that_is_no_attachment_is_passed_over() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("1"), "").unwrap();
         fs::write(dir.path().join("2"), "{}").unwrap();

@@ -2,9 +2,12 @@
 
 mod created_file;
 mod crypt;
+mod enrolment;
 mod identity;
+mod journal;
 mod layer;
 mod layers;
+mod limited_reads;
 mod logs;
 mod memory;
 mod opening;
@@ -28,20 +31,22 @@ use crate::explain::{explain, explain_connect};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::net::tcp_tuning;
-use crate::printable::Shown as _;
+use crate::printable::{Quoted as _, Shown as _};
 use crate::reconnect_limit::ReconnectLimit;
 use crate::replay_log::Saved;
 use crate::sealing::Seal;
 use crate::size::Size;
 use crate::stop::Stop;
-use crate::store::abilities::{self, Abilities, Opened, TargetInfo, Worker};
+use crate::store::abilities::{self, Abilities, Opened, TargetInfo, Token, Worker};
 use crate::store::iscsi;
 use crate::store::iscsi::{Connections, ReplayedLog, Writers};
 use crate::uri::{Host, Uri};
 use created_file::CreatedFile;
 use crypt::CRYPT;
+pub use enrolment::enrol;
+pub use journal::JournalOptions;
 pub use layer::LayerInfo;
-use layer::With;
+use layer::OpenContext;
 use layers::LAYERS;
 pub(crate) use memory::{memory_needed, memory_of_machine};
 pub use opening::open;
@@ -89,6 +94,8 @@ pub struct OpenOptions {
     pub writers: Writers,
     /// The replay log that is to be written to it.
     pub replays: Option<ReplayedLog>,
+    /// What keeps its changes until the volume has them.
+    pub journal: Option<JournalOptions>,
     /// What an earlier chain of the same URI has found.
     pub same_as: Option<iscsi::Seen>,
     /// When it is called before the chain is open, that fails, and lets go of what there is.
@@ -160,8 +167,6 @@ pub struct Chain {
     workers: Vec<Box<dyn Worker>>,
     /// What it is made of, the lowest first.
     layers: Vec<LayerInfo>,
-    /// What tells others that it has a writer, where its target does not.
-    token: Option<Arc<luks::WriterToken>>,
     /// The file that was made for it.
     made: Option<PathBuf>,
     /// How many bytes of zeroes its last block was filled up with.
@@ -209,6 +214,11 @@ impl Chain {
     #[must_use]
     pub fn moved(&self) -> Option<String> {
         self.abilities.close.as_ref()?.misplaced()
+    }
+
+    /// How its file was when it was opened; `None` if it has none.
+    pub fn found_file(&self) -> Option<Metadata> {
+        self.abilities.close.as_ref()?.found_file()
     }
 
     /// How its file is now that nothing writes to it any more; `None` if it has none, or has lost something.
@@ -352,7 +362,7 @@ impl Chain {
     /// Lets go of a store to which nothing was written, and which another may have reserved.
     pub async fn release(self) {
         let is_remote = self.is_remote();
-        let Self { volume, mut abilities, workers, token, .. } = self;
+        let Self { volume, mut abilities, workers, .. } = self;
         abilities.erase = None;
         drop(volume);
         if !is_remote {
@@ -362,13 +372,13 @@ impl Chain {
             close.leave(GRACE);
         }
         end(workers).await;
-        opening::let_go(&abilities, token.as_deref()).await;
+        opening::let_go(&abilities, abilities.token.as_deref()).await;
     }
 
     /// Makes everything that was acknowledged durable, and lets go of the store. Nobody else may hold
     /// the volume any more. A write that failed after it was acknowledged is told here at the latest.
     pub async fn close(self) -> Outcome {
-        let Self { uri, volume, mut abilities, workers, token, .. } = self;
+        let Self { uri, volume, mut abilities, workers, .. } = self;
         let flushed = volume.flush().await.map_err(|why| {
             Failure::new(format!("cannot flush {uri}"))
                 .because(why)
@@ -388,8 +398,8 @@ impl Chain {
         if flushed.is_ok() {
             close.flush_rest().await;
         }
-        if let Some(token) = &token {
-            writer::give_back(token, &abilities).await;
+        if let Some(token) = &abilities.token {
+            token.give_back().await;
         }
         match (close.close().await, flushed) {
             (Some(saved), flushed) => Err(unwritten(&uri, flushed, &saved)),
@@ -420,10 +430,10 @@ fn unwritten(uri: &Uri, flushed: Outcome, saved: &Saved) -> Failure {
     let Saved { path, changes, bytes, lost, why } = saved;
     let mut hint = Vec::new();
     if let Some(path) = path {
-        let path = path.shown();
+        let (path, quoted) = (path.shown(), path.quoted());
         hint.push(format!(
             "{changes} writes ({bytes} bytes) that were acknowledged or under way, and not flushed, are in {path}; \
-             `longhaul replay {path}` writes them"
+             `longhaul replay {quoted}` writes them"
         ));
     }
     if let Some(why) = why {
@@ -438,12 +448,13 @@ fn unsolicited(store: &Abilities) -> u64 {
     store.probe.as_ref().map_or(u64::MAX, |store| store.unsolicited())
 }
 
-/// Puts layers over a store.
+/// Puts layers over a store. If that fails, `workers` are those that are to be ended.
 async fn assemble(
     uri: &Uri,
     store: Store,
     options: OpenOptions,
-    claimed: &OnceLock<Arc<luks::WriterToken>>,
+    token: &OnceLock<Arc<dyn Token>>,
+    workers: &mut Vec<Box<dyn Worker>>,
 ) -> Outcome<Chain> {
     let Store { name, mut opened, made, padding } = store;
     let block_size = opened.volume.shape().block_size;
@@ -452,8 +463,8 @@ async fn assemble(
         return Err(Failure::new(why).hint("leave block_size out"));
     }
     let mut layers = vec![LayerInfo::new(name, &opened)];
-    let mut workers: Vec<_> = opened.worker.take().into_iter().collect();
-    let mut with = With { uri, options, claimed };
+    workers.extend(opened.worker.take());
+    let mut with = OpenContext { uri, options, token };
     for layer in LAYERS {
         let Some(over) = layer.open(&opened, &mut with).await? else { continue };
         layers.push(LayerInfo::new(layer.name(), &over));
@@ -461,8 +472,8 @@ async fn assemble(
         workers.extend(opened.worker.take());
     }
     let Opened { volume, abilities, .. } = opened;
-    let (uri, token, made) = (uri.clone(), claimed.get().cloned(), made.keep());
-    Ok(Chain { uri, volume, abilities, workers, layers, token, made, padding })
+    let (uri, made, workers) = (uri.clone(), made.keep(), std::mem::take(workers));
+    Ok(Chain { uri, volume, abilities, workers, layers, made, padding })
 }
 
 /// Asks a server which targets this machine may use.

@@ -1,18 +1,21 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::cipher_pool::fix_threads;
+use crate::command::enrol::GivenInvitation;
 use crate::command::{
-    attach, check, copy, discover, identity, info, key, man_pages, reload, replay, serve, status,
-    tune,
+    attach, check, clients, copy, discover, identity, info, invite, journal, key, man_pages, mount,
+    outlast_stray_signals, reload, replay, revoke, serve, status, tune, umount, volumes,
 };
 use crate::failure::{OrFail, Outcome};
-use crate::log::{Log, complain_of};
+use crate::log::{Log, log_failure};
 use crate::luks;
+use crate::mount_helper;
 use crate::printable::OneLine;
 use crate::reconnect_limit::ReconnectLimit;
 use crate::secret;
@@ -22,7 +25,7 @@ use crate::size::Size;
 #[derive(Debug, Parser)]
 #[command(name = "longhaul", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
-    /// How many threads cipher beside those that send and receive; one for each processor but one, if not given
+    /// Extra encryption threads [default: processors minus one]
     #[arg(long, global = true, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(..=256))]
     cipher_threads: Option<u16>,
     /// The most memory that deriving the key of an encrypted volume may take; 1G, if not given
@@ -48,6 +51,9 @@ enum Command {
     Serve(serve::Args),
     Check(check::Args),
     Reload(reload::Args),
+    Invite(invite::Args),
+    Clients(clients::Args),
+    Revoke(revoke::Args),
     Status(status::Args),
     Info(info::Args),
     Copy(copy::Args),
@@ -55,7 +61,11 @@ enum Command {
     Key(key::Args),
     Identity(identity::Args),
     Attach(attach::Args),
+    Mount(mount::Args),
+    Umount(umount::Args),
+    Volumes(volumes::Args),
     Replay(replay::Args),
+    Journal(journal::Args),
     Tune(tune::Args),
     Completions(man_pages::Completions),
     Man(man_pages::Man),
@@ -66,9 +76,9 @@ const THREADS_END: Duration = Duration::from_secs(2);
 
 /// The command line. What is wrong with it is told of arguments on one line each: a name that a script hands over may hold
 /// what looks like another one.
-fn parse() -> Cli {
-    Cli::try_parse().unwrap_or_else(|wrong| {
-        let shown = std::env::args_os().map(|arg| OneLine(arg.to_string_lossy()).to_string());
+fn parse(arguments: &[OsString]) -> Cli {
+    Cli::try_parse_from(arguments).unwrap_or_else(|wrong| {
+        let shown = arguments.iter().map(|arg| OneLine(arg.to_string_lossy()).to_string());
         // The same mistake is found in them.
         Cli::try_parse_from(shown).err().unwrap_or(wrong).exit()
     })
@@ -76,18 +86,59 @@ fn parse() -> Cli {
 
 /// Runs the program and says how it ended.
 pub fn main() -> ExitCode {
-    match run(parse()) {
+    match begin() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !failure.is_unheard() {
-                complain_of(&failure);
+            if !failure.is_output_closed() {
+                log_failure(&failure);
             }
             ExitCode::from(failure.exit_code())
         }
     }
 }
 
-fn run(cli: Cli) -> Outcome {
+/// A volume that is called by a name is looked up first: what is remembered of it is as good as on the command line.
+fn begin() -> Outcome {
+    let mount = Cli::command().find_subcommand("mount").cloned().unwrap_or_default();
+    let has_value = |name: &str| {
+        let option = mount.get_arguments().find(|option| option.get_long() == Some(name))?;
+        Some(option.get_action().takes_values())
+    };
+    let arguments = mount_helper::translated(std::env::args_os().collect(), has_value);
+    let given = GivenInvitation::find(&arguments)?;
+    if let Some(given) = given {
+        let arguments = given.replaced(&arguments)?;
+        let arguments = enrol(&parse(&arguments), &given, &arguments)?;
+        return run(parse(&arguments), arguments);
+    }
+    let cli = parse(&arguments);
+    if let Command::Mount(mount) = &cli.command
+        && let Some(expanded) = mount.expanded(&arguments)?
+    {
+        return run(parse(&expanded), expanded);
+    }
+    run(cli, arguments)
+}
+
+/// Uses an invitation, before there are other threads; the command line with the volume in its place.
+fn enrol(cli: &Cli, given: &GivenInvitation, arguments: &[OsString]) -> Outcome<Vec<OsString>> {
+    let _ = host::memory::hide();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.or_fail(|| "cannot start".to_owned())?;
+    runtime.block_on(async {
+        match &cli.command {
+            Command::Mount(mount) => mount.enrol(given, arguments).await,
+            Command::Attach(attach) => attach.enrol(given, arguments).await,
+            _ => Ok(arguments.to_vec()),
+        }
+    })
+}
+
+fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
+    if matches!(&cli.command, Command::Mount(mount) if mount.serves()) {
+        // Before there are threads, which take it over. A system that does not allow it is served all the same.
+        let _ = host::memory::serve_kernel();
+    }
     // Where the system does not allow it, the keys are used all the same.
     let _ = host::memory::hide();
     // Before anything is opened that could be taken for a socket.
@@ -110,10 +161,14 @@ fn run(cli: Cli) -> Outcome {
         .build()
         .or_fail(|| "cannot start".to_owned())?;
     let outcome = runtime.block_on(async {
+        outlast_stray_signals()?;
         match cli.command {
             Command::Serve(args) => serve::run(args, cli.log, handed).await,
             Command::Check(args) => check::run(args).await,
             Command::Reload(args) => reload::run(args).await,
+            Command::Invite(args) => invite::run(args).await,
+            Command::Clients(args) => clients::run(args).await,
+            Command::Revoke(args) => revoke::run(args).await,
             Command::Status(args) => status::run(args).await,
             Command::Info(args) => info::run(args).await,
             Command::Copy(args) => copy::run(args).await,
@@ -121,7 +176,11 @@ fn run(cli: Cli) -> Outcome {
             Command::Identity(args) => identity::run(&args),
             Command::Key(args) => key::run(args).await,
             Command::Attach(args) => attach::run(args).await,
+            Command::Mount(args) => mount::run(args, arguments).await,
+            Command::Umount(args) => umount::run(args).await,
+            Command::Volumes(args) => volumes::run(&args),
             Command::Replay(args) => replay::run(args).await,
+            Command::Journal(args) => journal::run(args).await,
             Command::Tune(args) => tune::run(args).await,
             Command::Completions(args) => man_pages::completions(&args, Cli::command()),
             Command::Man(args) => man_pages::man(&args, Cli::command()),

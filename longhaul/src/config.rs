@@ -1,8 +1,10 @@
 //! What `serve` serves: read from a file, or from the command line.
 
 mod access;
+mod change;
 mod disk;
 mod duration;
+pub mod edit;
 mod file;
 mod limits;
 mod option;
@@ -32,12 +34,14 @@ use crate::size::Size;
 use crate::store::iscsi::Connections;
 use crate::uri::{Host, Uri};
 pub use access::{Access, Group};
+use change::GivenOptions;
+use disk::TargetName;
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use duration::ConfigDuration;
 pub use limits::LimitOptions;
 pub(crate) use option::{idle_size, trailing_option};
-use options::VolumeOptions;
 pub use options::{ServerOptions, sections};
+pub(crate) use options::{UNLOCK, UPSTREAM};
 
 /// What the name of a volume follows on the wire, unless the file says otherwise.
 const TARGET_PREFIX: &str = "iqn.2026-11.dev.longhaul:";
@@ -62,8 +66,10 @@ pub struct Config {
     pub insecure: bool,
     /// What is served.
     pub volumes: Vec<Served>,
-    /// Who may use it; everyone if empty.
+    /// Who may use it; everyone if empty, unless it is closed.
     pub clients: Vec<Client>,
+    /// Only the clients may use it, also if there are none.
+    pub closed: bool,
     /// SHA-1 and MD5 are allowed for CHAP.
     pub chap_weak: bool,
     /// Where reservations are kept through a restart; without it they end with the process.
@@ -139,6 +145,8 @@ pub struct Served {
     pub encrypted: bool,
     /// What opens it, if it is encrypted: its plain text is what is served then.
     pub unlock: Option<Unlocking>,
+    /// The options that all of this comes from.
+    given: GivenOptions,
 }
 
 /// How this machine logs in to the target that has a volume.
@@ -213,7 +221,9 @@ impl From<ServerOptions> for Config {
 }
 
 impl Client {
-    fn by_key(name: String, key: PublicKey) -> Self {
+    /// One that proves this key, and may use all volumes.
+    #[must_use]
+    pub fn by_key(name: String, key: PublicKey) -> Self {
         Self { key: Some(key), ..Self::named(name) }
     }
 
@@ -244,6 +254,13 @@ impl Config {
     #[must_use]
     pub fn parse(text: &str, path: &Path) -> (Self, Vec<Wrong>) {
         file::parse(text, path)
+    }
+
+    /// The clients in `text`, a file at `path` that has nothing but clients. Volumes that are not among `volumes` are left
+    /// out.
+    pub fn parse_clients(text: &str, path: &Path, volumes: &[Served]) -> Outcome<Vec<Client>> {
+        let (clients, wrong) = file::parse_clients(text, path, volumes);
+        if wrong.is_empty() { Ok(clients) } else { Err(refuse(path, &wrong)) }
     }
 
     /// Reads as much of a file as is right, and says what is not.
@@ -313,7 +330,13 @@ impl Config {
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
         let proves = |client: &Client| client.chap.is_some() || client.key.is_some();
-        !self.clients.is_empty() && self.clients.iter().all(proves)
+        !self.is_open() && self.clients.iter().all(proves)
+    }
+
+    /// Whether anyone may use it.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.clients.is_empty() && !self.closed
     }
 
     /// Whether secure sessions are asked for although there is no identity.
@@ -371,9 +394,13 @@ impl Served {
         name: &str,
         target: IscsiName,
         uri: Uri,
-        said: VolumeOptions,
         upstream: Upstream,
+        mut given: GivenOptions,
     ) -> Self {
+        // Whether a default is written or left out makes no difference.
+        given.volume.target = Some(TargetName(target.clone()));
+        given.chap.chap_user.get_or_insert_with(|| name.to_owned());
+        let said = &given.volume;
         Self {
             name: name.to_owned(),
             target,
@@ -382,11 +409,12 @@ impl Served {
             size: said.size,
             read_only: said.read_only.unwrap_or_default(),
             protection: said.protection.unwrap_or_default(),
-            appearance: Appearance::from(&said),
+            appearance: Appearance::from(said),
             sanitize_rate: said.sanitize_rate,
             upstream,
             encrypted: said.encrypted.unwrap_or_default(),
             unlock: None,
+            given,
         }
     }
 

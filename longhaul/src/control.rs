@@ -74,8 +74,8 @@ pub fn remove_if_left(path: &Path) -> bool {
     process.is_some_and(is_gone) && std::fs::remove_file(path).is_ok()
 }
 
-/// The longest request.
-const REQUEST_MAX: u64 = 64;
+/// The longest request: an invitation to many volumes.
+const REQUEST_MAX: u64 = 16 << 10;
 
 /// The longest answer taken: a node of 65,535 sessions tells some 3 KiB of each.
 const ANSWER_MAX: u64 = 256 << 20;
@@ -285,6 +285,11 @@ pub enum AskError {
     Refused(String),
 }
 
+/// Whether the other end let go without an answer, as it does with users that it does not answer.
+fn is_hung_up(why: &io::Error) -> bool {
+    matches!(why.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+}
+
 impl AskError {
     /// The failure as a person reads it.
     pub fn into_failure(self, path: &Path) -> Failure {
@@ -294,6 +299,10 @@ impl AskError {
             Self::Left(_) | Self::Connect(_) => failure.because(self).hint(
                 "`serve` listens there if it is told so: `control` in its file, or --control",
             ),
+            Self::Broken(why) if is_hung_up(&why) => {
+                let failure = failure.because(why);
+                failure.hint("only root, and the user that it runs as, may ask it: use `sudo`")
+            }
             Self::Silent => failure
                 .because(self)
                 .hint("it may be stopped (`kill -CONT PID` lets it go on), or busy with a reload"),
@@ -322,5 +331,17 @@ async fn ask_patiently(path: &Path, verb: &str) -> Result<String, AskError> {
         None if answer.is_empty() => Err(AskError::Ended),
         None if answer.starts_with(NBD_MAGIC) => Err(AskError::Foreign),
         None => Ok(answer.trim_end().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_who_is_hung_up_on_is_told_who_may_ask() {
+        let reset = io::Error::from(io::ErrorKind::ConnectionReset);
+        let said = AskError::from(reset).into_failure(Path::new("control.sock")).to_string();
+        assert!(said.contains("control.sock") && said.contains("only root"), "{said}");
     }
 }

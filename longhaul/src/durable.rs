@@ -1,9 +1,11 @@
 //! Files that survive a loss of power.
 
-use std::fs::{self, DirBuilder, File};
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
+
+use tempfile::NamedTempFile;
 
 /// Makes the name of the file at `path` stable, as it was made or changed: its bytes alone are not enough to find them
 /// again after a loss of power.
@@ -42,6 +44,35 @@ fn make_directories_synced(
         // The next call would take it for one that is stable. It stays only if somebody else uses it.
         let _ = fs::remove_dir(path);
     })
+}
+
+/// A new file in the directory of `path`, which only its owner may read, and which is gone unless it is kept.
+pub(crate) fn new_beside(path: &Path) -> io::Result<NamedTempFile> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    NamedTempFile::new_in(directory.unwrap_or_else(|| Path::new(".")))
+}
+
+/// Puts a file with these bytes in the place of the one at `path`, with the owner and the permissions of that; a new one is its
+/// owner's alone. At every moment there is the old file or the new one, whole, also after a loss of power.
+pub(crate) fn replace_as_owned(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = new_beside(path)?;
+    match path.metadata() {
+        Ok(old) => keep_owner(file.as_file(), &old)?,
+        Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+        Err(why) => return Err(why),
+    }
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    sync_directory_of(path)
+}
+
+fn keep_owner(file: &File, old: &Metadata) -> io::Result<()> {
+    let new = file.metadata()?;
+    if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+        fchown(file, Some(old.uid()), Some(old.gid()))?;
+    }
+    file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))
 }
 
 #[cfg(test)]

@@ -72,11 +72,11 @@ const LOG_MISSING: &str = "it holds what was acknowledged to programs: mount its
     another machine";
 
 /// What to do about a replay log of which nobody knows whether it would replace something newer.
-const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows since when and what would be replaced; if nobody has written since, add --force";
+const NOT_RESUMED: &str = "`longhaul replay --dry-run FILE` shows which places would be replaced; if nobody has written there since, add --force";
 
 /// The same, where another writer has the volume.
 const NOT_RESUMED_BUT_HELD: &str = "its writer may have replaced what the log holds: look there, and end it, before `longhaul replay --force` \
-    is thought of; `longhaul replay --dry-run FILE` shows since when and what would be replaced";
+    is thought of; `longhaul replay --dry-run FILE` shows which places would be replaced";
 
 /// What to do about a unit that holds no blocks.
 const ANOTHER_UNIT: &str = "the number at the end of the URI is that of the unit, and 0 if it is left out: try /1 and so on";
@@ -98,6 +98,10 @@ pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
         }
         Some(LoginError::KeyRefused(_)) => {
             "on the server: a client's `key` in its file, or --client-key; here: --identity or --pin"
+        }
+        Some(LoginError::InvitationRefused) => {
+            "ask for another one: on the server, `longhaul invite NAME --volume VOLUME`. If you have not used this one yourself, \
+             somebody else has: `longhaul clients` there shows it, `longhaul revoke NAME` ends it"
         }
         Some(LoginError::TooLittle(Protection::Integrity)) => {
             "ask for `--protection encrypt`; or the server lets this client not use this volume"

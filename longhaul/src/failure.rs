@@ -2,9 +2,10 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 
 use crate::printable::Printable;
+use crate::stderr::Stderr;
 
 /// The result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
@@ -16,13 +17,13 @@ pub struct Failure {
     why: Option<Box<dyn StdError + Send + Sync>>,
     hint: Option<String>,
     usage: bool,
-    unheard: bool,
+    output_closed: bool,
 }
 
 impl Failure {
     /// `what` failed: say what was tried, on what.
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), why: None, hint: None, usage: false, unheard: false }
+        Self { what: what.into(), why: None, hint: None, usage: false, output_closed: false }
     }
 
     /// The request itself was wrong: exit code 2.
@@ -32,14 +33,20 @@ impl Failure {
 
     /// Nobody reads what the program prints.
     #[must_use]
-    pub fn unheard() -> Self {
-        Self { unheard: true, ..Self::new("nobody reads the output") }
+    pub fn output_closed() -> Self {
+        Self { output_closed: true, ..Self::new("nobody reads the output") }
+    }
+
+    /// Another process has told of it already.
+    #[must_use]
+    pub fn already_printed(usage: bool) -> Self {
+        Self { usage, ..Self::output_closed() }
     }
 
     /// Whether there is nobody to tell.
     #[must_use]
-    pub const fn is_unheard(&self) -> bool {
-        self.unheard
+    pub const fn is_output_closed(&self) -> bool {
+        self.output_closed
     }
 
     /// The same failure, of `part`, unless it names that already.
@@ -66,6 +73,12 @@ impl Failure {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// A hint, unless it has one.
+    #[must_use]
+    pub fn hint_if_none(self, hint: &str) -> Self {
+        if self.hint.is_none() { self.hint(hint) } else { self }
     }
 
     /// Another hint than it has; one without any stays so.
@@ -107,8 +120,8 @@ impl fmt::Display for Failure {
 
 /// Says something on standard error. That nobody hears it, or that there is no room for it, must not end what
 /// goes on.
-pub fn complain(what: &impl fmt::Display) {
-    let _ = writeln!(io::stderr(), "{}", Printable(what));
+pub fn print_error(what: &impl fmt::Display) {
+    let _ = Stderr.write_all(format!("{}\n", Printable(what)).as_bytes());
 }
 
 /// Turns any error into a [`Failure`] that says what was being done.

@@ -2,20 +2,18 @@
 
 use std::io::{self, IsTerminal};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt};
 
-use crate::failure::{Failure, OrFail, Outcome, complain};
+use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::option_table::{Kind, Place, Standard, option, options, text};
-use crate::printable::{Json, JsonLines, LogLines};
+use crate::printable::{JsonLines, LogLines};
+use crate::stderr::{self, Stderr};
 use crate::suggest::did_you_mean;
 
 options! {
@@ -93,29 +91,19 @@ fn directive(text: &str) -> Result<(), String> {
     }
 }
 
-/// Lines on standard error are JSON objects, since the log is made of them.
-static IS_JSON: AtomicBool = AtomicBool::new(false);
-
 /// Says how a command failed, as the lines of its log look.
-pub fn complain_of(failure: &Failure) {
-    if !IS_JSON.load(Ordering::Relaxed) {
-        return complain(&format_args!("longhaul: {failure}"));
+pub fn log_failure(failure: &Failure) {
+    match stderr::is_json() {
+        true => print_error(&stderr::json_line("ERROR", &failure.to_string())),
+        false => print_error(&format_args!("longhaul: {failure}")),
     }
-    let mut timestamp = String::new();
-    // A clock that cannot be read is no reason to be silent.
-    let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
-    let fields = serde_json::json!({ "message": failure.to_string() });
-    let line = serde_json::json!({
-        "timestamp": timestamp, "level": "ERROR", "fields": fields, "target": "longhaul",
-    });
-    complain(&Json(line));
 }
 
 /// What is logged, to be changed while the program runs.
 #[derive(Debug)]
-pub struct Tap(Handle<EnvFilter, Registry>);
+pub struct LogFilter(Handle<EnvFilter, Registry>);
 
-impl Tap {
+impl LogFilter {
     /// Logs what `filter` lets through from now on.
     pub fn turn(&self, filter: EnvFilter) -> Outcome {
         self.0.reload(filter).or_fail(|| "cannot change what is logged".to_owned())
@@ -147,16 +135,16 @@ impl Log {
     }
 
     /// Begins to log, at `level` if nothing else was said.
-    pub fn start(&self, level: &str) -> Outcome<Tap> {
+    pub fn start(&self, level: &str) -> Outcome<LogFilter> {
         let (filter, handle) = reload::Layer::new(self.filter(level)?);
         let log = tracing_subscriber::registry().with(filter);
         let lines = fmt::layer().with_ansi(io::stderr().is_terminal());
-        IS_JSON.store(self.is_json(), Ordering::Relaxed);
+        stderr::use_json(self.is_json());
         match self.format.unwrap_or(Format::Text) {
-            Format::Text => log.with(lines.with_writer(|| LogLines(io::stderr()))).init(),
-            Format::Json => log.with(lines.with_writer(|| JsonLines(io::stderr())).json()).init(),
+            Format::Text => log.with(lines.with_writer(|| LogLines(Stderr))).init(),
+            Format::Json => log.with(lines.with_writer(|| JsonLines(Stderr)).json()).init(),
         }
-        Ok(Tap(handle))
+        Ok(LogFilter(handle))
     }
 }
 

@@ -11,6 +11,9 @@ use tracing::warn;
 /// writes more than some 30 MB a day.
 const LINES_MAX: u32 = 120;
 
+/// Lines about what is tried again all the time.
+const RETRIES_MAX: u32 = 3;
+
 /// After that it begins anew.
 const SPAN: Duration = Duration::from_secs(60);
 
@@ -55,7 +58,7 @@ impl LogLimiter {
         let full = all.len() >= ADDRESSES_MAX && !all.contains_key(&address);
         let address = if full { Ipv6Addr::UNSPECIFIED.into() } else { address };
         let lines = all.entry(address).or_insert_with(|| Lines::new(now));
-        lines.admit(now)
+        lines.admit(LINES_MAX, now)
     }
 }
 
@@ -64,38 +67,47 @@ impl Lines {
         Self { since, written: 0, suppressed: 0 }
     }
 
-    /// Whether one more may be written, and whether it is the last for now.
-    fn admit(&mut self, now: Instant) -> (Option<Permit>, bool) {
+    /// Whether one more may be written, of so many at `most`, and whether it is the last for now.
+    fn admit(&mut self, most: u32, now: Instant) -> (Option<Permit>, bool) {
         let suppressed = if now - self.since >= SPAN {
             std::mem::replace(self, Self::new(now)).suppressed
         } else {
             0
         };
-        if self.written == LINES_MAX {
+        if self.written == most {
             self.suppressed += 1;
             return (None, false);
         }
         self.written += 1;
         let permit = Permit { suppressed: (suppressed > 0).then_some(suppressed) };
-        (Some(permit), self.written == LINES_MAX)
+        (Some(permit), self.written == most)
     }
 }
 
 /// Bounds the log lines about one thing, whatever address has to do with it.
 #[derive(Debug)]
-pub(crate) struct LineLimiter(Mutex<Lines>);
+pub(crate) struct LineLimiter {
+    lines: Mutex<Lines>,
+    /// In each span.
+    most: u32,
+}
 
 impl Default for LineLimiter {
     fn default() -> Self {
-        Self(Mutex::new(Lines::new(Instant::now())))
+        Self { lines: Mutex::new(Lines::new(Instant::now())), most: LINES_MAX }
     }
 }
 
 impl LineLimiter {
+    /// Bounds the lines about what fails again and again.
+    pub(crate) fn of_retries() -> Self {
+        Self { most: RETRIES_MAX, ..Self::default() }
+    }
+
     /// Whether a line may be written now, and whether it is the last one for a minute.
     pub(crate) fn permit(&self) -> Option<(Permit, bool)> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (permit, last) = lines.admit(Instant::now());
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let (permit, last) = lines.admit(self.most, Instant::now());
         permit.map(|permit| (permit, last))
     }
 }
@@ -134,10 +146,13 @@ mod tests {
 
     #[test]
     fn one_thing_is_told_of_a_bounded_number_of_times() {
-        let limiter = LineLimiter::default();
-        let permits: Vec<_> = (0..LINES_MAX + 9).map_while(|_| limiter.permit()).collect();
-        let last = permits.iter().position(|(_, last)| *last);
-        assert_eq!((permits.len(), last), (LINES_MAX as usize, Some(LINES_MAX as usize - 1)));
+        for (limiter, most) in
+            [(LineLimiter::default(), LINES_MAX), (LineLimiter::of_retries(), RETRIES_MAX)]
+        {
+            let permits: Vec<_> = (0..LINES_MAX + 9).map_while(|_| limiter.permit()).collect();
+            let last = permits.iter().position(|(_, last)| *last);
+            assert_eq!((permits.len(), last), (most as usize, Some(most as usize - 1)));
+        }
     }
 
     #[test]

@@ -26,16 +26,16 @@ pub struct PipelineArgs {
     /// Send every request when it comes, and wait for its answer
     #[arg(long, conflicts_with_all = ["window", "in_flight", "segment", "read_ahead"])]
     no_pipeline: bool,
-    /// How much may be written and not yet be at the other end
+    /// Most bytes written and not yet at the other end
     #[arg(long, value_name = "SIZE", default_value = "auto", hide_default_value = true)]
     window: Auto,
-    /// How much of it may be on its way at a time
+    /// Most segments of it on their way at a time
     #[arg(long, value_name = "SEGMENTS", value_parser = clap::value_parser!(u32).range(1..))]
     in_flight: Option<u32>,
-    /// The size that writes are merged to and cut to
+    /// Size to which writes are merged and cut
     #[arg(long, value_name = "SIZE", default_value = "auto", hide_default_value = true)]
     segment: Auto,
-    /// How far to read ahead; 0 for never, which volumes need that others write to as well
+    /// Bytes to read ahead; 0 where others write to the volume too
     #[arg(long, value_name = "SIZE", default_value = "auto", hide_default_value = true)]
     read_ahead: Auto,
 }
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_kept() {
+    fn given_settings_are_kept() {
         let args = read("x --window 8M --in-flight 5 --segment 128K --read-ahead 0");
         let expected = Settings {
             window: Some(8 << 20),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_settings_are_refused() {
         for text in ["x --window 0", "x --segment 0", "x --segment 64M", "x --segment 8G"] {
             assert_eq!(read(text).settings(1 << 32).unwrap_err().exit_code(), 2, "{text}");
         }

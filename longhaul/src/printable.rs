@@ -38,6 +38,38 @@ impl Shown for std::path::Path {
     }
 }
 
+/// A path as an argument of a command that is advised: the shell takes it as it is.
+pub(crate) trait Quoted {
+    /// It is written so.
+    fn quoted(&self) -> String;
+}
+
+impl Quoted for std::path::Path {
+    fn quoted(&self) -> String {
+        let path = self.to_string_lossy();
+        let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
+        // It is no option.
+        let dot = if path.starts_with('-') { "./" } else { "" };
+        if !path.is_empty() && path.chars().all(is_plain) {
+            return format!("{dot}{path}");
+        }
+        if !path.chars().any(is_control) {
+            return format!("'{dot}{}'", path.replace('\'', r"'\''"));
+        }
+        let mut quoted = format!("$'{dot}");
+        for c in path.chars() {
+            match c {
+                '\'' | '\\' => quoted.extend(['\\', c]),
+                c if is_control(c) => {
+                    let _ = write!(quoted, "\\U{:08x}", u32::from(c));
+                }
+                c => quoted.push(c),
+            }
+        }
+        quoted + "'"
+    }
+}
+
 /// One JSON value on one line. What stands for itself in JSON and yet steers a terminal is escaped as JSON escapes
 /// characters (RFC 8259, 7), so that it stays valid and means the same.
 #[derive(Debug)]
@@ -158,6 +190,30 @@ mod tests {
         assert_eq!(OneLine(evil).to_string(), escaped);
         assert_eq!(Printable("two\n\tlines").to_string(), "two\n\tlines");
         assert_eq!(OneLine("two\n\tlines").to_string(), r"two\n\tlines");
+    }
+
+    /// What somebody copies out of an error must name that file and no other.
+    #[test]
+    fn path_in_advice_is_one_argument_of_a_shell() {
+        let shell = |path: &str| {
+            let command = format!("printf %s {}", std::path::Path::new(path).quoted());
+            let done = std::process::Command::new("bash").args(["-c", &command]).output().unwrap();
+            String::from_utf8(done.stdout).unwrap()
+        };
+        for path in [
+            "a/b-1.replay",
+            "d ü/a b.img",
+            "*",
+            "a'b",
+            "$HOME `id` \"x\" \\",
+            "a\nb\u{7}\u{202e}'\\",
+            "漢",
+        ] {
+            assert_eq!(shell(path), path);
+        }
+        assert_eq!(shell("-a b"), "./-a b");
+        assert_eq!(shell("--force"), "./--force");
+        assert_eq!(std::path::Path::new("/a/b-1.replay").quoted(), "/a/b-1.replay");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::failure::complain;
+use crate::failure::print_error;
 
 /// Where it is not a terminal, a line this often.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ impl Progress {
                 let now = Instant::now();
                 if now >= next.get() && done < self.total {
                     next.set(now + LINE_INTERVAL);
-                    complain(&line(self.what, done, self.total, now - self.started));
+                    print_error(&line(self.what, done, self.total, now - self.started));
                 }
             }
         }

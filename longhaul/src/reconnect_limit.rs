@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_what_was_read() {
+    fn printed_value_is_read_back() {
         for text in ["0s", "59s", "90s", "5m", "2h", "1d", "36500d", "forever"] {
             assert_eq!(text.parse::<ReconnectLimit>().unwrap().to_string(), text);
         }
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn malformed_time_is_refused() {
         for text in [
             "",
             "5",

@@ -101,7 +101,7 @@ impl Seal {
         };
         let sealing = sealing(&self.identity.clone().map_or_else(default_path, Ok)?)?;
         let protection = self.protection.unwrap_or(Protection::Encrypt);
-        Ok(Some(Pinned { sealing, target, protection }))
+        Ok(Some(Pinned { sealing, target, protection, invitation: None }))
     }
 }
 
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_identity_is_refused() {
+    fn malformed_identity_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("identity");
         let public = create(&path).unwrap().public().to_string();

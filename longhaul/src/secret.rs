@@ -12,7 +12,7 @@ use clap::Args;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::failure::{Failure, OrFail, Outcome, complain};
+use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::printable::Shown as _;
 
 /// The longest pass-phrase taken, which is cryptsetup's limit for one that is typed.
@@ -226,7 +226,7 @@ pub fn restore_terminal() {
     let before = ASKED.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let (Some(before), Ok(terminal)) = (before, terminal()) {
         let _ = tcsetattr(terminal, OptionalActions::Now, &before);
-        complain(&"");
+        print_error(&"");
     }
 }
 
@@ -270,13 +270,13 @@ fn first_line(mut content: Vec<u8>, path: &Path) -> Outcome<Secret> {
         content.truncate(end);
     }
     if content.starts_with(b"\xef\xbb\xbf") {
-        complain(&format_args!(
+        print_error(&format_args!(
             "longhaul: {} begins with a byte order mark, which counts as a part of the secret",
             path.shown()
         ));
     }
     if content.last() == Some(&b'\r') {
-        complain(&format_args!(
+        print_error(&format_args!(
             "longhaul: the first line of {} ends with a carriage return, which counts as a part of the secret",
             path.shown()
         ));

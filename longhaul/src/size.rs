@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_what_was_read() {
+    fn printed_value_is_read_back() {
         for text in ["0", "511", "1K", "64M", "80G", "1T", "1025"] {
             assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
         }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn malformed_size_is_refused() {
         for text in ["", "M", "-1", "+1", "1.5G", "64m", "64MB", " 1", "99999999T"] {
             assert_eq!(text.parse::<Size>(), Err(NotASize(text.to_owned())));
         }

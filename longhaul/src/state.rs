@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use crate::durable::{make_directories, sync_directory_of};
 use crate::printable::Shown as _;
 use crate::regular_file::read_regular;
-use crate::target::lun::{Keeper, Waiting};
+use crate::target::lun::{ReservationStorage, Waiting};
 
 /// A directory for state, which is there.
 #[derive(Clone, Debug)]
@@ -30,8 +30,13 @@ impl StateDir {
     /// What keeps the reservations of unit `lun` of `target`, an iSCSI name, as long as it is the volume with this identity:
     /// one file.
     #[must_use]
-    pub fn reservations(&self, target: &str, lun: u16, identity: &str) -> Arc<dyn Keeper> {
-        Arc::new(KeptFile(self.reservations_file(target, lun, identity)))
+    pub fn reservations(
+        &self,
+        target: &str,
+        lun: u16,
+        identity: &str,
+    ) -> Arc<dyn ReservationStorage> {
+        Arc::new(ReservationFile(self.reservations_file(target, lun, identity)))
     }
 
     /// Nobody has reserved the unit as another volume than those with these `identities` any more.
@@ -57,17 +62,22 @@ impl StateDir {
     }
 }
 
-/// What the names of all files of a unit begin with. Names of targets can be longer than those of files.
+/// What the names of all files of a unit begin with.
 fn unit_name(target: &str, lun: u16) -> String {
-    let name = Sha256::digest(format!("{target}/{lun}"));
-    name[..16].iter().map(|byte| format!("{byte:02x}")).chain(["-".to_owned()]).collect()
+    format!("{}-", file_name(format!("{target}/{lun}").as_bytes()))
+}
+
+/// The name of a file for what is called `name`, which may be longer than those of files and hold slashes: as many digits of
+/// its SHA-256 as tell all names apart.
+pub(crate) fn file_name(name: &[u8]) -> String {
+    Sha256::digest(name)[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A file that is replaced as a whole.
 #[derive(Debug)]
-struct KeptFile(PathBuf);
+struct ReservationFile(PathBuf);
 
-impl Keeper for KeptFile {
+impl ReservationStorage for ReservationFile {
     fn load(&self) -> io::Result<Option<Vec<u8>>> {
         match read_regular(&self.0) {
             Ok(image) => Ok(Some(image)),
@@ -135,7 +145,7 @@ mod tests {
     const TARGET: &str = "iqn.2026-11.dev.longhaul:t.1";
 
     #[tokio::test]
-    async fn what_was_saved_last_is_there_after_a_restart() {
+    async fn last_stored_image_is_there_after_a_restart() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a/b");
         let state = StateDir::open(&path).unwrap();
@@ -181,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_taken_for_nothing() {
+    fn unreadable_image_is_not_taken_for_an_empty_one() {
         let home = tempfile::tempdir().unwrap();
         let state = StateDir::open(home.path()).unwrap();
         fs::create_dir(state.reservations_file(TARGET, 0, "1")).unwrap();
@@ -189,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_kept_for_one_volume_is_not_that_of_another_and_is_forgotten_with_it() {
+    async fn stored_reservations_of_one_volume_are_not_those_of_another() {
         let home = tempfile::tempdir().unwrap();
         let state = StateDir::open(home.path()).unwrap();
         let all = [

@@ -3,7 +3,7 @@
 
 use sd_notify::NotifyState::{self, MonotonicUsec, Ready, Reloading, Status, Stopping, Watchdog};
 
-use crate::front::iscsi::Pulse;
+use crate::front::iscsi::AcceptProbe;
 
 /// It can be used, or can be again; `status` is for people.
 pub fn ready(status: &str) {
@@ -24,11 +24,11 @@ pub fn stopping() {
 
 /// Gives signs of life, twice as often as the manager wants to have one, as long as those who take new
 /// connections do. Returns at once if nobody watches.
-pub async fn watchdog(pulse: Pulse) {
+pub async fn watchdog(accept_probe: AcceptProbe) {
     let Some(limit) = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero()) else {
         return;
     };
-    while pulse.beats().await {
+    while accept_probe.is_accepting().await {
         tell(&[Watchdog]);
         tokio::time::sleep(limit / 2).await;
     }

@@ -95,7 +95,7 @@ fn likely(path: &str) -> (&'static str, &'static str) {
 
 /// Where the bytes of a volume are, as far as a name tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
+pub enum Location<'a> {
     /// In this process, of whose memory they take so much.
     Process(Size),
     /// In a file of this machine.
@@ -125,54 +125,54 @@ impl Uri {
     /// Where its bytes are. All that is done differently for one volume than for another before it is open follows from
     /// this, and afterwards from what its store can do.
     #[must_use]
-    pub fn place(&self) -> Place<'_> {
+    pub fn location(&self) -> Location<'_> {
         match self {
-            Self::Memory(size) => Place::Process(*size),
-            Self::Null(_) => Place::Process(Size(0)),
-            Self::File(path) => Place::File(path),
-            Self::Device(path) => Place::Device(path),
-            Self::Iscsi(unit) => Place::Unit(unit),
+            Self::Memory(size) => Location::Process(*size),
+            Self::Null(_) => Location::Process(Size(0)),
+            Self::File(path) => Location::File(path),
+            Self::Device(path) => Location::Device(path),
+            Self::Iscsi(unit) => Location::Unit(unit),
         }
     }
 
     /// The file that it is in.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
-        match self.place() {
-            Place::File(path) => Some(path),
-            Place::Process(_) | Place::Device(_) | Place::Unit(_) => None,
+        match self.location() {
+            Location::File(path) => Some(path),
+            Location::Process(_) | Location::Device(_) | Location::Unit(_) => None,
         }
     }
 
     /// The path of the file or the device that it is in.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
-        match self.place() {
-            Place::File(path) | Place::Device(path) => Some(path),
-            Place::Process(_) | Place::Unit(_) => None,
+        match self.location() {
+            Location::File(path) | Location::Device(path) => Some(path),
+            Location::Process(_) | Location::Unit(_) => None,
         }
     }
 
     /// Why it cannot be made with a size; `None` if it can.
     #[must_use]
     pub fn has_size(&self) -> Option<&'static str> {
-        match self.place() {
-            Place::Process(_) => Some("has its size in its URI"),
-            Place::File(_) => None,
-            Place::Device(_) | Place::Unit(_) => Some("has a size of its own"),
+        match self.location() {
+            Location::Process(_) => Some("has its size in its URI"),
+            Location::File(_) => None,
+            Location::Device(_) | Location::Unit(_) => Some("has a size of its own"),
         }
     }
 
     /// Whether nothing of the volume outlives the process.
     #[must_use]
     pub fn vanishes(&self) -> bool {
-        matches!(self.place(), Place::Process(_))
+        matches!(self.location(), Location::Process(_))
     }
 
     /// Whether a network lies between here and the volume.
     #[must_use]
     pub fn is_remote(&self) -> bool {
-        matches!(self.place(), Place::Unit(_))
+        matches!(self.location(), Location::Unit(_))
     }
 }
 
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_what_was_read() {
+    fn printed_value_is_read_back() {
         for text in [
             "memory:64M",
             "file:/srv/backup.img",
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn malformed_value_is_named() {
         for (text, wrong) in [
             ("backup.img", "names no volume"),
             ("s4://bucket/x", "unknown scheme `s4:`"),

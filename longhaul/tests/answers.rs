@@ -29,8 +29,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
+use volume::store::blocked_writes::BlockedWrites;
 use volume::store::faulty::Faulty;
-use volume::store::held::Held;
 use volume::store::memory::Memory;
 use volume::{Durability, Space, Span, Volume};
 
@@ -58,7 +58,7 @@ struct RunningTarget {
 
 async fn serve(volume: Arc<dyn Volume>) -> RunningTarget {
     let device = Arc::new(TargetDevice::new(NAME, [(0, volume, Options::default())]));
-    let offer = Offer { max_connections: 2, ..Offer::long_haul() };
+    let offer = Offer { max_connections: 2, ..Offer::for_long_links() };
     let node = Arc::new(Node::new([Arc::clone(&device)], Policy::open).with_offer(offer));
     let portals = [SocketAddr::from(([127, 0, 0, 1], 0))];
     let server = Server::bind(&portals, Arc::clone(&node)).await.unwrap();
@@ -443,7 +443,7 @@ async fn follow(
 
 /// What passes is an outage, however long it lasts: nothing fails, also behind a cache.
 #[tokio::test]
-async fn what_a_unit_cannot_do_now_is_waited_for() {
+async fn command_that_a_unit_cannot_run_now_is_run_later() {
     let store = Arc::new(Faulty::new(SIZE, 512));
     let running = serve(Arc::clone(&store) as Arc<dyn Volume>).await;
     let way = Scripted::new([running.portal; 2]).await;
@@ -509,7 +509,7 @@ async fn unit_that_was_exchanged_in_a_session_is_not_written_to() {
 /// CLEAR TASK SET of another initiator: what it ends is never answered (SAM-5, 5.3.1: TAS is zero).
 #[tokio::test(flavor = "multi_thread")]
 async fn write_that_another_initiator_has_cleared_is_carried_out() {
-    let held = Arc::new(Held::new(Memory::new(SIZE, 512)));
+    let held = Arc::new(BlockedWrites::new(Memory::new(SIZE, 512)));
     let running = serve(Arc::clone(&held) as Arc<dyn Volume>).await;
     let timeouts = Timeouts { idle: Duration::from_millis(50), ..Timeouts::default() };
     let disk = open_with(running.portal, 1, timeouts).await;
@@ -572,7 +572,7 @@ async fn command_that_gets_no_answer_runs_again_on_the_next_link() {
 
 /// No connection is lost, and none helps.
 #[tokio::test]
-async fn who_leaves_a_unit_that_answers_nothing_does_not_wait_for_ever() {
+async fn leaving_a_silent_unit_has_an_end() {
     let running = serve(Arc::new(Memory::new(SIZE, 512))).await;
     let way = Scripted::new([running.portal; 2]).await;
     let disk = open_impatient(way.address).await;
@@ -581,6 +581,26 @@ async fn who_leaves_a_unit_that_answers_nothing_does_not_wait_for_ever() {
     way.mute_later.store(true, Ordering::SeqCst);
     disk.leave(Duration::from_millis(100));
     disk.flush().await.unwrap_err();
+    assert!(disk.is_over());
+}
+
+/// Its commands took long before, so that each has long to be answered: not while somebody waits for the end.
+#[tokio::test]
+async fn leaving_a_unit_that_was_slow_takes_no_longer_than_leaving_others() {
+    let running = serve(Arc::new(Memory::new(SIZE, 512))).await;
+    let way = Scripted::new([running.portal; 2]).await;
+    let (idle, stall) = (Duration::from_millis(50), Duration::from_millis(600));
+    let slow = Timeouts { idle, stall, stall_times: 10_000, ..Timeouts::default() };
+    let disk = open_with(way.address, 1, slow).await;
+    disk.write(0, vec![7; 4096].into(), Durability::Volatile).await.unwrap();
+    way.mute.store(true, Ordering::SeqCst);
+    way.mute_later.store(true, Ordering::SeqCst);
+    let flush = tokio::spawn({
+        let disk = Arc::clone(&disk);
+        async move { disk.flush().await }
+    });
+    disk.leave(Duration::from_millis(100));
+    flush.await.unwrap().unwrap_err();
     assert!(disk.is_over());
 }
 

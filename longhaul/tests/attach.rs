@@ -10,6 +10,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
 
 use common::{LONGHAUL, PATIENCE, Running, run};
 use port::Port;
@@ -19,12 +20,12 @@ const SIZE: usize = 16 << 20;
 const TARGET: &str = "iqn.2026-11.dev.longhaul:disk";
 
 /// A directory, and a port that a server comes back to.
-struct Stage {
+struct Fixture {
     home: tempfile::TempDir,
     port: Port,
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         Self { home: tempfile::tempdir().unwrap(), port: Port::reserve() }
     }
@@ -149,35 +150,35 @@ fn said(running: &Running, what: &str) -> String {
 /// What a killed attachment had acknowledged is gone: whoever takes its place has to say that he knows.
 #[test]
 fn socket_of_a_killed_attachment_is_not_replaced_unasked() {
-    let stage = Stage::new();
-    let (server, attached, writer) = stage.stalled("", 4 << 20);
+    let fixture = Fixture::new();
+    let (server, attached, writer) = fixture.stalled("", 4 << 20);
     attached.kill();
     drop(writer);
     server.signal(Signal::CONT);
     let (printed, status) =
-        run(&stage.longhaul(&format!("attach {} --nbd disk.sock", stage.uri())));
+        run(&fixture.longhaul(&format!("attach {} --nbd disk.sock", fixture.uri())));
     assert_eq!(status.code(), Some(1), "{printed}");
     assert!(printed.contains("a process that was killed, or could not write all it had acknowledged, has left it there"), "{printed}");
     assert!(printed.contains("--replace"), "{printed}");
     // Which is why: a flush of a client that connected again would succeed.
-    let attached = stage.ready("--replace");
-    let mut again = stage.client();
+    let attached = fixture.ready("--replace");
+    let mut again = fixture.client();
     again.ask(FLUSH, 0, &[]);
     assert_eq!(again.answer(), 0);
-    assert!(fs::read(stage.path("disk.img")).unwrap()[..4 << 20].contains(&0));
+    assert!(fs::read(fixture.path("disk.img")).unwrap()[..4 << 20].contains(&0));
     assert!(attached.stop().success());
-    assert!(!stage.path("disk.sock").exists());
+    assert!(!fixture.path("disk.sock").exists());
     assert!(server.stop().success());
 }
 
 #[test]
 fn more_clients_than_there_can_be_wait_and_are_told_of() {
-    let stage = Stage::new();
-    let attached = Running::start(&mut stage.longhaul("attach memory:1M --nbd disk.sock"));
+    let fixture = Fixture::new();
+    let attached = Running::start(&mut fixture.longhaul("attach memory:1M --nbd disk.sock"));
     said(&attached, "ready ");
-    let mut clients: Vec<_> = (0..64).map(|_| stage.client()).collect();
+    let mut clients: Vec<_> = (0..64).map(|_| fixture.client()).collect();
     said(&attached, "64 NBD clients are connected");
-    let mut waiting = UnixStream::connect(stage.path("disk.sock")).unwrap();
+    let mut waiting = UnixStream::connect(fixture.path("disk.sock")).unwrap();
     clients.pop();
     waiting.set_read_timeout(Some(PATIENCE)).unwrap();
     waiting.read_exact(&mut [0; 18]).unwrap();
@@ -193,63 +194,64 @@ fn left(home: &Path) -> PathBuf {
 }
 
 #[test]
-fn what_could_not_be_written_is_replayed() {
-    let stage = Stage::new();
-    let (server, attached, mut writer) = stage.stalled("--reconnect-for 1s", 4 << 20);
+fn writes_that_failed_are_replayed() {
+    let fixture = Fixture::new();
+    let (server, attached, mut writer) = fixture.stalled("--reconnect-for 1s", 4 << 20);
     writer.write(8, 1 << 20, 64 << 10);
     writer.write(0, 2 << 20, 64 << 10);
     server.kill();
     let said_so = said(&attached, "goes to a replay log");
-    let log = left(stage.home.path());
+    let log = left(fixture.home.path());
     assert!(said_so.contains(log.to_str().unwrap()), "{said_so}");
-    let (printed, status) = run(&stage.longhaul("status"));
+    let (printed, status) = run(&fixture.longhaul("status"));
     assert!(status.success(), "{printed}");
-    for part in [&stage.uri(), "given up: no connection for 1s", "FAILED: ", log.to_str().unwrap()]
+    for part in
+        [&fixture.uri(), "given up: no connection for 1s", "FAILED: ", log.to_str().unwrap()]
     {
         assert!(printed.contains(part), "{part} is missing:\n{printed}");
     }
     assert!(!printed.contains("bytes not flushed"), "it is in the log: {printed}");
-    let (json, _) = run(&stage.longhaul("status --json"));
+    let (json, _) = run(&fixture.longhaul("status --json"));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["volume"]["replay_log"], log.to_str().unwrap());
     drop(writer);
     attached.signal(Signal::TERM);
     said(&attached, &format!("`longhaul replay {}` writes them", log.display()));
     assert_eq!(attached.end().code(), Some(1));
-    assert!(stage.path("disk.sock").exists(), "whoever comes next has to say that he knows");
+    assert!(fixture.path("disk.sock").exists(), "whoever comes next has to say that he knows");
 
     let log = log.display();
-    let (shown, status) = run(&stage.longhaul(&format!("replay --dry-run {log}")));
+    let (shown, status) = run(&fixture.longhaul(&format!("replay --dry-run {log}")));
     assert!(status.success() && shown.contains("state     whole"), "{shown}");
 
     // Another volume is not written to.
-    let other = fs::File::create(stage.path("other.img")).unwrap();
+    let other = fs::File::create(fixture.path("other.img")).unwrap();
     other.set_len(SIZE as u64 / 2).unwrap();
-    let server = stage.serve("other.img", SIZE / 2);
-    let replay = |options: &str| run(&stage.longhaul(&format!("replay {log} {options}")));
+    let server = fixture.serve("other.img", SIZE / 2);
+    let replay = |options: &str| run(&fixture.longhaul(&format!("replay {log} {options}")));
     let (printed, status) = replay("--force");
     assert_eq!(status.code(), Some(1), "{printed}");
     assert!(printed.contains("this is not the volume of the replay log: its size"), "{printed}");
     assert!(server.stop().success());
-    assert!(fs::read(stage.path("other.img")).unwrap().iter().all(|byte| *byte == 0));
+    assert!(fs::read(fixture.path("other.img")).unwrap().iter().all(|byte| *byte == 0));
 
     // Of a file nothing tells what it is.
-    let copy = stage.path("copy.img");
-    fs::copy(stage.path("disk.img"), &copy).unwrap();
+    let copy = fixture.path("copy.img");
+    fs::copy(fixture.path("disk.img"), &copy).unwrap();
     let args = format!("replay --force {log} file:{}", copy.display());
-    let (printed, status) = run(&stage.longhaul(&args));
+    let (printed, status) = run(&fixture.longhaul(&args));
     assert_eq!(status.code(), Some(1), "{printed}");
     assert!(printed.contains("cannot tell whether this is the volume of the replay log"));
     assert!(printed.contains("add --unverified"), "{printed}");
-    assert!(fs::read(&copy).unwrap() == fs::read(stage.path("disk.img")).unwrap());
-    let same = stage.path("same.replay");
-    fs::copy(stage.path(&log.to_string()), &same).unwrap();
+    assert!(fs::read(&copy).unwrap() == fs::read(fixture.path("disk.img")).unwrap());
+    let same = fixture.path("same.replay");
+    fs::copy(fixture.path(&log.to_string()), &same).unwrap();
     let args = format!("replay --force --unverified {} file:{}", same.display(), copy.display());
-    let (printed, status) = run(&stage.longhaul(&args));
+    let (printed, status) = run(&fixture.longhaul(&args));
     assert!(status.success(), "{printed}");
     assert!(printed.contains(&format!("to file:{}; flushed", copy.display())), "{printed}");
 
-    let server = stage.serve("disk.img", SIZE);
+    let server = fixture.serve("disk.img", SIZE);
     let (printed, status) = replay("");
     assert_eq!(status.code(), Some(1), "{printed}");
     assert!(printed.contains("cannot know whether anybody has written to"), "{printed}");
@@ -261,7 +263,7 @@ fn what_could_not_be_written_is_replayed() {
     expected[..4 << 20].fill(7);
     expected[1 << 20..(1 << 20) + (64 << 10)].fill(8);
     expected[2 << 20..(2 << 20) + (64 << 10)].fill(0);
-    assert!(fs::read(stage.path("disk.img")).unwrap() == expected);
+    assert!(fs::read(fixture.path("disk.img")).unwrap() == expected);
     let (printed, status) = replay("--force");
     assert_eq!(status.code(), Some(1), "it was renamed: {printed}");
 }
@@ -270,22 +272,22 @@ fn what_could_not_be_written_is_replayed() {
 #[test]
 fn idle_attachment_of_a_volume_that_is_gone_ends_without_a_false_alarm() {
     for (options, writes) in [("", false), ("--no-pipeline", true), ("--read-only", false)] {
-        let stage = Stage::new();
-        let server = stage.serve("disk.img", SIZE);
-        let args = format!("attach {} --nbd disk.sock --reconnect-for 1s {options}", stage.uri());
-        let attached = Running::start(&mut stage.longhaul(&args));
+        let fixture = Fixture::new();
+        let server = fixture.serve("disk.img", SIZE);
+        let args = format!("attach {} --nbd disk.sock --reconnect-for 1s {options}", fixture.uri());
+        let attached = Running::start(&mut fixture.longhaul(&args));
         assert!(attached.line().is_some_and(|line| line.starts_with("ready ")));
         if writes {
-            let mut writer = stage.client();
+            let mut writer = fixture.client();
             writer.write(7, 0, 1 << 20);
             writer.ask(FLUSH, 0, &[]);
             assert_eq!(writer.answer(), 0);
         }
         server.kill();
-        let given_up = || run(&stage.longhaul("status")).0.contains("given up");
-        let last = std::time::Instant::now() + PATIENCE;
+        let given_up = || run(&fixture.longhaul("status")).0.contains("given up");
+        let last = Instant::now() + PATIENCE;
         while !given_up() {
-            assert!(std::time::Instant::now() < last, "it does not give up");
+            assert!(Instant::now() < last, "it does not give up");
         }
         attached.signal(Signal::TERM);
         let mut said = String::new();
@@ -295,59 +297,59 @@ fn idle_attachment_of_a_volume_that_is_gone_ends_without_a_false_alarm() {
         assert!(said.contains("nothing is lost"), "{options}: {said}");
         assert!(!said.contains("may be lost") && !said.contains("write behind failed"), "{said}");
         assert_eq!(attached.end().code(), Some(0));
-        assert!(!stage.path("disk.sock").exists());
+        assert!(!fixture.path("disk.sock").exists());
     }
 }
 
 /// An attachment that was given up with `writes`, each of 64 KiB and with its number, 128 KiB apart. What `shell` says
 /// is done before it begins.
-fn given_up(stage: &Stage, shell: &str, writes: u8) -> PathBuf {
-    let server = stage.serve("disk.img", SIZE);
-    let args = format!("attach {} --nbd disk.sock --window 16M --reconnect-for 1s", stage.uri());
-    let attached = Running::start(&mut stage.shell(shell, &args));
+fn given_up(fixture: &Fixture, shell: &str, writes: u8) -> PathBuf {
+    let server = fixture.serve("disk.img", SIZE);
+    let args = format!("attach {} --nbd disk.sock --window 16M --reconnect-for 1s", fixture.uri());
+    let attached = Running::start(&mut fixture.shell(shell, &args));
     assert!(attached.line().is_some_and(|line| line.starts_with("ready ")));
     server.signal(Signal::STOP);
-    let mut writer = stage.client();
+    let mut writer = fixture.client();
     for number in 0..writes {
         writer.write(number + 1, u64::from(number) * (128 << 10), 64 << 10);
     }
     server.kill();
-    gives_up(stage, attached, writer)
+    gives_up(fixture, attached, writer)
 }
 
 /// An attachment that has lost its server ends; the log that it leaves.
-fn gives_up(stage: &Stage, attached: Running, writer: Client) -> PathBuf {
+fn gives_up(fixture: &Fixture, attached: Running, writer: Client) -> PathBuf {
     said(&attached, "goes to a replay log");
     drop(writer);
     assert_eq!(attached.stop().code(), Some(1));
-    left(stage.home.path())
+    left(fixture.home.path())
 }
 
 /// What it is asked of a log, as JSON.
-fn told(stage: &Stage, log: &Path) -> serde_json::Value {
-    let (json, _) = run(&stage.longhaul(&format!("replay --dry-run --json {}", log.display())));
+fn told(fixture: &Fixture, log: &Path) -> serde_json::Value {
+    let (json, _) = run(&fixture.longhaul(&format!("replay --dry-run --json {}", log.display())));
     serde_json::from_str(&json).unwrap_or_else(|why| panic!("{why}: {json}"))
 }
 
 #[test]
 fn the_log_of_a_volume_that_has_grown_is_written_once() {
-    let stage = Stage::new();
-    let log = given_up(&stage, "", 4);
-    assert_eq!(told(&stage, &log)["applied"], serde_json::Value::Null);
-    let image = fs::OpenOptions::new().write(true).open(stage.path("disk.img")).unwrap();
+    let fixture = Fixture::new();
+    let log = given_up(&fixture, "", 4);
+    assert_eq!(told(&fixture, &log)["applied"], serde_json::Value::Null);
+    let image = fs::OpenOptions::new().write(true).open(fixture.path("disk.img")).unwrap();
     image.set_len(2 * SIZE as u64).unwrap();
-    let server = stage.serve("disk.img", 2 * SIZE);
-    let (printed, status) = stage.replay("--force", &log);
+    let server = fixture.serve("disk.img", 2 * SIZE);
+    let (printed, status) = fixture.replay("--force", &log);
     assert!(status.success(), "{printed}");
     assert!(server.stop().success());
-    assert!(fs::read(stage.path("disk.img")).unwrap()[..64 << 10].iter().all(|byte| *byte == 1));
+    assert!(fs::read(fixture.path("disk.img")).unwrap()[..64 << 10].iter().all(|byte| *byte == 1));
     // Whatever has been written since stays.
     let image = vec![9; 2 * SIZE];
-    fs::write(stage.path("disk.img"), &image).unwrap();
-    let server = stage.serve("disk.img", 2 * SIZE);
+    fs::write(fixture.path("disk.img"), &image).unwrap();
+    let server = fixture.serve("disk.img", 2 * SIZE);
     let applied = PathBuf::from(format!("{}.applied", log.display()));
-    assert_eq!(told(&stage, &applied)["applied"], applied.to_str().unwrap());
-    let replay = |options: &str| stage.replay(options, &applied);
+    assert_eq!(told(&fixture, &applied)["applied"], applied.to_str().unwrap());
+    let replay = |options: &str| fixture.replay(options, &applied);
     let (printed, _) = replay("--dry-run");
     assert!(printed.contains("this log was written already"), "{printed}");
     let (printed, status) = replay("--force");
@@ -355,7 +357,7 @@ fn the_log_of_a_volume_that_has_grown_is_written_once() {
     assert!(printed.contains("this log was written already"), "{printed}");
     assert!(applied.exists());
     assert!(server.stop().success());
-    assert!(fs::read(stage.path("disk.img")).unwrap() == image);
+    assert!(fs::read(fixture.path("disk.img")).unwrap() == image);
 }
 
 /// What an attachment says until it is ready.
@@ -366,14 +368,14 @@ fn said_before_ready(attached: &Running) -> Vec<String> {
 
 #[test]
 fn a_log_that_waits_is_named_by_a_server_of_its_volume() {
-    let stage = Stage::new();
-    let log = given_up(&stage, "", 4);
-    let server = stage.serve("disk.img", SIZE);
-    let args = format!("serve --listen 127.0.0.1:0 --volume far={}", stage.uri());
-    let gateway = Running::start(&mut stage.longhaul(&args));
+    let fixture = Fixture::new();
+    let log = given_up(&fixture, "", 4);
+    let server = fixture.serve("disk.img", SIZE);
+    let args = format!("serve --listen 127.0.0.1:0 --volume far={}", fixture.uri());
+    let gateway = Running::start(&mut fixture.longhaul(&args));
     let warning = said(&gateway, "lacks what is in the replay log");
     assert!(warning.contains(&format!("`longhaul replay {}`", log.display())), "{warning}");
-    assert!(warning.contains(&stage.uri()), "{warning}");
+    assert!(warning.contains(&fixture.uri()), "{warning}");
     said(&gateway, "ready ");
     assert!(gateway.stop().success());
     assert!(server.stop().success());
@@ -381,16 +383,16 @@ fn a_log_that_waits_is_named_by_a_server_of_its_volume() {
 
 #[test]
 fn a_log_that_waits_is_named_before_its_volume_is_used() {
-    let stage = Stage::new();
-    let log = given_up(&stage, "", 4);
+    let fixture = Fixture::new();
+    let log = given_up(&fixture, "", 4);
     let replay = format!("`longhaul replay {}`", log.display());
-    let server = stage.serve("disk.img", SIZE);
+    let server = fixture.serve("disk.img", SIZE);
     let (printed, status) =
-        run(&stage.longhaul(&format!("attach {} --nbd disk.sock", stage.uri())));
+        run(&fixture.longhaul(&format!("attach {} --nbd disk.sock", fixture.uri())));
     assert_eq!(status.code(), Some(1), "{printed}");
     let (_, refusal) = printed.split_once("a process that was killed, or could not write all it had acknowledged, has left it there").unwrap();
     assert!(refusal.contains(&replay), "{printed}");
-    let attached = stage.attach("--replace");
+    let attached = fixture.attach("--replace");
     let said = said_before_ready(&attached);
     let holds = format!("{} (4 changes, 256K bytes)", log.display());
     let is_told = |line: &String| {
@@ -398,33 +400,90 @@ fn a_log_that_waits_is_named_before_its_volume_is_used() {
     };
     assert!(said.iter().any(is_told), "{said:#?}");
     assert!(said.iter().any(|line| line.contains("WARN") && line.contains(&holds)), "{said:#?}");
-    stage.client().write(7, 0, 512);
+    fixture.client().write(7, 0, 512);
     assert!(attached.stop().success());
     assert!(server.stop().success());
     // Neither of another volume, nor once it was written, is anything said.
-    let server = stage.serve("disk.img", SIZE);
-    let (printed, status) = stage.replay("--force", &log);
+    let server = fixture.serve("disk.img", SIZE);
+    let (printed, status) = fixture.replay("--force", &log);
     assert!(status.success(), "{printed}");
-    let attached = stage.attach("");
+    let attached = fixture.attach("");
     let said = said_before_ready(&attached);
     assert!(!said.iter().any(|line| line.contains(".replay")), "{said:#?}");
     assert!(attached.stop().success());
     assert!(server.stop().success());
 }
 
+/// It has saved all changes, and has not closed the log: its client is still connected.
+#[test]
+fn log_of_an_attachment_that_was_killed_before_its_end_is_not_said_to_be_whole() {
+    const WRITTEN: usize = 1 << 20;
+    let fixture = Fixture::new();
+    let (server, attached, writer) = fixture.stalled("--reconnect-for 0s", WRITTEN);
+    server.kill();
+    said(&attached, "goes to a replay log");
+    let log = left(fixture.home.path());
+    let begun = Instant::now();
+    while !ends_open(&log, WRITTEN) {
+        assert!(begun.elapsed() < PATIENCE, "{} has no end yet", log.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (printed, status) = fixture.replay("--dry-run", &log);
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("another process uses it"), "{printed}");
+    attached.kill();
+    drop(writer);
+    let (printed, status) = fixture.replay("--dry-run", &log);
+    assert!(status.success() && printed.contains("state     it has no end"), "{printed}");
+    let server = fixture.serve("disk.img", SIZE);
+    let (printed, status) = fixture.replay("--force", &log);
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("what wrote it was killed") && printed.contains("--partial"),
+        "{printed}"
+    );
+    let (printed, status) = fixture.replay("--force --partial", &log);
+    assert!(status.success() && printed.contains("flushed"), "{printed}");
+    assert!(server.stop().success());
+}
+
+/// Whether a log holds so many bytes and ends with `OPEN` (docs/spec/replay-log.md).
+fn ends_open(log: &Path, len: usize) -> bool {
+    const END_LEN: usize = 24 + 32;
+    let log = fs::read(log).unwrap();
+    log.len() > len + END_LEN && log[log.len() - END_LEN..].starts_with(b"OPEN")
+}
+
+/// It may be a mistake, or on a disk that is not mounted.
+#[test]
+fn directory_for_replay_logs_that_is_not_there_is_not_made() {
+    let fixture = Fixture::new();
+    let attach = format!("attach {} --nbd a.sock --replay-log 'gone away/dir'", fixture.uri());
+    let (printed, status) = run(&fixture.longhaul(&attach));
+    assert_eq!(status.code(), Some(2), "{printed}");
+    let words = [
+        "cannot keep replay logs in",
+        "there is no such directory",
+        "`mkdir '",
+        "nothing was opened",
+    ];
+    assert!(words.iter().all(|words| printed.contains(words)), "{printed}");
+    assert!(!fixture.path("gone away").exists());
+}
+
 /// The directory is full before all is saved: a limit of the size of files, in units of 512 bytes.
 #[test]
 fn a_log_that_has_no_room_holds_what_fits_and_says_what_is_lost() {
     let (writes, room) = (64, 3 << 20);
-    let stage = Stage::new();
-    let log = given_up(&stage, &format!("trap '' XFSZ; ulimit -f {}", room / 512), writes);
-    let shown = told(&stage, &log);
+    let fixture = Fixture::new();
+    let log = given_up(&fixture, &format!("ulimit -f {}", room / 512), writes);
+    let shown = told(&fixture, &log);
     let (kept, lost) = (shown["changes"].as_u64().unwrap(), shown["lost"].as_u64().unwrap());
     assert_eq!(kept + lost, u64::from(writes), "{shown}");
     let len = fs::metadata(&log).unwrap().len();
     assert!((room - (65 << 10)..=room).contains(&len), "{len} of {room} bytes are used: {shown}");
-    let server = stage.serve("disk.img", SIZE);
-    let replay = |options: &str| stage.replay(options, &log);
+    let server = fixture.serve("disk.img", SIZE);
+    let replay = |options: &str| fixture.replay(options, &log);
     let missing = format!("{lost} writes after those it holds did not fit, and are LOST");
     for (options, code) in [("--dry-run", 0), ("--force", 1), ("--force --partial", 0)] {
         let (printed, status) = replay(options);
@@ -432,21 +491,21 @@ fn a_log_that_has_no_room_holds_what_fits_and_says_what_is_lost() {
         assert!(printed.contains(&missing), "{printed}");
     }
     assert!(server.stop().success());
-    let image = fs::read(stage.path("disk.img")).unwrap();
+    let image = fs::read(fixture.path("disk.img")).unwrap();
     let there = (0..writes).map(|number| image[usize::from(number) * (128 << 10)] == number + 1);
     assert_eq!(there.collect::<Vec<_>>(), (0..64).map(|number| number < kept).collect::<Vec<_>>());
 }
 
 #[test]
 fn damaged_and_foreign_logs_are_refused() {
-    let stage = Stage::new();
-    let (server, attached, writer) = stage.stalled("--reconnect-for 0s", 1 << 20);
+    let fixture = Fixture::new();
+    let (server, attached, writer) = fixture.stalled("--reconnect-for 0s", 1 << 20);
     server.kill();
-    let log = gives_up(&stage, attached, writer);
+    let log = gives_up(&fixture, attached, writer);
     let whole = fs::read(&log).unwrap();
     let dry_run = |bytes: &[u8]| {
         fs::write(&log, bytes).unwrap();
-        stage.replay("--dry-run", &log)
+        fixture.replay("--dry-run", &log)
     };
     let (printed, _) = dry_run(&whole);
     assert!(printed.contains("state     whole"), "{printed}");
@@ -460,7 +519,7 @@ fn damaged_and_foreign_logs_are_refused() {
         assert!(!printed.contains("state     whole"), "cut at {at}: {printed}");
     }
     fs::write(&log, &whole[..whole.len() - 1]).unwrap();
-    let (printed, status) = stage.replay("--force", &log);
+    let (printed, status) = fixture.replay("--force", &log);
     assert_eq!(status.code(), Some(1), "{printed}");
     assert!(printed.contains("there is no end") && printed.contains("--partial"), "{printed}");
     let (printed, _) = dry_run(b"something else");
@@ -469,7 +528,7 @@ fn damaged_and_foreign_logs_are_refused() {
     fs::write(&log, &whole).unwrap();
     let applied = PathBuf::from(format!("{}.applied", log.display()));
     fs::write(&applied, "mine").unwrap();
-    let (printed, status) = stage.replay("--force", &log);
+    let (printed, status) = fixture.replay("--force", &log);
     assert_eq!(status.code(), Some(1), "{printed}");
     assert!(printed.contains("the name of a log that was written"), "{printed}");
     assert!(log.exists() && fs::read(&applied).unwrap() == b"mine");
@@ -478,8 +537,8 @@ fn damaged_and_foreign_logs_are_refused() {
 /// What is asked of an attachment that ends is refused, what was written before is flushed, and all of that is said.
 #[test]
 fn an_attachment_that_ends_flushes_before_it_lets_go() {
-    let stage = Stage::new();
-    let (server, attached, mut writer) = stage.stalled("", 4 << 20);
+    let fixture = Fixture::new();
+    let (server, attached, mut writer) = fixture.stalled("", 4 << 20);
     attached.signal(Signal::TERM);
     let waits = said(&attached, "longhaul: ending: ");
     assert!(waits.contains("4M bytes are not flushed yet, 1 clients"), "{waits}");
@@ -488,43 +547,43 @@ fn an_attachment_that_ends_flushes_before_it_lets_go() {
     server.signal(Signal::CONT);
     assert!(attached.end().success());
     assert_eq!(writer.0.read(&mut [0]).unwrap(), 0, "it is hung up on");
-    assert!(fs::read(stage.path("disk.img")).unwrap()[..4 << 20].iter().all(|byte| *byte == 7));
+    assert!(fs::read(fixture.path("disk.img")).unwrap()[..4 << 20].iter().all(|byte| *byte == 7));
     assert!(server.stop().success());
 }
 
 #[test]
 fn a_socket_path_that_is_too_long_is_refused_with_the_reason() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let path = "x".repeat(120);
-    let (printed, status) = run(&stage.longhaul(&format!("attach memory:1M --nbd {path}")));
+    let (printed, status) = run(&fixture.longhaul(&format!("attach memory:1M --nbd {path}")));
     assert_eq!(status.code(), Some(2), "{printed}");
     assert!(printed.contains("the path of a socket has at most 107 bytes"), "{printed}");
 }
 
 #[test]
 fn a_volume_that_cannot_be_offered_leaves_no_file() {
-    let stage = Stage::new();
-    fs::write(stage.path("taken"), "something").unwrap();
-    let (printed, status) = run(&stage.longhaul("attach file:new.img --size 8M --nbd taken"));
+    let fixture = Fixture::new();
+    fs::write(fixture.path("taken"), "something").unwrap();
+    let (printed, status) = run(&fixture.longhaul("attach file:new.img --size 8M --nbd taken"));
     assert_eq!(status.code(), Some(1), "{printed}");
     assert!(printed.contains("it exists and is not a socket"), "{printed}");
-    assert!(!stage.path("new.img").exists());
-    let mut command = stage.longhaul("attach file:new.img --size 8M --nbd new.sock");
+    assert!(!fixture.path("new.img").exists());
+    let mut command = fixture.longhaul("attach file:new.img --size 8M --nbd new.sock");
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     assert_eq!(command.stdout(full).status().unwrap().code(), Some(1));
-    assert!(!stage.path("new.img").exists() && !stage.path("new.sock").exists());
+    assert!(!fixture.path("new.img").exists() && !fixture.path("new.sock").exists());
     // One that was there before stays.
-    fs::write(stage.path("old.img"), vec![5; 4096]).unwrap();
-    let (printed, status) = run(&stage.longhaul("attach file:old.img --nbd taken"));
+    fs::write(fixture.path("old.img"), vec![5; 4096]).unwrap();
+    let (printed, status) = run(&fixture.longhaul("attach file:old.img --nbd taken"));
     assert_eq!(status.code(), Some(1), "{printed}");
-    assert_eq!(fs::read(stage.path("old.img")).unwrap(), vec![5; 4096]);
+    assert_eq!(fs::read(fixture.path("old.img")).unwrap(), vec![5; 4096]);
 }
 
 /// `timeout` sends its signal twice, to the process and to its group.
 #[test]
 fn signals_of_one_kill_end_it_once() {
-    let stage = Stage::new();
-    let (server, attached, writer) = stage.stalled("", 4 << 20);
+    let fixture = Fixture::new();
+    let (server, attached, writer) = fixture.stalled("", 4 << 20);
     attached.signal(Signal::TERM);
     attached.signal(Signal::INT);
     // It still waits for the server.
@@ -533,11 +592,25 @@ fn signals_of_one_kill_end_it_once() {
     assert!(attached.end().success());
     drop((writer, server));
     // A later one is another.
-    let (server, attached, writer) = stage.stalled("", 4 << 20);
+    let (server, attached, writer) = fixture.stalled("", 4 << 20);
     attached.signal(Signal::TERM);
     said(&attached, "longhaul: ending: ");
     attached
         .signal_during(Signal::TERM, |attached| drop(said(attached, "ended by a second signal")));
     assert_eq!(attached.end().code(), Some(1));
     drop((writer, server));
+}
+
+/// Nothing that was acknowledged is lost by a signal that is not meant to end it.
+#[test]
+fn stray_signals_end_no_attachment() {
+    let fixture = Fixture::new();
+    let (server, attached, mut writer) = fixture.stalled("--reconnect-for 1s", 1 << 20);
+    for stray in [Signal::USR1, Signal::USR2, Signal::XFSZ] {
+        attached.signal(stray);
+        writer.write(7, 0, 1 << 20);
+    }
+    server.kill();
+    let log = gives_up(&fixture, attached, writer);
+    assert_eq!(told(&fixture, &log)["lost"], 0);
 }

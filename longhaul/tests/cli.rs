@@ -60,6 +60,9 @@ fn manual_names_every_option() {
         "serve",
         "check",
         "reload",
+        "invite",
+        "clients",
+        "revoke",
         "status",
         "discover",
         "info",
@@ -73,6 +76,9 @@ fn manual_names_every_option() {
         "key restore",
         "copy",
         "attach",
+        "mount",
+        "umount",
+        "volumes",
         "replay",
         "tune",
         "identity new",
@@ -190,20 +196,20 @@ fn check(text: &str) {
         fs::write(dir.path().join(name), content).unwrap();
         fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
-    let mut stage = Stage { dir: dir.path(), beside: Vec::new(), uri: String::new() };
+    let mut fixture = Fixture { dir: dir.path(), beside: Vec::new(), uri: String::new() };
     for step in parse(script) {
-        stage.play(&step);
+        fixture.play(&step);
     }
-    stage.stop();
+    fixture.stop();
 }
 
-struct Stage<'a> {
+struct Fixture<'a> {
     dir: &'a Path,
     beside: Vec<(String, Running)>,
     uri: String,
 }
 
-impl Stage<'_> {
+impl Fixture<'_> {
     fn play(&mut self, step: &Step<'_>) {
         println!("$ {}", step.command);
         if step.command == "stop" {

@@ -24,14 +24,14 @@ const NAME: &str = "iqn.2000-01.example:several";
 /// What a server lets one session have.
 const CONNECTIONS_MAX: u16 = 4;
 
-struct Scene {
+struct Fixture {
     server: Running,
     portal: SocketAddr,
     first: Peer,
     tsih: u16,
 }
 
-impl Scene {
+impl Fixture {
     /// A session of one connection that may have more.
     fn new() -> Self {
         let server = Running::start(Command::new(LONGHAUL).args([
@@ -85,10 +85,10 @@ fn identity(name: &str, target: &str) -> Bytes {
 /// the connection it came by.
 #[test]
 fn commands_by_several_connections_are_carried_out_in_their_order() {
-    let mut scene = Scene::new();
-    let mut others = [scene.join(1), scene.join(2), scene.join(3)];
+    let mut fixture = Fixture::new();
+    let mut others = [fixture.join(1), fixture.join(2), fixture.join(3)];
     for round in 0..64_u32 {
-        let first = scene.first.cmd_sn;
+        let first = fixture.first.cmd_sn;
         // The last is sent first; all write to the same blocks.
         for (on, peer) in others.iter_mut().enumerate().rev() {
             let cmd_sn = first + 1 + on as u32;
@@ -103,26 +103,26 @@ fn commands_by_several_connections_are_carried_out_in_their_order() {
             };
             peer.send(command, vec![round as u8 ^ on as u8; 4096]);
         }
-        assert_eq!(scene.first.write(first, 0, vec![0xff; 4096], false), Some(true));
+        assert_eq!(fixture.first.write(first, 0, vec![0xff; 4096], false), Some(true));
         for (on, peer) in others.iter_mut().enumerate() {
             assert_eq!(peer.status(first + 1 + on as u32), Some(true));
         }
-        scene.first.cmd_sn = first + 4;
-        let read = scene.first.read(first + 4, 0, 8).expect("good status");
+        fixture.first.cmd_sn = first + 4;
+        let read = fixture.first.read(first + 4, 0, 8).expect("good status");
         assert!(read.iter().all(|byte| *byte == round as u8 ^ 2), "the last one by number");
     }
-    assert!(scene.server.stop().success());
+    assert!(fixture.server.stop().success());
 }
 
 /// RFC 7143, 4.2.2.1: a login that joins says which command is sent next; what it is told is which came, in every
 /// response.
 #[test]
 fn a_login_that_joins_is_told_which_commands_came() {
-    let scene = Scene::new();
-    let came = scene.first.cmd_sn;
-    let ahead = LoginRequest { transit: false, next_stage: 0, ..scene.request(1) };
+    let fixture = Fixture::new();
+    let came = fixture.first.cmd_sn;
+    let ahead = LoginRequest { transit: false, next_stage: 0, ..fixture.request(1) };
     let ahead = LoginRequest { cmd_sn: came + 3, ..ahead };
-    let (mut peer, first) = Peer::ask(scene.portal, ahead, identity(NAME, TARGET));
+    let (mut peer, first) = Peer::ask(fixture.portal, ahead, identity(NAME, TARGET));
     peer.send(LoginRequest { transit: true, next_stage: 3, ..ahead }, Bytes::new());
     let answer = peer.receive().expect("an answer").header;
     let Header::LoginResponse(last) = answer else { panic!("{answer:?}") };
@@ -134,9 +134,9 @@ fn a_login_that_joins_is_told_which_commands_came() {
 
 #[test]
 fn a_session_is_joined_by_nobody_else_and_no_more_often_than_agreed() {
-    let scene = Scene::new();
-    let request = scene.request(1);
-    let wrong_tsih = LoginRequest { tsih: scene.tsih.wrapping_add(7), ..request };
+    let fixture = Fixture::new();
+    let request = fixture.request(1);
+    let wrong_tsih = LoginRequest { tsih: fixture.tsih.wrapping_add(7), ..request };
     let wrong_isid = LoginRequest { isid: login(2).isid, ..request };
     let cases = [
         (wrong_tsih, NAME, TARGET, (2, 10)),
@@ -145,41 +145,41 @@ fn a_session_is_joined_by_nobody_else_and_no_more_often_than_agreed() {
         (request, NAME, OTHER_TARGET, (2, 8)),
     ];
     for (request, name, target, status) in cases {
-        assert_eq!(scene.refused(request, name, target), status, "{request:?} {name} {target}");
+        assert_eq!(fixture.refused(request, name, target), status, "{request:?} {name} {target}");
     }
-    let others: Vec<_> = (1..CONNECTIONS_MAX).map(|cid| scene.join(cid)).collect();
-    assert_eq!(scene.refused(scene.request(9), NAME, TARGET), (2, 6));
+    let others: Vec<_> = (1..CONNECTIONS_MAX).map(|cid| fixture.join(cid)).collect();
+    assert_eq!(fixture.refused(fixture.request(9), NAME, TARGET), (2, 6));
     drop(others);
-    assert!(scene.server.stop().success());
+    assert!(fixture.server.stop().success());
 }
 
 /// A session that agreed on one connection has one.
 #[test]
-fn who_did_not_ask_for_several_connections_gets_none() {
-    let scene = Scene::new();
-    let (mut single, response) = Peer::ask(scene.portal, login(5), text(NAME, TARGET));
+fn client_that_asks_for_no_several_connections_gets_none() {
+    let fixture = Fixture::new();
+    let (mut single, response) = Peer::ask(fixture.portal, login(5), text(NAME, TARGET));
     single.settle();
     let request = LoginRequest { tsih: response.tsih, cid: 1, ..login(5) };
-    assert_eq!(scene.refused(request, NAME, TARGET), (2, 6));
+    assert_eq!(fixture.refused(request, NAME, TARGET), (2, 6));
     assert!(single.read(1, 0, 1).is_some(), "the session is not touched");
 }
 
 /// RFC 7143, 6.3.4: the connection that had the number is closed, and the session goes on.
 #[test]
 fn a_connection_is_reinstated() {
-    let mut scene = Scene::new();
-    let mut old = scene.join(1);
-    let mut new = scene.join(1);
+    let mut fixture = Fixture::new();
+    let mut old = fixture.join(1);
+    let mut new = fixture.join(1);
     assert!(old.receive().is_none(), "replaced");
-    new.cmd_sn = scene.first.cmd_sn;
+    new.cmd_sn = fixture.first.cmd_sn;
     assert!(new.read(1, 0, 1).is_some());
-    scene.first.cmd_sn = new.cmd_sn;
-    assert!(scene.first.read(2, 0, 1).is_some());
+    fixture.first.cmd_sn = new.cmd_sn;
+    assert!(fixture.first.read(2, 0, 1).is_some());
     // The only one that is left may replace itself.
-    let (mut alone, response) = Peer::ask(scene.portal, login(6), text(NAME, TARGET));
+    let (mut alone, response) = Peer::ask(fixture.portal, login(6), text(NAME, TARGET));
     alone.settle();
     let request = LoginRequest { tsih: response.tsih, cmd_sn: alone.cmd_sn, ..login(6) };
-    let (mut again, response) = Peer::ask(scene.portal, request, identity(NAME, TARGET));
+    let (mut again, response) = Peer::ask(fixture.portal, request, identity(NAME, TARGET));
     assert_eq!((response.status_class, response.status_detail), (0, 0));
     assert!(alone.receive().is_none(), "replaced");
     again.cmd_sn = alone.cmd_sn;
@@ -189,14 +189,14 @@ fn a_connection_is_reinstated() {
 /// RFC 7143, 11.14: reason 1.
 #[test]
 fn one_connection_logs_out_and_the_session_goes_on() {
-    let mut scene = Scene::new();
-    let mut other = scene.join(1);
+    let mut fixture = Fixture::new();
+    let mut other = fixture.join(1);
     let request = LogoutRequest {
         immediate: true,
         reason: LogoutReason::CLOSE_CONNECTION,
         cid: 1,
         itt: 8,
-        cmd_sn: scene.first.cmd_sn,
+        cmd_sn: fixture.first.cmd_sn,
         ..LogoutRequest::default()
     };
     other.send(request, Bytes::new());
@@ -206,23 +206,23 @@ fn one_connection_logs_out_and_the_session_goes_on() {
         "{answer:?}"
     );
     assert!(other.receive().is_none(), "closed by the target");
-    assert!(scene.first.read(9, 0, 1).is_some());
-    let _again = scene.join(1);
-    assert!(scene.first.read(10, 0, 1).is_some());
+    assert!(fixture.first.read(9, 0, 1).is_some());
+    let _again = fixture.join(1);
+    assert!(fixture.first.read(10, 0, 1).is_some());
 }
 
 /// RFC 7143, 11.14.5: what was not done when a connection is logged out or replaced, the unit tells, and once.
 #[test]
 fn commands_that_end_with_their_connection_are_told_of() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for replaced in [false, true] {
-        let mut other = scene.join(1);
-        other.cmd_sn = scene.first.cmd_sn;
+        let mut other = fixture.join(1);
+        other.cmd_sn = fixture.first.cmd_sn;
         let command = other.command(7, write_16(0, 8));
         other.send(ScsiCommand { write: true, expected_len: 4096, ..command }, Bytes::new());
         assert!(matches!(other.receive().map(|pdu| pdu.header), Some(Header::R2t(_))));
-        scene.first.cmd_sn = other.cmd_sn;
-        let _new = replaced.then(|| scene.join(1));
+        fixture.first.cmd_sn = other.cmd_sn;
+        let _new = replaced.then(|| fixture.join(1));
         if !replaced {
             let (immediate, reason) = (true, LogoutReason::CLOSE_CONNECTION);
             let request = LogoutRequest { immediate, reason, cid: 1, itt: 8, ..<_>::default() };
@@ -230,28 +230,28 @@ fn commands_that_end_with_their_connection_are_told_of() {
             assert!(matches!(other.receive().unwrap().header, Header::LogoutResponse(_)));
         }
         assert!(other.receive().is_none(), "it is closed");
-        assert_eq!(scene.first.says(0), Some(Additional::SOME_COMMANDS_CLEARED));
-        assert_eq!(scene.first.says(0), None);
+        assert_eq!(fixture.first.says(0), Some(Additional::SOME_COMMANDS_CLEARED));
+        assert_eq!(fixture.first.says(0), None);
     }
 }
 
 /// RFC 7143, 7.1.5: at level 0 a connection that fails takes its session with it.
 #[test]
 fn a_lost_connection_ends_the_session() {
-    let mut scene = Scene::new();
-    let other = scene.join(1);
+    let mut fixture = Fixture::new();
+    let other = fixture.join(1);
     // It has begun: its commands are taken.
     let mut other = {
         let mut peer = other;
-        peer.cmd_sn = scene.first.cmd_sn;
+        peer.cmd_sn = fixture.first.cmd_sn;
         assert!(peer.read(1, 0, 1).is_some());
         peer
     };
     let command = other.command(2, read_16(0, 1));
     other.send(ScsiCommand { read: true, expected_len: 512, ..command }, Bytes::new());
     drop(other);
-    while let Some(pdu) = scene.first.receive() {
+    while let Some(pdu) = fixture.first.receive() {
         assert!(matches!(pdu.header, Header::AsyncMessage(_)), "{pdu:?}");
     }
-    assert_eq!(scene.refused(scene.request(1), NAME, TARGET), (2, 10));
+    assert_eq!(fixture.refused(fixture.request(1), NAME, TARGET), (2, 10));
 }

@@ -30,8 +30,8 @@ fn longhaul(home: &Path, arguments: &str) -> bool {
     status.success()
 }
 
-/// A sealed volume in `home` that the secrets `one` and `two` open.
-fn sealed(home: &Path) {
+/// An encrypted volume in `home` that the secrets `one` and `two` open.
+fn encrypted(home: &Path) {
     sealed_at(home, "--pbkdf-memory 32K --pbkdf-iterations 4");
 }
 
@@ -79,7 +79,7 @@ fn log_in_by(portal: SocketAddr, isid: u8) -> Peer {
 #[test]
 fn a_server_that_is_killed_after_the_answer_has_erased() {
     let home = tempfile::tempdir().unwrap();
-    sealed(home.path());
+    encrypted(home.path());
     let (server, portal) = serve(home.path(), "crypto_erase = true\n");
     let mut peer = log_in(portal);
     assert_eq!(peer.write(100, 0, vec![7; 512], true), Some(true));
@@ -114,9 +114,9 @@ fn server_that_is_told_to_end_finishes_an_erase_first() {
 }
 
 #[test]
-fn who_did_not_ask_for_it_does_not_have_it() {
+fn volume_without_crypto_erase_refuses_it() {
     let home = tempfile::tempdir().unwrap();
-    sealed(home.path());
+    encrypted(home.path());
     let (server, portal) = serve(home.path(), "");
     let mut peer = log_in(portal);
     let (status, sense) = peer.run_on(0, &CRYPTO_ERASE, Bytes::new(), 0).unwrap();

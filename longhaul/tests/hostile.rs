@@ -30,14 +30,14 @@ const SESSION_MAX: u64 = 1 << 10;
 const BURST: u32 = 512;
 
 /// A served volume and the session that behaves.
-struct Scene {
+struct Fixture {
     server: Running,
     portal: SocketAddr,
     good: Peer,
     writes: u8,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         Self::on("memory:64M")
     }
@@ -86,43 +86,43 @@ impl Scene {
 
 #[test]
 fn half_open_logins() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let whole = frame(login(9), text(BAD, TARGET));
     let mut strangers = Vec::new();
     for round in 0..400 {
-        let mut stranger = Peer::connect(scene.portal);
+        let mut stranger = Peer::connect(fixture.portal);
         // Nothing, a part of a header, a header without its data, all but the last byte.
         let part = [0, 20, 48, whole.len() - 1][round % 4];
         stranger.send_raw(&whole[..part]);
         strangers.push(stranger);
         if round % 100 == 99 {
-            scene.check_service();
-            let newcomer = Peer::log_in(scene.portal, GOOD, 2, TARGET);
+            fixture.check_service();
+            let newcomer = Peer::log_in(fixture.portal, GOOD, 2, TARGET);
             drop(newcomer);
         }
     }
-    scene.check_memory(1);
-    scene.end();
+    fixture.check_memory(1);
+    fixture.end();
 }
 
 #[test]
 fn a_flood_of_connections() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for _ in 0..2 {
-        let flood: Vec<_> = (0..700).map(|_| Peer::connect(scene.portal)).collect();
-        scene.check_service();
+        let flood: Vec<_> = (0..700).map(|_| Peer::connect(fixture.portal)).collect();
+        fixture.check_service();
         drop(flood);
     }
-    let _newcomer = Peer::log_in(scene.portal, GOOD, 2, TARGET);
-    scene.check_memory(2);
-    scene.end();
+    let _newcomer = Peer::log_in(fixture.portal, GOOD, 2, TARGET);
+    fixture.check_memory(2);
+    fixture.end();
 }
 
 /// A PDU that comes byte by byte holds nobody up, nor do writes whose data never end.
 #[test]
 fn writers_that_never_finish() {
-    let mut scene = Scene::new();
-    let mut writers: Vec<_> = (0..32).map(|isid| scene.bad(isid)).collect();
+    let mut fixture = Fixture::new();
+    let mut writers: Vec<_> = (0..32).map(|isid| fixture.bad(isid)).collect();
     for (turn, writer) in writers.iter_mut().enumerate() {
         for itt in 0..32 {
             let command = writer.command(itt, write_16(0, BURST));
@@ -137,18 +137,18 @@ fn writers_that_never_finish() {
         // And one that stops within a header.
         writer.send_raw(&[0x41; 13]);
         if turn % 8 == 0 {
-            scene.check_service();
+            fixture.check_service();
         }
     }
-    scene.check_service();
-    scene.check_memory(33);
-    scene.end();
+    fixture.check_service();
+    fixture.check_memory(33);
+    fixture.end();
 }
 
 #[test]
 fn readers_that_never_read() {
-    let mut scene = Scene::new();
-    let mut readers: Vec<_> = (0..32).map(|isid| scene.bad(isid)).collect();
+    let mut fixture = Fixture::new();
+    let mut readers: Vec<_> = (0..32).map(|isid| fixture.bad(isid)).collect();
     for (turn, reader) in readers.iter_mut().enumerate() {
         let blocks = [8, BURST, 4 * BURST, 64 * BURST][turn % 4];
         for itt in 0..30 {
@@ -157,18 +157,18 @@ fn readers_that_never_read() {
             let expected_len = if itt % 3 == 0 { 0 } else { blocks * 512 };
             reader.send(ScsiCommand { read: true, expected_len, ..command }, Vec::new());
         }
-        scene.check_service();
+        fixture.check_service();
     }
-    scene.check_memory(33);
-    scene.end();
+    fixture.check_memory(33);
+    fixture.end();
 }
 
 /// Echoes nobody takes: the sender is not listened to in the end, and only he.
 #[test]
 fn pings_without_end() {
-    let mut scene = Scene::new();
-    let mut pinger = scene.bad(1);
-    let portal = scene.portal;
+    let mut fixture = Fixture::new();
+    let mut pinger = fixture.bad(1);
+    let portal = fixture.portal;
     let bytes = frame(
         NopOut { immediate: true, itt: 5, ttt: NO_ITT, ..NopOut::default() },
         vec![1; 200_000],
@@ -176,11 +176,11 @@ fn pings_without_end() {
     // Its own thread: it stands still when it is no longer listened to.
     let pinging = thread::spawn(move || (0..300).all(|_| pinger.send_raw(&bytes)));
     for isid in 2..12 {
-        scene.check_service();
+        fixture.check_service();
         drop(Peer::log_in(portal, GOOD, isid, TARGET));
     }
-    scene.check_memory(12);
-    scene.end();
+    fixture.check_memory(12);
+    fixture.end();
     assert!(!pinging.join().unwrap(), "60 MB were taken without an answer read");
 }
 
@@ -188,8 +188,8 @@ fn pings_without_end() {
 fn a_million_bad_pdus() {
     const BAD_PDUS: usize = 1_000_000;
     const BATCH: usize = 1000;
-    let mut scene = Scene::new();
-    let mut sender = scene.bad(1);
+    let mut fixture = Fixture::new();
+    let mut sender = fixture.bad(1);
     let mut batch = Vec::new();
     for number in 0..BATCH {
         let mut bhs = [0; 48];
@@ -204,18 +204,18 @@ fn a_million_bad_pdus() {
             assert!(matches!(answer.header, Header::Reject(_)), "{answer:?}");
         }
         if round % 100 == 0 {
-            scene.check_service();
+            fixture.check_service();
         }
     }
-    scene.check_memory(2);
-    scene.end();
+    fixture.check_memory(2);
+    fixture.end();
 }
 
 #[test]
 fn text_without_end() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     // During login: refused once it is longer than any login.
-    let mut stranger = Peer::connect(scene.portal);
+    let mut stranger = Peer::connect(fixture.portal);
     let mut request = login(3);
     (request.transit, request.continues) = (false, true);
     let mut ended = false;
@@ -233,9 +233,9 @@ fn text_without_end() {
         request.cmd_sn = response.exp_cmd_sn;
     }
     assert!(ended, "8 MB of login text were taken");
-    scene.check_service();
+    fixture.check_service();
     // Afterwards: rejected.
-    let mut talker = scene.bad(4);
+    let mut talker = fixture.bad(4);
     let mut ttt = NO_ITT;
     let mut rejected = false;
     for _ in 0..1000 {
@@ -258,9 +258,9 @@ fn text_without_end() {
         }
     }
     assert!(rejected, "8 MB of text were taken");
-    scene.check_service();
-    scene.check_memory(2);
-    scene.end();
+    fixture.check_service();
+    fixture.check_memory(2);
+    fixture.end();
 }
 
 /// Reads and writes of a first burst each, as many at a time as the window lets it; every answer is good, or says
@@ -308,8 +308,8 @@ fn many_sessions_at_full_load() {
     let image = home.path().join("disk.img");
     // In a file, as memory that is served is no memory of the target's own.
     std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-    let mut scene = Scene::on(&format!("file:{}", image.display()));
-    let mut peers: Vec<_> = (0..SESSIONS).map(|isid| scene.bad(isid as u8)).collect();
+    let mut fixture = Fixture::on(&format!("file:{}", image.display()));
+    let mut peers: Vec<_> = (0..SESSIONS).map(|isid| fixture.bad(isid as u8)).collect();
     thread::scope(|scope| {
         for (peer, n) in peers.iter_mut().zip(0..) {
             scope.spawn(move || {
@@ -318,30 +318,30 @@ fn many_sessions_at_full_load() {
             });
         }
     });
-    scene.check_service();
-    scene.check_memory(u64::from(SESSIONS) + 1);
+    fixture.check_service();
+    fixture.check_memory(u64::from(SESSIONS) + 1);
     drop(peers);
-    scene.end();
+    fixture.end();
 }
 
 /// An end with everything at once: logins half open and broken off, commands without their data, and answers
 /// that nobody takes.
 #[test]
 fn an_end_among_them() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let whole = frame(login(9), text(BAD, TARGET));
     for _ in 0..20 {
-        let mut stranger = Peer::connect(scene.portal);
+        let mut stranger = Peer::connect(fixture.portal);
         stranger.send_raw(&whole[..60]);
     }
     let half_open: Vec<_> = (0..20)
         .map(|_| {
-            let mut stranger = Peer::connect(scene.portal);
+            let mut stranger = Peer::connect(fixture.portal);
             stranger.send_raw(&whole[..60]);
             stranger
         })
         .collect();
-    let mut readers: Vec<_> = (0..4).map(|isid| scene.bad(isid)).collect();
+    let mut readers: Vec<_> = (0..4).map(|isid| fixture.bad(isid)).collect();
     for reader in &mut readers {
         for itt in 0..20 {
             let command = reader.command(itt, read_16(0, 4 * BURST));
@@ -349,7 +349,7 @@ fn an_end_among_them() {
             reader.send(command, Vec::new());
         }
     }
-    scene.check_service();
-    scene.end();
+    fixture.check_service();
+    fixture.end();
     drop((half_open, readers));
 }

@@ -18,15 +18,15 @@ use proto::iscsi::header::{Header, LoginResponse};
 use proto::iscsi::keys::{DigestWish, Offer};
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::policy::{Client, Policy};
-use proto::iscsi::login::target::Entrance;
+use proto::iscsi::login::target::PortalRules;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::pdu::{Decoder, Frame, Outbox, Pdu};
 use proto::scsi::ports::{AccessState, Port};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use volume::store::blocked_writes::BlockedWrites;
 use volume::store::faulty::Faulty;
-use volume::store::held::Held;
 use volume::store::memory::Memory;
 use volume::{Durability, ExtentMap, Kind, Space, Span, Verb, Volume, check};
 
@@ -56,7 +56,7 @@ async fn serve(
 }
 
 async fn serve_memory() -> Running {
-    serve(Arc::new(Memory::new(SIZE, 512)), Offer::long_haul(), Policy::open).await
+    serve(Arc::new(Memory::new(SIZE, 512)), Offer::for_long_links(), Policy::open).await
 }
 
 fn portal(address: SocketAddr) -> Host {
@@ -96,7 +96,7 @@ async fn no_failure_of_the_store_is_forgotten() {
             if forgets {
                 store.forget();
             }
-            let running = serve(store, Offer::long_haul(), Policy::open).await;
+            let running = serve(store, Offer::for_long_links(), Policy::open).await;
             let disk = open(&running).await;
             kept.lock().unwrap().push(running);
             Arc::new(disk) as Arc<dyn Volume>
@@ -119,7 +119,7 @@ async fn await_connections(running: &Running, disk: &Disk, count: usize) {
 
 #[tokio::test]
 async fn it_keeps_them_over_several_connections() {
-    let several = Offer { max_connections: 4, ..Offer::long_haul() };
+    let several = Offer { max_connections: 4, ..Offer::for_long_links() };
     let running = serve(Arc::new(Memory::new(SIZE, 512)), several, Policy::open).await;
     let options = ConnectOptions { connections: Connections::Fixed(4), ..options() };
     let disk = connect(&target(running.portal), &options).await.expect("a session");
@@ -137,7 +137,7 @@ async fn it_keeps_them_over_several_connections() {
 #[tokio::test]
 async fn as_many_connections_as_the_target_allows() {
     for (allowed, has) in [(1, 1), (2, 2)] {
-        let offer = Offer { max_connections: allowed, ..Offer::long_haul() };
+        let offer = Offer { max_connections: allowed, ..Offer::for_long_links() };
         let running = serve(Arc::new(Memory::new(SIZE, 512)), offer, Policy::open).await;
         let options = ConnectOptions { connections: Connections::Fixed(3), ..options() };
         let disk = connect(&target(running.portal), &options).await.expect("a session");
@@ -161,7 +161,7 @@ async fn it_keeps_them_where_every_limit_is_small() {
         max_outstanding_r2t: 2,
         header_digest: DigestWish::Require,
         data_digest: DigestWish::Require,
-        ..Offer::long_haul()
+        ..Offer::for_long_links()
     };
     let running = serve(Arc::new(Memory::new(SIZE, 512)), small.clone(), Policy::open).await;
     let options = ConnectOptions { offer: small, ..options() };
@@ -196,7 +196,7 @@ async fn every_algorithm_proves_both_sides() {
         let alice = credentials("alice", "alice's secret");
         Account::mutual(alice, credentials("disk", "the disk's secret")).unwrap()
     };
-    let running = serve(Arc::new(Memory::new(SIZE, 512)), Offer::long_haul(), |targets| {
+    let running = serve(Arc::new(Memory::new(SIZE, 512)), Offer::for_long_links(), |targets| {
         let client = Client { account: Some(mutual()), ..Client::default() };
         Policy::closed(targets, vec![client], Algorithm::ALL.to_vec())
     })
@@ -218,7 +218,7 @@ async fn every_algorithm_proves_both_sides() {
 async fn a_failure_keeps_its_kind_across_the_wire() {
     let faulty = Arc::new(Faulty::new(1 << 20, 512));
     let volume: Arc<dyn Volume> = Arc::<Faulty>::clone(&faulty);
-    let running = serve(volume, Offer::long_haul(), Policy::open).await;
+    let running = serve(volume, Offer::for_long_links(), Policy::open).await;
     let disk = open(&running).await;
     for kind in [Kind::Medium, Kind::Integrity, Kind::NoSpace, Kind::ReadOnly] {
         faulty.fail(Verb::Write, kind);
@@ -264,16 +264,16 @@ async fn a_target_that_goes_away_is_gone_where_no_outage_is_ridden_out() {
 
 /// Answers every login with a redirection to `address`.
 async fn redirect_to(address: Option<SocketAddr>) -> SocketAddr {
-    Door::leading_to(address).await.own
+    Redirector::leading_to(address).await.own
 }
 
 /// Answers every login with a redirection, which can change.
-struct Door {
+struct Redirector {
     own: SocketAddr,
     address: Arc<Mutex<SocketAddr>>,
 }
 
-impl Door {
+impl Redirector {
     /// To itself if to nowhere else.
     async fn leading_to(address: Option<SocketAddr>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -321,8 +321,9 @@ async fn answer_with(mut socket: TcpStream, text: &str) {
 #[tokio::test]
 async fn a_redirection_is_followed_and_a_circle_is_left() {
     let running = serve_memory().await;
-    let door = redirect_to(Some(running.portal)).await;
-    let disk = connect(&target(door), &options()).await.expect("a session behind the door");
+    let redirector = redirect_to(Some(running.portal)).await;
+    let disk =
+        connect(&target(redirector), &options()).await.expect("a session behind the redirector");
     disk.read(Span::new(0, 512)).await.expect("a read");
 
     let circle = redirect_to(None).await;
@@ -343,7 +344,7 @@ async fn serve_groups(volume: Arc<dyn Volume>) -> (Vec<SocketAddr>, Arc<Node>, S
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
     let portals = groups.map(|portal_group_tag| longhaul::front::iscsi::Portal {
         address,
-        entrance: Entrance { portal_group_tag, demanded: None },
+        rules: PortalRules { portal_group_tag, demanded: None },
     });
     let server = Server::bind(&portals, Arc::clone(&node)).await.unwrap();
     let portals = server.portals().to_vec();
@@ -367,15 +368,15 @@ async fn lane(address: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
 /// RFC 7143, 6.3.5: a session is ended by the next of the same portal group. One by another group leaves it
 /// alone, and what that has under way could land on top of what is written later.
 #[tokio::test]
-async fn what_is_under_way_in_one_portal_group_is_not_sent_again_by_another() {
-    let held = Arc::new(Held::new(Memory::new(1 << 20, 512)));
+async fn write_under_way_in_one_portal_group_is_not_sent_again_by_another() {
+    let held = Arc::new(BlockedWrites::new(Memory::new(1 << 20, 512)));
     let (portals, node, _stopper) = serve_groups(Arc::clone(&held) as Arc<dyn Volume>).await;
     let under_way = || node.status().targets[NAME].in_flight;
     let (start, lane) = lane(portals[0]).await;
-    let door = Door::leading_to(Some(start)).await;
+    let redirector = Redirector::leading_to(Some(start)).await;
     let reconnect_every = Duration::from_millis(20);
     let options = ConnectOptions { reconnect_for: None, reconnect_every, ..options() };
-    let disk = Arc::new(connect(&target(door.own), &options).await.expect("a session"));
+    let disk = Arc::new(connect(&target(redirector.own), &options).await.expect("a session"));
     let write = tokio::spawn({
         let disk = Arc::clone(&disk);
         async move { disk.write(0, vec![1; 512].into(), Durability::Volatile).await }
@@ -383,13 +384,13 @@ async fn what_is_under_way_in_one_portal_group_is_not_sent_again_by_another() {
     while under_way() == 0 {
         tokio::task::yield_now().await;
     }
-    door.lead_to(portals[1]);
+    redirector.lead_to(portals[1]);
     lane.abort();
     while !matches!(disk.state(), State::Reconnecting { attempts: 3.., .. }) && under_way() == 1 {
         tokio::task::yield_now().await;
     }
     assert_eq!(under_way(), 1, "nothing was sent to the other group");
-    door.lead_to(portals[0]);
+    redirector.lead_to(portals[0]);
     held.let_through(2);
     write.await.unwrap().expect("it is carried out in the end");
     assert_eq!(held.passed(), 2);
@@ -397,8 +398,8 @@ async fn what_is_under_way_in_one_portal_group_is_not_sent_again_by_another() {
     // With nothing under way either will do.
     let established = |disk: &Disk| disk.session().established().portal_group_tag;
     assert_eq!(established(&disk), Some(1));
-    door.lead_to(portals[1]);
+    redirector.lead_to(portals[1]);
     disk.close().await;
-    let disk = connect(&target(door.own), &options).await.expect("a session");
+    let disk = connect(&target(redirector.own), &options).await.expect("a session");
     assert_eq!(established(&disk), Some(2));
 }

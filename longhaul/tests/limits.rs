@@ -22,13 +22,13 @@ const NAME: &str = "iqn.2000-01.example:guest";
 const LARGEST: u32 = 65_536;
 
 /// A server with limits of its own.
-struct Scene {
+struct Fixture {
     server: Running,
     portal: SocketAddr,
     _home: tempfile::TempDir,
 }
 
-impl Scene {
+impl Fixture {
     fn new(limits: &str) -> Self {
         let home = tempfile::tempdir().unwrap();
         let config = format!(
@@ -105,53 +105,53 @@ fn ping_overtakes(peer: &mut Peer, itt: u32) -> bool {
 
 #[test]
 fn connections() {
-    let scene = Scene::new("connections = 2");
-    let _two = (scene.log_in(1), Peer::connect(scene.portal));
-    assert!(Peer::connect(scene.portal).receive().is_none());
-    scene.logs("too many connections");
-    scene.end();
+    let fixture = Fixture::new("connections = 2");
+    let _two = (fixture.log_in(1), Peer::connect(fixture.portal));
+    assert!(Peer::connect(fixture.portal).receive().is_none());
+    fixture.logs("too many connections");
+    fixture.end();
 }
 
 #[test]
 fn logins_under_way() {
-    let scene = Scene::new("logins = 1");
-    let mut slow = Peer::connect(scene.portal);
+    let fixture = Fixture::new("logins = 1");
+    let mut slow = Peer::connect(fixture.portal);
     slow.send_raw(&[0x43]);
-    let (_, response, _) = scene.try_login(NAME, 1);
+    let (_, response, _) = fixture.try_login(NAME, 1);
     assert_eq!(response.status_class, 0, "who gets on with it gets in");
     assert!(slow.receive().is_none());
-    scene.logs("login given up: there are too many at a time");
-    scene.end();
+    fixture.logs("login given up: there are too many at a time");
+    fixture.end();
 }
 
 #[test]
 fn the_time_of_a_login() {
-    let scene = Scene::new("login = \"100ms\"");
-    let mut slow = Peer::connect(scene.portal);
+    let fixture = Fixture::new("login = \"100ms\"");
+    let mut slow = Peer::connect(fixture.portal);
     slow.send_raw(&[0x43]);
     assert!(slow.receive().is_none());
-    scene.logs("login failed");
-    scene.end();
+    fixture.logs("login failed");
+    fixture.end();
 }
 
 #[test]
 fn sessions_of_an_initiator() {
-    let scene = Scene::new("sessions_per_initiator = 1");
-    let _one = scene.log_in(1);
-    let (_, response, _) = scene.try_login(NAME, 2);
+    let fixture = Fixture::new("sessions_per_initiator = 1");
+    let _one = fixture.log_in(1);
+    let (_, response, _) = fixture.try_login(NAME, 2);
     // RFC 7143, 11.13.5: out of resources.
     assert_eq!((response.status_class, response.status_detail), (3, 2));
-    scene.logs("login failed");
-    let (_, response, _) = scene.try_login("iqn.2000-01.example:other", 2);
+    fixture.logs("login failed");
+    let (_, response, _) = fixture.try_login("iqn.2000-01.example:other", 2);
     assert_eq!(response.status_class, 0);
-    scene.end();
+    fixture.end();
 }
 
 /// A command beyond the window is ignored (RFC 7143, 4.2.2.1).
 #[test]
 fn commands() {
-    let scene = Scene::new("commands = 4");
-    let (mut peer, response, _) = scene.try_login(NAME, 1);
+    let fixture = Fixture::new("commands = 4");
+    let (mut peer, response, _) = fixture.try_login(NAME, 1);
     assert_eq!(response.max_cmd_sn.wrapping_sub(response.exp_cmd_sn), 3);
     let test_unit_ready = |peer: &mut Peer, itt, cmd_sn| {
         peer.send(ScsiCommand { is_final: true, itt, cmd_sn, ..ScsiCommand::default() }, vec![]);
@@ -165,25 +165,25 @@ fn commands() {
     }
     test_unit_ready(&mut peer, 10, 4);
     peer.status(10).unwrap();
-    scene.end();
+    fixture.end();
 }
 
 #[test]
 fn data_segments() {
-    let scene = Scene::new("data_segment = \"8K\"");
-    let (mut peer, _, text) = scene.try_login(NAME, 1);
+    let fixture = Fixture::new("data_segment = \"8K\"");
+    let (mut peer, _, text) = fixture.try_login(NAME, 1);
     assert!(text.split('\0').any(|pair| pair == "MaxRecvDataSegmentLength=8192"), "{text}");
     peer.settle();
     assert_eq!(peer.write(1, 0, vec![1; 8192], false), Some(true));
     assert_eq!(peer.write(2, 0, vec![1; 16_384], false), None);
-    scene.logs("session ended");
-    scene.end();
+    fixture.logs("session ended");
+    fixture.end();
 }
 
 #[test]
 fn first_bursts() {
-    let scene = Scene::new("first_burst = \"4K\"");
-    let (mut peer, _, text) = scene.try_login(NAME, 1);
+    let fixture = Fixture::new("first_burst = \"4K\"");
+    let (mut peer, _, text) = fixture.try_login(NAME, 1);
     assert!(text.split('\0').any(|pair| pair == "FirstBurstLength=4096"), "{text}");
     peer.settle();
     assert_eq!(peer.write(1, 0, vec![1; 4096], false), Some(true));
@@ -193,13 +193,13 @@ fn first_bursts() {
     assert!(matches!(header, Header::ScsiResponse(response) if response.status == 2), "{header:?}");
     // RFC 7143, 11.4.7.2: ABORTED COMMAND, incorrect amount of data. The sense data follow their length.
     assert_eq!((data[2 + 2], data[2 + 12], data[2 + 13]), (0x0B, 0x0C, 0x0D));
-    scene.end();
+    fixture.end();
 }
 
 /// Two sessions hold all that is held in common; a third has its share, and no more.
 #[test]
 fn unsolicited_data() {
-    let scene = Scene::new("unsolicited = \"1M\"\nfirst_burst = \"1M\"");
+    let fixture = Fixture::new("unsolicited = \"1M\"\nfirst_burst = \"1M\"");
     let status = |peer: &mut Peer, itt, length: u32| {
         let command = peer.command(itt, write_16(0, length / 512));
         let command = ScsiCommand { write: true, expected_len: length, ..command };
@@ -209,7 +209,7 @@ fn unsolicited_data() {
             other => panic!("{other:?}"),
         }
     };
-    let mut peers: Vec<_> = (1..4).map(|isid| scene.log_in(isid)).collect();
+    let mut peers: Vec<_> = (1..4).map(|isid| fixture.log_in(isid)).collect();
     let mut last = peers.pop().unwrap();
     assert_eq!(status(&mut last, 1, 1 << 20), 0, "nobody holds anything yet");
     for peer in &mut peers {
@@ -223,93 +223,93 @@ fn unsolicited_data() {
     // SAM-5, 5.3.1: TASK SET FULL.
     assert_eq!(status(&mut last, 2, 1 << 20), 0x28);
     assert_eq!(status(&mut last, 3, 512 << 10), 0, "its share is always there");
-    scene.end();
+    fixture.end();
 }
 
 /// Whoever does not take its answer holds it, and the request of another waits; not so if there is room for both.
 #[test]
 fn data_held_by_all() {
     for (held, waits) in [("32M", true), ("128M", false)] {
-        let scene = Scene::new(&format!("held = \"{held}\""));
-        let (mut greedy, mut other) = (scene.log_in(1), scene.log_in(2));
+        let fixture = Fixture::new(&format!("held = \"{held}\""));
+        let (mut greedy, mut other) = (fixture.log_in(1), fixture.log_in(2));
         largest_read(&mut greedy, 1);
         assert!(greedy.receive().is_some(), "it is being answered");
         largest_read(&mut other, 1);
         ping(&mut other);
         assert_eq!(ping_overtakes(&mut other, 1), waits, "{held}");
         drop((greedy, other));
-        scene.end();
+        fixture.end();
     }
 }
 
 #[test]
 fn data_held_by_a_session() {
     for (held, waits) in [("32M", true), ("128M", false)] {
-        let scene = Scene::new(&format!("held = \"128M\"\nheld_by_session = \"{held}\""));
-        let mut greedy = scene.log_in(1);
+        let fixture = Fixture::new(&format!("held = \"128M\"\nheld_by_session = \"{held}\""));
+        let mut greedy = fixture.log_in(1);
         largest_read(&mut greedy, 1);
         largest_read(&mut greedy, 2);
         ping(&mut greedy);
         assert_eq!(ping_overtakes(&mut greedy, 2), waits, "{held}");
         drop(greedy);
-        scene.end();
+        fixture.end();
     }
 }
 
 /// A silent initiator is asked whether it is there, and given up if it does not answer.
 #[test]
 fn silence() {
-    let scene = Scene::new("ping_after = \"100ms\"\nping_patience = \"100ms\"");
-    let mut peer = scene.log_in(1);
+    let fixture = Fixture::new("ping_after = \"100ms\"\nping_patience = \"100ms\"");
+    let mut peer = fixture.log_in(1);
     let asked = peer.receive_any().expect("a ping").header;
     assert!(matches!(asked, Header::NopIn(ping) if ping.ttt != NO_ITT), "{asked:?}");
     while peer.receive().is_some() {}
-    scene.logs("session ended");
-    scene.end();
+    fixture.logs("session ended");
+    fixture.end();
 }
 
 /// Who is asked to log out and does not is given up.
 #[test]
 fn the_time_to_log_out() {
-    let scene = Scene::new("stop = \"100ms\"");
-    let mut peer = scene.log_in(1);
-    scene.end();
+    let fixture = Fixture::new("stop = \"100ms\"");
+    let mut peer = fixture.log_in(1);
+    fixture.end();
     assert!(matches!(peer.receive().unwrap().header, Header::AsyncMessage(_)));
 }
 
 #[test]
 fn slow_commands() {
-    let scene = Scene::new("slow = \"1us\"");
-    let mut peer = scene.log_in(1);
+    let fixture = Fixture::new("slow = \"1us\"");
+    let mut peer = fixture.log_in(1);
     assert!(peer.read(1, 0, 2048).is_some());
-    scene.logs("slow command");
-    scene.end();
+    fixture.logs("slow command");
+    fixture.end();
 }
 
 /// Whoever is refused again and again does not fill the log: there are 120 lines about an address in a minute.
 #[test]
 fn lines_of_the_log() {
-    let scene = Scene::new("");
+    let fixture = Fixture::new("");
     let stranger = "iqn.2000-01.example:stranger";
     for isid in 0..250 {
-        let mut peer = Peer::connect(scene.portal);
+        let mut peer = Peer::connect(fixture.portal);
         peer.send(login(isid), text(stranger, "iqn.2000-01.example:nothing"));
         assert!(peer.receive().is_some(), "it is answered");
     }
-    scene.server.signal(rustix::process::Signal::TERM);
-    let lines: Vec<_> = std::iter::from_fn(|| scene.server.line()).collect();
+    fixture.server.signal(rustix::process::Signal::TERM);
+    let lines: Vec<_> = std::iter::from_fn(|| fixture.server.line()).collect();
     let said = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
     // Twice that if a minute ends in between.
     assert!((120..=240).contains(&said("login failed")), "{lines:#?}");
     assert!(said("too many lines about it") > 0);
-    scene.end();
+    fixture.end();
 }
 
 /// A text that goes on over many PDUs: in a login it ends that, later it is rejected.
 #[test]
 fn texts() {
-    let scene = Scene::new("text = \"8K\"");
-    let mut talker = scene.log_in(1);
+    let fixture = Fixture::new("text = \"8K\"");
+    let mut talker = fixture.log_in(1);
     let question = |ttt, cmd_sn| {
         let end =
             TextRequest { immediate: true, continues: true, itt: 9, ..TextRequest::default() };
@@ -321,7 +321,7 @@ fn texts() {
     talker.send(question(response.ttt, cmd_sn), vec![b'x'; 1]);
     assert!(matches!(talker.receive().unwrap().header, Header::Reject(_)));
 
-    let mut stranger = Peer::connect(scene.portal);
+    let mut stranger = Peer::connect(fixture.portal);
     let request = LoginRequest { transit: false, continues: true, ..login(2) };
     stranger.send(request, vec![b'x'; 8192]);
     let Header::LoginResponse(response) = stranger.receive().unwrap().header else { panic!() };
@@ -329,6 +329,6 @@ fn texts() {
     stranger.send(LoginRequest { cmd_sn: response.exp_cmd_sn, ..request }, vec![b'x'; 1]);
     let Header::LoginResponse(response) = stranger.receive().unwrap().header else { panic!() };
     assert_eq!(response.status_class, 2, "initiator error (RFC 7143, 11.13.5)");
-    scene.logs("login failed");
-    scene.end();
+    fixture.logs("login failed");
+    fixture.end();
 }

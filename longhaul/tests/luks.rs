@@ -351,7 +351,7 @@ async fn cryptsetup_sees_that_discards_are_allowed() {
 }
 
 #[tokio::test]
-async fn what_we_wrote_a_third_one_reads() {
+async fn third_implementation_reads_our_header() {
     let bench = Bench::new().await;
     bench.seal().await;
     let plain = bench.open("one").await.unwrap();
@@ -401,7 +401,7 @@ async fn we_open_and_read_what_cryptsetup_made() {
 }
 
 #[tokio::test]
-async fn what_we_do_not_support_is_refused_by_name() {
+async fn unsupported_header_is_refused_by_name() {
     let fast = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000";
     for (arguments, why) in [
         ("--type luks1", "LUKS1"),
@@ -448,8 +448,8 @@ async fn the_disk_holds_no_plain_text() {
     drop(plain);
     let disk = std::fs::read(bench.path("disk")).unwrap();
     assert!(!contains(&disk, b"attack at dawn"), "plain text is on the disk");
-    let sealed = &disk[16 << 20..][..text.len()];
-    let mut blocks: Vec<&[u8]> = sealed.chunks(16).collect();
+    let ciphertext = &disk[16 << 20..][..text.len()];
+    let mut blocks: Vec<&[u8]> = ciphertext.chunks(16).collect();
     blocks.sort_unstable();
     blocks.dedup();
     assert_eq!(blocks.len(), text.len() / 16, "equal plain text gave equal ciphertext");

@@ -83,7 +83,7 @@ impl Authentication {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Harm {
+enum Tampering {
     /// A login response with this status comes instead, or before.
     Forge {
         status: [u8; 2],
@@ -104,10 +104,10 @@ enum Harm {
 struct Plan {
     down: bool,
     pdu: usize,
-    harm: Harm,
+    tampering: Tampering,
 }
 
-impl Harm {
+impl Tampering {
     /// Without a key he could change what is agreed and what is written. What is promised there holds against those
     /// who only keep a session from coming about.
     const fn keeps_data(self) -> bool {
@@ -119,7 +119,7 @@ impl Plan {
     fn any(random: &mut Random, proof: Authentication) -> Self {
         loop {
             let plan = Self::drawn(random, proof);
-            if proof == Authentication::Key || plan.harm.keeps_data() {
+            if proof == Authentication::Key || plan.tampering.keeps_data() {
                 return plan;
             }
         }
@@ -133,18 +133,22 @@ impl Plan {
             n => [2, 3 + n as u8],
         };
         let before = random.below(2) == 0;
-        let harm = match random.below(12) {
-            0..4 => Harm::Forge { status, before },
-            4 => Harm::Redirect,
-            5 => Harm::Flip,
-            6 => Harm::Drop,
-            7 => Harm::Repeat,
-            8..10 => Harm::Replay,
-            10 => Harm::Truncate,
-            _ => Harm::Cut,
+        let tampering = match random.below(12) {
+            0..4 => Tampering::Forge { status, before },
+            4 => Tampering::Redirect,
+            5 => Tampering::Flip,
+            6 => Tampering::Drop,
+            7 => Tampering::Repeat,
+            8..10 => Tampering::Replay,
+            10 => Tampering::Truncate,
+            _ => Tampering::Cut,
         };
-        let forged = matches!(harm, Harm::Forge { .. } | Harm::Redirect);
-        Self { down: forged || random.below(3) > 0, pdu: random.below(proof.pdus()) as usize, harm }
+        let forged = matches!(tampering, Tampering::Forge { .. } | Tampering::Redirect);
+        Self {
+            down: forged || random.below(3) > 0,
+            pdu: random.below(proof.pdus()) as usize,
+            tampering,
+        }
     }
 }
 
@@ -223,7 +227,7 @@ async fn pass(
         let harmed = match plan.filter(|plan| plan.pdu == number) {
             Some(plan) => {
                 shared.done.fetch_add(1, Ordering::Relaxed);
-                harm(plan.harm, &pdu, shared)
+                tampering(plan.tampering, &pdu, shared)
             }
             None => Some(pdu.clone()),
         };
@@ -249,30 +253,32 @@ async fn login_pdu(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {
 }
 
 /// What comes instead of a PDU; nothing if the connection ends.
-fn harm(harm: Harm, pdu: &[u8], shared: &Shared) -> Option<Vec<u8>> {
+fn tampering(tampering: Tampering, pdu: &[u8], shared: &Shared) -> Option<Vec<u8>> {
     let mut random = shared.random.lock().unwrap();
     let mut bytes = pdu.to_vec();
-    match harm {
-        Harm::Forge { status, before } => {
+    match tampering {
+        Tampering::Forge { status, before } => {
             let mut forged = response(pdu, status, b"");
             forged.extend(before.then_some(bytes).into_iter().flatten());
             return Some(forged);
         }
-        Harm::Redirect => return Some(response(pdu, [1, 1], b"TargetAddress=127.0.0.1:9,1\0")),
-        Harm::Flip => {
+        Tampering::Redirect => {
+            return Some(response(pdu, [1, 1], b"TargetAddress=127.0.0.1:9,1\0"));
+        }
+        Tampering::Flip => {
             let at = random.below(bytes.len() as u64) as usize;
             // A longer PDU would only be waited for.
             let at = if (4..8).contains(&at) { 0 } else { at };
             bytes[at] ^= 1 << random.below(8);
         }
-        Harm::Drop => bytes.clear(),
-        Harm::Repeat => bytes.extend_from_within(..),
-        Harm::Replay => {
+        Tampering::Drop => bytes.clear(),
+        Tampering::Repeat => bytes.extend_from_within(..),
+        Tampering::Replay => {
             let recorded = shared.recorded.lock().unwrap();
             bytes.clone_from(&recorded[random.below(recorded.len() as u64) as usize]);
         }
-        Harm::Truncate => bytes.truncate(bytes.len() / 2),
-        Harm::Cut => return None,
+        Tampering::Truncate => bytes.truncate(bytes.len() / 2),
+        Tampering::Cut => return None,
     }
     Some(bytes)
 }
@@ -312,7 +318,7 @@ fn policy(proof: Authentication, targets: Vec<IscsiName>) -> Policy {
 
 async fn serve(volume: Arc<dyn Volume>, proof: Authentication) -> (Arc<Node>, SocketAddr, Stopper) {
     let device = TargetDevice::new(NAME, [(0, volume, Options::default())]);
-    let several = Offer { max_connections: 8, ..Offer::long_haul() };
+    let several = Offer { max_connections: 8, ..Offer::for_long_links() };
     let node = Node::new([device], move |targets| policy(proof, targets));
     let node = Arc::new(node.with_sealing(sealing(2)).with_offer(several));
     let portals = [SocketAddr::from(([127, 0, 0, 1], 0))];
@@ -326,7 +332,8 @@ async fn serve(volume: Arc<dyn Volume>, proof: Authentication) -> (Arc<Node>, So
 fn options(proof: Authentication, connections: u16) -> ConnectOptions {
     let milliseconds = Duration::from_millis;
     let target = sealing(2).identity.public();
-    let pinned = Pinned { sealing: sealing(1), target, protection: Protection::Encrypt };
+    let pinned =
+        Pinned { sealing: sealing(1), target, protection: Protection::Encrypt, invitation: None };
     ConnectOptions {
         pinned: (proof == Authentication::Key).then_some(pinned),
         account: proof.account(),

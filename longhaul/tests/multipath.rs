@@ -36,13 +36,13 @@ fn configure(dir: &Path, portals: &[&str]) {
 }
 
 /// A server, and its portals with their groups, as it tells them itself.
-struct Scene {
+struct Fixture {
     home: tempfile::TempDir,
     server: Running,
     portals: Vec<(SocketAddr, u16)>,
 }
 
-impl Scene {
+impl Fixture {
     fn new(portals: &[&str]) -> Self {
         let home = tempfile::tempdir().unwrap();
         configure(home.path(), portals);
@@ -161,15 +161,15 @@ const UNAVAILABLE: Option<(Key, Additional)> = Some((Key::NotReady, Additional::
 /// it is by that.
 #[test]
 fn each_portal_group_is_a_target_port_with_its_own_state() {
-    let scene = Scene::new(&[
+    let fixture = Fixture::new(&[
         "protection = 'none'", // Nothing is said of its group.
         "group = 2, access = 'non-optimized'",
         "group = 7, access = 'standby'",
         "group = 255, access = 'unavailable'",
     ]);
-    let told: Vec<_> = scene.portals.iter().map(|(_, group)| *group).collect();
+    let told: Vec<_> = fixture.portals.iter().map(|(_, group)| *group).collect();
     assert_eq!(told, [1, 2, 7, 255]);
-    let mut paths = [0, 1, 2, 3].map(|at| scene.path(at));
+    let mut paths = [0, 1, 2, 3].map(|at| fixture.path(at));
     for (path, port, qualifier, refused) in
         [(0, 1, 0, None), (1, 2, 0, None), (2, 7, 0, STANDBY), (3, 255, 1, UNAVAILABLE)]
     {
@@ -190,51 +190,51 @@ fn each_portal_group_is_a_target_port_with_its_own_state() {
     assert_eq!(paths[1].write(90, 3, vec![0xA5; 512], false), Some(true));
     assert_eq!(paths[0].read(91, 3, 1), Some(vec![0xA5; 512]));
     assert_eq!(paths[2].write(92, 3, vec![0; 512], false), Some(false));
-    scene.end();
+    fixture.end();
 }
 
 /// RFC 7143, 6.3.5: the nexus has the portal group in it.
 #[test]
 fn a_session_is_replaced_by_its_own_portal_group_only() {
-    let scene = Scene::new(&["group = 1", "group = 2", "group = 2"]);
-    let mut first = scene.path(0);
-    let mut second = scene.path(1);
+    let fixture = Fixture::new(&["group = 1", "group = 2", "group = 2"]);
+    let mut first = fixture.path(0);
+    let mut second = fixture.path(1);
     // Another portal of the same group.
-    let mut third = scene.path(2);
+    let mut third = fixture.path(2);
     while second.receive().is_some() {}
     assert_eq!((first.says(0), third.says(0)), (None, None));
     assert_eq!(own_port(&mut third), (2, 2));
-    scene.end();
+    fixture.end();
 }
 
 /// RFC 7143, 4.4.1 and 11.13.5: the connections of a session come in by one portal group.
 #[test]
 fn a_session_has_its_connections_in_one_portal_group() {
-    let scene = Scene::new(&["group = 1", "group = 1", "group = 2"]);
+    let fixture = Fixture::new(&["group = 1", "group = 1", "group = 2"]);
     let keys = [&text(NAME, TARGET)[..], b"MaxConnections=8\0"].concat();
-    let (mut first, response) = Peer::ask(scene.portals[0].0, login(3), keys.into());
+    let (mut first, response) = Peer::ask(fixture.portals[0].0, login(3), keys.into());
     first.settle();
     let request = LoginRequest { tsih: response.tsih, cmd_sn: first.cmd_sn, ..login(3) };
     let identity = || format!("InitiatorName={NAME}\0TargetName={TARGET}\0SessionType=Normal\0");
     let join = |at: usize, cid| {
         let request = LoginRequest { cid, ..request };
-        let (peer, response) = Peer::ask(scene.portals[at].0, request, identity().into());
+        let (peer, response) = Peer::ask(fixture.portals[at].0, request, identity().into());
         (peer, (response.status_class, response.status_detail))
     };
     let (_other, joined) = join(1, 1);
     assert_eq!(joined, (0, 0), "another portal of the group");
     assert_eq!(join(2, 2).1, (2, 8), "another group");
     assert_eq!(first.says(0), None);
-    scene.end();
+    fixture.end();
 }
 
 /// SPC-4, 5.16: every nexus is told, and nobody has to log in anew.
 #[test]
 fn access_changes_while_sessions_are_on() {
-    let scene = Scene::new(&["group = 1", "group = 2, access = 'standby'"]);
-    let mut paths = [scene.path(0), scene.path(1)];
+    let fixture = Fixture::new(&["group = 1", "group = 2, access = 'standby'"]);
+    let mut paths = [fixture.path(0), fixture.path(1)];
     assert_eq!(paths.each_mut().map(refusal), [None, STANDBY]);
-    let said = scene.reload(&["group = 1, access = 'unavailable'", "group = 2"]);
+    let said = fixture.reload(&["group = 1, access = 'unavailable'", "group = 2"]);
     assert!(said.contains("access of group 1 is unavailable, group 2 is optimized"), "{said}");
     for peer in &mut paths {
         assert_eq!(refusal(peer), Some((Key::UnitAttention, Additional::ACCESS_STATE_CHANGED)));
@@ -242,13 +242,13 @@ fn access_changes_while_sessions_are_on() {
         assert_eq!(groups(peer), [(1, 3, 2, vec![1]), (2, 0, 2, vec![2])]);
     }
     assert_eq!(paths.each_mut().map(refusal), [UNAVAILABLE, None]);
-    let said = scene.reload(&["group = 1, access = 'unavailable'", "group = 2"]);
+    let said = fixture.reload(&["group = 1, access = 'unavailable'", "group = 2"]);
     assert!(said.contains("nothing to tell sessions"), "{said}");
     assert_eq!(paths.each_mut().map(refusal), [UNAVAILABLE, None]);
     // Where a portal belongs is not changed under those who came in by it.
-    let said = scene.reload(&["group = 1", "group = 3"]);
+    let said = fixture.reload(&["group = 1", "group = 3"]);
     assert!(said.contains("`listen` cannot change"), "{said}");
-    scene.end();
+    fixture.end();
 }
 
 /// PERSISTENT RESERVE OUT with the flags of the basic list.
@@ -283,8 +283,8 @@ const ALL_TG_PT: u8 = 0x04;
 /// SPC-4, 5.13.7: a registration is of one nexus, or with ALL_TG_PT of one by each target port.
 #[test]
 fn registrations_are_of_each_path_unless_all_ports_are_meant() {
-    let scene = Scene::new(&["group = 1", "group = 2", "group = 3, access = 'standby'"]);
-    let [mut one, mut two, mut three] = [0, 1, 2].map(|at| scene.path(at));
+    let fixture = Fixture::new(&["group = 1", "group = 2", "group = 3, access = 'standby'"]);
+    let [mut one, mut two, mut three] = [0, 1, 2].map(|at| fixture.path(at));
     let write = |peer: &mut Peer| {
         let (status, _) =
             peer.run_on(0, &[0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0], vec![7; 512], 0).unwrap();
@@ -304,5 +304,5 @@ fn registrations_are_of_each_path_unless_all_ports_are_meant() {
     assert_eq!(reserve_out(&mut two, RESERVE, shared, [8, 0], 0), GOOD);
     assert_eq!(registrations(&mut three), [(1, false, 8), (2, true, 8), (3, false, 8)]);
     assert_eq!((write(&mut one), write(&mut two)), (GOOD, GOOD));
-    scene.end();
+    fixture.end();
 }

@@ -34,7 +34,7 @@ const TEST_UNIT_READY: u8 = 0;
 
 /// What is in the way.
 #[derive(Clone, Copy, PartialEq)]
-enum Fate {
+enum Obstacle {
     /// No command gets to the target.
     Mute,
     /// The target, a gateway, answers all but READ: nothing gets to where its bytes are.
@@ -55,7 +55,7 @@ struct Upstream {
 }
 
 impl Upstream {
-    fn new(fate: Fate) -> Self {
+    fn new(obstacle: Obstacle) -> Self {
         let home = tempfile::tempdir().unwrap();
         let (server, direct) = serve(home.path(), "up", "file:up.img,size=64M");
         let target = direct.split('/').nth(2).unwrap().to_owned();
@@ -63,18 +63,19 @@ impl Upstream {
         let near = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let mut uri = format!("iscsi://{}/{PREFIX}up/0", near.local_addr().unwrap());
         let (tell, met) = channel();
-        let closed = Arc::new(AtomicBool::new(fate != Fate::Unread));
+        let closed = Arc::new(AtomicBool::new(obstacle != Obstacle::Unread));
         let is_closed = Arc::clone(&closed);
         runtime.spawn(async move {
             while let Ok((near, _)) = near.accept().await {
                 let far = TcpStream::connect(&target).await.unwrap();
-                let cut = lose(near, far, (fate, &is_closed), || tell.send(()).unwrap_or(())).await;
+                let cut =
+                    lose(near, far, (obstacle, &is_closed), || tell.send(()).unwrap_or(())).await;
                 if cut {
                     return;
                 }
             }
         });
-        let gateway = (fate == Fate::Unread).then(|| serve(home.path(), "mid", &uri));
+        let gateway = (obstacle == Obstacle::Unread).then(|| serve(home.path(), "mid", &uri));
         let gateway = gateway.map(|(gateway, through)| {
             uri = through;
             gateway
@@ -137,12 +138,12 @@ fn longhaul(home: &Path, machine: &str) -> Command {
 async fn lose(
     near: TcpStream,
     far: TcpStream,
-    (fate, is_closed): (Fate, &AtomicBool),
+    (obstacle, is_closed): (Obstacle, &AtomicBool),
     tell: impl Fn(),
 ) -> bool {
     let (near, far) = (near.into_split(), far.into_split());
     let (cut, mut is_cut) = tokio::sync::mpsc::unbounded_channel();
-    let mut is_stuck = fate == Fate::Mute;
+    let mut is_stuck = obstacle == Obstacle::Mute;
     let out = pass(near.0, far.1, |pdu| {
         if !is_command(pdu) || !is_closed.load(Ordering::Relaxed) {
             return;
@@ -156,7 +157,7 @@ async fn lose(
             tell();
         }
         pdu.clear();
-        if fate == Fate::Cut {
+        if obstacle == Obstacle::Cut {
             let _ = cut.send(());
         }
     });
@@ -179,15 +180,15 @@ fn end(running: Running) -> (ExitStatus, String) {
 
 #[test]
 fn attachment_that_is_being_opened_ends_and_is_not_reserved() {
-    for fate in [Fate::Mute, Fate::Unread, Fate::Cut] {
-        let upstream = Upstream::new(fate);
+    for obstacle in [Obstacle::Mute, Obstacle::Unread, Obstacle::Cut] {
+        let upstream = Upstream::new(obstacle);
         let mut attach = longhaul(upstream.dir(), "here");
         let attach = Running::start(attach.args(["attach", &upstream.uri, "--nbd", "disk.sock"]));
         upstream.meets();
         let (status, said) = end(attach);
         assert_eq!(status.code(), Some(1), "{said}");
         assert!(said.contains("it was ended before it was open"), "{said}");
-        if matches!(fate, Fate::Unread) {
+        if matches!(obstacle, Obstacle::Unread) {
             upstream.is_free();
         }
         upstream.end();
@@ -203,7 +204,7 @@ fn commands_that_are_opening_a_volume_end() {
         &["tune", "URI"],
         &["serve", "--listen", "127.0.0.1:0", "--volume", "through=URI"],
     ] {
-        let upstream = Upstream::new(Fate::Mute);
+        let upstream = Upstream::new(Obstacle::Mute);
         fs::write(upstream.dir().join("from.img"), [0; 512]).unwrap();
         let arguments = command.iter().map(|argument| argument.replace("URI", &upstream.uri));
         let running = Running::start(longhaul(upstream.dir(), "here").args(arguments));
@@ -250,7 +251,7 @@ impl Gateway {
 /// A volume that cannot be opened is taken out again by the next reload.
 #[test]
 fn reload_that_hangs_is_replaced_by_the_next() {
-    let upstream = Upstream::new(Fate::Unread);
+    let upstream = Upstream::new(Obstacle::Unread);
     let gateway = Gateway::new(&upstream);
     gateway.add(&upstream.uri);
     let first = Running::start(&mut gateway.asks("reload"));
@@ -269,7 +270,7 @@ fn reload_that_hangs_is_replaced_by_the_next() {
 /// Who asks is told that it takes long, others are answered, and the server ends meanwhile.
 #[test]
 fn server_ends_while_a_reload_hangs() {
-    let upstream = Upstream::new(Fate::Unread);
+    let upstream = Upstream::new(Obstacle::Unread);
     let gateway = Gateway::new(&upstream);
     gateway.add(&upstream.uri);
     let (said, status) = run(&gateway.asks("reload"));

@@ -22,9 +22,9 @@ const TARGET: &str = "iqn.2026-11.dev.longhaul:";
 const MIB: u64 = 1 << 20;
 
 /// An initiator that logs in to one volume and sends one command after the other.
-struct Guest(Peer);
+struct TestInitiator(Peer);
 
-impl Guest {
+impl TestInitiator {
     /// Says who it is and what it wants; the status class and detail of the answer.
     fn log_in(portal: SocketAddr, name: &str, volume: &str) -> (Self, [u8; 2]) {
         let text = peer::text(name, &format!("{TARGET}{volume}"));
@@ -108,10 +108,10 @@ fn a_volume_is_added_one_removed_one_grown_and_one_left_alone() {
     config(LISTEN.to_owned() + &file("grows") + &file("goes") + &file("stays"));
     let (server, portal) = start(home.path(), 3);
     let name = "iqn.2001-04.com.example:guest";
-    let mut grows = Guest::new(portal, name, "grows");
-    let goes = Guest::new(portal, name, "goes");
-    let mut stays = Guest::new(portal, name, "stays");
-    let (_, status) = Guest::log_in(portal, name, "comes");
+    let mut grows = TestInitiator::new(portal, name, "grows");
+    let goes = TestInitiator::new(portal, name, "goes");
+    let mut stays = TestInitiator::new(portal, name, "stays");
+    let (_, status) = TestInitiator::log_in(portal, name, "comes");
     assert_eq!(status, [2, 3], "there is none yet");
     assert_eq!(stays.write(7), 0);
 
@@ -125,8 +125,8 @@ fn a_volume_is_added_one_removed_one_grown_and_one_left_alone() {
     assert_eq!(grows.blocks(), 4096);
     assert_eq!(grows.write(4095), 0);
     assert_eq!((stays.attention(), stays.blocks()), (None, 2048), "nobody touched it");
-    Guest::new(portal, name, "comes");
-    assert_eq!(Guest::log_in(portal, name, "goes").1, [2, 3]);
+    TestInitiator::new(portal, name, "comes");
+    assert_eq!(TestInitiator::log_in(portal, name, "goes").1, [2, 3]);
     // What was removed is free for others.
     let info = common::run(
         Command::new(LONGHAUL).args(["info", "file:goes.img"]).current_dir(home.path()),
@@ -149,7 +149,7 @@ fn a_wrong_file_changes_nothing_and_says_why() {
     let memory = "[volumes.a]\nuri = \"memory:1M\"\n";
     config(format!("{LISTEN}{memory}"));
     let (server, portal) = start(home.path(), 1);
-    let mut guest = Guest::new(portal, "iqn.2001-04.com.example:guest", "a");
+    let mut guest = TestInitiator::new(portal, "iqn.2001-04.com.example:guest", "a");
     for (text, why) in [
         ("nonsense".to_owned(), "longhaul.toml:1"),
         (format!("{LISTEN}[volumes.b]\nuri = \"file:missing\"\n"), "does not exist"),
@@ -194,8 +194,8 @@ fn rights_that_change_concern_only_those_who_had_them() {
     config(["volumes", "volumes"]);
     let (server, portal) = start(home.path(), 1);
     let name = |name: &str| format!("iqn.2001-04.com.example:{name}");
-    let mut one = Guest::new(portal, &name("one"), "a");
-    let mut two = Guest::new(portal, &name("two"), "a");
+    let mut one = TestInitiator::new(portal, &name("one"), "a");
+    let mut two = TestInitiator::new(portal, &name("two"), "a");
     assert_eq!((one.write(0), two.write(0)), (0, 0));
     config(["volumes", "read_only"]);
     let leaves = std::thread::spawn(move || two.0.leave());
@@ -203,7 +203,7 @@ fn rights_that_change_concern_only_those_who_had_them() {
     assert!(said.contains("sessions asked to log in anew: 1"), "{said}");
     leaves.join().unwrap();
     assert_eq!((one.attention(), one.write(0)), (None, 0));
-    let mut two = Guest::new(portal, &name("two"), "a");
+    let mut two = TestInitiator::new(portal, &name("two"), "a");
     let (status, sense) = two.try_write(0);
     let sense = Sense::parse(&sense).unwrap();
     assert_eq!(
@@ -296,7 +296,7 @@ fn secrets_and_clients_that_change_concern_only_those_who_used_them() {
 }
 
 #[test]
-fn what_is_logged_follows_the_file() {
+fn log_level_follows_the_file() {
     let home = tempfile::tempdir().unwrap();
     let config = |log: &str| {
         let text = format!("{LISTEN}[volumes.a]\nuri = \"memory:1M\"\n[log]\n{log}\n");
@@ -305,12 +305,12 @@ fn what_is_logged_follows_the_file() {
     config("level = \"error\"");
     let (server, portal) = start(home.path(), 1);
     // It stays: the end of its session would be logged whenever the server notices it.
-    let unseen = Guest::new(portal, "iqn.2001-04.com.example:unseen", "a");
+    let unseen = TestInitiator::new(portal, "iqn.2001-04.com.example:unseen", "a");
     config("level = \"info\"");
     server.signal(Signal::HUP);
     let said = server.line().unwrap();
     assert!(said.contains("configuration applied"), "the first line there is: {said}");
-    let seen = Guest::new(portal, "iqn.2001-04.com.example:seen", "a");
+    let seen = TestInitiator::new(portal, "iqn.2001-04.com.example:seen", "a");
     let said = server.line().unwrap();
     assert!(said.contains("logged in") && said.contains("com.example:seen"), "{said}");
     drop((unseen, seen));
@@ -335,7 +335,7 @@ fn volume_gets_another_name_in_two_reloads() {
     let new = of("new") + "target = \"iqn.2026-11.dev.longhaul:old\"\n";
     config(&of("old"));
     let (server, portal) = start(home.path(), 1);
-    let mut guest = Guest::new(portal, "iqn.2001-04.com.example:guest", "old");
+    let mut guest = TestInitiator::new(portal, "iqn.2001-04.com.example:guest", "old");
     config(&new);
     let said = reload(&server);
     let why = "volume new cannot become unit 0 of iqn.2026-11.dev.longhaul:old while volume old is";
@@ -354,7 +354,7 @@ fn volume_gets_another_name_in_two_reloads() {
         }
     };
     assert!(said.contains("added new"), "{said}");
-    let mut guest = Guest::new(portal, "iqn.2001-04.com.example:guest", "old");
+    let mut guest = TestInitiator::new(portal, "iqn.2001-04.com.example:guest", "old");
     assert_eq!(guest.blocks(), 2048);
     assert!(server.stop().success());
 }
@@ -368,7 +368,7 @@ fn reload_that_fails_late_leaves_nothing_behind() {
     let made = |name: &str, size: &str| format!("{}size = \"{size}\"\n", file(name));
     config(&(made("a", "1M") + &made("z", "1M")));
     let (server, portal) = start(home.path(), 2);
-    let mut guest = Guest::new(portal, "iqn.2001-04.com.example:guest", "a");
+    let mut guest = TestInitiator::new(portal, "iqn.2001-04.com.example:guest", "a");
     let length = |name: &str| fs::metadata(path(name)).map(|found| found.len()).ok();
     let grown = made("a", "2M");
     for (more, why) in [

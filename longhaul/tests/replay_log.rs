@@ -12,9 +12,9 @@ use tracing::{Event, Metadata, Subscriber};
 static MISTAKES: AtomicU8 = AtomicU8::new(0);
 
 /// A log that breaks whoever tells it something.
-struct Breaking;
+struct PanickingSubscriber;
 
-impl Subscriber for Breaking {
+impl Subscriber for PanickingSubscriber {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -34,15 +34,15 @@ impl Subscriber for Breaking {
 }
 
 /// Bytes that cannot be let go of.
-struct Unfreed([u8; 512]);
+struct PanicsWhenFreed([u8; 512]);
 
-impl AsRef<[u8]> for Unfreed {
+impl AsRef<[u8]> for PanicsWhenFreed {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl Drop for Unfreed {
+impl Drop for PanicsWhenFreed {
     fn drop(&mut self) {
         panic!("a mistake");
     }
@@ -52,17 +52,10 @@ fn header() -> Header {
     Header {
         volume: "iscsi://h/t/0".into(),
         target: "t".into(),
-        lun: 0,
-        serial: None,
-        vendor: String::new(),
-        product: String::new(),
         size: 1 << 20,
         block_size: 512,
-        opened: 0,
-        created: 0,
-        host: String::new(),
-        luks_uuid: None,
         key: Some(7),
+        ..Header::default()
     }
 }
 
@@ -77,8 +70,8 @@ fn writer(dir: &tempfile::TempDir) -> Writer {
 
 /// One test, since there is one log for all threads.
 #[tokio::test]
-async fn what_a_thread_that_breaks_down_does_not_write_is_lost_and_told() {
-    tracing::subscriber::set_global_default(Breaking).unwrap();
+async fn changes_that_a_panicked_thread_has_not_written_are_reported_lost() {
+    tracing::subscriber::set_global_default(PanickingSubscriber).unwrap();
     change_that_cannot_be_let_go_of_loses_none_after_it().await;
     change_at_which_it_breaks_down_is_lost_with_all_after_it().await;
     all_that_follows_the_end_of_the_thread_is_lost().await;
@@ -87,7 +80,7 @@ async fn what_a_thread_that_breaks_down_does_not_write_is_lost_and_told() {
 async fn change_that_cannot_be_let_go_of_loses_none_after_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = writer(&dir);
-    writer.save(change(0, Bytes::from_owner(Unfreed([1; 512]))));
+    writer.save(change(0, Bytes::from_owner(PanicsWhenFreed([1; 512]))));
     // Another batch: it waits for the first.
     while writer.saved().unwrap().changes == 0 {
         tokio::task::yield_now().await;

@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use longhaul::front::iscsi::{Limits, Node, Server};
 use longhaul::state::StateDir;
 use longhaul::stop::Stopper;
-use longhaul::target::lun::{Kept, Options, TargetDevice};
+use longhaul::target::lun::{Options, StoredReservations, TargetDevice};
 use peer::Peer;
 use proto::iscsi::login::policy::Policy;
 use proto::scsi::sense::Additional;
@@ -42,14 +42,15 @@ const SUITES: [&str; 9] = [
 struct Running {
     portal: SocketAddr,
     stopper: Stopper,
-    server: JoinHandle<()>,
+    server: JoinHandle<bool>,
 }
 
 impl Running {
     /// Serves a disk whose reservations are kept in `state`.
     async fn start(state: &Path) -> Self {
         let keeper = StateDir::open(state).unwrap().reservations(NAME, 0, "1");
-        let options = Options { kept: Some(Kept::by(keeper).unwrap()), ..Options::default() };
+        let options =
+            Options { kept: Some(StoredReservations::by(keeper).unwrap()), ..Options::default() };
         let volume: Arc<dyn Volume> = Arc::new(Memory::new(64 << 20, 512));
         let device = TargetDevice::new(NAME, [(0, volume, options)]);
         // Nothing but what happens may wake a session: a ping would hide an answer that is stuck.
@@ -117,9 +118,9 @@ const GOOD: u8 = 0x00;
 const CONFLICT: u8 = 0x18;
 
 /// An initiator that sends one command after the other.
-struct Guest(Peer);
+struct TestInitiator(Peer);
 
-impl Guest {
+impl TestInitiator {
     /// Initiator `n` at the unit that is ready at `uri`; it has been told of the power on.
     fn new(uri: &str, n: u8) -> Self {
         let (portal, rest) = uri.strip_prefix("iscsi://").unwrap().split_once('/').unwrap();
@@ -171,13 +172,13 @@ const WRITE_EXCLUSIVE: u8 = 1;
 fn a_reservation_survives_the_server() {
     let home = tempfile::tempdir().unwrap();
     let (server, uri) = start(home.path());
-    let mut owner = Guest::new(&uri, 1);
+    let mut owner = TestInitiator::new(&uri, 1);
     assert_eq!(owner.change(REGISTER, 0, 0, 7), GOOD);
     assert_eq!(owner.change(RESERVE, WRITE_EXCLUSIVE, 7, 0), GOOD);
     drop(server); // Killed.
     let (server, uri) = start(home.path());
-    assert_eq!(Guest::new(&uri, 2).write(), CONFLICT);
-    let mut owner = Guest::new(&uri, 1);
+    assert_eq!(TestInitiator::new(&uri, 2).write(), CONFLICT);
+    let mut owner = TestInitiator::new(&uri, 1);
     assert_eq!(owner.write(), GOOD);
     assert_eq!(owner.change(REGISTER, 0, 7, 8), GOOD, "its key is known");
     assert!(server.stop().success());
@@ -201,9 +202,9 @@ fn a_reservation_survives_the_server() {
 fn a_reservation_ends_before_the_logout_is_answered() {
     let home = tempfile::tempdir().unwrap();
     let (server, uri) = start(home.path());
-    let mut other = Guest::new(&uri, 2);
+    let mut other = TestInitiator::new(&uri, 2);
     for _ in 0..300 {
-        let mut holder = Guest::new(&uri, 1);
+        let mut holder = TestInitiator::new(&uri, 1);
         assert_eq!(holder.run(&[0x16, 0, 0, 0, 0, 0], Vec::new()), GOOD);
         assert_eq!(other.write(), CONFLICT);
         holder.0.log_out();

@@ -26,7 +26,7 @@ enum Way {
 
 /// What is done to the stream that goes one way.
 #[derive(Clone, Copy, Debug)]
-enum Harm {
+enum Tampering {
     None,
     /// During the login, text becomes other text.
     Replace(&'static str, &'static str),
@@ -50,7 +50,7 @@ enum Harm {
 struct Stream {
     from: TcpStream,
     to: TcpStream,
-    harm: Harm,
+    tampering: Tampering,
     /// The length of a sealed PDU can be seen, as its header is not enciphered. Where it cannot, whoever
     /// knows the program can guess that the first ones are all header.
     readable: bool,
@@ -72,10 +72,10 @@ impl Stream {
             let len = data_len(&pdu);
             pdu.extend(self.read(len + (len.wrapping_neg() & 3))?);
             let last = pdu[0] & 0x1f == 3 && pdu[1] & 0x83 == 0x83 && pdu[36] == 0;
-            if let Harm::Replace(from, to) = self.harm {
+            if let Tampering::Replace(from, to) = self.tampering {
                 replace(&mut pdu, from, to);
             }
-            if let Harm::FlipLogin(at) = self.harm
+            if let Tampering::FlipLogin(at) = self.tampering
                 && let Some(byte) = at.checked_sub(passed).and_then(|at| pdu.get_mut(at))
             {
                 *byte ^= 0x10;
@@ -89,7 +89,7 @@ impl Stream {
     }
 
     fn session(&mut self) -> io::Result<()> {
-        if let Harm::Flip(at) = self.harm {
+        if let Tampering::Flip(at) = self.tampering {
             // As it comes, since the one side may wait for the other.
             io::copy(&mut (&mut self.from).take(at as u64), &mut self.to)?;
             let byte = self.read(1)?;
@@ -101,8 +101,11 @@ impl Stream {
     }
 
     fn harm_pdus(&mut self) -> io::Result<()> {
-        let (Harm::Repeat(n) | Harm::Drop(n) | Harm::Swap(n) | Harm::Truncate(n) | Harm::Insert(n)) =
-            self.harm
+        let (Tampering::Repeat(n)
+        | Tampering::Drop(n)
+        | Tampering::Swap(n)
+        | Tampering::Truncate(n)
+        | Tampering::Insert(n)) = self.tampering
         else {
             return Ok(());
         };
@@ -111,17 +114,17 @@ impl Stream {
             self.to.write_all(&pdu)?;
         }
         let pdu = self.sealed_pdu()?;
-        match self.harm {
-            Harm::Repeat(_) => self.to.write_all(&[&pdu[..], &pdu].concat()),
-            Harm::Swap(_) => {
+        match self.tampering {
+            Tampering::Repeat(_) => self.to.write_all(&[&pdu[..], &pdu].concat()),
+            Tampering::Swap(_) => {
                 let next = self.sealed_pdu()?;
                 self.to.write_all(&[next, pdu].concat())
             }
-            Harm::Truncate(_) => {
+            Tampering::Truncate(_) => {
                 self.to.write_all(&pdu[..pdu.len() / 2])?;
                 Err(io::ErrorKind::ConnectionAborted.into())
             }
-            Harm::Insert(_) => self.to.write_all(&[vec![0x20; pdu.len()], pdu].concat()),
+            Tampering::Insert(_) => self.to.write_all(&[vec![0x20; pdu.len()], pdu].concat()),
             _ => Ok(()),
         }
     }
@@ -156,7 +159,7 @@ fn replace(pdu: &mut [u8], from: &str, to: &str) {
 /// Someone between a client and the server, who does harm to the first `harmed` connections one way.
 fn between(
     server: SocketAddr,
-    (way, harm): (Way, Harm),
+    (way, tampering): (Way, Tampering),
     readable: bool,
     harmed: usize,
 ) -> SocketAddr {
@@ -167,10 +170,12 @@ fn between(
             let Ok((client, _)) = listener.accept() else { return };
             let Ok(upstream) = TcpStream::connect(server) else { return };
             let harmed = connection < harmed;
-            let harm = |direction| if harmed && direction == way { harm } else { Harm::None };
-            let up = (client.try_clone().unwrap(), upstream.try_clone().unwrap(), harm(Way::Up));
-            for (from, to, harm) in [up, (upstream, client, harm(Way::Down))] {
-                thread::spawn(move || Stream { from, to, harm, readable }.run());
+            let tampering =
+                |direction| if harmed && direction == way { tampering } else { Tampering::None };
+            let up =
+                (client.try_clone().unwrap(), upstream.try_clone().unwrap(), tampering(Way::Up));
+            for (from, to, tampering) in [up, (upstream, client, tampering(Way::Down))] {
+                thread::spawn(move || Stream { from, to, tampering, readable }.run());
             }
         }
     });
@@ -178,7 +183,7 @@ fn between(
 }
 
 /// A server with one volume in a file, and a client it knows.
-struct Stage {
+struct Fixture {
     dir: tempfile::TempDir,
     server: Running,
     address: SocketAddr,
@@ -187,7 +192,7 @@ struct Stage {
     content: Vec<u8>,
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         Self::with_client(None)
     }
@@ -270,12 +275,12 @@ fn check(path: &Path, content: &[u8], what: &str) {
 /// Each row: one way, what is done there, and what is said by the side that notices. It is the side the
 /// harmed stream leads to; where it is the server, the client learns that the connection is closed.
 #[test]
-fn whoever_means_harm_gets_nothing_but_the_end_of_the_connection() {
-    use Harm::{Drop, Flip, Insert, Repeat, Replace, Swap, Truncate};
+fn attacker_gets_nothing_but_the_end_of_the_connection() {
+    use Tampering::{Drop, Flip, Insert, Repeat, Replace, Swap, Truncate};
     let (header, first) = ("the header of sealed PDU", "the first sealed PDU does not open");
     let (data, closed) = ("the data of sealed PDU", "closed");
     let (gmac, gcm) = ("integrity", "encrypt");
-    let rows: &[(&str, Way, Harm, &str)] = &[
+    let rows: &[(&str, Way, Tampering, &str)] = &[
         (gmac, Way::Up, Repeat(3), header),
         (gmac, Way::Up, Drop(3), header),
         (gmac, Way::Up, Swap(3), header),
@@ -308,44 +313,44 @@ fn whoever_means_harm_gets_nothing_but_the_end_of_the_connection() {
         // The client's first PDU does not open then.
         (gcm, Way::Down, Replace("DataSegmentLength=1048576", "DataSegmentLength=1048572"), closed),
     ];
-    for &(protection, way, harm, expected) in rows {
-        let what = format!("{protection} {way:?} {harm:?}");
-        let stage = Stage::new();
-        let portal = between(stage.address, (way, harm), protection == "integrity", 1);
+    for &(protection, way, tampering, expected) in rows {
+        let what = format!("{protection} {way:?} {tampering:?}");
+        let fixture = Fixture::new();
+        let portal = between(fixture.address, (way, tampering), protection == "integrity", 1);
         let copy = ["copy", "in.img", "URI", "--verify"];
-        let (said, success) = stage.client(portal, protection, &copy);
-        let noticed = if way == Way::Up { stage.verdict() } else { said };
+        let (said, success) = fixture.client(portal, protection, &copy);
+        let noticed = if way == Way::Up { fixture.verdict() } else { said };
         // Who was sending when it was closed finds it broken instead.
         let broken = ["Broken pipe", "Connection reset"].iter().any(|why| noticed.contains(why));
         let found = noticed.contains(expected) || (expected == closed && broken);
         assert!(found, "{what}: {noticed}");
-        stage.check_volume(&what);
+        fixture.check_volume(&what);
         // The client may have gone on over a connection nobody harmed; then all of it is there.
-        let written = fs::read(stage.path("v.img")).unwrap();
-        assert!(!success || written == stage.content, "{what}: done, and something is missing");
-        assert!(stage.server.stop().success());
+        let written = fs::read(fixture.path("v.img")).unwrap();
+        assert!(!success || written == fixture.content, "{what}: done, and something is missing");
+        assert!(fixture.server.stop().success());
     }
 }
 
 /// What is read through harm is right, or not there; and it is told what happened.
 #[test]
 fn nothing_wrong_is_read() {
-    let stage = Stage::new();
-    let (said, success) = stage.client(stage.address, "encrypt", &["copy", "in.img", "URI"]);
+    let fixture = Fixture::new();
+    let (said, success) = fixture.client(fixture.address, "encrypt", &["copy", "in.img", "URI"]);
     assert!(success, "{said}");
     for at in [500, 70_000, 1_500_000] {
         let what = format!("flip {at}");
-        let portal = between(stage.address, (Way::Down, Harm::Flip(at)), false, 1);
+        let portal = between(fixture.address, (Way::Down, Tampering::Flip(at)), false, 1);
         let out = format!("out{at}.img");
-        let (said, success) = stage.client(portal, "encrypt", &["copy", "URI", &out]);
+        let (said, success) = fixture.client(portal, "encrypt", &["copy", "URI", &out]);
         assert!(said.contains("sealed PDU"), "{what}: {said}");
-        let read = fs::read(stage.path(&out)).unwrap_or_default();
-        assert!(!success || read == stage.content, "{what}: done, and something is missing");
+        let read = fs::read(fixture.path(&out)).unwrap_or_default();
+        assert!(!success || read == fixture.content, "{what}: done, and something is missing");
         if !read.is_empty() {
-            check(&stage.path(&out), &stage.content, &what);
+            check(&fixture.path(&out), &fixture.content, &what);
         }
     }
-    assert!(stage.server.stop().success());
+    assert!(fixture.server.stop().success());
 }
 
 /// A few places, all over, the same in every run.
@@ -362,9 +367,9 @@ fn places(count: usize, below: usize) -> impl Iterator<Item = usize> {
 /// Wherever a bit is flipped after the login, that is the end, and what was asked for did not happen.
 #[test]
 fn a_bit_flipped_anywhere_in_a_session_ends_it() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let copy = ["copy", "in.img", "URI", "--reconnect-for", "0s"];
-    let (said, success) = stage.client(stage.address, "encrypt", &copy);
+    let (said, success) = fixture.client(fixture.address, "encrypt", &copy);
     assert!(success, "{said}");
     for protection in ["integrity", "encrypt"] {
         for (number, at) in places(12, SIZE - 4096).enumerate() {
@@ -373,147 +378,152 @@ fn a_bit_flipped_anywhere_in_a_session_ends_it() {
                 _ => (Way::Down, ["copy", "URI", "back.img", "--reconnect-for", "0s"]),
             };
             let what = format!("{protection} {way:?} {at}");
-            let _ = fs::remove_file(stage.path("back.img"));
+            let _ = fs::remove_file(fixture.path("back.img"));
             let readable = protection == "integrity";
-            let portal = between(stage.address, (way, Harm::Flip(at)), readable, usize::MAX);
-            let (said, success) = stage.client(portal, protection, &copy);
+            let portal = between(fixture.address, (way, Tampering::Flip(at)), readable, usize::MAX);
+            let (said, success) = fixture.client(portal, protection, &copy);
             assert!(!success, "{what}: {said}");
             if way == Way::Down {
                 assert!(said.contains("sealed PDU"), "{what}: {said}");
             }
-            assert!(fs::read(stage.path("v.img")).unwrap() == stage.content, "{what}: changed");
-            if stage.path("back.img").exists() {
-                check(&stage.path("back.img"), &stage.content, &what);
+            assert!(fs::read(fixture.path("v.img")).unwrap() == fixture.content, "{what}: changed");
+            if fixture.path("back.img").exists() {
+                check(&fixture.path("back.img"), &fixture.content, &what);
             }
         }
     }
-    assert!(stage.server.stop().success());
+    assert!(fixture.server.stop().success());
 }
 
 /// No bit of a login can be flipped either: all of it enters the keys. The lengths of its PDUs are left
 /// alone here, as a peer waits for what a longer one has announced, as long as a login may take.
 #[test]
 fn a_bit_flipped_anywhere_in_a_login_ends_it() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     for way in [Way::Up, Way::Down] {
         for at in (0..220).step_by(11).filter(|at| !(4..8).contains(at)) {
-            let portal = between(stage.address, (way, Harm::FlipLogin(at)), false, usize::MAX);
+            let portal =
+                between(fixture.address, (way, Tampering::FlipLogin(at)), false, usize::MAX);
             let copy = ["copy", "in.img", "URI", "--reconnect-for", "0s"];
-            let (said, success) = stage.client(portal, "encrypt", &copy);
+            let (said, success) = fixture.client(portal, "encrypt", &copy);
             assert!(!success, "{way:?} {at}: {said}");
             assert!(said.starts_with("longhaul: "), "{way:?} {at}: {said}");
         }
     }
-    let written = fs::read(stage.path("v.img")).unwrap();
+    let written = fs::read(fixture.path("v.img")).unwrap();
     assert!(written.iter().all(|&byte| byte == 0), "something was written");
-    assert!(stage.server.stop().success());
+    assert!(fixture.server.stop().success());
 }
 
 /// Whoever has recorded a session in which something was written cannot have it written again.
 #[test]
 fn a_recorded_session_is_not_taken_again() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let portal = watched(stage.address, Arc::clone(&seen));
-    let (said, success) = stage.client(portal, "encrypt", &["copy", "in.img", "URI"]);
+    let portal = watched(fixture.address, Arc::clone(&seen));
+    let (said, success) = fixture.client(portal, "encrypt", &["copy", "in.img", "URI"]);
     assert!(success, "{said}");
-    assert!(stage.verdict().contains("logged out"));
-    fs::write(stage.path("later.img"), vec![0x77; SIZE]).unwrap();
-    let (said, success) = stage.client(stage.address, "encrypt", &["copy", "later.img", "URI"]);
+    assert!(fixture.verdict().contains("logged out"));
+    fs::write(fixture.path("later.img"), vec![0x77; SIZE]).unwrap();
+    let (said, success) = fixture.client(fixture.address, "encrypt", &["copy", "later.img", "URI"]);
     assert!(success, "{said}");
-    assert!(stage.verdict().contains("logged out"));
+    assert!(fixture.verdict().contains("logged out"));
 
     let recorded = seen.lock().unwrap().clone();
     assert!(recorded.len() > SIZE);
-    let mut again = TcpStream::connect(stage.address).unwrap();
+    let mut again = TcpStream::connect(fixture.address).unwrap();
     let mut answers = again.try_clone().unwrap();
     // The server hangs up in the middle of it.
     let _ = again.write_all(&recorded);
     let _ = again.shutdown(Shutdown::Write);
     let _ = io::copy(&mut answers, &mut io::sink());
-    let verdict = stage.verdict();
+    let verdict = fixture.verdict();
     assert!(verdict.contains("login failed"), "{verdict}");
-    assert!(fs::read(stage.path("v.img")).unwrap().iter().all(|&byte| byte == 0x77));
-    assert!(stage.server.stop().success());
+    assert!(fs::read(fixture.path("v.img")).unwrap().iter().all(|&byte| byte == 0x77));
+    assert!(fixture.server.stop().success());
 }
 
 /// The way leads to another server, which would like to have the client's data.
 #[test]
 fn a_wrong_target_gets_nothing() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (shown, _) =
-        run(Command::new(LONGHAUL).args(["identity", "show"]).arg(stage.path("client")));
-    let impostor = Stage::with_client(Some(shown.trim()));
-    let (said, success) = stage.client(impostor.address, "encrypt", &["copy", "in.img", "URI"]);
+        run(Command::new(LONGHAUL).args(["identity", "show"]).arg(fixture.path("client")));
+    let impostor = Fixture::with_client(Some(shown.trim()));
+    let (said, success) = fixture.client(impostor.address, "encrypt", &["copy", "in.img", "URI"]);
     assert!(!success && said.contains("is not the one whose key was pinned"), "{said}");
     assert!(impostor.verdict().contains("login failed"));
     let written = fs::read(impostor.path("v.img")).unwrap();
     assert!(written.iter().all(|&byte| byte == 0), "something was written");
     assert!(impostor.server.stop().success());
-    assert!(stage.server.stop().success());
+    assert!(fixture.server.stop().success());
 }
 
 /// A client that has the target's key, and is not known there.
 #[test]
 fn an_unknown_client_gets_nothing() {
-    let stage = Stage::new();
-    fs::remove_file(stage.path("client")).unwrap();
+    let fixture = Fixture::new();
+    fs::remove_file(fixture.path("client")).unwrap();
     let (said, status) =
-        run(Command::new(LONGHAUL).args(["identity", "new"]).arg(stage.path("client")));
+        run(Command::new(LONGHAUL).args(["identity", "new"]).arg(fixture.path("client")));
     assert!(status.success(), "{said}");
     for protection in ["integrity", "encrypt"] {
-        let (said, success) = stage.client(stage.address, protection, &["copy", "in.img", "URI"]);
+        let (said, success) =
+            fixture.client(fixture.address, protection, &["copy", "in.img", "URI"]);
         assert!(!success && said.contains("does not list this client's key"), "{said}");
-        assert!(stage.verdict().contains("login failed"));
+        assert!(fixture.verdict().contains("login failed"));
     }
-    let written = fs::read(stage.path("v.img")).unwrap();
+    let written = fs::read(fixture.path("v.img")).unwrap();
     assert!(written.iter().all(|&byte| byte == 0), "something was written");
-    assert!(stage.server.stop().success());
+    assert!(fixture.server.stop().success());
 }
 
 /// A login that is changed so that it would lead to less does not lead to anything.
 #[test]
 fn nobody_can_make_it_less() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (method, none) = ("AuthMethod=Z-dev.longhaul.noise", "AuthMethod=None,None,None,None.");
     let (seal, crc) = ("Digest=Y-dev.longhaul.aes256gcm", "Digest=CRC32C,None,None,None,No");
     let rows = [
-        (Way::Up, Harm::Replace(method, none)),
-        (Way::Down, Harm::Replace(method, none)),
-        (Way::Up, Harm::Replace(seal, crc)),
-        (Way::Down, Harm::Replace(seal, crc)),
-        (Way::Up, Harm::Replace("aes256gcm", "gmac,None")),
-        (Way::Up, Harm::Replace("X-dev.longhaul.proof", "X-dev.longhaul.prooF")),
-        (Way::Up, Harm::Replace("X-dev.longhaul.noise", "X-dev.longhaul.noisE")),
-        (Way::Down, Harm::Replace("X-dev.longhaul.noise", "X-dev.longhaul.noisE")),
+        (Way::Up, Tampering::Replace(method, none)),
+        (Way::Down, Tampering::Replace(method, none)),
+        (Way::Up, Tampering::Replace(seal, crc)),
+        (Way::Down, Tampering::Replace(seal, crc)),
+        (Way::Up, Tampering::Replace("aes256gcm", "gmac,None")),
+        (Way::Up, Tampering::Replace("X-dev.longhaul.proof", "X-dev.longhaul.prooF")),
+        (Way::Up, Tampering::Replace("X-dev.longhaul.noise", "X-dev.longhaul.noisE")),
+        (Way::Down, Tampering::Replace("X-dev.longhaul.noise", "X-dev.longhaul.noisE")),
     ];
-    for (way, harm) in rows {
-        let portal = between(stage.address, (way, harm), false, usize::MAX);
-        let (said, success) = stage.client(portal, "encrypt", &["copy", "in.img", "URI"]);
-        assert!(!success, "{way:?} {harm:?}: {said}");
+    for (way, tampering) in rows {
+        let portal = between(fixture.address, (way, tampering), false, usize::MAX);
+        let (said, success) = fixture.client(portal, "encrypt", &["copy", "in.img", "URI"]);
+        assert!(!success, "{way:?} {tampering:?}: {said}");
         assert!(said.starts_with("longhaul: "), "{said}");
-        let written = fs::read(stage.path("v.img")).unwrap();
-        assert!(written.iter().all(|&byte| byte == 0), "{way:?} {harm:?}: something was written");
+        let written = fs::read(fixture.path("v.img")).unwrap();
+        assert!(
+            written.iter().all(|&byte| byte == 0),
+            "{way:?} {tampering:?}: something was written"
+        );
     }
-    assert!(stage.server.stop().success());
+    assert!(fixture.server.stop().success());
 }
 
 /// Two programs, nobody between: what an eavesdropper sees of the data.
 #[test]
 fn an_eavesdropper_sees_the_data_only_where_they_are_not_enciphered() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     for (protection, readable) in [("integrity", true), ("encrypt", false)] {
         let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
-        let portal = watched(stage.address, Arc::clone(&seen));
-        let (said, success) = stage.client(portal, protection, &["copy", "in.img", "URI"]);
+        let portal = watched(fixture.address, Arc::clone(&seen));
+        let (said, success) = fixture.client(portal, protection, &["copy", "in.img", "URI"]);
         assert!(success, "{said}");
         let seen = seen.lock().unwrap();
         assert!(seen.len() > SIZE, "{protection}: {} bytes went by", seen.len());
-        let part = &stage.content[100_000..100_032];
+        let part = &fixture.content[100_000..100_032];
         let found = seen.windows(part.len()).any(|window| window == part);
         assert_eq!(found, readable, "{protection}");
     }
-    assert!(stage.server.stop().success());
+    assert!(fixture.server.stop().success());
 }
 
 /// A listener in front of the server that keeps what the client sends.

@@ -89,3 +89,21 @@ fn a_second_signal_ends_it_at_once() {
     });
     assert_eq!(server.end().code(), Some(1));
 }
+
+/// Who sends such a signal does not mean the end of the process, or means one in its time.
+#[test]
+fn stray_signals_do_not_end_it_and_limits_of_its_time_end_it_as_it_should() {
+    for last in [Signal::ALARM, Signal::XCPU] {
+        let home = tempfile::tempdir().unwrap();
+        let (server, portal) = serve(home.path(), "stop = \"24h\"");
+        [Signal::USR1, Signal::USR2, Signal::XFSZ]
+            .into_iter()
+            .for_each(|stray| server.signal(stray));
+        let mut peer = Peer::log_in(portal.parse().unwrap(), "iqn.2000-01.example:a", 1, TARGET);
+        server.signal(last);
+        let asked = peer.receive().expect("it is asked to log out").header;
+        assert!(matches!(asked, Header::AsyncMessage(_)), "{asked:?}");
+        drop(peer);
+        assert!(server.end().success(), "{last:?}");
+    }
+}

@@ -27,7 +27,7 @@ use proto::scsi::lun;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use volume::Volume;
-use volume::store::held::Held;
+use volume::store::blocked_writes::BlockedWrites;
 use volume::store::memory::Memory;
 
 const TARGET: &str = "iqn.2026-11.dev.longhaul:t";
@@ -35,16 +35,16 @@ const BLOCK: usize = 512;
 const SIZE: u64 = 64 << 20;
 
 /// A target on a disk that does not answer writes until it is told to; it runs until the test ends it.
-struct Scene {
-    volume: Arc<Held<Memory>>,
+struct Fixture {
+    volume: Arc<BlockedWrites<Memory>>,
     portal: SocketAddr,
     stopper: Stopper,
-    server: JoinHandle<()>,
+    server: JoinHandle<bool>,
     /// Several threads, so that sessions run at once.
     runtime: Runtime,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         Self::with(Limits {
             // Nothing but what happens may wake a session: a ping would hide an answer that is stuck.
@@ -56,7 +56,8 @@ impl Scene {
     fn with(limits: Limits) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let (runtime, volume) = (runtime.unwrap(), Held::new(Memory::new(SIZE, BLOCK as u32)));
+        let (runtime, volume) =
+            (runtime.unwrap(), BlockedWrites::new(Memory::new(SIZE, BLOCK as u32)));
         let volume = Arc::new(volume);
         let unit: Arc<dyn Volume> = Arc::clone(&volume) as _;
         let other: Arc<dyn Volume> = Arc::new(Memory::new(1 << 20, BLOCK as u32));
@@ -194,35 +195,35 @@ fn begin_copy(peer: &mut Peer, itt: u32) {
 #[test]
 fn reset_of_a_unit_waits_for_a_copy_to_it_that_is_a_task_of_another() {
     for function in [TaskFunction::LOGICAL_UNIT_RESET, TaskFunction::CLEAR_TASK_SET] {
-        let scene = Scene::new();
-        let (mut one, mut two) = (scene.peer(1), scene.peer(2));
+        let fixture = Fixture::new();
+        let (mut one, mut two) = (fixture.peer(1), fixture.peer(2));
         begin_copy(&mut one, 0x10);
-        while scene.volume.waiting() == 0 {
+        while fixture.volume.waiting() == 0 {
             thread::yield_now();
         }
         manage(&mut two, 0x20, function, u32::MAX);
         for _ in 0..50 {
             expect_silence(&mut two);
         }
-        scene.volume.let_through(1);
+        fixture.volume.let_through(1);
         expect_managed(&mut two, 0x20);
-        assert_eq!(scene.volume.waiting(), 0);
+        assert_eq!(fixture.volume.waiting(), 0);
         assert_eq!(one.status(0x10), Some(true), "it had written all");
         log_out(one);
         log_out(two);
-        scene.end();
+        fixture.end();
     }
 }
 
 /// What two sessions do to each other at the same time.
-fn cross(scene: &Scene, rounds: usize, act: impl Fn(&mut Peer, [u64; 2]) + Send + Sync) {
+fn cross(fixture: &Fixture, rounds: usize, act: impl Fn(&mut Peer, [u64; 2]) + Send + Sync) {
     let start = Barrier::new(2);
     thread::scope(|scope| {
         for [me, other] in [[1, 2], [2, 1]] {
             let (start, act) = (&start, &act);
             scope.spawn(move || {
                 for _ in 0..rounds {
-                    let mut peer = scene.peer(me as u8);
+                    let mut peer = fixture.peer(me as u8);
                     start.wait();
                     act(&mut peer, [me, other]);
                     log_out(peer);
@@ -236,15 +237,15 @@ fn cross(scene: &Scene, rounds: usize, act: impl Fn(&mut Peer, [u64; 2]) + Send 
 /// other at once, each is among what the other waits for.
 #[test]
 fn sessions_that_preempt_each_other_go_on() {
-    let scene = Scene::new();
-    scene.volume.let_through(usize::MAX);
-    cross(&scene, 100, |peer, [me, other]| {
+    let fixture = Fixture::new();
+    fixture.volume.let_through(usize::MAX);
+    cross(&fixture, 100, |peer, [me, other]| {
         for itt in (0..24).step_by(2) {
             begin_change(peer, itt, REGISTER, 0, me);
             begin_change(peer, itt + 1, PREEMPT_AND_ABORT, me, other);
         }
     });
-    scene.end();
+    fixture.end();
 }
 
 /// RFC 7143, 4.2.3.3: each answers when the commands of both sessions are dead, and is no command itself.
@@ -256,9 +257,9 @@ fn resets_that_cross_are_all_answered() {
         TaskFunction::TARGET_WARM_RESET,
         TaskFunction::ABORT_TASK_SET,
     ];
-    let scene = Scene::new();
-    scene.volume.let_through(usize::MAX);
-    cross(&scene, 50, |peer, [me, other]| {
+    let fixture = Fixture::new();
+    fixture.volume.let_through(usize::MAX);
+    cross(&fixture, 50, |peer, [me, other]| {
         for itt in (0..16).step_by(4) {
             begin_change(peer, itt, REGISTER, 0, me);
             begin_change(peer, itt + 1, PREEMPT_AND_ABORT, me, other);
@@ -275,37 +276,37 @@ fn resets_that_cross_are_all_answered() {
         answered.sort_unstable();
         assert_eq!(answered, [0x1000, 0x1004, 0x1008, 0x100C]);
     });
-    scene.end();
+    fixture.end();
 }
 
 /// RFC 7143, 11.5.1: an abort is answered when the command can do nothing any more, not before.
 #[test]
 fn an_abort_waits_for_a_volume_that_does_not_answer() {
     for function in [TaskFunction::ABORT_TASK, TaskFunction::LOGICAL_UNIT_RESET] {
-        let scene = Scene::new();
-        let mut peer = scene.peer(1);
+        let fixture = Fixture::new();
+        let mut peer = fixture.peer(1);
         begin_write(&mut peer, 1, 7);
         manage(&mut peer, 2, function, 1);
         expect_silence(&mut peer);
         // The session goes on meanwhile, and so do others.
-        for peer in [&mut peer, &mut scene.peer(2)] {
+        for peer in [&mut peer, &mut fixture.peer(2)] {
             assert!((3..5).any(|itt| peer.read(itt, 0, 1).is_some()));
         }
-        assert_eq!(scene.volume.passed(), 0);
-        scene.volume.let_through(1);
+        assert_eq!(fixture.volume.passed(), 0);
+        fixture.volume.let_through(1);
         expect_managed(&mut peer, 2);
-        assert_eq!(scene.volume.passed(), 1);
+        assert_eq!(fixture.volume.passed(), 1);
         log_out(peer);
-        scene.end();
+        fixture.end();
     }
 }
 
 /// SPC-4, 5.13.11.2.6: so does one who preempts. He need not wait for ever: his command can be aborted, though
 /// what he preempted stays so.
 #[test]
-fn who_waits_for_a_stuck_command_can_be_aborted() {
-    let scene = Scene::new();
-    let (mut victim, mut peer) = (scene.peer(1), scene.peer(2));
+fn command_that_waits_for_a_stuck_one_can_be_aborted() {
+    let fixture = Fixture::new();
+    let (mut victim, mut peer) = (fixture.peer(1), fixture.peer(2));
     assert_eq!(change(&mut victim, 1, REGISTER, 0, 1), Some(true));
     assert_eq!(change(&mut peer, 1, REGISTER, 0, 2), Some(true));
     begin_write(&mut victim, 2, 7);
@@ -314,19 +315,19 @@ fn who_waits_for_a_stuck_command_can_be_aborted() {
     expect_silence(&mut peer);
     manage(&mut peer, 3, TaskFunction::ABORT_TASK, 2);
     expect_managed(&mut peer, 3);
-    assert_eq!(scene.volume.passed(), 0);
+    assert_eq!(fixture.volume.passed(), 0);
     // What it has done stays done: told once, then refused as one who is not registered.
     assert_eq!(change(&mut victim, 3, PREEMPT_AND_ABORT, 1, 2), Some(false), "it is told");
     assert_eq!(change(&mut victim, 4, PREEMPT_AND_ABORT, 1, 2), Some(false), "it is nobody");
-    scene.volume.let_through(1);
+    fixture.volume.let_through(1);
     log_out(peer);
     log_out(victim);
-    scene.end();
+    fixture.end();
 }
 
 /// A login as `n`; the class and detail of the answer.
-fn try_login(scene: &Scene, n: u8) -> (Peer, (u8, u8)) {
-    let mut peer = Peer::connect(scene.portal);
+fn try_login(fixture: &Fixture, n: u8) -> (Peer, (u8, u8)) {
+    let mut peer = Peer::connect(fixture.portal);
     peer.send(login(n), text(&name(n), TARGET));
     match peer.receive().expect("an answer").header {
         Header::LoginResponse(answer) => (peer, (answer.status_class, answer.status_detail)),
@@ -340,30 +341,30 @@ fn try_login(scene: &Scene, n: u8) -> (Peer, (u8, u8)) {
 fn a_login_anew_never_overtakes_a_stuck_write() {
     const SERVICE_UNAVAILABLE: (u8, u8) = (3, 1);
     for connected in [true, false] {
-        let scene = Scene::new();
-        let mut old = scene.peer(1);
+        let fixture = Fixture::new();
+        let mut old = fixture.peer(1);
         begin_write(&mut old, 1, 1);
         begin_write(&mut old, 2, 1);
         expect_silence(&mut old);
         let old = connected.then_some(old);
-        assert_eq!(try_login(&scene, 1).1, SERVICE_UNAVAILABLE);
+        assert_eq!(try_login(&fixture, 1).1, SERVICE_UNAVAILABLE);
         // Others are not concerned.
-        let mut other = scene.peer(2);
+        let mut other = fixture.peer(2);
         assert!(other.read(1, 0, 1).is_some());
-        assert_eq!(scene.volume.passed(), 0);
-        scene.volume.let_through(3);
+        assert_eq!(fixture.volume.passed(), 0);
+        fixture.volume.let_through(3);
         let mut new = loop {
-            match try_login(&scene, 1) {
+            match try_login(&fixture, 1) {
                 (peer, (0, 0)) => break peer,
                 (_, refused) => assert_eq!(refused, SERVICE_UNAVAILABLE),
             }
         };
-        assert_eq!(scene.volume.passed(), 2, "before the login was answered");
+        assert_eq!(fixture.volume.passed(), 2, "before the login was answered");
         new.settle();
         assert_eq!(new.write(1, 0, vec![2; BLOCK], false), Some(true));
         assert_eq!(other.read(2, 0, 1), Some(vec![2; BLOCK]));
         drop(old);
-        scene.end();
+        fixture.end();
     }
 }
 
@@ -380,9 +381,9 @@ fn begin_large_read(peer: &mut Peer, itt: u32) {
 #[test]
 fn initiators_that_take_no_answer_leave_room_for_others() {
     const MODERATE: u32 = 1 << 20;
-    let scene = Scene::new();
-    scene.volume.let_through(usize::MAX);
-    let mut greedy: Vec<_> = (1..=3).map(|n| scene.peer(n)).collect();
+    let fixture = Fixture::new();
+    fixture.volume.let_through(usize::MAX);
+    let mut greedy: Vec<_> = (1..=3).map(|n| fixture.peer(n)).collect();
     begin_large_read(&mut greedy[0], 1);
     greedy[0].peek();
     // The others wait for the same room.
@@ -390,7 +391,7 @@ fn initiators_that_take_no_answer_leave_room_for_others() {
         begin_large_read(peer, 1);
         expect_silence(peer);
     }
-    let mut modest = scene.peer(4);
+    let mut modest = fixture.peer(4);
     for itt in 1..4 {
         let data = vec![itt as u8; MODERATE as usize];
         assert_eq!(modest.write_solicited(itt, 0, &data), Some(true));
@@ -401,7 +402,7 @@ fn initiators_that_take_no_answer_leave_room_for_others() {
     begin_large_read(&mut modest, 9);
     modest.peek();
     drop(modest);
-    scene.end();
+    fixture.end();
 }
 
 /// Announces a write of 32 MiB, is asked for its data, and brings none.
@@ -438,30 +439,30 @@ fn initiator_that_sends_no_data_leaves_room_for_others_and_is_ended() {
     const LARGE: u32 = 4 << 20;
     let patience = Duration::from_secs(3);
     let limits = Limits { ping_after: patience / 3, ping_patience: patience, ..Limits::default() };
-    let scene = Scene::with(limits);
-    scene.volume.let_through(usize::MAX);
-    let mut idle = scene.peer(1);
+    let fixture = Fixture::with(limits);
+    fixture.volume.let_through(usize::MAX);
+    let mut idle = fixture.peer(1);
     begin_empty_write(&mut idle, 0x20);
     thread::scope(|scope| {
         let deadline = Instant::now() + common::PATIENCE;
         let ended = scope.spawn(move || answers_pings_until_it_ends(&mut idle, deadline));
-        let mut modest = scene.peer(2);
+        let mut modest = fixture.peer(2);
         let data = vec![7; LARGE as usize];
         assert_eq!(modest.write_solicited(0x20, 0, &data), Some(true));
         assert_eq!(modest.read(0x21, 0, LARGE / BLOCK as u32), Some(data));
         drop(modest);
         assert!(ended.join().unwrap(), "it holds what it was promised for ever");
     });
-    scene.end();
+    fixture.end();
 }
 
 /// What a session has held and given back is not its own: it waits for memory as before.
 #[test]
 fn memory_of_an_earlier_write_is_reserved_anew_for_the_next() {
     const LARGE: usize = longhaul::target::lun::TRANSFER_MAX as usize;
-    let scene = Scene::new();
-    scene.volume.let_through(usize::MAX);
-    let mut peers = [1, 2].map(|n| scene.peer(n));
+    let fixture = Fixture::new();
+    fixture.volume.let_through(usize::MAX);
+    let mut peers = [1, 2].map(|n| fixture.peer(n));
     for peer in &mut peers {
         assert_eq!(peer.write_solicited(0x20, 0, &vec![7; LARGE]), Some(true));
     }
@@ -476,5 +477,22 @@ fn memory_of_an_earlier_write_is_reserved_anew_for_the_next() {
     let asked = two.receive().expect("it is asked for its data").header;
     assert!(matches!(asked, Header::R2t(_)), "{asked:?}");
     drop(two);
-    scene.end();
+    fixture.end();
+}
+
+/// Sessions that are dropped may leave a write under way that nobody waits for: whoever closes the volume has to know.
+#[test]
+fn server_says_whether_its_sessions_have_ended() {
+    let fixture = Fixture::with(Limits { stop: Duration::ZERO, ..Limits::default() });
+    let mut peer = fixture.peer(1);
+    begin_write(&mut peer, 9, 7);
+    while fixture.volume.waiting() == 0 {
+        thread::yield_now();
+    }
+    fixture.stopper.call();
+    assert!(!fixture.runtime.block_on(fixture.server).unwrap(), "the write is under way");
+    fixture.volume.let_through(1);
+    let idle = Fixture::new();
+    idle.stopper.call();
+    assert!(idle.runtime.block_on(idle.server).unwrap());
 }

@@ -143,7 +143,7 @@ fn it_is_told_of_every_turn() {
 
 /// Whoever connects before the service runs is served by it, and neither socket is closed with it.
 #[test]
-fn what_is_handed_over_is_served() {
+fn passed_socket_is_served() {
     let manager = Manager::new();
     manager.config(VOLUME);
     let (portal, control) = (portal(), UnixListener::bind(manager.path().join("control")).unwrap());
@@ -182,7 +182,7 @@ fn metrics_are_told_on_the_socket_of_that_name() {
 
 /// A socket of the unit that the file does not know, and one that is open to everyone.
 #[test]
-fn what_is_handed_over_must_be_allowed() {
+fn passed_socket_must_be_allowed() {
     let manager = Manager::new();
     let refused = |portal: &str, why: &str| {
         let portal = TcpListener::bind(portal).unwrap();
@@ -207,7 +207,7 @@ fn what_is_handed_over_must_be_allowed() {
 }
 
 #[test]
-fn what_is_meant_for_another_process_is_left_alone() {
+fn socket_for_another_process_is_left_alone() {
     let manager = Manager::new();
     manager.config(&format!("{LISTEN}{VOLUME}"));
     let portal = portal();

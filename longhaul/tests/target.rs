@@ -37,7 +37,7 @@ const PROTOCOL_FAMILIES: [&str; 4] = ["iSCSIResiduals", "iSCSITMF", "iSCSIcmdsn"
 struct Running {
     portal: SocketAddr,
     stopper: Stopper,
-    server: JoinHandle<()>,
+    server: JoinHandle<bool>,
 }
 
 impl Running {

@@ -33,6 +33,9 @@ impl Terminal {
         let mut command = Command::new("timeout");
         command.args(["--foreground", &PATIENCE.as_secs().to_string(), "setsid", "--wait", "sh"]);
         command.args(["-c", script, LONGHAUL]).args(arguments).env("TERMINAL", slave);
+        command
+            .env("LONGHAUL_STATE_DIR", home.join("state"))
+            .env("RUNTIME_DIRECTORY", home.join("run"));
         let command = command.current_dir(home).stdin(Stdio::null());
         Self { child: command.spawn().unwrap(), master: master.into(), shown: String::new() }
     }
@@ -82,6 +85,7 @@ fn wrong_pass_phrase_is_asked_for_three_times_and_no_more() {
     for (arguments, prompt) in [
         (&["key", "test", "file:disk.img"][..], "Pass-phrase: "),
         (&attach, "pass-phrase of file:disk.img: "),
+        (&["mount", "file:disk.img", "--fuse", "disk"], "pass-phrase of file:disk.img: "),
     ] {
         let mut terminal = Terminal::start(home.path(), arguments);
         for attempt in 1..=3 {
@@ -152,4 +156,27 @@ fn program_that_is_ended_while_it_asks_ends_and_leaves_the_terminal_as_it_was() 
         let (shown, code) = terminal.end();
         assert_eq!(code, Some(1), "{shown}");
     }
+}
+
+#[test]
+fn pass_phrase_is_asked_for_before_the_terminal_is_left() {
+    let home = encrypted();
+    let mut terminal = Terminal::start(home.path(), &["mount", "file:disk.img", "--fuse", "disk"]);
+    terminal.answer("pass-phrase of file:disk.img: ", 1, RIGHT);
+    // The process in the background has the terminal no more: else this would not end.
+    let (shown, code) = terminal.end();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("is the file"), "{shown}");
+    let disk = home.path().join("disk");
+    for _ in 0..2 {
+        assert_eq!(fs::read(&disk).unwrap().len(), 8 << 20);
+    }
+    let mut umount = Command::new(LONGHAUL);
+    umount.args(["umount", "disk"]).current_dir(&home);
+    umount
+        .env("LONGHAUL_STATE_DIR", home.path().join("state"))
+        .env("RUNTIME_DIRECTORY", home.path().join("run"));
+    let (printed, status) = run(&umount);
+    assert!(status.success(), "{printed}");
+    assert!(!disk.exists());
 }

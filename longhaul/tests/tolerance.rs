@@ -19,7 +19,7 @@ use proto::iscsi::name::IscsiName;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use volume::store::held::Held;
+use volume::store::blocked_writes::BlockedWrites;
 use volume::store::memory::Memory;
 use volume::{Durability, Kind, Span, Volume};
 
@@ -41,7 +41,7 @@ struct Running {
 impl Running {
     async fn start(volume: Arc<dyn Volume>, blanked: Range<usize>) -> Self {
         let device = TargetDevice::new(NAME, [(0, volume, Options::default())]);
-        let several = Offer { max_connections: 4, ..Offer::long_haul() };
+        let several = Offer { max_connections: 4, ..Offer::for_long_links() };
         let node = Arc::new(Node::new([device], Policy::open).with_offer(several));
         let portals = [SocketAddr::from(([127, 0, 0, 1], 0))];
         let server = Server::bind(&portals, Arc::clone(&node)).await.unwrap();
@@ -121,7 +121,7 @@ async fn a_session_that_is_not_named_as_asked_is_used_with_one_connection() {
 #[tokio::test]
 async fn a_write_under_way_is_not_sent_again_where_its_session_may_live_on() {
     for blanked in [ISID, TSIH] {
-        let held = Arc::new(Held::new(Memory::new(1 << 20, 512)));
+        let held = Arc::new(BlockedWrites::new(Memory::new(1 << 20, 512)));
         let running = Running::start(Arc::clone(&held) as Arc<dyn Volume>, blanked).await;
         let disk = Arc::new(running.open().await);
         let write = tokio::spawn({

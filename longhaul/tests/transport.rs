@@ -9,14 +9,14 @@ use longhaul::target::node::Node;
 use longhaul::target::status::Status as NodeStatus;
 use longhaul::target::task_management::{Function, Outcome};
 use proto::scsi::command::{self, Command};
-use proto::scsi::reservation::{InAction, OutAction};
+use proto::scsi::reservation::{ReserveInAction, ReserveOutAction};
 use proto::scsi::rights::{Access, Rights};
 use proto::scsi::sense::{Additional, Key};
 use proto::scsi::transport::plain::{self, PLAIN};
 use proto::scsi::{Blocks, Capacity, Sense, Status, lun};
 use testing::loopback::{Client, Masks};
 use volume::Volume;
-use volume::store::held::Held;
+use volume::store::blocked_writes::BlockedWrites;
 use volume::store::memory::Memory;
 
 const BLOCK: u32 = 512;
@@ -70,7 +70,12 @@ async fn write(client: &Client, byte: u8) -> Response {
     run(client, 0, command, vec![byte; BLOCK as usize]).await
 }
 
-async fn reserve_out(client: &Client, action: OutAction, key: u64, action_key: u64) -> Status {
+async fn reserve_out(
+    client: &Client,
+    action: ReserveOutAction,
+    key: u64,
+    action_key: u64,
+) -> Status {
     let list = [key.to_be_bytes(), action_key.to_be_bytes(), [0; 8]].concat();
     let command = Command::persistent_reserve_out(action, KIND, list.len() as u32);
     run(client, 0, command, list).await.status
@@ -95,15 +100,15 @@ async fn disk_is_found_written_and_read() {
 async fn reservation_keeps_others_from_writing_until_it_is_preempted() {
     let node = one_disk();
     let (a, b) = (log_in(&node, "a").await, log_in(&node, "b").await);
-    assert_eq!(reserve_out(&a, OutAction::Register, 0, 1).await, Status::Good);
-    assert_eq!(reserve_out(&a, OutAction::Reserve, 1, 0).await, Status::Good);
+    assert_eq!(reserve_out(&a, ReserveOutAction::Register, 0, 1).await, Status::Good);
+    assert_eq!(reserve_out(&a, ReserveOutAction::Reserve, 1, 0).await, Status::Good);
     assert_eq!(write(&b, 2).await.status, Status::ReservationConflict);
     assert_eq!(write(&a, 1).await.status, Status::Good);
-    let status = Command::persistent_reserve_in(InAction::ReadFullStatus, 1024);
+    let status = Command::persistent_reserve_in(ReserveInAction::ReadFullStatus, 1024);
     let status = good(&b, 0, status).await;
     assert!(status.windows(4).any(|text| text == b"a.1\0"), "the port is named: {status:02x?}");
-    assert_eq!(reserve_out(&b, OutAction::Register, 0, 2).await, Status::Good);
-    assert_eq!(reserve_out(&b, OutAction::PreemptAndAbort, 2, 1).await, Status::Good);
+    assert_eq!(reserve_out(&b, ReserveOutAction::Register, 0, 2).await, Status::Good);
+    assert_eq!(reserve_out(&b, ReserveOutAction::PreemptAndAbort, 2, 1).await, Status::Good);
     assert_eq!(write(&b, 2).await.status, Status::Good);
     assert_eq!(write(&a, 1).await.status, Status::ReservationConflict);
     assert_eq!(told(&a, 0).await, Some(Additional::REGISTRATIONS_PREEMPTED));
@@ -119,9 +124,10 @@ async fn registration_names_another_port_of_the_same_protocol() {
     let id = PLAIN.0[0].write(&plain::id(&plain::port("b", 1)));
     list.extend((id.len() as u32).to_be_bytes());
     list.extend(id);
-    let register = Command::persistent_reserve_out(OutAction::Register, 0, list.len() as u32);
+    let register =
+        Command::persistent_reserve_out(ReserveOutAction::Register, 0, list.len() as u32);
     assert_eq!(run(&a, 0, register, list).await.status, Status::Good);
-    assert_eq!(reserve_out(&a, OutAction::Reserve, 1, 0).await, Status::Good);
+    assert_eq!(reserve_out(&a, ReserveOutAction::Reserve, 1, 0).await, Status::Good);
     assert_eq!(write(&b, 1).await.status, Status::Good, "it is registered too");
     let c = log_in(&node, "c").await;
     assert_eq!(write(&c, 1).await.status, Status::ReservationConflict);
@@ -129,7 +135,7 @@ async fn registration_names_another_port_of_the_same_protocol() {
 
 #[tokio::test]
 async fn reset_ends_the_tasks_of_other_sessions_first() {
-    let held = Arc::new(Held::new(Memory::new(1 << 20, BLOCK)));
+    let held = Arc::new(BlockedWrites::new(Memory::new(1 << 20, BLOCK)));
     let node = node(vec![(0, Arc::clone(&held) as _)], Masks::default());
     let (a, b) = (log_in(&node, "a").await, log_in(&node, "b").await);
     let mut stuck = Box::pin(b.execute(0, Command::write(FIRST, BLOCK, false), vec![9; 512]));

@@ -60,7 +60,7 @@ fn start(dir: &Path, volumes: usize) -> (Running, SocketAddr, Vec<String>) {
 fn reload(server: &Running) -> String {
     server.signal(Signal::HUP);
     std::iter::from_fn(|| server.line())
-        .find(|line| line.contains("configuration") && !line.contains("served_files"))
+        .find(|line| line.contains("configuration") && !line.contains("served_volumes"))
         .unwrap()
 }
 

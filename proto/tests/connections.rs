@@ -21,7 +21,7 @@ fn pattern(len: usize, salt: usize) -> Vec<u8> {
 }
 
 fn offering(connections: u16) -> Offer {
-    Offer { max_connections: connections, ..Offer::long_haul() }
+    Offer { max_connections: connections, ..Offer::for_long_links() }
 }
 
 /// A pair whose sides want so many connections, over such links.
@@ -220,7 +220,7 @@ proptest! {
 
     /// Data arrive over any number of connections, with digests and R2Ts or without.
     #[test]
-    fn whatever_is_agreed_on_data_arrive(
+    fn data_arrive_under_any_negotiated_parameters(
         connections in 1_u16..6,
         initial_r2t: bool,
         digests: bool,

@@ -8,7 +8,7 @@ use common::login::{ENTRANCE, account, closed, entropy, initiator, login, mutual
 use proto::iscsi::chap::Algorithm;
 use proto::iscsi::header::{Header, LoginRequest, LoginResponse};
 use proto::iscsi::keys::{DigestWish, Offer};
-use proto::iscsi::login::initiator::{self, Config, InitiatorLogin, LoginError, Place};
+use proto::iscsi::login::initiator::{self, Config, InitiatorLogin, LoginError, LoginPurpose};
 use proto::iscsi::login::target::{self, Progress, Reason, TargetLogin};
 use proto::iscsi::login::{LoginStatus, policy::Policy};
 use proto::iscsi::name::IscsiName;
@@ -32,7 +32,7 @@ fn without_authentication_a_login_takes_one_round_trip() {
 
 #[test]
 fn a_connection_that_joins_says_who_it_is_and_nothing_of_the_session() {
-    let place = Place { tsih: 1, cid: 1, cmd_sn: 1 };
+    let place = LoginPurpose { tsih: 1, cid: 1, cmd_sn: 1 };
     let (_, request) = InitiatorLogin::join(initiator(), place, entropy(1));
     let said = String::from_utf8(request.data.to_vec()).unwrap();
     let keys: Vec<_> = said.split_terminator('\0').map(|pair| pair.split('=').next()).collect();
@@ -133,7 +133,7 @@ fn digests_are_agreed_on() {
     let offer = Offer {
         header_digest: DigestWish::Require,
         data_digest: DigestWish::Prefer,
-        ..Offer::long_haul()
+        ..Offer::for_long_links()
     };
     let done = login(Config { offer, ..initiator() }, target_config()).unwrap();
     assert!(done.initiator.parameters.header_digest && done.target.parameters.data_digest);

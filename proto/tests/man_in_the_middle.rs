@@ -60,7 +60,7 @@ impl Replay for Write {
 
 /// What he does to the bytes of one turn; during a login these are one PDU.
 #[derive(Clone, Copy, Debug)]
-enum Harm {
+enum Tampering {
     /// One bit becomes another.
     Flip,
     /// Only the first half arrives, and the connection ends.
@@ -85,7 +85,7 @@ enum Harm {
     Noise,
 }
 
-impl Harm {
+impl Tampering {
     fn any(random: &mut Random) -> Self {
         let before = random.below(2) == 0;
         match random.below(16) {
@@ -115,7 +115,7 @@ impl Harm {
 struct Plan {
     way: Way,
     turn: usize,
-    harm: Harm,
+    tampering: Tampering,
 }
 
 #[derive(Debug)]
@@ -165,9 +165,9 @@ impl Middleman {
         for _ in 0..harms {
             let way = if self.random.below(3) == 0 { Way::Up } else { Way::Down };
             let turn = self.random.index(6);
-            let harm = Harm::any(&mut self.random);
-            if self.secure || harm.keeps_data() {
-                passage.plans.push(Plan { way, turn, harm });
+            let tampering = Tampering::any(&mut self.random);
+            if self.secure || tampering.keeps_data() {
+                passage.plans.push(Plan { way, turn, tampering });
             }
         }
         self.passages.push(passage);
@@ -196,46 +196,46 @@ impl Middleman {
         if let Some(plan) = plan.filter(|_| self.secure || login).copied() {
             self.done += 1;
             self.done_to_joining += u32::from(on > 0);
-            self.harm(plan.harm, on, way, bytes);
+            self.tampering(plan.tampering, on, way, bytes);
         }
         bytes.extend(held);
     }
 
-    fn harm(&mut self, harm: Harm, on: usize, way: Way, bytes: &mut Vec<u8>) {
+    fn tampering(&mut self, tampering: Tampering, on: usize, way: Way, bytes: &mut Vec<u8>) {
         let passage = &mut self.passages[on];
-        match harm {
-            Harm::Flip => {
+        match tampering {
+            Tampering::Flip => {
                 let at = self.random.index(bytes.len());
                 bytes[at] ^= 1 << self.random.below(8);
             }
-            Harm::Truncate => {
+            Tampering::Truncate => {
                 bytes.truncate(bytes.len() / 2);
                 passage.cut = true;
             }
-            Harm::Cut => {
+            Tampering::Cut => {
                 bytes.clear();
                 passage.cut = true;
             }
-            Harm::Drop => bytes.clear(),
-            Harm::Silence => {
+            Tampering::Drop => bytes.clear(),
+            Tampering::Silence => {
                 bytes.clear();
                 passage.silent = true;
             }
-            Harm::Repeat => bytes.extend_from_within(..),
-            Harm::Late | Harm::Swap => {
-                passage.swapping = matches!(harm, Harm::Swap);
+            Tampering::Repeat => bytes.extend_from_within(..),
+            Tampering::Late | Tampering::Swap => {
+                passage.swapping = matches!(tampering, Tampering::Swap);
                 passage.held[way as usize] = std::mem::take(bytes);
             }
-            Harm::Replay { before } => {
+            Tampering::Replay { before } => {
                 let which = self.random.index(self.recorded.len());
                 let old = self.recorded[which].1.clone();
                 replace(bytes, old, before);
             }
-            Harm::Forge { before } => {
+            Tampering::Forge { before } => {
                 let forged = self.forge(bytes);
                 replace(bytes, forged, before);
             }
-            Harm::Noise => {
+            Tampering::Noise => {
                 let len = self.random.index(200);
                 *bytes = (0..len).map(|_| self.random.below(256) as u8).collect();
             }
@@ -342,7 +342,7 @@ fn proofs(random: &mut Random) -> (Config, target::Config, bool) {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Asked {
+enum PendingRequest {
     Read { block: usize, oldest: Stamp },
     Write(Write),
     Flush,
@@ -351,7 +351,7 @@ enum Asked {
 /// What runs on the link: a request, or a restore.
 #[derive(Clone, Copy, Debug)]
 enum Running {
-    Request(u64, Asked),
+    Request(u64, PendingRequest),
     Restore(u64, Write),
 }
 
@@ -365,7 +365,7 @@ struct Done {
     joined: usize,
 }
 
-struct World {
+struct Simulation {
     random: Random,
     ends: (Config, target::Config),
     middleman: Rc<RefCell<Middleman>>,
@@ -378,7 +378,7 @@ struct World {
     /// How much is done to the next connection.
     harms: u64,
     connect: bool,
-    asked: BTreeMap<u64, Asked>,
+    pending: BTreeMap<u64, PendingRequest>,
     running: BTreeMap<u32, Running>,
     token: u32,
     disk: Vec<u8>,
@@ -389,7 +389,7 @@ struct World {
     wrong: Option<String>,
 }
 
-impl World {
+impl Simulation {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let (ours, theirs, secure) = ends(&mut random);
@@ -401,7 +401,7 @@ impl World {
             salvage: Salvage::Nothing,
         };
         let empty = vec![0; BLOCKS * BLOCK];
-        let mut world = Self {
+        let mut simulation = Self {
             middleman: Rc::new(RefCell::new(Middleman::new(random.below(u64::MAX), secure))),
             random,
             ends: (ours, theirs),
@@ -413,7 +413,7 @@ impl World {
             joined: 0,
             harms: 0,
             connect: false,
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             running: BTreeMap::new(),
             token: QUESTION,
             disk: empty.clone(),
@@ -423,9 +423,9 @@ impl World {
             answered: [0; BLOCKS],
             wrong: None,
         };
-        world.pair = world.dial();
-        assert!(world.pair.is_some(), "seed {seed}: nobody disturbs the first login");
-        world
+        simulation.pair = simulation.dial();
+        assert!(simulation.pair.is_some(), "seed {seed}: nobody disturbs the first login");
+        simulation
     }
 
     // The application.
@@ -433,45 +433,45 @@ impl World {
     fn submit(&mut self, random: u64) {
         let from = self.random.index(BLOCKS);
         let to = from + 1 + self.random.index(BLOCKS - from);
-        let (kind, range, asked) = match random % 8 {
+        let (kind, range, pending) = match random % 8 {
             0..5 => {
                 self.stamp += 1;
                 self.submitted[from..to].fill(self.stamp);
                 let write = Write(from, to, self.stamp);
-                (Kind::Change(write), from..to, Asked::Write(write))
+                (Kind::Change(write), from..to, PendingRequest::Write(write))
             }
             5..7 => {
                 let oldest = self.answered[from];
-                (Kind::Read, from..from + 1, Asked::Read { block: from, oldest })
+                (Kind::Read, from..from + 1, PendingRequest::Read { block: from, oldest })
             }
-            _ => (Kind::Flush, 0..0, Asked::Flush),
+            _ => (Kind::Flush, 0..0, PendingRequest::Flush),
         };
         let weight = range.len();
         let (id, turn) = self.machine.submit(kind, range.start as u64..range.end as u64, weight);
-        self.asked.insert(id, asked);
-        self.turn(id, asked, turn, None);
+        self.pending.insert(id, pending);
+        self.turn(id, pending, turn, None);
     }
 
-    fn turn(&mut self, id: u64, asked: Asked, turn: Turn, data: Option<Bytes>) {
+    fn turn(&mut self, id: u64, pending: PendingRequest, turn: Turn, data: Option<Bytes>) {
         match turn {
-            Turn::Run(link) => self.send(link, Running::Request(id, asked)),
+            Turn::Run(link) => self.send(link, Running::Request(id, pending)),
             Turn::Wait => {}
-            Turn::Answer => self.answer(id, asked, data),
+            Turn::Answer => self.answer(id, pending, data),
             Turn::Over => self.wrong = Some("the volume was given up".into()),
         }
     }
 
-    fn answer(&mut self, id: u64, asked: Asked, data: Option<Bytes>) {
-        if self.asked.remove(&id).is_none() {
+    fn answer(&mut self, id: u64, pending: PendingRequest, data: Option<Bytes>) {
+        if self.pending.remove(&id).is_none() {
             return;
         }
-        match asked {
-            Asked::Write(Write(from, to, stamp)) => {
+        match pending {
+            PendingRequest::Write(Write(from, to, stamp)) => {
                 for answered in &mut self.answered[from..to] {
                     *answered = stamp.max(*answered);
                 }
             }
-            Asked::Read { block, oldest } => {
+            PendingRequest::Read { block, oldest } => {
                 let right = oldest..=self.submitted[block];
                 let read = data.map(|data| stamp_of(&data));
                 if !read.is_some_and(|read| right.contains(&read)) {
@@ -479,7 +479,7 @@ impl World {
                     self.wrong.get_or_insert(wrong);
                 }
             }
-            Asked::Flush => {}
+            PendingRequest::Flush => {}
         }
     }
 
@@ -489,8 +489,12 @@ impl World {
         while let Some(action) = self.machine.poll() {
             match action {
                 Action::Connect => self.connect = true,
-                Action::Run { id, link } => self.send(link, Running::Request(id, self.asked[&id])),
-                Action::Flush { id, link } => self.send(link, Running::Request(id, Asked::Flush)),
+                Action::Run { id, link } => {
+                    self.send(link, Running::Request(id, self.pending[&id]));
+                }
+                Action::Flush { id, link } => {
+                    self.send(link, Running::Request(id, PendingRequest::Flush));
+                }
                 Action::Restore { seq, link, change } => {
                     self.send(link, Running::Restore(seq, change));
                 }
@@ -508,15 +512,15 @@ impl World {
         self.token += 1;
         self.running.insert(self.token, running);
         match running {
-            Running::Restore(_, write) | Running::Request(_, Asked::Write(write)) => {
+            Running::Restore(_, write) | Running::Request(_, PendingRequest::Write(write)) => {
                 let Write(from, to, stamp) = write;
                 let data = stamp.to_be_bytes().repeat((to - from) * BLOCK / 8);
                 pair.write(self.token, from * BLOCK, data);
             }
-            Running::Request(_, Asked::Read { block, .. }) => {
+            Running::Request(_, PendingRequest::Read { block, .. }) => {
                 pair.read(self.token, block * BLOCK, BLOCK);
             }
-            Running::Request(_, Asked::Flush) => {
+            Running::Request(_, PendingRequest::Flush) => {
                 pair.submit(self.token, cdb(0x91, 0, 0), Transfer::None);
             }
         }
@@ -530,10 +534,10 @@ impl World {
     fn end_lost(&mut self, link: u64, running: Running) {
         match running {
             Running::Restore(seq, _) => self.machine.restored(self.clock(), seq, link, End::Lost),
-            Running::Request(id, asked) => {
+            Running::Request(id, pending) => {
                 let turn = self.machine.ended(self.clock(), id, link, End::Lost);
-                if self.asked.contains_key(&id) {
-                    self.turn(id, asked, turn, None);
+                if self.pending.contains_key(&id) {
+                    self.turn(id, pending, turn, None);
                 }
             }
         }
@@ -590,16 +594,16 @@ impl World {
         }
         match running {
             Running::Restore(seq, _) => self.machine.restored(self.clock(), seq, self.link, end),
-            Running::Request(id, asked) => {
-                if matches!(asked, Asked::Flush) && end == End::Done {
+            Running::Request(id, pending) => {
+                if matches!(pending, PendingRequest::Flush) && end == End::Done {
                     // What the target has now includes all that was answered before.
                     self.durable.clone_from_slice(
                         &self.pair.as_ref().expect("up").target.disk[..BLOCKS * BLOCK],
                     );
                 }
                 let turn = self.machine.ended(self.clock(), id, self.link, end);
-                if self.asked.contains_key(&id) || matches!(turn, Turn::Run(_)) {
-                    self.turn(id, asked, turn, data);
+                if self.pending.contains_key(&id) || matches!(turn, Turn::Run(_)) {
+                    self.turn(id, pending, turn, data);
                 }
             }
         }
@@ -721,7 +725,8 @@ impl World {
             if let Some(wrong) = self.wrong.take() {
                 return Err(wrong);
             }
-            if !self.step() && self.asked.is_empty() && self.machine.status() == Status::Connected {
+            if !self.step() && self.pending.is_empty() && self.machine.status() == Status::Connected
+            {
                 return Ok(());
             }
         }
@@ -784,13 +789,13 @@ fn stamp_of(block: &[u8]) -> Stamp {
 
 #[test]
 fn volume_is_usable_again_when_the_man_in_the_middle_stops() {
-    let asked = std::env::var("LONGHAUL_MIDDLEMAN").ok();
-    let cases = asked.map_or(CASES, |cases| cases.parse().expect("a number of cases"));
+    let pending = std::env::var("LONGHAUL_MIDDLEMAN").ok();
+    let cases = pending.map_or(CASES, |cases| cases.parse().expect("a number of cases"));
     let seed = 1;
     println!("seed {seed}, {cases} cases");
     let mut done = Done::default();
     for case in seed..seed + cases {
-        match World::new(case).run() {
+        match Simulation::new(case).run() {
             Ok(run) => {
                 done.harms += run.harms;
                 done.to_joining += run.to_joining;

@@ -20,7 +20,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 fn pair() -> Pair {
-    Pair::new(Offer::long_haul(), Offer::long_haul())
+    Pair::new(Offer::for_long_links(), Offer::for_long_links())
 }
 
 /// What an ordinary target of today answers.
@@ -31,7 +31,7 @@ fn ordinary() -> Offer {
         max_burst: 262_144,
         first_burst: 65_536,
         max_outstanding_r2t: 1,
-        ..Offer::long_haul()
+        ..Offer::for_long_links()
     }
 }
 
@@ -75,7 +75,7 @@ fn many_commands_share_their_round_trip() {
 #[test]
 fn a_target_that_insists_on_r2ts_gets_what_it_asks_for() {
     // RFC 7143, 11.8: immediate data first, then one R2T of MaxBurstLength after the other.
-    let mut pair = Pair::new(Offer::long_haul(), ordinary());
+    let mut pair = Pair::new(Offer::for_long_links(), ordinary());
     let taken = pair.round_trips(|pair| {
         pair.write(1, 0, pattern(1 << 20));
     });
@@ -87,7 +87,7 @@ fn a_target_that_insists_on_r2ts_gets_what_it_asks_for() {
 #[test]
 fn r2ts_that_may_be_outstanding_cost_one_more_round_trip_together() {
     let target = Offer { max_outstanding_r2t: 16, ..ordinary() };
-    let mut pair = Pair::new(Offer::long_haul(), target);
+    let mut pair = Pair::new(Offer::for_long_links(), target);
     let taken = pair.round_trips(|pair| {
         pair.write(1, 0, pattern(1 << 20));
     });
@@ -101,7 +101,7 @@ fn digests_cover_headers_and_data() {
     let digests = Offer {
         header_digest: DigestWish::Require,
         data_digest: DigestWish::Require,
-        ..Offer::long_haul()
+        ..Offer::for_long_links()
     };
     let mut pair = Pair::new(digests, ordinary());
     assert!(pair.parameters().header_digest && pair.parameters().data_digest);
@@ -297,7 +297,7 @@ fn side() -> impl Strategy<Value = Offer> {
             first_burst: (burst / 100 * share).max(512),
             max_outstanding_r2t: r2ts,
             header_digest: DigestWish::Prefer,
-            ..Offer::long_haul()
+            ..Offer::for_long_links()
         }
     })
 }
@@ -306,7 +306,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn whatever_is_agreed_on_data_arrive(a in side(), b in side(), len in 1_usize..200_000) {
+    fn data_arrive_under_any_negotiated_parameters(a in side(), b in side(), len in 1_usize..200_000) {
         let mut pair = Pair::new(a, b);
         pair.write(1, 3, pattern(len));
         pair.drive();

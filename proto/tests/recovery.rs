@@ -149,13 +149,13 @@ impl Target {
 }
 
 /// A request of the application.
-struct Asked {
+struct PendingRequest {
     message: Message,
     /// What a read must show at least: what had been answered when it was asked for.
     oldest: Stamp,
 }
 
-struct World {
+struct Simulation {
     now: Duration,
     random: Random,
     machine: Recovery<Write>,
@@ -167,7 +167,7 @@ struct World {
     connection: Option<(u64, Duration)>,
     connecting: Option<Duration>,
     links: u64,
-    asked: BTreeMap<u64, Asked>,
+    pending: BTreeMap<u64, PendingRequest>,
     /// Sent on a link, and not ended.
     sent: BTreeSet<(u64, Who)>,
     /// Ends that the one who waits takes notice of later, perhaps when there is another link.
@@ -181,7 +181,7 @@ struct World {
     wrong: Option<String>,
 }
 
-impl World {
+impl Simulation {
     fn new(seed: u64, conforms: bool) -> Self {
         let settings = Settings {
             patience: None,
@@ -191,7 +191,7 @@ impl World {
             salvage: Salvage::Nothing,
         };
         let empty = vec![0; BLOCKS];
-        let mut world = Self {
+        let mut simulation = Self {
             now: Duration::ZERO,
             random: Random::new(seed),
             machine: Recovery::new(settings),
@@ -208,7 +208,7 @@ impl World {
             connection: None,
             connecting: None,
             links: 0,
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             sent: BTreeSet::new(),
             ends: Vec::new(),
             stamp: 0,
@@ -218,8 +218,8 @@ impl World {
             cuts: 0,
             wrong: None,
         };
-        world.join(0);
-        world
+        simulation.join(0);
+        simulation
     }
 
     // The application.
@@ -245,7 +245,8 @@ impl World {
         let (from, to) = message.blocks;
         let (id, turn) = self.machine.submit(kind, from..to, (to - from) as usize);
         message.who = Who::Request(id);
-        self.asked.insert(id, Asked { message, oldest: self.answered[from as usize % BLOCKS] });
+        self.pending
+            .insert(id, PendingRequest { message, oldest: self.answered[from as usize % BLOCKS] });
         self.turn(message, turn);
     }
 
@@ -260,7 +261,7 @@ impl World {
 
     fn answer(&mut self, Message { verb, who, blocks, stamp }: Message) {
         let Who::Request(id) = who else { return };
-        let Some(asked) = self.asked.remove(&id) else { return };
+        let Some(pending) = self.pending.remove(&id) else { return };
         match verb {
             Verb::Write => {
                 for block in blocks.0 as usize..blocks.1 as usize {
@@ -268,7 +269,7 @@ impl World {
                 }
             }
             Verb::Read => {
-                let right = asked.oldest..=self.submitted[blocks.0 as usize];
+                let right = pending.oldest..=self.submitted[blocks.0 as usize];
                 if !right.contains(&stamp) {
                     let what = format!("block {} shows {stamp}, not of {right:?}", blocks.0);
                     self.wrong.get_or_insert(what);
@@ -285,7 +286,7 @@ impl World {
             match action {
                 Action::Connect => self.connecting = Some(self.now + self.random.within(60)),
                 Action::Run { id, link } => {
-                    let message = self.asked[&id].message;
+                    let message = self.pending[&id].message;
                     self.send(link, message);
                 }
                 Action::Flush { id, link } => {
@@ -325,7 +326,7 @@ impl World {
             Who::Request(id) => {
                 let turn = self.machine.ended(self.now, id, link, end);
                 // Nobody waits for a flush that the machine asked for: it runs again only as an action.
-                match self.asked.contains_key(&id) {
+                match self.pending.contains_key(&id) {
                     true => self.turn(message, turn),
                     false if matches!(turn, Turn::Run(_)) => {
                         self.wrong = Some("nobody runs the unasked flush again".into());
@@ -376,14 +377,14 @@ impl World {
         }
         for (on, who) in std::mem::take(&mut self.sent) {
             let message = match who {
-                Who::Request(id) => self.asked.get(&id).map(|asked| asked.message),
+                Who::Request(id) => self.pending.get(&id).map(|pending| pending.message),
                 Who::Restore(_) => None,
             };
             let nothing = Message { verb: Verb::Flush, who, blocks: (0, 0), stamp: 0 };
             self.end(on, message.unwrap_or(nothing), End::Lost);
         }
         // Often nobody has asked for anything when it is found out.
-        if self.random.below(2) == 0 || self.asked.is_empty() {
+        if self.random.below(2) == 0 || self.pending.is_empty() {
             self.machine.lost(self.now, link, Duration::ZERO);
         }
     }
@@ -452,7 +453,7 @@ impl World {
         self.machine.wake(now);
         if busy && self.submit_at <= now {
             self.submit_at = now + self.random.within(12);
-            if self.asked.len() < 24 {
+            if self.pending.len() < 24 {
                 self.submit();
             }
         }
@@ -465,13 +466,15 @@ impl World {
         while self.cuts < CUTS && self.wrong.is_none() {
             self.step(true);
         }
-        while self.wrong.is_none() && !self.asked.is_empty() && self.step(false) {}
+        while self.wrong.is_none() && !self.pending.is_empty() && self.step(false) {}
         let flush = Message { verb: Verb::Flush, who: Who::Request(0), blocks: (0, 0), stamp: 0 };
         self.ask(Kind::Flush, flush);
-        while self.wrong.is_none() && !self.asked.is_empty() && self.step(false) {}
+        while self.wrong.is_none() && !self.pending.is_empty() && self.step(false) {}
         match self.wrong {
             Some(wrong) => Err(wrong),
-            None if !self.asked.is_empty() => Err(format!("{} requests hang", self.asked.len())),
+            None if !self.pending.is_empty() => {
+                Err(format!("{} requests hang", self.pending.len()))
+            }
             None if self.target.durable != self.submitted => {
                 Err(format!("{:?} is there, not {:?}", self.target.durable, self.submitted))
             }
@@ -483,7 +486,7 @@ impl World {
 #[test]
 fn thousands_of_cuts_lose_nothing_and_reorder_nothing() {
     for seed in 0..100 {
-        let outcome = World::new(seed, true).run();
+        let outcome = Simulation::new(seed, true).run();
         assert_eq!(outcome, Ok(()), "seed {seed}");
     }
 }
@@ -492,6 +495,6 @@ fn thousands_of_cuts_lose_nothing_and_reorder_nothing() {
 /// is why such targets have their unit reset first.
 #[test]
 fn a_target_that_lets_old_tasks_live_is_found_out() {
-    let failures = (0..100).filter(|seed| World::new(*seed, false).run().is_err()).count();
+    let failures = (0..100).filter(|seed| Simulation::new(*seed, false).run().is_err()).count();
     assert!(failures > 0);
 }

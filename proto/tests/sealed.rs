@@ -37,7 +37,7 @@ fn pattern(len: usize) -> Vec<u8> {
 
 /// Each row: bytes to write and read back; none, few (copied among headers), and many.
 #[test]
-fn what_is_written_is_read() {
+fn written_data_are_read_back() {
     for protection in BOTH {
         let mut pair = sealed(protection);
         pair.drive();
@@ -130,7 +130,7 @@ fn keys_change_with_time() {
 
 /// Each row: who comes to whom, what the initiator says, and what the target says.
 #[test]
-fn who_does_not_fit_is_refused() {
+fn initiator_that_does_not_match_is_refused() {
     type Row = (&'static str, Config, target::Config, fn(&LoginError) -> bool, fn(&Reason) -> bool);
     let stranger = {
         let mut config = pinned(Protection::Encrypt);

@@ -11,7 +11,7 @@ use proto::iscsi::header::{Header, LoginRequest, LoginResponse};
 use proto::iscsi::keys::Key;
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::{
-    Config, Deviation, Established, InitiatorLogin, LoginError, Place, Progress,
+    Config, Deviation, Established, InitiatorLogin, LoginError, LoginPurpose, Progress,
 };
 use proto::iscsi::login::policy::{Client, Policy};
 use proto::iscsi::login::target::{self, TargetLogin};
@@ -80,7 +80,7 @@ fn a_login_that_ends_with_tsih_zero_is_accepted_and_has_one_connection() {
 /// A connection that joins a session names it, and the response has to fit.
 #[test]
 fn a_connection_that_joins_accepts_neither() {
-    let place = Place { tsih: 1, cid: 1, cmd_sn: 1 };
+    let place = LoginPurpose { tsih: 1, cid: 1, cmd_sn: 1 };
     for (response, wrong) in [
         (LoginResponse { isid: [0; 6], ..last_response() }, "ISID"),
         (LoginResponse { tsih: 0, ..last_response() }, "TSIH"),

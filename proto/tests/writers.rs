@@ -18,7 +18,7 @@ use proto::iscsi::transport_id::{ISCSI, initiator_port};
 use proto::scsi::command::Command;
 use proto::scsi::reservation::{Class, Device, NexusId, Refused, Reservations};
 use proto::scsi::transport::Transports;
-use proto::scsi::writer::{self, Answer, Hold, NotHeld, Released, Unit, Victims};
+use proto::scsi::writer::{self, Answer, NotHeld, OwnReservation, Released, Removals, Unit};
 use proto::scsi::{Cdb, Parsed};
 use testing::Random;
 use testing::reconnect::{Action, End, Failure, Kind, Recovery, Replay, Salvage, Settings, Turn};
@@ -112,7 +112,7 @@ impl Unit for SharedMailbox {
     }
 }
 
-type Outcome = Result<Hold, NotHeld<()>>;
+type Outcome = Result<OwnReservation, NotHeld<()>>;
 type Logic = Pin<Box<dyn Future<Output = Outcome>>>;
 
 /// How far a writer is.
@@ -131,7 +131,7 @@ enum Stage {
 struct Writer {
     stage: Stage,
     machine: Option<Recovery<Write>>,
-    hold: Option<Hold>,
+    hold: Option<OwnReservation>,
     /// In the order in which they got the volume.
     epoch: u64,
     mailbox: SharedMailbox,
@@ -185,7 +185,7 @@ struct Target {
     flushed: Vec<u64>,
 }
 
-struct World {
+struct Simulation {
     now: Duration,
     random: Random,
     events: BinaryHeap<Reverse<(Duration, u64)>>,
@@ -210,9 +210,9 @@ fn nexus(writer: usize) -> NexusId {
     NexusId { initiator, target_port: 1, client: ClientId::Unauthenticated }
 }
 
-impl World {
+impl Simulation {
     fn new(seed: u64, reserves: bool) -> Self {
-        let mut world = Self {
+        let mut simulation = Self {
             now: Duration::ZERO,
             random: Random::new(seed),
             events: BinaryHeap::new(),
@@ -234,14 +234,14 @@ impl World {
             takeovers: 0,
         };
         for writer in 0..WRITERS {
-            let at = world.random.within(6000);
-            world.at(at, Event::Turn(writer));
+            let at = simulation.random.within(6000);
+            simulation.at(at, Event::Turn(writer));
         }
-        if world.target.durable {
-            let at = world.random.within(20_000);
-            world.at(at, Event::Restart);
+        if simulation.target.durable {
+            let at = simulation.random.within(20_000);
+            simulation.at(at, Event::Restart);
         }
-        world
+        simulation
     }
 
     fn at(&mut self, after: Duration, event: Event) {
@@ -549,7 +549,7 @@ impl World {
         }
     }
 
-    fn attached(&mut self, writer: usize, hold: Option<Hold>) {
+    fn attached(&mut self, writer: usize, hold: Option<OwnReservation>) {
         self.epochs += 1;
         let it = &mut self.writers[writer];
         it.epoch = self.epochs;
@@ -646,13 +646,13 @@ impl World {
             return self.attached(writer, None);
         }
         let key = 1 + self.random.below(u64::MAX);
-        let victims = match self.random.below(3) {
-            0 => Victims::Everyone,
-            _ => Victims::Stale(Vec::new()),
+        let removals = match self.random.below(3) {
+            0 => Removals::Everyone,
+            _ => Removals::Stale(Vec::new()),
         };
-        self.takeovers += u32::from(victims == Victims::Everyone);
+        self.takeovers += u32::from(removals == Removals::Everyone);
         let logic = self
-            .begin(writer, move |unit| async move { writer::acquire(&unit, key, &victims).await });
+            .begin(writer, move |unit| async move { writer::acquire(&unit, key, &removals).await });
         self.writers[writer].stage = Stage::Attaching(logic);
         self.poll_logic(writer);
     }
@@ -739,12 +739,12 @@ impl World {
 }
 
 #[test]
-fn what_a_holder_flushed_is_never_written_over_by_one_before() {
+fn flushed_data_of_a_holder_are_never_overwritten_by_an_earlier_holder() {
     let seed = std::env::var("LONGHAUL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     println!("seed {seed}");
     let (mut fenced, mut epochs) = (0, 0);
     for case in seed..seed + CASES {
-        let (wrong, times, lives) = World::new(case, true).run();
+        let (wrong, times, lives) = Simulation::new(case, true).run();
         assert_eq!(wrong, None, "seed {case}");
         (fenced, epochs) = (fenced + times, epochs + lives);
     }
@@ -754,6 +754,6 @@ fn what_a_holder_flushed_is_never_written_over_by_one_before() {
 /// The test above would notice writers that do not reserve.
 #[test]
 fn writers_that_do_not_reserve_are_found_out() {
-    let found = (0..100).filter(|seed| World::new(*seed, false).run().0.is_some()).count();
+    let found = (0..100).filter(|seed| Simulation::new(*seed, false).run().0.is_some()).count();
     assert!(found > 50, "{found}");
 }

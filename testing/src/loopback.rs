@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use longhaul::target::executor::{Executor, Mark};
+use longhaul::target::executor::{CommandRecord, Executor};
 use longhaul::target::lun::{Command, Initiator, Response, TargetDevice};
 use longhaul::target::node::{Authorization, Node};
 use longhaul::target::sessions::{
-    ClientQuota, Identity, NoEntry, SessionEntry, SessionHandle, SessionMessage,
+    AddSessionError, ClientQuota, Identity, SessionEntry, SessionHandle, SessionMessage,
 };
 use longhaul::target::task_management::{Function, Outcome, manage};
 use proto::client::ClientId;
@@ -64,8 +64,8 @@ impl Client {
         let handle = loop {
             match node.sessions.add(&identity, QUOTA, || ()) {
                 Ok(handle) => break handle,
-                Err(NoEntry::Taken(old)) => old.gone().await,
-                Err(NoEntry::Full) => return None,
+                Err(AddSessionError::Taken(old)) => old.gone().await,
+                Err(AddSessionError::Full) => return None,
             }
         };
         let device = node.serving().device(&handle.entry)?;
@@ -167,8 +167,8 @@ impl Session {
             let Some(request) = request else { return Poll::Ready(()) };
             self.begin(cx, request);
         }
-        while let Poll::Ready((task, mark, response)) = self.tasks.executor.poll(cx) {
-            self.ended(task, mark, response);
+        while let Poll::Ready((task, record, response)) = self.tasks.executor.poll(cx) {
+            self.ended(task, record, response);
         }
         Poll::Pending
     }
@@ -198,7 +198,7 @@ impl Session {
                 let unit = Arc::clone(self.device.unit(lun::encode(number)));
                 let out = data.len() as u64;
                 let (kind, opcode) = (parsed.traits.kind, parsed.opcode);
-                let mark = Mark { kind, opcode, started: Time::ZERO, out };
+                let record = CommandRecord { kind, opcode, started: Time::ZERO, out };
                 let announced = data.len() as u32;
                 let command = Command { parsed, data: vec![data], announced };
                 self.tasks.last += 1;
@@ -206,8 +206,8 @@ impl Session {
                 self.tasks.waiting.insert(task, (number, Some(answer)));
                 self.handle.entry.meter.began();
                 let running = unit.execute(self.handle.entry.nexus, command);
-                if let Some(response) = self.tasks.executor.start(cx, (task, mark), 0, running) {
-                    self.ended(task, mark, response);
+                if let Some(response) = self.tasks.executor.start(cx, (task, record), 0, running) {
+                    self.ended(task, record, response);
                 }
             }
             Request::Manage(function, answer) => {
@@ -224,13 +224,13 @@ impl Session {
         }
     }
 
-    fn ended(&mut self, task: u64, mark: Mark, response: Response) {
+    fn ended(&mut self, task: u64, record: CommandRecord, response: Response) {
         let meter = &self.handle.entry.meter;
         if response.status != Status::Good {
-            meter.ended_badly(mark.kind, &response.sense);
+            meter.ended_badly(record.kind, &response.sense);
         }
-        let bytes = mark.out + response.data.iter().map(|piece| piece.len() as u64).sum::<u64>();
-        meter.ended(mark.kind, bytes, Time::ZERO.since_origin());
+        let bytes = record.out + response.data.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        meter.ended(record.kind, bytes, Time::ZERO.since_origin());
         self.tasks.end(task, response);
     }
 }

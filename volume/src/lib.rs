@@ -1,8 +1,8 @@
 //! The one contract of Longhaul: a [`Volume`] is a fixed-size array of bytes with five verbs.
 //!
 //! ```text
-//! front      who asks        iSCSI target, NBD, copy
-//!   layer    what is added   seal
+//! front      who asks        iSCSI target, NBD, FUSE, copy
+//!   layer    what is added   crypt
 //!     store  where bytes are memory, file, device, iSCSI initiator
 //! ```
 //!
@@ -14,10 +14,12 @@
 mod complete;
 mod error;
 mod gate;
+#[cfg(any(test, feature = "check"))]
 mod random;
 mod span;
 mod volume;
 
+#[cfg(any(test, feature = "check"))]
 pub mod check;
 pub mod layer;
 pub mod store;

@@ -132,6 +132,22 @@ pub struct Shape {
     pub fast_zeroes: bool,
 }
 
+impl Shape {
+    /// That of a volume in memory: it has no cache, and any of its blocks is zeroed or discarded at no cost.
+    #[must_use]
+    pub const fn in_memory(size: u64, block_size: u32) -> Self {
+        Self {
+            size,
+            block_size,
+            physical_block_size: block_size,
+            read_only: false,
+            write_cache: false,
+            discard: Some(Discard { granularity: block_size, reads_zeroes: true }),
+            fast_zeroes: true,
+        }
+    }
+}
+
 /// How a volume discards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Discard {

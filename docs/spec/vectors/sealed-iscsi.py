@@ -97,12 +97,33 @@ def pdu(key, protection, number, header, body):
     return sealed + (part(key, protection, number, 1, body) if body else b"")
 
 
+def invitation(secret, server, name, target, lun, addresses):
+    """The line of section 7."""
+    def field(value):
+        return bytes([len(value)]) + value.encode()
+
+    fields = b"\x01" + server + secret + lun.to_bytes(2, "big") + field(target) + field(name)
+    fields += bytes([len(addresses)]) + b"".join(field(address) for address in addresses)
+    return text(b"longhaul:", fields)
+
+
 def main():
     client, target = Key(bytes(range(32))), Key(bytes(range(32, 64)))
     ephemerals = Key(bytes(range(64, 96))), Key(bytes(range(96, 128)))
     first, second, h, (k1, k2) = handshake(client, target, *ephemerals)
     label = b"longhaul sealed-iscsi 1: "
     master = mac(h, k1 + k2)
+
+    invited = {
+        "secret": bytes(range(128, 144)),
+        "name": "laptop",
+        "target": "iqn.2026-11.dev.longhaul:backup",
+        "lun": 3,
+        "addresses": ["192.0.2.1:3260", "[2001:db8::1]:3261", "server.example:3260"],
+    }
+    prk = mac(bytes(32), invited["secret"])
+    invited_id = expand(prk, label + b"invitation")[:16]
+    invited_master = mac(h, k1 + k2 + invited["secret"])
 
     before = [hashlib.sha256(b"request 1").digest(), hashlib.sha256(b"response 1").digest()]
     login = [
@@ -165,6 +186,14 @@ def main():
                 "before_proof": [hash.hex() for hash in before],
                 "proof": expand(master, label + b"proof" + b"".join(before)).hex(),
                 "login": [hash.hex() for hash in login],
+                "invitation": {
+                    **invited,
+                    "secret": invited["secret"].hex(),
+                    "text": invitation(server=target.public, **invited),
+                    "id": invited_id.hex(),
+                    "master": invited_master.hex(),
+                    "proof": expand(invited_master, label + b"proof" + b"".join(before)).hex(),
+                },
                 "streams": streams,
             },
             indent=1,

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_said() {
+    fn connection_that_cannot_be_followed_is_reported() {
         let mut wire = Wire::new(8);
         wire.next[0] = wire.next[0].wrapping_add(1);
         wire.command(1, 4096, 4096);

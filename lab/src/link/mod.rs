@@ -65,7 +65,7 @@ pub(crate) enum Error {
     Serialize,
 )]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum By {
+pub(crate) enum LinkMaker {
     /// Ours, on TUN devices
     #[default]
     Emulator,
@@ -73,7 +73,7 @@ pub(crate) enum By {
     Netem,
 }
 
-impl By {
+impl LinkMaker {
     /// Its name in results and options.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -109,7 +109,7 @@ pub(crate) struct Options {
     pub(crate) exchanges: bool,
     /// Who emulates the link
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) by: By,
+    pub(crate) by: LinkMaker,
 }
 
 /// The least a queue holds if nothing is said: some burst must fit, however short the link.
@@ -126,7 +126,7 @@ impl Options {
             losses_per_million: 0,
             seed: 1,
             exchanges: false,
-            by: By::Emulator,
+            by: LinkMaker::Emulator,
         }
     }
 
@@ -155,9 +155,9 @@ impl Link {
     /// Makes the two ends and joins them.
     pub(crate) fn create(options: &Options) -> Result<Self, Error> {
         match options.by {
-            By::Emulator => Self::emulated(options),
-            By::Netem if options.exchanges => Err(Error::Exchanges),
-            By::Netem => {
+            LinkMaker::Emulator => Self::emulated(options),
+            LinkMaker::Netem if options.exchanges => Err(Error::Exchanges),
+            LinkMaker::Netem => {
                 let namespaces = Namespaces::create(|ends| netem::join(ends, options))?;
                 Ok(Self { emulator: None, namespaces })
             }

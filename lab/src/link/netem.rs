@@ -183,11 +183,11 @@ fn counts(qdiscs: &[Qdisc], devices: &[Device]) -> Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::By;
+    use crate::link::LinkMaker;
 
     fn far() -> Options {
         let rate = Some(1_250_000);
-        Options { by: By::Netem, ..Options::far(Duration::from_millis(20), rate) }
+        Options { by: LinkMaker::Netem, ..Options::far(Duration::from_millis(20), rate) }
     }
 
     #[test]

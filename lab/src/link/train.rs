@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_train_stays_whole() {
+    fn packet_that_is_no_train_stays_whole() {
         for bytes in [&[][..], &[0; HEADER_LEN], &[1; HEADER_LEN + 5], &[0; HEADER_LEN + 84]] {
             let single = Train::new(bytes);
             assert_eq!(single.segments(), 1);

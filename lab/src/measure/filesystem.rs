@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_guest_says_is_heard_among_other_things() {
+    fn guest_lines_are_found_among_console_output() {
         assert!(matches!(guest_line("lab: begin mkfs\r"), Some(GuestLine::Begin)));
         assert!(matches!(
             guest_line("lab: done mkfs-lazy\r"),

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fio_tells_is_found_behind_what_it_says() {
+    fn fio_report_is_found_behind_its_messages() {
         let printed = "fio: a remark\n{\"jobs\": [{\"error\": 0, \"read\": {\"io_bytes\": 5, \
                        \"runtime\": 7, \"iops\": 1.0}, \"write\": {\"io_bytes\": 0, \"runtime\": 0}}]}";
         let told: FioReport = serde_json::from_str(from_brace(printed)).unwrap();

@@ -10,7 +10,7 @@ mod stream;
 
 use std::time::Duration;
 
-use crate::cpu::{BothSpent, Ends};
+use crate::cpu::{BothSpent, Namespaces};
 use crate::results::{Measurement, Mode};
 use crate::{Failure, units};
 
@@ -80,7 +80,7 @@ struct Wanted {
 /// Measures and prints.
 pub(crate) fn run(measure: &Measure) -> Result<(), Failure> {
     crate::running::catch_signals()?;
-    let costs = Costs { ends: Ends::from_environment()? };
+    let costs = Costs { ends: Namespaces::from_environment()? };
     let Measure { depth, bytes, time, .. } = *measure;
     for &task in &measure.tasks {
         for &block in &measure.blocks {
@@ -108,7 +108,7 @@ pub(crate) fn from_peer(name: &str) -> Result<String, Failure> {
 
 /// Sees what measurements cost both ends.
 struct Costs {
-    ends: Ends,
+    ends: Namespaces,
 }
 
 impl Costs {
@@ -122,7 +122,7 @@ impl Costs {
 
 /// A measurement under way.
 struct Running<'a> {
-    ends: &'a Ends,
+    ends: &'a Namespaces,
     before: BothSpent,
 }
 

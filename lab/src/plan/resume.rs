@@ -62,7 +62,7 @@ const fn last_of(task: Task) -> Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::By;
+    use crate::link::LinkMaker;
     use crate::plan::Plan;
     use crate::results::example;
 
@@ -121,7 +121,7 @@ mod tests {
         others[1].conditions.peer = "longhaul".into();
         others[2].conditions.path.delay_us = 64_000;
         others[3].conditions.in_flight = "4".into();
-        others[4].conditions.path.by = By::Netem;
+        others[4].conditions.path.by = LinkMaker::Netem;
         assert_eq!(left(&text, others.to_vec()).len(), 4);
     }
 }

@@ -5,13 +5,13 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::timeout;
 use volume::{CryptoErase, Gate, Volume};
 
-use super::layer::{Layer, With};
-use super::{Contents, SEEN_WITHIN, Unlock, identity, writer};
+use super::layer::{Layer, OpenContext, Opening};
+use super::writer::{self, HeaderToken};
+use super::{Contents, SEEN_WITHIN, Unlock, identity};
 use crate::failure::{Failure, Outcome};
 use crate::luks;
-use crate::store::abilities::{Abilities, BoxFuture, OneWriter, Opened};
+use crate::store::abilities::{Abilities, Opened, Token};
 use crate::store::iscsi::Writers;
-use crate::uri::Uri;
 
 /// What a chain calls it.
 pub(super) const CRYPT: &str = "crypt";
@@ -24,29 +24,24 @@ impl Layer for Crypt {
         CRYPT
     }
 
-    fn open<'a>(
-        &'a self,
-        beneath: &'a Opened,
-        with: &'a mut With<'_>,
-    ) -> BoxFuture<'a, Outcome<Option<Opened>>> {
+    fn open<'a>(&'a self, beneath: &'a Opened, with: &'a mut OpenContext<'_>) -> Opening<'a> {
         Box::pin(async move {
             let store = beneath.abilities.writer.as_deref();
             let claim = writer::claim(store);
             let is_alone = matches!(&claim, Some((writers, _)) if *writers != Writers::Shared);
-            let wanted = std::mem::take(&mut with.options.contents);
-            let place = (&beneath.volume, store);
-            let opened = contents(with.uri, place, wanted, (claim, with.claimed)).await?;
-            let token = with.claimed.get();
+            let opened = contents(beneath, with, claim).await?;
+            let token = opened.as_ref().and_then(|opened| opened.token.as_ref());
             if is_alone {
                 writer::warn(with.uri, token.is_some());
             }
-            if let (Some(token), Some(store)) = (token, store) {
-                writer::rely_on(token, store);
+            if let Some(token) = token {
+                token.rely_on();
             }
-            Ok(opened.map(|Decrypted { plain: volume, erase }| {
-                // Its size is in its header.
-                let abilities = Abilities { grow: None, erase, ..beneath.abilities.clone() };
-                Opened { volume, worker: None, abilities }
+            Ok(opened.map(|Decrypted { plain, erase, token }| {
+                let mut opened = beneath.layer(plain);
+                opened.abilities.erase = erase;
+                opened.abilities.token = token.map(|token| token as Arc<dyn Token>);
+                opened
             }))
         })
     }
@@ -57,15 +52,18 @@ struct Decrypted {
     plain: Arc<dyn Volume>,
     /// What destroys its key.
     erase: Option<Arc<dyn CryptoErase>>,
+    /// What names its writer.
+    token: Option<Arc<HeaderToken>>,
 }
 
-/// What is wanted of `volume`; `None` if that is what its store holds.
+/// What is wanted of the volume `beneath`; `None` if that is what its store holds.
 async fn contents(
-    uri: &Uri,
-    (volume, store): (&Arc<dyn Volume>, Option<&dyn OneWriter>),
-    wanted: Contents,
-    (claim, claimed): (Option<(Writers, luks::Claim)>, &OnceLock<Arc<luks::WriterToken>>),
+    beneath: &Opened,
+    with: &mut OpenContext<'_>,
+    claim: Option<(Writers, luks::Claim)>,
 ) -> Outcome<Option<Decrypted>> {
+    let wanted = std::mem::take(&mut with.options.contents);
+    let (uri, volume, store) = (with.uri, &beneath.volume, beneath.abilities.writer.as_deref());
     if matches!(wanted, Contents::Unseen) && claim.is_none() {
         if let Some(store) = store {
             identity::tie_unseen(uri, volume, store).await?;
@@ -100,7 +98,7 @@ async fn contents(
         (Some(encrypted), Contents::Plain(unlock)) => {
             let alone = claim.filter(|(writers, _)| *writers != Writers::Shared);
             let claim = alone.map(|(_, claim)| claim);
-            let opened = decrypt(encrypted, unlock, claim, claimed).await;
+            let opened = decrypt(encrypted, unlock, claim, (beneath, with.token)).await;
             opened.map(Some).map_err(|why| why.within_unless_named(&uri.to_string()))
         }
         (None, Contents::Plain(Unlock { demanded: true, .. })) => {
@@ -120,17 +118,20 @@ async fn decrypt(
     mut encrypted: luks::Encrypted,
     unlock: Unlock,
     claim: Option<luks::Claim>,
-    claimed: &OnceLock<Arc<luks::WriterToken>>,
+    (beneath, claimed): (&Opened, &OnceLock<Arc<dyn Token>>),
 ) -> Outcome<Decrypted> {
     let Unlock { key, with, erasable, demanded: _ } = unlock;
-    let token = claim.and_then(|claim| encrypted.claim(claim));
-    if let Some(token) = token {
+    let Abilities { writer, close, .. } = &beneath.abilities;
+    let token = claim.and_then(|claim| encrypted.claim(claim)).zip(writer.clone());
+    let token = token.map(|(token, writer)| HeaderToken { token, writer, close: close.clone() });
+    let token = token.map(Arc::new);
+    if let Some(token) = token.clone() {
         let _ = claimed.set(token);
     }
     if !erasable {
-        return Ok(Decrypted { plain: encrypted.open(&key, with).await?, erase: None });
+        return Ok(Decrypted { plain: encrypted.open(&key, with).await?, erase: None, token });
     }
     let opened = Arc::new(luks::Erasable::open(encrypted, &key, with).await?);
     let plain = Arc::new(Gate::new("erasable", Arc::clone(&opened)));
-    Ok(Decrypted { plain, erase: Some(opened) })
+    Ok(Decrypted { plain, erase: Some(opened), token })
 }

@@ -6,17 +6,19 @@ use serde::Serialize;
 
 use super::OpenOptions;
 use crate::failure::Outcome;
-use crate::luks;
-use crate::store::abilities::{BoxFuture, Opened};
+use crate::store::abilities::{BoxFuture, Opened, Token};
 use crate::uri::Uri;
 
 /// What layers are opened with.
-pub(super) struct With<'a> {
+pub(super) struct OpenContext<'a> {
     pub(super) uri: &'a Uri,
     pub(super) options: OpenOptions,
-    /// The token in the header of the volume, once there is one.
-    pub(super) claimed: &'a OnceLock<Arc<luks::WriterToken>>,
+    /// The token in the volume, once there is one: it is given back if the opening is ended.
+    pub(super) token: &'a OnceLock<Arc<dyn Token>>,
 }
+
+/// A layer that is being opened; `None` if the chain goes without it.
+pub(super) type Opening<'a> = BoxFuture<'a, Outcome<Option<Opened>>>;
 
 /// Something that a chain may have over its store.
 pub(super) trait Layer: Sync {
@@ -25,11 +27,7 @@ pub(super) trait Layer: Sync {
 
     /// Stands over what is `beneath`; `None` if a chain that is opened `with` this goes without it. What `beneath` can
     /// do is handed on as far as it holds above this layer.
-    fn open<'a>(
-        &'a self,
-        beneath: &'a Opened,
-        with: &'a mut With<'_>,
-    ) -> BoxFuture<'a, Outcome<Option<Opened>>>;
+    fn open<'a>(&'a self, beneath: &'a Opened, with: &'a mut OpenContext<'_>) -> Opening<'a>;
 }
 
 /// One layer of an open chain, or its store.

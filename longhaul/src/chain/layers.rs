@@ -7,14 +7,14 @@ use volume::layer::pipeline::Settings;
 use volume::layer::read_only::ReadOnly;
 
 use super::crypt::Crypt;
-use super::layer::{Layer, With};
+use super::journal::Journal;
+use super::layer::{Layer, OpenContext, Opening};
 use super::unsolicited;
-use crate::failure::Outcome;
 use crate::pipelined::Pipelined;
-use crate::store::abilities::{Abilities, BoxFuture, Opened, Worker};
+use crate::store::abilities::{Opened, Worker};
 
 /// Every layer there is, the lowest first. Each tells itself whether a chain has it.
-pub(super) const LAYERS: [&dyn Layer; 3] = [&Crypt, &WriteBehind, &WriteProtected];
+pub(super) const LAYERS: [&dyn Layer; 4] = [&Journal, &Crypt, &WriteBehind, &WriteProtected];
 
 /// Keeps the link to a store full: it is there if the store is behind one.
 struct WriteBehind;
@@ -24,11 +24,7 @@ impl Layer for WriteBehind {
         "pipeline"
     }
 
-    fn open<'a>(
-        &'a self,
-        beneath: &'a Opened,
-        with: &'a mut With<'_>,
-    ) -> BoxFuture<'a, Outcome<Option<Opened>>> {
+    fn open<'a>(&'a self, beneath: &'a Opened, with: &'a mut OpenContext<'_>) -> Opening<'a> {
         Box::pin(async move {
             let settings = with.options.pipeline.zip(beneath.abilities.probe.as_ref());
             let Some((settings, probe)) = settings else { return Ok(None) };
@@ -46,8 +42,7 @@ impl Layer for WriteBehind {
             let pipelined = Pipelined::new(name, Arc::clone(&beneath.volume), settings);
             let volume = pipelined.volume();
             let worker: Option<Box<dyn Worker>> = Some(Box::new(pipelined));
-            let abilities = Abilities { grow: None, ..beneath.abilities.clone() };
-            Ok(Some(Opened { volume, worker, abilities }))
+            Ok(Some(Opened { worker, ..beneath.layer(volume) }))
         })
     }
 }
@@ -60,18 +55,12 @@ impl Layer for WriteProtected {
         "read-only"
     }
 
-    fn open<'a>(
-        &'a self,
-        beneath: &'a Opened,
-        with: &'a mut With<'_>,
-    ) -> BoxFuture<'a, Outcome<Option<Opened>>> {
+    fn open<'a>(&'a self, beneath: &'a Opened, with: &'a mut OpenContext<'_>) -> Opening<'a> {
         Box::pin(async move {
             let is_open = !beneath.volume.shape().read_only;
             Ok((with.options.read_only && is_open).then(|| {
                 let volume = ReadOnly::new(Arc::clone(&beneath.volume));
-                let volume = Arc::new(Gate::new("read-only", volume));
-                let abilities = Abilities { grow: None, ..beneath.abilities.clone() };
-                Opened { volume, worker: None, abilities }
+                beneath.layer(Arc::new(Gate::new("read-only", volume)))
             }))
         })
     }
@@ -90,15 +79,15 @@ mod tests {
     use super::super::store::Store;
     use super::super::{OpenOptions, assemble};
     use super::*;
-    use crate::attachments::Place;
+    use crate::attachments::UnitAddress;
     use crate::net::tcp_tuning::Info;
     use crate::replay_log::Header;
-    use crate::store::abilities::{Probe, TargetInfo};
+    use crate::store::abilities::{BoxFuture, Probe, TargetInfo, Token};
     use crate::store::scsi::{Seen, State};
 
-    /// The far end of a network, and whether it was told that each write has a buffer of its own.
+    /// The far end of a network; whether it was told that each write has a buffer of its own, and to give a token back.
     #[derive(Default)]
-    struct FarEnd(AtomicBool);
+    struct FarEnd(AtomicBool, AtomicBool);
 
     impl Probe for FarEnd {
         fn probe(&self) -> BoxFuture<'_, Result<TargetInfo, Box<dyn Error + Send + Sync>>> {
@@ -125,15 +114,22 @@ mod tests {
         fn state_dir(&self) -> Option<PathBuf> {
             None
         }
-        fn place(&self) -> Place {
+        fn place(&self) -> UnitAddress {
             let (target, portal) = ("iqn.2026-11.dev.longhaul:a".to_owned(), "far".to_owned());
-            Place { target, lun: 0, serial: None, portal, pin: None }
+            UnitAddress { target, lun: 0, serial: None, portal, pin: None }
         }
         fn is_of(&self, _header: &Header) -> bool {
             false
         }
         fn expect_own_buffers(&self) {
             self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    impl Token for FarEnd {
+        fn give_back(&self) -> BoxFuture<'_, ()> {
+            self.1.store(true, Ordering::Relaxed);
+            Box::pin(async {})
         }
     }
 
@@ -151,16 +147,22 @@ mod tests {
             let far_end = Arc::new(FarEnd::default());
             let probe = || Arc::clone(&far_end) as Arc<dyn Probe>;
             opened.abilities.probe = is_remote.then(probe);
+            opened.abilities.token = Some(Arc::clone(&far_end) as Arc<dyn Token>);
             let options = OpenOptions { pipeline, read_only, ..OpenOptions::default() };
             let store = Store::new("store", opened);
-            let chain = assemble(&uri, store, options, &OnceLock::new()).await.unwrap();
+            let mut workers = Vec::new();
+            let chain =
+                assemble(&uri, store, options, &OnceLock::new(), &mut workers).await.unwrap();
             let names: Vec<_> = chain.layers().iter().map(|layer| layer.name).collect();
             assert_eq!(names, expected);
-            let hand_on = chain.layers().iter().all(|layer| layer.abilities.contains(&"probe"));
-            assert_eq!(hand_on, is_remote, "every layer hands it on");
+            let hand_on =
+                |ability| chain.layers().iter().all(|layer| layer.abilities.contains(&ability));
+            assert_eq!(hand_on("probe"), is_remote, "every layer hands it on");
+            assert!(hand_on("name its writer"), "every layer hands it on");
             let own_buffers = far_end.0.load(Ordering::Relaxed);
             assert_eq!(own_buffers, expected.contains(&"pipeline"), "others hand on what they got");
-            chain.close().await.unwrap();
+            chain.release().await;
+            assert_eq!(far_end.1.load(Ordering::Relaxed), is_remote, "its token is given back");
         }
     }
 }

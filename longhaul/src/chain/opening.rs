@@ -6,10 +6,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::store::store;
-use super::{Chain, GRACE, OpenOptions, assemble, writer};
+use super::{Chain, GRACE, OpenOptions, assemble, end};
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::luks::WriterToken;
-use crate::store::abilities::Abilities;
+use crate::store::abilities::{Abilities, Token};
 use crate::store::iscsi::Writers;
 use crate::uri::Uri;
 
@@ -31,20 +30,32 @@ pub async fn open(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
 }
 
 async fn begin(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
-    let (stop, limit, claimed) = (options.stop.clone(), options.reconnect_limit, OnceLock::new());
+    let (stop, limit, token) = (options.stop.clone(), options.reconnect_limit, OnceLock::new());
     // A log that is being written needs no warning.
     let warns = options.writers != Writers::Unasked && options.replays.is_none();
+    let watches = options.writers != Writers::Unasked && !options.read_only;
+    let written = options.replays.as_ref().map(|log| log.file.clone());
     let logs = options.replay_log.clone();
+    // What is accepted is in the journal, however long an outage lasts.
+    let outlasts = options.journal.as_ref().is_some_and(|journal| journal.outlasts_outages);
     let store = store(uri, &options).await?;
     let abilities = store.opened.abilities.clone();
-    match stop.unless_called(assemble(uri, store, options, &claimed)).await {
+    let mut workers = Vec::new();
+    let opened = stop.unless_called(assemble(uri, store, options, &token, &mut workers)).await;
+    match opened {
         Some(Ok(chain)) => {
             // It is whole: from now on it is worth waiting for.
             if let Some(close) = &abilities.close {
-                close.be_patient(limit.0);
+                close.set_outage_limit(limit.0.filter(|_| !outlasts));
             }
-            if warns {
-                chain.warn_of_logs(logs).await;
+            if warns || watches {
+                let logs = chain.pending_logs(logs).await;
+                if warns {
+                    chain.warn_of_logs(&logs);
+                }
+                if watches {
+                    chain.watch_logs(logs, written.as_deref());
+                }
             }
             Ok(chain)
         }
@@ -52,8 +63,10 @@ async fn begin(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
             if let Some(close) = &abilities.close {
                 close.leave(GRACE);
             }
+            // A journal says then that it holds nothing, and is guarded no more.
+            end(workers).await;
             // Where the opening has failed by itself it has given the token back.
-            let token = claimed.get().filter(|_| opened.is_none());
+            let token = token.get().filter(|_| opened.is_none());
             let_go(&abilities, token.map(Arc::as_ref)).await;
             opened.unwrap_or_else(|| Err(ended(uri)))
         }
@@ -61,9 +74,9 @@ async fn begin(uri: &Uri, options: OpenOptions) -> Outcome<Chain> {
 }
 
 /// Gives back what was reserved, which a store that is merely dropped does not do.
-pub(super) async fn let_go(store: &Abilities, token: Option<&WriterToken>) {
+pub(super) async fn let_go(store: &Abilities, token: Option<&dyn Token>) {
     if let Some(token) = token
-        && timeout(GIVEN_BACK_WITHIN, writer::give_back(token, store)).await.is_err()
+        && timeout(GIVEN_BACK_WITHIN, token.give_back()).await.is_err()
     {
         tracing::warn!(
             "the target does not answer: the token of this attachment stays in the header"

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
 
-use crate::store::abilities::{Close, Probe, WorkerStatus};
+use crate::store::abilities::{Close, JournalStatus, Probe, WorkerStatus};
 use crate::store::scsi;
 
 /// Tells how an open chain is.
@@ -30,6 +30,9 @@ pub struct ChainStatus {
     pub replay_log: Option<PathBuf>,
     /// Acknowledged writes that are nowhere any more.
     pub lost: u64,
+    /// Its journal, if it has one.
+    #[serde(default)]
+    pub journal: Option<JournalStatus>,
 }
 
 impl Observer {
@@ -59,6 +62,7 @@ impl Observer {
             failure,
             replay_log: saved.path,
             lost: saved.lost,
+            journal: self.workers.iter().find_map(|worker| worker.journal()),
         }
     }
 }
@@ -69,6 +73,11 @@ fn describe(store: &dyn Probe) -> String {
         scsi::State::Reconnecting { lasted, attempts } => {
             let reason = store.reason().map_or_else(String::new, |why| format!(": {why}"));
             format!("reconnecting for {} s, {attempts} attempts{reason}", lasted.as_secs())
+        }
+        scsi::State::Unanswered { lasted, requests } => {
+            let reason = store.reason().map_or_else(String::new, |why| format!(": {why}"));
+            let lasted = lasted.as_secs();
+            format!("connected, but {requests} requests have had no answer for {lasted} s{reason}")
         }
         scsi::State::Over(over) => format!("given up: {over}"),
     }

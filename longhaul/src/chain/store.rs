@@ -52,7 +52,7 @@ const LINGERING: Duration = Duration::from_secs(2);
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
 /// What `open` gives for `path`, once nobody else has it.
-async fn once_free<T>(
+async fn retry_while_locked<T>(
     path: &Path,
     open: impl Fn() -> Result<T, OpenError>,
 ) -> Result<T, OpenError> {
@@ -113,7 +113,7 @@ async fn open_file(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Sto
             return padded(path, &with, &part).await.map_err(|why| explain(what(), why));
         }
     }
-    let opened = once_free(path, || file::open_or_make(path, &with)).await;
+    let opened = retry_while_locked(path, || file::open_or_make(path, &with)).await;
     let (opened, made) = opened.map_err(|why| explain(what(), why))?;
     let mut store = Store::new("file", opened.opened("file"));
     if let (true, Some(close)) = (made, &store.opened.abilities.close) {
@@ -123,7 +123,7 @@ async fn open_file(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Sto
 }
 
 async fn open_device(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Store> {
-    let opened = once_free(path, || device::open(path, options.read_only)).await;
+    let opened = retry_while_locked(path, || device::open(path, options.read_only)).await;
     let opened = opened.map_err(|why| explain(format!("cannot open {uri}"), why))?;
     Ok(Store::new("device", opened.opened("device")))
 }
@@ -166,8 +166,10 @@ fn block_size(uri: &Uri, Size(size): Size, options: &OpenOptions) -> Outcome<u32
 
 /// A file that ends with `part` of a block.
 async fn padded(path: &Path, with: &file::FileOptions, part: &[u8]) -> Result<Store, OpenError> {
-    let (volume, padding): (Arc<dyn Volume>, _) = match once_free(path, || file::open(path, with))
-        .await
+    let (volume, padding): (Arc<dyn Volume>, _) = match retry_while_locked(path, || {
+        file::open(path, with)
+    })
+    .await
     {
         Ok(whole) => {
             let padded = Padded::new(Gate::new("file", whole), part);

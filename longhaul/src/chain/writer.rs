@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::luks::{Claim, WriterToken};
-use crate::store::abilities::{Abilities, Close, OneWriter};
+use crate::store::abilities::{BoxFuture, Close, OneWriter, Token};
 use crate::store::iscsi::{self, Writers};
 use crate::uri::Uri;
 
@@ -36,24 +36,36 @@ pub(super) fn warn(volume: &Uri, has_token: bool) {
     }
 }
 
-/// From now on the store is written to only as long as the token is there.
-pub(super) fn rely_on(token: &Arc<WriterToken>, store: &dyn OneWriter) {
-    let found = Arc::clone(token);
-    store.mark(token.span(), Arc::new(move |bytes| found.find(bytes)));
+/// A token in the header of a volume, and the store beneath.
+pub(super) struct HeaderToken {
+    pub(super) token: Arc<WriterToken>,
+    pub(super) writer: Arc<dyn OneWriter>,
+    pub(super) close: Option<Arc<dyn Close>>,
 }
 
-/// Takes the token out of the header, unless writes may still be under way, or notes in it that some are in a replay
-/// log.
-pub(super) async fn give_back(token: &WriterToken, store: &Abilities) {
-    let Some(writer) = &store.writer else { return };
-    let unflushed = store.close.as_deref().and_then(Close::saved).is_some();
-    if !writer.is_quiet().await {
-        return;
+impl HeaderToken {
+    /// From now on the store is written to only as long as the token is there.
+    pub(super) fn rely_on(&self) {
+        let found = Arc::clone(&self.token);
+        self.writer.mark(self.token.span(), Arc::new(move |bytes| found.find(bytes)));
     }
-    match token.give_back(unflushed).await {
-        // The next attachment of this machine knows of it.
-        Ok(()) if unflushed => {}
-        Ok(()) => writer.unmark(),
-        Err(why) => tracing::warn!("the token of this attachment stays in the header: {why}"),
+}
+
+impl Token for HeaderToken {
+    fn give_back(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            let unflushed = self.close.as_deref().and_then(Close::saved).is_some();
+            if !self.writer.is_quiet().await {
+                return;
+            }
+            match self.token.give_back(unflushed).await {
+                // The next attachment of this machine knows of it.
+                Ok(()) if unflushed => {}
+                Ok(()) => self.writer.unmark(),
+                Err(why) => {
+                    tracing::warn!("the token of this attachment stays in the header: {why}");
+                }
+            }
+        })
     }
 }

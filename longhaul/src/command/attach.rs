@@ -1,54 +1,73 @@
 //! `longhaul attach`: a volume for the programs of this machine.
 
+mod detach;
+mod ending;
+mod front;
 pub mod status;
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 
+use self::detach::Detach;
+pub(super) use self::ending::Background;
+use self::ending::until_end;
+pub(super) use self::front::FrontAt;
+use self::front::{Front, FrontArgs};
 use self::status::StatusReporter;
+use super::enrol::GivenInvitation;
+use super::journal::not_resumed;
+use super::journal_args::JournalArgs;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs, WriterArgs};
-use crate::chain::{self, Chain, OpenOptions};
-use crate::control;
-use crate::failure::{Failure, Outcome, complain};
-use crate::front::nbd;
+use crate::chain::{self, Chain, Contents, JournalOptions, OpenOptions};
+use crate::failure::{Failure, Outcome, print_error};
 use crate::pipelined::PipelineArgs;
-use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
 use crate::replay_log::Pending;
 use crate::size::Size;
-use crate::stop::Stop;
+use crate::stop::{Stop, Stopper};
+use crate::store::iscsi::{ReplayedLog, Writers};
 use crate::uri::Uri;
 
 /// Offer a volume to the programs of this machine, until interrupted
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The volume
+    /// The volume, or an invitation; `-` reads one from standard input
+    #[arg(value_name = "URI|INVITATION")]
     uri: Uri,
-    /// Serve NBD on a new Unix socket at this path, which only its owner may open
-    #[arg(long, value_name = "SOCKET")]
-    nbd: PathBuf,
-    /// Replace a socket left by a process that was killed: nothing that is running relies on what that had
+    #[command(flatten)]
+    front: FrontArgs,
+    /// Replace a socket or a mount left by a process that was killed: nothing that is running relies on what that had
     /// acknowledged
     #[arg(long)]
     replace: bool,
+    #[command(flatten)]
+    volume: VolumeArgs,
+}
+
+/// How a volume is opened that programs of this machine use.
+#[derive(Debug, clap::Args)]
+pub(super) struct VolumeArgs {
     /// The size of a file that does not exist yet, such as 80G
     #[arg(long)]
-    size: Option<Size>,
+    pub(super) size: Option<Size>,
     /// Refuse writes
     #[arg(long, conflicts_with = "take_over")]
-    read_only: bool,
+    pub(super) read_only: bool,
     #[command(flatten)]
-    encryption: EncryptionArgs,
+    pub(super) encryption: EncryptionArgs,
     #[command(flatten)]
-    login: LoginArgs,
+    pub(super) login: LoginArgs,
     #[command(flatten)]
-    outage: OutageArgs,
+    pub(super) outage: OutageArgs,
     #[command(flatten)]
-    replay_log: ReplayLogArgs,
+    pub(super) replay_log: ReplayLogArgs,
     #[command(flatten)]
-    writers: WriterArgs,
+    pub(super) journal: JournalArgs,
     #[command(flatten)]
-    pipeline: PipelineArgs,
+    pub(super) writers: WriterArgs,
+    #[command(flatten)]
+    pub(super) pipeline: PipelineArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -56,15 +75,16 @@ Examples:
   longhaul attach iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --nbd disk.sock
   nbdinfo nbd+unix:///?socket=disk.sock
   qemu-img convert -n -f raw image.raw nbd+unix:///?socket=disk.sock
+  longhaul attach iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --fuse disk.img
 
-A volume that is encrypted is recognised: its pass-phrase is asked for, and its contents are offered.
-Prints `ready URI` once the volume can be used. SIGTERM or SIGINT ends it: requests that run are
-finished, later ones are refused, everything acknowledged is flushed, and then clients are hung up on.";
+An encrypted volume is recognised: its pass-phrase is asked for, and its contents are offered. Prints `ready URI`, or \
+`ready FILE`, once the volume can be used. SIGTERM or SIGINT ends it: requests that run are finished, later ones are \
+refused, everything acknowledged is flushed, and then clients are disconnected, or the file is unmounted.";
 
 /// Says that what is read changes meanwhile.
 fn warn_of_writer(uri: &Uri, writer: Option<String>) {
     let Some(writer) = writer else { return };
-    complain(&format_args!(
+    print_error(&format_args!(
         "longhaul: another writer has {uri}: {writer}; what it writes is read from now on, so that a file system here may find \
          parts of different moments; nothing is read ahead"
     ));
@@ -72,54 +92,131 @@ fn warn_of_writer(uri: &Uri, writer: Option<String>) {
 
 /// Runs until a signal.
 pub async fn run(args: Args) -> Outcome {
-    args.encryption.refuse_idle_force()?;
-    let uri = args.uri;
-    host::allocator::return_large();
-    if args.pipeline.is_given() && !uri.is_remote() {
-        let what = "--window, --in-flight, --segment, --read-ahead and --no-pipeline are for volumes behind a network";
-        return Err(Failure::usage(format!(
-            "{what}, and {uri} is on this machine: leave them out"
-        )));
-    }
-    if args.replay_log.is_given() && !uri.is_remote() {
-        let what = format!(
-            "--replay-log is for volumes behind a network, and {uri} is on this machine: leave it out"
-        );
-        return Err(Failure::usage(what));
-    }
-    if let Some(why) = control::too_long(&args.nbd) {
-        return Err(Failure::usage("cannot listen on the socket").because(why));
-    }
+    let Args { uri, front, replace, volume } = args;
     let stop = super::stop_on_signals()?;
-    let replay_log = match uri.is_remote() && !args.read_only {
-        true => args.replay_log.dir()?,
-        false => None,
-    };
-    let options = OpenOptions {
-        existing_only: false,
-        make_at: None,
-        size: args.size,
-        read_only: args.read_only,
-        login: args.login.login().await?,
-        contents: args.encryption.contents(&uri.to_string()),
-        block_size: None,
-        pad: false,
-        pipeline: args.writers.pipeline(args.pipeline.settings(chain::memory_of_machine())?),
-        writers: args.writers.writers(),
-        state: None,
-        replays: None,
-        same_as: None,
-        reconnect_limit: args.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
-        replay_log,
-        stop: stop.clone(),
-    };
-    let chain = chain::open(&uri, options).await?;
-    chain.leave_on(stop.clone());
+    let front = front.place();
+    offer(Offer { uri, front, replace, contents: None, background: None }, volume, stop).await
+}
+
+/// What is offered, and how.
+pub(super) struct Offer {
+    pub(super) uri: Uri,
+    pub(super) front: FrontAt,
+    pub(super) replace: bool,
+    /// What of it is wanted, if not what the options say.
+    pub(super) contents: Option<Contents>,
+    /// How it goes on without a terminal, if it does.
+    pub(super) background: Option<Background>,
+}
+
+impl Args {
+    /// Uses an invitation that stood in the place of the volume; the command line without it.
+    pub(crate) async fn enrol(
+        &self,
+        given: &GivenInvitation,
+        arguments: &[OsString],
+    ) -> Outcome<Vec<OsString>> {
+        given.enrol(arguments, &self.volume.login).await
+    }
+}
+
+impl VolumeArgs {
+    /// Refuses what has no use for this volume.
+    pub(super) fn check(&self, uri: &Uri) -> Outcome {
+        self.encryption.refuse_idle_force()?;
+        if self.pipeline.is_given() && !uri.is_remote() {
+            let what = "--window, --in-flight, --segment, --read-ahead and --no-pipeline are for volumes behind a network";
+            return Err(Failure::usage(format!(
+                "{what}, and {uri} is on this machine: leave them out"
+            )));
+        }
+        if self.replay_log.is_given() && !uri.is_remote() {
+            let what = format!(
+                "--replay-log is for volumes behind a network, and {uri} is on this machine: leave it out"
+            );
+            return Err(Failure::usage(what));
+        }
+        if self.journal.is_given() && !uri.is_remote() {
+            let what = format!(
+                "--journal is for volumes behind a network, and {uri} is on this machine: leave it out"
+            );
+            return Err(Failure::usage(what));
+        }
+        Ok(())
+    }
+
+    /// Opens the volume. A journal that was made and is not used then is removed.
+    pub(super) async fn open(
+        &self,
+        uri: &Uri,
+        contents: Option<Contents>,
+        stop: &Stop,
+    ) -> Outcome<Chain> {
+        let opened = self.open_chain(uri, contents, stop).await;
+        if opened.is_err() {
+            self.journal.discard_made().await;
+        }
+        opened
+    }
+
+    async fn open_chain(
+        &self,
+        uri: &Uri,
+        contents: Option<Contents>,
+        stop: &Stop,
+    ) -> Outcome<Chain> {
+        let journal = self.journal.open().await?;
+        let writers = writers_of(self.writers.writers(), journal.as_ref())?;
+        let is_resumed = matches!(writers, Writers::Resume(_));
+        // A journal keeps what a replay log would.
+        let saves = uri.is_remote() && !self.read_only && journal.is_none();
+        let replay_log: Option<PathBuf> = match saves {
+            true => self.replay_log.dir()?,
+            false => None,
+        };
+        let options = OpenOptions {
+            existing_only: false,
+            make_at: None,
+            size: self.size,
+            read_only: self.read_only,
+            login: self.login.login().await?,
+            contents: contents.unwrap_or_else(|| self.encryption.contents(&uri.to_string())),
+            block_size: None,
+            pad: false,
+            pipeline: self.writers.pipeline(self.pipeline.settings(chain::memory_of_machine())?),
+            replays: journal.as_ref().and_then(|journal| {
+                let file = journal.file.path().to_owned();
+                Some(ReplayedLog { key: Some(journal.resumes()?), file })
+            }),
+            journal,
+            writers,
+            state: None,
+            same_as: None,
+            reconnect_limit: self.outage.reconnect_limit().unwrap_or(ReconnectLimit::FOREVER),
+            replay_log,
+            stop: stop.clone(),
+        };
+        let opened = chain::open(uri, options).await;
+        opened.map_err(|why| if is_resumed { not_resumed(why) } else { why })
+    }
+}
+
+/// Opens the volume, and offers it until `stop` is called or somebody asks it to end.
+pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome {
+    let Offer { uri, front, replace, contents, background } = offer;
+    args.check(&uri)?;
+    front.check()?;
+    host::allocator::return_large();
+    let chain = args.open(&uri, contents, &stop).await?;
+    let (ender, end) = Stopper::new();
+    // What is mounted is unmounted before: that may have much to write.
+    chain.leave_on(if background.is_some() { end.clone() } else { stop.clone() });
     let logs = async { Ok(chain.pending_logs(args.replay_log.place()).await) };
     let logs = match super::unless_stopped(&stop, logs).await {
         Ok(logs) => logs,
         Err(why) => {
             chain.discard().await;
+            args.journal.discard_made().await;
             return Err(why);
         }
     };
@@ -129,92 +226,113 @@ pub async fn run(args: Args) -> Outcome {
         warn_of_writer(&uri, writer);
     }
     if !args.read_only && chain.volume().shape().read_only {
-        complain(&format_args!(
+        print_error(&format_args!(
             "longhaul: {uri} is read-only, and so is what is attached: the medium is write-protected, or the server lets this \
              client only read it; --read-only says that this is meant"
         ));
     }
-    let bound = nbd::Server::bind(&args.nbd, args.replace);
-    let served = match bound.map_err(|why| cannot_listen(&args.nbd, why, &logs)) {
-        Ok(server) => serve(&chain, server, stop).await,
+    let detach = Detach::default();
+    let opened = Front::open(&front, replace, chain.volume(), &logs).await;
+    let served = match opened {
+        Ok(front) => serve(&chain, front, background.as_ref(), &detach, stop, (ender, end)).await,
         Err(why) => Err(why),
     };
-    let server = match served {
-        Ok(server) => server,
+    let front = match served {
+        Ok(front) => front,
         Err(why) => {
             // No client was served.
             chain.discard().await;
+            args.journal.discard_made().await;
             return Err(why);
         }
     };
     let closed = chain.close().await;
-    if closed.is_err() {
-        // Who connects again must not take what comes next for what was there before.
-        server.leave();
-    }
+    let failure = front.failure().filter(|_| background.is_some());
+    // Where nobody has it open any more, nobody can take what comes next for what was there.
+    let is_used = background.is_none() || front.clients().count() > 0;
+    front.end(closed.is_err() && is_used).await;
+    let closed =
+        closed.and_then(|()| failure.map_or(Ok(()), |why| Err(failed_meanwhile(&uri, &why))));
+    detach.answer(&closed);
     closed
+}
+
+/// The file system was told, and may have gone on: whoever ends it has to know.
+fn failed_meanwhile(uri: &Uri, why: &str) -> Failure {
+    let what = format!("a write to {uri} failed while it was attached: {why}");
+    Failure::new(what)
+        .hint("the kernel's log says what it was of; check the file system before it is used again")
+}
+
+/// Who else may write: nobody since the writer whose journal is to be sent.
+fn writers_of(asked: Writers, journal: Option<&JournalOptions>) -> Outcome<Writers> {
+    let Some(key) = journal.and_then(JournalOptions::resumes) else { return Ok(asked) };
+    match asked {
+        Writers::TakeOver => Err(Failure::usage("the journal holds what the volume lacks, and is not sent after a take-over")
+            .hint("leave --take-over out, or save it with `longhaul journal export` and name another journal")),
+        _ => Ok(Writers::Resume(key)),
+    }
 }
 
 /// Says which logs should be written before the volume is used.
 fn warn_of(logs: &[Pending], uri: &Uri) {
     for log in logs {
-        let path = log.path.shown();
-        complain(&format_args!(
-            "longhaul: {uri} lacks what is in the replay log {log}: `longhaul replay {path}` should come first, since it \
-             replaces what is written from now on"
-        ));
+        print_error(&format_args!("longhaul: {}", log.advice(&uri.to_string())));
     }
 }
 
 /// Serves the volume until it is to end.
-async fn serve(chain: &Chain, server: nbd::Server, stop: Stop) -> Outcome<nbd::Server> {
+async fn serve(
+    chain: &Chain,
+    front: Front,
+    background: Option<&Background>,
+    detach: &Detach,
+    stop: Stop,
+    (ender, end): (Stopper, Stop),
+) -> Outcome<Front> {
     let uri = chain.uri().to_string();
-    let socket = server.uri();
     let reporter = StatusReporter {
         uri: uri.clone(),
-        socket,
-        clients: server.clients(),
+        name: background.map(|background| background.name.clone()),
+        socket: front.address(),
+        file: front.file(),
+        clients: front.clients(),
         volume: chain.observer(),
     };
-    super::announce(&format!("ready {}", server.uri()))?;
-    let listening = reporter.listen();
-    let mut ending = stop.clone();
+    let listening = reporter.listen(detach.clone());
+    let announced = super::announce(&format!("ready {}", front.address()));
+    let announced = announced.and_then(|()| background.map_or(Ok(()), Background::leave_terminal));
+    let is_device = background.is_some_and(|background| background.is_device);
     let mut progress = None;
-    let telling = async {
-        ending.called().await;
-        progress = Some(reporter.report_progress());
-    };
-    let serving = server.run(chain.volume(), &uri, stop);
-    tokio::join!(serving, telling);
+    if announced.is_ok() {
+        let mut stopping = stop.clone();
+        let telling = async {
+            stopping.called().await;
+            progress = Some(reporter.report_progress());
+            std::future::pending::<()>().await;
+        };
+        let ending = async {
+            until_end(is_device, &reporter, detach, stop).await;
+            ender.call();
+            std::future::pending::<()>().await;
+        };
+        // It may end before it is told to: a mounted file can be unmounted by others.
+        tokio::select! {
+            () = front.run(chain.volume(), &uri, end) => {}
+            () = telling => {}
+            () = ending => {}
+        }
+    }
     // They look at the volume, which nobody else may hold when it is closed.
     for task in [progress, listening].into_iter().flatten() {
         task.abort();
         let _ = task.await;
     }
-    Ok(server)
-}
-
-fn cannot_listen(path: &Path, why: nbd::BindError, logs: &[Pending]) -> Failure {
-    let hint = match &why {
-        nbd::BindError::Left => {
-            let gone = "what it had acknowledged and not sent is gone, unless a replay log has it; programs that connect again would not be told. End \
-                        them, look after what they had written, then say --replace";
-            let logs = logs.iter().map(|log| {
-                let path = log.path.shown();
-                format!("\n  `longhaul replay {path}` should come first: what it holds is not on the volume")
-            });
-            Some(logs.fold(gone.to_owned(), |hint, log| hint + &log))
+    match announced {
+        Ok(()) => Ok(front),
+        Err(why) => {
+            front.abandon().await;
+            Err(why)
         }
-        nbd::BindError::TooLong(_) => Some(
-            "name a shorter one, such as one in /run, or one relative to the working directory"
-                .to_owned(),
-        ),
-        _ => None,
-    };
-    let failure = Failure::new(format!("cannot listen on the socket {}", path.shown()));
-    let failure = failure.because(why);
-    match hint {
-        Some(hint) => failure.hint(hint),
-        None => failure,
     }
 }

@@ -11,10 +11,10 @@ use crate::chain::BLOCK_SIZE;
 use crate::config::{self, Config, ROOT, Served, Wrong};
 use crate::credentials::Chap;
 use crate::explain::explain;
-use crate::failure::{Failure, Outcome, complain};
+use crate::failure::{Failure, Outcome, print_error};
 use crate::printable::Shown as _;
 use crate::sealing::sealing;
-use crate::served_files::OnExchange;
+use crate::served_volumes::OnExchange;
 use crate::size::Size;
 use crate::store::file::{OpenError, can_be_made, fits, suits};
 use crate::store::in_use;
@@ -32,9 +32,8 @@ const EXAMPLES: &str = "\
 Examples:
   longhaul check --config /etc/longhaul/longhaul.toml
 
-Every mistake is told with its file and line, and the exit code is 2. Secrets are read, and files looked
-for, as `serve` would; no volume is opened, so that one in use can be checked. One that is mounted or behind a loop
-device is told.";
+Every mistake is reported with its file and line, and the exit code is 2. Secrets are read, and files looked for, as \
+`serve` would. No volume is opened, so one in use can be checked; one that is mounted or behind a loop device is reported.";
 
 /// Tells every mistake, or that there is none.
 pub async fn run(args: Args) -> Outcome {
@@ -43,7 +42,7 @@ pub async fn run(args: Args) -> Outcome {
     let mut remarks = Vec::new();
     wrong.extend(unusable(&config, &mut remarks).await);
     for Wrong { line, why } in &remarks {
-        complain(&format_args!("{}:{line}: {why}", args.config.shown()));
+        print_error(&format_args!("{}:{line}: {why}", args.config.shown()));
     }
     wrong.sort_by_key(|wrong| wrong.line);
     if !wrong.is_empty() {
@@ -62,7 +61,7 @@ async fn unusable(config: &Config, remarks: &mut Vec<Wrong>) -> Vec<Wrong> {
         let why = outcome.err().map(|why| why.to_string());
         wrong.extend(why.map(|why| Wrong { line: config.line(kind, name), why }));
     };
-    let portals = portals.and_then(|portals| serve::refuse_strangers(config, &portals));
+    let portals = portals.and_then(|portals| serve::refuse_unauthenticated(config, &portals));
     note(ROOT, "listen", portals);
     note(
         ROOT,
@@ -72,9 +71,13 @@ async fn unusable(config: &Config, remarks: &mut Vec<Wrong>) -> Vec<Wrong> {
     for client in &config.clients {
         note("clients", &client.name, read(client.chap.clone()).await);
     }
+    let state = config.state.as_deref();
+    let served = serve::served_before(state).await;
     for volume in &config.volumes {
-        let options =
-            serve::open_options(volume, config.state.as_deref(), OnExchange::Refuse).await;
+        let options = match &served {
+            Ok(served) => serve::open_options(volume, (state, served), OnExchange::Refuse).await,
+            Err(why) => Err(Failure::new(why.to_string())),
+        };
         note("volumes", &volume.name, options.and_then(|_| look_for(volume)));
         if let Some(longer) = longer(volume) {
             let line = config.line("volumes", &volume.name);

@@ -17,7 +17,7 @@ use volume::{Gate, Shape, Volume};
 use super::options::{DiscardArgs, LoginArgs, OutageArgs, WriterArgs, contents};
 use super::{closing, first_failure};
 use crate::chain::{self, Chain, Contents, Login, OpenOptions};
-use crate::failure::{Failure, OrFail, Outcome, complain};
+use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::front::copy::{self, CopyError, Report};
 use crate::printable::Shown as _;
 use crate::progress::{Progress, rate};
@@ -37,9 +37,9 @@ use new_file::NewFile;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// What to copy: the URI of a volume, or the path of a file or device
-    source: Place,
+    source: Endpoint,
     /// Where to: a file that does not exist is made, sparse, of the size of the source
-    destination: Place,
+    destination: Endpoint,
     /// Copy only so many bytes, the first; a file that is made gets just this length
     #[arg(long)]
     size: Option<Size>,
@@ -68,9 +68,9 @@ Examples:
   longhaul copy disk.img iscsi://server/iqn.2026-11.dev.longhaul:backup/0 --verify
   longhaul copy iscsi://server/iqn.2026-11.dev.longhaul:backup/0 disk.img
 
-An encrypted volume is recognised, its pass-phrase asked for, and its contents copied. A source that is
-encrypted is deciphered unless --raw says otherwise. Holes and zeroes are not sent. A destination that is larger keeps what lies beyond the source. What is
-reported copied has been flushed.";
+An encrypted volume is recognised, its pass-phrase asked for, and its contents copied, unless --raw is given. Holes and \
+zeroes are not sent. A destination that is larger keeps what lies beyond the source. What is reported as copied has been \
+flushed.";
 
 /// How either side is opened, should it be encrypted.
 #[derive(clap::Args, Clone, Debug)]
@@ -154,11 +154,11 @@ impl EncryptionArgs {
 
 /// The URI of a volume, or a path for short.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct Endpoint {
     uri: Uri,
 }
 
-impl Place {
+impl Endpoint {
     fn path(path: &str) -> Self {
         let path = PathBuf::from(path);
         let found = fs::metadata(&path);
@@ -167,12 +167,15 @@ impl Place {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for Endpoint {
     type Err = PlaceError;
 
     fn from_str(text: &str) -> Result<Self, PlaceError> {
         if text.is_empty() {
             return Err(PlaceError::Empty);
+        }
+        if text == "-" {
+            return Err(PlaceError::Stream);
         }
         match text.parse() {
             Ok(uri) => Ok(Self { uri }),
@@ -191,6 +194,8 @@ impl FromStr for Place {
 enum PlaceError {
     #[error("a path or a URI is needed")]
     Empty,
+    #[error("standard input and output cannot be copied; for a file of that name write ./-")]
+    Stream,
     #[error("{0}; for a file of that name write ./{1}")]
     UnknownScheme(UriError, String),
     #[error(transparent)]
@@ -232,14 +237,13 @@ pub async fn run(args: Args) -> Outcome {
 /// Says what the copy will not be, before it is made.
 fn tell_of_source(from: &Uri, logs: &[Pending], writer: Option<String>) {
     for log in logs {
-        let path = log.path.shown();
-        complain(&format_args!(
-            "longhaul: {from} lacks what is in the replay log {log}, and so will the copy: `longhaul replay {path}` should come \
-             first"
+        let replay = log.command();
+        print_error(&format_args!(
+            "longhaul: {from} lacks what is in the replay log {log}, and so will the copy: `{replay}` should come first"
         ));
     }
     if let Some(writer) = writer {
-        complain(&format_args!(
+        print_error(&format_args!(
             "longhaul: another writer has {from}, which may change while it is copied: {writer}; the copy may be of no single \
              moment"
         ));
@@ -250,11 +254,11 @@ fn tell_of_source(from: &Uri, logs: &[Pending], writer: Option<String>) {
 /// keeps it as a backup has to know.
 fn refuse_gaps(from: &Uri, logs: &[Pending]) -> Outcome {
     let Some(log) = logs.first() else { return Ok(()) };
-    let path = log.path.shown();
+    let replay = log.command();
     let what = format!("the copy lacks what is in the replay log {log}");
     let why = format!("it was acknowledged to programs, and {from} was not given it");
     Err(Failure::new(what).because(why).hint(format!(
-        "all else was copied; `longhaul replay {path}` writes the log, then copy again; a log of no use any more can be removed"
+        "all else was copied; `{replay}` writes the log, then copy again; a log of no use any more can be removed"
     )))
 }
 
@@ -329,7 +333,7 @@ impl Args {
         let found = signatures::recognise(&*source.volume()).await;
         let found = found.or_fail(|| format!("cannot look at what {from} holds"))?;
         if let Some(image) = found.filter(|name| signatures::is_disk_image(name)) {
-            complain(&format_args!(
+            print_error(&format_args!(
                 "longhaul: {from} holds {image}, which is copied as it is; `qemu-img convert -O raw` makes what it holds of it"
             ));
         }

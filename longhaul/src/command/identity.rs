@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
-use crate::failure::{OrFail, Outcome, complain};
+use crate::failure::{OrFail, Outcome, print_error};
 use crate::printable::Shown as _;
 use crate::sealing;
 
@@ -77,7 +77,9 @@ fn list(dir: &Path) -> Outcome {
     for file in files {
         match sealing::read(&file) {
             Ok(identity) => super::say(&format!("{}  {}", identity.public(), file.shown()))?,
-            Err(why) if sealing::is_identity(&file) => complain(&format_args!("longhaul: {why}")),
+            Err(why) if sealing::is_identity(&file) => {
+                print_error(&format_args!("longhaul: {why}"));
+            }
             Err(_) => {}
         }
     }

@@ -1,7 +1,7 @@
 //! `longhaul info`: what a volume is.
 
-use proto::iscsi::sealed::Protection;
 use serde::Serialize;
+use serde_json::{Map, Value};
 use volume::Shape;
 use volume::layer::pipeline::Settings;
 
@@ -12,7 +12,7 @@ use crate::luks::{self, Summary};
 use crate::printable::OneLine;
 use crate::secret::SecretArgs;
 use crate::size::Size;
-use crate::store::abilities::TargetInfo;
+use crate::store::abilities::{TargetInfo, TransportInfo};
 use crate::uri::Uri;
 
 /// Show what a volume is and can do
@@ -21,7 +21,7 @@ use crate::uri::Uri;
 pub struct Args {
     /// The volume
     uri: Uri,
-    /// Open it read-only: what takes writes (discard, zeroes) is then not shown
+    /// Open it without the right to write
     #[arg(long)]
     read_only: bool,
     /// Show what the volume is made of when `attach` opens it: the layers, from the top, and the store. An encrypted
@@ -149,48 +149,31 @@ struct Info {
     target: Option<Target>,
 }
 
-/// What lies behind a target, and how the two sides talk.
+/// A unit of a target, and how the two sides talk.
 #[derive(Debug, Serialize)]
 struct Target {
-    alias: Option<String>,
     vendor: String,
     product: String,
     revision: String,
     serial: Option<String>,
     round_trip_us: u64,
-    header_digest: bool,
-    data_digest: bool,
-    /// `integrity` or `encrypt`.
-    secure: Option<&'static str>,
-    initial_r2t: bool,
-    immediate_data: bool,
-    first_burst: u32,
-    max_burst: u32,
-    max_outstanding_r2t: u16,
-    max_recv_data_segment: u32,
-    max_send_data_segment: u32,
+    #[serde(flatten)]
+    values: Map<String, Value>,
+    #[serde(skip)]
+    text: Vec<(&'static str, Vec<String>)>,
 }
 
 impl From<TargetInfo> for Target {
     fn from(probe: TargetInfo) -> Self {
-        let agreed = probe.parameters;
+        let TransportInfo { values, text } = probe.transport;
         Self {
-            alias: probe.target_alias,
             vendor: probe.vendor,
             product: probe.product,
             revision: probe.revision,
             serial: probe.serial,
             round_trip_us: u64::try_from(probe.round_trip.as_micros()).unwrap_or(u64::MAX),
-            header_digest: agreed.header_digest,
-            data_digest: agreed.data_digest,
-            secure: agreed.seal.map(Protection::name),
-            initial_r2t: agreed.initial_r2t,
-            immediate_data: agreed.immediate_data,
-            first_burst: agreed.first_burst,
-            max_burst: agreed.max_burst,
-            max_outstanding_r2t: agreed.max_outstanding_r2t,
-            max_recv_data_segment: agreed.max_recv_data_segment,
-            max_send_data_segment: agreed.max_send_data_segment,
+            values,
+            text,
         }
     }
 }
@@ -253,23 +236,16 @@ fn describe(found: &Summary, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Resul
 
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let yes = |yes| if yes { "Yes" } else { "No" };
-        let digest = |on| if on { "CRC32C" } else { "None" };
         let Self { vendor, product, revision, .. } = self;
         writeln!(f, "  device       {}", OneLine(format_args!("{vendor} {product} {revision}")))?;
         if let Some(serial) = &self.serial {
             writeln!(f, "  serial       {}", OneLine(serial))?;
         }
         writeln!(f, "  round trip   {:.3} ms", self.round_trip_us as f64 / 1e3)?;
-        writeln!(f, "  secure       {}", self.secure.unwrap_or("no"))?;
-        writeln!(f, "  negotiated   HeaderDigest={}", digest(self.header_digest))?;
-        writeln!(f, "               DataDigest={}", digest(self.data_digest))?;
-        writeln!(f, "               InitialR2T={}", yes(self.initial_r2t))?;
-        writeln!(f, "               ImmediateData={}", yes(self.immediate_data))?;
-        writeln!(f, "               FirstBurstLength={}", self.first_burst)?;
-        writeln!(f, "               MaxBurstLength={}", self.max_burst)?;
-        writeln!(f, "               MaxOutstandingR2T={}", self.max_outstanding_r2t)?;
-        let (takes, sends) = (self.max_recv_data_segment, self.max_send_data_segment);
-        writeln!(f, "               MaxRecvDataSegmentLength={takes} here, {sends} there")
+        for (what, lines) in &self.text {
+            let labels = std::iter::once(*what).chain(std::iter::repeat(""));
+            labels.zip(lines).try_for_each(|(label, line)| writeln!(f, "  {label:12} {line}"))?;
+        }
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! `longhaul key`: who can open a sealed volume.
+//! `longhaul key`: who can open an encrypted volume.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ enum Command {
     /// Make a new encrypted volume; what was on it is lost
     Init {
         #[command(flatten)]
-        on: On,
+        on: VolumeArgs,
         /// A name for people, at most 47 bytes
         #[arg(long, value_parser = label)]
         label: Option<String>,
@@ -60,7 +60,7 @@ enum Command {
     /// Add a pass-phrase or key file
     Add {
         #[command(flatten)]
-        on: On,
+        on: VolumeArgs,
         #[command(flatten)]
         secret: SecretArgs,
         #[command(flatten)]
@@ -71,7 +71,7 @@ enum Command {
     /// Remove the pass-phrase that is given, or a slot
     Remove {
         #[command(flatten)]
-        on: On,
+        on: VolumeArgs,
         /// Remove this slot; the pass-phrase given must open another one
         #[arg(long)]
         slot: Option<u32>,
@@ -84,7 +84,7 @@ enum Command {
     /// Replace a pass-phrase by another one
     Change {
         #[command(flatten)]
-        on: On,
+        on: VolumeArgs,
         #[command(flatten)]
         secret: SecretArgs,
         #[command(flatten)]
@@ -95,7 +95,7 @@ enum Command {
     /// Show what can be known without a pass-phrase
     List {
         #[command(flatten)]
-        on: On,
+        on: VolumeArgs,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -103,7 +103,7 @@ enum Command {
     /// Try a pass-phrase or key file, and show which slot it opens; nothing is written
     Test {
         #[command(flatten)]
-        on: On,
+        on: VolumeArgs,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -113,14 +113,14 @@ enum Command {
     /// Save the header to a new file: without a header the data are lost
     Backup {
         #[command(flatten)]
-        on: On,
+        on: VolumeArgs,
         /// The file, which must not exist
         file: PathBuf,
     },
     /// Bring a header back; pass-phrases are then those of the backup
     Restore {
         #[command(flatten)]
-        on: On,
+        on: VolumeArgs,
         /// The file
         file: PathBuf,
         /// Restore it even where no header can be read, or where key slots are lost by it; not over that of another volume
@@ -144,7 +144,7 @@ fn label(text: &str) -> Result<String, String> {
 
 /// The volume, and how to get there.
 #[derive(Debug, clap::Args)]
-struct On {
+struct VolumeArgs {
     /// The volume
     uri: Uri,
     #[command(flatten)]
@@ -161,7 +161,7 @@ const MAY_HAVE_CHANGED: &str = "its header is as it was, or has changed: `longha
 const MAY_BE_ENCRYPTED: &str = "its start is as it was, or written over: `longhaul key list` shows whether it is encrypted; if what \
     was there is not needed, `longhaul key init --force` begins anew";
 
-impl On {
+impl VolumeArgs {
     async fn writable(&self, size: Option<Size>, stop: &Stop) -> Outcome<Chain> {
         let writers = self.writers.writers();
         let options = OpenOptions { size, writers, ..OpenOptions::default() };
@@ -277,7 +277,7 @@ async fn ask(source: Source, what: &'static str) -> Outcome<Secret> {
     blocking(move || source.read(what)).await
 }
 
-async fn remove(on: &On, slot: Option<u32>, force: bool, secret: SecretArgs) -> Outcome {
+async fn remove(on: &VolumeArgs, slot: Option<u32>, force: bool, secret: SecretArgs) -> Outcome {
     let key = match slot {
         Some(_) if force && !secret.is_given() => None,
         Some(_) => Some(Key::asked(secret.source(), "Pass-phrase of another slot")),
@@ -287,7 +287,7 @@ async fn remove(on: &On, slot: Option<u32>, force: bool, secret: SecretArgs) -> 
     say_done(&format!("removed key slot {}", slot.await?))
 }
 
-async fn test(on: &On, json: bool, secret: &SecretArgs) -> Outcome {
+async fn test(on: &VolumeArgs, json: bool, secret: &SecretArgs) -> Outcome {
     let key = Key::asked(secret.source(), "Pass-phrase");
     let found = on.look(async |volume| luks::test(volume, key).await).await?;
     if json {
@@ -297,7 +297,7 @@ async fn test(on: &On, json: bool, secret: &SecretArgs) -> Outcome {
     say(&format!("opens key slot {}", slots.join(", and the same again key slot ")))
 }
 
-async fn list(on: &On, json: bool) -> Outcome {
+async fn list(on: &VolumeArgs, json: bool) -> Outcome {
     let slots = on.look(async |volume| luks::slots(volume).await).await?;
     if json {
         return say_json(&slots);
@@ -325,6 +325,7 @@ fn describe(uri: &Uri, volume: &Slots) -> String {
         if let Some(iterations) = slot.iterations {
             text += &format!(", {iterations} iterations");
         }
+        text += if slot.damaged { ", damaged" } else { "" };
         text.push('\n');
     }
     text

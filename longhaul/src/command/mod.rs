@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::chain::Chain;
-use crate::failure::{Failure, OrFail, Outcome, complain};
+use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::printable::{Json, Printable};
 use crate::secret::restore_terminal;
 use crate::stop::{Stop, Stopper};
@@ -17,18 +17,27 @@ use crate::uri::Uri;
 
 pub mod attach;
 pub mod check;
+pub mod clients;
 pub mod copy;
 pub mod discover;
+pub mod enrol;
 pub mod identity;
 pub mod info;
+pub mod invite;
+pub mod journal;
+mod journal_args;
 pub mod key;
 pub mod man_pages;
+pub mod mount;
 mod options;
 pub mod reload;
 pub mod replay;
+pub mod revoke;
 pub mod serve;
 pub mod status;
 pub mod tune;
+pub mod umount;
+pub mod volumes;
 
 /// Works on a volume, and closes it whatever comes of that: one that is not closed stays reserved. If both fail, the
 /// failure of the work is the answer, and the other one is logged.
@@ -50,7 +59,7 @@ const READ_ONLY: &str = "nothing was written; the medium is write-protected, or 
 /// Says that what a command has written is gone at its end.
 fn tell_of_memory(uri: &Uri) {
     if uri.vanishes() {
-        complain(&format_args!(
+        print_error(&format_args!(
             "longhaul: {uri} is gone with this command, and all that was written to it"
         ));
     }
@@ -79,7 +88,7 @@ fn say_done(line: &str) -> Outcome {
 
 fn say_text(line: &impl Display) -> Outcome {
     match write(line) {
-        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Err(Failure::unheard()),
+        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Err(Failure::output_closed()),
         written => written.or_fail(cannot_write),
     }
 }
@@ -131,8 +140,24 @@ fn stop_on_termination() -> Outcome<Stop> {
     stop_on(&[SignalKind::terminate(), SignalKind::interrupt()])
 }
 
+/// Keeps signals from ending the process at once that nobody sends to end it, or that the system sends with an error that is
+/// told and dealt with: a write beyond a limit of the size of files (`ulimit -f`) fails as on a full disk. Handlers, and not
+/// that they are ignored: what a command starts would inherit that.
+pub(crate) fn outlast_stray_signals() -> Outcome {
+    use rustix::process::Signal;
+    for stray in [Signal::XFSZ, Signal::USR1, Signal::USR2] {
+        // Its handler stays when nobody listens.
+        let handled = signal(SignalKind::from_raw(stray.as_raw()));
+        drop(handled.or_fail(|| "cannot listen for signals".to_owned())?);
+    }
+    Ok(())
+}
+
 fn stop_on(kinds: &[SignalKind]) -> Outcome<Stop> {
-    let kinds = kinds.iter().copied();
+    use rustix::process::Signal as Number;
+    // The end of a time that was given to the process, or of its share of the processor.
+    let limits = [Number::ALARM, Number::XCPU].map(|limit| SignalKind::from_raw(limit.as_raw()));
+    let kinds = kinds.iter().copied().chain(limits);
     let listening: io::Result<Vec<Signal>> = kinds.map(signal).collect();
     let mut signals = listening.or_fail(|| "cannot listen for signals".to_owned())?;
     let (stopper, stop) = Stopper::new();
@@ -148,7 +173,7 @@ fn stop_on(kinds: &[SignalKind]) -> Outcome<Stop> {
         })
         .await;
         any(&mut signals).await;
-        complain(&"longhaul: ended by a second signal; what was not flushed may be lost");
+        print_error(&"longhaul: ended by a second signal; what was not flushed may be lost");
         restore_terminal();
         std::process::exit(1);
     });

@@ -7,30 +7,32 @@ use proto::iscsi::name::IscsiName;
 use volume::layer::pipeline::Settings;
 
 use crate::chain::{Contents, Login, Unlock};
+use crate::config::{UNLOCK, UPSTREAM};
 use crate::credentials::{self, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
-use crate::printable::Shown as _;
+use crate::option_table::option;
+use crate::printable::{Quoted as _, Shown as _};
 use crate::reconnect_limit::ReconnectLimit;
 use crate::replay_log;
 use crate::sealing::SealingArgs;
-use crate::secret::SecretArgs;
+use crate::secret::{SecretArgs, Source};
 use crate::state_dir::state_dir;
 use crate::store::iscsi::{Connections, Writers};
 
 /// How to log in to a target.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct LoginArgs {
-    /// Log in under this iSCSI name, instead of one made from the name of this machine
-    #[arg(long, value_name = "IQN", help_heading = "Authentication (CHAP)")]
+    #[arg(long, value_name = "IQN", help = const { option(UPSTREAM, "initiator").help })]
+    #[arg(help_heading = "Authentication (CHAP)")]
     initiator: Option<IscsiName>,
     #[command(flatten)]
     chap: ChapArgs,
     #[command(flatten)]
     sealing: SealingArgs,
-    /// So many connections to each target, 1 to 64; `auto` begins with one and adds others where the link
-    /// loses. A target may allow fewer
-    #[arg(long, value_name = "N|auto", default_value = "auto", help_heading = "Connection")]
+    #[arg(long, value_name = "N|auto", help = const { option(UPSTREAM, "connections").help })]
+    #[arg(default_value = const { option(UPSTREAM, "connections").default_value() })]
+    #[arg(help_heading = "Connection")]
     connections: Connections,
 }
 
@@ -138,6 +140,13 @@ impl ReplayLogArgs {
             );
             return Ok(None);
         };
+        if self.is_given() && !dir.exists() {
+            let what = format!("cannot keep replay logs in {} (--replay-log)", dir.shown());
+            return Err(Failure::usage(what).because("there is no such directory").hint(format!(
+                "nothing was opened; mount its disk, or make it: `mkdir {}`",
+                dir.quoted()
+            )));
+        }
         match replay_log::check_dir(&dir) {
             Err(why) if self.is_given() => {
                 let what = format!("cannot keep replay logs in {} (--replay-log)", dir.shown());
@@ -180,9 +189,7 @@ pub(super) struct EncryptionArgs {
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Encrypted volumes")]
 pub(super) struct DiscardArgs {
-    /// Pass discards and zeroes on as such, from now on, which its header remembers: saves space and time, but
-    /// shows the store which blocks are in use, and the kernel's dm-crypt reads noise there
-    #[arg(long)]
+    #[arg(long, help = const { option(UNLOCK, "allow_discards").help })]
     allow_discards: bool,
 }
 
@@ -204,6 +211,21 @@ impl EncryptionArgs {
                 .hint("it allows an encrypted volume to be written over as it is stored")),
             false => Ok(()),
         }
+    }
+
+    /// Whether the volume is taken as it is stored.
+    pub(super) const fn is_raw(&self) -> bool {
+        self.raw
+    }
+
+    /// Where the pass-phrase comes from.
+    pub(super) fn source(&self) -> Source {
+        self.secret.source()
+    }
+
+    /// What is chosen of an encrypted volume.
+    pub(super) const fn discards(&self) -> luks::Options {
+        self.discards.options()
     }
 
     /// Whether --force is given.

@@ -13,14 +13,16 @@ use crate::chain::{self, Chain, Contents, Login, OpenOptions};
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
-use crate::printable::Shown as _;
-use crate::replay_log::{Change, Header, Reader, Record, applied_name};
+use crate::printable::{Quoted as _, Shown as _};
+use crate::replay_log::{
+    Change, Header, Reader, Record, applied_name, forget_superseded, superseded_at,
+};
 use crate::size::Size;
 use crate::state_dir::state_dir;
 use crate::stop::Stop;
 use crate::store::abilities::TargetInfo;
 use crate::store::iscsi::{ReplayedLog, Seen, Writers};
-use crate::uri::{Place, Uri};
+use crate::uri::{Location, Uri};
 use crate::utc::utc;
 
 /// Write what an attachment had acknowledged, or under way, and could not give to its volume
@@ -64,9 +66,9 @@ Examples:
   longhaul replay --dry-run /var/lib/longhaul/backup-0-1795392000-1.replay
   longhaul replay /var/lib/longhaul/backup-0-1795392000-1.replay
 
-The log holds the bytes as they would have been sent: of an encrypted volume it is ciphertext, and no pass-phrase is asked for.
-They replace what stands at their place. As long as the volume is reserved for the attachment that was given up, nobody has
-written there since; else it takes --force: use that only if nobody has. A log that has been written is renamed: `.applied` is added to its name.";
+The log of an encrypted volume holds ciphertext; no pass-phrase is asked for. It replaces what stands at its place. As \
+long as the volume is reserved for the attachment that was given up, nobody has written there since; else it takes \
+--force: use that only if nobody has. A log that has been written is renamed: `.applied` is added to its name.";
 
 /// Writes it, or shows it.
 pub async fn run(args: Args) -> Outcome {
@@ -109,19 +111,22 @@ pub async fn run(args: Args) -> Outcome {
     chain.leave_on(stop.clone());
     let written = async {
         // It may be another by now.
-        is_of(&chain, log.header(), args.unverified).await?;
+        args.is_of(&chain, &log).await?;
         // Of a block that could not be read the log holds the part that was written.
         write(&*luks::narrowed(chain.volume()), &mut log).await.map_err(unchanged)
     };
     let written = super::unless_stopped(&stop, written).await;
-    if written.is_ok() {
+    // As long as the volume is reserved for it: a log that is still to be written must not wait beside what others write.
+    let applied = written.and_then(|()| rename(&args.file));
+    if applied.is_ok() {
         chain.log_written();
     }
     let closed = chain.close().await;
-    written?;
-    closed.map_err(unchanged)?;
-    let applied = rename(&args.file)?;
-    forget(&log);
+    let applied = applied?;
+    forget(&log, &args.file);
+    closed.map_err(|why| {
+        why.within(&format!("the log was written, and is now {}", applied.shown()))
+    })?;
     args.say(&log, Some((&uri, &applied)))
 }
 
@@ -172,12 +177,31 @@ impl Args {
         };
         let chain = chain::open(uri, options).await?;
         chain.leave_on(stop.clone());
-        let same = is_of(&chain, log.header(), self.unverified);
+        let same = async {
+            self.is_of(&chain, log).await?;
+            // What another writer has, or a log that is written, comes before that.
+            match chain.is_reserved().await {
+                true => Ok(()),
+                false => self.refuse_superseded(log, uri),
+            }
+        };
         let same = super::unless_stopped(stop, same).await;
         let seen = chain.seen();
         chain.release().await;
-        same.map(|()| seen)
-            .map_err(|why| why.within(&format!("cannot write the replay log to {uri}")))
+        let what = || format!("cannot write the replay log {} to {uri}", self.file.shown());
+        same.map(|()| seen).map_err(|why| why.within(&what()))
+    }
+
+    /// Whether a volume is the one that the log was begun for, as it was then.
+    async fn is_of(&self, chain: &Chain, log: &Reader) -> Outcome {
+        is_of(chain, log.header(), self.unverified).await?;
+        // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that.
+        if self.resumes(log).is_some()
+            && (!chain.volume().shape().read_only || chain.is_reserved().await)
+        {
+            return Ok(());
+        }
+        refuse_encrypted_since(chain, log.header()).await
     }
 
     /// Refuses a log of which nothing shows that it is the newest there is, unless the user says so.
@@ -185,12 +209,25 @@ impl Args {
         if self.force || self.resumes(log).is_some() {
             return Ok(());
         }
-        let (file, since) = (self.file.shown(), utc(log.header().created));
+        let (file, since) = (self.file.quoted(), utc(log.header().created));
         let what = format!("cannot know whether anybody has written to {uri} since {since}");
         let hint = format!(
-            "`longhaul replay --dry-run {file}` shows what would be replaced; if nobody has, add --force"
+            "`longhaul replay --dry-run {file}` shows which places would be replaced; if nobody has written there, add --force"
         );
         Err(Failure::new(what).hint(hint))
+    }
+
+    /// Refuses a log at whose places this machine has written since, unless the user says so.
+    fn refuse_superseded(&self, log: &Reader, uri: &Uri) -> Outcome {
+        let Some(at) = superseded(log).filter(|_| !self.force) else { return Ok(()) };
+        let (file, at) = (self.file.quoted(), utc(at));
+        let what = format!(
+            "it is older than what {uri} holds: something was written from this machine at its places at {at}"
+        );
+        Err(Failure::new(what).hint(format!(
+            "delete it if it is of no use; `longhaul replay --dry-run {file}` shows which places it replaces; --force replaces \
+             what is newer there"
+        )))
     }
 
     /// The log, wherever this process is.
@@ -213,6 +250,12 @@ impl Args {
             header: log.header(),
             changes,
             bytes,
+            places: log
+                .places()
+                .iter()
+                .map(|place| Place { at: place.at, len: place.len })
+                .collect(),
+            superseded: superseded(log),
             torn: log.torn().map(|torn| torn.to_string()),
             lost: log.lost(),
             written_to: written.map(|(uri, _)| uri.to_string()),
@@ -232,6 +275,10 @@ struct ReplayReport<'a> {
     header: &'a Header,
     changes: u64,
     bytes: u64,
+    /// What it replaces.
+    places: Vec<Place>,
+    /// When this machine has written at these places since.
+    superseded: Option<u64>,
     /// What is wrong with the log, if it is not whole.
     torn: Option<String>,
     /// How many changes should have followed and could not be saved.
@@ -242,9 +289,20 @@ struct ReplayReport<'a> {
     applied: Option<&'a Path>,
 }
 
+/// Bytes of a volume.
+#[derive(Serialize)]
+struct Place {
+    at: u64,
+    len: u64,
+}
+
+/// How many places are shown to people.
+const PLACES_SHOWN: usize = 8;
+
 impl ReplayReport<'_> {
     fn text(&self) -> String {
-        let Self { header, changes, bytes, torn, lost, written_to, applied } = self;
+        let Self { header, changes, bytes, places, superseded, torn, lost, written_to, applied } =
+            self;
         let lost = (*lost > 0).then(|| incomplete(*lost));
         if let (Some(applied), Some(volume)) = (applied, written_to) {
             let applied = applied.shown();
@@ -258,14 +316,37 @@ impl ReplayReport<'_> {
         let serial = serial.as_deref().unwrap_or("none");
         let state = torn.clone().or(lost).unwrap_or_else(|| "whole".to_owned());
         let written = applied.map_or("", |_| ", and this log was written already");
+        let places = shown(places);
+        let superseded = superseded.map_or_else(String::new, |at| {
+            format!(
+                "\n  older     than what was written from this machine at these places at {}",
+                utc(at)
+            )
+        });
         format!(
             "{volume}\n  device    {vendor} {product}, serial {serial}, {size} bytes\n  \
              attached  {} on {host}\n  given up  {}\n  holds     {changes} changes, {bytes} bytes\n  \
-             state     {state}{written}",
+             places    {places}\n  state     {state}{written}{superseded}",
             utc(*opened),
             utc(*created),
         )
     }
+}
+
+/// Places for people: the first byte of each, and how many.
+fn shown(places: &[Place]) -> String {
+    let part = |place: &Place| format!("{}+{}", Size(place.at), Size(place.len));
+    let shown: Vec<_> = places.iter().take(PLACES_SHOWN).map(part).collect();
+    match places.len().checked_sub(PLACES_SHOWN).filter(|more| *more > 0) {
+        Some(more) => format!("{}, and {more} more (--json shows all)", shown.join(", ")),
+        None if shown.is_empty() => "none".to_owned(),
+        None => shown.join(", "),
+    }
+}
+
+/// When this machine has written at the places of a log since, as far as that is noted.
+fn superseded(log: &Reader) -> Option<u64> {
+    superseded_at(&state_dir()?, log.header())
 }
 
 /// What is missing in a log that could not hold all that was to be saved.
@@ -322,6 +403,24 @@ async fn is_header_of(chain: &Chain, header: &Header) -> Outcome<Result<(), Stri
     }
 }
 
+/// Refuses a volume that was encrypted after the log was begun: the log would replace its header.
+async fn refuse_encrypted_since(chain: &Chain, header: &Header) -> Outcome {
+    if header.luks_uuid.is_some() {
+        return Ok(());
+    }
+    let found = luks::recognise(chain.volume()).await?;
+    match found.and_then(|found| found.summary().uuid) {
+        Some(here) => Err(Failure::new("this is not the volume of the replay log any more")
+            .because(format!(
+                "it was encrypted since (LUKS UUID {here}): what it holds now would be lost"
+            ))
+            .hint(
+                "the log belongs to what the volume held before: delete it if that is not needed",
+            )),
+        None => Ok(()),
+    }
+}
+
 fn other(what: &str, here: &str, there: &str) -> Outcome {
     let why = format!("its {what} is {here}, that of the log's volume is {there}");
     Err(Failure::new("this is not the volume of the replay log").because(why))
@@ -344,7 +443,7 @@ fn is_device_of(probe: &TargetInfo, header: &Header) -> Outcome {
 
 /// Whether a unit is where that of the log was, which is all that there is to tell it by if it has no serial number.
 fn is_place_of(uri: &Uri, header: &Header) -> Result<(), String> {
-    let Place::Unit(place) = uri.place() else {
+    let Location::Unit(place) = uri.location() else {
         return Err(format!("{uri} is no unit of a target"));
     };
     let Header { target, lun, .. } = header;
@@ -381,10 +480,12 @@ fn unchanged(failure: Failure) -> Failure {
     failure.hint("the log is as it was: it can be written again, from the beginning")
 }
 
-/// No attachment misses the log any more.
-fn forget(log: &Reader) {
-    let (Some(key), Some(state)) = (log.header().key, state_dir()) else { return };
-    if let Err(why) = attachments::forget_logs(&attachments::folder(&state), key) {
+/// No attachment misses the log any more, which was in `file`.
+fn forget(log: &Reader, file: &Path) {
+    let Some(state) = state_dir() else { return };
+    forget_superseded(&state, log.header());
+    let Some(key) = log.header().key else { return };
+    if let Err(why) = attachments::forget_log(&attachments::folder(&state), key, file) {
         tracing::warn!(%why, "the note of its attachment still names the replay log: the next writer may take --take-over");
     }
 }
@@ -393,7 +494,9 @@ fn forget(log: &Reader) {
 fn rename(file: &Path) -> Outcome<PathBuf> {
     let applied = applied_name(file);
     let renamed = fs::rename(file, &applied).and_then(|()| sync_directory_of(&applied));
-    renamed.or_fail(|| format!("it was written, but {} cannot be renamed", file.shown()))?;
+    let what = || format!("it was written, but {} cannot be renamed", file.shown());
+    let hint = "let its directory be written to, and run this again before anything else writes to the volume";
+    renamed.or_fail(what).map_err(|why| why.hint(hint))?;
     Ok(applied)
 }
 
@@ -401,9 +504,8 @@ fn rename(file: &Path) -> Outcome<PathBuf> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn unit_without_serial_number_is_told_by_its_place() {
-        let header = |serial: Option<&str>| Header {
+    fn header(serial: Option<&str>) -> Header {
+        Header {
             volume: "iscsi://a/iqn.2001-04.com.example:t/1".to_owned(),
             target: "iqn.2001-04.com.example:t".to_owned(),
             lun: 1,
@@ -417,7 +519,34 @@ mod tests {
             host: "here".to_owned(),
             luks_uuid: None,
             key: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn log_of_a_plain_volume_is_of_no_volume_that_was_encrypted_since() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        fs::File::create(&path).unwrap().set_len(24 << 20).unwrap();
+        let chain = chain::open(&Uri::File(path), OpenOptions::default()).await.unwrap();
+        let log = header(None);
+        refuse_encrypted_since(&chain, &log).await.unwrap();
+        let cost = luks::CostArgs {
+            pbkdf_memory: Some(Size(32 << 10)),
+            pbkdf_iterations: Some(4),
+            ..luks::CostArgs::default()
         };
+        let secret = crate::secret::Secret::new(b"one".to_vec());
+        let how = luks::Init { label: None, cost, force: false };
+        let uuid = luks::init(chain.volume(), secret, how).await.unwrap();
+        let why = refuse_encrypted_since(&chain, &log).await.unwrap_err().to_string();
+        assert!(why.contains(&uuid) && why.contains("encrypted since"), "{why}");
+        let log = Header { luks_uuid: Some(uuid), ..log };
+        refuse_encrypted_since(&chain, &log).await.unwrap();
+        chain.close().await.unwrap();
+    }
+
+    #[test]
+    fn unit_without_serial_number_is_told_by_its_place() {
         let at = |uri: &str, serial| is_place_of(&uri.parse().unwrap(), &header(serial));
         assert_eq!(
             at("iscsi://b/iqn.2001-04.com.example:t/1", None),

@@ -1,7 +1,9 @@
 //! `longhaul serve`: volumes for others, over iSCSI.
 
+mod clients;
 mod closing;
 mod conflicts;
+mod invitations;
 mod limits;
 mod live;
 mod metrics;
@@ -18,6 +20,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use host::socket_activation::PassedSocket;
 use proto::identity::PublicKey;
+use proto::iscsi::invitation::{InvitationError, check_name};
 use proto::iscsi::login::policy::{self, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::transport_id::ISCSI;
@@ -40,19 +43,20 @@ use crate::option_table::{CommandLine, names, terminal_list};
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
 use crate::sealing::{Seal, sealing};
-use crate::served_files;
-use crate::served_files::{Found, OnExchange, ServedFiles, VolumeIdentity};
+use crate::served_volumes;
+use crate::served_volumes::{Found, LeftState, OnExchange, ServedVolumes, VolumeIdentity};
 use crate::state::StateDir;
 use crate::stop::Stop;
 use crate::store::abilities::TargetInfo;
 use crate::store::iscsi::Writers;
 use crate::systemd;
-use crate::target::lun::{Disk, Kept, Options, TargetDevice};
+use crate::target::lun::{Disk, Options, StoredReservations, TargetDevice};
 use crate::uri::{IscsiUri, Uri};
 pub(super) use conflicts::find as conflicts;
+use invitations::OpenInvitations;
 use live::Live;
 use portals::PassedSockets;
-pub(super) use portals::{refuse_strangers, resolve};
+pub(super) use portals::{refuse_unauthenticated, resolve};
 use requests::Events;
 
 /// Serve volumes over iSCSI, until interrupted
@@ -66,6 +70,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["volumes", "chap_user", "chap_weak"])]
     #[arg(conflicts_with_all = names::<ServerOptions>())]
     config: Option<PathBuf>,
+    /// Invite a client of this name to all volumes, unless it is one already: prints a line with which it enrols itself,
+    /// once, within an hour. Nobody else may use them
+    #[arg(long, value_name = "NAME", value_parser = client_name)]
+    invite: Option<String>,
     #[command(flatten)]
     server: CommandLine<ServerOptions>,
     #[command(flatten)]
@@ -74,17 +82,20 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  longhaul serve --volume backup=file:/srv/backup.img,size=80G
+  longhaul serve --volume backup=file:/srv/backup.img,size=80G --listen 0.0.0.0 --invite laptop
   longhaul serve --volume backup=file:/srv/backup.img --listen 0.0.0.0 \\
       --chap-user laptop --chap-secret-file laptop.secret
-  longhaul serve --volume backup=file:/srv/backup.img --listen 0.0.0.0 \
+  longhaul serve --volume backup=file:/srv/backup.img --listen 0.0.0.0 \\
       --identity server.identity --client-key lhpub1-...
   longhaul serve --config /etc/longhaul.toml
 
-A volume NAME is logical unit 0 of the target iqn.2026-11.dev.longhaul:NAME, or with ,target=T,lun=1 unit 1 of
-iqn.2026-11.dev.longhaul:T. Prints `ready URI` for each
-volume once it can be used; with an identity the URI holds its public key, and is all a client needs to
-know. SIGTERM or SIGINT ends it: everything acknowledged is flushed.";
+A volume NAME is logical unit 0 of the target iqn.2026-11.dev.longhaul:NAME, or with ,target=T,lun=1 unit 1 of \
+iqn.2026-11.dev.longhaul:T. Prints `ready URI` for each volume once it can be used; with an identity the URI holds its \
+public key, and is all that a client needs. SIGTERM or SIGINT ends it: everything acknowledged is flushed.";
+
+fn client_name(name: &str) -> Result<String, InvitationError> {
+    check_name(name).map(|()| name.to_owned())
+}
 
 /// Examples, and the options that a volume has after its URI.
 fn help() -> String {
@@ -100,12 +111,21 @@ const LEVEL: &str = "info";
 /// Runs until a signal. `handed` are the sockets that were opened for it.
 pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) -> Outcome {
     host::allocator::return_large();
+    let invite = args.invite.clone();
     let config = match &args.config {
         Some(path) => Config::read(path)?,
         None => args.config()?,
     };
     let tap = log.clone().or(&config.log).start(LEVEL)?;
-    if config.lacks_identity() {
+    let invites = invite.is_some();
+    let (config, invitations) = blocking(move || {
+        let config = invitations::complete(config, invites)?;
+        let invitations = OpenInvitations::read(&config)?;
+        Ok((config, invitations))
+    })
+    .await?;
+    let (invitations, newcomers) = invitations;
+    if config.lacks_identity() || (invites && config.identity.is_none()) {
         return Err(Failure::usage(config::LACKS_IDENTITY));
     }
     let given =
@@ -113,7 +133,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let sealing = config.identity.as_deref().map(sealing).transpose()?;
     let pin = sealing.as_ref().map(|sealing| sealing.identity.public());
     let portals = portals::portals(&config, &given.portals).await?;
-    refuse_strangers(&config, &portals)?;
+    refuse_unauthenticated(&config, &portals)?;
     conflicts::refuse(&config, &portals)?;
     let reloads = config.origin.is_some();
     let stop = if reloads { super::stop_on_termination()? } else { super::stop_on_signals()? };
@@ -124,12 +144,12 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let control = control(&config, given.control)?;
     let metrics = metrics_listener(&config, given.metrics).await?;
     portals::warn_of_plain(&config, &portals);
-    let found = look(config.volumes.clone()).await?;
-    let chains = open(&config.volumes, config.state.as_deref(), OnExchange::Refuse, &stop).await?;
-    let remembered = match remember(found, &chains, &config).await {
+    let volumes = &config.volumes;
+    let chains = open(volumes, config.state.as_deref(), OnExchange::Refuse, &stop).await?;
+    let remembered = match remember(volumes, &chains, &config).await {
         Ok(remembered) => remembered,
         Err(why) => {
-            discard(chains).await;
+            discard(chains, volumes, config.state.as_deref()).await;
             return Err(why);
         }
     };
@@ -140,21 +160,49 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
         .with_limits(limits::limits(&config.limits))
         .with_ports(ports);
     if let Some(sealing) = sealing {
-        node = node.with_sealing(sealing);
+        node = node.with_sealing(sealing).with_enrolment(invitations.enrolment());
     }
     let node = Arc::new(node);
-    let server = Server::on(listeners, Arc::clone(&node))
-        .or_fail(|| "cannot tell where the server listens".to_owned())?;
     if let Some(listener) = metrics {
         tokio::spawn(metrics::serve(listener, Arc::downgrade(&node)));
     }
-    tokio::spawn(systemd::watchdog(server.pulse()));
-    announce(&config.volumes, server.portals(), pin)?;
-    let mut live =
-        Live::new(config, portals, (chains, disks, remembered), node, (log, tap), stop.clone());
-    let events = Events::new(server, control, stop, reloads)?;
-    requests::attend(&mut live, events).await?;
-    live.close().await
+    let server = Server::on(listeners, Arc::clone(&node));
+    let opened = (chains, disks, remembered);
+    let mut live = Live::new(config, portals, opened, node, (log, tap), stop.clone(), invitations);
+    // From here on nothing ends but by closing the volumes, which are noted as served.
+    let told = (control, newcomers);
+    let events = begin(server, &mut live, pin, invite.as_deref())
+        .and_then(|server| Events::new(server, told, stop, reloads));
+    let (ended, is_idle) = match events {
+        Ok(events) => match requests::attend(&mut live, events).await {
+            Ok(is_idle) => (Ok(()), is_idle),
+            Err(why) => (Err(why), false),
+        },
+        // There never was a session.
+        Err(why) => (Err(why), true),
+    };
+    let closed = live.close(is_idle).await;
+    if let (Err(_), Err(why)) = (&ended, &closed) {
+        tracing::error!("{}", why.on_one_line());
+    }
+    ended.and(closed)
+}
+
+/// Tells of a server that can serve `live` now.
+fn begin(
+    server: io::Result<Server>,
+    live: &mut Live,
+    pin: Option<PublicKey>,
+    invite: Option<&str>,
+) -> Outcome<Server> {
+    let server = server.or_fail(|| "cannot tell where the server listens".to_owned())?;
+    live.listens(server.portals(), pin);
+    announce(live.volumes(), server.portals(), pin)?;
+    if let Some(invited) = invite.map(|name| live.invite_first(name)).transpose()?.flatten() {
+        invited.print()?;
+    }
+    tokio::spawn(systemd::watchdog(server.accept_probe()));
+    Ok(server)
 }
 
 /// Tells by which URIs the volumes can be used: each of them at each portal.
@@ -206,13 +254,13 @@ impl Args {
 
 /// Who may use what. Reads the secrets.
 async fn policy(config: &Config) -> Outcome<impl FnOnce(Vec<IscsiName>) -> Policy + use<>> {
-    let clients = config.clients.clone();
+    let (clients, is_open) = (config.clients.clone(), config.is_open());
     let clients = blocking(move || clients.iter().map(client).collect::<Outcome<Vec<_>>>()).await?;
     let algorithms = credentials::algorithms(config.chap_weak);
     let demand = |volume: &Served| Some((volume.target.clone(), volume.protection.0?));
     let demands: Vec<_> = config.volumes.iter().filter_map(demand).collect();
     Ok(move |targets| {
-        let policy = match clients.is_empty() {
+        let policy = match is_open {
             true => Policy::open(targets),
             false => Policy::closed(targets, clients, algorithms),
         };
@@ -238,12 +286,13 @@ async fn open(
     exchanged: OnExchange,
     stop: &Stop,
 ) -> Outcome<Vec<Chain>> {
+    let served = unless_stopped(stop, served_before(state)).await?;
     let mut chains = Vec::new();
     for volume in volumes {
-        match open_one(volume, state, exchanged, stop).await {
+        match open_one(volume, (state, &served), exchanged, stop).await {
             Ok(chain) => chains.push(chain),
             Err(failure) => {
-                discard(chains).await;
+                discard(chains, volumes, state).await;
                 return Err(failure.within(&format!("volume {}", volume.name)));
             }
         }
@@ -254,34 +303,41 @@ async fn open(
 /// What is remembered of a volume: its identity, and the reservations that were kept for it.
 struct Remembered {
     by: VolumeIdentity,
-    kept: Option<Kept>,
+    kept: Option<StoredReservations>,
 }
 
-/// Looks at the files of volumes before they are opened.
-async fn look(volumes: Vec<Served>) -> Outcome<Vec<Found>> {
-    blocking(move || Ok(volumes.into_iter().map(Found::unopened).collect())).await
+/// The volumes that are noted as served before.
+pub(super) async fn served_before(state: Option<&Path>) -> Outcome<Arc<ServedVolumes>> {
+    let state = state.map(PathBuf::from);
+    blocking(move || Ok(Arc::new(ServedVolumes::read(state.as_deref())))).await
 }
 
 /// What is remembered of volumes that have just been opened, by their chains. Notes that they are there, before a client
 /// sees them.
 async fn remember(
-    mut found: Vec<Found>,
+    volumes: &[Served],
     chains: &[Chain],
     config: &Config,
 ) -> Outcome<Vec<Remembered>> {
-    for (found, chain) in found.iter_mut().zip(chains) {
+    let mut found = Vec::new();
+    for (volume, chain) in volumes.iter().zip(chains) {
         let told = chain.probe().await?;
-        found.upstream = told.map(|TargetInfo { vendor, product, serial, luks_uuid, .. }| {
-            served_files::Upstream { vendor, product, serial, luks_uuid }
-        });
+        let upstream =
+            told.map(|TargetInfo { vendor, product, serial, volume, luks_uuid, .. }| {
+                served_volumes::Upstream { vendor, product, serial, volume, luks_uuid }
+            });
+        found.push(Found::new(volume.clone(), chain.found_file().as_ref(), upstream));
     }
-    let (files, state) = (ServedFiles::in_state(config.state.as_deref()), config.state.clone());
+    let (state, configured) = (config.state.clone(), config.volumes.clone());
     let remembered = move || {
-        let identities = files.identify(&found)?;
+        let mut served = ServedVolumes::read(state.as_deref());
+        let identities = served.identify(&found)?;
+        let serials = served.serials(&configured, &found, &identities);
+        conflicts::refuse_same_serials(&serials)?;
         let kept = load(state.as_deref(), found.iter().zip(&identities))?;
         for (found, identity) in found.iter().zip(&identities) {
-            files.tell_of_new_name(&found.volume);
-            note(&files, state.as_deref(), found, identity);
+            served.tell_of_new_name(&found.volume);
+            note(&mut served, state.as_deref(), found, identity);
         }
         Ok(identities.into_iter().zip(kept).map(|(by, kept)| Remembered { by, kept }).collect())
     };
@@ -289,16 +345,16 @@ async fn remember(
 }
 
 /// Notes that a volume is served, and forgets the reservations of what never can be this unit again.
-fn note(files: &ServedFiles, state: Option<&Path>, found: &Found, by: &VolumeIdentity) {
+fn note(served: &mut ServedVolumes, state: Option<&Path>, found: &Found, by: &VolumeIdentity) {
     let Served { name, uri, .. } = &found.volume;
-    if let Err(why) = files.note(found, by) {
+    if let Err(why) = served.note(found, by) {
         tracing::warn!(
             "volume {name}: another file in the place of {uri}, or none, will not be noticed, and clients take it for \
              another volume when it is served again: {why}"
         );
         return;
     }
-    let identities = files.identities_of(&found.volume);
+    let identities = served.identities_of(&found.volume);
     let (Some(state), Some(mut identities)) = (state, identities) else { return };
     identities.push(by.identity.clone());
     let UnitName { target, lun } = found.volume.unit();
@@ -313,14 +369,15 @@ fn note(files: &ServedFiles, state: Option<&Path>, found: &Found, by: &VolumeIde
 
 /// Notes how large the files of `volumes` are, which have grown: one that is cut off again has lost its end.
 async fn note_sizes(volumes: Vec<Served>, state: Option<&Path>) {
-    let files = ServedFiles::in_state(state);
+    let state = state.map(PathBuf::from);
     let warn = |volume: &Served, why: Failure| {
         let Served { name, uri, .. } = volume;
         tracing::warn!("volume {name}: nobody will notice if {uri} gets shorter: {why}");
     };
     let noted = move || {
+        let served = ServedVolumes::read(state.as_deref());
         for volume in &volumes {
-            files.note_size(volume).unwrap_or_else(|why| warn(volume, why));
+            served.note_size(volume).unwrap_or_else(|why| warn(volume, why));
         }
         Ok(())
     };
@@ -329,11 +386,11 @@ async fn note_sizes(volumes: Vec<Served>, state: Option<&Path>) {
 
 async fn open_one(
     volume: &Served,
-    state: Option<&Path>,
+    noted: (Option<&Path>, &Arc<ServedVolumes>),
     exchanged: OnExchange,
     stop: &Stop,
 ) -> Outcome<Chain> {
-    let options = unless_stopped(stop, open_options(volume, state, exchanged)).await?;
+    let options = unless_stopped(stop, open_options(volume, noted, exchanged)).await?;
     let options = OpenOptions { stop: stop.clone(), ..options };
     let chain = chain::open(&volume.uri, options).await?;
     chain.watch_placement();
@@ -356,9 +413,27 @@ async fn inspect(volume: &Served, chain: &Chain) -> Outcome {
     Ok(())
 }
 
-/// Side by side: the target of one may be out of reach.
-async fn discard(chains: Vec<Chain>) {
-    join_all(chains.into_iter().map(Chain::discard)).await;
+/// Lets go of the first of `volumes`, side by side: the target of one may be out of reach. That a file
+/// was opened may show in the time of its last change, and is no sign that somebody has written to it.
+async fn discard(chains: Vec<Chain>, volumes: &[Served], state: Option<&Path>) {
+    let Ok(served) = served_before(state).await else { return };
+    let discard = |(chain, volume): (Chain, &Served)| {
+        let found = Found::new(volume.clone(), chain.found_file().as_ref(), None);
+        let (served, state) = (Arc::clone(&served), state.map(PathBuf::from));
+        async move {
+            if let Some(identity) = served.left_as(&found)
+                && let Some(now) = chain.settled().await
+            {
+                let left = LeftState::of(&now);
+                let noted = move || ServedVolumes::note_left(state.as_deref(), &identity, left);
+                if let Err(why) = blocking(noted).await {
+                    tracing::warn!("{}", why.on_one_line());
+                }
+            }
+            chain.discard().await;
+        }
+    };
+    join_all(chains.into_iter().zip(volumes).map(discard)).await;
 }
 
 /// Tells what is served of a volume that is not opened here: its clients have the pass-phrase, which is how the
@@ -370,7 +445,7 @@ async fn inspect_header(volume: &Served, chain: &Chain) -> Outcome {
             let found = found.summary();
             tracing::info!(volume = name, "serving ciphertext: {}", found.name());
             if let (Some(_), Some(trouble)) = (found.uuid, found.trouble) {
-                tracing::warn!(volume = name, "{trouble}: opening the volume to write repairs it");
+                tracing::warn!(volume = name, "{trouble}: opening the volume to write repairs a copy of the header, `longhaul key restore` a key slot");
             }
             Ok(())
         }
@@ -388,16 +463,16 @@ async fn inspect_header(volume: &Served, chain: &Chain) -> Outcome {
     }
 }
 
-/// How a volume is opened. Reads the secrets, and what is noted in `state`.
+/// How a volume is opened. Reads the secrets; `noted` are the state directory and what is noted there.
 pub(super) async fn open_options(
     volume: &Served,
-    state: Option<&Path>,
+    (state, served): (Option<&Path>, &Arc<ServedVolumes>),
     exchanged: OnExchange,
 ) -> Outcome<OpenOptions> {
-    let (volume, files) = (volume.clone(), ServedFiles::in_state(state));
+    let (volume, served) = (volume.clone(), Arc::clone(served));
     let state = state.map(PathBuf::from);
     blocking(move || {
-        let existing_only = files.must_exist(&volume, exchanged)?;
+        let existing_only = served.must_exist(&volume, exchanged)?;
         let Upstream { initiator, chap, chap_weak, identity, connections, shared } =
             volume.upstream;
         let login = Login {
@@ -439,8 +514,9 @@ fn disks(volumes: &[Served], chains: &[Chain], remembered: &[Remembered]) -> Vec
     let disk = |((served, chain), remembered): ((&Served, &Chain), &Remembered)| {
         let (vanishes, key) = (chain.vanishes(), chain.key());
         let Remembered { by, kept } = remembered;
-        let serial = Some(by.serial.clone());
-        let options = Options { vanishes, key, serial, ..options(served, kept.clone()) };
+        let (serial, volume) = (Some(by.serial.clone()), Some(by.identity.clone()));
+        let options = options(served, kept.clone());
+        let options = Options { vanishes, key, serial, volume, ..options };
         Disk::new(chain.volume(), served.target.as_str(), served.lun, options)
     };
     volumes.map(disk).collect()
@@ -458,7 +534,7 @@ fn targets<'a>(volumes: impl Iterator<Item = (&'a Served, &'a Disk)>) -> Vec<Arc
     targets.into_iter().map(|(name, disks)| Arc::new(TargetDevice::with(name, disks))).collect()
 }
 
-fn options(served: &Served, kept: Option<Kept>) -> Options {
+fn options(served: &Served, kept: Option<StoredReservations>) -> Options {
     let appearance = served.appearance.clone();
     Options {
         vendor: appearance.vendor.map(|vendor| vendor.0),
@@ -487,15 +563,15 @@ fn state_at(path: &Path) -> Outcome<StateDir> {
 fn load<'a>(
     state: Option<&Path>,
     volumes: impl Iterator<Item = (&'a Found, &'a VolumeIdentity)>,
-) -> Outcome<Vec<Option<Kept>>> {
+) -> Outcome<Vec<Option<StoredReservations>>> {
     let Some(path) = state else { return Ok(volumes.map(|_| None).collect()) };
     let state = state_at(path)?;
     let load = |(found, by): (&Found, &VolumeIdentity)| {
         let Served { name, target, lun, .. } = &found.volume;
         let what = || format!("cannot tell who has reserved unit {lun} of {target}");
         let (target, identity) = (target.as_str(), &by.identity);
-        let kept = Kept::by(state.reservations(target, *lun, identity)).or_fail(what);
-        if kept.as_ref().is_ok_and(Kept::is_reserved) {
+        let kept = StoredReservations::by(state.reservations(target, *lun, identity)).or_fail(what);
+        if kept.as_ref().is_ok_and(StoredReservations::is_reserved) {
             tracing::info!(
                 "volume {name}: it is reserved since before this start; if its holder is gone, --take-over takes it"
             );

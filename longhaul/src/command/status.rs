@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::attach::status::AttachStatus;
 use crate::control::{self, AskError};
-use crate::failure::{Failure, OrFail, Outcome, complain};
+use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::printable::{Json, OneLine, Shown as _};
 use crate::progress::rate;
 use crate::size::Size;
@@ -42,8 +42,8 @@ Examples:
   longhaul status --watch --interval 5
   longhaul status --json --control /run/longhaul/control.sock
 
-Counts are since the server began, or with --watch since the look before. Rates are those between two looks,
-so that even one answer takes a second. Latencies are what half of the commands, and 99 of 100, did not exceed.";
+Counts are since the server began, or with --watch since the sample before. Rates need two samples, so `status` takes \
+one second. Latencies are the median and the 99th percentile.";
 
 /// How long an answer is waited for. One client that says nothing may keep a server for half of it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ pub async fn run(args: Args) -> Outcome {
             return told;
         }
         if let Err(why) = told {
-            complain(&format_args!("longhaul: {why}"));
+            print_error(&format_args!("longhaul: {why}"));
         }
         before = seen;
         sleep(interval).await;
@@ -124,21 +124,21 @@ async fn look(args: &Args) -> Answers {
 fn tell(mut failures: Vec<Failure>) -> Outcome {
     let last = failures.pop();
     for why in failures {
-        complain(&format_args!("longhaul: {why}"));
+        print_error(&format_args!("longhaul: {why}"));
     }
     last.map_or(Ok(()), Err)
 }
 
 fn tell_of_left(path: &Path) {
     let removed = if control::remove_if_left(path) { "; it is removed" } else { "" };
-    complain(&format_args!(
+    print_error(&format_args!(
         "longhaul: {} was left by a process that was killed{removed}",
         path.shown()
     ));
 }
 
 /// What a server says of itself, and when.
-struct Look {
+struct StatusSample {
     status: Status,
     at: Instant,
 }
@@ -152,18 +152,18 @@ struct Answer {
 
 /// Who answered.
 enum Source {
-    Server(Box<Look>),
-    Attachment(AttachStatus),
+    Server(Box<StatusSample>),
+    Attachment(Box<AttachStatus>),
 }
 
 impl Answer {
     fn read(answer: String, path: &Path) -> Outcome<Self> {
         let source = match serde_json::from_str(&answer) {
-            Ok(attachment) => Source::Attachment(attachment),
+            Ok(attachment) => Source::Attachment(Box::new(attachment)),
             Err(_) => {
                 let status = serde_json::from_str(&answer);
                 let cannot = || format!("cannot read the answer of {}", path.shown());
-                Source::Server(Box::new(Look {
+                Source::Server(Box::new(StatusSample {
                     status: status.or_fail(cannot)?,
                     at: Instant::now(),
                 }))
@@ -184,7 +184,7 @@ impl Answer {
 }
 
 /// What was done until `now`, in all or since `before`, and how fast it was in between.
-fn describe(before: &Look, now: &Look, only_since: bool) -> String {
+fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> String {
     let took = now.at - before.at;
     let mut text = String::new();
     for (target, all) in &now.status.targets {
@@ -272,7 +272,7 @@ mod tests {
         status.units = [("t".to_owned(), [(0, 1 << 20)].into())].into();
         let outage = "reconnecting for 9 s, 3 attempts: cannot connect".to_owned();
         status.outages = [("t".to_owned(), [(0, outage.clone())].into())].into();
-        let look = Look { status, at: Instant::now() };
+        let look = StatusSample { status, at: Instant::now() };
         let told = describe(&look, &look, false);
         assert!(told.contains(&format!("  unit 0, 1M bytes\n    {outage}\n")), "{told}");
     }
@@ -280,8 +280,8 @@ mod tests {
     #[test]
     fn rates_are_those_between_two_looks() {
         let start = Instant::now();
-        let before = Look { status: reads(100, 1 << 20), at: start };
-        let now = Look { status: reads(130, 4 << 20), at: start + Duration::from_secs(2) };
+        let before = StatusSample { status: reads(100, 1 << 20), at: start };
+        let now = StatusSample { status: reads(130, 4 << 20), at: start + Duration::from_secs(2) };
         let told = |only_since| describe(&before, &now, only_since);
         assert_eq!(
             told(false).lines().take(3).collect::<Vec<_>>(),

@@ -56,10 +56,8 @@ Examples:
   longhaul tune iscsi://server/iqn.2026-11.dev.longhaul:backup/0
   longhaul tune iscsi://server/iqn.2026-11.dev.longhaul:scratch/0 --overwrite 0+1G --svg rates.svg
 
-One request follows the other, of each block size, once without and once with the pipeline. A model is
-shown beside each rate that was measured: what the round trip, the cipher and the link allow. The rate of the
-link is printed if it was full. Otherwise it is not known: the best rate seen in that direction is taken for it,
-so that beside that rate the model proves nothing, and a link that nothing has filled is faster.";
+Each block size is measured one request at a time, and through the pipeline, beside a model of round trip, cipher and \
+link. If the link was never full, the best rate stands in for it; the true link may be faster.";
 
 /// `AT+SIZE`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,8 +177,8 @@ impl Args {
             time: Duration::from_secs_f64(self.seconds),
             scratch,
             round_trip: probe.as_ref().map(|probe| probe.round_trip),
-            unsolicited: probe.as_ref().map(|probe| u64::from(probe.parameters.unsolicited())),
-            sealed: chain.is_decrypted(),
+            unsolicited: probe.as_ref().map(|probe| probe.unsolicited),
+            encrypted: chain.is_decrypted(),
         };
         let found = tune::measure(chain.volume(), &plan, async || chain.path().await).await;
         found.or_fail(|| format!("cannot measure {}", self.uri))

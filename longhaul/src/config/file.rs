@@ -8,17 +8,18 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::access::contradiction;
+use super::change::GivenOptions;
 use super::disk::{Lun, TargetName};
 use super::limits::limits;
-use super::options::{CLIENTS, SERVER, UNLOCK, UPSTREAM, VOLUMES};
+use super::options::{CLIENTS, SERVER, UNLOCK, UPSTREAM, UnlockOptions, VOLUMES};
 use super::syntax;
 use super::{
     Client, Config, Group, LACKS_IDENTITY, Origin, ROOT, Served, Unlocking, Upstream, idle_size,
     taken, target_of,
 };
-use crate::credentials::{CHAP, Chap, Login, WEAK};
+use crate::credentials::{CHAP, Chap, ChapOptions, Login, WEAK};
 use crate::log::{LOG, Log};
-use crate::option_table::{Sheet, Table, Wrong};
+use crate::option_table::{FileChecks, Table, Wrong};
 use crate::secret::Source;
 use crate::uri::Uri;
 
@@ -27,20 +28,48 @@ type Known<'t> = BTreeMap<&'t str, Option<UnitName>>;
 
 /// Reads as much of the text as is right, and notes everything that is not.
 pub(super) fn parse(text: &str, path: &Path) -> (Config, Vec<Wrong>) {
-    let sheet = Sheet::new(text);
+    let checks = FileChecks::new(text);
     let (root, unreadable) = DeTable::parse_recoverable(text);
-    let config = read(Table::new(&sheet, 0..0, root.get_ref()), path);
+    let config = read(Table::new(&checks, 0..0, root.get_ref()), path);
     if !unreadable.is_empty()
         && let Some((at, why)) = syntax::left_open(text)
     {
         let config = Config { origin: config.origin, ..Config::default() };
-        return (config, vec![Wrong { line: sheet.line(&at), why }]);
+        return (config, vec![Wrong { line: checks.line(&at), why }]);
     }
     for error in &unreadable {
-        let (at, why) = syntax::mistake(text, error);
-        sheet.note(&at, why);
+        let (at, why) = syntax::explain_syntax_error(text, error);
+        checks.note(&at, why);
     }
-    (config, sheet.into_wrong())
+    (config, checks.into_wrong())
+}
+
+/// The clients of a file that has nothing else.
+pub(super) fn parse_clients(
+    text: &str,
+    path: &Path,
+    volumes: &[Served],
+) -> (Vec<Client>, Vec<Wrong>) {
+    let checks = FileChecks::new(text);
+    let (root, unreadable) = DeTable::parse_recoverable(text);
+    for error in &unreadable {
+        let (at, why) = syntax::explain_syntax_error(text, error);
+        checks.note(&at, why);
+    }
+    let base = path.parent().unwrap_or_else(|| Path::new(""));
+    let mut root = Table::new(&checks, 0..0, root.get_ref());
+    let tables = root.tables("clients");
+    root.finish();
+    let mut known: Known<'_> =
+        volumes.iter().map(|volume| (&*volume.name, Some(volume.unit()))).collect();
+    for (_, table) in &tables {
+        for name in table.texts_of("volumes").chain(table.texts_of("read_only")) {
+            known.entry(name).or_insert(None);
+        }
+    }
+    let clients = tables.into_iter().filter_map(|(name, table)| client(name, table, &known, base));
+    let clients = clients.collect();
+    (clients, checks.into_wrong())
 }
 
 fn read(mut root: Table<'_>, path: &Path) -> Config {
@@ -78,6 +107,7 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
     if known.is_empty() {
         root.note("there is no volume to serve: write a table [volumes.NAME]");
     }
+    config.closed = root.has("clients");
     for (name, table) in root.tables("clients") {
         config.remember("clients", name, table.line());
         config.clients.extend(client(name, table, &known, base));
@@ -97,7 +127,14 @@ fn read(mut root: Table<'_>, path: &Path) -> Config {
 
 /// `None` if too little of it is right to go on with.
 fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> Option<Served> {
-    let said = table.read(VOLUMES, base);
+    let given = GivenOptions {
+        volume: table.read(VOLUMES, base),
+        upstream: table.read(UPSTREAM, base),
+        chap: table.read(CHAP, base),
+        weak: table.read(WEAK, base),
+        unlock: table.read(UNLOCK, base),
+    };
+    let said = &given.volume;
     let target = match (&said.target, table.has("target")) {
         (Some(TargetName(target)), _) => Some(target.clone()),
         (None, true) => None,
@@ -108,8 +145,8 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     if let Some(why) = said.uri.as_ref().and_then(|uri| idle_size(uri, said.size)) {
         table.note_at("size", why);
     }
-    let upstream = upstream(name, &mut table, said.shared.unwrap_or_default(), base);
-    let unlock = unlock(&mut table, base);
+    let upstream = upstream(name, &table, &given);
+    let unlock = unlock(&table, &given.unlock);
     if upstream != Upstream::default() && !said.uri.as_ref().is_none_or(Uri::is_remote) {
         table.note("only a volume of an iSCSI target (uri = \"iscsi://...\") is logged in to");
     }
@@ -121,23 +158,23 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     }
     table.finish();
     let (target, uri) = (unit?.target, said.uri.clone()?);
-    Some(Served { unlock, ..Served::new(name, target, uri, said, upstream) })
+    Some(Served { unlock, ..Served::new(name, target, uri, upstream, given) })
 }
 
-fn upstream(name: &str, table: &mut Table<'_>, shared: bool, base: &Path) -> Upstream {
-    let said = table.read(UPSTREAM, base);
+fn upstream(name: &str, table: &Table<'_>, given: &GivenOptions) -> Upstream {
+    let GivenOptions { volume, upstream, chap: said, weak, .. } = given.clone();
     Upstream {
-        initiator: said.initiator,
-        chap: chap(name, table, base),
-        chap_weak: table.read(WEAK, base).chap_weak.unwrap_or_default(),
-        identity: said.identity,
-        connections: said.connections.unwrap_or_default(),
-        shared,
+        initiator: upstream.initiator,
+        chap: chap(name, table, said),
+        chap_weak: weak.chap_weak.unwrap_or_default(),
+        identity: upstream.identity,
+        connections: upstream.connections.unwrap_or_default(),
+        shared: volume.shared.unwrap_or_default(),
     }
 }
 
-fn unlock(table: &mut Table<'_>, base: &Path) -> Option<Unlocking> {
-    let said = table.read(UNLOCK, base);
+fn unlock(table: &Table<'_>, said: &UnlockOptions) -> Option<Unlocking> {
+    let said = said.clone();
     let sources = [
         said.passphrase_file.map(Source::File),
         said.passphrase_env.map(Source::Env),
@@ -169,7 +206,8 @@ fn client(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     if !table.has("volumes") && !table.has("read_only") {
         table.note("missing field `volumes`, or `read_only`: what the client may use");
     }
-    let chap = chap(name, &mut table, base);
+    let said_of_chap = table.read(CHAP, base);
+    let chap = chap(name, &table, said_of_chap);
     let (initiator, key) = (said.initiator, said.key);
     let wants_chap = table.has("chap_user") || table.has("chap_mutual_user");
     let nameless = !table.has("key") && !table.has("initiator");
@@ -208,8 +246,7 @@ fn granted(
 
 /// How whoever `name` stands for proves itself; the name of the table is its CHAP name, unless it has
 /// another.
-fn chap(name: &str, table: &mut Table<'_>, base: &Path) -> Option<Chap> {
-    let said = table.read(CHAP, base);
+fn chap(name: &str, table: &Table<'_>, said: ChapOptions) -> Option<Chap> {
     let own = secret(table, "chap", said.chap_secret_file, said.chap_secret_env);
     let mutual_file = said.chap_mutual_secret_file;
     let mutual = secret(table, "chap_mutual", mutual_file, said.chap_mutual_secret_env);

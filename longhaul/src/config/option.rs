@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use super::change::GivenOptions;
 use super::options::{VOLUMES, VolumeOptions};
 use super::{Served, Upstream, target_of};
 use crate::option_table::{RawValue, Row, fill};
@@ -73,7 +74,8 @@ impl FromStr for Served {
         let target = options.target.clone();
         let target = target.map_or_else(|| target_of(name), |target| Ok(target.0))?;
         let upstream = Upstream { shared, ..Upstream::default() };
-        Ok(Self::new(name, target, uri, options, upstream))
+        let given = GivenOptions { volume: options, ..GivenOptions::default() };
+        Ok(Self::new(name, target, uri, upstream, given))
     }
 }
 

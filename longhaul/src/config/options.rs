@@ -17,7 +17,7 @@ use crate::credentials::{CHAP, WEAK};
 use crate::log::LOG;
 use crate::option_table::{
     BYTES, COUNT, DEMAND, DIRECTORY, Entry, FILE, IQN, KEY, Kind, NAME, PATH, Place, RATE,
-    RawValue, Row, Rows, SIZE, SWITCH, Section, Standard, Unfit, VARIABLE, each, number,
+    RawValue, Row, Rows, SIZE, SWITCH, Section, Standard, VARIABLE, ValueError, each, number,
     number_or_text, options, path, switch, text, texts,
 };
 use crate::sealing::Demand;
@@ -261,7 +261,7 @@ options! {
 
 options! {
     /// How a volume of another target is logged in to.
-    pub(super) struct UpstreamOptions in pub(super) UPSTREAM {
+    pub(crate) struct UpstreamOptions in pub(crate) UPSTREAM {
         initiator: Option<IscsiName> = text => {
             kind: IQN,
             default: Standard::Words("iqn.2026-11.dev.longhaul.client:HOST"),
@@ -280,15 +280,15 @@ options! {
             kind: CONNECTIONS,
             default: Standard::Value("auto"),
             place: Place::File,
-            help: "Connections of the session, 1 to 64",
-            manual: "`auto` begins with one and adds up to three where the link loses packets",
+            help: "Connections to each target, 1 to 64; `auto` begins with one and adds up to three where the link loses packets",
+            manual: "A target may allow fewer",
         }
     }
 }
 
 options! {
     /// What opens an encrypted volume.
-    pub(super) struct UnlockOptions in pub(super) UNLOCK {
+    pub(crate) struct UnlockOptions in pub(crate) UNLOCK {
         passphrase_file: Option<PathBuf> = path => {
             kind: PATH,
             default: Standard::Words("ciphertext is served"),
@@ -314,8 +314,8 @@ options! {
             kind: SWITCH,
             default: Standard::Value("false"),
             place: Place::File,
-            help: "Pass discards and zeroes on; the header remembers it",
-            manual: "As that of [attach](#attach)",
+            help: "Pass discards and zeroes on, which the header remembers: saves space and time, but shows the store which blocks are in use, and the kernel's dm-crypt reads noise there",
+            manual: "",
         }
         crypto_erase: Option<bool> = switch => {
             kind: SWITCH,
@@ -381,12 +381,12 @@ impl FromStr for MetricsAddress {
     }
 }
 
-fn keys(given: &RawValue<'_>) -> Result<Vec<PublicKey>, Unfit> {
+fn keys(given: &RawValue<'_>) -> Result<Vec<PublicKey>, ValueError> {
     text(given).map(|key| vec![key])
 }
 
 /// A URI. The path of a file begins at the directory of the configuration.
-fn located(given: &RawValue<'_>) -> Result<Uri, Unfit> {
+fn located(given: &RawValue<'_>) -> Result<Uri, ValueError> {
     let uri: Uri = text(given)?;
     Ok(match given {
         RawValue::File(_, base) => uri.from_directory(base),
@@ -428,7 +428,7 @@ pub fn sections() -> Vec<Section> {
 }
 
 /// Places to listen: of the command line one, of the file a list of addresses and tables.
-fn listens(given: &RawValue<'_>) -> Result<Vec<Listen>, Unfit> {
+fn listens(given: &RawValue<'_>) -> Result<Vec<Listen>, ValueError> {
     match given {
         RawValue::File(item, _) => each(item, listen),
         RawValue::Word(_) => text(given).map(|host| vec![Listen::at(host)]),

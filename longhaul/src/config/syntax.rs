@@ -14,7 +14,7 @@ pub(super) fn left_open(text: &str) -> Option<(Range<usize>, String)> {
 }
 
 /// One mistake, and where.
-pub(super) fn mistake(text: &str, error: &Error) -> (Range<usize>, String) {
+pub(super) fn explain_syntax_error(text: &str, error: &Error) -> (Range<usize>, String) {
     let at = error.span().unwrap_or_default();
     let what = text.get(at.clone()).unwrap_or_default().trim();
     let why = explain(error.message().trim_end(), what);
@@ -71,7 +71,7 @@ mod tests {
             ("a \"x\"\n", 1, "write KEY = VALUE"),
         ] {
             let (_, errors) = DeTable::parse_recoverable(text);
-            let first = errors.first().map(|error| mistake(text, error));
+            let first = errors.first().map(|error| explain_syntax_error(text, error));
             let (at, said) = left_open(text).or(first).unwrap();
             assert_eq!(1 + text[..at.start].matches('\n').count(), line, "{text}: {said}");
             assert!(said.contains(why), "{text}: {said}");

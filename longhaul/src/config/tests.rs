@@ -135,7 +135,7 @@ fn a_whole_file_is_understood() {
 }
 
 #[test]
-fn what_is_wrong_is_found_where_it_is() {
+fn mistake_is_found_at_its_line() {
     let volume = "[volumes.a]\nuri = \"memory:1M\"\n";
     for (text, line, why) in [
         ("lisen = []\n", 1, "unknown key `lisen`"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use host::cipher::{KeyError, Xts};
 use tokio::sync::oneshot;
-use volume::layer::seal::{Ciphering, SectorCipher, TWEAK_UNIT};
+use volume::layer::crypt::{Ciphering, SectorCipher, TWEAK_UNIT};
 
 use crate::cipher_pool::{CIPHER_POOL, worthwhile};
 
@@ -130,10 +130,10 @@ mod tests {
             xts.encrypt(1 << 33, sector_size as usize, &mut expected);
             let data = BytesMut::from(&plain[..]);
             let address = data.as_ptr();
-            let sealed = cipher.encrypt(1 << 33, data).await;
-            assert!(sealed == expected, "{sectors} sectors of {sector_size}");
-            assert_eq!(sealed.as_ptr(), address, "the pieces were copied");
-            assert!(cipher.decrypt(1 << 33, sealed).await == plain);
+            let ciphertext = cipher.encrypt(1 << 33, data).await;
+            assert!(ciphertext == expected, "{sectors} sectors of {sector_size}");
+            assert_eq!(ciphertext.as_ptr(), address, "the pieces were copied");
+            assert!(cipher.decrypt(1 << 33, ciphertext).await == plain);
         }
     }
 
@@ -144,7 +144,7 @@ mod tests {
         for _ in 0..100 {
             drop(cipher.encrypt(0, BytesMut::zeroed(1 << 20)));
         }
-        let sealed = cipher.encrypt(0, BytesMut::zeroed(1 << 20)).await;
-        assert!(cipher.decrypt(0, sealed).await.iter().all(|&byte| byte == 0));
+        let ciphertext = cipher.encrypt(0, BytesMut::zeroed(1 << 20)).await;
+        assert!(cipher.decrypt(0, ciphertext).await.iter().all(|&byte| byte == 0));
     }
 }

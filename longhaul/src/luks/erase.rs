@@ -1,4 +1,4 @@
-//! A sealed volume whose key can be destroyed while it is open.
+//! An encrypted volume whose key can be destroyed while it is open.
 //!
 //! The header gets a new volume key in one new slot, for the secret that the volume was opened with; all other
 //! slots go, and what was enciphered under the old key is noise from then on. The order in which the header is
@@ -17,7 +17,7 @@ use volume::{
 use super::image::Image;
 use super::library;
 use super::writeback::{self, Before};
-use super::{Encrypted, Key, Options, Unsealed, blocking, header_recovery, plain, unsealed};
+use super::{Encrypted, Key, Options, Unlocked, blocking, header_recovery, plain, unlocked};
 use crate::failure::Outcome;
 use crate::secret::Secret;
 
@@ -37,7 +37,7 @@ impl Erasable {
     /// Opens a volume, and keeps the secret for the next key.
     pub async fn open(encrypted: Encrypted, key: &Key, options: Options) -> Outcome<Self> {
         let store = encrypted.store();
-        let (Unsealed { plain, slot }, secret) = encrypted.unseal(key, options).await?;
+        let (Unlocked { plain, slot }, secret) = encrypted.unlock(key, options).await?;
         let shape = plain.shape().clone();
         let (now, slot) = (RwLock::new(Some(plain)), AtomicU32::new(slot));
         Ok(Self { store, secret, options, shape, now, slot })
@@ -48,15 +48,15 @@ impl Erasable {
         now.clone().ok_or_else(|| Error::new(Kind::Gone, verb, span))
     }
 
-    fn set(&self, now: Option<Unsealed>) {
-        if let Some(Unsealed { slot, .. }) = &now {
+    fn set(&self, now: Option<Unlocked>) {
+        if let Some(Unlocked { slot, .. }) = &now {
             self.slot.store(*slot, Ordering::Relaxed);
         }
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = now.map(|now| now.plain);
     }
 
     /// Gives the volume another key.
-    async fn rekey(&self) -> Outcome<Unsealed> {
+    async fn rekey(&self) -> Outcome<Unlocked> {
         let size = self.store.shape().size;
         let image = header_recovery::fetch(&self.store).await?;
         let (secret, slot) = (self.secret.clone(), self.slot.load(Ordering::Relaxed));
@@ -85,7 +85,7 @@ impl CryptoErase for Erasable {
             tracing::error!("cannot destroy the volume key: {failed}");
             // Whichever key the header has now, the secret opens it.
             let key = Key::from(self.secret.clone());
-            match unsealed(Arc::clone(&self.store), &key, self.options).await {
+            match unlocked(Arc::clone(&self.store), &key, self.options).await {
                 Ok((found, _)) => self.set(Some(found)),
                 Err(why) => tracing::error!("cannot tell which volume key is in force: {why}"),
             }

@@ -393,26 +393,26 @@ pub(super) struct Payload {
 }
 
 impl Header {
-    /// Refuses what would be opened wrongly, or would only seem sealed.
+    /// Refuses what would be opened wrongly, or would only seem encrypted.
     ///
     /// The store can write whatever header it likes. A slot with a null cipher would open with any
     /// pass-phrase, and give a volume key that the store chose; a segment with a null cipher would
     /// send plain text. So only what is known to be sound is taken, instead of refusing what is not.
-    pub(super) fn vet(&self, volume_size: u64) -> Result<Payload, HeaderError> {
+    pub(super) fn validate(&self, volume_size: u64) -> Result<Payload, HeaderError> {
         if let Some(requirements) = &self.metadata.config.requirements {
             return Err(HeaderError::Requirement(requirements.to_string()));
         }
         for (number, slot) in &self.metadata.keyslots {
-            self.vet_slot(*number, slot)?;
+            self.validate_slot(*number, slot)?;
         }
         let mut segments = self.metadata.segments.values();
         let (Some(segment), None) = (segments.next(), segments.next()) else {
             return Err(HeaderError::Segment("it has none, or several".into()));
         };
-        segment.vet(self.area(), volume_size)
+        segment.validate(self.area(), volume_size)
     }
 
-    fn vet_slot(&self, number: u32, slot: &Keyslot) -> Result<(), HeaderError> {
+    fn validate_slot(&self, number: u32, slot: &Keyslot) -> Result<(), HeaderError> {
         if slot.kind != "luks2" {
             return Err(HeaderError::SlotType(number.to_string(), slot.kind.clone()));
         }
@@ -465,28 +465,37 @@ impl Header {
         slots.filter(move |(number, _)| listed.contains(&number.to_string()))
     }
 
-    /// The numbers of the slots that `other` does not have: a slot is known by its salt.
+    /// The numbers of the slots that `other` does not have.
     pub(super) fn slots_without(&self, other: &Self) -> Vec<u32> {
+        let slots = self.metadata.keyslots.keys().copied();
+        slots.filter(|&slot| self.twin(slot, other).is_none()).collect()
+    }
+
+    /// The number that `slot` has in `other`: a slot is known by its salt.
+    pub(super) fn twin(&self, slot: u32, other: &Self) -> Option<u32> {
         fn salt(slot: &Keyslot) -> Option<&String> {
             slot.kdf.as_ref()?.salt.as_ref()
         }
-        let has = |header: &Self, wanted: &Keyslot| {
-            header.metadata.keyslots.values().any(|slot| salt(slot) == salt(wanted))
-        };
-        let slots = self.metadata.keyslots.iter();
-        slots.filter(|(_, slot)| !has(other, slot)).map(|(number, _)| *number).collect()
+        let wanted = salt(self.metadata.keyslots.get(&slot)?);
+        let mut slots = other.metadata.keyslots.iter();
+        slots.find(|(_, slot)| salt(slot) == wanted).map(|(number, _)| *number)
+    }
+
+    /// What is in `bytes` of the key that `slot` holds.
+    pub(super) fn material<'a>(&self, slot: u32, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        /// LUKS2's only number of stripes.
+        const STRIPES: u64 = 4000;
+        let slot = self.metadata.keyslots.get(&slot)?;
+        let len = slot.area.size.min(STRIPES * u64::from(slot.key_size)) as usize;
+        bytes.get(slot.area.offset as usize..)?.get(..len)
     }
 
     /// Whether the material of `slot` can be what was written there: it is random throughout. What was overwritten
     /// with random bytes cannot be told from it.
     pub(super) fn is_damaged(&self, slot: u32, bytes: &[u8]) -> bool {
-        /// LUKS2's only number of stripes.
-        const STRIPES: u64 = 4000;
         /// Random bytes have 221 different values among 512, five more or less.
         const VALUES_MIN: usize = 160;
-        let Some(slot) = self.metadata.keyslots.get(&slot) else { return false };
-        let len = slot.area.size.min(STRIPES * u64::from(slot.key_size)) as usize;
-        let material = bytes.get(slot.area.offset as usize..).and_then(|rest| rest.get(..len));
+        let material = self.material(slot, bytes);
         let is_random = |sector: &[u8]| {
             let mut seen = [false; 256];
             sector.iter().for_each(|&byte| seen[usize::from(byte)] = true);
@@ -502,7 +511,7 @@ impl Header {
 }
 
 impl SegmentObject {
-    fn vet(&self, header: u64, volume_size: u64) -> Result<Payload, HeaderError> {
+    fn validate(&self, header: u64, volume_size: u64) -> Result<Payload, HeaderError> {
         let wrong = |what: String| Err(HeaderError::Segment(what));
         if self.kind != "crypt" || self.encryption.as_deref() != Some("aes-xts-plain64") {
             let cipher = self.encryption.as_deref().unwrap_or("no cipher");

@@ -46,7 +46,7 @@ impl Image {
     pub(super) async fn fetch(volume: &Arc<dyn Volume>) -> Result<Self, ImageError> {
         let size = volume.shape().size;
         let (mut bytes, header) = Self::copies(volume).await?;
-        header.vet(size)?;
+        header.validate(size)?;
         // The header is vetted: all that follows is below 136 MiB and inside the volume.
         bytes.resize(header.area() as usize, 0);
         for area in header.slot_areas() {
@@ -75,7 +75,7 @@ impl Image {
     /// Understands a header that is in memory already.
     pub(super) fn parse(mut bytes: Vec<u8>, volume_size: u64) -> Result<Self, HeaderError> {
         let (place, header) = Header::newest(&bytes)?;
-        let payload = header.vet(volume_size)?;
+        let payload = header.validate(volume_size)?;
         let damaged = Header::damaged(&bytes);
         bytes.resize(header.area() as usize, 0);
         Ok(Self { bytes, header, place, damaged, payload })

@@ -21,7 +21,7 @@ pub fn any_header(bytes: &[u8]) {
 fn accept(bytes: &[u8], volume_size: u64) {
     let Ok((_, header)) = Header::newest(bytes) else { return };
     assert!(HEADER_SIZES.contains(&header.size));
-    let Ok(payload) = header.vet(volume_size) else { return };
+    let Ok(payload) = header.validate(volume_size) else { return };
     assert!(header.area() <= payload.span.at, "data in the header");
     assert!(payload.span.len > 0 && payload.span.end() <= volume_size, "data beyond the end");
     for area in header.slot_areas() {
@@ -69,7 +69,7 @@ mod tests {
         for place in [Place::First, Place::Second] {
             let (found, header) = Header::newest(&signed(JSON, 16 << 10, place)).unwrap();
             assert_eq!(found, place);
-            assert_eq!(header.vet(2 << 20).unwrap().span.len, 1 << 20);
+            assert_eq!(header.validate(2 << 20).unwrap().span.len, 1 << 20);
         }
         any_header(&[&[0, 2], JSON].concat());
     }

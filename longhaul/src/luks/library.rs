@@ -99,14 +99,14 @@ pub(super) fn refuse_full(header: &Header) -> Outcome {
 }
 
 /// What became of a secret.
-pub(super) enum Tried {
+pub(super) enum UnlockResult {
     /// It opened a slot.
     Opened(Opened),
     /// It opened none: a person may have mistyped it.
     None(Failure),
 }
 
-impl Tried {
+impl UnlockResult {
     /// The slot, for those who try once.
     pub(super) fn opened(self) -> Outcome<Opened> {
         match self {
@@ -117,7 +117,7 @@ impl Tried {
 }
 
 /// Opens the first slot that `secret` opens.
-pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<Tried> {
+pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<UnlockResult> {
     let order = slots_to_try(&image.header);
     let damaged = damaged(image, &order);
     let copy = image.bytes.clone();
@@ -126,12 +126,12 @@ pub(super) fn open(image: &Image, volume_size: u64, secret: &Secret) -> Outcome<
         let (mut too_large, mut allowance) = (None, CostLimit::new());
         for slot in order {
             match open_slot(device, &image.header, slot, (secret, &mut allowance))? {
-                Attempt::Opened(opened) => return Ok(Tried::Opened(opened)),
+                Attempt::Opened(opened) => return Ok(UnlockResult::Opened(opened)),
                 Attempt::Wrong => {}
                 Attempt::TooLarge(refusal) => too_large = Some((slot, refusal)),
             }
         }
-        Ok(Tried::None(match too_large {
+        Ok(UnlockResult::None(match too_large {
             None if !damaged.is_empty() => Failure::new(format!(
                 "no key slot opens; key slot {damaged} is damaged: the pass-phrase or key file may be right"
             ))

@@ -14,9 +14,9 @@ use super::header::{HEADER_SIZES, Header, HeaderError, is_first_copy, is_second_
 use super::image::{Image, ImageError, read};
 use super::library::{self, NEW_HEADER_SIZE, Opened};
 use super::writeback::{self, Before};
-use super::{Key, blocking, header_recovery, narrowed, recorded_size};
+use super::{Key, blocking, damage, header_recovery, narrowed, recorded_size};
 use crate::durable::sync_directory_of;
-use crate::failure::{Failure, OrFail, Outcome, complain};
+use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::printable::Shown as _;
 use crate::progress::Spinner;
 use crate::secret::Secret;
@@ -28,7 +28,7 @@ const PIECE: u64 = 1 << 20;
 /// The largest header there is: both copies and all slots.
 const BACKUP_MAX: u64 = 2 * HEADER_SIZES[8] + (128 << 20);
 
-/// How a volume is to be sealed.
+/// How a volume is to be encrypted.
 #[derive(Clone, Debug, Default)]
 pub struct Init {
     /// A name for people.
@@ -69,6 +69,11 @@ pub async fn init(volume: Arc<dyn Volume>, key: impl Into<Key>, how: Init) -> Ou
         )
     })?;
     Ok(image.header.uuid)
+}
+
+/// Refuses a volume that holds anything, as far as that can be seen; nothing is written.
+pub async fn refuse_unless_blank(volume: Arc<dyn Volume>) -> Outcome {
+    look(&narrowed(volume), false).await.map(drop)
 }
 
 /// Writes the first header of a volume.
@@ -138,12 +143,12 @@ async fn is_zero(volume: &dyn Volume, len: u64) -> volume::Result<bool> {
 }
 
 /// A header and the volume it is on.
-struct Held {
+struct HeaderOnVolume {
     volume: Arc<dyn Volume>,
     image: Arc<Image>,
 }
 
-impl Held {
+impl HeaderOnVolume {
     async fn fetch(volume: Arc<dyn Volume>) -> Outcome<Self> {
         let volume = narrowed(volume);
         let image = Image::fetch(&volume).await.map_err(ImageError::into_failure)?;
@@ -172,7 +177,7 @@ impl Held {
     /// Tells of a pass-phrase that is about to be in two slots: who removes one of them has not removed it.
     async fn tell_of_two(&self, new: &Secret, beside: Option<u32>) -> Outcome {
         if let Some(slot) = self.slots_opened(new, beside).await?.first() {
-            complain(&format_args!(
+            print_error(&format_args!(
                 "longhaul: the new pass-phrase opens key slot {slot} already: it will be in two slots"
             ));
         }
@@ -183,7 +188,7 @@ impl Held {
     async fn tell_of_remaining(&self, what: &str, secret: &Secret, beside: Option<u32>) -> Outcome {
         let slots = self.slots_opened(secret, beside).await?;
         if !slots.is_empty() {
-            complain(&format_args!("longhaul: {what} still opens {}", named(&slots)));
+            print_error(&format_args!("longhaul: {what} still opens {}", named(&slots)));
         }
         Ok(())
     }
@@ -222,7 +227,7 @@ pub async fn add(
     new: impl Into<Key>,
     cost: CostArgs,
 ) -> Outcome<u32> {
-    let mut held = Held::fetch(volume).await?;
+    let mut held = HeaderOnVolume::fetch(volume).await?;
     library::refuse_full(&held.image.header)?;
     let (opened, _) = held.open(&existing.into()).await?;
     let new = new.into().read().await?;
@@ -238,7 +243,7 @@ pub async fn change(
     new: impl Into<Key>,
     cost: CostArgs,
 ) -> Outcome<u32> {
-    let mut held = Held::fetch(volume).await?;
+    let mut held = HeaderOnVolume::fetch(volume).await?;
     library::refuse_full(&held.image.header)?;
     let (opened, replaced) = held.open(&old.into()).await?;
     let gone = opened.slot;
@@ -260,7 +265,7 @@ pub async fn remove(
     slot: Option<u32>,
     force: bool,
 ) -> Outcome<u32> {
-    let mut held = Held::fetch(volume).await?;
+    let mut held = HeaderOnVolume::fetch(volume).await?;
     let mut removed = None;
     let gone = match (slot, key) {
         (None, None) => return Err(Failure::usage("name a slot, or a pass-phrase that opens one")),
@@ -274,9 +279,8 @@ pub async fn remove(
             slot
         }
     };
-    if held.image.header.volume_slots().all(|(slot, _)| slot == gone) && !force {
-        return Err(Failure::new("this is the last key slot: without it the data are lost")
-            .hint("add another one first; --force removes it all the same"));
+    if !force {
+        held.refuse_last(gone)?;
     }
     held.destroy(gone)
         .await
@@ -296,14 +300,34 @@ pub struct Test {
 
 /// Tries a pass-phrase or key file; one that opens nothing is a failure. Nothing is written.
 pub async fn test(volume: Arc<dyn Volume>, key: impl Into<Key>) -> Outcome<Test> {
-    let held = Held::fetch(volume).await?;
+    let held = HeaderOnVolume::fetch(volume).await?;
     header_recovery::report(&held.image, true);
     let (first, secret) = key.into().open(&held.image, held.size()).await?;
     let others = held.slots_opened(&secret, Some(first.slot)).await?;
     Ok(Test { slots: [vec![first.slot], others].concat() })
 }
 
-impl Held {
+impl HeaderOnVolume {
+    /// Refuses to remove the last slot that may open the volume.
+    fn refuse_last(&self, gone: u32) -> Outcome {
+        let damaged = damage::damaged_slots(&self.image);
+        let mut others = self.image.header.volume_slots().map(|(slot, _)| slot);
+        if others.any(|slot| slot != gone && !damaged.contains(&slot)) {
+            return Ok(());
+        }
+        let what = match &damaged[..] {
+            [] => "this is the last key slot: without it the data are lost".to_owned(),
+            slots => {
+                let are = if slots.len() == 1 { "is" } else { "are" };
+                let slots = named(slots);
+                format!(
+                    "this is the last key slot that may open: {slots} {are} damaged; without it the data are lost"
+                )
+            }
+        };
+        Err(Failure::new(what).hint("add another one first; --force removes it all the same"))
+    }
+
     /// Whoever names a slot must show that he is not locking himself out.
     async fn may_go(&mut self, slot: u32, key: Option<&Key>) -> Outcome {
         if !self.image.header.metadata.keyslots.contains_key(&slot) {
@@ -344,6 +368,8 @@ pub struct Slot {
     pub slot: u32,
     /// The size of the volume key in bits.
     pub key_bits: u32,
+    /// What it holds was overwritten: no pass-phrase opens it.
+    pub damaged: bool,
     /// The key derivation function.
     pub kdf: Option<String>,
     /// Argon2: passes.
@@ -358,7 +384,7 @@ pub struct Slot {
 
 /// Reads what the header says of itself; no secret is needed.
 pub async fn slots(volume: Arc<dyn Volume>) -> Outcome<Slots> {
-    let held = Held::fetch(volume).await?;
+    let held = HeaderOnVolume::fetch(volume).await?;
     header_recovery::report(&held.image, true);
     let Image { header, payload, .. } = &*held.image;
     let slots = header.metadata.keyslots.iter().map(|(&slot, keyslot)| {
@@ -366,6 +392,7 @@ pub async fn slots(volume: Arc<dyn Volume>) -> Outcome<Slots> {
         Slot {
             slot,
             key_bits: keyslot.key_size.saturating_mul(8),
+            damaged: header.is_damaged(slot, &held.image.bytes),
             kdf: kdf.map(|kdf| kdf.kind.clone()),
             time: kdf.and_then(|kdf| kdf.time),
             memory_kib: kdf.and_then(|kdf| kdf.memory),
@@ -385,9 +412,9 @@ pub async fn slots(volume: Arc<dyn Volume>) -> Outcome<Slots> {
 }
 
 /// Writes the header to a new file, from which [`restore`] and `cryptsetup luksHeaderRestore` bring it
-/// back.
+/// back. Tells what of it is damaged.
 pub async fn backup(volume: Arc<dyn Volume>, path: &Path) -> Outcome {
-    let held = Held::fetch(volume).await?;
+    let held = HeaderOnVolume::fetch(volume).await?;
     let what = || format!("cannot write the backup {}", path.shown());
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).or_fail(what)?;
@@ -397,7 +424,11 @@ pub async fn backup(volume: Arc<dyn Volume>, path: &Path) -> Outcome {
         // Half a backup must not be taken for one.
         let _ = std::fs::remove_file(path);
     }
-    written.or_fail(what)
+    written.or_fail(what)?;
+    for damage in damage::damage(&held.image) {
+        print_error(&format_args!("longhaul: {damage}, and the backup has it as it is"));
+    }
+    Ok(())
 }
 
 /// How a header is to be brought back.
@@ -420,22 +451,23 @@ pub async fn restore(volume: Arc<dyn Volume>, path: &Path, how: Restore) -> Outc
     let size = volume.shape().size;
     let backup = read_backup(path, size)?;
     let Restore { secret, force, replace } = how;
-    let backup = blocking(move || {
+    let (backup, proven) = blocking(move || {
         library::check(&backup, size)?;
-        if let Some(secret) = &secret {
-            library::open(&backup, size, secret)?.opened()?;
-        }
-        Ok(backup)
+        let open = |secret: Secret| library::open(&backup, size, &secret)?.opened();
+        let proven = secret.map(open).transpose()?.map(|opened| opened.slot);
+        Ok((backup, proven))
     })
     .await?;
     let current = current(&volume, &backup, force, replace.as_deref()).await?;
     // What --replace gives up needs nothing of its header any more.
     let kept = replace.is_none();
-    if let Some(current) = current.as_ref().filter(|_| kept) {
+    let compared = current.as_ref().filter(|_| kept);
+    if let Some(current) = compared {
         compare_slots(&current.header, &backup.header, force)?;
     }
+    damage::refuse_damaged(compared, &backup, proven, force)?;
     let discards = current.as_ref().map(|current| kept && current.header.passes_discards());
-    let backup = with_discards(backup, size, discards).await?;
+    let backup = with_discards(repaired(backup, size).await?, size, discards).await?;
     writeback::write(&volume, Before::Replaced(current.as_ref()), &backup)
         .await
         .map_err(|why| why.hint(RESTORE_AGAIN))?;
@@ -459,7 +491,7 @@ fn compare_slots(current: &Header, backup: &Header, force: bool) -> Outcome {
             ));
     }
     if !revived.is_empty() {
-        complain(&format_args!(
+        print_error(&format_args!(
             "longhaul: what was in {} when the backup was made opens the volume again",
             named(&revived)
         ));
@@ -471,6 +503,14 @@ fn named(slots: &[u32]) -> String {
     let numbers: Vec<_> = slots.iter().map(u32::to_string).collect();
     let what = if slots.len() == 1 { "key slot" } else { "key slots" };
     format!("{what} {}", numbers.join(", "))
+}
+
+/// The backup with two copies of the header that are whole and the same.
+async fn repaired(backup: Image, size: u64) -> Outcome<Image> {
+    if backup.damaged.is_none() && Header::superseded(&backup.bytes).is_none() {
+        return Ok(backup);
+    }
+    blocking(move || Image::changed(library::settled(&backup, size, false)?, size)).await
 }
 
 /// The backup with the flag `allow-discards` if the header that it replaces has it (`discards`): without it, blocks that
@@ -485,7 +525,7 @@ async fn with_discards(backup: Image, size: u64, discards: Option<bool>) -> Outc
         }
         Some(false) => Ok(backup),
         None => {
-            complain(&format_args!(
+            print_error(&format_args!(
                 "longhaul: the backup was made before discards were allowed, if they ever were: if the volume has been used \
                  with --allow-discards since, give --allow-discards when it is opened next, or what was zeroed reads as noise"
             ));

@@ -5,6 +5,7 @@
 
 mod cipher;
 mod cost;
+mod damage;
 mod erase;
 mod header;
 mod header_recovery;
@@ -22,8 +23,8 @@ mod writer_token;
 
 use std::sync::Arc;
 
+use volume::layer::crypt::{Crypt, Discards, Segment};
 use volume::layer::narrow::Narrow;
-use volume::layer::seal::{Discards, Seal, Segment};
 use volume::{Gate, Volume, Work};
 
 use header::Payload;
@@ -37,15 +38,16 @@ pub use cipher::PooledXts;
 pub use cost::{CostArgs, allow_memory, allow_time};
 pub use erase::Erasable;
 pub use manage::{
-    Init, Restore, Slots, Test, add, backup, change, init, remove, restore, slots, test,
+    Init, Restore, Slots, Test, add, backup, change, init, refuse_unless_blank, remove, restore,
+    slots, test,
 };
 pub use unlock::{Encrypted, Key, LuksIdentity, Summary, identity, recognise};
 pub use writer_token::{Claim, WriterToken};
 
-/// The blocks of a sealed volume, which every initiator can work with.
+/// The blocks of an encrypted volume, which every initiator can work with.
 const BLOCK_SIZE: u32 = 512;
 
-/// How a sealed volume is opened.
+/// How an encrypted volume is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// The store may learn which blocks are unused, now and whenever the volume is opened again: the header
@@ -59,11 +61,11 @@ pub async fn open(
     key: impl Into<Key>,
     options: Options,
 ) -> Outcome<Arc<dyn Volume>> {
-    unsealed(volume, &key.into(), options).await.map(|(unsealed, _)| unsealed.plain)
+    unlocked(volume, &key.into(), options).await.map(|(unlocked, _)| unlocked.plain)
 }
 
 /// An open volume.
-struct Unsealed {
+struct Unlocked {
     /// Its plain text.
     plain: Arc<dyn Volume>,
     /// The slot that opened it.
@@ -71,13 +73,13 @@ struct Unsealed {
 }
 
 /// Opens the volume on `volume`, and answers what opened it.
-async fn unsealed(
+async fn unlocked(
     volume: Arc<dyn Volume>,
     key: &Key,
     options: Options,
-) -> Outcome<(Unsealed, Secret)> {
+) -> Outcome<(Unlocked, Secret)> {
     match recognise(volume).await? {
-        Some(encrypted) => encrypted.unseal(key, options).await,
+        Some(encrypted) => encrypted.unlock(key, options).await,
         None => Err(ImageError::Header(header::HeaderError::Absent).into_failure()),
     }
 }
@@ -88,14 +90,14 @@ fn plain(
     image: &Image,
     Opened { slot, key }: Opened,
     options: Options,
-) -> Outcome<Unsealed> {
+) -> Outcome<Unlocked> {
     let Payload { span, first_tweak, sector_size } = image.payload;
     let cipher =
         PooledXts::new(&key, sector_size).or_fail(|| "cannot use the volume key".to_owned())?;
     let passes = options.allow_discards || image.header.passes_discards();
     let discards = if passes { Discards::Pass } else { Discards::Refuse };
-    let seal = Seal::new(Arc::clone(store), cipher, Segment { span, first_tweak }, discards);
-    Ok(Unsealed { plain: Arc::new(Gate::new("seal", seal)), slot })
+    let crypt = Crypt::new(Arc::clone(store), cipher, Segment { span, first_tweak }, discards);
+    Ok(Unlocked { plain: Arc::new(Gate::new("crypt", crypt)), slot })
 }
 
 /// `volume` with small blocks, whatever its own are.

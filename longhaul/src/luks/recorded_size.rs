@@ -79,7 +79,7 @@ pub(super) async fn follow(store: &Arc<dyn Volume>, image: Arc<Image>) -> Outcom
 mod tests {
     use volume::store::memory::Memory;
 
-    use super::super::tests::{opens, sealed, secret};
+    use super::super::tests::{encrypted_volume, opens, secret};
     use super::super::{Options, open};
     use super::*;
 
@@ -101,7 +101,7 @@ mod tests {
 
     #[tokio::test]
     async fn volume_that_was_cut_off_is_known_by_its_header() {
-        let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+        let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
         assert_eq!(before_cut(&volume).await, None);
         let cut = moved(&volume, SIZE - 4096).await;
         assert_eq!(before_cut(&cut).await, Some(SIZE));
@@ -112,7 +112,8 @@ mod tests {
 
     #[tokio::test]
     async fn growth_is_recorded_when_the_volume_is_opened_to_be_written() {
-        let volume = moved(&sealed(Arc::new(Memory::new(SIZE, 512))).await, 2 * SIZE).await;
+        let volume =
+            moved(&encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await, 2 * SIZE).await;
         assert!(!opens(&volume, "wrong").await);
         assert_eq!(before_cut(&moved(&volume, SIZE).await).await, None, "no slot had opened");
         open(Arc::clone(&volume), secret("one"), Options::default()).await.unwrap();

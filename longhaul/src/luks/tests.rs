@@ -1,5 +1,6 @@
 //! Management and opening over volumes in memory: what must hold whatever breaks.
 
+mod damage;
 mod erase;
 mod writer_token;
 
@@ -31,7 +32,7 @@ fn init_with(force: bool) -> Init {
     Init { label: Some("test".into()), cost: cheap(), force }
 }
 
-pub(super) async fn sealed(volume: Arc<dyn Volume>) -> Arc<dyn Volume> {
+pub(super) async fn encrypted_volume(volume: Arc<dyn Volume>) -> Arc<dyn Volume> {
     init(volume.clone(), secret("one"), init_with(false)).await.unwrap();
     volume
 }
@@ -49,7 +50,7 @@ pub(super) async fn opens(volume: &Arc<dyn Volume>, text: &str) -> bool {
 
 #[tokio::test]
 async fn slots_come_and_go() {
-    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     assert!(opens(&volume, "one").await && !opens(&volume, "two").await);
     assert_eq!(add(volume.clone(), secret("one"), secret("two"), cheap()).await.unwrap(), 1);
     assert!(opens(&volume, "one").await && opens(&volume, "two").await);
@@ -98,7 +99,7 @@ async fn init_refuses_what_is_known_by_its_end() {
 
 #[tokio::test]
 async fn a_named_slot_goes_only_if_another_one_opens() {
-    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     add(volume.clone(), secret("one"), secret("two"), cheap()).await.unwrap();
     let own = remove(volume.clone(), Some(secret("two").into()), Some(1), false).await.unwrap_err();
     assert!(own.to_string().contains("opens slot 1 itself"), "{own}");
@@ -110,7 +111,7 @@ async fn a_named_slot_goes_only_if_another_one_opens() {
 }
 
 #[tokio::test]
-async fn what_holds_something_is_not_sealed_by_mistake() {
+async fn volume_with_contents_is_not_encrypted_by_mistake() {
     for (at, bytes, name) in
         [(1080, &b"\x53\xef"[..], "ext4"), (510, b"\x55\xaa", "MBR"), (70_000, b"x", "data")]
     {
@@ -122,7 +123,7 @@ async fn what_holds_something_is_not_sealed_by_mistake() {
         assert!(refused.to_string().contains(name), "{refused}");
         init(volume.clone(), secret("one"), init_with(true)).await.unwrap();
     }
-    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     let refused = init(volume, secret("one"), init_with(false)).await.unwrap_err();
     assert!(refused.to_string().contains("a LUKS header"), "{refused}");
     let small: Arc<dyn Volume> = Arc::new(Memory::new(16 << 20, 512));
@@ -133,7 +134,7 @@ async fn what_holds_something_is_not_sealed_by_mistake() {
 #[tokio::test]
 async fn the_plain_text_keeps_the_contract() {
     for (seed, block_size) in [(1, 512), (2, 4096)] {
-        let store = sealed(Arc::new(Memory::new(56 << 20, block_size))).await;
+        let store = encrypted_volume(Arc::new(Memory::new(56 << 20, block_size))).await;
         for allow_discards in [false, true] {
             let options = Options { allow_discards };
             let plain = open(store.clone(), secret("one"), options).await.unwrap();
@@ -147,7 +148,7 @@ async fn the_plain_text_keeps_the_contract() {
 async fn a_backup_brings_back_the_old_pass_phrases() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("header");
-    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     backup(volume.clone(), &path).await.unwrap();
     assert!(backup(volume.clone(), &path).await.is_err(), "a backup was overwritten");
     change(volume.clone(), secret("one"), secret("two"), cheap()).await.unwrap();
@@ -162,7 +163,7 @@ async fn a_backup_brings_back_the_old_pass_phrases() {
     restore(volume.clone(), &path, right).await.unwrap();
     assert!(opens(&volume, "one").await && !opens(&volume, "two").await);
 
-    let other = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let other = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     let uuids = [&volume, &other].map(|volume| slots(volume.clone()));
     let [of_backup, here] = futures_util::future::join_all(uuids).await.try_into().unwrap();
     let [of_backup, here] = [of_backup, here].map(|slots: Outcome<Slots>| slots.unwrap().uuid);
@@ -189,7 +190,7 @@ async fn a_backup_brings_back_the_old_pass_phrases() {
 #[tokio::test]
 async fn either_copy_of_the_header_is_enough_and_is_repaired() {
     for at in [0, 16 << 10] {
-        let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+        let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
         let rubbish = Bytes::from(vec![0xaa; 16 << 10]);
         volume.write(at, rubbish, Durability::Volatile).await.unwrap();
         assert!(opens(&volume, "one").await, "the copy beside {at} was not used");
@@ -213,7 +214,7 @@ async fn start(volume: &Arc<dyn Volume>) -> Vec<u8> {
 #[tokio::test]
 async fn header_is_repaired_only_after_a_slot_opened_and_never_on_a_read_only_volume() {
     for at in [0, 16 << 10] {
-        let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+        let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
         let intact = start(&volume).await;
         damage(&volume, at).await;
         let damaged = start(&volume).await;
@@ -241,7 +242,7 @@ async fn header_is_repaired_only_after_a_slot_opened_and_never_on_a_read_only_vo
 async fn change_that_was_cut_short_is_finished_only_after_a_slot_opened() {
     let disk = Arc::new(Faulty::new(SIZE, 512));
     let volume: Arc<dyn Volume> = disk.clone();
-    sealed(volume.clone()).await;
+    encrypted_volume(volume.clone()).await;
     add(volume.clone(), secret("one"), secret("two"), cheap()).await.unwrap();
     volume.flush().await.unwrap();
     let before = disk.contents();
@@ -273,7 +274,7 @@ async fn change_that_was_cut_short_is_finished_only_after_a_slot_opened() {
 /// Zeroes that the store has are zeroes for everyone, once somebody let discards through.
 #[tokio::test]
 async fn discards_are_remembered_in_the_header() {
-    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     let span = Span::new(64 << 10, 64 << 10);
     let allowed = Options { allow_discards: true };
     let plain = open(volume.clone(), secret("one"), allowed).await.unwrap();
@@ -286,7 +287,7 @@ async fn discards_are_remembered_in_the_header() {
     assert!(plain.shape().discard.is_some());
     assert!(plain.read(span).await.unwrap().iter().all(|&byte| byte == 0), "noise was read");
     // Not by whoever has no pass-phrase, and not where nothing may be written.
-    let other = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let other = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     let before = start(&other).await;
     assert!(open(other.clone(), secret("two"), allowed).await.is_err());
     let read_only: Arc<dyn Volume> =
@@ -298,7 +299,7 @@ async fn discards_are_remembered_in_the_header() {
 /// What is left of a header when something else was put at the start of the volume is no volume, and not nothing.
 #[tokio::test]
 async fn second_copy_behind_a_file_system_is_not_opened() {
-    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     let mut start = vec![0; 4096];
     start[1080..1082].copy_from_slice(b"\x53\xef");
     volume.write(0, Bytes::from(start), Durability::Volatile).await.unwrap();
@@ -383,7 +384,7 @@ async fn failed_init_and_restore_say_what_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("header");
     let whole = Arc::new(Faulty::new(SIZE, 512));
-    backup(sealed(whole.clone()).await, &path).await.unwrap();
+    backup(encrypted_volume(whole.clone()).await, &path).await.unwrap();
     for cut in 1..4 {
         let disk = Arc::new(Faulty::new(SIZE, 512));
         disk.cut_after(cut);
@@ -403,7 +404,7 @@ async fn no_moment_without_a_header_that_opens() {
     for operation in [Operation::Add, Operation::Change, Operation::Remove] {
         let before: Arc<Faulty> = Arc::new(Faulty::new(SIZE - (7 << 20), 512));
         let store: Arc<dyn Volume> = before.clone();
-        sealed(store.clone()).await;
+        encrypted_volume(store.clone()).await;
         if matches!(operation, Operation::Remove) {
             add(store.clone(), secret("one"), secret("new"), cheap()).await.unwrap();
         }
@@ -458,7 +459,7 @@ async fn no_moment_without_a_header_that_opens() {
 
 #[tokio::test]
 async fn a_removed_slot_is_wiped() {
-    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     add(volume.clone(), secret("one"), secret("two"), cheap()).await.unwrap();
     let before = Image::fetch(&volume).await.unwrap();
     let area = before.header.slot_areas().nth(1).unwrap();
@@ -473,7 +474,7 @@ async fn a_removed_slot_is_wiped() {
 async fn a_failed_write_is_reported_and_the_header_still_opens() {
     let disk = Arc::new(Faulty::new(SIZE, 512));
     let volume: Arc<dyn Volume> = disk.clone();
-    sealed(volume.clone()).await;
+    encrypted_volume(volume.clone()).await;
     disk.fail(volume::Verb::Write, Kind::NoSpace);
     let failed = add(volume.clone(), secret("one"), secret("two"), cheap()).await.unwrap_err();
     assert!(failed.to_string().contains("no space left"), "{failed}");
@@ -488,7 +489,7 @@ async fn a_read_only_volume_opens_and_refuses_writes() {
     let uri = crate::uri::Uri::File(path);
     let create = OpenOptions { size: Some(Size(SIZE)), ..OpenOptions::default() };
     let store = crate::chain::open(&uri, create).await.unwrap().volume();
-    sealed(store.clone()).await;
+    encrypted_volume(store.clone()).await;
     drop(store);
     let look = OpenOptions { read_only: true, ..OpenOptions::default() };
     let store = crate::chain::open(&uri, look).await.unwrap().volume();

@@ -8,12 +8,12 @@ use volume::{Span, Volume};
 
 use super::header::{Header, HeaderError, binary_parts_in, uuid_at};
 use super::image::{Image, ImageError};
-use super::library::{self, Opened, Tried};
+use super::library::{self, Opened, UnlockResult};
 use super::{
-    Claim, Options, Unsealed, WriterToken, blocking, header_recovery, narrowed, plain,
+    Claim, Options, Unlocked, WriterToken, blocking, damage, header_recovery, narrowed, plain,
     recorded_size, strength,
 };
-use crate::failure::{Failure, Outcome, complain};
+use crate::failure::{Failure, Outcome, print_error};
 use crate::printable::Shown as _;
 use crate::progress::Spinner;
 use crate::secret::{Secret, Source, others_read};
@@ -58,7 +58,7 @@ impl Key {
         Self(Origin::Another { source, what: what.into() })
     }
 
-    pub(super) async fn read(&self) -> Outcome<Secret> {
+    pub(crate) async fn read(&self) -> Outcome<Secret> {
         match self.0.clone() {
             Origin::Given(secret) => Ok(secret),
             Origin::Asked { source, what } => blocking(move || asked(&source, &what)).await,
@@ -99,13 +99,13 @@ impl Key {
             let outcome = blocking(move || library::open(&image, size, &tried)).await;
             drop(spinner);
             match outcome? {
-                Tried::Opened(opened) => return Ok((opened, secret)),
-                Tried::None(why) => {
+                UnlockResult::Opened(opened) => return Ok((opened, secret)),
+                UnlockResult::None(why) => {
                     left -= 1;
                     if left == 0 {
                         return Err(why);
                     }
-                    complain(&format_args!("longhaul: {why}; try again"));
+                    print_error(&format_args!("longhaul: {why}; try again"));
                 }
             }
         }
@@ -115,7 +115,7 @@ impl Key {
 fn asked(source: &Source, what: &str) -> Outcome<Secret> {
     if let Some(path) = others_read(source) {
         let path = path.shown();
-        complain(&format_args!(
+        print_error(&format_args!(
             "longhaul: others than its owner may read {path}, which opens a volume: chmod 600 {path}"
         ));
     }
@@ -131,7 +131,7 @@ fn new(source: &Source, what: &str) -> Outcome<Secret> {
     if !matches!(source, Source::KeyFile(_))
         && let Some(hint) = strength::hint(secret.expose())
     {
-        complain(&format_args!("longhaul: {hint}"));
+        print_error(&format_args!("longhaul: {hint}"));
     }
     Ok(secret)
 }
@@ -234,14 +234,13 @@ impl Encrypted {
         match &self.header {
             Ok(image) => {
                 let Image { header, payload, .. } = &**image;
-                let damaged =
-                    image.damaged.map(|place| format!("{place} of the header is damaged"));
+                let damage = damage::damage(image);
                 Summary {
                     uuid: Some(header.uuid.clone()),
                     label: Some(header.label.clone()).filter(|label| !label.is_empty()),
                     size: Some(payload.span.len),
                     discards: header.passes_discards(),
-                    trouble: damaged,
+                    trouble: (!damage.is_empty()).then(|| damage.join("; ")),
                 }
             }
             Err(why) => {
@@ -271,16 +270,16 @@ impl Encrypted {
 
     /// Opens it: the answer is its plain text.
     pub async fn open(self, key: &Key, options: Options) -> Outcome<Arc<dyn Volume>> {
-        self.unseal(key, options).await.map(|(unsealed, _)| unsealed.plain)
+        self.unlock(key, options).await.map(|(unlocked, _)| unlocked.plain)
     }
 
     /// Opens it, and answers the secret that did it too. Nothing is written before a slot has opened.
-    pub(super) async fn unseal(self, key: &Key, options: Options) -> Outcome<(Unsealed, Secret)> {
+    pub(super) async fn unlock(self, key: &Key, options: Options) -> Outcome<(Unlocked, Secret)> {
         let Self { store, header, token } = self;
         let image = header.map_err(|why| ImageError::Header(why).into_failure())?;
         let (opened, secret) = key.open(&image, store.shape().size).await?;
         recorded_size::report(&image.header, store.shape().size);
-        let unsealed = async {
+        let unlocked = async {
             let image = match &token {
                 Some(token) => token.take(&image, options.allow_discards).await?,
                 None => header_recovery::finish(&store, image, options.allow_discards).await?,
@@ -288,8 +287,8 @@ impl Encrypted {
             let image = recorded_size::follow(&store, image).await?;
             plain(&store, &image, opened, options)
         };
-        match (unsealed.await, token) {
-            (Ok(unsealed), _) => Ok((unsealed, secret)),
+        match (unlocked.await, token) {
+            (Ok(unlocked), _) => Ok((unlocked, secret)),
             (Err(why), None) => Err(why),
             (Err(why), Some(token)) => {
                 if let Err(why) = token.give_back(false).await {

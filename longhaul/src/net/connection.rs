@@ -346,12 +346,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_sent_by_tcp_is_received() {
+    async fn data_sent_by_tcp_are_received() {
         send_and_receive(tcp().await).await;
     }
 
     #[tokio::test]
-    async fn what_is_sent_by_a_local_socket_is_received() {
+    async fn data_sent_by_a_local_socket_are_received() {
         send_and_receive(local()).await;
     }
 

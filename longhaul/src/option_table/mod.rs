@@ -10,10 +10,10 @@ use std::fmt::Display;
 
 pub(crate) use command_line::{CommandLine, Rows, names};
 pub use print::{Section, manual_table, terminal_list};
-pub use read::Unfit;
+pub use read::ValueError;
 pub(crate) use read::{each, number, number_or_text, path, switch, text, texts, within};
 pub use table::Wrong;
-pub(crate) use table::{Entry, RawValue, Sheet, Table};
+pub(crate) use table::{Entry, FileChecks, RawValue, Table};
 
 /// Where an option may stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,14 +120,26 @@ pub struct OptionText {
     pub range: fn() -> Option<String>,
 }
 
+impl OptionText {
+    /// The value that stands for one that is left out.
+    pub(crate) const fn default_value(&self) -> &'static str {
+        match self.standard {
+            Standard::Value(text) => text,
+            Standard::Required | Standard::Words(_) => panic!("it has no value of its own"),
+        }
+    }
+}
+
 /// An option, and how it gets into `S`.
 pub struct Row<S: 'static> {
     /// What is said of it.
     pub text: OptionText,
     /// Reads it.
-    pub(crate) read: fn(&mut S, &RawValue<'_>) -> Result<(), Unfit>,
+    pub(crate) read: fn(&mut S, &RawValue<'_>) -> Result<(), ValueError>,
     /// Whether it was read.
     pub(crate) is_set: fn(&S) -> bool,
+    /// Whether both have the same.
+    pub(crate) is_same: fn(&S, &S) -> bool,
 }
 
 /// The row of `name`. A name without one does not compile, where this is asked in a constant.
@@ -148,6 +160,11 @@ const fn is_same(one: &[u8], two: &[u8]) -> bool {
         at += 1;
     }
     at == one.len() && at == two.len()
+}
+
+/// The names of the options in which `old` and `new` differ.
+pub(crate) fn changed<S>(rows: &[Row<S>], old: &S, new: &S) -> impl Iterator<Item = &'static str> {
+    rows.iter().filter(|row| !(row.is_same)(old, new)).map(|row| row.text.name)
 }
 
 /// Gives what was not read its default.
@@ -239,6 +256,7 @@ macro_rules! options {
                     Ok(())
                 },
                 is_set: |of| $crate::option_table::Field::is_set(&of.$field),
+                is_same: |one, other| one.$field == other.$field,
             },
         )* ];
     };

@@ -13,14 +13,14 @@ use super::table::{Entry, Item, RawValue, unlike};
 
 /// Why a value does not suit its option.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum ValueError {
     /// It means nothing.
     Value(String),
     /// It is out of bounds.
     Range(String),
 }
 
-impl Unfit {
+impl ValueError {
     /// The same, of the option `name`.
     #[must_use]
     pub fn of(&self, name: &str) -> String {
@@ -31,7 +31,7 @@ impl Unfit {
     }
 }
 
-impl Display for Unfit {
+impl Display for ValueError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Value(why) => f.write_str(why),
@@ -40,12 +40,12 @@ impl Display for Unfit {
     }
 }
 
-impl std::error::Error for Unfit {}
+impl std::error::Error for ValueError {}
 
-type Reading<T> = Result<T, Unfit>;
+type Reading<T> = Result<T, ValueError>;
 
-fn unfit(why: impl Display) -> Unfit {
-    Unfit::Value(why.to_string())
+fn unfit(why: impl Display) -> ValueError {
+    ValueError::Value(why.to_string())
 }
 
 /// What is wrong with an option that stands there alone.
@@ -157,5 +157,5 @@ pub(crate) fn within<T: PartialOrd + Display>(value: T, range: &RangeInclusive<T
         return Ok(value);
     }
     let (least, most) = (range.start(), range.end());
-    Err(Unfit::Range(format!("is from {least} to {most}, not {value}")))
+    Err(ValueError::Range(format!("is from {least} to {most}, not {value}")))
 }

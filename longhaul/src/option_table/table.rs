@@ -32,12 +32,12 @@ pub struct Wrong {
 }
 
 /// A file under examination.
-pub(crate) struct Sheet<'t> {
+pub(crate) struct FileChecks<'t> {
     text: &'t str,
     wrong: RefCell<Vec<Wrong>>,
 }
 
-impl<'t> Sheet<'t> {
+impl<'t> FileChecks<'t> {
     pub(crate) fn new(text: &'t str) -> Self {
         Self { text, wrong: RefCell::default() }
     }
@@ -60,7 +60,7 @@ impl<'t> Sheet<'t> {
 
 /// One table. It knows which keys were asked for; the others are mistakes.
 pub(crate) struct Table<'t> {
-    sheet: &'t Sheet<'t>,
+    checks: &'t FileChecks<'t>,
     /// Where its name stands.
     at: Range<usize>,
     entries: &'t DeTable<'t>,
@@ -72,7 +72,7 @@ pub(crate) struct Table<'t> {
 /// A value, in its file.
 #[derive(Clone, Copy)]
 pub(crate) struct Item<'t> {
-    sheet: &'t Sheet<'t>,
+    checks: &'t FileChecks<'t>,
     value: &'t Spanned<DeValue<'t>>,
 }
 
@@ -83,12 +83,12 @@ impl<'t> Item<'t> {
 
     /// What is in it, if it is a list. What is neither a string nor a table is noted.
     pub(super) fn entries(&self) -> Option<Vec<Entry<'t>>> {
-        let sheet = self.sheet;
+        let checks = self.checks;
         let entry = |item: &'t Spanned<DeValue<'t>>| match (item.get_ref(), item.span()) {
-            (DeValue::String(text), at) => Some(Entry::Text(Text { sheet, at, text })),
-            (DeValue::Table(entries), at) => Some(Entry::Table(Table::new(sheet, at, entries))),
+            (DeValue::String(text), at) => Some(Entry::Text(Text { checks, at, text })),
+            (DeValue::Table(entries), at) => Some(Entry::Table(Table::new(checks, at, entries))),
             (other, at) => {
-                sheet.note(&at, unlike(other, "a string"));
+                checks.note(&at, unlike(other, "a string"));
                 None
             }
         };
@@ -104,7 +104,7 @@ pub(crate) enum Entry<'t> {
 
 /// A string, and where it stands.
 pub(crate) struct Text<'t> {
-    sheet: &'t Sheet<'t>,
+    checks: &'t FileChecks<'t>,
     at: Range<usize>,
     text: &'t str,
 }
@@ -112,7 +112,7 @@ pub(crate) struct Text<'t> {
 impl Text<'_> {
     /// What it means; noted if nothing.
     pub(crate) fn parse<T: FromStr<Err: Display>>(&self) -> Option<T> {
-        self.text.parse().map_err(|why: T::Err| self.sheet.note(&self.at, why)).ok()
+        self.text.parse().map_err(|why: T::Err| self.checks.note(&self.at, why)).ok()
     }
 
     pub(super) fn span(&self) -> Range<usize> {
@@ -121,24 +121,28 @@ impl Text<'_> {
 }
 
 impl<'t> Table<'t> {
-    pub(crate) fn new(sheet: &'t Sheet<'t>, at: Range<usize>, entries: &'t DeTable<'t>) -> Self {
-        Self { sheet, at, entries, known: Vec::new(), unfit: Vec::new() }
+    pub(crate) fn new(
+        checks: &'t FileChecks<'t>,
+        at: Range<usize>,
+        entries: &'t DeTable<'t>,
+    ) -> Self {
+        Self { checks, at, entries, known: Vec::new(), unfit: Vec::new() }
     }
 
     /// Notes a mistake of the table as a whole.
     pub(crate) fn note(&self, why: impl Display) {
-        self.sheet.note(&self.at, why);
+        self.checks.note(&self.at, why);
     }
 
     /// Notes a mistake at a key, or at the table if the key is not there.
     pub(crate) fn note_at(&self, key: &str, why: impl Display) {
         let at = self.entries.iter().find(|(name, _)| name.as_ref() == key);
-        self.sheet.note(&at.map_or_else(|| self.at.clone(), |(name, _)| name.span()), why);
+        self.checks.note(&at.map_or_else(|| self.at.clone(), |(name, _)| name.span()), why);
     }
 
     /// Notes a mistake at a place within the table.
     pub(crate) fn note_span(&self, at: &Range<usize>, why: impl Display) {
-        self.sheet.note(at, why);
+        self.checks.note(at, why);
     }
 
     /// Whether the key is there, right or wrong.
@@ -164,9 +168,9 @@ impl<'t> Table<'t> {
                 }
                 continue;
             };
-            let item = Item { sheet: self.sheet, value };
+            let item = Item { checks: self.checks, value };
             if let Err(unfit) = (row.read)(&mut into, &RawValue::File(item, base)) {
-                self.sheet.note(&value.span(), unfit.of(name));
+                self.checks.note(&value.span(), unfit.of(name));
                 self.unfit.push(name);
             }
         }
@@ -179,10 +183,10 @@ impl<'t> Table<'t> {
         self.known.push(key);
         let value = self.entries.get(key)?;
         let Some(entries) = value.get_ref().as_table() else {
-            self.sheet.note(&value.span(), unlike(value.get_ref(), "a table"));
+            self.checks.note(&value.span(), unlike(value.get_ref(), "a table"));
             return None;
         };
-        Some(Table::new(self.sheet, value.span(), entries))
+        Some(Table::new(self.checks, value.span(), entries))
     }
 
     /// The tables within a table, by name, in the order of the file.
@@ -192,24 +196,30 @@ impl<'t> Table<'t> {
         for (name, value) in outer.entries {
             match value.get_ref().as_table() {
                 Some(entries) => {
-                    let table = Table::new(self.sheet, name.span(), entries);
+                    let table = Table::new(self.checks, name.span(), entries);
                     tables.push((name.get_ref().as_ref(), table));
                 }
-                None => self.sheet.note(&value.span(), unlike(value.get_ref(), "a table")),
+                None => self.checks.note(&value.span(), unlike(value.get_ref(), "a table")),
             }
         }
         tables.sort_by_key(|(_, table)| table.at.start);
         tables
     }
 
+    /// The texts in the list at a key, if there is one.
+    pub(crate) fn texts_of(&self, key: &str) -> impl Iterator<Item = &'t str> + use<'t> {
+        let list = self.entries.get(key).and_then(|value| value.get_ref().as_array());
+        list.into_iter().flatten().filter_map(|item| item.get_ref().as_str())
+    }
+
     /// The line of a key that is there.
     pub(crate) fn line_of(&self, key: &str) -> Option<usize> {
         let (name, _) = self.entries.iter().find(|(name, _)| name.as_ref() == key)?;
-        Some(self.sheet.line(&name.span()))
+        Some(self.checks.line(&name.span()))
     }
 
     pub(crate) fn line(&self) -> usize {
-        self.sheet.line(&self.at)
+        self.checks.line(&self.at)
     }
 
     /// Notes the keys nobody asked for.
@@ -223,7 +233,7 @@ impl<'t> Table<'t> {
                     true => format!("unknown key `{name_is}`: here may stand {known}"),
                     false => format!("unknown key `{name_is}`{meant}"),
                 };
-                self.sheet.note(&name.span(), why);
+                self.checks.note(&name.span(), why);
             }
         }
     }

@@ -28,6 +28,7 @@ const WRITE: [u8; 4] = *b"WRIT";
 const ZERO: [u8; 4] = *b"ZERO";
 const DISCARD: [u8; 4] = *b"DISC";
 const END: [u8; 4] = *b"END ";
+const OPEN: [u8; 4] = *b"OPEN";
 
 /// The flag of zeroes whose space may be given back.
 const RELEASE: u32 = 1;
@@ -56,14 +57,24 @@ pub(super) fn preamble(header: &Header) -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_be_bytes(), &len.to_be_bytes(), &json].concat()
 }
 
+/// What a log says of itself where it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Everything that was to be saved is in it, or counted as lost.
+    End,
+    /// More may have to follow: who writes it has not said that this is all.
+    Unfinished,
+}
+
 /// What stands before the data of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
     Write(Span),
     Zero(Span, Space),
     Discard(Span),
-    /// The end, with the number of records before it and the bytes of their data.
-    End {
+    /// The last record, with the number of records before it and the bytes of their data.
+    Last {
+        mark: Mark,
         changes: u64,
         bytes: u64,
         /// How many changes should have followed and are lost; the largest number stands for more.
@@ -84,7 +95,7 @@ impl Head {
     pub(super) const fn data_len(&self) -> u64 {
         match self {
             Self::Write(span) => span.len,
-            Self::Zero(..) | Self::Discard(_) | Self::End { .. } => 0,
+            Self::Zero(..) | Self::Discard(_) | Self::Last { .. } => 0,
         }
     }
 
@@ -94,7 +105,10 @@ impl Head {
             Self::Zero(span, Space::Keep) => (ZERO, 0, span.at, span.len),
             Self::Zero(span, Space::Release) => (ZERO, RELEASE, span.at, span.len),
             Self::Discard(span) => (DISCARD, 0, span.at, span.len),
-            Self::End { changes, bytes, lost } => (END, lost, changes, bytes),
+            Self::Last { mark: Mark::End, changes, bytes, lost } => (END, lost, changes, bytes),
+            Self::Last { mark: Mark::Unfinished, changes, bytes, lost } => {
+                (OPEN, lost, changes, bytes)
+            }
         };
         let mut head = [0; HEAD_LEN];
         head[..4].copy_from_slice(&kind);
@@ -119,7 +133,10 @@ impl Head {
             (ZERO, 0) => span.map(|span| Self::Zero(span, Space::Keep)),
             (ZERO, RELEASE) => span.map(|span| Self::Zero(span, Space::Release)),
             (DISCARD, 0) => span.map(Self::Discard),
-            (END, lost) => Some(Self::End { changes: first, bytes: second, lost }),
+            (END | OPEN, lost) => {
+                let mark = if *kind == END { Mark::End } else { Mark::Unfinished };
+                Some(Self::Last { mark, changes: first, bytes: second, lost })
+            }
             _ => None,
         }
     }
@@ -130,7 +147,7 @@ impl Head {
             Self::Write(span) => Some(Change::Write { at: span.at, data }),
             Self::Zero(span, space) => Some(Change::Zero { span, space }),
             Self::Discard(span) => Some(Change::Discard(span)),
-            Self::End { .. } => None,
+            Self::Last { .. } => None,
         }
     }
 }

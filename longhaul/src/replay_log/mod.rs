@@ -10,14 +10,16 @@
 mod format;
 mod pending;
 mod reader;
+mod superseded;
 mod writer;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use volume::{Space, Span};
 
-pub use pending::{Pending, applied_name, is_readable, is_written, of_key, pending};
+pub use pending::{Pending, applied_name, created, is_readable, is_written, of_key, pending};
 pub use reader::{ReadError, Reader, Record, Records};
+pub use superseded::{forget_superseded, note_superseded, superseded_at};
 pub use writer::{Saved, Writer, check_dir};
 
 /// A change of a volume.
@@ -41,7 +43,7 @@ impl Change {
 }
 
 /// Which volume a log belongs to, and who wrote it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The URI it was opened by. It holds no secrets.
     pub volume: String,

@@ -4,9 +4,13 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use volume::Span;
+
+use super::superseded::superseded_at;
 use super::{Header, ReadError, Reader};
-use crate::printable::Shown as _;
+use crate::printable::{Quoted as _, Shown as _};
 use crate::size::Size;
+use crate::utc::utc;
 
 /// A log that has not been written yet.
 #[derive(Debug)]
@@ -15,10 +19,12 @@ pub struct Pending {
     pub path: PathBuf,
     /// The key of the attachment that it is from, if that had one.
     pub key: Option<u64>,
-    /// The UUID of its volume, if that was opened as an encrypted one.
-    luks_uuid: Option<String>,
-    /// The size of its volume.
-    size: u64,
+    /// When this machine has written to its places since, so that it is not the newest.
+    pub superseded: Option<u64>,
+    /// What it says of itself; `None` of one that is missing.
+    pub header: Option<Header>,
+    /// The places that it changes.
+    pub places: Vec<Span>,
     /// How many changes it holds, and the bytes of their data.
     holds: Result<(u64, u64), ReadError>,
     /// It was closed: no more comes.
@@ -32,24 +38,55 @@ impl Pending {
         Self {
             path,
             key: Some(key),
-            luks_uuid: None,
-            size: 0,
+            superseded: None,
+            header: None,
+            places: Vec::new(),
             holds: Err(ReadError::Missing),
             has_end: false,
         }
     }
 
-    /// Whether a volume with this UUID, if it has one, and this size may be its own. Serial numbers alone may be alike.
+    /// Whether a volume with this UUID, if it is encrypted, and this size may be its own. Serial numbers alone may be
+    /// alike. A log of a plain volume is of none that was encrypted since, but by its own attachment, which is told by its key
+    /// that is `registered` still.
     #[must_use]
-    pub fn may_be_of(&self, luks_uuid: Option<&str>, size: u64) -> bool {
-        let uuids = self.luks_uuid.as_deref().zip(luks_uuid);
-        uuids.is_none_or(|(there, here)| there == here) && self.size <= size
+    pub fn may_be_of(&self, luks_uuid: Option<&str>, size: u64, registered: &[u64]) -> bool {
+        let Some(header) = &self.header else { return true };
+        let is_uuid = match (header.luks_uuid.as_deref(), luks_uuid) {
+            (Some(there), Some(here)) => there == here,
+            (None, Some(_)) => self.key.is_some_and(|key| registered.contains(&key)),
+            (_, None) => true,
+        };
+        is_uuid && header.size <= size
     }
 
-    /// Whether it can be told by a UUID.
+    /// What to do about it before the volume is used, which is called `volume`.
     #[must_use]
-    pub const fn has_uuid(&self) -> bool {
-        self.luks_uuid.is_some()
+    pub fn advice(&self, volume: &str) -> String {
+        let path = self.path.quoted();
+        match self.superseded {
+            Some(at) => format!(
+                "the replay log {self} of {volume} is older than what was written from this machine at its places since {}: \
+                 delete it if it is of no use; `longhaul replay --force {path}` replaces what is newer",
+                utc(at)
+            ),
+            None => format!(
+                "{volume} lacks what is in the replay log {self}: end this and run `{}` first, since it replaces what is \
+                 written from now on",
+                self.command()
+            ),
+        }
+    }
+
+    /// What writes it.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let path = self.path.quoted();
+        // What has no end may still be written, by a process that ends yet.
+        match self.has_end || self.holds.is_err() {
+            true => format!("longhaul replay {path}"),
+            false => format!("longhaul replay --partial {path}"),
+        }
     }
 }
 
@@ -90,6 +127,12 @@ pub fn is_written(log: &Path) -> bool {
     !log.exists() && applied_name(log).exists()
 }
 
+/// When the log at this path was begun; `None` if there is none.
+#[must_use]
+pub fn created(log: &Path) -> Option<u64> {
+    Some(Reader::header_of(log).ok()?.created)
+}
+
 /// Whether there is a log at this path.
 #[must_use]
 pub fn is_readable(log: &Path) -> bool {
@@ -108,17 +151,19 @@ fn found(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<(PathBuf, Header)>
     paths.into_iter().filter_map(header).collect()
 }
 
-/// The logs in `dir` that are wanted and have not been written. What cannot be read there is none.
-pub fn pending(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<Pending> {
+/// The logs in `dir` that are wanted and have not been written. What cannot be read there is none. What this machine has
+/// written since is noted in the state directory `state`.
+pub fn pending(dir: &Path, state: Option<&Path>, wanted: impl Fn(&Header) -> bool) -> Vec<Pending> {
     let look = |(path, header): (PathBuf, Header)| {
         let log = Reader::open_unlocked(&path);
         Pending {
             has_end: log.as_ref().is_ok_and(|log| log.torn().is_none()),
+            places: log.as_ref().map(|log| log.places().to_vec()).unwrap_or_default(),
             holds: log.map(|log| log.holds()),
             key: header.key,
             path,
-            luks_uuid: header.luks_uuid,
-            size: header.size,
+            superseded: state.and_then(|state| superseded_at(state, &header)),
+            header: Some(header),
         }
     };
     found(dir, wanted).into_iter().map(look).collect()
@@ -128,39 +173,64 @@ pub fn pending(dir: &Path, wanted: impl Fn(&Header) -> bool) -> Vec<Pending> {
 mod tests {
     use super::*;
 
+    fn log(luks_uuid: Option<&str>) -> Pending {
+        let header = Header {
+            volume: "iscsi://a/iqn.2001-04.com.example:t/1".to_owned(),
+            target: "iqn.2001-04.com.example:t".to_owned(),
+            lun: 1,
+            serial: None,
+            vendor: "v".to_owned(),
+            product: "p".to_owned(),
+            size: 8,
+            block_size: 1,
+            opened: 0,
+            created: 0,
+            host: "here".to_owned(),
+            luks_uuid: luks_uuid.map(str::to_owned),
+            key: Some(7),
+        };
+        Pending {
+            path: "a.replay".into(),
+            key: header.key,
+            superseded: None,
+            header: Some(header),
+            places: Vec::new(),
+            holds: Ok((0, 0)),
+            has_end: true,
+        }
+    }
+
     #[test]
     fn log_without_an_end_is_not_said_to_hold_all() {
-        let log = |has_end| Pending {
-            path: "a.replay".into(),
-            key: None,
-            luks_uuid: None,
-            size: 8,
-            holds: Ok((0, 0)),
-            has_end,
-        };
+        let log = |has_end| Pending { has_end, ..log(None) };
         assert!(log(false).to_string().contains("so far: it is being written"));
+        assert!(log(false).advice("v").contains("`longhaul replay --partial a.replay`"));
         assert_eq!(log(true).to_string(), "a.replay (0 changes, 0 bytes)");
+        assert!(log(true).advice("v").contains("`longhaul replay a.replay` first"));
+    }
+
+    #[test]
+    fn log_that_was_superseded_is_not_to_come_first() {
+        let advice = Pending { superseded: Some(0), ..log(None) }.advice("v");
+        assert!(advice.contains("older than what was written") && advice.contains("1970-01-01"));
+        assert!(!advice.contains("first"), "{advice}");
     }
 
     #[test]
     fn log_of_another_uuid_or_a_larger_volume_is_of_another_volume() {
-        let log = |uuid: Option<&str>| Pending {
-            path: "a.replay".into(),
-            key: None,
-            luks_uuid: uuid.map(str::to_owned),
-            size: 8,
-            holds: Ok((0, 0)),
-            has_end: true,
-        };
-        for (there, here, size, may_be) in [
-            (Some("a"), Some("a"), 8, true),
-            (Some("a"), Some("b"), 8, false),
-            (Some("a"), None, 8, true),
-            (None, Some("b"), 8, true),
-            (None, None, 9, true),
-            (Some("a"), Some("a"), 7, false),
+        for (there, here, size, registered, may_be) in [
+            (Some("a"), Some("a"), 8, &[][..], true),
+            (Some("a"), Some("b"), 8, &[7], false),
+            (Some("a"), None, 8, &[], true),
+            (None, Some("b"), 8, &[], false),
+            (None, Some("b"), 8, &[8], false),
+            (None, Some("b"), 8, &[8, 7], true),
+            (None, None, 9, &[], true),
+            (Some("a"), Some("a"), 7, &[], false),
         ] {
-            assert_eq!(log(there).may_be_of(here, size), may_be, "{there:?} {here:?} {size}");
+            let found = log(there).may_be_of(here, size, registered);
+            assert_eq!(found, may_be, "{there:?} {here:?} {size} {registered:?}");
         }
+        assert!(Pending::missing("a".into(), 7).may_be_of(Some("a"), 0, &[]));
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 use volume::{Span, TRANSFER_MAX};
 
-use super::format::{Chain, HEAD_LEN, HEADER_MAX, Head, MAGIC, RECORD_MIN, SUM_LEN, VERSION};
+use super::format::{Chain, HEAD_LEN, HEADER_MAX, Head, MAGIC, Mark, RECORD_MIN, SUM_LEN, VERSION};
 use super::{Change, Header};
 use crate::regular_file::open_regular;
 
@@ -32,6 +32,12 @@ pub enum ReadError {
     /// Its beginning is damaged.
     #[error("its header is damaged")]
     Header,
+    /// Who wrote it was killed before it had said that this is all.
+    #[error(
+        "it has no end: what wrote it was killed, or its machine lost power, before everything was in it; \
+         the {0} changes that it holds are whole"
+    )]
+    Unfinished(u64),
     /// It is cut off or damaged.
     #[error(
         "it is damaged at byte {at}: {whole} changes before that are whole, and there is no end"
@@ -52,8 +58,18 @@ pub struct Reader {
     first: (u64, Chain),
     changes: u64,
     bytes: u64,
+    places: Vec<Span>,
     lost: u32,
-    torn: Option<u64>,
+    end: End,
+}
+
+/// How a log ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Whole,
+    Unfinished,
+    /// It cannot be read on from this byte.
+    Torn(u64),
 }
 
 impl Reader {
@@ -62,10 +78,10 @@ impl Reader {
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let file = open_regular(path)?;
         if let Err(why) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            return Err(if why == rustix::io::Errno::WOULDBLOCK {
-                ReadError::InUse
-            } else {
-                ReadError::Io(why.into())
+            return Err(match Self::header_of(path) {
+                Err(ReadError::Foreign) => ReadError::Foreign,
+                _ if why == rustix::io::Errno::WOULDBLOCK => ReadError::InUse,
+                _ => ReadError::Io(why.into()),
             });
         }
         Self::read(file)
@@ -84,17 +100,22 @@ impl Reader {
     fn read(file: File) -> Result<Self, ReadError> {
         let mut file = BufReader::new(file);
         let (header, first) = read_header(&mut file)?;
-        let mut reader = Self { file, header, first, changes: 0, bytes: 0, lost: 0, torn: None };
+        let (changes, bytes, lost, end) = (0, 0, 0, End::Whole);
+        let mut places = Vec::new();
+        let mut reader =
+            Self { file, header, first, changes, bytes, places: Vec::new(), lost, end };
         let mut records = reader.records()?;
-        let (lost, torn) = loop {
+        let (lost, end) = loop {
             match records.next_record()? {
-                Record::Change(_) => {}
-                Record::End { lost } => break (lost, None),
-                Record::Torn => break (0, Some(records.at)),
+                Record::Change(change) => places.push(change.span()),
+                Record::End { lost } => break (lost, End::Whole),
+                Record::Unfinished { lost } => break (lost, End::Unfinished),
+                Record::Torn => break (0, End::Torn(records.at)),
             }
         };
         (reader.changes, reader.bytes) = (records.changes, records.bytes);
-        (reader.lost, reader.torn) = (lost, torn);
+        (reader.lost, reader.end) = (lost, end);
+        reader.places = merged(places);
         Ok(reader)
     }
 
@@ -110,6 +131,12 @@ impl Reader {
         (self.changes, self.bytes)
     }
 
+    /// The places that they change, from the first byte on, without overlaps.
+    #[must_use]
+    pub fn places(&self) -> &[Span] {
+        &self.places
+    }
+
     /// How many changes should have followed and could not be saved.
     #[must_use]
     pub const fn lost(&self) -> u32 {
@@ -119,7 +146,11 @@ impl Reader {
     /// What is wrong if it does not end as it should: its writer was killed, or it is damaged.
     #[must_use]
     pub fn torn(&self) -> Option<ReadError> {
-        self.torn.map(|at| ReadError::Torn { at, whole: self.changes })
+        match self.end {
+            End::Whole => None,
+            End::Unfinished => Some(ReadError::Unfinished(self.changes)),
+            End::Torn(at) => Some(ReadError::Torn { at, whole: self.changes }),
+        }
     }
 
     /// Its changes, in order.
@@ -129,6 +160,21 @@ impl Reader {
         let size = self.header.size;
         Ok(Records { file: &mut self.file, at, chain, size, changes: 0, bytes: 0 })
     }
+}
+
+/// The same places in order, each byte in one of them.
+fn merged(mut places: Vec<Span>) -> Vec<Span> {
+    places.sort_unstable_by_key(|place| place.at);
+    let mut merged: Vec<Span> = Vec::new();
+    for place in places.into_iter().filter(|place| place.len > 0) {
+        match merged.last_mut() {
+            Some(last) if place.at <= last.end() => {
+                last.len = last.len.max(place.end() - last.at);
+            }
+            _ => merged.push(place),
+        }
+    }
+    merged
 }
 
 fn read_header(file: &mut impl Read) -> Result<(Header, (u64, Chain)), ReadError> {
@@ -177,6 +223,11 @@ pub enum Record {
         /// How many changes could not be saved after the last.
         lost: u32,
     },
+    /// Nothing, but more may have had to follow.
+    Unfinished {
+        /// How many changes could not be saved after the last.
+        lost: u32,
+    },
     /// Nothing that can be read.
     Torn,
 }
@@ -221,10 +272,13 @@ impl Records<'_> {
         if chain.0 != sum {
             return Ok(None);
         }
-        if let Head::End { changes, bytes, lost } = decoded {
+        if let Head::Last { mark, changes, bytes, lost } = decoded {
             let is_last = self.file.read(&mut [0])? == 0;
             let whole = is_last && (changes, bytes) == (self.changes, self.bytes);
-            return Ok(whole.then_some(Record::End { lost }));
+            return Ok(whole.then_some(match mark {
+                Mark::End => Record::End { lost },
+                Mark::Unfinished => Record::Unfinished { lost },
+            }));
         }
         let change = decoded.change(data.into()).filter(|change| self.is_within(change.span()));
         let Some(change) = change else { return Ok(None) };

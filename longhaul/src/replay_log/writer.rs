@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::oneshot;
 
-use super::format::{Chain, Head, preamble};
+use super::format::{Chain, Head, Mark, preamble};
 use super::{Change, Header};
 use crate::attachments;
 use crate::durable::make_directories;
@@ -101,8 +101,8 @@ impl Writer {
         Thread { messages, handle: handle.ok() }
     }
 
-    /// What became of what was saved until now; comes when that is known, and the file is closed. `None` if nothing
-    /// was saved.
+    /// What became of what was saved until now; comes when that is known, and the file has its end. To be asked when
+    /// nobody saves more: a file with an end says that it holds everything. `None` if nothing was saved.
     pub fn settled(&self) -> Option<impl Future<Output = Saved> + Send + use<>> {
         let (done, settled) = oneshot::channel();
         // Where it is not taken it is dropped, as it is by a thread that breaks down.
@@ -213,8 +213,8 @@ impl Work {
                 }
             }
             if !done.is_empty() {
-                // From now on it may be applied; what is saved later goes to another.
-                self.log = None;
+                // From now on it may be applied.
+                self.finish();
             }
             // Whoever waits may have gone.
             for waiter in done {
@@ -235,6 +235,17 @@ impl Work {
         };
         let why = failure.map(|why| format!("{}: {why}", self.dir.shown()));
         self.settle(kept as u64, (changes.len() - kept) as u64, why);
+    }
+
+    /// Gives the file its end, and lets others have it.
+    fn finish(&mut self) {
+        let finished = self.log.as_mut().map_or(Ok(()), Log::finish);
+        if let Err(why) = finished {
+            let path = self.log.as_ref().map(|log| log.path.shown().to_string());
+            tracing::error!(path, %why, "the replay log cannot be given its end: it takes --partial");
+            let why = format!("its end cannot be written: {why}");
+            self.progress.lock().saved.why.get_or_insert(why);
+        }
     }
 
     /// What has come and is not known to be in the file is lost: it may be there in part.
@@ -286,9 +297,10 @@ impl Work {
         );
     }
 
-    /// How many of the changes are in the file, and why not all of them.
+    /// How many of the changes are in the file, and why not all of them. A file that somebody applies, or has applied, since
+    /// it had its end, is followed by another.
     fn append(&mut self, changes: &[Change]) -> (usize, Option<io::Error>) {
-        if self.log.is_none() {
+        if !self.log.as_mut().is_some_and(Log::resume) {
             match Log::create(&self.dir, &self.header) {
                 Ok(log) => {
                     let path = log.path.clone();
@@ -318,7 +330,7 @@ impl Work {
     }
 }
 
-/// The file. Between two calls it is whole, and stable.
+/// The file. Between two calls it is whole, and stable; it has its end when it is finished.
 struct Log {
     file: File,
     path: PathBuf,
@@ -329,6 +341,8 @@ struct Log {
     lost: u32,
     /// Somebody was told of it.
     is_told: bool,
+    /// It has its end, and others may have it.
+    is_finished: bool,
 }
 
 /// A place between two records.
@@ -356,7 +370,8 @@ impl Log {
         let chain = Chain::begin(&preamble);
         let end = (preamble.len() + chain.0.len()) as u64;
         let at = Position { end, chain, changes: 0, bytes: 0 };
-        let mut log = Self { file, path, at, whole: at, lost: 0, is_told: false };
+        let mut log =
+            Self { file, path, at, whole: at, lost: 0, is_told: false, is_finished: false };
         let begun = (|| {
             log.file.write_all(&preamble)?;
             log.file.write_all(&chain.0)?;
@@ -395,6 +410,34 @@ impl Log {
         }
     }
 
+    /// Puts the end to it, and lets others have it.
+    fn finish(&mut self) -> io::Result<()> {
+        if self.is_finished {
+            return Ok(());
+        }
+        self.is_finished = true;
+        self.at = self.whole;
+        let ended = self.file.seek(SeekFrom::Start(self.at.end)).and_then(|_| {
+            self.put_mark(Mark::End)?;
+            self.file.sync_all()
+        });
+        let unlocked = flock(&self.file, FlockOperation::Unlock);
+        ended?;
+        Ok(unlocked?)
+    }
+
+    /// Has it for itself again, if it is as it was left and where it was.
+    fn resume(&mut self) -> bool {
+        if self.is_finished {
+            let is_ours = flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok();
+            let identity = |file: fs::Metadata| (file.dev(), file.ino());
+            let there = fs::metadata(&self.path).map(identity).ok();
+            let here = self.file.metadata().map(identity).ok();
+            self.is_finished = !(is_ours && here.is_some() && here == there);
+        }
+        !self.is_finished
+    }
+
     /// Says that so many changes more should have followed. The end has its room.
     fn lose(&mut self, changes: u64) {
         self.lost = self.lost.saturating_add(u32::try_from(changes).unwrap_or(u32::MAX));
@@ -413,15 +456,16 @@ impl Log {
             self.at.changes += 1;
             self.at.bytes += data.len() as u64;
         }
-        // No record is shorter than the end, so there is room for it if the last one goes.
-        self.put_end().map_err(refused(changes.len().saturating_sub(1)))?;
+        // No record is shorter than the mark, so there is room for it if the last one goes.
+        self.put_mark(Mark::Unfinished).map_err(refused(changes.len().saturating_sub(1)))?;
         // The system does not say how much of it is stable.
         self.file.sync_all().map_err(refused(changes.len() / 2))
     }
 
-    fn put_end(&mut self) -> io::Result<()> {
+    /// Writes what the file ends with.
+    fn put_mark(&mut self, mark: Mark) -> io::Result<()> {
         let (Position { end, chain, changes, bytes }, lost) = (self.at, self.lost);
-        let len = self.put(&Head::End { changes, bytes, lost }, &[])?;
+        let len = self.put(&Head::Last { mark, changes, bytes, lost }, &[])?;
         self.at.chain = chain;
         self.file.set_len(end + len)
     }
@@ -458,3 +502,6 @@ fn new_file(dir: &Path, header: &Header) -> io::Result<(File, PathBuf)> {
     }
     Err(io::ErrorKind::AlreadyExists.into())
 }
+
+#[cfg(test)]
+mod tests;

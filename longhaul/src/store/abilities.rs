@@ -8,18 +8,19 @@ mod scsi_disk;
 use std::error::Error;
 use std::fs::Metadata;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::iscsi::keys::Parameters;
 use proto::scsi::writer::Registrants;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use volume::{CryptoErase, Span, Volume};
 
 use super::open_error::OpenError;
-use super::scsi::{Identity, IsOurs, Seen, State, Unguarded};
-use crate::attachments::Place;
+use super::scsi::{Identity, MarkCheck, Seen, State, Unguarded, Watched};
+use crate::attachments::UnitAddress;
 use crate::net::tcp_tuning;
 use crate::replay_log::{Header, Saved};
 
@@ -42,6 +43,14 @@ impl Opened {
     pub fn plain(volume: Arc<dyn Volume>) -> Self {
         Self { volume, worker: None, abilities: Abilities::default() }
     }
+
+    /// `volume`, which is a layer over this one: it hands on what this one can do. Layers have the size that they were
+    /// opened with.
+    #[must_use]
+    pub fn layer(&self, volume: Arc<dyn Volume>) -> Self {
+        let abilities = Abilities { grow: None, ..self.abilities.clone() };
+        Self { volume, worker: None, abilities }
+    }
 }
 
 /// What works for a layer beside its callers.
@@ -60,6 +69,30 @@ pub trait WorkerStatus: Send + Sync {
 
     /// The first failure that nobody waited for: what failed, where and why.
     fn failure(&self) -> Option<String>;
+
+    /// How the journal is that it works for, if it does.
+    fn journal(&self) -> Option<JournalStatus> {
+        None
+    }
+}
+
+/// How a journal is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalStatus {
+    /// Its file.
+    pub path: PathBuf,
+    /// For people.
+    pub state: String,
+    /// Bytes of it that are in use.
+    pub used: u64,
+    /// Bytes that it has room for.
+    pub size: u64,
+    /// Changes that the volume may lack.
+    pub unsent: u64,
+    /// How long it has lacked the oldest of them, in seconds.
+    pub oldest: Option<u64>,
+    /// What failed first.
+    pub failure: Option<String>,
 }
 
 /// What is possible beyond the verbs, each if it is there.
@@ -73,6 +106,8 @@ pub struct Abilities {
     pub close: Option<Arc<dyn Close>>,
     /// It says who else may write.
     pub writer: Option<Arc<dyn OneWriter>>,
+    /// It holds a token that names its writer.
+    pub token: Option<Arc<dyn Token>>,
     /// Its key can be destroyed.
     pub erase: Option<Arc<dyn CryptoErase>>,
 }
@@ -86,6 +121,7 @@ impl Abilities {
             ("probe", self.probe.is_some()),
             ("close", self.close.is_some()),
             ("reserve", self.writer.is_some() && !read_only),
+            ("name its writer", self.token.is_some()),
             ("erase", self.erase.is_some()),
         ];
         named.into_iter().filter_map(|(name, is_there)| is_there.then_some(name)).collect()
@@ -130,7 +166,7 @@ pub trait Probe: Send + Sync {
     fn seen(&self) -> Seen;
 
     /// How this machine notes it.
-    fn place(&self) -> Place;
+    fn place(&self) -> UnitAddress;
 
     /// The directory of such notes.
     fn state_dir(&self) -> Option<PathBuf>;
@@ -145,12 +181,10 @@ pub trait Probe: Send + Sync {
 /// What is known of a target and its logical unit.
 #[derive(Clone, Debug)]
 pub struct TargetInfo {
-    /// What the login agreed on.
-    pub parameters: Parameters,
-    /// The portal group we came in by.
-    pub portal_group_tag: Option<u16>,
-    /// What the target calls itself.
-    pub target_alias: Option<String>,
+    /// What the transport says of itself.
+    pub transport: TransportInfo,
+    /// Bytes of a write that are sent before the target asks for them.
+    pub unsolicited: u64,
     /// The way there and back.
     pub round_trip: Duration,
     /// VENDOR IDENTIFICATION.
@@ -161,8 +195,19 @@ pub struct TargetInfo {
     pub revision: String,
     /// The serial number, if it has one.
     pub serial: Option<String>,
+    /// What tells it from a volume that was given its serial number, where it shows that.
+    pub volume: Option<String>,
     /// The LUKS UUID that it must have, where that is known.
     pub luks_uuid: Option<String>,
+}
+
+/// What a transport says of a session, in its own terms.
+#[derive(Clone, Debug, Default)]
+pub struct TransportInfo {
+    /// For scripts.
+    pub values: Map<String, Value>,
+    /// For people: what it is, and the lines that say so.
+    pub text: Vec<(&'static str, Vec<String>)>,
 }
 
 /// A store whose end, or loss, has to be told.
@@ -180,13 +225,18 @@ pub trait Close: Send + Sync {
     /// Tells the log, once, should its file be removed or moved.
     fn watch_placement(&self) {}
 
+    /// What the system knew of its file when nobody else could write to it any more, and nothing was done to it yet.
+    fn found_file(&self) -> Option<Metadata> {
+        None
+    }
+
     /// What the system knows of its file, once everything is stable.
     fn stable_file(&self) -> BoxFuture<'_, Option<Metadata>> {
         Box::pin(async { None })
     }
 
     /// An outage is waited for as long as this from now on, or for ever.
-    fn be_patient(&self, _limit: Option<Duration>) {}
+    fn set_outage_limit(&self, _limit: Option<Duration>) {}
 
     /// An outage is waited for only so long from now on, because the program is to end.
     fn leave(&self, _grace: Duration) {}
@@ -242,12 +292,32 @@ pub trait OneWriter: Send + Sync {
     /// What is written to this span is the header of an encrypted volume that is open: it goes to no replay log.
     fn keep_out_of_log(&self, span: Span);
 
+    /// Somebody wants to know once some places have been written to.
+    fn watch(&self, watched: Watched);
+
     /// It is written to only as long as the bytes of `span` are ours.
-    fn mark(&self, span: Span, is_ours: IsOurs);
+    fn mark(&self, span: Span, is_ours: MarkCheck);
 
     /// That holds no longer.
     fn unmark(&self);
 
+    /// The key by which it is reserved, if the target keeps others away.
+    fn reserved(&self) -> Option<u64>;
+
+    /// From now on it may lack what is in the journal at `path`: it stays reserved until that is sent, and no other attachment of this machine
+    /// goes on without it.
+    fn guard_journal(&self, path: &Path) -> io::Result<()>;
+
+    /// It has all of that journal.
+    fn journal_sent(&self, path: &Path) -> io::Result<()>;
+
     /// Whether no write is under way, once those that are have ended.
     fn is_quiet(&self) -> BoxFuture<'_, bool>;
+}
+
+/// A volume with a token in it that names its writer, where the store keeps no others away.
+pub trait Token: Send + Sync {
+    /// Takes the token out of the volume, unless writes may still be under way, or notes in it that some are in a replay
+    /// log.
+    fn give_back(&self) -> BoxFuture<'_, ()>;
 }

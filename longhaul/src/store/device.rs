@@ -28,7 +28,7 @@ pub fn open(path: &Path, read_only: bool) -> Result<Local, OpenError> {
     if !read_only && file.is_write_protected()? {
         return Err(OpenError::WriteProtected);
     }
-    lock(&file, access)?;
+    let found = lock(&file, access)?;
     in_use::refuse(path, access)?;
     let (block_size, physical) = file.device_blocks()?;
     let size = match whole_blocks(file.len()?, block_size) {
@@ -47,7 +47,7 @@ pub fn open(path: &Path, read_only: bool) -> Result<Local, OpenError> {
             .then_some(Discard { granularity: physical.max(block_size), reads_zeroes: true }),
         fast_zeroes: zeroes,
     };
-    Ok(Local::new(path, file, shape)?)
+    Ok(Local::new(path, file, found, shape)?)
 }
 
 #[cfg(test)]

@@ -173,7 +173,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_is_done_all_the_same() {
+    async fn abandoned_request_is_carried_out() {
         for engine in engines() {
             let (_dir, file) = scratch();
             {

@@ -106,17 +106,17 @@ pub fn open_or_make(path: &Path, options: &FileOptions) -> Result<(Local, bool),
     if file.is_block_device()? {
         return Err(OpenError::NotA { found: "a block device", wanted: "a file" });
     }
-    lock(&file, access)?;
+    let found = lock(&file, access)?;
     in_use::refuse(path, access)?;
-    let found = file.len()?;
-    let part = if options.whole_blocks_only { found % u64::from(options.block_size) } else { 0 };
-    let size = whole_blocks(found - part, options.block_size)?;
+    let len = file.len()?;
+    let part = if options.whole_blocks_only { len % u64::from(options.block_size) } else { 0 };
+    let size = whole_blocks(len - part, options.block_size)?;
     match options.size {
         Some(asked) if asked != size => return Err(OpenError::OtherSize { found: size, asked }),
         _ => {}
     }
     let shape = shape(&file, size, options)?;
-    Ok((Local::new(path, file, shape)?, made))
+    Ok((Local::new(path, file, found, shape)?, made))
 }
 
 /// What a file has behind its last whole block.
@@ -161,9 +161,9 @@ fn is_among_devices(path: &Path) -> bool {
         .is_ok_and(|directory| directory.starts_with("/dev") && !directory.starts_with("/dev/shm"))
 }
 
-/// Keeps one file from being served twice.
-pub(super) fn lock(file: &File, access: Access) -> Result<(), OpenError> {
-    if file.try_lock(access)? { Ok(()) } else { Err(OpenError::InUse) }
+/// Keeps one file from being served twice; how it is then.
+pub(super) fn lock(file: &File, access: Access) -> Result<Metadata, OpenError> {
+    if file.try_lock(access)? { Ok(file.metadata()?) } else { Err(OpenError::InUse) }
 }
 
 fn shape(file: &File, size: u64, options: &FileOptions) -> io::Result<Shape> {
@@ -261,7 +261,8 @@ mod tests {
             let (_dir, path, opened) = new_file(&of_size(MIB));
             let shape = opened.unwrap().shape().clone();
             let file = File::open(&path, Access::Read).unwrap();
-            let volume = Local::new(&path, file, shape).unwrap().by(engine);
+            let found = file.metadata().unwrap();
+            let volume = Local::new(&path, file, found, shape).unwrap().by(engine);
             let write = volume.write(0, Bytes::from_static(&[7; 512]), Durability::Volatile);
             let error = write.await.unwrap_err();
             assert_eq!(error.kind, Kind::Medium);
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused_and_named() {
+    fn path_that_is_no_file_is_refused_and_named() {
         let home = tempfile::tempdir().unwrap();
         let pipe = home.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();

@@ -39,7 +39,7 @@ pub fn system_user(path: &Path, access: Access) -> io::Result<Option<String>> {
         loop_device_over((found.dev(), found.ino()), access, None)
             .map(|user| format!("the backing file of {user}"))
     };
-    Ok(user.or_else(|| swaps_to(path).then(|| "swap space of the system".to_owned())))
+    Ok(user.or_else(|| is_swap(path).then(|| "swap space of the system".to_owned())))
 }
 
 /// The process that holds a lock on the file at `path`, as far as this user may know.
@@ -148,7 +148,7 @@ fn device_user(device: &Path) -> Option<String> {
         let place = mount_of(number.trim()).map(|place| format!("mounted at {place}"));
         place
             .or_else(|| holders.next().map(|holder| format!("part of {holder}")))
-            .or_else(|| swaps_to(&node(&part)).then(|| "swap space of the system".to_owned()))
+            .or_else(|| is_swap(&node(&part)).then(|| "swap space of the system".to_owned()))
     })
 }
 
@@ -161,7 +161,7 @@ fn mount_of(number: &str) -> Option<String> {
     })
 }
 
-fn swaps_to(path: &Path) -> bool {
+fn is_swap(path: &Path) -> bool {
     let Ok(path) = fs::canonicalize(path) else { return false };
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut names = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());

@@ -50,13 +50,15 @@ struct Disk {
     /// Where it is, for the log.
     path: Arc<Path>,
     at: OpenedAt,
+    /// How it was when it was locked.
+    found: Metadata,
     /// A loss has been logged.
     reported: Arc<AtomicBool>,
 }
 
 impl Local {
-    /// A volume of `shape` on `file`, which is at `path` and which the caller has locked.
-    pub(super) fn new(path: &Path, file: File, shape: Shape) -> io::Result<Self> {
+    /// A volume of `shape` on `file`, which is at `path`, and which was as `found` when the caller had locked it.
+    pub(super) fn new(path: &Path, file: File, found: Metadata, shape: Shape) -> io::Result<Self> {
         let engine = if file.lies_in_memory()? { None } else { Some(Engine::chosen()?) };
         let disk = Disk {
             size: shape.size,
@@ -65,6 +67,7 @@ impl Local {
             file: Arc::new(file),
             path: path.into(),
             at: OpenedAt::new(path),
+            found,
             reported: Arc::default(),
         };
         Ok(Self { shape, disk: Arc::new(disk) })
@@ -151,6 +154,10 @@ impl Close for Local {
 
     fn watch_placement(&self) {
         self.disk.at.clone().watch(Arc::downgrade(&self.disk.file));
+    }
+
+    fn found_file(&self) -> Option<Metadata> {
+        Some(self.disk.found.clone())
     }
 
     fn stable_file(&self) -> BoxFuture<'_, Option<Metadata>> {

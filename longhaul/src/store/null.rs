@@ -5,9 +5,7 @@ use std::future::ready;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use volume::{
-    Discard, Durability, Extent, ExtentMap, Gate, Shape, Space, Span, TRANSFER_MAX, Volume, Work,
-};
+use volume::{Durability, Extent, ExtentMap, Gate, Shape, Space, Span, TRANSFER_MAX, Volume, Work};
 
 use super::abilities::Opened;
 
@@ -20,15 +18,7 @@ struct Null {
 /// One of `size` bytes, in blocks of `block_size`.
 #[must_use]
 pub fn open(size: u64, block_size: u32) -> Opened {
-    let shape = Shape {
-        size,
-        block_size,
-        physical_block_size: block_size,
-        read_only: false,
-        write_cache: false,
-        discard: Some(Discard { granularity: block_size, reads_zeroes: true }),
-        fast_zeroes: true,
-    };
+    let shape = Shape::in_memory(size, block_size);
     // The system lends one page of zeroes for all of it as long as nobody writes there.
     let zeroes = vec![0; TRANSFER_MAX as usize].into();
     Opened::plain(Arc::new(Gate::new("null", Null { shape, zeroes })))

@@ -14,7 +14,7 @@ use proto::scsi::cdb::Kind;
 
 /// What is to be known of a command when it has ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
+pub struct CommandRecord {
     /// As what it is counted.
     pub kind: Kind,
     /// Its operation code.
@@ -27,17 +27,17 @@ pub struct Mark {
 
 struct Run<T> {
     task: T,
-    mark: Mark,
+    record: CommandRecord,
     weight: u64,
     answer: Answer,
 }
 
 impl<T: Copy + Unpin> Future for Run<T> {
-    type Output = (T, Mark, u64, Response);
+    type Output = (T, CommandRecord, u64, Response);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (task, mark, weight) = (self.task, self.mark, self.weight);
-        Pin::new(&mut self.answer).poll(cx).map(|response| (task, mark, weight, response))
+        let (task, record, weight) = (self.task, self.record, self.weight);
+        Pin::new(&mut self.answer).poll(cx).map(|response| (task, record, weight, response))
     }
 }
 
@@ -46,7 +46,7 @@ pub struct Ready<T> {
     /// Its task.
     pub task: T,
     /// To be counted when it has ended.
-    pub mark: Mark,
+    pub record: CommandRecord,
     /// Bytes its answer may come to.
     pub weight: u64,
     /// The unit that executes it.
@@ -88,7 +88,7 @@ impl<T: Copy + Eq + Unpin> Executor<T> {
     pub fn start(
         &mut self,
         cx: &mut Context<'_>,
-        (task, mark): (T, Mark),
+        (task, record): (T, CommandRecord),
         weight: u64,
         mut answer: Answer,
     ) -> Option<Response> {
@@ -96,7 +96,7 @@ impl<T: Copy + Eq + Unpin> Executor<T> {
             Poll::Ready(response) => Some(response),
             Poll::Pending => {
                 self.held += weight;
-                self.runs.push(Run { task, mark, weight, answer });
+                self.runs.push(Run { task, record, weight, answer });
                 None
             }
         }
@@ -113,11 +113,11 @@ impl<T: Copy + Eq + Unpin> Executor<T> {
     }
 
     /// The next answer.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(T, Mark, Response)> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(T, CommandRecord, Response)> {
         match self.runs.poll_next_unpin(cx) {
-            Poll::Ready(Some((task, mark, weight, response))) => {
+            Poll::Ready(Some((task, record, weight, response))) => {
                 self.held -= weight;
-                Poll::Ready((task, mark, response))
+                Poll::Ready((task, record, response))
             }
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }

@@ -32,7 +32,7 @@ const MODERATE: u64 = 1 << 20;
 /// Bytes of that which all sessions hold together.
 const MODERATE_IN_ALL: u64 = 8 << 20;
 
-type Asked = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
+type Acquiring = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
 /// The pool of requests of moderate size.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ pub(crate) struct Quota {
     moderate: Option<OwnedSemaphorePermit>,
     large: LargeLease,
     /// A moderate lease that has to be waited for.
-    asked: Option<Asked>,
+    acquiring: Option<Acquiring>,
     /// Whether a moderate and a large lease have had to be waited for since the session was last settled.
     wanting: [bool; 2],
 }
@@ -90,7 +90,7 @@ pub(crate) struct Quota {
 impl Quota {
     pub(crate) fn new(pools: &Pools) -> Self {
         let (pools, large) = (pools.clone(), pools.large.lease());
-        Self { pools, moderate: None, large, asked: None, wanting: [false; 2] }
+        Self { pools, moderate: None, large, acquiring: None, wanting: [false; 2] }
     }
 
     fn moderate(&self) -> u64 {
@@ -164,16 +164,16 @@ impl Quota {
     /// Whether a lease was granted, which may have been asked for when less was missing.
     fn poll_moderate(&mut self, cx: &mut Context<'_>, missing: u64) -> bool {
         let units = &self.pools.moderate.units;
-        let asked = self.asked.get_or_insert_with(|| {
+        let acquiring = self.acquiring.get_or_insert_with(|| {
             let count = u32::try_from(missing.div_ceil(UNIT)).unwrap_or(u32::MAX);
             Box::pin(Arc::clone(units).acquire_many_owned(count))
         });
         // Nobody closes the pool.
-        let Poll::Ready(Ok(lease)) = asked.as_mut().poll(cx) else {
+        let Poll::Ready(Ok(lease)) = acquiring.as_mut().poll(cx) else {
             self.wanting[0] = true;
             return false;
         };
-        self.asked = None;
+        self.acquiring = None;
         match &mut self.moderate {
             Some(had) => had.merge(lease),
             none => *none = Some(lease),
@@ -186,7 +186,7 @@ impl Quota {
     pub(crate) fn settle(&mut self, used: u64, later: u64) {
         let [moderate, large] = std::mem::take(&mut self.wanting);
         if !moderate {
-            self.asked = None;
+            self.acquiring = None;
         }
         if !large {
             self.large.withdraw();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_gives_back_and_does_not_wait_any_more() {
+    fn quota_that_is_dropped_frees_its_share_and_its_place() {
         let pools = pools(8 * KIB, 8 * KIB, 0);
         let mut first = Quota::new(&pools);
         assert!(covers(&mut first, 8 * KIB));
@@ -263,7 +263,7 @@ mod tests {
 
     /// One that asked and then had nothing left to ask for would be given what nobody uses.
     #[test]
-    fn who_wants_nothing_any_more_leaves_the_queue() {
+    fn quota_that_wants_nothing_any_more_leaves_the_queue() {
         let pools = pools(8 * KIB, 8 * KIB, 0);
         let [mut holder, mut aborted, mut next] = [(); 3].map(|()| Quota::new(&pools));
         assert!(covers(&mut holder, 8 * KIB));

@@ -251,7 +251,7 @@ pub struct ClientQuota {
 }
 
 /// Why a session cannot be added.
-pub enum NoEntry<S> {
+pub enum AddSessionError<S> {
     /// This session has to end first.
     Taken(Arc<SessionEntry<S>>),
     /// There are as many as there may be.
@@ -266,19 +266,19 @@ impl<S> Sessions<S> {
         identity: &Identity,
         quota: ClientQuota,
         transport: impl FnOnce() -> S,
-    ) -> Result<SessionHandle<S>, NoEntry<S>> {
+    ) -> Result<SessionHandle<S>, AddSessionError<S>> {
         let mut table = lock(&self.0);
         let replaced = table.entries.values().find(|entry| identity.replaces(&entry.identity));
         if let Some(old) = replaced.cloned() {
             drop(table);
             old.send(SessionMessage::End(EndReason::Reinstated));
-            return Err(NoEntry::Taken(old));
+            return Err(AddSessionError::Taken(old));
         }
         let (sessions, connections) = table.of_client(identity);
         if sessions >= quota.sessions || connections >= quota.connections {
-            return Err(NoEntry::Full);
+            return Err(AddSessionError::Full);
         }
-        let Some(number) = table.free_number() else { return Err(NoEntry::Full) };
+        let Some(number) = table.free_number() else { return Err(AddSessionError::Full) };
         let (sender, messages) = mpsc::unbounded_channel();
         table.last_nexus += 1;
         let entry = Arc::new(SessionEntry {
@@ -389,7 +389,10 @@ mod tests {
         }
     }
 
-    fn add(sessions: &Sessions<()>, identity: &Identity) -> Result<SessionHandle<()>, NoEntry<()>> {
+    fn add(
+        sessions: &Sessions<()>,
+        identity: &Identity,
+    ) -> Result<SessionHandle<()>, AddSessionError<()>> {
         sessions.add(identity, QUOTA, || ())
     }
 
@@ -397,7 +400,7 @@ mod tests {
     async fn second_login_ends_the_first_session() {
         let (sessions, identity) = (Sessions::default(), identity(Some("t")));
         let mut first = add(&sessions, &identity).ok().unwrap();
-        let Err(NoEntry::Taken(old)) = add(&sessions, &identity) else { panic!("two") };
+        let Err(AddSessionError::Taken(old)) = add(&sessions, &identity) else { panic!("two") };
         let message = first.messages.try_recv();
         assert!(matches!(message, Ok(SessionMessage::End(EndReason::Reinstated))));
         let ended = tokio::spawn(async move { old.gone().await });
@@ -430,7 +433,7 @@ mod tests {
             let of = |client| Identity { client, ..identity(Some("t")) };
             let mut first = add(&sessions, &of(old)).ok().unwrap();
             let second = add(&sessions, &of(new));
-            assert_eq!(matches!(second, Err(NoEntry::Taken(_))), replaces);
+            assert_eq!(matches!(second, Err(AddSessionError::Taken(_))), replaces);
             assert_eq!(first.messages.try_recv().is_ok(), replaces);
             assert_eq!(second.is_ok(), !replaces);
             if let Ok(second) = second {
@@ -448,7 +451,7 @@ mod tests {
         let by = |target_port| Identity { target_port, ..identity(Some("t")) };
         let both = [1, 2].map(|port| add(&sessions, &by(port)).ok().unwrap());
         assert_eq!(both.each_ref().map(|handle| handle.entry.id().target_port), [1, 2]);
-        let Err(NoEntry::Taken(old)) = add(&sessions, &by(2)) else { panic!("two") };
+        let Err(AddSessionError::Taken(old)) = add(&sessions, &by(2)) else { panic!("two") };
         assert_eq!(old.number, both[1].entry.number);
     }
 
@@ -478,7 +481,7 @@ mod tests {
                 sessions.add(&identity, ClientQuota { sessions: 2, ..QUOTA }, || ())
             };
             let mut held: Vec<_> = (0..2).map(|_| add(&first, "i").ok().unwrap()).collect();
-            let is_full = matches!(add(&third, name), Err(NoEntry::Full));
+            let is_full = matches!(add(&third, name), Err(AddSessionError::Full));
             assert_eq!(is_full, full, "{first:?} {third:?}");
             held.pop();
             assert!(add(&third, name).is_ok());
@@ -494,7 +497,7 @@ mod tests {
         handle.entry.set_connections(3);
         let place = sessions.reserve_connection(Arc::clone(&handle.entry), quota).unwrap();
         assert!(sessions.reserve_connection(place.session(), quota).is_none());
-        assert!(matches!(sessions.add(&greedy, quota, || ()), Err(NoEntry::Full)));
+        assert!(matches!(sessions.add(&greedy, quota, || ()), Err(AddSessionError::Full)));
         let other = Identity { client: ClientId::Account("b".to_owned()), ..identity(None) };
         assert!(sessions.add(&other, quota, || ()).is_ok());
         drop(place);

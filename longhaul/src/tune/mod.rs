@@ -64,7 +64,7 @@ pub struct Plan {
     /// How much of a write travels with its command.
     pub unsolicited: Option<u64>,
     /// The volume is encrypted.
-    pub sealed: bool,
+    pub encrypted: bool,
 }
 
 /// Everything that was found out. Rates are in bytes per second.
@@ -180,7 +180,7 @@ pub async fn measure(
     let smallest = smallest_read(&*volume).await?;
     let mut bench = Bench {
         round_trip: plan.round_trip.unwrap_or(smallest).max(Duration::from_micros(1)),
-        cipher: plan.sealed.then(cipher),
+        cipher: plan.encrypted.then(cipher),
         plan,
         volume,
         path,
@@ -218,7 +218,7 @@ async fn smallest_read(volume: &dyn Volume) -> Result<Duration> {
     Ok(least)
 }
 
-/// How fast the cipher of sealed volumes is here. Its speed does not depend on the key.
+/// How fast the cipher of encrypted volumes is here. Its speed does not depend on the key.
 fn cipher() -> Cipher {
     let key: [u8; KEY_SIZE] = std::array::from_fn(|index| index as u8);
     let xts = Xts::new(&key).expect("the halves differ");

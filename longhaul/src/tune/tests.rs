@@ -16,7 +16,7 @@ const PLAN: Plan = Plan {
     scratch: None,
     round_trip: None,
     unsolicited: None,
-    sealed: false,
+    encrypted: false,
 };
 
 fn bench(plan: &Plan) -> Bench<'_, impl AsyncFn() -> Option<Info>> {
@@ -28,7 +28,7 @@ fn bench(plan: &Plan) -> Bench<'_, impl AsyncFn() -> Option<Info>> {
 async fn writes_stay_on_the_scratch_span() {
     let volume = Arc::new(Memory::new(8 << 20, 512));
     let scratch = Span::new(1 << 20, 2 << 20);
-    let plan = Plan { scratch: Some(scratch), sealed: true, ..PLAN };
+    let plan = Plan { scratch: Some(scratch), encrypted: true, ..PLAN };
     let found =
         measure(Arc::clone(&volume) as Arc<dyn Volume>, &plan, async || None).await.unwrap();
     let bytes = volume.read(Span::new(0, 8 << 20)).await.unwrap();
@@ -60,7 +60,7 @@ fn a_write_that_is_asked_for_waits_twice() {
 }
 
 #[test]
-fn what_limits_has_a_name() {
+fn bottleneck_has_a_name() {
     let slow = Cipher { rate: 1e6, processors: 2 };
     let chosen = |limit| Chosen {
         latency: None,
@@ -106,7 +106,7 @@ fn what_limits_has_a_name() {
 }
 
 #[test]
-fn what_held_back_slower_runs_does_not_count() {
+fn limits_of_slower_runs_do_not_count() {
     let (none, link) = (Constraint::Unknown, Constraint::Link(1e7));
     assert_eq!(held_at_best(&[(1e6, link), (9.8e6, none)]), none);
     assert_eq!(held_at_best(&[(1e6, none), (9.8e6, link), (1e7, none)]), link);

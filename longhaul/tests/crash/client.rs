@@ -184,47 +184,86 @@ fn under_load(socket: &Path, writers: &mut [Writer], end: impl FnOnce(&Receiver<
     });
 }
 
-#[test]
-fn what_was_flushed_survives_a_kill_of_the_client() {
+/// An attachment under load, and its server, which one kill after the other ends.
+pub(crate) struct Round<'r> {
+    /// Which kill it is, from 0.
+    pub(crate) kill: u64,
+    pub(crate) random: &'r mut Random,
+    place: (&'r Path, SocketAddr),
+    server: &'r mut Option<Running>,
+    server_kills: &'r mut u32,
+    answered: &'r Receiver<()>,
+}
+
+impl Round<'_> {
+    /// Waits for some answers, and a moment longer.
+    pub(crate) fn wait_for_answers(&mut self) {
+        for _ in 0..self.random.below(ANSWERS) {
+            self.answered.recv_timeout(PATIENCE).expect("it goes on");
+        }
+        pause(self.random, Duration::from_millis(1));
+    }
+
+    pub(crate) fn kill_server(&mut self) {
+        self.server.take().unwrap().kill();
+        *self.server_kills += 1;
+    }
+
+    /// The server comes back to where it was.
+    pub(crate) fn start_server(&mut self) {
+        *self.server = Some(serve(self.place.0, self.place.1));
+    }
+}
+
+/// Attaches a volume again and again, each time has `end` kill the attachment under load, and checks after each kill that
+/// all flushed writes are found by the next attachment.
+pub(crate) fn kill_under_load(
+    home: &Path,
+    attach: impl Fn(&Path, SocketAddr, &str) -> Running,
+    mut end: impl FnMut(Round<'_>, Running),
+) {
     let seed = seed();
-    let home = tempfile::tempdir().unwrap();
     let mut random = Random::new(seed);
     let mut writers: Vec<_> = (0..WRITERS).map(|number| Writer::new(number, seed)).collect();
-    // The server comes back to where it was.
     let port = Port::reserve();
     let portal = SocketAddr::from(([127, 0, 0, 1], port.number));
-    let mut server = Some(serve(home.path(), portal));
-    let (mut older, mut servers) = (0, 0);
+    let mut server = Some(serve(home, portal));
+    let (mut older, mut server_kills) = (0, 0);
     for kill in 0..=crashes() {
         let socket = format!("disk.{kill}.sock");
-        let client = attach(home.path(), portal, &socket);
-        let socket = home.path().join(socket);
+        let client = attach(home, portal, &socket);
+        let socket = home.join(socket);
         let mut nbd = Nbd::connect(&socket);
         older += writers.iter_mut().map(|writer| writer.check(&mut nbd)).sum::<u64>();
+        drop(nbd);
         if kill == crashes() {
             assert!(client.stop().success());
             break;
         }
         under_load(&socket, &mut writers, |answered| {
-            let mut hear = |most| {
-                (0..random.below(most))
-                    .for_each(|_| answered.recv_timeout(PATIENCE).expect("it goes on"));
-                pause(&mut random, Duration::from_millis(1));
-            };
-            hear(ANSWERS);
-            // Sometimes the server goes as well: before the client, so that it has a loss to ride out.
-            if kill % 4 == 3 {
-                server.take().unwrap().kill();
-                server = Some(serve(home.path(), portal));
-                hear(ANSWERS);
-                servers += 1;
-            }
-            client.kill();
+            let (random, server, server_kills) = (&mut random, &mut server, &mut server_kills);
+            let place = (home, portal);
+            end(Round { kill, random, place, server, server_kills, answered }, client);
         });
     }
     assert!(server.unwrap().stop().success());
     println!(
-        "{} kills of the client, {servers} of the server; {older} blocks fell back",
+        "{} kills of the client, {server_kills} of the server; {older} blocks fell back",
         crashes()
     );
+}
+
+#[test]
+fn flushed_writes_survive_a_kill_of_the_client() {
+    let home = tempfile::tempdir().unwrap();
+    kill_under_load(home.path(), attach, |mut round, client| {
+        round.wait_for_answers();
+        // Sometimes the server goes as well: before the client, so that it has a loss to ride out.
+        if round.kill % 4 == 3 {
+            round.kill_server();
+            round.start_server();
+            round.wait_for_answers();
+        }
+        client.kill();
+    });
 }

@@ -9,6 +9,7 @@ mod client;
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
 mod common;
+mod journal;
 mod keys;
 #[path = "../common/nbd.rs"]
 #[expect(dead_code, reason = "each test uses its part")]
@@ -138,7 +139,7 @@ fn pause(random: &mut Random, most: Duration) {
 }
 
 #[test]
-fn what_was_flushed_survives_a_kill() {
+fn flushed_writes_survive_a_kill() {
     let seed = seed();
     let home = tempfile::tempdir().unwrap();
     let mut random = Random::new(seed);
@@ -214,7 +215,7 @@ fn under_load(
 /// The disk forgets what was not flushed, block by block as it likes; the target has to have asked it to keep what
 /// it promised.
 #[test]
-fn what_was_flushed_survives_a_loss_of_power() {
+fn flushed_writes_survive_a_loss_of_power() {
     let seed = seed();
     let mut random = Random::new(seed);
     let mut writers = writers(seed);

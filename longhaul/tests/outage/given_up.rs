@@ -88,7 +88,7 @@ async fn log_makes_whole(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_pipeline_acknowledged_is_in_the_log_of_a_disk_that_is_given_up() {
+async fn writes_acknowledged_by_a_pipeline_are_in_the_log_of_a_disk_that_is_given_up() {
     for seed in 0..20 {
         let home = tempfile::tempdir().unwrap();
         let mut random = Random::new(seed);
@@ -122,7 +122,7 @@ async fn what_a_pipeline_acknowledged_is_in_the_log_of_a_disk_that_is_given_up()
 
 /// The target refuses a write, and with it whatever overlaps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_target_could_not_write_is_in_the_log_with_all_since_the_last_flush() {
+async fn failed_write_is_in_the_log_with_all_since_the_last_flush() {
     for (seed, verb) in (0..30).zip([Verb::Write, Verb::Flush].into_iter().cycle()) {
         let home = tempfile::tempdir().unwrap();
         let mut random = Random::new(seed);
@@ -200,7 +200,7 @@ async fn parts_of_blocks_are_in_the_log_too() {
 }
 
 #[tokio::test]
-async fn what_a_target_answered_is_in_the_log_of_a_disk_without_pipeline() {
+async fn writes_answered_by_a_target_are_in_the_log_of_a_disk_without_pipeline() {
     let home = tempfile::tempdir().unwrap();
     let target = Target::start(Arc::new(Faulty::new(SIZE, 512))).await;
     let path = Path::new(target.address, 8).await;

@@ -35,8 +35,8 @@ use proto::iscsi::name::IscsiName;
 use tokio::task::JoinHandle;
 use volume::check::Random;
 use volume::layer::reconnect::Over;
+use volume::store::blocked_writes::BlockedWrites;
 use volume::store::faulty::Faulty;
-use volume::store::held::Held;
 use volume::store::hooked::Hooked;
 use volume::{Durability, Kind, Space, Span, Verb, Volume};
 
@@ -63,7 +63,7 @@ fn slow(medium: &Arc<Faulty>) -> Arc<dyn Volume> {
 /// A target that runs until it is killed.
 struct Target {
     address: SocketAddr,
-    running: JoinHandle<()>,
+    running: JoinHandle<bool>,
     _stopper: Stopper,
 }
 
@@ -179,13 +179,13 @@ async fn work(disk: Arc<Disk>, worker: u64, seed: u64, stop: Arc<AtomicBool>) ->
     model
 }
 
-/// Runs the load while `trouble` makes trouble, and compares what the volume holds afterwards.
-async fn under_load(disk: &Arc<Disk>, seed: u64, trouble: impl Future<Output = ()>) -> Vec<u8> {
+/// Runs the load while `fault` makes trouble, and compares what the volume holds afterwards.
+async fn under_load(disk: &Arc<Disk>, seed: u64, fault: impl Future<Output = ()>) -> Vec<u8> {
     let stop = Arc::new(AtomicBool::new(false));
     let workers: Vec<_> = (0..WORKERS)
         .map(|worker| tokio::spawn(work(Arc::clone(disk), worker, seed, Arc::clone(&stop))))
         .collect();
-    trouble.await;
+    fault.await;
     stop.store(true, Ordering::Relaxed);
     let models = tokio::time::timeout(PATIENCE, join_all(workers)).await.expect("no worker hangs");
     let model: Vec<u8> = models.into_iter().flat_map(|model| model.expect("no error")).collect();
@@ -298,7 +298,7 @@ async fn patience_ends_and_then_everything_fails_with_the_reason() {
 }
 
 #[tokio::test]
-async fn who_waits_for_ever_can_still_be_told_to_end() {
+async fn endless_wait_can_be_ended() {
     let target = Target::start(Arc::new(Faulty::new(SIZE, 512))).await;
     let path = Path::new(target.address, 5).await;
     let disk = open(path.address, &options()).await;
@@ -394,8 +394,8 @@ async fn another_volume_in_its_place_is_not_reserved() {
 #[tokio::test]
 async fn another_volume_in_its_place_is_not_reset() {
     let foreign = || Options { vendor: Some("EXAMPLE".into()), ..Options::default() };
-    let held = Arc::new(Held::new(Faulty::new(SIZE, 512)));
-    let target = Target::start_as(Arc::<Held<Faulty>>::clone(&held), foreign()).await;
+    let held = Arc::new(BlockedWrites::new(Faulty::new(SIZE, 512)));
+    let target = Target::start_as(Arc::<BlockedWrites<Faulty>>::clone(&held), foreign()).await;
     let path = Path::new(target.address, 10).await;
     let disk = open(path.address, &options()).await;
     let write = tokio::spawn({

@@ -13,7 +13,7 @@ use volume::check::Random;
 
 /// What can happen to a connection.
 #[derive(Clone, Copy, Debug)]
-enum Trouble {
+enum ConnectionFault {
     /// Both ends see it break.
     Cut,
     /// Part of what was on its way still arrives.
@@ -116,29 +116,29 @@ async fn accept(listener: TcpListener, control: Arc<Control>) {
         let Some(upstream) = *control.upstream.lock().unwrap() else { continue };
         let Ok(server) = TcpStream::connect(upstream).await else { continue };
         control.connections.send_modify(|count| *count += 1);
-        let converse = converse(client, server, Arc::clone(&control));
-        control.running.lock().unwrap().spawn(converse);
+        let relay = relay(client, server, Arc::clone(&control));
+        control.running.lock().unwrap().spawn(relay);
     }
 }
 
-async fn converse(client: TcpStream, server: TcpStream, control: Arc<Control>) {
+async fn relay(client: TcpStream, server: TcpStream, control: Arc<Control>) {
     let number = *control.connections.borrow();
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let (trouble, up, rest) = tokio::select! {
-        (trouble, rest) = pump(&mut from_client, &mut to_server, &control) => (trouble, true, rest),
-        (trouble, rest) = pump(&mut from_server, &mut to_client, &control) => (trouble, false, rest),
+    let (fault, up, rest) = tokio::select! {
+        (fault, rest) = copy_bytes(&mut from_client, &mut to_server, &control) => (fault, true, rest),
+        (fault, rest) = copy_bytes(&mut from_server, &mut to_client, &control) => (fault, false, rest),
     };
-    let Some(trouble) = trouble else { return };
-    match trouble {
-        Trouble::Cut => {}
-        Trouble::CutAfterPart => {
+    let Some(fault) = fault else { return };
+    match fault {
+        ConnectionFault::Cut => {}
+        ConnectionFault::CutAfterPart => {
             let part = &rest[..rest.len() / 2];
             let _ =
                 if up { to_server.write_all(part).await } else { to_client.write_all(part).await };
         }
-        Trouble::Refused(count) => control.refusing.store(count, Ordering::Relaxed),
-        Trouble::Late => {
+        ConnectionFault::Refused(count) => control.refusing.store(count, Ordering::Relaxed),
+        ConnectionFault::Late => {
             let mut late = if up { rest } else { Vec::new() };
             while from_client.read_buf(&mut late).await.is_ok_and(|len| len > 0) {}
             let mut connections = control.connections.subscribe();
@@ -153,19 +153,19 @@ async fn converse(client: TcpStream, server: TcpStream, control: Arc<Control>) {
 }
 
 /// Carries bytes until something goes wrong; gives what was not delivered.
-async fn pump(
+async fn copy_bytes(
     from: &mut OwnedReadHalf,
     to: &mut OwnedWriteHalf,
     control: &Control,
-) -> (Option<Trouble>, Vec<u8>) {
+) -> (Option<ConnectionFault>, Vec<u8>) {
     let mut bytes = Vec::with_capacity(64 << 10);
     loop {
         match from.read_buf(&mut bytes).await {
             Ok(0) | Err(_) => return (None, bytes),
             Ok(_) => {}
         }
-        if let Some(trouble) = control.spend(bytes.len() as u64) {
-            return (Some(trouble), bytes);
+        if let Some(fault) = control.spend(bytes.len() as u64) {
+            return (Some(fault), bytes);
         }
         if to.write_all(&bytes).await.is_err() {
             return (None, bytes);
@@ -175,7 +175,7 @@ async fn pump(
 }
 
 impl Control {
-    fn spend(&self, bytes: u64) -> Option<Trouble> {
+    fn spend(&self, bytes: u64) -> Option<ConnectionFault> {
         self.bytes.send_modify(|passed| *passed += bytes);
         let mut budget = self.budget.lock().unwrap();
         let left = budget.as_mut()?;
@@ -189,10 +189,10 @@ impl Control {
         let most = 1 << random.below(20);
         *left = 1 + random.below(most);
         Some(match random.below(8) {
-            0..3 => Trouble::Cut,
-            3..5 => Trouble::CutAfterPart,
-            5..7 => Trouble::Late,
-            _ => Trouble::Refused(1 + random.below(2) as u32),
+            0..3 => ConnectionFault::Cut,
+            3..5 => ConnectionFault::CutAfterPart,
+            5..7 => ConnectionFault::Late,
+            _ => ConnectionFault::Refused(1 + random.below(2) as u32),
         })
     }
 }

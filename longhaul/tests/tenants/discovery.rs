@@ -7,14 +7,14 @@ fn rights_that_are_taken_away_end_the_discovery_sessions_that_had_them() {
     for by in BOTH {
         // Nothing but the reload ends them.
         let patient = "[limits]\nping_after = '1h'\n";
-        let scene = Scene::with(by, patient, &CLIENTS);
-        let mut alice = scene.try_log_in("alice", (NAME, 1), None).expect("it gets in");
-        let mut bob = scene.try_log_in("bob", (NAME, 2), None).expect("it gets in");
+        let fixture = Fixture::with(by, patient, &CLIENTS);
+        let mut alice = fixture.try_log_in("alice", (NAME, 1), None).expect("it gets in");
+        let mut bob = fixture.try_log_in("bob", (NAME, 2), None).expect("it gets in");
         // Alice is gone; bob stays as he is.
-        scene.reload(patient, &CLIENTS[1..]);
+        fixture.reload(patient, &CLIENTS[1..]);
         assert!(ends(&mut alice), "{by:?}");
         assert!(!targets(&mut bob).is_empty(), "{by:?}");
-        scene.end();
+        fixture.end();
     }
 }
 

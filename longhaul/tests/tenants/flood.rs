@@ -114,11 +114,11 @@ impl Flood {
 }
 
 /// Eight logins at a time over a long link, which comes from `source`; how many succeed.
-fn logins(scene: &Scene, source: Ipv4Addr) -> usize {
-    let portal = long_link(source, scene.portal);
+fn logins(fixture: &Fixture, source: Ipv4Addr) -> usize {
+    let portal = long_link(source, fixture.portal);
     scope(|scope| {
         let login = |isid| {
-            let config = scene.config("alice", (NAME, isid), Some(TARGET));
+            let config = fixture.config("alice", (NAME, isid), Some(TARGET));
             scope.spawn(move || log_in(Peer::connect(portal), config).is_ok())
         };
         let logins: Vec<_> = (1..=8).map(login).collect();
@@ -133,18 +133,18 @@ const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 7, 9);
 #[test]
 fn a_flood_of_bare_connections_ends_no_login() {
     for by in BOTH {
-        let scene = Scene::new(by);
-        let flood = Flood::begin(Ipv4Addr::LOCALHOST, scene.portal, Vec::new());
-        assert_eq!(logins(&scene, NEIGHBOUR), 8, "{by:?}");
+        let fixture = Fixture::new(by);
+        let flood = Flood::begin(Ipv4Addr::LOCALHOST, fixture.portal, Vec::new());
+        assert_eq!(logins(&fixture, NEIGHBOUR), 8, "{by:?}");
         flood.end();
-        scene.end();
+        fixture.end();
     }
 }
 
 /// What comes from one network makes way for what comes from others, however far it gets.
 #[test]
 fn a_flood_of_logins_ends_no_login_from_elsewhere() {
-    let scene = Scene::new(By::Chap);
+    let fixture = Fixture::new(Proof::Chap);
     let request = proto::iscsi::header::LoginRequest {
         transit: false,
         current_stage: 0,
@@ -153,8 +153,8 @@ fn a_flood_of_logins_ends_no_login_from_elsewhere() {
     };
     let text = format!("InitiatorName={NAME}\0TargetName={TARGET}\0AuthMethod=CHAP\0");
     let begun = peer::frame(request, text);
-    let flood = Flood::begin(Ipv4Addr::LOCALHOST, scene.portal, begun);
-    assert_eq!(logins(&scene, ELSEWHERE), 8);
+    let flood = Flood::begin(Ipv4Addr::LOCALHOST, fixture.portal, begun);
+    assert_eq!(logins(&fixture, ELSEWHERE), 8);
     flood.end();
-    scene.end();
+    fixture.end();
 }

@@ -45,12 +45,12 @@ const CONFLICT: u8 = 0x18;
 
 /// How clients prove themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum Proof {
     Chap,
     Key,
 }
 
-const BOTH: [By; 2] = [By::Chap, By::Key];
+const BOTH: [Proof; 2] = [Proof::Chap, Proof::Key];
 
 /// Each client, and what it may use of the units `a`, which is 0, and `b`, which is 1.
 const CLIENTS: [(&str, &str); 5] = [
@@ -62,8 +62,8 @@ const CLIENTS: [(&str, &str); 5] = [
 ];
 
 /// A server of two units and five clients.
-struct Scene {
-    by: By,
+struct Fixture {
+    by: Proof,
     home: tempfile::TempDir,
     server: Running,
     portal: SocketAddr,
@@ -80,18 +80,18 @@ fn keep_secret(home: &tempfile::TempDir, name: &str) {
 /// Why a login was refused: status class and detail.
 type Refused = (u8, u8);
 
-impl Scene {
-    fn new(by: By) -> Self {
+impl Fixture {
+    fn new(by: Proof) -> Self {
         Self::with(by, "", &CLIENTS)
     }
 
     /// A server whose file has more in it, before its tables.
-    fn with(by: By, limits: &str, clients: &[(&str, &str)]) -> Self {
+    fn with(by: Proof, limits: &str, clients: &[(&str, &str)]) -> Self {
         let home = tempfile::tempdir().unwrap();
         let mut key = None;
         for (name, _) in [("server", "")].iter().chain(clients) {
             keep_secret(&home, name);
-            if by == By::Key {
+            if by == Proof::Key {
                 let public = sealing::create(&home.path().join(format!("{name}.id"))).unwrap();
                 key = key.or_else(|| Some(public.public()));
                 fs::write(home.path().join(format!("{name}.pub")), public.public().to_string())
@@ -152,16 +152,16 @@ impl Scene {
         let account = Account::one_way(Credentials { name: who.to_owned(), secret });
         let pinned = self.key.map(|target| {
             let sealing = sealing::sealing(&self.home.path().join(format!("{who}.id"))).unwrap();
-            Pinned { sealing, target, protection: Protection::Encrypt }
+            Pinned { sealing, target, protection: Protection::Encrypt, invitation: None }
         });
         Config {
             initiator: IscsiName::new(name).unwrap(),
             isid: Isid([0x80, 0, 0, 0, 0, isid]),
             target: target.map(|target| IscsiName::new(target).unwrap()),
-            account: (self.by == By::Chap).then_some(account),
+            account: (self.by == Proof::Chap).then_some(account),
             pinned,
             algorithms: vec![Algorithm::Sha256],
-            offer: Offer { max_connections: 4, ..Offer::long_haul() },
+            offer: Offer { max_connections: 4, ..Offer::for_long_links() },
         }
     }
 
@@ -170,9 +170,9 @@ impl Scene {
     }
 }
 
-fn configure(home: &tempfile::TempDir, by: By, limits: &str, clients: &[(&str, &str)]) {
+fn configure(home: &tempfile::TempDir, by: Proof, limits: &str, clients: &[(&str, &str)]) {
     let mut file = "listen = ['127.0.0.1:0']\nstate = 'state'\ncontrol = 'control'\n".to_owned();
-    if by == By::Key {
+    if by == Proof::Key {
         file += "identity = 'server.id'\n";
     }
     file += limits;
@@ -184,8 +184,8 @@ fn configure(home: &tempfile::TempDir, by: By, limits: &str, clients: &[(&str, &
     for (name, rights) in clients {
         file += &format!("[clients.{name}]\n{rights}\n");
         match by {
-            By::Chap => file += &format!("chap_secret_file = '{name}'\n"),
-            By::Key => {
+            Proof::Chap => file += &format!("chap_secret_file = '{name}'\n"),
+            Proof::Key => {
                 let key = fs::read_to_string(home.path().join(format!("{name}.pub"))).unwrap();
                 file += &format!("key = '{key}'\n");
             }

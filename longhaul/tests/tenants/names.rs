@@ -5,38 +5,38 @@ use super::*;
 #[test]
 fn a_login_under_anothers_name_ends_no_session_but_ones_own() {
     for by in BOTH {
-        let scene = Scene::new(by);
-        let mut alice = scene.log_in("alice", NAME, 1);
+        let fixture = Fixture::new(by);
+        let mut alice = fixture.log_in("alice", NAME, 1);
         for who in ["mallory", "bob", "reader"] {
-            let mut other = scene.log_in(who, NAME, 1);
+            let mut other = fixture.log_in(who, NAME, 1);
             let lun = u16::from(who == "mallory");
             assert!(is_undisturbed(&mut alice, 0), "{by:?} {who}");
             assert!(is_undisturbed(&mut other, lun), "{by:?} {who}: beside it");
         }
         // RFC 7143, 6.3.5: with the same proof it is reinstatement.
-        let mut again = scene.log_in("alice", NAME, 1);
+        let mut again = fixture.log_in("alice", NAME, 1);
         assert!(is_over(&mut alice), "{by:?}");
         assert_eq!(write(&mut again, 0), Some(GOOD));
         // Several machines of one account, each under its own name and with the same ISID.
-        let mut second = scene.log_in("alice", "iqn.2001-04.com.example:second", 1);
+        let mut second = fixture.log_in("alice", "iqn.2001-04.com.example:second", 1);
         assert!(is_undisturbed(&mut again, 0) && is_undisturbed(&mut second, 0), "{by:?}");
-        scene.end();
+        fixture.end();
     }
 }
 
 #[test]
 fn a_reservation_is_that_of_the_client_that_made_it() {
     for by in BOTH {
-        let mut scene = Scene::new(by);
-        let mut alice = scene.log_in("alice", NAME, 1);
+        let mut fixture = Fixture::new(by);
+        let mut alice = fixture.log_in("alice", NAME, 1);
         assert_eq!(reserve_out(&mut alice, (REGISTER, 0), (0, 7), APTPL), Some(GOOD));
         assert_eq!(reserve_out(&mut alice, (RESERVE, EXCLUSIVE_ACCESS), (7, 0), 0), Some(GOOD));
         for restarted in [false, true] {
             if restarted {
-                scene = scene.restart();
+                fixture = fixture.restart();
             }
             // Under the name of the holder, and knowing its key.
-            let mut bob = scene.log_in("bob", NAME, 1);
+            let mut bob = fixture.log_in("bob", NAME, 1);
             assert_eq!(write(&mut bob, 0), Some(CONFLICT), "{by:?} {restarted}");
             for (action, kind, keys) in [
                 (REGISTER, 0, (7, 0)),
@@ -47,74 +47,76 @@ fn a_reservation_is_that_of_the_client_that_made_it() {
                 let status = reserve_out(&mut bob, (action, kind), keys, 0);
                 assert_eq!(status, Some(CONFLICT), "{by:?} {restarted} {action}");
             }
-            let mut reader = scene.log_in("reader", NAME, 1);
+            let mut reader = fixture.log_in("reader", NAME, 1);
             assert!(reader.read(9, 0, 1).is_none(), "{by:?}: kept out");
             assert_ne!(reserve_out(&mut reader, (CLEAR, 0), (7, 0), 0), Some(GOOD), "{by:?}");
             // The holder itself comes back, with the same ISID.
-            let mut alice = scene.log_in("alice", NAME, 1);
+            let mut alice = fixture.log_in("alice", NAME, 1);
             assert_eq!(write(&mut alice, 0), Some(GOOD), "{by:?} {restarted}");
-            let other_port = &mut scene.log_in("alice", NAME, 2);
+            let other_port = &mut fixture.log_in("alice", NAME, 2);
             assert_eq!(write(other_port, 0), Some(CONFLICT), "{by:?}: another port of hers is not");
         }
-        let mut alice = scene.log_in("alice", NAME, 1);
+        let mut alice = fixture.log_in("alice", NAME, 1);
         assert_eq!(reserve_out(&mut alice, (CLEAR, 0), (7, 0), 0), Some(GOOD));
-        scene.end();
+        fixture.end();
     }
 }
 
 /// What an earlier release kept, or a server before its clients had to prove who they are, is of a bare name.
 #[test]
 fn a_reservation_under_a_bare_name_goes_to_the_first_client_with_rights_that_has_it() {
-    let scene = Scene::with(By::Chap, "", &[]);
-    let mut bare = Peer::log_in(scene.portal, NAME, 1, TARGET);
+    let fixture = Fixture::with(Proof::Chap, "", &[]);
+    let mut bare = Peer::log_in(fixture.portal, NAME, 1, TARGET);
     bare.says(0);
     assert_eq!(reserve_out(&mut bare, (REGISTER, 0), (0, 7), APTPL), Some(GOOD));
     assert_eq!(reserve_out(&mut bare, (RESERVE, EXCLUSIVE_ACCESS), (7, 0), 0), Some(GOOD));
     drop(bare);
     for (name, _) in CLIENTS {
-        keep_secret(&scene.home, name);
+        keep_secret(&fixture.home, name);
     }
-    configure(&scene.home, By::Chap, "", &CLIENTS);
-    let scene = scene.restart();
+    configure(&fixture.home, Proof::Chap, "", &CLIENTS);
+    let fixture = fixture.restart();
     for who in ["reader", "mallory"] {
-        let mut other = scene.log_in(who, NAME, 1);
+        let mut other = fixture.log_in(who, NAME, 1);
         assert!(other.read(9, 0, 1).is_none(), "{who} has no right to it");
     }
-    let mut alice = scene.log_in("alice", NAME, 1);
+    let mut alice = fixture.log_in("alice", NAME, 1);
     assert_eq!(write(&mut alice, 0), Some(GOOD));
-    let mut bob = scene.log_in("bob", NAME, 1);
+    let mut bob = fixture.log_in("bob", NAME, 1);
     assert_eq!(write(&mut bob, 0), Some(CONFLICT), "it is somebody's");
     // A change is kept with its client.
     assert_eq!(reserve_out(&mut alice, (REGISTER, 0), (7, 8), APTPL), Some(GOOD));
-    let scene = scene.restart();
-    let mut bob = scene.log_in("bob", NAME, 1);
+    let fixture = fixture.restart();
+    let mut bob = fixture.log_in("bob", NAME, 1);
     assert_eq!(write(&mut bob, 0), Some(CONFLICT));
-    let mut alice = scene.log_in("alice", NAME, 1);
+    let mut alice = fixture.log_in("alice", NAME, 1);
     assert_eq!(write(&mut alice, 0), Some(GOOD));
-    scene.end();
+    fixture.end();
 }
 
 /// One name is used by two; who reads of it can tell them apart.
 #[test]
 fn the_log_and_the_status_tell_which_client_it_is() {
     for by in BOTH {
-        let scene = Scene::new(by);
-        let _sessions = ["alice", "bob"].map(|who| scene.log_in(who, NAME, 1));
+        let fixture = Fixture::new(by);
+        let _sessions = ["alice", "bob"].map(|who| fixture.log_in(who, NAME, 1));
         let proofs = ["alice", "bob"].map(|who| match by {
-            By::Chap => format!("chap:{who}"),
-            By::Key => fs::read_to_string(scene.home.path().join(format!("{who}.pub"))).unwrap(),
+            Proof::Chap => format!("chap:{who}"),
+            Proof::Key => {
+                fs::read_to_string(fixture.home.path().join(format!("{who}.pub"))).unwrap()
+            }
         });
-        scene.logs("another client uses the same initiator name");
-        let line = scene.logs("logged in");
+        fixture.logs("another client uses the same initiator name");
+        let line = fixture.logs("logged in");
         assert!(line.contains(&proofs[1]), "{by:?}: {line}");
         let mut status = Command::new(LONGHAUL);
-        status.args(["status", "--json", "--control", "control"]).current_dir(&scene.home);
+        status.args(["status", "--json", "--control", "control"]).current_dir(&fixture.home);
         let (printed, _) = common::run(&status);
         for proof in &proofs {
             let client = format!("\"initiator\":\"{NAME}\",\"client\":\"{proof}\"");
             assert!(printed.contains(&client), "{by:?}: {printed}");
         }
-        scene.end();
+        fixture.end();
     }
 }
 
@@ -122,10 +124,10 @@ fn the_log_and_the_status_tell_which_client_it_is() {
 #[test]
 fn a_named_initiator_port_is_that_of_the_client_that_is_there() {
     for by in BOTH {
-        let scene = Scene::new(by);
+        let fixture = Fixture::new(by);
         let other = "iqn.2001-04.com.example:bob";
-        let mut alice = scene.log_in("alice", NAME, 1);
-        let mut bob = scene.log_in("bob", other, 1);
+        let mut alice = fixture.log_in("alice", NAME, 1);
+        let mut bob = fixture.log_in("bob", other, 1);
         let mut list = [0_u64.to_be_bytes(), 7_u64.to_be_bytes(), [0; 8]].concat();
         list[20] = 0x08; // SPEC_I_PT
         let mut id = format!("{other},i,0x800000000001\0").into_bytes();
@@ -137,7 +139,7 @@ fn a_named_initiator_port_is_that_of_the_client_that_is_there() {
         assert_eq!(run(&mut alice, 0, &cdb, list), Some(GOOD), "{by:?}");
         assert_eq!(reserve_out(&mut bob, (RESERVE, EXCLUSIVE_ACCESS), (7, 0), 0), Some(GOOD));
         assert_eq!(write(&mut alice, 0), Some(CONFLICT), "{by:?}");
-        scene.end();
+        fixture.end();
     }
 }
 
@@ -145,18 +147,18 @@ fn a_named_initiator_port_is_that_of_the_client_that_is_there() {
 fn sessions_count_for_the_client_that_has_them() {
     for by in BOTH {
         let limits = "[limits]\nsessions_per_initiator = 2\n";
-        let scene = Scene::with(by, limits, &CLIENTS);
+        let fixture = Fixture::with(by, limits, &CLIENTS);
         let full = Some((3, 2));
-        let held = [1, 2].map(|isid| scene.log_in("mallory", NAME, isid));
+        let held = [1, 2].map(|isid| fixture.log_in("mallory", NAME, isid));
         for name in [NAME, "iqn.2001-04.com.example:another"] {
-            let third = scene.try_log_in("mallory", (name, 3), Some(TARGET));
+            let third = fixture.try_log_in("mallory", (name, 3), Some(TARGET));
             assert_eq!(third.err(), full, "{by:?} {name}");
         }
-        let mut alice = [1, 2].map(|isid| scene.log_in("alice", NAME, isid));
+        let mut alice = [1, 2].map(|isid| fixture.log_in("alice", NAME, isid));
         assert!(alice.iter_mut().all(|session| is_undisturbed(session, 0)), "{by:?}");
-        assert_eq!(scene.try_log_in("alice", (NAME, 3), Some(TARGET)).err(), full, "{by:?}");
+        assert_eq!(fixture.try_log_in("alice", (NAME, 3), Some(TARGET)).err(), full, "{by:?}");
         drop(held);
-        scene.end();
+        fixture.end();
     }
 }
 
@@ -164,26 +166,26 @@ fn sessions_count_for_the_client_that_has_them() {
 #[test]
 fn connections_are_left_for_others() {
     let limits = "[limits]\nconnections = 8\n";
-    let scene = Scene::with(By::Chap, limits, &CLIENTS);
+    let fixture = Fixture::with(Proof::Chap, limits, &CLIENTS);
     let mut held = Vec::new();
     let refused = loop {
         let isid = held.len() as u8;
-        match scene.try_log_in("mallory", (NAME, isid), Some(TARGET)) {
+        match fixture.try_log_in("mallory", (NAME, isid), Some(TARGET)) {
             Ok(session) => held.push(session),
             Err(refused) => break refused,
         }
         assert!(held.len() < 8, "it has them all");
     };
     assert_eq!(refused, (3, 2));
-    let mut alice = scene.log_in("alice", NAME, 1);
+    let mut alice = fixture.log_in("alice", NAME, 1);
     assert!(is_undisturbed(&mut alice, 0));
-    scene.end();
+    fixture.end();
 }
 
 /// A login that asks to join a session learns nothing of it before it has proven that it may.
 #[test]
 fn an_unproven_login_learns_nothing_of_a_session() {
-    let scene = Scene::new(By::Chap);
+    let fixture = Fixture::new(Proof::Chap);
     let offer = |peer: &mut Peer, tsih| {
         let request = proto::iscsi::header::LoginRequest {
             transit: false,
@@ -202,13 +204,13 @@ fn an_unproven_login_learns_nothing_of_a_session() {
     };
     let mut tsihs = Vec::new();
     for isid in 1..=6 {
-        let config = scene.config("alice", (NAME, isid), Some(TARGET));
-        let (mut peer, tsih) = log_in_for_tsih(Peer::connect(scene.portal), config);
+        let config = fixture.config("alice", (NAME, isid), Some(TARGET));
+        let (mut peer, tsih) = log_in_for_tsih(Peer::connect(fixture.portal), config);
         for _ in 0..5 {
             peer.says(0);
         }
-        let there = offer(&mut Peer::connect(scene.portal), tsih);
-        let absent = offer(&mut Peer::connect(scene.portal), tsih ^ 0x5555);
+        let there = offer(&mut Peer::connect(fixture.portal), tsih);
+        let absent = offer(&mut Peer::connect(fixture.portal), tsih ^ 0x5555);
         assert_eq!(there, absent, "whether there is such a session is not told");
         // RFC 7143, 4.2.2.1: such numbers are ignored.
         assert!(there.2.wrapping_sub(there.1).wrapping_add(1) as i32 <= -1, "{there:?}");
@@ -217,7 +219,7 @@ fn an_unproven_login_learns_nothing_of_a_session() {
     }
     let steps: Vec<_> = tsihs.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
     assert!(steps.iter().any(|step| *step != steps[0]), "they can be guessed: {tsihs:?}");
-    scene.end();
+    fixture.end();
 }
 
 /// A login whose TSIH counts.

@@ -43,12 +43,12 @@ fn harms() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn who_may_only_read_keeps_no_writer_out() {
+fn read_only_client_keeps_no_writer_out() {
     for by in BOTH {
-        let scene = Scene::new(by);
-        let mut alice = scene.log_in("alice", NAME, 1);
+        let fixture = Fixture::new(by);
+        let mut alice = fixture.log_in("alice", NAME, 1);
         assert_eq!(write(&mut alice, 0), Some(GOOD));
-        let mut reader = scene.log_in("reader", READER, 1);
+        let mut reader = fixture.log_in("reader", READER, 1);
         for (name, cdb, data) in harms() {
             let (status, sense) = reader.run_on(0, &cdb, data, 0).expect("an answer");
             let sense = Sense::parse(&sense).map(|sense| sense.key);
@@ -58,7 +58,7 @@ fn who_may_only_read_keeps_no_writer_out() {
             assert_eq!(write(&mut alice, 0), Some(GOOD), "{by:?} {name}");
         }
         assert_eq!(reader.read(1, 0, 1), Some(vec![0x5A; 512]), "{by:?}");
-        scene.end();
+        fixture.end();
     }
 }
 
@@ -69,8 +69,8 @@ fn commands_are_refused_unless_they_only_read() {
         0x00, 0x03, 0x08, 0x12, 0x1A, 0x1D, 0x25, 0x28, 0x2F, 0x34, 0x35, 0x37, 0x4D, 0x5A, 0x5E,
         0x84, 0x88, 0x8F, 0x90, 0x91, 0x9E, 0xA0, 0xA3, 0xA8, 0xAF, 0xB7,
     ];
-    let scene = Scene::new(By::Chap);
-    let mut reader = scene.log_in("reader", READER, 1);
+    let fixture = Fixture::new(Proof::Chap);
+    let mut reader = fixture.log_in("reader", READER, 1);
     let denied = Some(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS);
     for entry in COMMANDS {
         let mut cdb = vec![0; 16];
@@ -93,18 +93,18 @@ fn commands_are_refused_unless_they_only_read() {
             entry.action
         );
     }
-    scene.end();
+    fixture.end();
 }
 
 /// Registered, it may read what is reserved for the registered; all else it could do would be to others.
 #[test]
-fn who_may_only_read_registers_and_no_more() {
+fn read_only_client_registers_and_no_more() {
     const EXCLUSIVE_ACCESS_REGISTRANTS: u8 = 6;
     const EXCLUSIVE_ACCESS_ALL: u8 = 8;
     for by in BOTH {
-        let mut scene = Scene::new(by);
-        let mut alice = scene.log_in("alice", NAME, 1);
-        let mut reader = scene.log_in("reader", READER, 1);
+        let mut fixture = Fixture::new(by);
+        let mut alice = fixture.log_in("alice", NAME, 1);
+        let mut reader = fixture.log_in("reader", READER, 1);
         // First there, and it does not keep SPC-2's RESERVE from the writer.
         assert_eq!(reserve_out(&mut reader, (REGISTER, 0), (0, 9), 0), Some(GOOD), "{by:?}");
         assert_eq!(run(&mut alice, 0, &[0x16, 0, 0, 0, 0, 0], vec![]), Some(GOOD), "{by:?}");
@@ -132,11 +132,11 @@ fn who_may_only_read_registers_and_no_more() {
         assert_eq!(reserve_in(&mut reader, 3).0, CHECK, "{by:?}: who they are is not for it");
         assert_eq!(reserve_in(&mut alice, 3).0, GOOD, "{by:?}");
         // All of that is there after a loss of power, which it could not avert.
-        scene = scene.restart();
-        let mut alice = scene.log_in("alice", NAME, 1);
-        let mut reader = scene.log_in("reader", READER, 1);
+        fixture = fixture.restart();
+        let mut alice = fixture.log_in("alice", NAME, 1);
+        let mut reader = fixture.log_in("reader", READER, 1);
         assert_eq!(reader.read(1, 0, 1).map(|data| data.len()), Some(512), "{by:?}");
-        let mut bob = scene.log_in("bob", READER, 1);
+        let mut bob = fixture.log_in("bob", READER, 1);
         assert_eq!(write(&mut bob, 0), Some(CONFLICT), "{by:?}");
         assert_eq!(reserve_out(&mut alice, (RELEASE, kind), (7, 0), 0), Some(GOOD), "{by:?}");
         // A reservation of all registrants ends with the last of those who may write.
@@ -148,19 +148,19 @@ fn who_may_only_read_registers_and_no_more() {
         assert_eq!(reserve_out(&mut bob, (REGISTER, 0), (0, 5), 0), Some(GOOD), "{by:?}");
         assert_eq!(reserve_out(&mut bob, (CLEAR, 0), (5, 0), 0), Some(GOOD), "{by:?}");
         assert_eq!(reserve_in(&mut bob, 0).1.len(), 8, "{by:?}: nobody is left");
-        scene.end();
+        fixture.end();
     }
 }
 
 /// Whoever finds another writer's key gives way. One that may only read is no writer.
 #[test]
 fn writer_gets_a_volume_with_which_a_reader_has_registered() {
-    let scene = Scene::new(By::Chap);
-    let mut reader = scene.log_in("reader", READER, 1);
+    let fixture = Fixture::new(Proof::Chap);
+    let mut reader = fixture.log_in("reader", READER, 1);
     assert_eq!(reserve_out(&mut reader, (REGISTER, 0), (0, 5), 0), Some(GOOD));
-    let home = scene.home.path();
+    let home = fixture.home.path();
     fs::write(home.join("in.img"), vec![7; 1 << 20]).unwrap();
-    let uri = format!("iscsi://{}/{TARGET}/0", scene.portal);
+    let uri = format!("iscsi://{}/{TARGET}/0", fixture.portal);
     let mut copy = Command::new(LONGHAUL);
     copy.args(["copy", "in.img", &uri, "--force", "--chap-user", "alice"]);
     copy.args(["--chap-secret-file", "alice"]).current_dir(home);
@@ -168,34 +168,34 @@ fn writer_gets_a_volume_with_which_a_reader_has_registered() {
     assert!(status.success(), "{said}");
     assert_eq!(reserve_in(&mut reader, 0).0, CHECK, "told that the writer has released it");
     assert_eq!(reserve_in(&mut reader, 0).1.len(), 8 + 8, "its registration stands");
-    scene.end();
+    fixture.end();
 }
 
 /// It has no room but its own: however often it registers, there is room for writers.
 #[test]
 fn the_registrations_of_readers_leave_room_for_writers() {
-    let scene = Scene::new(By::Chap);
+    let fixture = Fixture::new(Proof::Chap);
     let mut refused = 0;
     for isid in 0..=u8::MAX {
-        let mut reader = scene.log_in("reader", READER, isid);
+        let mut reader = fixture.log_in("reader", READER, isid);
         refused += u32::from(reserve_out(&mut reader, (REGISTER, 0), (0, 9), 0) == Some(CHECK));
         if refused > 2 {
             break;
         }
     }
     assert!(refused > 2, "there is an end");
-    let mut alice = scene.log_in("alice", NAME, 1);
+    let mut alice = fixture.log_in("alice", NAME, 1);
     assert_eq!(reserve_out(&mut alice, (REGISTER, 0), (0, 7), 0), Some(GOOD));
-    scene.end();
+    fixture.end();
 }
 
 /// From a unit that may be read to one that may be written, and not the other way.
 #[test]
 fn a_copy_goes_to_no_unit_that_its_client_may_only_read() {
-    let scene = Scene::new(By::Chap);
-    let mut alice = scene.log_in("alice", NAME, 1);
+    let fixture = Fixture::new(Proof::Chap);
+    let mut alice = fixture.log_in("alice", NAME, 1);
     assert_eq!(write(&mut alice, 0), Some(GOOD));
-    let mut mixed = scene.log_in("mixed", "iqn.2001-04.com.example:mixed", 1);
+    let mut mixed = fixture.log_in("mixed", "iqn.2001-04.com.example:mixed", 1);
     let designator = |peer: &mut Peer, lun| {
         let (status, page) =
             peer.run_on(lun, &[0x12, 1, 0x83, 0, 252, 0], Bytes::new(), 252).expect("a page");
@@ -222,7 +222,7 @@ fn a_copy_goes_to_no_unit_that_its_client_may_only_read() {
         }
     }
     assert_eq!(mixed.read(1, 0, 1), Some(vec![0x5A; 512]));
-    scene.end();
+    fixture.end();
 }
 
 /// EXTENDED COPY (LID1) of one block from the first unit to the second (SPC-4, 6.4.3.3 and 6.4.3.7.2).

@@ -6,10 +6,10 @@ use super::*;
 #[test]
 fn a_target_reset_does_not_reach_units_that_its_client_cannot_see() {
     for by in BOTH {
-        let scene = Scene::new(by);
-        let mut alice = scene.log_in("alice", NAME, 1);
-        let mut bob = scene.log_in("bob", "iqn.2001-04.com.example:bob", 1);
-        let mut mallory = scene.log_in("mallory", "iqn.2001-04.com.example:mallory", 1);
+        let fixture = Fixture::new(by);
+        let mut alice = fixture.log_in("alice", NAME, 1);
+        let mut bob = fixture.log_in("bob", "iqn.2001-04.com.example:bob", 1);
+        let mut mallory = fixture.log_in("mallory", "iqn.2001-04.com.example:mallory", 1);
         let warm = manage(&mut mallory, TaskFunction::TARGET_WARM_RESET, 0);
         assert_eq!(warm, Some(TaskResponse::COMPLETE), "{by:?}");
         assert!(is_undisturbed(&mut alice, 0), "{by:?}");
@@ -25,17 +25,17 @@ fn a_target_reset_does_not_reach_units_that_its_client_cannot_see() {
         let cold = manage(&mut bob, TaskFunction::TARGET_COLD_RESET, 0);
         assert_eq!(cold, Some(TaskResponse::COMPLETE), "{by:?}");
         assert!(is_over(&mut alice), "{by:?}");
-        scene.end();
+        fixture.end();
     }
 }
 
 #[test]
-fn who_may_only_read_resets_nothing_and_ends_no_tasks_of_others() {
+fn read_only_client_resets_nothing_and_ends_no_tasks_of_others() {
     for by in BOTH {
-        let scene = Scene::new(by);
-        let mut alice = scene.log_in("alice", NAME, 1);
+        let fixture = Fixture::new(by);
+        let mut alice = fixture.log_in("alice", NAME, 1);
         for who in ["reader", "mixed"] {
-            let mut reader = scene.log_in(who, "iqn.2001-04.com.example:reader", 1);
+            let mut reader = fixture.log_in(who, "iqn.2001-04.com.example:reader", 1);
             for function in [TaskFunction::LOGICAL_UNIT_RESET, TaskFunction::CLEAR_TASK_SET] {
                 let answer = manage(&mut reader, function, 0);
                 let refused = Some(TaskResponse::AUTHORIZATION_FAILED);
@@ -44,7 +44,7 @@ fn who_may_only_read_resets_nothing_and_ends_no_tasks_of_others() {
             let own = manage(&mut reader, TaskFunction::ABORT_TASK_SET, 0);
             assert_eq!(own, Some(TaskResponse::COMPLETE), "{by:?} {who}");
             for function in [TaskFunction::TARGET_WARM_RESET, TaskFunction::TARGET_COLD_RESET] {
-                let mut reader = scene.log_in(who, "iqn.2001-04.com.example:reader", 1);
+                let mut reader = fixture.log_in(who, "iqn.2001-04.com.example:reader", 1);
                 let answer = manage(&mut reader, function, 0);
                 let expected = match who {
                     "reader" => TaskResponse::AUTHORIZATION_FAILED,
@@ -60,7 +60,7 @@ fn who_may_only_read_resets_nothing_and_ends_no_tasks_of_others() {
             assert!(is_undisturbed(&mut alice, 0), "{by:?} {who}");
             assert_eq!(write(&mut alice, 0), Some(GOOD), "{by:?} {who}");
         }
-        scene.end();
+        fixture.end();
     }
 }
 

@@ -119,7 +119,7 @@ async fn a_read_under_way_needs_no_reset() {
 }
 
 #[tokio::test]
-async fn whatever_reset_or_loss_a_unit_tells_of_the_write_that_hears_it_succeeds() {
+async fn write_that_meets_a_unit_attention_succeeds() {
     // SPC-4, table of additional sense codes: 29h/00h to 29h/04h are resets, and 07h is the loss of the nexus, which ends
     // commands; the others are neither.
     let tgt = Tgt::start();
@@ -143,7 +143,7 @@ async fn whatever_reset_or_loss_a_unit_tells_of_the_write_that_hears_it_succeeds
 }
 
 #[tokio::test]
-async fn what_the_reset_of_another_initiator_has_aborted_is_done_again() {
+async fn command_aborted_by_the_reset_of_another_initiator_is_repeated() {
     let tgt = Tgt::start();
     let wire = Wire::new(&tgt.disk()).await;
     let disk = open(&wire, &tgt).await;

@@ -25,13 +25,13 @@ const SERVER: (&str, &str) = ("server", "the secret of server");
 /// Of a client that it does not.
 const DESK: (&str, &str) = ("desk", "the secret of desk");
 
-struct Scene {
+struct Fixture {
     server: Running,
     portal: SocketAddr,
     _home: tempfile::TempDir,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         for (name, secret) in [LAPTOP, SERVER, DESK] {
@@ -167,10 +167,10 @@ fn challenge_back(id: &str, value: &str) -> String {
 /// RFC 7143, 12.1.3: the first of the list that is allowed.
 #[test]
 fn the_algorithm_is_one_of_the_list_that_is_allowed() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     for (list, chosen) in [("7", "7"), ("8,7", "8"), ("7,8", "7"), ("5,6,7", "7"), ("99,0x7", "7")]
     {
-        let answer = scene.agreed().say(&format!("CHAP_A={list}\0"), false);
+        let answer = fixture.agreed().say(&format!("CHAP_A={list}\0"), false);
         assert_eq!(answer.key("CHAP_A"), chosen, "{list}");
         assert_eq!(answer.challenge().bytes.len(), 32);
     }
@@ -178,16 +178,16 @@ fn the_algorithm_is_one_of_the_list_that_is_allowed() {
     for list in
         ["5", "6", "5,6", "99", "", ",", "x", "7x", " 7", "-7", "263", "4294967303", "Reject"]
     {
-        let (text, mut login) = (format!("CHAP_A={list}\0"), scene.agreed());
+        let (text, mut login) = (format!("CHAP_A={list}\0"), fixture.agreed());
         login.say(&text, false).refused(REFUSED, &mut login, &text);
     }
-    scene.end();
+    fixture.end();
 }
 
 #[test]
 fn only_a_whole_proof_proves() {
-    let scene = Scene::new();
-    let (mut login, challenge) = scene.challenged();
+    let fixture = Fixture::new();
+    let (mut login, challenge) = fixture.challenged();
     assert!(
         login.say(&good(LAPTOP, &challenge), true).begun,
         "which all that follow are made from"
@@ -201,116 +201,118 @@ fn only_a_whole_proof_proves() {
         }
     };
     // RFC 7143, 9.2: what a step lacks is told from what it does not prove.
-    scene.refuses_with(MISSING, |challenge| {
+    fixture.refuses_with(MISSING, |challenge| {
         format!("CHAP_R={}\0", text::hex(&proof(LAPTOP, challenge)))
     });
-    scene.refuses_with(MISSING, |_| format!("CHAP_N={name}\0"));
-    scene.refuses_with(MISSING, |_| String::new());
-    scene.refuses(|challenge| says("", &proof(LAPTOP, challenge)));
-    scene.refuses(|challenge| says("lapto", &proof(LAPTOP, challenge)));
-    scene.refuses(|challenge| says("Laptop", &proof(LAPTOP, challenge)));
-    scene.refuses(|challenge| says(DESK.0, &proof(LAPTOP, challenge)));
-    scene.refuses(|challenge| says(name, &proof(SERVER, challenge)));
-    scene.refuses(with(|proof| proof[31] ^= 1));
-    scene.refuses(with(|proof| proof.truncate(31)));
-    scene.refuses(with(|proof| proof.truncate(16)));
-    scene.refuses(with(|proof| proof.truncate(1)));
-    scene.refuses(with(|proof| proof.push(0)));
-    scene.refuses(with(|proof| proof.insert(0, 0)));
-    scene.refuses(with(|proof| proof.resize(1024, 0)));
-    scene.refuses(with(|proof| proof.fill(0)));
+    fixture.refuses_with(MISSING, |_| format!("CHAP_N={name}\0"));
+    fixture.refuses_with(MISSING, |_| String::new());
+    fixture.refuses(|challenge| says("", &proof(LAPTOP, challenge)));
+    fixture.refuses(|challenge| says("lapto", &proof(LAPTOP, challenge)));
+    fixture.refuses(|challenge| says("Laptop", &proof(LAPTOP, challenge)));
+    fixture.refuses(|challenge| says(DESK.0, &proof(LAPTOP, challenge)));
+    fixture.refuses(|challenge| says(name, &proof(SERVER, challenge)));
+    fixture.refuses(with(|proof| proof[31] ^= 1));
+    fixture.refuses(with(|proof| proof.truncate(31)));
+    fixture.refuses(with(|proof| proof.truncate(16)));
+    fixture.refuses(with(|proof| proof.truncate(1)));
+    fixture.refuses(with(|proof| proof.push(0)));
+    fixture.refuses(with(|proof| proof.insert(0, 0)));
+    fixture.refuses(with(|proof| proof.resize(1024, 0)));
+    fixture.refuses(with(|proof| proof.fill(0)));
     for not_binary in ["", "0x", "0b", "0xzz", "7", "Reject"] {
-        scene.refuses_with(WRONG, |_| format!("CHAP_N={name}\0CHAP_R={not_binary}\0"));
+        fixture.refuses_with(WRONG, |_| format!("CHAP_N={name}\0CHAP_R={not_binary}\0"));
     }
-    scene.refuses(|_| good(LAPTOP, &old));
-    scene.end();
+    fixture.refuses(|_| good(LAPTOP, &old));
+    fixture.end();
 }
 
 /// The longest binary value has 1024 bytes (RFC 7143, 12.1.3).
 #[test]
-fn what_is_longer_than_any_value_is_refused() {
-    let scene = Scene::new();
+fn value_longer_than_any_is_refused() {
+    let fixture = Fixture::new();
     let long = |len| "n".repeat(len);
-    scene.refuses(|challenge| says(&long(2050), &proof(LAPTOP, challenge)));
-    scene.refuses_with(WRONG, |challenge| says(&long(2051), &proof(LAPTOP, challenge)));
-    scene.refuses_with(WRONG, |_| format!("CHAP_N=laptop\0CHAP_R={}\0", text::base64(&[7; 1025])));
-    scene.refuses_with(WRONG, |_| says(LAPTOP.0, &[7; 1025]));
-    scene.refuses_with(WRONG, |challenge| {
+    fixture.refuses(|challenge| says(&long(2050), &proof(LAPTOP, challenge)));
+    fixture.refuses_with(WRONG, |challenge| says(&long(2051), &proof(LAPTOP, challenge)));
+    fixture
+        .refuses_with(WRONG, |_| format!("CHAP_N=laptop\0CHAP_R={}\0", text::base64(&[7; 1025])));
+    fixture.refuses_with(WRONG, |_| says(LAPTOP.0, &[7; 1025]));
+    fixture.refuses_with(WRONG, |challenge| {
         good(LAPTOP, challenge) + &challenge_back("1", &text::base64(&[7; 1025]))
     });
-    scene.refuses_with(WRONG, |challenge| {
+    fixture.refuses_with(WRONG, |challenge| {
         good(LAPTOP, challenge) + &challenge_back("1", &text::hex(&[7; 1025]))
     });
-    scene.end();
+    fixture.end();
 }
 
 #[test]
 fn the_target_proves_itself_to_whom_it_can() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let theirs = Challenge { id: 200, bytes: vec![0xa5; 48] };
     let back = challenge_back("200", &text::hex(&theirs.bytes));
-    let (mut login, challenge) = scene.challenged();
+    let (mut login, challenge) = fixture.challenged();
     let answer = login.say(&(good(LAPTOP, &challenge) + &back), true);
     assert!(answer.begun);
     assert_eq!(answer.key("CHAP_N"), SERVER.0);
     assert_eq!(text::binary(&answer.key("CHAP_R")), Some(proof(SERVER, &theirs)));
     // It has no secret for the other.
-    scene.refuses(|challenge| good(DESK, challenge) + &back);
+    fixture.refuses(|challenge| good(DESK, challenge) + &back);
     // And proves itself to nobody who has not done so.
-    scene.refuses(|challenge| says(LAPTOP.0, &proof(DESK, challenge)) + &back);
-    scene.end();
+    fixture.refuses(|challenge| says(LAPTOP.0, &proof(DESK, challenge)) + &back);
+    fixture.end();
 }
 
 /// RFC 7143, 9.2.1: answering our own challenge would tell the peer what we want to hear from it.
 #[test]
 fn a_challenge_that_comes_back_is_not_answered() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let forms: [fn(&[u8]) -> String; 3] =
         [text::hex, text::base64, |bytes| text::hex(bytes).to_uppercase().replacen('X', "x", 1)];
     for form in forms {
         // The identifier makes no difference.
         for shift in [0, 1] {
-            scene.refuses(|challenge| {
+            fixture.refuses(|challenge| {
                 let id = challenge.id.wrapping_add(shift).to_string();
                 good(LAPTOP, challenge) + &challenge_back(&id, &form(&challenge.bytes))
             });
         }
     }
     // Nor is it a proof to send it where the answer belongs.
-    scene.refuses(|challenge| says(LAPTOP.0, &challenge.bytes));
-    scene.end();
+    fixture.refuses(|challenge| says(LAPTOP.0, &challenge.bytes));
+    fixture.end();
 }
 
 #[test]
 fn half_a_challenge_is_none() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     for half in ["CHAP_I=1\0", "CHAP_C=0x0102\0"] {
-        scene.refuses_with(MISSING, |challenge| good(LAPTOP, challenge) + half);
+        fixture.refuses_with(MISSING, |challenge| good(LAPTOP, challenge) + half);
     }
     for (id, value) in
         [("", "0x01"), ("256", "0x01"), ("-1", "0x01"), ("1", ""), ("1", "0x"), ("1", "x")]
     {
-        scene.refuses_with(WRONG, |challenge| good(LAPTOP, challenge) + &challenge_back(id, value));
+        fixture
+            .refuses_with(WRONG, |challenge| good(LAPTOP, challenge) + &challenge_back(id, value));
     }
-    scene.end();
+    fixture.end();
 }
 
 #[test]
 fn every_key_has_its_step() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let blind = says(LAPTOP.0, &[0; 32]);
     // The proof before there is anything to prove it with.
-    let mut login = scene.agreed();
+    let mut login = fixture.agreed();
     login.say(&blind, false).refused(MISSING, &mut login, "no algorithm");
     // The method left out, and the session wanted all the same.
     for early in ["", "CHAP_A=7\0", &blind] {
-        let mut login = scene.begin();
+        let mut login = fixture.begin();
         let answer = login.say(&(names() + early), false);
         assert_eq!((answer.begun, answer.key("CHAP_A"), answer.key("CHAP_C")), Default::default());
         login.say("", true).refused(REFUSED, &mut login, early);
     }
     // All at once: only what is due is answered, and nothing has begun.
-    let mut login = scene.begin();
+    let mut login = fixture.begin();
     let answer = login.say(&(names() + "AuthMethod=CHAP\0" + &blind), true);
     assert_eq!(
         (answer.begun, &answer.key("AuthMethod")[..], answer.key("CHAP_C")),
@@ -321,35 +323,35 @@ fn every_key_has_its_step() {
     let challenge = answer.challenge();
     login.say(&good(LAPTOP, &challenge), true).refused(WRONG, &mut login, "the proof anew");
     // One more key when all is proven.
-    let (mut login, challenge) = scene.challenged();
+    let (mut login, challenge) = fixture.challenged();
     let answer = login.say(&good(LAPTOP, &challenge), false);
     assert_eq!((answer.status, answer.begun), (LoginStatus::SUCCESS, false));
     login.say("CHAP_I=1\0", true).refused(WRONG, &mut login, "after the end");
-    scene.end();
+    fixture.end();
 }
 
 /// RFC 7143, 6.3: what is declared twice is an initiator error, in one request or in several.
 #[test]
 fn no_key_comes_twice() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     for twice in ["AuthMethod=CHAP\0AuthMethod=CHAP\0", "AuthMethod=CHAP\0AuthMethod=None\0"] {
-        let mut login = scene.begin();
+        let mut login = fixture.begin();
         login.say(&(names() + twice), false).refused(WRONG, &mut login, twice);
     }
     for twice in ["CHAP_A=7\0CHAP_A=7\0", "CHAP_A=7\0CHAP_A=5\0", "CHAP_A=7\0AuthMethod=CHAP\0"] {
-        let mut login = scene.agreed();
+        let mut login = fixture.agreed();
         login.say(twice, false).refused(WRONG, &mut login, twice);
     }
     let back = challenge_back("1", "0x0102");
     let extra = ["CHAP_N=laptop\0", "CHAP_N=desk\0", "CHAP_R=0x00\0", "CHAP_A=7\0"];
     for extra in extra {
-        scene.refuses_with(WRONG, |challenge| good(LAPTOP, challenge) + extra);
-        scene.refuses_with(WRONG, |challenge| extra.to_owned() + &good(LAPTOP, challenge));
+        fixture.refuses_with(WRONG, |challenge| good(LAPTOP, challenge) + extra);
+        fixture.refuses_with(WRONG, |challenge| extra.to_owned() + &good(LAPTOP, challenge));
     }
     for extra in ["CHAP_I=1\0", "CHAP_C=0x0304\0"] {
-        scene.refuses_with(WRONG, |challenge| good(LAPTOP, challenge) + &back + extra);
+        fixture.refuses_with(WRONG, |challenge| good(LAPTOP, challenge) + &back + extra);
     }
     // Its own proof said again changes nothing, and is refused like the rest.
-    scene.refuses_with(WRONG, |challenge| good(LAPTOP, challenge).repeat(2));
-    scene.end();
+    fixture.refuses_with(WRONG, |challenge| good(LAPTOP, challenge).repeat(2));
+    fixture.end();
 }

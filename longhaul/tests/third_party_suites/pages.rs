@@ -36,7 +36,8 @@ fn sg_vpd_reads_every_page_there_is() {
     peer.settle();
     let listed = vital_pages(&ask(&mut peer, Request::vital(page::SUPPORTED).cdb)).unwrap();
     assert!(listed.is_sorted() && listed.contains(&page::THIRD_PARTY_COPY));
-    for code in listed {
+    // From C0h on they are those of a vendor, which nobody else reads.
+    for code in listed.into_iter().filter(|code| *code < page::VOLUME) {
         let said = read(&ask(&mut peer, Request::vital(code).cdb));
         assert!(said.lines().next().is_some_and(|title| title.ends_with(':')), "{said}");
         // What it says of a page that it does not know, or that ends too early.

@@ -10,13 +10,13 @@ use super::{NAME, TARGET, serve_memory};
 use crate::common::Running;
 use crate::peer::{self, NO_ITT, Peer, frame};
 
-struct Scene {
+struct Fixture {
     server: Running,
     portal: SocketAddr,
     peer: Peer,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let (server, portal) = serve_memory(&["disk".to_owned()]);
         let mut peer = Peer::log_in(portal, NAME, 1, TARGET);
@@ -50,82 +50,82 @@ impl Scene {
 }
 
 #[test]
-fn what_a_ping_says_comes_back_under_its_tag() {
-    let mut scene = Scene::new();
+fn ping_data_are_echoed_under_their_tag() {
+    let mut fixture = Fixture::new();
     for (itt, len) in (7..).zip([0, 1, 3, 4, 511, 8192, 65_537, 262_144]) {
         let data: Vec<u8> = (0..len).map(|at| (at % 251) as u8 ^ itt as u8).collect();
         for immediate in [true, false] {
-            let nop = if immediate { scene.immediate(itt) } else { scene.ordered(itt) };
-            scene.peer.send(nop, data.clone());
-            let (answer, echo) = scene.answer();
+            let nop = if immediate { fixture.immediate(itt) } else { fixture.ordered(itt) };
+            fixture.peer.send(nop, data.clone());
+            let (answer, echo) = fixture.answer();
             assert_eq!((answer.itt, answer.ttt), (itt, NO_ITT), "{len} bytes");
             assert_eq!(echo, data, "{len} bytes");
         }
     }
-    scene.end();
+    fixture.end();
 }
 
 /// RFC 7143, 4.2.2.1: only what is not immediate takes a number.
 #[test]
 fn only_pings_in_order_take_a_place_in_it() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for round in 0..8 {
-        let (itt, before) = (100 + round * 4, scene.peer.cmd_sn);
-        scene.peer.send(scene.immediate(itt), "");
-        assert_eq!(scene.answer().0.exp_cmd_sn, before);
-        let nop = scene.ordered(itt + 1);
-        scene.peer.send(nop, "");
-        let (answer, _) = scene.answer();
+        let (itt, before) = (100 + round * 4, fixture.peer.cmd_sn);
+        fixture.peer.send(fixture.immediate(itt), "");
+        assert_eq!(fixture.answer().0.exp_cmd_sn, before);
+        let nop = fixture.ordered(itt + 1);
+        fixture.peer.send(nop, "");
+        let (answer, _) = fixture.answer();
         assert_eq!((answer.itt, answer.exp_cmd_sn), (itt + 1, before + 1));
         // Its number has been used: it is no command (RFC 7143, 4.2.2.1), and what follows is answered first.
-        scene.peer.send(NopOut { itt: itt + 2, ..nop }, "again");
-        scene.peer.send(scene.immediate(itt + 3), "");
-        let (answer, _) = scene.answer();
+        fixture.peer.send(NopOut { itt: itt + 2, ..nop }, "again");
+        fixture.peer.send(fixture.immediate(itt + 3), "");
+        let (answer, _) = fixture.answer();
         assert_eq!((answer.itt, answer.exp_cmd_sn), (itt + 3, before + 1));
     }
-    assert!(scene.peer.read(1, 0, 1).is_some(), "commands go on with the next number");
-    scene.end();
+    assert!(fixture.peer.read(1, 0, 1).is_some(), "commands go on with the next number");
+    fixture.end();
 }
 
 /// One that comes before its turn waits for what is missing.
 #[test]
 fn pings_in_order_are_answered_in_it() {
-    let mut scene = Scene::new();
-    let (first, second) = (scene.ordered(21), scene.ordered(22));
-    scene.peer.send(second, "second");
-    scene.peer.send(scene.immediate(23), "");
-    scene.peer.send(first, "first");
-    let answered = [(); 3].map(|()| scene.answer()).map(|(answer, data)| (answer.itt, data));
+    let mut fixture = Fixture::new();
+    let (first, second) = (fixture.ordered(21), fixture.ordered(22));
+    fixture.peer.send(second, "second");
+    fixture.peer.send(fixture.immediate(23), "");
+    fixture.peer.send(first, "first");
+    let answered = [(); 3].map(|()| fixture.answer()).map(|(answer, data)| (answer.itt, data));
     let expected = [(23, ""), (21, "first"), (22, "second")];
     assert_eq!(answered, expected.map(|(itt, data)| (itt, Bytes::from(data))));
-    scene.end();
+    fixture.end();
 }
 
 #[test]
-fn who_wants_no_answer_gets_none() {
-    let mut scene = Scene::new();
-    scene.peer.send(scene.immediate(31), "");
-    let mut stat_sn = scene.answer().0.stat_sn;
+fn ping_without_a_tag_gets_no_answer() {
+    let mut fixture = Fixture::new();
+    fixture.peer.send(fixture.immediate(31), "");
+    let mut stat_sn = fixture.answer().0.stat_sn;
     // With no tag of the target's either, and with tags it has never given.
     for ttt in [NO_ITT, 0, 1, 0x1234_5678] {
         for data in ["", "unasked"] {
-            scene.peer.send(NopOut { ttt, ..scene.immediate(NO_ITT) }, data);
-            scene.peer.send(scene.immediate(32), "asked");
-            let (answer, echo) = scene.answer();
+            fixture.peer.send(NopOut { ttt, ..fixture.immediate(NO_ITT) }, data);
+            fixture.peer.send(fixture.immediate(32), "asked");
+            let (answer, echo) = fixture.answer();
             assert_eq!((answer.itt, &echo[..]), (32, &b"asked"[..]), "{ttt:#x}");
             stat_sn += 1;
             assert_eq!(answer.stat_sn, stat_sn, "nothing was said between: {ttt:#x}");
-            assert_eq!(answer.exp_cmd_sn, scene.peer.cmd_sn, "{ttt:#x}");
+            assert_eq!(answer.exp_cmd_sn, fixture.peer.cmd_sn, "{ttt:#x}");
         }
     }
-    scene.end();
+    fixture.end();
 }
 
 /// RFC 7143, 13.12: the longest segment is taken; a longer one ends the session that it came by, and no other.
 #[test]
 fn a_ping_longer_than_a_segment_ends_its_session() {
-    let mut scene = Scene::new();
-    let mut long = Peer::connect(scene.portal);
+    let mut fixture = Fixture::new();
+    let mut long = Peer::connect(fixture.portal);
     long.send(peer::login(9), peer::text(NAME, TARGET));
     let response = long.receive().expect("an answer to the login");
     let declared = text::parse(&response.data).unwrap();
@@ -141,23 +141,23 @@ fn a_ping_longer_than_a_segment_ends_its_session() {
     assert!(long.send_raw(&too_long[..48]));
     assert!(long.receive().is_none(), "the connection is closed");
 
-    scene.peer.send(scene.immediate(43), "still there");
-    assert_eq!(scene.answer().1, "still there");
-    let mut again = Peer::log_in(scene.portal, NAME, 9, TARGET);
+    fixture.peer.send(fixture.immediate(43), "still there");
+    assert_eq!(fixture.answer().1, "still there");
+    let mut again = Peer::log_in(fixture.portal, NAME, 9, TARGET);
     again.settle();
     drop(again);
-    scene.end();
+    fixture.end();
 }
 
 /// RFC 7143, 4.2.4: who does not begin with a login is not answered; who has begun is told what is wrong.
 #[test]
 fn before_the_end_of_a_login_nothing_is_pinged() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let nop = NopOut { immediate: true, itt: 7, ttt: NO_ITT, ..NopOut::default() };
-    let mut stranger = Peer::connect(scene.portal);
+    let mut stranger = Peer::connect(fixture.portal);
     stranger.send(nop, Bytes::new());
     assert!(stranger.receive().is_none(), "not answered");
-    let mut begun = Peer::connect(scene.portal);
+    let mut begun = Peer::connect(fixture.portal);
     let login = LoginRequest { transit: false, next_stage: 0, ..peer::login(9) };
     begun.send(login, peer::text(NAME, TARGET));
     let first = begun.receive().expect("it goes on");
@@ -168,5 +168,5 @@ fn before_the_end_of_a_login_nothing_is_pinged() {
     };
     assert_eq!((refused.status_class, refused.status_detail, refused.itt), (2, 11, 7));
     assert!(begun.receive().is_none(), "the connection is closed");
-    scene.end();
+    fixture.end();
 }

@@ -19,13 +19,13 @@ const SEGMENT: usize = 512;
 
 const PREFIX: &str = "iqn.2026-11.dev.longhaul:";
 
-struct Scene {
+struct Fixture {
     server: Running,
     portal: SocketAddr,
     targets: BTreeSet<String>,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let others = (1..VOLUMES).map(|n| format!("volume-with-a-long-name-{n}"));
         let names: Vec<_> = std::iter::once("disk".to_owned()).chain(others).collect();
@@ -83,8 +83,8 @@ fn ask(peer: &mut Peer, value: &str) -> String {
 /// RFC 7143, 11.11: each piece but the last has C, no F, and a tag to go on with.
 #[test]
 fn a_long_answer_comes_in_pieces() {
-    let scene = Scene::new();
-    let mut peer = scene.discovery();
+    let fixture = Fixture::new();
+    let mut peer = fixture.discovery();
     let (mut whole, mut pieces) = (Vec::new(), 0);
     let mut pdu = say(&mut peer, NO_ITT, "SendTargets=All\0");
     loop {
@@ -112,38 +112,38 @@ fn a_long_answer_comes_in_pieces() {
     assert_eq!(names.len(), VOLUMES, "each once");
     assert_eq!(
         names.iter().map(|pair| pair.value.to_owned()).collect::<BTreeSet<_>>(),
-        scene.targets
+        fixture.targets
     );
-    let here = format!("{},1", scene.portal);
+    let here = format!("{},1", fixture.portal);
     assert_eq!(addresses.len(), VOLUMES);
     assert!(addresses.iter().all(|pair| (pair.key, pair.value) == ("TargetAddress", &here)));
     drop(peer);
-    scene.end();
+    fixture.end();
 }
 
 /// A new question is answered from its beginning, whatever was left of the answer to the last one.
 #[test]
 fn an_answer_that_is_not_taken_is_given_up() {
-    let scene = Scene::new();
-    let mut peer = scene.discovery();
+    let fixture = Fixture::new();
+    let mut peer = fixture.discovery();
     let first = say(&mut peer, NO_ITT, "SendTargets=All\0");
     let left = response(&first);
     assert!(left.continues);
-    assert_eq!(ask(&mut peer, TARGET), scene.record(TARGET));
+    assert_eq!(ask(&mut peer, TARGET), fixture.record(TARGET));
     let late = say(&mut peer, left.ttt, "");
     assert!(matches!(late.header, Header::Reject(_)), "{late:?}");
     let anew = say(&mut peer, NO_ITT, "SendTargets=All\0");
     assert_eq!(anew.data, first.data);
     drop(peer);
-    scene.end();
+    fixture.end();
 }
 
 #[test]
 fn a_discovery_session_is_told_of_the_target_it_names() {
-    let scene = Scene::new();
-    let mut peer = scene.discovery();
-    for target in &scene.targets {
-        assert_eq!(ask(&mut peer, target), scene.record(target));
+    let fixture = Fixture::new();
+    let mut peer = fixture.discovery();
+    for target in &fixture.targets {
+        assert_eq!(ask(&mut peer, target), fixture.record(target));
     }
     for unknown in ["iqn.2026-11.dev.longhaul:none", "iqn.2026-11.dev.longhaul:dis", "all", "x"] {
         assert_eq!(ask(&mut peer, unknown), "", "{unknown}");
@@ -151,20 +151,20 @@ fn a_discovery_session_is_told_of_the_target_it_names() {
     // There is no current one.
     assert_eq!(ask(&mut peer, ""), "SendTargets=Reject\0");
     drop(peer);
-    scene.end();
+    fixture.end();
 }
 
 /// All may not be asked for there, and nothing means the one it is a session with.
 #[test]
 fn a_normal_session_is_told_of_its_own_target() {
-    let scene = Scene::new();
-    let mut peer = scene.normal();
-    assert_eq!(ask(&mut peer, ""), scene.record(TARGET));
-    assert_eq!(ask(&mut peer, TARGET), scene.record(TARGET));
+    let fixture = Fixture::new();
+    let mut peer = fixture.normal();
+    assert_eq!(ask(&mut peer, ""), fixture.record(TARGET));
+    assert_eq!(ask(&mut peer, TARGET), fixture.record(TARGET));
     assert_eq!(ask(&mut peer, "iqn.2026-11.dev.longhaul:none"), "");
     assert_eq!(ask(&mut peer, "All"), "SendTargets=Reject\0");
     peer.settle();
     assert!(peer.read(1, 0, 1).is_some(), "the session goes on");
     drop(peer);
-    scene.end();
+    fixture.end();
 }

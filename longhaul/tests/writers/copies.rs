@@ -70,7 +70,10 @@ async fn copy_with_signal(
 async fn copy_that_is_ended_by_a_signal_says_so_and_gives_its_destination_back() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let bench = Bench::new(&[]);
-        let code = copy_with_signal(&bench, Command::new(LONGHAUL), signal, true).await;
+        // Whoever runs this may ignore SIGHUP, and what it starts would too.
+        let mut copy = Command::new("env");
+        copy.args(["--default-signal=HUP", LONGHAUL]);
+        let code = copy_with_signal(&bench, copy, signal, true).await;
         let said = bench.log("copy");
         assert_eq!(code, Some(1), "{signal:?}: {said}");
         assert!(
@@ -126,6 +129,12 @@ fn copy_of_a_volume_that_lacks_its_replay_log_says_so_and_fails() {
     lacks(&[], "beside.img");
     let said = lacks(&["--json"], "json.img");
     assert!(said.contains(&format!(r#""lacks":["{log}"]"#)), "{said}");
+    // Also where it was taken over, and is kept for the log under another key. While that one lives it is a writer.
+    let taker = bench.attach("taker", &["--take-over"]);
+    let (said, _) = bench.run(&["copy", &bench.uri, "taken.img"]);
+    assert!(said.contains("another writer"), "{said}");
+    assert!(taker.process.stop().success());
+    lacks(&[], "kept.img");
     // Wherever it is now.
     let moved = move_away(&bench);
     let said = lacks(&[], "moved.img");

@@ -19,7 +19,7 @@ async fn reservation_is_given_back_after_the_last_write_that_nobody_waits_for() 
     let Ok(Uri::Iscsi(place)) = link.uri.parse() else { panic!("{}", link.uri) };
     let target = IscsiTarget { portal: place.host, name: place.target, lun: place.lun };
     // Data comes when the target asks for it, and not with the command.
-    let offer = Offer { initial_r2t: true, immediate_data: false, ..Offer::long_haul() };
+    let offer = Offer { initial_r2t: true, immediate_data: false, ..Offer::for_long_links() };
     let options = ConnectOptions {
         offer,
         writers: Writers::One,

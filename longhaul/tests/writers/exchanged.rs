@@ -104,6 +104,17 @@ fn key_init_writes_to_no_other_volume() {
     }
 }
 
+/// Exchanges the volumes. A write by an attachment to the first fails, changes nothing in the other, and the log of the
+/// program that refuses it says why.
+fn refused_once_exchanged(bench: &mut Bench, log: &str, write: impl FnOnce(&mut Bench) -> bool) {
+    let [_, o] = both(bench);
+    exchange(bench);
+    assert!(!write(bench), "{}", bench.log(log));
+    assert!(both(bench)[0] == o, "the other volume was written to");
+    let log = bench.log(log);
+    assert!(log.contains("LUKS UUID has changed"), "{log}");
+}
+
 /// A gateway that serves what the volume of another target holds.
 fn gateway(bench: &Bench) -> (Running, String) {
     let volume = format!("g={}", bench.uri);
@@ -125,12 +136,7 @@ fn gateway_passes_writes_to_no_other_volume() {
     let attached =
         bench.attach_to(&served, "first", &[&OPEN[..], &["--reconnect-for", "5s"]].concat());
     assert!(bench.write(&attached, 1));
-    let [_, o] = both(&bench);
-    exchange(&mut bench);
-    assert!(!bench.write(&attached, 2), "{}", bench.log("gateway"));
-    assert!(both(&bench)[0] == o, "the other volume was written to");
-    let log = bench.log("gateway");
-    assert!(log.contains("LUKS UUID has changed"), "{log}");
+    refused_once_exchanged(&mut bench, "gateway", |bench| bench.write(&attached, 2));
     let Attached { process: client, .. } = attached;
     client.stop();
     process.kill();
@@ -146,12 +152,7 @@ fn gateway_learns_the_header_that_its_client_writes() {
     let options = [&OPEN[..], &["--reconnect-for", "5s"]].concat();
     let attached = bench.attach_to(&served, "first", &options);
     assert!(bench.write(&attached, 1));
-    let [_, o] = both(&bench);
-    exchange(&mut bench);
-    assert!(!bench.write(&attached, 2), "{}", bench.log("gateway"));
-    assert!(both(&bench)[0] == o, "the other volume was written to");
-    let log = bench.log("gateway");
-    assert!(log.contains("LUKS UUID has changed"), "{log}");
+    refused_once_exchanged(&mut bench, "gateway", |bench| bench.write(&attached, 2));
     attached.process.stop();
     process.kill();
 }
@@ -170,12 +171,9 @@ fn raw_attachment_learns_the_header_that_is_written() {
     let mut client = Nbd::connect(&bench.path().join("first.sock"));
     client.write(0, &header).unwrap();
     client.flush().unwrap();
-    let [_, o] = both(&bench);
-    exchange(&mut bench);
-    client.write_durably(1 << 20, &[2; 4096]).unwrap_err();
-    assert!(both(&bench)[0] == o, "the other volume was written to");
-    let log = bench.log("first");
-    assert!(log.contains("LUKS UUID has changed"), "{log}");
+    refused_once_exchanged(&mut bench, "first", |_| {
+        client.write_durably(1 << 20, &[2; 4096]).is_ok()
+    });
     drop(client);
     attached.process.stop();
 }

@@ -9,8 +9,10 @@ use std::process::Stdio;
 use rustix::process::Signal;
 
 use super::Bench;
-use super::common::{Running, run};
+use super::common::{PATIENCE, Running, run};
 use super::identity::{TWO, uri_of};
+use super::link::Link;
+use super::nbd::Nbd;
 
 /// What keeps the target from writing its reservations, once it has some: it can make no file beside that.
 fn in_the_way(bench: &Bench) -> PathBuf {
@@ -130,6 +132,44 @@ fn gateway_that_was_killed_takes_its_volume_back() {
         assert!(again.stop().success());
         fs::remove_dir_all(bench.path().join("kept")).unwrap();
     }
+}
+
+/// Where a volume is shared no reservation ends what a gateway that was killed has under way.
+#[tokio::test]
+async fn write_of_a_killed_gateway_does_not_overtake_those_of_the_next() {
+    let bench = Bench::new(&[]);
+    let link = Link::to(&bench.uri);
+    let text =
+        format!("listen = [\"127.0.0.1:0\"]\n[volumes.g]\nuri = \"{}\"\nshared = true\n", link.uri);
+    fs::write(bench.path().join("gateway.toml"), text).unwrap();
+    let start = || {
+        let process = Running::start(&mut bench.longhaul(&["serve", "--config", "gateway.toml"]));
+        let uri = process.line().unwrap().strip_prefix("ready ").unwrap().to_owned();
+        (process, uri)
+    };
+    let (first, uri) = start();
+    let client = bench.attach_to(&uri, "first", &["--shared"]);
+    link.hold();
+    let mut nbd = Nbd::connect(&bench.path().join("first.sock"));
+    nbd.write(0, &[2; 4096]).unwrap();
+    tokio::time::timeout(PATIENCE, link.held()).await.expect("it is on its way");
+    first.kill();
+    client.process.kill();
+    link.hold_no_more();
+    let (second, uri) = start();
+    let client = bench.attach_to(&uri, "second", &["--shared"]);
+    let mut nbd = Nbd::connect(&bench.path().join("second.sock"));
+    nbd.write(0, &[3; 4096]).unwrap();
+    nbd.flush().unwrap();
+    link.let_go();
+    let (said, done) = bench.run(&["copy", &bench.uri, "out.img"]);
+    assert!(done, "{said}");
+    let copied = fs::read(bench.path().join("out.img")).unwrap();
+    assert!(copied[..4096].iter().all(|byte| *byte == 3), "it was overtaken: {}", copied[0]);
+    drop(nbd);
+    assert!(client.process.stop().success() && second.stop().success());
+    let ports = fs::read_dir(bench.path().join("state/ports")).unwrap();
+    assert_eq!(ports.count(), 0, "what was logged out has nothing under way");
 }
 
 #[test]

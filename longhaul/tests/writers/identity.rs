@@ -3,8 +3,11 @@
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use super::common::{LONGHAUL, Running, run};
+use rustix::process::Signal;
+
+use super::common::{LONGHAUL, PATIENCE, Running, run};
 use super::exchanged::exchange;
 use super::nbd::Nbd;
 use super::{Attached, Bench};
@@ -204,7 +207,12 @@ pub(super) fn stored(bench: &Bench, file: &str) -> Vec<u8> {
 
 /// Writes that are acknowledged, and flushed only when the file of the volume is another.
 pub(super) fn unflushed(bench: &Bench) -> (Attached, Nbd) {
-    let attached = bench.attach("first", &["--reconnect-for", "3s"]);
+    unflushed_for(bench, "forever")
+}
+
+/// The same, which waits for its server as long as `patience` says.
+fn unflushed_for(bench: &Bench, patience: &str) -> (Attached, Nbd) {
+    let attached = bench.attach("first", &["--reconnect-for", patience]);
     let mut client = Nbd::connect(&bench.path().join("first.sock"));
     client.write(0, &[1; 4096]).unwrap();
     client.flush().unwrap();
@@ -212,12 +220,18 @@ pub(super) fn unflushed(bench: &Bench) -> (Attached, Nbd) {
     (attached, client)
 }
 
+/// The client waits for its own volume, however long the other one took to come, and saves what it holds at its end.
 pub(super) fn is_told_of_another(bench: &Bench, (attached, mut client): (Attached, Nbd)) {
+    let begun = Instant::now();
+    while !bench.log("first").contains("its serial number has changed") {
+        assert!(begun.elapsed() < PATIENCE, "{}", bench.log("first"));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    attached.process.signal(Signal::TERM);
     assert!(client.flush().is_err(), "{}", bench.log("first"));
     drop(client);
-    assert!(!attached.process.stop().success());
+    assert!(!attached.process.end().success());
     let log = bench.log("first");
-    assert!(log.contains("its serial number has changed"), "{log}");
     assert_eq!(bench.replay_logs().len(), 1, "{log}");
 }
 
@@ -225,37 +239,37 @@ pub(super) fn is_told_of_another(bench: &Bench, (attached, mut client): (Attache
 fn files_that_a_reload_exchanges_get_no_write_of_the_other() {
     let mut bench = Bench::new(&TWO);
     let (mine, others) = ([("t", "t.img"), ("o", "o.img")], [("t", "o.img"), ("o", "t.img")]);
-    let scene = Reloading::new(&mut bench, &mine);
-    let first = unflushed(scene.0);
-    scene.reload(&[]);
-    let before = ["t.img", "o.img"].map(|file| stored(scene.0, file)[..4096].to_vec());
-    scene.reload(&others);
-    is_told_of_another(scene.0, first);
-    assert!(before == ["t.img", "o.img"].map(|file| stored(scene.0, file)[..4096].to_vec()));
-    assert!(stored(scene.0, "o.img").iter().all(|byte| *byte == 0), "it was written to");
-    let log = scene.0.replay_logs().remove(0);
+    let fixture = Reloading::new(&mut bench, &mine);
+    let first = unflushed(fixture.0);
+    fixture.reload(&[]);
+    let before = ["t.img", "o.img"].map(|file| stored(fixture.0, file)[..4096].to_vec());
+    fixture.reload(&others);
+    is_told_of_another(fixture.0, first);
+    assert!(before == ["t.img", "o.img"].map(|file| stored(fixture.0, file)[..4096].to_vec()));
+    assert!(stored(fixture.0, "o.img").iter().all(|byte| *byte == 0), "it was written to");
+    let log = fixture.0.replay_logs().remove(0);
     for options in
-        [&["replay", "--force", &log][..], &["replay", "--force", &log, &uri_of(scene.0, "o")]]
+        [&["replay", "--force", &log][..], &["replay", "--force", &log, &uri_of(fixture.0, "o")]]
     {
-        let (said, done) = scene.0.run(options);
+        let (said, done) = fixture.0.run(options);
         assert!(!done && said.contains("serial number"), "{said}");
     }
     // Exchanged again, and written to by nobody, it is the volume that the log is of, reserved for it.
-    scene.reload(&[]);
-    scene.reload(&mine);
-    let (said, done) = scene.0.run(&["replay", &log]);
-    assert!(done && stored(scene.0, "t.img")[4096..8192] == [2; 4096], "{said}");
-    assert!(scene.1.stop().success());
+    fixture.reload(&[]);
+    fixture.reload(&mine);
+    let (said, done) = fixture.0.run(&["replay", &log]);
+    assert!(done && stored(fixture.0, "t.img")[4096..8192] == [2; 4096], "{said}");
+    assert!(fixture.1.stop().success());
 }
 
 /// The replay log of a client whose volume was taken out of the configuration.
-fn given_up(scene: &Reloading<'_>) -> String {
-    let (attached, mut client) = unflushed(scene.0);
-    scene.reload(&[]);
+fn given_up(fixture: &Reloading<'_>) -> String {
+    let (attached, mut client) = unflushed_for(fixture.0, "3s");
+    fixture.reload(&[]);
     client.flush().unwrap_err();
     drop(client);
     assert!(!attached.process.stop().success());
-    scene.0.replay_logs().remove(0)
+    fixture.0.replay_logs().remove(0)
 }
 
 fn is_not_written(bench: &Bench, log: &str) {
@@ -270,33 +284,33 @@ fn is_not_written(bench: &Bench, log: &str) {
 fn file_that_was_written_to_as_another_unit_gets_no_write_of_its_first_client() {
     let mut bench = Bench::new(&[]);
     let mine = [("t", "t.img")];
-    let scene = Reloading::new(&mut bench, &mine);
-    let log = given_up(&scene);
-    scene.reload(&[("rescue", "t.img")]);
-    let second = scene.0.attach_to(&uri_of(scene.0, "rescue"), "second", &[]);
-    let mut client = Nbd::connect(&scene.0.path().join("second.sock"));
+    let fixture = Reloading::new(&mut bench, &mine);
+    let log = given_up(&fixture);
+    fixture.reload(&[("rescue", "t.img")]);
+    let second = fixture.0.attach_to(&uri_of(fixture.0, "rescue"), "second", &[]);
+    let mut client = Nbd::connect(&fixture.0.path().join("second.sock"));
     client.write_durably(4096, &[3; 4096]).unwrap();
     drop(client);
     end(second);
-    scene.reload(&[]);
-    scene.reload(&mine);
-    is_not_written(scene.0, &log);
-    assert!(stored(scene.0, "t.img")[4096..8192] == [3; 4096], "it was written over");
-    let said = scene.0.log("serve");
+    fixture.reload(&[]);
+    fixture.reload(&mine);
+    is_not_written(fixture.0, &log);
+    assert!(stored(fixture.0, "t.img")[4096..8192] == [3; 4096], "it was written over");
+    let said = fixture.0.log("serve");
     assert!(said.contains("served as iqn.2026-11.dev.longhaul:rescue/0"), "{said}");
-    end(scene.0.attach("third", &[]));
-    assert!(scene.1.stop().success());
+    end(fixture.0.attach("third", &[]));
+    assert!(fixture.1.stop().success());
 }
 
 #[test]
 fn file_that_was_written_to_while_it_was_not_served_gets_no_write_of_its_client() {
     let mut bench = Bench::new(&[]);
     let mine = [("t", "t.img")];
-    let scene = Reloading::new(&mut bench, &mine);
-    let log = given_up(&scene);
-    scene.reload(&mine);
-    assert!(scene.1.stop().success());
-    let bench = scene.0;
+    let fixture = Reloading::new(&mut bench, &mine);
+    let log = given_up(&fixture);
+    fixture.reload(&mine);
+    assert!(fixture.1.stop().success());
+    let bench = fixture.0;
     let serve = || {
         let server = Running::start(&mut bench.longhaul(&["serve", "--config", "serve.toml"]));
         server.line().expect("it is ready");
@@ -379,16 +393,16 @@ fn file_that_shrank_is_not_served_unless_its_size_is_given() {
 fn file_that_grew_while_it_was_served_and_lost_its_end_is_not_served() {
     let mut bench = Bench::new(&[]);
     let mine = [("t", "t.img")];
-    let scene = Reloading::new(&mut bench, &mine);
+    let fixture = Reloading::new(&mut bench, &mine);
     let resize = |size| {
-        let file = fs::File::options().write(true).open(scene.0.path().join("t.img")).unwrap();
+        let file = fs::File::options().write(true).open(fixture.0.path().join("t.img")).unwrap();
         file.set_len(size).unwrap();
     };
     resize(64 << 20);
-    scene.reload(&mine);
+    fixture.reload(&mine);
     resize(32 << 20);
-    assert!(!scene.1.stop().success());
-    let (said, done) = scene.0.run(&["serve", "--config", "serve.toml"]);
+    assert!(!fixture.1.stop().success());
+    let (said, done) = fixture.0.run(&["serve", "--config", "serve.toml"]);
     assert!(!done && said.contains("it is 32M long, and was 64M"), "{said}");
 }
 

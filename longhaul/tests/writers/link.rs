@@ -96,7 +96,8 @@ impl Link {
         let mut state = self.state.lock().unwrap();
         state.is_held = false;
         for (mut to, pdu) in state.held.drain(..) {
-            to.write_all(&pdu).unwrap();
+            // Its sender has gone, and the server may have ended the session.
+            let _ = to.write_all(&pdu);
         }
     }
 
@@ -104,7 +105,14 @@ impl Link {
     pub(super) fn drop_held(&self) {
         let mut state = self.state.lock().unwrap();
         state.is_held = false;
-        state.held.clear();
+        for (to, _) in state.held.drain(..) {
+            let _ = to.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// What was kept back stays on its way, also if its sender goes, and nothing more is kept back.
+    pub(super) fn hold_no_more(&self) {
+        self.state.lock().unwrap().is_held = false;
     }
 
     /// Lets so many PERSISTENT RESERVE OUT commands pass, and nothing from the next one on.
@@ -222,8 +230,10 @@ fn carry(
         let _ = carry_pdus(&state, client, &server, change);
         let mut shared = state.lock().unwrap();
         shared.is_left = shared.is_parked;
-        drop(shared);
-        let _ = server.shutdown(Shutdown::Both);
+        // What is on its way arrives.
+        if shared.held.is_empty() {
+            let _ = server.shutdown(Shutdown::Both);
+        }
     });
 }
 

@@ -40,6 +40,7 @@ impl Bench {
     /// Serves what `options` say.
     fn serving(options: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("logs")).unwrap();
         let mut bench = Self { dir, server: None, uri: String::new() };
         bench.serve(options);
         bench

@@ -184,6 +184,32 @@ async fn take_over_that_writes_nothing_keeps_the_volume_for_the_log() {
     assert_eq!(noted(&bench), 0);
 }
 
+/// Whoever writes the log is killed when all is written and the volume is about to be given back, or cannot rename the log.
+/// Either it is known as written by then, or it is still to be written, and nobody comes before it.
+#[tokio::test]
+async fn log_is_known_as_written_before_its_volume_is_given_back() {
+    let bench = Bench::new(&[]);
+    let (link, log) = given_up(&bench);
+    let dir = std::path::Path::new(&log).parent().unwrap();
+    // Too long a name with `.applied`.
+    let long = dir.join(format!("{}.replay", "x".repeat(243))).to_str().unwrap().to_owned();
+    std::fs::rename(&log, &long).unwrap();
+    let (said, done) = bench.run(&["replay", &long]);
+    assert!(!done && said.contains("it was written, but") && stores(&bench, 3), "{said}");
+    refuses_writers(&bench, &[&format!("`longhaul replay {long}`")]);
+    std::fs::rename(&long, &log).unwrap();
+    link.stop_before_reserve_out(3);
+    let replay = Running::start(&mut bench.longhaul(&["replay", &log]));
+    tokio::time::timeout(PATIENCE, link.stopped()).await.expect("it gives the volume back");
+    replay.kill();
+    link.go_on();
+    assert!(bench.replay_logs().is_empty(), "it has its other name");
+    let second = bench.attach("second", &[]);
+    assert!(bench.write(&second, 2) && second.process.stop().success());
+    assert!(!bench.log("second").contains("replay log"), "{}", bench.log("second"));
+    assert_eq!(noted(&bench), 0);
+}
+
 /// So does a log that is written over what others may have written: nobody comes before the rest of it.
 #[tokio::test]
 async fn forced_replay_that_is_killed_keeps_the_volume() {
@@ -229,7 +255,7 @@ fn log_is_refused_once_another_has_had_the_volume() {
     assert!(!said.contains("add --force"), "it has the volume: {said}");
     assert!(second.process.stop().success());
     let (said, done) = bench.run(&["replay", &log]);
-    for words in ["cannot know whether", "is gone", "--force"] {
+    for words in ["it is older than what", "was written from this machine", "--force"] {
         assert!(!done && said.contains(words), "{words}: {said}");
     }
     assert!(stores(&bench, 2), "nothing was written");
@@ -408,4 +434,105 @@ fn replay_whose_first_write_fails_says_that_the_log_is_as_it_was() {
     bench.serve(&["--volume", "t=file:t.img,read_only"]);
     let (said, done) = bench.run(&["replay", &log, "--force"]);
     assert!(!done && said.contains("the log is as it was: it can be written again"), "{said}");
+}
+
+/// What this machine has written over is not lacking any more, and not to come first.
+#[test]
+fn log_at_whose_places_this_machine_has_written_since_is_older() {
+    let bench = Bench::new(&[]);
+    let (_link, found) = given_up(&bench);
+    // Where every command looks.
+    let name = std::path::Path::new(&found).file_name().unwrap();
+    let log = bench.path().join("state").join(name).to_str().unwrap().to_owned();
+    std::fs::rename(&found, &log).unwrap();
+    let second = bench.attach("second", &["--take-over"]);
+    let (said, done) = bench.qemu_io(&second, &["-c", "write -P 2 1M 1M", "-c", "flush"]);
+    assert!(done, "{said}");
+    assert!(second.process.stop().success());
+    // Elsewhere: the volume still lacks what the log holds.
+    let (said, done) = bench.run(&["copy", &bench.uri, "one.img"]);
+    assert!(!done && said.contains("the copy lacks what is in the replay log"), "{said}");
+    let third = bench.attach("third", &[]);
+    let advice = format!("run `longhaul replay {log}` first");
+    assert!(bench.log("third").contains(&advice), "{}", bench.log("third"));
+    assert!(bench.write(&third, 2) && third.process.stop().success());
+    let fourth = bench.attach("fourth", &[]);
+    let said = bench.log("fourth");
+    assert!(said.contains("older than what was written from this machine"), "{said}");
+    assert!(!said.contains("first"), "{said}");
+    assert!(fourth.process.stop().success());
+    let (said, done) = bench.run(&["copy", &bench.uri, "two.img"]);
+    assert!(done && !said.contains("replay"), "{said}");
+    let (said, done) = bench.run(&["replay", &log]);
+    assert!(!done && said.contains("it is older than what"), "{said}");
+    assert!(said.contains("delete it") && !said.contains("if nobody has"), "{said}");
+    let (said, done) = bench.run(&["replay", "--dry-run", &log]);
+    assert!(done && said.contains("places    0+1M") && said.contains("  older     "), "{said}");
+    assert!(stores(&bench, 2));
+    written(&bench, &["--force", &log]);
+    let (said, done) = bench.run(&["replay", "--dry-run", &format!("{log}.applied")]);
+    assert!(done && !said.contains("older"), "{said}");
+}
+
+/// Logs are written in the order in which they were begun: the later one makes the earlier one old, and not the reverse.
+#[test]
+fn later_log_that_is_written_makes_an_earlier_one_old() {
+    let bench = Bench::new(&[]);
+    let (link, log) = given_up(&bench);
+    let copy = bench.path().join("logs/copy.replay");
+    let older = |said: &str| said.contains("  older     ");
+    std::fs::copy(&log, &copy).unwrap();
+    let copy = copy.to_str().unwrap();
+    written(&bench, &[&log]);
+    let (said, done) = bench.run(&["replay", "--dry-run", copy]);
+    assert!(done && !older(&said), "they were begun at once: {said}");
+    let begun = std::time::SystemTime::now();
+    let second = || begun.elapsed().unwrap() >= std::time::Duration::from_secs(1);
+    while !second() {
+        std::thread::yield_now();
+    }
+    let options = ["--reconnect-for", "1s", "--window", "16M", "--replay-log", "logs"];
+    let again = bench.attach_to(&link.uri, "again", &options[..4]);
+    let mut client = Nbd::connect(&bench.path().join("again.sock"));
+    link.cut();
+    client.write(0, &[0; 512]).expect("acknowledged before it is sent");
+    client.flush().unwrap_err();
+    drop(client);
+    again.process.stop();
+    link.mend();
+    let logs = bench.replay_logs();
+    let later = logs.iter().find(|log| *log != copy).expect("it was given up");
+    let (said, done) = bench.run(&["replay", "--dry-run", copy]);
+    assert!(done && !older(&said), "nothing of it was written: {said}");
+    let (said, done) = bench.run(&["replay", later]);
+    assert!(done, "{said}");
+    let (said, done) = bench.run(&["replay", "--dry-run", copy]);
+    assert!(done && older(&said), "{said}");
+}
+
+/// What the log of a plain volume holds would destroy the header that was made since.
+#[test]
+fn log_of_a_volume_that_was_encrypted_since_is_not_advised() {
+    let bench = Bench::new(&[]);
+    let (_link, log) = given_up(&bench);
+    std::fs::write(bench.path().join("key"), "pass-phrase").unwrap();
+    let key = ["--passphrase-file", "key"];
+    let init = ["key", "init", &bench.uri, "--force", "--take-over"];
+    let cheap = ["--pbkdf-memory", "32K", "--pbkdf-iterations", "4"];
+    let (said, done) = bench.run(&[&init[..], &key, &cheap].concat());
+    assert!(done, "{said}");
+    let again = bench.attach("again", &key);
+    assert!(again.process.stop().success());
+    assert!(!bench.log("again").contains("replay log"), "{}", bench.log("again"));
+    let raw = bench.attach("raw", &["--raw", "--read-only"]);
+    assert!(raw.process.stop().success());
+    assert!(!bench.log("raw").contains("replay log"), "{}", bench.log("raw"));
+    let copy = ["copy", &bench.uri, "out.img"];
+    let (said, done) = bench.run(&[&copy[..], &key].concat());
+    assert!(done && !said.contains("replay"), "{said}");
+    for force in [&[][..], &["--force"]] {
+        let (said, done) = bench.run(&[&["replay", &log], force].concat());
+        assert!(!done && said.contains("encrypted since"), "{said}");
+        assert!(!said.contains("--force"), "{said}");
+    }
 }

@@ -315,7 +315,7 @@ impl Offer {
     /// What keeps a long link full: everything a write needs travels with its command, and where the
     /// other side insists on R2Ts, many of them at once.
     #[must_use]
-    pub const fn long_haul() -> Self {
+    pub const fn for_long_links() -> Self {
         Self {
             header_digest: DigestWish::Accept,
             data_digest: DigestWish::Accept,

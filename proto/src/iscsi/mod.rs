@@ -4,6 +4,7 @@ pub mod chap;
 pub mod digest;
 pub mod header;
 pub mod initiator;
+pub mod invitation;
 pub mod keys;
 pub mod login;
 pub mod name;

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn malformed_name_is_explained() {
         let longest = format!("iqn.2001-04.a:{}", "x".repeat(NAME_MAX - 14));
         assert!(IscsiName::new(&longest).is_ok());
         let cases = [

@@ -281,7 +281,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_pushed_is_parsed(pairs in prop::collection::vec(("[A-Z][a-z0-9]{0,20}", "[ -~]{0,60}"), 0..9)) {
+        fn pushed_pairs_are_parsed(pairs in prop::collection::vec(("[A-Z][a-z0-9]{0,20}", "[ -~]{0,60}"), 0..9)) {
             let mut text = Vec::new();
             pairs.iter().for_each(|(key, value)| push(&mut text, key, value));
             let parsed = parse(&text).unwrap();

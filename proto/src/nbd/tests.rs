@@ -172,7 +172,7 @@ fn info_stays_in_the_handshake() {
 }
 
 #[test]
-fn what_is_not_known_or_malformed_is_refused_and_the_handshake_goes_on() {
+fn unknown_or_malformed_option_is_refused_and_the_handshake_goes_on() {
     const UNSUP: u32 = 0x8000_0001;
     const INVALID: u32 = 0x8000_0003;
     const UNKNOWN: u32 = 0x8000_0006;
@@ -259,7 +259,7 @@ fn requests_become_commands() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_with_the_right_number() {
+fn impossible_request_is_refused_with_the_right_number() {
     let (perm, inval, nospc, notsup) = (1, 22, 28, 95);
     let read_only = {
         let mut export = export();
@@ -358,7 +358,7 @@ fn block_status_joins_neighbours_and_stays_inside() {
 }
 
 #[test]
-fn what_cannot_be_mended_ends_the_connection() {
+fn unrecoverable_violation_ends_the_connection() {
     let rows: [(&[u8], Violation); 5] = [
         (b"\0\0\0\x07", Violation::ClientFlags(7)),
         (b"\0\0\0\x03NOTANOPTxxxxxxxx", Violation::OptionMagic),
@@ -425,12 +425,12 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn the_law_holds_for_noise(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn invariants_hold_for_random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         invariants::machine(&bytes);
     }
 
     #[test]
-    fn the_law_holds_for_requests(
+    fn invariants_hold_for_valid_requests(
         choice: u8,
         requests in prop::collection::vec(request(), 0..12),
     ) {

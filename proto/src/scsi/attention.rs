@@ -22,7 +22,7 @@ impl<N> Default for Attentions<N> {
 
 /// What a command has to do with a pending unit attention (SPC-4, 6.6.1, 6.33 and 6.39; SAM-5, 5.14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum AttentionHandling {
     /// It is not run: it reports the condition, which is cleared by that.
     Reports,
     /// It is run, and the condition stays.

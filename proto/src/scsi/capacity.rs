@@ -61,7 +61,7 @@ impl Capacity {
             reads_zeroes: false,
             protected: false,
         }
-        .sane()
+        .validate()
         .map(Some)
     }
 
@@ -80,12 +80,12 @@ impl Capacity {
             reads_zeroes: provisioning & 0x40 != 0,
             protected: protection & 0x01 != 0,
         }
-        .sane()
+        .validate()
     }
 
     /// Refuses what no volume can stand on: a block size that is no power of two from 512 on, or a size
     /// in bytes beyond 64 bits.
-    fn sane(self) -> Result<Self, Malformed> {
+    fn validate(self) -> Result<Self, Malformed> {
         if !self.block_size.is_power_of_two() || !(512..=BLOCK_SIZE_MAX).contains(&self.block_size)
         {
             return Err(Malformed::Field("LOGICAL BLOCK LENGTH IN BYTES"));

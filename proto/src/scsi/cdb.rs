@@ -10,7 +10,7 @@ mod traits;
 pub use table::{COMMANDS, Entry, Requires};
 pub use traits::{DataKind, Kind, MinimumAccess, Pace, RequiredRight, RequiredState, Traits};
 
-use super::reservation::{InAction, Out};
+use super::reservation::{Out, ReserveInAction};
 use super::sanitize::Method;
 use super::sense::{Additional, Format};
 use super::{Blocks, Sense};
@@ -165,7 +165,7 @@ pub enum Cdb {
     /// PERSISTENT RESERVE IN (SPC-4, 6.15).
     PersistentIn {
         /// SERVICE ACTION.
-        action: InAction,
+        action: ReserveInAction,
         /// ALLOCATION LENGTH.
         allocation: u32,
     },

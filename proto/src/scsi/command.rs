@@ -2,7 +2,7 @@
 //! answer anything; nothing here trusts it.
 
 use super::provisioning::{self, LbaStatus};
-use super::reservation::{InAction, OutAction};
+use super::reservation::{ReserveInAction, ReserveOutAction};
 use super::{Blocks, Malformed, inquiry, lun};
 use crate::reader::Reader;
 
@@ -192,14 +192,14 @@ impl Command {
 
     /// PERSISTENT RESERVE IN.
     #[must_use]
-    pub fn persistent_reserve_in(action: InAction, allocation: u16) -> Self {
+    pub fn persistent_reserve_in(action: ReserveInAction, allocation: u16) -> Self {
         let [high, low] = allocation.to_be_bytes();
         Self::asking(block([0x5E, action.code(), 0, 0, 0, 0, 0, high, low]), allocation.into())
     }
 
     /// PERSISTENT RESERVE OUT of the whole unit, with a parameter list of `length` bytes.
     #[must_use]
-    pub fn persistent_reserve_out(action: OutAction, kind: u8, length: u32) -> Self {
+    pub fn persistent_reserve_out(action: ReserveOutAction, kind: u8, length: u32) -> Self {
         let [a, b, c, d] = length.to_be_bytes();
         let cdb = block([0x5F, action.code(), kind, 0, 0, a, b, c, d]);
         Self { cdb, transfer: Transfer::Out(length) }

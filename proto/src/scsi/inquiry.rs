@@ -28,6 +28,8 @@ pub mod page {
     pub const CHARACTERISTICS: u8 = 0xB1;
     /// Logical block provisioning.
     pub const PROVISIONING: u8 = 0xB2;
+    /// Vendor specific (SPC-4, 7.8.1): the identity of a Longhaul volume.
+    pub const VOLUME: u8 = 0xC0;
 }
 
 /// A direct access block device that is connected: qualifier 0, type 0.
@@ -121,11 +123,16 @@ pub struct Identity {
     pub revision: String,
     /// PRODUCT SERIAL NUMBER.
     pub serial: String,
+    /// What no other volume has, also where a serial number is given to another one.
+    pub volume: String,
     /// The name of the target device, an iSCSI name.
     pub target: String,
     /// The number of the unit in the target.
     pub lun: u16,
 }
+
+/// By what the page is known from those that other vendors have under its code.
+const VOLUME_PAGE: &[u8] = b"LONGHAUL";
 
 /// The longest serial number that leaves room for its designator's one-byte length.
 pub const SERIAL_MAX: usize = 200;
@@ -137,11 +144,12 @@ impl Identity {
     pub fn new(target: impl Into<String>, lun: u16) -> Self {
         let target = target.into();
         let digest = digest(&target, lun, "serial");
-        let serial = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let serial: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         Self {
             vendor: "LONGHAUL".into(),
             product: "VIRTUAL-DISK".into(),
             revision: "0001".into(),
+            volume: serial.clone(),
             serial,
             target,
             lun,
@@ -166,6 +174,13 @@ impl Identity {
     #[must_use]
     pub fn serial_page(&self) -> Vec<u8> {
         ascii(&self.serial).take(SERIAL_MAX).collect()
+    }
+
+    /// The body of the page that tells the volume from all others; [`volume`] reads it.
+    #[must_use]
+    pub fn volume_page(&self) -> Vec<u8> {
+        let volume = self.volume.bytes().take(SERIAL_MAX);
+        VOLUME_PAGE.iter().copied().chain(volume).collect()
     }
 
     /// The body of the device identification page, for who asks by target port `port`, which is alone in its
@@ -325,6 +340,13 @@ pub fn body(page: u8, bytes: &[u8]) -> Result<&[u8], Malformed> {
     }
     let length = usize::from(reader.u16()?);
     Ok(reader.up_to(length).rest())
+}
+
+/// The identity of a Longhaul volume, from a whole page.
+#[must_use]
+pub fn volume(bytes: &[u8]) -> Option<String> {
+    let identity = body(page::VOLUME, bytes).ok()?.strip_prefix(VOLUME_PAGE)?;
+    Some(String::from_utf8_lossy(identity).into_owned())
 }
 
 /// The body of the extended INQUIRY data page (SPC-4, 7.8): simple, ordered and head-of-queue tasks,
@@ -578,6 +600,16 @@ mod tests {
     }
 
     #[test]
+    fn the_volume_is_told_by_a_page_of_ours() {
+        let identity = Identity { volume: "0123456789abcdef".into(), ..Identity::new("iqn.x", 0) };
+        let bytes = vital(DISK, page::VOLUME, &identity.volume_page());
+        assert_eq!(volume(&bytes).as_deref(), Some("0123456789abcdef"));
+        let of_another_vendor = vital(DISK, page::VOLUME, b"ACME0123456789abcdef");
+        assert_eq!(volume(&of_another_vendor), None);
+        assert_eq!(volume(&vital(DISK, page::SERIAL, &identity.volume_page())), None);
+    }
+
+    #[test]
     fn an_old_block_limits_page_has_no_unmap() {
         let mut bytes = vital(DISK, page::BLOCK_LIMITS, &[0; 12]);
         bytes[11] = 9;
@@ -620,6 +652,7 @@ mod tests {
             let _ = BlockLimits::parse(&bytes);
             let _ = Provisioning::parse(&bytes);
             let _ = supported(&bytes);
+            let _ = volume(&bytes);
         }
     }
 }

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sensed_can_be_selected() {
+    fn sensed_mode_pages_can_be_selected() {
         let pages = pages(true);
         for (form, header) in [(Form::Six, 4), (Form::Ten, 8)] {
             let mut list = pages.sense(query(form, ALL_PAGES), pages.defaults).unwrap();

@@ -181,7 +181,7 @@ mod tests {
     /// SPC-4, 5.16: each row is a command, and whether it runs in standby and where a port is
     /// unavailable.
     #[test]
-    fn what_does_not_reach_the_medium_runs_by_a_passive_port() {
+    fn command_that_does_not_reach_the_medium_runs_by_a_passive_port() {
         let block = |bytes: &[u8]| {
             let mut block = [0; 16];
             block[..bytes.len()].copy_from_slice(bytes);

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_pointed_at() {
+    fn senseless_field_is_pointed_at() {
         let pointed = |list: &[u8]| Overwrite::parse(list, 4).unwrap_err();
         assert_eq!(pointed(&[0x00, 0, 0, 1, 7]), Sense::invalid_parameter(0, Some(4)));
         assert_eq!(pointed(&[0x21, 0, 0, 1, 7]), Sense::invalid_parameter(0, Some(6)));

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_not_supported() {
+    fn command_that_is_not_offered_is_not_supported() {
         let unsupported = Ok(vec![0, NOT_SUPPORTED, 0, 0]);
         assert_eq!(opcodes(query(1, 0x42, 0), nothing), unsupported);
         assert_eq!(opcodes(query(1, 0xC0, 0), all_of_them), unsupported);

@@ -356,6 +356,7 @@ impl Unit {
                 inquiry::characteristics(self.provisioning.unmap, self.medium.crypto_erase)
             }
             (true, page::PROVISIONING) => self.provisioning.emit(),
+            (true, page::VOLUME) => self.identity.volume_page(),
             _ => return Err(Sense::invalid_cdb(2, None)),
         };
         Ok(cut(inquiry::vital(self.peripheral(), code, &body), allocation))
@@ -447,7 +448,7 @@ const fn atomic_unit(physical: u32, atomic_max: u32) -> u32 {
     if physical > 1 && physical <= atomic_max { physical } else { 0 }
 }
 
-const VITAL_PAGES: [u8; 10] = [
+const VITAL_PAGES: [u8; 11] = [
     page::SUPPORTED,
     page::SERIAL,
     page::IDENTIFICATION,
@@ -458,6 +459,7 @@ const VITAL_PAGES: [u8; 10] = [
     page::BLOCK_LIMITS,
     page::CHARACTERISTICS,
     page::PROVISIONING,
+    page::VOLUME,
 ];
 
 /// What a logical unit number that nothing is behind answers.

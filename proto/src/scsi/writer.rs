@@ -7,7 +7,7 @@
 
 use core::fmt;
 
-use super::reservation::{InAction, Key, Kind, OutAction};
+use super::reservation::{Key, Kind, ReserveInAction, ReserveOutAction};
 use crate::reader::{Reader, Truncated};
 use crate::scsi::command::Command;
 use crate::scsi::transport::Transports;
@@ -48,11 +48,13 @@ pub trait Unit: Sync {
 
 /// A reservation that is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
+pub struct OwnReservation {
     /// The key of this attachment.
     pub key: Key,
     /// The target keeps it through a loss of power (APTPL).
     pub through_power_loss: bool,
+    /// It announces that it can, and has refused to.
+    pub is_forgetful: bool,
     /// Commands of those whose registrations were removed may still run: the unit cannot abort them on the way.
     pub leaves_tasks: bool,
     /// It was registered with every target port (ALL_TG_PT).
@@ -70,7 +72,7 @@ pub enum Released {
 
 /// Whose registrations are removed on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Victims {
+pub enum Removals {
     /// Those with these keys, whose owners are known to be gone.
     Stale(Vec<Key>),
     /// All others.
@@ -120,7 +122,7 @@ pub enum NotHeld<E> {
     /// It answered what cannot be, and our registration stayed when it was to be removed for that.
     Registered(&'static str, Answer),
     /// The same, and our registration was left, since with it the reservation that is to be continued would end.
-    Kept(&'static str, Answer),
+    LeftRegistered(&'static str, Answer),
     /// Data that cannot be read.
     Malformed(&'static str),
     /// There was no answer.
@@ -133,7 +135,10 @@ impl<E> NotHeld<E> {
         match self {
             Self::Unsupported | Self::Answer(..) => false,
             Self::By(Registrants(found)) => found.iter().any(|registrant| registrant.key == key),
-            Self::Registered(..) | Self::Kept(..) | Self::Malformed(_) | Self::Unit(_) => true,
+            Self::Registered(..)
+            | Self::LeftRegistered(..)
+            | Self::Malformed(_)
+            | Self::Unit(_) => true,
         }
     }
 }
@@ -142,12 +147,12 @@ impl<E> NotHeld<E> {
 pub async fn acquire<U: Unit>(
     unit: &U,
     key: Key,
-    victims: &Victims,
-) -> Result<Hold, NotHeld<U::Error>> {
+    removals: &Removals,
+) -> Result<OwnReservation, NotHeld<U::Error>> {
     let Some(Keys { keys, .. }) = read_keys(unit).await? else { return Err(NotHeld::Unsupported) };
-    let go = |key: &Key| match victims {
-        Victims::Everyone => true,
-        Victims::Stale(stale) => stale.contains(key),
+    let go = |key: &Key| match removals {
+        Removals::Everyone => true,
+        Removals::Stale(stale) => stale.contains(key),
     };
     // Whoever is registered may write, or is about to reserve.
     if !keys.iter().all(go) {
@@ -168,7 +173,7 @@ pub async fn resume<U: Unit>(
     key: Key,
     of: Key,
     stale: &[Key],
-) -> Result<Hold, NotHeld<U::Error>> {
+) -> Result<OwnReservation, NotHeld<U::Error>> {
     let Some(Keys { keys, .. }) = read_keys(unit).await? else { return Err(NotHeld::Unsupported) };
     let known = |key: &Key| *key == of || stale.contains(key);
     let held = read_reservation(unit).await?;
@@ -187,26 +192,30 @@ pub async fn resume<U: Unit>(
     for other in keys.into_iter().filter(|key| *key != holder) {
         match preempt_one(unit, &mut hold, other).await? {
             Answer::Good(_) | Answer::Conflict => {}
-            answer => return Err(NotHeld::Kept("PREEMPT AND ABORT", answer)),
+            answer => return Err(NotHeld::LeftRegistered("PREEMPT AND ABORT", answer)),
         }
     }
     take_key(unit, hold, of).await
 }
 
 /// The reservation is ours: gives it the key `of` in the place of the one that it has.
-async fn take_key<U: Unit>(unit: &U, hold: Hold, of: Key) -> Result<Hold, NotHeld<U::Error>> {
+async fn take_key<U: Unit>(
+    unit: &U,
+    hold: OwnReservation,
+    of: Key,
+) -> Result<OwnReservation, NotHeld<U::Error>> {
     // A registrant may change its key, and a holder stays one (SPC-4, 5.13.7).
     let renamed = Parameters { key: hold.key, action_key: of, ..hold.parameters() };
-    match ask(unit, OutAction::Register, renamed).await.map_err(NotHeld::Unit)? {
+    match ask(unit, ReserveOutAction::Register, renamed).await.map_err(NotHeld::Unit)? {
         Answer::Good(_) => {}
         Answer::Conflict => return lost(unit, &hold).await,
-        answer => return Err(NotHeld::Kept("REGISTER", answer)),
+        answer => return Err(NotHeld::LeftRegistered("REGISTER", answer)),
     }
-    let hold = Hold { key: of, ..hold };
+    let hold = OwnReservation { key: of, ..hold };
     match read_reservation(unit).await {
         Ok(Some((held, kind))) if held == of && kind == KIND.code() => Ok(hold),
         Ok(_) => lost(unit, &hold).await,
-        Err(NotHeld::Answer(what, answer)) => Err(NotHeld::Kept(what, answer)),
+        Err(NotHeld::Answer(what, answer)) => Err(NotHeld::LeftRegistered(what, answer)),
         Err(why) => Err(why),
     }
 }
@@ -219,7 +228,7 @@ pub async fn registered<U: Unit>(unit: &U) -> Result<Vec<Key>, NotHeld<U::Error>
 /// Finds out whether a reservation keeps us, who reserve nothing, from writing. That depends on its type and on who is
 /// registered, so the unit itself is asked: who may not write may not SYNCHRONIZE CACHE either (SBC-3, 4.17).
 pub async fn may_write<U: Unit>(unit: &U) -> Result<(), NotHeld<U::Error>> {
-    let data = match look(unit, InAction::ReadReservation).await? {
+    let data = match look(unit, ReserveInAction::ReadReservation).await? {
         Answer::Good(data) => data,
         Answer::Check(sense) if is_unknown(&sense) => return Err(NotHeld::Unsupported),
         _ => return Ok(()),
@@ -237,7 +246,10 @@ pub async fn may_write<U: Unit>(unit: &U) -> Result<(), NotHeld<U::Error>> {
 
 /// Finds out, in a new session of the same initiator port, whether the reservation is still held. Until it
 /// says so nothing may be written: a writer that took the volume over may have come and gone.
-pub async fn confirm<U: Unit>(unit: &U, hold: &Hold) -> Result<Hold, NotHeld<U::Error>> {
+pub async fn confirm<U: Unit>(
+    unit: &U,
+    hold: &OwnReservation,
+) -> Result<OwnReservation, NotHeld<U::Error>> {
     let Some(Keys { generation, keys }) = read_keys(unit).await? else {
         return Err(NotHeld::Unsupported);
     };
@@ -262,9 +274,12 @@ pub async fn confirm<U: Unit>(unit: &U, hold: &Hold) -> Result<Hold, NotHeld<U::
 }
 
 /// Registers and reserves again on a unit that nobody has registered with since it lost its power.
-async fn begin_anew<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>> {
-    let hold = Hold { all_target_ports: false, ..hold };
-    match ask(unit, OutAction::Register, hold.parameters()).await.map_err(NotHeld::Unit)? {
+async fn begin_anew<U: Unit>(
+    unit: &U,
+    hold: OwnReservation,
+) -> Result<OwnReservation, NotHeld<U::Error>> {
+    let hold = OwnReservation { all_target_ports: false, ..hold };
+    match ask(unit, ReserveOutAction::Register, hold.parameters()).await.map_err(NotHeld::Unit)? {
         Answer::Good(_) => {}
         answer => return Err(NotHeld::Answer("REGISTER", answer)),
     }
@@ -277,7 +292,7 @@ async fn begin_anew<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Er
 
 /// Gives it back. To unregister its holder ends the reservation (SPC-4, 5.13.11.2.3). Whether the key is gone is asked
 /// of the unit: some refuse, and some fail and unregister all the same.
-pub async fn release<U: Unit>(unit: &U, hold: &Hold) -> Result<Released, U::Error> {
+pub async fn release<U: Unit>(unit: &U, hold: &OwnReservation) -> Result<Released, U::Error> {
     let answer = unregister(unit, hold).await?;
     if !is_registered(unit, hold.key, &answer).await? {
         return Ok(Released::Gone);
@@ -300,7 +315,7 @@ async fn is_registered<U: Unit>(unit: &U, key: Key, answer: &Answer) -> Result<b
 }
 
 /// Removes what earlier I_T nexuses have left registered under this key, which nobody else uses.
-async fn end_earlier<U: Unit>(unit: &U, hold: &Hold) -> Result<(), NotHeld<U::Error>> {
+async fn end_earlier<U: Unit>(unit: &U, hold: &OwnReservation) -> Result<(), NotHeld<U::Error>> {
     let left = read_keys(unit).await?.is_some_and(|found| found.keys.contains(&hold.key));
     if !left {
         return Ok(());
@@ -311,29 +326,32 @@ async fn end_earlier<U: Unit>(unit: &U, hold: &Hold) -> Result<(), NotHeld<U::Er
     ended.map(drop)
 }
 
-async fn unregister<U: Unit>(unit: &U, hold: &Hold) -> Result<Answer, U::Error> {
+async fn unregister<U: Unit>(unit: &U, hold: &OwnReservation) -> Result<Answer, U::Error> {
     // APTPL as before: the unit goes by what it was told last, by whoever.
     let out = Parameters { key: hold.key, action_key: 0, ..hold.parameters() };
-    let answer = ask(unit, OutAction::Register, out).await?;
+    let answer = ask(unit, ReserveOutAction::Register, out).await?;
     if hold.all_target_ports && !matches!(answer, Answer::Good(_)) {
         let out = Parameters { all_target_ports: false, ..out };
-        return ask(unit, OutAction::Register, out).await;
+        return ask(unit, ReserveOutAction::Register, out).await;
     }
     Ok(answer)
 }
 
 /// The reservation is ours; the I_T nexus of this session may be another, where it came by another portal group.
-async fn rejoin<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>> {
+async fn rejoin<U: Unit>(
+    unit: &U,
+    hold: OwnReservation,
+) -> Result<OwnReservation, NotHeld<U::Error>> {
     // A registrant that gives its own key again changes nothing; of any other it is refused.
     let again = Parameters { key: hold.key, ..hold.parameters() };
-    match ask(unit, OutAction::Register, again).await.map_err(NotHeld::Unit)? {
+    match ask(unit, ReserveOutAction::Register, again).await.map_err(NotHeld::Unit)? {
         // It is ours, as was just read. A target that has nowhere to keep it may say so to each registration; were this
         // I_T nexus not registered, its first write would meet the conflict.
         Answer::Good(_) | Answer::Check(_) => return Ok(hold),
         Answer::Conflict => {}
     }
     let mine = Parameters { all_target_ports: false, ..hold.parameters() };
-    match ask(unit, OutAction::Register, mine).await.map_err(NotHeld::Unit)? {
+    match ask(unit, ReserveOutAction::Register, mine).await.map_err(NotHeld::Unit)? {
         Answer::Good(_) | Answer::Conflict => {}
         answer => return Err(NotHeld::Answer("REGISTER", answer)),
     }
@@ -345,19 +363,24 @@ async fn rejoin<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>
 }
 
 /// Registers this I_T nexus, with as much as the unit can do.
-async fn register<U: Unit>(unit: &U, key: Key) -> Result<Hold, NotHeld<U::Error>> {
+async fn register<U: Unit>(unit: &U, key: Key) -> Result<OwnReservation, NotHeld<U::Error>> {
     let can = capabilities(unit).await?;
+    let announced = can.power_loss;
     let mut tries = vec![can, Capabilities { power_loss: false, ..can }, Capabilities::default()];
     tries.dedup();
     let mut refused = Answer::Conflict;
     for can in tries {
-        let hold = Hold {
+        let hold = OwnReservation {
             key,
             through_power_loss: can.power_loss,
+            is_forgetful: can.power_loss != announced,
             leaves_tasks: false,
             all_target_ports: can.all_target_ports,
         };
-        match ask(unit, OutAction::Register, hold.parameters()).await.map_err(NotHeld::Unit)? {
+        match ask(unit, ReserveOutAction::Register, hold.parameters())
+            .await
+            .map_err(NotHeld::Unit)?
+        {
             Answer::Good(_) => return Ok(hold),
             // Some announce APTPL and have nowhere to keep anything.
             answer @ Answer::Check(_) => refused = answer,
@@ -367,7 +390,8 @@ async fn register<U: Unit>(unit: &U, key: Key) -> Result<Hold, NotHeld<U::Error>
                 let registered = matches!(refused, Answer::Check(_))
                     && read_keys(unit).await?.is_some_and(|found| found.keys.contains(&key));
                 if registered {
-                    return Ok(Hold { through_power_loss: false, ..hold });
+                    let hold = OwnReservation { through_power_loss: false, ..hold };
+                    return Ok(OwnReservation { is_forgetful: announced, ..hold });
                 }
                 refused = Answer::Conflict;
                 break;
@@ -377,24 +401,24 @@ async fn register<U: Unit>(unit: &U, key: Key) -> Result<Hold, NotHeld<U::Error>
     Err(NotHeld::Answer("REGISTER", refused))
 }
 
-/// Removes the registrations of `victims`, the holder's first: then the reservation is ours.
+/// Removes the registrations of `removals`, the holder's first: then the reservation is ours.
 async fn preempt<U: Unit>(
     unit: &U,
-    hold: &mut Hold,
-    mut victims: Vec<Key>,
+    hold: &mut OwnReservation,
+    mut removals: Vec<Key>,
 ) -> Result<(), NotHeld<U::Error>> {
-    if victims.is_empty() {
+    if removals.is_empty() {
         return Ok(());
     }
-    victims.sort_unstable();
-    victims.dedup();
+    removals.sort_unstable();
+    removals.dedup();
     if let Some((holder, kind)) = look_as_registrant(unit, hold).await? {
         // One of all registrants is taken from all at once by key zero (SPC-4, table 72).
         let everyone = Kind::from_code(kind).is_some_and(Kind::all_hold);
-        victims.retain(|key| *key != holder);
-        victims.insert(0, if everyone { 0 } else { holder });
+        removals.retain(|key| *key != holder);
+        removals.insert(0, if everyone { 0 } else { holder });
     }
-    for victim in victims {
+    for victim in removals {
         match preempt_one(unit, hold, victim).await? {
             // Gone meanwhile. Whether that leaves the reservation to us is asked for next.
             Answer::Good(_) | Answer::Conflict => {}
@@ -407,22 +431,25 @@ async fn preempt<U: Unit>(
 /// Removes the registration of a victim. tgt, for one, does not know how to abort what that has under way.
 async fn preempt_one<U: Unit>(
     unit: &U,
-    hold: &mut Hold,
+    hold: &mut OwnReservation,
     victim: Key,
 ) -> Result<Answer, NotHeld<U::Error>> {
     let out = Parameters::keys(hold.key, victim);
-    let answer = ask(unit, OutAction::PreemptAndAbort, out).await.map_err(NotHeld::Unit)?;
+    let answer = ask(unit, ReserveOutAction::PreemptAndAbort, out).await.map_err(NotHeld::Unit)?;
     if !matches!(&answer, Answer::Check(sense) if is_unknown(sense)) {
         return Ok(answer);
     }
     hold.leaves_tasks = true;
-    ask(unit, OutAction::Preempt, out).await.map_err(NotHeld::Unit)
+    ask(unit, ReserveOutAction::Preempt, out).await.map_err(NotHeld::Unit)
 }
 
 /// Reserves, and makes sure of it; whoever does not get it does not stay registered.
-async fn settle<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>> {
+async fn settle<U: Unit>(
+    unit: &U,
+    hold: OwnReservation,
+) -> Result<OwnReservation, NotHeld<U::Error>> {
     let out = Parameters::keys(hold.key, 0);
-    match ask(unit, OutAction::Reserve, out).await.map_err(NotHeld::Unit)? {
+    match ask(unit, ReserveOutAction::Reserve, out).await.map_err(NotHeld::Unit)? {
         Answer::Good(_) | Answer::Conflict => {}
         answer => return give_up(unit, &hold, "RESERVE", answer).await,
     }
@@ -433,7 +460,7 @@ async fn settle<U: Unit>(unit: &U, hold: Hold) -> Result<Hold, NotHeld<U::Error>
 }
 
 /// Does not stay registered, and tells who is.
-async fn lost<U: Unit, T>(unit: &U, hold: &Hold) -> Result<T, NotHeld<U::Error>> {
+async fn lost<U: Unit, T>(unit: &U, hold: &OwnReservation) -> Result<T, NotHeld<U::Error>> {
     unregister(unit, hold).await.map_err(NotHeld::Unit)?;
     let keys = read_keys(unit).await?.map(|keys| keys.keys).unwrap_or_default();
     Err(NotHeld::By(registrants(unit, &keys).await?))
@@ -441,7 +468,7 @@ async fn lost<U: Unit, T>(unit: &U, hold: &Hold) -> Result<T, NotHeld<U::Error>>
 
 async fn give_up<U: Unit, T>(
     unit: &U,
-    hold: &Hold,
+    hold: &OwnReservation,
     what: &'static str,
     answer: Answer,
 ) -> Result<T, NotHeld<U::Error>> {
@@ -474,7 +501,7 @@ impl Parameters {
     }
 }
 
-impl Hold {
+impl OwnReservation {
     /// To register it where it is not.
     const fn parameters(&self) -> Parameters {
         Parameters {
@@ -487,18 +514,18 @@ impl Hold {
 
 fn ask<U: Unit>(
     unit: &U,
-    action: OutAction,
+    action: ReserveOutAction,
     list: Parameters,
 ) -> impl Future<Output = Result<Answer, U::Error>> + Send {
     let list = list.emit();
     let kind = match action {
-        OutAction::Register => 0,
+        ReserveOutAction::Register => 0,
         _ => KIND.code(),
     };
     unit.ask(Command::persistent_reserve_out(action, kind, list.len() as u32), list)
 }
 
-async fn look<U: Unit>(unit: &U, action: InAction) -> Result<Answer, NotHeld<U::Error>> {
+async fn look<U: Unit>(unit: &U, action: ReserveInAction) -> Result<Answer, NotHeld<U::Error>> {
     let command = Command::persistent_reserve_in(action, ALLOCATION);
     unit.ask(command, Vec::new()).await.map_err(NotHeld::Unit)
 }
@@ -511,7 +538,7 @@ struct Keys {
 
 /// `None` where the unit does not know the command. No reservation stops it (SPC-4, table 65).
 async fn read_keys<U: Unit>(unit: &U) -> Result<Option<Keys>, NotHeld<U::Error>> {
-    match look(unit, InAction::ReadKeys).await? {
+    match look(unit, ReserveInAction::ReadKeys).await? {
         Answer::Good(data) => {
             let keys = keys(&data).map_err(|_| NotHeld::Malformed("READ KEYS data"))?;
             Ok(Some(keys))
@@ -530,7 +557,7 @@ fn is_unknown(sense: &Sense) -> bool {
 
 /// The key of the holder and the type.
 async fn read_reservation<U: Unit>(unit: &U) -> Result<Option<(Key, u8)>, NotHeld<U::Error>> {
-    match look(unit, InAction::ReadReservation).await? {
+    match look(unit, ReserveInAction::ReadReservation).await? {
         Answer::Good(data) => {
             reservation(&data).map_err(|_| NotHeld::Malformed("READ RESERVATION data"))
         }
@@ -541,7 +568,7 @@ async fn read_reservation<U: Unit>(unit: &U) -> Result<Option<(Key, u8)>, NotHel
 /// The same for one who has registered, and does not stay so if it cannot be told.
 async fn look_as_registrant<U: Unit>(
     unit: &U,
-    hold: &Hold,
+    hold: &OwnReservation,
 ) -> Result<Option<(Key, u8)>, NotHeld<U::Error>> {
     match read_reservation(unit).await {
         Err(NotHeld::Answer(what, answer)) => give_up(unit, hold, what, answer).await,
@@ -557,7 +584,7 @@ struct Capabilities {
 }
 
 async fn capabilities<U: Unit>(unit: &U) -> Result<Capabilities, NotHeld<U::Error>> {
-    let Answer::Good(data) = look(unit, InAction::ReportCapabilities).await? else {
+    let Answer::Good(data) = look(unit, ReserveInAction::ReportCapabilities).await? else {
         return Ok(Capabilities::default());
     };
     let flags = data.get(2).copied().unwrap_or_default();
@@ -567,7 +594,7 @@ async fn capabilities<U: Unit>(unit: &U) -> Result<Capabilities, NotHeld<U::Erro
 
 /// Who is registered, for a message: by name where the unit knows READ FULL STATUS.
 async fn registrants<U: Unit>(unit: &U, keys: &[Key]) -> Result<Registrants, NotHeld<U::Error>> {
-    if let Answer::Good(data) = look(unit, InAction::ReadFullStatus).await?
+    if let Answer::Good(data) = look(unit, ReserveInAction::ReadFullStatus).await?
         && let Ok(mut found) = full_status(&data, unit.transports())
         && !found.is_empty()
     {

@@ -29,18 +29,19 @@ pub fn initiator() -> initiator::Config {
         account: None,
         pinned: None,
         algorithms: Algorithm::ALL.to_vec(),
-        offer: Offer::long_haul(),
+        offer: Offer::for_long_links(),
     }
 }
 
 /// A portal that asks for nothing.
-pub const ENTRANCE: target::Entrance = target::Entrance { portal_group_tag: 7, demanded: None };
+pub const ENTRANCE: target::PortalRules =
+    target::PortalRules { portal_group_tag: 7, demanded: None };
 
 /// A target that anyone may use.
 pub fn target_config() -> target::Config {
     target::Config {
         policy: Policy::open(vec![disk(), other_disk()]),
-        offer: Offer::long_haul(),
+        offer: Offer::for_long_links(),
         sealing: None,
         command_window: 128,
         text_max: TEXT_MAX,

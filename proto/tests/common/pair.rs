@@ -11,7 +11,7 @@ use proto::iscsi::initiator::{Timeouts, Transfer};
 use proto::iscsi::keys::{Offer, Parameters};
 use proto::iscsi::login::Entropy;
 use proto::iscsi::login::initiator::Config;
-use proto::iscsi::login::target::{self, Admission, Entrance, Established};
+use proto::iscsi::login::target::{self, Admission, Established, PortalRules};
 use proto::iscsi::login::target::{Progress, Reason, TargetLogin};
 use proto::iscsi::pdu::{Decoder, Frame, FrameError, Outbox, Pdu, Pieces};
 use proto::iscsi::sealed::Protection;
@@ -156,7 +156,7 @@ impl Pair {
         link: Conditions,
     ) -> Self {
         let config = Arc::new(target);
-        let entrance = Entrance { demanded, ..ENTRANCE };
+        let entrance = PortalRules { demanded, ..ENTRANCE };
         let login = TargetLogin::new(Arc::clone(&config), entrance, entropy(drawn[1]));
         Self {
             tamper: None,

@@ -26,7 +26,7 @@ pub fn sealing(who: u8) -> Sealing {
 /// A client that pins the target.
 pub fn pinned(protection: Protection) -> initiator::Config {
     let target = identity(TARGET).public();
-    let pinned = Pinned { sealing: sealing(CLIENT), target, protection };
+    let pinned = Pinned { sealing: sealing(CLIENT), target, protection, invitation: None };
     initiator::Config { pinned: Some(pinned), ..initiator() }
 }
 

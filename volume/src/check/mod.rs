@@ -41,7 +41,7 @@ pub async fn volume(seed: u64, volume: Arc<dyn Volume>) {
     ends(&volume).await;
     largest_transfer(&volume, &mut Random::new(seed)).await;
     in_flight(&volume, &mut Random::new(seed ^ 1)).await;
-    against_the_model(&volume, &mut Random::new(seed ^ 2)).await;
+    compare_with_model(&volume, &mut Random::new(seed ^ 2)).await;
     extents(&volume).await;
     volume.flush().await.expect("flush");
 }
@@ -153,7 +153,7 @@ impl Model {
     }
 }
 
-async fn against_the_model(volume: &Checked, random: &mut Random) {
+async fn compare_with_model(volume: &Checked, random: &mut Random) {
     let block = u64::from(volume.shape().block_size);
     let blocks = volume.shape().size.min(WINDOW) / block;
     let all = Span::new(0, blocks * block);

@@ -1,12 +1,14 @@
 //! What can be added to a volume on its way down.
 
+pub mod crypt;
+pub mod journal;
 pub mod narrow;
 pub mod padded;
 pub mod pipeline;
+mod range_index;
 pub mod range_lock;
 pub mod read_only;
 pub mod reconnect;
-pub mod seal;
 
 use bytes::{Bytes, BytesMut};
 

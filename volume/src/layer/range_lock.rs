@@ -1,10 +1,13 @@
 //! A lock on ranges of bytes: many sharers or one owner, first come, first served.
 
+use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use super::range_index::RangeIndex;
 use crate::Span;
 
 /// Locks spans. It keeps one entry per holder and waiter, so its size is that of the queue of
@@ -16,15 +19,15 @@ pub struct RangeLock {
 
 #[derive(Default)]
 struct Queue {
-    /// Holders and waiters in the order they came. One holds its span as soon as nobody before it
+    /// Holders and waiters by the order they came. One holds its span as soon as nobody before it
     /// stands in its way, so nobody is overtaken by one it would wait for, and nobody starves.
-    entries: Vec<Entry>,
+    entries: BTreeMap<u64, Entry>,
+    spans: RangeIndex,
     next_id: u64,
 }
 
 struct Entry {
-    id: u64,
-    span: Span,
+    span: Range<u64>,
     mode: Mode,
     waker: Option<Waker>,
 }
@@ -48,7 +51,7 @@ impl RangeLock {
 
     async fn lock(&self, span: Span, mode: Mode) -> Guard<'_> {
         // The place in the queue is the guard's from the start: a waiter that is dropped leaves it.
-        let guard = Guard { lock: self, id: self.queue().push(span, mode) };
+        let guard = Guard { lock: self, id: self.queue().push(span.at..span.end(), mode) };
         Turn(&guard).await;
         guard
     }
@@ -59,27 +62,20 @@ impl RangeLock {
 }
 
 impl Queue {
-    fn push(&mut self, span: Span, mode: Mode) -> u64 {
+    fn push(&mut self, span: Range<u64>, mode: Mode) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.entries.push(Entry { id, span, mode, waker: None });
+        self.spans.insert(&span, id);
+        self.entries.insert(id, Entry { span, mode, waker: None });
         id
     }
 
-    fn position(&self, id: u64) -> usize {
-        self.entries.iter().position(|entry| entry.id == id).expect("queued until dropped")
-    }
-
-    fn is_free(&self, index: usize) -> bool {
-        let (before, rest) = self.entries.split_at(index);
-        before.iter().all(|entry| !entry.bars(&rest[0]))
-    }
-}
-
-impl Entry {
-    fn bars(&self, other: &Self) -> bool {
-        (self.mode == Mode::Exclusive || other.mode == Mode::Exclusive)
-            && self.span.overlaps(other.span)
+    /// Those that cannot hold their spans beside an entry.
+    fn barred(&self, id: u64) -> impl Iterator<Item = u64> {
+        let entry = &self.entries[&id];
+        let is_alone = |other| entry.mode == Mode::Exclusive || other == Mode::Exclusive;
+        let others = self.spans.overlapping(&entry.span).filter(move |other| *other != id);
+        others.filter(move |other| is_alone(self.entries[other].mode))
     }
 }
 
@@ -92,14 +88,15 @@ pub struct Guard<'a> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let mut queue = self.lock.queue();
-        let index = queue.position(self.id);
-        let gone = queue.entries.remove(index);
-        for entry in &mut queue.entries[index..] {
-            if gone.bars(entry)
-                && let Some(waker) = entry.waker.take()
+        let later: Vec<_> = queue.barred(self.id).filter(|other| *other > self.id).collect();
+        for other in later {
+            if let Some(waker) = queue.entries.get_mut(&other).and_then(|other| other.waker.take())
             {
                 waker.wake();
             }
+        }
+        if let Some(gone) = queue.entries.remove(&self.id) {
+            queue.spans.remove(&gone.span, self.id);
         }
     }
 }
@@ -112,11 +109,12 @@ impl Future for Turn<'_, '_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut queue = self.0.lock.queue();
-        let index = queue.position(self.0.id);
-        if queue.is_free(index) {
+        if queue.barred(self.0.id).all(|other| other > self.0.id) {
             return Poll::Ready(());
         }
-        queue.entries[index].waker = Some(context.waker().clone());
+        if let Some(entry) = queue.entries.get_mut(&self.0.id) {
+            entry.waker = Some(context.waker().clone());
+        }
         Poll::Pending
     }
 }
@@ -147,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_overlap_does_not_wait() {
+    fn spans_that_do_not_overlap_do_not_wait() {
         let lock = RangeLock::default();
         let _one = lock.exclusive(span(0, 10)).now_or_never().expect("free");
         assert!(lock.exclusive(span(10, 10)).now_or_never().is_some());

@@ -14,9 +14,7 @@ use std::task::Poll;
 use bytes::{Bytes, BytesMut};
 
 use crate::random::Random;
-use crate::{
-    Discard, Durability, Error, ExtentMap, Kind, Result, Shape, Space, Span, Verb, Volume, Work,
-};
+use crate::{Durability, Error, ExtentMap, Kind, Result, Shape, Space, Span, Verb, Volume, Work};
 
 /// A small disk with a volatile write cache, in memory.
 pub struct Faulty {
@@ -64,16 +62,9 @@ impl Faulty {
     /// A disk that holds `bytes`, all durable.
     #[must_use]
     pub fn holding(bytes: Vec<u8>, block_size: u32) -> Self {
+        let shape = Shape::in_memory(bytes.len() as u64, block_size);
         Self {
-            shape: Shape {
-                size: bytes.len() as u64,
-                block_size,
-                physical_block_size: block_size,
-                read_only: false,
-                write_cache: true,
-                discard: Some(Discard { granularity: block_size, reads_zeroes: true }),
-                fast_zeroes: false,
-            },
+            shape: Shape { write_cache: true, fast_zeroes: false, ..shape },
             state: Mutex::new(State {
                 durable: bytes,
                 cached: BTreeMap::new(),
@@ -388,7 +379,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_flushed_or_durable_survives_every_crash() {
+    async fn flushed_or_durable_writes_survive_every_crash() {
         let disk = Faulty::new(4096, 512);
         disk.write(0, block(1), Durability::Volatile).await.unwrap();
         disk.flush().await.unwrap();

@@ -10,7 +10,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::{Discard, Durability, Extent, ExtentMap, Result, Shape, Space, Span, Volume, Work};
+use crate::{Durability, Extent, ExtentMap, Result, Shape, Space, Span, Volume, Work};
 
 /// Memory is taken in chunks of this many bytes, when first written: small enough that a sparse
 /// volume stays sparse, large enough that a request seldom touches two.
@@ -58,18 +58,7 @@ impl Memory {
         let mut chunks = Vec::new();
         chunks.try_reserve_exact(count)?;
         chunks.resize_with(count, || RwLock::new(None));
-        Ok(Self {
-            shape: Shape {
-                size,
-                block_size,
-                physical_block_size: block_size,
-                read_only: false,
-                write_cache: false,
-                discard: Some(Discard { granularity: block_size, reads_zeroes: true }),
-                fast_zeroes: true,
-            },
-            chunks,
-        })
+        Ok(Self { shape: Shape::in_memory(size, block_size), chunks })
     }
 
     /// Bytes that the map of a volume of `size` bytes takes.
@@ -266,7 +255,7 @@ mod tests {
     const WHOLE: Span = Span { at: CHUNK as u64, len: CHUNK as u64 };
 
     #[test]
-    fn what_was_lent_does_not_change() {
+    fn lent_buffer_does_not_change() {
         let memory = Memory::new(1 << 20, 512);
         memory.copy_in(WHOLE.at, &[1; CHUNK]);
         let (whole, half) = (memory.get(WHOLE), memory.get(Span::new(WHOLE.at, LENT_MIN as u64)));

@@ -1,7 +1,10 @@
 //! Stores that need no operating system: memory; and for tests one that fails, one that waits, and one with
 //! a hook.
 
+#[cfg(any(test, feature = "check"))]
+pub mod blocked_writes;
+#[cfg(any(test, feature = "check"))]
 pub mod faulty;
-pub mod held;
+#[cfg(any(test, feature = "check"))]
 pub mod hooked;
 pub mod memory;

@@ -154,7 +154,7 @@ impl Client {
 
 /// How a run ends.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+enum RunEnd {
     /// Everything is done and flushed.
     Peace,
     /// This machine stops at a random instant.
@@ -165,17 +165,17 @@ enum Fate {
     Fail(Verb),
 }
 
-const FATES: [Fate; 7] = [
-    Fate::Peace,
-    Fate::Stop,
-    Fate::Cut,
-    Fate::Fail(Verb::Write),
-    Fate::Fail(Verb::Flush),
-    Fate::Fail(Verb::WriteZeroes),
-    Fate::Fail(Verb::Read),
+const FATES: [RunEnd; 7] = [
+    RunEnd::Peace,
+    RunEnd::Stop,
+    RunEnd::Cut,
+    RunEnd::Fail(Verb::Write),
+    RunEnd::Fail(Verb::Flush),
+    RunEnd::Fail(Verb::WriteZeroes),
+    RunEnd::Fail(Verb::Read),
 ];
 
-struct World {
+struct Simulation {
     sim: Sim,
     disk: Arc<Chaos<Faulty>>,
     history: Arc<History>,
@@ -183,7 +183,7 @@ struct World {
     pipeline: Arc<Pipeline>,
 }
 
-fn world(seed: u64, settings: Settings) -> World {
+fn simulation(seed: u64, settings: Settings) -> Simulation {
     let sim = Sim::default();
     let faulty = Faulty::new(SIZE, BLOCK as u32);
     // Volatile and durable writes may each have so much in flight, and one request always.
@@ -207,13 +207,13 @@ fn world(seed: u64, settings: Settings) -> World {
         flush_failed: false,
     };
     let clients = (0..CLIENTS).map(client).collect();
-    World { sim, disk, history, clients, pipeline }
+    Simulation { sim, disk, history, clients, pipeline }
 }
 
 /// One life; how often the map was told in it.
-fn live(seed: u64, fate: Fate, settings: Settings) -> u64 {
+fn live(seed: u64, run_end: RunEnd, settings: Settings) -> u64 {
     let mut random = Random::new(seed);
-    let World { sim, disk, history, clients, pipeline } = world(seed, settings);
+    let Simulation { sim, disk, history, clients, pipeline } = simulation(seed, settings);
     let ended = Arc::new(AtomicU64::new(0));
     for client in clients {
         let ended = Arc::clone(&ended);
@@ -222,9 +222,9 @@ fn live(seed: u64, fate: Fate, settings: Settings) -> u64 {
             ended.fetch_add(1, Ordering::Relaxed);
         });
     }
-    match fate {
-        Fate::Cut => disk.disk.cut_after(random.below(80)),
-        Fate::Peace | Fate::Stop | Fate::Fail(_) => {}
+    match run_end {
+        RunEnd::Cut => disk.disk.cut_after(random.below(80)),
+        RunEnd::Peace | RunEnd::Stop | RunEnd::Fail(_) => {}
     }
     let instant = Duration::from_micros(random.below(60_000));
     let main = {
@@ -232,17 +232,17 @@ fn live(seed: u64, fate: Fate, settings: Settings) -> u64 {
         let (history, pipeline) = (Arc::clone(&history), Arc::clone(&pipeline));
         async move {
             sim.until(instant).await;
-            match fate {
-                Fate::Stop => return,
-                Fate::Fail(verb) => disk.disk.fail(verb, Kind::Medium),
-                Fate::Peace | Fate::Cut => {}
+            match run_end {
+                RunEnd::Stop => return,
+                RunEnd::Fail(verb) => disk.disk.fail(verb, Kind::Medium),
+                RunEnd::Peace | RunEnd::Cut => {}
             }
             while ended.load(Ordering::Relaxed) < CLIENTS {
                 sim.pause(Duration::from_millis(1)).await;
             }
             let began = history.now();
             let flushed = pipeline.flush().await;
-            assert!(flushed.is_ok() || !matches!(fate, Fate::Peace), "{flushed:?}");
+            assert!(flushed.is_ok() || !matches!(run_end, RunEnd::Peace), "{flushed:?}");
             if flushed.is_ok() {
                 history.flushed(began);
             }
@@ -257,10 +257,10 @@ fn live(seed: u64, fate: Fate, settings: Settings) -> u64 {
 fn nothing_is_older_than_was_promised() {
     let mut told = 0;
     for seed in 0..700 {
-        let fate = FATES[seed as usize % FATES.len()];
+        let run_end = FATES[seed as usize % FATES.len()];
         let settings = tight(&mut Random::new(seed));
-        println!("seed {seed}: {fate:?}, {settings:?}");
-        told += live(seed, fate, settings);
+        println!("seed {seed}: {run_end:?}, {settings:?}");
+        told += live(seed, run_end, settings);
     }
     assert!(told > 700, "the map was told {told} times: hardly anything was known to be zero");
 }
@@ -268,8 +268,8 @@ fn nothing_is_older_than_was_promised() {
 #[test]
 fn nor_with_windows_that_follow_the_disk() {
     for seed in 10_000..10_140 {
-        let fate = FATES[seed as usize % FATES.len()];
-        println!("seed {seed}: {fate:?}");
-        live(seed, fate, Settings::default());
+        let run_end = FATES[seed as usize % FATES.len()];
+        println!("seed {seed}: {run_end:?}");
+        live(seed, run_end, Settings::default());
     }
 }

@@ -28,13 +28,13 @@ const UPLINK: Conditions = Conditions {
 
 const FAST: Conditions = Conditions { one_way: Duration::from_millis(64), rate: 125e6, ..UPLINK };
 
-struct Rig {
+struct Fixture {
     sim: Sim,
     link: Arc<Link<Memory>>,
     pipeline: Pipeline,
 }
 
-impl Rig {
+impl Fixture {
     async fn read(&self, at: u64, len: u64) -> Bytes {
         self.pipeline.read(Span::new(at, len)).await.unwrap()
     }
@@ -49,14 +49,14 @@ fn run<T: Send + 'static, S: Future<Output = T> + Send + 'static>(
     line: Conditions,
     store: Memory,
     settings: Settings,
-    story: impl FnOnce(Rig) -> S,
+    story: impl FnOnce(Fixture) -> S,
 ) -> T {
     let sim = Sim::default();
     let link = Link::new(&sim, line, store);
     let beneath = Arc::clone(&link) as Arc<dyn Volume>;
     let (pipeline, worker) = Pipeline::new(beneath, settings, Arc::new(sim.clone()));
     sim.spawn(worker);
-    sim.run(1, story(Rig { sim: sim.clone(), link, pipeline }))
+    sim.run(1, story(Fixture { sim: sim.clone(), link, pipeline }))
 }
 
 /// The disk that gets a file system.
@@ -69,46 +69,47 @@ fn groups() -> impl Iterator<Item = u64> {
 
 /// What mke2fs and the kernel beneath it do to a disk: they look for what may be there, at both ends,
 /// zero what they need, and read each page before they change a part of it.
-async fn makes_a_file_system(rig: &Rig) {
+async fn makes_a_file_system(fixture: &Fixture) {
     let doubling = (12..34).map(|power| 1 << power);
     let from_the_end = (1..16).map(|page| DISK - page * 60 * KIB);
     for at in [0].into_iter().chain(doubling).chain(from_the_end) {
-        rig.read(at, 4 * KIB).await;
+        fixture.read(at, 4 * KIB).await;
     }
     for size in [8, 24, 60, 124, 252] {
-        rig.read(2 * size * KIB, size * KIB).await;
-        rig.read(DISK - 512 * KIB, size * KIB).await;
+        fixture.read(2 * size * KIB, size * KIB).await;
+        fixture.read(DISK - 512 * KIB, size * KIB).await;
     }
     for group in groups() {
-        rig.pipeline
+        fixture
+            .pipeline
             .write_zeroes(Span::new(group + 64 * KIB, 2 * MIB), Durability::Volatile, Space::Keep)
             .await
             .unwrap();
         for table in 0..4 {
-            rig.read(group + table * 512 * KIB, 4 * KIB).await;
-            rig.write(group + table * 512 * KIB, 4 * KIB).await;
+            fixture.read(group + table * 512 * KIB, 4 * KIB).await;
+            fixture.write(group + table * 512 * KIB, 4 * KIB).await;
         }
         // The kernel reads on beyond what it was asked for.
-        rig.read(group + 4 * KIB, 28 * KIB).await;
+        fixture.read(group + 4 * KIB, 28 * KIB).await;
     }
-    rig.pipeline.flush().await.unwrap();
+    fixture.pipeline.flush().await.unwrap();
 }
 
-async fn is_as_it_was_made(rig: &Rig) {
+async fn is_as_it_was_made(fixture: &Fixture) {
     for group in groups() {
-        assert_eq!(rig.read(group + 512 * KIB, 4 * KIB).await, vec![7; 4096]);
-        assert_eq!(rig.read(group + 32 * KIB, 4 * KIB).await, vec![0; 4096]);
+        assert_eq!(fixture.read(group + 512 * KIB, 4 * KIB).await, vec![7; 4096]);
+        assert_eq!(fixture.read(group + 32 * KIB, 4 * KIB).await, vec![0; 4096]);
     }
 }
 
 #[test]
 fn a_file_system_is_made_on_an_empty_disk_without_reading_it() {
     let made = |settings| {
-        run(UPLINK, Memory::new(DISK, 512), settings, |rig| async move {
-            makes_a_file_system(&rig).await;
-            let (taken, (sent, received)) = (rig.sim.now(), rig.link.carried());
+        run(UPLINK, Memory::new(DISK, 512), settings, |fixture| async move {
+            makes_a_file_system(&fixture).await;
+            let (taken, (sent, received)) = (fixture.sim.now(), fixture.link.carried());
             println!("{taken:?}: {sent} sent, {received} received");
-            is_as_it_was_made(&rig).await;
+            is_as_it_was_made(&fixture).await;
             (taken, sent, received)
         })
     };
@@ -130,17 +131,17 @@ fn a_large_hole_is_crossed_at_once_and_what_follows_is_read_ahead() {
     for (at, piece) in (DATA..).step_by(1 << 20).zip(bytes.chunks(1 << 20)) {
         drop(store.write(at, Bytes::copy_from_slice(piece), Durability::Volatile));
     }
-    run(FAST, store, Settings::default(), |rig| async move {
+    run(FAST, store, Settings::default(), |fixture| async move {
         for at in (0..DATA).step_by(1 << 20) {
-            assert_eq!(rig.read(at, MIB).await.len(), 1 << 20);
+            assert_eq!(fixture.read(at, MIB).await.len(), 1 << 20);
         }
-        println!("{:?} for the hole, {} questions", rig.sim.now(), rig.link.questions());
-        assert!(rig.sim.now() < Duration::from_secs(2), "{:?}", rig.sim.now());
-        let before = rig.sim.now();
+        println!("{:?} for the hole, {} questions", fixture.sim.now(), fixture.link.questions());
+        assert!(fixture.sim.now() < Duration::from_secs(2), "{:?}", fixture.sim.now());
+        let before = fixture.sim.now();
         for (at, piece) in (DATA..).step_by(64 << 10).zip(bytes.chunks(64 << 10)) {
-            assert_eq!(rig.read(at, 64 << 10).await, piece);
+            assert_eq!(fixture.read(at, 64 << 10).await, piece);
         }
-        let rate = bytes.len() as f64 / (rig.sim.now() - before).as_secs_f64();
+        let rate = bytes.len() as f64 / (fixture.sim.now() - before).as_secs_f64();
         println!("{:.3} of the line for the data behind it", rate / FAST.rate);
     });
 }
@@ -152,15 +153,15 @@ fn a_volume_full_of_data_is_not_asked_for_its_map() {
     for at in (0..SIZE).step_by(4096) {
         drop(store.write(at, Bytes::from(vec![(at >> 12 | 1) as u8; 4096]), Durability::Volatile));
     }
-    run(FAST, store, Settings::default(), |rig| async move {
+    run(FAST, store, Settings::default(), |fixture| async move {
         let mut random = Random::new(7);
         for _ in 0..500 {
-            rig.read(random.below(SIZE >> 12) << 12, 4096).await;
+            fixture.read(random.below(SIZE >> 12) << 12, 4096).await;
         }
         for at in (0..SIZE).step_by(1 << 16) {
-            rig.read(at, 1 << 16).await;
+            fixture.read(at, 1 << 16).await;
         }
-        assert_eq!(rig.link.questions(), 0);
+        assert_eq!(fixture.link.questions(), 0);
     });
 }
 
@@ -172,11 +173,11 @@ fn zeroes_that_are_no_hole_are_hardly_asked_about() {
         // A chunk of this store that was once written is no hole any more.
         drop(zeroes.write(at, Bytes::from(vec![0; 4096]), Durability::Volatile));
     }
-    run(FAST, zeroes, Settings::default(), |rig| async move {
+    run(FAST, zeroes, Settings::default(), |fixture| async move {
         for page in 0..4096 {
-            rig.read((page * 1021 % 4096) << 12, 4096).await;
+            fixture.read((page * 1021 % 4096) << 12, 4096).await;
         }
-        println!("{} questions", rig.link.questions());
-        assert!(rig.link.questions() <= 16, "{}", rig.link.questions());
+        println!("{} questions", fixture.link.questions());
+        assert!(fixture.link.questions() <= 16, "{}", fixture.link.questions());
     });
 }

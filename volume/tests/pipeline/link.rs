@@ -148,7 +148,7 @@ impl<V: Volume> Link<V> {
         self.questions.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn become_like(&self, line: Conditions) {
+    pub(crate) fn set_conditions(&self, line: Conditions) {
         *self.line.lock().unwrap() = line;
     }
 

@@ -14,12 +14,12 @@ use volume::layer::pipeline::Clock;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A world of its own; clones are handles to the same one.
+/// A simulation of its own; clones are handles to the same one.
 #[derive(Clone, Default)]
-pub(crate) struct Sim(Arc<Mutex<World>>);
+pub(crate) struct Sim(Arc<Mutex<Simulation>>);
 
 #[derive(Default)]
-struct World {
+struct Simulation {
     now: Duration,
     timers: BTreeMap<(Duration, u64), Waker>,
     timers_set: u64,
@@ -34,38 +34,38 @@ struct Runnable {
 
 impl Wake for Runnable {
     fn wake(self: Arc<Self>) {
-        let mut world = self.sim.world();
-        if !world.runnable.contains(&self.task) {
-            world.runnable.push(self.task);
+        let mut simulation = self.sim.simulation();
+        if !simulation.runnable.contains(&self.task) {
+            simulation.runnable.push(self.task);
         }
     }
 }
 
 impl Clock for Sim {
     fn now(&self) -> Duration {
-        self.world().now
+        self.simulation().now
     }
 }
 
 impl Sim {
-    fn world(&self) -> MutexGuard<'_, World> {
+    fn simulation(&self) -> MutexGuard<'_, Simulation> {
         self.0.lock().unwrap()
     }
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.world().spawned.push(Box::pin(task));
+        self.simulation().spawned.push(Box::pin(task));
     }
 
     /// Waits until `moment`.
     pub(crate) async fn until(&self, moment: Duration) {
         poll_fn(|context| {
-            let mut world = self.world();
-            if world.now >= moment {
+            let mut simulation = self.simulation();
+            if simulation.now >= moment {
                 return Poll::Ready(());
             }
-            world.timers_set += 1;
-            let key = (moment, world.timers_set);
-            world.timers.insert(key, context.waker().clone());
+            simulation.timers_set += 1;
+            let key = (moment, simulation.timers_set);
+            simulation.timers.insert(key, context.waker().clone());
             Poll::Pending
         })
         .await;
@@ -106,19 +106,19 @@ impl Sim {
 
     fn next_task(&self, tasks: &mut Vec<Option<Task>>, random: &mut Random) -> usize {
         loop {
-            let mut world = self.world();
-            for task in std::mem::take(&mut world.spawned) {
-                world.runnable.push(tasks.len());
+            let mut simulation = self.simulation();
+            for task in std::mem::take(&mut simulation.spawned) {
+                simulation.runnable.push(tasks.len());
                 tasks.push(Some(task));
             }
-            if !world.runnable.is_empty() {
-                let chosen = random.below(world.runnable.len() as u64) as usize;
-                return world.runnable.swap_remove(chosen);
+            if !simulation.runnable.is_empty() {
+                let chosen = random.below(simulation.runnable.len() as u64) as usize;
+                return simulation.runnable.swap_remove(chosen);
             }
             let ((moment, _), waker) =
-                world.timers.pop_first().expect("nothing can ever happen again");
-            world.now = world.now.max(moment);
-            drop(world);
+                simulation.timers.pop_first().expect("nothing can ever happen again");
+            simulation.now = simulation.now.max(moment);
+            drop(simulation);
             waker.wake();
         }
     }

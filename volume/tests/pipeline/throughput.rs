@@ -28,13 +28,10 @@ fn line(one_way_ms: u32, rate: f64) -> Conditions {
 
 fn void() -> Void {
     Void(Shape {
-        size: 1 << 40,
-        block_size: 512,
         physical_block_size: 4096,
-        read_only: false,
-        write_cache: false,
         discard: None,
         fast_zeroes: false,
+        ..Shape::in_memory(1 << 40, 512)
     })
 }
 
@@ -46,14 +43,14 @@ enum Act {
 }
 
 /// A link, a pipeline over it, and one application.
-struct Rig {
+struct Fixture {
     sim: Sim,
     link: Arc<Link<Void>>,
     pipeline: Pipeline,
     at: u64,
 }
 
-impl Rig {
+impl Fixture {
     fn new(sim: &Sim, line: Conditions, settings: Settings) -> Self {
         let link = Link::new(sim, line, void());
         let beneath = Arc::clone(&link) as Arc<dyn Volume>;
@@ -103,21 +100,21 @@ impl Rig {
 fn run<T: Send + 'static, S: Future<Output = T> + Send + 'static>(
     line: Conditions,
     settings: Settings,
-    story: impl FnOnce(Rig) -> S,
+    story: impl FnOnce(Fixture) -> S,
 ) -> T {
     let sim = Sim::default();
-    let rig = Rig::new(&sim, line, settings);
-    sim.run(1, story(rig))
+    let fixture = Fixture::new(&sim, line, settings);
+    sim.run(1, story(fixture))
 }
 
 #[test]
 fn one_request_at_a_time_fills_a_gigabit_link_of_64_ms() {
     for act in [Act::Write, Act::Read] {
         for block in [16 * KIB, 64 * KIB, 2048 * KIB] {
-            let rate = run(line(64, GIGABIT), Settings::default(), |mut rig| async move {
+            let rate = run(line(64, GIGABIT), Settings::default(), |mut fixture| async move {
                 // The first seconds are spent finding out what the link is like.
-                rig.rate(act, block, 3 * SECOND).await;
-                rig.rate(act, block, 25 * SECOND).await
+                fixture.rate(act, block, 3 * SECOND).await;
+                fixture.rate(act, block, 25 * SECOND).await
             });
             println!("{act:?} {block}: {:.1} % of the link", rate / GIGABIT * 100.0);
             assert!(rate > 0.95 * GIGABIT, "{act:?} {block}: {rate}");
@@ -133,9 +130,9 @@ fn a_fresh_connection_is_used_as_a_stream_would_use_it() {
     const BYTES: u64 = 1 << 30;
     for one_way_ms in [8, 64] {
         let line = Conditions { slow_start: true, ..line(one_way_ms, GIGABIT) };
-        let stream = run(line, Settings::default(), |rig| async move {
-            rig.link.stream(BYTES).await;
-            rig.sim.now()
+        let stream = run(line, Settings::default(), |fixture| async move {
+            fixture.link.stream(BYTES).await;
+            fixture.sim.now()
         });
         for (act, block) in [
             (Act::Write, 16 * KIB),
@@ -145,13 +142,13 @@ fn a_fresh_connection_is_used_as_a_stream_would_use_it() {
             (Act::Read, 64 * KIB),
             (Act::Read, 2048 * KIB),
         ] {
-            let (taken, queued) = run(line, Settings::default(), |mut rig| async move {
+            let (taken, queued) = run(line, Settings::default(), |mut fixture| async move {
                 for _ in 0..BYTES / block {
-                    rig.once(act, block).await;
-                    rig.sim.pause(BETWEEN).await;
+                    fixture.once(act, block).await;
+                    fixture.sim.pause(BETWEEN).await;
                 }
-                rig.pipeline.flush().await.unwrap();
-                (rig.sim.now(), rig.link.queued())
+                fixture.pipeline.flush().await.unwrap();
+                (fixture.sim.now(), fixture.link.queued())
             });
             let queued = queued.0.max(queued.1);
             let share = stream.as_secs_f64() / taken.as_secs_f64();
@@ -175,18 +172,19 @@ fn digesting(bytes: u64) -> Duration {
 fn the_next_answer_is_on_its_way_while_a_program_takes_the_last() {
     for one_way_ms in [0, 8] {
         for block in [512 * KIB, 2048 * KIB, 8192 * KIB] {
-            let rate = run(line(one_way_ms, GIGABIT), Settings::default(), |mut rig| async move {
-                let (mut taken, mut from) = (0, Duration::ZERO);
-                while rig.sim.now() < 3 * SECOND {
-                    rig.once(Act::Read, block).await;
-                    rig.sim.pause(digesting(block)).await;
-                    match rig.sim.now() {
-                        now if now < SECOND => from = now,
-                        _ => taken += block,
+            let rate =
+                run(line(one_way_ms, GIGABIT), Settings::default(), |mut fixture| async move {
+                    let (mut taken, mut from) = (0, Duration::ZERO);
+                    while fixture.sim.now() < 3 * SECOND {
+                        fixture.once(Act::Read, block).await;
+                        fixture.sim.pause(digesting(block)).await;
+                        match fixture.sim.now() {
+                            now if now < SECOND => from = now,
+                            _ => taken += block,
+                        }
                     }
-                }
-                taken as f64 / (rig.sim.now() - from).as_secs_f64()
-            });
+                    taken as f64 / (fixture.sim.now() - from).as_secs_f64()
+                });
             println!("{one_way_ms} ms, {block}: {:.1} % of the link", rate / GIGABIT * 100.0);
             assert!(rate > 0.95 * GIGABIT, "{one_way_ms} ms, {block}: {rate}");
         }
@@ -196,9 +194,9 @@ fn the_next_answer_is_on_its_way_while_a_program_takes_the_last() {
 #[test]
 fn it_takes_ten_round_trips_to_fill_it() {
     for act in [Act::Write, Act::Read] {
-        let rate = run(line(64, GIGABIT), Settings::default(), |mut rig| async move {
-            rig.rate(act, 64 * KIB, 10 * 128 * MS).await;
-            rig.rate(act, 64 * KIB, SECOND).await
+        let rate = run(line(64, GIGABIT), Settings::default(), |mut fixture| async move {
+            fixture.rate(act, 64 * KIB, 10 * 128 * MS).await;
+            fixture.rate(act, 64 * KIB, SECOND).await
         });
         println!("{act:?}: {:.1} % of the link", rate / GIGABIT * 100.0);
         assert!(rate > 0.9 * GIGABIT, "{act:?}: {rate}");
@@ -210,10 +208,10 @@ fn short_and_slow_links_are_filled_too_and_not_flooded() {
     for (one_way, rate) in [(0, GIGABIT), (1, GIGABIT), (8, GIGABIT), (16, 125e3), (16, 375e3)] {
         for act in [Act::Write, Act::Read] {
             let (used, chosen) =
-                run(line(one_way, rate), Settings::default(), |mut rig| async move {
-                    rig.rate(act, 64 * KIB, 10 * SECOND).await;
-                    let used = rig.rate(act, 64 * KIB, 10 * SECOND).await;
-                    (used, rig.chosen(act))
+                run(line(one_way, rate), Settings::default(), |mut fixture| async move {
+                    fixture.rate(act, 64 * KIB, 10 * SECOND).await;
+                    let used = fixture.rate(act, 64 * KIB, 10 * SECOND).await;
+                    (used, fixture.chosen(act))
                 });
             println!("{act:?} {one_way} ms, {rate}: {:.3}, {chosen:?}", used / rate);
             assert!(used > 0.95 * rate, "{act:?} {one_way} {rate}: {used}");
@@ -247,9 +245,9 @@ fn the_gain_follows_the_model() {
                     read_ahead: Some(u64::from(n + 2) * segment),
                     ..Settings::default()
                 };
-                let rate = run(line(64, GIGABIT), settings, |mut rig| async move {
-                    rig.rate(act, 64 * KIB, 3 * SECOND).await;
-                    rig.rate(act, 64 * KIB, 10 * SECOND).await
+                let rate = run(line(64, GIGABIT), settings, |mut fixture| async move {
+                    fixture.rate(act, 64 * KIB, 3 * SECOND).await;
+                    fixture.rate(act, 64 * KIB, 10 * SECOND).await
                 });
                 let predicted = stages.throughput(segment, f64::from(n));
                 println!("{act:?} {n} x {segment}: {rate:.0}, predicted {predicted:.0}");
@@ -271,13 +269,13 @@ fn follows_a_link_that_changes() {
         line(64, FAST),
     ];
     for act in [Act::Write, Act::Read] {
-        run(lines[0], Settings::default(), |mut rig| async move {
+        run(lines[0], Settings::default(), |mut fixture| async move {
             for line in lines {
-                rig.link.become_like(line);
+                fixture.link.set_conditions(line);
                 // What a fast link has in flight takes a slow one seconds, for each of some ten rounds.
-                rig.rate(act, 64 * KIB, 45 * SECOND).await;
-                let used = rig.rate(act, 64 * KIB, 10 * SECOND).await / line.rate;
-                let chosen = rig.chosen(act);
+                fixture.rate(act, 64 * KIB, 45 * SECOND).await;
+                let used = fixture.rate(act, 64 * KIB, 10 * SECOND).await / line.rate;
+                let chosen = fixture.chosen(act);
                 println!("{act:?} {:?} {:.0}: {used:.3}, {chosen:?}", line.one_way, line.rate);
                 assert!(used > 0.95, "{act:?} {used}");
                 let product = 2.0 * line.one_way.as_secs_f64() * line.rate;
@@ -293,15 +291,15 @@ fn follows_a_link_that_changes() {
 #[test]
 fn a_reader_that_jumps_is_followed_at_once() {
     let link = line(8, GIGABIT / 10.0);
-    run(link, Settings::default(), |mut rig| async move {
-        rig.rate(Act::Read, 16 * KIB, 3 * SECOND).await;
+    run(link, Settings::default(), |mut fixture| async move {
+        fixture.rate(Act::Read, 16 * KIB, 3 * SECOND).await;
         for jump in 1..=5 {
-            rig.at = jump << 30;
-            let used = rig.rate(Act::Read, 16 * KIB, SECOND / 2).await / link.rate;
+            fixture.at = jump << 30;
+            let used = fixture.rate(Act::Read, 16 * KIB, SECOND / 2).await / link.rate;
             println!("after jump {jump}: {used:.3}");
             assert!(used > 0.75, "after jump {jump}: {used}");
             // The place it left has its share for a second more.
-            rig.rate(Act::Read, 16 * KIB, SECOND).await;
+            fixture.rate(Act::Read, 16 * KIB, SECOND).await;
         }
     });
 }
@@ -310,9 +308,9 @@ fn a_reader_that_jumps_is_followed_at_once() {
 fn jitter_costs_little() {
     let shaky = Conditions { jitter: 10 * MS, ..line(40, GIGABIT / 4.0) };
     for act in [Act::Write, Act::Read] {
-        let rate = run(shaky, Settings::default(), |mut rig| async move {
-            rig.rate(act, 64 * KIB, 3 * SECOND).await;
-            rig.rate(act, 64 * KIB, 25 * SECOND).await
+        let rate = run(shaky, Settings::default(), |mut fixture| async move {
+            fixture.rate(act, 64 * KIB, 3 * SECOND).await;
+            fixture.rate(act, 64 * KIB, 25 * SECOND).await
         });
         println!("{act:?}: {:.1} % of the link", rate / shaky.rate * 100.0);
         assert!(rate > 0.93 * shaky.rate, "{act:?}: {rate}");
@@ -322,8 +320,8 @@ fn jitter_costs_little() {
 /// Three applications for each of `acts`; the parts of both directions of the link that are used.
 fn together(acts: &'static [Act]) -> (f64, f64) {
     const RATE: f64 = GIGABIT / 4.0;
-    run(line(32, RATE), Settings::default(), |rig| async move {
-        let Rig { sim, link, pipeline, .. } = rig;
+    run(line(32, RATE), Settings::default(), |fixture| async move {
+        let Fixture { sim, link, pipeline, .. } = fixture;
         let pipeline = Arc::new(pipeline);
         for (number, act) in (1..).zip(acts.iter().cycle().take(3 * acts.len())) {
             let pipeline = Arc::clone(&pipeline);
@@ -358,12 +356,12 @@ fn a_store_that_asks_for_data_is_kept_busy_too() {
     let asking = Conditions { unsolicited: UNSOLICITED, ..line(8, GIGABIT / 10.0) };
     for block in [16 * KIB, 64 * KIB, 256 * KIB] {
         let settings = Settings { unsolicited: UNSOLICITED, ..Settings::default() };
-        let used = run(asking, settings, |mut rig| async move {
+        let used = run(asking, settings, |mut fixture| async move {
             // A superblock is read and written before anything else.
-            rig.once(Act::Write, 4 * KIB).await;
-            rig.pipeline.flush().await.unwrap();
-            rig.rate(Act::Write, block, SECOND).await;
-            rig.rate(Act::Write, block, 4 * SECOND).await / asking.rate
+            fixture.once(Act::Write, 4 * KIB).await;
+            fixture.pipeline.flush().await.unwrap();
+            fixture.rate(Act::Write, block, SECOND).await;
+            fixture.rate(Act::Write, block, 4 * SECOND).await / asking.rate
         });
         assert!(used > 0.95, "{block}: {used}");
     }
@@ -386,10 +384,10 @@ fn readers_and_writers_do_not_starve_one_another() {
 #[test]
 fn says_what_limits() {
     let limit = |settings, act| {
-        run(line(64, GIGABIT), settings, move |mut rig| async move {
-            rig.rate(act, 64 * KIB, 5 * SECOND).await;
-            println!("{act:?} {:?}", rig.chosen(act));
-            rig.chosen(act).limit
+        run(line(64, GIGABIT), settings, move |mut fixture| async move {
+            fixture.rate(act, 64 * KIB, 5 * SECOND).await;
+            println!("{act:?} {:?}", fixture.chosen(act));
+            fixture.chosen(act).limit
         })
     };
     let few = Settings { segments: Some(4), ..Settings::default() };
@@ -403,10 +401,10 @@ fn says_what_limits() {
 
 #[test]
 fn a_read_of_what_was_written_waits_for_nothing() {
-    run(line(64, GIGABIT), Settings::default(), |rig| async move {
+    run(line(64, GIGABIT), Settings::default(), |fixture| async move {
         let data = Bytes::from(vec![9; 4096]);
-        rig.pipeline.write(1 << 20, data.clone(), Durability::Volatile).await.unwrap();
-        assert_eq!(rig.pipeline.read(Span::new(1 << 20, 4096)).await.unwrap(), data);
-        assert_eq!(rig.sim.now(), Duration::ZERO);
+        fixture.pipeline.write(1 << 20, data.clone(), Durability::Volatile).await.unwrap();
+        assert_eq!(fixture.pipeline.read(Span::new(1 << 20, 4096)).await.unwrap(), data);
+        assert_eq!(fixture.sim.now(), Duration::ZERO);
     });
 }

@@ -6,11 +6,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
+use super::detach::Detach;
+use crate::block_devices::{loops_over, mounts_of};
 use crate::chain::{ChainStatus, Observer};
 use crate::control::{self, Control};
-use crate::failure::{Failure, OrFail, Outcome, complain};
-use crate::front::nbd::Clients;
-use crate::printable::Shown as _;
+use crate::failure::{Failure, OrFail, Outcome, print_error};
+use crate::front::Clients;
+use crate::printable::{Quoted as _, Shown as _};
 use crate::size::Size;
 
 /// How often it is said what the end waits for.
@@ -21,8 +23,20 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 pub struct AttachStatus {
     /// The URI of the volume.
     pub attachment: String,
-    /// Where its NBD clients connect.
+    /// By which `mount` knows it.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Where its NBD clients connect, or the file that it is.
     pub socket: String,
+    /// That file.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
+    /// The block device made of that.
+    #[serde(default)]
+    pub device: Option<PathBuf>,
+    /// Where that is mounted.
+    #[serde(default)]
+    pub mounted: Option<PathBuf>,
     /// The process.
     pub pid: u32,
     /// NBD clients that are connected.
@@ -32,26 +46,48 @@ pub struct AttachStatus {
 }
 
 impl AttachStatus {
+    /// Where it can be used.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match (&self.mounted, &self.device) {
+            (Some(place), Some(device)) => {
+                format!("mounted at {} ({})", place.shown(), device.shown())
+            }
+            (_, Some(device)) => format!("the block device {}", device.shown()),
+            _ => format!("attached at {}", self.socket),
+        }
+    }
+
+    /// What `umount` knows it by.
+    #[must_use]
+    pub fn short(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.attachment.clone())
+    }
+
     /// For people.
     #[must_use]
     pub fn text(&self) -> String {
-        let Self { attachment, socket, pid, clients, volume } = self;
-        let ChainStatus { state, unflushed, failure, replay_log, lost } = volume;
+        let Self { attachment, pid, clients, volume, .. } = self;
+        let place = self.place();
+        let ChainStatus { state, unflushed, failure, replay_log, lost, journal } = volume;
         let mut text = format!(
-            "{attachment}\n  attached at {socket} by process {pid}, {clients} clients\n  \
+            "{attachment}\n  {place} by process {pid}, {clients} clients\n  \
              {state}"
         );
         // What could not be written is told below.
         if replay_log.is_none() && *lost == 0 {
             text += &format!(", {} bytes not flushed", Size(*unflushed));
         }
+        if let Some(journal) = journal {
+            text += &format!("\n  {}", journal.text());
+        }
         if let Some(failure) = failure {
             text += &format!("\n  FAILED: {failure}");
         }
         if let Some(path) = replay_log {
-            let path = path.shown();
+            let (path, quoted) = (path.shown(), path.quoted());
             text +=
-                &format!("\n  what could not be written is in {path}: `longhaul replay {path}`");
+                &format!("\n  what could not be written is in {path}: `longhaul replay {quoted}`");
         }
         if *lost > 0 {
             text += &format!(
@@ -66,15 +102,23 @@ impl AttachStatus {
 #[derive(Clone)]
 pub(super) struct StatusReporter {
     pub(super) uri: String,
+    pub(super) name: Option<String>,
     pub(super) socket: String,
+    pub(super) file: Option<PathBuf>,
     pub(super) clients: Clients,
     pub(super) volume: Observer,
 }
 
 impl StatusReporter {
     fn status(&self) -> AttachStatus {
+        let device = self.file.as_deref().and_then(|file| loops_over(file).into_iter().next());
+        let mounted = device.as_deref().and_then(|device| mounts_of(device).into_iter().next());
         AttachStatus {
             attachment: self.uri.clone(),
+            name: self.name.clone(),
+            file: self.file.clone(),
+            device,
+            mounted: mounted.map(|mount| mount.place),
             socket: self.socket.clone(),
             pid: std::process::id(),
             clients: self.clients.count(),
@@ -83,7 +127,7 @@ impl StatusReporter {
     }
 
     /// Answers `longhaul status`. An attachment that cannot be asked is one all the same.
-    pub(super) fn listen(&self) -> Option<JoinHandle<()>> {
+    pub(super) fn listen(&self, detach: Detach) -> Option<JoinHandle<()>> {
         let mut control = match control_socket().and_then(|path| Control::bind(&path)) {
             Ok(control) => control,
             Err(why) => {
@@ -95,7 +139,16 @@ impl StatusReporter {
         Some(tokio::spawn(async move {
             loop {
                 let request = control.request().await;
+                if request.verb == "detach" {
+                    // Answered when it has ended.
+                    detach.ask(request);
+                    continue;
+                }
                 let answer = match request.verb.as_str() {
+                    "expect-detach" => {
+                        detach.expect();
+                        Ok("expected".to_owned())
+                    }
                     "status" => serde_json::to_string(&reporter.status())
                         .or_fail(|| "cannot tell the status".to_owned()),
                     other => Err(Failure::new(format!("an attachment does not know `{other}`"))),
@@ -113,7 +166,7 @@ impl StatusReporter {
                 tokio::time::sleep(PROGRESS_EVERY).await;
                 let AttachStatus { attachment, clients, volume, .. } = reporter.status();
                 let bytes = Size(volume.unflushed);
-                complain(&format_args!(
+                print_error(&format_args!(
                     "longhaul: ending: {attachment}: {bytes} bytes are not flushed yet, {clients} clients; {}",
                     volume.state
                 ));

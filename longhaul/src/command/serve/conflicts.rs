@@ -11,7 +11,7 @@ use crate::config::{self, Client, Config, ROOT, Served, Wrong};
 use crate::control;
 use crate::failure::{Failure, Outcome};
 use crate::front::iscsi::Portal;
-use crate::served_files::ServedFiles;
+use crate::served_volumes::ServedVolumes;
 use crate::size::Size;
 use crate::uri::{self, Uri};
 
@@ -142,7 +142,7 @@ fn metrics(config: &Config, portals: &[Portal]) -> Option<String> {
 
 /// What is the same for two names of one store.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum StoreName {
     Inode(u64, u64),
     Device(u64),
     /// A file that is not there yet, by its directory.
@@ -150,18 +150,20 @@ enum Place {
     Unit(String),
 }
 
-fn place(uri: &Uri) -> Option<Place> {
-    match uri.place() {
-        uri::Place::Process(_) => None,
-        uri::Place::Unit(unit) => Some(Place::Unit(format!("{}/{}", unit.target, unit.lun))),
-        uri::Place::File(path) | uri::Place::Device(path) => match path.metadata() {
-            Ok(found) if found.file_type().is_block_device() => Some(Place::Device(found.rdev())),
-            Ok(found) => Some(Place::Inode(found.dev(), found.ino())),
+fn place(uri: &Uri) -> Option<StoreName> {
+    match uri.location() {
+        uri::Location::Process(_) => None,
+        uri::Location::Unit(unit) => Some(StoreName::Unit(format!("{}/{}", unit.target, unit.lun))),
+        uri::Location::File(path) | uri::Location::Device(path) => match path.metadata() {
+            Ok(found) if found.file_type().is_block_device() => {
+                Some(StoreName::Device(found.rdev()))
+            }
+            Ok(found) => Some(StoreName::Inode(found.dev(), found.ino())),
             Err(_) => {
                 let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
                 let directory = directory.unwrap_or_else(|| Path::new(".")).metadata().ok()?;
                 let name = path.file_name()?.into();
-                Some(Place::Missing(directory.dev(), directory.ino(), name))
+                Some(StoreName::Missing(directory.dev(), directory.ino(), name))
             }
         },
     }
@@ -169,7 +171,7 @@ fn place(uri: &Uri) -> Option<Place> {
 
 /// A store is several volumes only if nobody writes to it.
 fn shared(volumes: &[Served]) -> Vec<(&Served, String)> {
-    let mut seen: BTreeMap<Place, &Served> = BTreeMap::new();
+    let mut seen: BTreeMap<StoreName, &Served> = BTreeMap::new();
     let mut wrong = Vec::new();
     for volume in volumes {
         let Some(place) = place(&volume.uri) else { continue };
@@ -191,7 +193,7 @@ fn shared(volumes: &[Served]) -> Vec<(&Served, String)> {
 /// A volume of this server's own would have to be open before it can be opened. The names of other machines are not looked
 /// up.
 fn own(volume: &Served, portals: &[Portal]) -> Option<String> {
-    let uri::Place::Unit(unit) = volume.uri.place() else { return None };
+    let uri::Location::Unit(unit) = volume.uri.location() else { return None };
     let ip = match unit.host.name.as_str() {
         "localhost" => Ipv4Addr::LOCALHOST.into(),
         name => name.parse::<IpAddr>().ok()?,
@@ -211,10 +213,10 @@ fn own(volume: &Served, portals: &[Portal]) -> Option<String> {
 
 /// Volumes with the serial number of another, of which clients would take one for the other.
 fn same_serials(config: &Config) -> impl Iterator<Item = (&Served, &Served)> {
-    let files = ServedFiles::in_state(config.state.as_deref());
+    let served = ServedVolumes::read(config.state.as_deref());
     let volumes = &config.volumes;
     (0..volumes.len())
-        .filter_map(move |at| Some((&volumes[at], files.with_serial_of(volumes, at)?)))
+        .filter_map(move |at| Some((&volumes[at], served.with_serial_of(volumes, at)?)))
 }
 
 fn same_serial(volume: &Served, other: &Served) -> String {
@@ -226,12 +228,24 @@ fn same_serial(volume: &Served, other: &Served) -> String {
     )
 }
 
+/// Refuses volumes of which clients would take one for another, by the serial numbers that they will show.
+pub(super) fn refuse_same_serials(shown: &[(&Served, Option<&str>)]) -> Outcome {
+    let shown = || shown.iter().filter_map(|(volume, serial)| Some((*volume, (*serial)?)));
+    for (volume, serial) in shown().filter(|(volume, _)| volume.configured_serial().is_some()) {
+        let other = shown().find(|(other, own)| other.name != volume.name && *own == serial);
+        if let Some((other, _)) = other {
+            return Err(Failure::usage(same_serial(volume, other)));
+        }
+    }
+    Ok(())
+}
+
 /// The volume with which those in memory come to more than there is.
 fn memory(volumes: &[Served]) -> Option<(&Served, String)> {
     let most = memory_of_machine();
     let mut sum = 0_u64;
     volumes.iter().find_map(|volume| {
-        let uri::Place::Process(size) = volume.uri.place() else { return None };
+        let uri::Location::Process(size) = volume.uri.location() else { return None };
         sum = sum.saturating_add(memory_needed(size));
         let why = || {
             let (sum, most) = (Size(sum), Size(most));

@@ -1,8 +1,11 @@
 //! What a running server serves, and how that follows a changed file.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use proto::identity::PublicKey;
 use proto::iscsi::login::policy::Policy;
 use proto::iscsi::name::IscsiName;
 use proto::scsi::ports::AccessState;
@@ -10,24 +13,25 @@ use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
 
 use super::closing::Closings;
+use super::invitations::OpenInvitations;
 use super::limits::limits;
 use super::portals::list as places;
 use super::{
-    LEVEL, Remembered, conflicts, discard, disks, look, note_sizes, open, policy, refuse_state,
-    refuse_strangers, remember, targets, unless_stopped,
+    LEVEL, Remembered, conflicts, discard, disks, note_sizes, open, policy, refuse_state,
+    refuse_unauthenticated, remember, targets, unless_stopped,
 };
 use crate::chain::{Chain, Growth};
 use crate::command::options::blocking;
-use crate::config::{Config, Listen, Served};
+use crate::config::{Config, Served};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::{Node, Offering, Portal};
-use crate::log::{Log, Tap};
-use crate::served_files::{LeftState, OnExchange, ServedFiles};
+use crate::log::{Log, LogFilter};
+use crate::served_volumes::{LeftState, OnExchange, ServedVolumes};
 use crate::stop::Stop;
 use crate::target::lun::{Disk, TargetDevice};
 
 /// A volume that is being served.
-struct Room {
+struct OpenVolume {
     chain: Chain,
     disk: Disk,
     /// By which it is noted.
@@ -39,13 +43,17 @@ pub(super) struct Live {
     config: Config,
     /// Where it listens, as long as it runs.
     portals: Vec<Portal>,
-    rooms: BTreeMap<String, Room>,
+    open_volumes: BTreeMap<String, OpenVolume>,
     closings: Closings,
     node: Arc<Node>,
     /// What the command line wants to be logged, and where that is changed.
-    log: (Log, Tap),
+    log: (Log, LogFilter),
     /// When it is called, volumes of other targets wait no longer for those.
     stop: Stop,
+    /// The clients that are listed when they come.
+    pub(super) invitations: OpenInvitations,
+    /// Who the server is, and where it listens, as clients are told.
+    known_as: (Option<PublicKey>, Vec<SocketAddr>),
 }
 
 /// What became of a reload that was applied.
@@ -76,12 +84,41 @@ impl Live {
         portals: Vec<Portal>,
         (chains, disks, remembered): (Vec<Chain>, Vec<Disk>, Vec<Remembered>),
         node: Arc<Node>,
-        log: (Log, Tap),
+        log: (Log, LogFilter),
         stop: Stop,
+        invitations: OpenInvitations,
     ) -> Self {
-        let rooms = rooms(&config.volumes, chains, disks, remembered).collect();
+        let open_volumes = open_volumes(&config.volumes, chains, disks, remembered).collect();
         let closings = Closings::default();
-        Self { config, portals, rooms, closings, node, log, stop }
+        let known_as = (None, Vec::new());
+        Self { config, portals, open_volumes, closings, node, log, stop, invitations, known_as }
+    }
+
+    /// It listens at these addresses, with this public key.
+    pub(super) fn listens(&mut self, addresses: &[SocketAddr], pin: Option<PublicKey>) {
+        self.known_as = (pin, addresses.to_vec());
+    }
+
+    pub(super) const fn pin(&self) -> Option<PublicKey> {
+        self.known_as.0
+    }
+
+    pub(super) fn addresses(&self) -> &[SocketAddr] {
+        &self.known_as.1
+    }
+
+    pub(super) const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The clients of the sessions that there are.
+    pub(super) fn sessions(&self) -> Vec<Option<String>> {
+        self.node.status().sessions.into_iter().map(|session| session.client).collect()
+    }
+
+    /// The volumes, as they are configured.
+    pub(super) fn volumes(&self) -> &[Served] {
+        &self.config.volumes
     }
 
     /// Reads the file again, and opens what is new. A failure has changed nothing. It fails soon once `stop` is called.
@@ -89,31 +126,31 @@ impl Live {
         let origin = self.config.origin.as_ref();
         let path = origin.map(|origin| origin.path.clone());
         let path = path.ok_or_else(|| Failure::new("there is no file to read again"))?;
-        let config = unless_stopped(&stop, blocking(move || Config::read(&path))).await?;
-        self.refuse_upheaval(&config)?;
-        refuse_strangers(&config, &self.portals)?;
+        let mut config = unless_stopped(&stop, blocking(move || Config::read(&path))).await?;
+        config.closed |= self.config.closed;
+        self.refuse_fixed_changes(&config)?;
+        refuse_unauthenticated(&config, &self.portals)?;
         conflicts::refuse(&config, &self.portals)?;
         let filter = self.log.0.clone().or(&config.log).filter(LEVEL)?;
         let policy = unless_stopped(&stop, policy(&config)).await?;
-        let is_new = |volume: &&Served| !self.rooms.contains_key(&volume.name);
+        let is_new = |volume: &&Served| !self.open_volumes.contains_key(&volume.name);
         let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
         self.closings.refuse(&added)?;
-        self.refuse_handover(&config, &added)?;
+        self.refuse_rename(&config, &added)?;
         refuse_state(config.state.as_deref())?;
-        let found = look(added.clone()).await?;
         let chains = open(&added, config.state.as_deref(), OnExchange::Warn, &stop).await?;
         let growths = match self.prepare_growth(&config, filter) {
             Ok(growths) => growths,
             Err(why) => {
-                discard(chains).await;
+                discard(chains, &added, config.state.as_deref()).await;
                 return Err(why);
             }
         };
-        let remembered = match remember(found, &chains, &config).await {
+        let remembered = match remember(&added, &chains, &config).await {
             Ok(remembered) => remembered,
             Err(why) => {
                 growths.into_values().for_each(Growth::undo);
-                discard(chains).await;
+                discard(chains, &added, config.state.as_deref()).await;
                 return Err(why);
             }
         };
@@ -129,12 +166,12 @@ impl Live {
         let Prepared { config, added, remembered, chains, growths, policy } = prepared;
         let disks = disks(&added, &chains, &remembered);
         let grown = self.grow(growths);
-        self.rooms.extend(rooms(&added, chains, disks, remembered));
+        self.open_volumes.extend(open_volumes(&added, chains, disks, remembered));
         self.replace(config, &added, &grown, policy)
     }
 
-    /// Serves what `config` says: all of it is in the rooms.
-    fn replace(
+    /// Serves what `config` says: all of it is open.
+    pub(super) fn replace(
         &mut self,
         config: Config,
         added: &[Served],
@@ -143,8 +180,8 @@ impl Live {
     ) -> Applied {
         let stays = |name: &String| config.volumes.iter().any(|volume| volume.name == *name);
         let (kept, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            std::mem::take(&mut self.rooms).into_iter().partition(|(name, _)| stays(name));
-        self.rooms = kept;
+            std::mem::take(&mut self.open_volumes).into_iter().partition(|(name, _)| stays(name));
+        self.open_volumes = kept;
         let devices = self.targets(&config);
         let names = config.volumes.iter().map(|volume| volume.target.clone());
         let names: BTreeSet<_> = names.collect();
@@ -162,7 +199,7 @@ impl Live {
         ];
         let volumes = std::mem::replace(&mut self.config, config).volumes.into_iter();
         let volumes = volumes.filter(|volume| removed.contains_key(&volume.name)).collect();
-        let closed = self.closings.begin(volumes, retire(removed, gone, self.files()));
+        let closed = self.closings.begin(volumes, retire(removed, gone, self.config.state.clone()));
         let said: Vec<_> = said.into_iter().flatten().collect();
         let said =
             if said.is_empty() { "nothing to tell sessions".to_owned() } else { said.join("; ") };
@@ -170,30 +207,16 @@ impl Live {
     }
 
     /// Some things are fixed while the server runs.
-    fn refuse_upheaval(&self, new: &Config) -> Outcome {
-        let old = &self.config;
-        let fixed = [
-            ("listen", places_of(old).eq(places_of(new))),
-            ("protection", old.protection == new.protection),
-            ("identity", old.identity == new.identity),
-            ("state", old.state == new.state),
-            ("log.format", old.log.format == new.log.format),
-            ("control", old.control == new.control),
-            ("metrics", old.metrics == new.metrics),
-        ];
-        if let Some((key, _)) = fixed.iter().find(|(_, same)| !same) {
+    fn refuse_fixed_changes(&self, new: &Config) -> Outcome {
+        if let Some(key) = self.config.fixed_change(new) {
             let what = format!("`{key}` cannot change while the server runs");
             return Err(Failure::usage(what).hint("restart it"));
         }
         for volume in &new.volumes {
-            let Some(old) = old.volumes.iter().find(|old| old.name == volume.name) else {
-                continue;
-            };
-            let may_change = (volume.size, volume.protection);
-            let changed = Served { size: may_change.0, protection: may_change.1, ..old.clone() };
-            if changed != *volume {
-                let (name, option) = (&volume.name, changed_option(&changed, volume));
-                let what = format!("{option} of volume {name} cannot change while it is served");
+            let old = self.config.volumes.iter().find(|old| old.name == volume.name);
+            if let Some(option) = old.and_then(|old| old.fixed_change(volume)) {
+                let name = &volume.name;
+                let what = format!("`{option}` of volume {name} cannot change while it is served");
                 let hint = "take it out of the file, reload, and put it in again";
                 return Err(Failure::usage(what).hint(hint));
             }
@@ -203,7 +226,7 @@ impl Live {
 
     /// A volume that only gets another name is the one that it was: the reservations that are read for it must not be
     /// changed any more by the clients of the one that leaves.
-    fn refuse_handover(&self, new: &Config, added: &[Served]) -> Outcome {
+    fn refuse_rename(&self, new: &Config, added: &[Served]) -> Outcome {
         let leaves = |old: &&Served| new.volumes.iter().all(|volume| volume.name != old.name);
         let kept = |added: &&Served| new.state.is_some() && !added.uri.vanishes();
         for Served { name, target, lun, uri, .. } in added.iter().filter(kept) {
@@ -235,7 +258,7 @@ impl Live {
 
     fn grow_files(&self, config: &Config, growths: &mut Growths) -> Outcome {
         for Served { name, size, .. } in &config.volumes {
-            let Some(Room { chain, .. }) = self.rooms.get(name) else { continue };
+            let Some(OpenVolume { chain, .. }) = self.open_volumes.get(name) else { continue };
             let growth = chain.prepare_growth(*size);
             let growth = growth.map_err(|why| why.within(&format!("volume {name}")))?;
             growths.extend(growth.map(|growth| (name.clone(), growth)));
@@ -247,7 +270,9 @@ impl Live {
     fn grow(&mut self, growths: Growths) -> Vec<String> {
         let mut grown = Vec::new();
         for (name, growth) in growths {
-            let Some(Room { chain, disk, .. }) = self.rooms.get_mut(&name) else { continue };
+            let Some(OpenVolume { chain, disk, .. }) = self.open_volumes.get_mut(&name) else {
+                continue;
+            };
             chain.grow(growth);
             *disk = disk.grown(chain.volume());
             grown.push(name);
@@ -258,11 +283,13 @@ impl Live {
     /// What is served and where, in a line.
     pub(super) fn summary(&self) -> String {
         let portals = places(self.portals.iter().map(|portal| portal.address));
-        format!("Serving {} volumes at {portals}", self.rooms.len())
+        format!("Serving {} volumes at {portals}", self.open_volumes.len())
     }
 
     fn targets(&self, config: &Config) -> Vec<Arc<TargetDevice>> {
-        let disk = |volume: &Served| self.rooms.get(&volume.name).map(|room| &room.disk);
+        let disk = |volume: &Served| {
+            self.open_volumes.get(&volume.name).map(|open_volume| &open_volume.disk)
+        };
         targets(config.volumes.iter().filter_map(|volume| Some((volume, disk(volume)?))))
     }
 
@@ -270,7 +297,7 @@ impl Live {
     pub(super) fn status(&self) -> Outcome<String> {
         let mut status = self.node.status();
         for Served { name, target, lun, .. } in &self.config.volumes {
-            let Some(Room { chain, .. }) = self.rooms.get(name) else { continue };
+            let Some(OpenVolume { chain, .. }) = self.open_volumes.get(name) else { continue };
             let told = [
                 (&mut status.outages, chain.observer().outage()),
                 (&mut status.losses, chain.loss()),
@@ -285,62 +312,37 @@ impl Live {
     }
 
     /// Closes everything, after the sessions have ended.
-    pub(super) async fn close(self) -> Outcome {
-        let files = self.files();
-        let Self { rooms, closings, node, .. } = self;
+    /// `is_idle` says that no session was dropped, of which a write may be under way.
+    pub(super) async fn close(self, is_idle: bool) -> Outcome {
+        let Self { open_volumes, closings, node, config, .. } = self;
         drop(node);
-        let closed = close_rooms(rooms, &files).await;
+        let closed = close_volumes(open_volumes, (config.state, is_idle)).await;
         closed.and(closings.ended().await)
     }
-
-    fn files(&self) -> ServedFiles {
-        ServedFiles::in_state(self.config.state.as_deref())
-    }
-}
-
-/// The option that makes a volume differ from what it was.
-fn changed_option(old: &Served, new: &Served) -> &'static str {
-    let looks = |volume: &Served| volume.appearance.clone();
-    let (was, is) = (looks(old), looks(new));
-    let options = [
-        ("`uri`", old.uri == new.uri),
-        ("`target`", old.target == new.target),
-        ("`lun`", old.lun == new.lun),
-        ("`read_only`", old.read_only == new.read_only),
-        ("`encrypted`", old.encrypted == new.encrypted),
-        ("`block_size`", was.block_size == is.block_size),
-        ("`physical_block_size`", was.physical_block_size == is.physical_block_size),
-        ("`removable`", was.removable == is.removable),
-        ("`thin`", was.thin == is.thin),
-        ("`sanitize_rate`", old.sanitize_rate == new.sanitize_rate),
-        ("`vendor`", was.vendor == is.vendor),
-        ("`product`", was.product == is.product),
-        ("`serial`", was.serial == is.serial),
-        ("`shared`", old.upstream.shared == new.upstream.shared),
-        ("the way to log in", old.upstream == new.upstream),
-        ("the way to decrypt", old.unlock == new.unlock),
-    ];
-    let changed = options.into_iter().find(|(_, is_same)| !is_same);
-    changed.map_or("an option", |(option, _)| option)
 }
 
 /// Closes volumes that were removed, once the sessions that used them are gone. A connection that is lost is not waited
 /// for as long as a volume is that is served: neither those sessions nor whoever puts the volume in again could go on.
 async fn retire(
-    removed: BTreeMap<String, Room>,
+    removed: BTreeMap<String, OpenVolume>,
     gone: impl Future<Output = ()>,
-    files: ServedFiles,
+    state: Option<PathBuf>,
 ) -> Outcome {
-    removed.values().for_each(|room| room.chain.leave());
+    removed.values().for_each(|open_volume| open_volume.chain.leave());
     gone.await;
-    close_rooms(removed, &files).await
+    close_volumes(removed, (state, true)).await
 }
 
 /// Closes volumes that no session uses, side by side: one whose target is out of reach, or that breaks down, does not keep
-/// the others from being flushed and given back.
-async fn close_rooms(rooms: BTreeMap<String, Room>, files: &ServedFiles) -> Outcome {
-    let closing = |(name, room): (String, Room)| (name, tokio::spawn(room.close(files.clone())));
-    let closings: Vec<_> = rooms.into_iter().map(closing).collect();
+/// the others from being flushed and given back. Notes how they are left, unless a write may be under way.
+async fn close_volumes(
+    open_volumes: BTreeMap<String, OpenVolume>,
+    (state, is_idle): (Option<PathBuf>, bool),
+) -> Outcome {
+    let closing = |(name, open_volume): (String, OpenVolume)| {
+        (name, tokio::spawn(open_volume.close(state.clone(), is_idle)))
+    };
+    let closings: Vec<_> = open_volumes.into_iter().map(closing).collect();
     let mut outcome = Ok(());
     for (name, closing) in closings {
         let closed = closing.await.or_fail(|| format!("cannot close volume {name}")).flatten();
@@ -352,25 +354,29 @@ async fn close_rooms(rooms: BTreeMap<String, Room>, files: &ServedFiles) -> Outc
     outcome
 }
 
-impl Room {
-    async fn close(self, files: ServedFiles) -> Outcome {
+impl OpenVolume {
+    async fn close(self, state: Option<PathBuf>, is_idle: bool) -> Outcome {
         // A SANITIZE outlives its session, and may be writing the header that closing writes too.
         self.disk.retire().await;
         // While its lock keeps others away.
-        self.note_left(files).await;
+        if is_idle {
+            self.note_left(state).await;
+        }
         let Self { chain, disk, .. } = self;
         drop(disk);
         chain.close().await
     }
 
     /// Notes how its file is left, so that it shows if others write to it.
-    async fn note_left(&self, files: ServedFiles) {
+    async fn note_left(&self, state: Option<PathBuf>) {
         if self.chain.volume().shape().read_only {
             return;
         }
         let Some(found) = self.chain.settled().await else { return };
         let identity = self.identity.clone();
-        let noted = blocking(move || files.note_left(&identity, LeftState::of(&found))).await;
+        let left = LeftState::of(&found);
+        let noted = move || ServedVolumes::note_left(state.as_deref(), &identity, left);
+        let noted = blocking(noted).await;
         if let Err(why) = noted {
             let uri = self.chain.uri();
             tracing::warn!(
@@ -380,24 +386,19 @@ impl Room {
     }
 }
 
-fn rooms(
+fn open_volumes(
     volumes: &[Served],
     chains: Vec<Chain>,
     disks: Vec<Disk>,
     remembered: Vec<Remembered>,
-) -> impl Iterator<Item = (String, Room)> {
-    let rooms = chains.into_iter().zip(disks).zip(remembered);
-    let rooms = rooms.map(|((chain, disk), Remembered { by, .. })| Room {
+) -> impl Iterator<Item = (String, OpenVolume)> {
+    let open_volumes = chains.into_iter().zip(disks).zip(remembered);
+    let open_volumes = open_volumes.map(|((chain, disk), Remembered { by, .. })| OpenVolume {
         chain,
         disk,
         identity: by.identity,
     });
-    volumes.iter().map(|volume| volume.name.clone()).zip(rooms)
-}
-
-/// The places to listen without what may change there.
-fn places_of(config: &Config) -> impl Iterator<Item = Listen> {
-    config.listen.iter().map(|listen| Listen { access: None, ..listen.clone() })
+    volumes.iter().map(|volume| volume.name.clone()).zip(open_volumes)
 }
 
 /// The portal groups that are not accessed as before, and how they are.

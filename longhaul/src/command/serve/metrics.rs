@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_can_be_read_and_is_what_was_done() {
+    fn metrics_parse_and_count_the_commands_executed() {
         let text = text(status()).unwrap();
         let families = parse(&text);
         let value = |name: &str, kind: &str| -> f64 {

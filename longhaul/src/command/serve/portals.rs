@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixListener;
 
 use host::socket_activation::{Listener, PassedSocket};
-use proto::iscsi::login::target::Entrance;
+use proto::iscsi::login::target::PortalRules;
 use tokio::net;
 
 use crate::config::{Config, Group, Listen};
@@ -64,11 +64,11 @@ pub(in crate::command) async fn resolve(config: &Config) -> Outcome<Vec<Portal>>
     let mut portals = Vec::new();
     for Listen { host, protection, group, .. } in &config.listen {
         let demanded = config.demanded(*protection);
-        let entrance = Entrance { portal_group_tag: group.0, demanded };
+        let rules = PortalRules { portal_group_tag: group.0, demanded };
         let found = net::lookup_host((host.name.as_str(), host.port))
             .await
             .or_fail(|| format!("cannot find the address to listen on, {host}"))?;
-        portals.extend(found.map(|address| Portal { address, entrance }));
+        portals.extend(found.map(|address| Portal { address, rules }));
     }
     Ok(portals)
 }
@@ -76,8 +76,8 @@ pub(in crate::command) async fn resolve(config: &Config) -> Outcome<Vec<Portal>>
 /// A portal of which the configuration says nothing.
 fn unnamed(config: &Config, address: SocketAddr) -> Portal {
     let portal_group_tag = Group::default().0;
-    let entrance = Entrance { portal_group_tag, demanded: config.demanded(None) };
-    Portal { address, entrance }
+    let rules = PortalRules { portal_group_tag, demanded: config.demanded(None) };
+    Portal { address, rules }
 }
 
 /// The portals of a server that was given sockets. Where the configuration says nothing they are where those
@@ -105,7 +105,7 @@ pub(super) async fn portals(config: &Config, given: &[TcpListener]) -> Outcome<V
 pub(super) async fn listen(
     portals: &[Portal],
     mut given: Vec<TcpListener>,
-) -> Outcome<Vec<(net::TcpListener, Entrance)>> {
+) -> Outcome<Vec<(net::TcpListener, PortalRules)>> {
     let mut listeners = Vec::new();
     for portal in portals {
         let what = || format!("cannot listen on {}", portal.address);
@@ -115,7 +115,7 @@ pub(super) async fn listen(
             None => net::TcpListener::bind(portal.address).await,
         };
         let listener = listener.map_err(|why| explain(what(), why))?;
-        listeners.push((listener, portal.entrance));
+        listeners.push((listener, portal.rules));
     }
     Ok(listeners)
 }
@@ -138,7 +138,7 @@ fn addresses(given: &[TcpListener]) -> Outcome<Vec<SocketAddr>> {
 }
 
 /// Beyond loopback, whoever can reach the portal can use the volumes unless he must prove himself.
-pub(in crate::command) fn refuse_strangers(config: &Config, portals: &[Portal]) -> Outcome {
+pub(in crate::command) fn refuse_unauthenticated(config: &Config, portals: &[Portal]) -> Outcome {
     let open: Vec<_> =
         portals.iter().filter(|portal| !portal.address.ip().is_loopback()).copied().collect();
     if open.is_empty() || config.insecure || config.is_authenticated() {

@@ -7,6 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::invitations::{Asked, Waiting};
 use super::live::{Applied, Live, Prepared};
 use crate::control::{Control, Request};
 use crate::failure::{Failure, OrFail, Outcome};
@@ -22,14 +23,18 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 const NOT_YET: &str = "not applied yet: the volumes that are new are still being opened, or those that are not wanted any \
     more let go\n  the log tells when it is applied; another reload takes its place";
 
+/// What those are told who ask for something that a reload may change.
+const RELOADING: &str = "the server is reading its file again: try it in a moment";
+
 /// What those are told whose reload was given up.
 const REPLACED: &str = "not applied: another reload has taken its place";
 const ENDING: &str = "not applied: the server ends";
 
 /// The sources of events of a server.
 pub(super) struct Events {
-    server: JoinHandle<()>,
+    server: JoinHandle<bool>,
     control: Option<Control>,
+    newcomers: Waiting,
     hangup: Signal,
     stop: Stop,
     is_stopping: bool,
@@ -39,25 +44,27 @@ pub(super) struct Events {
 enum Event {
     /// It is to end.
     Stop,
-    /// It has ended.
-    Ended(Outcome),
+    /// It has ended, and so have all sessions, or not.
+    Ended(Outcome<bool>),
     /// It is to read its file again.
     Hangup,
     Asked(Request),
+    /// A client that was invited is to be listed.
+    Enrol(Asked),
 }
 
 impl Events {
     /// Runs `server`. The end of the terminal means a reload if it `reloads`.
     pub(super) fn new(
         server: Server,
-        control: Option<Control>,
+        (control, newcomers): (Option<Control>, Waiting),
         stop: Stop,
         reloads: bool,
     ) -> Outcome<Self> {
         let hangup = signal(SignalKind::hangup());
         let hangup = hangup.or_fail(|| "cannot listen for signals".to_owned())?;
         let server = tokio::spawn(server.run(stop.clone()));
-        Ok(Self { server, control, hangup, stop, is_stopping: false, reloads })
+        Ok(Self { server, control, newcomers, hangup, stop, is_stopping: false, reloads })
     }
 
     /// The next event. Dropping this future loses none.
@@ -74,6 +81,7 @@ impl Events {
             }
             Some(()) = self.hangup.recv(), if self.reloads => Event::Hangup,
             request = request(self.control.as_mut()) => Event::Asked(request),
+            Some(client) = self.newcomers.recv() => Event::Enrol(client),
         }
     }
 }
@@ -85,8 +93,8 @@ async fn request(control: Option<&mut Control>) -> Request {
     }
 }
 
-/// Serves, and does what is asked of the server, until it has stopped.
-pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome {
+/// Serves, and does what is asked of the server, until it has stopped. Says whether all sessions have ended.
+pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome<bool> {
     systemd::ready(&live.summary());
     loop {
         let ended = match events.next().await {
@@ -96,10 +104,20 @@ pub(super) async fn attend(live: &mut Live, mut events: Events) -> Outcome {
             }
             Event::Ended(outcome) => Some(outcome),
             Event::Hangup => reload(live, &mut events, Vec::new()).await,
-            Event::Asked(request) => match answer(live, request) {
-                Some(asked) => reload(live, &mut events, vec![asked]).await,
-                None => None,
+            Event::Asked(request) => match live.administer(&request.verb).await {
+                Some(answer) => {
+                    request.answer(answer);
+                    None
+                }
+                None => match answer(live, request) {
+                    Some(asked) => reload(live, &mut events, vec![asked]).await,
+                    None => None,
+                },
             },
+            Event::Enrol(client) => {
+                live.enrol(client).await;
+                None
+            }
         };
         if let Some(outcome) = ended {
             return outcome;
@@ -112,6 +130,10 @@ fn answer(live: &Live, request: Request) -> Option<Request> {
     let answer = match request.verb.as_str() {
         "status" => live.status(),
         "reload" => return Some(request),
+        "clients" => Err(Failure::new(RELOADING)),
+        other if other.starts_with("invite ") || other.starts_with("revoke ") => {
+            Err(Failure::new(RELOADING))
+        }
         other => Err(Failure::new(format!("there is no request `{other}`"))),
     };
     request.answer(answer);
@@ -120,7 +142,11 @@ fn answer(live: &Live, request: Request) -> Option<Request> {
 
 /// Reads the file again for those who have `asked`, and once more for who asks meanwhile. How the server has ended, if it
 /// has.
-async fn reload(live: &mut Live, events: &mut Events, mut asked: Vec<Request>) -> Option<Outcome> {
+async fn reload(
+    live: &mut Live,
+    events: &mut Events,
+    mut asked: Vec<Request>,
+) -> Option<Outcome<bool>> {
     loop {
         if events.is_stopping {
             tell(asked, &Err(ENDING.to_owned()));
@@ -129,11 +155,14 @@ async fn reload(live: &mut Live, events: &mut Events, mut asked: Vec<Request>) -
         systemd::reloading();
         let mut reload = Reload { asked, ..Reload::default() };
         let prepared = reload.prepare(live, events).await;
-        let Reload { asked: waiting, given_up, again, ended, .. } = reload;
+        let Reload { asked: waiting, given_up, again, ended, newcomers, .. } = reload;
         match (prepared, given_up) {
             (Err(_), Some(why)) => tell(waiting, &Err(why.to_owned())),
             // All of it may have been done before that was heard.
             (prepared, _) => apply(live, prepared, waiting),
+        }
+        for client in newcomers {
+            live.enrol(client).await;
         }
         match (ended, again) {
             (None, Some(again)) => asked = again,
@@ -156,8 +185,10 @@ struct Reload {
     given_up: Option<&'static str>,
     /// Another was asked for meanwhile, and by whom.
     again: Option<Vec<Request>>,
+    /// Clients that are to be listed then.
+    newcomers: Vec<Asked>,
     /// How the server has ended meanwhile.
-    ended: Option<Outcome>,
+    ended: Option<Outcome<bool>>,
 }
 
 impl Reload {
@@ -172,7 +203,7 @@ impl Reload {
                 biased;
                 prepared = &mut preparing => return prepared,
                 event = events.next(), if self.ended.is_none() => self.handle(live, event),
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.tell_late(),
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.answer_late(),
             }
         }
     }
@@ -197,6 +228,8 @@ impl Reload {
                     self.give_up(REPLACED);
                 }
             }
+            // Answered by whoever reloads; a login does not wait longer than it may take.
+            Event::Enrol(client) => self.newcomers.push(client),
         }
     }
 
@@ -208,7 +241,7 @@ impl Reload {
     }
 
     /// Answers those who have waited long enough.
-    fn tell_late(&mut self) {
+    fn answer_late(&mut self) {
         let now = Instant::now();
         for waiting in [Some(&mut self.asked), self.again.as_mut()].into_iter().flatten() {
             let (late, others) = std::mem::take(waiting)

@@ -25,8 +25,8 @@ pub(super) enum Piece {
 
 /// Walks through the source from front to back.
 pub(super) struct Plan<'a> {
-    source: Walk<'a>,
-    destination: Walk<'a>,
+    source: MapReader<'a>,
+    destination: MapReader<'a>,
     at: u64,
     size: u64,
 }
@@ -34,7 +34,12 @@ pub(super) struct Plan<'a> {
 impl<'a> Plan<'a> {
     pub(super) fn new(source: &'a dyn Volume, destination: &'a dyn Volume) -> Self {
         let size = source.shape().size;
-        Self { source: Walk::new(source), destination: Walk::new(destination), at: 0, size }
+        Self {
+            source: MapReader::new(source),
+            destination: MapReader::new(destination),
+            at: 0,
+            size,
+        }
     }
 
     /// The next piece; every piece but the last ends on a multiple of [`CHUNK`].
@@ -74,13 +79,13 @@ struct Run {
 }
 
 /// Reads a map from front to back.
-struct Walk<'a> {
+struct MapReader<'a> {
     volume: &'a dyn Volume,
     /// What the map has said of bytes not passed yet.
     known: VecDeque<Extent>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> MapReader<'a> {
     fn new(volume: &'a dyn Volume) -> Self {
         Self { volume, known: VecDeque::new() }
     }

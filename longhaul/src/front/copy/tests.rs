@@ -114,7 +114,7 @@ async fn without_maps_zeroes_are_found_and_nothing_is_believed_blank() {
 }
 
 #[tokio::test]
-async fn what_is_reported_was_flushed_and_all_of_it_was_announced() {
+async fn reported_progress_was_flushed_and_announced() {
     let (source, destination) = (Watched::new(SIZE, true), Watched::new(2 * SIZE, true));
     fill(&source, 0, SIZE, 1).await;
     fill(&destination, SIZE, SIZE, 2).await;

@@ -5,9 +5,15 @@
 //! as long as that pays. After a wait that was longer it sleeps, until its initiator has been fast some times in a row:
 //! the more often, the more often polling was in vain. An idle session costs nothing.
 
+use std::pin::pin;
+use std::task::Context;
 use std::time::Duration;
 
 use proto::time::Time;
+use tokio::task::yield_now;
+
+/// How often the sockets are polled before other tasks have their turn: some microseconds.
+const POLLS: u32 = 4;
 
 /// How much longer a wait is during which the session sleeps: both ends have to be woken.
 const SLEEP_FACTOR: u32 = 2;
@@ -51,8 +57,28 @@ impl BusyPoll {
         }
     }
 
+    /// Polls some times, as long as that pays, and has itself woken to poll again. Whether something has arrived.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: impl Fn() -> Time,
+        mut has_arrived: impl FnMut() -> bool,
+    ) -> bool {
+        for _ in 0..POLLS {
+            if !self.goes_on(now()) {
+                return false;
+            }
+            if has_arrived() {
+                return true;
+            }
+        }
+        // Lets every other task and the system have their turn before this one polls again.
+        let _ = pin!(yield_now()).poll(cx);
+        false
+    }
+
     /// There is nothing to do: whether to poll again.
-    pub(super) fn goes_on(&mut self, now: Time) -> bool {
+    fn goes_on(&mut self, now: Time) -> bool {
         let idle = *self.idle.get_or_insert(now);
         self.polls && now - idle < self.window
     }
@@ -60,6 +86,9 @@ impl BusyPoll {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
     use super::*;
 
     const MAX: Duration = Duration::from_micros(50);
@@ -107,6 +136,27 @@ mod tests {
     fn idle_initiator_is_never_polled_for() {
         let (mut busy_poll, mut now) = (BusyPoll::new(MAX), Time::ZERO);
         assert!((0..99).all(|_| !wait(&mut busy_poll, &mut now, 101)));
+    }
+
+    #[tokio::test]
+    async fn polls_take_turns_with_other_tasks_until_something_arrives() {
+        let (mut busy_poll, mut now) = (BusyPoll::new(MAX), Time::ZERO);
+        wait(&mut busy_poll, &mut now, 10);
+        let (mut turns, mut polls) = (0, 0);
+        poll_fn(|cx| {
+            turns += 1;
+            let arrived = busy_poll.poll(
+                cx,
+                || Time::ZERO,
+                || {
+                    polls += 1;
+                    polls > 2 * POLLS
+                },
+            );
+            if arrived { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        assert_eq!((turns, polls), (3, 2 * POLLS + 1));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::joining::Entry;
 use crate::log_limiter::{LogLimiter, Permit};
-use crate::target::executor::{Executor, Mark, Ready};
+use crate::target::executor::{CommandRecord, Executor, Ready};
 use crate::target::lun::{Command, Response, TargetDevice};
 use crate::target::memory_quota::{Pools, Quota};
 
@@ -30,7 +30,7 @@ pub(super) struct Commands {
     /// When the commands that are being taken in arrived.
     arrived: Time,
     /// Commands that have ended since the last count, with the bytes they moved.
-    finished: Vec<(Mark, u64)>,
+    finished: Vec<(CommandRecord, u64)>,
     /// Commands that take this long are logged.
     slow: Duration,
 }
@@ -75,13 +75,13 @@ impl Commands {
         data: Vec<Bytes>,
     ) {
         let unit = Arc::clone(device.unit(lun));
-        let weight = self.weight(unit.data_in_len(&parsed), room);
+        let weight = self.weight(unit.working_memory(&parsed), room);
         let out = data.iter().map(|piece| piece.len() as u64).sum();
         let (kind, opcode) = (parsed.traits.kind, parsed.opcode);
-        let mark = Mark { kind, opcode, started: self.arrived, out };
+        let record = CommandRecord { kind, opcode, started: self.arrived, out };
         entry.meter.began();
         let ready =
-            Ready { task, mark, weight, unit, command: Command { parsed, data, announced } };
+            Ready { task, record, weight, unit, command: Command { parsed, data, announced } };
         // Data-out are paid for already; a command with an answer must not take more behind those that wait.
         let total = self.held(session) + weight;
         let waits = weight > 0 && self.executor.next_weight().is_some();
@@ -105,10 +105,10 @@ impl Commands {
         entry: &Entry,
         ready: Ready<TaskId>,
     ) {
-        let Ready { task, mark, weight, unit, command } = ready;
+        let Ready { task, record, weight, unit, command } = ready;
         let answer = unit.execute(entry.nexus, command);
-        if let Some(response) = self.executor.start(cx, (task, mark), weight, answer) {
-            self.answer(session, entry, (task, mark), response);
+        if let Some(response) = self.executor.start(cx, (task, record), weight, answer) {
+            self.answer(session, entry, (task, record), response);
         }
     }
 
@@ -139,8 +139,8 @@ impl Commands {
         entry: &Entry,
     ) -> bool {
         let mut any = false;
-        while let Poll::Ready((task, mark, response)) = self.executor.poll(cx) {
-            self.answer(session, entry, (task, mark), response);
+        while let Poll::Ready((task, record, response)) = self.executor.poll(cx) {
+            self.answer(session, entry, (task, record), response);
             any = true;
         }
         any
@@ -148,9 +148,9 @@ impl Commands {
 
     /// A task was aborted: its answer is not sent, but the machine waits for its end.
     pub(super) fn abort(&mut self, session: &mut Session, entry: &Entry, task: TaskId) {
-        if let Some(Ready { task, mark, .. }) = self.executor.abort(task) {
+        if let Some(Ready { task, record, .. }) = self.executor.abort(task) {
             let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
-            self.answer(session, entry, (task, mark), Response { status, data, sense });
+            self.answer(session, entry, (task, record), Response { status, data, sense });
         }
     }
 
@@ -158,16 +158,16 @@ impl Commands {
         &mut self,
         session: &mut Session,
         entry: &Entry,
-        (task, mark): (TaskId, Mark),
+        (task, record): (TaskId, CommandRecord),
         Response { status, data, sense }: Response,
     ) {
         if session.is_aborted(task) {
             entry.meter.aborted();
         } else if status != Status::Good {
-            entry.meter.ended_badly(mark.kind, &sense);
+            entry.meter.ended_badly(record.kind, &sense);
         }
-        let bytes = mark.out + data.iter().map(|piece| piece.len() as u64).sum::<u64>();
-        self.finished.push((mark, bytes));
+        let bytes = record.out + data.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        self.finished.push((record, bytes));
         session.complete(task, Reply { status, data: Pieces::from(data), sense });
     }
 
@@ -212,11 +212,11 @@ impl Commands {
             return;
         }
         let now = now();
-        for (mark, bytes) in self.finished.drain(..) {
-            let took = now - mark.started;
-            entry.meter.ended(mark.kind, bytes, took);
+        for (record, bytes) in self.finished.drain(..) {
+            let took = now - record.started;
+            entry.meter.ended(record.kind, bytes, took);
             if took >= self.slow {
-                report_slow(limiter, entry, mark, bytes, took);
+                report_slow(limiter, entry, record, bytes, took);
             }
         }
     }
@@ -227,10 +227,16 @@ impl Commands {
     }
 }
 
-fn report_slow(limiter: &LogLimiter, entry: &Entry, mark: Mark, bytes: u64, took: Duration) {
+fn report_slow(
+    limiter: &LogLimiter,
+    entry: &Entry,
+    record: CommandRecord,
+    bytes: u64,
+    took: Duration,
+) {
     let peer = entry.transport.peer;
     let Some(Permit { suppressed }) = limiter.permit(peer) else { return };
     let (initiator, target) = (&*entry.identity.name, entry.identity.target.as_deref());
-    let opcode = format!("{:#04x}", mark.opcode);
+    let opcode = format!("{:#04x}", record.opcode);
     warn!(%peer, initiator, target, opcode, bytes, ?took, suppressed, "slow command");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proto::iscsi::header::{Header, Lengths};
 use proto::iscsi::login::target::{
-    Admission, Entrance, Established, Peer, Progress, Reason, Refusal, TargetLogin,
+    Admission, Established, Peer, PortalRules, Progress, Reason, Refusal, TargetLogin,
     invalid_during_login,
 };
 use proto::iscsi::login::{Entropy, LoginStatus};
@@ -14,13 +14,14 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::warn;
 
+use super::enrolment::NewClient;
 use super::joining::{Entry, Join, Joins, Place, SessionInfo, session_to_join};
 use super::logins::{LoginProgress, LoginStage};
 use super::node::{Admittance, Node};
 use super::pdu_stream::{PduStream, StreamError};
 use crate::log_limiter::Permit;
 use crate::target::node::Serving;
-use crate::target::sessions::{NoEntry, SessionHandle};
+use crate::target::sessions::{AddSessionError, SessionHandle};
 
 /// Why a login came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -58,11 +59,11 @@ pub(super) enum Outcome {
 pub(super) async fn log_in(
     node: &Node,
     stream: &mut PduStream,
-    entrance: Entrance,
+    rules: PortalRules,
     who: &mut Option<Peer>,
     progress: &LoginProgress,
 ) -> Result<Outcome, LoginError> {
-    timeout(node.limits().login, exchange(node, stream, entrance, who, progress))
+    timeout(node.limits().login, exchange(node, stream, rules, who, progress))
         .await
         .unwrap_or(Err(LoginError::Stream(StreamError::Late)))
 }
@@ -70,13 +71,14 @@ pub(super) async fn log_in(
 async fn exchange(
     node: &Node,
     stream: &mut PduStream,
-    entrance: Entrance,
+    rules: PortalRules,
     who: &mut Option<Peer>,
     progress: &LoginProgress,
 ) -> Result<Outcome, LoginError> {
-    let serving = node.target.serving();
-    let mut login =
-        TargetLogin::new(Arc::clone(&serving.authorization.login), entrance, entropy()?);
+    let mut serving = node.target.serving();
+    let login = TargetLogin::new(Arc::clone(&serving.authorization.login), rules, entropy()?);
+    let live = node.enrolment.as_ref().map(|enrolment| enrolment.live());
+    let mut login = login.with_invitations(live.unwrap_or_default());
     let mut begun = false;
     loop {
         let Frame::Pdu(Pdu { header, data, .. }) = stream.frame().await? else {
@@ -106,14 +108,35 @@ async fn exchange(
                 progress.reach(LoginStage::Proven);
                 let Established { initiator, target, .. } = admission.established().clone();
                 *who = Some(Peer { initiator, target });
-                let port = entrance.portal_group_tag;
-                return admit(node, &serving, (stream, port), *admission).await;
+                let admission = match enrol(node, *admission).await {
+                    Ok(admission) => admission,
+                    Err(refusal) => return Err(refuse(stream, *refusal).await?),
+                };
+                if admission.established().invitation.is_some() {
+                    // It is listed there.
+                    serving = node.target.serving();
+                }
+                let port = rules.portal_group_tag;
+                return admit(node, &serving, (stream, port), admission).await;
             }
             Progress::Refused(refusal) => {
                 who.clone_from(&refusal.peer);
                 return Err(refuse(stream, refusal).await?);
             }
         }
+    }
+}
+
+/// Lists a client that came with an invitation, before it is told that it may log in. Any other is admitted as it is.
+async fn enrol(node: &Node, admission: Admission) -> Result<Admission, Box<Refusal>> {
+    let Some(client) = NewClient::of(admission.established()) else { return Ok(admission) };
+    let outcome = match &node.enrolment {
+        Some(enrolment) => enrolment.enrol(client).await,
+        None => Err(LoginStatus::AUTHENTICATION_FAILURE),
+    };
+    match outcome {
+        Ok(()) => Ok(admission),
+        Err(status) => Err(Box::new(admission.refuse(status))),
     }
 }
 
@@ -150,7 +173,7 @@ async fn admit(
     let handle = loop {
         match sessions.add(&identity, quota, || info.clone()) {
             Ok(handle) => break handle,
-            Err(NoEntry::Taken(old)) => {
+            Err(AddSessionError::Taken(old)) => {
                 // It has to wait for its commands; while one of those is stuck, nobody takes its place, as
                 // it could still touch the medium. The initiator is told in time to try again.
                 if timeout(node.limits().login / 2, old.gone()).await.is_err() {
@@ -158,7 +181,7 @@ async fn admit(
                     return Err(refuse(stream, refusal).await?);
                 }
             }
-            Err(NoEntry::Full) => {
+            Err(AddSessionError::Full) => {
                 let refusal = admission.refuse(LoginStatus::OUT_OF_RESOURCES);
                 return Err(refuse(stream, refusal).await?);
             }

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_takes_no_place() {
+    fn ended_login_takes_no_slot() {
         let mut logins = Logins::default();
         let mut first = logins.begin(from("192.0.2.1"), 2);
         drop(logins.begin(from("192.0.2.1"), 2));

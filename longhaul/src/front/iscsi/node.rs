@@ -16,6 +16,7 @@ use proto::scsi::ports::{AccessState, Port};
 use proto::scsi::rights::Rights;
 use proto::time::Time;
 
+use super::enrolment::Enrolment;
 use super::joining::{Entry, SessionInfo};
 use crate::log_limiter::LogLimiter;
 use crate::target;
@@ -133,6 +134,7 @@ impl Limits {
 pub struct Node {
     pub(super) target: target::node::Node<Admittance>,
     pub(super) log_limiter: Arc<LogLimiter>,
+    pub(super) enrolment: Option<Arc<dyn Enrolment>>,
 }
 
 /// Who is let in, and what sessions get.
@@ -231,7 +233,7 @@ impl Node {
         let limits = Limits::default();
         let login = Config {
             policy: policy(names),
-            offer: limits.within(Offer::long_haul()),
+            offer: limits.within(Offer::for_long_links()),
             sealing: None,
             command_window: limits.window_at_login(),
             text_max: limits.text,
@@ -239,7 +241,7 @@ impl Node {
         let (unsolicited, pools) = (limits.unsolicited(), limits.pools());
         let admittance = Admittance { login: Arc::new(login), limits, unsolicited, pools };
         let target = target::node::Node::new(devices, admittance);
-        Self { target, log_limiter: Arc::default() }
+        Self { target, log_limiter: Arc::default(), enrolment: None }
     }
 
     /// The same node with other limits.
@@ -266,6 +268,12 @@ impl Node {
     #[must_use]
     pub fn with_sealing(self, sealing: Sealing) -> Self {
         self.with_login(|login| login.sealing = Some(sealing))
+    }
+
+    /// The same node, to which clients can come that were invited.
+    #[must_use]
+    pub fn with_enrolment(self, enrolment: Arc<dyn Enrolment>) -> Self {
+        Self { enrolment: Some(enrolment), ..self }
     }
 
     fn with_login(mut self, change: impl FnOnce(&mut Config)) -> Self {

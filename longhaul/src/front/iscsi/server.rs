@@ -1,12 +1,12 @@
 //! The listener.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use proto::iscsi::login::target::Entrance;
+use proto::iscsi::login::target::PortalRules;
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Protection;
 use proto::scsi::ports::PORT;
@@ -21,16 +21,13 @@ use super::login::{LoggedIn, LoginError, Outcome, join, log_in};
 use super::logins::{LoginSlot, Logins};
 use super::node::Node;
 use super::pdu_stream::{PduStream, StreamError};
-use crate::log_limiter::Permit;
+use crate::log_limiter::{LineLimiter, Permit};
 use crate::net::tcp_tuning::send_at_once;
 use crate::stop::Stop;
 
 /// How long no connection is taken after the system could not give one, for want of file descriptors
 /// mostly: trying again at once would only burn a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Whom lines are about that are about none in particular.
-const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// What sessions get beyond [`Limits::stop`](super::Limits::stop) for their last output.
 const STOP_SLACK: Duration = Duration::from_secs(8);
@@ -41,22 +38,22 @@ pub struct Portal {
     /// The address; port 0 takes a free one.
     pub address: SocketAddr,
     /// Which of the node's portal groups it belongs to, and how sessions that come in here must be sealed.
-    pub entrance: Entrance,
+    pub rules: PortalRules,
 }
 
 impl From<SocketAddr> for Portal {
     fn from(address: SocketAddr) -> Self {
-        Self { address, entrance: Entrance { portal_group_tag: PORT, demanded: None } }
+        Self { address, rules: PortalRules { portal_group_tag: PORT, demanded: None } }
     }
 }
 
 /// Asks whether new connections are taken.
 #[derive(Clone, Debug)]
-pub struct Pulse(mpsc::Sender<oneshot::Sender<()>>);
+pub struct AcceptProbe(mpsc::Sender<oneshot::Sender<()>>);
 
-impl Pulse {
+impl AcceptProbe {
     /// Whether they are; returns when the listener has got to say so, which it cannot while it hangs.
-    pub async fn beats(&self) -> bool {
+    pub async fn is_accepting(&self) -> bool {
         let (sender, answer) = oneshot::channel();
         self.0.send(sender).await.is_ok() && answer.await.is_ok()
     }
@@ -65,8 +62,8 @@ impl Pulse {
 /// An iSCSI target that listens.
 pub struct Server {
     node: Arc<Node>,
-    pulse: (Pulse, mpsc::Receiver<oneshot::Sender<()>>),
-    listeners: Vec<(TcpListener, Entrance)>,
+    accept_probe: (AcceptProbe, mpsc::Receiver<oneshot::Sender<()>>),
+    listeners: Vec<(TcpListener, PortalRules)>,
     portals: Vec<SocketAddr>,
     /// What discovery tells: the portals with their groups.
     told: Arc<[(SocketAddr, u16)]>,
@@ -80,19 +77,19 @@ impl Server {
     ) -> io::Result<Self> {
         let mut listeners = Vec::new();
         for &portal in portals {
-            let Portal { address, entrance } = portal.into();
-            listeners.push((TcpListener::bind(address).await?, entrance));
+            let Portal { address, rules } = portal.into();
+            listeners.push((TcpListener::bind(address).await?, rules));
         }
         Self::on(listeners, node)
     }
 
     /// Takes connections from `listeners`, each of which belongs to a portal group of the node.
     pub fn on(
-        listeners: Vec<(TcpListener, Entrance)>,
+        listeners: Vec<(TcpListener, PortalRules)>,
         node: impl Into<Arc<Node>>,
     ) -> io::Result<Self> {
         let node = node.into();
-        let groups = || listeners.iter().map(|(_, entrance)| entrance.portal_group_tag);
+        let groups = || listeners.iter().map(|(_, rules)| rules.portal_group_tag);
         if groups().any(|group| !node.has_port(group)) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such portal group"));
         }
@@ -100,7 +97,7 @@ impl Server {
         let addresses = listeners.iter().map(|(listener, _)| listener.local_addr());
         let portals = addresses.collect::<Result<Vec<_>, _>>()?;
         let told = portals.iter().copied().zip(groups()).collect();
-        Ok(Self { node, pulse: (Pulse(sender), receiver), listeners, portals, told })
+        Ok(Self { node, accept_probe: (AcceptProbe(sender), receiver), listeners, portals, told })
     }
 
     /// Where it listens.
@@ -111,23 +108,25 @@ impl Server {
 
     /// What asks whether it takes connections, once it runs.
     #[must_use]
-    pub fn pulse(&self) -> Pulse {
-        self.pulse.0.clone()
+    pub fn accept_probe(&self) -> AcceptProbe {
+        self.accept_probe.0.clone()
     }
 
     /// Serves until `stop` is called; then asks the initiators to log out, waits for them for a bounded
-    /// time, and ends what is left.
-    pub async fn run(mut self, mut stop: Stop) {
+    /// time, and ends what is left. Says whether nothing was: else a write may be under way still that nobody waits for.
+    pub async fn run(mut self, mut stop: Stop) -> bool {
         let mut connections = JoinSet::new();
         let mut logins = Logins::default();
+        // Where descriptors have run out that goes on until others are closed.
+        let failures = LineLimiter::of_retries();
         let session_stop = stop.clone();
         loop {
             tokio::select! {
                 accepted = accept(&self.listeners) => match accepted {
-                    Ok((socket, peer, entrance)) if connections.len() < self.node.limits().connections => {
+                    Ok((socket, peer, rules)) if connections.len() < self.node.limits().connections => {
                         let node = Arc::clone(&self.node);
                         let portals = Arc::clone(&self.told);
-                        let socket = (socket, peer, entrance);
+                        let socket = (socket, peer, rules);
                         let login = logins.begin(peer, node.limits().logins);
                         let stop = session_stop.clone();
                         connections.spawn(connection(node, portals, socket, login, stop));
@@ -138,37 +137,39 @@ impl Server {
                         }
                     }
                     Err(error) => {
-                        if let Some(Permit { suppressed }) = self.node.log_limiter.permit(NOBODY) {
+                        if let Some((Permit { suppressed }, _)) = failures.permit() {
                             warn!(%error, suppressed, "no connection could be taken");
                         }
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },
                 Some(ended) = connections.join_next() => report(ended),
-                Some(asked) = self.pulse.1.recv() => drop(asked.send(())),
+                Some(asked) = self.accept_probe.1.recv() => drop(asked.send(())),
                 () = stop.called() => break,
             }
         }
         // Nobody is taken any more, and nobody is told that they are.
-        drop((self.listeners, self.pulse));
+        drop((self.listeners, self.accept_probe));
         let drained = timeout(self.node.limits().stop + STOP_SLACK, async {
             while let Some(ended) = connections.join_next().await {
                 report(ended);
             }
         });
-        if drained.await.is_err() {
+        let have_ended = drained.await.is_ok();
+        if !have_ended {
             warn!(sessions = connections.len(), "sessions did not end in time: dropped");
         }
+        have_ended
     }
 }
 
 /// The next connection on any portal.
 async fn accept(
-    listeners: &[(TcpListener, Entrance)],
-) -> io::Result<(TcpStream, SocketAddr, Entrance)> {
+    listeners: &[(TcpListener, PortalRules)],
+) -> io::Result<(TcpStream, SocketAddr, PortalRules)> {
     std::future::poll_fn(|cx| {
-        let mut accepted = listeners.iter().map(|(listener, entrance)| {
-            listener.poll_accept(cx).map_ok(|(socket, peer)| (socket, peer, *entrance))
+        let mut accepted = listeners.iter().map(|(listener, rules)| {
+            listener.poll_accept(cx).map_ok(|(socket, peer)| (socket, peer, *rules))
         });
         accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
     })
@@ -185,7 +186,7 @@ fn report(ended: Result<(), JoinError>) {
 async fn connection(
     node: Arc<Node>,
     portals: Arc<[(SocketAddr, u16)]>,
-    (socket, peer, entrance): (TcpStream, SocketAddr, Entrance),
+    (socket, peer, rules): (TcpStream, SocketAddr, PortalRules),
     (progress, mut given_up): LoginSlot,
     mut stop: Stop,
 ) {
@@ -196,7 +197,7 @@ async fn connection(
     let mut stream = PduStream::new(socket);
     let mut who = None;
     let outcome = tokio::select! {
-        outcome = log_in(&node, &mut stream, entrance, &mut who, &progress) => outcome,
+        outcome = log_in(&node, &mut stream, rules, &mut who, &progress) => outcome,
         () = stop.called() => return,
         _ = &mut given_up => {
             if let Some(Permit { suppressed }) = node.log_limiter.permit(peer) {
@@ -292,14 +293,14 @@ mod tests {
     async fn the_pulse_beats_while_connections_are_taken() {
         let node = Node::new(std::iter::empty::<TargetDevice>(), Policy::open);
         let server = Server::bind(&[SocketAddr::from(([127, 0, 0, 1], 0))], node).await.unwrap();
-        let pulse = server.pulse();
-        assert_eq!(pulse.beats().now_or_never(), None, "nobody takes them yet");
+        let accept_probe = server.accept_probe();
+        assert_eq!(accept_probe.is_accepting().now_or_never(), None, "nobody takes them yet");
         let (stopper, stop) = Stopper::new();
         let run = tokio::spawn(server.run(stop));
-        assert!(pulse.beats().await);
-        assert!(pulse.beats().await);
+        assert!(accept_probe.is_accepting().await);
+        assert!(accept_probe.is_accepting().await);
         stopper.call();
         run.await.unwrap();
-        assert!(!pulse.beats().await);
+        assert!(!accept_probe.is_accepting().await);
     }
 }

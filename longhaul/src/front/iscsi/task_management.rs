@@ -10,7 +10,10 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto::iscsi::header::{TaskFunction, TaskResponse};
 use tokio::sync::oneshot;
 
-use super::joining::Join;
+use super::joining::{Entry, Join, SessionInfo};
+use crate::target;
+use crate::target::lun::TargetDevice;
+use crate::target::sessions::Sessions;
 use crate::target::task_management::{Function, Outcome};
 
 type Running<R> = Pin<Box<dyn Future<Output = (R, TaskResponse)> + Send>>;
@@ -56,8 +59,22 @@ impl<R: Send + 'static> TaskManagement<R> {
         }
     }
 
+    /// Hands out the responses that are there; whether there were any.
+    pub(super) fn drain(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut each: impl FnMut(R, TaskResponse),
+    ) -> bool {
+        let mut any = false;
+        while let Poll::Ready((request, response)) = self.poll(cx) {
+            each(request, response);
+            any = true;
+        }
+        any
+    }
+
     /// The next response.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(R, TaskResponse)> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(R, TaskResponse)> {
         if self.running.is_empty() {
             return Poll::Pending;
         }
@@ -89,20 +106,24 @@ impl<R: Send + 'static> TaskManagement<R> {
     }
 }
 
-/// What a function means beyond the tasks of the session itself; `None` if nothing.
-pub(super) fn function(function: TaskFunction, lun: [u8; 8]) -> Option<Function> {
-    match function {
-        TaskFunction::ABORT_TASK_SET => Some(Function::AbortTaskSet(lun)),
-        TaskFunction::CLEAR_TASK_SET => Some(Function::ClearTaskSet(lun)),
-        TaskFunction::LOGICAL_UNIT_RESET => Some(Function::LogicalUnitReset(lun)),
-        TaskFunction::TARGET_WARM_RESET => Some(Function::TargetReset),
-        TaskFunction::TARGET_COLD_RESET => Some(Function::TargetColdReset),
-        _ => None,
-    }
-}
-
-pub(super) const fn response(outcome: Outcome) -> TaskResponse {
-    match outcome {
+/// Does the part of a function that concerns units and other sessions (RFC 7143, 11.5.1); `lun` is the field of the
+/// request.
+pub(super) async fn manage(
+    sessions: &Sessions<SessionInfo>,
+    by: &Entry,
+    device: &TargetDevice,
+    (function, lun): (TaskFunction, [u8; 8]),
+) -> TaskResponse {
+    let function = match function {
+        TaskFunction::ABORT_TASK_SET => Function::AbortTaskSet(lun),
+        TaskFunction::CLEAR_TASK_SET => Function::ClearTaskSet(lun),
+        TaskFunction::LOGICAL_UNIT_RESET => Function::LogicalUnitReset(lun),
+        TaskFunction::TARGET_WARM_RESET => Function::TargetReset,
+        TaskFunction::TARGET_COLD_RESET => Function::TargetColdReset,
+        // Nothing is left to do: the protocol machine has done the rest.
+        _ => return TaskResponse::COMPLETE,
+    };
+    match target::task_management::manage(sessions, by, device, function).await {
         Outcome::Complete => TaskResponse::COMPLETE,
         Outcome::IncorrectLun => TaskResponse::LUN_DOES_NOT_EXIST,
         Outcome::NotAuthorized => TaskResponse::AUTHORIZATION_FAILED,

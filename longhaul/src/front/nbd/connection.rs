@@ -73,7 +73,7 @@ pub(super) async fn serve(
     let mut connection = Connection::new(stream, export);
     let mut in_flight = FuturesUnordered::new();
     let begin = |request| perform(Arc::clone(&volume), request);
-    let served = unless_broken(connection.converse(&mut in_flight, begin, &mut shutdown)).await;
+    let served = unless_broken(connection.serve(&mut in_flight, begin, &mut shutdown)).await;
     // A request that panics is taken out by that, so that the others can be waited for.
     while unless_broken(in_flight.next()).await.is_none_or(|next| next.is_some()) {}
     served.unwrap_or(Err(Broken::Internal))
@@ -108,7 +108,7 @@ impl Connection {
         }
     }
 
-    async fn converse<F: Future<Output = Done>>(
+    async fn serve<F: Future<Output = Done>>(
         &mut self,
         in_flight: &mut FuturesUnordered<F>,
         begin: impl Fn(Request) -> F,
@@ -145,7 +145,8 @@ impl Connection {
                 ready = self.ready(admits) => ready?,
                 () = &mut silent, if !self.machine.is_ready() => return Err(Broken::Silent),
                 () = &mut stopped, if !self.stopped => self.stopped = true,
-                () = &mut ended, if !self.closing => self.closing = true,
+                // The server calls it only after the stop.
+                () = &mut ended, if self.stopped && !self.closing => self.closing = true,
             }
         }
     }

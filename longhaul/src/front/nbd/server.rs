@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proto::nbd::Export;
 use rustix::fs::Mode;
@@ -18,6 +18,7 @@ use volume::Volume;
 use super::connection::{self, Broken, Shutdown};
 use super::connection_order::{ConnectionGuard, ConnectionOrder};
 use super::mapping;
+use crate::front::Clients;
 use crate::log_limiter::{LineLimiter, Permit};
 use crate::socket_file::SocketFile;
 use crate::stop::{Stop, Stopper};
@@ -60,18 +61,6 @@ pub struct Server {
     log_limiter: LineLimiter,
 }
 
-/// How many clients are connected.
-#[derive(Clone, Debug, Default)]
-pub struct Clients(Arc<AtomicUsize>);
-
-impl Clients {
-    /// So many.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 impl Server {
     /// Listens on a new socket at `path`, with mode 0600. A socket nobody listens on any more was left by a server
     /// that was killed; it is replaced only if the caller says so, since a client that connects again repeats only
@@ -91,7 +80,7 @@ impl Server {
             file: SocketFile::of(path)?,
             clients: Clients::default(),
             leaves: AtomicBool::new(false),
-            log_limiter: LineLimiter::default(),
+            log_limiter: LineLimiter::of_retries(),
         })
     }
 
@@ -142,13 +131,13 @@ impl Server {
                     let shutdown = Shutdown { stop: stop.clone(), busy: Some(busy.clone()), end: end.clone() };
                     let stream = Arc::new(stream);
                     let guard = order.register(&stream);
-                    let conversation = converse(number, guard, stream, volume, export.clone(), shutdown);
+                    let conversation = serve(number, guard, stream, volume, export.clone(), shutdown);
                     connections.spawn(conversation);
                 }
                 Some(_) = connections.join_next() => {}
                 () = stop.called() => break,
             }
-            self.clients.0.store(connections.len(), Ordering::Relaxed);
+            self.clients.set(connections.len());
             if connections.len() == CONNECTIONS_MAX && !is_full_said {
                 is_full_said = true;
                 tracing::warn!(
@@ -191,7 +180,7 @@ impl Drop for Server {
 }
 
 /// Serves a client when its turn has come, unless everything is to end before.
-async fn converse(
+async fn serve(
     number: u64,
     mut guard: ConnectionGuard,
     stream: Arc<UnixStream>,

@@ -40,7 +40,7 @@ fn vetted(change: impl Fn(&mut Value)) -> Result<Payload, HeaderError> {
     for at in [0, 16 << 10] {
         forge(&mut bytes, at, &change);
     }
-    Header::newest(&bytes).and_then(|(_, header)| header.vet(VOLUME))
+    Header::newest(&bytes).and_then(|(_, header)| header.validate(VOLUME))
 }
 
 #[test]
@@ -48,14 +48,14 @@ fn reads_what_libcryptsetup_wrote() {
     let (place, header) = Header::newest(&made()).unwrap();
     assert_eq!((place, header.size, header.label.as_str()), (Place::First, 16 << 10, "label"));
     assert_eq!((header.area(), header.uuid.len()), (16 << 20, 36));
-    let payload = header.vet(VOLUME).unwrap();
+    let payload = header.validate(VOLUME).unwrap();
     let span = Span::new(16 << 20, 8 << 20);
     assert_eq!(payload, Payload { span, first_tweak: 0, sector_size: 4096 });
     assert_eq!(header.slot_areas().collect::<Vec<_>>(), [Span::new(32 << 10, 258_048)]);
 }
 
 #[test]
-fn what_a_store_may_have_forged_is_refused() {
+fn forged_header_is_refused() {
     type Forgery = fn(&mut Value);
     let forgeries: [(Forgery, &str); 12] = [
         // Any pass-phrase would open this slot, with a volume key of the store's choice.
@@ -112,10 +112,10 @@ fn rubbish_never_panics() {
         for copy in [0, 16 << 10] {
             let mut bytes = copies.to_vec();
             bytes[copy + at] ^= 0x55;
-            let _ = Header::newest(&bytes).and_then(|(_, header)| header.vet(VOLUME));
+            let _ = Header::newest(&bytes).and_then(|(_, header)| header.validate(VOLUME));
             // The same with a checksum that holds, so that the change is looked at.
             sign(&mut bytes[copy..copy + (16 << 10)]);
-            let _ = Header::newest(&bytes).and_then(|(_, header)| header.vet(VOLUME));
+            let _ = Header::newest(&bytes).and_then(|(_, header)| header.validate(VOLUME));
         }
         let _ = Header::newest(&copies[..at]);
     }
@@ -144,7 +144,7 @@ fn cost_that_a_store_may_have_forged_is_not_paid() {
         }
         let image = Image::parse(bytes, VOLUME).unwrap();
         let tried = library::open(&image, VOLUME, &Secret::new(b"one".to_vec()));
-        let Ok(library::Tried::None(why)) = tried else { panic!("{says}: it was tried") };
+        let Ok(library::UnlockResult::None(why)) = tried else { panic!("{says}: it was tried") };
         assert!(why.to_string().contains(says), "{why}");
         let slots = library::slots_opened(&image, VOLUME, &Secret::new(b"one".to_vec()), None);
         assert_eq!(slots.unwrap(), [0; 0], "{says}");

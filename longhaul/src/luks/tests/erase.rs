@@ -16,7 +16,7 @@ async fn erasable(volume: &Arc<dyn Volume>) -> Erasable {
 
 /// A volume that `one` and `two` open, with sevens in its first block.
 async fn shared(volume: Arc<dyn Volume>) -> Arc<dyn Volume> {
-    let volume = sealed(volume).await;
+    let volume = encrypted_volume(volume).await;
     add(volume.clone(), secret("one"), secret("two"), cheap()).await.unwrap();
     let plain = open(volume.clone(), secret("one"), Options::default()).await.unwrap();
     plain.write(0, sevens(), Durability::Durable).await.unwrap();
@@ -55,7 +55,7 @@ async fn left(volume: &Arc<dyn Volume>, material: &[(Span, Vec<u8>)]) -> usize {
 }
 
 #[tokio::test]
-async fn what_was_there_is_lost_and_only_the_secret_in_use_opens_what_comes() {
+async fn erased_contents_are_lost_and_only_the_secret_in_use_opens_new_ones() {
     let volume = shared(Arc::new(Memory::new(SIZE, 512))).await;
     let (before, material) = (slots(volume.clone()).await.unwrap(), material(&volume).await);
     let erasable = erasable(&volume).await;
@@ -101,7 +101,7 @@ async fn nothing_is_left_in_the_header_that_knows_the_old_key() {
 
 #[tokio::test]
 async fn it_keeps_the_contract_with_either_key() {
-    let volume = sealed(Arc::new(Memory::new(56 << 20, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(56 << 20, 512))).await;
     let erasable = Arc::new(erasable(&volume).await);
     check::volume(3, erasable.clone()).await;
     erasable.crypto_erase().await.unwrap();

@@ -41,7 +41,7 @@ async fn tokens(volume: &Arc<dyn Volume>) -> usize {
 
 #[tokio::test]
 async fn token_refuses_others_and_is_replaced_where_it_may_be() {
-    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     let first = take(&volume, at_once(7)).await.unwrap();
     has(&volume, &first).await.unwrap();
     let known = Claim { others: vec![(7, "process 1".to_owned())], ..at_once(8) };
@@ -68,7 +68,7 @@ async fn token_refuses_others_and_is_replaced_where_it_may_be() {
 
 #[tokio::test]
 async fn wrong_secret_leaves_no_token() {
-    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     let before = start(&volume).await;
     let mut encrypted = recognise(volume.clone()).await.unwrap().unwrap();
     encrypted.claim(at_once(7)).unwrap();
@@ -78,7 +78,7 @@ async fn wrong_secret_leaves_no_token() {
 
 #[tokio::test]
 async fn token_that_cannot_be_read_is_another_writers() {
-    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     let first = take(&volume, at_once(7)).await.unwrap();
     let image = Image::fetch(&volume).await.unwrap();
     let strange = serde_json::json!({"type": "longhaul-writer", "keyslots": [], "key": 7});
@@ -94,7 +94,7 @@ async fn token_that_cannot_be_read_is_another_writers() {
 /// The key of the data changes, and with it every slot and what opens slots.
 #[tokio::test]
 async fn token_outlives_the_destruction_of_the_key() {
-    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     let mut encrypted = recognise(volume.clone()).await.unwrap().unwrap();
     let token = encrypted.claim(at_once(7)).unwrap();
     let key = secret("one").into();
@@ -110,7 +110,7 @@ async fn token_outlives_the_destruction_of_the_key() {
 #[tokio::test]
 async fn header_opens_whenever_a_change_of_its_token_is_cut_short() {
     let before: Arc<dyn Volume> = Arc::new(Faulty::new(SIZE - (7 << 20), 512));
-    sealed(before.clone()).await;
+    encrypted_volume(before.clone()).await;
     let start = image::read(&before, Span::new(0, before.shape().size)).await.unwrap();
     let mut cut = 0;
     loop {
@@ -153,7 +153,7 @@ fn gated(store: Arc<dyn Volume>, open: tokio::sync::watch::Receiver<bool>) -> Ar
 /// out before the slow one begins.
 #[tokio::test]
 async fn slow_claim_waits_until_the_one_it_overtook_has_noticed() {
-    let volume = sealed(Arc::new(Memory::new(SIZE, 512))).await;
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
     let (gate, open) = tokio::sync::watch::channel(false);
     let way = gated(volume.clone(), open);
     let slow = Claim { written_within: Duration::ZERO, noticed_within: FOR_EVER, ..claim(7) };

@@ -104,11 +104,11 @@ impl ReceiveStats {
             return None;
         }
         let seen = std::mem::replace(&mut self.interval, Interval::of(sample.connections));
-        (seen.is_held_back() && self.brought_more(&seen)).then_some(2 * seen.connections)
+        (seen.is_held_back() && self.rate_has_grown(&seen)).then_some(2 * seen.connections)
     }
 
     /// Whether the connections that were added last, if there are any, have brought more.
-    fn brought_more(&mut self, seen: &Interval) -> bool {
+    fn rate_has_grown(&mut self, seen: &Interval) -> bool {
         let (connections, rate) = self.tried;
         if seen.connections > connections && seen.rate() < GAIN_MIN * rate {
             return false;

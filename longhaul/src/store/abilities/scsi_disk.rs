@@ -1,16 +1,18 @@
 //! What a disk behind a SCSI target can do beyond the verbs of a volume, by whatever transport.
 
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use volume::{Span, Volume as _};
 
-use super::super::scsi::{Disk, Identity, IsOurs, Transport, Unguarded};
+use super::super::scsi::{Disk, Identity, MarkCheck, Transport, Unguarded, Watched};
 use super::{BoxFuture, Close, OneWriter};
 use crate::replay_log::Saved;
 
 impl<T: Transport> Close for Disk<T> {
-    fn be_patient(&self, limit: Option<Duration>) {
-        self.be_patient(limit);
+    fn set_outage_limit(&self, limit: Option<Duration>) {
+        self.set_outage_limit(limit);
     }
 
     fn leave(&self, grace: Duration) {
@@ -70,12 +72,28 @@ impl<T: Transport> OneWriter for Disk<T> {
         self.keep_out_of_log(span);
     }
 
-    fn mark(&self, span: Span, is_ours: IsOurs) {
+    fn watch(&self, watched: Watched) {
+        self.watch(watched);
+    }
+
+    fn mark(&self, span: Span, is_ours: MarkCheck) {
         self.mark(span, is_ours);
     }
 
     fn unmark(&self) {
         self.unmark();
+    }
+
+    fn reserved(&self) -> Option<u64> {
+        self.reserved()
+    }
+
+    fn guard_journal(&self, path: &Path) -> io::Result<()> {
+        self.guard_journal(path)
+    }
+
+    fn journal_sent(&self, path: &Path) -> io::Result<()> {
+        self.journal_sent(path)
     }
 
     fn is_quiet(&self) -> BoxFuture<'_, bool> {

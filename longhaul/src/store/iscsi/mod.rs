@@ -10,7 +10,9 @@ mod connections;
 mod dial;
 mod discover;
 mod error;
+mod initiator_port;
 mod login;
+mod negotiated;
 mod portal;
 mod probe;
 mod random;
@@ -34,7 +36,7 @@ pub use transport::IscsiTransport;
 
 use super::scsi::{self, Options};
 pub use super::scsi::{
-    Holders, Identity, IsOurs, NOTICED_WITHIN, OpenError, ReplayLogOptions, ReplayedLog,
+    Holders, Identity, MarkCheck, NOTICED_WITHIN, OpenError, ReplayLogOptions, ReplayedLog,
     ReservationError, Seen, State, Unguarded, UnitError, Writers,
 };
 use crate::stop::Stop;
@@ -119,7 +121,7 @@ impl ConnectOptions {
             account: None,
             pinned: None,
             algorithms: Algorithm::STRONG.to_vec(),
-            offer: Offer::long_haul(),
+            offer: Offer::for_long_links(),
             connections: Connections::default(),
             connect_timeout: Duration::from_secs(15),
             timeouts: Timeouts::default(),

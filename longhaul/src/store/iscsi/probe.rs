@@ -7,8 +7,9 @@ use std::sync::Arc;
 use proto::scsi::writer::Registrants;
 use volume::Gate;
 
+use super::negotiated::Negotiated;
 use super::{Disk, Seen, State};
-use crate::attachments::Place;
+use crate::attachments::UnitAddress;
 use crate::net::tcp_tuning;
 use crate::replay_log::Header;
 use crate::store::abilities::{Abilities, BoxFuture, Opened, Probe, TargetInfo};
@@ -37,14 +38,14 @@ impl Probe for Disk {
             let round_trip = session.ping().await?;
             let (established, standard) = (session.established(), &device.standard);
             Ok(TargetInfo {
-                parameters: established.parameters.clone(),
-                portal_group_tag: established.portal_group_tag,
-                target_alias: established.target_alias.clone(),
+                transport: Negotiated::of(established).into(),
+                unsolicited: established.parameters.unsolicited().into(),
                 round_trip,
                 vendor: standard.vendor.clone(),
                 product: standard.product.clone(),
                 revision: standard.revision.clone(),
                 serial: device.serial.clone(),
+                volume: device.volume.clone(),
                 luks_uuid: self.luks_uuid(),
             })
         })
@@ -74,7 +75,7 @@ impl Probe for Disk {
         self.seen()
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> UnitAddress {
         self.place()
     }
 
@@ -87,7 +88,7 @@ impl Probe for Disk {
     }
 
     fn is_of(&self, header: &Header) -> bool {
-        let Place { target, lun, .. } = self.place();
+        let UnitAddress { target, lun, .. } = self.place();
         self.is_of(header, &target, lun)
     }
 }

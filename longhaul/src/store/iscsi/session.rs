@@ -79,6 +79,8 @@ pub struct Session {
     several: Arc<AtomicBool>,
     /// Ends it at once.
     abandoned: Arc<Notify>,
+    /// Somebody waits for the end of what is under way.
+    hurried: Arc<Notify>,
     established: Arc<Established>,
     /// Where its first connection goes.
     address: Option<SocketAddr>,
@@ -98,7 +100,7 @@ impl Session {
         let lost = Arc::new(OnceLock::new());
         let announced = Arc::<Announced>::default();
         let several = Arc::<AtomicBool>::default();
-        let abandoned = Arc::new(Notify::new());
+        let [abandoned, hurried] = [(); 2].map(|()| Arc::new(Notify::new()));
         let address = socket.peer_addr().ok();
         let driver = Driver {
             address,
@@ -120,12 +122,22 @@ impl Session {
             announced: Arc::clone(&announced),
             several: Arc::clone(&several),
             abandoned: Arc::clone(&abandoned),
+            hurried: Arc::clone(&hurried),
         };
         tokio::spawn(driver.run(Arc::clone(&lost)));
         match established.await {
             Ok(established) => {
                 let established = Arc::new(established);
-                Ok(Self { requests, lost, announced, several, abandoned, established, address })
+                Ok(Self {
+                    requests,
+                    lost,
+                    announced,
+                    several,
+                    abandoned,
+                    hurried,
+                    established,
+                    address,
+                })
             }
             Err(_) => Err(loss(&lost)),
         }
@@ -260,6 +272,10 @@ impl scsi::Session for Session {
         self.abandoned.notify_one();
     }
 
+    fn hurry(&self) {
+        self.hurried.notify_one();
+    }
+
     fn limits(&self) -> TransferLimits {
         let parameters = &self.established.parameters;
         TransferLimits {
@@ -305,6 +321,7 @@ struct Driver {
     announced: Arc<Announced>,
     several: Arc<AtomicBool>,
     abandoned: Arc<Notify>,
+    hurried: Arc<Notify>,
 }
 
 impl Driver {
@@ -373,6 +390,7 @@ impl Driver {
                 self.opened(opened);
             }
             () = self.abandoned.notified() => return Err(Loss::Abandoned),
+            () = self.hurried.notified() => self.machine.hurry(),
             () = alarm => {
                 let now = self.now();
                 self.machine.wake(now).map_err(Loss::Fault)?;

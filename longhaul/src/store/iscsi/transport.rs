@@ -1,6 +1,7 @@
 //! iSCSI, as the SCSI side of a volume sees it: sessions with one target, all under one name.
 
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,11 +10,12 @@ use proto::iscsi::name::Isid;
 use volume::layer::reconnect::Failure;
 
 use super::error::SessionError;
+use super::initiator_port::InitiatorPort;
 use super::login::log_in;
 use super::random::random;
 use super::session::Session;
 use super::{ConnectOptions, IscsiTarget, discover};
-use crate::store::scsi::{Address, Transport};
+use crate::store::scsi::{Address, Transport, Writers};
 use crate::uri::Host;
 
 /// How often the time is doubled after which a command stalls, while commands do: a unit may be so slow.
@@ -31,6 +33,8 @@ pub struct IscsiTransport {
     others: Arc<Mutex<Vec<Host>>>,
     /// Sessions given up in a row because commands stalled.
     stalls: AtomicU32,
+    /// Where no reservation ends what a process that was killed has under way.
+    port: Option<InitiatorPort>,
 }
 
 impl fmt::Display for IscsiTransport {
@@ -43,12 +47,15 @@ impl fmt::Display for IscsiTransport {
 impl IscsiTransport {
     pub(super) fn new(target: IscsiTarget, options: &ConnectOptions) -> Result<Self, SessionError> {
         let mut options = options.clone();
+        let port = options.isid.is_none().then(|| take_port(&target, &options)).flatten();
         // The same at every login, so that each ends the session before it (RFC 7143, 6.3.5).
-        if options.isid.is_none() {
+        if let Some(port) = &port {
+            options.isid = Some(port.isid);
+        } else if options.isid.is_none() {
             options.isid = Some(Isid::random(random()?, 0));
         }
         let (others, stalls) = Default::default();
-        Ok(Self { target, options, others, stalls })
+        Ok(Self { target, options, others, stalls, port })
     }
 
     /// Asks where else the target listens, for when it cannot be reached here any more. Nobody waits for that.
@@ -70,6 +77,18 @@ impl IscsiTransport {
             }
         });
     }
+}
+
+/// The name of the sessions of one who writes beside others, and whose writes no reservation ends if it is killed.
+fn take_port(target: &IscsiTarget, options: &ConnectOptions) -> Option<InitiatorPort> {
+    if options.writers != Writers::Shared || options.read_only {
+        return None;
+    }
+    let taken = InitiatorPort::take(options.state.as_deref()?, &options.initiator, target);
+    let failed = |why: &io::Error| {
+        tracing::warn!(%why, "cannot note the name of the session: if this process is killed, what it has under way may land late");
+    };
+    taken.inspect_err(failed).ok()
 }
 
 impl Transport for IscsiTransport {
@@ -104,7 +123,7 @@ impl Transport for IscsiTransport {
         }
         let stalls = self.stalls.load(Ordering::Relaxed).min(STALLS_MAX);
         let mut options = self.options.clone();
-        options.timeouts.stall *= 1 << stalls;
+        options.timeouts.stall_times *= 1 << stalls;
         let session = log_in(portal, Some(&self.target.name), &options, uncertain).await?;
         if uncertain.is_some() && !is_named(&session) {
             session.close().await;
@@ -133,6 +152,16 @@ impl Transport for IscsiTransport {
 
     fn is_secure(&self) -> bool {
         self.options.pinned.is_some()
+    }
+
+    fn replaces_left_session(&self) -> bool {
+        self.port.as_ref().is_some_and(|port| port.is_left)
+    }
+
+    fn note_logout(&self) {
+        if let Some(port) = &self.port {
+            port.forget();
+        }
     }
 
     fn note_stall(&self, stalled: bool) {

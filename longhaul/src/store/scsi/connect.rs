@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::path::Path;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,11 +21,12 @@ use super::error::OpenError;
 use super::identity::{Covered, Identity, KnownIdentity, Tracked};
 use super::mark::MarkError;
 use super::options::{Options, ReplayLogOptions};
-use super::reservation::{Request, Reservation, ReservationError};
+use super::reservation::{Request, Reservation, ReservationError, end_tasks};
 use super::session::{Address, Lost, ResetAnswer, Session, Transport};
 use super::unit::UnitError;
 use super::volume::Link;
-use crate::attachments::{self, Place};
+use super::watch::Watch;
+use crate::attachments::{self, UnitAddress};
 use crate::printable::OneLine;
 use crate::replay_log::{Header, Saved, Writer};
 use crate::store::runtime::Tokio;
@@ -76,6 +78,10 @@ pub(super) struct Connector<T: Transport> {
     replay_log: Mutex<Option<Writer>>,
     /// Where changes are not saved in it.
     not_saved: Mutex<Option<Span>>,
+    /// Where changes are told of.
+    pub(super) watch: Watch,
+    /// Somebody waits for the end.
+    is_leaving: AtomicBool,
 }
 
 impl<T: Transport> fmt::Debug for Connector<T> {
@@ -105,6 +111,8 @@ impl<T: Transport> Connector<T> {
             reservation: Reservation::default(),
             replay_log: Mutex::default(),
             not_saved: Mutex::default(),
+            watch: Watch::default(),
+            is_leaving: AtomicBool::default(),
         }
     }
 
@@ -138,6 +146,10 @@ impl<T: Transport> Connector<T> {
         let place = self.place(&link);
         let acquired = self.reservation.acquire(link.unit(), &place, request);
         self.in_time_or_not_at_all(&link, acquired).await?;
+        if self.transport.replaces_left_session() && !link.device().ends_tasks() {
+            // It says itself if it cannot.
+            let _ = tokio::time::timeout(self.opened_within, end_tasks(link.unit())).await;
+        }
         if !link.device().is_withheld || !self.reservation.is_held() {
             return Ok(link);
         }
@@ -162,9 +174,9 @@ impl<T: Transport> Connector<T> {
     }
 
     /// How this machine notes the unit of a link.
-    pub(super) fn place(&self, link: &Link<T::Session>) -> Place {
+    pub(super) fn place(&self, link: &Link<T::Session>) -> UnitAddress {
         let Address { target, lun, portal, pin } = self.transport.address();
-        Place { target, lun, serial: link.device().serial.clone(), portal, pin }
+        UnitAddress { target, lun, serial: link.device().serial.clone(), portal, pin }
     }
 
     /// One step that must not be left half done. A target that does not answer, or not when we are told to end, loses
@@ -282,7 +294,7 @@ impl<T: Transport> Connector<T> {
             {
                 return Err(why.into());
             }
-            link.keep_promise(before).await?;
+            link.match_first_link(before).await?;
             Ok(link)
         };
         self.in_time(prepared).await
@@ -354,6 +366,11 @@ impl<T: Transport> Connector<T> {
             self.note_identity();
         }
         tracked
+    }
+
+    /// The last session was logged out.
+    pub(super) fn note_logout(&self) {
+        self.transport.note_logout();
     }
 
     /// Such a change was answered.
@@ -503,6 +520,9 @@ impl<T: Transport> reconnect::Connect for Connector<T> {
 
     /// A volume's size is fixed while it is open, as that of an NBD export is: the rest waits for the next time.
     fn connected(&self, first: &Self::Volume, last: &Self::Volume, new: &Self::Volume) {
+        if self.is_leaving.load(Ordering::Relaxed) {
+            new.session().hurry();
+        }
         let (used, size) = (first.device().size(), new.device().size());
         if size > last.device().size() {
             let target = self.to_string();
@@ -548,6 +568,11 @@ impl<T: Transport> reconnect::Connect for Connector<T> {
 
     fn abandon(&self, on: &Self::Volume) {
         on.session().abandon();
+    }
+
+    fn hurry(&self, on: &Self::Volume) {
+        self.is_leaving.store(true, Ordering::Relaxed);
+        on.session().hurry();
     }
 
     fn save(&self, change: Change) {

@@ -14,6 +14,8 @@ use super::unit::{Unit, UnitError};
 pub(in crate::store) struct Device {
     pub(in crate::store) standard: Standard,
     pub(in crate::store) serial: Option<String>,
+    /// What tells a Longhaul volume from another one that was given its serial number.
+    pub(in crate::store) volume: Option<String>,
     pub(super) capacity: Capacity,
     pub(super) mode: Mode,
     pub(super) limits: BlockLimits,
@@ -74,8 +76,9 @@ impl Device {
         // A device that has no such page has no pages.
         let pages = answered(pages)?.and_then(|pages| vital_pages(&pages).ok());
         let pages = pages.unwrap_or_default();
-        let (serial, limits, provisioning, tells_extents) = tokio::join!(
+        let (serial, volume, limits, provisioning, tells_extents) = tokio::join!(
             vital(unit, &pages, page::SERIAL),
+            vital(unit, &pages, page::VOLUME),
             vital(unit, &pages, page::BLOCK_LIMITS),
             vital(unit, &pages, page::PROVISIONING),
             tells_extents(unit, &capacity),
@@ -85,6 +88,7 @@ impl Device {
             is_withheld: mode.is_none() || tells_extents.is_none(),
             standard,
             serial: serial?.as_deref().and_then(serial_number),
+            volume: volume?.as_deref().and_then(inquiry::volume),
             capacity,
             mode: mode.unwrap_or_default(),
             limits: limits?.and_then(|page| BlockLimits::parse(&page).ok()).unwrap_or_default(),

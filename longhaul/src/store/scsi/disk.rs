@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::future::ready;
+use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,12 +19,13 @@ use super::change::Change;
 use super::connect::Connector;
 use super::error::OpenError;
 use super::identity::Identity;
-use super::mark::{IsOurs, Mark, Unguarded};
+use super::mark::{Mark, MarkCheck, Unguarded};
 use super::options::{Options, Seen};
 use super::session::{Session as _, Transport};
 use super::unit::UnitError;
 use super::volume::Link;
-use crate::attachments::Place;
+use super::watch::Watched;
+use crate::attachments::{self, UnitAddress};
 use crate::replay_log::{Header, Saved};
 
 /// How long the end of a session is waited for of which nothing is wanted any more.
@@ -58,6 +60,13 @@ pub enum State {
         lasted: Duration,
         /// How often a connection was tried.
         attempts: u32,
+    },
+    /// There is a connection, on which some that had no answer before have none either.
+    Unanswered {
+        /// For how long already.
+        lasted: Duration,
+        /// How many.
+        requests: usize,
     },
     /// They fail.
     Over(Over),
@@ -103,6 +112,9 @@ impl<T: Transport> Disk<T> {
             (Status::Connected, _) => State::Connected,
             (Status::Reconnecting { since, attempts }, now) => {
                 State::Reconnecting { lasted: now.saturating_sub(since), attempts }
+            }
+            (Status::Unanswered { since, requests }, now) => {
+                State::Unanswered { lasted: now.saturating_sub(since), requests }
             }
             (Status::Over(over), _) => State::Over(over),
         }
@@ -157,6 +169,11 @@ impl<T: Transport> Disk<T> {
         self.connector().keep_out_of_log(span);
     }
 
+    /// Calls somebody once some places are written to.
+    pub fn watch(&self, watched: Watched) {
+        self.connector().watch.add(watched);
+    }
+
     /// Whether a replay log belongs to this unit. One without a serial number is told by its place.
     #[must_use]
     pub fn is_of(&self, header: &Header, target: &str, lun: u16) -> bool {
@@ -195,8 +212,8 @@ impl<T: Transport> Disk<T> {
     }
 
     /// From now on an outage is waited for as long as this, or for ever.
-    pub fn be_patient(&self, patience: Option<Duration>) {
-        self.supervisor.be_patient(patience);
+    pub fn set_outage_limit(&self, patience: Option<Duration>) {
+        self.supervisor.set_outage_limit(patience);
     }
 
     /// From now on an outage is waited for only this long: for whoever wants to end, and to flush before.
@@ -209,6 +226,37 @@ impl<T: Transport> Disk<T> {
         self.connector().reservation.log_written();
     }
 
+    /// The key by which it is reserved, if it is.
+    #[must_use]
+    pub fn reserved(&self) -> Option<u64> {
+        let reservation = &self.connector().reservation;
+        reservation.key().filter(|_| reservation.is_held())
+    }
+
+    /// From now on it may lack what is in the journal at `path`: the reservation outlasts this attachment, and its note names
+    /// the journal.
+    pub fn guard_journal(&self, path: &Path) -> io::Result<()> {
+        self.connector().reservation.keep();
+        let (Some(state), Some(key)) = (self.connector().state(), self.reserved()) else {
+            tracing::warn!(
+                "no state directory: only the target shows that the volume lacks what is in the journal"
+            );
+            return Ok(());
+        };
+        attachments::note_log(&attachments::folder(state), key, path)
+    }
+
+    /// It has all of that journal.
+    pub fn journal_sent(&self, path: &Path) -> io::Result<()> {
+        self.connector().reservation.log_written();
+        match (self.connector().state(), self.reserved()) {
+            (Some(state), Some(key)) => {
+                attachments::forget_log(&attachments::folder(state), key, path)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What keeping other writers away takes, if the target cannot do it and nothing does yet.
     #[must_use]
     pub fn unguarded(&self) -> Option<Unguarded> {
@@ -217,7 +265,7 @@ impl<T: Transport> Disk<T> {
 
     /// From now on a mark on the volume says that it is ours: `span` holds it as long as `is_ours` finds it there.
     /// Nothing is written any more once it is not.
-    pub fn mark(&self, span: Span, is_ours: IsOurs) {
+    pub fn mark(&self, span: Span, is_ours: MarkCheck) {
         self.connector().reservation.set_mark(Mark { span, is_ours });
         self.supervisor.run(watch_mark(Arc::downgrade(&self.supervisor)));
     }
@@ -243,7 +291,11 @@ impl<T: Transport> Disk<T> {
     pub async fn close(&self) {
         self.supervisor.close();
         self.release().await;
-        self.session().close().await;
+        let session = self.session();
+        session.close().await;
+        if session.ended().await.is_logged_out {
+            self.connector().note_logout();
+        }
     }
 
     /// The same of a disk that was not used: a session whose target does not answer is not waited for.
@@ -253,6 +305,8 @@ impl<T: Transport> Disk<T> {
         let session = self.session();
         if tokio::time::timeout(LOGGED_OUT_WITHIN, session.close()).await.is_err() {
             session.abandon();
+        } else if session.ended().await.is_logged_out {
+            self.connector().note_logout();
         }
     }
 
@@ -269,7 +323,7 @@ impl<T: Transport> Disk<T> {
 
     /// How this machine notes the unit.
     #[must_use]
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> UnitAddress {
         self.connector().place(&self.link())
     }
 
@@ -286,6 +340,9 @@ impl<T: Transport> Disk<T> {
             let is_durable = !self.shape.write_cache || change.durability() == Durability::Durable;
             let tracked = self.connector().track(&change);
             let changed = self.supervisor.change(change, range(span), weight).await;
+            if changed.is_ok() {
+                self.connector().watch.changed(span);
+            }
             if let (Ok(()), Some(tracked)) = (&changed, tracked) {
                 self.connector().answered(tracked, is_durable);
             }

@@ -43,7 +43,10 @@ pub enum OpenError<E: StdError + 'static> {
         answer: String,
     },
     /// Another volume answers where ours was, or it may not be used as before.
-    #[error("it is not the volume that was connected before: its {0} has changed")]
+    #[error(
+        "it is not the volume that was connected before: its {0} has changed{told}",
+        told = if *.0 == "serial number" { "; a Longhaul server says in its log why, and what to do" } else { "" }
+    )]
     Changed(&'static str),
 }
 

@@ -22,7 +22,7 @@ pub(super) const LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
 pub const NOTICED_WITHIN: Duration = Duration::from_secs(15);
 
 /// Says of the bytes where the mark should be whether it is there, and if not, what is.
-pub type IsOurs = Arc<dyn Fn(&[u8]) -> Result<(), String> + Send + Sync>;
+pub type MarkCheck = Arc<dyn Fn(&[u8]) -> Result<(), String> + Send + Sync>;
 
 /// A unit that should have one writer, and whose target has no persistent reservations.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub struct Unguarded {
 #[derive(Clone)]
 pub(super) struct Mark {
     pub(super) span: Span,
-    pub(super) is_ours: IsOurs,
+    pub(super) is_ours: MarkCheck,
 }
 
 impl fmt::Debug for Mark {

@@ -26,7 +26,9 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod unit;
+mod unwritten;
 mod volume;
+mod watch;
 mod writers;
 
 pub use announced::Announced;
@@ -34,7 +36,7 @@ pub use device::DeviceError;
 pub use disk::{Disk, State};
 pub use error::OpenError;
 pub use identity::Identity;
-pub use mark::{IsOurs, NOTICED_WITHIN, Unguarded};
+pub use mark::{MarkCheck, NOTICED_WITHIN, Unguarded};
 pub use options::{Options, ReplayLogOptions, ReplayedLog, Seen};
 pub use reservation::{Holders, ReservationError};
 pub use session::{
@@ -42,4 +44,5 @@ pub use session::{
     Transport,
 };
 pub use unit::UnitError;
+pub use watch::Watched;
 pub use writers::Writers;

@@ -126,6 +126,9 @@ pub trait Session: Clone + fmt::Debug + Send + Sync + 'static {
     /// Ends it at once: nothing of what waits to be sent leaves any more.
     fn abandon(&self);
 
+    /// Somebody waits for the end: no command has longer any more to be answered than usual, though others took longer.
+    fn hurry(&self);
+
     /// How much data of a write may be under way.
     fn limits(&self) -> TransferLimits;
 }
@@ -177,6 +180,14 @@ pub trait Transport: fmt::Display + fmt::Debug + Send + Sync + 'static {
 
     /// Whether what a target says in a session is authenticated.
     fn is_secure(&self) -> bool;
+
+    /// Whether a process that was killed had its name, so that the first login has ended what that left of a session.
+    fn replaces_left_session(&self) -> bool {
+        false
+    }
+
+    /// The last session was logged out: nothing of it is under way.
+    fn note_logout(&self) {}
 
     /// A session was given up since commands stalled, or the outage that began so is over.
     fn note_stall(&self, stalled: bool);

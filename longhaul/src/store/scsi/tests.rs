@@ -53,6 +53,8 @@ impl Session for SilentSession {
 
     fn abandon(&self) {}
 
+    fn hurry(&self) {}
+
     fn limits(&self) -> TransferLimits {
         TransferLimits { unsolicited: 0, solicited: 0 }
     }

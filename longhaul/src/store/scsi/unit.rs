@@ -298,7 +298,7 @@ mod tests {
 
     /// Whoever is told of it has tried for long already.
     #[test]
-    fn what_passes_is_an_outage() {
+    fn temporary_failure_is_an_outage() {
         for (key, code, qualifier, passes) in [
             (Key::AbortedCommand, 0x00, 0x00, true),
             (Key::AbortedCommand, 0x47, 0x05, true),

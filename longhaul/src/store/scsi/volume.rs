@@ -94,7 +94,7 @@ impl<S: Session> Link<S> {
     }
 
     /// Keeps what was promised of the unit when it was there `before`.
-    pub(super) async fn keep_promise(&mut self, before: &Device) -> Result<(), UnitError> {
+    pub(super) async fn match_first_link(&mut self, before: &Device) -> Result<(), UnitError> {
         self.through = !before.has_write_cache();
         if self.through && self.shape.write_cache {
             tracing::warn!(

@@ -62,13 +62,13 @@ impl fmt::Debug for Answer {
 /// Whether a command was aborted, for the command itself to see.
 #[derive(Clone, Debug)]
 pub(super) struct Abort {
-    own: Option<Arc<Word>>,
+    own: Option<Arc<AbortFlag>>,
     /// What ends it, too.
-    other: Option<Arc<Word>>,
+    other: Option<Arc<AbortFlag>>,
 }
 
 #[derive(Debug, Default)]
-struct Word {
+struct AbortFlag {
     given: AtomicBool,
     arrived: Notify,
 }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_whether_it_waits_already_or_not() {
+    fn waiting_command_is_aborted_whether_it_was_polled_or_not() {
         for polled in [true, false] {
             let mut answer = waits_for_ever();
             if polled {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_look_goes_on() {
+    fn command_that_does_not_check_goes_on() {
         let answer = Answer::of(ready(response(Status::Good)));
         answer.abort();
         assert_eq!(answer.now_or_never().unwrap().status, Status::Good);

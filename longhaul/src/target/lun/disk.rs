@@ -24,17 +24,18 @@ use proto::scsi::ports::Ports;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::Additional;
 use proto::scsi::unit::{Medium, Unit};
-use proto::scsi::{Capacity, Cdb, Parsed};
+use proto::scsi::{Blocks, Capacity, Cdb, Parsed};
 use volume::layer::range_lock::RangeLock;
 use volume::{CryptoErase, Volume};
 
 use self::background::Background;
 use self::conditions::Conditions;
 use self::copy::Copies;
+use self::medium::CHUNK;
 pub use self::options::Options;
-use self::removal::Preventing;
+use self::removal::RemovalPrevention;
 use self::reserved::Reserved;
-pub use self::reserved::{KeepError, Kept};
+pub use self::reserved::{LoadError, StoredReservations};
 use self::sanitize::Progress;
 use self::third_party::ThirdParty;
 use super::medium_lock::MediumLock;
@@ -71,7 +72,7 @@ struct State {
     copies: Copies,
     third_party: Arc<ThirdParty>,
     reserved: Reserved,
-    preventing: Preventing,
+    preventing: RemovalPrevention,
     /// Held by the one START STOP UNIT that is stopping the unit.
     stopping: Arc<tokio::sync::Mutex<()>>,
     /// For what any initiator can have logged as often as it likes.
@@ -105,7 +106,7 @@ impl Disk {
             copies: Copies::default(),
             third_party: Arc::default(),
             reserved,
-            preventing: Preventing::default(),
+            preventing: RemovalPrevention::default(),
             stopping: Arc::default(),
             log_limiter: LineLimiter::default(),
             background_flushes: Background::default(),
@@ -194,7 +195,7 @@ impl Disk {
     }
 
     /// Tells disks of one another that an initiator meets in one session. It is said once of each.
-    pub fn introduce<'a>(disks: impl Iterator<Item = &'a Self> + Clone) {
+    pub fn connect_peers<'a>(disks: impl Iterator<Item = &'a Self> + Clone) {
         let peers: Arc<[_]> = disks.clone().map(|disk| Arc::downgrade(&disk.core)).collect();
         for disk in disks {
             let said = disk.core.peers.set(Arc::clone(&peers));
@@ -208,14 +209,18 @@ impl LogicalUnit for Disk {
         self.core.unit.data_out(command, self.core.switches())
     }
 
-    fn data_in_len(&self, command: &Parsed) -> u32 {
+    fn working_memory(&self, command: &Parsed) -> u32 {
+        let bytes = |blocks: Blocks| blocks.count.saturating_mul(self.core.unit.block_size());
         match command.cdb {
-            Ok(Cdb::Read(access))
-                if access.blocks.count <= TRANSFER_MAX / self.core.unit.block_size() =>
-            {
-                access.blocks.count * self.core.unit.block_size()
-            }
-            // Refused, or answered with a few bytes.
+            Ok(Cdb::Read(access)) if bytes(access.blocks) <= TRANSFER_MAX => bytes(access.blocks),
+            // No blocks may be all to the end of the medium.
+            Ok(Cdb::WriteSame { access, .. }) if access.blocks.count == 0 => CHUNK,
+            Ok(
+                Cdb::WriteSame { access, .. }
+                | Cdb::Verify(access, _)
+                | Cdb::WriteVerify(access, _),
+            ) => bytes(access.blocks).min(CHUNK),
+            // Refused, or answered with a few bytes; of EXTENDED COPY one runs at a time.
             _ => 0,
         }
     }

@@ -4,13 +4,13 @@ mod answer;
 mod data;
 mod disk;
 mod fault;
-#[cfg(test)]
-mod guest;
 mod medium_lock;
 mod target;
+#[cfg(test)]
+mod test_initiator;
 
 pub use answer::Answer;
-pub use disk::{Disk, KeepError, Kept, Options};
+pub use disk::{Disk, LoadError, Options, StoredReservations};
 pub use target::TargetDevice;
 
 use bytes::Bytes;
@@ -41,7 +41,7 @@ pub trait Initiator: Send + Sync {
 }
 
 /// Keeps the reservations of one unit through a loss of power.
-pub trait Keeper: fmt::Debug + Send + Sync {
+pub trait ReservationStorage: fmt::Debug + Send + Sync {
     /// What was kept last, if anything ever was.
     fn load(&self) -> io::Result<Option<Vec<u8>>>;
 
@@ -83,9 +83,10 @@ pub trait LogicalUnit: Send + Sync {
     /// that, and less if the initiator announced less. Zero for a command that will be refused.
     fn data_out_len(&self, command: &Parsed) -> u32;
 
-    /// How many bytes of data-in the unit may have in hand to answer this command, if it moves blocks:
-    /// what it asks for, which may be more than the initiator has room for. Zero for other commands.
-    fn data_in_len(&self, command: &Parsed) -> u32;
+    /// How many bytes the unit may have in hand beside the data-out to carry out this command, if it moves blocks: what is
+    /// to be read, which may be more than the initiator has room for, or what is copied, compared or written at a time.
+    /// Zero for other commands.
+    fn working_memory(&self, command: &Parsed) -> u32;
 
     /// Runs a command. What it does is ordered only by what it awaits.
     fn execute(&self, nexus: Nexus, command: Command) -> Answer;

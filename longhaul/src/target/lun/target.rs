@@ -53,7 +53,7 @@ impl TargetDevice {
     }
 
     fn of(name: String, disks: BTreeMap<u16, Arc<Disk>>) -> Self {
-        Disk::introduce(disks.values().map(AsRef::as_ref));
+        Disk::connect_peers(disks.values().map(AsRef::as_ref));
         let unit = |(number, disk): (&u16, &Arc<Disk>)| (*number, Arc::clone(disk) as _);
         let units = disks.iter().map(unit).collect();
         let absent = Arc::new(Absent { target: name.clone(), disks: disks.clone() });
@@ -194,7 +194,7 @@ impl LogicalUnit for Absent {
         0
     }
 
-    fn data_in_len(&self, _command: &Parsed) -> u32 {
+    fn working_memory(&self, _command: &Parsed) -> u32 {
         0
     }
 
@@ -225,7 +225,7 @@ impl LogicalUnit for Absent {
 
 #[cfg(test)]
 mod tests {
-    use super::super::guest::Guest;
+    use super::super::test_initiator::TestInitiator;
     use super::*;
     use futures_util::FutureExt;
     use proto::scsi::sense::Key;
@@ -285,10 +285,10 @@ mod tests {
     }
 
     #[test]
-    fn who_may_only_read_has_another_face_of_the_same_disk() {
+    fn read_only_client_has_other_rights_to_the_same_disk() {
         let whole = target();
         let guarded = whole.masked(|_| Some(Access::Read));
-        whole.attach(Nexus(1), &(Guest::new(1) as Arc<dyn Initiator>));
+        whole.attach(Nexus(1), &(TestInitiator::new(1) as Arc<dyn Initiator>));
         let (unit, guard) = (whole.unit([0; 8]), guarded.unit([0; 8]));
         let ready = command::Command::test_unit_ready;
         assert_eq!(sense(guard, ready(), vec![]).additional, Additional::POWER_ON_OR_RESET);
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn a_nexus_sees_some_units_and_is_told_when_that_changes() {
         let whole = target();
-        let guest: Arc<dyn Initiator> = Guest::new(1);
+        let guest: Arc<dyn Initiator> = TestInitiator::new(1);
         let one = whole.masked(|number| (number == 300).then_some(Access::Write));
         assert!(!one.has([0; 8]) && one.has(lun::encode(300)));
         one.attach(Nexus(1), &guest);
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn a_nexus_is_known_to_every_unit() {
         let target = target();
-        let guest: Arc<dyn Initiator> = Guest::new(1);
+        let guest: Arc<dyn Initiator> = TestInitiator::new(1);
         target.attach(Nexus(1), &guest);
         for number in [0, 300] {
             let unit = target.unit(lun::encode(number));

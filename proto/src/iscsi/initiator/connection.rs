@@ -72,7 +72,7 @@ impl Connection {
             segment: 0,
             outstanding: 0,
             ping: None,
-            progress: Progress::new(timeouts.stall),
+            progress: Progress::new(timeouts.stall, timeouts.stall_times),
             last_life: now,
             pings_answered: 0,
         }

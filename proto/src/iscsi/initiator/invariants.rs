@@ -3,16 +3,18 @@
 use bytes::{Bytes, BytesMut};
 
 use super::{Command, Event, Initiator, QUEUE_MAX, Timeouts, Transfer};
+use crate::identity::Identity;
 use crate::iscsi::chap::{Account, Algorithm, Credentials, Secret};
 use crate::iscsi::header::{BHS_LEN, Header, LoginResponse, NO_TAG};
 use crate::iscsi::keys::Offer;
 use crate::iscsi::login::Entropy;
 use crate::iscsi::login::initiator::{Config, InitiatorLogin};
+use crate::iscsi::login::invitations::Issued;
 use crate::iscsi::login::policy::{Client, Policy};
-use crate::iscsi::login::target::{self, Entrance, Progress, TargetLogin};
+use crate::iscsi::login::target::{self, PortalRules, Progress, TargetLogin};
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::iscsi::pdu::{Outbox, Pdu, Pieces};
-use crate::iscsi::sealed::Transcript;
+use crate::iscsi::sealed::{InvitationSecret, Limits, Sealing, Transcript};
 use crate::iscsi::text::TEXT_MAX;
 use crate::reader::{Reader, Truncated};
 use crate::time::Time;
@@ -27,10 +29,10 @@ const COMMANDS_MAX: usize = 64;
 /// panic; every command ends once or is given back; no more data come out than were asked for, and no
 /// more go out than were submitted; after a fault nothing is taken.
 pub fn holds(bytes: &[u8]) {
-    let mut world = World::log_in();
+    let mut simulation = Simulation::log_in();
     let mut script = Reader::new(bytes);
-    while world.step(&mut script).is_ok() {}
-    world.finish();
+    while simulation.step(&mut script).is_ok() {}
+    simulation.finish();
 }
 
 /// Reads `bytes` as what either side of a login says to the other: it ends or goes on, and never
@@ -55,8 +57,8 @@ pub fn login_holds(bytes: &[u8]) {
     let client = Client { account: Some(account()), ..Client::default() };
     let target = target::Config {
         policy: Policy::closed(vec![name()], vec![client], Algorithm::ALL.to_vec()),
-        offer: Offer::long_haul(),
-        sealing: None,
+        offer: Offer::for_long_links(),
+        sealing: Some(sealing()),
         command_window: 1,
         text_max: TEXT_MAX,
     };
@@ -66,14 +68,26 @@ pub fn login_holds(bytes: &[u8]) {
         next_stage,
         ..Default::default()
     };
-    let entrance = Entrance { portal_group_tag: 1, demanded: None };
-    let mut login = Box::new(TargetLogin::new(target.into(), entrance, entropy()));
+    let entrance = PortalRules { portal_group_tag: 1, demanded: None };
+    let secret = InvitationSecret::fresh(&mut |buffer| buffer.fill(2));
+    let issued = Issued::new("guest".to_owned(), u64::MAX, secret, Client::default());
+    let login = TargetLogin::new(target.into(), entrance, entropy());
+    let mut login = Box::new(login.with_invitations(vec![issued.invited]));
     for part in text.split_inclusive(|byte| *byte == b'\n') {
         match login.handle(&request, part, &heard) {
             Progress::Continue(next, _) => login = next,
             Progress::Refused(_) => return,
             Progress::Admit(_) => panic!("admitted without proof"),
         }
+    }
+}
+
+/// No script has proven anything: there is nothing to encrypt.
+fn sealing() -> Sealing {
+    Sealing {
+        identity: Identity::fresh(&mut |buffer| buffer.fill(3)),
+        new_cipher: |_| panic!("a session is secure without proof"),
+        limits: Limits::SPEC,
     }
 }
 
@@ -93,7 +107,7 @@ fn account() -> Account {
 }
 
 pub(super) fn config(account: Option<Account>) -> Config {
-    let offer = Offer { max_burst: 65_536, first_burst: 4096, ..Offer::long_haul() };
+    let offer = Offer { max_burst: 65_536, first_burst: 4096, ..Offer::for_long_links() };
     Config {
         initiator: name(),
         isid: ISID,
@@ -105,7 +119,7 @@ pub(super) fn config(account: Option<Account>) -> Config {
     }
 }
 
-struct World {
+struct Simulation {
     machine: Initiator<usize>,
     now: Time,
     stat_sn: u32,
@@ -116,10 +130,10 @@ struct World {
     faulted: bool,
 }
 
-impl World {
+impl Simulation {
     fn log_in() -> Self {
         let machine = Initiator::start(config(None), entropy(), Timeouts::default(), Time::ZERO);
-        let mut world = Self {
+        let mut simulation = Self {
             machine,
             now: Time::ZERO,
             stat_sn: 0,
@@ -139,12 +153,12 @@ impl World {
             ..LoginResponse::default()
         };
         let text = Bytes::from_static(b"MaxRecvDataSegmentLength=8192\0InitialR2T=Yes\0");
-        world.receive(Pdu::with_data(response, text));
-        assert!(!world.faulted && world.machine.has_room());
-        world.stat_sn = 1;
-        world.drain();
-        world.sent = 0;
-        world
+        simulation.receive(Pdu::with_data(response, text));
+        assert!(!simulation.faulted && simulation.machine.has_room());
+        simulation.stat_sn = 1;
+        simulation.drain();
+        simulation.sent = 0;
+        simulation
     }
 
     fn step(&mut self, script: &mut Reader<'_>) -> Result<(), Truncated> {

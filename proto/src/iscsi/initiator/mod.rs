@@ -33,7 +33,7 @@ use bytes::{Bytes, BytesMut};
 use super::header::{Header, NO_TAG, RejectReason, TaskResponse};
 use super::login::Entropy;
 use super::login::initiator::{
-    CID, Config as LoginConfig, Deviation, Established, InitiatorLogin, Place, Progress,
+    CID, Config as LoginConfig, Deviation, Established, InitiatorLogin, LoginPurpose, Progress,
 };
 use super::pdu::{Frame, Outbox, Pdu, Pieces};
 use crate::scsi::Status;
@@ -55,12 +55,16 @@ pub struct Timeouts {
     /// For a command to move, though what was sent long after it was answered. Flushes, zeroes and discards have five
     /// times as long, as long as others are answered.
     pub stall: Duration,
+    /// How many times longer they have at first, of a unit that may be slow. That passes when none has needed it for as
+    /// long as that is.
+    pub stall_times: u32,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self { login: seconds(30), idle: seconds(10), answer: seconds(20), stall: seconds(60) }
+        let (stall, stall_times) = (seconds(60), 1);
+        Self { login: seconds(30), idle: seconds(10), answer: seconds(20), stall, stall_times }
     }
 }
 
@@ -208,7 +212,7 @@ impl<T> Initiator<T> {
             return None;
         }
         let cid = CID.wrapping_add(u16::try_from(on).ok()?);
-        let place = Place { tsih: *tsih, cid, cmd_sn: session.cmd_sn() };
+        let place = LoginPurpose { tsih: *tsih, cid, cmd_sn: session.cmd_sn() };
         let (login, request) = InitiatorLogin::join(self.config.clone(), place, entropy);
         let mut connection = Connection::new(login, now, &self.timeouts);
         connection.outbox.push_pdu(request);
@@ -227,6 +231,12 @@ impl<T> Initiator<T> {
         let connection =
             self.connections.get_mut(on).filter(|connection| joining && !connection.is_open());
         connection.map(|connection| connection.stage = Stage::Closed).is_some()
+    }
+
+    /// No command has longer any more than those of a unit that is not slow: somebody waits for the end.
+    pub fn hurry(&mut self) {
+        self.timeouts.stall_times = 1;
+        self.connections.iter_mut().for_each(|connection| connection.progress.hurry());
     }
 
     /// Takes all whole PDUs off the front of the buffer of a connection.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::connection::{Connection, Ping};
 use super::sequence::Sequence;
-use super::task::{Ended, Place, Task};
+use super::task::{CommandPlace, Ended, Task};
 use super::{Command, Event, Fault, Misbehaviour, QUEUE_MAX, TaskError, Timeouts, tag_after};
 use crate::iscsi::header::{
     AsyncEvent, AsyncMessage, BHS_LEN, DataIn, Header, LogoutReason, LogoutRequest, NO_TAG, NopIn,
@@ -118,7 +118,7 @@ impl<T> Session<T> {
         let Established { exp_cmd_sn, max_cmd_sn, .. } = *established;
         self.sequence.window(exp_cmd_sn, max_cmd_sn);
         self.events.push_back(Event::Joined(on));
-        self.pump(connections);
+        self.send_queued(connections);
     }
 
     pub(super) fn not_joined(&mut self, on: usize, fault: Fault) {
@@ -140,7 +140,7 @@ impl<T> Session<T> {
         let tag = self.new_tag();
         connections.iter_mut().for_each(|connection| connection.progress.tick(now));
         self.queue.push_back((tag, command, token));
-        self.pump(connections);
+        self.send_queued(connections);
         Ok(tag)
     }
 
@@ -246,7 +246,7 @@ impl<T> Session<T> {
         if self.end == End::Open {
             self.end = End::Draining { until };
         }
-        self.pump(connections);
+        self.send_queued(connections);
     }
 
     pub(super) fn poll(&mut self) -> Option<Event<T>> {
@@ -366,7 +366,7 @@ impl<T> Session<T> {
         }
         // Before new commands take the tags of old ones.
         self.tell_settled();
-        self.pump(connections);
+        self.send_queued(connections);
         Ok(())
     }
 
@@ -571,13 +571,13 @@ impl<T> Session<T> {
     // What goes.
 
     /// Sends what the window allows and, once a draining session is empty, the logout.
-    fn pump(&mut self, connections: &mut [Connection]) {
+    fn send_queued(&mut self, connections: &mut [Connection]) {
         while self.sequence.is_open()
             && !self.queue.is_empty()
-            && let Some((on, connection)) = lightest(connections)
+            && let Some((on, connection)) = least_loaded(connections)
             && let Some((itt, command, token)) = self.queue.pop_front()
         {
-            let place = Place { itt, cmd_sn: self.sequence.take(), on };
+            let place = CommandPlace { itt, cmd_sn: self.sequence.take(), on };
             let task = Task::send(command, token, &place, &self.parameters, connection);
             self.tasks.insert(itt, task);
         }
@@ -649,7 +649,7 @@ impl<T> Session<T> {
 }
 
 /// The connection that the next command goes by: the one with the least on its way.
-fn lightest(connections: &mut [Connection]) -> Option<(usize, &mut Connection)> {
+fn least_loaded(connections: &mut [Connection]) -> Option<(usize, &mut Connection)> {
     let open = connections.iter_mut().enumerate().filter(|(_, connection)| connection.is_open());
     open.min_by_key(|(_, connection)| connection.outstanding)
 }

@@ -86,7 +86,7 @@ pub(super) struct Ended<T> {
 }
 
 /// What identifies a command and its place.
-pub(super) struct Place {
+pub(super) struct CommandPlace {
     pub(super) itt: u32,
     pub(super) cmd_sn: u32,
     /// The connection.
@@ -115,11 +115,11 @@ impl<T> Task<T> {
     pub(super) fn send(
         command: Command,
         token: T,
-        place: &Place,
+        place: &CommandPlace,
         parameters: &Parameters,
         connection: &mut Connection,
     ) -> Self {
-        let Place { itt, cmd_sn, on } = *place;
+        let CommandPlace { itt, cmd_sn, on } = *place;
         let Command { lun, cdb, transfer } = command;
         let (weight, exp_stat_sn) = (weight(&transfer), connection.exp_stat_sn);
         let (traits, operation) = (cdb::traits_of(&cdb), cdb[0]);

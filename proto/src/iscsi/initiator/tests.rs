@@ -33,7 +33,7 @@ fn logged_in(target: Option<IscsiName>, text: &'static [u8]) -> Initiator<u8> {
         account: None,
         pinned: None,
         algorithms: vec![],
-        offer: Offer { max_burst: 8192, first_burst: 1024, ..Offer::long_haul() },
+        offer: Offer { max_burst: 8192, first_burst: 1024, ..Offer::for_long_links() },
     };
     let entropy = Entropy::fresh(&mut |buffer| buffer.fill(1));
     let mut machine = Initiator::start(config, entropy, Timeouts::default(), Time::ZERO);
@@ -547,12 +547,12 @@ fn unknown_events_are_passed_over() {
 
 proptest! {
     #[test]
-    fn whatever_a_target_sends_the_laws_hold(script in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn invariants_hold_for_any_target(script in prop::collection::vec(any::<u8>(), 0..2000)) {
         invariants::holds(&script);
     }
 
     #[test]
-    fn whatever_is_said_at_login_the_laws_hold(script in "[\\x00-\\x07](AuthMethod=(CHAP|None)\\x00|CHAP_A=[5-8]\\x00|CHAP_[NRIC]=[0-9a-fx]{0,9}\\x00|InitiatorName=iqn.2000-01.example:a\\x00|TargetName=iqn.2000-01.example:disk\\x00|\n){0,9}") {
+    fn invariants_hold_for_any_login(script in "[\\x00-\\x07](AuthMethod=(CHAP|None)\\x00|CHAP_A=[5-8]\\x00|CHAP_[NRIC]=[0-9a-fx]{0,9}\\x00|InitiatorName=iqn.2000-01.example:a\\x00|TargetName=iqn.2000-01.example:disk\\x00|\n){0,9}") {
         invariants::login_holds(script.as_bytes());
     }
 }

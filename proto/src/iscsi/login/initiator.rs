@@ -15,7 +15,8 @@ use crate::iscsi::name::{IscsiName, Isid};
 use crate::iscsi::negotiation::{Negotiation, Stage, Violation};
 use crate::iscsi::pdu::Pdu;
 use crate::iscsi::sealed::{
-    HandshakeError, Master, PROOF_KEY, Protection, Sealing, Seals, Transcript, Transcripts,
+    HandshakeError, InvitationSecret, Master, PROOF_KEY, Protection, Sealing, Seals, Transcript,
+    Transcripts,
 };
 use crate::iscsi::text::{self, Assembly, Pair, TextError};
 pub use deviation::Deviation;
@@ -49,6 +50,8 @@ pub struct Pinned {
     pub target: PublicKey,
     /// What the session gets: exactly this.
     pub protection: Protection,
+    /// What makes the target list this client, if it does not yet: good for one login.
+    pub invitation: Option<InvitationSecret>,
 }
 
 /// A login under way, waiting for the next response.
@@ -61,7 +64,7 @@ pub struct InitiatorLogin {
 #[derive(Debug)]
 struct Common {
     config: Config,
-    place: Place,
+    place: LoginPurpose,
     assembly: Assembly,
     negotiation: Negotiation,
     /// Whether the last request asked for the next stage.
@@ -77,7 +80,7 @@ struct Common {
 
 /// What a login asks for: a session, or a place for another connection in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LoginPurpose {
     /// The session; zero for a new one.
     pub tsih: u16,
     /// The number of the connection.
@@ -86,7 +89,7 @@ pub struct Place {
     pub cmd_sn: u32,
 }
 
-impl Place {
+impl LoginPurpose {
     /// That of the first connection.
     const LEADING: Self = Self { tsih: 0, cid: CID, cmd_sn: FIRST_CMD_SN };
 }
@@ -148,6 +151,12 @@ pub enum LoginError {
         "the target does not list this client's key {0}, or is not the one whose key was pinned"
     )]
     KeyRefused(PublicKey),
+    /// It does not take the invitation.
+    #[error(
+        "the target does not take the invitation: it was used, has expired or was revoked, or the target is not the one \
+         that has made it"
+    )]
+    InvitationRefused,
     /// It knows us, and wants better protection, or does not let us use what we asked for.
     #[error("the target does not let this client use it with the protection `{}`", .0.name())]
     TooLittle(Protection),
@@ -210,23 +219,25 @@ impl InitiatorLogin {
     /// Begins a login: the first request. The entropy is fresh, for mutual CHAP or a sealed session.
     #[must_use]
     pub fn start(config: Config, entropy: Entropy) -> (Box<Self>, Pdu) {
-        Self::start_at(config, Place::LEADING, entropy)
+        Self::start_at(config, LoginPurpose::LEADING, entropy)
     }
 
     /// The same, for a connection that joins a session: as the same initiator, with the same proof
     /// (RFC 7143, 6.3.1).
     #[must_use]
-    pub fn join(config: Config, place: Place, entropy: Entropy) -> (Box<Self>, Pdu) {
+    pub fn join(config: Config, place: LoginPurpose, entropy: Entropy) -> (Box<Self>, Pdu) {
         Self::start_at(config, place, entropy)
     }
 
-    fn start_at(config: Config, place: Place, entropy: Entropy) -> (Box<Self>, Pdu) {
+    fn start_at(mut config: Config, place: LoginPurpose, entropy: Entropy) -> (Box<Self>, Pdu) {
         let mut negotiation = Negotiation::new(Role::Initiator, config.offer.clone());
         if config.target.is_none() {
             negotiation.in_discovery();
         }
         if place.tsih != 0 {
             negotiation.joins();
+            // The session that it joins has used it.
+            config.pinned.iter_mut().for_each(|pinned| pinned.invitation = None);
         }
         let mut text = config.identity(place);
         let state = match Security::start(&config, entropy, &mut text) {
@@ -295,7 +306,7 @@ impl Expect {
 impl Config {
     /// Who we are and what we want, which the first request says (RFC 7143, 6.3.1). What type its session has
     /// only the leading connection says (13.21); the Linux kernel's target knows no such key of others.
-    fn identity(&self, place: Place) -> Vec<u8> {
+    fn identity(&self, place: LoginPurpose) -> Vec<u8> {
         let mut text = Vec::new();
         let mut push = |key: Key, value: &str| text::push(&mut text, key.spec().name, value);
         push(Key::InitiatorName, self.initiator.as_str());
@@ -414,6 +425,9 @@ impl Common {
     /// Why a target refuses, as far as the status and what we came with tell.
     fn refused(&self, status: LoginStatus) -> LoginError {
         match (status, &self.config.pinned) {
+            (LoginStatus::AUTHENTICATION_FAILURE, Some(Pinned { invitation: Some(_), .. })) => {
+                LoginError::InvitationRefused
+            }
             (LoginStatus::AUTHENTICATION_FAILURE, Some(pinned)) => {
                 LoginError::KeyRefused(pinned.sealing.identity.public())
             }
@@ -459,7 +473,7 @@ impl Common {
         }
         match state {
             Security::Done => Ok((Expect::Operational(None), self.propose(Vec::new()))),
-            Security::Shaken(master, protection) => {
+            Security::UnprovenHandshake(master, protection) => {
                 self.negotiation.seal(DigestWish::Seal(protection));
                 let proof = master.proof(&self.transcripts(heard));
                 text::push(&mut text, PROOF_KEY, &text::base64(proof.as_bytes()));

@@ -8,13 +8,14 @@
 //! - [`InitiatorLogin`](initiator::InitiatorLogin) asks, and ends in [`initiator::Established`].
 
 pub mod initiator;
+pub mod invitations;
 pub mod policy;
 pub mod target;
 
 use std::fmt;
 
 use super::chap::Challenge;
-use super::sealed::{Ephemeral, NOISE_KEY, PROOF_KEY};
+use super::sealed::{Ephemeral, INVITATION_KEY, NOISE_KEY, PROOF_KEY};
 use super::text::Pair;
 
 /// The one version there is (RFC 7143, 11.12.4).
@@ -131,8 +132,17 @@ impl fmt::Debug for LoginStatus {
 }
 
 /// The keys of authentication that mean something; of CHAP, those of RFC 7143, 12.1.3.
-const SECURITY_KEYS: [&str; 8] =
-    ["AuthMethod", "CHAP_A", "CHAP_I", "CHAP_C", "CHAP_N", "CHAP_R", NOISE_KEY, PROOF_KEY];
+const SECURITY_KEYS: [&str; 9] = [
+    "AuthMethod",
+    "CHAP_A",
+    "CHAP_I",
+    "CHAP_C",
+    "CHAP_N",
+    "CHAP_R",
+    NOISE_KEY,
+    INVITATION_KEY,
+    PROOF_KEY,
+];
 
 /// Whether a key belongs to authentication and not to the table of operational keys.
 fn is_security(pair: &Pair<'_>) -> bool {

@@ -13,6 +13,8 @@ use crate::scsi::rights::{Access, Rights};
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     targets: Vec<IscsiName>,
+    /// Anyone may use every target.
+    open: bool,
     clients: Vec<Client>,
     algorithms: Vec<Algorithm>,
     /// How sessions with a target must be sealed, at least.
@@ -77,7 +79,7 @@ impl Policy {
     /// Anyone may use every target.
     #[must_use]
     pub fn open(targets: Vec<IscsiName>) -> Self {
-        Self { targets, ..Self::default() }
+        Self { targets, open: true, ..Self::default() }
     }
 
     /// Only these clients may use the targets; `algorithms` are those allowed for CHAP.
@@ -87,10 +89,7 @@ impl Policy {
         clients: Vec<Client>,
         algorithms: Vec<Algorithm>,
     ) -> Self {
-        // An empty list of clients would read as `open`.
-        let nobody = Client { units: Some(Vec::new()), ..Client::default() };
-        let clients = if clients.is_empty() { vec![nobody] } else { clients };
-        Self { targets, clients, algorithms, demands: BTreeMap::new() }
+        Self { targets, clients, algorithms, ..Self::default() }
     }
 
     /// The same policy, which demands of sessions with `target` to be sealed so, or better; the most that was
@@ -99,6 +98,13 @@ impl Policy {
     pub fn demanding(mut self, target: IscsiName, protection: Protection) -> Self {
         let least = self.demands.entry(target).or_insert(protection);
         *least = protection.max(*least);
+        self
+    }
+
+    /// The same policy with one client more.
+    #[must_use]
+    pub fn with_client(mut self, client: Client) -> Self {
+        self.clients.push(client);
         self
     }
 
@@ -127,8 +133,11 @@ impl Policy {
     /// Whether this initiator can prove itself, and whether it must.
     pub(super) fn demands(&self, initiator: &IscsiName) -> Demand {
         let mut candidates = self.candidates(initiator).peekable();
-        if self.clients.is_empty() {
+        if self.open {
             Demand::Nothing
+        } else if self.clients.is_empty() {
+            // Who proves what it is, is told that it is not listed.
+            Demand::Proof
         } else if candidates.peek().is_none() {
             Demand::Impossible
         } else if candidates.all(|client| !client.is_unproven()) {
@@ -156,7 +165,7 @@ impl Policy {
     /// Whether someone with this key may come under this name.
     pub(super) fn knows(&self, initiator: &IscsiName, key: PublicKey) -> bool {
         let proven = ClientId::Key(key);
-        self.clients.is_empty() || self.candidates(initiator).any(|it| it.is_proven_by(&proven))
+        self.open || self.candidates(initiator).any(|it| it.is_proven_by(&proven))
     }
 
     /// The first of the numbers in a CHAP_A list that is allowed (RFC 7143, 12.1.3).
@@ -184,7 +193,7 @@ impl Policy {
         if !self.has(target) {
             return None;
         }
-        if self.clients.is_empty() {
+        if self.open {
             return Some(Rights::All);
         }
         let clients = self.candidates(initiator).filter(|client| client.is_proven_by(proven));

@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::policy::{Demand, Policy};
+use super::invitations::Invited;
+use super::policy::{Client, Demand, Policy};
 use super::{
     EXCHANGES_MAX, Entropy, LoginStatus, Phase, SECURITY_KEYS, VERSION, is_security, value,
 };
 use crate::client::ClientId;
+use crate::identity::PublicKey;
 use crate::iscsi::header::{LoginRequest, LoginResponse};
 use crate::iscsi::keys::{DigestWish, Key, Offer, Role};
 use crate::iscsi::name::{IscsiName, Isid};
@@ -23,7 +25,7 @@ use crate::iscsi::text::{self, Assembly, Pair};
 use admission::Seal;
 pub use admission::{Admission, Established};
 pub use reason::Reason;
-use security::{Security, Shaken, binary};
+use security::{Security, UnprovenHandshake, binary};
 
 /// What a target node brings to every login.
 #[derive(Clone, Debug)]
@@ -42,7 +44,7 @@ pub struct Config {
 
 /// What the portal that a connection came in by says of its login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entrance {
+pub struct PortalRules {
     /// Its portal group (RFC 7143, 13.9).
     pub portal_group_tag: u16,
     /// How sessions must be sealed, at least, whatever they want.
@@ -60,7 +62,9 @@ pub struct TargetLogin {
 #[derive(Debug)]
 struct Common {
     config: Arc<Config>,
-    entrance: Entrance,
+    entrance: PortalRules,
+    /// The invitations that were good when the login began.
+    live: Vec<Arc<Invited>>,
     assembly: Assembly,
     negotiation: Negotiation,
     /// The keys of authentication that have come.
@@ -95,7 +99,7 @@ enum Expect {
     /// The security stage goes on.
     Security(Box<Peer>, Security),
     /// The operational stage of a session to be sealed, which begins with the initiator's proof.
-    Proof(Box<Peer>, Box<Shaken>),
+    Proof(Box<Peer>, Box<UnprovenHandshake>),
     /// The operational stage.
     Operational(Box<Peer>, Grant),
 }
@@ -115,7 +119,7 @@ struct Grant {
     proven: ClientId,
     visible: Vec<IscsiName>,
     /// The handshake that names it, if its session is to be sealed.
-    shaken: Option<Box<Shaken>>,
+    shaken: Option<Box<UnprovenHandshake>>,
 }
 
 /// What comes of a request.
@@ -165,12 +169,13 @@ enum Turn {
 impl TargetLogin {
     /// A login on a new connection. The entropy is fresh, for the method it comes to.
     #[must_use]
-    pub fn new(config: Arc<Config>, entrance: Entrance, entropy: Entropy) -> Self {
+    pub fn new(config: Arc<Config>, entrance: PortalRules, entropy: Entropy) -> Self {
         let common = Common {
             negotiation: Negotiation::new(Role::Target, config.offer.clone()),
             assembly: Assembly::of_at_most(config.text_max),
             config,
             entrance,
+            live: Vec::new(),
             security_keys: Vec::new(),
             ids: None,
             stat_sn: 0,
@@ -181,6 +186,14 @@ impl TargetLogin {
             heard: Transcript::default(),
         };
         Self { common, state: Expect::First(entropy) }
+    }
+
+    /// The same login, to which clients can come with one of these invitations, too. Whoever admits one that did has to
+    /// claim it first: another login may have been faster.
+    #[must_use]
+    pub fn with_invitations(mut self, live: Vec<Arc<Invited>>) -> Self {
+        self.common.live = live;
+        self
     }
 
     /// Who is logging in, if it has said so.
@@ -390,7 +403,8 @@ impl Common {
         next: Option<Phase>,
         answers: &mut Vec<u8>,
     ) -> Result<Turn, Reason> {
-        let state = state.handle(&self.config, &peer.initiator, pairs, next.is_some(), answers)?;
+        let known = (&*self.config, &*self.live);
+        let state = state.handle(known, &peer.initiator, pairs, next.is_some(), answers)?;
         match (state, next) {
             (Security::Proven(proven), Some(next)) => {
                 let grant = self.grant(&peer, proven, None)?;
@@ -399,12 +413,12 @@ impl Common {
                     _ => Turn::Follow(Expect::Operational(peer, grant)),
                 })
             }
-            (Security::Shaken(shaken), Some(Phase::Operational)) => {
+            (Security::UnprovenHandshake(shaken), Some(Phase::Operational)) => {
                 self.negotiation.seal(DigestWish::AnySeal);
                 Ok(Turn::Follow(Expect::Proof(peer, shaken)))
             }
             // Without the operational stage there is no agreement on a seal.
-            (Security::Shaken(_), Some(_)) => Err(Reason::Stage),
+            (Security::UnprovenHandshake(_), Some(_)) => Err(Reason::Stage),
             // T is answered with T=0 where more is to be said (RFC 7143, 6.3.2).
             (state, _) => Ok(Turn::Stay(Expect::Security(peer, state))),
         }
@@ -412,9 +426,9 @@ impl Common {
 
     /// Nothing is granted before it is clear that the client is there now.
     fn check_proof(
-        &self,
+        &mut self,
         peer: &Peer,
-        shaken: Box<Shaken>,
+        shaken: Box<UnprovenHandshake>,
         pairs: &[Pair<'_>],
     ) -> Result<Grant, Reason> {
         let theirs = binary(pairs, PROOF_KEY)?;
@@ -422,8 +436,18 @@ impl Common {
         if !shaken.master.proof(&before).is(&theirs) {
             return Err(Reason::Proof);
         }
+        if let Some(invited) = &shaken.invited {
+            self.list(invited, shaken.client);
+        }
         let proven = ClientId::Key(shaken.client);
         self.grant(peer, proven, Some(shaken))
+    }
+
+    /// For this login the client is listed already, as it will be for others once it is admitted.
+    fn list(&mut self, invited: &Invited, key: PublicKey) {
+        let client = Client { key: Some(key), ..invited.client.clone() };
+        let config = Arc::make_mut(&mut self.config);
+        config.policy = std::mem::take(&mut config.policy).with_client(client);
     }
 
     /// Everything both sides have sent so far.
@@ -467,7 +491,7 @@ impl Common {
         &self,
         peer: &Peer,
         proven: ClientId,
-        shaken: Option<Box<Shaken>>,
+        shaken: Option<Box<UnprovenHandshake>>,
     ) -> Result<Grant, Reason> {
         let policy = &self.config.policy;
         let visible = policy.visible(&peer.initiator, &proven);
@@ -511,6 +535,7 @@ impl Common {
             proven: grant.proven,
             visible: grant.visible,
             key: grant.shaken.as_ref().map(|shaken| shaken.client),
+            invitation: grant.shaken.as_ref().and_then(|shaken| Some(shaken.invited.as_ref()?.id)),
             parameters,
             exp_cmd_sn: request.cmd_sn,
             stat_sn: self.stat_sn,

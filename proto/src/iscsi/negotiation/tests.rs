@@ -32,11 +32,11 @@ fn receive(side: &mut Negotiation, text: &str) -> Result<Vec<(String, String)>, 
 }
 
 fn target() -> Negotiation {
-    Negotiation::new(Role::Target, Offer::long_haul())
+    Negotiation::new(Role::Target, Offer::for_long_links())
 }
 
 fn initiator() -> Negotiation {
-    let mut side = Negotiation::new(Role::Initiator, Offer::long_haul());
+    let mut side = Negotiation::new(Role::Initiator, Offer::for_long_links());
     side.propose();
     side
 }
@@ -63,7 +63,7 @@ fn each_rule_answers_as_its_clause_says() {
 }
 
 #[test]
-fn what_cannot_be_is_rejected_and_keeps_its_default() {
+fn impossible_value_is_rejected_and_keeps_its_default() {
     let mut target = target();
     assert_eq!(answer(&mut target, "MaxBurstLength=511"), "MaxBurstLength=Reject");
     assert_eq!(answer(&mut target, "FirstBurstLength=16777216"), "FirstBurstLength=Reject");
@@ -159,8 +159,8 @@ fn keys_have_senders_and_stages() {
 
 #[test]
 fn a_required_digest_that_is_refused_ends_the_login() {
-    let wants = Offer { data_digest: DigestWish::Require, ..Offer::long_haul() };
-    let lacks = Offer { data_digest: DigestWish::Refuse, ..Offer::long_haul() };
+    let wants = Offer { data_digest: DigestWish::Require, ..Offer::for_long_links() };
+    let lacks = Offer { data_digest: DigestWish::Refuse, ..Offer::for_long_links() };
     for (initiator, target) in [(wants.clone(), lacks.clone()), (lacks, wants)] {
         let error = negotiate(initiator, target, |_| {}).unwrap_err();
         assert_eq!(error, Violation::Required(Key::DataDigest));

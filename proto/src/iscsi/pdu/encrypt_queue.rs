@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cleared_is_not_put_back() {
+    fn cleared_body_is_not_put_back() {
         let mut queue = queue(&[20_000; 4]);
         let job = queue.job(20_000).unwrap();
         queue.clear();

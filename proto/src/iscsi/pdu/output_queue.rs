@@ -37,7 +37,7 @@ enum Segment {
 /// The queue.
 #[derive(Debug, Default)]
 pub(super) struct OutputQueue {
-    arena: Arena,
+    buffer: CopyBuffer,
     segments: VecDeque<Segment>,
     pub(super) bodies: EncryptQueue,
     len: usize,
@@ -53,9 +53,9 @@ impl OutputQueue {
 
     /// Adds what `write` appends.
     pub(super) fn append<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-        let before = self.arena.bytes.len();
-        let written = write(&mut self.arena.bytes);
-        let len = self.arena.bytes.len() - before;
+        let before = self.buffer.bytes.len();
+        let written = write(&mut self.buffer.bytes);
+        let len = self.buffer.bytes.len() - before;
         self.len += len;
         match self.segments.back_mut() {
             _ if len == 0 => {}
@@ -89,7 +89,7 @@ impl OutputQueue {
         if self.bodies.has_work() {
             self.encrypt_ahead();
         }
-        let (mut copied, mut bodies) = (self.arena.unsent(), self.bodies.iter());
+        let (mut copied, mut bodies) = (self.buffer.unsent(), self.bodies.iter());
         let (mut filled, mut ends) = (0, false);
         for (slot, segment) in slices.iter_mut().zip(&self.segments) {
             let slice = match segment {
@@ -145,7 +145,7 @@ impl OutputQueue {
             let (gone, whole) = match front {
                 Segment::Copied(len) => {
                     let gone = left.min(*len);
-                    self.arena.sent += gone;
+                    self.buffer.sent += gone;
                     *len -= gone;
                     (gone, *len == 0)
                 }
@@ -161,28 +161,28 @@ impl OutputQueue {
                 self.segments.pop_front();
             }
         }
-        self.arena.reclaim();
+        self.buffer.reclaim();
     }
 
     /// Forgets what has not been sent.
     pub(super) fn clear(&mut self) {
         self.segments.clear();
         self.bodies.clear();
-        self.arena.sent = self.arena.bytes.len();
-        self.arena.reclaim();
+        self.buffer.sent = self.buffer.bytes.len();
+        self.buffer.reclaim();
         self.len = 0;
     }
 }
 
 /// Bytes that were copied, one behind the other.
 #[derive(Debug, Default)]
-struct Arena {
+struct CopyBuffer {
     bytes: Vec<u8>,
     /// How many of them have been sent.
     sent: usize,
 }
 
-impl Arena {
+impl CopyBuffer {
     /// Sent bytes it may carry before the others are moved to their place, where output never runs dry.
     const STALE_MAX: usize = 64 << 10;
 
@@ -235,7 +235,7 @@ mod tests {
 
     /// Whatever the system takes at a time.
     #[test]
-    fn what_was_taken_does_not_come_again() {
+    fn taken_output_does_not_come_again() {
         for most in [1, 3, 700, 5000] {
             let mut queue = OutputQueue::default();
             let mut expected = Vec::new();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn arena_does_not_grow_while_output_never_runs_dry() {
+    fn buffer_does_not_grow_while_output_never_runs_dry() {
         let mut queue = OutputQueue::default();
         copied(&mut queue, &[1; 48]);
         for _ in 0..100_000 {
@@ -295,6 +295,6 @@ mod tests {
             queue.advance(48);
         }
         assert_eq!(queue.len(), 48);
-        assert!(queue.arena.bytes.capacity() <= 4 * Arena::STALE_MAX);
+        assert!(queue.buffer.bytes.capacity() <= 4 * CopyBuffer::STALE_MAX);
     }
 }

@@ -38,13 +38,18 @@ impl Pieces {
         }
     }
 
-    /// Drops what lies beyond the first `len` bytes.
+    /// Drops what lies beyond the first `len` bytes. The last piece leaves its buffer if it was more than twice as long:
+    /// whoever counts bytes counts what is held.
     pub fn truncate(&mut self, len: usize) {
         while self.len > len {
             let Some(last) = self.pieces.back_mut() else { break };
             let excess = self.len - len;
             if last.len() > excess {
-                last.truncate(last.len() - excess);
+                let left = last.len() - excess;
+                match left < last.len() / 2 {
+                    true => *last = Bytes::copy_from_slice(&last[..left]),
+                    false => last.truncate(left),
+                }
                 self.len = len;
             } else {
                 self.len -= last.len();

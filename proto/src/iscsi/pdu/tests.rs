@@ -205,7 +205,7 @@ fn a_large_body_that_was_changed_does_not_open() {
 
 /// A connection that ends may have bodies away; what comes of them is not mistaken for anything else.
 #[test]
-fn what_was_forgotten_is_not_put_back() {
+fn forgotten_body_is_not_put_back() {
     let (mut outbox, mut decoder) = sealed(Protection::Encrypt);
     queue(&mut outbox, 4);
     let job = outbox.job(20_000).unwrap();
@@ -269,7 +269,7 @@ fn sealed_lengths_are_limited() {
 
 proptest! {
     #[test]
-    fn what_is_sealed_is_received(protection in prop::sample::select(&PROTECTIONS), step in 1usize..9000) {
+    fn sealed_pdus_are_received(protection in prop::sample::select(&PROTECTIONS), step in 1usize..9000) {
         let (mut outbox, mut decoder) = sealed(protection);
         pdus().into_iter().for_each(|pdu| outbox.push_pdu(pdu));
         let frames = received(&mut decoder, &sent(&mut outbox), step).unwrap();
@@ -278,7 +278,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_sent_is_received(header: bool, data: bool, step in 1usize..9000) {
+    fn sent_pdus_are_received(header: bool, data: bool, step in 1usize..9000) {
         let (mut outbox, mut decoder) = both(header, data);
         pdus().into_iter().for_each(|pdu| outbox.push_pdu(pdu));
         let frames = received(&mut decoder, &sent(&mut outbox), step).unwrap();
@@ -352,7 +352,7 @@ fn wanted_says_what_completes_the_frame() {
 }
 
 #[test]
-fn the_arena_does_not_grow_while_output_never_runs_dry() {
+fn output_buffer_does_not_grow_while_output_never_runs_dry() {
     let mut outbox = Outbox::new();
     outbox.push(NopOut::default());
     for _ in 0..100_000 {

@@ -8,6 +8,7 @@ use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
+use super::invitation::InvitationSecret;
 use super::schedule::Master;
 use crate::identity::{Identity, KEY_LEN, PublicKey};
 
@@ -67,14 +68,18 @@ impl Initiating {
         (Self(Box::new(state)), message)
     }
 
-    /// Takes message 2, which proves the target.
-    pub fn finish(self, message: &[u8]) -> Result<Master, HandshakeError> {
+    /// Takes message 2, which proves the target. The secret of an invitation goes into the keys.
+    pub fn finish(
+        self,
+        message: &[u8],
+        invitation: Option<&InvitationSecret>,
+    ) -> Result<Master, HandshakeError> {
         let Self(mut state) = self;
         if message.len() != SECOND_LEN {
             return Err(HandshakeError::Second);
         }
         state.read_message(message, &mut []).map_err(|_| HandshakeError::Second)?;
-        Ok(master(&mut state))
+        Ok(master(&mut state, invitation))
     }
 }
 
@@ -108,14 +113,14 @@ impl Responding {
         self.client
     }
 
-    /// Message 2.
+    /// Message 2. The secret of an invitation goes into the keys, so that the proof shows that it is known.
     #[must_use]
-    pub fn answer(self) -> (Vec<u8>, Master) {
+    pub fn answer(self, invitation: Option<&InvitationSecret>) -> (Vec<u8>, Master) {
         let Self { mut state, .. } = self;
         let mut message = vec![0; SECOND_LEN];
         let len = state.write_message(&[], &mut message).expect("the buffer has room for it");
         debug_assert_eq!(len, SECOND_LEN);
-        (message, master(&mut state))
+        (message, master(&mut state, invitation))
     }
 }
 
@@ -140,10 +145,10 @@ fn builder(identity: &Identity, own: Ephemeral) -> Builder<'_> {
 }
 
 /// The secrets of a finished handshake. Its hash alone would not do: whoever watches can compute it.
-fn master(state: &mut HandshakeState) -> Master {
+fn master(state: &mut HandshakeState, invitation: Option<&InvitationSecret>) -> Master {
     let (first, second) = state.dangerously_get_raw_split();
     let (first, second) = (Zeroizing::new(first), Zeroizing::new(second));
-    Master::extract(state.get_handshake_hash(), &first, &second)
+    Master::extract(state.get_handshake_hash(), &first, &second, invitation)
 }
 
 /// The usual primitives, with randomness that is an argument.
@@ -151,7 +156,7 @@ struct Resolver(Ephemeral);
 
 impl CryptoResolver for Resolver {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Once(Some(self.0.0.clone()))))
+        Some(Box::new(SingleUse(Some(self.0.0.clone()))))
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
@@ -168,9 +173,9 @@ impl CryptoResolver for Resolver {
 }
 
 /// Gives its bytes once; a handshake draws one key, and a second use of the bytes would betray it.
-struct Once(Option<Zeroizing<[u8; KEY_LEN]>>);
+struct SingleUse(Option<Zeroizing<[u8; KEY_LEN]>>);
 
-impl Random for Once {
+impl Random for SingleUse {
     fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
         let bytes = self.0.take().filter(|bytes| bytes.len() == dest.len());
         dest.copy_from_slice(&*bytes.ok_or(snow::Error::Rng)?);

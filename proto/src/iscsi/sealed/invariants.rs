@@ -42,7 +42,7 @@ pub fn both_ends(
 ) -> (Sealer, Opener) {
     let from = Direction::FromInitiator;
     let login = Transcripts { initiator: [1; 32], target: [2; 32] };
-    let master = Master::extract(&[3; 32], &[4; 32], &[5; 32]);
+    let master = Master::extract(&[3; 32], &[4; 32], &[5; 32], None);
     let secret = || master.traffic(from, protection, 0, &login);
     let sealer = Sealer::new(from, protection, secret(), new_cipher, limits);
     (sealer, Opener::new(from, protection, secret(), new_cipher, limits))

@@ -13,12 +13,14 @@ mod cipher;
 mod handshake;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
+mod invitation;
 mod record;
 mod schedule;
 mod seals;
 
 pub use cipher::{Cipher, Forged, KEY_LEN, NONCE_LEN, NewCipher, OpenStream, SealStream, TAG_LEN};
 pub use handshake::{Ephemeral, HandshakeError, Initiating, Responding};
+pub use invitation::{INVITATION_LEN, InvitationId, InvitationSecret};
 pub use record::{Head, Limits, OpenError, Opener, SEALED_BHS_LEN, SealPermit, Sealer};
 pub use schedule::{Direction, Master, PROOF_LEN, Proof, Secret, Transcript, Transcripts};
 pub use seals::{Sealing, Seals};
@@ -31,6 +33,9 @@ pub const NOISE_KEY: &str = "X-dev.longhaul.noise";
 
 /// The key that carries the initiator's proof (spec, 3).
 pub const PROOF_KEY: &str = "X-dev.longhaul.proof";
+
+/// The key that carries the ID of an invitation (spec, 7).
+pub const INVITATION_KEY: &str = "X-dev.longhaul.invitation";
 
 /// How the PDUs of a session are protected. The order is that of strength.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
+use super::invitation::{INVITATION_LEN, InvitationSecret};
 use super::{KEY_LEN, Protection};
 
 const PROOF: &[u8] = b"longhaul sealed-iscsi 1: proof";
@@ -72,11 +73,18 @@ pub struct Master(Zeroizing<[u8; HASH_LEN]>);
 pub struct Proof([u8; PROOF_LEN]);
 
 impl Master {
-    pub(super) fn extract(hash: &[u8], first: &[u8; KEY_LEN], second: &[u8; KEY_LEN]) -> Self {
-        let mut input = Zeroizing::new([0; 2 * KEY_LEN]);
-        input[..KEY_LEN].copy_from_slice(first);
-        input[KEY_LEN..].copy_from_slice(second);
-        let (master, _) = Hkdf::<Sha256>::extract(Some(hash), &*input);
+    pub(super) fn extract(
+        hash: &[u8],
+        first: &[u8; KEY_LEN],
+        second: &[u8; KEY_LEN],
+        invitation: Option<&InvitationSecret>,
+    ) -> Self {
+        // Its full length at once, so that no part of a secret is left behind by growing.
+        let mut input = Zeroizing::new(Vec::with_capacity(2 * KEY_LEN + INVITATION_LEN));
+        input.extend_from_slice(first);
+        input.extend_from_slice(second);
+        input.extend(invitation.iter().flat_map(|secret| secret.expose()));
+        let (master, _) = Hkdf::<Sha256>::extract(Some(hash), &input);
         Self(Zeroizing::new(master.into()))
     }
 

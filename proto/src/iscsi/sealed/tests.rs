@@ -28,8 +28,8 @@ fn shaken(client: &Identity, target: &Identity) -> (Master, Master) {
     let (initiating, first) = Initiating::start(client, &target.public(), ephemeral(3));
     let responding = Responding::read(target, ephemeral(4), &first).unwrap();
     assert_eq!(responding.client(), client.public());
-    let (second, theirs) = responding.answer();
-    (initiating.finish(&second).unwrap(), theirs)
+    let (second, theirs) = responding.answer(None);
+    (initiating.finish(&second, None).unwrap(), theirs)
 }
 
 #[test]
@@ -81,8 +81,9 @@ fn the_wrong_target_cannot_answer() {
     // It answers a handshake of its own making instead.
     let (initiating, _) = Initiating::start(&client, &target.public(), ephemeral(3));
     let (_, for_impostor) = Initiating::start(&client, &impostor.public(), ephemeral(3));
-    let (second, _) = Responding::read(&impostor, ephemeral(4), &for_impostor).unwrap().answer();
-    assert_eq!(initiating.finish(&second).err(), Some(HandshakeError::Second));
+    let (second, _) =
+        Responding::read(&impostor, ephemeral(4), &for_impostor).unwrap().answer(None);
+    assert_eq!(initiating.finish(&second, None).err(), Some(HandshakeError::Second));
 }
 
 #[test]
@@ -95,18 +96,18 @@ fn a_changed_handshake_leads_nowhere() {
         changed[at] ^= 0x20;
         assert!(Responding::read(&target, ephemeral(4), &changed).is_err(), "byte {at}");
     }
-    let (second, _) = Responding::read(&target, ephemeral(4), &first).unwrap().answer();
+    let (second, _) = Responding::read(&target, ephemeral(4), &first).unwrap().answer(None);
     for at in (0..second.len()).step_by(5) {
         let mut changed = second.clone();
         changed[at] ^= 0x20;
-        assert!(start().0.finish(&changed).is_err(), "byte {at}");
+        assert!(start().0.finish(&changed, None).is_err(), "byte {at}");
     }
     for len in [0, 1, 32, 80, first.len() - 1, first.len() + 1] {
         let mut cut = first.clone();
         cut.resize(len, 0);
         assert!(Responding::read(&target, ephemeral(4), &cut).is_err(), "{len} bytes");
     }
-    assert!(start().0.finish(&second[1..]).is_err());
+    assert!(start().0.finish(&second[1..], None).is_err());
 }
 
 /// An old message 1 names its client, but whoever repeats it cannot make the proof.
@@ -114,10 +115,10 @@ fn a_changed_handshake_leads_nowhere() {
 fn a_repeated_first_message_proves_nothing() {
     let (client, target) = (identity(1), identity(2));
     let (initiating, first) = Initiating::start(&client, &target.public(), ephemeral(3));
-    let (second, then) = Responding::read(&target, ephemeral(4), &first).unwrap().answer();
-    let old = initiating.finish(&second).unwrap().proof(&transcripts(1));
+    let (second, then) = Responding::read(&target, ephemeral(4), &first).unwrap().answer(None);
+    let old = initiating.finish(&second, None).unwrap().proof(&transcripts(1));
     assert!(then.proof(&transcripts(1)).is(old.as_bytes()));
-    let (_, now) = Responding::read(&target, ephemeral(8), &first).unwrap().answer();
+    let (_, now) = Responding::read(&target, ephemeral(8), &first).unwrap().answer(None);
     assert!(!now.proof(&transcripts(1)).is(old.as_bytes()));
 }
 
@@ -132,7 +133,7 @@ fn secrets_are_not_printed() {
 }
 
 fn secret() -> Secret {
-    let master = Master::extract(&[1; 32], &[2; 32], &[3; 32]);
+    let master = Master::extract(&[1; 32], &[2; 32], &[3; 32], None);
     master.traffic(Direction::FromTarget, Protection::Encrypt, 0, &transcripts(0))
 }
 
@@ -249,7 +250,7 @@ fn a_peer_that_never_changes_its_key_is_left() {
 }
 
 #[test]
-fn what_only_looks_like_a_change_of_keys_is_refused() {
+fn forged_key_change_is_refused() {
     let mut sealer = sealer(Protection::Integrity, Limits::SPEC);
     let mut wire = Vec::new();
     let ticket = sealer.next(0, &mut wire);
@@ -264,7 +265,7 @@ fn what_only_looks_like_a_change_of_keys_is_refused() {
 
 /// Each row: what is done to three PDUs on their way, and what the receiver says to it.
 #[test]
-fn whatever_is_done_on_the_way_is_noticed() {
+fn any_change_on_the_way_is_noticed() {
     type Row = (&'static str, fn(&mut Vec<Vec<u8>>), usize, Option<OpenError>);
     let rows: [Row; 9] = [
         ("nothing", |_| (), 3, None),
@@ -305,13 +306,13 @@ fn whatever_is_done_on_the_way_is_noticed() {
 
 proptest! {
     #[test]
-    fn the_law_holds(script in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn invariants_hold_for_a_disturbed_stream(script in prop::collection::vec(any::<u8>(), 0..400)) {
         invariants::holds(new_cipher, &script);
     }
 
     /// Scripts that only send, so that the half of the law about untouched streams is met too.
     #[test]
-    fn the_law_holds_for_what_is_left_alone(lengths in prop::collection::vec(any::<u16>(), 0..40), setup: u8) {
+    fn invariants_hold_for_an_undisturbed_stream(lengths in prop::collection::vec(any::<u16>(), 0..40), setup: u8) {
         let sends = lengths.iter().flat_map(|len| [5, (len >> 8) as u8, *len as u8]);
         let script: Vec<u8> = std::iter::once(setup).chain(sends).collect();
         invariants::holds(new_cipher, &script);

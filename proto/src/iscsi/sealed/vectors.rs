@@ -35,15 +35,19 @@ fn ephemeral(value: &Value) -> Ephemeral {
 }
 
 fn masters(vectors: &Value) -> [Master; 2] {
+    masters_with(vectors, None)
+}
+
+fn masters_with(vectors: &Value, invitation: Option<&InvitationSecret>) -> [Master; 2] {
     let (client, target) = (identity(&vectors["client"]), identity(&vectors["target"]));
     let (ours, theirs) = (&vectors["ephemerals"][0], &vectors["ephemerals"][1]);
     let (initiating, first) = Initiating::start(&client, &target.public(), ephemeral(ours));
     assert_eq!(first, bytes(&vectors["messages"][0]));
     let responding = Responding::read(&target, ephemeral(theirs), &first).unwrap();
     assert_eq!(responding.client().as_bytes(), &array(&vectors["client"]["public"]));
-    let (second, theirs) = responding.answer();
+    let (second, theirs) = responding.answer(invitation);
     assert_eq!(second, bytes(&vectors["messages"][1]));
-    [initiating.finish(&second).unwrap(), theirs]
+    [initiating.finish(&second, invitation).unwrap(), theirs]
 }
 
 #[test]
@@ -66,6 +70,19 @@ fn the_handshake_and_the_proof() {
     let before = transcripts(&vectors["before_proof"]);
     for master in masters(&vectors) {
         assert_eq!(master.proof(&before).as_bytes(), &array(&vectors["proof"]));
+    }
+}
+
+/// Spec, 7.
+#[test]
+fn the_secret_of_an_invitation() {
+    let vectors = vectors();
+    let told = &vectors["invitation"];
+    let secret = InvitationSecret::from_bytes(&array(&told["secret"]));
+    assert_eq!(secret.id().as_bytes(), &array(&told["id"]));
+    let before = transcripts(&vectors["before_proof"]);
+    for master in masters_with(&vectors, Some(&secret)) {
+        assert_eq!(master.proof(&before).as_bytes(), &array(&told["proof"]));
     }
 }
 

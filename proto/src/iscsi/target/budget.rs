@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_session_held_is_free_when_it_is_gone() {
+    fn session_that_ends_frees_its_budget() {
         let budget = Arc::new(Budget::new(100, 10));
         let mut account = Account::new(Arc::clone(&budget));
         assert!(account.take(70));

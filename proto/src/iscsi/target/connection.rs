@@ -41,7 +41,7 @@ pub(super) struct Connection {
 
 /// What a look at the clock calls for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pulse {
+pub(super) enum TimerAction {
     Quiet,
     Ping,
     Dead,
@@ -109,14 +109,14 @@ impl Connection {
         }
     }
 
-    pub(super) fn pulse(&mut self, now: Time) -> Pulse {
+    pub(super) fn timer_action(&mut self, now: Time) -> TimerAction {
         if now < self.deadline() {
-            Pulse::Quiet
+            TimerAction::Quiet
         } else if self.pings && self.ping.is_none() {
             self.ping = Some(now);
-            Pulse::Ping
+            TimerAction::Ping
         } else {
-            Pulse::Dead
+            TimerAction::Dead
         }
     }
 }

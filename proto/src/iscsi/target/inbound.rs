@@ -92,7 +92,7 @@ impl Sequence {
 
 /// What an R2T asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct R2tRange {
     pub(super) r2t_sn: u32,
     pub(super) ttt: u32,
     pub(super) offset: u32,
@@ -205,7 +205,7 @@ impl Inbound {
         &mut self,
         (open_max, burst): (u16, u32),
         tag: impl FnOnce() -> u32,
-    ) -> Option<Asked> {
+    ) -> Option<R2tRange> {
         let open = self.solicited.iter().filter(|sequence| sequence.open).count();
         let left = self.unasked();
         if left == 0 || open >= usize::from(open_max) {
@@ -216,7 +216,7 @@ impl Inbound {
         self.solicited.push_back(sequence);
         self.requested += len;
         self.r2t_sn += 1;
-        Some(Asked { r2t_sn, ttt, offset, len })
+        Some(R2tRange { r2t_sn, ttt, offset, len })
     }
 
     /// Whether the initiator still sends.

@@ -27,9 +27,9 @@ const CONNECTIONS_MAX: usize = 3;
 pub fn any_script(bytes: &[u8]) {
     let mut script = Reader::new(bytes);
     let Ok(flags) = script.u8() else { return };
-    let mut world = World::new(parameters(flags), flags & 0x10 != 0);
-    while world.step(&mut script).is_ok() {}
-    world.finish();
+    let mut simulation = Simulation::new(parameters(flags), flags & 0x10 != 0);
+    while simulation.step(&mut script).is_ok() {}
+    simulation.finish();
 }
 
 /// Small limits, so that a short script meets them.
@@ -62,7 +62,7 @@ struct End {
     stat_sn: u32,
 }
 
-struct World {
+struct Simulation {
     session: Session,
     parameters: Parameters,
     ends: BTreeMap<u16, End>,
@@ -75,7 +75,7 @@ struct World {
     exp_cmd_sn: u32,
 }
 
-impl World {
+impl Simulation {
     fn new(parameters: Parameters, discovery: bool) -> Self {
         let setup = Setup {
             discovery,
@@ -105,7 +105,7 @@ impl World {
     fn join(&mut self, cid: u16) {
         if self.session.has_connection(cid) {
             self.ends.remove(&cid);
-            return self.session.vacate(self.now, cid, 1);
+            return self.session.replace_connection(self.now, cid, 1);
         }
         if self.session.connections() < CONNECTIONS_MAX {
             let joining = Joining { cid, stat_sn: 7, parameters: &self.parameters };

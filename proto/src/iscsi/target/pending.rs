@@ -10,7 +10,7 @@ pub struct Request(u64);
 
 /// What happens when the tasks concerned are dead. A request is answered on the connection it came by.
 #[derive(Debug)]
-pub(super) enum Then {
+pub(super) enum FollowUp {
     Respond {
         cid: u16,
         itt: u32,
@@ -38,7 +38,7 @@ struct Pending {
     /// Commands it concerns that may still be on their way: those before this number.
     coming: Option<(Serial, Scope)>,
     front: bool,
-    then: Then,
+    follow_up: FollowUp,
 }
 
 /// Which tasks a function concerns.
@@ -59,7 +59,7 @@ impl Scope {
 
 impl Pending {
     /// Whether a task that has just come was meant when the request came.
-    fn dooms(&self, task: &Task) -> bool {
+    fn waits_for(&self, task: &Task) -> bool {
         self.coming.is_some_and(|(limit, scope)| {
             scope.covers(task.lun) && Serial(task.cmd_sn).is_before(limit)
         })
@@ -74,18 +74,18 @@ pub(super) struct PendingRequests {
 }
 
 impl PendingRequests {
-    /// `then` happens when `tasks` are dead, when all before the number of `coming` have come, and, if it has a part, when
+    /// `follow_up` happens when `tasks` are dead, when all before the number of `coming` have come, and, if it has a part, when
     /// the front has done that.
     pub(super) fn add(
         &mut self,
         tasks: Vec<TaskId>,
         coming: Option<(Serial, Scope)>,
         front: bool,
-        then: Then,
+        follow_up: FollowUp,
     ) -> Request {
         let request = Request(self.next);
         self.next += 1;
-        self.all.push(Pending { request, tasks, coming, front, then });
+        self.all.push(Pending { request, tasks, coming, front, follow_up });
         request
     }
 
@@ -98,13 +98,13 @@ impl PendingRequests {
     pub(super) fn count(&self, cid: u16) -> (usize, usize) {
         let (mut all, mut own) = (0, 0);
         for pending in &self.all {
-            match pending.then {
-                Then::Respond { cid: by, .. } => {
+            match pending.follow_up {
+                FollowUp::Respond { cid: by, .. } => {
                     all += 1;
                     own += usize::from(by == cid);
                 }
-                Then::Nothing => all += 1,
-                Then::Tell { .. } | Then::LogOut { .. } => {}
+                FollowUp::Nothing => all += 1,
+                FollowUp::Tell { .. } | FollowUp::LogOut { .. } => {}
             }
         }
         (all, own)
@@ -112,13 +112,14 @@ impl PendingRequests {
 
     /// Whether a task management request of this tag is under way.
     pub(super) fn has(&self, tag: u32) -> bool {
-        let named = |it: &Pending| matches!(it.then, Then::Respond { itt, .. } if itt == tag);
+        let named =
+            |it: &Pending| matches!(it.follow_up, FollowUp::Respond { itt, .. } if itt == tag);
         self.all.iter().any(named)
     }
 
     /// Whether a request that came before a task means it.
-    pub(super) fn dooms(&self, task: &Task) -> bool {
-        self.all.iter().any(|pending| pending.dooms(task))
+    pub(super) fn waits_for(&self, task: &Task) -> bool {
+        self.all.iter().any(|pending| pending.waits_for(task))
     }
 
     /// The front has done its part of a request.
@@ -126,7 +127,7 @@ impl PendingRequests {
         let pending = self.all.iter_mut().find(|pending| pending.request == request);
         let Some(pending) = pending else { return };
         pending.front = false;
-        if let Then::Respond { response, .. } = &mut pending.then {
+        if let FollowUp::Respond { response, .. } = &mut pending.follow_up {
             *response = outcome;
         }
     }
@@ -139,21 +140,22 @@ impl PendingRequests {
     /// A connection is gone: nothing is answered on it, whoever has its number next.
     pub(super) fn forget_connection(&mut self, cid: u16) {
         for pending in &mut self.all {
-            if let Then::Respond { cid: by, .. } | Then::LogOut { cid: by, .. } = pending.then
+            if let FollowUp::Respond { cid: by, .. } | FollowUp::LogOut { cid: by, .. } =
+                pending.follow_up
                 && by == cid
             {
-                pending.then = Then::Nothing;
+                pending.follow_up = FollowUp::Nothing;
             }
         }
     }
 
     /// Takes one that has nothing left to wait for. `awaits` says whether commands before a number may still come.
-    pub(super) fn take_ended(&mut self, awaits: impl Fn(Serial) -> bool) -> Option<Then> {
+    pub(super) fn take_ended(&mut self, awaits: impl Fn(Serial) -> bool) -> Option<FollowUp> {
         let at = self.all.iter().position(|pending| {
             let coming = pending.coming.is_some_and(|(limit, _)| awaits(limit));
             pending.tasks.is_empty() && !pending.front && !coming
         })?;
-        Some(self.all.remove(at).then)
+        Some(self.all.remove(at).follow_up)
     }
 
     /// Whether anybody waits for tasks to die.
@@ -168,9 +170,9 @@ impl PendingRequests {
 mod tests {
     use super::*;
 
-    fn respond(cid: u16, itt: u32) -> Then {
+    fn respond(cid: u16, itt: u32) -> FollowUp {
         let (response, function) = (TaskResponse::COMPLETE, TaskFunction::LOGICAL_UNIT_RESET);
-        Then::Respond { cid, itt, response, function }
+        FollowUp::Respond { cid, itt, response, function }
     }
 
     #[test]
@@ -180,10 +182,10 @@ mod tests {
         assert!(pending.take_ended(|_| false).is_none(), "the front has a part");
         pending.managed(request, TaskResponse::REJECTED);
         assert!(pending.take_ended(|limit| limit == Serial(7)).is_none());
-        let then = pending.take_ended(|_| false);
+        let follow_up = pending.take_ended(|_| false);
         let rejected = TaskResponse::REJECTED;
         assert!(
-            matches!(then, Some(Then::Respond { itt: 5, response, .. }) if response == rejected)
+            matches!(follow_up, Some(FollowUp::Respond { itt: 5, response, .. }) if response == rejected)
         );
         assert!(pending.is_empty());
     }
@@ -194,10 +196,10 @@ mod tests {
         for (cid, itt) in [(1, 5), (2, 6)] {
             pending.add(Vec::new(), None, false, respond(cid, itt));
         }
-        pending.add(Vec::new(), None, false, Then::Tell { ticket: 9 });
+        pending.add(Vec::new(), None, false, FollowUp::Tell { ticket: 9 });
         pending.forget_connection(1);
         assert_eq!((pending.count(1), pending.count(2)), ((2, 0), (2, 1)));
         assert!(!pending.has(5) && pending.has(6));
-        assert!(matches!(pending.take_ended(|_| false), Some(Then::Nothing)));
+        assert!(matches!(pending.take_ended(|_| false), Some(FollowUp::Nothing)));
     }
 }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use self::turn::{Waiting, order_of};
 use super::budget::Account;
-use super::connection::{Connection, Numbers, Pulse};
+use super::connection::{Connection, Numbers, TimerAction};
 use super::inbound::{Fault, Inbound};
 use super::order::Order;
 use super::pending::PendingRequests;
@@ -86,7 +86,7 @@ impl Session {
     }
 
     /// Another connection has logged in. `response` is the last one of its login, which is sent first;
-    /// digests begin after it. There is none with its number: see [`vacate`](Self::vacate).
+    /// digests begin after it. There is none with its number: see [`Self::replace_connection`].
     pub fn join(&mut self, now: Time, joining: &Joining<'_>, response: Pdu) {
         debug_assert!(self.connections.iter().all(|it| it.cid != joining.cid));
         self.connections.push(Connection::new(now, joining, &self.setup, Some(response)));
@@ -108,7 +108,7 @@ impl Session {
     pub fn remove(&mut self, now: Time, cid: u16) {
         self.connections.retain(|connection| connection.cid != cid);
         self.deserted = now;
-        self.disown(cid);
+        self.detach_connection(cid);
         self.deliver_held();
     }
 
@@ -169,10 +169,10 @@ impl Session {
     /// forward by itself.
     #[must_use]
     pub fn deadline(&self) -> Time {
-        let pulse = self.connections.iter().map(Connection::deadline).min();
-        let pulse = pulse.unwrap_or(self.deserted + NO_CONNECTION);
+        let timer_action = self.connections.iter().map(Connection::deadline).min();
+        let timer_action = timer_action.unwrap_or(self.deserted + NO_CONNECTION);
         let stalled = self.stalled_since.map(|since| since + self.setup.ping_patience);
-        [self.logout_by, stalled].into_iter().flatten().fold(pulse, Time::min)
+        [self.logout_by, stalled].into_iter().flatten().fold(timer_action, Time::min)
     }
 
     /// The deadline, perhaps an earlier one, has come.
@@ -190,10 +190,10 @@ impl Session {
             let Some(connection) = self.connections.get_mut(at) else { return };
             connection.outbox.tick(now);
             let cid = connection.cid;
-            match connection.pulse(now) {
-                Pulse::Quiet => {}
-                Pulse::Ping => self.send_ping(cid),
-                Pulse::Dead => self.close(Ending::Silent),
+            match connection.timer_action(now) {
+                TimerAction::Quiet => {}
+                TimerAction::Ping => self.send_ping(cid),
+                TimerAction::Dead => self.close(Ending::Silent),
             }
         }
     }
@@ -256,7 +256,7 @@ impl Session {
             Header::LogoutRequest(request) => self.on_logout(cid, request, &pdu),
             // RFC 7143, 4.3: nothing else has a place in a discovery session.
             _ if self.setup.discovery => self.reject(cid, &pdu, RejectReason::PROTOCOL_ERROR),
-            Header::NopOut(nop) => self.on_nop(cid, nop, pdu.data),
+            Header::NopOut(nop) => self.on_nop(cid, nop, &pdu.data),
             Header::ScsiCommand(command) => self.on_command(cid, command, &pdu),
             Header::TaskManagementRequest(request) => self.on_task_management(cid, request),
             Header::DataOut(header) => {
@@ -329,9 +329,11 @@ impl Session {
 
     /// A NOP-Out that wants an echo has it, cut to what the initiator takes (RFC 7143, 11.18 and
     /// 11.19).
-    fn on_nop(&mut self, cid: u16, nop: &NopOut, mut data: Bytes) {
+    fn on_nop(&mut self, cid: u16, nop: &NopOut, data: &Bytes) {
         let Some(connection) = self.connection(cid) else { return };
-        data.truncate(connection.segment_max as usize);
+        let len = data.len().min(connection.segment_max as usize);
+        // Only what is sent back is counted until it is sent: it may not keep the buffer of the ping, nor that of others.
+        let data = Bytes::copy_from_slice(&data[..len]);
         self.send_status(cid, data, |numbers| NopIn {
             lun: 0,
             itt: nop.itt,

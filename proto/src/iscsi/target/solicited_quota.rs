@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_reserved_is_free_when_its_task_is_gone() {
+    fn task_that_ends_frees_its_reservation() {
         let mut allowance = SolicitedDataQuota::new(100);
         assert!(allowance.reserve(60) && !allowance.reserve(41) && allowance.reserve(40));
         allowance.arrive(60);

@@ -29,7 +29,7 @@ fn parameters() -> Parameters {
         max_connections: 1,
         initial_r2t: false,
         immediate_data: true,
-        max_recv_data_segment: Offer::long_haul().max_recv_data_segment,
+        max_recv_data_segment: Offer::for_long_links().max_recv_data_segment,
         max_send_data_segment: 8192,
         max_burst: 16384,
         first_burst: 4096,
@@ -494,7 +494,7 @@ fn the_unit_of_unsolicited_data_is_not_looked_at() {
 }
 
 #[test]
-fn what_was_not_agreed_is_refused() {
+fn pdu_that_was_not_negotiated_is_refused() {
     let mut pair =
         Pair::new(Parameters { initial_r2t: true, immediate_data: false, ..parameters() });
     pair.write(1, 512, &[1; 512], true);

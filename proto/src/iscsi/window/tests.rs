@@ -39,7 +39,7 @@ fn outside_is_ignored_on_both_sides_and_across_the_wrap() {
 }
 
 #[test]
-fn what_was_skipped_does_not_stop_the_rest() {
+fn skipped_command_does_not_stop_the_rest() {
     let mut window = window(0, 8);
     assert_eq!(window.admit(Serial(2), 2), Admission::Held);
     assert!(window.skip(Serial(1)));
@@ -91,7 +91,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_missing_before_a_number_counts_as_received() {
+fn missing_commands_before_a_number_count_as_received() {
     let mut window = window(u32::MAX - 1, 8);
     assert_eq!(window.admit(Serial(0), 7), Admission::Held);
     assert!(window.awaits(Serial(1)) && !window.awaits(Serial(0)) && !window.awaits(Serial(6)));

@@ -1,9 +1,9 @@
 //! The table of commands.
 
 use super::traits::{self, Traits};
-use super::{ACTION, Access, Additional, Cdb, Fields, Form, Format, InAction, Out, Sense};
+use super::{ACTION, Access, Additional, Cdb, Fields, Form, Format, Out, ReserveInAction, Sense};
 use crate::scsi::copy_limits::LIST_MAX;
-use crate::scsi::reservation::{OutAction, PARAMETERS_MAX};
+use crate::scsi::reservation::{PARAMETERS_MAX, ReserveOutAction};
 use crate::scsi::sanitize::Method;
 
 /// What a unit must be able to do before it offers a command.
@@ -219,47 +219,51 @@ pub static COMMANDS: &[Entry] = &[
         Ok(sense(cdb, Form::Ten, cdb.u16::<7>().into()))
     }),
     row(0x5E, &reserve_in(0x00), traits::RESERVE_IN, |cdb| {
-        Ok(persistent_in(cdb, InAction::ReadKeys))
+        Ok(persistent_in(cdb, ReserveInAction::ReadKeys))
     })
     .action(),
     row(0x5E, &reserve_in(0x01), traits::RESERVE_IN, |cdb| {
-        Ok(persistent_in(cdb, InAction::ReadReservation))
+        Ok(persistent_in(cdb, ReserveInAction::ReadReservation))
     })
     .action(),
     row(0x5E, &reserve_in(0x02), traits::RESERVE_IN, |cdb| {
-        Ok(persistent_in(cdb, InAction::ReportCapabilities))
+        Ok(persistent_in(cdb, ReserveInAction::ReportCapabilities))
     })
     .action(),
     row(0x5E, &reserve_in(0x03), traits::FULL_STATUS, |cdb| {
-        Ok(persistent_in(cdb, InAction::ReadFullStatus))
+        Ok(persistent_in(cdb, ReserveInAction::ReadFullStatus))
     })
     .action(),
-    row(0x5F, &reserve_out(0x00), traits::REGISTER, |cdb| persistent_out(cdb, OutAction::Register))
-        .action(),
+    row(0x5F, &reserve_out(0x00), traits::REGISTER, |cdb| {
+        persistent_out(cdb, ReserveOutAction::Register)
+    })
+    .action(),
     row(0x5F, &reserve_out(0x01), traits::RESERVE_OUT, |cdb| {
-        persistent_out(cdb, OutAction::Reserve)
+        persistent_out(cdb, ReserveOutAction::Reserve)
     })
     .action(),
     row(0x5F, &reserve_out(0x02), traits::RESERVE_OUT, |cdb| {
-        persistent_out(cdb, OutAction::Release)
+        persistent_out(cdb, ReserveOutAction::Release)
     })
     .action(),
-    row(0x5F, &reserve_out(0x03), traits::RESERVE_OUT, |cdb| persistent_out(cdb, OutAction::Clear))
-        .action(),
+    row(0x5F, &reserve_out(0x03), traits::RESERVE_OUT, |cdb| {
+        persistent_out(cdb, ReserveOutAction::Clear)
+    })
+    .action(),
     row(0x5F, &reserve_out(0x04), traits::RESERVE_OUT, |cdb| {
-        persistent_out(cdb, OutAction::Preempt)
+        persistent_out(cdb, ReserveOutAction::Preempt)
     })
     .action(),
     row(0x5F, &reserve_out(0x05), traits::RESERVE_OUT, |cdb| {
-        persistent_out(cdb, OutAction::PreemptAndAbort)
+        persistent_out(cdb, ReserveOutAction::PreemptAndAbort)
     })
     .action(),
     row(0x5F, &reserve_out(0x06), traits::REGISTER, |cdb| {
-        persistent_out(cdb, OutAction::RegisterAndIgnore)
+        persistent_out(cdb, ReserveOutAction::RegisterAndIgnore)
     })
     .action(),
     row(0x5F, &reserve_out(0x07), traits::RESERVE_OUT, |cdb| {
-        persistent_out(cdb, OutAction::RegisterAndMove)
+        persistent_out(cdb, ReserveOutAction::RegisterAndMove)
     })
     .action(),
     row(
@@ -465,11 +469,11 @@ fn extended_copy(cdb: Fields<'_>) -> Result<Cdb, Sense> {
     Ok(Cdb::ExtendedCopy { length })
 }
 
-fn persistent_in(cdb: Fields<'_>, action: InAction) -> Cdb {
+fn persistent_in(cdb: Fields<'_>, action: ReserveInAction) -> Cdb {
     Cdb::PersistentIn { action, allocation: cdb.u16::<7>().into() }
 }
 
-fn persistent_out(cdb: Fields<'_>, action: OutAction) -> Result<Cdb, Sense> {
+fn persistent_out(cdb: Fields<'_>, action: ReserveOutAction) -> Result<Cdb, Sense> {
     let length = cdb.u32::<5>();
     // SPC-4, 6.16.1: a list that is too long is refused before it is fetched.
     if length > PARAMETERS_MAX {

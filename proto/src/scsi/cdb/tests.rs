@@ -54,7 +54,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_initiator_builds_is_what_the_device_reads(lba in prop_oneof![any::<u64>(), 0..=u64::from(u32::MAX)], count in 1u32..65_536, fua: bool) {
+    fn command_blocks_are_read_as_the_initiator_builds_them(lba in prop_oneof![any::<u64>(), 0..=u64::from(u32::MAX)], count in 1u32..65_536, fua: bool) {
         let blocks = Blocks { lba, count };
         let access = |durable| Access { blocks, durable, count_at: 10 };
         let parse = |command: Command| Parsed::of(&command.cdb).cdb.unwrap();

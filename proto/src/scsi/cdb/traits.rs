@@ -1,7 +1,7 @@
 //! What is known of a command besides its fields. Each row of the table of commands has an answer to each of these
 //! questions.
 
-use crate::scsi::attention::Manner;
+use crate::scsi::attention::AttentionHandling;
 use crate::scsi::reservation::Class;
 
 /// The answers for one command.
@@ -16,7 +16,7 @@ pub struct Traits {
     /// What a client must be allowed to do to run it.
     pub required_right: RequiredRight,
     /// How it meets a pending unit attention.
-    pub attention: Manner,
+    pub attention: AttentionHandling,
     /// As what it is counted.
     pub kind: Kind,
     /// How long it may take at the unit.
@@ -143,17 +143,17 @@ pub(super) const READY: Traits = Traits {
     required_state: RequiredState::Medium,
     minimum_access: MinimumAccess::Active,
     required_right: RequiredRight::Read,
-    attention: Manner::Reports,
+    attention: AttentionHandling::Reports,
     kind: Kind::Other,
     pace: Pace::Quick,
     data: DataKind::Parameters,
 };
 
 /// INQUIRY, REPORT LUNS (SPC-4, 6.6.1 and 6.33).
-pub(super) const IDENTIFY: Traits = Traits { attention: Manner::Passes, ..PORTS };
+pub(super) const IDENTIFY: Traits = Traits { attention: AttentionHandling::Passes, ..PORTS };
 
 /// REQUEST SENSE (SPC-4, 6.39).
-pub(super) const SENSE: Traits = Traits { attention: Manner::Returns, ..PORTS };
+pub(super) const SENSE: Traits = Traits { attention: AttentionHandling::Returns, ..PORTS };
 
 /// REPORT TARGET PORT GROUPS.
 pub(super) const PORTS: Traits = Traits {

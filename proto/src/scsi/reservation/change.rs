@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 
 use super::parameters::{Basic, Move, at, bit};
-use super::registry::{Held, Registry};
-use super::{Device, Key, Kind, NexusId, Out, OutAction, Refused, image};
+use super::registry::{PersistentReservation, Registry};
+use super::{Device, Key, Kind, NexusId, Out, Refused, ReserveOutAction, image};
 use crate::client::ClientId;
 use crate::scsi::Sense;
 use crate::scsi::sense::Additional;
@@ -41,7 +41,7 @@ pub(super) fn prepare(
 ) -> Result<Change, Refused> {
     let mut work = Work { nexus, out, device, next: Change::from(registry) };
     match out.action {
-        OutAction::RegisterAndMove => work.register_and_move(&Move::parse(list)?)?,
+        ReserveOutAction::RegisterAndMove => work.register_and_move(&Move::parse(list)?)?,
         _ => work.basic(&Basic::parse(list)?)?,
     }
     work.next.keep = keep(registry, &work.next.registry);
@@ -108,24 +108,24 @@ struct Work<'a> {
 impl Work<'_> {
     fn basic(&mut self, list: &Basic<'_>) -> Result<(), Refused> {
         let action = self.out.action;
-        if !matches!(action, OutAction::Register | OutAction::RegisterAndIgnore) {
+        if !matches!(action, ReserveOutAction::Register | ReserveOutAction::RegisterAndIgnore) {
             self.registered_as(list.key)?;
         }
-        if list.names_initiators && action != OutAction::Register {
+        if list.names_initiators && action != ReserveOutAction::Register {
             return Err(invalid_flag(bit::SPEC_I_PT));
         }
         match action {
-            OutAction::Register => self.register(list),
-            OutAction::RegisterAndIgnore => self.register_and_ignore(list),
-            OutAction::Reserve => self.reserve(),
-            OutAction::Release => self.release(),
-            OutAction::Clear => {
+            ReserveOutAction::Register => self.register(list),
+            ReserveOutAction::RegisterAndIgnore => self.register_and_ignore(list),
+            ReserveOutAction::Reserve => self.reserve(),
+            ReserveOutAction::Release => self.release(),
+            ReserveOutAction::Clear => {
                 self.clear();
                 Ok(())
             }
-            OutAction::Preempt | OutAction::PreemptAndAbort | OutAction::RegisterAndMove => {
-                self.preempt(list.action_key)
-            }
+            ReserveOutAction::Preempt
+            | ReserveOutAction::PreemptAndAbort
+            | ReserveOutAction::RegisterAndMove => self.preempt(list.action_key),
         }
     }
 
@@ -173,7 +173,7 @@ impl Work<'_> {
     fn register_reader(&mut self, list: &Basic<'_>) -> Result<(), Refused> {
         let nexuses = self.own_nexuses(list);
         let known = |nexus: &NexusId| self.current_key(nexus) == list.key;
-        if self.out.action == OutAction::Register && !nexuses.iter().all(known) {
+        if self.out.action == ReserveOutAction::Register && !nexuses.iter().all(known) {
             return Err(Refused::Conflict);
         }
         if list.names_initiators {
@@ -307,7 +307,7 @@ impl Work<'_> {
     fn reserve(&mut self) -> Result<(), Refused> {
         let Some(held) = &self.next.registry.held else {
             let kind = self.kind()?;
-            self.next.registry.held = Some(Held::by(self.nexus, kind));
+            self.next.registry.held = Some(PersistentReservation::by(self.nexus, kind));
             return Ok(());
         };
         let same = self.out.scope == LU_SCOPE && self.out.kind == held.kind.code();
@@ -324,7 +324,7 @@ impl Work<'_> {
             return Ok(());
         }
         let (scope, kind) = (self.out.scope, self.out.kind);
-        let matching = |held: &Held| scope == LU_SCOPE && kind == held.kind.code();
+        let matching = |held: &PersistentReservation| scope == LU_SCOPE && kind == held.kind.code();
         let Some(held) = self.next.registry.held.take_if(|held| matching(held)) else {
             return Err(
                 Sense::illegal(Additional::INVALID_RELEASE_OF_PERSISTENT_RESERVATION).into()
@@ -368,7 +368,7 @@ impl Work<'_> {
             self.remove_registrations(&victims);
         }
         self.next.counted = true;
-        if self.out.action == OutAction::PreemptAndAbort {
+        if self.out.action == ReserveOutAction::PreemptAndAbort {
             self.next.abort = victims;
             // The sender keeps its registration where it takes the reservation of all.
             self.next.abort.retain(|nexus| victim != 0 || nexus != self.nexus);
@@ -384,7 +384,7 @@ impl Work<'_> {
             self.next.registry.remove(nexus);
             self.next.attentions.push((nexus.clone(), Additional::REGISTRATIONS_PREEMPTED));
         }
-        let before = self.next.registry.held.replace(Held::by(self.nexus, kind));
+        let before = self.next.registry.held.replace(PersistentReservation::by(self.nexus, kind));
         if before.is_some_and(|held| held.kind != kind) {
             self.tell_registered(Additional::RESERVATIONS_RELEASED);
         }
@@ -426,7 +426,7 @@ impl Work<'_> {
         const FLAGS: u16 = 17;
         self.set_through_power_loss(list.through_power_loss, FLAGS)?;
         // First the old goes: with UNREG, a full table has room for the new one.
-        self.next.registry.held = Some(Held::by(&to, held.kind));
+        self.next.registry.held = Some(PersistentReservation::by(&to, held.kind));
         if list.unregister {
             self.next.registry.registrants.remove(self.nexus);
         }

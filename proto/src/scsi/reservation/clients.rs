@@ -37,7 +37,7 @@ const READER: Prepare = Reservations::prepare_reader;
 fn run(
     state: &mut Reservations,
     (prepare, from): (Prepare, &NexusId),
-    (action, kind): (OutAction, u8),
+    (action, kind): (ReserveOutAction, u8),
     list: &[u8],
     present: &[NexusId],
 ) -> Result<Change, Refused> {
@@ -49,11 +49,11 @@ fn run(
 }
 
 fn register(state: &mut Reservations, from: (Prepare, &NexusId), key: Key, flags: u8) -> Change {
-    run(state, from, (OutAction::Register, 0), &list(0, key, flags), &[]).unwrap()
+    run(state, from, (ReserveOutAction::Register, 0), &list(0, key, flags), &[]).unwrap()
 }
 
 #[test]
-fn what_is_kept_of_clients_comes_back() {
+fn stored_clients_are_read_back() {
     let mut state = Reservations::default();
     let owners = [ClientId::Unauthenticated, chap("alice"), chap(""), key(7)].map(of);
     let mut kept = None;
@@ -62,7 +62,8 @@ fn what_is_kept_of_clients_comes_back() {
     }
     let reader = of(chap("reader"));
     assert!(register(&mut state, (READER, &reader), 9, APTPL).keep.is_some());
-    run(&mut state, (WRITER, &owners[1]), (OutAction::Reserve, 3), &list(2, 0, 0), &[]).unwrap();
+    run(&mut state, (WRITER, &owners[1]), (ReserveOutAction::Reserve, 3), &list(2, 0, 0), &[])
+        .unwrap();
     let image = image::encode(&state.registry);
     assert_eq!(image[4..6], [0, 3]);
     let back = Reservations::restore(&image).unwrap();
@@ -133,7 +134,8 @@ fn images_of_earlier_releases_are_read() {
 fn registration_without_a_client_is_adopted_by_the_first_that_comes_by_its_name() {
     let mut old = Reservations::default();
     register(&mut old, (WRITER, &nexus(1)), 7, 0);
-    run(&mut old, (WRITER, &nexus(1)), (OutAction::Reserve, 1), &list(7, 0, 0), &[]).unwrap();
+    run(&mut old, (WRITER, &nexus(1)), (ReserveOutAction::Reserve, 1), &list(7, 0, 0), &[])
+        .unwrap();
     assert_eq!(old.check(&nexus(1), Class::Writes), Ok(()), "where there is no authentication");
     assert_eq!(old.check(&of(chap("alice")), Class::Writes), Err(Conflict));
     let mut state = old.clone();
@@ -158,15 +160,15 @@ fn change_that_was_prepared_before_an_adoption_reaches_the_client() {
     let (bare, alice, other) = (nexus(1), of(chap("alice")), nexus(2));
     let mut state = Reservations::default();
     register(&mut state, (WRITER, &bare), 1, 0);
-    run(&mut state, (WRITER, &bare), (OutAction::Reserve, 5), &list(1, 0, 0), &[]).unwrap();
+    run(&mut state, (WRITER, &bare), (ReserveOutAction::Reserve, 5), &list(1, 0, 0), &[]).unwrap();
     register(&mut state, (WRITER, &other), 2, 0);
     let device = Device { target_ports: &[1], present: &[], durable: true, transports: PLAIN };
     let prepare = |action, list: &[u8]| {
         let out = Out { action, scope: 0, kind: 5, length: list.len() as u32 };
         WRITER(&state, &other, out, list, &device).unwrap()
     };
-    let unrelated = prepare(OutAction::Register, &list(2, 3, 0));
-    let preempt = prepare(OutAction::PreemptAndAbort, &list(2, 1, 0));
+    let unrelated = prepare(ReserveOutAction::Register, &list(2, 3, 0));
+    let preempt = prepare(ReserveOutAction::PreemptAndAbort, &list(2, 1, 0));
     for (mut change, allowed) in [(unrelated, Ok(())), (preempt, Err(Conflict))] {
         let mut state = state.clone();
         assert!(state.adopt(&alice));
@@ -201,7 +203,8 @@ fn a_transport_id_means_the_client_that_uses_the_port() {
         let mut state = Reservations::default();
         let me = of(alice.clone());
         let outcome =
-            run(&mut state, (WRITER, &me), (OutAction::Register, 0), &naming, &present).is_ok();
+            run(&mut state, (WRITER, &me), (ReserveOutAction::Register, 0), &naming, &present)
+                .is_ok();
         assert_eq!(outcome, expected.is_some(), "{present:?}");
         let others: Vec<_> = state.registry.registrants.keys().filter(|it| **it != me).collect();
         assert_eq!(others, expected.map(second).iter().collect::<Vec<_>>(), "{present:?}");
@@ -213,7 +216,8 @@ fn a_reader_registers_itself_and_changes_nothing_of_others() {
     let (writer, reader) = (of(chap("writer")), of(chap("reader")));
     let mut state = Reservations::default();
     register(&mut state, (WRITER, &writer), 7, APTPL);
-    run(&mut state, (WRITER, &writer), (OutAction::Reserve, 6), &list(7, 0, 0), &[]).unwrap();
+    run(&mut state, (WRITER, &writer), (ReserveOutAction::Reserve, 6), &list(7, 0, 0), &[])
+        .unwrap();
     let before = state.registry.clone();
     let flag = |bit| Err(Refused::Sense(Sense::invalid_parameter(20, Some(bit))));
     let ask = |state: &mut Reservations, action, list: &[u8]| {
@@ -223,31 +227,39 @@ fn a_reader_registers_itself_and_changes_nothing_of_others() {
     // Not for others, and not whether it lasts.
     let mut naming = list(0, 9, SPEC_I_PT | APTPL);
     naming.extend([0; 4]);
-    assert_eq!(ask(&mut state, OutAction::Register, &naming), flag(3));
-    assert_eq!(ask(&mut state, OutAction::Register, &list(0, 9, 0)), flag(0));
-    assert_eq!(ask(&mut state, OutAction::Register, &list(1, 9, APTPL)), Err(Refused::Conflict));
+    assert_eq!(ask(&mut state, ReserveOutAction::Register, &naming), flag(3));
+    assert_eq!(ask(&mut state, ReserveOutAction::Register, &list(0, 9, 0)), flag(0));
+    assert_eq!(
+        ask(&mut state, ReserveOutAction::Register, &list(1, 9, APTPL)),
+        Err(Refused::Conflict)
+    );
     assert_eq!(state.registry, before);
-    ask(&mut state, OutAction::Register, &list(0, 9, APTPL)).unwrap();
+    ask(&mut state, ReserveOutAction::Register, &list(0, 9, APTPL)).unwrap();
     assert_eq!(state.check(&reader, Class::Reads), Ok(()));
     assert_eq!(state.check(&reader, Class::Writes), Err(Conflict));
-    ask(&mut state, OutAction::RegisterAndIgnore, &list(0, 7, APTPL)).unwrap();
+    ask(&mut state, ReserveOutAction::RegisterAndIgnore, &list(0, 7, APTPL)).unwrap();
     assert_eq!(
         (&state.registry.registrants, &state.registry.held),
         (&before.registrants, &before.held)
     );
     // As if it could write, for a change of its rights: it is no registrant yet.
-    for action in [OutAction::Reserve, OutAction::Release, OutAction::Clear, OutAction::Preempt] {
+    for action in [
+        ReserveOutAction::Reserve,
+        ReserveOutAction::Release,
+        ReserveOutAction::Clear,
+        ReserveOutAction::Preempt,
+    ] {
         let refused = run(&mut state, (WRITER, &reader), (action, 6), &list(7, 7, 0), &[]);
         assert_eq!(refused.unwrap_err(), Refused::Conflict);
     }
     let mut upgraded = state.clone();
-    run(&mut upgraded, (WRITER, &reader), (OutAction::Register, 0), &list(7, 8, APTPL), &[])
+    run(&mut upgraded, (WRITER, &reader), (ReserveOutAction::Register, 0), &list(7, 8, APTPL), &[])
         .unwrap();
     assert!(upgraded.registry.readers.is_empty());
     assert_eq!(upgraded.check(&reader, Class::Writes), Ok(()));
     // Who preempts its key is rid of it, and tells it.
     register(&mut state, (WRITER, &nexus(2)), 5, APTPL);
-    let preempt = (OutAction::PreemptAndAbort, 6);
+    let preempt = (ReserveOutAction::PreemptAndAbort, 6);
     let change = run(&mut state, (WRITER, &nexus(2)), preempt, &list(5, 7, 0), &[]).unwrap();
     assert!(state.registry.readers.is_empty());
     assert!(change.abort.contains(&reader));
@@ -264,14 +276,16 @@ fn nothing_depends_on_the_registration_of_a_reader() {
     assert_eq!(state.reserve(&writer), Ok(()));
     assert_eq!(state.release(&writer), Ok(()));
     register(&mut state, (WRITER, &writer), 7, 0);
-    run(&mut state, (WRITER, &writer), (OutAction::Reserve, 8), &list(7, 0, 0), &[]).unwrap();
-    run(&mut state, (WRITER, &writer), (OutAction::Register, 0), &list(7, 0, 0), &[]).unwrap();
+    run(&mut state, (WRITER, &writer), (ReserveOutAction::Reserve, 8), &list(7, 0, 0), &[])
+        .unwrap();
+    run(&mut state, (WRITER, &writer), (ReserveOutAction::Register, 0), &list(7, 0, 0), &[])
+        .unwrap();
     assert!(!state.restrict());
     // Its own table has an end, that of the writers is not touched by it.
     let port = |n: u16| NexusId { initiator: plain::port(1, n + 1), ..of(chap("reader")) };
     let mut state = Reservations::default();
     let one = |state: &mut Reservations, nexus: &NexusId| {
-        let register = (OutAction::Register, 0);
+        let register = (ReserveOutAction::Register, 0);
         run(state, (READER, nexus), register, &list(0, 9, 0), &[]).is_ok()
     };
     let taken = (0..100).filter(|n| one(&mut state, &port(*n))).count();

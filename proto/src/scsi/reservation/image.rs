@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 use crc_fast::crc32_iscsi as crc32c;
 
-use super::registry::{Held, Holder, READERS_MAX, REGISTRANTS_MAX, Registry};
+use super::registry::{Holder, PersistentReservation, READERS_MAX, REGISTRANTS_MAX, Registry};
 use super::{Key, Kind, NexusId};
 use crate::client::ClientId;
 use crate::identity::PublicKey;
@@ -64,8 +64,8 @@ pub enum ImageError {
 pub(super) fn encode(registry: &Registry) -> Vec<u8> {
     let (kind, holder) = match &registry.held {
         None => (0, NOBODY),
-        Some(Held { kind, holder: Holder::Everyone }) => (kind.code(), NOBODY),
-        Some(Held { kind, holder: Holder::One(nexus) }) => {
+        Some(PersistentReservation { kind, holder: Holder::Everyone }) => (kind.code(), NOBODY),
+        Some(PersistentReservation { kind, holder: Holder::One(nexus) }) => {
             (kind.code(), registry.registrants.range(..nexus).count() as u32)
         }
     };
@@ -207,7 +207,11 @@ fn client(reader: &mut Reader<'_>) -> Result<ClientId, ImageError> {
     }
 }
 
-fn held(registrants: &[(NexusId, Key)], kind: u8, holder: u32) -> Result<Option<Held>, ImageError> {
+fn held(
+    registrants: &[(NexusId, Key)],
+    kind: u8,
+    holder: u32,
+) -> Result<Option<PersistentReservation>, ImageError> {
     if kind == 0 && holder == NOBODY {
         return Ok(None);
     }
@@ -217,5 +221,5 @@ fn held(registrants: &[(NexusId, Key)], kind: u8, holder: u32) -> Result<Option<
         (false, Some((nexus, _))) => Holder::One(nexus.clone()),
         _ => return Err(ImageError::Content("holder")),
     };
-    Ok(Some(Held { kind, holder }))
+    Ok(Some(PersistentReservation { kind, holder }))
 }

@@ -1,9 +1,9 @@
 //! What holds of reservations for any bytes: for property tests and fuzz targets. Each panics where that is broken.
 
-use super::registry::{Held, Holder};
+use super::registry::{Holder, PersistentReservation};
 use super::{
-    Class, Device, InAction, Kind, NexusId, Out, OutAction, READERS_MAX, REGISTRANTS_MAX, Registry,
-    Reservations, image,
+    Class, Device, Kind, NexusId, Out, READERS_MAX, REGISTRANTS_MAX, Registry, Reservations,
+    ReserveInAction, ReserveOutAction, image,
 };
 use crate::client::ClientId;
 use crate::reader::{Reader, Truncated};
@@ -12,15 +12,15 @@ use crate::scsi::transport::{InitiatorPort, Protocol, Transports};
 /// Where the version stands in an image.
 const VERSION: core::ops::Range<usize> = 4..6;
 
-const ACTIONS: [OutAction; 8] = [
-    OutAction::Register,
-    OutAction::Reserve,
-    OutAction::Release,
-    OutAction::Clear,
-    OutAction::Preempt,
-    OutAction::PreemptAndAbort,
-    OutAction::RegisterAndIgnore,
-    OutAction::RegisterAndMove,
+const ACTIONS: [ReserveOutAction; 8] = [
+    ReserveOutAction::Register,
+    ReserveOutAction::Reserve,
+    ReserveOutAction::Release,
+    ReserveOutAction::Clear,
+    ReserveOutAction::Preempt,
+    ReserveOutAction::PreemptAndAbort,
+    ReserveOutAction::RegisterAndIgnore,
+    ReserveOutAction::RegisterAndMove,
 ];
 
 /// A kept image of any bytes, with a checksum of any bytes or the right one, is refused, or is the one image of
@@ -50,12 +50,12 @@ pub fn any_script(bytes: &[u8]) {
     ];
     let mut present = [1, 2, 3].map(nexus);
     present.iter_mut().zip(clients).for_each(|(nexus, client)| nexus.client = client);
-    let mut world = World { present, reservations: Reservations::default() };
+    let mut simulation = Simulation { present, reservations: Reservations::default() };
     let mut script = Reader::new(bytes);
-    while world.step(&mut script).is_ok() {}
+    while simulation.step(&mut script).is_ok() {}
 }
 
-struct World {
+struct Simulation {
     present: [NexusId; 3],
     reservations: Reservations,
 }
@@ -65,7 +65,7 @@ fn nexus(n: u8) -> NexusId {
     NexusId { initiator, target_port: 1, client: ClientId::Unauthenticated }
 }
 
-impl World {
+impl Simulation {
     fn step(&mut self, script: &mut Reader<'_>) -> Result<(), Truncated> {
         let (who, what) = (script.u8()?, script.u8()?);
         let by = self.present[usize::from(who) % self.present.len()].clone();
@@ -114,14 +114,18 @@ impl World {
                     registry: registry.clone(),
                     ..Reservations::default()
                 };
-                [InAction::ReadKeys, InAction::ReadReservation, InAction::ReadFullStatus]
-                    .map(|action| state.report(&writer, action, &device))
+                [
+                    ReserveInAction::ReadKeys,
+                    ReserveInAction::ReadReservation,
+                    ReserveInAction::ReadFullStatus,
+                ]
+                .map(|action| state.report(&writer, action, &device))
             };
             let counted = u32::from(change.counted);
             assert_eq!(told(before, 0), told(after, counted), "writers are told of it");
         }
         for ended in &change.abort {
-            assert_eq!(action, OutAction::PreemptAndAbort);
+            assert_eq!(action, ReserveOutAction::PreemptAndAbort);
             assert!(before.key(ended).is_some() && (after.key(ended).is_none() || ended == by));
         }
         if let Some(image) = &change.keep {
@@ -155,7 +159,11 @@ impl World {
                 !silent || (!passes(Class::Writes) && reservations.registry.key(nexus).is_none())
             );
         }
-        for action in [InAction::ReadKeys, InAction::ReadReservation, InAction::ReadFullStatus] {
+        for action in [
+            ReserveInAction::ReadKeys,
+            ReserveInAction::ReadReservation,
+            ReserveInAction::ReadFullStatus,
+        ] {
             for asking in present {
                 let report = reservations.report(asking, action, &device);
                 let (header, list) = report.split_first_chunk::<8>().expect("a header");
@@ -173,10 +181,10 @@ fn check(Registry { registrants, readers, held, .. }: &Registry) {
     assert!(registrants.values().all(|key| *key != 0));
     match held {
         None => {}
-        Some(Held { kind, holder: Holder::Everyone }) => {
+        Some(PersistentReservation { kind, holder: Holder::Everyone }) => {
             assert!(Kind::all_hold(*kind) && !registrants.is_empty());
         }
-        Some(Held { kind, holder: Holder::One(holder) }) => {
+        Some(PersistentReservation { kind, holder: Holder::One(holder) }) => {
             assert!(!Kind::all_hold(*kind) && registrants.contains_key(holder));
         }
     }

@@ -29,7 +29,9 @@ pub use class::Class;
 pub use image::ImageError;
 pub use kind::Kind;
 pub use nexus::NexusId;
-pub use registry::{Held, Holder, Key, READERS_MAX, READERS_OF_CLIENT_MAX, REGISTRANTS_MAX};
+pub use registry::{
+    Holder, Key, PersistentReservation, READERS_MAX, READERS_OF_CLIENT_MAX, REGISTRANTS_MAX,
+};
 
 use std::collections::BTreeSet;
 
@@ -43,7 +45,7 @@ pub const PARAMETERS_MAX: u32 = 64 << 10;
 
 /// The service actions of PERSISTENT RESERVE IN (SPC-4, 6.15.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InAction {
+pub enum ReserveInAction {
     /// READ KEYS.
     ReadKeys,
     /// READ RESERVATION.
@@ -56,7 +58,7 @@ pub enum InAction {
 
 /// The service actions of PERSISTENT RESERVE OUT (SPC-4, 6.16.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutAction {
+pub enum ReserveOutAction {
     /// REGISTER.
     Register,
     /// RESERVE.
@@ -75,7 +77,7 @@ pub enum OutAction {
     RegisterAndMove,
 }
 
-impl InAction {
+impl ReserveInAction {
     /// Its SERVICE ACTION field.
     #[must_use]
     pub const fn code(self) -> u8 {
@@ -83,7 +85,7 @@ impl InAction {
     }
 }
 
-impl OutAction {
+impl ReserveOutAction {
     /// Its SERVICE ACTION field.
     #[must_use]
     pub const fn code(self) -> u8 {
@@ -95,7 +97,7 @@ impl OutAction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Out {
     /// SERVICE ACTION.
-    pub action: OutAction,
+    pub action: ReserveOutAction,
     /// SCOPE, as it came.
     pub scope: u8,
     /// TYPE, as it came.
@@ -186,7 +188,7 @@ impl Reservations {
     /// RESERVE (6) or (10).
     pub fn reserve(&mut self, nexus: &NexusId) -> Result<(), Conflict> {
         if self.registry.is_registered_by_any() {
-            return self.registry.indulges(nexus);
+            return self.registry.check_reserve_6(nexus);
         }
         if self.reserved.as_ref().is_some_and(|owner| owner != nexus) {
             return Err(Conflict);
@@ -198,7 +200,7 @@ impl Reservations {
     /// RELEASE (6) or (10): of another's reservation, it does nothing (SPC-2, 7.16).
     pub fn release(&mut self, nexus: &NexusId) -> Result<(), Conflict> {
         if self.registry.is_registered_by_any() {
-            return self.registry.indulges(nexus);
+            return self.registry.check_reserve_6(nexus);
         }
         self.release_reserved(nexus);
         Ok(())
@@ -269,14 +271,16 @@ impl Reservations {
 
     /// The parameter data of PERSISTENT RESERVE IN for `nexus`, whole: not yet cut to the allocation length.
     #[must_use]
-    pub fn report(&self, nexus: &NexusId, action: InAction, device: &Device<'_>) -> Vec<u8> {
+    pub fn report(&self, nexus: &NexusId, action: ReserveInAction, device: &Device<'_>) -> Vec<u8> {
         match action {
-            InAction::ReadKeys => report::keys(self.generation, &self.registry, nexus),
-            InAction::ReadReservation => report::reservation(self.generation, &self.registry),
-            InAction::ReportCapabilities => {
+            ReserveInAction::ReadKeys => report::keys(self.generation, &self.registry, nexus),
+            ReserveInAction::ReadReservation => {
+                report::reservation(self.generation, &self.registry)
+            }
+            ReserveInAction::ReportCapabilities => {
                 report::capabilities(device.durable, self.registry.through_power_loss)
             }
-            InAction::ReadFullStatus => {
+            ReserveInAction::ReadFullStatus => {
                 let to = (nexus, device.transports);
                 report::full_status(self.generation, &self.registry, to)
             }

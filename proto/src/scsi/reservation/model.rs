@@ -15,7 +15,7 @@ const NEXUSES: u8 = 4;
 #[derive(Clone, Debug)]
 struct Action {
     from: u8,
-    action: OutAction,
+    action: ReserveOutAction,
     kind: u8,
     key: Key,
     action_key: Key,
@@ -24,13 +24,13 @@ struct Action {
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
     let action = proptest::sample::select(vec![
-        OutAction::Register,
-        OutAction::RegisterAndIgnore,
-        OutAction::Reserve,
-        OutAction::Release,
-        OutAction::Clear,
-        OutAction::Preempt,
-        OutAction::PreemptAndAbort,
+        ReserveOutAction::Register,
+        ReserveOutAction::RegisterAndIgnore,
+        ReserveOutAction::Reserve,
+        ReserveOutAction::Release,
+        ReserveOutAction::Clear,
+        ReserveOutAction::Preempt,
+        ReserveOutAction::PreemptAndAbort,
     ]);
     let one = (0..NEXUSES, action, 0..10u8, 0..3u64, 0..3u64, any::<bool>()).prop_map(
         |(from, action, kind, key, action_key, durable)| Action {
@@ -84,15 +84,16 @@ impl Model {
 
     fn run(&mut self, step: &Action) -> Verdict {
         let own = self.keys[usize::from(step.from)];
-        let entering = matches!(step.action, OutAction::Register | OutAction::RegisterAndIgnore);
-        if step.action != OutAction::RegisterAndIgnore && own != step.key {
+        let entering =
+            matches!(step.action, ReserveOutAction::Register | ReserveOutAction::RegisterAndIgnore);
+        if step.action != ReserveOutAction::RegisterAndIgnore && own != step.key {
             return Verdict::Conflict;
         }
         if !entering && own == 0 {
             return Verdict::Conflict;
         }
         match step.action {
-            OutAction::Register | OutAction::RegisterAndIgnore => {
+            ReserveOutAction::Register | ReserveOutAction::RegisterAndIgnore => {
                 if own == 0 && step.action_key == 0 {
                     return Verdict::Good;
                 }
@@ -101,9 +102,9 @@ impl Model {
                     key => self.keys[usize::from(step.from)] = key,
                 }
             }
-            OutAction::Reserve => return self.reserve(step),
-            OutAction::Release => return self.release(step),
-            OutAction::Clear => {
+            ReserveOutAction::Reserve => return self.reserve(step),
+            ReserveOutAction::Release => return self.release(step),
+            ReserveOutAction::Clear => {
                 *self = Self { generation: self.generation, ..Self::default() };
             }
             _ => return self.preempt(step),
@@ -171,7 +172,7 @@ impl Model {
 fn seen(state: &Reservations) -> Model {
     let Registry { registrants, held, .. } = &state.registry;
     let key = |n: usize| registrants.get(&nexus(n as u8)).copied().unwrap_or(0);
-    let maker = |held: &Held| match &held.holder {
+    let maker = |held: &PersistentReservation| match &held.holder {
         Holder::Everyone => NEXUSES,
         Holder::One(holder) => (0..NEXUSES).find(|n| nexus(*n) == *holder).unwrap(),
     };
@@ -288,7 +289,7 @@ proptest! {
         kind in 0..16u8,
         flags in 0..16u8,
     ) {
-        use OutAction::*;
+        use ReserveOutAction::*;
         let action = [Register, Reserve, Release, Clear, Preempt, PreemptAndAbort, RegisterAndIgnore, RegisterAndMove]
             [usize::from(action)];
         let mut list = list;
@@ -336,15 +337,15 @@ fn attentions_are_fair(before: &Model, step: &Action, change: &Change) {
         assert!(told.is_empty() || (n != step.from && registered(n)), "{n} is told {told:?}");
         let lost = registered(n) && change.registry.key(&nexus(n)).is_none();
         let expected = match step.action {
-            OutAction::Clear => Additional::RESERVATIONS_PREEMPTED,
+            ReserveOutAction::Clear => Additional::RESERVATIONS_PREEMPTED,
             _ => Additional::REGISTRATIONS_PREEMPTED,
         };
         if lost && n != step.from {
             assert_eq!(told, [expected]);
         }
         let aborted = change.abort.contains(&nexus(n));
-        assert!(!aborted || step.action == OutAction::PreemptAndAbort);
-        let all = step.action == OutAction::PreemptAndAbort && lost;
+        assert!(!aborted || step.action == ReserveOutAction::PreemptAndAbort);
+        let all = step.action == ReserveOutAction::PreemptAndAbort && lost;
         assert!(!all || aborted, "the tasks of {n} go on");
     }
 }

@@ -21,7 +21,7 @@ pub const READERS_OF_CLIENT_MAX: usize = 16;
 
 /// A persistent reservation. Its scope is always the logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct PersistentReservation {
     /// Its type.
     pub kind: Kind,
     /// Whose it is.
@@ -44,12 +44,12 @@ pub(super) struct Registry {
     /// Registrations of nexuses whose clients may only read. They let them read what is reserved for the registered.
     /// They hold nothing and keep nothing in force, so that nobody who may write depends on them.
     pub(super) readers: BTreeMap<NexusId, Key>,
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<PersistentReservation>,
     /// APTPL, as it was last received.
     pub(super) through_power_loss: bool,
 }
 
-impl Held {
+impl PersistentReservation {
     /// The reservation that `nexus` makes.
     pub(super) fn by(nexus: &NexusId, kind: Kind) -> Self {
         let holder = if kind.all_hold() { Holder::Everyone } else { Holder::One(nexus.clone()) };
@@ -106,7 +106,7 @@ impl Registry {
     /// SPC-4, 5.13.3, which the CRH bit announces: RESERVE and RELEASE do nothing, with GOOD status, from
     /// those whom the reservation does not keep out. SPC-2, 5.5.1: from others they conflict as long as
     /// anyone is registered.
-    pub(super) fn indulges(&self, nexus: &NexusId) -> Result<(), Conflict> {
+    pub(super) fn check_reserve_6(&self, nexus: &NexusId) -> Result<(), Conflict> {
         if self.is_trusted(nexus) { Ok(()) } else { Err(Conflict) }
     }
 
@@ -166,7 +166,7 @@ impl Registry {
 
     /// Removes a registration and what depends on it: the reservation of which `nexus` was the holder, or
     /// the last of them. Gives back the reservation that ended so.
-    pub(super) fn unregister(&mut self, nexus: &NexusId) -> Option<Held> {
+    pub(super) fn unregister(&mut self, nexus: &NexusId) -> Option<PersistentReservation> {
         self.readers.remove(nexus);
         self.registrants.remove(nexus)?;
         let ends = match &self.held.as_ref()?.holder {

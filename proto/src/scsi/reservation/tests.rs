@@ -47,7 +47,7 @@ fn moving(key: Key, action_key: Key, flags: u8, port: u16, to: &TransportId) -> 
     bytes
 }
 
-fn out(action: OutAction, kind: u8, list: &[u8]) -> Out {
+fn out(action: ReserveOutAction, kind: u8, list: &[u8]) -> Out {
     Out { action, scope: 0, kind, length: list.len() as u32 }
 }
 
@@ -55,7 +55,7 @@ fn out(action: OutAction, kind: u8, list: &[u8]) -> Out {
 fn run(
     state: &mut Reservations,
     from: &NexusId,
-    action: OutAction,
+    action: ReserveOutAction,
     kind: u8,
     list: &[u8],
 ) -> Result<Change, Refused> {
@@ -119,12 +119,12 @@ fn preempted_nexus_that_left_before_the_commit_is_not_silenced() {
 }
 
 fn generation(state: &Reservations) -> u32 {
-    let data = state.report(&nexus(1), InAction::ReadKeys, &device(&[]));
+    let data = state.report(&nexus(1), ReserveInAction::ReadKeys, &device(&[]));
     u32::from_be_bytes(data[..4].try_into().unwrap())
 }
 
 fn keys(state: &Reservations) -> Vec<Key> {
-    let data = state.report(&nexus(1), InAction::ReadKeys, &device(&[]));
+    let data = state.report(&nexus(1), ReserveInAction::ReadKeys, &device(&[]));
     let length = u32::from_be_bytes(data[4..8].try_into().unwrap());
     assert_eq!(length as usize, data.len() - 8);
     data[8..].chunks(8).map(|key| Key::from_be_bytes(key.try_into().unwrap())).collect()
@@ -132,7 +132,7 @@ fn keys(state: &Reservations) -> Vec<Key> {
 
 /// Key and type of the reservation, as READ RESERVATION tells it.
 fn holding(state: &Reservations) -> Option<(Key, u8)> {
-    let data = state.report(&nexus(1), InAction::ReadReservation, &device(&[]));
+    let data = state.report(&nexus(1), ReserveInAction::ReadReservation, &device(&[]));
     match u32::from_be_bytes(data[4..8].try_into().unwrap()) {
         0 => None,
         16 => Some((Key::from_be_bytes(data[8..16].try_into().unwrap()), data[21])),
@@ -150,7 +150,7 @@ fn check(sense: Sense) -> Refused {
 }
 
 use Additional as A;
-use OutAction::{
+use ReserveOutAction::{
     Clear, Preempt, PreemptAndAbort, Register, RegisterAndIgnore, RegisterAndMove, Release, Reserve,
 };
 
@@ -305,7 +305,7 @@ fn reserve() {
 }
 
 #[test]
-fn whoever_is_registered_holds_what_all_hold() {
+fn any_registrant_holds_an_all_registrants_reservation() {
     let mut state = reserved(2, Kind::ExclusiveAccessAll);
     assert_eq!(holding(&state), Some((0, 8)));
     run(&mut state, &nexus(2), Reserve, 8, &list(20, 0, 0)).unwrap();
@@ -496,7 +496,7 @@ fn register_and_move() {
 }
 
 #[test]
-fn what_cannot_move() {
+fn register_and_move_that_is_not_possible_is_refused() {
     let to = plain::id(&nexus(3).initiator);
     let good = moving(10, 30, 0, 1, &to);
     let node = plain::device(3);
@@ -579,7 +579,7 @@ fn reserve_6_where_someone_is_registered() {
 #[test]
 fn full_status_names_every_nexus() {
     let state = reserved(2, Kind::WriteExclusiveRegistrants);
-    let data = state.report(&nexus(1), InAction::ReadFullStatus, &device(&[]));
+    let data = state.report(&nexus(1), ReserveInAction::ReadFullStatus, &device(&[]));
     assert_eq!(data[4..8], (data.len() as u32 - 8).to_be_bytes());
     let mut reader = crate::reader::Reader::new(&data[8..]);
     for (n, holder, kind) in [(1u8, 1, 5), (2, 0, 0)] {
@@ -599,7 +599,11 @@ fn full_status_names_every_nexus() {
 #[test]
 fn capabilities_are_true() {
     let report = |durable, state: &Reservations| {
-        state.report(&nexus(1), InAction::ReportCapabilities, &Device { durable, ..device(&[]) })
+        state.report(
+            &nexus(1),
+            ReserveInAction::ReportCapabilities,
+            &Device { durable, ..device(&[]) },
+        )
     };
     let mut state = Reservations::default();
     assert_eq!(report(false, &state), [0, 8, 0x1C, 0xC0, 0xEA, 0x01, 0, 0]);
@@ -612,7 +616,7 @@ fn capabilities_are_true() {
 }
 
 #[test]
-fn what_is_kept_comes_back() {
+fn stored_reservations_are_read_back() {
     let mut state = registered(1);
     let change = run(&mut state, &nexus(2), Register, 0, &list(0, 20, APTPL)).unwrap();
     assert!(change.keep.is_some());

@@ -2,7 +2,7 @@
 
 use super::super::Blocks;
 use super::super::cdb::{Compare, Form};
-use super::super::reservation::{InAction, Out};
+use super::super::reservation::{Out, ReserveInAction};
 use super::super::sanitize::Method;
 use super::super::sense::Format;
 
@@ -59,7 +59,7 @@ pub enum UnitOp {
     /// Return what [`Reservations::report`](crate::scsi::reservation::Reservations::report) says.
     PersistentIn {
         /// SERVICE ACTION.
-        action: InAction,
+        action: ReserveInAction,
         /// ALLOCATION LENGTH.
         allocation: u32,
     },

@@ -168,7 +168,7 @@ fn atomic_writes_are_of_whole_physical_blocks_where_those_fit() {
 }
 
 #[test]
-fn what_is_smaller_than_a_physical_block_is_atomic_anywhere() {
+fn write_smaller_than_a_physical_block_is_atomic_anywhere() {
     let unit = unit(medium());
     let limits = BlockLimits::parse(&reply(&unit, Command::vital(page::BLOCK_LIMITS))).unwrap();
     let units = (limits.atomic_max, limits.atomic_alignment, limits.atomic_granularity);
@@ -365,7 +365,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_planned_is_inside(bytes: [u8; 16], index in 0..super::super::cdb::COMMANDS.len()) {
+    fn planned_accesses_are_inside_the_medium(bytes: [u8; 16], index in 0..super::super::cdb::COMMANDS.len()) {
         let mut bytes = bytes;
         bytes[0] = super::super::cdb::COMMANDS[index].opcode;
         crate::scsi::invariants::any_block(&bytes, 4);

@@ -44,7 +44,7 @@ impl<'a> TestUnit<'a> {
         if let Some((answer, carried_out)) = self.unregistered.clone()
             && command.cdb[0] == 0x5F
             && data[8..16] == [0; 8]
-            && command.cdb[1] == OutAction::Register.code()
+            && command.cdb[1] == ReserveOutAction::Register.code()
         {
             if carried_out {
                 let inner = TestUnit { unregistered: None, ..TestUnit::new(self.unit, 0) };
@@ -63,7 +63,9 @@ impl<'a> TestUnit<'a> {
             Cdb::PersistentIn { action, .. } => {
                 Answer::Good(unit.report(&self.nexus, action, &device))
             }
-            Cdb::PersistentOut(out) if out.action == OutAction::PreemptAndAbort && !self.aborts => {
+            Cdb::PersistentOut(out)
+                if out.action == ReserveOutAction::PreemptAndAbort && !self.aborts =>
+            {
                 let field = sense::Additional { code: 0x24, qualifier: 0 };
                 Answer::Check(Sense::new(sense::Key::IllegalRequest, field))
             }
@@ -122,12 +124,12 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     poll(pin!(future)).expect("nothing to wait for")
 }
 
-fn nobody() -> Victims {
-    Victims::Stale(Vec::new())
+fn nobody() -> Removals {
+    Removals::Stale(Vec::new())
 }
 
 /// Who has it, as the second is told.
-fn refusal(outcome: Result<Hold, NotHeld<()>>) -> Registrants {
+fn refusal(outcome: Result<OwnReservation, NotHeld<()>>) -> Registrants {
     match outcome {
         Err(NotHeld::By(by)) => by,
         other => panic!("{other:?}"),
@@ -181,15 +183,15 @@ fn writer_that_gives_way_knows_whether_its_key_stayed() {
     for carried_out in [true, false] {
         let unit = Mutex::default();
         let (one, two) = (TestUnit::new(&unit, 1), TestUnit::new(&unit, 2));
-        let victims = nobody();
+        let removals = nobody();
         *one.turns.lock().unwrap() = Some(2);
         let one = TestUnit { unregistered: Some((Answer::Check(INTERNAL), carried_out)), ..one };
-        let mut begun = pin!(acquire(&one, 7, &victims));
+        let mut begun = pin!(acquire(&one, 7, &removals));
         assert!(poll(begun.as_mut()).is_none(), "it has registered");
-        now(acquire(&two, 8, &Victims::Stale(vec![7]))).unwrap();
+        now(acquire(&two, 8, &Removals::Stale(vec![7]))).unwrap();
         // Registered anew beside the other: what a unit that ends no registrations leaves behind.
         let again = Parameters::keys(0, 7);
-        let register = Command::persistent_reserve_out(OutAction::RegisterAndIgnore, 0, 24);
+        let register = Command::persistent_reserve_out(ReserveOutAction::RegisterAndIgnore, 0, 24);
         TestUnit::new(&unit, 1).answer(register, &again.emit());
         *one.turns.lock().unwrap() = None;
         let why = poll(begun.as_mut()).unwrap().unwrap_err();
@@ -205,8 +207,8 @@ fn of_two_that_begin_at_once_one_gets_it() {
         let unit = Mutex::default();
         let (one, two) = (TestUnit::new(&unit, 1), TestUnit::new(&unit, 2));
         (*one.turns.lock().unwrap(), *two.turns.lock().unwrap()) = (Some(first), Some(second));
-        let victims = nobody();
-        let (mut a, mut b) = (pin!(acquire(&one, 7, &victims)), pin!(acquire(&two, 8, &victims)));
+        let removals = nobody();
+        let (mut a, mut b) = (pin!(acquire(&one, 7, &removals)), pin!(acquire(&two, 8, &removals)));
         let (mut left, mut right) = (poll(a.as_mut()), poll(b.as_mut()));
         (*one.turns.lock().unwrap(), *two.turns.lock().unwrap()) = (None, None);
         left = left.or_else(|| poll(a.as_mut()));
@@ -217,7 +219,7 @@ fn of_two_that_begin_at_once_one_gets_it() {
         assert!(!one.may_write() || held[0] || !held[1], "{first} {second}");
         assert!(!two.may_write() || held[1] || !held[0], "{first} {second}");
         if held == [false, false] {
-            now(acquire(&one, 9, &victims)).expect("nothing is left behind");
+            now(acquire(&one, 9, &removals)).expect("nothing is left behind");
         }
     }
 }
@@ -227,7 +229,7 @@ fn holder_that_was_taken_over_finds_out_even_when_the_other_has_gone() {
     let unit = Mutex::default();
     let (one, two) = (TestUnit::new(&unit, 1), TestUnit::new(&unit, 2));
     let first = now(acquire(&one, 7, &nobody())).unwrap();
-    let second = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
+    let second = now(acquire(&two, 8, &Removals::Everyone)).unwrap();
     assert!(!one.may_write());
     assert!(refusal(now(confirm(&one, &first))).0[0].holder);
     now(release(&two, &second)).unwrap();
@@ -240,7 +242,7 @@ fn register_reader(unit: &Mutex<Reservations>, key: Key) {
     let client = ClientId::Account("reader".to_owned());
     let reader = NexusId { client, ..nexus(9, 1) };
     let device = Device { target_ports: &[1, 2], present: &[], durable: false, transports: PLAIN };
-    let action = OutAction::RegisterAndIgnore;
+    let action = ReserveOutAction::RegisterAndIgnore;
     let out = crate::scsi::reservation::Out { action, scope: 0, kind: 0, length: 24 };
     let mut unit = unit.lock().unwrap();
     let list = Parameters::keys(0, key).emit();
@@ -277,10 +279,10 @@ fn registered_reader_fences_no_writer_after_a_loss_of_power() {
     let two = TestUnit::new(&unit, 2);
     let preempt = Parameters::keys(8, hold.key).emit();
     two.answer(
-        Command::persistent_reserve_out(OutAction::Register, 0, 24),
+        Command::persistent_reserve_out(ReserveOutAction::Register, 0, 24),
         &Parameters::keys(0, 8).emit(),
     );
-    let command = Command::persistent_reserve_out(OutAction::PreemptAndAbort, 5, 24);
+    let command = Command::persistent_reserve_out(ReserveOutAction::PreemptAndAbort, 5, 24);
     assert_eq!(two.answer(command, &preempt), Answer::Conflict);
 }
 
@@ -289,8 +291,8 @@ fn stale_key_is_taken_over_and_no_other() {
     let unit = Mutex::default();
     let (one, two) = (TestUnit::new(&unit, 1), TestUnit::new(&unit, 2));
     now(acquire(&one, 7, &nobody())).unwrap();
-    refusal(now(acquire(&two, 8, &Victims::Stale(vec![6]))));
-    now(acquire(&two, 8, &Victims::Stale(vec![6, 7]))).unwrap();
+    refusal(now(acquire(&two, 8, &Removals::Stale(vec![6]))));
+    now(acquire(&two, 8, &Removals::Stale(vec![6, 7]))).unwrap();
     assert!(two.may_write() && !one.may_write());
 }
 
@@ -317,13 +319,13 @@ fn dead_writer_is_not_gone_on_for_once_another_may_have_written() {
     let unit = Mutex::default();
     let [one, two, three] = [1, 2, 3].map(|n| TestUnit::new(&unit, n));
     now(acquire(&one, 7, &nobody())).unwrap();
-    let other = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
+    let other = now(acquire(&two, 8, &Removals::Everyone)).unwrap();
     assert_eq!(refusal(now(resume(&three, 9, 7, &[]))).0[0].key, 8);
     now(release(&two, &other)).unwrap();
     refusal(now(resume(&three, 9, 7, &[])));
     now(acquire(&one, 7, &nobody())).unwrap();
     let beside = Parameters::keys(0, 6);
-    two.answer(Command::persistent_reserve_out(OutAction::Register, 0, 24), &beside.emit());
+    two.answer(Command::persistent_reserve_out(ReserveOutAction::Register, 0, 24), &beside.emit());
     assert!(two.may_write(), "who registers may write");
     refusal(now(resume(&three, 9, 7, &[])));
     assert!(!three.may_write());
@@ -342,7 +344,7 @@ fn writer_that_comes_and_goes_meanwhile_is_noticed_by_who_goes_on() {
         if poll(resuming.as_mut()).is_some() {
             break;
         }
-        let other = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
+        let other = now(acquire(&two, 8, &Removals::Everyone)).unwrap();
         now(release(&two, &other)).unwrap();
         *three.turns.lock().unwrap() = None;
         outcomes.push(poll(resuming.as_mut()).unwrap().is_ok());
@@ -396,11 +398,11 @@ fn resume_that_is_cut_off_anywhere_can_be_resumed() {
         for steps in 0..3 {
             *unit.lock().unwrap() = kept.clone();
             let beside = Parameters::keys(0, 6).emit();
-            let register = Command::persistent_reserve_out(OutAction::Register, 0, 24);
+            let register = Command::persistent_reserve_out(ReserveOutAction::Register, 0, 24);
             if steps == 0 {
                 five.answer(register, &beside);
             } else {
-                let other = now(acquire(&five, 6, &Victims::Everyone)).unwrap();
+                let other = now(acquire(&five, 6, &Removals::Everyone)).unwrap();
                 assert!(steps == 1 || now(release(&five, &other)) == Ok(Released::Gone));
             }
             refusal(now(resume(&four, 10, 7, &[8, 9])));
@@ -415,7 +417,7 @@ fn unit_that_cannot_abort_on_the_way_is_taken_over_all_the_same() {
     let [one, two, three] =
         [1, 2, 3].map(|n| TestUnit { aborts: false, ..TestUnit::new(&unit, n) });
     assert!(!now(acquire(&one, 7, &nobody())).unwrap().leaves_tasks);
-    let hold = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
+    let hold = now(acquire(&two, 8, &Removals::Everyone)).unwrap();
     assert!(hold.leaves_tasks && two.may_write() && !one.may_write());
     let hold = now(resume(&three, 9, 8, &[])).unwrap();
     assert!(hold.leaves_tasks && three.may_write() && !two.may_write());
@@ -426,12 +428,12 @@ fn reservation_of_all_registrants_is_taken_over_too() {
     let unit = Mutex::default();
     let (one, two) = (TestUnit::new(&unit, 1), TestUnit::new(&unit, 2));
     let mut list = Parameters::keys(0, 7);
-    one.answer(Command::persistent_reserve_out(OutAction::Register, 0, 24), &list.emit());
+    one.answer(Command::persistent_reserve_out(ReserveOutAction::Register, 0, 24), &list.emit());
     list = Parameters::keys(7, 0);
     let kind = Kind::WriteExclusiveAll.code();
-    one.answer(Command::persistent_reserve_out(OutAction::Reserve, kind, 24), &list.emit());
+    one.answer(Command::persistent_reserve_out(ReserveOutAction::Reserve, kind, 24), &list.emit());
     refusal(now(acquire(&two, 8, &nobody())));
-    now(acquire(&two, 8, &Victims::Everyone)).unwrap();
+    now(acquire(&two, 8, &Removals::Everyone)).unwrap();
     assert!(two.may_write() && !one.may_write());
 }
 
@@ -469,7 +471,7 @@ fn writer_that_comes_and_goes_meanwhile_is_noticed() {
         if poll(confirming.as_mut()).is_some() {
             continue;
         }
-        let other = now(acquire(&two, 8, &Victims::Everyone)).unwrap();
+        let other = now(acquire(&two, 8, &Removals::Everyone)).unwrap();
         now(release(&two, &other)).unwrap();
         *one.turns.lock().unwrap() = None;
         let held = poll(confirming.as_mut()).unwrap().is_ok();
@@ -498,9 +500,9 @@ fn session_by_another_portal_group_holds_it_too() {
     assert_eq!(now(confirm(&other_group, &hold)).unwrap(), hold);
     // A unit without ALL_TG_PT.
     *unit.lock().unwrap() = Reservations::default();
-    let hold = Hold { all_target_ports: false, ..hold };
+    let hold = OwnReservation { all_target_ports: false, ..hold };
     one.answer(
-        Command::persistent_reserve_out(OutAction::Register, 0, 24),
+        Command::persistent_reserve_out(ReserveOutAction::Register, 0, 24),
         &hold.parameters().emit(),
     );
     now(settle(&one, hold)).unwrap();

@@ -34,7 +34,7 @@ pub(super) use self::waiters::Answer;
 use self::waiters::Waiters;
 use self::write_queue::WriteQueue;
 use super::WaiterId;
-use super::holes::{Holes, hull};
+use super::holes::{Holes, covering_span};
 use super::piece::{Body, Patch, Piece};
 use super::read_ahead::ReadAhead;
 use super::settings::{Chosen, Direction, Settings};
@@ -187,7 +187,7 @@ impl Core {
         let patches = self.patches(span);
         let gaps = uncovered(span, patches.iter().map(|patch| patch.span).collect());
         let slack = self.reads.chosen().segment;
-        let Some(missing) = hull(&gaps) else {
+        let Some(missing) = covering_span(&gaps) else {
             self.read_ahead.passed(span, slack);
             return Ok(Found::Here(patches));
         };

@@ -79,7 +79,7 @@ impl Holes {
 
     /// What of `span` has to be asked for: from the first byte that is not known to the last.
     pub(super) fn unknown(&self, span: Span) -> Option<Span> {
-        hull(&uncovered(span, self.parts(span).collect()))
+        covering_span(&uncovered(span, self.parts(span).collect()))
     }
 
     /// A change was accepted that may bring something else than zeroes.
@@ -202,7 +202,7 @@ impl Holes {
 }
 
 /// From the first byte of some spans in their order to the last.
-pub(super) fn hull(spans: &[Span]) -> Option<Span> {
+pub(super) fn covering_span(spans: &[Span]) -> Option<Span> {
     let (first, last) = (spans.first()?, spans.last()?);
     Some(Span::new(first.at, last.end() - first.at))
 }

@@ -87,7 +87,7 @@ impl Pipeline {
         if span.is_empty() {
             return Ok(());
         }
-        let mut place = Place { shared: &self.shared, waiter: None };
+        let mut place = WaitPlace { shared: &self.shared, waiter: None };
         let mut change = Change::new(verb, span, body, durability);
         let accepted = poll_fn(|context| {
             let entry = self.shared.accept(&mut change, context);
@@ -143,18 +143,18 @@ impl Pipeline {
         self.at(waiter).answer().await.map_err(|error| report(&error, Verb::Flush, None))
     }
 
-    fn at(&self, waiter: WaiterId) -> Place<'_> {
-        Place { shared: &self.shared, waiter: Some(waiter) }
+    fn at(&self, waiter: WaiterId) -> WaitPlace<'_> {
+        WaitPlace { shared: &self.shared, waiter: Some(waiter) }
     }
 }
 
 /// Somewhere to wait, if there is a reason to; given up when dropped.
-struct Place<'a> {
+struct WaitPlace<'a> {
     shared: &'a Shared,
     waiter: Option<WaiterId>,
 }
 
-impl Place<'_> {
+impl WaitPlace<'_> {
     async fn answer(mut self) -> Answer {
         let answer = self.wait().await;
         self.waiter = None;
@@ -167,7 +167,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitPlace<'_> {
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter {
             self.shared.leave(waiter);

@@ -14,6 +14,8 @@ pub(super) type Seq = u64;
 pub(super) struct Piece {
     pub(super) span: Span,
     pub(super) body: Body,
+    /// The buffers that it keeps although it is little of them, in bytes.
+    pub(super) foreign: usize,
     /// The oldest change that this one stands for: its own number, or that of one it replaced or was
     /// merged with. A barrier counts by it, and the queue goes by it, so that a block that is written
     /// again and again keeps its place.
@@ -41,6 +43,21 @@ pub(super) enum Body {
 }
 
 impl Body {
+    /// Copies what would keep much more than itself.
+    pub(super) fn own(&mut self) {
+        if let Self::Data(rope) = self {
+            rope.own();
+        }
+    }
+
+    /// The buffers that it keeps although it is little of them, in bytes.
+    pub(super) fn foreign(&self) -> usize {
+        match self {
+            Self::Data(rope) => rope.sections().iter().map(Section::foreign).sum(),
+            Self::Zeroes(_) | Self::Discard => 0,
+        }
+    }
+
     /// Whether it brings something else than zeroes, as far as is known.
     pub(super) const fn fills(&self) -> bool {
         matches!(self, Self::Data(_))
@@ -72,7 +89,7 @@ impl Piece {
             Body::Data(rope) => Body::Data(rope.kept(span.at - self.span.at, span.len)),
             other => other.clone(),
         };
-        Self { span, body, ..*self }
+        Self { span, foreign: body.foreign(), body, ..*self }
     }
 
     /// What is left of it beside `span`.
@@ -98,6 +115,7 @@ impl Piece {
     /// Takes `next`, which begins where this ends.
     pub(super) fn merge(&mut self, next: Self) {
         self.span.len += next.span.len;
+        self.foreign += next.foreign;
         self.since = self.since.min(next.since);
         self.seq = self.seq.max(next.seq);
         if let (Body::Data(rope), Body::Data(more)) = (&mut self.body, next.body) {
@@ -129,26 +147,41 @@ pub(super) enum Rope {
     Many(Vec<Section>),
 }
 
-/// Bytes in one buffer, of which they are half at least: what is counted is what is held, or half of it.
+/// Bytes in one buffer. Once they are sent, they are half of it at least: what is counted is what is held, to that
+/// factor.
 #[derive(Clone, Debug)]
 pub(super) struct Section {
     bytes: Bytes,
-    /// How long they were when they came.
+    /// How long their buffer is.
     whole: usize,
 }
 
-/// Fewer bytes may lie in a buffer with others: those who read from sockets take many small requests at once.
+/// A request with fewer bytes may lie in a buffer with others: those who read from sockets take many small ones at
+/// once.
 const ALONE: usize = 64 << 10;
 
+/// How long such a buffer is.
+const SHARED: usize = 128 << 10;
+
+/// Whether bytes would keep more than as much again if they stayed in their buffer.
+const fn is_little(len: usize, whole: usize) -> bool {
+    len < whole.div_ceil(2)
+}
+
 impl Section {
-    fn new(bytes: Bytes) -> Self {
+    fn owned(bytes: Bytes) -> Self {
         Self { whole: bytes.len(), bytes }
+    }
+
+    /// Its buffer, if it is little of that.
+    const fn foreign(&self) -> usize {
+        if is_little(self.bytes.len(), self.whole) { self.whole } else { 0 }
     }
 
     /// Part of it, copied where it would keep much more than itself.
     fn kept(&self, bytes: Bytes) -> Self {
-        match bytes.len() < self.whole.div_ceil(2) {
-            true => Self::new(Bytes::copy_from_slice(&bytes)),
+        match is_little(bytes.len(), self.whole) {
+            true => Self::owned(Bytes::copy_from_slice(&bytes)),
             false => Self { bytes, whole: self.whole },
         }
     }
@@ -156,50 +189,56 @@ impl Section {
 
 impl From<Bytes> for Rope {
     fn from(bytes: Bytes) -> Self {
-        Self::One(Section::new(bytes))
+        Self::One(Section::owned(bytes))
     }
 }
 
 impl Rope {
-    /// Takes over what may be part of the buffer of others.
-    pub(super) fn taken(bytes: Bytes) -> Self {
-        match bytes.len() < ALONE {
-            true => Bytes::copy_from_slice(&bytes).into(),
-            false => bytes.into(),
+    /// Part of a request with `whole` bytes, in the buffer that it came in.
+    pub(super) fn written(bytes: Bytes, whole: usize) -> Self {
+        Self::One(Section { bytes, whole: if whole < ALONE { SHARED } else { whole } })
+    }
+
+    /// Copies what would keep much more than itself, where that is not done anyway when all of it is put together.
+    pub(super) fn own(&mut self) {
+        if let Self::One(section) = self
+            && section.foreign() > 0
+        {
+            *section = Section::owned(Bytes::copy_from_slice(&section.bytes));
         }
     }
 
-    fn strands(&self) -> &[Section] {
+    fn sections(&self) -> &[Section] {
         match self {
-            Self::One(strand) => std::slice::from_ref(strand),
-            Self::Many(strands) => strands,
+            Self::One(section) => std::slice::from_ref(section),
+            Self::Many(sections) => sections,
         }
     }
 
     fn append(&mut self, more: Self) {
-        let mut strands = match std::mem::replace(self, Self::Many(Vec::new())) {
-            Self::One(strand) => vec![strand],
-            Self::Many(strands) => strands,
+        let mut sections = match std::mem::replace(self, Self::Many(Vec::new())) {
+            Self::One(section) => vec![section],
+            Self::Many(sections) => sections,
         };
-        strands.extend_from_slice(more.strands());
-        *self = Self::Many(strands);
+        sections.extend_from_slice(more.sections());
+        *self = Self::Many(sections);
     }
 
-    /// Each strand's part of `from..from + len`, with where it begins in the rope.
+    /// Each section's part of `from..from + len`, with where it begins in the rope.
     fn parts(&self, from: u64, len: u64) -> impl Iterator<Item = (u64, &Section, Bytes)> {
         let mut at = 0;
-        self.strands().iter().filter_map(move |strand| {
-            let here = Span::new(at, strand.bytes.len() as u64);
+        self.sections().iter().filter_map(move |section| {
+            let here = Span::new(at, section.bytes.len() as u64);
             at = here.end();
             let seen = shared(here, Span::new(from, len));
             let range = || (seen.at - here.at) as usize..(seen.end() - here.at) as usize;
-            (!seen.is_empty()).then(|| (seen.at, strand, strand.bytes.slice(range())))
+            (!seen.is_empty()).then(|| (seen.at, section, section.bytes.slice(range())))
         })
     }
 
     /// The part of it that is still wanted when the rest is not.
     fn kept(&self, from: u64, len: u64) -> Self {
-        let mut parts = self.parts(from, len).map(|(_, strand, bytes)| strand.kept(bytes));
+        let mut parts = self.parts(from, len).map(|(_, section, bytes)| section.kept(bytes));
         match (parts.next(), parts.next()) {
             (Some(only), None) => Self::One(only),
             (first, second) => Self::Many(first.into_iter().chain(second).chain(parts).collect()),
@@ -216,11 +255,11 @@ impl Rope {
     /// All of it in one buffer: the one there is, or a copy.
     pub(super) fn into_bytes(self) -> Bytes {
         match self {
-            Self::One(strand) => strand.bytes,
-            Self::Many(strands) => {
-                let len = strands.iter().map(|strand| strand.bytes.len()).sum();
+            Self::One(section) => section.bytes,
+            Self::Many(sections) => {
+                let len = sections.iter().map(|section| section.bytes.len()).sum();
                 let mut whole = BytesMut::with_capacity(len);
-                strands.iter().for_each(|strand| whole.extend_from_slice(&strand.bytes));
+                sections.iter().for_each(|section| whole.extend_from_slice(&section.bytes));
                 whole.freeze()
             }
         }

@@ -67,6 +67,11 @@ pub trait Connect: fmt::Display + fmt::Debug + Send + Sync + Sized + 'static {
     /// Gives a connection up at once: what is under way on it fails soon.
     fn abandon(&self, on: &Self::Volume);
 
+    /// Somebody waits for the end: a connection on which requests are slow is given up sooner, this one and all later.
+    fn hurry(&self, on: &Self::Volume) {
+        let _ = on;
+    }
+
     /// Makes all changes durable that have been answered.
     fn flush(on: &Self::Volume) -> impl Future<Output = Result<(), Self::Error>> + Send;
 

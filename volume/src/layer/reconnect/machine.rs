@@ -18,7 +18,6 @@
 mod failure;
 mod interface;
 mod outage;
-mod range_index;
 mod requests;
 mod unflushed;
 
@@ -27,9 +26,9 @@ use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
 
 pub use self::failure::Failure;
+use crate::layer::range_index::overlap;
 pub use interface::{Action, End, Kind, Over, Replay, Salvage, Settings, Status, Turn};
 use outage::Outage;
-use range_index::overlap;
 use requests::{Request, Requests};
 use unflushed::UnflushedChanges;
 
@@ -413,7 +412,7 @@ impl<R: Replay> Recovery<R> {
     // Time, and the end.
 
     /// From now on an outage may last as long as that, `None` for as long as it takes.
-    pub fn be_patient(&mut self, patience: Option<Duration>) {
+    pub fn set_outage_limit(&mut self, patience: Option<Duration>) {
         self.settings.patience = patience;
     }
 
@@ -497,6 +496,9 @@ impl<R: Replay> Recovery<R> {
     pub fn status(&self) -> Status {
         match (&self.link, &self.outage) {
             (Link::Over(over), _) => Status::Over(*over),
+            (Link::Up, Some(outage)) if !self.overdue.is_empty() => {
+                Status::Unanswered { since: outage.since, requests: self.overdue.len() }
+            }
             (Link::Up, _) | (_, None) => Status::Connected,
             (_, Some(outage)) => {
                 Status::Reconnecting { since: outage.since, attempts: outage.attempts }

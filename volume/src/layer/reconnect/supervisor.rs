@@ -485,14 +485,17 @@ impl<C: Connect> Supervisor<C> {
     // The end.
 
     /// From now on an outage is waited for as long as this, or for ever.
-    pub fn be_patient(&self, patience: Option<Duration>) {
-        self.lock().machine.be_patient(patience);
+    pub fn set_outage_limit(&self, patience: Option<Duration>) {
+        self.lock().machine.set_outage_limit(patience);
         self.changed.notify_one();
     }
 
     /// From now on an outage is waited for only that long.
     pub fn leave(&self, grace: Duration) {
-        self.lock().machine.leave(self.runtime.now(), grace);
+        let mut state = self.lock();
+        state.machine.leave(self.runtime.now(), grace);
+        self.connect.hurry(&state.link.1);
+        drop(state);
         self.changed.notify_one();
     }
 

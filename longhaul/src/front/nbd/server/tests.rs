@@ -1,14 +1,14 @@
 //! Clients that go and come again.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use volume::store::held::Held;
+use volume::store::blocked_writes::BlockedWrites;
 use volume::store::hooked::{Hooked, go_on};
 use volume::store::memory::Memory;
 use volume::{Span, Verb};
 
 use super::*;
 
-type Disk = Arc<Held<Memory>>;
+type Disk = Arc<BlockedWrites<Memory>>;
 
 /// A server of a disk whose writes wait.
 struct GatedServer {
@@ -27,7 +27,7 @@ impl GatedServer {
     /// Whose first flush panics, or none.
     fn breaking(breaks: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let disk = Arc::new(Held::new(Memory::new(1 << 20, 512)));
+        let disk = Arc::new(BlockedWrites::new(Memory::new(1 << 20, 512)));
         let server = Server::bind(&dir.path().join("s"), false).unwrap();
         let clients = server.clients();
         let (ender, stop) = Stopper::new();

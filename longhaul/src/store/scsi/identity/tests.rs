@@ -138,7 +138,7 @@ fn durable_write_leaves_nothing_of_what_was_before() {
 
 /// A discard may do nothing, a failed write anything, and of two writes at the same time either may be the last.
 #[test]
-fn what_may_be_left_of_a_change_stays_possible() {
+fn partly_landed_change_stays_possible() {
     let discarded = known();
     let discard = Change::Discard(Span::new(0, 1 << 20));
     discarded.track(&discard).unwrap().answered(false);
@@ -178,7 +178,7 @@ fn damaged_copy_is_not_looked_for() {
 }
 
 #[test]
-fn what_is_kept_in_mind_is_bounded() {
+fn headers_that_may_be_found_are_bounded() {
     let known = known();
     for n in 0..10_000_u64 {
         written(&known, FIRST, (n % 200) as u8);

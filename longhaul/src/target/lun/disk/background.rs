@@ -126,7 +126,7 @@ mod tests {
     use volume::store::memory::Memory;
     use volume::{Error, Kind, Verb};
 
-    use super::super::super::guest::Guest;
+    use super::super::super::test_initiator::TestInitiator;
     use super::super::super::{Command, LogicalUnit as _};
     use super::super::tests::*;
     use super::super::{Disk, Options};
@@ -183,7 +183,7 @@ mod tests {
             });
             let disk = disk(slow, Options::default());
             for (number, nexus) in [(1, ME), (2, OTHER)] {
-                disk.attach(nexus, Guest::new(number));
+                disk.attach(nexus, TestInitiator::new(number));
                 told(&disk, nexus).await;
             }
             let begun = || flushes.begun.load(Ordering::SeqCst);

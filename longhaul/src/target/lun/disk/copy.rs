@@ -192,7 +192,7 @@ impl CopyEnd {
         let Step::Medium(op) = unit.unit.plan(&command, switches)? else {
             return Err(aborted().into());
         };
-        let data = unit.touch(op, data, &abort.and(&self.handle.abort)).await?;
+        let data = unit.access_medium(op, data, &abort.and(&self.handle.abort)).await?;
         unit.flush_if_uncached(switches).await.map(|()| data)
     }
 }

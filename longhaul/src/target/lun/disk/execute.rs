@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use futures_util::future::{FutureExt as _, join, join_all};
-use proto::scsi::attention::{Attentions, Manner};
+use proto::scsi::attention::{AttentionHandling, Attentions};
 use proto::scsi::cdb::Form;
 use proto::scsi::mode::Switches;
 use proto::scsi::readiness::Readiness;
@@ -63,7 +63,7 @@ impl Core {
             // What is rare is in a box of its own: the room for it is not made for each read and write.
             Step::Copy => Box::pin(self.copy(nexus, data, abort)).await?,
             Step::Unit(op) => return Box::pin(self.manage(nexus, op, data, needed, abort)).await,
-            Step::Medium(op) => self.touch(op, data, abort).await?,
+            Step::Medium(op) => self.access_medium(op, data, abort).await?,
         };
         self.flush_if_uncached(switches).await.map(|()| answer)
     }
@@ -95,9 +95,9 @@ impl Core {
             }
             UnitOp::PersistentOut(out) => {
                 let list = data::joined(data, needed as usize);
-                let aftermath = self.state.reserved.change(nexus, out, &list, &self.unit).await?;
+                let effects = self.state.reserved.change(nexus, out, &list, &self.unit).await?;
                 // What it waits for may be a command that waits for it: aborted, it does not wait.
-                abort.unless(self.settle(aftermath)).await.map(drop)?;
+                abort.unless(self.settle(effects)).await.map(drop)?;
             }
             UnitOp::Reserve => self.state.reserved.reserve(nexus).await?,
             UnitOp::Release => self.state.reserved.release(nexus).await?,
@@ -166,7 +166,8 @@ impl Core {
     fn reported(&self, nexus: Nexus, command: &Parsed) -> Option<Sense> {
         let pending = self.state.conditions.has_attention();
         // One that cannot be read reports it too: the condition comes before the fault.
-        let reports = command.cdb.is_err() || command.traits.attention == Manner::Reports;
+        let reports =
+            command.cdb.is_err() || command.traits.attention == AttentionHandling::Reports;
         if !pending || !reports {
             return None;
         }

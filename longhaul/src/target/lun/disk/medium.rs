@@ -33,7 +33,7 @@ const STATUS_RUNS_MAX: usize = 4096;
 impl Core {
     /// Does what a command asks for with the medium. What is rare is in a box of its own: the room for it is not made for
     /// each read and write.
-    pub(super) async fn touch(
+    pub(super) async fn access_medium(
         &self,
         op: MediumOp,
         data: Vec<Bytes>,

@@ -9,7 +9,7 @@ use proto::scsi::unit::Medium;
 use volume::{CryptoErase, Shape};
 
 use super::super::TRANSFER_MAX;
-use super::reserved::Kept;
+use super::reserved::StoredReservations;
 
 /// What may be chosen for a disk.
 #[derive(Clone)]
@@ -22,6 +22,8 @@ pub struct Options {
     pub revision: Option<String>,
     /// The serial number, if not the one that follows from the name of the target and the unit.
     pub serial: Option<String>,
+    /// What no other volume has, likewise.
+    pub volume: Option<String>,
     /// The medium can be taken out.
     pub removable: bool,
     /// The unit in which initiators should write, in bytes, if not the volume's own; one that is smaller
@@ -39,7 +41,7 @@ pub struct Options {
     pub key: Option<Arc<dyn CryptoErase>>,
     /// The reservations that were kept through the last loss of power, and what keeps them; without it
     /// they end with the process.
-    pub kept: Option<Kept>,
+    pub kept: Option<StoredReservations>,
     /// The protocols by which initiators come, for the names of their ports in reservation commands.
     pub transports: Transports,
 }
@@ -51,6 +53,7 @@ impl Default for Options {
             product: None,
             revision: None,
             serial: None,
+            volume: None,
             removable: false,
             physical_block_size: None,
             vanishes: false,
@@ -73,6 +76,7 @@ impl Options {
             product: self.product.unwrap_or(own.product),
             revision: self.revision.unwrap_or(own.revision),
             serial: self.serial.unwrap_or(own.serial),
+            volume: self.volume.unwrap_or(own.volume),
             ..own
         }
     }

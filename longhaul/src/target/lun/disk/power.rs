@@ -65,12 +65,12 @@ mod tests {
     use futures_util::FutureExt as _;
     use proto::scsi::Parsed;
     use proto::scsi::Status;
+    use volume::store::blocked_writes::BlockedWrites;
     use volume::store::faulty::Faulty;
-    use volume::store::held::Held;
     use volume::store::memory::Memory;
     use volume::{Kind, Verb};
 
-    use super::super::super::guest::Guest;
+    use super::super::super::test_initiator::TestInitiator;
     use super::super::super::{Command, LogicalUnit as _, Nexus};
     use super::super::tests::*;
     use super::super::{Disk, Options};
@@ -112,7 +112,7 @@ mod tests {
     fn a_reset_starts_it_and_a_new_nexus_does_not() {
         let disk = disk(Memory::new(SIZE, BLOCK), Options::default());
         assert_eq!(outcome(&disk, ME, &STOP), Ok(()));
-        disk.attach(ME, Guest::new(1));
+        disk.attach(ME, TestInitiator::new(1));
         let powered = Sense::new(Key::UnitAttention, Additional::POWER_ON_OR_RESET);
         assert_eq!(outcome(&disk, ME, &TEST_UNIT_READY), Err(powered));
         assert_eq!(outcome(&disk, ME, &TEST_UNIT_READY), Err(STOPPED));
@@ -122,8 +122,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_let_in_is_done_before_it_stops() {
-        let volume = Arc::new(Held::new(Memory::new(SIZE, BLOCK)));
+    async fn admitted_requests_end_before_it_stops() {
+        let volume = Arc::new(BlockedWrites::new(Memory::new(SIZE, BLOCK)));
         let disk = disk(Arc::clone(&volume), Options::default());
         let run = |cdb: &[u8], data: &[u8]| {
             let data: Vec<_> =
@@ -152,7 +152,7 @@ mod tests {
     async fn it_runs_on_where_the_cache_cannot_be_made_stable() {
         let volume = Arc::new(Faulty::new(SIZE, BLOCK));
         let disk = disk(Arc::clone(&volume), Options::default());
-        disk.attach(ME, Guest::new(1));
+        disk.attach(ME, TestInitiator::new(1));
         let run = |cdb: &[u8]| {
             disk.execute(
                 ME,

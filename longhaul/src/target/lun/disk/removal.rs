@@ -15,9 +15,9 @@ use super::Core;
 
 /// Who forbids the removal of the medium (SBC-3, 5.10): it may be taken out when nobody does.
 #[derive(Debug, Default)]
-pub(super) struct Preventing(Mutex<BTreeSet<Nexus>>);
+pub(super) struct RemovalPrevention(Mutex<BTreeSet<Nexus>>);
 
-impl Preventing {
+impl RemovalPrevention {
     pub(super) fn set(&self, nexus: Nexus, prevent: bool) {
         if prevent {
             self.all().insert(nexus);
@@ -79,7 +79,7 @@ mod tests {
     use volume::store::memory::Memory;
 
     use super::super::super::LogicalUnit as _;
-    use super::super::super::guest::Guest;
+    use super::super::super::test_initiator::TestInitiator;
     use super::super::tests::*;
     use super::super::{Disk, Options};
     use super::*;
@@ -96,7 +96,7 @@ mod tests {
         let options = Options { removable: true, ..Options::default() };
         let disk = disk(Memory::new(SIZE, BLOCK), options);
         for (n, nexus) in [(1, ME), (2, OTHER)] {
-            disk.attach(nexus, Guest::new(n));
+            disk.attach(nexus, TestInitiator::new(n));
             assert_eq!(run_as(&disk, nexus, TEST_UNIT_READY, vec![]).data.len(), 0);
         }
         disk
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ejected_is_there_again_when_it_is_loaded() {
+    fn ejected_medium_is_there_again_when_it_is_loaded() {
         let disk = removable();
         good(write(&disk, 0, pattern(1, 7)));
         assert_eq!(outcome(&disk, ME, &EJECT), Ok(()));

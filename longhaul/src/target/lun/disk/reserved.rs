@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use proto::scsi::reservation::{
-    Change, Class, Conflict, Device, ImageError, InAction, NexusId, Out, Refused, Reservations,
+    Change, Class, Conflict, Device, ImageError, NexusId, Out, Refused, Reservations,
+    ReserveInAction, ReserveOutAction,
 };
 use proto::scsi::sense::{Additional, Key};
 use proto::scsi::transport::Transports;
@@ -15,12 +16,12 @@ use proto::scsi::{Sense, Status};
 use tokio::sync::MutexGuard;
 
 use super::super::fault::Fault;
-use super::super::{Initiator, Keeper, Nexus};
+use super::super::{Initiator, Nexus, ReservationStorage};
 use crate::log_limiter::{LineLimiter, Permit};
 
 /// Why a unit cannot be offered: it may be reserved, and nobody knows.
 #[derive(Debug, thiserror::Error)]
-pub enum KeepError {
+pub enum LoadError {
     /// What was kept cannot be read.
     #[error("the reservations that were kept cannot be read: {0}")]
     Io(#[from] std::io::Error),
@@ -31,14 +32,14 @@ pub enum KeepError {
 
 /// Reservations that outlive the power, and where changes of them go.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct StoredReservations {
     reservations: Reservations,
-    keeper: Arc<dyn Keeper>,
+    keeper: Arc<dyn ReservationStorage>,
 }
 
-impl Kept {
+impl StoredReservations {
     /// What `keeper` has kept.
-    pub fn by(keeper: Arc<dyn Keeper>) -> Result<Self, KeepError> {
+    pub fn by(keeper: Arc<dyn ReservationStorage>) -> Result<Self, LoadError> {
         let reservations = match keeper.load()? {
             Some(image) => Reservations::restore(&image)?,
             None => Reservations::default(),
@@ -64,7 +65,7 @@ pub(super) struct Reserved {
     /// One at a time: what is decided must be kept before the next is decided. Always taken before `state`,
     /// never held while waiting for another session.
     order: tokio::sync::Mutex<Order>,
-    keeper: Option<Arc<dyn Keeper>>,
+    keeper: Option<Arc<dyn ReservationStorage>>,
     transports: Transports,
     log_limiter: LineLimiter,
 }
@@ -95,8 +96,8 @@ pub(super) struct ReservationEffects {
 
 impl Reserved {
     /// Those that were kept through the last loss of power, if any outlive one.
-    pub(super) fn new(kept: Option<Kept>, transports: Transports) -> Self {
-        let Some(Kept { reservations, keeper }) = kept else {
+    pub(super) fn new(kept: Option<StoredReservations>, transports: Transports) -> Self {
+        let Some(StoredReservations { reservations, keeper }) = kept else {
             return Self { transports, ..Self::default() };
         };
         let restrict = AtomicBool::new(reservations.restrict());
@@ -163,7 +164,7 @@ impl Reserved {
     }
 
     /// PERSISTENT RESERVE IN.
-    pub(super) fn report(&self, nexus: Nexus, action: InAction) -> Result<Vec<u8>, Fault> {
+    pub(super) fn report(&self, nexus: Nexus, action: ReserveInAction) -> Result<Vec<u8>, Fault> {
         self.with(|state| {
             let id = state.id(nexus)?;
             Ok(state.reservations.report(&id, action, &self.device(&[], &[])))
@@ -199,7 +200,12 @@ impl Reserved {
                 if let Some((Permit { suppressed }, _)) = self.log_limiter.permit() {
                     tracing::error!(%error, suppressed, "the reservations could not be kept");
                 }
-                Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE)
+                match out.action {
+                    ReserveOutAction::Register | ReserveOutAction::RegisterAndIgnore => {
+                        Sense::illegal(Additional::INSUFFICIENT_REGISTRATION_RESOURCES)
+                    }
+                    _ => Sense::new(Key::HardwareError, Additional::INTERNAL_TARGET_FAILURE),
+                }
             })?;
         }
         Ok(self.with(|state| state.commit(nexus)))
@@ -249,10 +255,10 @@ impl State {
         let Some(change) = self.pending.take() else { return ReservationEffects::default() };
         let present = self.present();
         self.reservations.commit(&change, &present);
-        self.aftermath(by, &change)
+        self.effects(by, &change)
     }
 
-    fn aftermath(&self, by: Nexus, change: &Change) -> ReservationEffects {
+    fn effects(&self, by: Nexus, change: &Change) -> ReservationEffects {
         let present =
             |id: &NexusId| self.initiators.iter().find(|(_, initiator)| initiator.id() == id);
         let attentions = change.attentions.iter();

@@ -6,13 +6,13 @@ use proto::scsi::invariants;
 use proto::scsi::provisioning::Status as Provisioned;
 use proto::scsi::sense::Key;
 use proto::scsi::{Blocks, Sense, Status};
+use volume::store::blocked_writes::BlockedWrites;
 use volume::store::faulty::Faulty;
-use volume::store::held::Held;
 use volume::store::hooked::Hooked;
 use volume::store::memory::Memory;
 use volume::{Extent, Kind, Span, Verb};
 
-use super::super::guest::Guest;
+use super::super::test_initiator::TestInitiator;
 use super::super::{Response, data};
 use super::*;
 
@@ -82,7 +82,7 @@ pub(super) fn pattern(blocks: u32, seed: u8) -> Vec<u8> {
 pub(super) const TEST_UNIT_READY: [u8; 16] = [0; 16];
 
 #[test]
-fn what_is_written_is_read() {
+fn written_data_are_read_back() {
     let disk = memory();
     let data = pattern(5, 1);
     good(write(&disk, 3, data.clone()));
@@ -181,7 +181,7 @@ fn switching_the_cache_off_makes_writes_stable() {
 #[tokio::test]
 async fn write_under_way_is_stable_if_the_cache_is_off_when_it_is_answered() {
     let medium = Arc::new(Faulty::new(SIZE, BLOCK));
-    let volume = Arc::new(Held::new(Arc::clone(&medium)));
+    let volume = Arc::new(BlockedWrites::new(Arc::clone(&medium)));
     let disk = disk(Arc::clone(&volume), Options::default());
     let sense =
         Command { parsed: Parsed::of(&Request::mode_sense_10().cdb), data: vec![], announced: 0 };
@@ -340,7 +340,7 @@ async fn comparing_and_writing_is_one_thing_for_all_sessions() {
 }
 
 #[test]
-fn what_is_unmapped_is_seen_as_such() {
+fn unmapped_blocks_are_reported_as_such() {
     let disk = disk(Memory::new(4 << 20, BLOCK), Options::default());
     good(write(&disk, 0, vec![1; 4096]));
     let (unmap, list) = Request::unmap(&[Blocks { lba: 0, count: 8 }]);
@@ -386,8 +386,8 @@ fn runs_are_whole_blocks() {
 #[test]
 fn each_initiator_is_told_what_happened() {
     let disk = memory();
-    disk.attach(ME, Guest::new(1));
-    disk.attach(OTHER, Guest::new(2));
+    disk.attach(ME, TestInitiator::new(1));
+    disk.attach(OTHER, TestInitiator::new(2));
     let ready = |nexus| {
         let command =
             Command { parsed: Parsed::of(&TEST_UNIT_READY), data: Vec::new(), announced: 0 };
@@ -415,7 +415,7 @@ fn each_initiator_is_told_what_happened() {
 #[test]
 fn request_sense_returns_what_is_pending() {
     let disk = memory();
-    disk.attach(ME, Guest::new(1));
+    disk.attach(ME, TestInitiator::new(1));
     let request = block(&[0x03, 0, 0, 0, 252]);
     let pending = Sense::parse(&good(run_block(&disk, request, vec![]))).unwrap();
     assert_eq!(pending.additional, Additional::POWER_ON_OR_RESET);
@@ -429,7 +429,7 @@ fn request_sense_returns_what_is_pending() {
 #[test]
 fn mode_select_is_felt_and_told() {
     let disk = memory();
-    disk.attach(OTHER, Guest::new(2));
+    disk.attach(OTHER, TestInitiator::new(2));
     let take = |disk: &Disk| disk.core.attend(|attentions| attentions.take(OTHER));
     assert!(take(&disk).is_some());
     let mut control = vec![0, 0, 0, 0, 0x0A, 10, 0x06, 0x10, 0x08];
@@ -516,7 +516,7 @@ async fn a_flush_that_fails_behind_its_answer_is_told_later() {
     let volume = Arc::new(Faulty::new(SIZE, BLOCK));
     let disk = disk(Arc::clone(&volume), Options::default());
     for (n, nexus) in [(1, ME), (2, OTHER)] {
-        disk.attach(nexus, Guest::new(n));
+        disk.attach(nexus, TestInitiator::new(n));
         disk.core.attend(|attentions| attentions.take(nexus));
     }
     let send = |nexus, cdb: &[u8]| {
@@ -583,4 +583,25 @@ fn write_16(lba: u8) -> [u8; 16] {
 fn command_of(cdb: &[u8; 16], data: Vec<u8>) -> Command {
     let announced = data.len() as u32;
     Command { parsed: Parsed::of(cdb), data: vec![Bytes::from(data)], announced }
+}
+
+/// A transport bounds by it what all commands hold together.
+#[test]
+fn working_memory_is_what_is_read_or_written_at_a_time() {
+    let disk = memory();
+    for (cdb, blocks, expected) in [
+        (0x88, 8, 8 * BLOCK),
+        (0x88, TRANSFER_MAX / BLOCK + 1, 0),
+        (0x93, 8, 8 * BLOCK),
+        (0x93, u32::MAX, CHUNK),
+        (0x93, 0, CHUNK),
+        (0x8f, u32::MAX, CHUNK),
+        (0x8e, 8, 8 * BLOCK),
+        (0x8a, 8, 0),
+        (0x91, 8, 0),
+    ] {
+        let mut block = block(&[cdb]);
+        block[10..14].copy_from_slice(&blocks.to_be_bytes());
+        assert_eq!(disk.working_memory(&Parsed::of(&block)), expected, "{cdb:x}h of {blocks}");
+    }
 }

@@ -4,7 +4,9 @@
 use super::super::{Entropy, value};
 use super::{Config, LoginError, Pinned};
 use crate::iscsi::chap::{self, Account, Algorithm, Challenge};
-use crate::iscsi::sealed::{Initiating, METHOD, Master, NOISE_KEY, Protection};
+use crate::iscsi::sealed::{
+    INVITATION_KEY, Initiating, InvitationSecret, METHOD, Master, NOISE_KEY, Protection,
+};
 use crate::iscsi::text::{self, Pair};
 
 /// Where the security stage stands.
@@ -19,7 +21,7 @@ pub(super) enum Security {
     /// The first message of the handshake was sent, with the method that goes with it.
     ExpectNoise(Box<Initiating>, Protection),
     /// The target has proven itself; our proof follows in the next stage.
-    Shaken(Box<Master>, Protection),
+    UnprovenHandshake(Box<Master>, Protection),
     /// All that was asked has been proven.
     Done,
 }
@@ -36,10 +38,13 @@ impl Security {
 
     /// Nothing else is offered, so that nobody on the way can make it less.
     fn start_sealed(pinned: &Pinned, entropy: Entropy, text: &mut Vec<u8>) -> Self {
-        let Pinned { sealing, target, protection } = pinned;
+        let Pinned { sealing, target, protection, invitation } = pinned;
         let (state, message) = Initiating::start(&sealing.identity, target, entropy.ephemeral);
         text::push(text, "AuthMethod", METHOD);
         text::push(text, NOISE_KEY, &text::base64(&message));
+        if let Some(secret) = invitation {
+            text::push(text, INVITATION_KEY, &text::base64(secret.id().as_bytes()));
+        }
         Self::ExpectNoise(Box::new(state), *protection)
     }
 
@@ -58,7 +63,8 @@ impl Security {
         text: &mut Vec<u8>,
     ) -> Result<Self, LoginError> {
         if let Self::ExpectNoise(state, protection) = self {
-            return shake(*state, protection, pairs);
+            let invitation = config.pinned.as_ref().and_then(|pinned| pinned.invitation.as_ref());
+            return handshake(*state, protection, invitation, pairs);
         }
         let Some(account) = &config.account else { return Ok(self) };
         match self {
@@ -68,7 +74,7 @@ impl Security {
                 check(&challenge, algorithm, account, pairs)?;
                 Ok(Self::Done)
             }
-            Self::ExpectNoise(..) | Self::Shaken(..) | Self::Done => Ok(self),
+            Self::ExpectNoise(..) | Self::UnprovenHandshake(..) | Self::Done => Ok(self),
         }
     }
 
@@ -76,23 +82,27 @@ impl Security {
     pub(super) const fn may_leave(&self) -> bool {
         matches!(
             self,
-            Self::Done | Self::ExpectProof(..) | Self::ExpectNoise(..) | Self::Shaken(..)
+            Self::Done
+                | Self::ExpectProof(..)
+                | Self::ExpectNoise(..)
+                | Self::UnprovenHandshake(..)
         )
     }
 }
 
 /// Takes the target's message, which proves it.
-fn shake(
+fn handshake(
     state: Initiating,
     protection: Protection,
+    invitation: Option<&InvitationSecret>,
     pairs: &[Pair<'_>],
 ) -> Result<Security, LoginError> {
     if value(pairs, "AuthMethod") != Some(METHOD) {
         return Err(LoginError::NoSeal);
     }
     let message = value(pairs, NOISE_KEY).and_then(text::binary);
-    let master = state.finish(&message.ok_or(LoginError::ChapKey(NOISE_KEY))?)?;
-    Ok(Security::Shaken(Box::new(master), protection))
+    let master = state.finish(&message.ok_or(LoginError::ChapKey(NOISE_KEY))?, invitation)?;
+    Ok(Security::UnprovenHandshake(Box::new(master), protection))
 }
 
 fn choose(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::super::LoginStatus;
-use super::security::Shaken;
+use super::security::UnprovenHandshake;
 use super::{Config, Peer, Reason, Refusal, refuse};
 use crate::client::ClientId;
 use crate::identity::PublicKey;
@@ -13,7 +13,7 @@ use crate::iscsi::header::LoginResponse;
 use crate::iscsi::keys::{Parameters, Role};
 use crate::iscsi::name::{IscsiName, Isid};
 use crate::iscsi::pdu::Pdu;
-use crate::iscsi::sealed::{Seals, Transcript, Transcripts};
+use crate::iscsi::sealed::{InvitationId, Seals, Transcript, Transcripts};
 
 /// A login that has succeeded but for its place among the sessions.
 ///
@@ -30,7 +30,7 @@ pub struct Admission {
 /// What a session is sealed with, but for the last response, which goes into its keys as well.
 #[derive(Debug)]
 pub(super) struct Seal {
-    pub(super) shaken: Box<Shaken>,
+    pub(super) shaken: Box<UnprovenHandshake>,
     pub(super) sent: Transcript,
     pub(super) heard: Transcript,
     pub(super) config: Arc<Config>,
@@ -98,6 +98,8 @@ pub struct Established {
     pub target: Option<IscsiName>,
     /// The key it has proven to have, if the session is sealed.
     pub key: Option<PublicKey>,
+    /// The invitation that it came with. It is admitted once that was claimed, and its key is listed durably.
+    pub invitation: Option<InvitationId>,
     /// What it has proven.
     pub proven: ClientId,
     /// The targets the initiator may use, and so what SendTargets=All tells in a discovery session.

@@ -35,6 +35,16 @@ pub enum Reason {
         /// Its key.
         key: PublicKey,
     },
+    /// A client that comes with an invitation which this target has not, or not any more.
+    #[error(
+        "{initiator}, with the key {key}, has an invitation that is unknown, used, revoked or expired"
+    )]
+    Invitation {
+        /// Who it says it is.
+        initiator: IscsiName,
+        /// Its key.
+        key: PublicKey,
+    },
     /// Someone else goes on with a login than began it, or what was sent is not what came.
     #[error(
         "the proof does not match: the login was changed on its way, or an old one is repeated"
@@ -115,6 +125,7 @@ impl Reason {
             | Self::NoMethod
             | Self::Seal(_)
             | Self::UnknownKey { .. }
+            | Self::Invitation { .. }
             | Self::Proof
             | Self::Protection { offered: None, .. } => LoginStatus::AUTHENTICATION_FAILURE,
             Self::Protection { .. } => LoginStatus::AUTHORIZATION_FAILURE,

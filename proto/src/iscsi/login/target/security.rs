@@ -1,6 +1,9 @@
 //! The security stage at the target: which method, CHAP (RFC 7143, 12.1), and the handshake of a sealed
 //! session.
 
+use std::sync::Arc;
+
+use super::super::invitations::Invited;
 use super::super::policy::{Demand, Policy};
 use super::super::{Entropy, value};
 use super::{Config, Reason};
@@ -8,7 +11,9 @@ use crate::client::ClientId;
 use crate::identity::PublicKey;
 use crate::iscsi::chap::{self, Algorithm, Challenge};
 use crate::iscsi::name::IscsiName;
-use crate::iscsi::sealed::{METHOD, Master, NOISE_KEY, Responding, Sealing, Transcripts};
+use crate::iscsi::sealed::{
+    INVITATION_KEY, InvitationId, METHOD, Master, NOISE_KEY, Responding, Sealing, Transcripts,
+};
 use crate::iscsi::text::{self, Pair};
 
 /// Where the security stage stands.
@@ -18,16 +23,18 @@ pub(super) enum Security {
     ExpectAlgorithm(Challenge),
     ExpectProof(Challenge, Algorithm),
     /// The handshake is done; the client's proof is to follow.
-    Shaken(Box<Shaken>),
+    UnprovenHandshake(Box<UnprovenHandshake>),
     /// As much as was asked for.
     Proven(ClientId),
 }
 
 /// A handshake that names a client, which has not shown yet that it is there now.
 #[derive(Debug)]
-pub(super) struct Shaken {
+pub(super) struct UnprovenHandshake {
     pub(super) master: Master,
     pub(super) client: PublicKey,
+    /// The invitation whose secret the proof shows, if the client came with one.
+    pub(super) invited: Option<Arc<Invited>>,
     /// All that both sides had sent when the proof was due.
     pub(super) before: Option<Transcripts>,
 }
@@ -37,7 +44,7 @@ impl Security {
     /// answers.
     pub(super) fn handle(
         self,
-        config: &Config,
+        (config, live): (&Config, &[Arc<Invited>]),
         initiator: &IscsiName,
         pairs: &[Pair<'_>],
         leaving: bool,
@@ -47,7 +54,7 @@ impl Security {
         match self {
             Self::ExpectMethod(entropy) => {
                 if value(pairs, "AuthMethod").is_some() {
-                    choose_method(entropy, config, initiator, pairs, answers)
+                    choose_method(entropy, (config, live), initiator, pairs, answers)
                 } else if !leaving {
                     Ok(Self::ExpectMethod(entropy))
                 } else if policy.demands(initiator) == Demand::Nothing {
@@ -68,8 +75,8 @@ impl Security {
                 check_proof(&challenge, algorithm, policy, initiator, pairs, answers)
             }
             // Nothing is left to prove; a key that comes again breaks RFC 7143, 6.3.
-            Self::Proven(_) | Self::Shaken(_) if pairs.is_empty() => Ok(self),
-            Self::Proven(_) | Self::Shaken(_) => Err(Reason::KeyTooLate),
+            Self::Proven(_) | Self::UnprovenHandshake(_) if pairs.is_empty() => Ok(self),
+            Self::Proven(_) | Self::UnprovenHandshake(_) => Err(Reason::KeyTooLate),
         }
     }
 }
@@ -77,14 +84,14 @@ impl Security {
 /// The first method of the initiator's list that the policy accepts.
 fn choose_method(
     entropy: Entropy,
-    config: &Config,
+    (config, live): (&Config, &[Arc<Invited>]),
     initiator: &IscsiName,
     pairs: &[Pair<'_>],
     answers: &mut Vec<u8>,
 ) -> Result<Security, Reason> {
     let policy = &config.policy;
     let demand = policy.demands(initiator);
-    if demand == Demand::Impossible {
+    if demand == Demand::Impossible && value(pairs, INVITATION_KEY).is_none() {
         return Err(Reason::NotAllowed(initiator.clone()));
     }
     let accepted = |method: &&str| match *method {
@@ -98,16 +105,31 @@ fn choose_method(
     text::push(answers, "AuthMethod", method);
     match (method, &config.sealing) {
         ("CHAP", _) => Ok(Security::ExpectAlgorithm(entropy.challenge)),
-        (METHOD, Some(sealing)) => shake(entropy, sealing, policy, initiator, pairs, answers),
+        (METHOD, Some(sealing)) => {
+            handshake(entropy, sealing, (policy, live), initiator, pairs, answers)
+        }
         _ => Ok(Security::Proven(ClientId::Unauthenticated)),
     }
 }
 
-/// Takes the client's message and answers it, if the client is known.
-fn shake(
+/// The live invitation that the initiator names, if it names one.
+fn invited<'a>(
+    live: &'a [Arc<Invited>],
+    pairs: &[Pair<'_>],
+) -> Result<Option<&'a Arc<Invited>>, Reason> {
+    if value(pairs, INVITATION_KEY).is_none() {
+        return Ok(None);
+    }
+    let id = InvitationId::from_bytes(&binary(pairs, INVITATION_KEY)?);
+    let id = id.ok_or(Reason::MalformedKey(INVITATION_KEY))?;
+    Ok(live.iter().find(|invited| invited.id == id))
+}
+
+/// Takes the client's message and answers it, if the client is known or invited.
+fn handshake(
     entropy: Entropy,
     sealing: &Sealing,
-    policy: &Policy,
+    (policy, live): (&Policy, &[Arc<Invited>]),
     initiator: &IscsiName,
     pairs: &[Pair<'_>],
     answers: &mut Vec<u8>,
@@ -115,12 +137,19 @@ fn shake(
     let message = binary(pairs, NOISE_KEY)?;
     let responding = Responding::read(&sealing.identity, entropy.ephemeral, &message)?;
     let client = responding.client();
-    if !policy.knows(initiator, client) {
-        return Err(Reason::UnknownKey { initiator: initiator.clone(), key: client });
-    }
-    let (message, master) = responding.answer();
+    let is_known = policy.knows(initiator, client);
+    let (initiator, key) = (initiator.clone(), client);
+    let invited = match (value(pairs, INVITATION_KEY), invited(live, pairs)?) {
+        (Some(_), Some(invited)) => Some(Arc::clone(invited)),
+        // The initiator's keys have its secret, whoever it is.
+        (Some(_), None) => return Err(Reason::Invitation { initiator, key }),
+        (None, _) if is_known => None,
+        (None, _) => return Err(Reason::UnknownKey { initiator, key }),
+    };
+    let (message, master) = responding.answer(invited.as_ref().map(|invited| &invited.secret));
     text::push(answers, NOISE_KEY, &text::base64(&message));
-    Ok(Security::Shaken(Box::new(Shaken { master, client, before: None })))
+    let unproven = UnprovenHandshake { master, client, invited, before: None };
+    Ok(Security::UnprovenHandshake(Box::new(unproven)))
 }
 
 /// The initiator's proof and, if it asks for it, ours.

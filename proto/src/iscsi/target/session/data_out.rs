@@ -73,7 +73,7 @@ impl Session {
         // field is reserved.
         if header.ttt != NO_TAG && !lun::is_same(header.lun, task.lun_field) {
             self.reject(cid, &pdu, RejectReason::PROTOCOL_ERROR);
-            return self.spoil(id, header, Fault::OtherUnit);
+            return self.fail_data_out(id, header, Fault::OtherUnit);
         }
         let outcome = match task.inbound.sequence(header.ttt) {
             Some(sequence) => sequence.take(header, pdu.data),
@@ -115,12 +115,12 @@ impl Session {
         let id = self.tasks.find(header.itt);
         let ours = |id: &TaskId| self.tasks.get(*id).is_some_and(|task| task.cid == cid);
         if let Some(id) = id.filter(ours) {
-            self.spoil(id, header, Fault::ProtocolServiceCrc);
+            self.fail_data_out(id, header, Fault::ProtocolServiceCrc);
         }
     }
 
     /// A PDU that was rejected takes its task with it (RFC 7143, 11.17.1). Its header says whether more follow.
-    fn spoil(&mut self, id: TaskId, header: &DataOut, fault: Fault) {
+    fn fail_data_out(&mut self, id: TaskId, header: &DataOut, fault: Fault) {
         let sequence = self.tasks.get(id).and_then(|task| task.inbound.sequence(header.ttt));
         if let Some(sequence) = sequence {
             sequence.open = !header.is_final;

@@ -13,7 +13,7 @@ use crate::iscsi::header::{
     LogoutResponse, LogoutResponseCode, TaskFunction, TaskManagementRequest,
     TaskManagementResponse, TaskResponse,
 };
-use crate::iscsi::target::pending::{Request, Scope, Then};
+use crate::iscsi::target::pending::{FollowUp, Request, Scope};
 use crate::iscsi::target::task::{State, Task, TaskId};
 use crate::iscsi::target::{Ending, Event, MANAGEMENT_MAX};
 use crate::iscsi::window::Serial;
@@ -88,8 +88,9 @@ impl Session {
         } else {
             TaskResponse::TASK_DOES_NOT_EXIST
         };
-        let then = Then::Respond { cid, itt: request.itt, response, function: request.function };
-        self.abort(found.into_iter().collect(), None, false, then);
+        let follow_up =
+            FollowUp::Respond { cid, itt: request.itt, response, function: request.function };
+        self.abort(found.into_iter().collect(), None, false, follow_up);
     }
 
     /// Whether the task is one that never came and now need not.
@@ -112,8 +113,8 @@ impl Session {
             self.window.skip_before(limit);
         }
         let (itt, function, lun) = (request.itt, request.function, request.lun.to_be_bytes());
-        let then = Then::Respond { cid, itt, response: TaskResponse::COMPLETE, function };
-        let request = self.abort(tasks, Some((limit, scope)), true, then);
+        let follow_up = FollowUp::Respond { cid, itt, response: TaskResponse::COMPLETE, function };
+        let request = self.abort(tasks, Some((limit, scope)), true, follow_up);
         self.events.push_back(Event::Manage { request, function, lun });
         self.settle();
     }
@@ -129,21 +130,21 @@ impl Session {
     pub fn clear(&mut self, unit: Option<u16>, ticket: u64) {
         let scope = unit.map_or(Scope::Nexus, |unit| Scope::Unit(Some(unit)));
         let tasks = self.tasks.select(|task| scope.covers(task.lun));
-        self.abort(tasks, None, false, Then::Tell { ticket });
+        self.abort(tasks, None, false, FollowUp::Tell { ticket });
     }
 
     /// Another connection is about to take the number of this one, whose tasks end without further notice
     /// (RFC 7143, 6.3.4). When they have, [`Event::Cleared`] brings `ticket` back. The connection is
     /// removed at once.
-    pub fn vacate(&mut self, now: Time, cid: u16, ticket: u64) {
+    pub fn replace_connection(&mut self, now: Time, cid: u16, ticket: u64) {
         self.remove(now, cid);
-        let tasks = self.orphans(cid);
-        self.abort(tasks, None, false, Then::Tell { ticket });
+        let tasks = self.take_tasks_of(cid);
+        self.abort(tasks, None, false, FollowUp::Tell { ticket });
     }
 
     /// The tasks of a connection that is over, while the session goes on: whoever waits for the answer to one that was
     /// not aborted is told that there is none.
-    fn orphans(&mut self, cid: u16) -> Vec<TaskId> {
+    fn take_tasks_of(&mut self, cid: u16) -> Vec<TaskId> {
         let tasks = self.tasks.select(|task| task.cid == cid);
         let unanswered = |id: &TaskId| {
             let task = self.tasks.get(*id).filter(|task| task.state != State::Aborted);
@@ -160,7 +161,7 @@ impl Session {
     /// that is logged out; `None` for the session.
     pub(super) fn log_out(&mut self, cid: u16, itt: u32, closes: Option<u16>) {
         let tasks = match closes {
-            Some(closes) => self.orphans(closes),
+            Some(closes) => self.take_tasks_of(closes),
             None => self.tasks.select(|_| true),
         };
         if let Some(closes) = closes {
@@ -168,7 +169,7 @@ impl Session {
             // RFC 7143, 11.14: nothing new comes by it.
             self.connection(closes).into_iter().for_each(|connection| connection.leaving = true);
         }
-        self.abort(tasks, None, false, Then::LogOut { cid, itt, closes });
+        self.abort(tasks, None, false, FollowUp::LogOut { cid, itt, closes });
     }
 
     /// What came by a connection and waits for its turn counts as received.
@@ -177,7 +178,7 @@ impl Session {
     }
 
     /// A connection is gone: nothing is answered on it, whoever has its number next.
-    pub(super) fn disown(&mut self, cid: u16) {
+    pub(super) fn detach_connection(&mut self, cid: u16) {
         self.forget_held(cid);
         self.pending.forget_connection(cid);
     }
@@ -187,10 +188,10 @@ impl Session {
         tasks: Vec<TaskId>,
         coming: Option<(Serial, Scope)>,
         front: bool,
-        then: Then,
+        follow_up: FollowUp,
     ) -> Request {
         let tasks = tasks.into_iter().filter(|id| self.abort_one(*id)).collect();
-        let request = self.pending.add(tasks, coming, front, then);
+        let request = self.pending.add(tasks, coming, front, follow_up);
         if !front {
             self.settle();
         }
@@ -201,7 +202,7 @@ impl Session {
     pub(super) fn offer_task(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         let attribute = task.attribute;
-        if self.pending.dooms(task) {
+        if self.pending.waits_for(task) {
             self.abort_one(id);
         } else {
             self.offer(id, attribute);
@@ -249,21 +250,21 @@ impl Session {
         // come before the request never will.
         let (expected, several) = (self.window.expected(), self.connections.len() > 1);
         let awaits = |limit: Serial| several && expected.is_before(limit);
-        while let Some(then) = self.pending.take_ended(awaits) {
-            match then {
-                Then::Nothing => {}
-                Then::Tell { ticket } => {
+        while let Some(follow_up) = self.pending.take_ended(awaits) {
+            match follow_up {
+                FollowUp::Nothing => {}
+                FollowUp::Tell { ticket } => {
                     self.tell_window();
                     self.events.push_back(Event::Cleared { ticket });
                 }
-                Then::LogOut { cid, itt, closes } => {
+                FollowUp::LogOut { cid, itt, closes } => {
                     self.respond_logged_out(cid, itt, LogoutResponseCode::CLOSED);
                     match closes {
                         Some(closes) => self.events.push_back(Event::CloseConnection(closes)),
                         None => self.close(Ending::Logout),
                     }
                 }
-                Then::Respond { cid, itt, response, function } => {
+                FollowUp::Respond { cid, itt, response, function } => {
                     self.respond_managed(cid, itt, response);
                     // RFC 7143, 11.5.1: a cold reset ends every connection.
                     let cold = function == TaskFunction::TARGET_COLD_RESET;

@@ -1,5 +1,7 @@
 //! What a session may hold.
 
+use std::sync::{Arc, Weak};
+
 use super::*;
 use crate::scsi::Cdb;
 
@@ -267,4 +269,41 @@ fn little_that_is_wanted_of_much_leaves_its_buffer() {
         assert_eq!(data.concat(), buffer[..wanted as usize]);
         assert_eq!(data[0].as_ptr() == buffer.as_ptr(), stays, "{wanted}");
     }
+}
+
+/// A buffer of 1 MiB, and who shows that it is still there.
+fn watched() -> (Bytes, Weak<Vec<u8>>) {
+    struct Shared(Arc<Vec<u8>>);
+    impl AsRef<[u8]> for Shared {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    let bytes = Arc::new(vec![7; MIB as usize]);
+    let watch = Arc::downgrade(&bytes);
+    (Bytes::from_owner(Shared(bytes)), watch)
+}
+
+/// What waits to be sent is counted by its length, so that it may not keep much more.
+#[test]
+fn ping_that_is_cut_leaves_its_buffer() {
+    let mut pair = Pair::new(parameters());
+    let (buffer, watch) = watched();
+    let ping = NopOut { immediate: true, itt: 5, ttt: NO_TAG, ..<_>::default() };
+    pair.session.handle(pair.now, CID, Frame::Pdu(Pdu::with_data(ping, buffer)));
+    assert!(pair.session.unsent() > 8192, "it is echoed");
+    assert!(watch.upgrade().is_none(), "1 MiB is kept for {} bytes", pair.session.unsent());
+}
+
+#[test]
+fn answer_that_is_cut_leaves_its_buffer() {
+    let mut pair = Pair::new(parameters());
+    pair.read(1, 1028);
+    let task = pair.command().task;
+    let (buffer, watch) = watched();
+    let mut data = Pieces::new();
+    data.push(buffer);
+    pair.session.complete(task, Reply { status: Status::Good, data, sense: Bytes::new() });
+    assert!(pair.session.unsent() > 1028, "it is answered");
+    assert!(watch.upgrade().is_none(), "1 MiB is kept for {} bytes", pair.session.unsent());
 }

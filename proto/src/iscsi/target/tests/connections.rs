@@ -11,7 +11,7 @@ use super::*;
 const CIDS: [u16; 3] = [CID, 7, 9];
 
 /// A session of several connections and the initiator's ends of them.
-struct Party {
+struct ThreeConnections {
     session: Session,
     decoders: [Decoder; 3],
     now: Time,
@@ -24,7 +24,7 @@ fn sn(ahead: u32) -> u32 {
     FIRST.wrapping_add(ahead)
 }
 
-impl Party {
+impl ThreeConnections {
     fn new() -> Self {
         Self::with(parameters(), Arc::new(Budget::new(1 << 20, 0)))
     }
@@ -115,7 +115,7 @@ impl Party {
 /// is answered where it came.
 #[test]
 fn commands_are_ordered_across_connections_and_answered_on_theirs() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     party.read(2, 12, sn(2));
     party.read(1, 11, sn(1));
     assert!(party.is_quiet());
@@ -134,7 +134,7 @@ fn commands_are_ordered_across_connections_and_answered_on_theirs() {
 /// turn of the command.
 #[test]
 fn the_data_of_a_command_come_by_its_connection_before_its_turn() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     let write = |itt, cmd_sn| ScsiCommand {
         write: true,
         itt,
@@ -165,7 +165,7 @@ fn the_data_of_a_command_come_by_its_connection_before_its_turn() {
 /// What is wrong with a command is said when its turn has come, and what came with it holds nothing.
 #[test]
 fn a_fault_before_its_turn_waits_for_it() {
-    let mut party = Party::with(parameters(), Arc::new(Budget::new(4096, 0)));
+    let mut party = ThreeConnections::with(parameters(), Arc::new(Budget::new(4096, 0)));
     let write = |itt, cmd_sn| ScsiCommand {
         is_final: true,
         write: true,
@@ -187,7 +187,7 @@ fn a_fault_before_its_turn_waits_for_it() {
 /// Places in the window are of the session, and commands that came before their turn do not take two.
 #[test]
 fn the_window_is_shared() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     for itt in 1..WINDOW {
         party.read(1, itt, sn(itt));
     }
@@ -203,7 +203,7 @@ fn the_window_is_shared() {
 /// RFC 7143, 11.14: reason 1 ends the tasks of one connection, and the response is the last on it.
 #[test]
 fn one_connection_logs_out_and_the_others_go_on() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     party.read(0, 10, sn(0));
     party.read(1, 11, sn(1));
     party.read(1, 13, sn(3));
@@ -231,7 +231,7 @@ fn one_connection_logs_out_and_the_others_go_on() {
 
 #[test]
 fn a_connection_can_be_logged_out_by_another() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     party.send(0, logout(LogoutReason::CLOSE_CONNECTION, CIDS[2]), &[]);
     assert_eq!(party.one::<LogoutResponse>(0).response, LogoutResponseCode::CLOSED);
     let closed = party.session.poll_event();
@@ -247,7 +247,7 @@ fn a_connection_can_be_logged_out_by_another() {
 /// The session ends with its last connection, in whatever order they log out.
 #[test]
 fn the_last_connection_to_log_out_ends_the_session() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     for on in [0, 2] {
         party.send(on, logout(LogoutReason::CLOSE_CONNECTION, CIDS[on]), &[]);
         assert!(matches!(party.session.poll_event(), Some(Event::CloseConnection(_))));
@@ -259,12 +259,12 @@ fn the_last_connection_to_log_out_ends_the_session() {
 /// RFC 7143, 6.3.4: a new login with the number of a connection takes its place, when its tasks are dead.
 #[test]
 fn a_connection_is_reinstated_after_its_tasks_have_ended() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     party.read(1, 11, sn(0));
     let tasks = party.offered();
     party.manage(1, TaskFunction::ABORT_TASK, sn(1), (11, sn(0)));
     party.expect_abort(tasks[0]);
-    party.session.vacate(party.now, CIDS[1], 5);
+    party.session.replace_connection(party.now, CIDS[1], 5);
     assert!(!party.session.has_connection(CIDS[1]) && party.is_quiet());
     party.reply(tasks[0]);
     assert!(matches!(party.session.poll_event(), Some(Event::Cleared { ticket: 5 })));
@@ -284,20 +284,20 @@ fn a_connection_is_reinstated_after_its_tasks_have_ended() {
 /// tells.
 #[test]
 fn a_reinstated_connection_is_told_of_its_tasks() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     party.read(1, 11, sn(0));
     let tasks = party.offered();
-    party.session.vacate(party.now, CIDS[1], 5);
+    party.session.replace_connection(party.now, CIDS[1], 5);
     party.expect_cleared();
     party.expect_abort(tasks[0]);
-    party.session.vacate(party.now, CIDS[2], 6);
+    party.session.replace_connection(party.now, CIDS[2], 6);
     assert!(matches!(party.session.poll_event(), Some(Event::Cleared { ticket: 6 })));
 }
 
 /// RFC 7143, 11.6.1: a task of another connection is aborted, whether it has come or not.
 #[test]
 fn an_abort_reaches_tasks_of_other_connections() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     party.read(1, 11, sn(0));
     party.read(2, 12, sn(2));
     let tasks = party.offered();
@@ -324,7 +324,7 @@ fn an_abort_reaches_tasks_of_other_connections() {
 /// which is carried out; what was sent after it is.
 #[test]
 fn a_unit_reset_waits_for_commands_on_their_way() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     party.read(2, 13, sn(2));
     party.manage(0, TaskFunction::LOGICAL_UNIT_RESET, sn(2), (NO_TAG, 0));
     let Some(Event::Manage { request, .. }) = party.session.poll_event() else { panic!() };
@@ -341,7 +341,7 @@ fn a_unit_reset_waits_for_commands_on_their_way() {
 /// RFC 7143, 4.2.3.3: a reset of the target does not wait for what has not come.
 #[test]
 fn a_target_reset_takes_what_has_not_come_for_received() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     party.read(1, 11, sn(1));
     party.manage(0, TaskFunction::TARGET_WARM_RESET, sn(2), (NO_TAG, 0));
     let Some(Event::Manage { request, .. }) = party.session.poll_event() else { panic!() };
@@ -356,7 +356,7 @@ fn a_target_reset_takes_what_has_not_come_for_received() {
 /// Immediate commands are delivered as they come, whatever is missing before them (RFC 7143, 4.2.2.1).
 #[test]
 fn immediate_commands_wait_for_no_other_connection() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     let immediate =
         ScsiCommand { immediate: true, is_final: true, itt: 5, cmd_sn: sn(1), ..<_>::default() };
     party.send(1, immediate, &[]);
@@ -366,7 +366,7 @@ fn immediate_commands_wait_for_no_other_connection() {
 /// RFC 7143, 4.2.2.1: one immediate command of each connection is taken, whatever the others have under way.
 #[test]
 fn an_immediate_command_is_taken_from_each_connection() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     let immediate = |itt| {
         let cmd_sn = sn(0);
         ScsiCommand { immediate: true, is_final: true, itt, cmd_sn, ..<_>::default() }
@@ -388,7 +388,7 @@ fn an_immediate_command_is_taken_from_each_connection() {
 /// RFC 7143, 4.2.2.1: so is one task management function. What other sessions ask for does not count.
 #[test]
 fn a_task_management_function_is_taken_from_each_connection() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     party.read(0, 10, sn(0));
     let tasks = party.offered();
     party.session.clear(Some(0), 0);
@@ -407,13 +407,13 @@ fn a_task_management_function_is_taken_from_each_connection() {
 /// Who replaces its connections over and over has no more under way for that.
 #[test]
 fn requests_of_connections_that_are_gone_count() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     let parameters = parameters();
     let mut taken = 0;
     for _ in 0..2 * MANAGEMENT_MAX {
         party.manage(1, TaskFunction::LOGICAL_UNIT_RESET, sn(1), (NO_TAG, 0));
         taken += usize::from(matches!(party.session.poll_event(), Some(Event::Manage { .. })));
-        party.session.vacate(party.now, CIDS[1], 0);
+        party.session.replace_connection(party.now, CIDS[1], 0);
         assert!(matches!(party.session.poll_event(), Some(Event::Cleared { .. })));
         let joining = Joining { cid: CIDS[1], stat_sn: 0, parameters: &parameters };
         party.session.join(party.now, &joining, Pdu::bare(LoginResponse::default()));
@@ -425,7 +425,7 @@ fn requests_of_connections_that_are_gone_count() {
 /// recovers no connection alone (RFC 7143, 7.1.5).
 #[test]
 fn every_connection_has_to_live() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     party.now = party.session.deadline();
     party.session.heard(party.now, CIDS[0]);
     party.session.heard(party.now, CIDS[2]);
@@ -445,7 +445,7 @@ fn every_connection_has_to_live() {
 
 #[test]
 fn all_connections_are_told_of_what_concerns_all() {
-    let mut party = Party::new();
+    let mut party = ThreeConnections::new();
     party.session.announce_drop();
     for on in 0..3 {
         assert_eq!(party.one::<AsyncMessage>(on).event, AsyncEvent::DROP_SESSION);

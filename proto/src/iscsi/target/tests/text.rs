@@ -172,7 +172,7 @@ fn an_exchange_ends_when_both_say_so() {
 /// RFC 7143, 6.2, 6.4 and 7.12: what is declared holds when the exchange has ended, and not if it fails; and
 /// no key comes twice in it.
 #[test]
-fn what_is_declared_holds_from_the_end_of_its_exchange_on() {
+fn declared_value_holds_from_the_end_of_its_exchange_on() {
     let mut pair = Pair::new(parameters());
     let halves = |pair: &mut Pair| {
         pair.read(1, 2048);

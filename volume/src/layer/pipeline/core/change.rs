@@ -12,6 +12,8 @@ pub(in super::super) struct Change {
     /// What of it is still to be accepted.
     pub(in super::super) span: Span,
     pub(in super::super) body: ChangeBody,
+    /// How long it was.
+    whole: u64,
     pub(in super::super) durability: Durability,
     /// Under which its sender waits, once it has to: for room, or for the bytes to be durable.
     pub(in super::super) waiter: Option<WaiterId>,
@@ -41,7 +43,7 @@ impl Change {
         body: ChangeBody,
         durability: Durability,
     ) -> Self {
-        Self { verb, span, body, durability, waiter: None, in_line: false }
+        Self { verb, span, body, whole: span.len, durability, waiter: None, in_line: false }
     }
 
     /// Data are accepted segment by segment, so that a write larger than the window passes, and its parts are
@@ -57,7 +59,10 @@ impl Change {
     pub(super) fn take(&mut self, part: Span) -> Body {
         self.span = Span::new(part.end(), self.span.len - part.len);
         match &mut self.body {
-            ChangeBody::Data(data) => Body::Data(Rope::taken(data.split_to(part.len as usize))),
+            ChangeBody::Data(data) => {
+                let data = data.split_to(part.len as usize);
+                Body::Data(Rope::written(data, self.whole as usize))
+            }
             ChangeBody::Zeroes(space) => Body::Zeroes(*space),
             ChangeBody::Discard => Body::Discard,
         }

@@ -13,13 +13,9 @@ const BLOCK: u64 = 512;
 
 fn shape(reads_zeroes: bool) -> Shape {
     Shape {
-        size: 1 << 20,
-        block_size: BLOCK as u32,
-        physical_block_size: 512,
-        read_only: false,
         write_cache: true,
         discard: Some(Discard { granularity: 512, reads_zeroes }),
-        fast_zeroes: true,
+        ..Shape::in_memory(1 << 20, BLOCK as u32)
     }
 }
 
@@ -459,7 +455,7 @@ fn a_new_stream_gets_the_room_of_one_that_has_ended() {
 }
 
 #[test]
-fn what_is_written_is_not_read_from_what_was_read_ahead() {
+fn written_span_is_not_read_from_read_ahead_data() {
     let mut core = core();
     drop(core.read(Span::new(4096, 1024), NOW));
     drop(core.read(Span::new(5120, 1024), NOW));
@@ -477,14 +473,14 @@ fn what_is_written_is_not_read_from_what_was_read_ahead() {
 }
 
 #[test]
-fn whoever_begins_at_the_beginning_is_read_ahead_for_at_once() {
+fn reader_that_begins_at_the_start_gets_read_ahead_at_once() {
     let mut core = core();
     assert!(matches!(core.read(Span::new(0, 1024), NOW), Ok(Found::Beneath(..))));
     assert_eq!(core.told(), ["read 1024+1024"]);
 }
 
 #[test]
-fn whoever_flushes_after_each_write_waits_once() {
+fn writer_that_flushes_after_each_write_waits_once() {
     let mut core = core();
     let mut pair = |at| {
         core.enter(volatile(at, 512));
@@ -507,7 +503,7 @@ fn whoever_flushes_after_each_write_waits_once() {
 }
 
 #[test]
-fn whoever_writes_much_between_flushes_flushes_once() {
+fn writer_of_much_between_flushes_flushes_once() {
     let mut core = core();
     for round in 0..3 {
         let writes = (0..8).map(|number| round * 65_536 + number * 8192);

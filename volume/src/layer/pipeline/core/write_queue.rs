@@ -26,6 +26,10 @@ const SHORT_IN_FLIGHT: usize = 8;
 /// this bound such pieces gather at the head of the queue under random writes, and each search passes them.
 const CHANGES_KEPT: u64 = 128;
 
+/// While what waits keeps fewer bytes of buffers that it is little of, a write stays in the one that it came in: if it is
+/// merged it is copied once then, when it is sent. What waits for long is mostly beyond this.
+const FOREIGN_MAX: usize = 16 << 20;
+
 /// Pieces by place and by age.
 #[derive(Default)]
 struct Pieces {
@@ -89,6 +93,8 @@ pub(super) struct WriteQueue {
     urgent: BTreeSet<(Seq, u64)>,
     volatile: Load,
     durable: Load,
+    /// The buffers that what waits keeps although it is little of them, in bytes.
+    foreign: usize,
     /// Bytes accepted and not landed; never above the window.
     held: u64,
 }
@@ -104,6 +110,7 @@ impl WriteQueue {
             urgent: BTreeSet::new(),
             volatile: Load::default(),
             durable: Load::default(),
+            foreign: 0,
             held: 0,
         }
     }
@@ -131,12 +138,24 @@ impl WriteQueue {
     }
 
     /// Adds a change, in place of what waits beneath it and as part of neighbours of its kind, up to `segment`.
-    pub(super) fn add(&mut self, span: Span, body: Body, durable: Option<WaiterId>, segment: u64) {
+    pub(super) fn add(
+        &mut self,
+        span: Span,
+        mut body: Body,
+        durable: Option<WaiterId>,
+        segment: u64,
+    ) {
+        let mut foreign = body.foreign();
+        if self.foreign + foreign > FOREIGN_MAX {
+            body.own();
+            foreign = 0;
+        }
         self.seq += 1;
         let since = self.replace(span).min(self.seq);
         let piece = Piece {
             span,
             body,
+            foreign,
             since,
             seq: self.seq,
             durable,
@@ -193,11 +212,13 @@ impl WriteQueue {
         if !piece.blocked {
             self.queue(piece.durable.is_some()).insert((piece.since, piece.span.at));
         }
+        self.foreign += piece.foreign;
         self.waiting.insert(piece);
     }
 
     fn take_waiting(&mut self, at: u64) -> Option<Piece> {
         let piece = self.waiting.remove(at)?;
+        self.foreign -= piece.foreign;
         self.queue(piece.durable.is_some()).remove(&(piece.since, at));
         Some(piece)
     }
@@ -244,6 +265,8 @@ impl WriteQueue {
         let mut piece = self.take_waiting(at)?;
         // The segment may have grown since it was last merged.
         while self.merge_next(&mut piece, segment) {}
+        // What is in flight may be kept until the next flush, to be sent again.
+        piece.body.own();
         self.load(&piece).add(piece.bytes());
         self.issued.insert(piece);
         self.issued.map.get_mut(at)
@@ -326,6 +349,11 @@ impl WriteQueue {
         let pieces = || self.pending(everywhere);
         assert_eq!(self.held, pieces().map(Piece::bytes).sum::<u64>());
         assert!(self.held <= window);
+        for piece in self.waiting(everywhere) {
+            assert_eq!(piece.foreign, piece.body.foreign());
+        }
+        assert_eq!(self.foreign, self.waiting(everywhere).map(|piece| piece.foreign).sum());
+        assert!(self.foreign <= FOREIGN_MAX);
         assert!(pieces().count() <= PIECES_MAX);
         for pieces in [&self.waiting, &self.issued] {
             let spans: Vec<Span> =

@@ -39,7 +39,7 @@ impl Holes {
 }
 
 #[test]
-fn what_is_known_is_what_was_zeroed_and_told_and_not_filled_since() {
+fn known_holes_are_zeroed_or_mapped_and_not_filled_since() {
     for seed in 0..200 {
         println!("seed {seed}");
         let mut random = Random::new(seed);
@@ -171,7 +171,7 @@ fn where_the_map_told_of_data_it_is_not_asked_before_something_was_given_back() 
 }
 
 #[test]
-fn what_was_given_back_while_the_map_was_asked_is_asked_for_again() {
+fn range_discarded_during_an_extent_query_is_queried_again() {
     let mut holes = holes();
     let span = holes.blank(0).unwrap();
     holes.asked(span, Vec::new());
@@ -203,7 +203,7 @@ fn of_a_volume_that_others_write_to_nothing_is_known() {
 }
 
 #[test]
-fn what_was_told_is_gone_where_it_was_filled() {
+fn mapped_hole_is_forgotten_where_it_was_filled() {
     let mut holes = holes();
     holes.learns(&[extent(0, BLOCKS, true)]);
     holes.filled(blocks(10, 2));

@@ -65,7 +65,7 @@ fn follows_rate_and_latency_up_and_down() {
 }
 
 #[test]
-fn what_nobody_asked_for_does_not_lower_the_rate() {
+fn idle_time_does_not_lower_the_rate() {
     let mut load = Load::new();
     load.run(50 * MS, 50e6, 5000 * MS, usize::MAX);
     load.run(50 * MS, 50e6, 60_000 * MS, 2);

@@ -175,6 +175,13 @@ pub enum Status {
         /// How often a connection was tried.
         attempts: u32,
     },
+    /// There is a connection, on which some that had no answer before have none either.
+    Unanswered {
+        /// Since when.
+        since: Duration,
+        /// How many.
+        requests: usize,
+    },
     /// They fail.
     Over(Over),
 }

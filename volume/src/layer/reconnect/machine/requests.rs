@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Kind;
-use super::range_index::RangeIndex;
+use crate::layer::range_index::RangeIndex;
 
 /// A request that has not ended.
 #[derive(Debug)]
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ready_comes_in_the_order_of_submission() {
+    fn ready_requests_come_in_the_order_of_submission() {
         let mut requests = Requests::new();
         let a = change(&mut requests, 0..8);
         let b = requests.submit(Kind::Read, 0..8, 0, 0);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_or_has_ended_is_not_ready() {
+    fn running_or_ended_request_is_not_ready() {
         let mut requests = Requests::new();
         let ids = [0..8, 8..16].map(|range| change(&mut requests, range));
         let read = requests.submit(Kind::Read, 0..8, 0, 0);

@@ -78,7 +78,7 @@ fn a_change_waits_for_an_earlier_one_to_the_same_bytes() {
 }
 
 #[test]
-fn what_was_not_answered_runs_again_before_what_overlaps_it() {
+fn unanswered_request_runs_again_before_those_that_overlap_it() {
     let mut machine = machine();
     let (first, _) = change(&mut machine, 0..8, 'a');
     let (second, _) = change(&mut machine, 4..12, 'b');
@@ -94,7 +94,7 @@ fn what_was_not_answered_runs_again_before_what_overlaps_it() {
 }
 
 #[test]
-fn what_was_answered_is_restored_in_order_before_anything_runs() {
+fn answered_changes_are_restored_in_order_before_anything_runs() {
     let mut machine = machine();
     changed(&mut machine, 0..8, 'a');
     changed(&mut machine, 16..24, 'b');
@@ -138,7 +138,7 @@ fn a_restore_that_is_cut_short_begins_again() {
 /// A later change may be durable already: were the older one put there first, whatever keeps the later one from
 /// following would set a block back that a flush has told of.
 #[test]
-fn what_a_later_change_replaced_is_not_restored() {
+fn change_replaced_by_a_later_one_is_not_restored() {
     let mut machine = Recovery::<(Range<u64>, u64)>::new(SETTINGS);
     for (range, stamp) in [(0..16, 1), (4..8, 2), (12..20, 3), (24..32, 4), (24..32, 5)] {
         let weight = (range.end - range.start) as usize;
@@ -221,7 +221,7 @@ fn an_answer_taken_during_the_outage_counts_and_is_restored() {
 }
 
 #[test]
-fn what_is_kept_is_bounded_by_flushes() {
+fn unflushed_changes_are_bounded_by_flushes() {
     let mut machine = machine();
     changed(&mut machine, 0..501, 'a');
     let flush = 2;
@@ -465,7 +465,7 @@ fn outage_is_over_when_what_it_was_for_is_carried_out() {
 
 /// Who is told to end while a request gets no answer ends in time.
 #[test]
-fn who_leaves_does_not_wait_for_a_request_without_an_answer() {
+fn leaving_does_not_wait_for_an_unanswered_request() {
     let mut machine = Recovery::<char>::new(Settings { patience: None, ..SETTINGS });
     let (stuck, _) = machine.submit(Kind::Flush, 0..0, 0);
     machine.leave(at(5), Duration::from_secs(10));
@@ -528,7 +528,7 @@ fn fenced_writer_restores_nothing() {
 }
 
 #[test]
-fn who_leaves_does_not_wait_for_ever() {
+fn leaving_has_an_end() {
     let mut machine = Recovery::<char>::new(Settings { patience: None, ..SETTINGS });
     machine.lost(at(0), 0, Duration::ZERO);
     assert_eq!(machine.deadline(), None, "an attempt is under way, and may take its time");
@@ -562,7 +562,7 @@ fn saved(machine: &mut Recovery<char>) -> String {
 }
 
 #[test]
-fn what_was_acknowledged_is_saved_when_the_link_is_given_up() {
+fn acknowledged_changes_are_saved_when_the_link_is_given_up() {
     let mut machine = behind();
     changed(&mut machine, 0..8, 'a');
     changed(&mut machine, 0..8, 'b');
@@ -580,7 +580,7 @@ fn what_was_acknowledged_is_saved_when_the_link_is_given_up() {
 }
 
 #[test]
-fn what_was_flushed_is_not_saved() {
+fn flushed_changes_are_not_saved() {
     let mut machine = behind();
     changed(&mut machine, 0..8, 'a');
     let (flush, _) = machine.submit(Kind::Flush, 0..0, 0);
@@ -614,7 +614,7 @@ fn a_failed_write_is_saved_between_what_came_before_and_what_came_after() {
 }
 
 #[test]
-fn what_is_kept_after_a_failed_write_stays_bounded() {
+fn changes_kept_after_a_failed_write_stay_bounded() {
     let mut machine = behind();
     let (failing, _) = change(&mut machine, 0..8, 'a');
     machine.ended(at(0), failing, 0, End::Failed);
@@ -650,7 +650,7 @@ fn a_discard_that_fails_ends_nothing() {
 }
 
 #[test]
-fn what_a_caller_was_told_of_is_not_saved() {
+fn failed_change_that_its_caller_was_told_of_is_not_saved() {
     let mut machine = Recovery::new(Settings { salvage: Salvage::Answered, ..SETTINGS });
     changed(&mut machine, 0..8, 'a');
     let (failing, _) = change(&mut machine, 0..8, 'b');
@@ -677,7 +677,7 @@ struct Unreliable {
 /// Writes that are acknowledged at once, some of which fail; flushes, outages, and an end at some time. Whatever the
 /// target has kept: with what was saved on top it is what was written.
 #[test]
-fn what_was_saved_repairs_any_target() {
+fn saved_changes_repair_any_target() {
     const BLOCKS: u64 = 8;
     for seed in 0..10_000_u64 {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

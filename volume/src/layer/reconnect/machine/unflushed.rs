@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Replay;
-use super::range_index::RangeIndex;
+use crate::layer::range_index::RangeIndex;
 
 /// The most changes kept, however small: zeroing and discarding weigh nothing.
 const ENTRIES_MAX: usize = 1 << 16;

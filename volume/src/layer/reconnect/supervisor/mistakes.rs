@@ -90,7 +90,7 @@ async fn change_that_panics_ends_the_volume() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_connection_is_told_that_what_makes_it_has_broken_down() {
+async fn panic_of_the_connector_is_told_to_waiting_requests() {
     let supervisor = Supervisor::start(Mistaken, SETTINGS, (), Arc::new(Stopped));
     supervisor.lose(0, Loss::new(fmt::Error));
     let mut flush = Box::pin(supervisor.flush());

@@ -73,12 +73,12 @@ struct Link {
     number: usize,
     answers: bool,
     lost: watch::Sender<bool>,
-    world: Arc<World>,
+    simulation: Arc<Simulation>,
 }
 
 /// What the links of a test share.
 #[derive(Debug, Default)]
-struct World {
+struct Simulation {
     /// How the next attempts end: with a link that answers, or so.
     attempts: Mutex<VecDeque<Option<Effect>>>,
     /// On which links what was written.
@@ -87,21 +87,23 @@ struct World {
     /// The next links answer nothing.
     is_mute: AtomicBool,
     links: Mutex<usize>,
+    /// On which links somebody waits for the end.
+    hurried: Mutex<Vec<usize>>,
     begun: watch::Sender<usize>,
 }
 
-impl World {
+impl Simulation {
     fn link(self: &Arc<Self>, answers: bool) -> Link {
         let mut links = self.links.lock().unwrap();
         *links += 1;
         let (number, lost) = (*links - 1, watch::Sender::new(false));
-        Link { number, answers, lost, world: Arc::clone(self) }
+        Link { number, answers, lost, simulation: Arc::clone(self) }
     }
 }
 
 /// A transport of which each attempt ends as the test says.
 #[derive(Debug)]
-struct Scripted(Arc<World>);
+struct Scripted(Arc<Simulation>);
 
 impl fmt::Display for Scripted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -135,12 +137,12 @@ impl Connect for Scripted {
     }
 
     async fn change(on: &Link, change: &Write) -> Result<(), Broken> {
-        on.world.begun.send_modify(|begun| *begun += 1);
+        on.simulation.begun.send_modify(|begun| *begun += 1);
         if !on.answers {
             let _ = on.lost.subscribe().wait_for(|lost| *lost).await;
             return Err(Broken);
         }
-        on.world.written.lock().unwrap().push((on.number, change.clone()));
+        on.simulation.written.lock().unwrap().push((on.number, change.clone()));
         Ok(())
     }
 
@@ -156,6 +158,10 @@ impl Connect for Scripted {
         on.lost.send_replace(true);
     }
 
+    fn hurry(&self, on: &Link) {
+        self.0.hurried.lock().unwrap().push(on.number);
+    }
+
     fn save(&self, change: Write) {
         self.0.saved.lock().unwrap().push(change);
     }
@@ -165,7 +171,10 @@ impl Connect for Scripted {
     }
 }
 
-fn start(answers: bool, attempts: &[Option<Effect>]) -> (Arc<World>, Arc<Supervisor<Scripted>>) {
+fn start(
+    answers: bool,
+    attempts: &[Option<Effect>],
+) -> (Arc<Simulation>, Arc<Supervisor<Scripted>>) {
     start_with(SETTINGS, answers, attempts)
 }
 
@@ -173,26 +182,26 @@ fn start_with(
     settings: Settings,
     answers: bool,
     attempts: &[Option<Effect>],
-) -> (Arc<World>, Arc<Supervisor<Scripted>>) {
-    let world = Arc::<World>::default();
-    world.attempts.lock().unwrap().extend(attempts);
-    let first = world.link(answers);
-    let transport = Scripted(Arc::clone(&world));
+) -> (Arc<Simulation>, Arc<Supervisor<Scripted>>) {
+    let simulation = Arc::<Simulation>::default();
+    simulation.attempts.lock().unwrap().extend(attempts);
+    let first = simulation.link(answers);
+    let transport = Scripted(Arc::clone(&simulation));
     let runtime = Arc::<Virtual>::default();
-    (world, Supervisor::start(transport, settings, first, runtime))
+    (simulation, Supervisor::start(transport, settings, first, runtime))
 }
 
 #[tokio::test]
 async fn change_under_way_when_the_link_is_lost_runs_again_on_the_next() {
     let refused = Some(Effect::Failed(Failure::NoSession));
-    let (world, supervisor) = start(false, &[refused, refused, None]);
+    let (simulation, supervisor) = start(false, &[refused, refused, None]);
     let (change, lost) = tokio::join!(supervisor.change(Write(0..8), 0..8, 8), async {
-        world.begun.subscribe().wait_for(|begun| *begun == 1).await.unwrap();
+        simulation.begun.subscribe().wait_for(|begun| *begun == 1).await.unwrap();
         supervisor.link().lost.send_replace(true)
     });
     assert!(change.is_ok() && !lost);
-    assert_eq!(*world.written.lock().unwrap(), [(1, Write(0..8))]);
-    assert!(world.attempts.lock().unwrap().is_empty());
+    assert_eq!(*simulation.written.lock().unwrap(), [(1, Write(0..8))]);
+    assert!(simulation.attempts.lock().unwrap().is_empty());
     assert_eq!(supervisor.status().0, Status::Connected);
     assert_eq!(supervisor.unflushed(), (1, 8));
     supervisor.close();
@@ -200,18 +209,18 @@ async fn change_under_way_when_the_link_is_lost_runs_again_on_the_next() {
 
 #[tokio::test]
 async fn change_that_nobody_waits_for_any_more_goes_on() {
-    let (world, supervisor) = start(false, &[]);
+    let (simulation, supervisor) = start(false, &[]);
     let change = supervisor.change(Write(0..8), 0..8, 8).now_or_never();
     assert!(change.is_none(), "it is under way, and dropped");
     supervisor.link().lost.send_replace(true);
     supervisor.quiet().await;
-    assert_eq!(*world.written.lock().unwrap(), [(1, Write(0..8))]);
+    assert_eq!(*simulation.written.lock().unwrap(), [(1, Write(0..8))]);
     supervisor.close();
 }
 
 #[tokio::test]
 async fn fenced_volume_ends_and_saves_what_was_answered() {
-    let (world, supervisor) = start(true, &[Some(Effect::Fenced)]);
+    let (simulation, supervisor) = start(true, &[Some(Effect::Fenced)]);
     supervisor.change(Write(0..8), 0..8, 8).await.unwrap();
     supervisor.link().lost.send_replace(true);
     let number = supervisor.current().unwrap().0;
@@ -220,8 +229,8 @@ async fn fenced_volume_ends_and_saves_what_was_answered() {
     let Err(RequestError::Over(ended)) = read else { panic!("{read:?}") };
     assert_eq!(ended.over, Over::Fenced);
     assert_eq!(supervisor.over(), Some(Over::Fenced));
-    assert_eq!(*world.saved.lock().unwrap(), [Write(0..8)]);
-    assert_eq!(*world.written.lock().unwrap(), [(0, Write(0..8))], "nothing more is written");
+    assert_eq!(*simulation.saved.lock().unwrap(), [Write(0..8)]);
+    assert_eq!(*simulation.written.lock().unwrap(), [(0, Write(0..8))], "nothing more is written");
 }
 
 /// What comes of `work` while everything that can go on does; `None` if it waits for what never happens.
@@ -240,9 +249,9 @@ async fn settled<T>(work: impl Future<Output = T>) -> Option<T> {
 #[tokio::test]
 async fn volume_that_is_given_up_abandons_a_link_that_stands() {
     let settings = Settings { salvage: Salvage::Submitted, ..SETTINGS };
-    let (world, supervisor) = start_with(settings, false, &[]);
-    world.is_mute.store(true, Ordering::Relaxed);
-    let mut begun = world.begun.subscribe();
+    let (simulation, supervisor) = start_with(settings, false, &[]);
+    simulation.is_mute.store(true, Ordering::Relaxed);
+    let mut begun = simulation.begun.subscribe();
     let (change, flush) = (supervisor.change(Write(0..8), 0..8, 8), supervisor.flush());
     let ended = async { tokio::join!(change, flush) };
     let given_up = async {
@@ -253,6 +262,8 @@ async fn volume_that_is_given_up_abandons_a_link_that_stands() {
         first.lost.send_replace(true);
         begun.wait_for(|begun| *begun == 2).await.unwrap();
         assert_eq!(supervisor.current().unwrap().0, 1, "it runs on the next link");
+        let status = supervisor.status().0;
+        assert!(matches!(status, Status::Unanswered { requests: 2, .. }), "{status:?}");
         supervisor.leave(Duration::from_secs(10));
     };
     let ended = settled(async { tokio::join!(ended, given_up).0 }).await;
@@ -261,16 +272,26 @@ async fn volume_that_is_given_up_abandons_a_link_that_stands() {
     assert!(matches!(change, Err(RequestError::Over(_))), "{change:?}");
     assert!(matches!(flush, Err(RequestError::Over(_))), "{flush:?}");
     assert!(settled(supervisor.quiet()).await.is_some(), "no change is under way");
-    assert_eq!(*world.saved.lock().unwrap(), [Write(0..8)], "it was acknowledged, perhaps");
+    assert_eq!(*simulation.saved.lock().unwrap(), [Write(0..8)], "it was acknowledged, perhaps");
     let late = settled(supervisor.change(Write(8..16), 8..16, 8)).await;
     assert!(matches!(late, Some(Err(RequestError::Over(_)))), "{late:?}");
-    assert_eq!(*world.saved.lock().unwrap(), [Write(0..8), Write(8..16)]);
+    assert_eq!(*simulation.saved.lock().unwrap(), [Write(0..8), Write(8..16)]);
+}
+
+/// Of a unit that was slow before, requests may have long to be answered.
+#[tokio::test]
+async fn volume_whose_end_is_waited_for_hurries_the_link_that_stands() {
+    let (simulation, supervisor) = start(true, &[]);
+    supervisor.change(Write(0..8), 0..8, 8).await.unwrap();
+    supervisor.leave(Duration::from_secs(10));
+    assert_eq!(*simulation.hurried.lock().unwrap(), [0]);
+    supervisor.close();
 }
 
 /// The end that its owner asks for waits for what is under way.
 #[tokio::test]
 async fn volume_that_is_closed_lets_what_is_under_way_end() {
-    let (world, supervisor) = start(false, &[]);
+    let (simulation, supervisor) = start(false, &[]);
     let mut change = Box::pin(supervisor.change(Write(0..8), 0..8, 8));
     assert!((&mut change).now_or_never().is_none());
     supervisor.close();
@@ -278,5 +299,5 @@ async fn volume_that_is_closed_lets_what_is_under_way_end() {
     assert!(!*supervisor.link().lost.borrow());
     supervisor.link().lost.send_replace(true);
     assert!(matches!(change.await, Err(RequestError::Over(_))));
-    assert!(world.written.lock().unwrap().is_empty());
+    assert!(simulation.written.lock().unwrap().is_empty());
 }

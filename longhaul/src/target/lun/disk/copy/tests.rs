@@ -2,12 +2,12 @@ use futures_util::FutureExt;
 use proto::scsi::Parsed;
 use proto::scsi::Status;
 use proto::scsi::ports::PORT;
+use volume::store::blocked_writes::BlockedWrites;
 use volume::store::faulty::Faulty;
-use volume::store::held::Held;
 use volume::store::memory::Memory;
 use volume::{Span, Volume};
 
-use super::super::super::guest::Guest;
+use super::super::super::test_initiator::TestInitiator;
 use super::super::super::{Answer, Command, LogicalUnit as _, Response};
 use super::super::tests::{
     BLOCK, ME, OTHER, SIZE, block, good, pattern, read, run_as, sense, write,
@@ -28,10 +28,10 @@ fn disks(options: impl IntoIterator<Item = (u32, Options)>) -> Vec<Disk> {
 }
 
 fn introduced(disks: Vec<Disk>) -> Vec<Disk> {
-    Disk::introduce(disks.iter());
+    Disk::connect_peers(disks.iter());
     for disk in &disks {
         for (n, nexus) in [(1, ME), (2, OTHER)] {
-            disk.attach(nexus, Guest::new(n));
+            disk.attach(nexus, TestInitiator::new(n));
             run_as(disk, nexus, block(&[0]), vec![]);
         }
     }
@@ -97,9 +97,9 @@ fn blocks_are_copied_within_a_disk_and_between_disks() {
 }
 
 /// Two disks. No write to the second ends before it is let through.
-fn held_pair() -> (Vec<Disk>, Arc<Held<Memory>>) {
+fn held_pair() -> (Vec<Disk>, Arc<BlockedWrites<Memory>>) {
     const LARGE: u64 = 4 << 20;
-    let held = Arc::new(Held::new(Memory::new(LARGE, BLOCK)));
+    let held = Arc::new(BlockedWrites::new(Memory::new(LARGE, BLOCK)));
     let volumes: [Arc<dyn Volume>; 2] =
         [Arc::new(Memory::new(LARGE, BLOCK)), Arc::clone(&held) as _];
     let disk =
@@ -125,7 +125,7 @@ fn reserve_out(disk: &Disk, nexus: Nexus, (action, kind): (u8, u8), keys: (u64, 
 }
 
 /// What ends the tasks of the second disk waits for the write under way, and no other follows.
-fn copy_is_ended_by(disks: &[Disk], held: &Held<Memory>, end: impl Future<Output = ()>) {
+fn copy_is_ended_by(disks: &[Disk], held: &BlockedWrites<Memory>, end: impl Future<Output = ()>) {
     let (mut copy, mut end) = (begin_copy(disks), std::pin::pin!(end));
     assert!((&mut copy).now_or_never().is_none());
     assert_eq!(held.waiting(), 1);
@@ -160,12 +160,12 @@ fn end_of_the_tasks_of_a_unit_ends_a_copy_to_it() {
 }
 
 #[test]
-fn what_is_not_of_this_target_is_not_reached() {
+fn unit_of_another_target_is_not_reached() {
     let disks = pair();
     let volume = Arc::new(Memory::new(SIZE, BLOCK));
     let options = Options::default();
     let foreign = Disk::new(volume, "iqn.2026-11.dev.longhaul:x", 0, options);
-    Disk::introduce(std::iter::once(&foreign));
+    Disk::connect_peers(std::iter::once(&foreign));
     good(write(&foreign, 0, pattern(1, 9)));
     for names in [[naa(&foreign), naa(&disks[0])], [naa(&disks[0]), naa(&foreign)]] {
         let refused = copy_as(&disks[0], ME, list(1, &names, (0, 0), 1));
@@ -194,11 +194,11 @@ fn a_copy_may_do_what_its_initiator_may() {
 }
 
 #[test]
-fn who_may_only_read_copies_nothing() {
+fn read_only_client_copies_nothing() {
     let disks = pair();
     good(write(&disks[0], 0, pattern(1, 3)));
     let masked: Vec<_> = disks.iter().map(Disk::for_readers).collect();
-    Disk::introduce(masked.iter());
+    Disk::connect_peers(masked.iter());
     let names = [naa(&disks[0]), naa(&disks[1])];
     // Refused before its list is fetched.
     let mut cdb = block(&[0x83]);
@@ -212,7 +212,7 @@ fn who_may_only_read_copies_nothing() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_begun() {
+fn copy_that_does_not_fit_is_not_begun() {
     let disks = disks([(512, Options::default()), (4096, Options::default())]);
     let [small, large] = &disks[..] else { panic!() };
     let blocks = SIZE / 512;
@@ -248,20 +248,20 @@ fn outcomes_that_nobody_asks_for_do_not_pile_up() {
 async fn copy_to_a_unit_whose_cache_is_switched_off_is_stable() {
     const LARGE: u64 = 4 << 20;
     let store = Arc::new(Faulty::new(LARGE, BLOCK));
-    let held = Arc::new(Held::new(Arc::clone(&store)));
+    let held = Arc::new(BlockedWrites::new(Arc::clone(&store)));
     let volumes: [Arc<dyn Volume>; 2] =
         [Arc::new(Memory::new(LARGE, BLOCK)), Arc::clone(&held) as _];
     let disk =
         |(lun, volume)| Disk::new(volume, "iqn.2026-11.dev.longhaul:t", lun, Options::default());
     let disks: Vec<_> = (0..).zip(volumes).map(disk).collect();
-    Disk::introduce(disks.iter());
+    Disk::connect_peers(disks.iter());
     let run = |disk: &Disk, cdb: [u8; 16], data: Vec<u8>| {
         let announced = data.len() as u32;
         let data = if data.is_empty() { vec![] } else { vec![Bytes::from(data)] };
         disk.execute(ME, Command { parsed: Parsed::of(&cdb), data, announced })
     };
     for disk in &disks {
-        disk.attach(ME, Guest::new(1));
+        disk.attach(ME, TestInitiator::new(1));
         let _ = run(disk, block(&[0]), vec![]).await;
     }
     let mut put = [0; 16];

@@ -8,7 +8,7 @@ use proto::scsi::cdb::COMMANDS;
 use tokio::sync::Semaphore;
 use volume::store::memory::Memory;
 
-use super::super::super::guest::Guest;
+use super::super::super::test_initiator::TestInitiator;
 use super::super::super::{Command, LogicalUnit, Response, Waiting};
 use super::super::{Disk, Options};
 use super::*;
@@ -24,14 +24,14 @@ const PREEMPT_AND_ABORT: u8 = 5;
 
 /// Keeps in memory, which outlives the disk; slow or broken on demand.
 #[derive(Debug)]
-struct Drawer {
+struct MemoryStorage {
     image: Mutex<Option<Vec<u8>>>,
     broken: AtomicBool,
     /// As many changes are let through.
     gate: Semaphore,
 }
 
-impl Drawer {
+impl MemoryStorage {
     fn new() -> Arc<Self> {
         let gate = Semaphore::new(Semaphore::MAX_PERMITS);
         Arc::new(Self { image: Mutex::default(), broken: AtomicBool::new(false), gate })
@@ -39,35 +39,36 @@ impl Drawer {
 }
 
 #[derive(Debug)]
-struct Handle(Arc<Drawer>);
+struct Handle(Arc<MemoryStorage>);
 
-impl Keeper for Handle {
+impl ReservationStorage for Handle {
     fn load(&self) -> io::Result<Option<Vec<u8>>> {
         Ok(self.0.image.lock().unwrap().clone())
     }
 
     fn save(&self, image: Vec<u8>) -> Waiting<io::Result<()>> {
-        let drawer = Arc::clone(&self.0);
+        let storage = Arc::clone(&self.0);
         Box::pin(async move {
-            let _pass = drawer.gate.acquire().await.unwrap();
-            if drawer.broken.load(Ordering::Relaxed) {
+            let _pass = storage.gate.acquire().await.unwrap();
+            if storage.broken.load(Ordering::Relaxed) {
                 return Err(io::Error::other("broken"));
             }
-            *drawer.image.lock().unwrap() = Some(image);
+            *storage.image.lock().unwrap() = Some(image);
             Ok(())
         })
     }
 }
 
-fn disk(drawer: Option<&Arc<Drawer>>) -> Disk {
-    let kept = drawer.map(|drawer| Kept::by(Arc::new(Handle(Arc::clone(drawer)))).unwrap());
+fn disk(storage: Option<&Arc<MemoryStorage>>) -> Disk {
+    let kept = storage
+        .map(|storage| StoredReservations::by(Arc::new(Handle(Arc::clone(storage)))).unwrap());
     let options = Options { kept, ..Options::default() };
     Disk::new(Arc::new(Memory::new(1 << 20, 512)), TARGET, LUN, options)
 }
 
 /// A nexus of guest `n` which has been told of the power on.
-fn enter(disk: &Disk, n: u8) -> Arc<Guest> {
-    let guest = Guest::new(n);
+fn enter(disk: &Disk, n: u8) -> Arc<TestInitiator> {
+    let guest = TestInitiator::new(n);
     disk.attach(Nexus(n.into()), Arc::clone(&guest) as _);
     assert_eq!(told(disk, n), Some(Additional::POWER_ON_OR_RESET));
     guest
@@ -136,7 +137,7 @@ fn a_reservation_keeps_the_others_out() {
     // The registration and the reservation outlive the session.
     disk.detach(Nexus(1));
     assert_eq!(write(&disk, 2), Status::ReservationConflict);
-    disk.attach(Nexus(7), Guest::new(1));
+    disk.attach(Nexus(7), TestInitiator::new(1));
     assert_eq!(told(&disk, 7), Some(Additional::POWER_ON_OR_RESET));
     assert_eq!(write(&disk, 7), Status::Good);
 }
@@ -145,7 +146,7 @@ fn a_reservation_keeps_the_others_out() {
 fn a_conflict_comes_before_a_unit_attention() {
     let disk = disk(None);
     enter(&disk, 1);
-    disk.attach(Nexus(2), Guest::new(2));
+    disk.attach(Nexus(2), TestInitiator::new(2));
     assert_eq!(run(&disk, 1, &[0x16, 0, 0, 0, 0, 0], vec![]).status, Status::Good);
     assert_eq!(write(&disk, 2), Status::ReservationConflict);
     assert_eq!(run(&disk, 1, &[0x17, 0, 0, 0, 0, 0], vec![]).status, Status::Good);
@@ -162,7 +163,7 @@ fn reserve_6_ends_with_the_session_and_with_a_reset() {
     assert_eq!((reserve(1), reserve(2)), (Status::Good, Status::ReservationConflict));
     disk.detach(Nexus(1));
     assert_eq!((write(&disk, 2), reserve(2)), (Status::Good, Status::Good));
-    disk.attach(Nexus(1), Guest::new(1));
+    disk.attach(Nexus(1), TestInitiator::new(1));
     assert_eq!(write(&disk, 1), Status::ReservationConflict);
     disk.reset();
     assert_eq!(told(&disk, 1), Some(Additional::POWER_ON_OR_RESET));
@@ -191,14 +192,14 @@ fn preempt_tells_and_aborts_who_lost() {
 }
 
 #[test]
-fn what_is_answered_good_is_kept() {
-    let drawer = Drawer::new();
-    let before = disk(Some(&drawer));
+fn reservation_answered_good_is_stored() {
+    let storage = MemoryStorage::new();
+    let before = disk(Some(&storage));
     enter(&before, 1);
     assert_eq!(change_as(&before, 1, out(REGISTER, 0, 0, 1, APTPL)), Status::Good);
     assert_eq!(change_as(&before, 1, out(RESERVE, 1, 1, 0, 0)), Status::Good);
     drop(before);
-    let after = disk(Some(&drawer));
+    let after = disk(Some(&storage));
     for n in [1, 2] {
         enter(&after, n);
     }
@@ -208,25 +209,30 @@ fn what_is_answered_good_is_kept() {
     // Without APTPL they end with the process.
     assert_eq!(change_as(&after, 1, out(REGISTER, 0, 1, 9, 0)), Status::Good);
     drop(after);
-    let last = disk(Some(&drawer));
+    let last = disk(Some(&storage));
     enter(&last, 2);
     assert_eq!((write(&last, 2), keys(&last, 2)), (Status::Good, vec![]));
 }
 
 #[test]
-fn what_cannot_be_kept_does_not_happen() {
-    let drawer = Drawer::new();
-    let disk = disk(Some(&drawer));
+fn change_that_cannot_be_stored_does_not_happen() {
+    let storage = MemoryStorage::new();
+    let disk = disk(Some(&storage));
     for n in [1, 2] {
         enter(&disk, n);
     }
     assert_eq!(change_as(&disk, 1, out(REGISTER, 0, 0, 1, APTPL)), Status::Good);
-    drawer.broken.store(true, Ordering::Relaxed);
+    storage.broken.store(true, Ordering::Relaxed);
     let (cdb, list) = out(RESERVE, 1, 1, 0, 0);
     let failed = run(&disk, 1, &cdb, list.clone());
     assert_eq!(Sense::parse(&failed.sense).unwrap().key, Key::HardwareError);
     assert_eq!(write(&disk, 2), Status::Good, "nothing is reserved");
-    drawer.broken.store(false, Ordering::Relaxed);
+    let (register, key) = out(REGISTER, 0, 0, 2, APTPL);
+    let failed = run(&disk, 2, &register, key);
+    let insufficient = Sense::illegal(Additional::INSUFFICIENT_REGISTRATION_RESOURCES);
+    assert_eq!(Sense::parse(&failed.sense), Some(insufficient));
+    assert_eq!(keys(&disk, 2).len(), 1, "nobody else is registered");
+    storage.broken.store(false, Ordering::Relaxed);
     assert_eq!(run(&disk, 1, &cdb, list).status, Status::Good);
     assert_eq!(write(&disk, 2), Status::ReservationConflict);
 }
@@ -246,19 +252,19 @@ fn without_a_keeper_nothing_is_promised() {
 /// must not come between the check of the registration and its effect.
 #[test]
 fn changes_happen_one_after_the_other() {
-    let drawer = Drawer::new();
-    let disk = disk(Some(&drawer));
+    let storage = MemoryStorage::new();
+    let disk = disk(Some(&storage));
     for n in [1, 2] {
         enter(&disk, n);
     }
-    drawer.gate.forget_permits(Semaphore::MAX_PERMITS);
+    storage.gate.forget_permits(Semaphore::MAX_PERMITS);
     let (cdb, list) = out(REGISTER, 0, 0, 1, APTPL);
     let mut register = send(&disk, 1, &cdb, list);
     let mut reserve = send(&disk, 2, &[0x16, 0, 0, 0, 0, 0], vec![]);
     assert!((&mut register).now_or_never().is_none());
     assert!((&mut reserve).now_or_never().is_none());
     assert!(keys(&disk, 2).is_empty(), "not before it is kept");
-    drawer.gate.add_permits(1);
+    storage.gate.add_permits(1);
     assert_eq!(register.now_or_never().unwrap().status, Status::Good);
     assert_eq!(reserve.now_or_never().unwrap().status, Status::ReservationConflict);
     assert_eq!(keys(&disk, 2), [1]);
@@ -267,16 +273,16 @@ fn changes_happen_one_after_the_other() {
 /// Every command of the table meets an exclusive reservation as its class says.
 #[tokio::test]
 async fn retirement_waits_for_a_change_that_is_being_kept_and_refuses_later_ones() {
-    let drawer = Drawer::new();
-    let retired = disk(Some(&drawer));
+    let storage = MemoryStorage::new();
+    let retired = disk(Some(&storage));
     enter(&retired, 1);
-    drawer.gate.forget_permits(Semaphore::MAX_PERMITS);
+    storage.gate.forget_permits(Semaphore::MAX_PERMITS);
     let (cdb, list) = out(REGISTER, 0, 0, 1, APTPL);
     let mut change = send(&retired, 1, &cdb, list);
     assert!((&mut change).now_or_never().is_none(), "it is being kept");
     let mut retirement = pin!(retired.retire());
     assert!(retirement.as_mut().now_or_never().is_none(), "what is kept would change behind it");
-    drawer.gate.add_permits(2);
+    storage.gate.add_permits(2);
     assert_eq!(change.await.status, Status::Good);
     retirement.await;
     let (cdb, list) = out(REGISTER, 0, 1, 2, APTPL);
@@ -285,7 +291,7 @@ async fn retirement_waits_for_a_change_that_is_being_kept_and_refuses_later_ones
         let sense = Sense::parse(&refused.sense).unwrap();
         assert_eq!(sense, Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED));
     }
-    let next = disk(Some(&drawer));
+    let next = disk(Some(&storage));
     enter(&next, 1);
     assert_eq!(keys(&next, 1), [1]);
 }
@@ -314,8 +320,8 @@ fn every_command_obeys_its_class() {
 }
 
 /// A disk that guests 1 and 2 are registered with, and guest 1 has reserved.
-fn held_by_one(drawer: &Arc<Drawer>) -> Disk {
-    let disk = disk(Some(drawer));
+fn held_by_one(storage: &Arc<MemoryStorage>) -> Disk {
+    let disk = disk(Some(storage));
     enter(&disk, 1);
     enter(&disk, 2);
     assert_eq!(change_as(&disk, 1, out(REGISTER, 0, 0, 1, APTPL)), Status::Good);
@@ -326,35 +332,35 @@ fn held_by_one(drawer: &Arc<Drawer>) -> Disk {
 
 #[test]
 fn victim_that_leaves_while_the_preemption_is_kept_may_write_in_its_next_session() {
-    let drawer = Drawer::new();
-    let disk = held_by_one(&drawer);
-    drawer.gate.forget_permits(Semaphore::MAX_PERMITS);
+    let storage = MemoryStorage::new();
+    let disk = held_by_one(&storage);
+    storage.gate.forget_permits(Semaphore::MAX_PERMITS);
     let (cdb, list) = out(PREEMPT_AND_ABORT, 5, 2, 1, 0);
     let mut preempt = send(&disk, 2, &cdb, list);
     assert!((&mut preempt).now_or_never().is_none());
     disk.detach(Nexus(1));
-    drawer.gate.add_permits(2);
+    storage.gate.add_permits(2);
     assert_eq!(preempt.now_or_never().unwrap().status, Status::Good);
     assert_eq!(change_as(&disk, 2, out(REGISTER, 0, 2, 0, APTPL)), Status::Good);
-    disk.attach(Nexus(11), Guest::new(1) as _);
+    disk.attach(Nexus(11), TestInitiator::new(1) as _);
     assert_eq!(told(&disk, 11), Some(Additional::POWER_ON_OR_RESET));
     assert!(keys(&disk, 11).is_empty());
     assert_eq!(write(&disk, 11), Status::Good, "nothing is reserved, and it has logged in anew");
 }
 
 /// Guest 1 registers and reserves under its bare name, and comes back as a client while a change is being kept.
-fn adopted_during(cdb: &[u8], list: Vec<u8>) -> (Disk, Arc<Guest>) {
-    let drawer = Drawer::new();
-    let disk = held_by_one(&drawer);
+fn adopted_during(cdb: &[u8], list: Vec<u8>) -> (Disk, Arc<TestInitiator>) {
+    let storage = MemoryStorage::new();
+    let disk = held_by_one(&storage);
     disk.detach(Nexus(1));
-    drawer.gate.forget_permits(Semaphore::MAX_PERMITS);
+    storage.gate.forget_permits(Semaphore::MAX_PERMITS);
     let mut change = send(&disk, 2, cdb, list);
     assert!((&mut change).now_or_never().is_none());
-    let proven = Guest::proven(1, "alice");
+    let proven = TestInitiator::proven(1, "alice");
     disk.attach(Nexus(11), Arc::clone(&proven) as _);
     assert_eq!(told(&disk, 11), Some(Additional::POWER_ON_OR_RESET));
     assert_eq!(write(&disk, 11), Status::Good, "it has adopted its reservation");
-    drawer.gate.add_permits(1);
+    storage.gate.add_permits(1);
     assert_eq!(change.now_or_never().unwrap().status, Status::Good);
     (disk, proven)
 }

@@ -2,13 +2,13 @@ use futures_util::FutureExt as _;
 use proto::scsi::Parsed;
 use proto::scsi::Status;
 use tokio::sync::Semaphore;
+use volume::store::blocked_writes::BlockedWrites;
 use volume::store::faulty::Faulty;
-use volume::store::held::Held;
 use volume::store::hooked::{Hooked, go_on};
 use volume::store::memory::Memory;
 use volume::{CryptoErase, Error, Kind, Span, Verb, Work};
 
-use super::super::super::guest::Guest;
+use super::super::super::test_initiator::TestInitiator;
 use super::super::super::{Command, LogicalUnit as _, Nexus, Response};
 use super::super::tests::*;
 use super::super::{Disk, Options};
@@ -73,7 +73,7 @@ async fn each_pass_turns_the_pattern_over() {
 
 #[tokio::test]
 async fn it_goes_on_whatever_initiators_do_and_only_questions_are_answered() {
-    let volume = Arc::new(Held::new(Memory::new(SIZE, BLOCK)));
+    let volume = Arc::new(BlockedWrites::new(Memory::new(SIZE, BLOCK)));
     let disk = disk(Arc::clone(&volume), Options { removable: true, ..Options::default() });
     // A write that was let in before holds it up, and its data do not survive.
     let early = disk.execute(
@@ -93,7 +93,7 @@ async fn it_goes_on_whatever_initiators_do_and_only_questions_are_answered() {
     good(send(&disk, ME, &[0x12, 0, 0, 0, 96, 0], &[]).await);
     disk.reset();
     disk.detach(ME);
-    disk.attach(ME, Guest::new(1));
+    disk.attach(ME, TestInitiator::new(1));
     send(&disk, ME, &[0], &[]).await;
     let asked = Sense::parse(&good(send(&disk, ME, &[3, 0, 0, 0, 252, 0], &[]).await)).unwrap();
     assert_eq!(asked, Sense { progress: Some(0), ..IN_PROGRESS });
@@ -105,7 +105,7 @@ async fn it_goes_on_whatever_initiators_do_and_only_questions_are_answered() {
 
 #[tokio::test]
 async fn its_progress_is_the_part_that_is_done() {
-    let volume = Arc::new(Held::new(Memory::new(4 * SIZE, BLOCK)));
+    let volume = Arc::new(BlockedWrites::new(Memory::new(4 * SIZE, BLOCK)));
     let disk = disk(Arc::clone(&volume), Options::default());
     // Two passes.
     good(send(&disk, ME, &with(OVERWRITE, IMMED), &[2, 0, 0, 1, 9]).await);
@@ -134,8 +134,8 @@ fn a_rate_bounds_how_soon_bytes_may_be_written() {
 }
 
 #[tokio::test]
-async fn who_is_cut_off_does_not_wait_for_the_end() {
-    let volume = Arc::new(Held::new(Memory::new(SIZE, BLOCK)));
+async fn caller_that_is_cut_off_does_not_wait_for_the_end() {
+    let volume = Arc::new(BlockedWrites::new(Memory::new(SIZE, BLOCK)));
     let disk = disk(Arc::clone(&volume), Options::default());
     let list = vec![Bytes::from_static(&NINES)];
     let asked = Command { parsed: Parsed::of(&block(&OVERWRITE)), data: list, announced: 5 };
@@ -235,7 +235,7 @@ async fn a_key_that_cannot_be_destroyed_fails_the_sanitize() {
 }
 
 #[tokio::test]
-async fn what_has_no_key_does_not_know_the_command() {
+async fn unit_without_a_key_does_not_know_the_command() {
     let disk = disk(Memory::new(SIZE, BLOCK), Options::default());
     assert_eq!(refused(&disk, &CRYPTO_ERASE).await, Sense::invalid_cdb(1, Some(4)));
 }
@@ -243,7 +243,7 @@ async fn what_has_no_key_does_not_know_the_command() {
 /// Another session's WRITE SAME is between two of its chunks when a SANITIZE begins that takes hours.
 #[tokio::test]
 async fn command_between_two_parts_is_refused_when_a_sanitize_begins() {
-    let volume = Arc::new(Held::new(Memory::new(4 * SIZE, BLOCK)));
+    let volume = Arc::new(BlockedWrites::new(Memory::new(4 * SIZE, BLOCK)));
     let disk = disk(Arc::clone(&volume), Options { sanitize_rate: Some(1), ..Options::default() });
     let mut cdb = [0_u8; 16];
     cdb[0] = 0x93; // WRITE SAME (16)
@@ -268,7 +268,7 @@ async fn command_between_two_parts_is_refused_when_a_sanitize_begins() {
 
 #[tokio::test]
 async fn write_that_waits_for_a_stop_can_be_aborted() {
-    let volume = Arc::new(Held::new(Memory::new(4 * SIZE, BLOCK)));
+    let volume = Arc::new(BlockedWrites::new(Memory::new(4 * SIZE, BLOCK)));
     let disk = disk(Arc::clone(&volume), Options { sanitize_rate: Some(1), ..Options::default() });
     let first = disk.execute(
         ME,
@@ -304,8 +304,8 @@ async fn write_that_waits_for_a_stop_can_be_aborted() {
 }
 
 #[tokio::test]
-async fn what_the_disk_grows_by_meanwhile_is_sanitized_too() {
-    let small = Arc::new(Held::new(Memory::new(SIZE, BLOCK)));
+async fn growth_during_sanitize_is_sanitized_too() {
+    let small = Arc::new(BlockedWrites::new(Memory::new(SIZE, BLOCK)));
     let disk = disk(Arc::clone(&small), Options::default());
     let mut sanitizing = Box::pin(send(&disk, ME, &OVERWRITE, &NINES));
     assert!((&mut sanitizing).now_or_never().is_none());

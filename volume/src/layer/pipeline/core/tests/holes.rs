@@ -58,7 +58,7 @@ fn a_read_of_zeroes_makes_it_ask_and_what_it_learns_is_not_read() {
 }
 
 #[test]
-fn what_is_written_is_no_hole_from_the_moment_it_is_accepted() {
+fn written_span_is_no_hole_from_its_acceptance_on() {
     let mut core = Core::knowing();
     core.enter(volatile(300 * BLOCK, BLOCK));
     let Found::Here(patches) = core.find(Span::new(300 * BLOCK, BLOCK)).unwrap() else {
@@ -88,7 +88,7 @@ fn an_answer_on_its_way_is_not_believed_of_what_changes() {
 }
 
 #[test]
-fn what_was_zeroed_is_known_without_a_map() {
+fn zeroed_span_is_known_without_a_map() {
     let mut core = Core::new(tight(), shape(false));
     core.enter(zeroes(0, 64 * BLOCK));
     let zeroing = core.next(NOW).unwrap();

@@ -1,0 +1,326 @@
+//! The layer that keeps changes on a local disk until the store has them.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use volume::layer::journal::{
+    FlushPolicy, Identity, JournalFile, Journaled, LayerOptions, LayerStatus, Mode, Recovered,
+    Settings, State,
+};
+use volume::layer::reconnect::Over;
+use volume::{Gate, Shape, Volume};
+
+use super::SEEN_WITHIN;
+use super::layer::{Layer, OpenContext};
+use super::limited_reads::LimitedReads;
+use crate::failure::{Failure, OrFail, Outcome, print_error};
+use crate::luks;
+use crate::printable::Shown as _;
+use crate::size::Size;
+use crate::store::abilities::{
+    Abilities, BoxFuture, JournalStatus, OneWriter, Opened, Probe, Worker, WorkerStatus,
+};
+use crate::store::iscsi::Writers;
+use crate::store::journal_file::{self, Label, OpenFile};
+use crate::store::scsi;
+use crate::uri::Uri;
+use crate::utc::now;
+
+/// What a chain calls it.
+pub(super) const JOURNAL: &str = "journal";
+
+/// A journal that a chain is to have.
+#[derive(Debug)]
+pub struct JournalOptions {
+    /// Its file.
+    pub file: OpenFile,
+    /// What was found in it; `None` of one that was just made.
+    pub found: Option<(Label, Recovered)>,
+    /// When a flush is answered.
+    pub flush: FlushPolicy,
+    /// How far the volume may lag behind.
+    pub max_age: Option<Duration>,
+    /// An outage is waited for however long it lasts; only reads fail when that is too long.
+    pub outlasts_outages: bool,
+}
+
+impl JournalOptions {
+    /// The key of the reservation that shows that nobody has written since, if the volume lacks something.
+    #[must_use]
+    pub fn resumes(&self) -> Option<u64> {
+        let (_, found) = self.found.as_ref()?;
+        (!found.changes.is_empty()).then_some(found.superblock.token)
+    }
+}
+
+impl JournalStatus {
+    fn new(path: &Path, status: &LayerStatus) -> Self {
+        let journal = status.journal;
+        let state = match (status.mode, journal.state) {
+            (Mode::FallingBack, _) => "its file failed: the volume is given what it holds",
+            (Mode::Direct, _) => "not used: its file failed, and the volume has what it held",
+            (Mode::Failed, _) | (_, State::Broken(_)) => "failed",
+            (_, State::Open) => "open",
+            (_, State::Full) => "full: writers wait",
+            (_, State::Draining) => "draining",
+            (_, State::Clean) => "clean",
+            (_, State::Frozen) => "frozen: another writer has the volume",
+        };
+        Self {
+            path: path.to_owned(),
+            state: state.to_owned(),
+            used: journal.used,
+            size: journal.ring_len,
+            unsent: journal.unsent as u64,
+            oldest: status.oldest.map(|age| age.as_secs()),
+            failure: status.failure.as_ref().map(ToString::to_string),
+        }
+    }
+
+    /// For people, on one line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Self { path, state, used, size, unsent, oldest, failure } = self;
+        let oldest = oldest.map_or_else(String::new, |age| format!(", the oldest for {age} s"));
+        let failure = failure.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+        let (path, used, size) = (path.shown(), Size(*used), Size(*size));
+        format!(
+            "journal {path}: {state}, {used} of {size} used, {unsent} changes not sent{oldest}{failure}"
+        )
+    }
+}
+
+/// Keeps changes in a file: it is there if that is asked for.
+pub(super) struct Journal;
+
+impl Layer for Journal {
+    fn name(&self) -> &'static str {
+        JOURNAL
+    }
+
+    fn open<'a>(
+        &'a self,
+        beneath: &'a Opened,
+        with: &'a mut OpenContext<'_>,
+    ) -> BoxFuture<'a, Outcome<Option<Opened>>> {
+        Box::pin(async move {
+            let Some(options) = with.options.journal.take() else { return Ok(None) };
+            let path = options.file.path().to_owned();
+            let limit = with.options.reconnect_limit.0;
+            let is_resumed = matches!(with.options.writers, Writers::Resume(_));
+            let opened = open(with.uri, beneath, options, limit, is_resumed).await;
+            opened
+                .map(Some)
+                .map_err(|why| why.within(&format!("cannot use the journal {}", path.shown())))
+        })
+    }
+}
+
+async fn open(
+    uri: &Uri,
+    beneath: &Opened,
+    options: JournalOptions,
+    limit: Option<Duration>,
+    is_resumed: bool,
+) -> Outcome<Opened> {
+    let Abilities { probe: Some(probe), writer: Some(writer), .. } = &beneath.abilities else {
+        return Err(Failure::usage(format!("{uri} is on this machine, and needs no journal")));
+    };
+    let Some(token) = writer.reserved() else {
+        return Err(Failure::new("nothing would show that nobody else has written since a crash")
+            .because("the target has no persistent reservations")
+            .hint("leave --journal out"));
+    };
+    let JournalOptions { file, found, flush, max_age, outlasts_outages: _ } = options;
+    let label = label(uri, &**probe, &beneath.volume).await?;
+    let shape = beneath.volume.shape();
+    let recovered = match found {
+        Some((there, found)) if fits(&there, &found, &label, shape)? => {
+            // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that.
+            if !found.changes.is_empty() && !is_resumed {
+                refuse_other_header(&there, &label)?;
+            }
+            found
+        }
+        _ => begin(&file, &label, shape).await?,
+    };
+    // Before anything is accepted: an attachment without the journal must be told.
+    writer.guard_journal(file.path()).or_fail(|| "cannot note it".to_owned())?;
+    let replayed = recovered.changes.len();
+    if replayed > 0 {
+        let path = file.path().shown();
+        print_error(&format_args!(
+            "longhaul: {uri}: {replayed} changes in the journal {path} are sent"
+        ));
+    }
+    let state = Arc::clone(probe);
+    let options = LayerOptions {
+        settings: Settings::DEFAULT,
+        flush,
+        max_age,
+        is_fence: Arc::new(move |_| state.state() == scsi::State::Over(Over::Fenced)),
+    };
+    let inner = LimitedReads::over(Arc::clone(&beneath.volume), Arc::clone(probe), limit);
+    let path = file.path().to_owned();
+    let file: Arc<dyn JournalFile> = Arc::new(file);
+    let runtime = journal_file::runtime();
+    let (layer, worker) = Journaled::new(inner, file, &recovered, token, options, runtime);
+    let layer = Arc::new(layer);
+    let volume = Arc::new(Gate::new(JOURNAL, Arc::clone(&layer)));
+    let running = Running {
+        layer,
+        worker: tokio::spawn(worker),
+        writer: Arc::clone(writer),
+        path,
+        uri: uri.clone(),
+    };
+    Ok(Opened { worker: Some(Box::new(running)), ..beneath.layer(volume) })
+}
+
+/// What tells this volume from others.
+async fn label(uri: &Uri, probe: &dyn Probe, volume: &Arc<dyn Volume>) -> Outcome<Label> {
+    let found = timeout(SEEN_WITHIN, luks::identity(volume)).await;
+    let found = found.or_fail(|| format!("the header is not read within {SEEN_WITHIN:?}"))?;
+    let luks_uuid = found.or_fail(|| format!("cannot tell whether {uri} is encrypted"))?.uuid;
+    let info = probe.probe().await.or_fail(|| format!("cannot probe {uri}"))?;
+    let place = probe.place();
+    Ok(Label {
+        volume: uri.to_string(),
+        target: place.target,
+        lun: place.lun,
+        serial: info.serial,
+        vendor: info.vendor,
+        product: info.product,
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        created: now(),
+        luks_uuid,
+    })
+}
+
+/// Refuses a volume that was encrypted, or given another header, after the journal was made: what that holds would
+/// destroy the header, or is nothing under the key of the new one.
+fn refuse_other_header(there: &Label, here: &Label) -> Outcome {
+    let why = match (&there.luks_uuid, &here.luks_uuid) {
+        (there, here) if there == here => return Ok(()),
+        (None, here) => {
+            let here = here.as_deref().unwrap_or_default();
+            format!("it was encrypted since (LUKS UUID {here}): what it holds now would be lost")
+        }
+        (Some(there), Some(here)) => {
+            format!("its LUKS UUID is {here}, that of the journal's volume is {there}")
+        }
+        (Some(there), None) => {
+            let why = format!(
+                "it has no LUKS header that can be read; that of the journal's volume has the LUKS UUID {there}"
+            );
+            return Err(Failure::new("cannot tell whether this is the volume of the journal")
+                .because(why)
+                .hint("`longhaul key restore` brings the header back from a backup"));
+        }
+    };
+    Err(Failure::new("this is not the volume of the journal any more").because(why).hint(
+        "the journal belongs to what the volume held before: `longhaul journal discard --lose` removes it if that is \
+         not needed",
+    ))
+}
+
+/// Whether a journal can be used for a volume as it is. One that holds nothing is begun anew for one that has grown, or
+/// has another header.
+fn fits(there: &Label, found: &Recovered, label: &Label, shape: &Shape) -> Outcome<bool> {
+    let Identity { name, size, block_size } = found.superblock.volume;
+    if name != label.name() {
+        let serial = there.serial.as_deref().unwrap_or("none");
+        let why = format!("it is for {} (serial number {serial})", there.volume);
+        return Err(Failure::new("it is for another volume")
+            .because(why)
+            .hint("name another file; `longhaul journal status FILE` shows what it holds"));
+    }
+    let is_same = (size, block_size) == (shape.size, shape.block_size);
+    if !is_same && !found.changes.is_empty() {
+        let why = format!("it is for {size} bytes, and the volume has {}", shape.size);
+        return Err(Failure::new("the volume has another size")
+            .because(why)
+            .hint("`longhaul journal export` saves what it holds for `longhaul replay`"));
+    }
+    Ok(is_same && (!found.changes.is_empty() || there.luks_uuid == label.luks_uuid))
+}
+
+async fn begin(file: &OpenFile, label: &Label, shape: &Shape) -> Outcome<Recovered> {
+    let begun = file.begin(label, shape.size, shape.block_size).await;
+    begun.or_fail(|| "cannot write it".to_owned())?;
+    let (_, recovered) = file.read_all().await.or_fail(|| "cannot read it".to_owned())?;
+    Ok(recovered)
+}
+
+/// A journal and the task that works for it.
+struct Running {
+    layer: Arc<Journaled>,
+    worker: JoinHandle<LayerStatus>,
+    writer: Arc<dyn OneWriter>,
+    path: PathBuf,
+    uri: Uri,
+}
+
+/// Tells how a journal is.
+struct Observer {
+    layer: Weak<Journaled>,
+    path: PathBuf,
+}
+
+impl WorkerStatus for Observer {
+    fn pending(&self) -> u64 {
+        0
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.layer.upgrade()?.status().failure.map(|why| why.to_string())
+    }
+
+    fn journal(&self) -> Option<JournalStatus> {
+        Some(JournalStatus::new(&self.path, &self.layer.upgrade()?.status()))
+    }
+}
+
+impl Worker for Running {
+    fn status(&self) -> Arc<dyn WorkerStatus> {
+        Arc::new(Observer { layer: Arc::downgrade(&self.layer), path: self.path.clone() })
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let Self { layer, worker, writer, path, uri } = *self;
+            debug_assert_eq!(Arc::strong_count(&layer), 1, "the worker waits for the last holder");
+            drop(layer);
+            match worker.await {
+                Ok(status) => ended(&status, &*writer, &path, &uri),
+                Err(why) => tracing::error!(%why, "the journal ended early"),
+            }
+        })
+    }
+}
+
+/// Gives up the guard of a journal whose volume has everything; otherwise says what it holds.
+fn ended(status: &LayerStatus, writer: &dyn OneWriter, path: &Path, uri: &Uri) {
+    let is_sent = status.mode == Mode::Direct || status.journal.state == State::Clean;
+    if is_sent {
+        if let Err(why) = writer.journal_sent(path) {
+            tracing::warn!(%why, "the note of this attachment still names the journal");
+        }
+        return;
+    }
+    let (unsent, path) = (status.journal.unsent, path.shown());
+    let failure = status.failure.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
+    print_error(&match status.journal.state {
+        State::Frozen => format!(
+            "longhaul: {uri} was taken over: {unsent} changes that it lacks stay in the journal {path}, which is frozen: \
+             `longhaul journal export` saves them"
+        ),
+        _ => format!(
+            "longhaul: {uri} lacks {unsent} changes that are in the journal {path}{failure}: attach it with this journal again, or \
+             `longhaul journal drain {path}` sends them"
+        ),
+    });
+}

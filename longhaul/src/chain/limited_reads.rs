@@ -1,0 +1,87 @@
+//! Reads that do not wait for ever, of a volume that does: its changes are safe elsewhere meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use volume::{Durability, Error, ExtentMap, Kind, Shape, Space, Span, Verb, Volume, Work};
+
+use crate::store::abilities::Probe;
+use crate::store::scsi::State;
+
+/// A volume whose reads fail once an outage has lasted too long.
+pub(super) struct LimitedReads {
+    inner: Arc<dyn Volume>,
+    probe: Arc<dyn Probe>,
+    limit: Duration,
+}
+
+impl LimitedReads {
+    /// Over `inner`; without a limit that itself.
+    pub(super) fn over(
+        inner: Arc<dyn Volume>,
+        probe: Arc<dyn Probe>,
+        limit: Option<Duration>,
+    ) -> Arc<dyn Volume> {
+        match limit {
+            Some(limit) => Arc::new(Self { inner, probe, limit }),
+            None => inner,
+        }
+    }
+
+    /// Ends once the connection has been out for too long.
+    async fn too_late(&self) {
+        loop {
+            let left = match self.probe.state() {
+                State::Reconnecting { lasted, .. } => self.limit.saturating_sub(lasted),
+                // A connection that stands may carry this read, though others have no answer.
+                State::Connected | State::Unanswered { .. } | State::Over(_) => {
+                    self.limit.max(Duration::from_millis(100))
+                }
+            };
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left).await;
+        }
+    }
+}
+
+impl Volume for LimitedReads {
+    fn shape(&self) -> &Shape {
+        self.inner.shape()
+    }
+    fn read(&self, span: Span) -> Work<'_, Bytes> {
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                bytes = self.inner.read(span) => bytes,
+                () = self.too_late() => {
+                    let why = format!("there is no connection for {:?}", self.limit);
+                    Err(Error::new(Kind::Gone, Verb::Read, span).because(why))
+                }
+            }
+        })
+    }
+    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
+        self.inner.write(at, data, durability)
+    }
+    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
+        self.inner.write_zeroes(span, durability, space)
+    }
+    fn discard(&self, span: Span) -> Work<'_, ()> {
+        self.inner.discard(span)
+    }
+    fn flush(&self) -> Work<'_, ()> {
+        self.inner.flush()
+    }
+    fn extents(&self) -> Option<&dyn ExtentMap> {
+        self.inner.extents()
+    }
+    fn is_saving(&self) -> bool {
+        self.inner.is_saving()
+    }
+    fn save_part(&self, at: u64, data: Bytes) -> Work<'_, ()> {
+        self.inner.save_part(at, data)
+    }
+}

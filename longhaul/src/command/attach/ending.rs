@@ -1,0 +1,130 @@
+//! How an attachment ends: by a signal, because somebody asks it to, or because what was made of it is gone.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::setsid;
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use tokio::process::Command;
+use tokio::time::{Instant, sleep};
+
+use super::detach::Detach;
+use super::status::StatusReporter;
+use crate::block_devices::{loops_over, mounts_of, users_of};
+use crate::durable::make_directories;
+use crate::failure::{OrFail as _, Outcome, print_error};
+use crate::printable::Shown as _;
+use crate::stop::Stop;
+
+/// How often it is tried to unmount what is in use.
+const TRY_EVERY: Duration = Duration::from_secs(1);
+
+/// How often it is said that something is in use.
+const SAY_EVERY: Duration = Duration::from_secs(30);
+
+/// An attachment that goes on without the terminal it was started from.
+#[derive(Clone, Debug)]
+pub(in crate::command) struct Background {
+    /// By which it is known.
+    pub(in crate::command) name: String,
+    /// A block device is made of it, and it lives as long as that.
+    pub(in crate::command) is_device: bool,
+    /// Where its log goes.
+    pub(in crate::command) log: PathBuf,
+}
+
+impl Background {
+    /// Leaves the terminal and the caller, who has been told that all is well.
+    pub(super) fn leave_terminal(&self) -> Outcome {
+        let what = || format!("cannot write the log {}", self.log.shown());
+        if let Some(dir) = self.log.parent() {
+            make_directories(dir, 0o700).or_fail(what)?;
+        }
+        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.log);
+        let log = log.or_fail(what)?;
+        let null = File::options().read(true).write(true).open("/dev/null");
+        let null = null.or_fail(|| "cannot open /dev/null".to_owned())?;
+        // Who leads a session already, as a service does, need not begin one.
+        let _ = setsid();
+        let moved =
+            dup2_stdin(&null).and_then(|()| dup2_stdout(&null)).and_then(|()| dup2_stderr(&log));
+        moved.or_fail(|| "cannot leave the terminal".to_owned())
+    }
+}
+
+/// Returns when the attachment is to end. One of which a block device was made lives as long as that:
+/// a signal has it unmounted first.
+pub(super) async fn until_end(
+    is_device: bool,
+    reporter: &StatusReporter,
+    detach: &Detach,
+    mut stop: Stop,
+) {
+    let (true, Some(file)) = (is_device, reporter.file.as_deref()) else {
+        tokio::select! {
+            () = stop.called() => {}
+            () = detach.asked() => {}
+        }
+        return;
+    };
+    let unused = async {
+        detach.asked().await;
+        if reporter.clients.count() > 0 {
+            std::future::pending::<()>().await;
+        }
+    };
+    let gone = async {
+        reporter.clients.gone().await;
+        detach.await_expected().await;
+    };
+    let released = async {
+        stop.called().await;
+        release(file, reporter).await;
+    };
+    tokio::select! {
+        () = gone => {}
+        () = unused => {}
+        () = released => {}
+    }
+}
+
+/// Unmounts what was made of the file, by processes of their own: this one has to answer them. What is in use stays, and
+/// the volume with it; all that was written so far is sent.
+async fn release(file: &Path, reporter: &StatusReporter) {
+    let mut said: Option<Instant> = None;
+    while reporter.clients.count() > 0 {
+        for device in loops_over(file) {
+            let mounts = mounts_of(&device);
+            for mount in &mounts {
+                if succeeds(Command::new("umount").arg(&mount.place)).await {
+                    continue;
+                }
+                succeeds(Command::new("sync").arg("-f").arg(&mount.place)).await;
+                if said.is_none_or(|said| said.elapsed() >= SAY_EVERY) {
+                    said = Some(Instant::now());
+                    let users = users_of(&mount.place).join(", ");
+                    print_error(&format_args!(
+                        "longhaul: {} is in use ({users}): what was written is flushed, and {} stays attached until it is unmounted; \
+                         a second signal ends it at once",
+                        mount.place.shown(),
+                        reporter.uri
+                    ));
+                }
+            }
+            if mounts_of(&device).is_empty() {
+                succeeds(Command::new("losetup").arg("--detach").arg(&device)).await;
+            }
+        }
+        if reporter.clients.count() > 0 {
+            sleep(TRY_EVERY).await;
+        }
+    }
+}
+
+async fn succeeds(command: &mut Command) -> bool {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().await.is_ok_and(|status| status.success())
+}

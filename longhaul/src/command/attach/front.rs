@@ -1,0 +1,199 @@
+//! How an attached volume is offered: on an NBD socket, or as a file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use volume::Volume;
+
+use crate::control;
+use crate::failure::{Failure, Outcome};
+use crate::front::{Clients, fuse, nbd};
+use crate::printable::Shown as _;
+use crate::replay_log::Pending;
+use crate::stop::Stop;
+
+/// Where programs find the volume.
+#[derive(Clone, Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct FrontArgs {
+    /// Serve NBD on a new Unix socket at this path, which only its owner may open
+    #[arg(long, value_name = "SOCKET")]
+    nbd: Option<PathBuf>,
+    /// Mount the volume as one file over this one, which is made if it is not there; for a user this takes fusermount3
+    #[arg(long, value_name = "FILE")]
+    fuse: Option<PathBuf>,
+}
+
+/// The same, one of both.
+#[derive(Clone, Debug)]
+pub(in crate::command) enum FrontAt {
+    /// An NBD socket at this path.
+    Nbd(PathBuf),
+    /// A file at this path.
+    Fuse(PathBuf),
+}
+
+impl FrontArgs {
+    /// The one that was asked for.
+    pub(super) fn place(self) -> FrontAt {
+        match (self.nbd, self.fuse) {
+            (Some(path), _) => FrontAt::Nbd(path),
+            // The command line takes exactly one.
+            (None, path) => FrontAt::Fuse(path.unwrap_or_default()),
+        }
+    }
+}
+
+impl FrontAt {
+    /// Refuses a path that no socket can have.
+    pub(super) fn check(&self) -> Outcome {
+        let Self::Nbd(path) = self else { return Ok(()) };
+        match control::too_long(path) {
+            Some(why) => Err(Failure::usage("cannot listen on the socket").because(why)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A front that takes requests.
+pub(super) enum Front {
+    Nbd(nbd::Server),
+    Fuse(fuse::Server),
+}
+
+impl Front {
+    /// Opens the one that was asked for.
+    pub(super) async fn open(
+        at: &FrontAt,
+        replace: bool,
+        volume: Arc<dyn Volume>,
+        logs: &[Pending],
+    ) -> Outcome<Self> {
+        match at {
+            FrontAt::Nbd(path) => {
+                let bound = nbd::Server::bind(path, replace);
+                bound.map(Self::Nbd).map_err(|why| cannot_listen(path, why, logs))
+            }
+            FrontAt::Fuse(path) => {
+                let mounted = fuse::Server::mount(path, replace, volume).await;
+                mounted.map(Self::Fuse).map_err(|why| cannot_mount(path, why, logs))
+            }
+        }
+    }
+
+    /// Where it is found.
+    pub(super) fn address(&self) -> String {
+        match self {
+            Self::Nbd(server) => server.uri(),
+            Self::Fuse(server) => server.path().shown().to_string(),
+        }
+    }
+
+    /// The file that it is, if it is one.
+    pub(super) fn file(&self) -> Option<PathBuf> {
+        match self {
+            Self::Nbd(_) => None,
+            Self::Fuse(server) => Some(server.path().to_owned()),
+        }
+    }
+
+    /// The first change that failed for a program that may not have looked at it.
+    pub(super) fn failure(&self) -> Option<String> {
+        match self {
+            Self::Nbd(_) => None,
+            Self::Fuse(server) => server.failure(),
+        }
+    }
+
+    pub(super) fn clients(&self) -> Clients {
+        match self {
+            Self::Nbd(server) => server.clients(),
+            Self::Fuse(server) => server.clients(),
+        }
+    }
+
+    /// Serves until `stop` is called; what was asked for is then done and flushed.
+    pub(super) async fn run(&self, volume: Arc<dyn Volume>, description: &str, stop: Stop) {
+        match self {
+            Self::Nbd(server) => server.run(volume, description, stop).await,
+            Self::Fuse(server) => {
+                // It has one of its own.
+                drop(volume);
+                server.run(stop).await;
+            }
+        }
+    }
+
+    /// Ends before anybody was told of it: it holds the volume no longer.
+    pub(super) async fn abandon(self) {
+        if let Self::Fuse(server) = &self {
+            server.close().await;
+        }
+        self.end(false).await;
+    }
+
+    /// Takes away what is left of it. If something was `lost` that stays, so that nobody takes what comes next for what
+    /// was there before.
+    pub(super) async fn end(self, lost: bool) {
+        match self {
+            Self::Nbd(server) if lost => server.leave(),
+            Self::Nbd(_) => {}
+            Self::Fuse(server) => {
+                if lost {
+                    server.leave();
+                }
+                server.end().await;
+            }
+        }
+    }
+}
+
+fn cannot_listen(path: &Path, why: nbd::BindError, logs: &[Pending]) -> Failure {
+    let hint = match &why {
+        nbd::BindError::Left => Some(left(logs)),
+        nbd::BindError::TooLong(_) => Some(
+            "name a shorter one, such as one in /run, or one relative to the working directory"
+                .to_owned(),
+        ),
+        _ => None,
+    };
+    let failure = Failure::new(format!("cannot listen on the socket {}", path.shown()));
+    let failure = failure.because(why);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+fn cannot_mount(path: &Path, why: fuse::MountError, logs: &[Pending]) -> Failure {
+    use fuse::MountError as Why;
+    let hint = match &why {
+        Why::Left => Some(left(logs)),
+        Why::NotEmpty => Some("name a file that does not exist yet, or an empty one".to_owned()),
+        Why::NoDevice(_) => Some(
+            "load the kernel's module (`modprobe fuse`); a container needs the device /dev/fuse and the right to mount; \
+             --nbd needs neither"
+                .to_owned(),
+        ),
+        Why::NoHelper => Some("install the package fuse3, or run this as root".to_owned()),
+        Why::InUse | Why::System(_) => None,
+    };
+    let failure = Failure::new(format!("cannot mount over the file {}", path.shown()));
+    let failure = failure.because(why);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// What to do about what a process has left that was killed.
+fn left(logs: &[Pending]) -> String {
+    let gone = "what it had acknowledged and not sent is gone, unless a replay log has it; programs that connect again would not be told. End \
+                them, look after what they had written, then say --replace";
+    let lacking = logs.iter().filter(|log| log.superseded.is_none());
+    let logs = lacking.map(|log| {
+        let replay = log.command();
+        format!("\n  `{replay}` should come first: what it holds is not on the volume")
+    });
+    logs.fold(gone.to_owned(), |hint, log| hint + &log)
+}

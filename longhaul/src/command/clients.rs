@@ -1,0 +1,97 @@
+//! `longhaul clients`: who may use a running server, and who is invited.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::invite::PATIENCE;
+use super::{say, say_json};
+use crate::control;
+use crate::failure::{OrFail as _, Outcome};
+use crate::printable::OneLine;
+use crate::utc::utc;
+
+/// List the clients of a running server, and the invitations that nobody has used yet
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// The control socket of the server
+    #[arg(long, value_name = "PATH", default_value = control::DEFAULT)]
+    control: PathBuf,
+}
+
+/// What a server answers.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Clients {
+    pub(super) clients: Vec<ListedClient>,
+    pub(super) invitations: Vec<OpenInvitation>,
+}
+
+/// A client.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct ListedClient {
+    pub(super) name: String,
+    /// By which it proves who it is: a public key, or `chap:NAME`.
+    pub(super) proves: Vec<String>,
+    /// `None` for all.
+    pub(super) volumes: Option<Vec<String>>,
+    pub(super) read_only: Vec<String>,
+    /// How many sessions it has now.
+    pub(super) sessions: usize,
+}
+
+/// An invitation, without its secret.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct OpenInvitation {
+    pub(super) name: String,
+    pub(super) volumes: Vec<String>,
+    pub(super) read_only: Vec<String>,
+    /// Seconds since 1970.
+    pub(super) until: u64,
+}
+
+/// Prints them.
+pub async fn run(args: Args) -> Outcome {
+    let answer = control::ask(&args.control, "clients", PATIENCE).await;
+    let answer = answer.map_err(|why| why.into_failure(&args.control))?;
+    let known: Clients = serde_json::from_str(&answer)
+        .or_fail(|| "cannot read the answer: is the server of another release?".to_owned())?;
+    if args.json {
+        return say_json(&known);
+    }
+    for client in &known.clients {
+        say(&client.line())?;
+    }
+    for OpenInvitation { name, volumes, read_only, until } in &known.invitations {
+        let rights = rights(Some(volumes), read_only);
+        say(&format!("{}: invited until {}; {rights}", OneLine(name), utc(*until)))?;
+    }
+    Ok(())
+}
+
+impl ListedClient {
+    fn line(&self) -> String {
+        let proves = if self.proves.is_empty() { "nothing" } else { &*self.proves.join(" or ") };
+        let rights = rights(self.volumes.as_deref(), &self.read_only);
+        let sessions = self.sessions;
+        format!(
+            "{}: proves {}; {rights}; sessions: {sessions}",
+            OneLine(&self.name),
+            OneLine(proves)
+        )
+    }
+}
+
+fn rights(volumes: Option<&[String]>, read_only: &[String]) -> String {
+    let list = |what: &str, volumes: &[String]| {
+        (!volumes.is_empty()).then(|| format!("{what} {}", OneLine(volumes.join(", "))))
+    };
+    let writes = match volumes {
+        Some(volumes) => list("writes", volumes),
+        None => Some("writes all".to_owned()),
+    };
+    let both: Vec<_> = [writes, list("reads", read_only)].into_iter().flatten().collect();
+    if both.is_empty() { "no volume".to_owned() } else { both.join(", ") }
+}

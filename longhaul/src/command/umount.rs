@@ -1,0 +1,229 @@
+//! `longhaul umount`: the end of what `mount` has begun, and what has become of what was written.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use tokio::task::spawn_blocking;
+
+use super::attach::status::AttachStatus;
+use super::say_done;
+use crate::block_devices::{file_of, loops_over, mounted_at, mounts_of, users_of};
+use crate::control::{self, AskError};
+use crate::failure::{Failure, OrFail as _, Outcome, print_error};
+use crate::printable::Shown as _;
+use crate::remembered;
+use crate::size::Size;
+use crate::uri::Uri;
+
+/// Unmount a volume, flush it and detach it, and say whether all that was written is on it
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The directory it is mounted at, its name, its URI, or the file or block device that it is
+    #[arg(value_name = "DIR|NAME")]
+    what: String,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul umount /mnt/backup
+  longhaul umount backup
+
+Exit code 0: everything that was written is durable on the volume. It waits for that however long it takes; an interruption
+leaves the process in the background to it.";
+
+/// How long an attachment may take to say how it is.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often it is said what the end waits for.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// The end may have gigabytes to send over a thin line, or wait for a server.
+const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// Ends it.
+pub async fn run(args: Args) -> Outcome {
+    let (address, status) = find(&args.what).await?;
+    end(&address).await?;
+    let uri = &status.attachment;
+    say_done(&format!("{uri} is detached; all that was written is on it"))
+}
+
+/// What to end.
+#[derive(Clone, Debug)]
+pub(super) enum AttachmentAddress {
+    /// The attachment that serves this file, and all that was made of it.
+    File(PathBuf),
+    /// The one that listens here, of which nothing was made.
+    Control(PathBuf),
+}
+
+/// Every attachment of this user that answers, and where.
+async fn attachments() -> Vec<(PathBuf, AttachStatus)> {
+    let sockets = control::found();
+    let answers = join_all(sockets.iter().map(|path| control::ask(path, "status", PATIENCE))).await;
+    let answered = sockets.into_iter().zip(answers);
+    answered
+        .filter_map(|(path, answer)| Some((path, serde_json::from_str(&answer.ok()?).ok()?)))
+        .collect()
+}
+
+/// Refuses a volume that this machine has attached: a second one would only be told that somebody has it.
+pub(super) async fn refuse_if_attached(uri: &Uri) -> Outcome {
+    let uri = uri.to_string();
+    match attachments().await.into_iter().find(|(_, status)| status.attachment == uri) {
+        None => Ok(()),
+        Some((_, status)) => {
+            Err(Failure::new(format!("{uri} is attached already: {}", status.place()))
+                .hint(format!("`longhaul umount {}` address that", status.short())))
+        }
+    }
+}
+
+async fn find(what: &str) -> Outcome<(AttachmentAddress, AttachStatus)> {
+    let path =
+        std::fs::canonicalize(what).or_else(|_| std::path::absolute(what)).unwrap_or_default();
+    // A directory that was not found may still be one whose mount does not answer.
+    let file =
+        mounted_at(&path).and_then(|mount| file_of(&mount.source)).or_else(|| file_of(&path));
+    let file = file.unwrap_or_else(|| path.clone());
+    let all = attachments().await;
+    let is_it = |status: &AttachStatus| {
+        status.file.as_deref() == Some(&*file)
+            || status.name.as_deref() == Some(what)
+            || status.attachment == what
+            || Path::new(&status.socket) == path
+    };
+    let found = all.into_iter().find(|(_, status)| is_it(status));
+    let Some((control, status)) = found else {
+        let named = own_file(what).filter(|_| remembered::name(what).is_ok());
+        let candidates = [named, Some(file)].into_iter().flatten();
+        for file in candidates.filter(|file| is_own(file)) {
+            spawn_blocking(move || clear(&file))
+                .await
+                .or_fail(|| "cannot unmount".to_owned())??;
+        }
+        return Err(Failure::new(format!("nothing that Longhaul has attached is `{what}`"))
+            .hint("`longhaul status` shows what is attached; `umount` of the system unmounts what others have mounted"));
+    };
+    let address =
+        status.file.clone().map_or(AttachmentAddress::Control(control), AttachmentAddress::File);
+    Ok((address, status))
+}
+
+/// The file by which `mount` makes a block device of the volume with this name.
+pub(super) fn own_file(name: &str) -> Option<PathBuf> {
+    Some(own_dir()?.join(name))
+}
+
+/// The directory of those files.
+pub(super) fn own_dir() -> Option<PathBuf> {
+    control::runtime_dir().map(|dir| dir.join("volumes"))
+}
+
+fn is_own(file: &Path) -> bool {
+    file.parent() == own_dir().as_deref()
+}
+
+/// Takes away what a process has left that was killed, and says so: there is no success.
+fn clear(file: &Path) -> Outcome {
+    let is_left = mounted_at(file).is_some() || !loops_over(file).is_empty();
+    if !is_left {
+        return Ok(());
+    }
+    release(file)?;
+    let _ = unmount(file, UnmountFlags::DETACH);
+    let what = "what was left of the volume is unmounted; what had not been flushed is lost";
+    Err(Failure::new(what)
+        .because("the process that served it was killed")
+        .hint("check the file system before it is used again: `longhaul mount NAME --device`, then `fsck`"))
+}
+
+/// Unmounts, has everything flushed, and waits for the verdict.
+pub(super) async fn end(address: &AttachmentAddress) -> Outcome {
+    let control = match address {
+        AttachmentAddress::Control(control) => control.clone(),
+        AttachmentAddress::File(file) => {
+            let all = attachments().await;
+            let its = all.into_iter().find(|(_, status)| status.file.as_ref() == Some(file));
+            let gone = || Failure::new(format!("nothing serves {} any more", file.shown()));
+            its.ok_or_else(gone)?.0
+        }
+    };
+    if let AttachmentAddress::File(file) = address {
+        // Once nothing is mounted any more it would end by itself, and its verdict would be in its log only.
+        let expected = control::ask(&control, "expect-detach", PATIENCE).await;
+        expected.map_err(|why| why.into_failure(&control))?;
+        let file = file.clone();
+        let released = spawn_blocking(move || release(&file)).await;
+        released.or_fail(|| "cannot unmount".to_owned())??;
+    }
+    let path = control.clone();
+    let verdict = tokio::spawn(async move { control::ask(&path, "detach", FOR_EVER).await });
+    let telling = async {
+        loop {
+            tokio::time::sleep(TELL_EVERY).await;
+            tell_of_progress(&control).await;
+        }
+    };
+    let verdict = tokio::select! {
+        verdict = verdict => verdict,
+        () = telling => unreachable!("it never address"),
+    };
+    match verdict.or_fail(|| "cannot wait for the end".to_owned())? {
+        Ok(_) => Ok(()),
+        Err(AskError::Refused(why)) => Err(Failure::new(why)),
+        Err(why) => Err(Failure::new("what was written may not all be on the volume")
+            .because(why)
+            .hint("the process that served it has ended before it could say: its log in the state directory says more")),
+    }
+}
+
+/// Says what the end waits for.
+async fn tell_of_progress(control: &Path) {
+    let Ok(answer) = control::ask(control, "status", PATIENCE).await else { return };
+    if let Ok(AttachStatus { attachment, volume, .. }) = serde_json::from_str(&answer) {
+        let bytes = Size(volume.unflushed);
+        print_error(&format_args!(
+            "longhaul: {attachment}: {bytes} bytes are not flushed yet; {}",
+            volume.state
+        ));
+    }
+}
+
+/// Unmounts all that was made of `file`, and takes its loop devices away.
+fn release(file: &Path) -> Outcome {
+    for device in loops_over(file) {
+        for mount in mounts_of(&device) {
+            let what = || format!("cannot unmount {}", mount.place.shown());
+            match unmount(&mount.place, UnmountFlags::empty()) {
+                Ok(()) => {}
+                Err(why @ Errno::BUSY) => {
+                    let users = users_of(&mount.place).join(", ");
+                    let hint = match &*users {
+                        "" => "it stays mounted; `fuser -vm DIR` says what uses it".to_owned(),
+                        users => {
+                            format!("it stays mounted, and is used by {users}: end that first")
+                        }
+                    };
+                    return Err(Failure::new(what()).because(why).hint(hint));
+                }
+                Err(why) => return Err(Failure::new(what()).because(why)),
+            }
+        }
+        // One that was mounted is gone by now.
+        if loops_over(file).contains(&device)
+            && let Err(why) = host::loop_device::detach(&device)
+            && loops_over(file).contains(&device)
+        {
+            let what = format!("cannot detach {}", device.shown());
+            return Err(Failure::new(what)
+                .because(why)
+                .hint("a program has it open: end that first"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! Clients that are added to a configuration file and taken out of it, as an administrator would: what else stands there,
+//! remarks too, stays as it is.
+
+use std::fs;
+use std::path::Path;
+
+use proto::identity::PublicKey;
+use toml_edit::{Array, DocumentMut, Item, Table, TableLike, value};
+
+use crate::durable::{new_beside, replace_as_owned};
+use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::printable::Shown as _;
+
+/// A client, as its table has it.
+#[derive(Clone, Debug)]
+pub struct ClientTable {
+    /// The name of the table.
+    pub name: String,
+    /// Its public key.
+    pub key: PublicKey,
+    /// The volumes that it may read and write.
+    pub volumes: Vec<String>,
+    /// Those that it may only read.
+    pub read_only: Vec<String>,
+    /// What stands above the table, on one line.
+    pub remark: String,
+}
+
+/// The text with one client more.
+pub fn with_client(text: &str, client: &ClientTable) -> Outcome<String> {
+    let mut document = parse(text)?;
+    let clients = clients(&mut document)?;
+    if clients.contains_key(&client.name) {
+        return Err(Failure::new(format!("there is a client {} already", client.name)));
+    }
+    let mut table = Table::new();
+    table.insert("key", value(client.key.to_string()));
+    for (key, volumes) in [("volumes", &client.volumes), ("read_only", &client.read_only)] {
+        if !volumes.is_empty() {
+            table.insert(key, value(volumes.iter().collect::<Array>()));
+        }
+    }
+    table.insert("protection", value("encrypt"));
+    table.decor_mut().set_prefix(format!("\n# {}\n", client.remark));
+    clients.insert(&client.name, Item::Table(table));
+    Ok(document.to_string())
+}
+
+/// The text without this client; `None` if it is not there. The table `clients` stays, if empty: nobody may log in then.
+pub fn without_client(text: &str, name: &str) -> Outcome<Option<String>> {
+    let mut document = parse(text)?;
+    if document.get("clients").is_none() || clients(&mut document)?.remove(name).is_none() {
+        return Ok(None);
+    }
+    if let Some(clients) = document.get_mut("clients").and_then(Item::as_table_mut) {
+        clients.set_implicit(!clients.is_empty());
+        // One that was written as `clients.NAME.key` would not be printed if empty.
+        clients.set_dotted(!clients.is_empty() && clients.is_dotted());
+    }
+    Ok(Some(document.to_string()))
+}
+
+fn parse(text: &str) -> Outcome<DocumentMut> {
+    text.parse().or_fail(|| "the file is not TOML".to_owned())
+}
+
+fn clients(document: &mut DocumentMut) -> Outcome<&mut dyn TableLike> {
+    let mut empty = Table::new();
+    // Its tables have headers of their own.
+    empty.set_implicit(true);
+    let clients = document.entry("clients").or_insert(Item::Table(empty));
+    clients.as_table_like_mut().ok_or_else(|| Failure::new("`clients` is not a table"))
+}
+
+/// Whether the file can be replaced: tells it before it has to be.
+pub fn refuse_unwritable(path: &Path) -> Outcome {
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    new_beside(&path).map(drop).or_fail(|| cannot(&path)).map_err(|why| why.hint(WRITABLE))
+}
+
+const WRITABLE: &str =
+    "the user of the server must be able to write in this directory, and so must its service";
+
+fn cannot(path: &Path) -> String {
+    format!("cannot write {}", path.shown())
+}
+
+/// Puts `text` in the place of the file, which keeps its owner and its permissions: at every moment there is the old file
+/// or the new one, whole, also after a loss of power.
+pub fn replace(path: &Path, text: &str) -> Outcome {
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    replace_as_owned(&path, text.as_bytes())
+        .or_fail(|| cannot(&path))
+        .map_err(|why| why.hint(WRITABLE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+    use super::*;
+
+    fn client(name: &str) -> ClientTable {
+        ClientTable {
+            name: name.to_owned(),
+            key: PublicKey::from_bytes([7; 32]),
+            volumes: vec!["backup".to_owned()],
+            read_only: Vec::new(),
+            remark: "by invitation".to_owned(),
+        }
+    }
+
+    const FILE: &str = "\
+# The house's disks.
+listen = [\"0.0.0.0\"] # everywhere
+
+[volumes.backup]   # of the laptop
+uri = \"memory:8M\"
+
+# The old one.
+[clients.old]
+initiator = \"iqn.2000-01.example:old\"
+volumes = []
+";
+
+    #[test]
+    fn client_comes_and_goes_and_remarks_stay() {
+        let key = PublicKey::from_bytes([7; 32]);
+        let added = with_client(FILE, &client("laptop")).unwrap();
+        let expected = format!(
+            "{FILE}\n# by invitation\n[clients.laptop]\nkey = \"{key}\"\nvolumes = [\"backup\"]\nprotection = \"encrypt\"\n"
+        );
+        assert_eq!(added, expected);
+        let again = with_client(&added, &client("laptop")).unwrap_err().to_string();
+        assert!(again.contains("there is a client laptop already"), "{again}");
+        assert_eq!(without_client(&added, "laptop").unwrap().unwrap(), FILE);
+        assert_eq!(without_client(&added, "nobody").unwrap(), None);
+    }
+
+    #[test]
+    fn file_without_clients_gets_its_first_and_lets_nobody_in_after_the_last() {
+        let volumes = "[volumes.a]\nuri = \"memory:8M\"\n";
+        let added = with_client(volumes, &client("laptop")).unwrap();
+        assert!(added.starts_with(volumes) && !added.contains("[clients]"), "{added}");
+        let none = without_client(&added, "laptop").unwrap().unwrap();
+        assert!(none.contains("[clients]"), "{none}");
+        assert_eq!(without_client(volumes, "laptop").unwrap(), None);
+        let dotted = format!("clients.laptop.volumes = []\n{volumes}");
+        let none = without_client(&dotted, "laptop").unwrap().unwrap();
+        assert!(none.contains("[clients]"), "{none}");
+        assert!(with_client("", &client("a")).unwrap().contains("[clients.a]"));
+    }
+
+    #[test]
+    fn clients_in_other_notations_are_kept() {
+        let inline =
+            "clients = { old = { initiator = \"iqn.2000-01.example:old\", volumes = [] } }\n";
+        let added = with_client(inline, &client("laptop")).unwrap();
+        assert!(added.contains("old = {") && added.contains("laptop = {"), "{added}");
+        let parsed: toml::Table = added.parse().unwrap();
+        assert_eq!(parsed["clients"]["laptop"]["volumes"][0].as_str(), Some("backup"));
+        with_client("clients = 3\n", &client("a")).unwrap_err();
+        with_client("[clients", &client("a")).unwrap_err();
+    }
+
+    #[test]
+    fn replaced_file_keeps_its_permissions_and_its_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("real/a.toml"), dir.path().join("a.toml"));
+        fs::create_dir(dir.path().join("real")).unwrap();
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink("real/a.toml", &link).unwrap();
+        replace(&link, "new").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+        assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o640);
+        assert_eq!(fs::read_dir(dir.path().join("real")).unwrap().count(), 1);
+        refuse_unwritable(&dir.path().join("missing/a.toml")).unwrap_err();
+    }
+}

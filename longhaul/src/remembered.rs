@@ -1,0 +1,328 @@
+//! Volumes that were mounted, by name: their URIs, where they were mounted, and with which options. No secret is kept, only
+//! the names of files that hold one.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::durable::make_directories;
+use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::printable::Shown as _;
+use crate::regular_file::read_regular;
+use crate::state;
+use crate::uri::{Location, Uri};
+
+/// Names another directory, as tests need.
+pub const OVERRIDE: &str = "LONGHAUL_CONFIG_DIR";
+
+const FILE: &str = "volumes.toml";
+
+/// The longest name. The path of its file must fit into what the kernel keeps of one.
+const NAME_MAX: usize = 48;
+
+/// What the file begins with.
+const HEAD: &str =
+    "# Volumes that `longhaul mount` has mounted; `longhaul volumes` lists them.\n\n";
+
+/// Options of one occasion, and whether they have a value. They are not remembered.
+const ONCE: &[(&str, bool)] = &[
+    ("--mkfs", true),
+    ("--size", true),
+    ("--name", true),
+    ("--fuse", true),
+    ("--serve-at", true),
+    ("--foreground", false),
+    ("--device", false),
+    ("--take-over", false),
+    ("--force", false),
+    ("--persist", false),
+    ("--kept", true),
+];
+
+/// Options whose value is a path.
+const PATHS: &[&str] = &[
+    "--passphrase-file",
+    "--key-file",
+    "--identity",
+    "--chap-secret-file",
+    "--chap-mutual-secret-file",
+    "--replay-log",
+    // With what may follow the path.
+    "--journal",
+];
+
+/// What is remembered of a volume.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remembered {
+    /// Its URI.
+    pub uri: String,
+    /// Where it was mounted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// Options of `longhaul mount`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Contents {
+    #[serde(default)]
+    volumes: BTreeMap<String, Remembered>,
+}
+
+/// Checks a name: it becomes that of files.
+pub fn name(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let is_fit = !text.is_empty() && text.len() <= NAME_MAX && text.chars().all(is_plain);
+    match is_fit && !text.starts_with(['.', '-']) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "a name has 1 to {NAME_MAX} letters, digits, dots, hyphens and underscores, and begins with no dot or hyphen"
+        )),
+    }
+}
+
+/// The name of a volume that was given none.
+pub fn name_of(uri: &Uri) -> String {
+    let stem = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let given = match uri.location() {
+        Location::Process(_) => "memory".to_owned(),
+        Location::File(path) | Location::Device(path) => stem(path),
+        Location::Unit(unit) => {
+            let target = unit.target.to_string();
+            let last = target.rsplit(':').next().unwrap_or_default().to_owned();
+            if unit.lun == 0 { last } else { format!("{last}-{}", unit.lun) }
+        }
+    };
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    let mut plain: String = given.chars().map(plain).skip_while(|c| ".-".contains(*c)).collect();
+    // A number may follow.
+    plain.truncate(NAME_MAX - 8);
+    if plain.is_empty() { "volume".to_owned() } else { plain }
+}
+
+/// The name under which this volume is remembered, or one that no other has.
+pub fn name_for(uri: &Uri) -> Outcome<String> {
+    let (known, name, uri) = (all()?, name_of(uri), absolute(uri)?.to_string());
+    let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
+    let mut names = std::iter::once(name.clone()).chain(numbered);
+    let is_free = |name: &String| known.get(name).is_none_or(|volume| volume.uri == uri);
+    names.find(is_free).ok_or_else(|| Failure::new(format!("all names like `{name}` are taken")))
+}
+
+/// The URI, from any directory.
+fn absolute(uri: &Uri) -> Outcome<Uri> {
+    let here =
+        std::env::current_dir().or_fail(|| "cannot tell the working directory".to_owned())?;
+    Ok(uri.clone().from_directory(&here))
+}
+
+/// All of them.
+pub fn all() -> Outcome<BTreeMap<String, Remembered>> {
+    match path() {
+        Some(path) => Ok(read(&path)?.volumes),
+        None => Ok(BTreeMap::new()),
+    }
+}
+
+/// The one with this name.
+pub fn find(name: &str) -> Outcome<Remembered> {
+    let known = all()?;
+    known.get(name).cloned().ok_or_else(|| {
+        let names: Vec<_> = known.keys().map(String::as_str).collect();
+        let hint = match names.is_empty() {
+            true => {
+                "no volume is remembered yet: mount one by its URI, such as iscsi://HOST/IQN/LUN"
+                    .to_owned()
+            }
+            false => format!("these are remembered: {}", names.join(", ")),
+        };
+        Failure::usage(format!("`{name}` is neither a URI nor the name of a volume")).hint(hint)
+    })
+}
+
+impl Remembered {
+    /// What to remember: `arguments` are those of the program, of which `given` is the volume.
+    pub fn new(
+        uri: &Uri,
+        dir: Option<&Path>,
+        arguments: &[OsString],
+        given: &[&OsStr],
+    ) -> Outcome<Self> {
+        let here =
+            std::env::current_dir().or_fail(|| "cannot tell the working directory".to_owned())?;
+        let uri = absolute(uri)?.to_string();
+        let options = options(arguments, given, &here);
+        Ok(Self { uri, dir: dir.map(Path::to_owned), options })
+    }
+
+    /// A volume that this machine was let at, and has not mounted yet, with options for later.
+    pub fn of(uri: &Uri, options: Vec<String>) -> Self {
+        Self { uri: uri.to_string(), dir: None, options }
+    }
+
+    /// Remembers it under this name, instead of what had it before.
+    pub fn keep(self, name: &str) -> Outcome {
+        let Some(path) = path() else { return Ok(()) };
+        let what = || format!("cannot remember the volume in {}", path.shown());
+        let mut contents = read(&path)?;
+        if contents.volumes.get(name) == Some(&self) {
+            return Ok(());
+        }
+        contents.volumes.insert(name.to_owned(), self);
+        if let Some(dir) = path.parent() {
+            make_directories(dir, 0o755).or_fail(what)?;
+        }
+        let text = toml::to_string(&contents).or_fail(what)?;
+        state::replace(&path, format!("{HEAD}{text}").as_bytes()).or_fail(what)
+    }
+
+    /// The command line in which the URI, and what is remembered with it, stand in the place of the name. An option that
+    /// is given again counts instead of the one that is remembered.
+    pub fn expand(&self, arguments: &[OsString], name: &str, dir: Option<&Path>) -> Vec<OsString> {
+        let mut expanded: Vec<OsString> = Vec::new();
+        let mut found = false;
+        for word in arguments {
+            if !found && word == name && expanded.iter().any(|word| word == "mount") {
+                found = true;
+                expanded.push(self.uri.clone().into());
+                expanded.extend(dir.map(|dir| dir.as_os_str().to_owned()));
+                expanded.extend(self.options_beside(arguments).map(OsString::from));
+            } else {
+                expanded.push(word.clone());
+            }
+        }
+        expanded
+    }
+
+    fn options_beside<'a>(&'a self, arguments: &'a [OsString]) -> impl Iterator<Item = &'a str> {
+        let key = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
+        let given: Vec<_> = arguments.iter().map(|word| key(&word.to_string_lossy())).collect();
+        let mut skips = false;
+        self.options.iter().map(String::as_str).filter(move |word| {
+            if word.starts_with('-') {
+                skips = given.contains(&key(word));
+            }
+            !skips
+        })
+    }
+}
+
+/// The options among `arguments` that are worth to be remembered; paths are made absolute.
+fn options(arguments: &[OsString], given: &[&OsStr], here: &Path) -> Vec<String> {
+    let words = arguments.iter().skip_while(|word| *word != "mount").skip(1);
+    let mut options = Vec::new();
+    let (mut skips, mut is_path) = (false, false);
+    for word in words.filter(|word| !given.contains(&word.as_os_str()) && *word != "--") {
+        let text = word.to_string_lossy().into_owned();
+        let (key, value) =
+            text.split_once('=').map_or((&*text, None), |(key, value)| (key, Some(value)));
+        if std::mem::take(&mut skips) {
+            continue;
+        }
+        let absolute = |path: &str| here.join(path).to_string_lossy().into_owned();
+        if std::mem::take(&mut is_path) {
+            options.push(absolute(&text));
+        } else if let Some((_, has_value)) = ONCE.iter().find(|(once, _)| *once == key) {
+            skips = *has_value && value.is_none();
+        } else if PATHS.contains(&key) {
+            is_path = value.is_none();
+            options.push(
+                value.map_or_else(|| text.clone(), |value| format!("{key}={}", absolute(value))),
+            );
+        } else {
+            options.push(text);
+        }
+    }
+    options
+}
+
+fn read(path: &Path) -> Outcome<Contents> {
+    let what = || format!("cannot read {}", path.shown());
+    match read_regular(path) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Contents::default()),
+        read => toml::from_str(&String::from_utf8_lossy(&read.or_fail(what)?)).or_fail(what),
+    }
+}
+
+/// The file: root's is the system's. None for someone without a home.
+fn path() -> Option<PathBuf> {
+    let variable =
+        |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    if let Some(dir) = variable(OVERRIDE) {
+        return Some(dir.join(FILE));
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some(Path::new("/etc/longhaul").join(FILE));
+    }
+    let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
+    config.map(|config| config.join("longhaul").join(FILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn volume_has_the_last_part_of_its_uri_for_a_name() {
+        for (uri, expected) in [
+            ("iscsi://server/iqn.2026-11.dev.longhaul:backup/0", "backup"),
+            ("iscsi://server/iqn.2026-11.dev.longhaul:backup/3", "backup-3"),
+            ("file:/srv/my disk.img", "my-disk"),
+            ("file:/srv/.hidden", "hidden"),
+            ("memory:1M", "memory"),
+        ] {
+            assert_eq!(name_of(&uri.parse().unwrap()), expected);
+            name(expected).unwrap();
+        }
+        for wrong in ["", ".", "-a", "a/b", "a b", &"a".repeat(49)] {
+            name(wrong).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn options_of_one_occasion_are_not_remembered() {
+        let arguments = words(
+            "longhaul --log debug mount file:a /mnt --mkfs ext4 --read-only --passphrase-file p --size=1G --key-file=k --window 8M --journal j,size=64M",
+        );
+        let given = ["file:a", "/mnt"].map(OsStr::new);
+        let options = options(&arguments, &given, Path::new("/here"));
+        let expected = "--read-only --passphrase-file /here/p --key-file=/here/k --window 8M --journal /here/j,size=64M";
+        assert_eq!(options.join(" "), expected);
+    }
+
+    #[test]
+    fn name_becomes_what_is_remembered_and_options_given_again_count() {
+        let known = Remembered {
+            uri: "file:/a".to_owned(),
+            dir: None,
+            options: ["--read-only", "--window", "8M"].map(str::to_owned).to_vec(),
+        };
+        let expand = |text: &str, dir| {
+            let words = known.expand(&words(text), "a", dir);
+            words.join(OsStr::new(" ")).into_string().unwrap()
+        };
+        assert_eq!(
+            expand("longhaul mount a /mnt", None),
+            "longhaul mount file:/a --read-only --window 8M /mnt"
+        );
+        let dir = Some(Path::new("/mnt"));
+        assert_eq!(
+            expand("longhaul mount a", dir),
+            "longhaul mount file:/a /mnt --read-only --window 8M"
+        );
+        assert_eq!(
+            expand("longhaul mount --window=1M a", dir),
+            "longhaul mount --window=1M file:/a /mnt --read-only"
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! A volume as a mounted file system: from a blank volume to files and back, how it ends, and what is never done in silence.
+//! It takes root, /dev/fuse and loop devices, as `make test` has them.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod ends;
+mod invited;
+mod link;
+#[path = "../common/port.rs"]
+mod port;
+mod refused;
+mod stage;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::run;
+use link::Link;
+use stage::{Stage, must};
+
+#[test]
+fn blank_volume_becomes_a_private_file_system_that_is_found_again_by_name() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --passphrase-file secret", stage.uri()));
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.contains(stage.mnt().to_str().unwrap())).unwrap();
+    for option in ["nosuid", "nodev", "noatime"] {
+        assert!(line.contains(option), "{line}");
+    }
+    must(
+        Command::new("sh")
+            .args(["-c", "tar -C /etc -cf - --exclude=shadow* . | tar -xf - -C mnt"])
+            .current_dir(stage.home()),
+    );
+    fs::write(stage.mnt().join("a note"), "plain words that nobody else may read").unwrap();
+    let status = stage.longhaul("status");
+    assert!(status.contains("mounted at") && status.contains("connected"), "{status}");
+    let told = stage.longhaul("umount mnt");
+    assert!(told.contains("all that was written is on it"), "{told}");
+    let stored = fs::read(stage.path("disk.img")).unwrap();
+    assert!(stored.starts_with(b"LUKS"));
+    assert!(
+        !stored.windows(11).any(|bytes| bytes == b"plain words"),
+        "plain text left this machine"
+    );
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
+
+    let volumes = stage.longhaul("volumes");
+    assert!(volumes.starts_with(&format!("disk: {}", stage.uri())), "{volumes}");
+    stage.longhaul("mount disk");
+    assert_eq!(
+        fs::read_to_string(stage.mnt().join("a note")).unwrap(),
+        "plain words that nobody else may read"
+    );
+    must(
+        Command::new("diff")
+            .args(["-r", "--no-dereference", "/etc/alternatives"])
+            .arg(stage.mnt().join("alternatives")),
+    );
+    stage.longhaul("umount disk");
+
+    let told = stage.longhaul(&format!("mount {} --device --passphrase-file secret", stage.uri()));
+    let node = told
+        .split_whitespace()
+        .find(|word| word.starts_with("/dev/loop"))
+        .unwrap()
+        .trim_end_matches(';');
+    must(Command::new("e2fsck").args(["-f", "-n", node]));
+    stage.longhaul("umount disk");
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
+    assert!(server.stop().success());
+}
+
+#[test]
+fn other_file_systems_and_volumes_of_this_machine_can_be_mounted_too() {
+    let stage = Stage::new();
+    stage.longhaul("mount file:xfs.img mnt --size 400M --mkfs xfs --raw");
+    fs::write(stage.mnt().join("file"), vec![7; 3 << 20]).unwrap();
+    must(Command::new("umount").arg(stage.mnt()));
+    // Unmounted by another program: the process in the background ends by itself.
+    stage.wait_until("nothing is attached", || stage.leftovers().is_empty());
+    stage.longhaul("mount file:xfs.img mnt --read-only");
+    assert_eq!(fs::read(stage.mnt().join("file")).unwrap(), vec![7; 3 << 20]);
+    fs::write(stage.mnt().join("file"), "").unwrap_err();
+    stage.longhaul("umount mnt");
+}
+
+#[test]
+fn block_device_holds_what_fio_writes_and_verifies() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    let told = stage.longhaul(&format!("mount {} --device", stage.uri()));
+    let node = told
+        .split_whitespace()
+        .find(|word| word.starts_with("/dev/loop"))
+        .unwrap()
+        .trim_end_matches(';');
+    let number = node.trim_start_matches("/dev/");
+    let direct = fs::read_to_string(format!("/sys/block/{number}/loop/dio")).unwrap();
+    assert_eq!(direct.trim(), "1", "the loop device keeps a second copy in memory");
+    let mut fio = Command::new("fio");
+    fio.args([
+        "--name=verify",
+        "--rw=randwrite",
+        "--bsrange=4k-256k",
+        "--blockalign=4k",
+        "--direct=1",
+    ]);
+    fio.args(["--ioengine=libaio", "--iodepth=32", "--size=48M", "--verify=crc32c", "--fsync=64"]);
+    must(
+        fio.arg(format!("--filename={node}"))
+            .arg("--output-format=terse")
+            .current_dir(stage.home()),
+    );
+    stage.longhaul("umount disk");
+    assert!(server.stop().success());
+}
+
+#[test]
+fn server_that_is_killed_under_load_and_comes_back_costs_time_only() {
+    let stage = Stage::new();
+    let mut server = stage.serve("");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --passphrase-file secret", stage.uri()));
+    let mnt = stage.mnt();
+    let writer = std::thread::spawn(move || {
+        for n in 0..24_u8 {
+            write_file(&mnt, n);
+        }
+    });
+    for round in 0..3 {
+        let file = stage.mnt().join(format!("file {}", 6 * round));
+        stage.wait_until("the writer goes on", || file.exists() || writer.is_finished());
+        server.kill();
+        server = stage.serve("");
+    }
+    writer.join().unwrap();
+    check_files(&stage, 24);
+    assert!(server.stop().success());
+}
+
+/// Writes the `n`th file, and waits until it is stable.
+fn write_file(mnt: &Path, n: u8) {
+    let path = mnt.join(format!("file {n}"));
+    fs::write(&path, vec![n; 1 << 20]).unwrap();
+    fs::File::open(path).unwrap().sync_all().unwrap();
+}
+
+/// After another mount, the first files are there.
+fn check_files(stage: &Stage, count: u8) {
+    stage.longhaul("umount mnt");
+    stage.longhaul("mount disk");
+    for n in 0..count {
+        let found = fs::read(stage.mnt().join(format!("file {n}"))).unwrap();
+        assert!(found == vec![n; 1 << 20], "file {n}");
+    }
+    stage.longhaul("umount disk");
+}
+
+#[test]
+fn link_that_is_cut_under_load_costs_time_only() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    let link = Link::to(stage.port());
+    let uri = stage.uri().replace(&format!(":{}/", stage.port()), &format!(":{}/", link.port));
+    stage.longhaul(&format!("mount {uri} mnt --mkfs ext4 --passphrase-file secret"));
+    for n in 0..16_u8 {
+        let mnt = stage.mnt();
+        let written = std::thread::spawn(move || write_file(&mnt, n));
+        if n % 4 == 0 {
+            stage.wait_until("the link is used again", || link.cut());
+        }
+        written.join().unwrap();
+    }
+    check_files(&stage, 16);
+    assert!(server.stop().success());
+}
+
+#[test]
+fn writes_that_the_servers_disk_had_no_room_for_are_told_by_umount() {
+    let stage = Stage::new();
+    fs::create_dir(stage.path("small")).unwrap();
+    must(
+        Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=40M", "none"])
+            .arg(stage.path("small")),
+    );
+    let server = stage.serve_file("small/disk.img", "");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw", stage.uri()));
+    let written = fs::write(stage.mnt().join("large"), vec![7; 60 << 20]);
+    let synced = written.and_then(|()| fs::File::open(stage.mnt().join("large"))?.sync_all());
+    assert!(synced.is_err(), "a full disk was taken for a disk");
+    let (printed, status) = run(&stage.command("umount mnt"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("no space left") || printed.contains("not given all"), "{printed}");
+    assert_eq!(stage.mounted(), [stage.path("small").to_str().unwrap()]);
+    server.kill();
+    must(Command::new("umount").arg(stage.path("small")));
+}

@@ -1,0 +1,229 @@
+//! The worker: carries out what the machine wants done, many things at a time.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::stream::{self, FuturesUnordered, Stream};
+
+use super::file::{FileError, JournalFile};
+use super::format::Extent;
+use super::machine::{Action, Retirement};
+use super::overlay::{Part, Source};
+use super::shared::Shared;
+use super::status::{Failure, IsFence, LayerStatus, Outcome};
+use crate::layer::reconnect::Task;
+use crate::{Error, Kind, Span, Volume, complete_all};
+
+/// How many times it looks for more before it lets others run.
+const ROUNDS_MAX: usize = 16;
+
+/// How long after a request the journal is told that nothing is asked: what was not flushed is sent then.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+
+/// How many requests to the store are in flight while it is given what a journal held whose file failed.
+const SENDING_MAX: usize = 256;
+
+type Carried = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// Runs until the layer was dropped and nothing more can be done for what it accepted.
+pub(super) struct Worker {
+    destinations: Destinations,
+    shared: Arc<Shared>,
+    carried: FuturesUnordered<Carried>,
+    outcomes: Vec<Outcome>,
+    idle: Option<Task>,
+    is_over: bool,
+}
+
+/// Where orders are carried out.
+#[derive(Clone)]
+struct Destinations {
+    inner: Arc<dyn Volume>,
+    file: Arc<dyn JournalFile>,
+    is_fence: IsFence,
+}
+
+impl Worker {
+    pub(super) fn new(
+        inner: Arc<dyn Volume>,
+        file: Arc<dyn JournalFile>,
+        shared: Arc<Shared>,
+        is_fence: IsFence,
+    ) -> Self {
+        Self {
+            destinations: Destinations { inner, file, is_fence },
+            shared,
+            carried: FuturesUnordered::new(),
+            outcomes: Vec::new(),
+            idle: None,
+            is_over: false,
+        }
+    }
+
+    /// Takes what has been carried out.
+    fn gather(&mut self, context: &mut Context<'_>) {
+        while let Poll::Ready(Some(outcome)) = Pin::new(&mut self.carried).poll_next(context) {
+            self.outcomes.push(outcome);
+        }
+    }
+
+    /// Begins these orders; whether there were any.
+    fn begin(&self, orders: VecDeque<Action>, retirement: Option<Retirement>) -> bool {
+        let is_any = !orders.is_empty() || retirement.is_some();
+        for order in orders {
+            let destinations = self.destinations.clone();
+            self.carried.push(Box::pin(async move { destinations.carry_out(order).await }));
+        }
+        if let Some(retirement) = retirement {
+            let destinations = self.destinations.clone();
+            let work = async move { Outcome::FellBack(destinations.retire(retirement).await) };
+            self.carried.push(Box::pin(work));
+        }
+        is_any
+    }
+
+    /// Tells the journal that nothing was asked, some time after something was.
+    fn wait_idle(&mut self, context: &mut Context<'_>, is_wanted: bool) -> bool {
+        if is_wanted && self.idle.is_none() {
+            let runtime = self.shared.runtime();
+            self.idle = Some(runtime.sleep_until(runtime.now() + IDLE_AFTER));
+        }
+        let is_time = self.idle.as_mut().is_some_and(|idle| idle.as_mut().poll(context).is_ready());
+        if is_time {
+            self.idle = None;
+            self.shared.idle();
+        }
+        is_time
+    }
+}
+
+impl Future for Worker {
+    type Output = LayerStatus;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LayerStatus> {
+        let worker = &mut *self;
+        for _ in 0..ROUNDS_MAX {
+            worker.gather(context);
+            let is_quiet = worker.carried.is_empty();
+            let work = worker.shared.work(context, &mut worker.outcomes, is_quiet);
+            worker.is_over = work.is_over;
+            if worker.is_over {
+                return Poll::Ready(worker.shared.status());
+            }
+            let is_busy = worker.begin(work.orders, work.retirement);
+            if !worker.wait_idle(context, work.wants_idle) && !is_busy {
+                return Poll::Pending;
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Whoever waits would wait for ever.
+        if !self.is_over {
+            self.shared.abandon();
+        }
+    }
+}
+
+impl Destinations {
+    async fn carry_out(&self, order: Action) -> Outcome {
+        match order {
+            Action::Sync => Outcome::Synced(self.file.sync().await.map_err(of_file)),
+            Action::Append { seq, offset, bytes } => {
+                Outcome::Appended(seq, self.file.write(offset, bytes).await.map_err(of_file))
+            }
+            Action::Superblock { number, offset, bytes } => {
+                Outcome::Superblock(number, self.file.write(offset, bytes).await.map_err(of_file))
+            }
+            Action::DrainWrite { id, .. }
+            | Action::DrainZero { id, .. }
+            | Action::DrainDiscard { id, .. }
+            | Action::DrainFlush { id } => Outcome::Drained(id, self.send(order).await),
+            Action::Answer { .. } => unreachable!("answers are no orders"),
+        }
+    }
+
+    /// Carries out a request to the store.
+    async fn send(&self, request: Action) -> Result<(), Failure> {
+        let sent = match request {
+            Action::DrainWrite { span, parts, durability, .. } => {
+                let bytes = self.bytes(span, parts).await?;
+                self.inner.write(span.at, bytes, durability).await
+            }
+            Action::DrainZero { span, space, durability, .. } => {
+                self.inner.write_zeroes(span, durability, space).await
+            }
+            Action::DrainDiscard { span, .. } => self.inner.discard(span).await,
+            _ => self.inner.flush().await,
+        };
+        sent.map_err(|why| self.of_store(&why))
+    }
+
+    /// The bytes of a write that is sent.
+    async fn bytes(&self, span: Span, parts: Vec<Part>) -> Result<Bytes, Failure> {
+        let is_alone = parts.len() == 1;
+        let mut whole = BytesMut::new();
+        for part in parts {
+            let bytes = match part.source {
+                Source::Memory(bytes) => bytes,
+                Source::Journal { extent, skip } => {
+                    extent_bytes(&*self.file, extent, skip, part.span.len).await?
+                }
+                Source::Zero | Source::Store => unreachable!("a write has bytes"),
+            };
+            if is_alone {
+                return Ok(bytes);
+            }
+            whole.reserve(usize::try_from(span.len).expect("a request fits memory") - whole.len());
+            whole.extend_from_slice(&bytes);
+        }
+        Ok(whole.freeze())
+    }
+
+    fn of_store(&self, why: &Error) -> Failure {
+        Failure { is_fence: (self.is_fence)(why), ..Failure::of(why.kind, why) }
+    }
+
+    /// Gives the store what it lacks, and has the file say that it holds nothing: what it holds must not replace what the
+    /// store is given from then on.
+    async fn retire(&self, retirement: Retirement) -> Result<(), Failure> {
+        let Retirement { groups, offset, bytes } = retirement;
+        for group in groups {
+            let requests = stream::iter(group.into_iter().map(|request| self.send(request)));
+            complete_all(SENDING_MAX, requests, drop).await?;
+            self.inner.flush().await.map_err(|why| self.of_store(&why))?;
+        }
+        self.file.write(offset, bytes).await.map_err(of_file)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is given to `map_err`")]
+fn of_file(why: FileError) -> Failure {
+    Failure::new(Kind::Medium, format!("the journal file failed: {why}"))
+}
+
+/// `len` bytes behind the first `skip` of an extent, all of which is read and verified.
+pub(super) async fn extent_bytes(
+    file: &dyn JournalFile,
+    extent: Extent,
+    skip: u64,
+    len: u64,
+) -> Result<Bytes, Failure> {
+    let bytes = file.read(extent.offset, extent.len).await.map_err(of_file)?;
+    if !extent.verify(&bytes) {
+        let Extent { offset, len, .. } = extent;
+        let what = format!("{len} bytes at byte {offset} of the journal are not those written");
+        return Err(Failure::new(Kind::Integrity, what));
+    }
+    let start = usize::try_from(skip).expect("an extent fits memory");
+    let len = usize::try_from(len).expect("an extent fits memory");
+    Ok(bytes.slice(start..start + len))
+}
