@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer than anything takes on a loaded machine; only a test that fails waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,8 +60,11 @@ impl Running {
 
     /// Waits until it has ended.
     pub(crate) fn end(mut self) -> ExitStatus {
-        // Its output ends with it.
-        while let Ok(_more) = self.lines.recv_timeout(PATIENCE) {}
+        // Its output ends with it. What does not end may go on to log.
+        let last = Instant::now() + PATIENCE;
+        while let Ok(_more) =
+            self.lines.recv_timeout(last.saturating_duration_since(Instant::now()))
+        {}
         assert!(self.lines.try_recv() == Err(TryRecvError::Disconnected), "it does not end");
         self.child.wait().unwrap()
     }
@@ -127,7 +130,9 @@ fn isolate(command: &mut Command) {
 /// Runs a program to its end, at most [`PATIENCE`] long; what it printed, and how it ended.
 pub(crate) fn run(command: &Command) -> (String, ExitStatus) {
     let mut bounded = Command::new("timeout");
-    bounded.arg(PATIENCE.as_secs().to_string()).arg(command.get_program());
+    // What holds writes does not end for the first signal.
+    bounded.args(["--kill-after", "10", &PATIENCE.as_secs().to_string()]);
+    bounded.arg(command.get_program());
     bounded.args(command.get_args()).stdin(Stdio::null());
     if let Some(dir) = command.get_current_dir() {
         bounded.current_dir(dir);
