@@ -1,6 +1,7 @@
 //! The emulated link between real namespaces. Needs root, and fails without it.
 
-use std::process::{Command, Output};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
 
 const LAB: &str = env!("CARGO_BIN_EXE_lab");
 
@@ -49,8 +50,8 @@ fn tcp_crosses_whole_however_the_link_treats_it() {
         &["--rate", "100M", "--queue", "4500", "--jitter", "1ms"],
     ] {
         let script = format!(
-            "mkfifo $0/ready; ip netns exec $LAB_FAR {LAB} receive 10.77.0.2:9000 >$0/ready &
-             read _ <$0/ready; {LAB} send 10.77.0.2:9000 4M; wait"
+            "mkfifo $0/ready; ip netns exec $LAB_FAR timeout 120 {LAB} receive 10.77.0.2:9000 >$0/ready &
+             read _ <$0/ready; timeout 120 {LAB} send 10.77.0.2:9000 4M; wait"
         );
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().to_str().unwrap();
@@ -90,14 +91,12 @@ fn netem_makes_the_link_where_the_kernel_has_it_and_is_missed_where_not() {
 
 #[test]
 fn a_signal_ends_what_runs_inside_and_removes_the_ends() {
-    let scratch = tempfile::tempdir().unwrap();
-    let fifo = scratch.path().join("ready");
-    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
-    assert!(made.success());
-    let fifo = fifo.to_str().unwrap();
-    let script = format!("ip netns exec $LAB_FAR sleep 1000 & echo $$ $! $LAB_FAR >{fifo}; wait");
-    let mut lab = Command::new(LAB).args(["link", "--", "sh", "-c", &script]).spawn().unwrap();
-    let said = std::fs::read_to_string(fifo).unwrap();
+    let script = "ip netns exec $LAB_FAR sleep 1000 & echo $$ $! $LAB_FAR; wait";
+    let mut command = Command::new(LAB);
+    command.args(["link", "--", "sh", "-c", script]).stdout(Stdio::piped());
+    let mut lab = command.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(lab.stdout.take().unwrap()).read_line(&mut said).unwrap();
     let said: Vec<_> = said.split_whitespace().collect();
     let [shell, sleep, far] = said[..] else { panic!("{said:?}") };
     let exists = |path: String| std::path::Path::new(&path).exists();

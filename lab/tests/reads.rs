@@ -17,9 +17,13 @@ const TARGET: &str = "
     far $1 serve --volume disk=file:$0/volume --listen 127.0.0.1:3260 >$0/ready &
     far systemd-socket-activate -l $LAB_FAR_ADDRESS:3261 /lib/systemd/systemd-socket-proxyd 127.0.0.1:3260 2>$0/relay &
     read -r _ uri <$0/ready
-    until grep -q Listening $0/relay; do :; done
+    for _ in $(seq 600); do
+        grep -q Listening $0/relay && break
+        sleep 0.1
+    done
+    grep Listening $0/relay >&2 || { cat $0/relay >&2; exit 1; }
     uri=iscsi://$LAB_FAR_ADDRESS:3261/${uri#iscsi://*/}
-    $1 --log info copy $uri $0/copy 2>$0/log &
+    timeout --kill-after=10 120 $1 --log info copy $uri $0/copy 2>$0/log &
 ";
 
 /// Runs a script after that, with all that the initiator says on descriptor 3.

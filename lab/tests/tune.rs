@@ -11,7 +11,7 @@ const TUNE: &str = "
     head -c 64M /dev/zero >$0/volume
     ip netns exec $LAB_FAR $1 serve --volume disk=file:$0/volume --insecure --listen $LAB_FAR_ADDRESS:3260 >$0/ready &
     read -r _ uri <$0/ready
-    $1 tune $uri --overwrite 0+32M --seconds 0.4 --json $2
+    timeout --kill-after=10 120 $1 tune $uri --overwrite 0+32M --seconds 0.4 --json $2
 ";
 
 /// The findings of a run over such a link with such options.
