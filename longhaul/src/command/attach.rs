@@ -281,6 +281,13 @@ fn warn_of(logs: &[Pending], uri: &Uri) {
     }
 }
 
+/// Says that the volume can be used, from then on without the terminal where it is to go on without it.
+fn announce(front: &Front, background: Option<&Background>) -> Outcome {
+    let left = background.map(Background::leave_session).transpose()?;
+    super::announce(&format!("ready {}", front.address()))?;
+    left.map_or(Ok(()), |left| left.close_terminal())
+}
+
 /// Serves the volume until it is to end.
 async fn serve(
     chain: &Chain,
@@ -300,8 +307,7 @@ async fn serve(
         volume: chain.observer(),
     };
     let listening = reporter.listen(detach.clone());
-    let announced = super::announce(&format!("ready {}", front.address()));
-    let announced = announced.and_then(|()| background.map_or(Ok(()), Background::leave_terminal));
+    let announced = announce(&front, background);
     let is_device = background.is_some_and(|background| background.is_device);
     let mut progress = None;
     if announced.is_ok() {

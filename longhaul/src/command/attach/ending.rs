@@ -37,8 +37,9 @@ pub(in crate::command) struct Background {
 }
 
 impl Background {
-    /// Leaves the terminal and the caller, who has been told that all is well.
-    pub(super) fn leave_terminal(&self) -> Outcome {
+    /// Begins a session of its own, for which the end of the terminal means nothing, and opens the log. Before the caller is
+    /// told that all is well: he may end at once, and the terminal with him. Errors still go to the terminal.
+    pub(super) fn leave_session(&self) -> Outcome<Left> {
         let what = || format!("cannot write the log {}", self.log.shown());
         if let Some(dir) = self.log.parent() {
             make_directories(dir, 0o700).or_fail(what)?;
@@ -49,8 +50,22 @@ impl Background {
         let null = null.or_fail(|| "cannot open /dev/null".to_owned())?;
         // Who leads a session already, as a service does, need not begin one.
         let _ = setsid();
-        let moved =
-            dup2_stdin(&null).and_then(|()| dup2_stdout(&null)).and_then(|()| dup2_stderr(&log));
+        Ok(Left { log, null })
+    }
+}
+
+/// What an attachment writes to that has left its session.
+pub(super) struct Left {
+    log: File,
+    null: File,
+}
+
+impl Left {
+    /// Lets go of the terminal, and of the caller, who has been told that all is well.
+    pub(super) fn close_terminal(&self) -> Outcome {
+        let moved = dup2_stdin(&self.null)
+            .and_then(|()| dup2_stdout(&self.null))
+            .and_then(|()| dup2_stderr(&self.log));
         moved.or_fail(|| "cannot leave the terminal".to_owned())
     }
 }
