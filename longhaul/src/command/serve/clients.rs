@@ -85,7 +85,7 @@ impl Live {
         Ok(())
     }
 
-    /// Answers what is asked of the clients; `None` of anything else.
+    /// Answers a request that is about clients; `None` of anything else.
     pub(super) async fn administer(&mut self, request: &str) -> Option<Outcome<String>> {
         let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
         Some(match verb {
