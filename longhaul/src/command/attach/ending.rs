@@ -46,25 +46,25 @@ impl Background {
         }
         let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.log);
         let log = log.or_fail(what)?;
-        let null = File::options().read(true).write(true).open("/dev/null");
-        let null = null.or_fail(|| "cannot open /dev/null".to_owned())?;
+        let discard = File::options().read(true).write(true).open("/dev/null");
+        let discard = discard.or_fail(|| "cannot open /dev/null".to_owned())?;
         // Who leads a session already, as a service does, need not begin one.
         let _ = setsid();
-        Ok(Left { log, null })
+        Ok(Left { log, discard })
     }
 }
 
 /// What an attachment writes to that has left its session.
 pub(super) struct Left {
     log: File,
-    null: File,
+    discard: File,
 }
 
 impl Left {
     /// Lets go of the terminal, and of the caller, who has been told that all is well.
     pub(super) fn close_terminal(&self) -> Outcome {
-        let moved = dup2_stdin(&self.null)
-            .and_then(|()| dup2_stdout(&self.null))
+        let moved = dup2_stdin(&self.discard)
+            .and_then(|()| dup2_stdout(&self.discard))
             .and_then(|()| dup2_stderr(&self.log));
         moved.or_fail(|| "cannot leave the terminal".to_owned())
     }
