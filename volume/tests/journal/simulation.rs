@@ -24,6 +24,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     group_max: 6 * 4096,
     superblock_every: 5 * 4096,
     drain_max: 3,
+    drain_bytes_max: 6 * BLOCK,
     discard_zeroes: true,
 };
 
@@ -235,6 +236,7 @@ impl Simulation {
                 Action::DrainZero { id, span, .. } | Action::DrainDiscard { id, span } => {
                     self.send(*id, *span, &vec![ZERO; (span.len / BLOCK) as usize]);
                 }
+                Action::DrainFlush { id } => self.store.begin_flush(*id),
                 _ => {}
             }
             self.io.push_back(action);
@@ -277,7 +279,7 @@ impl Simulation {
                 self.journal.superblock_written(number, result);
             }
             Action::DrainFlush { id } => {
-                self.store.flush();
+                self.store.end_flush(id);
                 self.journal.drained(id, Ok(()));
             }
             Action::DrainWrite { id, durability: Durability::Durable, .. }

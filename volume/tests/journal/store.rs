@@ -35,8 +35,12 @@ pub(crate) fn blocks(span: Span) -> std::ops::Range<usize> {
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     durable: Vec<u64>,
-    /// Versions since the last flush.
-    cached: Vec<Vec<u64>>,
+    /// Versions since the last flush, with when they came.
+    cached: Vec<Vec<(u64, u64)>>,
+    /// How many versions came.
+    now: u64,
+    /// Flushes under way: by their ids, when they began.
+    flushes: Vec<(u64, u64)>,
     /// Versions that are under way: of the request of that id.
     under_way: Vec<(u64, usize, u64)>,
 }
@@ -44,7 +48,7 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new(blocks: usize) -> Self {
         let (durable, cached) = (vec![ZERO; blocks], vec![Vec::new(); blocks]);
-        Self { durable, cached, under_way: Vec::new() }
+        Self { durable, cached, now: 0, flushes: Vec::new(), under_way: Vec::new() }
     }
 
     /// A change is sent.
@@ -56,7 +60,10 @@ impl Store {
     /// It was carried out.
     pub(crate) fn end(&mut self, id: u64) {
         let ended: Vec<_> = self.under_way.extract_if(.., |change| change.0 == id).collect();
-        ended.into_iter().for_each(|(_, block, stamp)| self.cached[block].push(stamp));
+        for (_, block, stamp) in ended {
+            self.now += 1;
+            self.cached[block].push((self.now, stamp));
+        }
     }
 
     /// It was carried out, and is durable.
@@ -73,25 +80,38 @@ impl Store {
         self.under_way.retain(|change| change.0 != id);
     }
 
-    pub(crate) fn flush(&mut self) {
+    /// A flush is sent: it covers what was carried out before, and need not cover anything later.
+    pub(crate) fn begin_flush(&mut self, id: u64) {
+        self.flushes.push((id, self.now));
+    }
+
+    pub(crate) fn end_flush(&mut self, id: u64) {
+        let at = self.flushes.iter().position(|flush| flush.0 == id).expect("it is under way");
+        let (_, began) = self.flushes.remove(at);
         for (durable, cached) in self.durable.iter_mut().zip(&mut self.cached) {
-            *durable = cached.pop().unwrap_or(*durable);
-            cached.clear();
+            let covered = cached.partition_point(|(when, _)| *when <= began);
+            *durable = cached.drain(..covered).next_back().map_or(*durable, |(_, stamp)| stamp);
         }
+    }
+
+    /// Everything that was carried out is durable.
+    pub(crate) fn flush(&mut self) {
+        self.begin_flush(u64::MAX);
+        self.end_flush(u64::MAX);
     }
 
     pub(crate) fn contents(&self) -> Vec<u64> {
         let blocks = self.durable.iter().zip(&self.cached);
-        blocks.map(|(durable, cached)| *cached.last().unwrap_or(durable)).collect()
+        blocks.map(|(durable, cached)| cached.last().map_or(*durable, |(_, stamp)| *stamp)).collect()
     }
 
     /// Per block, what may be found after a power cut now.
     pub(crate) fn possible(&self) -> Vec<BTreeSet<u64>> {
         let blocks = self.durable.iter().zip(&self.cached).enumerate();
         let under_way = |at| self.under_way.iter().filter(move |change| change.1 == at);
-        let versions = |(at, (durable, cached)): (usize, (&u64, &Vec<u64>))| {
+        let versions = |(at, (durable, cached)): (usize, (&u64, &Vec<(u64, u64)>))| {
             let sent = under_way(at).map(|change| change.2);
-            cached.iter().copied().chain([*durable]).chain(sent).collect()
+            cached.iter().map(|(_, stamp)| *stamp).chain([*durable]).chain(sent).collect()
         };
         blocks.map(versions).collect()
     }
@@ -104,6 +124,7 @@ impl Store {
 
     /// The client is gone: what was under way happened as `pick` says.
     pub(crate) fn lose_client(&mut self, pick: &mut dyn FnMut() -> bool) {
+        self.flushes.clear();
         for id in self.requests() {
             match pick() {
                 true => self.end(id),
@@ -116,7 +137,7 @@ impl Store {
     pub(crate) fn lose_power(&mut self, choose: &mut dyn FnMut(usize) -> usize) {
         for (durable, cached) in self.durable.iter_mut().zip(&mut self.cached) {
             let chosen = choose(cached.len() + 1);
-            *durable = if chosen == 0 { *durable } else { cached[chosen - 1] };
+            *durable = if chosen == 0 { *durable } else { cached[chosen - 1].1 };
             cached.clear();
         }
     }

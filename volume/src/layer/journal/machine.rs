@@ -259,7 +259,7 @@ impl Journal {
         }
         if let Some(group) = self.drain.ended(id) {
             self.overlay.forget(group);
-            self.log.sent();
+            self.log.sent(group);
         }
         self.advance();
     }
@@ -385,7 +385,7 @@ impl Journal {
     }
 
     fn flush_now(&mut self, id: u64) {
-        self.log.close_group();
+        self.log.close_group_for_flush();
         if self.log.wait(id) {
             self.answer(id, Ok(()));
         }
@@ -412,12 +412,14 @@ impl Journal {
         self.log.place(self.superblock.number, &mut self.overlay, &mut self.actions);
     }
 
-    /// Sends the next group, or more of this one (rules 6 and 7).
+    /// Sends the next groups, or more of those under way (rules 6 and 7).
     fn send(&mut self) {
-        if let Some(group) = self.log.sendable().filter(|_| self.drain.is_idle()) {
+        loop {
+            self.drain.send(&self.settings, &mut self.actions);
+            let next = self.log.sendable(self.drain.begun());
+            let Some(group) = next.filter(|_| self.drain.wants_next()) else { return };
             self.drain.begin(group, self.overlay.merged(group));
         }
-        self.drain.send(self.settings.drain_max, &mut self.actions);
     }
 
     /// Writes a superblock if one is due (rule 8).

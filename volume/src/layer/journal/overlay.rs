@@ -207,10 +207,11 @@ impl Overlay {
         parts.map(|(span, number)| Part { span, source: source(span, number) }).collect()
     }
 
-    /// What is to be sent of the first group there is: each byte once, with its last contents.
+    /// What is to be sent of a group: each byte once, with its last contents.
     pub(super) fn merged(&self, group: u64) -> Vec<(Span, Sending)> {
-        let changes = self.changes.partition_point(|change| change.group <= group);
-        self.merged_of(0..changes)
+        let first = self.changes.partition_point(|change| change.group < group);
+        let end = self.changes.partition_point(|change| change.group <= group);
+        self.merged_of(first..end)
     }
 
     /// The same of each group.

@@ -105,7 +105,7 @@ impl Handle {
                 true
             }
             Io::StoreFlush if !environment.is_fenced && !environment.is_store_broken => {
-                environment.store.flush();
+                environment.store.end_flush(id);
                 true
             }
             Io::StoreWrite(_) => {
@@ -181,7 +181,7 @@ impl Volume for StoreEnd {
     }
     fn flush(&self) -> Work<'_, ()> {
         Box::pin(async move {
-            let done = self.0.perform(Io::StoreFlush, |_, _| {}).await;
+            let done = self.0.perform(Io::StoreFlush, |all, id| all.store.begin_flush(id)).await;
             done.then_some(()).ok_or_else(|| Error::new(Kind::Gone, Verb::Flush, None))
         })
     }

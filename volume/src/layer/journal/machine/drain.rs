@@ -1,8 +1,10 @@
-//! Sends groups to the store, one after another, and remembers what may have to be sent again.
+//! Sends groups to the store, and remembers what may have to be sent again.
+//!
+//! Several are under way at a time where no flush of a user lies between them; who calls [`Drain::begin`] sees to that.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use super::interface::Action;
+use super::interface::{Action, Settings};
 use crate::layer::journal::intervals::Intervals;
 use crate::layer::journal::overlay::Sending;
 use crate::{Durability, Span};
@@ -10,20 +12,10 @@ use crate::{Durability, Span};
 /// Ranges remembered of groups that were sent since the last superblock.
 const SENT_MAX: usize = 4096;
 
-type Requests = VecDeque<(Span, Sending)>;
+/// Groups under way.
+const GROUPS_MAX: usize = 64;
 
-#[derive(Debug)]
-enum Phase {
-    Idle,
-    /// The group shares bytes with what would be sent again after a crash.
-    Blocked(u64, Requests),
-    /// The group is this request.
-    Single(u64, Span, Sending),
-    /// What is left of the group.
-    Sending(u64, Requests),
-    /// What is under way makes all of it durable: a flush, or its only request.
-    Finishing(u64),
-}
+type Requests = VecDeque<(Span, Sending)>;
 
 impl Sending {
     /// The request that sends it.
@@ -36,11 +28,45 @@ impl Sending {
     }
 }
 
+/// A group under way.
+#[derive(Debug)]
+struct Sent {
+    number: u64,
+    /// Requests that were not begun.
+    left: Requests,
+    /// Requests that were not answered.
+    running: usize,
+    /// It is one request, which makes itself durable.
+    is_single: bool,
+    /// A flush that covers it is under way.
+    is_flushing: bool,
+    is_durable: bool,
+}
+
+impl Sent {
+    const fn new(number: u64, left: Requests, is_single: bool) -> Self {
+        Self { number, left, running: 0, is_single, is_flushing: false, is_durable: false }
+    }
+
+    /// All of it was carried out, and no flush was sent since.
+    fn wants_flush(&self) -> bool {
+        self.left.is_empty() && self.running == 0 && !self.is_flushing && !self.is_durable
+    }
+}
+
 /// Where sending is.
 #[derive(Debug)]
 pub(super) struct Drain {
-    phase: Phase,
-    running: BTreeSet<u64>,
+    /// A group that shares bytes with what would be sent again after a crash.
+    blocked: Option<(u64, Requests)>,
+    /// In order.
+    groups: VecDeque<Sent>,
+    /// Requests under way, with their groups and how many bytes of writes they have.
+    running: BTreeMap<u64, (u64, u64)>,
+    /// Bytes of writes under way.
+    bytes: u64,
+    /// The flush that is under way.
+    flush: Option<u64>,
     next_id: u64,
     /// The last group that is durable at the store.
     group: u64,
@@ -50,8 +76,16 @@ pub(super) struct Drain {
 
 impl Drain {
     pub(super) const fn new(group: u64) -> Self {
-        let running = BTreeSet::new();
-        Self { phase: Phase::Idle, running, next_id: 0, group, sent: Intervals::new() }
+        Self {
+            blocked: None,
+            groups: VecDeque::new(),
+            running: BTreeMap::new(),
+            bytes: 0,
+            flush: None,
+            next_id: 0,
+            group,
+            sent: Intervals::new(),
+        }
     }
 
     /// The last group that is durable at the store.
@@ -59,18 +93,27 @@ impl Drain {
         self.group
     }
 
-    pub(super) const fn is_idle(&self) -> bool {
-        matches!(self.phase, Phase::Idle)
+    /// The last group that was begun.
+    pub(super) fn begun(&self) -> u64 {
+        let blocked = self.blocked.as_ref().map(|(group, _)| *group);
+        blocked.or_else(|| self.groups.back().map(|sent| sent.number)).unwrap_or(self.group)
     }
 
-    /// Nothing is sent before a superblock says what is durable at the store.
+    /// All of the groups before is on its way, so that the next one may be begun.
+    pub(super) fn wants_next(&self) -> bool {
+        self.blocked.is_none()
+            && self.groups.len() < GROUPS_MAX
+            && self.groups.back().is_none_or(|sent| sent.left.is_empty())
+    }
+
+    /// Nothing more is sent before a superblock says what is durable at the store.
     pub(super) const fn is_blocked(&self) -> bool {
-        matches!(self.phase, Phase::Blocked(..))
+        self.blocked.is_some()
     }
 
-    /// Sends the next group, once nothing of it can be set back by sending the ones before it again.
+    /// Sends a group, once nothing of it can be set back by sending the ones before it again.
     pub(super) fn begin(&mut self, group: u64, requests: Vec<(Span, Sending)>) {
-        self.phase = Phase::Blocked(group, requests.into());
+        self.blocked = Some((group, requests.into()));
         self.unblock();
     }
 
@@ -81,69 +124,73 @@ impl Drain {
     }
 
     fn unblock(&mut self) {
-        let Phase::Blocked(group, requests) = &mut self.phase else { return };
-        let is_shared = requests.iter().any(|(span, _)| self.sent.overlaps(*span));
-        let is_many = self.sent.len() + requests.len() > SENT_MAX && self.sent.len() > 0;
-        if is_shared || is_many {
-            return;
-        }
-        let (group, mut requests) = (*group, core::mem::take(requests));
+        let sent = &self.sent;
+        let may_be_sent = |(_, requests): &mut (u64, Requests)| {
+            let is_shared = requests.iter().any(|(span, _)| sent.overlaps(*span));
+            let is_many = sent.len() + requests.len() > SENT_MAX && sent.len() > 0;
+            !is_shared && !is_many
+        };
+        let Some((group, requests)) = self.blocked.take_if(may_be_sent) else { return };
         requests.iter().for_each(|(span, _)| self.sent.insert(*span, group));
         // Nothing makes a discard durable but a flush.
-        self.phase = match (requests.pop_front(), requests.is_empty()) {
-            (Some((span, sending)), true) if sending != Sending::Discard => {
-                Phase::Single(group, span, sending)
-            }
-            (first, _) => {
-                first.into_iter().for_each(|first| requests.push_front(first));
-                Phase::Sending(group, requests)
-            }
-        };
+        let is_single = requests.len() == 1 && requests[0].1 != Sending::Discard;
+        self.groups.push_back(Sent::new(group, requests, is_single));
     }
 
-    fn begin_request(&mut self) -> u64 {
-        let id = self.next_id;
-        self.next_id += 1;
-        self.running.insert(id);
-        id
-    }
-
-    /// What is sent now, with at most so many requests in flight, and at least one. A group of one request takes no flush
+    /// What is sent now, with at most so much in flight, and at least one request. A group of one request takes no flush
     /// behind it, and so one round trip.
-    pub(super) fn send(&mut self, running_max: usize, actions: &mut VecDeque<Action>) {
-        self.phase = match core::mem::replace(&mut self.phase, Phase::Idle) {
-            Phase::Single(group, span, sending) => {
-                actions.push_back(sending.action(self.begin_request(), span, Durability::Durable));
-                Phase::Finishing(group)
-            }
-            Phase::Sending(group, mut requests) => {
-                while self.running.len() < running_max.max(1)
-                    && let Some((span, sending)) = requests.pop_front()
-                {
-                    let id = self.begin_request();
-                    actions.push_back(sending.action(id, span, Durability::Volatile));
+    pub(super) fn send(&mut self, settings: &Settings, actions: &mut VecDeque<Action>) {
+        for group in &mut self.groups {
+            let durability =
+                if group.is_single { Durability::Durable } else { Durability::Volatile };
+            while let Some((span, sending)) = group.left.front() {
+                let bytes = if matches!(sending, Sending::Write(_)) { span.len } else { 0 };
+                let is_full = self.running.len() >= settings.drain_max.max(1)
+                    || self.bytes + bytes > settings.drain_bytes_max;
+                if is_full && !self.running.is_empty() {
+                    return self.flush(actions);
                 }
-                match requests.is_empty() && self.running.is_empty() {
-                    true => {
-                        actions.push_back(Action::DrainFlush { id: self.begin_request() });
-                        Phase::Finishing(group)
-                    }
-                    false => Phase::Sending(group, requests),
-                }
+                let Some((span, sending)) = group.left.pop_front() else { break };
+                let id = self.next_id;
+                self.next_id += 1;
+                self.running.insert(id, (group.number, bytes));
+                self.bytes += bytes;
+                group.running += 1;
+                actions.push_back(sending.action(id, span, durability));
             }
-            other => other,
-        };
+        }
+        self.flush(actions);
     }
 
-    /// A request was carried out. Says which group is durable at the store now, if one is.
-    pub(super) fn ended(&mut self, id: u64) -> Option<u64> {
-        self.running.remove(&id);
-        let Phase::Finishing(group) = self.phase else { return None };
-        if !self.running.is_empty() {
-            return None;
+    /// Makes durable what was carried out. One flush at a time: those that come meanwhile share the next.
+    fn flush(&mut self, actions: &mut VecDeque<Action>) {
+        if self.flush.is_some() || !self.groups.iter().any(Sent::wants_flush) {
+            return;
         }
-        self.phase = Phase::Idle;
-        self.group = group;
-        Some(group)
+        self.groups.iter_mut().for_each(|group| group.is_flushing |= group.wants_flush());
+        self.flush = Some(self.next_id);
+        actions.push_back(Action::DrainFlush { id: self.next_id });
+        self.next_id += 1;
+    }
+
+    /// A request was carried out. Says which group is durable at the store now, with all before it, if that is news.
+    pub(super) fn ended(&mut self, id: u64) -> Option<u64> {
+        if self.flush.take_if(|flush| *flush == id).is_some() {
+            self.groups.iter_mut().for_each(|group| group.is_durable |= group.is_flushing);
+        } else {
+            let (number, bytes) = self.running.remove(&id)?;
+            self.bytes -= bytes;
+            let at = self.groups.binary_search_by_key(&number, |group| group.number).ok()?;
+            let group = &mut self.groups[at];
+            group.running -= 1;
+            group.is_durable |= group.is_single;
+        }
+        let before = self.group;
+        while self.groups.front().is_some_and(|group| group.is_durable)
+            && let Some(group) = self.groups.pop_front()
+        {
+            self.group = group.number;
+        }
+        (self.group > before).then_some(self.group)
     }
 }

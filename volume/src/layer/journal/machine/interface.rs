@@ -20,6 +20,8 @@ pub struct Settings {
     pub superblock_every: u64,
     /// The most requests in flight to the store; at least one.
     pub drain_max: usize,
+    /// The most bytes of writes in flight to the store, if that is more than one request.
+    pub drain_bytes_max: u64,
     /// Every discarded block reads as zeroes: [`Discard::reads_zeroes`](crate::Discard::reads_zeroes), and a
     /// granularity not above the block size.
     pub discard_zeroes: bool,
@@ -32,9 +34,10 @@ impl Settings {
         appends_max: 4,
         unstable_max: 32 << 20,
         held_max: 64 << 20,
-        group_max: 64 << 20,
+        group_max: 32 << 20,
         superblock_every: 64 << 20,
         drain_max: 1024,
+        drain_bytes_max: 96 << 20,
         discard_zeroes: false,
     };
 }

@@ -24,6 +24,8 @@ pub(super) struct Group {
     /// Bytes of the ring that it takes.
     taken: u64,
     is_closed: bool,
+    /// A flush came behind it, or may have: nothing later is sent before the store has it.
+    is_flushed: bool,
 }
 
 /// Changes without a place in the ring.
@@ -91,6 +93,8 @@ impl Log {
             last_seq: head.seq - 1,
             taken: 0,
             is_closed: true,
+            // The log does not say what closed it.
+            is_flushed: true,
         };
         let ring_len = superblock.ring_len;
         let least = Frame::length_for(u64::from(superblock.volume.block_size));
@@ -159,21 +163,24 @@ impl Log {
         earlier.unwrap_or_else(|| self.head())
     }
 
-    /// The first group that the store lacks, if it is closed and stable.
-    pub(super) fn sendable(&self) -> Option<u64> {
-        let group = self.groups.front()?;
-        let is_placed = self.groups.len() > 1 || self.open.changes.is_empty();
+    /// The group behind the one that was begun last, if it is closed and stable, and no flush came between.
+    pub(super) fn sendable(&self, begun: u64) -> Option<u64> {
+        let at = self.groups.partition_point(|group| group.number <= begun);
+        let group = self.groups.get(at)?;
+        let may_follow = at == 0 || !self.groups[at - 1].is_flushed;
+        let is_placed = self.groups.len() > at + 1 || self.open.changes.is_empty();
         let is_ready = group.is_closed && is_placed && group.last_seq <= self.durable_seq;
-        is_ready.then_some(group.number)
+        (may_follow && is_ready).then_some(group.number)
     }
 
     pub(super) fn has_groups(&self) -> bool {
         !self.groups.is_empty()
     }
 
-    /// The store has the first group.
-    pub(super) fn sent(&mut self) {
-        self.groups.pop_front();
+    /// The store has all groups up to this one.
+    pub(super) fn sent(&mut self, last: u64) {
+        let sent = self.groups.partition_point(|group| group.number <= last);
+        self.groups.drain(..sent);
     }
 
     /// A superblock with this tail is stable.
@@ -186,6 +193,14 @@ impl Log {
     pub(super) fn close_group(&mut self) {
         if let Some(group) = self.groups.back_mut() {
             group.is_closed = true;
+        }
+    }
+
+    /// The same for a flush: what comes next is sent only when the store has all before.
+    pub(super) fn close_group_for_flush(&mut self) {
+        self.close_group();
+        if let Some(group) = self.groups.back_mut() {
+            group.is_flushed = true;
         }
     }
 
@@ -217,7 +232,14 @@ impl Log {
         if self.groups.back().is_none_or(|group| group.is_closed) {
             self.last_group += 1;
             let number = self.last_group;
-            let group = Group { number, start: None, last_seq: 0, taken: 0, is_closed: false };
+            let group = Group {
+                number,
+                start: None,
+                last_seq: 0,
+                taken: 0,
+                is_closed: false,
+                is_flushed: false,
+            };
             self.groups.push_back(group);
         }
         let (change, bytes) = match &content {

@@ -258,6 +258,43 @@ fn a_group_of_one_request_is_sent_without_a_flush() {
     assert_eq!((harness.sent(), harness.journal.status().unsent), (vec![], 0));
 }
 
+/// On a long link the store is kept busy although nobody flushes.
+#[test]
+fn groups_without_a_flush_between_are_sent_without_waiting() {
+    let mut harness = JournalHarness::new(256, SETTINGS);
+    for id in 0..3 {
+        harness.write(id, 65_536 * id, 512, VOLATILE);
+        harness.write(id, 65_536 * id + 1024, 12 << 10, VOLATILE);
+        harness.journal.idle();
+        harness.settle_disk();
+    }
+    harness.flush(8);
+    harness.write(9, 300 << 10, 512, VOLATILE);
+    harness.flush(10);
+    harness.settle_disk();
+    let of = |id: u64| [(0, 512), (1024, 12 << 10)].map(|(at, len)| Span::new(id * 65_536 + at, len));
+    let writes: Vec<_> = (0..3).flat_map(of).map(|span| format!("write {span}")).collect();
+    assert_eq!(harness.sent(), writes);
+    for _ in 0..2 {
+        let request = harness.held.pop_front().unwrap();
+        harness.done(request);
+    }
+    assert_eq!(harness.sent()[4..], ["flush"], "of the first");
+    for _ in 0..4 {
+        let request = harness.held.pop_front().unwrap();
+        harness.done(request);
+    }
+    assert_eq!(harness.sent(), ["flush"], "one flush at a time");
+    assert_eq!(harness.journal.drained_group(), 0);
+    let flush = harness.held.pop_front().unwrap();
+    harness.done(flush);
+    assert_eq!((harness.sent(), harness.journal.drained_group()), (vec!["flush".to_owned()], 1));
+    let flush = harness.held.pop_front().unwrap();
+    harness.done(flush);
+    assert_eq!(harness.journal.drained_group(), 3);
+    assert_eq!(harness.sent(), ["durable write 307200+512"], "behind the flush");
+}
+
 /// After a crash the first group would be sent again, over the second.
 #[test]
 fn a_group_over_one_that_was_sent_waits_for_a_superblock() {
