@@ -81,6 +81,16 @@ impl Failure {
         if self.hint.is_none() { self.hint(hint) } else { self }
     }
 
+    /// Something to know before the hint that it has.
+    #[must_use]
+    pub fn hint_first(self, known: &str) -> Self {
+        let hint = match &self.hint {
+            Some(hint) => format!("{known}\n  {hint}"),
+            None => known.to_owned(),
+        };
+        self.hint(hint)
+    }
+
     /// Another hint than it has; one without any stays so.
     #[must_use]
     pub fn hint_if_any(self, hint: &str) -> Self {

@@ -243,6 +243,42 @@ fn journal_of_a_volume_that_was_taken_over_is_kept_and_not_sent() {
     assert!(server.stop().success());
 }
 
+/// Another machine is told which one has a journal, since when and how much that holds, and what a take-over leaves there.
+#[test]
+fn other_machine_is_told_of_the_journal_of_an_encrypted_volume() {
+    let site = Site::new();
+    let server = site.serve();
+    site.encrypt(&[]);
+    assert!(server.stop().success());
+    site.crashed_on_large(&["--passphrase-file", "pass"]);
+    let server = site.serve();
+    let other = |more: &[&str]| {
+        let name = ["--initiator", "iqn.2000-01.example:other", "--nbd", "c.sock"];
+        let pass = ["--passphrase-file", "pass"];
+        let mut command =
+            site.longhaul(&[&["attach", &site.uri("large")], &name[..], &pass[..], more].concat());
+        command.env("STATE_DIRECTORY", site.path().join("other-state"));
+        command
+    };
+    let (said, status) = run(&other(&[]));
+    assert_eq!(status.code(), Some(1), "{said}");
+    for words in ["has kept changes in the journal", "since 20", "up to 6M", "--take-over"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let client = Running::start(&mut other(&["--take-over"]));
+    client.line().expect("the attachment is ready");
+    assert!(client.stop().success());
+    let (said, code) = site.run(&["journal", "drain", "j"]);
+    assert!(code == 1 && said.contains("longhaul journal export"), "{said}");
+    site.export();
+    // Nothing of it is said any more where it does not matter.
+    let options = ["--passphrase-file", "pass", "--journal", "k,size=8M"];
+    let (client, nbd) = site.attach_to("large", "d.sock", &options);
+    drop(nbd);
+    assert!(client.stop().success());
+    assert!(server.stop().success());
+}
+
 /// Gives the large volume of a journal another header, and tries to send the journal in any way.
 fn not_sent_over_another_header(site: &Site, init: &[&str], reason: &str) {
     let server = site.serve();

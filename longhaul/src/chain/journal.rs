@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use volume::layer::journal::{
     FlushPolicy, Identity, JournalFile, Journaled, LayerOptions, LayerStatus, Mode, Recovered,
-    Settings, State,
+    Settings, State, Superblock,
 };
 use volume::layer::reconnect::Over;
 use volume::{Gate, Shape, Volume};
@@ -107,7 +107,12 @@ impl Layer for Journal {
         with: &'a mut OpenContext<'_>,
     ) -> BoxFuture<'a, Outcome<Option<Opened>>> {
         Box::pin(async move {
-            let Some(options) = with.options.journal.take() else { return Ok(None) };
+            let Some(options) = with.options.journal.take() else {
+                if with.options.writers == Writers::TakeOver && !with.options.read_only {
+                    forget_other(beneath).await;
+                }
+                return Ok(None);
+            };
             let path = options.file.path().to_owned();
             let limit = with.options.reconnect_limit.0;
             let is_resumed = matches!(with.options.writers, Writers::Resume(_));
@@ -149,6 +154,7 @@ async fn open(
     };
     // Before anything is accepted: an attachment without the journal must be told.
     writer.guard_journal(file.path()).or_fail(|| "cannot note it".to_owned())?;
+    note(beneath, &recovered, token).await;
     let replayed = recovered.changes.len();
     if replayed > 0 {
         let path = file.path().shown();
@@ -173,12 +179,44 @@ async fn open(
     let running = Running {
         layer,
         worker: tokio::spawn(worker),
+        store: Arc::clone(&beneath.volume),
         writer: Arc::clone(writer),
         path,
         uri: uri.clone(),
     };
     Ok(Opened { worker: Some(Box::new(running)), ..beneath.layer(volume) })
 }
+
+/// Says in the header of an encrypted volume that it may lack what is in the journal. What the journal holds may be of the
+/// header: that is there already then, and what says so too.
+async fn note(beneath: &Opened, recovered: &Recovered, key: u64) {
+    if !recovered.changes.is_empty() {
+        return;
+    }
+    let Superblock { id, ring_len, .. } = &recovered.superblock;
+    if let Ok(Some(found)) = luks::journal_token(&beneath.volume).await
+        && !found.is_of(id)
+    {
+        print_error(&format_args!("longhaul: {}; {LEFT_THERE}", found.describe()));
+    }
+    let token = luks::JournalToken::new(id, key, *ring_len);
+    if let Err(why) = luks::put_journal_token(&beneath.volume, Some(token)).await {
+        tracing::warn!(%why, "the header does not say that the volume has a journal");
+    }
+}
+
+/// A volume that was taken over by somebody without a journal: says what the writer before had in one.
+async fn forget_other(beneath: &Opened) {
+    let Ok(Some(found)) = luks::journal_token(&beneath.volume).await else { return };
+    print_error(&format_args!("longhaul: {}; {LEFT_THERE}", found.describe()));
+    if let Err(why) = luks::put_journal_token(&beneath.volume, None).await {
+        tracing::warn!(%why, "the header still says that the volume has a journal");
+    }
+}
+
+/// What a volume lacked that was taken over.
+const LEFT_THERE: &str =
+    "what the volume lacks of them stays there, and `longhaul journal export` there saves it";
 
 /// What tells this volume from others.
 async fn label(uri: &Uri, probe: &dyn Probe, volume: &Arc<dyn Volume>) -> Outcome<Label> {
@@ -259,6 +297,7 @@ async fn begin(file: &OpenFile, label: &Label, shape: &Shape) -> Outcome<Recover
 struct Running {
     layer: Arc<Journaled>,
     worker: JoinHandle<LayerStatus>,
+    store: Arc<dyn Volume>,
     writer: Arc<dyn OneWriter>,
     path: PathBuf,
     uri: Uri,
@@ -291,21 +330,32 @@ impl Worker for Running {
 
     fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            let Self { layer, worker, writer, path, uri } = *self;
+            let Self { layer, worker, store, writer, path, uri } = *self;
             debug_assert_eq!(Arc::strong_count(&layer), 1, "the worker waits for the last holder");
             drop(layer);
             match worker.await {
-                Ok(status) => ended(&status, &*writer, &path, &uri),
+                Ok(status) => {
+                    if is_sent(&status)
+                        && let Err(why) = luks::put_journal_token(&store, None).await
+                    {
+                        tracing::warn!(%why, "the header still says that the volume has a journal");
+                    }
+                    ended(&status, &*writer, &path, &uri);
+                }
                 Err(why) => tracing::error!(%why, "the journal ended early"),
             }
         })
     }
 }
 
+/// Whether the volume has everything.
+fn is_sent(status: &LayerStatus) -> bool {
+    status.mode == Mode::Direct || status.journal.state == State::Clean
+}
+
 /// Gives up the guard of a journal whose volume has everything; otherwise says what it holds.
 fn ended(status: &LayerStatus, writer: &dyn OneWriter, path: &Path, uri: &Uri) {
-    let is_sent = status.mode == Mode::Direct || status.journal.state == State::Clean;
-    if is_sent {
+    if is_sent(status) {
         if let Err(why) = writer.journal_sent(path) {
             tracing::warn!(%why, "the note of this attachment still names the journal");
         }

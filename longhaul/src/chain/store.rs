@@ -4,21 +4,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use volume::layer::padded::Padded;
 use volume::store::memory::Memory;
 use volume::{Durability, Gate, Volume};
 
 use super::created_file::{CreatedFile, refuse_options};
 use super::memory::{memory_needed, memory_of_machine};
-use super::{BLOCK_SIZE, OpenOptions};
+use super::{BLOCK_SIZE, OpenOptions, SEEN_WITHIN};
 use crate::config::idle_size;
 use crate::explain::{explain, explain_connect};
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::luks;
 use crate::size::Size;
 use crate::state_dir::state_dir;
 use crate::store::abilities::Opened;
 use crate::store::file::OpenError;
+use crate::store::iscsi::Writers;
 use crate::store::{device, file, in_use, iscsi, null};
 use crate::uri::{IscsiUri, Uri};
 
@@ -147,9 +149,37 @@ async fn open_unit(uri: &Uri, unit: &IscsiUri, options: &OpenOptions) -> Outcome
     with.replays = options.replays.clone();
     with.same_as = options.same_as.clone();
     with.state = state_dir().or_else(|| options.state.clone());
-    let disk = iscsi::connect(&target, &with).await;
-    let disk = disk.map_err(|why| explain_connect(what(), why))?;
+    let disk = match iscsi::connect(&target, &with).await {
+        Ok(disk) => disk,
+        Err(why) => {
+            let journal = journal_of_holder(&why, &target, with).await;
+            let failure = explain_connect(what(), why);
+            return Err(match journal {
+                Some(journal) => failure.hint_first(&journal.describe()),
+                None => failure,
+            });
+        }
+    };
     Ok(Store::new("iscsi", disk.opened()))
+}
+
+/// What the writer who has the volume keeps in a journal, if its header says so: a reader may look.
+async fn journal_of_holder(
+    why: &iscsi::ConnectError,
+    target: &iscsi::IscsiTarget,
+    mut with: iscsi::ConnectOptions,
+) -> Option<luks::JournalToken> {
+    let key = why.holder()?;
+    (with.read_only, with.writers, with.replay_log) = (true, Writers::Unasked, None);
+    let looked = timeout(SEEN_WITHIN, async {
+        let disk = iscsi::connect(target, &with).await.ok()?.opened();
+        let token = luks::journal_token(&disk.volume).await.ok().flatten();
+        if let Some(close) = &disk.abilities.close {
+            close.close().await;
+        }
+        token
+    });
+    looked.await.ok().flatten().filter(|token| token.has_key(key))
 }
 
 /// The block size of a volume that has none of its own, if its size suits that.

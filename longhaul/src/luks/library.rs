@@ -257,7 +257,7 @@ pub(super) fn destroy(image: &Image, volume_size: u64, slot: u32) -> Outcome<Vec
 }
 
 /// The header with a new volume key, which only `secret` opens, at the cost of slot `like`: every other slot is
-/// gone, and the tokens with them but for that of the writer. The new key comes with it.
+/// gone, and the tokens with them but for those of a writer and a journal. The new key comes with it.
 pub(super) fn rekey(
     image: &Image,
     volume_size: u64,
@@ -283,8 +283,8 @@ pub(super) fn rekey(
         for old in keyslots.keys() {
             slots.destroy(*old).or_fail(what)?;
         }
-        // They open slots that are gone. That of the writer opens none.
-        for (token, _) in tokens.iter().filter(|(_, token)| !token_kind::is_one(token)) {
+        // They open slots that are gone. Those of a writer and a journal open none.
+        for (token, _) in tokens.iter().filter(|(_, token)| !token_kind::is_note(token)) {
             device.token_handle().json_set(TokenInput::RemoveToken(*token)).or_fail(what)?;
         }
         Ok(slot)

@@ -12,6 +12,7 @@ mod header_recovery;
 mod image;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
+mod journal_token;
 mod library;
 mod manage;
 mod recorded_size;
@@ -37,6 +38,7 @@ use crate::secret::Secret;
 pub use cipher::PooledXts;
 pub use cost::{CostArgs, allow_memory, allow_time};
 pub use erase::Erasable;
+pub use journal_token::{JournalToken, journal_token, put_journal_token};
 pub use manage::{
     Init, Restore, Slots, Test, add, backup, change, init, refuse_unless_blank, remove, restore,
     slots, test,

@@ -2,6 +2,7 @@
 
 mod damage;
 mod erase;
+mod journal_token;
 mod writer_token;
 
 use bytes::Bytes;

@@ -102,7 +102,9 @@ impl Store {
 
     pub(crate) fn contents(&self) -> Vec<u64> {
         let blocks = self.durable.iter().zip(&self.cached);
-        blocks.map(|(durable, cached)| cached.last().map_or(*durable, |(_, stamp)| *stamp)).collect()
+        blocks
+            .map(|(durable, cached)| cached.last().map_or(*durable, |(_, stamp)| *stamp))
+            .collect()
     }
 
     /// Per block, what may be found after a power cut now.

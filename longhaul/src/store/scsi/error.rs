@@ -51,6 +51,14 @@ pub enum OpenError<E: StdError + 'static> {
 }
 
 impl<E: StdError> OpenError<E> {
+    /// The key of the other writer who has the volume, if that is why.
+    pub fn holder(&self) -> Option<u64> {
+        match self {
+            Self::Reservation(ReservationError::Held(holders)) => holders.key(),
+            _ => None,
+        }
+    }
+
     /// The reservation of another keeps us from what was asked.
     pub(super) const fn is_conflict(&self) -> bool {
         matches!(

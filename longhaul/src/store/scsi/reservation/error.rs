@@ -73,6 +73,11 @@ impl From<Registrants> for Holders {
 }
 
 impl Holders {
+    /// The key of the first of them.
+    pub(in crate::store::scsi) fn key(&self) -> Option<u64> {
+        self.registrants.0.first().map(|first| first.key)
+    }
+
     /// Whether the volume waits for a replay log to be written.
     pub(crate) const fn has_unwritten_log(&self) -> bool {
         matches!(self.doubt, Some(AliveReason::Unwritten(_) | AliveReason::LogMissing(_)))

@@ -272,7 +272,8 @@ fn groups_without_a_flush_between_are_sent_without_waiting() {
     harness.write(9, 300 << 10, 512, VOLATILE);
     harness.flush(10);
     harness.settle_disk();
-    let of = |id: u64| [(0, 512), (1024, 12 << 10)].map(|(at, len)| Span::new(id * 65_536 + at, len));
+    let of =
+        |id: u64| [(0, 512), (1024, 12 << 10)].map(|(at, len)| Span::new(id * 65_536 + at, len));
     let writes: Vec<_> = (0..3).flat_map(of).map(|span| format!("write {span}")).collect();
     assert_eq!(harness.sent(), writes);
     for _ in 0..2 {
