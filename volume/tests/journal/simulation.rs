@@ -255,7 +255,7 @@ impl Simulation {
             (_, Err(refused)) => self.refused.push(refused),
             // A durable change covers what was accepted before it.
             (Pending::Change(number, Durability::Durable), Ok(())) => {
-                self.history.acknowledge(number + 1);
+                self.history.acknowledge_change(number + 1);
             }
             (Pending::Flush(covered), Ok(())) => self.history.acknowledge(covered),
             (Pending::Change(_, Durability::Volatile), Ok(())) => {}

@@ -347,9 +347,10 @@ impl Journal {
                         let kind = WaitingKind::Changes(changes, durability);
                         return self.waiting.push_front(Waiting { id, kind });
                     }
-                    let is_answered = durability == Durability::Volatile || self.log.wait(id);
-                    if is_answered {
-                        self.answer(id, Ok(()));
+                    match durability {
+                        Durability::Volatile => self.answer(id, Ok(())),
+                        // Whoever is told that it is durable relies on it in later changes, as behind a flush (rule 6).
+                        Durability::Durable => self.flush_now(id),
                     }
                 }
             }

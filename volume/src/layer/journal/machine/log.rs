@@ -24,7 +24,7 @@ pub(super) struct Group {
     /// Bytes of the ring that it takes.
     taken: u64,
     is_closed: bool,
-    /// A flush came behind it, or may have: nothing later is sent before the store has it.
+    /// A flush came behind it, or a durable change ended it, or may have: nothing later is sent before the store has it.
     is_flushed: bool,
 }
 
@@ -196,7 +196,7 @@ impl Log {
         }
     }
 
-    /// The same for a flush: what comes next is sent only when the store has all before.
+    /// The same for a flush or a durable change: what comes next is sent only when the store has all before.
     pub(super) fn close_group_for_flush(&mut self) {
         self.close_group();
         if let Some(group) = self.groups.back_mut() {
