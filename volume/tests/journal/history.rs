@@ -46,15 +46,6 @@ impl History {
         }
     }
 
-    /// The last of so many changes was acknowledged to be durable by itself: whoever waited for that relies on it as on a flush.
-    pub(crate) fn acknowledge_change(&mut self, changes: usize) {
-        let at = self.borders.partition_point(|border| *border < changes);
-        if at > 0 && self.borders.get(at) != Some(&changes) {
-            self.borders.insert(at, changes);
-        }
-        self.acknowledge(changes);
-    }
-
     /// So many changes are durable.
     pub(crate) fn acknowledge(&mut self, changes: usize) {
         self.acknowledged = self.acknowledged.max(changes);

@@ -258,10 +258,7 @@ impl Simulation {
             Pending::Volatile(..) => return,
             // On the store alone it does not cover those before it.
             Pending::Durable(..) if is_direct => return,
-            Pending::Durable(number, _) => {
-                self.history.acknowledge_change(number + 1);
-                number + 1
-            }
+            Pending::Durable(number, _) => number + 1,
             Pending::Flush(covered) => covered,
         };
         self.history.acknowledge(changes);

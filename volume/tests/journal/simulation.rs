@@ -59,6 +59,8 @@ pub(crate) struct Simulation {
     pending: BTreeMap<u64, Pending>,
     next_id: u64,
     next_stamp: u64,
+    /// Changes that were accepted before what happens now.
+    accepted_before: usize,
     /// A reader that has not read yet.
     reader: Option<(Vec<Part>, Option<u64>)>,
     /// Requests that were refused.
@@ -105,6 +107,7 @@ impl Simulation {
             reader: None,
             next_id: 0,
             next_stamp,
+            accepted_before: 0,
             refused: Vec::new(),
             sent: 0,
         };
@@ -255,7 +258,9 @@ impl Simulation {
             (_, Err(refused)) => self.refused.push(refused),
             // A durable change covers what was accepted before it.
             (Pending::Change(number, Durability::Durable), Ok(())) => {
-                self.history.acknowledge_change(number + 1);
+                // What is accepted from now on may rely on it.
+                self.history.flush(self.accepted_before);
+                self.history.acknowledge(number + 1);
             }
             (Pending::Flush(covered), Ok(())) => self.history.acknowledge(covered),
             (Pending::Change(_, Durability::Volatile), Ok(())) => {}
@@ -265,6 +270,7 @@ impl Simulation {
     /// Ends one I/O that is under way.
     pub(crate) fn complete(&mut self, index: usize) {
         let action = self.io.remove(index).expect("it is under way");
+        self.accepted_before = self.accepted();
         match action {
             Action::Sync => {
                 self.disk.sync();

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 use self::drain::Drain;
-use self::log::Log;
+use self::log::{Log, Waiter};
 use super::format::{LogPoint, PAYLOAD_MAX, Superblock, SuperblockState, superblock_offset};
 use super::overlay::{Content, Overlay, Part, Sending, Source, Unsent};
 use super::scan::Recovered;
@@ -222,9 +222,12 @@ impl Journal {
             Ok(()) if matches!(self.over, Some(Over::Broken(_))) => {}
             Ok(()) => {
                 let held_max = self.settings.held_max;
-                for id in self.log.appended(seq, &mut self.overlay, held_max) {
-                    self.answer(id, Ok(()));
+                let answered = self.log.appended(seq, &mut self.overlay, held_max);
+                // Who is told that a change is durable relies on it in later ones, as behind a flush (rule 6).
+                if answered.iter().any(|waiter| waiter.is_change) {
+                    self.log.close_group_for_flush();
                 }
+                answered.into_iter().for_each(|waiter| self.answer(waiter.id, Ok(())));
             }
         }
         self.advance();
@@ -347,10 +350,10 @@ impl Journal {
                         let kind = WaitingKind::Changes(changes, durability);
                         return self.waiting.push_front(Waiting { id, kind });
                     }
-                    match durability {
-                        Durability::Volatile => self.answer(id, Ok(())),
-                        // Whoever is told that it is durable relies on it in later changes, as behind a flush (rule 6).
-                        Durability::Durable => self.flush_now(id),
+                    let is_answered = durability == Durability::Volatile
+                        || self.log.wait(Waiter { id, is_change: true });
+                    if is_answered {
+                        self.answer(id, Ok(()));
                     }
                 }
             }
@@ -387,7 +390,7 @@ impl Journal {
 
     fn flush_now(&mut self, id: u64) {
         self.log.close_group_for_flush();
-        if self.log.wait(id) {
+        if self.log.wait(Waiter { id, is_change: false }) {
             self.answer(id, Ok(()));
         }
     }

@@ -24,8 +24,16 @@ pub(super) struct Group {
     /// Bytes of the ring that it takes.
     taken: u64,
     is_closed: bool,
-    /// A flush came behind it, or a durable change ended it, or may have: nothing later is sent before the store has it.
+    /// A flush or the answer to a durable change came behind it, or may have: nothing later is sent before the store has it.
     is_flushed: bool,
+}
+
+/// A request that waits for a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    pub(super) id: u64,
+    /// It is a durable change, and no flush.
+    pub(super) is_change: bool,
 }
 
 /// Changes without a place in the ring.
@@ -35,7 +43,7 @@ struct OpenFrame {
     changes: Vec<(u64, Descriptor, Bytes)>,
     payload_len: u64,
     /// Requests that wait for it to be stable.
-    waiters: Vec<u64>,
+    waiters: Vec<Waiter>,
 }
 
 #[derive(Debug)]
@@ -73,7 +81,7 @@ pub(super) struct Log {
     /// The last frame with a change.
     changed_seq: u64,
     /// Requests that wait for the frame of that number.
-    acks: VecDeque<(u64, u64)>,
+    acks: VecDeque<(u64, Waiter)>,
     /// Bytes of writes that are not stable.
     unstable: u64,
 }
@@ -196,7 +204,7 @@ impl Log {
         }
     }
 
-    /// The same for a flush or a durable change: what comes next is sent only when the store has all before.
+    /// The same for a flush, or the answer to a durable change: what comes next is sent only when the store has all before.
     pub(super) fn close_group_for_flush(&mut self) {
         self.close_group();
         if let Some(group) = self.groups.back_mut() {
@@ -257,12 +265,12 @@ impl Log {
     }
 
     /// A request waits for all that was added. Says whether it need not.
-    pub(super) fn wait(&mut self, id: u64) -> bool {
+    pub(super) fn wait(&mut self, waiter: Waiter) -> bool {
         let last = self.next_seq - 1;
         if !self.open.changes.is_empty() {
-            self.open.waiters.push(id);
+            self.open.waiters.push(waiter);
         } else if last > self.durable_seq {
-            self.acks.push_back((last, id));
+            self.acks.push_back((last, waiter));
         } else {
             return true;
         }
@@ -276,8 +284,8 @@ impl Log {
 
     /// Those who wait for frames, who are told something else.
     pub(super) fn take_waiters(&mut self) -> Vec<u64> {
-        let acks = self.acks.drain(..).map(|(_, id)| id);
-        acks.chain(self.open.waiters.drain(..)).collect()
+        let acks = self.acks.drain(..).map(|(_, waiter)| waiter);
+        acks.chain(self.open.waiters.drain(..)).map(|waiter| waiter.id).collect()
     }
 
     /// Gives the frame that is gathered its place, and has it written.
@@ -306,7 +314,7 @@ impl Log {
         }
         let seq = self.next_seq;
         self.changed_seq = seq;
-        self.acks.extend(waiters.into_iter().map(|id| (seq, id)));
+        self.acks.extend(waiters.into_iter().map(|waiter| (seq, waiter)));
         let point = LogPoint { position: self.ring.head(), seq, chain: self.chain };
         if let Some(group) = self.groups.back_mut() {
             group.start.get_or_insert(point);
@@ -360,7 +368,12 @@ impl Log {
     }
 
     /// A frame is stable. Answers those that waited for it and all before.
-    pub(super) fn appended(&mut self, seq: u64, overlay: &mut Overlay, held_max: u64) -> Vec<u64> {
+    pub(super) fn appended(
+        &mut self,
+        seq: u64,
+        overlay: &mut Overlay,
+        held_max: u64,
+    ) -> Vec<Waiter> {
         if let Some(frame) = self.in_flight.get_mut(&seq) {
             frame.is_stable = true;
         }
@@ -372,6 +385,6 @@ impl Log {
             frame.changes.for_each(|number| overlay.stable(number, held_max));
         }
         let count = self.acks.partition_point(|(seq, _)| *seq <= self.durable_seq);
-        self.acks.drain(..count).map(|(_, id)| id).collect()
+        self.acks.drain(..count).map(|(_, waiter)| waiter).collect()
     }
 }
