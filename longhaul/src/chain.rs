@@ -43,7 +43,7 @@ use crate::store::iscsi::{Connections, ReplayedLog, Writers};
 use crate::uri::{Host, Uri};
 use created_file::CreatedFile;
 use crypt::CRYPT;
-pub use enrolment::enrol;
+pub use enrolment::{Enrolment, enrol};
 pub use journal::JournalOptions;
 pub use layer::LayerInfo;
 use layer::OpenContext;

@@ -32,7 +32,7 @@ use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
 use crate::store::iscsi::Connections;
-use crate::uri::{Host, Uri};
+use crate::uri::{Host, IscsiUri, Location, Uri};
 pub use access::{Access, Group};
 use change::GivenOptions;
 use disk::TargetName;
@@ -257,9 +257,14 @@ impl Config {
     }
 
     /// The clients in `text`, a file at `path` that has nothing but clients. Volumes that are not among `volumes` are left
-    /// out.
+    /// out, and so are those that the file says are elsewhere.
     pub fn parse_clients(text: &str, path: &Path, volumes: &[Served]) -> Outcome<Vec<Client>> {
-        let (clients, wrong) = file::parse_clients(text, path, volumes);
+        let places = edit::places(text);
+        let is_it = |volume: &&Served| {
+            places.get(&volume.name).is_none_or(|place| *place == volume.place())
+        };
+        let volumes: Vec<_> = volumes.iter().filter(is_it).cloned().collect();
+        let (clients, wrong) = file::parse_clients(text, path, &volumes);
         if wrong.is_empty() { Ok(clients) } else { Err(refuse(path, &wrong)) }
     }
 
@@ -389,6 +394,28 @@ fn taken(UnitName { target, lun }: &UnitName, by: &str) -> String {
 }
 
 impl Served {
+    /// Where it is, under whatever working directory: two servers that share what they keep tell by it whether their
+    /// volumes of one name are the same.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let absolute = |path: &Path| {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            // The file itself may be missing still.
+            let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
+            directory
+                .zip(path.file_name())
+                .map_or(path.clone(), |(directory, name)| directory.join(name))
+        };
+        match self.uri.location() {
+            Location::Process(_) => "memory".to_owned(),
+            Location::File(path) => format!("file:{}", absolute(path).shown()),
+            Location::Device(path) => format!("device:{}", absolute(path).shown()),
+            Location::Unit(IscsiUri { host, target, lun, .. }) => {
+                format!("iscsi://{host}/{target}/{lun}")
+            }
+        }
+    }
+
     /// The unit of `target` that the options describe.
     fn new(
         name: &str,

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use tempfile::NamedTempFile;
 
 /// Makes the name of the file at `path` stable, as it was made or changed: its bytes alone are not enough to find them
@@ -65,6 +66,28 @@ pub(crate) fn replace_as_owned(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path)?;
     sync_directory_of(path)
+}
+
+/// An error if the file at `path`, which may be missing, could not be replaced so.
+pub(crate) fn refuse_irreplaceable(path: &Path) -> io::Result<()> {
+    let file = new_beside(path)?;
+    let old = match path.metadata() {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
+        old => old?,
+    };
+    let unlike = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    if !old.is_file() {
+        return unlike("it is no regular file");
+    }
+    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::BASIC_STATS)?;
+    // rename(2): EBUSY and EPERM.
+    if found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        return unlike("it is mounted there by itself, as for a container: mount its directory");
+    }
+    if found.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND) {
+        return unlike("it must not be changed: `lsattr` shows that");
+    }
+    keep_owner(file.as_file(), &old)
 }
 
 fn keep_owner(file: &File, old: &Metadata) -> io::Result<()> {

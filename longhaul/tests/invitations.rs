@@ -394,3 +394,249 @@ fn invitation_may_come_by_standard_input() {
     assert!(attached.stop().success());
     assert!(server.stop().success());
 }
+
+/// The machine is a client already; that it is let in shows nothing of the invitation.
+#[test]
+fn refused_invitation_is_not_reported_as_an_enrolment() {
+    let (machine, laptop, other) = (Machine::new(), Machine::new(), Machine::new());
+    let (server, _) = configured(&machine);
+    let (attached, said) = laptop.attaches(&invite(&machine, "laptop --volume backup"));
+    assert!(said.contains("the server knows this machine as laptop"), "{said}");
+    assert!(attached.stop().success());
+    let phone = invite(&machine, "phone --volume backup");
+    let (attached, _) = other.attaches(&phone);
+    assert!(attached.stop().success());
+    let (attached, said) = laptop.attaches(&phone);
+    assert!(said.contains("the invitation has enrolled nobody now"), "{said}");
+    assert!(!said.contains("phone"), "{said}");
+    assert!(attached.stop().success());
+    // What the invitation is for is not what this machine may use.
+    let media = invite(&machine, "media --volume media");
+    let (attached, _) = other.attaches(&media);
+    assert!(attached.stop().success());
+    let refused = laptop.fails(&format!("attach {media} --nbd disk.sock"));
+    assert!(refused.contains("it was used, has expired or was revoked"), "{refused}");
+    // The server could not list it, as an administrator is at work.
+    let third = invite(&machine, "third --volume backup");
+    let text = fs::read_to_string(machine.path("longhaul.toml")).unwrap();
+    fs::write(machine.path("longhaul.toml"), format!("{text}[clients.half")).unwrap();
+    let refused = laptop.fails(&format!("attach {third} --nbd disk.sock"));
+    assert!(refused.contains("target error (03/00)"), "{refused}");
+    assert!(server.stop().success());
+}
+
+/// Each row: what is done to the file of the clients, and what an invitation is refused for then.
+#[test]
+fn invitation_whose_client_could_not_be_listed_is_refused() {
+    let machine = Machine::new();
+    let (server, _) = configured(&machine);
+    let file = machine.path("longhaul.toml");
+    let without = CONFIG.replace("[volumes.backup]\nuri = \"memory:64M\"\n", "");
+    for (text, why) in [
+        (
+            format!(
+                "{CONFIG}[clients.laptop]\ninitiator = \"iqn.2000-01.example:l\"\nvolumes = []\n"
+            ),
+            "there is a client laptop already",
+        ),
+        (format!("{CONFIG}[clients.half"), "longhaul.toml"),
+        (format!("{CONFIG}[volumes.wrong]\n"), "uri"),
+        (without, "backup"),
+    ] {
+        fs::write(&file, &text).unwrap();
+        let refused = machine.fails("invite laptop --volume backup --control c.sock");
+        assert!(refused.contains("cannot invite laptop") && refused.contains(why), "{refused}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        assert!(!machine.longhaul("clients --control c.sock").contains("laptop"));
+    }
+    fs::write(&file, CONFIG).unwrap();
+    invite(&machine, "laptop --volume backup");
+    assert!(server.stop().success());
+}
+
+/// A file that is mounted by itself, as into a container, cannot be replaced.
+#[test]
+fn server_whose_file_is_mounted_by_itself_invites_nobody() {
+    let machine = Machine::new();
+    let (server, _) = configured(&machine);
+    assert!(server.stop().success());
+    let mut command = Command::new("unshare");
+    let line =
+        "mount --bind longhaul.toml longhaul.toml && exec \"$0\" serve --config longhaul.toml";
+    command.args(["-m", "sh", "-c", line, LONGHAUL]).current_dir(machine.0.path());
+    machine.keeps_all_here(&mut command);
+    let server = Running::start(&mut command);
+    assert!(server.line().unwrap().starts_with("ready "));
+    let refused = machine.fails("invite laptop --volume backup --control c.sock");
+    assert!(refused.contains("it is mounted there by itself"), "{refused}");
+    assert!(server.stop().success());
+}
+
+#[test]
+fn revoked_client_is_out_whatever_else_is_wrong() {
+    let (machine, laptop) = (Machine::new(), Machine::new());
+    fs::write(machine.path("chap.secret"), "0123456789abcdef").unwrap();
+    Command::new("chmod")
+        .args(["600", "chap.secret"])
+        .current_dir(machine.0.path())
+        .status()
+        .unwrap();
+    let (server, _) = configured(&machine);
+    assert!(server.stop().success());
+    let with_chap = format!(
+        "{CONFIG}[clients.old]\nchap_secret_file = \"chap.secret\"\nvolumes = [\"media\"]\n"
+    )
+    .replace("listen =", "protection = \"none\"\nlisten =");
+    let file = machine.path("longhaul.toml");
+    fs::write(&file, &with_chap).unwrap();
+    let (server, uri) = configured(&machine);
+    let enrols = || {
+        let (attached, _) = laptop.attaches(&invite(&machine, "laptop --volume backup"));
+        assert!(attached.stop().success());
+        laptop.longhaul(&format!("info {uri}"));
+    };
+    enrols();
+    // Another client's secret, and another mistake.
+    fs::remove_file(machine.path("chap.secret")).unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("uri = \"memory:8M\"", "uri = \"memory:8X\"")).unwrap();
+    let told = machine.longhaul("revoke laptop --control c.sock");
+    assert!(told.contains("laptop is no client any more"), "{told}");
+    laptop.fails(&format!("info {uri}"));
+    assert!(!fs::read_to_string(&file).unwrap().contains("laptop"));
+    fs::write(&file, &with_chap).unwrap();
+
+    // A file of which nothing can be taken out.
+    enrols();
+    fs::write(&file, format!("{with_chap}[clients.half")).unwrap();
+    let told = machine.fails("revoke laptop --control c.sock");
+    assert!(told.contains("laptop is no client any more"), "{told}");
+    assert!(told.contains("it cannot be taken out of") && told.contains("comes back"), "{told}");
+    laptop.fails(&format!("info {uri}"));
+    fs::write(&file, &with_chap).unwrap();
+
+    // One key under two names.
+    enrols();
+    let (attached, _) = laptop.attaches(&invite(&machine, "again --volume media"));
+    assert!(attached.stop().success());
+    let told = machine.fails("revoke laptop --control c.sock");
+    assert!(told.contains("lets it in as again, which has to be revoked too"), "{told}");
+    laptop.fails(&format!("info {uri}"));
+    assert!(machine.longhaul("revoke again --control c.sock").contains("again is no client"));
+    assert!(server.stop().success());
+}
+
+#[test]
+fn client_of_the_command_line_is_out_until_the_next_start() {
+    let (machine, laptop) = (Machine::new(), Machine::new());
+    machine.longhaul("identity new server.identity");
+    laptop.longhaul("identity new");
+    let key = laptop.longhaul("identity show").trim().to_owned();
+    let server = machine.start(&format!(
+        "serve --volume a=memory:8M --listen 127.0.0.1:0 --control c.sock --identity server.identity --client-key {key}"
+    ));
+    let uri = server.line().unwrap().strip_prefix("ready ").unwrap().to_owned();
+    laptop.longhaul(&format!("info {uri}"));
+    let told = machine.fails(&format!("revoke {key} --control c.sock"));
+    assert!(told.contains("it stands on the command line"), "{told}");
+    laptop.fails(&format!("info {uri}"));
+    assert!(server.stop().success());
+}
+
+/// Two servers of one user, with volumes of one name.
+#[test]
+fn servers_that_share_a_state_directory_keep_their_clients_apart() {
+    let (machine, laptop, phone) = (Machine::new(), Machine::new(), Machine::new());
+    for file in ["a.img", "b.img", "c.img"] {
+        fs::File::create(machine.path(file)).unwrap().set_len(64 << 20).unwrap();
+    }
+    let start = |volume: &str, rest: &str| {
+        let control = volume.replace(['=', ':', '.'], "-");
+        let server = machine.start(&format!(
+            "serve --volume {volume} --listen 127.0.0.1:0 --control {control}.sock {rest}"
+        ));
+        let ready = server.line().unwrap();
+        (server, ready.strip_prefix("ready ").unwrap_or_else(|| panic!("{ready}")).to_owned())
+    };
+    let line =
+        |server: &Running| server.line().unwrap().split_whitespace().last().unwrap().to_owned();
+    let (first, first_uri) = start("backup=file:a.img", "--invite laptop");
+    let to_laptop = line(&first);
+    // The same name of a volume: its invitation is another server's.
+    let (second, second_uri) = start("backup=file:b.img", "");
+    let port = |uri: &str| uri.split('/').nth(2).unwrap().to_owned();
+    assert!(machine.longhaul("clients --control backup-file-b-img.sock").is_empty());
+    let (attached, _) = laptop.attaches(&to_laptop);
+    assert!(attached.stop().success());
+    laptop.longhaul(&format!("info {first_uri}"));
+    assert!(second.stop().success());
+    let (second, second_again) = start("backup=file:b.img", "");
+    laptop.fails(&format!("info {second_again}"));
+    assert_ne!(port(&second_uri), port(&first_uri));
+    let refused = machine.fails("invite phone --volume backup --control backup-file-b-img.sock");
+    assert!(
+        refused.contains("a.img, and not file:") && refused.contains("--state DIR"),
+        "{refused}"
+    );
+    // Another name of a volume, and another of the client.
+    let (third, third_uri) = start("media=file:c.img", "");
+    let control = "media-file-c-img.sock";
+    let taken = machine.fails(&format!("invite laptop --volume media --control {control}"));
+    assert!(taken.contains("there is a client laptop already"), "{taken}");
+    let told = machine.longhaul(&format!("invite phone --volume media --control {control}"));
+    let (attached, _) = phone.attaches(told.split_whitespace().last().unwrap());
+    assert!(attached.stop().success());
+    phone.longhaul(&format!("info {third_uri}"));
+    phone.fails(&format!("info {first_uri}"));
+    laptop.fails(&format!("info {third_uri}"));
+    let told = machine.longhaul("revoke laptop --control backup-file-a-img.sock");
+    assert!(told.contains("laptop is no client any more"), "{told}");
+    phone.longhaul(&format!("info {third_uri}"));
+    for server in [first, second, third] {
+        assert!(server.stop().success());
+    }
+}
+
+/// Another process holds the lock and is stopped.
+#[test]
+fn locked_state_directory_is_told_and_keeps_nobody_from_his_volume() {
+    let (machine, laptop) = (Machine::new(), Machine::new());
+    let (server, uri) = configured(&machine);
+    let (attached, _) = laptop.attaches(&invite(&machine, "laptop --volume backup"));
+    let lock = fs::File::open(machine.path("state/invitations.lock")).unwrap();
+    lock.lock().unwrap();
+    let refused = machine.fails("invite phone --volume media --control c.sock");
+    assert!(refused.contains("another process has locked it"), "{refused}");
+    laptop.longhaul(&format!("info {uri}"));
+    drop(lock);
+    invite(&machine, "phone --volume media");
+    assert!(attached.stop().success());
+    assert!(server.stop().success());
+}
+
+/// A reload that waits for a volume which is out of reach does not keep a client in.
+#[test]
+fn client_is_revoked_while_a_reload_is_under_way() {
+    let (machine, laptop) = (Machine::new(), Machine::new());
+    let (server, uri) = configured(&machine);
+    let (attached, _) = laptop.attaches(&invite(&machine, "laptop --volume backup"));
+    // Connections are taken there, and nothing is answered.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let file = machine.path("longhaul.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let at = silent.local_addr().unwrap();
+    fs::write(
+        &file,
+        format!("{text}\n[volumes.far]\nuri = \"iscsi://{at}/iqn.2026-11.dev.longhaul:far/0\"\n"),
+    )
+    .unwrap();
+    let reload = machine.start("reload --control c.sock");
+    drop(silent.accept().unwrap());
+    let told = machine.longhaul("revoke laptop --control c.sock");
+    assert!(told.contains("laptop is no client any more"), "{told}");
+    laptop.fails(&format!("info {uri}"));
+    assert!(!fs::read_to_string(&file).unwrap().contains("clients.laptop"));
+    reload.kill();
+    attached.kill();
+    server.kill();
+}

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::options::LoginArgs;
 use super::say;
-use crate::chain;
+use crate::chain::{self, Enrolment};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 use crate::remembered::{self, Remembered};
@@ -17,6 +17,10 @@ use crate::uri::{Host, IscsiUri, Uri};
 
 /// The commands that take an invitation.
 const COMMANDS: [&str; 2] = ["mount", "attach"];
+
+/// What is said of an invitation that was not what let this machine in.
+const KNOWN_BEFORE: &str = "the invitation has enrolled nobody now: it was used, has expired or was revoked; the server knows the key of \
+    this machine from before, with the rights that it had";
 
 /// The longest invitation, with what may stand around it.
 const TEXT_MAX: u64 = 8192;
@@ -98,8 +102,12 @@ impl GivenInvitation {
                 identity.shown()
             ))?;
         }
-        let Invitation { server, secret, .. } = &self.invitation;
-        let portal = chain::enrol(&self.portals()?, &login, (*server, secret)).await?;
+        let Invitation { server, secret, target, name: who, .. } = &self.invitation;
+        let enrolment = chain::enrol(&self.portals()?, &login, (*server, secret), target).await?;
+        let (portal, told) = match enrolment {
+            Enrolment::Taken(portal) => (portal, format!("the server knows this machine as {who}")),
+            Enrolment::KnownBefore(portal) => (portal, KNOWN_BEFORE.to_owned()),
+        };
         let uri = self.uri(portal);
         let name = remembered::name_for(&uri)?;
         if !remembered::all()?.contains_key(&name) {
@@ -109,10 +117,7 @@ impl GivenInvitation {
             });
             Remembered::of(&uri, options.unwrap_or_default()).keep(&name)?;
         }
-        let who = &self.invitation.name;
-        say(&format!(
-            "the server knows this machine as {who}; the volume is remembered as {name}"
-        ))?;
+        say(&format!("{told}; the volume is remembered as {name}"))?;
         Ok(self.with(arguments, uri.to_string()))
     }
 }

@@ -137,7 +137,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     conflicts::refuse(&config, &portals)?;
     let reloads = config.origin.is_some();
     let stop = if reloads { super::stop_on_termination()? } else { super::stop_on_signals()? };
-    let policy = unless_stopped(&stop, policy(&config)).await?;
+    let clients = unless_stopped(&stop, clients_of(&config)).await?;
     refuse_state(config.state.as_deref())?;
     // Whatever can be refused is asked for before a volume is opened, and a file made.
     let listeners = portals::listen(&portals, given.portals).await?;
@@ -156,6 +156,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
     let disks = disks(&config.volumes, &chains, &remembered);
     let ports = config.ports().into_iter().map(|(group, access)| Port::new(group, access));
+    let policy = |targets| policy(&config, clients.clone(), targets);
     let mut node = Node::new(targets(config.volumes.iter().zip(&disks)), policy)
         .with_limits(limits::limits(&config.limits))
         .with_ports(ports);
@@ -168,10 +169,12 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     }
     let server = Server::on(listeners, Arc::clone(&node));
     let opened = (chains, disks, remembered);
+    let config = (config, clients);
     let mut live = Live::new(config, portals, opened, node, (log, tap), stop.clone(), invitations);
     // From here on nothing ends but by closing the volumes, which are noted as served.
     let told = (control, newcomers);
     let events = begin(server, &mut live, pin, invite.as_deref())
+        .await
         .and_then(|server| Events::new(server, told, stop, reloads));
     let (ended, is_idle) = match events {
         Ok(events) => match requests::attend(&mut live, events).await {
@@ -189,7 +192,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
 }
 
 /// Tells of a server that can serve `live` now.
-fn begin(
+async fn begin(
     server: io::Result<Server>,
     live: &mut Live,
     pin: Option<PublicKey>,
@@ -198,7 +201,9 @@ fn begin(
     let server = server.or_fail(|| "cannot tell where the server listens".to_owned())?;
     live.listens(server.portals(), pin);
     announce(live.volumes(), server.portals(), pin)?;
-    if let Some(invited) = invite.map(|name| live.invite_first(name)).transpose()?.flatten() {
+    if let Some(name) = invite
+        && let Some(invited) = live.invite_first(name).await?
+    {
         invited.print()?;
     }
     tokio::spawn(systemd::watchdog(server.accept_probe()));
@@ -252,20 +257,21 @@ impl Args {
     }
 }
 
-/// Who may use what. Reads the secrets.
-async fn policy(config: &Config) -> Outcome<impl FnOnce(Vec<IscsiName>) -> Policy + use<>> {
-    let (clients, is_open) = (config.clients.clone(), config.is_open());
-    let clients = blocking(move || clients.iter().map(client).collect::<Outcome<Vec<_>>>()).await?;
-    let algorithms = credentials::algorithms(config.chap_weak);
+/// The clients, in their order. Reads their secrets.
+async fn clients_of(config: &Config) -> Outcome<Vec<policy::Client>> {
+    let clients = config.clients.clone();
+    blocking(move || clients.iter().map(client).collect()).await
+}
+
+/// Who may use what. `clients` are those of the configuration.
+fn policy(config: &Config, clients: Vec<policy::Client>, targets: Vec<IscsiName>) -> Policy {
+    let policy = match config.is_open() {
+        true => Policy::open(targets),
+        false => Policy::closed(targets, clients, credentials::algorithms(config.chap_weak)),
+    };
     let demand = |volume: &Served| Some((volume.target.clone(), volume.protection.0?));
-    let demands: Vec<_> = config.volumes.iter().filter_map(demand).collect();
-    Ok(move |targets| {
-        let policy = match is_open {
-            true => Policy::open(targets),
-            false => Policy::closed(targets, clients, algorithms),
-        };
-        demands.into_iter().fold(policy, |policy, (target, least)| policy.demanding(target, least))
-    })
+    let demands = config.volumes.iter().filter_map(demand);
+    demands.fold(policy, |policy, (target, least)| policy.demanding(target, least))
 }
 
 fn client(client: &Client) -> Outcome<policy::Client> {

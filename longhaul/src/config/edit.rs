@@ -1,15 +1,18 @@
 //! Clients that are added to a configuration file and taken out of it, as an administrator would: what else stands there,
 //! remarks too, stays as it is.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use proto::identity::PublicKey;
-use toml_edit::{Array, DocumentMut, Item, Table, TableLike, value};
+use toml_edit::{Array, DocumentMut, Item, Table, TableLike, TomlError, value};
 
-use crate::durable::{new_beside, replace_as_owned};
+use super::TEXT_MAX;
+use crate::durable::{refuse_irreplaceable, replace_as_owned};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
+use crate::size::Size;
 
 /// A client, as its table has it.
 #[derive(Clone, Debug)]
@@ -22,6 +25,8 @@ pub struct ClientTable {
     pub volumes: Vec<String>,
     /// Those that it may only read.
     pub read_only: Vec<String>,
+    /// Where volumes are, by name, if the file says that of its clients' volumes.
+    pub places: BTreeMap<String, String>,
     /// What stands above the table, on one line.
     pub remark: String,
 }
@@ -29,9 +34,11 @@ pub struct ClientTable {
 /// The text with one client more.
 pub fn with_client(text: &str, client: &ClientTable) -> Outcome<String> {
     let mut document = parse(text)?;
+    add_places(&mut document, client)?;
     let clients = clients(&mut document)?;
     if clients.contains_key(&client.name) {
-        return Err(Failure::new(format!("there is a client {} already", client.name)));
+        return Err(Failure::new(format!("there is a client {} already", client.name))
+            .hint("`longhaul revoke` removes it; or give another name"));
     }
     let mut table = Table::new();
     table.insert("key", value(client.key.to_string()));
@@ -43,7 +50,44 @@ pub fn with_client(text: &str, client: &ClientTable) -> Outcome<String> {
     table.insert("protection", value("encrypt"));
     table.decor_mut().set_prefix(format!("\n# {}\n", client.remark));
     clients.insert(&client.name, Item::Table(table));
-    Ok(document.to_string())
+    let text = document.to_string();
+    if text.len() as u64 > TEXT_MAX {
+        let why = format!("it would have more than {} bytes", Size(TEXT_MAX));
+        return Err(Failure::new("the file cannot have one client more").because(why));
+    }
+    Ok(text)
+}
+
+/// Notes where its volumes are. A volume of the same name in another place is that of another server.
+fn add_places(document: &mut DocumentMut, client: &ClientTable) -> Outcome {
+    let noted = places(&document.to_string());
+    for (volume, place) in &client.places {
+        match noted.get(volume) {
+            Some(other) if other != place => {
+                return Err(Failure::new(format!("its volume {volume} is {other}, and not {place}"))
+                    .because("another server keeps its clients there")
+                    .hint("give this server a --state DIR of its own, or its volume another name; if the volume was moved, change the file"));
+            }
+            Some(_) => {}
+            None => {
+                let mut table = Table::new();
+                table.insert("place", value(place));
+                let volumes = subtable(document, "volumes")?;
+                volumes.insert(volume, Item::Table(table));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a file of clients says that volumes are, by name.
+pub fn places(text: &str) -> BTreeMap<String, String> {
+    let document = text.parse::<DocumentMut>().unwrap_or_default();
+    let volumes = document.get("volumes").and_then(Item::as_table_like);
+    let place = |(name, volume): (&str, &Item)| {
+        Some((name.to_owned(), volume.get("place")?.as_str()?.to_owned()))
+    };
+    volumes.into_iter().flat_map(|volumes| volumes.iter().filter_map(place)).collect()
 }
 
 /// The text without this client; `None` if it is not there. The table `clients` stays, if empty: nobody may log in then.
@@ -61,21 +105,29 @@ pub fn without_client(text: &str, name: &str) -> Outcome<Option<String>> {
 }
 
 fn parse(text: &str) -> Outcome<DocumentMut> {
-    text.parse().or_fail(|| "the file is not TOML".to_owned())
+    text.parse().map_err(|why: TomlError| {
+        let before = why.span().and_then(|at| text.get(..at.start)).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        Failure::new("the file is not TOML").because(format!("line {line}: {}", why.message()))
+    })
 }
 
 fn clients(document: &mut DocumentMut) -> Outcome<&mut dyn TableLike> {
+    subtable(document, "clients")
+}
+
+fn subtable<'d>(document: &'d mut DocumentMut, name: &str) -> Outcome<&'d mut dyn TableLike> {
     let mut empty = Table::new();
     // Its tables have headers of their own.
     empty.set_implicit(true);
-    let clients = document.entry("clients").or_insert(Item::Table(empty));
-    clients.as_table_like_mut().ok_or_else(|| Failure::new("`clients` is not a table"))
+    let found = document.entry(name).or_insert(Item::Table(empty));
+    found.as_table_like_mut().ok_or_else(|| Failure::new(format!("`{name}` is not a table")))
 }
 
 /// Whether the file can be replaced: tells it before it has to be.
 pub fn refuse_unwritable(path: &Path) -> Outcome {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    new_beside(&path).map(drop).or_fail(|| cannot(&path)).map_err(|why| why.hint(WRITABLE))
+    refuse_irreplaceable(&path).or_fail(|| cannot(&path)).map_err(|why| why.hint(WRITABLE))
 }
 
 const WRITABLE: &str =
@@ -107,6 +159,7 @@ mod tests {
             key: PublicKey::from_bytes([7; 32]),
             volumes: vec!["backup".to_owned()],
             read_only: Vec::new(),
+            places: BTreeMap::new(),
             remark: "by invitation".to_owned(),
         }
     }
@@ -150,6 +203,21 @@ volumes = []
         let none = without_client(&dotted, "laptop").unwrap().unwrap();
         assert!(none.contains("[clients]"), "{none}");
         assert!(with_client("", &client("a")).unwrap().contains("[clients.a]"));
+    }
+
+    #[test]
+    fn volume_of_the_same_name_in_another_place_is_refused() {
+        let at = |place: &str, name: &str| ClientTable {
+            places: BTreeMap::from([("backup".to_owned(), place.to_owned())]),
+            ..client(name)
+        };
+        let one = with_client("", &at("file:/a", "one")).unwrap();
+        assert_eq!(places(&one)["backup"], "file:/a");
+        let two = with_client(&one, &at("file:/a", "two")).unwrap();
+        assert_eq!(two.matches("[volumes.backup]").count(), 1, "{two}");
+        let other = with_client(&two, &at("file:/b", "three")).unwrap_err().to_string();
+        assert!(other.contains("backup is file:/a, and not file:/b"), "{other}");
+        assert!(places("[volumes").is_empty() && places("volumes = 3").is_empty());
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! The invitations of a server: kept in the state directory until they are used, so that a restart does not end them.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::invitations::{Invitations, Invited, Issued};
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use zeroize::{Zeroize as _, Zeroizing};
 
+use crate::command::options::blocking;
 use crate::config::{Client, Config, Served};
 use crate::durable::{make_directories, replace_as_owned};
 use crate::failure::{Failure, OrFail as _, Outcome};
@@ -36,6 +39,10 @@ const FILE: &str = "invitations.json";
 /// Whoever changes the file has locked this one: several servers may share the directory.
 const LOCK: &str = "invitations.lock";
 
+/// How long another server is waited for that has locked it: it does so for a few writes.
+const LOCKED_WITHIN: Duration = Duration::from_secs(5);
+const LOCK_POLL: Duration = Duration::from_millis(10);
+
 /// How many clients may wait to be listed.
 const WAITING_MAX: usize = 64;
 
@@ -49,6 +56,12 @@ pub(super) struct Stored {
     secret: String,
     pub(super) volumes: Vec<String>,
     pub(super) read_only: Vec<String>,
+    /// The configuration file of the server that has made it; `None` of one that was started by its command line.
+    #[serde(default)]
+    server: Option<String>,
+    /// Where its volumes are, by name: those of another server may have the same names.
+    #[serde(default)]
+    pub(super) places: BTreeMap<String, String>,
 }
 
 impl Drop for Stored {
@@ -58,8 +71,13 @@ impl Drop for Stored {
 }
 
 impl Stored {
-    /// A fresh one.
-    pub(super) fn new(name: &str, until: u64, rights: (Vec<String>, Vec<String>)) -> Outcome<Self> {
+    /// A fresh one of the server with this configuration.
+    pub(super) fn new(
+        name: &str,
+        until: u64,
+        rights: (Vec<String>, Vec<String>),
+        config: &Config,
+    ) -> Outcome<Self> {
         let mut drawn = Ok(());
         let secret = InvitationSecret::fresh(&mut |buffer| drawn = getrandom::fill(buffer));
         drawn.or_fail(|| "the system gives no random numbers".to_owned())?;
@@ -71,7 +89,21 @@ impl Stored {
             );
         }
         let (volumes, read_only) = rights;
-        Ok(Self { name: name.to_owned(), until, secret: text, volumes, read_only })
+        let named =
+            |volume: &&Served| volumes.iter().chain(&read_only).any(|name| *name == volume.name);
+        let places = config.volumes.iter().filter(named);
+        let places = places.map(|volume| (volume.name.clone(), volume.place())).collect();
+        let (name, server) = (name.to_owned(), server_of(config));
+        Ok(Self { name, until, secret: text, volumes, read_only, server, places })
+    }
+
+    /// Whether it is for volumes of the server with this configuration, as they were when it was made.
+    pub(super) fn is_of(&self, config: &Config) -> bool {
+        let is_there = |name: &String| {
+            let volume = config.volumes.iter().find(|volume| volume.name == *name);
+            volume.is_some_and(|volume| self.places.get(name) == Some(&volume.place()))
+        };
+        self.server == server_of(config) && self.volumes.iter().chain(&self.read_only).all(is_there)
     }
 
     pub(super) fn secret(&self) -> Option<InvitationSecret> {
@@ -88,7 +120,8 @@ impl Stored {
     }
 
     /// What it makes of a client; `None` if the volumes are not all served here.
-    fn issued(&self, volumes: &[Served]) -> Option<Issued> {
+    fn issued(&self, config: &Config) -> Option<Issued> {
+        let volumes = Some(&config.volumes).filter(|_| self.is_of(config))?;
         let client = policy::Client {
             units: Some(units(&self.volumes, volumes)?),
             read_only: units(&self.read_only, volumes)?,
@@ -97,6 +130,13 @@ impl Stored {
         };
         Some(Issued::new(self.name.clone(), self.until, self.secret()?, client))
     }
+}
+
+/// By what servers are told apart that share a state directory, beside their volumes.
+fn server_of(config: &Config) -> Option<String> {
+    let path = &config.origin.as_ref()?.path;
+    let path = path.canonicalize().or_else(|_| std::path::absolute(path));
+    Some(path.map_or_else(|_| String::new(), |path| path.shown().to_string()))
 }
 
 /// The units that volumes are; `None` if one of them is not there.
@@ -115,6 +155,28 @@ pub(super) struct Asked {
 struct Book {
     good: Mutex<Invitations>,
     asked: mpsc::Sender<Asked>,
+    clock: ForwardClock,
+}
+
+/// The clock of the machine, which a running server does not follow back: no invitation lasts longer by that.
+struct ForwardClock {
+    at_start: u64,
+    started: Instant,
+}
+
+impl ForwardClock {
+    fn new() -> Self {
+        Self { at_start: now(), started: Instant::now() }
+    }
+
+    /// Seconds since 1970.
+    fn now(&self) -> u64 {
+        self.after(now())
+    }
+
+    fn after(&self, told: u64) -> u64 {
+        told.max(self.at_start.saturating_add(self.started.elapsed().as_secs()))
+    }
 }
 
 impl Book {
@@ -125,7 +187,7 @@ impl Book {
 
 impl Enrolment for Book {
     fn live(&self) -> Vec<Arc<Invited>> {
-        self.change(|good| good.live(now()))
+        self.change(|good| good.live(self.clock.now()))
     }
 
     fn enrol(&self, client: NewClient) -> Enrolled {
@@ -157,14 +219,15 @@ impl OpenInvitations {
     /// its end was not noted any more.
     pub(super) fn read(config: &Config) -> Outcome<(Self, Waiting)> {
         let (asked, waiting) = mpsc::channel(WAITING_MAX);
-        let book = Arc::new(Book { good: Mutex::default(), asked });
+        let clock = ForwardClock::new();
+        let book = Arc::new(Book { good: Mutex::default(), asked, clock });
         let mut open = Self { book, stored: BTreeMap::new(), dir: directory(config) };
         let Some(dir) = open.dir.clone() else { return Ok((open, waiting)) };
         for stored in read_file(&dir)? {
             let is_used = config.clients.iter().any(|client| client.name == stored.name);
-            let Some(issued) = stored.issued(&config.volumes) else { continue };
+            let Some(issued) = stored.issued(config) else { continue };
             if is_used || stored.until <= now() {
-                open.remove_from_file(&stored.name)?;
+                remove_from_file(&dir, &stored)?;
             } else if open.book.change(|good| good.issue(issued, now())).is_ok() {
                 open.stored.insert(stored.name.clone(), stored);
             }
@@ -176,28 +239,32 @@ impl OpenInvitations {
         Arc::clone(&self.book) as _
     }
 
+    /// The time by which they end.
+    pub(super) fn now(&self) -> u64 {
+        self.book.clock.now()
+    }
+
     /// Those that are good now.
     pub(super) fn good(&mut self) -> impl Iterator<Item = &Stored> {
-        self.stored.retain(|_, stored| stored.until > now());
+        let now = self.now();
+        self.stored.retain(|_, stored| stored.until > now);
         self.stored.values()
     }
 
     /// Adds one. It is on the disk before anybody can have it.
-    pub(super) fn issue(&mut self, stored: Stored, volumes: &[Served]) -> Outcome {
+    pub(super) async fn issue(&mut self, stored: Stored, config: &Config) -> Outcome {
         let what = || format!("cannot invite {}", stored.name);
         let Some(dir) = self.dir.clone() else {
             return Err(Failure::new(what())
                 .because("there is no directory to keep the invitation in")
                 .hint("set HOME, or give the server --state DIR"));
         };
-        let issued = stored.issued(volumes);
+        let issued = stored.issued(config);
         let issued = issued.ok_or_else(|| Failure::new(what()).because("no such volume"))?;
-        self.book.change(|good| good.issue(issued, now())).or_fail(what)?;
+        let now = self.now();
+        self.book.change(|good| good.issue(issued, now)).or_fail(what)?;
         let added = stored.clone();
-        let kept = change_file(&dir, |file| {
-            file.retain(|other| other.until > now());
-            file.push(added);
-        });
+        let kept = blocking(move || change_file(&dir, |file| add(file, added, now))).await;
         if let Err(why) = kept {
             self.book.change(|good| good.withdraw(&stored.name));
             return Err(why.within(&what()));
@@ -208,7 +275,8 @@ impl OpenInvitations {
 
     /// Takes one out for the login that has shown its secret.
     pub(super) fn claim(&mut self, id: InvitationId) -> Option<(Issued, Stored)> {
-        let issued = self.book.change(|good| good.claim(id, now()))?;
+        let now = self.now();
+        let issued = self.book.change(|good| good.claim(id, now))?;
         let stored = self.stored.get(&issued.name)?.clone();
         Some((issued, stored))
     }
@@ -218,22 +286,39 @@ impl OpenInvitations {
         self.book.change(|good| good.give_back(issued));
     }
 
-    /// Takes one out for good: it does not come back with a restart. Whether there was one.
-    pub(super) fn withdraw(&mut self, name: &str) -> Outcome<bool> {
+    /// Takes one out: at once for logins, and for good, so that it does not come back with a restart. Whether there was one.
+    /// An error says that it may come back.
+    pub(super) async fn withdraw(&mut self, name: &str) -> Outcome<bool> {
         self.book.change(|good| good.withdraw(name));
-        let is_known = self.stored.contains_key(name);
-        self.remove_from_file(name)?;
-        self.stored.remove(name);
-        Ok(is_known)
-    }
-
-    fn remove_from_file(&self, name: &str) -> Outcome {
-        let Some(dir) = &self.dir else { return Ok(()) };
-        if !dir.join(FILE).exists() {
-            return Ok(());
+        let Some(stored) = self.stored.get(name).cloned() else { return Ok(false) };
+        if let Some(dir) = self.dir.clone() {
+            blocking(move || remove_from_file(&dir, &stored)).await?;
         }
-        change_file(dir, |file| file.retain(|other| other.name != name))
+        self.stored.remove(name);
+        Ok(true)
     }
+}
+
+/// Adds an invitation to those in the file. Of those of servers that list their clients in one file, two have no one name.
+fn add(file: &mut Vec<Stored>, added: Stored, now: u64) -> Outcome {
+    file.retain(|other| other.until > now);
+    if file.iter().any(|other| other.name == added.name && other.server == added.server) {
+        return Err(Failure::new("there is an invitation under this name")
+            .because("a server that shares the state directory has made it, or this one for volumes that it has no more")
+            .hint("give another name, or this server a --state DIR of its own"));
+    }
+    file.push(added);
+    Ok(())
+}
+
+fn remove_from_file(dir: &Path, stored: &Stored) -> Outcome {
+    if !dir.join(FILE).exists() {
+        return Ok(());
+    }
+    change_file(dir, |file| {
+        file.retain(|other| other.secret != stored.secret);
+        Ok(())
+    })
 }
 
 /// Where a server keeps its invitations.
@@ -263,8 +348,7 @@ pub(super) fn complete(mut config: Config, invites: bool) -> Outcome<Config> {
         config.closed = true;
         config.clients.extend(clients);
     }
-    let is_invited =
-        |stored: &Stored| stored.until > now() && stored.issued(&config.volumes).is_some();
+    let is_invited = |stored: &Stored| stored.until > now() && stored.is_of(&config);
     config.closed |= invites || read_file(&dir)?.iter().any(is_invited);
     let by_key = config.clients.iter().any(|client| client.key.is_some());
     let identity = dir.join(IDENTITY);
@@ -327,20 +411,50 @@ fn read_file(dir: &Path) -> Outcome<Vec<Stored>> {
 }
 
 /// Changes the file, which only its owner may read: durably, and beside other servers that do the same.
-fn change_file(dir: &Path, change: impl FnOnce(&mut Vec<Stored>)) -> Outcome {
+fn change_file(dir: &Path, change: impl FnOnce(&mut Vec<Stored>) -> Outcome) -> Outcome {
     let path = dir.join(FILE);
     let what = || format!("cannot keep invitations in {}", path.shown());
+    locked(dir, || {
+        let mut stored = read_file(dir)?;
+        change(&mut stored)?;
+        let text = Zeroizing::new(serde_json::to_vec(&stored).or_fail(what)?);
+        replace_as_owned(&path, &text).or_fail(what)
+    })
+}
+
+/// Does what no other server may do meanwhile that shares the directory. Blocks.
+pub(super) fn locked<T>(dir: &Path, work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let path = dir.join(LOCK);
+    let what = || format!("cannot lock {}", path.shown());
     make_directories(dir, 0o777).or_fail(what)?;
-    let lock: File = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(dir.join(LOCK))
-        .or_fail(what)?;
-    lock.lock().or_fail(what)?;
-    let mut stored = read_file(dir)?;
-    change(&mut stored);
-    let text = Zeroizing::new(serde_json::to_vec(&stored).or_fail(what)?);
-    replace_as_owned(&path, &text).or_fail(what)
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    let lock = options.open(&path).or_fail(what)?;
+    let deadline = Instant::now() + LOCKED_WITHIN;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return work(),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(LOCK_POLL),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Failure::new(what())
+                    .because("another process has locked it, and does not let go")
+                    .hint("is a server stopped that shares this directory, or its disk stuck? a --state DIR of its own keeps it apart"));
+            }
+            Err(TryLockError::Error(why)) => return Err(why).or_fail(what),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clock_that_is_set_back_makes_no_time() {
+        let clock = ForwardClock::new();
+        let start = clock.at_start;
+        assert_eq!(clock.after(start + 7200), start + 7200);
+        assert!(clock.after(start - 3600) >= start);
+        assert!(clock.after(0) >= start);
+    }
 }

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use proto::identity::PublicKey;
-use proto::iscsi::login::policy::Policy;
-use proto::iscsi::name::IscsiName;
+use proto::iscsi::login::policy::Client as Admitted;
 use proto::scsi::ports::AccessState;
 use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
@@ -17,8 +16,8 @@ use super::invitations::OpenInvitations;
 use super::limits::limits;
 use super::portals::list as places;
 use super::{
-    LEVEL, Remembered, conflicts, discard, disks, note_sizes, open, policy, refuse_state,
-    refuse_unauthenticated, remember, targets, unless_stopped,
+    LEVEL, Remembered, clients_of, conflicts, discard, disks, note_sizes, open, policy,
+    refuse_state, refuse_unauthenticated, remember, targets, unless_stopped,
 };
 use crate::chain::{Chain, Growth};
 use crate::command::options::blocking;
@@ -41,6 +40,8 @@ struct OpenVolume {
 /// All that is being served.
 pub(super) struct Live {
     config: Config,
+    /// Its clients, in the same order, with what they prove: none of that is read again for the sake of another.
+    clients: Vec<Admitted>,
     /// Where it listens, as long as it runs.
     portals: Vec<Portal>,
     open_volumes: BTreeMap<String, OpenVolume>,
@@ -71,7 +72,7 @@ pub(super) struct Prepared {
     remembered: Vec<Remembered>,
     chains: Vec<Chain>,
     growths: Growths,
-    policy: Box<dyn FnOnce(Vec<IscsiName>) -> Policy>,
+    clients: Vec<Admitted>,
 }
 
 /// The volumes that grow, by name.
@@ -80,7 +81,7 @@ type Growths = BTreeMap<String, Growth>;
 impl Live {
     /// What `node` serves: the chains and disks are those of the volumes of `config`, in order.
     pub(super) fn new(
-        config: Config,
+        (config, clients): (Config, Vec<Admitted>),
         portals: Vec<Portal>,
         (chains, disks, remembered): (Vec<Chain>, Vec<Disk>, Vec<Remembered>),
         node: Arc<Node>,
@@ -91,7 +92,18 @@ impl Live {
         let open_volumes = open_volumes(&config.volumes, chains, disks, remembered).collect();
         let closings = Closings::default();
         let known_as = (None, Vec::new());
-        Self { config, portals, open_volumes, closings, node, log, stop, invitations, known_as }
+        Self {
+            config,
+            clients,
+            portals,
+            open_volumes,
+            closings,
+            node,
+            log,
+            stop,
+            invitations,
+            known_as,
+        }
     }
 
     /// It listens at these addresses, with this public key.
@@ -109,6 +121,11 @@ impl Live {
 
     pub(super) const fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Its clients, as they log in.
+    pub(super) fn admitted(&self) -> &[Admitted] {
+        &self.clients
     }
 
     /// The clients of the sessions that there are.
@@ -132,7 +149,7 @@ impl Live {
         refuse_unauthenticated(&config, &self.portals)?;
         conflicts::refuse(&config, &self.portals)?;
         let filter = self.log.0.clone().or(&config.log).filter(LEVEL)?;
-        let policy = unless_stopped(&stop, policy(&config)).await?;
+        let clients = unless_stopped(&stop, clients_of(&config)).await?;
         let is_new = |volume: &&Served| !self.open_volumes.contains_key(&volume.name);
         let added: Vec<_> = config.volumes.iter().filter(is_new).cloned().collect();
         self.closings.refuse(&added)?;
@@ -158,25 +175,24 @@ impl Live {
         let grown = config.volumes.iter().filter(|volume| growths.contains_key(&volume.name));
         note_sizes(grown.cloned().collect(), config.state.as_deref()).await;
         chains.iter().for_each(|chain| chain.leave_on(self.stop.clone()));
-        Ok(Prepared { config, added, remembered, chains, growths, policy: Box::new(policy) })
+        Ok(Prepared { config, added, remembered, chains, growths, clients })
     }
 
     /// Serves what was prepared, and says what has changed. What is served no more ends in the background.
     pub(super) fn apply(&mut self, prepared: Prepared) -> Applied {
-        let Prepared { config, added, remembered, chains, growths, policy } = prepared;
+        let Prepared { config, added, remembered, chains, growths, clients } = prepared;
         let disks = disks(&added, &chains, &remembered);
         let grown = self.grow(growths);
         self.open_volumes.extend(open_volumes(&added, chains, disks, remembered));
-        self.replace(config, &added, &grown, policy)
+        self.replace((config, clients), &added, &grown)
     }
 
     /// Serves what `config` says: all of it is open.
     pub(super) fn replace(
         &mut self,
-        config: Config,
+        (config, clients): (Config, Vec<Admitted>),
         added: &[Served],
         grown: &[String],
-        policy: impl FnOnce(Vec<IscsiName>) -> Policy,
     ) -> Applied {
         let stays = |name: &String| config.volumes.iter().any(|volume| volume.name == *name);
         let (kept, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -185,7 +201,8 @@ impl Live {
         let devices = self.targets(&config);
         let names = config.volumes.iter().map(|volume| volume.target.clone());
         let names: BTreeSet<_> = names.collect();
-        let policy = policy(names.into_iter().collect());
+        let policy = policy(&config, clients.clone(), names.into_iter().collect());
+        self.clients = clients;
         let access = config.ports();
         let turned = turned(&self.config.ports(), &access);
         let offering = Offering { devices, policy, limits: limits(&config.limits), access };

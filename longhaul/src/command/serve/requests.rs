@@ -131,9 +131,7 @@ fn answer(live: &Live, request: Request) -> Option<Request> {
         "status" => live.status(),
         "reload" => return Some(request),
         "clients" => Err(Failure::new(RELOADING)),
-        other if other.starts_with("invite ") || other.starts_with("revoke ") => {
-            Err(Failure::new(RELOADING))
-        }
+        other if other.starts_with("invite ") => Err(Failure::new(RELOADING)),
         other => Err(Failure::new(format!("there is no request `{other}`"))),
     };
     request.answer(answer);
@@ -155,11 +153,17 @@ async fn reload(
         systemd::reloading();
         let mut reload = Reload { asked, ..Reload::default() };
         let prepared = reload.prepare(live, events).await;
-        let Reload { asked: waiting, given_up, again, ended, newcomers, .. } = reload;
+        let Reload { asked: waiting, given_up, again, ended, revocations, newcomers, .. } = reload;
         match (prepared, given_up) {
             (Err(_), Some(why)) => tell(waiting, &Err(why.to_owned())),
             // All of it may have been done before that was heard.
             (prepared, _) => apply(live, prepared, waiting),
+        }
+        for request in revocations {
+            match live.administer(&request.verb).await {
+                Some(answer) => request.answer(answer),
+                None => drop(answer(live, request)),
+            }
         }
         for client in newcomers {
             live.enrol(client).await;
@@ -185,6 +189,8 @@ struct Reload {
     given_up: Option<&'static str>,
     /// Another was asked for meanwhile, and by whom.
     again: Option<Vec<Request>>,
+    /// Who wants an end of a client's access, which does not wait for volumes that are being opened.
+    revocations: Vec<Request>,
     /// Clients that are to be listed then.
     newcomers: Vec<Asked>,
     /// How the server has ended meanwhile.
@@ -220,6 +226,13 @@ impl Reload {
             }
             Event::Hangup => {
                 self.again.get_or_insert_default();
+                self.give_up(REPLACED);
+            }
+            Event::Asked(request) if request.verb.starts_with("revoke ") => {
+                // The reload is begun once more afterwards, for the same who have asked for it.
+                let asked = std::mem::take(&mut self.asked);
+                self.again.get_or_insert_default().extend(asked);
+                self.revocations.push(request);
                 self.give_up(REPLACED);
             }
             Event::Asked(request) => {
