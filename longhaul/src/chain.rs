@@ -44,7 +44,7 @@ use crate::uri::{Host, Uri};
 use created_file::CreatedFile;
 use crypt::CRYPT;
 pub use enrolment::{Enrolment, enrol};
-pub use journal::JournalOptions;
+pub use journal::{JournalOptions, JournalSource};
 pub use layer::LayerInfo;
 use layer::OpenContext;
 use layers::LAYERS;
@@ -130,7 +130,7 @@ impl Default for Login {
 }
 
 /// What of a volume is wanted.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub enum Contents {
     /// What its store holds, whatever that is: for those who look after it themselves.
     #[default]
@@ -145,7 +145,7 @@ pub enum Contents {
 }
 
 /// How an encrypted volume is opened.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Unlock {
     /// What opens it.
     pub key: luks::Key,

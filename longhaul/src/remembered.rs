@@ -217,7 +217,7 @@ impl Remembered {
 fn options(arguments: &[OsString], given: &[&OsStr], here: &Path) -> Vec<String> {
     let words = arguments.iter().skip_while(|word| *word != "mount").skip(1);
     let mut options = Vec::new();
-    let (mut skips, mut is_path) = (false, false);
+    let (mut skips, mut path_of) = (false, None);
     for word in words.filter(|word| !given.contains(&word.as_os_str()) && *word != "--") {
         let text = word.to_string_lossy().into_owned();
         let (key, value) =
@@ -225,16 +225,19 @@ fn options(arguments: &[OsString], given: &[&OsStr], here: &Path) -> Vec<String>
         if std::mem::take(&mut skips) {
             continue;
         }
-        let absolute = |path: &str| here.join(path).to_string_lossy().into_owned();
-        if std::mem::take(&mut is_path) {
-            options.push(absolute(&text));
+        let absolute = |key: &str, path: &str| match (key, path) {
+            // It stands for no journal.
+            ("--journal", "none") => path.to_owned(),
+            _ => here.join(path).to_string_lossy().into_owned(),
+        };
+        if let Some(key) = path_of.take() {
+            options.push(absolute(key, &text));
         } else if let Some((_, has_value)) = ONCE.iter().find(|(once, _)| *once == key) {
             skips = *has_value && value.is_none();
-        } else if PATHS.contains(&key) {
-            is_path = value.is_none();
-            options.push(
-                value.map_or_else(|| text.clone(), |value| format!("{key}={}", absolute(value))),
-            );
+        } else if let Some(known) = PATHS.iter().find(|path| **path == key) {
+            path_of = value.is_none().then_some(*known);
+            let with = |value| format!("{key}={}", absolute(key, value));
+            options.push(value.map_or_else(|| text.clone(), with));
         } else {
             options.push(text);
         }
@@ -295,6 +298,8 @@ mod tests {
             "longhaul --log debug mount file:a /mnt --mkfs ext4 --read-only --passphrase-file p --size=1G --key-file=k --window 8M --journal j,size=64M",
         );
         let given = ["file:a", "/mnt"].map(OsStr::new);
+        let none = words("longhaul mount file:a /mnt --journal none");
+        assert_eq!(options(&none, &given, Path::new("/here")), ["--journal", "none"]);
         let options = options(&arguments, &given, Path::new("/here"));
         let expected = "--read-only --passphrase-file /here/p --key-file=/here/k --window 8M --journal /here/j,size=64M";
         assert_eq!(options.join(" "), expected);

@@ -1,7 +1,7 @@
 //! The layer that keeps changes on a local disk until the store has them.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -32,13 +32,34 @@ use crate::utc::now;
 /// What a chain calls it.
 pub(super) const JOURNAL: &str = "journal";
 
+/// The file of a journal.
+#[derive(Debug)]
+pub enum JournalSource {
+    /// It is there.
+    Found {
+        /// Locked by this process.
+        file: OpenFile,
+        /// What was found in it; `None` of one that was just made.
+        found: Option<(Label, Recovered)>,
+    },
+    /// It is made once the size of the volume is known, and that the volume can have one.
+    Missing {
+        /// Where.
+        path: PathBuf,
+        /// The most bytes.
+        size: u64,
+        /// Told when it was made.
+        made: Arc<OnceLock<()>>,
+    },
+}
+
 /// A journal that a chain is to have.
 #[derive(Debug)]
 pub struct JournalOptions {
     /// Its file.
-    pub file: OpenFile,
-    /// What was found in it; `None` of one that was just made.
-    pub found: Option<(Label, Recovered)>,
+    pub source: JournalSource,
+    /// Told if the volume cannot have one, where nobody asked for one.
+    pub declined: Option<Arc<OnceLock<()>>>,
     /// When a flush is answered.
     pub flush: FlushPolicy,
     /// How far the volume may lag behind.
@@ -51,8 +72,42 @@ impl JournalOptions {
     /// The key of the reservation that shows that nobody has written since, if the volume lacks something.
     #[must_use]
     pub fn resumes(&self) -> Option<u64> {
-        let (_, found) = self.found.as_ref()?;
+        let JournalSource::Found { found: Some((_, found)), .. } = &self.source else {
+            return None;
+        };
         (!found.changes.is_empty()).then_some(found.superblock.token)
+    }
+
+    /// Where its file is, or will be.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match &self.source {
+            JournalSource::Found { file, .. } => file.path(),
+            JournalSource::Missing { path, .. } => path,
+        }
+    }
+}
+
+impl JournalSource {
+    /// The file, made if it is missing, for a volume of `volume` bytes: a quarter of that is plenty.
+    async fn open(self, volume: u64) -> Outcome<(OpenFile, Option<(Label, Recovered)>)> {
+        let (path, most, made) = match self {
+            Self::Found { file, found } => return Ok((file, found)),
+            Self::Missing { path, size, made } => (path, size, made),
+        };
+        let size = most.min(volume / 4).max(journal_file::LEAST);
+        print_error(&format_args!(
+            "longhaul: what is written is kept in the journal {} until the volume has it, through outages and crashes: {} are \
+             written once to make it; `--journal none` leaves it out",
+            path.shown(),
+            Size(size)
+        ));
+        let what = || format!("cannot make {}", path.shown());
+        let at = path.clone();
+        let file = tokio::task::spawn_blocking(move || OpenFile::create(&at, size)).await;
+        let file = file.or_fail(what)?.or_fail(what)?;
+        let _ = made.set(());
+        Ok((file, None))
     }
 }
 
@@ -113,7 +168,7 @@ impl Layer for Journal {
                 }
                 return Ok(None);
             };
-            let path = options.file.path().to_owned();
+            let path = options.path().to_owned();
             let limit = with.options.reconnect_limit.0;
             let is_resumed = matches!(with.options.writers, Writers::Resume(_));
             let opened = open(with.uri, beneath, options, limit, is_resumed).await;
@@ -135,13 +190,17 @@ async fn open(
         return Err(Failure::usage(format!("{uri} is on this machine, and needs no journal")));
     };
     let Some(token) = writer.reserved() else {
+        if let Some(declined) = &options.declined {
+            let _ = declined.set(());
+        }
         return Err(Failure::new("nothing would show that nobody else has written since a crash")
             .because("the target has no persistent reservations")
             .hint("leave --journal out"));
     };
-    let JournalOptions { file, found, flush, max_age, outlasts_outages: _ } = options;
+    let JournalOptions { source, flush, max_age, .. } = options;
     let label = label(uri, &**probe, &beneath.volume).await?;
     let shape = beneath.volume.shape();
+    let (file, found) = source.open(shape.size).await?;
     let recovered = match found {
         Some((there, found)) if fits(&there, &found, &label, shape)? => {
             // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that.
@@ -167,6 +226,7 @@ async fn open(
         settings: Settings::DEFAULT,
         flush,
         max_age,
+        unsolicited: probe.unsolicited(),
         is_fence: Arc::new(move |_| state.state() == scsi::State::Over(Over::Fenced)),
     };
     let inner = LimitedReads::over(Arc::clone(&beneath.volume), Arc::clone(probe), limit);

@@ -152,11 +152,22 @@ impl VolumeArgs {
         contents: Option<Contents>,
         stop: &Stop,
     ) -> Outcome<Chain> {
-        let opened = self.open_chain(uri, contents, stop).await;
+        let mut opened = self.open_chain(uri, contents.clone(), stop).await;
+        if opened.is_err() && self.journal.is_declined() {
+            opened = self.open_chain(uri, contents, stop).await;
+        }
         if opened.is_err() {
             self.journal.discard_made().await;
         }
         opened
+    }
+
+    /// Unless something was said of a journal, there is one at `path` where the volume can have one.
+    pub(super) fn default_journal(&self, uri: &Uri, path: PathBuf) {
+        let is_alone = self.writers.writers() != Writers::Shared;
+        if uri.is_remote() && !self.read_only && is_alone && !self.replay_log.is_given() {
+            self.journal.set_default(path);
+        }
     }
 
     async fn open_chain(
@@ -185,7 +196,7 @@ impl VolumeArgs {
             pad: false,
             pipeline: self.writers.pipeline(self.pipeline.settings(chain::memory_of_machine())?),
             replays: journal.as_ref().and_then(|journal| {
-                let file = journal.file.path().to_owned();
+                let file = journal.path().to_owned();
                 Some(ReplayedLog { key: Some(journal.resumes()?), file })
             }),
             journal,

@@ -13,7 +13,7 @@ use volume::layer::journal::{
 use super::journal_args::{damaged, frozen};
 use super::options::{LoginArgs, OutageArgs};
 use crate::attachments;
-use crate::chain::{self, Contents, JournalOptions, OpenOptions};
+use crate::chain::{self, Contents, JournalOptions, JournalSource, OpenOptions};
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::journals;
@@ -229,8 +229,8 @@ impl Drain {
         };
         let path = opened.path().to_owned();
         let journal = JournalOptions {
-            file: opened,
-            found: Some((label, found)),
+            source: JournalSource::Found { file: opened, found: Some((label, found)) },
+            declined: None,
             flush: FlushPolicy::Remote,
             max_age: None,
             outlasts_outages: false,

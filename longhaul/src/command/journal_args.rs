@@ -1,19 +1,22 @@
 //! The option that gives a volume a journal.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::Args;
-use volume::layer::journal::{FlushPolicy, SuperblockState};
+use volume::layer::journal::{FlushPolicy, Recovered, SuperblockState};
 
-use crate::chain::JournalOptions;
+use crate::chain::{JournalOptions, JournalSource};
 use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
 use crate::size::Size;
 use crate::store::journal_file::{JournalError, LEAST, OpenFile};
+
+/// In the place of a file: no journal.
+const NONE: &str = "none";
 
 /// How large a journal is made, if nothing else is said.
 const SIZE: Size = Size(1 << 30);
@@ -27,7 +30,7 @@ const LARGE: u64 = 256 << 20;
 pub(super) struct JournalArgs {
     /// Keep changes in this file of a local disk until the volume has them: a flush waits for this disk and not for the
     /// network, what was flushed survives a crash of this machine, and writers do not notice an outage as long as there is
-    /// room. The file is made, 1G or `size`, if it is missing. `flush=remote` has flushes wait for the volume too;
+    /// room. The file is made, 1G or `size`, if it is missing; `none` stands for no journal. `flush=remote` has flushes wait for the volume too;
     /// `max-age` has writers wait while the volume lacks something older
     #[arg(
         long,
@@ -35,10 +38,22 @@ pub(super) struct JournalArgs {
         conflicts_with_all = ["read_only", "shared", "replay_log"]
     )]
     journal: Option<JournalSpec>,
+    /// What is made without being asked for.
+    #[arg(skip)]
+    default: OnceLock<PathBuf>,
     /// The file was made by this process.
     #[arg(skip)]
-    made: OnceLock<()>,
+    made: Arc<OnceLock<()>>,
+    /// The volume can have none.
+    #[arg(skip)]
+    declined: Arc<OnceLock<()>>,
 }
+
+/// How large a journal is made without being asked for: an eighth of the room on its disk, and not more than this.
+const DEFAULT_MOST: u64 = 8 << 30;
+
+/// Where there is room for less, none is made without being asked for.
+const DEFAULT_LEAST: u64 = 64 << 20;
 
 /// What was said of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,14 +100,62 @@ impl FromStr for JournalSpec {
 
 impl JournalArgs {
     /// Whether there is to be one.
-    pub(super) const fn is_given(&self) -> bool {
-        self.journal.is_some()
+    pub(super) fn is_given(&self) -> bool {
+        self.spec().is_some()
+    }
+
+    /// What was said of one, if one is wanted.
+    fn spec(&self) -> Option<&JournalSpec> {
+        self.journal.as_ref().filter(|spec| spec.path != Path::new(NONE))
+    }
+
+    /// Unless something was said of one, there is one at `path`, made if there is room.
+    pub(super) fn set_default(&self, path: PathBuf) {
+        if self.journal.is_none() {
+            let _ = self.default.set(path);
+        }
+    }
+
+    /// The one that nobody asked for, if it is there or there is room to make it.
+    async fn open_default(&self, path: PathBuf) -> Outcome<Option<JournalOptions>> {
+        if self.declined.get().is_some() {
+            return Ok(None);
+        }
+        let found = path.exists();
+        let made = Arc::clone(&self.made);
+        let source = match found {
+            true => open_found(&path).await.map_err(|why| {
+                why.hint_if_any("`longhaul journal status` shows what it holds, `--journal none` goes on without it")
+            })?,
+            false => {
+                let size = (room_beside(&path) / 8).min(DEFAULT_MOST);
+                if size < DEFAULT_LEAST {
+                    let path = path.shown();
+                    tracing::info!(%path, size, "there is too little room for a journal");
+                    return Ok(None);
+                }
+                JournalSource::Missing { path, size, made }
+            }
+        };
+        let declined = Some(Arc::clone(&self.declined));
+        let (flush, max_age) = (FlushPolicy::Local, None);
+        Ok(Some(JournalOptions { source, declined, flush, max_age, outlasts_outages: true }))
+    }
+
+    /// Whether the volume turned out to be one that can have none, and nobody asked for one.
+    pub(super) fn is_declined(&self) -> bool {
+        self.declined.get().is_some()
     }
 
     /// Opens the file, or makes it.
     pub(super) async fn open(&self) -> Outcome<Option<JournalOptions>> {
-        let Some(spec) = self.journal.clone() else { return Ok(None) };
-        let what = || format!("cannot use the journal {}", spec.path.shown());
+        let Some(spec) = self.spec().cloned() else {
+            return match self.default.get() {
+                Some(path) => self.open_default(path.clone()).await,
+                None => Ok(None),
+            };
+        };
+        let what = || cannot_use(&spec.path);
         let made = spec.clone();
         let file = tokio::task::spawn_blocking(move || made.open_or_make());
         let (file, is_made) = file.await.or_fail(what)?.or_fail(what)?;
@@ -105,28 +168,51 @@ impl JournalArgs {
                 .because(why)
                 .hint("leave size= out, or name another file"));
         }
-        let found = match file.read_all().await {
-            Err(JournalError::Blank) => None,
-            found => Some(found.map_err(|why| damaged(what(), why))?),
-        };
-        if found
-            .as_ref()
-            .is_some_and(|(_, found)| found.superblock.state == SuperblockState::Frozen)
-        {
-            return Err(frozen(what()));
-        }
+        let source = read_found(file).await?;
         let JournalSpec { flush, max_age, .. } = spec;
-        Ok(Some(JournalOptions { file, found, flush, max_age, outlasts_outages: true }))
+        let outlasts_outages = true;
+        Ok(Some(JournalOptions { source, declined: None, flush, max_age, outlasts_outages }))
     }
 
     /// The volume was not opened after all: a file that was made for it, and holds nothing, is removed.
     pub(super) async fn discard_made(&self) {
-        let (Some(spec), Some(())) = (&self.journal, self.made.get()) else { return };
-        if let Err(why) = remove_unused(spec.path.clone()).await {
-            let path = spec.path.shown();
+        let path = self.spec().map(|spec| &spec.path).or_else(|| self.default.get());
+        let (Some(path), Some(())) = (path, self.made.get()) else { return };
+        if let Err(why) = remove_unused(path.clone()).await {
+            let path = path.shown();
             tracing::debug!(%path, %why, "a journal that was made for nothing stays");
         }
     }
+}
+
+fn cannot_use(path: &Path) -> String {
+    format!("cannot use the journal {}", path.shown())
+}
+
+async fn open_found(path: &Path) -> Outcome<JournalSource> {
+    let (what, at) = (|| cannot_use(path), path.to_owned());
+    let file = tokio::task::spawn_blocking(move || OpenFile::open(&at)).await;
+    read_found(file.or_fail(what)?.or_fail(what)?).await
+}
+
+/// Reads a journal that is to be used.
+async fn read_found(file: OpenFile) -> Outcome<JournalSource> {
+    let what = || cannot_use(file.path());
+    let found = match file.read_all().await {
+        Err(JournalError::Blank) => None,
+        found => Some(found.map_err(|why| damaged(what(), why))?),
+    };
+    let is_frozen = |(_, found): &(_, Recovered)| found.superblock.state == SuperblockState::Frozen;
+    if found.as_ref().is_some_and(is_frozen) {
+        return Err(frozen(what()));
+    }
+    Ok(JournalSource::Found { file, found })
+}
+
+/// Bytes that are left on the disk where `path` will be.
+fn room_beside(path: &Path) -> u64 {
+    let there = path.ancestors().skip(1).find_map(|dir| rustix::fs::statvfs(dir).ok());
+    there.map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// Removes a journal that is for no volume yet, or says that its volume has everything: then no note names it.

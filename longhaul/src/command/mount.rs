@@ -174,6 +174,9 @@ pub async fn run(args: Args, arguments: Vec<OsString>) -> Outcome {
 async fn serve(args: Args, uri: Uri, name: String, file: PathBuf) -> Outcome {
     let stop = stop_on_signals()?;
     args.open.check(&uri)?;
+    if let Some(dir) = state_dir() {
+        args.open.default_journal(&uri, dir.join(format!("{name}.journal")));
+    }
     let contents = match args.mkfs {
         Some(_) => match blank::prepare(&uri, &args.open, &stop).await {
             Ok(contents) => contents,

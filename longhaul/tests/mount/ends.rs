@@ -131,6 +131,37 @@ fn flushed_data_in_a_journal_outlive_the_process_and_the_server() {
     assert!(server.stop().success());
 }
 
+/// Nobody has to ask for one, and nobody has to have one.
+#[test]
+fn mount_keeps_a_journal_in_the_state_directory_unless_that_is_declined() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    let journal = stage.path("state/disk.journal");
+    let mount = format!("mount {} mnt --mkfs ext4 --passphrase-file secret", stage.uri());
+    let printed = stage.longhaul(&format!("{mount} --journal none"));
+    assert!(!journal.exists() && !printed.contains("journal"), "{printed}");
+    stage.longhaul("umount disk");
+    let printed = stage.longhaul("mount disk");
+    assert!(!journal.exists() && !printed.contains("journal"), "{printed}");
+    stage.longhaul("umount disk");
+    let mount = format!("mount {} mnt --passphrase-file secret", stage.uri());
+    let printed = stage.longhaul(&mount);
+    assert!(printed.contains("disk.journal") && printed.contains("--journal none"), "{printed}");
+    assert_eq!(fs::metadata(&journal).unwrap().len(), 32 << 20, "a quarter of the volume");
+    fs::write(stage.mnt().join("file"), "kept").unwrap();
+    fs::File::open(stage.mnt().join("file")).unwrap().sync_all().unwrap();
+    stage.signal(Signal::KILL);
+    run(&stage.command("umount disk"));
+    stage.wait_until("the loop device is gone", || stage.leftovers().is_empty());
+    let printed = stage.longhaul("mount disk");
+    assert!(!printed.contains("written once"), "{printed}");
+    assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
+    stage.longhaul("umount disk");
+    let status = stage.longhaul("journal status state/disk.journal");
+    assert!(status.contains("clean"), "{status}");
+    assert!(server.stop().success());
+}
+
 /// mount(8) calls this for a line of `/etc/fstab`.
 #[test]
 fn line_of_fstab_is_mounted_with_its_options() {

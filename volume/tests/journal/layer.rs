@@ -109,6 +109,7 @@ impl Simulation {
             settings: Settings { discard_zeroes: true, ..SETTINGS },
             flush,
             max_age,
+            unsolicited: u64::MAX,
             is_fence: {
                 let handle = handle.clone();
                 Arc::new(move |_| handle.lock().is_fenced)

@@ -25,6 +25,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     superblock_every: 5 * 4096,
     drain_max: 3,
     drain_bytes_max: 6 * BLOCK,
+    drain_segment: 3 * BLOCK,
     discard_zeroes: true,
 };
 

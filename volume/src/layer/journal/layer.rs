@@ -20,6 +20,7 @@ use super::scan::Recovered;
 use super::shared::{Refusal, Shared};
 use super::status::{IsFence, LayerStatus};
 use super::worker::{Worker, extent_bytes};
+use crate::layer::pipeline::{self, Direction, RateControl};
 use crate::layer::reconnect::Runtime;
 use crate::{
     Durability, Error, Extent, ExtentMap, Kind, Result, Shape, Space, Span, Verb, Volume, Work,
@@ -48,15 +49,18 @@ pub struct LayerOptions {
     pub flush: FlushPolicy,
     /// Changes wait while the volume beneath lacks one that is older.
     pub max_age: Option<Duration>,
+    /// The longest write that takes one round trip.
+    pub unsolicited: u64,
     /// Whether a failure means that another writer has the volume.
     pub is_fence: IsFence,
 }
 
 impl fmt::Debug for LayerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { settings, flush, max_age, is_fence: _ } = self;
+        let Self { settings, flush, max_age, unsolicited, is_fence: _ } = self;
         let mut shown = f.debug_struct("LayerOptions");
         shown.field("settings", settings).field("flush", flush).field("max_age", max_age);
+        shown.field("unsolicited", unsolicited);
         shown.finish_non_exhaustive()
     }
 }
@@ -88,7 +92,12 @@ impl Journaled {
             shape.discard.is_some_and(|how| how.reads_zeroes && how.granularity <= block);
         let settings = Settings { discard_zeroes, ..options.settings };
         let machine = Journal::open(recovered, token, settings);
-        let shared = Arc::new(Shared::new(machine, runtime, options.max_age));
+        let pace = pipeline::Settings {
+            unsolicited: options.unsolicited,
+            ..pipeline::Settings::default()
+        };
+        let rate = RateControl::new(Direction::Write, pace, shape.clone());
+        let shared = Arc::new(Shared::new(machine, runtime, options.max_age, rate));
         let worker = Worker::new(
             Arc::clone(&inner),
             Arc::clone(&file),

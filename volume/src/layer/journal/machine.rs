@@ -17,7 +17,7 @@ use super::overlay::{Content, Overlay, Part, Sending, Source, Unsent};
 use super::scan::Recovered;
 use crate::{Durability, Space, Span};
 
-pub use interface::{Action, Cause, Refused, Retirement, Settings, State, Status};
+pub use interface::{Action, Cause, DrainWindow, Refused, Retirement, Settings, State, Status};
 
 /// What stands between opening and the first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,7 @@ enum WaitingKind {
 #[derive(Debug)]
 pub struct Journal {
     settings: Settings,
+    window: DrainWindow,
     /// The one that is stable.
     superblock: Superblock,
     /// The one that is being written.
@@ -100,6 +101,7 @@ impl Journal {
         let actions = if is_frozen { VecDeque::new() } else { [Action::Sync].into() };
         Self {
             settings,
+            window: DrainWindow::of(&settings),
             superblock: *superblock,
             next_superblock: None,
             token,
@@ -267,6 +269,16 @@ impl Journal {
         self.advance();
     }
 
+    /// From now on so much is sent at a time.
+    pub fn set_drain_window(&mut self, window: DrainWindow) {
+        let most = DrainWindow::of(&self.settings);
+        self.window = DrainWindow {
+            requests: window.requests.min(most.requests),
+            bytes: window.bytes.min(most.bytes),
+            segment: window.segment.min(most.segment),
+        };
+    }
+
     /// What is to be done next.
     pub fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
@@ -419,10 +431,10 @@ impl Journal {
     /// Sends the next groups, or more of those under way (rules 6 and 7).
     fn send(&mut self) {
         loop {
-            self.drain.send(&self.settings, &mut self.actions);
+            self.drain.send(&self.window, &mut self.actions);
             let next = self.log.sendable(self.drain.begun());
             let Some(group) = next.filter(|_| self.drain.wants_next()) else { return };
-            self.drain.begin(group, self.overlay.merged(group));
+            self.drain.begin(group, self.overlay.merged(group, self.window.segment));
         }
     }
 

@@ -207,11 +207,17 @@ impl Overlay {
         parts.map(|(span, number)| Part { span, source: source(span, number) }).collect()
     }
 
-    /// What is to be sent of a group: each byte once, with its last contents.
-    pub(super) fn merged(&self, group: u64) -> Vec<(Span, Sending)> {
+    /// What is to be sent of a group: each byte once, with its last contents; if that is more than one request, in writes of
+    /// `segment` bytes, or what one change has.
+    pub(super) fn merged(&self, group: u64, segment: u64) -> Vec<(Span, Sending)> {
         let first = self.changes.partition_point(|change| change.group < group);
         let end = self.changes.partition_point(|change| change.group <= group);
-        self.merged_of(first..end)
+        let most = self.merged_of(first..end, JOINED_MAX);
+        match most.len() {
+            0 | 1 => most,
+            _ if segment >= JOINED_MAX => most,
+            _ => self.merged_of(first..end, segment),
+        }
     }
 
     /// The same of each group.
@@ -221,12 +227,12 @@ impl Overlay {
         let range = |group: &[u64]| {
             let range = start..start + group.len();
             start = range.end;
-            self.merged_of(range)
+            self.merged_of(range, JOINED_MAX)
         };
         changes.chunk_by(u64::eq).map(range).collect()
     }
 
-    fn merged_of(&self, range: Range<usize>) -> Vec<(Span, Sending)> {
+    fn merged_of(&self, range: Range<usize>, joined_max: u64) -> Vec<(Span, Sending)> {
         let mut last = Intervals::new();
         let first = self.first + range.start as u64;
         for (number, change) in (first..).zip(self.changes.range(range)) {
@@ -240,7 +246,7 @@ impl Overlay {
                     let part = Part { span, source: change.source(span) };
                     match requests.last_mut() {
                         Some((before, Sending::Write(parts)))
-                            if before.end() == span.at && before.len + span.len <= JOINED_MAX =>
+                            if before.end() == span.at && before.len + span.len <= joined_max =>
                         {
                             before.len += span.len;
                             parts.push(part);
@@ -328,9 +334,9 @@ mod tests {
             (Span::new(1, 1), Sending::Discard),
             (Span::new(2, 2), write(&[(2, 1, b"e"), (3, 1, b"d")])),
         ];
-        assert_eq!(overlay.merged(1), expected);
+        assert_eq!(overlay.merged(1, JOINED_MAX), expected);
         overlay.forget(1);
-        assert_eq!(overlay.merged(2), [(Span::new(0, 4), write(&[(0, 4, b"wxyz")]))]);
+        assert_eq!(overlay.merged(2, JOINED_MAX), [(Span::new(0, 4), write(&[(0, 4, b"wxyz")]))]);
     }
 
     #[test]
@@ -342,7 +348,8 @@ mod tests {
             let content = Content::Write { bytes: Some(vec![7; EACH].into()), extent: None };
             overlay.push(Unsent { group: 1, span, content });
         }
-        let lengths = overlay.merged(1).into_iter().map(|(span, _)| span.len / EACH as u64);
+        let lengths =
+            overlay.merged(1, JOINED_MAX).into_iter().map(|(span, _)| span.len / EACH as u64);
         assert_eq!(lengths.collect::<Vec<_>>(), [2, 1, 1]);
     }
 

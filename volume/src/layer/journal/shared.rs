@@ -5,10 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::machine::{Action, Cause, Journal, Refused, Retirement, State as MachineState};
+use super::machine::{
+    Action, Cause, DrainWindow, Journal, Refused, Retirement, State as MachineState,
+};
 use super::overlay::Part;
 use super::status::{Failure, LayerStatus, Mode, Outcome};
 use crate::Span;
+use crate::layer::pipeline::{RateControl, Stamp};
 use crate::layer::reconnect::Runtime;
 
 /// Why a request was not carried out by the journal.
@@ -54,6 +57,13 @@ struct State {
     is_touched: bool,
     is_closing: bool,
     called: Vec<Waker>,
+    /// When it was last looked at.
+    now: Duration,
+    /// How much is sent at a time.
+    rate: RateControl,
+    /// Writes under way to the store, with their bytes, and all bytes of them.
+    sent: BTreeMap<u64, (Stamp, u64)>,
+    in_flight: u64,
 }
 
 /// What the worker does next.
@@ -71,6 +81,7 @@ impl Shared {
         machine: Journal,
         runtime: Arc<dyn Runtime>,
         max_age: Option<Duration>,
+        rate: RateControl,
     ) -> Self {
         let drained = machine.drained_group();
         let now = runtime.now();
@@ -93,6 +104,10 @@ impl Shared {
             is_touched: true,
             is_closing: false,
             called: Vec::new(),
+            now,
+            rate,
+            sent: BTreeMap::new(),
+            in_flight: 0,
         };
         Self { runtime, max_age, state: Mutex::new(state) }
     }
@@ -109,6 +124,7 @@ impl Shared {
             state.fail(&Failure::new(crate::Kind::Gone, "the journal was left half way"));
             state
         });
+        state.now = self.runtime.now();
         let answer = act(&mut state);
         state.draw();
         let called = std::mem::take(&mut state.called);
@@ -325,6 +341,11 @@ impl State {
     /// Takes what the machine wants done.
     fn draw(&mut self) {
         while let Some(action) = self.machine.poll() {
+            if let Action::DrainWrite { id, span, .. } = &action {
+                self.in_flight += span.len;
+                let stamp = self.rate.issued(self.in_flight, self.now);
+                self.sent.insert(*id, (stamp, span.len));
+            }
             let Action::Answer { id, result } = action else {
                 self.orders.push_back(action);
                 continue;
@@ -370,7 +391,20 @@ impl State {
         self.enter(Mode::Failed);
     }
 
+    /// A write to the store has ended.
+    fn returned(&mut self, id: u64, is_done: bool) {
+        let Some((stamp, len)) = self.sent.remove(&id) else { return };
+        self.in_flight -= len;
+        self.rate.returned(stamp, len, is_done, self.now);
+        let chosen = self.rate.chosen();
+        let (requests, bytes, segment) = (chosen.requests, chosen.in_flight, chosen.segment);
+        self.machine.set_drain_window(DrainWindow { requests, bytes, segment });
+    }
+
     fn finish(&mut self, outcome: Outcome) {
+        if let Outcome::Drained(id, result) = &outcome {
+            self.returned(*id, result.is_ok());
+        }
         let (machine, failure) = (&mut self.machine, &mut self.failure);
         let mut told = |result: Result<(), Failure>| {
             result.map_err(|why| {

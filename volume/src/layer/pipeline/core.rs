@@ -29,7 +29,7 @@ use self::failure::Failure;
 pub(super) use self::failure::report;
 use self::flush_tracker::{Due, FlushTracker};
 pub(super) use self::order::{Order, Outcome};
-use self::rate_control::RateControl;
+pub(in crate::layer) use self::rate_control::RateControl;
 pub(super) use self::waiters::Answer;
 use self::waiters::Waiters;
 use self::write_queue::WriteQueue;

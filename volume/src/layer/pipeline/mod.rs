@@ -32,6 +32,9 @@ use crate::{
     Durability, Error, Extent, ExtentMap, Kind, Result, Shape, Space, Span, Verb, Volume, Work,
 };
 
+pub(in crate::layer) use self::core::RateControl;
+pub(in crate::layer) use self::rate_meter::Stamp;
+pub(in crate::layer) use self::settings::Direction;
 pub use self::settings::{Chosen, Limit, Settings};
 
 /// The name of one who waits.

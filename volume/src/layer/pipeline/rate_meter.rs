@@ -47,7 +47,7 @@ pub(super) const PROBE_REQUESTS: usize = 2;
 
 /// Remembers what was true when a request was issued.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stamp {
+pub(in crate::layer) struct Stamp {
     at: Duration,
     delivered: u64,
     delivered_at: Duration,

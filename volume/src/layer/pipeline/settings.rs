@@ -112,7 +112,7 @@ pub enum Limit {
 
 /// The direction a choice is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(in crate::layer) enum Direction {
     Write,
     Read,
 }

@@ -49,7 +49,13 @@ impl Runtime for Virtual {
 
 fn options(flush: FlushPolicy) -> LayerOptions {
     let settings = Settings { held_max: 1 << 20, ..Settings::DEFAULT };
-    LayerOptions { settings, flush, max_age: None, is_fence: Arc::new(|_| false) }
+    LayerOptions {
+        settings,
+        flush,
+        max_age: None,
+        unsolicited: u64::MAX,
+        is_fence: Arc::new(|_| false),
+    }
 }
 
 async fn opened(

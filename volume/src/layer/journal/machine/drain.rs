@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::interface::{Action, Settings};
+use super::interface::{Action, DrainWindow};
 use crate::layer::journal::intervals::Intervals;
 use crate::layer::journal::overlay::Sending;
 use crate::{Durability, Span};
@@ -139,14 +139,14 @@ impl Drain {
 
     /// What is sent now, with at most so much in flight, and at least one request. A group of one request takes no flush
     /// behind it, and so one round trip.
-    pub(super) fn send(&mut self, settings: &Settings, actions: &mut VecDeque<Action>) {
+    pub(super) fn send(&mut self, window: &DrainWindow, actions: &mut VecDeque<Action>) {
         for group in &mut self.groups {
             let durability =
                 if group.is_single { Durability::Durable } else { Durability::Volatile };
             while let Some((span, sending)) = group.left.front() {
                 let bytes = if matches!(sending, Sending::Write(_)) { span.len } else { 0 };
-                let is_full = self.running.len() >= settings.drain_max.max(1)
-                    || self.bytes + bytes > settings.drain_bytes_max;
+                let is_full = self.running.len() >= window.requests.max(1)
+                    || self.bytes + bytes > window.bytes;
                 if is_full && !self.running.is_empty() {
                     return self.flush(actions);
                 }

@@ -22,6 +22,8 @@ pub struct Settings {
     pub drain_max: usize,
     /// The most bytes of writes in flight to the store, if that is more than one request.
     pub drain_bytes_max: u64,
+    /// Writes side by side are sent together up to so many bytes; a group that is one write, up to a mebibyte.
+    pub drain_segment: u64,
     /// Every discarded block reads as zeroes: [`Discard::reads_zeroes`](crate::Discard::reads_zeroes), and a
     /// granularity not above the block size.
     pub discard_zeroes: bool,
@@ -38,8 +40,28 @@ impl Settings {
         superblock_every: 64 << 20,
         drain_max: 1024,
         drain_bytes_max: 96 << 20,
+        drain_segment: 1 << 20,
         discard_zeroes: false,
     };
+}
+
+/// How much is sent at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainWindow {
+    /// [`Settings::drain_max`], if that is not less.
+    pub requests: usize,
+    /// [`Settings::drain_bytes_max`], if that is not less.
+    pub bytes: u64,
+    /// [`Settings::drain_segment`], if that is not less.
+    pub segment: u64,
+}
+
+impl DrainWindow {
+    /// The most.
+    pub(super) const fn of(settings: &Settings) -> Self {
+        let Settings { drain_max, drain_bytes_max, drain_segment, .. } = *settings;
+        Self { requests: drain_max, bytes: drain_bytes_max, segment: drain_segment }
+    }
 }
 
 /// What the driver is to do, in this order; appends, superblocks and what is sent may then be in flight together.

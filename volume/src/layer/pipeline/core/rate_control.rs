@@ -7,7 +7,7 @@ use super::super::settings::{Chosen, Direction, Settings};
 use crate::Shape;
 
 /// See the module.
-pub(super) struct RateControl {
+pub(in crate::layer) struct RateControl {
     direction: Direction,
     settings: Settings,
     shape: Shape,
@@ -16,7 +16,7 @@ pub(super) struct RateControl {
 }
 
 impl RateControl {
-    pub(super) fn new(direction: Direction, settings: Settings, shape: Shape) -> Self {
+    pub(in crate::layer) fn new(direction: Direction, settings: Settings, shape: Shape) -> Self {
         let meter = match direction {
             Direction::Write => RateMeter::new(settings.unsolicited),
             Direction::Read => RateMeter::default(),
@@ -25,19 +25,25 @@ impl RateControl {
         Self { direction, settings, shape, meter, chosen }
     }
 
-    pub(super) const fn chosen(&self) -> &Chosen {
+    pub(in crate::layer) const fn chosen(&self) -> &Chosen {
         &self.chosen
     }
 
     /// A request leaves, with which `in_flight` bytes are in flight.
-    pub(super) fn issued(&mut self, in_flight: u64, now: Duration) -> Stamp {
+    pub(in crate::layer) fn issued(&mut self, in_flight: u64, now: Duration) -> Stamp {
         // If more could be in flight, what returns is no measure of the link.
         let limited = in_flight + self.chosen.segment < self.chosen.in_flight;
         self.meter.issued(limited, now)
     }
 
     /// A request has returned.
-    pub(super) fn returned(&mut self, stamp: Stamp, bytes: u64, done: bool, now: Duration) {
+    pub(in crate::layer) fn returned(
+        &mut self,
+        stamp: Stamp,
+        bytes: u64,
+        done: bool,
+        now: Duration,
+    ) {
         if self.meter.returned(stamp, bytes, done, now) {
             self.chosen = self.settings.choose(self.direction, &self.meter, &self.shape);
         }
