@@ -290,6 +290,10 @@ impl File {
     pub fn lies_in_memory(&self) -> Result<bool> {
         // The magic number of tmpfs, include/uapi/linux/magic.h.
         const TMPFS_MAGIC: i64 = 0x0102_1994;
+        // The file of a device is in /dev, which is a tmpfs; what the device does is not.
+        if !rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&self.fd)?.st_mode).is_file() {
+            return Ok(false);
+        }
         Ok(rustix::fs::fstatfs(&self.fd)?.f_type == TMPFS_MAGIC)
     }
 
