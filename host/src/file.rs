@@ -6,20 +6,21 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+use crate::aligned;
 use crate::ranges;
 use crate::syncs::Syncs;
-
-/// The unit of direct requests, in bytes: no file system asks for more.
-const PAGE: usize = 4096;
 
 /// An open file or block device. All I/O is by position; nothing moves a shared offset but the
 /// search for holes, which sets it before each use.
 #[derive(Debug)]
 pub struct File {
     fd: OwnedFd,
+    /// Its requests go past the page cache.
+    direct: bool,
     /// The first failure that may have cost bytes which were taken before. The system tells of a failed
     /// write-back once per open file, to whichever call syncs next; so it is kept here, where no call can
     /// be forgotten, whether or not anybody waits for its answer.
@@ -90,7 +91,50 @@ impl File {
         };
         let mode = Mode::RUSR | Mode::WUSR;
         let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)?;
-        Ok(Self { fd, failed: OnceLock::new(), syncs: Arc::default() })
+        Ok(Self::new(fd, false))
+    }
+
+    fn new(fd: OwnedFd, direct: bool) -> Self {
+        Self { fd, direct, failed: OnceLock::new(), syncs: Arc::default() }
+    }
+
+    /// The same file, whose requests go past the page cache (`O_DIRECT`); an error of kind `Unsupported` where its file
+    /// system has no such requests. [`Self::can_request`] tells how small they may be.
+    pub fn uncached(mut self) -> Result<Self> {
+        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        match rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::DIRECT) {
+            Err(Errno::INVAL) => return Err(ErrorKind::Unsupported.into()),
+            set => set?,
+        }
+        // tmpfs takes the flag and has nothing but a cache; others tell that this file has no such requests.
+        if self.lies_in_memory()? || self.direct_unit()? == Some(0) {
+            return Err(ErrorKind::Unsupported.into());
+        }
+        self.direct = true;
+        Ok(self)
+    }
+
+    /// The unit of direct requests, where the system tells it (statx(2), STATX_DIOALIGN); 0 if there are none.
+    fn direct_unit(&self) -> Result<Option<u32>> {
+        use rustix::fs::{AtFlags, StatxFlags};
+        let found = rustix::fs::statx(&self.fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
+        let told = found.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+        Ok(told.then_some(found.stx_dio_offset_align))
+    }
+
+    /// Whether its requests go past the page cache.
+    #[must_use]
+    pub const fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Whether requests may have units of `len` bytes: direct ones may not be smaller than a block of the device. It is
+    /// tried, as not every file system tells.
+    pub fn can_request(&self, len: usize) -> Result<bool> {
+        match self.read_aligned(0, len) {
+            Err(why) if why.kind() == ErrorKind::InvalidInput => Ok(false),
+            read => read.map(|_| true),
+        }
     }
 
     /// Opens or makes a file whose bytes go past the page cache, where its file system has that (`O_DIRECT`). Requests to
@@ -109,30 +153,25 @@ impl File {
             }
             opened => opened?,
         };
-        Ok(Self { fd, failed: OnceLock::new(), syncs: Arc::default() })
+        Ok(Self::new(fd, true))
     }
 
     /// Reads `len` bytes at `at` into memory that direct reads take, waiting as long as it takes. Both are of whole
-    /// pages. Fewer come back only at the end of the file.
-    pub fn read_aligned(&self, at: u64, len: usize) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; len + PAGE];
-        let from = bytes.as_ptr().align_offset(PAGE);
+    /// units. Fewer come back only at the end of the file.
+    pub fn read_aligned(&self, at: u64, len: usize) -> Result<Bytes> {
+        let (mut bytes, before) = aligned::with_capacity(len);
+        bytes.resize(before + len, 0);
         let mut filled = 0;
         while filled < len {
-            match rustix::io::pread(
-                &self.fd,
-                &mut bytes[from + filled..from + len],
-                at + filled as u64,
-            ) {
+            match rustix::io::pread(&self.fd, &mut bytes[before + filled..], at + filled as u64) {
                 Ok(0) => break,
                 Ok(n) => filled += n,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
-        bytes.truncate(from + filled);
-        bytes.drain(..from);
-        Ok(bytes)
+        bytes.truncate(before + filled);
+        Ok(Bytes::from(bytes).slice(before..))
     }
 
     pub(crate) fn raw(&self) -> RawFd {
@@ -414,6 +453,8 @@ fn last_errno() -> Errno {
 mod tests {
     use super::*;
 
+    const PAGE: usize = 4096;
+
     fn scratch() -> (tempfile::TempDir, File) {
         let dir = tempfile::tempdir().unwrap();
         let file = File::open(&dir.path().join("file"), Access::Create).unwrap();
@@ -441,6 +482,23 @@ mod tests {
         assert_eq!(file.read_aligned(2 * PAGE as u64, 4 * PAGE).unwrap(), vec![7; PAGE], "its end");
         assert!(File::open_direct(&path, Access::Create).is_err());
         assert_eq!(File::open_direct(&path, Access::Read).unwrap().len().unwrap(), 3 * PAGE as u64);
+    }
+
+    #[test]
+    fn uncached_file_in_memory_is_refused() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("file");
+        let refused = File::open(&path, Access::Create).unwrap().uncached().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn unit_that_is_smaller_than_a_block_is_told() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, [7; 8192]).unwrap();
+        let file = File::open(&path, Access::Read).unwrap().uncached().unwrap();
+        assert!(file.can_request(4096).unwrap() && !file.can_request(100).unwrap());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! it knows no protocol and no `Volume`.
 
 pub mod aead;
+mod aligned;
 pub mod allocator;
 pub mod cipher;
 mod context;

@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::io::{Error, ErrorKind, Result};
+use std::mem::MaybeUninit;
 
 use bytes::Bytes;
 
+use crate::aligned;
 use crate::file::{File, Sync};
 
 /// One thing asked of a file, with the data it needs.
@@ -119,7 +121,7 @@ impl fmt::Display for Request {
 impl File {
     /// Does what is asked, waiting as long as it takes. What was read comes back: less only at the end of the
     /// file, and nothing for what does not read.
-    pub fn perform(&self, request: &Request) -> Result<Vec<u8>> {
+    pub fn perform(&self, request: &Request) -> Result<Bytes> {
         let _under_way = request.syncs().then(|| self.syncs.begin());
         self.call(request).inspect_err(|why| self.note(request, why))
     }
@@ -131,16 +133,20 @@ impl File {
         }
     }
 
-    fn call(&self, request: &Request) -> Result<Vec<u8>> {
+    fn call(&self, request: &Request) -> Result<Bytes> {
         match *request {
-            Request::Read { at, len } => return self.read(at, len),
+            Request::Read { at, len } if self.is_direct() => return self.read_aligned(at, len),
+            Request::Read { at, len } => return self.read(at, len).map(Bytes::from),
+            Request::Write { at, ref data, sync } if self.is_direct() => {
+                self.write(at, &aligned::aligned(data.clone()), sync)
+            }
             Request::Write { at, ref data, sync } => self.write(at, data, sync),
             Request::Sync => self.sync(),
             Request::Punch { at, len } => self.punch(at, len),
             Request::Zero { at, len } => self.zero(at, len),
             Request::Allocate { at, len } => self.allocate(at, len),
         }
-        .map(|()| Vec::new())
+        .map(|()| Bytes::new())
     }
 }
 
@@ -148,26 +154,52 @@ impl File {
 #[derive(Debug)]
 pub(crate) struct Progress {
     pub(crate) request: Request,
-    /// What has been read.
-    pub(crate) read: Vec<u8>,
+    /// What has been read, behind the bytes that align it.
+    buffer: Vec<u8>,
+    /// How many those are.
+    before: usize,
     /// How much has been written.
     pub(crate) written: usize,
 }
 
 impl Progress {
-    pub(crate) fn new(request: Request) -> Self {
+    /// The beginning of a request; to a file that is `direct` in memory that begins at a page.
+    pub(crate) fn new(request: Request, direct: bool) -> Self {
         let len = if let Request::Read { len, .. } = request { len } else { 0 };
-        Self { request, read: Vec::with_capacity(len), written: 0 }
+        let (buffer, before) =
+            if direct { aligned::with_capacity(len) } else { (Vec::with_capacity(len), 0) };
+        let request = match request {
+            Request::Write { at, data, sync } if direct => {
+                Request::Write { at, data: aligned::aligned(data), sync }
+            }
+            request => request,
+        };
+        Self { request, buffer, before, written: 0 }
+    }
+
+    /// How many bytes have been read.
+    pub(crate) const fn filled(&self) -> usize {
+        self.buffer.len() - self.before
+    }
+
+    /// Where the bytes go that are still to be read.
+    pub(crate) fn spare(&mut self) -> &mut [MaybeUninit<u8>] {
+        self.buffer.spare_capacity_mut()
+    }
+
+    /// What has been read.
+    pub(crate) fn into_read(self) -> Bytes {
+        Bytes::from(self.buffer).slice(self.before..)
     }
 
     /// A call of this request moved `moved` bytes: whether that was the last.
     pub(crate) fn advance(&mut self, moved: usize) -> Result<bool> {
         match &self.request {
             Request::Read { len, .. } => {
-                let filled = self.read.len() + moved;
+                let filled = self.filled() + moved;
                 assert!(filled <= *len, "the system read {moved} bytes more than it was asked for");
-                // SAFETY: the capacity is `len` at least, and the system has just written these bytes.
-                unsafe { self.read.set_len(filled) };
+                // SAFETY: the capacity behind `before` is `len` at least, and the system has just written these bytes.
+                unsafe { self.buffer.set_len(self.before + filled) };
                 Ok(moved == 0 || filled == *len)
             }
             Request::Write { data, .. } => {

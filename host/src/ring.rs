@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 use rustix::io::Errno;
@@ -41,7 +42,7 @@ const ENTER_GETEVENTS: u32 = 1;
 pub const STALL: Duration = Duration::from_millis(1);
 
 /// Is told how a request ended.
-pub type Done = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
+pub type Done = Box<dyn FnOnce(Result<Bytes>) + Send>;
 
 /// A queue of requests and one of answers, shared with the system. It is readable, as files are, when there are
 /// answers to [`reap`](Self::reap).
@@ -133,7 +134,7 @@ impl Ring {
             return Err((request, done));
         }
         let _sync = request.syncs().then(|| file.syncs.begin());
-        let progress = Progress::new(request);
+        let progress = Progress::new(request, file.is_direct());
         let entry = Entry { file: Arc::clone(file), progress, patient: false, done, _sync };
         let number = table.insert(entry);
         table.queue.push_back(number);
@@ -212,7 +213,7 @@ impl Ring {
     }
 
     /// The next request that has ended.
-    fn next(&self) -> Option<(Done, Result<Vec<u8>>)> {
+    fn next(&self) -> Option<(Done, Result<Bytes>)> {
         let mut table = self.table();
         loop {
             // SAFETY: whoever uses the queue holds the lock of the table.
@@ -221,7 +222,9 @@ impl Ring {
             let Some(Some(entry)) = table.slots.get_mut(number) else { continue };
             match entry.take(answer.result()) {
                 Ok(false) => table.queue.push_back(number),
-                Ok(true) => return table.remove(number).map(|e| (e.done, Ok(e.progress.read))),
+                Ok(true) => {
+                    return table.remove(number).map(|e| (e.done, Ok(e.progress.into_read())));
+                }
                 Err(why) => return table.remove(number).map(|entry| entry.fail(why)),
             }
         }
@@ -311,7 +314,7 @@ impl Table {
 
 impl Entry {
     /// It has failed, whether or not anybody waits for it.
-    fn fail(self, why: Error) -> (Done, Result<Vec<u8>>) {
+    fn fail(self, why: Error) -> (Done, Result<Bytes>) {
         self.file.note(&self.progress.request, &why);
         (self.done, Err(why))
     }
@@ -319,24 +322,24 @@ impl Entry {
     /// The call for what is left.
     fn call(&mut self) -> squeue::Entry {
         let fd = Fd(self.file.raw());
-        let Progress { request, read, written } = &mut self.progress;
-        let len = request.len();
+        let (filled, written) = (self.progress.filled(), self.progress.written);
+        let len = self.progress.request.len();
         let mut waits = self.patient || len > AT_ONCE_MAX;
-        let call = match request {
+        let call = match &self.progress.request {
             Request::Read { at, len } => {
-                let (from, left) = (*at + read.len() as u64, *len - read.len());
-                let spare = &mut read.spare_capacity_mut()[..left.min(CALL_MAX)];
+                let (from, left) = (*at + filled as u64, *len - filled);
+                let spare = &mut self.progress.spare()[..left.min(CALL_MAX)];
                 opcode::Read::new(fd, spare.as_mut_ptr().cast(), spare.len() as u32)
                     .offset(from)
                     .build()
             }
             Request::Write { at, data, sync } => {
-                let rest = &data[*written..];
+                let rest = &data[written..];
                 let flags = if *sync == Sync::Now { libc::RWF_DSYNC } else { 0 };
                 // What has to be stable waits for the device, even where the copy does not.
                 waits |= *sync == Sync::Now;
                 opcode::Write::new(fd, rest.as_ptr(), rest.len().min(CALL_MAX) as u32)
-                    .offset(*at + *written as u64)
+                    .offset(*at + written as u64)
                     .rw_flags(flags)
                     .build()
             }
@@ -376,8 +379,6 @@ impl Entry {
 mod tests {
     use std::sync::mpsc::{Receiver, channel};
 
-    use bytes::Bytes;
-
     use super::*;
     use crate::file::Access;
 
@@ -393,14 +394,14 @@ mod tests {
         (dir, Arc::new(file))
     }
 
-    fn ask(ring: &Ring, file: &Arc<File>, request: Request) -> Receiver<Result<Vec<u8>>> {
+    fn ask(ring: &Ring, file: &Arc<File>, request: Request) -> Receiver<Result<Bytes>> {
         let (sender, receiver) = channel();
         let done: Done = Box::new(move |outcome| drop(sender.send(outcome)));
         assert!(ring.submit(file, request, done).is_ok());
         receiver
     }
 
-    fn answer(ring: &Ring, asked: &Receiver<Result<Vec<u8>>>) -> Result<Vec<u8>> {
+    fn answer(ring: &Ring, asked: &Receiver<Result<Bytes>>) -> Result<Bytes> {
         loop {
             ring.reap();
             match asked.try_recv() {
@@ -423,7 +424,7 @@ mod tests {
             assert!(run(write(at, &[7; 4096], sync)).unwrap().is_empty());
         }
         assert!(run(Request::Sync).unwrap().is_empty());
-        assert_eq!(run(Request::Read { at: 8192, len: 4096 }).unwrap(), [7; 4096]);
+        assert_eq!(run(Request::Read { at: 8192, len: 4096 }).unwrap(), [7; 4096][..]);
         run(Request::Punch { at: 4096, len: 4096 }).unwrap();
         assert_eq!(file.read(4096, 4096).unwrap(), [0; 4096]);
         run(Request::Allocate { at: 0, len: 4096 }).unwrap();
@@ -432,6 +433,30 @@ mod tests {
             Err(why) => assert_eq!(why.kind(), ErrorKind::Unsupported, "{why}"),
         }
         assert_eq!(run(Request::Read { at: 12_000, len: 4096 }).unwrap().len(), 288, "the end");
+    }
+
+    #[test]
+    fn direct_requests_of_unaligned_memory_move_the_same_bytes() {
+        let Some(ring) = ring() else { return };
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("file");
+        File::open(&path, Access::Create).unwrap().set_len(1 << 20).unwrap();
+        let file = Arc::new(File::open(&path, Access::Write).unwrap().uncached().unwrap());
+        let data: Vec<u8> = (0..200_001).map(|n: u32| (n % 251) as u8).collect();
+        for (from, len) in [(0, 4096), (1, 4096), (512, 8192), (1, 196_608)] {
+            let data = Bytes::copy_from_slice(&data).slice(from..from + len);
+            for sync in [Sync::Later, Sync::Now] {
+                let wanted = Request::Write { at: 4096, data: data.clone(), sync };
+                answer(&ring, &ask(&ring, &file, wanted.clone())).unwrap();
+                file.perform(&wanted).unwrap();
+            }
+            let read = Request::Read { at: 4096, len };
+            assert_eq!(answer(&ring, &ask(&ring, &file, read.clone())).unwrap(), data);
+            assert_eq!(file.perform(&read).unwrap(), data);
+        }
+        let end = Request::Read { at: (1 << 20) - 4096, len: 8192 };
+        assert_eq!(answer(&ring, &ask(&ring, &file, end.clone())).unwrap().len(), 4096);
+        assert_eq!(file.perform(&end).unwrap().len(), 4096);
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub struct OpenOptions {
     pub existing_only: bool,
     /// Refuse writes.
     pub read_only: bool,
+    /// A file or device of this machine is used past the page cache.
+    pub direct: bool,
     /// The unit of requests, in bytes; the store's own if `None`.
     pub block_size: Option<u32>,
     /// A file whose end is no whole block is read as if it went on with zeroes; only for reading.

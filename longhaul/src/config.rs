@@ -39,7 +39,7 @@ use disk::TargetName;
 pub use disk::{Appearance, BlockSize, Label, PhysicalBlockSize, Rate};
 pub use duration::ConfigDuration;
 pub use limits::LimitOptions;
-pub(crate) use option::{idle_size, trailing_option};
+pub(crate) use option::{idle_direct, idle_size, trailing_option};
 pub use options::{ServerOptions, sections};
 pub(crate) use options::{UNLOCK, UPSTREAM};
 
@@ -133,6 +133,8 @@ pub struct Served {
     pub size: Option<Size>,
     /// Nobody writes to it.
     pub read_only: bool,
+    /// It is used past the page cache.
+    pub direct: bool,
     /// The least protection of its sessions.
     pub protection: Demand,
     /// How it looks to initiators.
@@ -435,6 +437,7 @@ impl Served {
             uri,
             size: said.size,
             read_only: said.read_only.unwrap_or_default(),
+            direct: said.direct.unwrap_or_default(),
             protection: said.protection.unwrap_or_default(),
             appearance: Appearance::from(said),
             sanitize_rate: said.sanitize_rate,

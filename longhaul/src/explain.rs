@@ -20,6 +20,10 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
             "the next size that can be is {}",
             size.next_multiple_of((*block_size).into())
         ),
+        OpenError::NotDirect => "leave `direct` out, or put the file on another file system",
+        OpenError::DirectBlocks(_) => {
+            "give it blocks of the device: block_size=4096; or leave `direct` out"
+        }
         OpenError::NoMedium => "is a medium in the drive, or a file behind the loop device?",
         OpenError::InUse | OpenError::LockedBy(_) => {
             "one volume is served once: end the other user of it first"

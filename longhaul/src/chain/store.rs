@@ -12,7 +12,7 @@ use volume::{Durability, Gate, Volume};
 use super::created_file::{CreatedFile, refuse_options};
 use super::memory::{memory_needed, memory_of_machine};
 use super::{BLOCK_SIZE, OpenOptions, SEEN_WITHIN};
-use crate::config::idle_size;
+use crate::config::{idle_direct, idle_size};
 use crate::explain::{explain, explain_connect};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
@@ -73,7 +73,8 @@ async fn retry_while_locked<T>(
 /// Opens the store that `uri` names.
 pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
     let what = || format!("cannot open {uri}");
-    if let Some(why) = idle_size(uri, options.size) {
+    let idle = idle_size(uri, options.size).or_else(|| idle_direct(uri, options.direct));
+    if let Some(why) = idle {
         return Err(Failure::usage(what()).because(why));
     }
     Ok(match uri {
@@ -108,6 +109,7 @@ async fn open_file(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Sto
         read_only: options.read_only,
         block_size: options.block_size.unwrap_or(BLOCK_SIZE),
         whole_blocks_only: options.pad,
+        direct: options.direct,
     };
     if options.pad && path.is_file() {
         let part = file::part_of_block(path, with.block_size).or_fail(what)?;
@@ -125,7 +127,8 @@ async fn open_file(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Sto
 }
 
 async fn open_device(uri: &Uri, path: &Path, options: &OpenOptions) -> Outcome<Store> {
-    let opened = retry_while_locked(path, || device::open(path, options.read_only)).await;
+    let with = device::DeviceOptions { read_only: options.read_only, direct: options.direct };
+    let opened = retry_while_locked(path, || device::open(path, with)).await;
     let opened = opened.map_err(|why| explain(format!("cannot open {uri}"), why))?;
     Ok(Store::new("device", opened.opened("device")))
 }

@@ -188,6 +188,7 @@ impl VolumeArgs {
         let options = OpenOptions {
             existing_only: false,
             make_at: None,
+            direct: false,
             size: self.size,
             read_only: self.read_only,
             login: self.login.login().await?,

@@ -498,6 +498,7 @@ pub(super) async fn open_options(
             size: volume.size,
             existing_only,
             read_only: volume.read_only,
+            direct: volume.direct,
             block_size: volume.appearance.block_size.map(|size| size.0),
             login,
             contents: unlock.transpose()?.unwrap_or_default(),

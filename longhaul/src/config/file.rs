@@ -14,8 +14,8 @@ use super::limits::limits;
 use super::options::{CLIENTS, SERVER, UNLOCK, UPSTREAM, UnlockOptions, VOLUMES};
 use super::syntax;
 use super::{
-    Client, Config, Group, LACKS_IDENTITY, Origin, ROOT, Served, Unlocking, Upstream, idle_size,
-    taken, target_of,
+    Client, Config, Group, LACKS_IDENTITY, Origin, ROOT, Served, Unlocking, Upstream, idle_direct,
+    idle_size, taken, target_of,
 };
 use crate::credentials::{CHAP, Chap, ChapOptions, Login, WEAK};
 use crate::log::{LOG, Log};
@@ -146,6 +146,10 @@ fn volume(name: &str, mut table: Table<'_>, known: &Known<'_>, base: &Path) -> O
     let lun = said.lun.filter(|_| !table.is_wrong("lun"));
     if let Some(why) = said.uri.as_ref().and_then(|uri| idle_size(uri, said.size)) {
         table.note_at("size", why);
+    }
+    let direct = said.direct.unwrap_or_default();
+    if let Some(why) = said.uri.as_ref().and_then(|uri| idle_direct(uri, direct)) {
+        table.note_at("direct", why);
     }
     let upstream = upstream(name, &table, &given);
     let unlock = unlock(&table, &given.unlock);

@@ -71,6 +71,7 @@ impl FromStr for Served {
             return Err("shared: only a volume of a target can have other writers".to_owned());
         }
         idle_size(&uri, options.size).map_or(Ok(()), Err)?;
+        idle_direct(&uri, options.direct.unwrap_or_default()).map_or(Ok(()), Err)?;
         let target = options.target.clone();
         let target = target.map_or_else(|| target_of(name), |target| Ok(target.0))?;
         let upstream = Upstream { shared, ..Upstream::default() };
@@ -98,6 +99,14 @@ fn options(given: &[(&str, Option<&str>)]) -> Result<VolumeOptions, String> {
 pub(crate) fn idle_size(uri: &Uri, size: Option<Size>) -> Option<String> {
     let has = uri.has_size()?;
     size.map(|_| format!("size is what a file is made with, and {uri} {has}: leave it out"))
+}
+
+/// Why `direct` means nothing for this volume, if it does not.
+pub(crate) fn idle_direct(uri: &Uri, direct: bool) -> Option<String> {
+    let idle = direct && uri.path().is_none();
+    idle.then(|| {
+        format!("direct is for files and devices of this machine, not {uri}: leave it out")
+    })
 }
 
 #[cfg(test)]
@@ -137,6 +146,10 @@ mod tests {
             ("a=file:x,read_only,read_only=false", "`read_only` is given twice"),
             ("a=memory:1M,size=2M", "memory:1M has its size in its URI"),
             ("a=device:/dev/sdb,size=2M", "device:/dev/sdb has a size of its own"),
+            (
+                "a=memory:1M,direct",
+                "direct is for files and devices of this machine, not memory:1M",
+            ),
             ("a=file:x,size", "size: it needs a value"),
             ("a=file:x,lun=x", "lun: `x` is not a number"),
         ] {

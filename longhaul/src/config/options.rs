@@ -165,6 +165,13 @@ options! {
             help: "Refuse all writes, whatever clients may do",
             manual: "",
         }
+        direct: Option<bool> = switch => {
+            kind: SWITCH,
+            default: Standard::Value("false"),
+            place: Place::Both,
+            help: "Use a file or device past the page cache (O_DIRECT)",
+            manual: "Refused where the file system has no such requests",
+        }
         encrypted: Option<bool> = switch => {
             kind: SWITCH,
             default: Standard::Value("false"),

@@ -5,12 +5,22 @@ use std::path::Path;
 use host::file::{Access, File};
 use volume::{Discard, Shape};
 
-use super::file::{lock, suits};
+use super::file::{lock, suits, uncached};
 use super::open_error::{OpenError, whole_blocks};
 use super::{Local, in_use};
 
+/// How a block device is opened as a volume.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceOptions {
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Past the page cache.
+    pub direct: bool,
+}
+
 /// Opens the block device at `path`. One that the system has mounted is refused.
-pub fn open(path: &Path, read_only: bool) -> Result<Local, OpenError> {
+pub fn open(path: &Path, options: DeviceOptions) -> Result<Local, OpenError> {
+    let DeviceOptions { read_only, direct } = options;
     if let Ok(found) = path.metadata() {
         suits(&found, true)?;
     }
@@ -28,9 +38,10 @@ pub fn open(path: &Path, read_only: bool) -> Result<Local, OpenError> {
     if !read_only && file.is_write_protected()? {
         return Err(OpenError::WriteProtected);
     }
+    let (block_size, physical) = file.device_blocks()?;
+    let file = if direct { uncached(file, block_size)? } else { file };
     let found = lock(&file, access)?;
     in_use::refuse(path, access)?;
-    let (block_size, physical) = file.device_blocks()?;
     let size = match whole_blocks(file.len()?, block_size) {
         Err(OpenError::Empty) => return Err(OpenError::NoMedium),
         size => size?,
@@ -58,6 +69,9 @@ mod tests {
     use volume::check;
 
     use super::*;
+
+    const WRITABLE: DeviceOptions = DeviceOptions { read_only: false, direct: false };
+    const READ_ONLY: DeviceOptions = DeviceOptions { read_only: true, direct: false };
 
     /// A loop device over a new file, detached when dropped.
     struct Loop {
@@ -94,26 +108,43 @@ mod tests {
     #[tokio::test]
     async fn keeps_the_contract_on_a_loop_device() {
         let device = Loop::new(40 << 20);
-        let volume = open(device.path.as_ref(), false).unwrap();
+        let volume = open(device.path.as_ref(), WRITABLE).unwrap();
         assert!(volume::Volume::shape(&volume).discard.is_some(), "loop devices discard");
         check::volume(5, Arc::new(volume)).await;
+    }
+
+    #[tokio::test]
+    async fn direct_device_keeps_the_contract_in_its_own_blocks() {
+        for block in ["512", "4096"] {
+            let device = Loop::with(40 << 20, &["--sector-size", block]);
+            let direct = DeviceOptions { direct: true, ..WRITABLE };
+            let volume = open(device.path.as_ref(), direct).unwrap();
+            check::volume(6, Arc::new(volume)).await;
+        }
+    }
+
+    #[test]
+    fn device_does_not_lie_in_memory_though_its_name_does() {
+        let device = Loop::new(1 << 20);
+        let file = File::open(device.path.as_ref(), Access::Read).unwrap();
+        assert!(!file.lies_in_memory().unwrap());
     }
 
     #[test]
     fn device_that_takes_no_writes_is_opened_for_reading_only() {
         let device = Loop::with(1 << 20, &["--read-only"]);
-        assert!(matches!(open(device.path.as_ref(), false), Err(OpenError::WriteProtected)));
-        open(device.path.as_ref(), true).unwrap();
+        assert!(matches!(open(device.path.as_ref(), WRITABLE), Err(OpenError::WriteProtected)));
+        open(device.path.as_ref(), READ_ONLY).unwrap();
     }
 
     #[test]
     fn a_file_is_not_a_device_and_a_device_is_served_once() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(matches!(open(file.path(), false), Err(OpenError::NotA { .. })));
+        assert!(matches!(open(file.path(), WRITABLE), Err(OpenError::NotA { .. })));
         let device = Loop::new(1 << 20);
-        let first = open(device.path.as_ref(), false).unwrap();
-        assert!(matches!(open(device.path.as_ref(), false), Err(OpenError::InUse)));
+        let first = open(device.path.as_ref(), WRITABLE).unwrap();
+        assert!(matches!(open(device.path.as_ref(), WRITABLE), Err(OpenError::InUse)));
         drop(first);
-        open(device.path.as_ref(), true).unwrap();
+        open(device.path.as_ref(), READ_ONLY).unwrap();
     }
 }

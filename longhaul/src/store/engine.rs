@@ -5,6 +5,7 @@ use std::env;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use host::file::File;
 use host::request::Request;
 use host::ring::{Ring, STALL};
@@ -50,7 +51,7 @@ impl Engine {
     }
 
     /// Carries out `request`. What the caller no longer waits for is done all the same.
-    pub(super) async fn perform(&self, file: &Arc<File>, request: Request) -> io::Result<Vec<u8>> {
+    pub(super) async fn perform(&self, file: &Arc<File>, request: Request) -> io::Result<Bytes> {
         let request = match self {
             Self::Threads => request,
             Self::Ring(watched) => match watched.submit(file, request) {
@@ -71,7 +72,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     spawn_blocking(move || act(&file)).await.map_err(io::Error::other)?
 }
 
-type Outcome = io::Result<Vec<u8>>;
+type Outcome = io::Result<Bytes>;
 
 /// A ring, and the task that takes its answers while there is anybody to ask for something.
 #[derive(Debug)]
@@ -184,7 +185,7 @@ pub(super) mod tests {
                 tokio::task::yield_now().await;
             }
             let read = engine.perform(&file, Request::Read { at: 512, len: 512 });
-            assert_eq!(read.await.unwrap(), [7; 512]);
+            assert_eq!(read.await.unwrap(), [7; 512][..]);
         }
     }
 

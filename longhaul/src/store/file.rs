@@ -28,6 +28,8 @@ pub struct FileOptions {
     pub block_size: u32,
     /// Leave out what is behind the last whole block.
     pub whole_blocks_only: bool,
+    /// Past the page cache.
+    pub direct: bool,
 }
 
 impl Default for FileOptions {
@@ -39,6 +41,7 @@ impl Default for FileOptions {
             read_only: false,
             block_size: 512,
             whole_blocks_only: false,
+            direct: false,
         }
     }
 }
@@ -103,6 +106,11 @@ pub fn open_or_make(path: &Path, options: &FileOptions) -> Result<(Local, bool),
         (Err(why), _) if why.kind() == NotFound => return Err(OpenError::Missing),
         (file, _) => file?,
     };
+    let file = match options.direct {
+        true => uncached(file, options.block_size)
+            .inspect_err(|_| drop(made.then(|| std::fs::remove_file(path))))?,
+        false => file,
+    };
     if file.is_block_device()? {
         return Err(OpenError::NotA { found: "a block device", wanted: "a file" });
     }
@@ -117,6 +125,18 @@ pub fn open_or_make(path: &Path, options: &FileOptions) -> Result<(Local, bool),
     }
     let shape = shape(&file, size, options)?;
     Ok((Local::new(path, file, found, shape)?, made))
+}
+
+/// The same file past the page cache, if its file system has that with requests of `block_size` bytes.
+pub(super) fn uncached(file: File, block_size: u32) -> Result<File, OpenError> {
+    let file = file.uncached().map_err(|why| match why.kind() {
+        io::ErrorKind::Unsupported => OpenError::NotDirect,
+        _ => why.into(),
+    })?;
+    match file.can_request(block_size as usize)? {
+        true => Ok(file),
+        false => Err(OpenError::DirectBlocks(block_size)),
+    }
 }
 
 /// What a file has behind its last whole block.
@@ -221,6 +241,27 @@ mod tests {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let opened = open(&dir.path().join("volume.img"), &of_size(40 * MIB));
         check::volume(4, Arc::new(opened.unwrap())).await;
+    }
+
+    #[tokio::test]
+    async fn direct_file_keeps_the_contract_by_every_engine() {
+        for block_size in [512, 4096] {
+            for engine in engines() {
+                let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+                let options = FileOptions { block_size, direct: true, ..of_size(40 * MIB) };
+                let opened = open(&dir.path().join("volume.img"), &options).unwrap();
+                check::volume(5, Arc::new(opened.by(engine))).await;
+            }
+        }
+    }
+
+    #[test]
+    fn direct_file_is_refused_where_there_is_only_a_cache_and_not_left_behind() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("volume.img");
+        let options = FileOptions { direct: true, ..of_size(MIB) };
+        assert!(matches!(open(&path, &options), Err(OpenError::NotDirect)));
+        assert!(!path.exists());
     }
 
     #[tokio::test]

@@ -228,7 +228,10 @@ mod tests {
     }
 
     fn device_refused(path: &str) -> String {
-        device::open(path.as_ref(), false).err().expect("it was opened").to_string()
+        device::open(path.as_ref(), device::DeviceOptions::default())
+            .err()
+            .expect("it was opened")
+            .to_string()
     }
 
     #[test]
@@ -241,9 +244,11 @@ mod tests {
         let mounted = format!("mounted at {}", place.display());
         assert_eq!(refused(&disk.file), format!("{expected}, which is {mounted}"));
         assert_eq!(device_refused(&disk.device), format!("it is {mounted}"));
-        device::open(disk.device.as_ref(), true).expect("a reader is only warned");
+        let reading = device::DeviceOptions { read_only: true, direct: false };
+        device::open(disk.device.as_ref(), reading).expect("a reader is only warned");
         must("umount", &[place.to_str().unwrap()]);
-        device::open(disk.device.as_ref(), false).expect("nobody uses it any more");
+        device::open(disk.device.as_ref(), device::DeviceOptions::default())
+            .expect("nobody uses it any more");
         must("losetup", &["--detach", &disk.device]);
         open(&disk.file, &FileOptions::default()).expect("nobody uses it any more");
     }
@@ -272,7 +277,8 @@ mod tests {
         let process = format!("which is in use by process {} (", std::process::id());
         assert!(said.starts_with("it is a loop device over ") && said.contains(&process), "{said}");
         drop(served);
-        device::open(disk.device.as_ref(), false).expect("nobody uses the file any more");
+        device::open(disk.device.as_ref(), device::DeviceOptions::default())
+            .expect("nobody uses the file any more");
     }
 
     #[test]
@@ -284,7 +290,8 @@ mod tests {
         let said = device_refused(&disk.device);
         assert!(said.ends_with(&format!("also behind the loop device {}", other.device)), "{said}");
         drop(other);
-        device::open(disk.device.as_ref(), false).expect("it is the only one");
+        device::open(disk.device.as_ref(), device::DeviceOptions::default())
+            .expect("it is the only one");
     }
 
     #[test]

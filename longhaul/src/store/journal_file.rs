@@ -281,7 +281,7 @@ impl OpenFile {
         let bytes = blocking(&self.file, move |file| file.read_aligned(start, wanted)).await?;
         let from = (offset - start) as usize;
         match bytes.get(from..from + len as usize) {
-            Some(_) => Ok(Bytes::from(bytes).slice(from..from + len as usize)),
+            Some(_) => Ok(bytes.slice(from..from + len as usize)),
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }

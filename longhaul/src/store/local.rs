@@ -172,6 +172,7 @@ impl Volume for Local {
 
     fn read(&self, span: Span) -> Work<'_, Bytes> {
         if self.disk.engine.is_some()
+            && !self.disk.file.is_direct()
             && let Ok(Some(bytes)) = self.disk.file.read_now(span.at, span.len as usize)
         {
             return Box::pin(ready(Ok(bytes.into())));
@@ -234,7 +235,7 @@ impl Disk {
     }
 
     /// Carries out `request`: here if it cannot wait and is soon done.
-    async fn answer(&self, request: Request) -> io::Result<Vec<u8>> {
+    async fn answer(&self, request: Request) -> io::Result<Bytes> {
         match &self.engine {
             Some(engine) => engine.perform(&self.file, request).await,
             None if request.len() <= INLINE_MAX => self.file.perform(&request),
@@ -255,7 +256,7 @@ impl Disk {
 
     async fn read(&self, Span { at, len }: Span) -> io::Result<Bytes> {
         let bytes = self.answer(Request::Read { at, len: len as usize }).await?;
-        if bytes.len() as u64 == len { Ok(bytes.into()) } else { Err(self.shrunk().await?) }
+        if bytes.len() as u64 == len { Ok(bytes) } else { Err(self.shrunk().await?) }
     }
 
     /// The error for bytes that are no longer there.

@@ -72,6 +72,12 @@ pub enum OpenError {
     /// It would be made where devices are.
     #[error("there is no such device")]
     NoDevice,
+    /// Nothing but the page cache leads to it.
+    #[error("its file system has no requests past the page cache (O_DIRECT)")]
+    NotDirect,
+    /// Requests past the page cache are of larger blocks.
+    #[error("its requests past the page cache (O_DIRECT) cannot be of {0} bytes")]
+    DirectBlocks(u32),
     /// The system refused.
     #[error(transparent)]
     System(#[from] io::Error),
