@@ -11,7 +11,7 @@ use aes::cipher::KeyInit;
 use aes::{Aes128, Aes256};
 use bytes::Bytes;
 use longhaul::chain::{self, OpenOptions};
-use longhaul::luks::{self, CostArgs, Init, Options, Restore};
+use longhaul::luks::{self, CipherArgs, CostArgs, Init, KeySize, Options, Restore};
 use longhaul::secret::{Secret, Source};
 use longhaul::size::Size;
 use longhaul::uri::Uri;
@@ -53,7 +53,7 @@ impl Bench {
     }
 
     async fn seal(&self) {
-        let how = Init { label: Some("ours".into()), cost: cheap(), force: false };
+        let how = Init { label: Some("ours".into()), cost: cheap(), ..Init::default() };
         luks::init(self.store().await, secret("one"), how).await.unwrap();
     }
 
@@ -405,14 +405,36 @@ async fn unsupported_header_is_refused_by_name() {
     let fast = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000";
     for (arguments, why) in [
         ("--type luks1", "LUKS1"),
-        ("--type luks2 --cipher aes-cbc-essiv:sha256 --key-size 256", "aes-cbc-essiv"),
+        ("--type luks2 --cipher aes-cbc-essiv:sha256 --key-size 256", "with aes-cbc-essiv:sha256;"),
+        ("--type luks2 --cipher aes-cbc-plain64 --key-size 256", "with aes-cbc-plain64;"),
+        ("--type luks2 --cipher aes-ctr-plain64 --key-size 256", "with aes-ctr-plain64;"),
+        ("--type luks2 --cipher aes-xts-plain --key-size 512", "with aes-xts-plain;"),
+        ("--type luks2 --cipher aes-xts-plain64be --key-size 512", "with aes-xts-plain64be;"),
     ] {
         let bench = Bench::new().await;
         bench.must(&format!("luksFormat -q {fast} {arguments} @disk @one"));
         let refused = luks::open(bench.store().await, secret("one"), Options::default()).await;
         let refused = refused.err().expect("refused").to_string();
         assert!(refused.contains(why), "{arguments}: {refused}");
+        if why.starts_with("with") {
+            assert!(refused.contains("cryptsetup reencrypt"), "{arguments}: {refused}");
+        }
     }
+}
+
+#[tokio::test]
+async fn volume_with_a_short_key_is_what_cryptsetup_takes_it_for() {
+    let bench = Bench::new().await;
+    let cipher = CipherArgs { key_size: KeySize::Bits256, ..CipherArgs::default() };
+    let how = Init { cipher, cost: cheap(), ..Init::default() };
+    luks::init(bench.store().await, secret("one"), how).await.unwrap();
+    let dump = bench.must("luksDump @disk");
+    assert!(dump.contains("Key:        256 bits"), "{dump}");
+    assert!(bench.opens_there("one"));
+    let plain = bench.open("one").await.unwrap();
+    plain.write(0, Bytes::from(pattern(64 << 10)), Durability::Durable).await.unwrap();
+    drop(plain);
+    assert!(bench.deciphered(16 << 20, 4096, 64 << 10) == pattern(64 << 10));
 }
 
 /// The same bytes are the same secret here and there, however they are given.
@@ -421,7 +443,7 @@ async fn pass_phrases_mean_the_same() {
     let bench = Bench::new().await;
     let line = bench.path("line");
     std::fs::write(&line, "pass phrase\nsecond line").unwrap();
-    let how = Init { label: None, cost: cheap(), force: false };
+    let how = Init { cost: cheap(), ..Init::default() };
     let first_line = Source::File(line.clone()).read("it").unwrap();
     luks::init(bench.store().await, first_line, how).await.unwrap();
     let whole_file = Source::KeyFile(line).read("it").unwrap();

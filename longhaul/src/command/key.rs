@@ -12,7 +12,7 @@ use super::{
 };
 use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::{Failure, Outcome};
-use crate::luks::{self, CostArgs, Init, Key, Restore, Slots};
+use crate::luks::{self, CipherArgs, CostArgs, Init, Key, Restore, Slots};
 use crate::printable::OneLine;
 use crate::printable::Shown as _;
 use crate::secret::{NewSecretArgs, Secret, SecretArgs, Source};
@@ -52,6 +52,8 @@ enum Command {
         /// Encrypt it even if there is something on it
         #[arg(long)]
         force: bool,
+        #[command(flatten)]
+        cipher: CipherArgs,
         #[command(flatten)]
         secret: SecretArgs,
         #[command(flatten)]
@@ -220,11 +222,11 @@ impl VolumeArgs {
 /// Does what was asked.
 pub async fn run(args: Args) -> Outcome {
     match args.command {
-        Command::Init { on, label, size, force, secret, cost } => {
+        Command::Init { on, label, size, force, cipher, secret, cost } => {
             let stop = stop_on_signals()?;
             let chain = on.writable(size, &stop).await?;
             let key = Key::new(secret.source(), "Pass-phrase");
-            let how = Init { label, cost, force };
+            let how = Init { label, cipher, cost, force };
             let init = luks::init(chain.volume(), key, how);
             let uuid = match on.unless_ended(&stop, init, MAY_BE_ENCRYPTED).await {
                 Ok(uuid) => uuid,

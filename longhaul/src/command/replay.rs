@@ -536,7 +536,7 @@ mod tests {
             ..luks::CostArgs::default()
         };
         let secret = crate::secret::Secret::new(b"one".to_vec());
-        let how = luks::Init { label: None, cost, force: false };
+        let how = luks::Init { cost, ..luks::Init::default() };
         let uuid = luks::init(chain.volume(), secret, how).await.unwrap();
         let why = refuse_encrypted_since(&chain, &log).await.unwrap_err().to_string();
         assert!(why.contains(&uuid) && why.contains("encrypted since"), "{why}");

@@ -30,6 +30,12 @@ const KEYSLOTS_MAX: u64 = 128 << 20;
 const MAGIC_FIRST: &[u8; 6] = b"LUKS\xba\xbe";
 const MAGIC_SECOND: &[u8; 6] = b"SKUL\xba\xbe";
 
+/// The one cipher of data and key slots, as LUKS2 and dm-crypt call it.
+pub(super) const CIPHER: &str = "aes-xts-plain64";
+
+/// The sizes of volume keys that it has here, in bytes.
+const KEY_SIZES: [u32; 2] = [32, 64];
+
 /// Why a header cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HeaderError {
@@ -45,9 +51,13 @@ pub(super) enum HeaderError {
     Json(#[from] serde_json::Error),
     #[error("it demands what is not supported: {0}")]
     Requirement(String),
-    #[error("its data are not one plain aes-xts-plain64 segment: {0}")]
+    #[error("its data are encrypted with {0}; only {CIPHER} is supported")]
+    Cipher(String),
+    #[error("its volume key has {0} bits; {CIPHER} is supported with 256 and 512 bits")]
+    KeySize(u32),
+    #[error("its data are not one plain segment: {0}")]
     Segment(String),
-    #[error("key slot {0} is not enciphered with aes-xts-plain64 but with {1}")]
+    #[error("key slot {0} is not enciphered with {CIPHER} but with {1}")]
     SlotCipher(String, String),
     #[error("key slot {0} is of the unknown type {1}")]
     SlotType(String, String),
@@ -402,14 +412,20 @@ impl Header {
         if let Some(requirements) = &self.metadata.config.requirements {
             return Err(HeaderError::Requirement(requirements.to_string()));
         }
-        for (number, slot) in &self.metadata.keyslots {
-            self.validate_slot(*number, slot)?;
-        }
         let mut segments = self.metadata.segments.values();
         let (Some(segment), None) = (segments.next(), segments.next()) else {
             return Err(HeaderError::Segment("it has none, or several".into()));
         };
-        segment.validate(self.area(), volume_size)
+        // Of a volume with another cipher that is said, and not what follows for its key slots.
+        let payload = segment.validate(self.area(), volume_size)?;
+        for (number, slot) in &self.metadata.keyslots {
+            self.validate_slot(*number, slot)?;
+        }
+        let mut sizes = self.volume_slots().map(|(_, slot)| slot.key_size);
+        match sizes.find(|size| !KEY_SIZES.contains(size)) {
+            Some(size) => Err(HeaderError::KeySize(size.saturating_mul(8))),
+            None => Ok(payload),
+        }
     }
 
     fn validate_slot(&self, number: u32, slot: &Keyslot) -> Result<(), HeaderError> {
@@ -417,7 +433,7 @@ impl Header {
             return Err(HeaderError::SlotType(number.to_string(), slot.kind.clone()));
         }
         match slot.area.encryption.as_deref() {
-            Some("aes-xts-plain64") => {}
+            Some(CIPHER) => {}
             other => {
                 let cipher = other.unwrap_or("nothing").to_owned();
                 return Err(HeaderError::SlotCipher(number.to_string(), cipher));
@@ -513,12 +529,15 @@ impl Header {
 impl SegmentObject {
     fn validate(&self, header: u64, volume_size: u64) -> Result<Payload, HeaderError> {
         let wrong = |what: String| Err(HeaderError::Segment(what));
-        if self.kind != "crypt" || self.encryption.as_deref() != Some("aes-xts-plain64") {
-            let cipher = self.encryption.as_deref().unwrap_or("no cipher");
-            return wrong(format!("type {} with {cipher}", self.kind));
+        if self.kind != "crypt" {
+            return wrong(format!("it is of type {}", self.kind));
         }
         if self.integrity.is_some() {
             return wrong("it has integrity tags, which need dm-integrity".into());
+        }
+        match self.encryption.as_deref() {
+            Some(CIPHER) => {}
+            other => return Err(HeaderError::Cipher(other.unwrap_or("no cipher").to_owned())),
         }
         let Some(sector_size @ (512 | 1024 | 2048 | 4096)) = self.sector_size else {
             return wrong(format!("sectors of {:?} bytes", self.sector_size));

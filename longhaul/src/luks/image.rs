@@ -105,6 +105,13 @@ impl ImageError {
                  backup; if it is wanted, use the volume with --raw --force"
             }
             Self::Header(HeaderError::Luks1) => "`cryptsetup convert --type luks2` converts it",
+            Self::Header(HeaderError::Cipher(name)) if name.contains("null") => {
+                "that encrypts nothing: somebody may have replaced the header. Do not write to this volume before you know why"
+            }
+            Self::Header(HeaderError::Cipher(_) | HeaderError::KeySize(_)) => {
+                "the kernel opens it: `cryptsetup open`, as a block device here; `cryptsetup reencrypt --cipher aes-xts-plain64 \
+                 --key-size 512` changes it, after a backup"
+            }
             Self::Header(HeaderError::SlotCipher(..)) => {
                 "somebody may have replaced the header so that it opens with any pass-phrase: do not \
                  write to this volume before you know why"

@@ -16,6 +16,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use zeroize::Zeroizing;
 
+use super::cipher_args::CipherArgs;
 use super::cost::{self, CostArgs, CostLimit};
 use super::header::{Header, Metadata};
 use super::image::Image;
@@ -30,13 +31,11 @@ pub(super) const NEW_HEADER_SIZE: u64 = 16 << 20;
 /// The sector size of new volumes: the fewest tweaks per byte, and what file systems use.
 const NEW_SECTOR_SIZE: u32 = 4096;
 
-/// The key of new volumes: two AES-256 keys.
-const NEW_KEY_SIZE: usize = host::cipher::KEY_SIZE;
-
 /// Makes a header with one slot for a volume of `volume_size` bytes.
 pub(super) fn format(
     volume_size: u64,
     label: Option<String>,
+    cipher: CipherArgs,
     secret: &Secret,
     cost: &CostArgs,
 ) -> Outcome<Vec<u8>> {
@@ -61,7 +60,7 @@ pub(super) fn format(
                 EncryptionFormat::Luks2,
                 ("aes", "xts-plain64"),
                 None,
-                Either::Right(NEW_KEY_SIZE),
+                Either::Right(cipher.key_size.bytes()),
                 Some(&mut params),
             )
             .or_fail(what)?;

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use volume::{Durability, Space, Span, Volume};
 
+use super::cipher_args::CipherArgs;
 use super::cost::CostArgs;
-use super::header::{HEADER_SIZES, Header, HeaderError, is_first_copy, is_second_copy};
+use super::header::{CIPHER, HEADER_SIZES, Header, HeaderError, is_first_copy, is_second_copy};
 use super::image::{Image, ImageError, read};
 use super::library::{self, NEW_HEADER_SIZE, Opened};
 use super::writeback::{self, Before};
@@ -33,6 +34,8 @@ const BACKUP_MAX: u64 = 2 * HEADER_SIZES[8] + (128 << 20);
 pub struct Init {
     /// A name for people.
     pub label: Option<String>,
+    /// How its data are encrypted.
+    pub cipher: CipherArgs,
     /// What the pass-phrase costs.
     pub cost: CostArgs,
     /// Encrypt it even if there is something on it.
@@ -57,7 +60,7 @@ pub async fn init(volume: Arc<dyn Volume>, key: impl Into<Key>, how: Init) -> Ou
     }
     let spinner = Spinner::new("deriving a key from the pass-phrase");
     let image = blocking(move || {
-        let bytes = library::format(size, how.label, &secret, &how.cost)?;
+        let bytes = library::format(size, how.label, how.cipher, &secret, &how.cost)?;
         recorded_size::record(&Image::changed(bytes, size)?, size)
     })
     .await?;
@@ -403,7 +406,7 @@ pub async fn slots(volume: Arc<dyn Volume>) -> Outcome<Slots> {
     Ok(Slots {
         uuid: header.uuid.clone(),
         label: header.label.clone(),
-        cipher: "aes-xts-plain64",
+        cipher: CIPHER,
         offset: payload.span.at,
         size: payload.span.len,
         sector_size: payload.sector_size,

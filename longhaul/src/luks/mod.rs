@@ -4,6 +4,7 @@
 //! does not protect from.
 
 mod cipher;
+mod cipher_args;
 mod cost;
 mod damage;
 mod erase;
@@ -36,6 +37,7 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::secret::Secret;
 
 pub use cipher::PooledXts;
+pub use cipher_args::{Cipher, CipherArgs, KeySize};
 pub use cost::{CostArgs, allow_memory, allow_time};
 pub use erase::Erasable;
 pub use journal_token::{JournalToken, journal_token, put_journal_token};

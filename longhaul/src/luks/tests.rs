@@ -30,7 +30,7 @@ fn cheap() -> CostArgs {
 }
 
 fn init_with(force: bool) -> Init {
-    Init { label: Some("test".into()), cost: cheap(), force }
+    Init { label: Some("test".into()), cost: cheap(), force, ..Init::default() }
 }
 
 pub(super) async fn encrypted_volume(volume: Arc<dyn Volume>) -> Arc<dyn Volume> {

@@ -8,7 +8,7 @@ use super::super::attach::VolumeArgs;
 use super::super::{closing, unless_stopped};
 use crate::chain::{Contents, Unlock};
 use crate::failure::{Failure, OrFail as _, Outcome};
-use crate::luks::{self, CostArgs, Init, Key};
+use crate::luks::{self, Init, Key};
 use crate::stop::Stop;
 use crate::uri::Uri;
 
@@ -53,7 +53,7 @@ async fn prepare_store(
     luks::refuse_unless_blank(Arc::clone(&volume)).await?;
     let secret =
         Key::new(args.encryption.source(), format!("New pass-phrase of {uri}")).read().await?;
-    let how = Init { label: None, cost: CostArgs::default(), force: false };
+    let how = Init::default();
     luks::init(volume, secret.clone(), how).await?;
     let with = args.encryption.discards();
     Ok(Some(Contents::Plain(Unlock { key: secret.into(), with, erasable: false, demanded: true })))

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::luks::image::Image;
-use crate::luks::{CostArgs, library};
+use crate::luks::{CipherArgs, CostArgs, library};
 use crate::secret::Secret;
 use crate::size::Size;
 
@@ -15,7 +15,14 @@ fn made() -> Vec<u8> {
         pbkdf_iterations: Some(4),
         ..CostArgs::default()
     };
-    library::format(VOLUME, Some("label".into()), &Secret::new(b"one".to_vec()), &cost).unwrap()
+    library::format(
+        VOLUME,
+        Some("label".into()),
+        CipherArgs::default(),
+        &Secret::new(b"one".to_vec()),
+        &cost,
+    )
+    .unwrap()
 }
 
 /// Changes the JSON of one copy and makes its checksum right again, as a hostile store would.
@@ -57,10 +64,15 @@ fn reads_what_libcryptsetup_wrote() {
 #[test]
 fn forged_header_is_refused() {
     type Forgery = fn(&mut Value);
-    let forgeries: [(Forgery, &str); 12] = [
+    let forgeries: [(Forgery, &str); 14] = [
         // Any pass-phrase would open this slot, with a volume key of the store's choice.
         (|j| j["keyslots"]["0"]["area"]["encryption"] = json!("cipher_null-ecb"), "key slot 0"),
         (|j| j["segments"]["0"]["encryption"] = json!("cipher_null-ecb"), "cipher_null"),
+        (
+            |j| j["segments"]["0"]["encryption"] = json!("serpent-xts-plain64"),
+            "with serpent-xts-plain64;",
+        ),
+        (|j| j["keyslots"]["0"]["key_size"] = json!(48), "has 384 bits"),
         (|j| j["segments"]["0"]["type"] = json!("linear"), "linear"),
         (|j| j["segments"]["0"]["integrity"] = json!({"type": "hmac(sha256)"}), "integrity"),
         (|j| j["segments"]["1"] = j["segments"]["0"].clone(), "several"),
