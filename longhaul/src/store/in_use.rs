@@ -6,6 +6,7 @@ use std::io;
 use std::iter::once;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use host::file::{Access, File};
 use host::loop_device::{self, FileId};
@@ -115,9 +116,26 @@ fn user_of_backing_file(device: &Path, access: Access) -> Option<String> {
 
 /// The file behind a loop device. Asking the device takes rights; the path in sysfs leads astray where the file was
 /// removed or is in another mount namespace.
+///
+/// A device whose file is behind FUSE or a network waits for whoever serves that, which may be for ever. Such a file is not
+/// ours: ours was found just now.
 fn backing_file(device: &Path) -> Option<FileId> {
-    let asked = loop_device::backing_file(&node(device)).ok();
-    asked.or_else(|| id(&backing_path(device)?))
+    let device = device.to_owned();
+    answered_in_time(move || {
+        let asked = loop_device::backing_file(&node(&device)).ok();
+        asked.or_else(|| id(&backing_path(&device)?))
+    })?
+}
+
+/// How long the system may take to say what a loop device stands on.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// What comes of `work`, on a thread of its own; `None` if that takes too long, and the thread is left behind.
+fn answered_in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, answer) = std::sync::mpsc::channel();
+    // Nobody may wait any more.
+    std::thread::spawn(move || drop(sender.send(work())));
+    answer.recv_timeout(ANSWER_MAX).ok()
 }
 
 fn backing_path(device: &Path) -> Option<PathBuf> {
@@ -251,6 +269,14 @@ mod tests {
             .expect("nobody uses it any more");
         must("losetup", &["--detach", &disk.device]);
         open(&disk.file, &FileOptions::default()).expect("nobody uses it any more");
+    }
+
+    #[test]
+    fn device_that_never_answers_is_not_waited_for() {
+        let (never, waits) = std::sync::mpsc::channel::<()>();
+        assert_eq!(answered_in_time(move || waits.recv().is_ok()), None);
+        assert_eq!(answered_in_time(|| 7), Some(7));
+        drop(never);
     }
 
     #[test]
