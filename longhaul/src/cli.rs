@@ -9,8 +9,9 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::cipher_pool::fix_threads;
 use crate::command::enrol::GivenInvitation;
 use crate::command::{
-    attach, check, clients, copy, discover, identity, info, invite, journal, key, man_pages, mount,
-    outlast_stray_signals, reload, replay, revoke, serve, status, tune, umount, volumes,
+    attach, cat, check, clients, copy, discover, get, help, identity, info, invite, journal, key,
+    ls, man_pages, mount, outlast_stray_signals, reload, replay, revoke, serve, status, tune,
+    umount, volumes,
 };
 use crate::failure::{OrFail, Outcome};
 use crate::log::{Log, log_failure};
@@ -24,6 +25,7 @@ use crate::size::Size;
 /// Encrypted disks that live far away, over standard iSCSI.
 #[derive(Debug, Parser)]
 #[command(name = "longhaul", version, max_term_width = 100, after_help = EXAMPLES)]
+#[command(disable_help_subcommand = true)]
 struct Cli {
     /// Extra encryption threads [default: processors minus one]
     #[arg(long, global = true, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(..=256))]
@@ -44,6 +46,8 @@ const EXAMPLES: &str = "\
 Volumes are named by a URI:
   memory:64M    file:/srv/backup.img    device:/dev/sdb    iscsi://HOST[:PORT]/IQN/LUN
 
+The twelve most usual commands: longhaul help quick
+
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
 
 #[derive(Debug, Subcommand)]
@@ -57,6 +61,9 @@ enum Command {
     Status(status::Args),
     Info(info::Args),
     Copy(copy::Args),
+    Ls(ls::Args),
+    Get(get::Args),
+    Cat(cat::Args),
     Discover(discover::Args),
     Key(key::Args),
     Identity(identity::Args),
@@ -67,6 +74,7 @@ enum Command {
     Replay(replay::Args),
     Journal(journal::Args),
     Tune(tune::Args),
+    Help(help::Args),
     Completions(man_pages::Completions),
     Man(man_pages::Man),
 }
@@ -172,6 +180,9 @@ fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
             Command::Status(args) => status::run(args).await,
             Command::Info(args) => info::run(args).await,
             Command::Copy(args) => copy::run(args).await,
+            Command::Ls(args) => ls::run(args).await,
+            Command::Get(args) => get::run(args).await,
+            Command::Cat(args) => cat::run(args).await,
             Command::Discover(args) => discover::run(args).await,
             Command::Identity(args) => identity::run(&args),
             Command::Key(args) => key::run(args).await,
@@ -182,6 +193,7 @@ fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
             Command::Replay(args) => replay::run(args).await,
             Command::Journal(args) => journal::run(args).await,
             Command::Tune(args) => tune::run(args).await,
+            Command::Help(args) => help::run(&args, Cli::command()),
             Command::Completions(args) => man_pages::completions(&args, Cli::command()),
             Command::Man(args) => man_pages::man(&args, Cli::command()),
         }

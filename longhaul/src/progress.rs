@@ -99,6 +99,57 @@ impl Drop for Spinner {
     }
 }
 
+/// Files are being moved, nobody knows how many: shown on a terminal, told by lines elsewhere.
+#[derive(Debug)]
+pub struct Count {
+    what: &'static str,
+    bar: Option<ProgressBar>,
+    started: Instant,
+    next: Cell<Instant>,
+}
+
+impl Count {
+    /// `what` begins now, and ends when this is dropped.
+    #[must_use]
+    pub fn new(what: &'static str) -> Self {
+        let bar = io::stderr().is_terminal().then(ProgressBar::new_spinner);
+        let started = Instant::now();
+        let first = if bar.is_some() { Duration::ZERO } else { LINE_INTERVAL };
+        Self { what, bar, started, next: Cell::new(started + first) }
+    }
+
+    /// So many are done by now.
+    pub fn set(&self, files: u64, bytes: u64) {
+        /// How often a terminal is written to.
+        const REDRAWN: Duration = Duration::from_millis(200);
+        let now = Instant::now();
+        if now < self.next.get() {
+            return;
+        }
+        let (what, moved) = (self.what, HumanBytes(bytes));
+        let line = format!("{what}: {files} files, {moved}, {}", rate(bytes, now - self.started));
+        match &self.bar {
+            Some(bar) => {
+                bar.set_message(line);
+                bar.tick();
+                self.next.set(now + REDRAWN);
+            }
+            None => {
+                print_error(&line);
+                self.next.set(now + LINE_INTERVAL);
+            }
+        }
+    }
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
     let left = elapsed.mul_f64((total - done) as f64 / done.max(1) as f64);
     format!(

@@ -37,6 +37,12 @@ impl Stop {
         }
     }
 
+    /// Whether the call was made.
+    #[must_use]
+    pub fn is_called(&self) -> bool {
+        self.0.as_ref().is_some_and(|call| call.has_changed().is_err())
+    }
+
     /// What comes of `work`, which is dropped when the call is made; `None` then.
     pub async fn unless_called<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut stop = self.clone();

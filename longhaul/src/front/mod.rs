@@ -2,6 +2,7 @@
 
 mod clients;
 pub mod copy;
+pub(crate) mod ext4;
 pub mod fuse;
 pub mod iscsi;
 pub mod nbd;
