@@ -30,6 +30,8 @@ mod printable;
 pub mod progress;
 mod qr_code;
 pub mod reconnect_limit;
+mod recovery_sheet;
+mod recovery_words;
 mod regular_file;
 pub mod remembered;
 pub mod replay_log;

@@ -1,9 +1,10 @@
 //! A text as a picture that cameras read (ISO/IEC 18004), in characters of a terminal.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use qrcode::render::unicode::Dense1x2;
-use qrcode::{EcLevel, QrCode as Matrix};
+use qrcode::{Color, EcLevel, QrCode as Matrix};
+use zeroize::Zeroizing;
 
 /// A text as a QR code.
 pub(crate) struct QrCode(Matrix);
@@ -13,6 +14,29 @@ impl QrCode {
     /// gives the smallest picture.
     pub(crate) fn of(text: &str) -> Option<Self> {
         Matrix::with_error_correction_level(text, EcLevel::L).ok().map(Self)
+    }
+
+    /// It in characters for paper, where what is printed is dark.
+    pub(crate) fn on_paper(&self) -> Zeroizing<String> {
+        let picture = self.0.render::<Dense1x2>();
+        Zeroizing::new(picture.build() + "\n")
+    }
+
+    /// How many modules it is wide, without the room around it.
+    pub(crate) fn width(&self) -> usize {
+        self.0.width()
+    }
+
+    /// Its dark modules as squares of a path of SVG.
+    pub(crate) fn path(&self) -> Zeroizing<String> {
+        let mut path = Zeroizing::new(String::new());
+        for (place, colour) in self.0.to_colors().into_iter().enumerate() {
+            if colour == Color::Dark {
+                let (x, y) = (place % self.width(), place / self.width());
+                let _ = write!(path, "M{x} {y}h1v1h-1z");
+            }
+        }
+        path
     }
 }
 
@@ -42,5 +66,16 @@ mod tests {
         assert!(picture.lines().count() <= 40);
         assert!(picture.chars().all(|c| " █▀▄\n".contains(c)));
         assert!(QrCode::of(&"a".repeat(5000)).is_none());
+    }
+
+    #[test]
+    fn path_has_a_square_for_each_dark_module() {
+        let code = QrCode::of("abandon ability able").unwrap();
+        let path = code.path();
+        let dark = code.0.to_colors().into_iter().filter(|colour| *colour == Color::Dark).count();
+        assert_eq!(path.matches('M').count(), dark);
+        // The finder in the corner (ISO/IEC 18004, 6.3.3).
+        assert!((0..7).all(|x| path.contains(&format!("M{x} 0h"))) && !path.contains("M7 0h"));
+        assert!(code.on_paper().contains('█'));
     }
 }

@@ -72,6 +72,7 @@ fn manual_names_every_option() {
         "key change",
         "key list",
         "key test",
+        "key sheet",
         "key backup",
         "key restore",
         "copy",

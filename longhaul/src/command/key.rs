@@ -15,10 +15,15 @@ use crate::failure::{Failure, Outcome};
 use crate::luks::{self, CipherArgs, CostArgs, Init, Key, Restore, Slots};
 use crate::printable::OneLine;
 use crate::printable::Shown as _;
+use crate::recovery_words::RecoveryWords;
 use crate::secret::{NewSecretArgs, Secret, SecretArgs, Source};
 use crate::size::Size;
 use crate::stop::Stop;
 use crate::uri::Uri;
+
+mod sheet;
+
+use sheet::{NoteArgs, SheetFile};
 
 /// Encrypt a volume, and look after the keys that open it
 #[derive(Debug, clap::Args)]
@@ -52,6 +57,9 @@ enum Command {
         /// Encrypt it even if there is something on it
         #[arg(long)]
         force: bool,
+        /// Make a recovery sheet too, as `key sheet` does
+        #[arg(long, value_name = "FILE")]
+        sheet: Option<PathBuf>,
         #[command(flatten)]
         cipher: CipherArgs,
         #[command(flatten)]
@@ -106,11 +114,29 @@ enum Command {
     Test {
         #[command(flatten)]
         on: VolumeArgs,
+        /// Try the words of a recovery sheet: in any case, and of each its first four letters are enough
+        #[arg(long, conflicts_with = "key_file")]
+        recovery: bool,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         secret: SecretArgs,
+    },
+    /// Make a page to print, with a key slot of its own as words, and what to do in an emergency
+    #[command(alias = "recovery")]
+    Sheet {
+        #[command(flatten)]
+        on: VolumeArgs,
+        /// The page: a new file that ends in .svg or .txt, which only its owner may read, or - for the terminal
+        #[arg(long, value_name = "FILE")]
+        output: PathBuf,
+        #[command(flatten)]
+        notes: NoteArgs,
+        #[command(flatten)]
+        secret: SecretArgs,
+        #[command(flatten)]
+        cost: CostArgs,
     },
     /// Save the header to a new file: without a header the data are lost
     Backup {
@@ -222,22 +248,10 @@ impl VolumeArgs {
 /// Does what was asked.
 pub async fn run(args: Args) -> Outcome {
     match args.command {
-        Command::Init { on, label, size, force, cipher, secret, cost } => {
-            let stop = stop_on_signals()?;
-            let chain = on.writable(size, &stop).await?;
+        Command::Init { on, label, size, force, sheet, cipher, secret, cost } => {
+            let sheet = sheet.map(SheetFile::new).transpose()?;
             let key = Key::new(secret.source(), "Pass-phrase");
-            let how = Init { label, cipher, cost, force };
-            let init = luks::init(chain.volume(), key, how);
-            let uuid = match on.unless_ended(&stop, init, MAY_BE_ENCRYPTED).await {
-                Ok(uuid) => uuid,
-                Err(why) => {
-                    chain.discard().await;
-                    return Err(why);
-                }
-            };
-            chain.close().await?;
-            tell_of_memory(&on.uri);
-            say_done(&format!("encrypted {} as {uuid}", on.uri))
+            init(&on, size, key, Init { label, cipher, cost, force }, sheet).await
         }
         Command::Add { on, secret, new, cost } => {
             let slot = on.change(async |volume| {
@@ -257,7 +271,19 @@ pub async fn run(args: Args) -> Outcome {
             say_done(&format!("changed; the pass-phrase is in key slot {} now", slot.await?))
         }
         Command::List { on, json } => list(&on, json).await,
-        Command::Test { on, json, secret } => test(&on, json, &secret).await,
+        Command::Test { on, recovery, json, secret } => test(&on, recovery, json, &secret).await,
+        Command::Sheet { on, output, notes, secret, cost } => {
+            let to = SheetFile::new(output.clone())?;
+            let slot = on.change(async |volume| {
+                let key = Key::asked(secret.source(), "Pass-phrase");
+                sheet::make(&on, volume, (key, cost), &to, notes).await
+            });
+            say_done(&format!(
+                "added key slot {}; its words are on {}",
+                slot.await?,
+                output.shown()
+            ))
+        }
         Command::Backup { on, file } => {
             on.look(async |volume| luks::backup(volume, &file).await).await?;
             say_done(&format!("saved the header to {}", file.shown()))
@@ -271,6 +297,49 @@ pub async fn run(args: Args) -> Outcome {
                 luks::restore(volume, &file, Restore { secret, force, replace }).await
             });
             say_done(&format!("restored the header of {}", uuid.await?))
+        }
+    }
+}
+
+async fn init(
+    on: &VolumeArgs,
+    size: Option<Size>,
+    mut key: Key,
+    how: Init,
+    sheet: Option<SheetFile>,
+) -> Outcome {
+    let stop = stop_on_signals()?;
+    let chain = on.writable(size, &stop).await?;
+    let cost = how.cost.clone();
+    let work = async {
+        if sheet.is_some() {
+            // It opens the volume once more for the sheet, and is asked for once.
+            key = key.read().await?.into();
+        }
+        luks::init(chain.volume(), key.clone(), how).await
+    };
+    let uuid = match on.unless_ended(&stop, work, MAY_BE_ENCRYPTED).await {
+        Ok(uuid) => uuid,
+        Err(why) => {
+            chain.discard().await;
+            return Err(why);
+        }
+    };
+    let sheet = match &sheet {
+        Some(to) => {
+            let made = sheet::make(on, chain.volume(), (key, cost), to, NoteArgs::default());
+            on.unless_ended(&stop, made, MAY_HAVE_CHANGED).await.map(Some)
+        }
+        None => Ok(None),
+    };
+    chain.close().await?;
+    tell_of_memory(&on.uri);
+    let done = format!("encrypted {} as {uuid}", on.uri);
+    match sheet.map_err(|why| why.within(&format!("{done}, but without a sheet")))? {
+        Some(slot) => say_done(&format!("{done}; the recovery sheet opens key slot {slot}")),
+        None => {
+            sheet::offer(on);
+            say_done(&done)
         }
     }
 }
@@ -289,8 +358,14 @@ async fn remove(on: &VolumeArgs, slot: Option<u32>, force: bool, secret: SecretA
     say_done(&format!("removed key slot {}", slot.await?))
 }
 
-async fn test(on: &VolumeArgs, json: bool, secret: &SecretArgs) -> Outcome {
-    let key = Key::asked(secret.source(), "Pass-phrase");
+async fn test(on: &VolumeArgs, recovery: bool, json: bool, secret: &SecretArgs) -> Outcome {
+    let key = match recovery {
+        true => {
+            let typed = ask(secret.source(), "Words of the recovery sheet").await?;
+            RecoveryWords::parse(&typed)?.secret().into()
+        }
+        false => Key::asked(secret.source(), "Pass-phrase"),
+    };
     let found = on.look(async |volume| luks::test(volume, key).await).await?;
     if json {
         return say_json(&found);
