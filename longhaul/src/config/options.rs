@@ -170,7 +170,7 @@ options! {
             default: Standard::Value("false"),
             place: Place::Both,
             help: "Use a file or device past the page cache (O_DIRECT)",
-            manual: "Refused where the file system has no such requests",
+            manual: "Refused where the file system has no such requests. [When it pays](benchmarks.md#direct-and-cached)",
         }
         encrypted: Option<bool> = switch => {
             kind: SWITCH,
