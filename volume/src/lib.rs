@@ -14,6 +14,7 @@
 mod complete;
 mod error;
 mod gate;
+mod loss;
 #[cfg(any(test, feature = "check"))]
 mod random;
 mod span;

@@ -1,8 +1,12 @@
 //! What can be added to a volume on its way down.
 
 pub mod crypt;
+pub mod joined;
 pub mod journal;
+pub mod limit;
+pub mod member;
 pub mod narrow;
+pub mod overlay;
 pub mod padded;
 pub mod pipeline;
 mod range_index;

@@ -8,3 +8,5 @@ pub mod faulty;
 #[cfg(any(test, feature = "check"))]
 pub mod hooked;
 pub mod memory;
+#[cfg(test)]
+pub(crate) mod virtual_time;
