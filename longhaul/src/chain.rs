@@ -1,5 +1,6 @@
 //! The chains that URIs stand for: a store, and a list of layers over it.
 
+mod compound;
 mod created_file;
 mod crypt;
 mod enrolment;
@@ -273,7 +274,7 @@ impl Chain {
 
     /// Whether a network lies between here and its store.
     fn is_remote(&self) -> bool {
-        self.abilities.probe.is_some()
+        self.abilities.probe.is_some() || self.abilities.is_partly_remote
     }
 
     /// What tells how it is, from elsewhere. It does not keep it open.

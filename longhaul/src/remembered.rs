@@ -92,6 +92,7 @@ pub fn name_of(uri: &Uri) -> String {
     let stem = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let given = match uri.location() {
         Location::Process(_) => "memory".to_owned(),
+        Location::Several(compound) => compound.kind.name().to_owned(),
         Location::File(path) | Location::Device(path) => stem(path),
         Location::Unit(unit) => {
             let target = unit.target.to_string();

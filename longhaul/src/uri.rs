@@ -1,5 +1,7 @@
 //! URIs: how a user names a volume.
 
+pub mod compound;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,6 +11,7 @@ use proto::iscsi::name::{IscsiName, NameError};
 
 use crate::printable::Shown as _;
 use crate::size::{NotASize, Size};
+use compound::{Compound, Kind};
 
 /// The port IANA gave iSCSI.
 pub const ISCSI_PORT: u16 = 3260;
@@ -30,6 +33,8 @@ pub enum Uri {
     Device(PathBuf),
     /// `iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]`
     Iscsi(IscsiUri),
+    /// `concat:(URI,...)` and others that are made of volumes.
+    Compound(Box<Compound>),
 }
 
 /// A logical unit of an iSCSI target.
@@ -58,9 +63,9 @@ pub struct Host {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum UriError {
-    #[error("`{0}` names no volume: for {kind} write {scheme}:{0}; the schemes are {KNOWN}", kind = likely(.0).0, scheme = likely(.0).1)]
+    #[error("`{0}` names no volume: for {kind} write {scheme}:{0}; the schemes are {KNOWN}, {compounds}", compounds = compound::KNOWN, kind = likely(.0).0, scheme = likely(.0).1)]
     NoScheme(String),
-    #[error("unknown scheme `{0}:`: the schemes are {KNOWN}")]
+    #[error("unknown scheme `{0}:`: the schemes are {KNOWN}, {compounds}", compounds = compound::KNOWN)]
     UnknownScheme(String),
     #[error("`{0}` has no path")]
     NoPath(String),
@@ -82,6 +87,8 @@ pub enum UriError {
     Lun(String),
     #[error("the pin is not a public key: {0}")]
     Pin(#[from] KeyTextError),
+    #[error("`{0}`: {1}")]
+    Compound(String, String),
 }
 
 /// What a path without a scheme is, by where it is, and the scheme for it.
@@ -104,6 +111,8 @@ pub enum Location<'a> {
     Device(&'a Path),
     /// In a unit of a target.
     Unit(&'a IscsiUri),
+    /// In several volumes.
+    Several(&'a Compound),
 }
 
 impl Uri {
@@ -118,6 +127,7 @@ impl Uri {
     pub fn from_directory(self, base: &Path) -> Self {
         match self {
             Self::File(path) => Self::File(base.join(path)),
+            Self::Compound(compound) => Self::Compound(Box::new(compound.from_directory(base))),
             other => other,
         }
     }
@@ -132,7 +142,39 @@ impl Uri {
             Self::File(path) => Location::File(path),
             Self::Device(path) => Location::Device(path),
             Self::Iscsi(unit) => Location::Unit(unit),
+            Self::Compound(compound) => match (compound.kind, &compound.members[..]) {
+                (Kind::Limit(_), [limited]) => limited.location(),
+                _ => Location::Several(compound),
+            },
         }
+    }
+
+    /// The volumes that it is made of, if it is.
+    #[must_use]
+    pub fn members(&self) -> &[Self] {
+        match self {
+            Self::Compound(compound) => &compound.members,
+            _ => &[],
+        }
+    }
+
+    /// The volumes that it is made of at last, or itself; and of each whether it is only read, whatever becomes of this
+    /// one.
+    #[must_use]
+    pub fn leaves(&self) -> Vec<(&Self, bool)> {
+        let Self::Compound(compound) = self else { return vec![(self, false)] };
+        let members = compound.members.iter().enumerate();
+        let leaves = members.flat_map(|(at, member)| {
+            let is_only_read = compound.is_only_read(at);
+            member.leaves().into_iter().map(move |(leaf, only)| (leaf, only || is_only_read))
+        });
+        leaves.collect()
+    }
+
+    /// Whether a network lies between here and some of the volume.
+    #[must_use]
+    pub fn is_partly_remote(&self) -> bool {
+        self.leaves().iter().any(|(leaf, _)| leaf.is_remote())
     }
 
     /// The file that it is in.
@@ -140,7 +182,10 @@ impl Uri {
     pub fn file(&self) -> Option<&Path> {
         match self.location() {
             Location::File(path) => Some(path),
-            Location::Process(_) | Location::Device(_) | Location::Unit(_) => None,
+            Location::Process(_)
+            | Location::Device(_)
+            | Location::Unit(_)
+            | Location::Several(_) => None,
         }
     }
 
@@ -149,7 +194,7 @@ impl Uri {
     pub fn path(&self) -> Option<&Path> {
         match self.location() {
             Location::File(path) | Location::Device(path) => Some(path),
-            Location::Process(_) | Location::Unit(_) => None,
+            Location::Process(_) | Location::Unit(_) | Location::Several(_) => None,
         }
     }
 
@@ -160,13 +205,18 @@ impl Uri {
             Location::Process(_) => Some("has its size in its URI"),
             Location::File(_) => None,
             Location::Device(_) | Location::Unit(_) => Some("has a size of its own"),
+            Location::Several(_) => Some("takes its size from its members"),
         }
     }
 
     /// Whether nothing of the volume outlives the process.
     #[must_use]
     pub fn vanishes(&self) -> bool {
-        matches!(self.location(), Location::Process(_))
+        match self.location() {
+            Location::Process(_) => true,
+            Location::Several(_) => self.members().iter().all(Self::vanishes),
+            Location::File(_) | Location::Device(_) | Location::Unit(_) => false,
+        }
     }
 
     /// Whether a network lies between here and the volume.
@@ -186,6 +236,13 @@ impl FromStr for Uri {
     type Err = UriError;
 
     fn from_str(text: &str) -> Result<Self, UriError> {
+        Self::read(text, 0)
+    }
+}
+
+impl Uri {
+    /// Reads one that stands in so many others.
+    fn read(text: &str, depth: usize) -> Result<Self, UriError> {
         let (scheme, rest) =
             text.split_once(':').ok_or_else(|| UriError::NoScheme(text.to_owned()))?;
         let path = || match rest {
@@ -198,6 +255,9 @@ impl FromStr for Uri {
             "file" => Ok(Self::File(path()?)),
             "device" => Ok(Self::Device(path()?)),
             "iscsi" => iscsi(text, rest).map(Self::Iscsi),
+            scheme if compound::is_compound(scheme) => {
+                compound::parse(text, depth).map(|read| Self::Compound(Box::new(read)))
+            }
             _ => Err(UriError::UnknownScheme(scheme.to_owned())),
         }
     }
@@ -286,6 +346,7 @@ impl fmt::Display for Uri {
                 write!(f, "iscsi://{host}/{target}/{lun}")?;
                 pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
             }
+            Self::Compound(compound) => compound.fmt(f),
         }
     }
 }

@@ -24,6 +24,11 @@ impl CreatedFile {
         Self(None)
     }
 
+    /// Whether there is one.
+    pub(super) const fn is_one(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// It stays from now on.
     pub(super) fn keep(mut self) -> Option<PathBuf> {
         self.0.take().map(|(path, _)| path)

@@ -24,8 +24,8 @@ use crate::store::abilities::{
     Abilities, BoxFuture, JournalStatus, OneWriter, Opened, Probe, Worker, WorkerStatus,
 };
 use crate::store::iscsi::Writers;
-use crate::store::journal_file::{self, Label, OpenFile};
-use crate::store::scsi;
+use crate::store::journal_file::{Label, OpenFile};
+use crate::store::{runtime, scsi};
 use crate::uri::Uri;
 use crate::utc::now;
 
@@ -232,7 +232,7 @@ async fn open(
     let inner = LimitedReads::over(Arc::clone(&beneath.volume), Arc::clone(probe), limit);
     let path = file.path().to_owned();
     let file: Arc<dyn JournalFile> = Arc::new(file);
-    let runtime = journal_file::runtime();
+    let runtime = runtime();
     let (layer, worker) = Journaled::new(inner, file, &recovered, token, options, runtime);
     let layer = Arc::new(layer);
     let volume = Arc::new(Gate::new(JOURNAL, Arc::clone(&layer)));

@@ -26,9 +26,13 @@ impl Layer for WriteBehind {
 
     fn open<'a>(&'a self, beneath: &'a Opened, with: &'a mut OpenContext<'_>) -> Opening<'a> {
         Box::pin(async move {
-            let settings = with.options.pipeline.zip(beneath.abilities.probe.as_ref());
-            let Some((settings, probe)) = settings else { return Ok(None) };
-            probe.expect_own_buffers();
+            let is_remote = beneath.abilities.probe.is_some() || beneath.abilities.is_partly_remote;
+            let Some(settings) = with.options.pipeline.filter(|_| is_remote) else {
+                return Ok(None);
+            };
+            if let Some(probe) = &beneath.abilities.probe {
+                probe.expect_own_buffers();
+            }
             let mut settings =
                 Settings { unsolicited: unsolicited(&beneath.abilities), ..settings };
             // Beside a writer what was read ahead may be old when it is asked for.

@@ -9,6 +9,7 @@ use volume::layer::padded::Padded;
 use volume::store::memory::Memory;
 use volume::{Durability, Gate, Volume};
 
+use super::compound;
 use super::created_file::{CreatedFile, refuse_options};
 use super::memory::{memory_needed, memory_of_machine};
 use super::{BLOCK_SIZE, OpenOptions, SEEN_WITHIN};
@@ -83,6 +84,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
         Uri::File(path) => open_file(uri, path, options).await?,
         Uri::Device(path) => open_device(uri, path, options).await?,
         Uri::Iscsi(unit) => open_unit(uri, unit, options).await?,
+        Uri::Compound(compound) => compound::open(uri, compound, options).await?,
     })
 }
 

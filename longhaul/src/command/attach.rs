@@ -124,7 +124,7 @@ impl VolumeArgs {
     /// Refuses what has no use for this volume.
     pub(super) fn check(&self, uri: &Uri) -> Outcome {
         self.encryption.refuse_idle_force()?;
-        if self.pipeline.is_given() && !uri.is_remote() {
+        if self.pipeline.is_given() && !uri.is_partly_remote() {
             let what = "--window, --in-flight, --segment, --read-ahead and --no-pipeline are for volumes behind a network";
             return Err(Failure::usage(format!(
                 "{what}, and {uri} is on this machine: leave them out"

@@ -18,6 +18,8 @@ use crate::served_volumes::OnExchange;
 use crate::size::Size;
 use crate::store::file::{OpenError, can_be_made, fits, suits};
 use crate::store::in_use;
+use crate::uri::Location;
+use crate::uri::compound::Kind;
 
 /// Look for mistakes in a configuration, without using it
 #[derive(Debug, clap::Args)]
@@ -109,8 +111,28 @@ fn makeable(volume: &Served) -> Result<(), OpenError> {
     volume.size.map_or(Ok(()), |Size(size)| can_be_made(size, block_size))
 }
 
-/// Whether what a volume is in can be one; a file that is not there is made only where its size is known.
+/// Whether what a volume is in can be one.
 fn look_for(volume: &Served) -> Outcome {
+    let compound = match volume.uri.location() {
+        Location::Several(compound) => compound,
+        _ => return look_for_one(volume),
+    };
+    for (at, member) in compound.members.iter().enumerate() {
+        let read_only = volume.read_only || compound.is_only_read(at);
+        let mut of = volume.clone();
+        (of.uri, of.read_only) = (member.clone(), read_only);
+        // The file of an overlay is made.
+        let is_made = compound.kind == Kind::Overlay && at == 1 && !volume.read_only;
+        match member.path() {
+            Some(path) if is_made && !path.exists() => {}
+            _ => look_for(&of).map_err(|why| why.within(&volume.uri.to_string()))?,
+        }
+    }
+    Ok(())
+}
+
+/// The same of one that is not made of others; a file that is not there is made only where its size is known.
+fn look_for_one(volume: &Served) -> Outcome {
     let Some(path) = volume.uri.path() else { return Ok(()) };
     let device = volume.uri.file().is_none();
     let makes = !device && volume.size.is_some() && !volume.read_only;

@@ -56,8 +56,13 @@ pub async fn run(args: Args) -> Outcome {
     }
     let login = args.login.login().await?;
     let reconnect_limit = args.outage.reconnect_limit().unwrap_or_default();
-    let options =
-        OpenOptions { read_only: args.read_only, login, reconnect_limit, ..OpenOptions::default() };
+    let options = OpenOptions {
+        read_only: args.read_only,
+        existing_only: true,
+        login,
+        reconnect_limit,
+        ..OpenOptions::default()
+    };
     let chain = chain::open(&args.uri, options).await?;
     let info = look(&args.uri, &chain).await;
     chain.release().await;
@@ -77,6 +82,7 @@ async fn show_chain(args: Args) -> Outcome {
         let login = login.clone();
         let options = OpenOptions {
             read_only,
+            existing_only: true,
             login,
             reconnect_limit,
             contents,

@@ -9,6 +9,7 @@ use crate::option_table::{RawValue, Row, fill};
 use crate::size::Size;
 use crate::suggest::did_you_mean;
 use crate::uri::Uri;
+use crate::uri::compound::end_of;
 
 /// The options there are.
 fn known() -> impl Iterator<Item = &'static Row<VolumeOptions>> {
@@ -23,6 +24,8 @@ fn names() -> impl Iterator<Item = &'static str> {
 /// begins with a word, and two commas are one of the path.
 fn split(text: &str) -> (String, Vec<(&str, Option<&str>)>) {
     let (mut rest, mut options) = (text, Vec::new());
+    // What stands in the parentheses of a volume that is made of others is its own.
+    let own = end_of(text);
     while let Some((uri, option)) = rest.rsplit_once(',') {
         let (key, value) = match option.split_once('=') {
             Some((key, value)) => (key, Some(value)),
@@ -30,14 +33,15 @@ fn split(text: &str) -> (String, Vec<(&str, Option<&str>)>) {
         };
         let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         let is_word = key.starts_with(|c: char| c.is_ascii_alphabetic()) && key.chars().all(letter);
-        if uri.ends_with(',') || !is_word {
+        if uri.ends_with(',') || !is_word || own.is_some_and(|end| uri.len() < end) {
             break;
         }
         options.push((key, value));
         rest = uri;
     }
     options.reverse();
-    (rest.replace(",,", ","), options)
+    let uri = if own.is_some() { rest.to_owned() } else { rest.replace(",,", ",") };
+    (uri, options)
 }
 
 /// The option with which the text of a path ends, if it is one with a value.
@@ -127,6 +131,18 @@ mod tests {
             assert_eq!(served.uri, Uri::File(path.into()), "{text}");
             assert_eq!(served.size, size.map(Size), "{text}");
         }
+    }
+
+    #[test]
+    fn options_follow_the_parentheses_of_a_compound_volume() {
+        let text = "a=limit:(concat:(file:x,,y,file:z),rate=1M),read_only,lun=3";
+        let served = text.parse::<Served>().unwrap();
+        assert_eq!(served.uri.to_string(), "limit:(concat:(file:x,,y,file:z),rate=1M)");
+        assert!(served.read_only && served.lun == 3);
+        let size = "a=concat:(file:x,file:y),size=1G".parse::<Served>().unwrap_err();
+        assert!(size.contains("takes its size from its members"), "{size}");
+        let limited = "a=limit:(file:x,iops=5),size=1G".parse::<Served>().unwrap();
+        assert_eq!(limited.size, Some(Size(1 << 30)), "it is as good as the file");
     }
 
     #[test]

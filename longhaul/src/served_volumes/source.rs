@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::file_id::FileId;
 use super::{Found, absolute, device_name, is_same_place};
 use crate::failure::Outcome;
-use crate::uri::Location;
+use crate::uri::{Location, Uri};
 
 /// What a volume is served from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +26,28 @@ enum Kind {
     /// By this name.
     Device(String),
     Upstream(Upstream),
+    /// Files and devices of this machine, in order.
+    Several(Vec<Kind>),
+}
+
+impl Kind {
+    /// That of a file or a device; `None` of what is not known again.
+    fn local(uri: &Uri) -> Option<Self> {
+        match uri.location() {
+            Location::File(path) => Some(Self::File(Some(FileId::of(&path.metadata().ok()?)?))),
+            Location::Device(path) => Some(Self::Device(device_name::of(path))),
+            Location::Process(_) | Location::Unit(_) | Location::Several(_) => None,
+        }
+    }
+
+    /// Whether it is the same file or device.
+    fn is_local(&self, noted: &Self) -> bool {
+        match (self, noted) {
+            (Self::File(Some(here)), Self::File(Some(noted))) => here.resembles(*noted),
+            (Self::Device(here), Self::Device(noted)) => here == noted,
+            _ => false,
+        }
+    }
 }
 
 /// What the target of a volume says of its unit, and the LUKS UUID in it.
@@ -62,6 +84,13 @@ impl Source {
                 let Some(upstream) = upstream.clone() else { return Ok(None) };
                 (PathBuf::from(volume.uri.to_string()), Kind::Upstream(upstream))
             }
+            Location::Several(_) => {
+                let leaves = volume.uri.leaves();
+                let kinds: Option<_> =
+                    leaves.into_iter().map(|(leaf, _)| Kind::local(leaf)).collect();
+                let Some(kinds) = kinds else { return Ok(None) };
+                (PathBuf::from(volume.uri.to_string()), Kind::Several(kinds))
+            }
         };
         Ok(Some(Self { place, kind, decrypted: volume.unlock.is_some() }))
     }
@@ -76,6 +105,10 @@ impl Source {
         match (&self.kind, &noted.kind) {
             (Kind::File(here), Kind::File(_)) => noted.is_file(&self.place, *here),
             (Kind::Device(here), Kind::Device(noted)) => here == noted,
+            (Kind::Several(here), Kind::Several(noted)) => {
+                let mut pairs = here.iter().zip(noted);
+                here.len() == noted.len() && pairs.all(|(here, noted)| here.is_local(noted))
+            }
             (Kind::Upstream(here), Kind::Upstream(upstream)) => {
                 self.place == noted.place && here.is(upstream)
             }

@@ -110,6 +110,8 @@ pub struct Abilities {
     pub token: Option<Arc<dyn Token>>,
     /// Its key can be destroyed.
     pub erase: Option<Arc<dyn CryptoErase>>,
+    /// It is made of several, and a network lies between here and some of them.
+    pub is_partly_remote: bool,
 }
 
 impl Abilities {

@@ -17,11 +17,9 @@ use volume::layer::journal::{
     Corruption, FileError, FileWork, Identity, JournalFile, PAGE, Recovered, Superblock, recover,
     superblock_offset,
 };
-use volume::layer::reconnect::Runtime;
 
 use super::engine::{Engine, blocking};
 use super::pace::Pace;
-use super::runtime::Tokio;
 use crate::durable::sync_directory_of;
 
 /// Where the label stands, in bytes from the start of the file.
@@ -325,12 +323,6 @@ impl JournalFile for OpenFile {
             self.engine.perform(&self.file, Request::Sync).await.map(drop).map_err(shared)
         })
     }
-}
-
-/// The time, for the layer.
-#[must_use]
-pub fn runtime() -> Arc<dyn Runtime> {
-    Arc::new(Tokio::default())
 }
 
 #[cfg(test)]

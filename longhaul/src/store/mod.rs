@@ -16,3 +16,4 @@ mod runtime;
 pub mod scsi;
 
 pub use local::Local;
+pub use runtime::runtime;

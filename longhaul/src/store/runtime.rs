@@ -1,5 +1,6 @@
 //! Tokio, as the layer that rides out lost connections sees it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -9,6 +10,12 @@ use volume::layer::reconnect::{Runtime, Task};
 #[derive(Debug)]
 pub(super) struct Tokio {
     origin: Instant,
+}
+
+/// Time, tasks and chance, for layers that ask for them.
+#[must_use]
+pub fn runtime() -> Arc<dyn Runtime> {
+    Arc::new(Tokio::default())
 }
 
 impl Default for Tokio {

@@ -5,6 +5,7 @@ pub mod joined;
 pub mod journal;
 pub mod limit;
 pub mod member;
+pub mod mirror;
 pub mod narrow;
 pub mod overlay;
 pub mod padded;

@@ -152,7 +152,7 @@ enum StoreName {
 
 fn place(uri: &Uri) -> Option<StoreName> {
     match uri.location() {
-        uri::Location::Process(_) => None,
+        uri::Location::Process(_) | uri::Location::Several(_) => None,
         uri::Location::Unit(unit) => Some(StoreName::Unit(format!("{}/{}", unit.target, unit.lun))),
         uri::Location::File(path) | uri::Location::Device(path) => match path.metadata() {
             Ok(found) if found.file_type().is_block_device() => {
@@ -171,20 +171,26 @@ fn place(uri: &Uri) -> Option<StoreName> {
 
 /// A store is several volumes only if nobody writes to it.
 fn shared(volumes: &[Served]) -> Vec<(&Served, String)> {
-    let mut seen: BTreeMap<StoreName, &Served> = BTreeMap::new();
+    let mut seen: BTreeMap<StoreName, (&Served, bool)> = BTreeMap::new();
     let mut wrong = Vec::new();
     for volume in volumes {
-        let Some(place) = place(&volume.uri) else { continue };
-        let Some(other) = seen.get(&place) else {
-            seen.insert(place, volume);
-            continue;
-        };
-        if !(volume.read_only && other.read_only) {
-            let (uri, name) = (&volume.uri, &other.name);
-            wrong.push((
-                volume,
-                format!("{uri} is what volume {name} is: one volume is served once"),
-            ));
+        for (leaf, is_only_read) in volume.uri.leaves() {
+            let Some(place) = place(leaf) else { continue };
+            let is_read = volume.read_only || is_only_read;
+            let Some((other, is_other_read)) = seen.get(&place) else {
+                seen.insert(place, (volume, is_read));
+                continue;
+            };
+            if !(is_read && *is_other_read) {
+                let why = match other.name == volume.name {
+                    true => format!("{leaf} is in {} twice", volume.uri),
+                    false => {
+                        let name = &other.name;
+                        format!("{leaf} is what volume {name} is: one volume is served once")
+                    }
+                };
+                wrong.push((volume, why));
+            }
         }
     }
     wrong
@@ -193,7 +199,11 @@ fn shared(volumes: &[Served]) -> Vec<(&Served, String)> {
 /// A volume of this server's own would have to be open before it can be opened. The names of other machines are not looked
 /// up.
 fn own(volume: &Served, portals: &[Portal]) -> Option<String> {
-    let uri::Location::Unit(unit) = volume.uri.location() else { return None };
+    volume.uri.leaves().into_iter().find_map(|(leaf, _)| own_unit(leaf, portals))
+}
+
+fn own_unit(uri: &Uri, portals: &[Portal]) -> Option<String> {
+    let uri::Location::Unit(unit) = uri.location() else { return None };
     let ip = match unit.host.name.as_str() {
         "localhost" => Ipv4Addr::LOCALHOST.into(),
         name => name.parse::<IpAddr>().ok()?,
@@ -205,9 +215,8 @@ fn own(volume: &Served, portals: &[Portal]) -> Option<String> {
     };
     let at = portals.iter().find(is_own)?.address;
     Some(format!(
-        "{} is at an address of this server itself ({at}), which would wait for its own start: name what is to be served, such \
-         as file:PATH, or another port",
-        volume.uri
+        "{uri} is at an address of this server itself ({at}), which would wait for its own start: name what is to be served, \
+         such as file:PATH, or another port"
     ))
 }
 
@@ -245,8 +254,12 @@ fn memory(volumes: &[Served]) -> Option<(&Served, String)> {
     let most = memory_of_machine();
     let mut sum = 0_u64;
     volumes.iter().find_map(|volume| {
-        let uri::Location::Process(size) = volume.uri.location() else { return None };
-        sum = sum.saturating_add(memory_needed(size));
+        let sizes = volume.uri.leaves().into_iter().map(|(leaf, _)| match leaf.location() {
+            uri::Location::Process(size) => memory_needed(size),
+            _ => 0,
+        });
+        let needed = sizes.fold(0_u64, u64::saturating_add);
+        sum = sum.saturating_add(needed);
         let why = || {
             let (sum, most) = (Size(sum), Size(most));
             format!(
@@ -255,7 +268,7 @@ fn memory(volumes: &[Served]) -> Option<(&Served, String)> {
                 volume.uri
             )
         };
-        (sum > most).then(|| (volume, why()))
+        (needed > 0 && sum > most).then(|| (volume, why()))
     })
 }
 

@@ -1,0 +1,258 @@
+//! Volumes that are made of others. Each of those is a store of its own, without the layers of a chain, which stand over
+//! the whole.
+
+use std::fs::Metadata;
+use std::sync::Arc;
+use std::time::Duration;
+
+use volume::layer::joined::Joined;
+use volume::layer::limit::{Limited, Rates};
+use volume::layer::member::Member;
+use volume::layer::overlay::{Overlay, file_size};
+use volume::{Gate, Volume};
+
+use super::created_file::CreatedFile;
+use super::store::{Store, store};
+use super::{GRACE, OpenOptions};
+use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::replay_log::Saved;
+use crate::size::Size;
+use crate::store::abilities::{Abilities, BoxFuture, Close, Opened, Worker, WorkerStatus};
+use crate::store::runtime;
+use crate::uri::Uri;
+use crate::uri::compound::{Compound, Kind};
+
+/// Opens the members of a volume, and makes it of them.
+pub(super) fn open<'a>(
+    uri: &'a Uri,
+    compound: &'a Compound,
+    options: &'a OpenOptions,
+) -> BoxFuture<'a, Outcome<Store>> {
+    Box::pin(async move {
+        if let (Kind::Limit(rates), [member]) = (compound.kind, &compound.members[..]) {
+            return limited(member, rates, options).await;
+        }
+        if options.make_at.is_some() {
+            let why = "a volume that is made of others is not made in one file";
+            return Err(Failure::usage(format!("cannot open {uri}")).because(why));
+        }
+        let mut opened = Members::default();
+        match make(uri, compound, options, &mut opened).await {
+            Ok(volume) => Ok(opened.whole(compound.kind.name(), volume)),
+            Err(why) => {
+                opened.let_go().await;
+                Err(why)
+            }
+        }
+    })
+}
+
+/// A volume that is not asked for more; all else is as it is without that.
+async fn limited(member: &Uri, rates: Rates, options: &OpenOptions) -> Outcome<Store> {
+    let Store { opened, made, padding, .. } = store(member, options).await?;
+    let limited = Limited::new(Arc::clone(&opened.volume), rates, runtime());
+    let over = opened.layer(Arc::new(Gate::new("limit", limited)));
+    let opened = Opened { worker: opened.worker, ..over };
+    Ok(Store { name: "limit", opened, made, padding })
+}
+
+async fn make(
+    uri: &Uri,
+    compound: &Compound,
+    options: &OpenOptions,
+    opened: &mut Members,
+) -> Outcome<Arc<dyn Volume>> {
+    let cannot = || format!("cannot open {uri}");
+    for (at, member) in compound.members.iter().enumerate() {
+        let mut with = of_member(options);
+        with.read_only |= compound.is_only_read(at);
+        if let (Kind::Overlay, 1, [base]) = (compound.kind, at, &opened.members[..]) {
+            prepare_over(member, base, &mut with);
+        }
+        opened.open(member, &with).await?;
+    }
+    let members = opened.members.clone();
+    Ok(match compound.kind {
+        Kind::Concat => Arc::new(Gate::new("concat", Joined::concat(members).or_fail(cannot)?)),
+        Kind::Stripe(Size(chunk)) => {
+            Arc::new(Gate::new("stripe", Joined::stripe(members, chunk).or_fail(cannot)?))
+        }
+        Kind::Overlay => {
+            let [base, over] = &members[..] else { return Err(Failure::usage(cannot())) };
+            let overlay = Overlay::open(base.clone(), over.clone()).await;
+            let overlay = overlay
+                .map_err(|why| Failure::new(cannot()).because(format!("{}: {why}", over.name)))?;
+            Arc::new(Gate::new("overlay", overlay))
+        }
+        Kind::Limit(_) => return Err(Failure::usage(cannot())),
+    })
+}
+
+/// How the file of an overlay is opened: it is made if it is missing, as large as its base wants it.
+fn prepare_over(over: &Uri, base: &Member, with: &mut OpenOptions) {
+    let is_missing = over.path().is_some_and(|path| !path.exists());
+    let shape = base.volume.shape();
+    with.size = is_missing.then(|| Size(file_size(shape.size)));
+    with.block_size = Some(shape.block_size);
+}
+
+/// How the members of a volume are opened that is opened so.
+fn of_member(options: &OpenOptions) -> OpenOptions {
+    OpenOptions {
+        existing_only: options.existing_only,
+        read_only: options.read_only,
+        block_size: options.block_size,
+        login: options.login.clone(),
+        pipeline: options.pipeline,
+        reconnect_limit: options.reconnect_limit,
+        state: options.state.clone(),
+        writers: options.writers,
+        stop: options.stop.clone(),
+        ..OpenOptions::default()
+    }
+}
+
+/// The members that are open.
+#[derive(Default)]
+struct Members {
+    members: Vec<Member>,
+    closes: Vec<Arc<dyn Close>>,
+    workers: Vec<Box<dyn Worker>>,
+    made: Option<CreatedFile>,
+    is_partly_remote: bool,
+}
+
+impl Members {
+    async fn open(&mut self, uri: &Uri, options: &OpenOptions) -> Outcome {
+        let Store { opened, made, .. } = store(uri, options).await?;
+        let Opened { volume, worker, abilities } = opened;
+        self.members.push(Member::new(uri.to_string(), volume));
+        self.is_partly_remote |= abilities.probe.is_some() || abilities.is_partly_remote;
+        self.closes.extend(abilities.close);
+        self.workers.extend(worker);
+        if made.is_one() {
+            self.made = Some(made);
+        }
+        Ok(())
+    }
+
+    /// The volume that is made of them.
+    fn whole(self, name: &'static str, volume: Arc<dyn Volume>) -> Store {
+        let Self { closes, workers, made, is_partly_remote, .. } = self;
+        let close = (!closes.is_empty()).then(|| Arc::new(Closes(closes)) as Arc<dyn Close>);
+        let abilities = Abilities { close, is_partly_remote, ..Abilities::default() };
+        let worker = (!workers.is_empty()).then(|| Box::new(Workers(workers)) as Box<dyn Worker>);
+        let opened = Opened { volume, worker, abilities };
+        Store { name, opened, made: made.unwrap_or(CreatedFile::none()), padding: 0 }
+    }
+
+    async fn let_go(self) {
+        for worker in self.workers {
+            worker.close().await;
+        }
+        for close in &self.closes {
+            close.leave(GRACE);
+            close.let_go().await;
+        }
+    }
+}
+
+/// The ends of all members.
+struct Closes(Vec<Arc<dyn Close>>);
+
+impl Close for Closes {
+    fn loss(&self) -> Option<String> {
+        self.0.iter().find_map(|close| close.loss())
+    }
+
+    fn misplaced(&self) -> Option<String> {
+        self.0.iter().find_map(|close| close.misplaced())
+    }
+
+    fn watch_placement(&self) {
+        self.0.iter().for_each(|close| close.watch_placement());
+    }
+
+    fn found_file(&self) -> Option<Metadata> {
+        None
+    }
+
+    fn set_outage_limit(&self, limit: Option<Duration>) {
+        self.0.iter().for_each(|close| close.set_outage_limit(limit));
+    }
+
+    fn leave(&self, grace: Duration) {
+        self.0.iter().for_each(|close| close.leave(grace));
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.iter().any(|close| close.is_over())
+    }
+
+    fn has_flushed_all(&self) -> bool {
+        self.0.iter().all(|close| close.has_flushed_all())
+    }
+
+    fn unflushed(&self) -> u64 {
+        self.0.iter().map(|close| close.unflushed()).sum()
+    }
+
+    fn saved(&self) -> Option<Saved> {
+        self.0.iter().find_map(|close| close.saved())
+    }
+
+    fn let_go(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            for close in &self.0 {
+                close.let_go().await;
+            }
+        })
+    }
+
+    fn flush_rest(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            for close in &self.0 {
+                close.flush_rest().await;
+            }
+        })
+    }
+
+    fn close(&self) -> BoxFuture<'_, Option<Saved>> {
+        Box::pin(async {
+            let mut first = None;
+            for close in &self.0 {
+                first = first.or(close.close().await);
+            }
+            first
+        })
+    }
+}
+
+/// What works for members.
+struct Workers(Vec<Box<dyn Worker>>);
+
+struct WorkersStatus(Vec<Arc<dyn WorkerStatus>>);
+
+impl Worker for Workers {
+    fn status(&self) -> Arc<dyn WorkerStatus> {
+        Arc::new(WorkersStatus(self.0.iter().map(|worker| worker.status()).collect()))
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            for worker in self.0 {
+                worker.close().await;
+            }
+        })
+    }
+}
+
+impl WorkerStatus for WorkersStatus {
+    fn pending(&self) -> u64 {
+        self.0.iter().map(|worker| worker.pending()).sum()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.0.iter().find_map(|worker| worker.failure())
+    }
+}

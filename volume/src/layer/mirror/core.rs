@@ -1,0 +1,412 @@
+//! What is known of the members and of the regions, and what follows from it. Pure: the shell does the I/O.
+//!
+//! A region is *dirty* while members may differ in it: from before the first write to it until a flush that all members
+//! have done, and for as long as a member is out. What is dirty, and which members are out, is in the records of those that
+//! are not, and counts by its version: nothing that depends on a version is done, or acknowledged, before that is recorded.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::record::{Record, Regions};
+use crate::Span;
+
+/// How long a region stays dirty that nobody writes to: to clean it and to make it dirty again takes a record each.
+pub(super) const IDLE: Duration = Duration::from_secs(5);
+
+/// How long a member that failed is left alone at first, and at last.
+const RETRY: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+
+/// A member, as far as it is known.
+pub(super) struct Known {
+    /// It is there.
+    pub(super) is_open: bool,
+    /// It has all that was written, or its record says so.
+    pub(super) is_in: bool,
+    /// It is given what is written to regions that it does not lack.
+    pub(super) accepts: bool,
+    /// Regions in which it may differ from the source.
+    pub(super) lacks: Regions,
+    /// The one that is being copied to it, and whether something was written there meanwhile that it was not given.
+    copying: Option<u64>,
+    again: bool,
+    /// Requests that nobody waits for any more.
+    pub(super) abandoned: usize,
+    /// Why it is out.
+    pub(super) why: Option<String>,
+    pub(super) retry_at: Duration,
+    retry: Duration,
+    /// How long its reads take.
+    pub(super) latency: Option<Duration>,
+}
+
+impl Known {
+    pub(super) fn new(is_open: bool, is_in: bool, lacks: Regions) -> Self {
+        Self {
+            is_open,
+            is_in,
+            accepts: is_open && is_in,
+            lacks,
+            copying: None,
+            again: false,
+            abandoned: 0,
+            why: None,
+            retry_at: Duration::ZERO,
+            retry: RETRY.0,
+            latency: None,
+        }
+    }
+}
+
+/// All members and regions.
+pub(super) struct Core {
+    id: [u8; 16],
+    size: u64,
+    pub(super) region: u64,
+    sequence: u64,
+    known: Vec<u64>,
+    replaced: Vec<u8>,
+    pub(super) members: Vec<Known>,
+    pub(super) dirty: Regions,
+    /// The number of the last change of what is recorded, and of the last that is.
+    version: u64,
+    recorded: u64,
+    /// When regions became dirty that are not recorded as such.
+    dirtied: BTreeMap<u64, u64>,
+    /// The version in which the last member that is out was put out.
+    out_since: u64,
+    /// Writes under way by region.
+    writers: BTreeMap<u64, usize>,
+    /// Regions with writes that no flush has made durable, by the number of the last; and when they were written to.
+    unflushed: BTreeMap<u64, u64>,
+    written_at: BTreeMap<u64, Duration>,
+    writes: u64,
+    reads: u64,
+}
+
+/// Every so many reads go to another member than the fastest, which may be so no longer.
+const MEASURE_EVERY: u64 = 256;
+
+impl Core {
+    /// From the record that counts.
+    pub(super) fn new(record: Record, members: Vec<Known>) -> Self {
+        // Whoever wrote there before may not have flushed.
+        let unflushed = record.dirty.iter().map(|region| (region, 1)).collect();
+        Self {
+            id: record.id,
+            size: record.size,
+            region: record.region,
+            sequence: record.sequence,
+            known: record.known,
+            replaced: record.replaced,
+            members,
+            dirty: record.dirty,
+            version: 0,
+            recorded: 0,
+            dirtied: BTreeMap::new(),
+            out_since: 0,
+            writers: BTreeMap::new(),
+            unflushed,
+            written_at: BTreeMap::new(),
+            writes: 1,
+            reads: 0,
+        }
+    }
+
+    pub(super) fn regions(&self, span: Span) -> std::ops::Range<u64> {
+        span.at / self.region..span.end().div_ceil(self.region)
+    }
+
+    /// The bytes of a region.
+    pub(super) fn span_of(&self, region: u64) -> Span {
+        let at = region * self.region;
+        Span::new(at, self.region.min(self.size - at))
+    }
+
+    /// A change of what is recorded.
+    fn changed(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    /// The first version that is recorded when it has been opened: what the members say may differ until then.
+    pub(super) fn opened(&mut self) -> u64 {
+        self.out_since = self.changed();
+        self.version
+    }
+
+    pub(super) const fn is_recorded(&self, version: u64) -> bool {
+        self.recorded >= version
+    }
+
+    pub(super) const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The record of each member that has all, and the version that they are of.
+    pub(super) fn records(&mut self) -> (Vec<Record>, u64) {
+        self.sequence += 1;
+        let in_sync: Vec<_> = self.members.iter().map(|member| member.is_in).collect();
+        let live = (0..in_sync.len()).filter(|at| in_sync[*at] && self.members[*at].is_open);
+        let live: Vec<_> = live.collect();
+        live.iter().for_each(|at| self.known[*at] = self.sequence);
+        let record = |member| Record {
+            id: self.id,
+            member,
+            sequence: self.sequence,
+            size: self.size,
+            region: self.region,
+            in_sync: in_sync.clone(),
+            known: self.known.clone(),
+            replaced: self.replaced.clone(),
+            dirty: self.dirty.clone(),
+        };
+        (live.into_iter().map(record).collect(), self.version)
+    }
+
+    /// The records of a version are durable.
+    pub(super) fn recorded(&mut self, version: u64) {
+        self.recorded = self.recorded.max(version);
+        self.dirtied.retain(|_, dirtied| *dirtied > version);
+    }
+
+    /// A change of `span` begins: the version that must be recorded before any member is told.
+    pub(super) fn begin(&mut self, span: Span) -> u64 {
+        let mut wanted = 0;
+        for region in self.regions(span) {
+            *self.writers.entry(region).or_default() += 1;
+            if !self.dirty.contains(region) {
+                self.dirty.insert(region);
+                let version = self.changed();
+                self.dirtied.insert(region, version);
+            }
+            wanted = wanted.max(self.dirtied.get(&region).copied().unwrap_or_default());
+        }
+        wanted
+    }
+
+    /// The members that a change goes to; the others lack it from now on.
+    pub(super) fn targets(&mut self, span: Span) -> Vec<usize> {
+        let regions = self.regions(span);
+        let mut targets = Vec::new();
+        for (at, member) in self.members.iter_mut().enumerate() {
+            let has =
+                |region: u64| !member.lacks.contains(region) || member.copying == Some(region);
+            // One that has all is given everything: what it is given makes it differ no more than it did.
+            if member.accepts && (member.is_in || regions.clone().all(has)) {
+                targets.push(at);
+                continue;
+            }
+            for region in regions.clone() {
+                member.lacks.insert(region);
+                member.again |= member.copying == Some(region);
+            }
+        }
+        targets
+    }
+
+    /// A change of `span` has ended.
+    pub(super) fn end(&mut self, span: Span, is_durable: bool, now: Duration) {
+        self.writes += 1;
+        for region in self.regions(span) {
+            if let Some(writers) = self.writers.get_mut(&region) {
+                *writers -= 1;
+                if *writers == 0 {
+                    self.writers.remove(&region);
+                }
+            }
+            self.written_at.insert(region, now);
+            if !is_durable {
+                self.unflushed.insert(region, self.writes);
+            }
+        }
+    }
+
+    /// What a flush that begins now makes durable.
+    pub(super) const fn flush_begins(&self) -> u64 {
+        self.writes
+    }
+
+    /// All members that are not out have done it.
+    pub(super) fn flushed(&mut self, mark: u64) {
+        self.unflushed.retain(|_, write| *write > mark);
+    }
+
+    /// No member took a change: all may hold some of it. They are made equal to the first.
+    pub(super) fn torn(&mut self, span: Span) {
+        let source = self.source();
+        let regions = self.regions(span);
+        for (at, member) in self.members.iter_mut().enumerate() {
+            if Some(at) != source {
+                regions.clone().for_each(|region| member.lacks.insert(region));
+            }
+        }
+    }
+
+    /// A member has failed, and others have not: it lacks something from now on. Says whether it was not known before.
+    pub(super) fn put_out(&mut self, at: usize, why: String, now: Duration) -> bool {
+        let was_source = self.source() == Some(at);
+        let dirty = self.dirty.clone();
+        let Some(member) = self.members.get_mut(at) else { return false };
+        let is_news = member.is_in;
+        member.accepts = false;
+        member.is_in = false;
+        member.lacks.extend(&dirty);
+        member.why = Some(why);
+        member.retry_at = now + member.retry;
+        member.retry = (2 * member.retry).min(RETRY.1);
+        if is_news {
+            self.out_since = self.changed();
+        }
+        if was_source {
+            self.choose_source();
+        }
+        is_news
+    }
+
+    /// If the source is lost while others are made equal to it, one of these takes its place.
+    fn choose_source(&mut self) {
+        if self.source().is_some() {
+            return;
+        }
+        let live =
+            self.members.iter().enumerate().filter(|(_, member)| member.is_in && member.is_open);
+        let Some((next, _)) = live.min_by_key(|(_, member)| member.lacks.count()) else { return };
+        let none = Regions::none(self.dirty.len());
+        let differs = std::mem::replace(&mut self.members[next].lacks, none);
+        for (at, member) in self.members.iter_mut().enumerate() {
+            if at != next {
+                member.lacks.extend(&differs);
+            }
+        }
+    }
+
+    /// A member that has all that there is.
+    pub(super) fn source(&self) -> Option<usize> {
+        self.members
+            .iter()
+            .position(|member| member.is_in && member.is_open && member.lacks.is_empty())
+    }
+
+    /// The version that must be recorded before a change is acknowledged that a member did not get.
+    pub(super) fn acknowledged_at(&self) -> u64 {
+        let is_out = |member: &Known| !member.is_in;
+        if self.members.iter().any(is_out) { self.out_since } else { 0 }
+    }
+
+    /// Members that `span` may be read from, the fastest first; those that are not known yet before them.
+    pub(super) fn readers(&mut self, span: Span) -> Vec<usize> {
+        let regions = self.regions(span);
+        let has = |member: &Known| !regions.clone().any(|region| member.lacks.contains(region));
+        let members = self.members.iter().enumerate();
+        let mut readers: Vec<_> =
+            members.filter(|(_, member)| member.is_open && member.is_in && has(member)).collect();
+        readers.sort_by_key(|(_, member)| member.latency);
+        self.reads += 1;
+        if self.reads.is_multiple_of(MEASURE_EVERY) && readers.len() > 1 {
+            readers.rotate_left(1);
+        }
+        readers.into_iter().map(|(at, _)| at).collect()
+    }
+
+    /// Members that may hold another version of `span` than the source, though it is as good: should the source be lost,
+    /// they take its place.
+    pub(super) fn lagging(&self, span: Span) -> Vec<usize> {
+        let regions = self.regions(span);
+        let lacks = |member: &Known| regions.clone().any(|region| member.lacks.contains(region));
+        let members = self.members.iter().enumerate();
+        let lagging = members.filter(|(_, member)| member.is_open && member.is_in && lacks(member));
+        lagging.map(|(at, _)| at).collect()
+    }
+
+    /// A read took so long.
+    pub(super) fn measured(&mut self, at: usize, took: Duration) {
+        let latency = &mut self.members[at].latency;
+        *latency = Some(latency.map_or(took, |known| (7 * known + took) / 8));
+    }
+
+    /// Cleans regions in which all members are the same for good. Says whether that is to be recorded.
+    pub(super) fn clean(&mut self, now: Duration, idle: Duration) -> bool {
+        if self.members.iter().any(|member| !member.is_in || !member.is_open) {
+            return false;
+        }
+        let is_clean = |region: &u64| {
+            let written_at = self.written_at.get(region).copied().unwrap_or_default();
+            !self.writers.contains_key(region)
+                && !self.unflushed.contains_key(region)
+                && !self.members.iter().any(|member| member.lacks.contains(*region))
+                && written_at + idle <= now
+        };
+        let clean: Vec<_> = self.dirty.iter().filter(is_clean).collect();
+        for region in &clean {
+            self.dirty.remove(*region);
+            self.dirtied.remove(region);
+            self.written_at.remove(region);
+        }
+        if !clean.is_empty() {
+            self.changed();
+        }
+        !clean.is_empty()
+    }
+
+    /// A member to which something is to be copied, and can be.
+    pub(super) fn to_resync(&self, now: Duration) -> Option<usize> {
+        self.source()?;
+        self.members.iter().position(|member| {
+            let is_due = member.retry_at <= now && member.abandoned == 0;
+            member.is_open && is_due && !(member.is_in && member.lacks.is_empty())
+        })
+    }
+
+    /// Copying to a member is not possible now.
+    pub(super) fn defer(&mut self, at: usize, now: Duration) {
+        self.members[at].retry_at = now + RETRY.0;
+    }
+
+    /// When something is to be done if nothing happens.
+    pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
+        let lacks = |member: &&Known| member.is_open && !(member.is_in && member.lacks.is_empty());
+        let out = self.members.iter().filter(lacks);
+        let retries = out.filter(|member| member.abandoned == 0).map(|member| member.retry_at);
+        let idle = (!self.dirty.is_empty()).then(|| now + IDLE);
+        retries.chain(idle).min()
+    }
+
+    /// Something is copied to a member: from now on it is given what is written to what it has.
+    pub(super) fn begin_resync(&mut self, at: usize) {
+        self.members[at].accepts = true;
+    }
+
+    /// The next region that is copied to a member, and how many there are left with it.
+    pub(super) fn next_region(&mut self, at: usize) -> Option<(u64, u64)> {
+        let member = &mut self.members[at];
+        let region = member.lacks.iter().next()?;
+        member.copying = Some(region);
+        member.again = false;
+        Some((region, member.lacks.count()))
+    }
+
+    /// A region was copied, or that failed.
+    pub(super) fn end_region(&mut self, at: usize, region: u64, is_copied: bool) {
+        let member = &mut self.members[at];
+        member.copying = None;
+        if is_copied && !member.again && member.accepts {
+            member.lacks.remove(region);
+        }
+    }
+
+    /// A member has been given all that it lacked, and has made it durable: the version that says so. `None` if it lacks
+    /// something again.
+    pub(super) fn put_in(&mut self, at: usize) -> Option<u64> {
+        let member = &mut self.members[at];
+        if !member.accepts || !member.lacks.is_empty() {
+            return None;
+        }
+        if !member.is_in {
+            member.is_in = true;
+            member.why = None;
+            member.retry = RETRY.0;
+            return Some(self.changed());
+        }
+        Some(0)
+    }
+}

@@ -1,0 +1,346 @@
+//! Making a mirror, and finding it again on its members.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::core::{Core, Known};
+use super::record::{AREA, MEMBERS_MAX, RECORD_MAX, Record, Regions, region_of};
+use super::{Member, Mirror, RangeLock, Runtime, Shared, write_record};
+use crate::layer::member::common_shape;
+use crate::loss::FirstLoss;
+use crate::{Shape, Span};
+
+/// Why there is no mirror.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum MirrorError {
+    #[error("it has {0} members: 2 are the least, and {MEMBERS_MAX} the most")]
+    Count(usize),
+    #[error("{0} is no member of a mirror")]
+    NoRecord(Arc<str>),
+    #[error("its members belong to no mirror yet")]
+    New,
+    #[error("{0} and {1} are members of different mirrors, or the same member")]
+    Others(Arc<str>, Arc<str>),
+    #[error("it was made of {made} members, and {given} are named")]
+    OtherCount { made: usize, given: usize },
+    #[error("{name} is not there ({why}), and it may hold what the others lack")]
+    Missing { name: Arc<str>, why: String },
+    #[error(
+        "{0} and {1} were both written to without the other: which is to be kept nobody can tell but you"
+    )]
+    Split(Arc<str>, Arc<str>),
+    #[error("another volume has taken the place of {0} in the mirror")]
+    Replaced(Arc<str>),
+    #[error("no member that is there has all that was written")]
+    NoneWhole,
+    #[error("{name} has {found} bytes, and as a member of this mirror it must have {needed}")]
+    Short { name: Arc<str>, found: u64, needed: u64 },
+    #[error("{0} holds something at its front, where a mirror keeps its records")]
+    NotBlank(Arc<str>),
+    #[error("{0} is a member of a mirror already")]
+    IsMember(Arc<str>),
+    #[error("no member is new")]
+    NoneNew,
+    #[error("{0}: {1}")]
+    Volume(Arc<str>, crate::Error),
+}
+
+/// How much larger the numbers of records become when the mirror is opened without a member that may have all: more
+/// records are never written meanwhile.
+const ALONE: u64 = 1 << 32;
+
+/// A member as the mirror is opened: there, or why not.
+pub type Opening = Result<Member, (Arc<str>, String)>;
+
+/// How a mirror is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct MirrorOptions {
+    /// How long a member may take longer than another before it is out.
+    pub wait: Duration,
+    /// Open it although a member is not there that may hold what the others lack.
+    pub alone: bool,
+}
+
+/// A member with the last record that is whole on it.
+struct Found {
+    member: Member,
+    record: Option<Record>,
+}
+
+impl Found {
+    async fn read(member: Member) -> Result<Self, MirrorError> {
+        let mut last: Option<Record> = None;
+        for at in Record::places() {
+            let slot = read_area(&member, Span::new(at, RECORD_MAX)).await?;
+            let is_later =
+                |found: &Record| last.as_ref().is_none_or(|last| last.sequence < found.sequence);
+            if let Some(found) = Record::decode(&slot).filter(is_later) {
+                last = Some(found);
+            }
+        }
+        Ok(Self { member, record: last })
+    }
+
+    async fn is_blank(&self) -> Result<bool, MirrorError> {
+        let area = read_area(&self.member, Span::new(0, AREA)).await?;
+        Ok(area.iter().all(|byte| *byte == 0))
+    }
+}
+
+async fn read_area(member: &Member, span: Span) -> Result<Bytes, MirrorError> {
+    let &Shape { size, block_size, .. } = member.volume.shape();
+    if size <= AREA {
+        let name = Arc::clone(&member.name);
+        return Err(MirrorError::Short { name, found: size, needed: AREA + u64::from(block_size) });
+    }
+    let span = Span::new(span.at, span.len.next_multiple_of(block_size.into()));
+    let read = member.volume.read(span).await;
+    read.map_err(|why| MirrorError::Volume(Arc::clone(&member.name), why))
+}
+
+async fn write(member: &Member, record: &Record) -> Result<(), MirrorError> {
+    let record = Some((record.place(), record.encode()));
+    let written = write_record(Arc::clone(&member.volume), record).await;
+    written.map_err(|why| MirrorError::Volume(Arc::clone(&member.name), why))
+}
+
+/// Makes a mirror of volumes that belong to none. Its first member is copied to the others when it is opened.
+pub async fn create(members: Vec<Member>, id: [u8; 16]) -> Result<(), MirrorError> {
+    create_with(members, id, None).await
+}
+
+pub(super) async fn create_with(
+    members: Vec<Member>,
+    id: [u8; 16],
+    region: Option<u64>,
+) -> Result<(), MirrorError> {
+    let count = members.len();
+    if !(2..=MEMBERS_MAX).contains(&count) {
+        return Err(MirrorError::Count(count));
+    }
+    let common = common_shape(&members);
+    for member in &members {
+        let found = Found::read(member.clone()).await?;
+        if found.record.is_some() {
+            return Err(MirrorError::IsMember(Arc::clone(&member.name)));
+        }
+        if !found.is_blank().await? {
+            return Err(MirrorError::NotBlank(Arc::clone(&member.name)));
+        }
+    }
+    let size = (common.size - AREA) / u64::from(common.block_size) * u64::from(common.block_size);
+    let region = region.unwrap_or_else(|| region_of(size));
+    let dirty = Regions::all(size.div_ceil(region));
+    for (at, member) in members.iter().enumerate() {
+        // A crash in the middle leaves members without the others, which the first does not open without.
+        let in_sync = (0..count).map(|member| member == 0).collect();
+        let record = Record {
+            id,
+            member: at,
+            sequence: 1,
+            size,
+            region,
+            in_sync,
+            known: vec![1; count],
+            replaced: vec![0; count],
+            dirty: dirty.clone(),
+        };
+        write(member, &record).await?;
+    }
+    Ok(())
+}
+
+/// Puts new volumes, which belong to no mirror, in the places of members that are not there any more. All that is in the
+/// mirror is copied to them when it is opened.
+pub async fn replace(members: Vec<Member>) -> Result<Vec<Arc<str>>, MirrorError> {
+    let mut found = Vec::new();
+    for member in members {
+        found.push(Found::read(member).await?);
+    }
+    let last = authority(&found)?;
+    let Some(last) = last else { return Err(MirrorError::New) };
+    let count = last.in_sync.len();
+    if found.len() != count {
+        return Err(MirrorError::OtherCount { made: count, given: found.len() });
+    }
+    let (olds, news): (Vec<_>, Vec<_>) = found.iter().partition(|found| found.record.is_some());
+    let taken: Vec<_> =
+        olds.iter().filter_map(|found| Some(found.record.as_ref()?.member)).collect();
+    let free: Vec<_> = (0..count).filter(|at| !taken.contains(at)).collect();
+    if news.is_empty() {
+        return Err(MirrorError::NoneNew);
+    }
+    let mut record = Record { sequence: last.sequence + 1, ..last.clone() };
+    for at in &free {
+        record.in_sync[*at] = false;
+        record.replaced[*at] = record.replaced[*at].wrapping_add(1);
+    }
+    if !olds.iter().any(|found| found.record.as_ref().is_some_and(|own| record.in_sync[own.member]))
+    {
+        return Err(MirrorError::NoneWhole);
+    }
+    record.dirty = Regions::all(record.dirty.len());
+    for (at, is_in) in record.in_sync.iter().enumerate() {
+        if *is_in || free.contains(&at) {
+            record.known[at] = record.sequence;
+        }
+    }
+    for found in &news {
+        check_size(&found.member, &record)?;
+        if !found.is_blank().await? {
+            return Err(MirrorError::NotBlank(Arc::clone(&found.member.name)));
+        }
+    }
+    // First those that have all: a new member must never be taken for one of them.
+    for found in &olds {
+        let own = found.record.as_ref().map_or(0, |own| own.member);
+        if record.in_sync[own] {
+            write(&found.member, &Record { member: own, ..record.clone() }).await?;
+        }
+    }
+    for (found, at) in news.iter().zip(free) {
+        write(&found.member, &Record { member: at, ..record.clone() }).await?;
+    }
+    Ok(news.iter().map(|found| Arc::clone(&found.member.name)).collect())
+}
+
+/// The last record of all; `None` if there is none. Those of one mirror are of different members of it.
+fn authority(found: &[Found]) -> Result<Option<&Record>, MirrorError> {
+    let with_record = found.iter().filter_map(|found| Some((found, found.record.as_ref()?)));
+    let known: Vec<_> = with_record.collect();
+    for (at, (one, record)) in known.iter().enumerate() {
+        for (other, its) in &known[..at] {
+            if record.id != its.id || record.member == its.member {
+                let name = |found: &Found| Arc::clone(&found.member.name);
+                return Err(MirrorError::Others(name(other), name(one)));
+            }
+        }
+    }
+    let last = known.iter().max_by_key(|(_, record)| record.sequence).copied();
+    let Some((authority, last)) = last else { return Ok(None) };
+    for (other, its) in &known {
+        let name = |found: &Found| Arc::clone(&found.member.name);
+        if its.replaced.get(its.member) != last.replaced.get(its.member) {
+            return Err(MirrorError::Replaced(name(other)));
+        }
+        // Whoever wrote it did not know of the last one, nor the last one of it.
+        if last.known.get(its.member).is_none_or(|known| *known < its.sequence) {
+            return Err(MirrorError::Split(name(authority), name(other)));
+        }
+    }
+    Ok(Some(last))
+}
+
+fn check_size(member: &Member, record: &Record) -> Result<(), MirrorError> {
+    let (found, needed) = (member.volume.shape().size, AREA + record.size);
+    if found < needed {
+        return Err(MirrorError::Short { name: Arc::clone(&member.name), found, needed });
+    }
+    Ok(())
+}
+
+impl Mirror {
+    /// Finds the mirror on its members. Unless it is opened to read, [`Mirror::work`] has to run beside its users.
+    pub async fn open(
+        openings: Vec<Opening>,
+        options: MirrorOptions,
+        runtime: Arc<dyn Runtime>,
+    ) -> Result<Self, MirrorError> {
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        let given = openings.len();
+        for opening in openings {
+            match opening {
+                Ok(member) => found.push(Found::read(member).await?),
+                Err(why) => missing.push(why),
+            }
+        }
+        let last = authority(&found)?.cloned().ok_or(MirrorError::New)?;
+        if last.in_sync.len() != given {
+            return Err(MirrorError::OtherCount { made: last.in_sync.len(), given });
+        }
+        let mirror = assemble(last, found, missing, options, runtime)?;
+        if !mirror.0.shape.read_only {
+            // From now on all records say the same.
+            let version = mirror.0.core().opened();
+            let recorded = mirror.0.record(version).await;
+            recorded.map_err(|why| MirrorError::Volume("the mirror".into(), why))?;
+        }
+        Ok(mirror)
+    }
+}
+
+fn assemble(
+    mut last: Record,
+    found: Vec<Found>,
+    missing: Vec<(Arc<str>, String)>,
+    options: MirrorOptions,
+    runtime: Arc<dyn Runtime>,
+) -> Result<Mirror, MirrorError> {
+    let count = last.in_sync.len();
+    let mut places: Vec<Option<Found>> = (0..count).map(|_| None).collect();
+    for found in found {
+        let none = || MirrorError::NoRecord(Arc::clone(&found.member.name));
+        let at = found.record.as_ref().ok_or_else(none)?.member;
+        check_size(&found.member, &last)?;
+        places[at] = Some(found);
+    }
+    let mut missing = missing.into_iter();
+    let mut names = Vec::new();
+    for (at, place) in places.iter().enumerate() {
+        let (name, why) = match place {
+            Some(found) => (Arc::clone(&found.member.name), None),
+            None => missing
+                .next()
+                .map_or_else(|| (Arc::from("a member"), None), |(name, why)| (name, Some(why))),
+        };
+        if place.is_none() && last.in_sync[at] {
+            if !options.alone {
+                return Err(MirrorError::Missing { name, why: why.unwrap_or_default() });
+            }
+            last.in_sync[at] = false;
+            // Should it be written to without these, its records have numbers that these know nothing of.
+            last.sequence += ALONE;
+        }
+        names.push(name);
+    }
+    let latest =
+        |at: &usize| places[*at].as_ref().and_then(|found| Some(found.record.as_ref()?.sequence));
+    let whole = (0..count).filter(|at| last.in_sync[*at]);
+    let source = whole.max_by_key(latest).ok_or(MirrorError::NoneWhole)?;
+    let known = (0..count).map(|at| {
+        let lacks = match at == source {
+            true => Regions::none(last.dirty.len()),
+            false => last.dirty.clone(),
+        };
+        let mut known = Known::new(places[at].is_some(), last.in_sync[at], lacks);
+        known.why = (!last.in_sync[at]).then(|| "it was out when the mirror was opened".to_owned());
+        known
+    });
+    let known = known.collect();
+    let members: Vec<_> = places.into_iter().map(|place| place.map(|found| found.member)).collect();
+    let open: Vec<_> = members.iter().flatten().cloned().collect();
+    let common = common_shape(&open);
+    let shape = Shape {
+        size: last.size / u64::from(common.block_size) * u64::from(common.block_size),
+        discard: common.discard.filter(|discard| discard.reads_zeroes),
+        ..common
+    };
+    Ok(Mirror(Arc::new(Shared {
+        members,
+        names,
+        core: Mutex::new(Core::new(last, known)),
+        shape,
+        wait: options.wait,
+        order: RangeLock::default(),
+        recording: tokio::sync::Mutex::new(()),
+        loss: FirstLoss::default(),
+        runtime,
+        news: Notify::new(),
+        stopped: AtomicBool::new(false),
+    })))
+}

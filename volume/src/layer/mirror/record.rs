@@ -1,0 +1,268 @@
+//! What a member of a mirror says of all of them: `docs/spec/mirror.md` has the table.
+
+use sha2::{Digest as _, Sha256};
+
+/// Bytes at the front of each member that are the mirror's own.
+pub const AREA: u64 = 1 << 20;
+
+/// Records are written in turn to two slots this far apart, so that one is whole whenever the power goes.
+const SLOT: u64 = AREA / 2;
+
+/// The most members.
+pub const MEMBERS_MAX: usize = 8;
+
+/// The most regions: a record is written before the first write to each.
+const REGIONS_MAX: u64 = 65_536;
+
+/// The least bytes of a region.
+const REGION_MIN: u64 = 1 << 20;
+
+const MAGIC: &[u8; 8] = b"LHMIRROR";
+const VERSION: u32 = 1;
+
+/// What comes before the map of regions.
+const HEADER: usize = 4096;
+
+/// Bytes of the header that say something.
+const FIELDS: usize = 160;
+
+/// Where the last records of the members are told, and how often they were replaced.
+const KNOWN_AT: usize = 64;
+const REPLACED_AT: usize = KNOWN_AT + 8 * MEMBERS_MAX;
+
+/// The unit of the length of a record: the largest block of a disk in common use.
+const PAGE: usize = 4096;
+
+/// The longest record.
+pub(super) const RECORD_MAX: u64 = HEADER as u64 + REGIONS_MAX / 8;
+
+const _: () = assert!(RECORD_MAX <= SLOT);
+
+/// One bit for each region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Regions {
+    words: Vec<u64>,
+    len: u64,
+}
+
+impl Regions {
+    pub(super) fn none(len: u64) -> Self {
+        Self { words: vec![0; len.div_ceil(64) as usize], len }
+    }
+
+    pub(super) fn all(len: u64) -> Self {
+        let mut all = Self::none(len);
+        (0..len).for_each(|region| all.insert(region));
+        all
+    }
+
+    pub(super) fn contains(&self, region: u64) -> bool {
+        let word = self.words.get((region / 64) as usize).copied().unwrap_or_default();
+        word >> (region % 64) & 1 == 1
+    }
+
+    pub(super) fn insert(&mut self, region: u64) {
+        if let Some(word) = self.words.get_mut((region / 64) as usize) {
+            *word |= 1 << (region % 64);
+        }
+    }
+
+    pub(super) fn remove(&mut self, region: u64) {
+        if let Some(word) = self.words.get_mut((region / 64) as usize) {
+            *word &= !(1 << (region % 64));
+        }
+    }
+
+    pub(super) fn extend(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(own, other)| *own |= other);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.words.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
+        (0..self.len).filter(|region| self.contains(*region))
+    }
+
+    pub(super) const fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+/// A record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Of the mirror; random.
+    pub(super) id: [u8; 16],
+    /// Whose record it is.
+    pub(super) member: usize,
+    /// A later one has a larger number.
+    pub(super) sequence: u64,
+    /// Bytes of the mirror.
+    pub(super) size: u64,
+    /// Bytes of a region.
+    pub(super) region: u64,
+    /// Of each member whether it has all that was written; one that has not lacks some of `dirty`.
+    pub(super) in_sync: Vec<bool>,
+    /// Of each member the last record that this one follows on, whether or not it got there.
+    pub(super) known: Vec<u64>,
+    /// How often another has taken the place of each.
+    pub(super) replaced: Vec<u8>,
+    /// Regions in which members may differ.
+    pub(super) dirty: Regions,
+}
+
+/// How large the regions of a mirror of `size` bytes are.
+pub(super) fn region_of(size: u64) -> u64 {
+    size.div_ceil(REGIONS_MAX).next_power_of_two().max(REGION_MIN)
+}
+
+impl Record {
+    /// Where it is written.
+    pub(super) const fn place(&self) -> u64 {
+        (self.sequence % 2) * SLOT
+    }
+
+    /// Where records may be.
+    pub(super) const fn places() -> [u64; 2] {
+        [0, SLOT]
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(self.dirty.words.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&self.id);
+        for number in [self.sequence, self.size, self.region] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        let states = self.in_sync.iter().enumerate();
+        let states = states.fold(0_u8, |bits, (at, in_sync)| bits | u8::from(*in_sync) << at);
+        bytes.extend_from_slice(&[self.member as u8, self.in_sync.len() as u8, states]);
+        bytes.resize(KNOWN_AT, 0);
+        self.known.iter().for_each(|known| bytes.extend_from_slice(&known.to_le_bytes()));
+        bytes.resize(REPLACED_AT, 0);
+        bytes.extend_from_slice(&self.replaced);
+        bytes.resize(FIELDS, 0);
+        // Its digest comes here.
+        bytes.resize(HEADER, 0);
+        self.dirty.words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+        bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
+        let sum = digest(&bytes);
+        bytes[FIELDS..FIELDS + 32].copy_from_slice(&sum);
+        bytes
+    }
+
+    /// Reads a record from the bytes of a slot; `None` if there is none that is whole.
+    pub(super) fn decode(slot: &[u8]) -> Option<Self> {
+        let rest = slot.strip_prefix(MAGIC)?;
+        let (version, rest) = number(rest)?;
+        let (words, rest) = number(rest)?;
+        let (id, rest) = rest.split_first_chunk()?;
+        let (sequence, rest) = long(rest)?;
+        let (size, rest) = long(rest)?;
+        let (region, rest) = long(rest)?;
+        let &[member, members, states, ..] = rest else { return None };
+        let len = HEADER + (words as usize).checked_mul(8)?;
+        let whole = slot.get(..len.checked_next_multiple_of(PAGE)?)?;
+        if version != VERSION || whole.get(FIELDS..FIELDS + 32)? != digest(whole) {
+            return None;
+        }
+        let is_sane = size > 0 && region >= REGION_MIN && region.is_power_of_two();
+        let count = if is_sane { size.div_ceil(region) } else { return None };
+        let members_fit = (1..=MEMBERS_MAX).contains(&members.into()) && member < members;
+        if !members_fit || count > REGIONS_MAX || count.div_ceil(64) != u64::from(words) {
+            return None;
+        }
+        let map = whole.get(HEADER..len)?.chunks_exact(8);
+        let words =
+            map.map(|word| word.try_into().map(u64::from_le_bytes)).collect::<Result<_, _>>();
+        Some(Self {
+            id: *id,
+            member: member.into(),
+            sequence,
+            size,
+            region,
+            in_sync: (0..members).map(|at| states >> at & 1 == 1).collect(),
+            known: (0..members.into()).map(|at| known(whole, at)).collect::<Option<_>>()?,
+            replaced: whole.get(REPLACED_AT..)?.get(..members.into())?.to_vec(),
+            dirty: Regions { words: words.ok()?, len: count },
+        })
+    }
+}
+
+fn known(record: &[u8], at: usize) -> Option<u64> {
+    Some(long(record.get(KNOWN_AT + 8 * at..)?)?.0)
+}
+
+fn number(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    Some((u32::from_le_bytes(*number), rest))
+}
+
+fn long(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    Some((u64::from_le_bytes(*number), rest))
+}
+
+/// The digest of a record, but for the place where it stands.
+fn digest(bytes: &[u8]) -> [u8; 32] {
+    let mut sum = Sha256::new();
+    sum.update(bytes.get(..FIELDS).unwrap_or_default());
+    sum.update(bytes.get(FIELDS + 32..).unwrap_or_default());
+    sum.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let mut dirty = Regions::none(100);
+        [0, 63, 64, 99].into_iter().for_each(|region| dirty.insert(region));
+        Record {
+            id: *b"0123456789abcdef",
+            member: 1,
+            sequence: 7,
+            size: 100 << 20,
+            region: 1 << 20,
+            in_sync: vec![true, false, true],
+            known: vec![7, 5, 1 << 40],
+            replaced: vec![0, 3, 255],
+            dirty,
+        }
+    }
+
+    #[test]
+    fn record_is_read_back_and_its_damage_found() {
+        let bytes = record().encode();
+        assert_eq!(bytes.len(), 8192);
+        assert_eq!(Record::decode(&bytes), Some(record()));
+        let longer = [&bytes[..], &[7; 4096]].concat();
+        assert_eq!(Record::decode(&longer), Some(record()), "what is behind it is not looked at");
+        for at in [0, 8, 12, 16, 40, 56, 57, 58, 64, 130, FIELDS, 200, HEADER, 8191] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert_eq!(Record::decode(&damaged), None, "{at}");
+        }
+        assert_eq!(Record::decode(&bytes[..5000]), None);
+        assert_eq!(Record::decode(&[0; 8192]), None);
+    }
+
+    #[test]
+    fn largest_mirror_has_a_record_that_fits() {
+        let size = u64::MAX / 2;
+        let region = region_of(size);
+        let dirty = Regions::all(size.div_ceil(region));
+        let record = Record { size, region, dirty, ..record() };
+        let bytes = record.encode();
+        assert!(bytes.len() as u64 <= RECORD_MAX);
+        assert_eq!(Record::decode(&bytes), Some(record));
+        assert_eq!(region_of(1), REGION_MIN);
+    }
+}

@@ -1,0 +1,195 @@
+//! Giving members what they lack, and forgetting what they do not.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::core::IDLE;
+use super::{Change, Mirror, Request, Shared};
+use crate::{Durability, Error, Kind, Result, Space, Span, Verb, Volume as _};
+
+/// How much is copied under one lock: writes to it wait so long.
+const PIECE: u64 = 1 << 20;
+
+impl Mirror {
+    /// Works for the mirror until it is told to [stop](Self::stop): members that are out and can be reached are given what
+    /// they lack, and what is the same on all is noted as such.
+    pub async fn work(&self) {
+        loop {
+            self.work_once().await;
+            if self.0.is_stopped() {
+                return;
+            }
+            self.0.wait_for_news().await;
+        }
+    }
+
+    /// Has [`Mirror::work`] end soon, where it stands.
+    pub fn stop(&self) {
+        self.0.stopped.store(true, Ordering::Relaxed);
+        self.0.news.notify_one();
+    }
+
+    /// Does what is to be done now.
+    pub async fn work_once(&self) {
+        let shared = &self.0;
+        while !shared.is_stopped() {
+            let next = shared.core().to_resync(shared.runtime.now());
+            let Some(at) = next else { break };
+            shared.resync(at).await;
+        }
+        shared.clean(IDLE).await;
+    }
+
+    /// Notes that all members are the same, if they are: the next to open it has nothing to copy. Nobody else uses it any
+    /// more.
+    pub async fn close(&self) {
+        if self.0.shape.read_only {
+            return;
+        }
+        if self.flush().await.is_ok() {
+            self.0.clean(Duration::ZERO).await;
+        }
+    }
+}
+
+impl Shared {
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    async fn wait_for_news(&self) {
+        let deadline = self.core().deadline(self.runtime.now());
+        let news = self.news.notified();
+        let mut news = std::pin::pin!(news);
+        let mut timer = deadline.map(|at| self.runtime.sleep_until(at));
+        poll_fn(|context| {
+            if news.as_mut().poll(context).is_ready() {
+                return Poll::Ready(());
+            }
+            timer.as_mut().map_or(Poll::Pending, |timer| timer.as_mut().poll(context))
+        })
+        .await;
+    }
+
+    async fn clean(self: &Arc<Self>, idle: Duration) {
+        let is_cleaner = self.core().clean(self.runtime.now(), idle);
+        if is_cleaner {
+            let version = self.core().version();
+            if let Err(why) = self.record(version).await {
+                tracing::warn!("no member takes the record of the mirror: {why}");
+            }
+        }
+    }
+
+    /// Gives a member what it lacks.
+    async fn resync(self: &Arc<Self>, at: usize) {
+        let name = &self.names[at];
+        // One that has lost something since it was opened says so, and is not copied to.
+        if let Err(why) =
+            self.one(at, Verb::Flush, |volume| Box::pin(async move { volume.flush().await })).await
+        {
+            self.put_out(at, &why);
+            return;
+        }
+        let total = {
+            let mut core = self.core();
+            core.begin_resync(at);
+            core.members[at].lacks.count()
+        };
+        tracing::info!("{name} is given what it lacks of the mirror: {total} regions");
+        let mut told = 0;
+        loop {
+            if self.is_stopped() {
+                return;
+            }
+            let next = self.core().next_region(at);
+            let Some((region, left)) = next else { break };
+            let done = total.saturating_sub(left) * 10 / total.max(1);
+            if done > told {
+                told = done;
+                tracing::info!("{name} has {}0 % of what it lacked", done);
+            }
+            let copied = self.copy(at, region).await;
+            self.core().end_region(at, region, copied.is_ok());
+            match copied {
+                Ok(()) => {}
+                Err((true, why)) => return self.put_out(at, &why),
+                Err((false, why)) => {
+                    tracing::warn!("{name} cannot be given what it lacks: {why}");
+                    return self.core().defer(at, self.runtime.now());
+                }
+            }
+        }
+        self.finish(at).await;
+    }
+
+    async fn finish(self: &Arc<Self>, at: usize) {
+        if let Err(why) =
+            self.one(at, Verb::Flush, |volume| Box::pin(async move { volume.flush().await })).await
+        {
+            return self.put_out(at, &why);
+        }
+        let version = self.core().put_in(at);
+        if let Some(version) = version {
+            match self.record(version).await {
+                Ok(()) => tracing::info!("{} has all of the mirror again", self.names[at]),
+                Err(why) => tracing::warn!("no member takes the record of the mirror: {why}"),
+            }
+        }
+    }
+
+    /// Copies a region to a member. An error says whether it is the member's.
+    async fn copy(
+        self: &Arc<Self>,
+        at: usize,
+        region: u64,
+    ) -> std::result::Result<(), (bool, Error)> {
+        let span = self.core().span_of(region);
+        let end = span.end().min(self.shape.size);
+        for piece in Span::new(span.at, end.saturating_sub(span.at)).pieces(PIECE) {
+            if self.is_stopped() {
+                let why = Error::new(Kind::Gone, Verb::Write, piece);
+                return Err((false, why.because("the program ends")));
+            }
+            let _turn = self.order.exclusive(piece).await;
+            let source = self.core().source();
+            let none = || Error::new(Kind::Gone, Verb::Read, piece).because("no member has all");
+            let source = source.filter(|source| *source != at).ok_or_else(|| (false, none()))?;
+            let bytes: Bytes = self.read_from(source, piece).await.map_err(|why| (false, why))?;
+            let change = match bytes.iter().all(|byte| *byte == 0) {
+                true => Change::Zero(Space::Release),
+                false => Change::Write(bytes),
+            };
+            let request = |volume| change.request(volume, piece, Durability::Volatile);
+            self.one(at, Verb::Write, request).await.map_err(|why| (true, why))?;
+        }
+        Ok(())
+    }
+
+    /// Asks one member, which has so much time.
+    pub(super) async fn one(
+        self: &Arc<Self>,
+        at: usize,
+        verb: Verb,
+        request: impl FnOnce(Arc<dyn crate::Volume>) -> Request<()>,
+    ) -> Result<()> {
+        let gone = |why: &str| Error::new(Kind::Gone, verb, None).because(why.to_owned());
+        let member = self.member(at).ok_or_else(|| gone("it is not there"))?;
+        let mut request = request(Arc::clone(&member.volume));
+        let mut late = self.runtime.sleep_until(self.runtime.now() + self.wait);
+        let answer = poll_fn(|context| match request.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending => late.as_mut().poll(context).map(|()| None),
+        });
+        if let Some(answer) = answer.await {
+            return member.answer(verb, None, answer);
+        }
+        self.abandon(at, request);
+        Err(gone(&format!("no answer for {:?}", self.wait)))
+    }
+}
