@@ -11,6 +11,7 @@ mod layers;
 mod limited_reads;
 mod logs;
 mod memory;
+pub mod mirror;
 mod opening;
 mod status;
 mod store;
@@ -368,13 +369,13 @@ impl Chain {
         let Self { volume, mut abilities, workers, .. } = self;
         abilities.erase = None;
         drop(volume);
-        if !is_remote {
-            return;
-        }
-        if let Some(close) = &abilities.close {
+        if let Some(close) = abilities.close.as_ref().filter(|_| is_remote) {
             close.leave(GRACE);
         }
         end(workers).await;
+        if !is_remote {
+            return;
+        }
         opening::let_go(&abilities, abilities.token.as_deref()).await;
     }
 

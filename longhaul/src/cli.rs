@@ -10,8 +10,8 @@ use crate::cipher_pool::fix_threads;
 use crate::command::enrol::GivenInvitation;
 use crate::command::{
     attach, cat, check, clients, copy, discover, get, help, identity, info, invite, journal, key,
-    ls, man_pages, mount, outlast_stray_signals, reload, replay, revoke, serve, status, tune,
-    umount, volumes,
+    ls, man_pages, mirror, mount, outlast_stray_signals, reload, replay, revoke, serve, status,
+    tune, umount, volumes,
 };
 use crate::failure::{OrFail, Outcome};
 use crate::log::{Log, log_failure};
@@ -73,6 +73,7 @@ enum Command {
     Volumes(volumes::Args),
     Replay(replay::Args),
     Journal(journal::Args),
+    Mirror(mirror::Args),
     Tune(tune::Args),
     Help(help::Args),
     Completions(man_pages::Completions),
@@ -192,6 +193,7 @@ fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
             Command::Volumes(args) => volumes::run(&args),
             Command::Replay(args) => replay::run(args).await,
             Command::Journal(args) => journal::run(args).await,
+            Command::Mirror(args) => mirror::run(args).await,
             Command::Tune(args) => tune::run(args).await,
             Command::Help(args) => help::run(&args, Cli::command()),
             Command::Completions(args) => man_pages::completions(&args, Cli::command()),

@@ -1,7 +1,6 @@
 //! Volumes that are made of others. Each of those is a store of its own, without the layers of a chain, which stand over
 //! the whole.
 
-use std::fs::Metadata;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use volume::{Gate, Volume};
 
 use super::created_file::CreatedFile;
 use super::store::{Store, store};
-use super::{GRACE, OpenOptions};
+use super::{GRACE, OpenOptions, mirror};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::replay_log::Saved;
 use crate::size::Size;
@@ -37,6 +36,19 @@ pub(super) fn open<'a>(
             return Err(Failure::usage(format!("cannot open {uri}")).because(why));
         }
         let mut opened = Members::default();
+        if let Kind::Mirror(said) = compound.kind {
+            return match mirror::open(uri, (compound, said), options, &mut opened).await {
+                Ok((mirror, worker)) => {
+                    opened.workers.extend(worker);
+                    opened.is_redundant = true;
+                    Ok(opened.whole("mirror", Arc::new(Gate::new("mirror", mirror))))
+                }
+                Err(why) => {
+                    opened.let_go().await;
+                    Err(why)
+                }
+            };
+        }
         match make(uri, compound, options, &mut opened).await {
             Ok(volume) => Ok(opened.whole(compound.kind.name(), volume)),
             Err(why) => {
@@ -84,7 +96,7 @@ async fn make(
                 .map_err(|why| Failure::new(cannot()).because(format!("{}: {why}", over.name)))?;
             Arc::new(Gate::new("overlay", overlay))
         }
-        Kind::Limit(_) => return Err(Failure::usage(cannot())),
+        Kind::Limit(_) | Kind::Mirror(_) => return Err(Failure::usage(cannot())),
     })
 }
 
@@ -97,7 +109,7 @@ fn prepare_over(over: &Uri, base: &Member, with: &mut OpenOptions) {
 }
 
 /// How the members of a volume are opened that is opened so.
-fn of_member(options: &OpenOptions) -> OpenOptions {
+pub(super) fn of_member(options: &OpenOptions) -> OpenOptions {
     OpenOptions {
         existing_only: options.existing_only,
         read_only: options.read_only,
@@ -114,16 +126,18 @@ fn of_member(options: &OpenOptions) -> OpenOptions {
 
 /// The members that are open.
 #[derive(Default)]
-struct Members {
-    members: Vec<Member>,
+pub(super) struct Members {
+    pub(super) members: Vec<Member>,
     closes: Vec<Arc<dyn Close>>,
     workers: Vec<Box<dyn Worker>>,
     made: Option<CreatedFile>,
     is_partly_remote: bool,
+    /// One of them is enough.
+    is_redundant: bool,
 }
 
 impl Members {
-    async fn open(&mut self, uri: &Uri, options: &OpenOptions) -> Outcome {
+    pub(super) async fn open(&mut self, uri: &Uri, options: &OpenOptions) -> Outcome {
         let Store { opened, made, .. } = store(uri, options).await?;
         let Opened { volume, worker, abilities } = opened;
         self.members.push(Member::new(uri.to_string(), volume));
@@ -138,15 +152,16 @@ impl Members {
 
     /// The volume that is made of them.
     fn whole(self, name: &'static str, volume: Arc<dyn Volume>) -> Store {
-        let Self { closes, workers, made, is_partly_remote, .. } = self;
-        let close = (!closes.is_empty()).then(|| Arc::new(Closes(closes)) as Arc<dyn Close>);
+        let Self { closes, workers, made, is_partly_remote, is_redundant, .. } = self;
+        let closes = Closes { closes, is_redundant };
+        let close = (!closes.closes.is_empty()).then(|| Arc::new(closes) as Arc<dyn Close>);
         let abilities = Abilities { close, is_partly_remote, ..Abilities::default() };
         let worker = (!workers.is_empty()).then(|| Box::new(Workers(workers)) as Box<dyn Worker>);
         let opened = Opened { volume, worker, abilities };
         Store { name, opened, made: made.unwrap_or(CreatedFile::none()), padding: 0 }
     }
 
-    async fn let_go(self) {
+    pub(super) async fn let_go(self) {
         for worker in self.workers {
             worker.close().await;
         }
@@ -157,53 +172,63 @@ impl Members {
     }
 }
 
-/// The ends of all members.
-struct Closes(Vec<Arc<dyn Close>>);
+/// The ends of all members. Where one of them is enough only what has happened to all has happened to the whole.
+struct Closes {
+    closes: Vec<Arc<dyn Close>>,
+    is_redundant: bool,
+}
+
+impl Closes {
+    fn find<T>(&self, find: impl Fn(&dyn Close) -> Option<T>) -> Option<T> {
+        let mut found = self.closes.iter().map(|close| find(&**close));
+        match self.is_redundant {
+            true => found.collect::<Option<Vec<_>>>()?.into_iter().next(),
+            false => found.find_map(|found| found),
+        }
+    }
+}
 
 impl Close for Closes {
     fn loss(&self) -> Option<String> {
-        self.0.iter().find_map(|close| close.loss())
+        self.find(|close| close.loss())
     }
 
     fn misplaced(&self) -> Option<String> {
-        self.0.iter().find_map(|close| close.misplaced())
+        self.find(|close| close.misplaced())
     }
 
     fn watch_placement(&self) {
-        self.0.iter().for_each(|close| close.watch_placement());
-    }
-
-    fn found_file(&self) -> Option<Metadata> {
-        None
+        self.closes.iter().for_each(|close| close.watch_placement());
     }
 
     fn set_outage_limit(&self, limit: Option<Duration>) {
-        self.0.iter().for_each(|close| close.set_outage_limit(limit));
+        self.closes.iter().for_each(|close| close.set_outage_limit(limit));
     }
 
     fn leave(&self, grace: Duration) {
-        self.0.iter().for_each(|close| close.leave(grace));
+        self.closes.iter().for_each(|close| close.leave(grace));
     }
 
     fn is_over(&self) -> bool {
-        self.0.iter().any(|close| close.is_over())
+        self.find(|close| close.is_over().then_some(())).is_some()
     }
 
     fn has_flushed_all(&self) -> bool {
-        self.0.iter().all(|close| close.has_flushed_all())
+        self.find(|close| (!close.has_flushed_all()).then_some(())).is_none()
     }
 
     fn unflushed(&self) -> u64 {
-        self.0.iter().map(|close| close.unflushed()).sum()
+        let unflushed = self.closes.iter().map(|close| close.unflushed());
+        if self.is_redundant { unflushed.min().unwrap_or(0) } else { unflushed.sum() }
     }
 
     fn saved(&self) -> Option<Saved> {
-        self.0.iter().find_map(|close| close.saved())
+        self.find(|close| close.saved())
     }
 
     fn let_go(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            for close in &self.0 {
+            for close in &self.closes {
                 close.let_go().await;
             }
         })
@@ -211,7 +236,7 @@ impl Close for Closes {
 
     fn flush_rest(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            for close in &self.0 {
+            for close in &self.closes {
                 close.flush_rest().await;
             }
         })
@@ -219,11 +244,14 @@ impl Close for Closes {
 
     fn close(&self) -> BoxFuture<'_, Option<Saved>> {
         Box::pin(async {
-            let mut first = None;
-            for close in &self.0 {
-                first = first.or(close.close().await);
+            let mut saved = Vec::new();
+            for close in &self.closes {
+                saved.push(close.close().await);
             }
-            first
+            match self.is_redundant {
+                true => saved.into_iter().collect::<Option<Vec<_>>>()?.into_iter().next(),
+                false => saved.into_iter().flatten().next(),
+            }
         })
     }
 }
@@ -254,5 +282,9 @@ impl WorkerStatus for WorkersStatus {
 
     fn failure(&self) -> Option<String> {
         self.0.iter().find_map(|worker| worker.failure())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.0.iter().find_map(|worker| worker.trouble())
     }
 }

@@ -39,8 +39,13 @@ impl Observer {
     /// How the connection to another target is, if it is not as it should be.
     #[must_use]
     pub fn outage(&self) -> Option<String> {
-        let store = self.probe.as_ref().and_then(Weak::upgrade)?;
-        (store.state() != scsi::State::Connected).then(|| describe(&*store))
+        let store = self.probe.as_ref().and_then(Weak::upgrade);
+        let store = store.filter(|store| store.state() != scsi::State::Connected);
+        store.map(|store| describe(&*store)).or_else(|| self.trouble())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.workers.iter().find_map(|worker| worker.trouble())
     }
 
     /// How it is now.
@@ -52,7 +57,7 @@ impl Observer {
         let pending: u64 = self.workers.iter().map(|worker| worker.pending()).sum();
         let failure = self.workers.iter().find_map(|worker| worker.failure());
         let state = match self.probe.as_ref().map(Weak::upgrade) {
-            None => "open".to_owned(),
+            None => self.trouble().unwrap_or_else(|| "open".to_owned()),
             Some(None) => "closed".to_owned(),
             Some(Some(probe)) => describe(&*probe),
         };

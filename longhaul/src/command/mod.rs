@@ -33,6 +33,7 @@ mod journal_args;
 pub mod key;
 pub mod ls;
 pub mod man_pages;
+pub mod mirror;
 pub mod mount;
 mod options;
 pub mod reload;

@@ -70,6 +70,11 @@ pub trait WorkerStatus: Send + Sync {
     /// The first failure that nobody waited for: what failed, where and why.
     fn failure(&self) -> Option<String>;
 
+    /// What people should know of what it works for, if all is not as it should be.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// How the journal is that it works for, if it does.
     fn journal(&self) -> Option<JournalStatus> {
         None

@@ -2,15 +2,20 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use volume::layer::limit::Rates;
 
 use super::{Uri, UriError};
+use crate::reconnect_limit::ReconnectLimit;
 use crate::size::Size;
 
 /// The schemes of such volumes, for messages.
 pub(super) const KNOWN: &str = "concat:(URI,...), stripe:SIZE(URI,URI,...), mirror:(URI,URI[,wait=TIME][,alone]), \
      overlay:(URI,over=FILE), limit:(URI[,rate=SIZE][,iops=NUMBER])";
+
+/// The option without a value.
+const ALONE: &str = "alone";
 
 /// How deep they may be nested.
 const DEPTH_MAX: usize = 8;
@@ -31,10 +36,21 @@ pub enum Kind {
     Concat,
     /// `stripe:SIZE(URI,URI,...)`: in turn so many bytes of each.
     Stripe(Size),
+    /// `mirror:(URI,URI,wait=TIME,alone)`: the same on each.
+    Mirror(MirrorUri),
     /// `overlay:(URI,over=FILE)`: the first, which is not written to, with the changes in the second.
     Overlay,
     /// `limit:(URI,rate=SIZE,iops=NUMBER)`: one that is not asked for more.
     Limit(Rates),
+}
+
+/// What is said of a mirror.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MirrorUri {
+    /// How long a member may take longer than another.
+    pub wait: Option<Duration>,
+    /// It is opened without a member that may hold what the others lack.
+    pub alone: bool,
 }
 
 impl Kind {
@@ -44,6 +60,7 @@ impl Kind {
         match self {
             Self::Concat => "concat",
             Self::Stripe(_) => "stripe",
+            Self::Mirror(_) => "mirror",
             Self::Overlay => "overlay",
             Self::Limit(_) => "limit",
         }
@@ -81,7 +98,7 @@ pub fn end_of(text: &str) -> Option<usize> {
 
 /// Whether volumes of this scheme are made of others.
 pub(super) fn is_compound(scheme: &str) -> bool {
-    matches!(scheme, "concat" | "stripe" | "overlay" | "limit")
+    matches!(scheme, "concat" | "stripe" | "mirror" | "overlay" | "limit")
 }
 
 /// Reads the URI `text`, which begins with a scheme of a compound volume.
@@ -112,6 +129,7 @@ pub(super) fn parse(text: &str, depth: usize) -> Result<Compound, UriError> {
             Err(wrong(format!("`{argument}` stands between the scheme and the parenthesis")))
         }
         ("concat", _) => items.finish(Kind::Concat, 1, usize::MAX),
+        ("mirror", _) => items.mirror(),
         ("overlay", _) => items.overlay(),
         _ => items.limit(),
     }
@@ -139,6 +157,9 @@ fn split(list: &str) -> Vec<String> {
 
 /// Key and value, if an item is an option and no URI.
 fn option(item: &str) -> Option<(&str, &str)> {
+    if item == ALONE {
+        return Some((ALONE, ""));
+    }
     let (key, value) = item.split_once('=')?;
     (!key.is_empty() && key.bytes().all(|byte| byte.is_ascii_lowercase())).then_some((key, value))
 }
@@ -177,6 +198,20 @@ impl Items<'_> {
             return Err(UriError::NoBlocks(chunk));
         }
         self.finish(Kind::Stripe(chunk), 2, usize::MAX)
+    }
+
+    fn mirror(mut self) -> Result<Compound, UriError> {
+        let wait = self.take("wait")?.map(|wait| match wait.parse() {
+            Ok(ReconnectLimit(Some(wait))) if !wait.is_zero() => Ok(wait),
+            _ => Err(self.wrong("wait is a time, such as 30s")),
+        });
+        let wait = wait.transpose()?;
+        let alone = self.take(ALONE)?;
+        if alone.as_ref().is_some_and(|value| !value.is_empty()) {
+            return Err(self.wrong("alone has no value"));
+        }
+        let kind = Kind::Mirror(MirrorUri { wait, alone: alone.is_some() });
+        self.finish(kind, 2, usize::MAX)
     }
 
     fn overlay(mut self) -> Result<Compound, UriError> {
@@ -247,6 +282,10 @@ impl fmt::Display for Compound {
         let mut items: Vec<_> = self.members.iter().map(listed).collect();
         match self.kind {
             Kind::Concat | Kind::Stripe(_) => {}
+            Kind::Mirror(MirrorUri { wait, alone }) => {
+                items.extend(wait.map(|wait| format!("wait={}", ReconnectLimit(Some(wait)))));
+                items.extend(alone.then(|| ALONE.to_owned()));
+            }
             Kind::Overlay => {
                 if let Some(over) = items.last_mut() {
                     *over = over.replacen("file:", "over=", 1);
@@ -270,6 +309,8 @@ mod tests {
         for text in [
             "concat:(file:a,device:/dev/sdb)",
             "stripe:64K(memory:1M,memory:1M,iscsi://server:3260/iqn.2026-11.dev.longhaul:b/0)",
+            "mirror:(file:a,iscsi://server:3260/iqn.2026-11.dev.longhaul:b/0)",
+            "mirror:(file:a,file:b,wait=90s,alone)",
             "overlay:(file:/srv/base.img,over=/srv/changes)",
             "limit:(file:a,rate=100M,iops=5000)",
             "limit:(concat:(file:2,,5.img,file:b (1).img),iops=1)",
@@ -310,6 +351,9 @@ mod tests {
             ("stripe:(file:a,file:b)", "the size of a stripe"),
             ("stripe:64K(file:a)", "it has 1 members, and takes 2 or more"),
             ("stripe:100(file:a,file:b)", "positive multiple of 512"),
+            ("mirror:(file:a)", "it has 1 members, and takes 2 or more"),
+            ("mirror:(file:a,file:b,wait=0s)", "wait is a time"),
+            ("mirror:(file:a,file:b,alone=1)", "alone has no value"),
             ("overlay:(file:a)", "it wants over=FILE"),
             ("overlay:(file:a,over=b,over=c)", "`over` is given twice"),
             ("overlay:(file:a,file:b,over=c)", "it has 2 members, and takes 1"),

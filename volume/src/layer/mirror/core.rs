@@ -14,7 +14,7 @@ use crate::Span;
 pub(super) const IDLE: Duration = Duration::from_secs(5);
 
 /// How long a member that failed is left alone at first, and at last.
-const RETRY: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
 
 /// A member, as far as it is known.
 pub(super) struct Known {

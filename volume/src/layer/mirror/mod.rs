@@ -15,7 +15,7 @@ mod tests;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -42,6 +42,17 @@ type Request<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 /// A mirror. Clones are the same one.
 #[derive(Clone)]
 pub struct Mirror(Arc<Shared>);
+
+/// Tells how a mirror is that may be closed.
+pub struct MirrorObserver(Weak<Shared>);
+
+impl MirrorObserver {
+    /// How it is, unless it is closed.
+    #[must_use]
+    pub fn status(&self) -> Option<MirrorStatus> {
+        Some(Mirror(self.0.upgrade()?).status())
+    }
+}
 
 struct Shared {
     /// `None` for one that is not there.
@@ -74,6 +85,14 @@ pub struct MirrorStatus {
     pub region: u64,
 }
 
+impl MirrorStatus {
+    /// Whether all members have all.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.members.iter().all(|(_, state)| *state == MemberState::InSync)
+    }
+}
+
 /// How a member is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberState {
@@ -87,6 +106,26 @@ pub enum MemberState {
     Out(String, u64),
     /// It was not there when the mirror was opened.
     Missing,
+}
+
+impl MemberState {
+    /// Whether it lacks something for good.
+    #[must_use]
+    pub const fn is_out(&self) -> bool {
+        matches!(self, Self::Resyncing(_) | Self::Out(..) | Self::Missing)
+    }
+}
+
+impl std::fmt::Display for MemberState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::InSync => f.write_str("in sync"),
+            Self::Equalized(left) => write!(f, "made equal after a crash, {left} regions left"),
+            Self::Resyncing(left) => write!(f, "out, {left} regions left to copy"),
+            Self::Out(why, lacks) => write!(f, "out, lacks up to {lacks} regions: {why}"),
+            Self::Missing => f.write_str("out, not there"),
+        }
+    }
 }
 
 /// A change, as members are given it.
@@ -149,6 +188,12 @@ impl Mirror {
             dirty: (core.dirty.count(), core.dirty.len()),
             region: core.region,
         }
+    }
+
+    /// What tells how it is, without keeping it.
+    #[must_use]
+    pub fn observer(&self) -> MirrorObserver {
+        MirrorObserver(Arc::downgrade(&self.0))
     }
 
     /// Carries out a change in a task of its own.

@@ -281,47 +281,9 @@ fn assemble(
     options: MirrorOptions,
     runtime: Arc<dyn Runtime>,
 ) -> Result<Mirror, MirrorError> {
-    let count = last.in_sync.len();
-    let mut places: Vec<Option<Found>> = (0..count).map(|_| None).collect();
-    for found in found {
-        let none = || MirrorError::NoRecord(Arc::clone(&found.member.name));
-        let at = found.record.as_ref().ok_or_else(none)?.member;
-        check_size(&found.member, &last)?;
-        places[at] = Some(found);
-    }
-    let mut missing = missing.into_iter();
-    let mut names = Vec::new();
-    for (at, place) in places.iter().enumerate() {
-        let (name, why) = match place {
-            Some(found) => (Arc::clone(&found.member.name), None),
-            None => missing
-                .next()
-                .map_or_else(|| (Arc::from("a member"), None), |(name, why)| (name, Some(why))),
-        };
-        if place.is_none() && last.in_sync[at] {
-            if !options.alone {
-                return Err(MirrorError::Missing { name, why: why.unwrap_or_default() });
-            }
-            last.in_sync[at] = false;
-            // Should it be written to without these, its records have numbers that these know nothing of.
-            last.sequence += ALONE;
-        }
-        names.push(name);
-    }
-    let latest =
-        |at: &usize| places[*at].as_ref().and_then(|found| Some(found.record.as_ref()?.sequence));
-    let whole = (0..count).filter(|at| last.in_sync[*at]);
-    let source = whole.max_by_key(latest).ok_or(MirrorError::NoneWhole)?;
-    let known = (0..count).map(|at| {
-        let lacks = match at == source {
-            true => Regions::none(last.dirty.len()),
-            false => last.dirty.clone(),
-        };
-        let mut known = Known::new(places[at].is_some(), last.in_sync[at], lacks);
-        known.why = (!last.in_sync[at]).then(|| "it was out when the mirror was opened".to_owned());
-        known
-    });
-    let known = known.collect();
+    let places = in_places(&last, found)?;
+    let names = names(&mut last, &places, missing, options.alone)?;
+    let known = known(&last, &places)?;
     let members: Vec<_> = places.into_iter().map(|place| place.map(|found| found.member)).collect();
     let open: Vec<_> = members.iter().flatten().cloned().collect();
     let common = common_shape(&open);
@@ -343,4 +305,65 @@ fn assemble(
         news: Notify::new(),
         stopped: AtomicBool::new(false),
     })))
+}
+
+/// The members that are there, each in its place.
+fn in_places(last: &Record, found: Vec<Found>) -> Result<Vec<Option<Found>>, MirrorError> {
+    let mut places: Vec<_> = last.in_sync.iter().map(|_| None).collect();
+    for found in found {
+        let none = || MirrorError::NoRecord(Arc::clone(&found.member.name));
+        let at = found.record.as_ref().ok_or_else(none)?.member;
+        check_size(&found.member, last)?;
+        if let Some(place) = places.get_mut(at) {
+            *place = Some(found);
+        }
+    }
+    Ok(places)
+}
+
+/// The names of all members. One that is missing is out from now on; that it was not is an error, unless the mirror is
+/// opened without it all the same.
+fn names(
+    last: &mut Record,
+    places: &[Option<Found>],
+    missing: Vec<(Arc<str>, String)>,
+    alone: bool,
+) -> Result<Vec<Arc<str>>, MirrorError> {
+    let mut missing = missing.into_iter();
+    let mut names = Vec::new();
+    for (place, in_sync) in places.iter().zip(&mut last.in_sync) {
+        if let Some(found) = place {
+            names.push(Arc::clone(&found.member.name));
+            continue;
+        }
+        let (name, why) = missing.next().unwrap_or_else(|| ("a member".into(), String::new()));
+        if *in_sync {
+            if !alone {
+                return Err(MirrorError::Missing { name, why });
+            }
+            *in_sync = false;
+            // Should it be written to without these, its records have numbers that these know nothing of.
+            last.sequence += ALONE;
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// What is known of the members. One of those that have all, and the last record, is the source of the others.
+fn known(last: &Record, places: &[Option<Found>]) -> Result<Vec<Known>, MirrorError> {
+    let sequence =
+        |at: &usize| places[*at].as_ref().and_then(|found| Some(found.record.as_ref()?.sequence));
+    let whole = (0..places.len()).filter(|at| last.in_sync[*at]);
+    let source = whole.max_by_key(sequence).ok_or(MirrorError::NoneWhole)?;
+    let known = (0..places.len()).map(|at| {
+        let lacks = match at == source {
+            true => Regions::none(last.dirty.len()),
+            false => last.dirty.clone(),
+        };
+        let mut known = Known::new(places[at].is_some(), last.in_sync[at], lacks);
+        known.why = (!last.in_sync[at]).then(|| "it was out when the mirror was opened".to_owned());
+        known
+    });
+    Ok(known.collect())
 }

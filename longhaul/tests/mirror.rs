@@ -1,0 +1,121 @@
+//! A mirror of two servers, of which one goes away and comes back.
+
+#[expect(dead_code, reason = "each test uses its part")]
+mod common;
+#[expect(dead_code, reason = "each test uses its part")]
+#[path = "common/nbd.rs"]
+mod nbd;
+#[path = "common/port.rs"]
+mod port;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{LONGHAUL, Running, run};
+use nbd::Nbd;
+use port::Port;
+use rustix::process::Signal;
+
+const MIB: usize = 1 << 20;
+
+/// A directory, and the ports of two servers that come back to them.
+struct Fixture {
+    home: tempfile::TempDir,
+    ports: [Port; 2],
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self { home: tempfile::tempdir().unwrap(), ports: [Port::reserve(), Port::reserve()] }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    fn serve(&self, at: usize) -> Running {
+        let name = ["a", "b"][at];
+        let mut command = Command::new(LONGHAUL);
+        command.args(["serve", "--listen", &format!("127.0.0.1:{}", self.ports[at].number)]);
+        command.arg(format!("--volume={name}=file:{name}.img,size=8M"));
+        command.env("STATE_DIRECTORY", self.path(&format!("state-{name}")));
+        let server = Running::start(command.current_dir(&self.home));
+        assert!(server.line().is_some_and(|line| line.starts_with("ready ")));
+        server
+    }
+
+    fn uri(&self, options: &str) -> String {
+        let uri = |at: usize, name: &str| {
+            let port = self.ports[at].number;
+            format!("iscsi://127.0.0.1:{port}/iqn.2026-11.dev.longhaul:{name}/0")
+        };
+        format!("mirror:({},{}{options})", uri(0, "a"), uri(1, "b"))
+    }
+
+    fn longhaul(&self, args: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("exec 2>&1\nexec \"$0\" {args}"), LONGHAUL]);
+        shell.env("STATE_DIRECTORY", self.path("state")).current_dir(&self.home);
+        shell
+    }
+
+    fn attach(&self, options: &str) -> Running {
+        let args = format!("attach '{}' --nbd disk.sock --log info", self.uri(options));
+        let attached = Running::start(&mut self.longhaul(&args));
+        wait_for(&attached, "ready ");
+        attached
+    }
+
+    /// What is in the mirror on one member.
+    fn data(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap().split_off(MIB)
+    }
+}
+
+fn wait_for(program: &Running, text: &str) {
+    let mut said = String::new();
+    while let Some(line) = program.line() {
+        if line.contains(text) {
+            return;
+        }
+        said = format!("{said}{line}\n");
+    }
+    panic!("nothing of `{text}` in\n{said}");
+}
+
+fn connect(socket: &Path) -> Nbd {
+    Nbd::connect(socket)
+}
+
+#[test]
+fn mirror_of_two_servers_goes_on_without_one_and_gives_it_what_it_lacks() {
+    let fixture = Fixture::new();
+    let servers = [fixture.serve(0), fixture.serve(1)];
+    let (said, made) = run(&fixture.longhaul(&format!("mirror init '{}'", fixture.uri(""))));
+    assert!(made.success(), "{said}");
+    let attached = fixture.attach(",wait=1s");
+    wait_for(&attached, "has all of the mirror again");
+    let mut disk = connect(&fixture.path("disk.sock"));
+    disk.write(0, &[1; 8192]).unwrap();
+    disk.flush().unwrap();
+    let [first, second] = servers;
+    // It is there and does not answer, as behind a link that is out.
+    second.signal(Signal::STOP);
+    disk.write(4096, &[2; 8192]).unwrap();
+    disk.flush().unwrap();
+    wait_for(&attached, "the mirror is degraded");
+    assert_eq!(disk.read(4096, 4096).unwrap(), [2; 4096]);
+    second.kill();
+    disk.write_durably(6 * MIB as u64, &[3; 4096]).unwrap();
+    let again = fixture.serve(1);
+    wait_for(&attached, "has all of the mirror again");
+    disk.write(MIB as u64, &[4; 4096]).unwrap();
+    disk.flush().unwrap();
+    assert!(attached.stop().success());
+    assert!(first.stop().success() && again.stop().success());
+    let data = fixture.data("a.img");
+    assert!(data == fixture.data("b.img"), "the members differ");
+    let bytes = [0, 4096, 12287, 6 * MIB, MIB].map(|at| data[at]);
+    assert_eq!(bytes, [1, 2, 2, 3, 4]);
+}
