@@ -395,27 +395,34 @@ fn taken(UnitName { target, lun }: &UnitName, by: &str) -> String {
     format!("unit {lun} of {target} is volume {by} already: give one of them another `lun`")
 }
 
+fn place_of(uri: &Uri) -> String {
+    match uri.location() {
+        Location::Process(_) => "memory".to_owned(),
+        Location::File(path) => format!("file:{}", absolute(path).shown()),
+        Location::Device(path) => format!("device:{}", absolute(path).shown()),
+        Location::Unit(IscsiUri { host, target, lun, .. }) => {
+            format!("iscsi://{host}/{target}/{lun}")
+        }
+        Location::Several(compound) => {
+            let members: Vec<_> = uri.members().iter().map(place_of).collect();
+            format!("{}:({})", compound.kind.name(), members.join(","))
+        }
+    }
+}
+
+/// The path without links, but for the file itself, which may be missing still.
+fn absolute(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
+    directory.zip(path.file_name()).map_or(path.clone(), |(directory, name)| directory.join(name))
+}
+
 impl Served {
     /// Where it is, under whatever working directory: two servers that share what they keep tell by it whether their
     /// volumes of one name are the same.
     #[must_use]
     pub fn place(&self) -> String {
-        let absolute = |path: &Path| {
-            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-            // The file itself may be missing still.
-            let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
-            directory
-                .zip(path.file_name())
-                .map_or(path.clone(), |(directory, name)| directory.join(name))
-        };
-        match self.uri.location() {
-            Location::Process(_) => "memory".to_owned(),
-            Location::File(path) => format!("file:{}", absolute(path).shown()),
-            Location::Device(path) => format!("device:{}", absolute(path).shown()),
-            Location::Unit(IscsiUri { host, target, lun, .. }) => {
-                format!("iscsi://{host}/{target}/{lun}")
-            }
-        }
+        place_of(&self.uri)
     }
 
     /// The unit of `target` that the options describe.

@@ -24,7 +24,7 @@ use crate::store::abilities::{
     Abilities, BoxFuture, JournalStatus, OneWriter, Opened, Probe, Worker, WorkerStatus,
 };
 use crate::store::iscsi::Writers;
-use crate::store::journal_file::{Label, OpenFile};
+use crate::store::journal_file::{self, Label, OpenFile};
 use crate::store::{runtime, scsi};
 use crate::uri::Uri;
 use crate::utc::now;
