@@ -11,29 +11,30 @@ const TUNE: &str = "
     head -c 64M /dev/zero >$0/volume
     ip netns exec $LAB_FAR $1 serve --volume disk=file:$0/volume --insecure --listen $LAB_FAR_ADDRESS:3260 >$0/ready &
     read -r _ uri <$0/ready
-    timeout --kill-after=10 120 $1 tune $uri --overwrite 0+32M --seconds 0.4 --json $2
+    timeout --kill-after=10 240 $1 tune $uri --overwrite 0+32M --seconds $3 --json $2
 ";
 
-/// The findings of a run over such a link with such options.
-fn tune(link: &[&str], options: &str) -> String {
+/// The findings of a run over such a link with such options, in which each measurement takes so many seconds.
+fn tune(link: &[&str], options: &str, seconds: &str) -> String {
     let longhaul = Path::new(LAB).with_file_name("longhaul");
     assert!(longhaul.exists(), "this test needs {}", longhaul.display());
     let scratch = tempfile::tempdir().unwrap();
     let output = Command::new(LAB)
-        .args(["link", "--delay", "8ms"])
+        .arg("link")
         .args(link)
         .args(["--", "sh", "-c", TUNE])
         .args([scratch.path(), &longhaul])
-        .arg(options)
+        .args([options, seconds])
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// As much is on its way as on a shorter and faster link, for a fifth of the processor.
 #[test]
 fn a_link_that_is_full_is_named() {
-    let found = tune(&["--rate", "50M"], "");
+    let found = tune(&["--delay", "40ms", "--rate", "10M"], "", "1");
     let (reads, writes) = found.split_once("\"writes\"").unwrap();
     // The target sends what is read, and only it knows whether it had always something left to send.
     assert!(reads.contains("\"limited_by\":\"link"), "{found}");
@@ -41,9 +42,10 @@ fn a_link_that_is_full_is_named() {
     assert!(!writes.contains("\"link\":null"), "{found}");
 }
 
+/// What waits for a processor looks like a queue. Beside a round trip of 200 ms it is short.
 #[test]
 fn a_link_that_is_not_filled_is_not_named() {
-    let found = tune(&[], "--window 16K --read-ahead 16K");
+    let found = tune(&["--delay", "100ms"], "--window 16K --read-ahead 16K", "1");
     assert_eq!(found.matches("\"link\":null").count(), 2, "{found}");
     assert!(!found.contains("\"limited_by\":\"link"), "{found}");
 }

@@ -306,7 +306,7 @@ impl Attachment {
     pub fn leave(self) {
         if let Err(why) = rewrite(&self.path, |entry| entry.ended = true) {
             let path = self.path.shown();
-            tracing::warn!(%path, %why, "the volume takes --take-over until this process has ended");
+            tracing::warn!(%path, %why, "until this process has ended only --take-over of `attach`, `copy`, `tune` and `key` gets the volume");
         }
     }
 
@@ -321,7 +321,7 @@ impl Attachment {
             Ok(()) => Some(self),
             Err(why) => {
                 let path = self.path.shown();
-                tracing::warn!(%path, %why, "cannot note the attachment: after a crash it takes --take-over");
+                tracing::warn!(%path, %why, "cannot note the attachment: after a crash only --take-over of `attach`, `copy`, `tune` and `key` gets the volume");
                 self.forget();
                 None
             }

@@ -38,6 +38,8 @@ const CASES: u64 = 150;
 /// With several connections a strike ends, and has to make again, as many.
 const CASES_OF_SEVERAL: u64 = 50;
 const CASES_WITHOUT_KEY: u64 = 30;
+/// Volumes that are disturbed at a time.
+const PARTS: u64 = 5;
 const BLOCKS: u64 = 64;
 const BLOCK: u64 = 512;
 const BHS: usize = 48;
@@ -357,9 +359,18 @@ async fn open(address: SocketAddr, options: &ConnectOptions) -> Disk {
     tokio::time::timeout(PATIENCE, connected).await.expect("a session")
 }
 
-/// A volume in use over sessions of so many connections, while somebody harms their logins.
+/// So many cases in all, side by side: they wait most of the time.
 async fn disturb(proof: Authentication, connections: u16, cases: u64) {
-    let seed = 1;
+    let mut parts = JoinSet::new();
+    for seed in 1..=PARTS {
+        parts.spawn(disturb_seeded(proof, connections, cases / PARTS, seed));
+    }
+    let joined: usize = parts.join_all().await.into_iter().sum();
+    assert_eq!(connections > 1, joined > 0, "connections that joined");
+}
+
+/// A volume in use over sessions of so many connections, while somebody harms their logins. How often there were several.
+async fn disturb_seeded(proof: Authentication, connections: u16, cases: u64, seed: u64) -> usize {
     println!("seed {seed}");
     let medium = Arc::new(Faulty::new(BLOCKS * BLOCK, BLOCK as u32));
     let (node, server, _stopper) = serve(Arc::<Faulty>::clone(&medium), proof).await;
@@ -396,9 +407,9 @@ async fn disturb(proof: Authentication, connections: u16, cases: u64) {
     disk.close().await;
     assert!(medium.crash(seed).contents() == model && medium.contents() == model);
     let done = middleman.shared.done.load(Ordering::Relaxed);
-    println!("{done} harms, {joined} times several connections");
+    println!("seed {seed}: {done} harms, {joined} times several connections");
     assert!(done >= cases, "he did little: {done}");
-    assert_eq!(connections > 1, joined > 0, "connections that joined");
+    joined
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

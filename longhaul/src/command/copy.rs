@@ -269,7 +269,7 @@ impl Args {
         let (from, to) = (&self.source.uri, &self.destination.uri);
         super::unless_stopped(&stop, self.tell_of_disk_image(source)).await?;
         let reconnect_limit = self.outage.reconnect_limit().unwrap_or_default();
-        let new = NewFile::of(to)?;
+        let new = NewFile::of(to, from)?;
         let part = front(source.volume(), self.size, new.is_some(), from)?;
         let size = new.is_some().then(|| Size(part.shape().size));
         let make_at = new.as_ref().map(|new| new.part().to_owned());
@@ -410,9 +410,17 @@ fn front(
     } else if whole != size && !made {
         format!("it ends within a block of {block} bytes, which only a file that is made can")
     } else {
+        if size < block {
+            print_error(&format_args!(
+                "longhaul: --size {size} copies {size} bytes of {from}, which has {}: a number without a unit counts bytes",
+                Size(has)
+            ));
+        }
         return Ok(Arc::new(Gate::new("front", ReadOnly::front(source, whole))));
     };
-    Err(Failure::usage(format!("cannot copy {size} bytes (--size)")).because(why))
+    Err(Failure::usage(format!("cannot copy {size} bytes (--size)"))
+        .because(why)
+        .hint("a number without a unit counts bytes: 4G is 4 GiB; without --size all is copied"))
 }
 
 /// Cuts off what fills up the last block of a file.
@@ -592,7 +600,7 @@ mod tests {
     fn failed_copy_says_where_what_was_copied_is() {
         let dir = tempfile::tempdir().unwrap();
         let to = Uri::File(dir.path().join("new"));
-        let new = NewFile::of(&to).unwrap();
+        let new = NewFile::of(&to, &"memory:1M".parse().unwrap()).unwrap();
         let job = Job {
             from: &Uri::Memory(Size(512)),
             to: &to,

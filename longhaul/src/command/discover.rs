@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::options::LoginArgs;
 use crate::chain;
-use crate::failure::Outcome;
+use crate::failure::{Outcome, print_error};
 use crate::printable::OneLine;
 use crate::uri::Host;
 
@@ -35,8 +35,12 @@ pub async fn run(args: Args) -> Outcome {
         .map(|target| Target {
             portals: target.portals.iter().map(ToString::to_string).collect(),
             name: target.name,
+            unusable: target.unusable,
         })
         .collect();
+    for why in targets.iter().filter_map(|target| target.complaint(&args.host)) {
+        print_error(&format_args!("longhaul: {why}"));
+    }
     if args.json {
         return super::say_json(&targets);
     }
@@ -54,4 +58,59 @@ pub async fn run(args: Args) -> Outcome {
 struct Target {
     name: String,
     portals: Vec<String>,
+    /// Addresses that it tells and that are of no use here.
+    unusable: Vec<String>,
+}
+
+impl Target {
+    /// What is wrong with the addresses that it tells.
+    fn complaint(&self, asked: &Host) -> Option<String> {
+        let Self { name, portals, unusable } = self;
+        let (first, name) = (unusable.first()?, OneLine(name));
+        let told = OneLine(unusable.join(" and "));
+        let what =
+            format!("{name} says that it listens at {told}, where nobody finds it from here");
+        let is_asked = portals.len() == 1 && portals.first() == Some(&asked.to_string());
+        let shown = match is_asked {
+            true => format!("{asked} is shown, which was asked and may not have it"),
+            false => "only its other addresses are shown".to_owned(),
+        };
+        let one = if unusable.len() == 1 {
+            OneLine(first.as_str()).to_string()
+        } else {
+            "them".to_owned()
+        };
+        Some(format!(
+            "{what}: {shown}\n  change the server's configuration, where {one} should be an address that clients can reach"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unusable_addresses_are_named_with_what_to_do() {
+        let asked: Host = "server".parse().unwrap();
+        let target = |portals: &[&str], unusable: &[&str]| {
+            let list = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+            let target =
+                Target { name: "iqn.a".into(), portals: list(portals), unusable: list(unusable) };
+            target.complaint(&asked)
+        };
+        assert_eq!(target(&["server:3260"], &[]), None);
+        let some = target(&["10.0.0.1:3260"], &["0.0.0.0,1"]).unwrap();
+        assert!(
+            some.starts_with("iqn.a says that it listens at 0.0.0.0,1, where nobody"),
+            "{some}"
+        );
+        assert!(some.contains("only its other addresses are shown\n"), "{some}");
+        let all = target(&["server:3260"], &["\u{1b}[2J", "127.0.0.1,1"]).unwrap();
+        assert!(
+            all.contains("server:3260 is shown, which was asked") && all.contains("them"),
+            "{all}"
+        );
+        assert!(!all.contains('\u{1b}'), "{all}");
+    }
 }

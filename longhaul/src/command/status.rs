@@ -48,6 +48,9 @@ one second. Latencies are the median and the 99th percentile.";
 /// How long an answer is waited for. One client that says nothing may keep a server for half of it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What becomes of those who have reserved a volume, where nothing is kept of that.
+const RESERVATIONS_END: &str = "reservations end with this server, and so does what keeps other writers away: `state` in its file, or --state, keeps them";
+
 /// Prints it once, or until interrupted.
 pub async fn run(args: Args) -> Outcome {
     let interval = Duration::from_secs(args.interval);
@@ -212,6 +215,9 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
             let _ = writeln!(text, "  {name:<7} {}{}", work(told), speed(recent, took));
         }
     }
+    if now.status.keeps_reservations == Some(false) {
+        let _ = writeln!(text, "{RESERVATIONS_END}");
+    }
     let sessions = &now.status.sessions;
     let _ = write!(text, "{} sessions", sessions.len());
     for session in sessions {
@@ -275,6 +281,15 @@ mod tests {
         let look = StatusSample { status, at: Instant::now() };
         let told = describe(&look, &look, false);
         assert!(told.contains(&format!("  unit 0, 1M bytes\n    {outage}\n")), "{told}");
+    }
+
+    #[test]
+    fn server_that_keeps_no_reservations_says_so() {
+        for (keeps, says) in [(None, false), (Some(true), false), (Some(false), true)] {
+            let status = Status { keeps_reservations: keeps, ..reads(1, 512) };
+            let look = StatusSample { status, at: Instant::now() };
+            assert_eq!(describe(&look, &look, false).contains("reservations end with"), says);
+        }
     }
 
     #[test]

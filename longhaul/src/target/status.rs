@@ -28,6 +28,9 @@ pub struct Status {
     /// How units are whose volume lies on another target that cannot be reached.
     #[serde(default)]
     pub outages: BTreeMap<String, BTreeMap<u16, String>>,
+    /// Reservations that are to outlast a restart (APTPL) are kept; `None` if it is not known.
+    #[serde(default)]
+    pub keeps_reservations: Option<bool>,
 }
 
 /// How a session is.

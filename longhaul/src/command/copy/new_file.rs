@@ -24,9 +24,10 @@ pub(super) struct NewFile {
 }
 
 impl NewFile {
-    /// The file that `uri` names, if it must be made. Nothing is made yet.
-    pub(super) fn of(uri: &Uri) -> Outcome<Option<Self>> {
+    /// The file that `uri` names, if it must be made. Nothing is made yet. `from` is what will be copied to it.
+    pub(super) fn of(uri: &Uri, from: &Uri) -> Outcome<Option<Self>> {
         let Some(path) = uri.file() else { return Ok(None) };
+        refuse_directory(path, from).map_err(|why| why.within(&format!("cannot copy to {uri}")))?;
         let is_directory = path.as_os_str().as_bytes().ends_with(b"/");
         let (false, false, Some(name)) = (path.exists(), is_directory, path.file_name()) else {
             return Ok(None);
@@ -65,6 +66,33 @@ impl NewFile {
             renamed => renamed?,
         }
         sync_directory_of(&self.path)
+    }
+}
+
+/// Refuses what names a directory, or a file in none.
+fn refuse_directory(path: &Path, from: &Uri) -> Outcome {
+    let name = from.path().and_then(Path::file_name).unwrap_or_else(|| OsStr::new("disk.img"));
+    let inside = path.join(name);
+    let (shown, inside) = (path.shown(), inside.shown());
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if path.is_dir() {
+        let what = Failure::new("it is a directory");
+        return Err(what.hint(format!("name the file in it: {inside}")));
+    }
+    if path.as_os_str().as_bytes().ends_with(b"/") && !path.exists() {
+        let what =
+            Failure::new("it ends with a slash, as directories do, and there is none of this name");
+        return Err(
+            what.hint(format!("`mkdir -p {shown}` makes it; then name the file in it: {inside}"))
+        );
+    }
+    match parent.filter(|parent| !parent.exists()) {
+        Some(parent) if !path.exists() => {
+            let parent = parent.shown();
+            let what = Failure::new(format!("the directory {parent} does not exist"));
+            Err(what.hint(format!("`mkdir -p {parent}` makes it, or the path is wrong")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -313,6 +313,7 @@ impl Live {
     /// How it is, as JSON.
     pub(super) fn status(&self) -> Outcome<String> {
         let mut status = self.node.status();
+        status.keeps_reservations = Some(self.config.state.is_some());
         for Served { name, target, lun, .. } in &self.config.volumes {
             let Some(OpenVolume { chain, .. }) = self.open_volumes.get(name) else { continue };
             let told = [

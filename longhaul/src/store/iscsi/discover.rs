@@ -18,8 +18,10 @@ const OTHERS_MAX: usize = 8;
 pub struct DiscoveredTarget {
     /// Its name, as the portal says it.
     pub name: String,
-    /// Where it listens.
+    /// Where it listens; where the list came from if it says nothing of use.
     pub portals: Vec<Host>,
+    /// Addresses that it says and that are none, or none from here.
+    pub unusable: Vec<String>,
 }
 
 /// Asks a portal which targets we may use.
@@ -37,15 +39,23 @@ pub async fn discover(
 }
 
 /// A TargetName begins a target, the TargetAddresses after it are its own; without any it is where
-/// the list came from.
+/// the list came from. An address that means the machine that uses it is of use only there.
 fn parse(asked: &Host, answer: &[u8]) -> Option<Vec<DiscoveredTarget>> {
     let mut targets: Vec<DiscoveredTarget> = Vec::new();
     for pair in text::parse(answer).ok()? {
         match pair.key {
             "TargetName" => {
-                targets.push(DiscoveredTarget { name: pair.value.to_owned(), portals: vec![] });
+                let (name, portals, unusable) = (pair.value.to_owned(), vec![], vec![]);
+                targets.push(DiscoveredTarget { name, portals, unusable });
             }
-            "TargetAddress" => targets.last_mut()?.portals.push(portal(pair.value)?),
+            "TargetAddress" => {
+                let target = targets.last_mut()?;
+                let usable = |found: &Host| found.port != 0 && (is_here(asked) || !is_here(found));
+                match portal(pair.value).filter(usable) {
+                    Some(found) => target.portals.push(found),
+                    None => target.unusable.push(pair.value.to_owned()),
+                }
+            }
             _ => {}
         }
     }
@@ -92,6 +102,34 @@ mod tests {
         assert_eq!(targets[1].portals, std::slice::from_ref(&asked));
         assert_eq!(parse(&asked, b"TargetAddress=10.0.0.1\0"), None);
         assert_eq!(parse(&asked, b""), Some(vec![]));
+    }
+
+    /// Each row: where the list came from, the addresses of a target, and those of them that cannot be used.
+    #[test]
+    fn addresses_of_no_use_are_left_out_and_named() {
+        let host = |name: &str| Host { name: name.into(), port: 3260 };
+        for (asked, told, portals, unusable) in [
+            (
+                "server",
+                vec!["10.0.0.1,1", "0.0.0.0:3260,1"],
+                vec!["10.0.0.1"],
+                vec!["0.0.0.0:3260,1"],
+            ),
+            (
+                "server",
+                vec!["127.0.0.1,1", "a b", "b:0"],
+                vec!["server"],
+                vec!["127.0.0.1,1", "a b", "b:0"],
+            ),
+            ("localhost", vec!["127.0.0.1,1", "[::]:3260"], vec!["127.0.0.1", "::"], vec![]),
+        ] {
+            let list: String = told.iter().map(|at| format!("TargetAddress={at}\0")).collect();
+            let target = parse(&host(asked), format!("TargetName=iqn.a\0{list}").as_bytes());
+            let target = target.unwrap().remove(0);
+            let expected: Vec<_> = portals.into_iter().map(host).collect();
+            assert_eq!((target.portals, target.unusable.len()), (expected, unusable.len()));
+            assert!(target.unusable.iter().eq(unusable), "{told:?}");
+        }
     }
 
     #[test]

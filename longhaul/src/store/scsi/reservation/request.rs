@@ -150,7 +150,7 @@ impl Request<'_> {
         };
         let failed = |why: &io::Error| {
             let folder = folder.shown();
-            tracing::warn!(%folder, %why, "cannot note the attachment: after a crash it takes --take-over");
+            tracing::warn!(%folder, %why, "cannot note the attachment: after a crash only --take-over of `attach`, `copy`, `tune` and `key` gets the volume");
         };
         noted.inspect_err(failed).ok()
     }
