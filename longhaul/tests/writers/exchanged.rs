@@ -4,8 +4,11 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use super::common::{Running, run};
+use rustix::process::Signal;
+
+use super::common::{PATIENCE, Running, run};
 use super::identity::{CHEAP, OPEN, TWO, encrypt, swap, uri_of};
 use super::nbd::Nbd;
 use super::{Attached, Bench};
@@ -119,6 +122,7 @@ fn refused_once_exchanged(bench: &mut Bench, log: &str, write: impl FnOnce(&mut 
 fn gateway(bench: &Bench) -> (Running, String) {
     let volume = format!("g={}", bench.uri);
     let mut command = bench.longhaul(&["serve", "--listen", "127.0.0.1:0", "--volume", &volume]);
+    command.args(["--control", "gateway.sock"]);
     let log = File::create(bench.path().join("gateway.log")).unwrap();
     let command = command.env("LONGHAUL_STATE_DIR", bench.path().join("gateway"));
     let process = Running::start(command.stderr(log));
@@ -133,13 +137,53 @@ fn gateway_passes_writes_to_no_other_volume() {
         encrypt(&bench, &uri);
     }
     let (process, served) = gateway(&bench);
-    let attached =
-        bench.attach_to(&served, "first", &[&OPEN[..], &["--reconnect-for", "5s"]].concat());
+    let attached = bench.attach_to(&served, "first", &OPEN);
     assert!(bench.write(&attached, 1));
-    refused_once_exchanged(&mut bench, "gateway", |bench| bench.write(&attached, 2));
-    let Attached { process: client, .. } = attached;
-    client.stop();
+    waits_once_exchanged(&mut bench, &attached);
     process.kill();
+}
+
+/// How many commands of its client the gateway has under way, and how often it has tried to find its volume again.
+fn gateway_status(bench: &Bench) -> (u64, u64) {
+    let (said, done) = bench.run(&["status", "--json", "--control", "gateway.sock"]);
+    assert!(done, "{said}");
+    let status: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let in_flight = status["targets"].as_object().unwrap().values();
+    let outages = status["outages"].to_string();
+    let tries = outages.split_once(" attempts").and_then(|(told, _)| told.split(' ').next_back());
+    let tries = tries.and_then(|tries| tries.parse().ok()).unwrap_or_default();
+    (in_flight.filter_map(|target| target["in_flight"].as_u64()).sum(), tries)
+}
+
+/// Exchanges the volumes behind a gateway, which goes on looking for its own. A write of its client waits that long, and
+/// gets neither an answer nor into the other volume.
+fn waits_once_exchanged(bench: &mut Bench, attached: &Attached) {
+    let [_, o] = both(bench);
+    exchange(bench);
+    let bench = &*bench;
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| bench.write(attached, 2));
+        let mut since = None;
+        until(|| {
+            let (in_flight, tries) = gateway_status(bench);
+            // Twice since the write was there: the first may have begun before.
+            in_flight > 0 && tries > *since.get_or_insert(tries) + 1
+        });
+        assert!(!write.is_finished(), "{}", bench.log("gateway"));
+        attached.process.signal(Signal::KILL);
+        assert!(!write.join().unwrap(), "{}", bench.log("gateway"));
+    });
+    assert!(both(bench)[0] == o, "the other volume was written to");
+    let log = bench.log("gateway");
+    assert!(log.contains("LUKS UUID has changed"), "{log}");
+}
+
+fn until(mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it does not come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// A gateway is started over an empty volume, and its client encrypts it.
@@ -149,11 +193,9 @@ fn gateway_learns_the_header_that_its_client_writes() {
     encrypt(&bench, &uri_of(&bench, "o"));
     let (process, served) = gateway(&bench);
     encrypt(&bench, &served);
-    let options = [&OPEN[..], &["--reconnect-for", "5s"]].concat();
-    let attached = bench.attach_to(&served, "first", &options);
+    let attached = bench.attach_to(&served, "first", &OPEN);
     assert!(bench.write(&attached, 1));
-    refused_once_exchanged(&mut bench, "gateway", |bench| bench.write(&attached, 2));
-    attached.process.stop();
+    waits_once_exchanged(&mut bench, &attached);
     process.kill();
 }
 

@@ -96,7 +96,7 @@ mod tests {
     fn a_list_is_read() {
         let asked = Host { name: "server".into(), port: 3260 };
         let list = b"TargetName=iqn.a\0TargetAddress=10.0.0.1:3260,1\0\
-            TargetAddress=[::1]:3261,2\0TargetName=iqn.b\0";
+            TargetAddress=[2001:db8::1]:3261,2\0TargetName=iqn.b\0";
         let targets = parse(&asked, list).unwrap();
         assert_eq!(targets[0].portals.len(), 2);
         assert_eq!(targets[1].portals, std::slice::from_ref(&asked));
