@@ -160,19 +160,21 @@ fn gateway_status(bench: &Bench) -> (u64, u64) {
 fn waits_once_exchanged(bench: &mut Bench, attached: &Attached) {
     let [_, o] = both(bench);
     exchange(bench);
-    let bench = &*bench;
-    std::thread::scope(|scope| {
-        let write = scope.spawn(|| bench.write(attached, 2));
-        let mut since = None;
-        until(|| {
-            let (in_flight, tries) = gateway_status(bench);
-            // Twice since the write was there: the first may have begun before.
-            in_flight > 0 && tries > *since.get_or_insert(tries) + 1
-        });
-        assert!(!write.is_finished(), "{}", bench.log("gateway"));
-        attached.process.signal(Signal::KILL);
-        assert!(!write.join().unwrap(), "{}", bench.log("gateway"));
+    let mut write = Command::new("qemu-io");
+    write.args(["-f", "raw", "-c", "write -P 2 0 1M", "-c", "flush"]).arg(&attached.uri);
+    let write = write.current_dir(bench.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut write = write.stdin(Stdio::null()).spawn().unwrap();
+    let mut since = None;
+    until(|| {
+        let (in_flight, tries) = gateway_status(bench);
+        // Twice since the write was there: the first may have begun before.
+        in_flight > 0 && tries > *since.get_or_insert(tries) + 1
     });
+    assert!(write.try_wait().unwrap().is_none(), "{}", bench.log("gateway"));
+    attached.process.signal(Signal::KILL);
+    let write = write.wait_with_output().unwrap();
+    let said = String::from_utf8([write.stdout, write.stderr].concat()).unwrap();
+    assert!(said.contains("rror") || said.contains("failed"), "{said}");
     assert!(both(bench)[0] == o, "the other volume was written to");
     let log = bench.log("gateway");
     assert!(log.contains("LUKS UUID has changed"), "{log}");

@@ -9,7 +9,7 @@ use super::Bench;
 use super::common::{PATIENCE, Running, run};
 use super::link::Link;
 
-const CHEAP: [&str; 4] = ["--pbkdf-time", "100", "--pbkdf-memory", "32M"];
+const CHEAP: [&str; 4] = ["--pbkdf-iterations", "4", "--pbkdf-memory", "32K"];
 
 /// A volume that `one` opens.
 fn encrypted() -> Bench {

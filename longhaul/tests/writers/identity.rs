@@ -13,7 +13,7 @@ use super::nbd::Nbd;
 use super::{Attached, Bench};
 
 pub(super) const OPEN: [&str; 2] = ["--passphrase-file", "key"];
-pub(super) const CHEAP: [&str; 4] = ["--pbkdf-time", "100", "--pbkdf-memory", "32M"];
+pub(super) const CHEAP: [&str; 4] = ["--pbkdf-iterations", "4", "--pbkdf-memory", "32K"];
 pub(super) const TWO: [&str; 2] = ["--volume", "o=file:o.img,size=32M"];
 
 /// Puts a LUKS header on the volume at `uri`, with a key of its own.

@@ -60,7 +60,7 @@ impl Fixture {
             format!("attach {uri} --nbd disk.sock"),
             format!("copy in.img {uri}"),
             format!(
-                "key init {uri} --force --passphrase-file key --pbkdf-time 100 --pbkdf-memory 32M"
+                "key init {uri} --force --passphrase-file key --pbkdf-iterations 4 --pbkdf-memory 32K"
             ),
         ]
     }

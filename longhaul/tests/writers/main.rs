@@ -213,10 +213,10 @@ fn key_init_by_force_fails_beside_a_live_attachment() {
         "--force",
         "--passphrase-file",
         "key",
-        "--pbkdf-time",
-        "100",
+        "--pbkdf-iterations",
+        "4",
         "--pbkdf-memory",
-        "32M",
+        "32K",
     ];
     let first = bench.attach("first", &[]);
     let (said, done) = bench.run(&init);

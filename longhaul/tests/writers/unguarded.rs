@@ -9,7 +9,7 @@ use super::{Attached, Bench};
 
 const TOKEN: &str = "longhaul-writer";
 const OPEN: [&str; 2] = ["--passphrase-file", "key"];
-const CHEAP: [&str; 4] = ["--pbkdf-time", "100", "--pbkdf-memory", "32M"];
+const CHEAP: [&str; 4] = ["--pbkdf-iterations", "4", "--pbkdf-memory", "32K"];
 
 /// A server of an encrypted volume, behind links that hide its reservations.
 struct UnguardedServer {
