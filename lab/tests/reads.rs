@@ -60,8 +60,8 @@ fn a_full_link_whose_queue_overflows_gets_no_more() {
     assert!(output.status.success() && said.contains("copied"), "{output:?}");
     let counted = String::from_utf8_lossy(&output.stderr);
     let words: Vec<_> = counted.split_whitespace().collect();
-    let before = |word: &str| words.windows(2).filter(|pair| pair[1].starts_with(word));
-    let dropped: u64 = before("dropped").filter_map(|pair| pair[0].parse::<u64>().ok()).sum();
+    let told = words.windows(2).filter(|pair| pair[1].starts_with("dropped"));
+    let dropped: u64 = told.filter_map(|pair| pair[0].parse::<u64>().ok()).sum();
     assert!(dropped > 8, "it did not overflow: {counted}");
     assert!(!said.contains(MORE), "{said}");
 }
