@@ -1,6 +1,5 @@
 //! The chains that URIs stand for: a store, and a list of layers over it.
 
-mod compound;
 mod created_file;
 mod crypt;
 mod enrolment;
@@ -11,7 +10,6 @@ mod layers;
 mod limited_reads;
 mod logs;
 mod memory;
-pub mod mirror;
 mod opening;
 mod status;
 mod store;
@@ -54,6 +52,7 @@ pub(crate) use memory::{memory_needed, memory_of_machine};
 pub use opening::open;
 pub use status::{ChainStatus, Observer};
 use store::Store;
+pub use store::compound::mirror;
 
 /// The block size of what has none of its own.
 pub(crate) const BLOCK_SIZE: u32 = 512;

@@ -14,13 +14,14 @@ use std::process::Command;
 
 use bytes::Bytes;
 use common::{LONGHAUL, Running, run};
-use longhaul::store::device;
+use longhaul::store::device::{self, DeviceOptions};
 use peer::Peer;
 use rustix::fs::{MemfdFlags, SealFlags};
 use volume::{Durability, Space, Span, Volume};
 
 const SIZE: u64 = 32 << 20;
 const BLOCK: usize = 512;
+const WRITABLE: DeviceOptions = DeviceOptions { read_only: false, direct: false };
 
 /// Where the tests write: in the first block, which gets its space before anything fails ...
 const SAFE: u64 = 0;
@@ -147,7 +148,7 @@ async fn first(volume: &dyn Volume, first: First) {
 async fn a_lost_write_fails_every_later_flush_whoever_was_told_first() {
     for first_told in [First::Write, First::Zeroes, First::Flush] {
         for failing in failing() {
-            let volume = device::open(&failing.path, false).unwrap();
+            let volume = device::open(&failing.path, WRITABLE).unwrap();
             volume.write(SAFE, block(1), Durability::Durable).await.unwrap();
             failing.fail();
             volume.write(LOST, block(2), Durability::Volatile).await.unwrap();
@@ -169,7 +170,7 @@ async fn a_lost_write_fails_every_later_flush_whoever_was_told_first() {
 async fn of_durable_writes_at_once_that_are_lost_none_succeeds() {
     for _ in 0..5 {
         for failing in failing() {
-            let volume = device::open(&failing.path, false).unwrap();
+            let volume = device::open(&failing.path, WRITABLE).unwrap();
             failing.fail();
             for n in 0..32_u64 {
                 volume.write(LOST + n * 65536, block(2), Durability::Volatile).await.unwrap();

@@ -1,5 +1,7 @@
 //! The stores at the bottom of chains.
 
+pub(super) mod compound;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +11,6 @@ use volume::layer::padded::Padded;
 use volume::store::memory::Memory;
 use volume::{Durability, Gate, Volume};
 
-use super::compound;
 use super::created_file::{CreatedFile, refuse_options};
 use super::memory::{memory_needed, memory_of_machine};
 use super::{BLOCK_SIZE, OpenOptions, SEEN_WITHIN};

@@ -7,7 +7,6 @@ use std::time::Duration;
 use volume::layer::limit::Rates;
 
 use super::{Uri, UriError};
-use crate::reconnect_limit::ReconnectLimit;
 use crate::size::Size;
 
 /// The schemes of such volumes, for messages.
@@ -164,6 +163,17 @@ fn option(item: &str) -> Option<(&str, &str)> {
     (!key.is_empty() && key.bytes().all(|byte| byte.is_ascii_lowercase())).then_some((key, value))
 }
 
+/// Seconds, minutes or hours, a day at the most.
+fn seconds(text: &str) -> Option<Duration> {
+    let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+    let (number, unit) =
+        units.iter().find_map(|(unit, length)| Some((text.strip_suffix(*unit)?, length)))?;
+    let number: u64 =
+        number.bytes().all(|byte| byte.is_ascii_digit()).then_some(number)?.parse().ok()?;
+    let seconds = number.checked_mul(*unit)?;
+    (1..=86_400).contains(&seconds).then_some(Duration::from_secs(seconds))
+}
+
 impl Items<'_> {
     fn wrong(&self, why: impl Into<String>) -> UriError {
         UriError::Compound(self.text.to_owned(), why.into())
@@ -201,9 +211,9 @@ impl Items<'_> {
     }
 
     fn mirror(mut self) -> Result<Compound, UriError> {
-        let wait = self.take("wait")?.map(|wait| match wait.parse() {
-            Ok(ReconnectLimit(Some(wait))) if !wait.is_zero() => Ok(wait),
-            _ => Err(self.wrong("wait is a time, such as 30s")),
+        let wait = self.take("wait")?;
+        let wait = wait.map(|wait| {
+            seconds(&wait).ok_or_else(|| self.wrong("wait is a time of 1s to 1d, such as 30s"))
         });
         let wait = wait.transpose()?;
         let alone = self.take(ALONE)?;
@@ -283,7 +293,7 @@ impl fmt::Display for Compound {
         match self.kind {
             Kind::Concat | Kind::Stripe(_) => {}
             Kind::Mirror(MirrorUri { wait, alone }) => {
-                items.extend(wait.map(|wait| format!("wait={}", ReconnectLimit(Some(wait)))));
+                items.extend(wait.map(|wait| format!("wait={}s", wait.as_secs())));
                 items.extend(alone.then(|| ALONE.to_owned()));
             }
             Kind::Overlay => {

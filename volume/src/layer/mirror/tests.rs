@@ -233,7 +233,7 @@ async fn new_member_takes_the_place_of_one_that_is_gone() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_mirror_is_refused() {
+async fn volumes_that_cannot_be_a_mirror_are_refused() {
     let disks = disks(MIB);
     assert!(matches!(create(members(&disks[..1]), ID).await, Err(MirrorError::Count(1))));
     let none = try_open(&[Some(&disks[0]), Some(&disks[1])], true, &Arc::default()).await;

@@ -1,6 +1,8 @@
 //! Volumes that are made of others. Each of those is a store of its own, without the layers of a chain, which stand over
 //! the whole.
 
+pub mod mirror;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +12,9 @@ use volume::layer::member::Member;
 use volume::layer::overlay::{Overlay, file_size};
 use volume::{Gate, Volume};
 
-use super::created_file::CreatedFile;
-use super::store::{Store, store};
-use super::{GRACE, OpenOptions, mirror};
+use super::{Store, store};
+use crate::chain::created_file::CreatedFile;
+use crate::chain::{GRACE, OpenOptions};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::replay_log::Saved;
 use crate::size::Size;
@@ -33,6 +35,10 @@ pub(super) fn open<'a>(
         }
         if options.make_at.is_some() {
             let why = "a volume that is made of others is not made in one file";
+            return Err(Failure::usage(format!("cannot open {uri}")).because(why));
+        }
+        if let Some(twice) = named_twice(uri) {
+            let why = format!("{twice} is in it twice");
             return Err(Failure::usage(format!("cannot open {uri}")).because(why));
         }
         let mut opened = Members::default();
@@ -57,6 +63,14 @@ pub(super) fn open<'a>(
             }
         }
     })
+}
+
+/// A file, a device or a unit that a volume is to be made of twice.
+fn named_twice(uri: &Uri) -> Option<&Uri> {
+    let leaves = uri.leaves();
+    let mut named = leaves.iter().enumerate().filter(|(_, (leaf, _))| !leaf.vanishes());
+    let is_before = |at: usize, leaf: &Uri| leaves[..at].iter().any(|(before, _)| *before == leaf);
+    named.find(|(at, (leaf, _))| is_before(*at, leaf)).map(|(_, (leaf, _))| *leaf)
 }
 
 /// A volume that is not asked for more; all else is as it is without that.
@@ -156,7 +170,8 @@ impl Members {
         let closes = Closes { closes, is_redundant };
         let close = (!closes.closes.is_empty()).then(|| Arc::new(closes) as Arc<dyn Close>);
         let abilities = Abilities { close, is_partly_remote, ..Abilities::default() };
-        let worker = (!workers.is_empty()).then(|| Box::new(Workers(workers)) as Box<dyn Worker>);
+        let worker =
+            (!workers.is_empty()).then(|| Box::new(MemberWorkers(workers)) as Box<dyn Worker>);
         let opened = Opened { volume, worker, abilities };
         Store { name, opened, made: made.unwrap_or(CreatedFile::none()), padding: 0 }
     }
@@ -257,11 +272,11 @@ impl Close for Closes {
 }
 
 /// What works for members.
-struct Workers(Vec<Box<dyn Worker>>);
+struct MemberWorkers(Vec<Box<dyn Worker>>);
 
 struct WorkersStatus(Vec<Arc<dyn WorkerStatus>>);
 
-impl Worker for Workers {
+impl Worker for MemberWorkers {
     fn status(&self) -> Arc<dyn WorkerStatus> {
         Arc::new(WorkersStatus(self.0.iter().map(|worker| worker.status()).collect()))
     }

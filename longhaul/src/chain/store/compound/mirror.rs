@@ -8,8 +8,8 @@ use volume::layer::mirror::{
     self, Mirror, MirrorError, MirrorObserver, MirrorOptions, MirrorStatus, Opening, Scrubbed,
 };
 
-use super::OpenOptions;
-use super::compound::{Members, of_member};
+use super::{Members, of_member};
+use crate::chain::OpenOptions;
 use crate::failure::{Failure, Outcome};
 use crate::store::abilities::{BoxFuture, Worker, WorkerStatus};
 use crate::store::runtime;
