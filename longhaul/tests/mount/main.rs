@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod ends;
+mod images;
 mod invited;
 mod link;
 #[path = "../common/port.rs"]

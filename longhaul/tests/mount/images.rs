@@ -1,0 +1,88 @@
+//! What the server holds while a client with a journal works: at every moment an ordinary disk after a power cut.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::common::run;
+use super::stage::{Stage, must};
+
+/// A record of the file that only grows.
+const RECORD: usize = 4096;
+
+/// How many images are looked at, if nothing else is said.
+const IMAGES: u64 = 4;
+
+fn images() -> u64 {
+    std::env::var("LONGHAUL_CRASHES").map_or(IMAGES, |text| text.parse().expect("a number"))
+}
+
+/// Makes, renames and removes files, and appends numbered records to one, each of which is synchronised.
+fn work(dir: &Path, is_over: &AtomicBool) {
+    let mut log = fs::File::create(dir.join("log")).unwrap();
+    for number in 1_u64.. {
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        log.write_all(&number.to_le_bytes().repeat(RECORD / 8)).unwrap();
+        log.sync_all().unwrap();
+        let (new, old) = (dir.join("new"), dir.join(format!("file-{}", number % 40)));
+        fs::write(&new, vec![number as u8; (number as usize * 7919) % 100_000]).unwrap();
+        fs::rename(&new, &old).unwrap();
+        let _ = fs::remove_file(dir.join(format!("file-{}", (number * 7) % 40)));
+    }
+}
+
+/// Repairs an image as a mount would, finds nothing else to repair, and counts the records of the log in it.
+fn examine(image: &Path) -> u64 {
+    let (said, status) = run(Command::new("e2fsck").args(["-p", "-E", "journal_only"]).arg(image));
+    assert!(matches!(status.code(), Some(0 | 1)), "{said}");
+    must(Command::new("e2fsck").args(["-f", "-n"]).arg(image));
+    let out = image.with_extension("log");
+    let dump = format!("dump /log {}", out.display());
+    run(Command::new("debugfs").args(["-R", &dump]).arg(image));
+    let log = fs::read(&out).unwrap_or_default();
+    let records = log.chunks_exact(RECORD);
+    for (record, expected) in records.zip(1_u64..) {
+        let whole = expected.to_le_bytes().repeat(RECORD / 8);
+        assert!(record == whole, "record {expected} is not there, and the file is longer");
+    }
+    (log.len() / RECORD) as u64
+}
+
+#[test]
+fn every_image_of_the_server_is_what_a_power_cut_leaves() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal j,size=16M", stage.uri()));
+    let (is_over, dir) = (AtomicBool::new(false), stage.mnt());
+    let counts: Vec<u64> = std::thread::scope(|scope| {
+        scope.spawn(|| work(&dir, &is_over));
+        let counts = (0..images()).map(|number| {
+            let image = stage.path("image");
+            // It is behind by what was written meanwhile, and stopped in the middle of that.
+            server.signal(Signal::STOP);
+            std::thread::sleep(Duration::from_millis(number * 37 % 100));
+            server.signal(Signal::CONT);
+            std::thread::sleep(Duration::from_micros(number * 7_919 % 20_000));
+            server.signal(Signal::STOP);
+            fs::copy(stage.path("disk.img"), &image).unwrap();
+            server.signal(Signal::CONT);
+            examine(&image)
+        });
+        let counts = counts.collect();
+        is_over.store(true, Ordering::Relaxed);
+        counts
+    });
+    println!("{counts:?} records");
+    assert!(counts.is_sorted(), "what was on the server is not there any more: {counts:?}");
+    assert!(counts.last().is_some_and(|last| *last > 0), "nothing came to the server");
+    stage.longhaul("umount disk");
+    assert!(examine(&stage.path("disk.img")) >= counts[counts.len() - 1]);
+    assert!(server.stop().success());
+}
