@@ -40,7 +40,7 @@ pub enum JournalSource {
         /// Locked by this process.
         file: OpenFile,
         /// What was found in it; `None` of one that was just made.
-        found: Option<(Label, Recovered)>,
+        found: Option<Box<(Label, Recovered)>>,
     },
     /// It is made once the size of the volume is known, and that the volume can have one.
     Missing {
@@ -72,9 +72,8 @@ impl JournalOptions {
     /// The key of the reservation that shows that nobody has written since, if the volume lacks something.
     #[must_use]
     pub fn resumes(&self) -> Option<u64> {
-        let JournalSource::Found { found: Some((_, found)), .. } = &self.source else {
-            return None;
-        };
+        let JournalSource::Found { found: Some(found), .. } = &self.source else { return None };
+        let (_, found) = &**found;
         (!found.changes.is_empty()).then_some(found.superblock.token)
     }
 
@@ -92,7 +91,7 @@ impl JournalSource {
     /// The file, made if it is missing, for a volume of `volume` bytes: a quarter of that is plenty.
     async fn open(self, volume: u64) -> Outcome<(OpenFile, Option<(Label, Recovered)>)> {
         let (path, most, made) = match self {
-            Self::Found { file, found } => return Ok((file, found)),
+            Self::Found { file, found } => return Ok((file, found.map(|found| *found))),
             Self::Missing { path, size, made } => (path, size, made),
         };
         let size = most.min(volume / 4).max(journal_file::LEAST);

@@ -229,7 +229,7 @@ impl Drain {
         };
         let path = opened.path().to_owned();
         let journal = JournalOptions {
-            source: JournalSource::Found { file: opened, found: Some((label, found)) },
+            source: JournalSource::Found { file: opened, found: Some(Box::new((label, found))) },
             declined: None,
             flush: FlushPolicy::Remote,
             max_age: None,

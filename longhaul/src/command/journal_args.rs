@@ -206,7 +206,7 @@ async fn read_found(file: OpenFile) -> Outcome<JournalSource> {
     if found.as_ref().is_some_and(is_frozen) {
         return Err(frozen(what()));
     }
-    Ok(JournalSource::Found { file, found })
+    Ok(JournalSource::Found { file, found: found.map(Box::new) })
 }
 
 /// Bytes that are left on the disk where `path` will be.

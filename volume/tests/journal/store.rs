@@ -109,9 +109,10 @@ impl Store {
 
     /// Per block, what may be found after a power cut now.
     pub(crate) fn possible(&self) -> Vec<BTreeSet<u64>> {
+        type Block<'a> = (usize, (&'a u64, &'a Vec<(u64, u64)>));
         let blocks = self.durable.iter().zip(&self.cached).enumerate();
         let under_way = |at| self.under_way.iter().filter(move |change| change.1 == at);
-        let versions = |(at, (durable, cached)): (usize, (&u64, &Vec<(u64, u64)>))| {
+        let versions = |(at, (durable, cached)): Block<'_>| {
             let sent = under_way(at).map(|change| change.2);
             cached.iter().map(|(_, stamp)| *stamp).chain([*durable]).chain(sent).collect()
         };

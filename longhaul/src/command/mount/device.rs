@@ -1,7 +1,7 @@
 //! The block device, the file system on it, and its mount, made by programs of the system.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -90,11 +90,22 @@ fn block_size(front: &[u8], size: u64) -> u32 {
     if made_for_less || !size.is_multiple_of(LARGE.into()) { SMALL } else { LARGE }
 }
 
+/// How often its size ext4 can grow to by its resize inode; by default it is 1,024, and the blocks kept for that are 4 MiB that
+/// have to be sent.
+const GROWTH: u64 = 4;
+
 /// Makes a file system; that there was nothing before is known.
 pub(super) async fn make_file_system(kind: FileSystem, device: &BlockDevice) -> Outcome {
     let (name, program, package) = kind.maker();
     let what = format!("cannot make an {name} file system on {}", device.node.shown());
-    let output = Command::new(program).arg("-q").arg(&device.node).output().await;
+    let mut command = Command::new(program);
+    command.arg("-q");
+    if kind == FileSystem::Ext4 {
+        let size = File::open(&device.node).and_then(|mut node| node.seek(SeekFrom::End(0)));
+        let size = size.or_fail(|| what.clone())?;
+        command.args(["-E", &format!("resize={}K", size.saturating_mul(GROWTH) / 1024)]);
+    }
+    let output = command.arg(&device.node).output().await;
     let output = output.map_err(|why| missing(&what, program, package, why))?;
     refuse_failed(&output, &what)
 }
