@@ -40,6 +40,7 @@ use crate::stop::Stop;
 use crate::store::abilities::{self, Abilities, Opened, TargetInfo, Token, Worker};
 use crate::store::iscsi;
 use crate::store::iscsi::{Connections, ReplayedLog, Writers};
+use crate::trace::Trace;
 use crate::uri::{Host, Uri};
 use created_file::CreatedFile;
 use crypt::CRYPT;
@@ -99,6 +100,8 @@ pub struct OpenOptions {
     pub replays: Option<ReplayedLog>,
     /// What keeps its changes until the volume has them.
     pub journal: Option<JournalOptions>,
+    /// Where its requests are recorded, layer by layer.
+    pub trace: Option<Arc<Trace>>,
     /// What an earlier chain of the same URI has found.
     pub same_as: Option<iscsi::Seen>,
     /// When it is called before the chain is open, that fails, and lets go of what there is.
@@ -467,11 +470,18 @@ async fn assemble(
     }
     let mut layers = vec![LayerInfo::new(name, &opened)];
     workers.extend(opened.worker.take());
+    let trace = options.trace.clone();
+    let traced = |name, volume: Arc<dyn Volume>| match &trace {
+        Some(trace) => trace.over(name, volume),
+        None => volume,
+    };
+    opened.volume = traced(name, opened.volume);
     let mut with = OpenContext { uri, options, token };
     for layer in LAYERS {
         let Some(over) = layer.open(&opened, &mut with).await? else { continue };
         layers.push(LayerInfo::new(layer.name(), &over));
         opened = over;
+        opened.volume = traced(layer.name(), opened.volume);
         workers.extend(opened.worker.take());
     }
     let Opened { volume, abilities, .. } = opened;

@@ -50,6 +50,7 @@ mod suggest;
 pub mod systemd;
 pub mod target;
 mod task;
+pub mod trace;
 pub mod tune;
 pub mod uri;
 mod utc;

@@ -7,6 +7,7 @@ pub mod status;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use self::detach::Detach;
 pub(super) use self::ending::Background;
@@ -18,6 +19,7 @@ use super::enrol::GivenInvitation;
 use super::journal::not_resumed;
 use super::journal_args::JournalArgs;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs, WriterArgs};
+use super::trace_file::TraceFile;
 use crate::chain::{self, Chain, Contents, JournalOptions, OpenOptions};
 use crate::failure::{Failure, Outcome, print_error};
 use crate::pipelined::PipelineArgs;
@@ -26,6 +28,7 @@ use crate::replay_log::Pending;
 use crate::size::Size;
 use crate::stop::{Stop, Stopper};
 use crate::store::iscsi::{ReplayedLog, Writers};
+use crate::trace::Trace;
 use crate::uri::Uri;
 
 /// Offer a volume to the programs of this machine, until interrupted
@@ -41,6 +44,10 @@ pub struct Args {
     /// acknowledged
     #[arg(long)]
     replace: bool,
+    /// Record every request to every layer in this new file, for Perfetto or Chrome (JSON), or as a picture (.svg): for short
+    /// runs, as the first 500000 are kept
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     #[command(flatten)]
     volume: VolumeArgs,
 }
@@ -68,6 +75,8 @@ pub(super) struct VolumeArgs {
     pub(super) writers: WriterArgs,
     #[command(flatten)]
     pub(super) pipeline: PipelineArgs,
+    #[arg(skip)]
+    trace: Option<Arc<Trace>>,
 }
 
 const EXAMPLES: &str = "\
@@ -92,10 +101,17 @@ fn warn_of_writer(uri: &Uri, writer: Option<String>) {
 
 /// Runs until a signal.
 pub async fn run(args: Args) -> Outcome {
-    let Args { uri, front, replace, volume } = args;
+    let Args { uri, front, replace, trace, mut volume } = args;
     let stop = super::stop_on_signals()?;
     let front = front.place();
-    offer(Offer { uri, front, replace, contents: None, background: None }, volume, stop).await
+    let trace = trace.map(TraceFile::create).transpose()?;
+    volume.trace = trace.as_ref().map(|trace| Arc::clone(&trace.trace));
+    let title = uri.to_string();
+    let offered = Offer { uri, front, replace, contents: None, background: None };
+    let done = offer(offered, volume, stop).await;
+    let Some(trace) = trace else { return done };
+    let end = trace.trace.now();
+    super::first_failure(done, trace.write(&title, &[("attached", end)]))
 }
 
 /// What is offered, and how.
@@ -189,6 +205,7 @@ impl VolumeArgs {
             existing_only: false,
             make_at: None,
             direct: false,
+            trace: self.trace.clone(),
             size: self.size,
             read_only: self.read_only,
             login: self.login.login().await?,

@@ -41,6 +41,7 @@ pub mod replay;
 pub mod revoke;
 pub mod serve;
 pub mod status;
+mod trace_file;
 pub mod tune;
 pub mod umount;
 pub mod volumes;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -11,12 +12,14 @@ use volume::layer::pipeline::Settings;
 use volume::{Shape, Span};
 
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, WriterArgs};
+use super::trace_file::TraceFile;
 use crate::chain::{self, Chain, OpenOptions};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::pipelined::PipelineArgs;
 use crate::printable::Shown as _;
 use crate::signatures;
 use crate::size::{NotASize, Size};
+use crate::trace::Trace;
 use crate::tune::{self, Findings, Plan};
 use crate::uri::Uri;
 
@@ -39,6 +42,10 @@ pub struct Args {
     /// Write a picture to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Instead of rates record a few requests, one at a time and through the pipeline, in this new file: a picture over time
+    /// (.svg), or what Perfetto opens (JSON)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["svg", "json"])]
+    trace: Option<PathBuf>,
     #[command(flatten)]
     encryption: EncryptionArgs,
     #[command(flatten)]
@@ -119,6 +126,7 @@ pub async fn run(args: Args) -> Outcome {
     if let Some(path) = &args.svg {
         refuse_existing(path)?;
     }
+    let trace = args.trace.clone().map(TraceFile::create).transpose()?;
     let stop = super::stop_on_signals()?;
     let uri = &args.uri;
     let options = OpenOptions {
@@ -128,10 +136,18 @@ pub async fn run(args: Args) -> Outcome {
         reconnect_limit: args.outage.reconnect_limit().unwrap_or_default(),
         writers: args.writers.writers(),
         stop: stop.clone(),
+        trace: trace.as_ref().map(|trace| Arc::clone(&trace.trace)),
         ..OpenOptions::default()
     };
     let chain = chain::open(uri, options).await?;
     chain.leave_on(stop.clone());
+    if let Some(trace) = trace {
+        let recording = args.record(&chain, settings, &trace.trace);
+        let recorded = super::unless_stopped(&stop, recording).await;
+        let closed = chain.close().await;
+        let parts = super::first_failure(recorded, closed)?;
+        return trace.write(&uri.to_string(), &parts);
+    }
     let measure =
         async |chain: &Chain| super::unless_stopped(&stop, args.measure(chain, settings)).await;
     let found = super::closing(chain, measure).await?;
@@ -165,6 +181,29 @@ struct Report<'a> {
 }
 
 impl Args {
+    /// Records requests one at a time, and through the pipeline; answers the parts of the trace.
+    async fn record(
+        &self,
+        chain: &Chain,
+        settings: Settings,
+        trace: &Arc<Trace>,
+    ) -> Outcome<[(&'static str, u64); 3]> {
+        let scratch =
+            self.scratch.map(|scratch| scratch.span(chain.volume().shape())).transpose()?;
+        if scratch.is_some() {
+            self.refuse_contents(chain).await?;
+        }
+        let settings = Settings { unsolicited: chain.unsolicited(), ..settings };
+        let opening = trace.now();
+        let recorded = tune::record(chain.volume(), trace, settings, scratch).await;
+        let [alone, pipelined] = recorded.or_fail(|| format!("cannot record {}", self.uri))?;
+        Ok([
+            ("opening", opening),
+            ("one request at a time", alone),
+            ("through the pipeline", pipelined),
+        ])
+    }
+
     async fn measure(&self, chain: &Chain, settings: Settings) -> Outcome<Findings> {
         let scratch =
             self.scratch.map(|scratch| scratch.span(chain.volume().shape())).transpose()?;

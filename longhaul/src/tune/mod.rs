@@ -2,6 +2,7 @@
 //! measured, block size by block size.
 
 mod picture;
+mod record;
 mod text;
 
 use std::pin::pin;
@@ -21,6 +22,7 @@ use crate::net::tcp_tuning::path::{Constraint, Flow, Sample, constraint};
 use crate::pipelined::Pipelined;
 
 pub use picture::picture;
+pub use record::record;
 
 /// The block sizes that programs use, from a page of a database to a copy.
 const BLOCKS: [u64; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
