@@ -20,14 +20,13 @@ pub const TAG_LEN: usize = 16;
 
 impl Cipher {
     fn pointer(self) -> *const ffi::EVP_CIPHER {
-        // SAFETY: each function takes nothing and answers a pointer to static data.
-        unsafe {
-            match self {
-                Self::Aes256Xts => ffi::EVP_aes_256_xts(),
-                Self::Aes128Ecb => ffi::EVP_aes_128_ecb(),
-                Self::Aes256Gcm => ffi::EVP_aes_256_gcm(),
-            }
-        }
+        let find: unsafe extern "C" fn() -> *const ffi::EVP_CIPHER = match self {
+            Self::Aes256Xts => ffi::EVP_aes_256_xts,
+            Self::Aes128Ecb => ffi::EVP_aes_128_ecb,
+            Self::Aes256Gcm => ffi::EVP_aes_256_gcm,
+        };
+        // SAFETY: each of them takes nothing and answers a pointer to static data.
+        unsafe { find() }
     }
 
     const fn key_size(self) -> usize {

@@ -414,7 +414,9 @@ fn place_of(uri: &Uri) -> String {
 fn absolute(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
-    directory.zip(path.file_name()).map_or(path.clone(), |(directory, name)| directory.join(name))
+    directory
+        .zip(path.file_name())
+        .map_or_else(|| path.clone(), |(directory, name)| directory.join(name))
 }
 
 impl Served {

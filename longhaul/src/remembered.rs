@@ -120,7 +120,7 @@ pub fn name_for(uri: &Uri) -> Outcome<String> {
 fn absolute(uri: &Uri) -> Outcome<Uri> {
     let here =
         std::env::current_dir().or_fail(|| "cannot tell the working directory".to_owned())?;
-    Ok(uri.clone().from_directory(&here))
+    Ok(uri.clone().resolved_in(&here))
 }
 
 /// All of them.

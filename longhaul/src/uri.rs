@@ -124,10 +124,10 @@ impl Uri {
 
     /// The same where the paths of files begin at the directory `base`.
     #[must_use]
-    pub fn from_directory(self, base: &Path) -> Self {
+    pub fn resolved_in(self, base: &Path) -> Self {
         match self {
             Self::File(path) => Self::File(base.join(path)),
-            Self::Compound(compound) => Self::Compound(Box::new(compound.from_directory(base))),
+            Self::Compound(compound) => Self::Compound(Box::new(compound.resolved_in(base))),
             other => other,
         }
     }

@@ -1,6 +1,5 @@
 //! A mirror of two servers, of which one goes away and comes back.
 
-#[expect(dead_code, reason = "each test uses its part")]
 mod common;
 #[expect(dead_code, reason = "each test uses its part")]
 #[path = "common/nbd.rs"]

@@ -113,9 +113,8 @@ fn makeable(volume: &Served) -> Result<(), OpenError> {
 
 /// Whether what a volume is in can be one.
 fn look_for(volume: &Served) -> Outcome {
-    let compound = match volume.uri.location() {
-        Location::Several(compound) => compound,
-        _ => return look_for_one(volume),
+    let Location::Several(compound) = volume.uri.location() else {
+        return look_for_one(volume);
     };
     for (at, member) in compound.members.iter().enumerate() {
         let read_only = volume.read_only || compound.is_only_read(at);

@@ -396,7 +396,7 @@ fn keys(given: &RawValue<'_>) -> Result<Vec<PublicKey>, ValueError> {
 fn located(given: &RawValue<'_>) -> Result<Uri, ValueError> {
     let uri: Uri = text(given)?;
     Ok(match given {
-        RawValue::File(_, base) => uri.from_directory(base),
+        RawValue::File(_, base) => uri.resolved_in(base),
         RawValue::Word(_) => uri,
     })
 }

@@ -27,7 +27,7 @@ enum Kind {
     Device(String),
     Upstream(Upstream),
     /// Files and devices of this machine, in order.
-    Several(Vec<Kind>),
+    Several(Vec<Self>),
 }
 
 impl Kind {

@@ -33,11 +33,11 @@ pub(crate) struct TracedRequest {
 #[derive(Debug)]
 pub struct Trace {
     began: Instant,
-    kept: Mutex<Kept>,
+    kept: Mutex<Records>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Records {
     layers: Vec<&'static str>,
     requests: Vec<TracedRequest>,
     /// Those for which there was no room.
@@ -67,7 +67,7 @@ impl Trace {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, Records> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -23,7 +23,7 @@ pub async fn record(
     scratch: Option<Span>,
 ) -> Result<[u64; 2]> {
     let size = volume.shape().size;
-    let (span, writes) = scratch.map_or((Span::new(0, size), false), |span| (span, true));
+    let (span, writes) = scratch.map_or_else(|| (Span::new(0, size), false), |span| (span, true));
     let top = trace.over("requests, one at a time", Arc::clone(&volume));
     run(&*top, span, ALONE, writes).await?;
     let alone = trace.now();

@@ -251,8 +251,8 @@ impl Items<'_> {
 impl Compound {
     /// The same where the paths of files begin at the directory `base`.
     #[must_use]
-    pub(super) fn from_directory(self, base: &Path) -> Self {
-        let members = self.members.into_iter().map(|member| member.from_directory(base)).collect();
+    pub(super) fn resolved_in(self, base: &Path) -> Self {
+        let members = self.members.into_iter().map(|member| member.resolved_in(base)).collect();
         Self { kind: self.kind, members }
     }
 

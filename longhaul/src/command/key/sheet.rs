@@ -102,7 +102,7 @@ pub(super) async fn make(
     let here = std::env::current_dir().unwrap_or_default();
     let bits = found.slots.iter().map(|slot| slot.key_bits).max().unwrap_or_default();
     let sheet = RecoverySheet {
-        uri: on.uri.clone().from_directory(&here).to_string(),
+        uri: on.uri.clone().resolved_in(&here).to_string(),
         label: found.label,
         uuid: found.uuid,
         cipher: format!("{}, a key of {bits} bits", found.cipher),

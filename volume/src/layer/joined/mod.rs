@@ -267,7 +267,7 @@ fn extents_of(member: &Member, part: Part) -> Work<'_, Vec<Extent>> {
 fn push(found: &mut Vec<Extent>, next: Extent) {
     match found.last_mut() {
         Some(last) if (last.hole, last.zero) == (next.hole, next.zero) => {
-            last.span.len += next.span.len
+            last.span.len += next.span.len;
         }
         _ => found.push(next),
     }

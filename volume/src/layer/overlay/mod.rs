@@ -114,7 +114,7 @@ impl Overlay {
         let clusters = clusters(span);
         let is_present = map.is_present(clusters.start);
         let end = clusters.clone().find(|cluster| map.is_present(*cluster) != is_present);
-        let end = end.map_or(span.end(), |end| end * CLUSTER);
+        let end = end.map_or_else(|| span.end(), |end| end * CLUSTER);
         (Span::new(span.at, end - span.at), is_present)
     }
 

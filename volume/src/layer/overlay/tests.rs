@@ -94,7 +94,7 @@ impl Model {
     fn wrote(&mut self, span: Span, byte: u8, is_certain: bool) {
         for versions in &mut self.versions[(span.at / 512) as usize..(span.end() / 512) as usize] {
             if is_certain {
-                versions.clear()
+                versions.clear();
             }
             versions.push(byte);
         }
