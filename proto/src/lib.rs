@@ -6,6 +6,7 @@
 //! be tested against each other on virtual time, over an emulated link.
 #![forbid(unsafe_code)]
 
+pub mod cipher;
 pub mod client;
 pub mod identity;
 pub mod iscsi;

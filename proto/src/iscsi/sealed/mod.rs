@@ -9,7 +9,6 @@
 //! Nothing here draws random bytes or has a fast cipher of its own: an [`Ephemeral`] and a [`NewCipher`]
 //! are arguments.
 
-mod cipher;
 mod handshake;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
@@ -18,7 +17,9 @@ mod record;
 mod schedule;
 mod seals;
 
-pub use cipher::{Cipher, Forged, KEY_LEN, NONCE_LEN, NewCipher, OpenStream, SealStream, TAG_LEN};
+pub use crate::cipher::{
+    Cipher, Forged, KEY_LEN, NONCE_LEN, NewCipher, OpenStream, SealStream, TAG_LEN,
+};
 pub use handshake::{Ephemeral, HandshakeError, Initiating, Responding};
 pub use invitation::{INVITATION_LEN, InvitationId, InvitationSecret};
 pub use record::{Head, Limits, OpenError, Opener, SEALED_BHS_LEN, SealPermit, Sealer};

@@ -1,4 +1,4 @@
-//! The cipher a session is sealed with, as this crate sees it: made elsewhere, from a key.
+//! The cipher of secure sessions and connections, as this crate sees it: made elsewhere, from a key.
 
 use std::fmt::Debug;
 
