@@ -8,6 +8,7 @@
 
 pub mod cipher;
 pub mod client;
+pub mod hyperscsi;
 pub mod identity;
 pub mod iscsi;
 pub mod nbd;

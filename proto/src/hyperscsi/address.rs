@@ -1,0 +1,63 @@
+//! Where packets come from and go to.
+
+use core::net::SocketAddr;
+
+use bytes::Bytes;
+
+/// A link of this machine, by the number its driver gave it: a socket, or a network interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u16);
+
+/// The address of a peer on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    /// HS/eth: a MAC address.
+    Ethernet([u8; 6]),
+    /// HS/IP: an address and a UDP port.
+    Ip(SocketAddr),
+}
+
+impl Address {
+    /// Every station of an Ethernet link.
+    pub const BROADCAST: Self = Self::Ethernet([0xff; 6]);
+
+    /// Its bytes for a cookie (spec, 6.2): the kind, then the address.
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        match self {
+            Self::Ethernet(mac) => {
+                bytes.push(1);
+                bytes.extend_from_slice(&mac);
+            }
+            Self::Ip(SocketAddr::V4(at)) => {
+                bytes.push(4);
+                bytes.extend_from_slice(&at.ip().octets());
+                bytes.extend_from_slice(&at.port().to_be_bytes());
+            }
+            Self::Ip(SocketAddr::V6(at)) => {
+                bytes.push(6);
+                bytes.extend_from_slice(&at.ip().octets());
+                bytes.extend_from_slice(&at.port().to_be_bytes());
+            }
+        }
+        bytes
+    }
+}
+
+/// An address on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// The link.
+    pub link: LinkId,
+    /// The address of the peer there.
+    pub address: Address,
+}
+
+/// A packet to be sent: the payload of a frame of EtherType 0x889A, or of a UDP datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Where it goes.
+    pub to: Endpoint,
+    /// Its bytes.
+    pub bytes: Bytes,
+}

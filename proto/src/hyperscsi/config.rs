@@ -1,0 +1,147 @@
+//! What a machine is told when it is made.
+
+use core::fmt;
+use core::time::Duration;
+
+use zeroize::Zeroizing;
+
+use super::address::Endpoint;
+use crate::cipher::NewCipher;
+use crate::identity::{Identity, PublicKey};
+
+/// Fills a buffer with unpredictable bytes.
+pub type Fill = Box<dyn FnMut(&mut [u8]) + Send>;
+
+/// Bytes of a site key.
+pub const SITE_KEY_LEN: usize = 32;
+
+/// The secret that all clients and servers of a site share: without it a server answers nothing. It must be
+/// random, since an observer can test guesses. It is wiped when dropped and never printed.
+#[derive(Clone)]
+pub struct SiteKey(Zeroizing<[u8; SITE_KEY_LEN]>);
+
+impl SiteKey {
+    /// The site key with these bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; SITE_KEY_LEN]) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    /// A fresh one.
+    pub fn fresh(fill: &mut dyn FnMut(&mut [u8])) -> Self {
+        let mut bytes = Zeroizing::new([0; SITE_KEY_LEN]);
+        fill(&mut *bytes);
+        Self(bytes)
+    }
+
+    pub(super) fn expose(&self) -> &[u8; SITE_KEY_LEN] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SiteKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SiteKey(..)")
+    }
+}
+
+/// The timing of a kind of link (spec, 9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// The round trip that is assumed before one was measured.
+    pub initial_rtt: Duration,
+    /// The finest step of the loss timers.
+    pub granularity: Duration,
+    /// The longest that an acknowledgement is held back.
+    pub ack_delay: Duration,
+}
+
+impl Timing {
+    /// HS/eth.
+    pub const ETHERNET: Self = Self {
+        initial_rtt: Duration::from_millis(2),
+        granularity: Duration::from_micros(100),
+        ack_delay: Duration::from_micros(200),
+    };
+
+    /// HS/IP.
+    pub const IP: Self = Self {
+        initial_rtt: Duration::from_millis(333),
+        granularity: Duration::from_millis(1),
+        ack_delay: Duration::from_millis(5),
+    };
+}
+
+/// What both roles have.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The key pair of this node.
+    pub identity: Identity,
+    /// The secret of the site.
+    pub site_key: SiteKey,
+    /// The cipher of packets.
+    pub new_cipher: NewCipher,
+    /// The longest packet, its header included: the MTU of HS/eth, without IP and UDP headers of HS/IP.
+    pub packet_max: u16,
+    /// The most data of one command, in each direction.
+    pub data_max: u32,
+    /// Commands at a time: 1 to 256.
+    pub slots: u16,
+    /// Bytes of unfinished messages that a peer may have sent here.
+    pub credit: u64,
+    /// The timing of the link.
+    pub timing: Timing,
+    /// Without a packet for as long, a packet is asked for.
+    pub keep_alive: Duration,
+}
+
+/// The longest packet that every link must carry.
+pub const PACKET_MIN: u16 = 1200;
+
+/// Commands at a time, unless told otherwise (paper: 64).
+pub const SLOTS: u16 = 64;
+
+/// The most data of one command, unless told otherwise (paper: 512 KiB).
+pub const DATA_MAX: u32 = 512 * 1024;
+
+impl Config {
+    /// The usual settings for an HS/IP link.
+    #[must_use]
+    pub fn ip(identity: Identity, site_key: SiteKey, new_cipher: NewCipher) -> Self {
+        Self {
+            identity,
+            site_key,
+            new_cipher,
+            packet_max: 1452,
+            data_max: DATA_MAX,
+            slots: SLOTS,
+            credit: u64::from(SLOTS) * u64::from(DATA_MAX),
+            timing: Timing::IP,
+            keep_alive: Duration::from_secs(10),
+        }
+    }
+
+    /// The usual settings for an HS/eth link of this MTU.
+    #[must_use]
+    pub fn ethernet(
+        identity: Identity,
+        site_key: SiteKey,
+        new_cipher: NewCipher,
+        mtu: u16,
+    ) -> Self {
+        Self {
+            packet_max: mtu,
+            timing: Timing::ETHERNET,
+            ..Self::ip(identity, site_key, new_cipher)
+        }
+    }
+}
+
+/// The server that a client connects to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Where it is.
+    pub endpoint: Endpoint,
+    /// Its key, if it is known; every server of the site is taken if not.
+    pub pin: Option<PublicKey>,
+}

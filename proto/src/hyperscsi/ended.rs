@@ -1,0 +1,33 @@
+//! Why a connection is over.
+
+/// Why a connection is over, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ended {
+    /// This side has ended it.
+    #[error("the connection was closed here")]
+    Closed,
+    /// The peer has ended it (spec, 12).
+    #[error("the peer closed the connection, reason {0}")]
+    ByPeer(u8),
+    /// Nothing authentic has come for too long.
+    #[error("nothing came from the peer for too long")]
+    Silent,
+    /// The handshake got no answer: wrong address or site key, or the server does not know this client.
+    #[error("no answer: no server there, another site key, or this client is not known there")]
+    NoAnswer,
+    /// The server has proven another key than the pinned one.
+    #[error("the server has another key than the pinned one")]
+    WrongServer,
+    /// The server has lost the state of the connection (spec, 13).
+    #[error("the server does not know the connection any more")]
+    Reset,
+    /// A newer connection of the same client has replaced it.
+    #[error("a newer connection of this client replaced it")]
+    Replaced,
+    /// The peer has broken a rule of the protocol.
+    #[error("the peer violated the protocol: {0}")]
+    Violation(&'static str),
+    /// The packet numbers of a key are used up.
+    #[error("the key was used for too many packets")]
+    KeyWornOut,
+}

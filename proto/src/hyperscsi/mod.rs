@@ -1,0 +1,45 @@
+//! HyperSCSI 2: SCSI over raw Ethernet and UDP (`docs/spec/hyperscsi.md`, whose sections are cited as "spec").
+//!
+//! [`Client`] and [`Server`] are machines. A driver has the links (sockets) and the clock:
+//!
+//! ```text
+//! loop {
+//!     received:   machine.handle_packet(now, Endpoint { link, address }, &mut bytes)
+//!     due:        machine.handle_timeout(now)
+//!     requests:   client.submit(now, command)      server.complete(now, connection, request, reply)
+//!     then:       while let Some(event) = machine.poll_event() { .. }
+//!                 while let Some(packet) = machine.poll_transmit(now) { send packet.bytes to packet.to }
+//!                 sleep until machine.next_deadline(), a packet, or a request
+//! }
+//! ```
+//!
+//! A packet is the payload of a frame (EtherType [`ETHERTYPE`]; padding behind it is ignored) or of a datagram (UDP port
+//! [`PORT`]). `poll_transmit` gives nothing while the congestion window or the pace forbids it; `next_deadline` says when
+//! to ask again. A client is one connection: after [`ClientEvent::Ended`] its driver makes a new one, and requests that
+//! were not answered may have been executed. A server is asked about each client that has proven its key
+//! ([`ServerEvent::Proven`]), and executes each command that it is given exactly once.
+
+mod address;
+mod client;
+mod command;
+mod config;
+mod ended;
+mod server;
+
+pub use address::{Address, Endpoint, LinkId, Transmit};
+pub use client::{Client, ClientEvent, SubmitError};
+pub use command::{
+    CDB_MAX, CDB_MIN, Command, Device, Handle, Level, Reply, Request, RequestId, SENSE_MAX,
+    TaskAttribute, TaskFunction, TaskResponse,
+};
+pub use config::{
+    Config, DATA_MAX, Fill, PACKET_MIN, Remote, SITE_KEY_LEN, SLOTS, SiteKey, Timing,
+};
+pub use ended::Ended;
+pub use server::{ConnectionId, Server, ServerEvent};
+
+/// The EtherType of HS/eth.
+pub const ETHERTYPE: u16 = 0x889a;
+
+/// The UDP port of HS/IP.
+pub const PORT: u16 = 5674;
