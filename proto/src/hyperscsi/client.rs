@@ -1,12 +1,32 @@
 //! The client's machine.
 
+mod requests;
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
 use bytes::Bytes;
+use subtle::ConstantTimeEq as _;
+
+use requests::{Answer, Kind, Requests};
 
 use super::address::{Endpoint, Transmit};
-use super::command::{Command, Device, Handle, Reply, RequestId, TaskFunction, TaskResponse};
-use super::config::{Config, Fill, Remote};
+use super::codec::{
+    COOKIE_LEN, HEADER_LEN, Header, Opcode, Options, Sec, Start, TOKEN_LEN, devices_request,
+    read_devices, read_reply,
+};
+use super::command::{
+    CDB_MAX, CDB_MIN, Command, Device, Handle, Reply, Request, RequestId, TaskFunction,
+    TaskResponse,
+};
+use super::config::{Config, Fill, Random, Remote};
 use super::ended::Ended;
+use super::keys::SiteKeys;
+use super::noise::{Noise, Part};
+use super::transport::Transport;
 use crate::identity::PublicKey;
+use crate::reader::Reader;
+use crate::scsi::status::Status;
 use crate::time::Time;
 
 /// What a client's driver is told.
@@ -51,64 +71,480 @@ pub enum SubmitError {
     NoSuchDevice,
 }
 
+/// START is first repeated after as long (spec, 6.3).
+const START_FIRST: Duration = Duration::from_millis(250);
+
+/// And never later than this after the last one.
+const START_LAST: Duration = Duration::from_secs(4);
+
+/// A handshake without an answer ends after as long.
+const GIVE_UP: Duration = Duration::from_secs(15);
+
+/// Probe time-outs in a row after which the server is asked whether it knows the connection (spec, 13).
+const RESET_AFTER: u32 = 2;
+
+/// Probe time-outs after which a client that lacks credit asks for it.
+const BLOCKED: u32 = 4;
+
 /// A client and its one connection.
 #[derive(Debug)]
-pub struct Client {}
+pub struct Client {
+    config: Config,
+    remote: Remote,
+    site: SiteKeys,
+    random: Random,
+    cid: u32,
+    state: State,
+    transmits: VecDeque<Transmit>,
+    events: VecDeque<ClientEvent>,
+}
+
+#[derive(Debug)]
+enum State {
+    Starting(Box<Starting>),
+    /// Proving or connected.
+    Running(Box<Running>),
+    Ended,
+}
+
+/// START is out, without an answer.
+#[derive(Debug)]
+struct Starting {
+    noise: Noise,
+    start: Start,
+    next: Time,
+    interval: Duration,
+    give_up: Time,
+}
+
+/// The handshake is over on this side.
+#[derive(Debug)]
+struct Running {
+    transport: Transport,
+    requests: Requests,
+    server: PublicKey,
+    server_cid: u32,
+    token: [u8; TOKEN_LEN],
+    /// ADN_REPLY, until a valid packet has come, and when it is sent next.
+    proof: Option<(Bytes, Time)>,
+    give_up: Time,
+    devices: Option<Vec<Device>>,
+    /// The last re-authentication: its epoch and ADN_REPLY.
+    next_epoch: Option<(u8, Vec<u8>)>,
+    /// The probe time-outs when the server was last asked for a reset.
+    asked: u32,
+    blocked: Option<Time>,
+}
 
 impl Client {
     /// Begins to connect.
     #[must_use]
-    pub fn new(_now: Time, _config: Config, _remote: Remote, _random: Fill) -> Self {
-        Self {}
+    pub fn new(now: Time, config: Config, remote: Remote, random: Fill) -> Self {
+        let mut random = Random(random);
+        let cid = random.connection_id();
+        let site = SiteKeys::of(&config.site_key);
+        let mut noise =
+            Noise::setup(Part::Initiator, &config.identity, &site.psk, cid, &mut random.0);
+        let first = noise.write(&[]).try_into().expect("message 1 has a fixed length");
+        let start = Start { cid, cookie: [0; COOKIE_LEN], noise: first };
+        let starting =
+            Starting { noise, start, next: now, interval: START_FIRST, give_up: now + GIVE_UP };
+        let state = State::Starting(Box::new(starting));
+        let (transmits, events) = (VecDeque::new(), VecDeque::new());
+        let mut client = Self { config, remote, site, random, cid, state, transmits, events };
+        client.handle_timeout(now);
+        client
     }
 
     /// Takes a packet, which is decrypted in place.
-    pub fn handle_packet(&mut self, _now: Time, _from: Endpoint, _packet: &mut [u8]) {}
+    pub fn handle_packet(&mut self, now: Time, from: Endpoint, packet: &mut [u8]) {
+        let Some(header) = Header::parse(packet) else { return };
+        if header.cid != self.cid || !header.from_server {
+            return;
+        }
+        if header.sec == Sec::Handshake {
+            let body = &packet[HEADER_LEN..HEADER_LEN + usize::from(header.length)];
+            self.handle_setup(now, header.opcode, body);
+        } else {
+            self.handle_sealed(now, from, &header, packet);
+        }
+        self.settle(now);
+    }
+
+    fn handle_setup(&mut self, now: Time, opcode: Opcode, body: &[u8]) {
+        match (&mut self.state, opcode) {
+            (State::Starting(starting), Opcode::Cookie) => {
+                let Some((cookie, mac)) = body.split_at_checked(COOKIE_LEN) else { return };
+                let ephemeral = starting.start.ephemeral();
+                // A second cookie is taken at the next repetition: nobody can make this side answer at will.
+                if self.site.is_mac(&[b"C", ephemeral, cookie], mac) {
+                    let is_first = starting.start.cookie == [0; COOKIE_LEN];
+                    starting.start.cookie.copy_from_slice(cookie);
+                    if is_first {
+                        starting.next = now;
+                        self.handle_timeout(now);
+                    }
+                }
+            }
+            (State::Starting(_), Opcode::AdnRequest) => self.handle_offer(now, body),
+            (State::Running(running), Opcode::Reset) if bool::from(running.token.ct_eq(body)) => {
+                running.transport.end(Ended::Reset);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes ADN_REQUEST of set-up: the server's proof.
+    fn handle_offer(&mut self, now: Time, body: &[u8]) {
+        let State::Starting(starting) = &mut self.state else { return };
+        let Some((&[1, 0, 0, 0], message)) = body.split_first_chunk() else { return };
+        // Nothing has happened to the handshake if it is refused.
+        let Ok(payload) = starting.noise.read(message) else { return };
+        let State::Starting(starting) = core::mem::replace(&mut self.state, State::Ended) else {
+            return;
+        };
+        match self.prove(now, *starting, &payload) {
+            Ok(running) => self.state = State::Running(Box::new(running)),
+            Err(reason) => {
+                self.events.push_back(ClientEvent::Ended { reason, unanswered: Vec::new() });
+            }
+        }
+    }
+
+    fn prove(&mut self, now: Time, starting: Starting, payload: &[u8]) -> Result<Running, Ended> {
+        let Starting { mut noise, give_up, .. } = starting;
+        let server = noise.peer().ok_or(Ended::WrongServer)?;
+        if self.remote.pin.is_some_and(|pin| pin != server) {
+            return Err(Ended::WrongServer);
+        }
+        let mut reader = Reader::new(payload);
+        let server_cid = reader.u32().map_err(|_| Ended::Violation("set-up without a number"))?;
+        let own = Options::of(&self.config);
+        let theirs = Options::parse(reader.rest()).ok_or(Ended::Violation("unusable options"))?;
+        let token = theirs.token.ok_or(Ended::Violation("set-up without a token"))?;
+        let options = own.agreed(&theirs);
+        let mut body = vec![1, 0, 0, 0];
+        body.extend_from_slice(&noise.write(&own.emit()));
+        let header = Header::new(Opcode::AdnReply, Sec::Handshake, false);
+        let proof = Header { cid: server_cid, ..header }.with_body(&body).into();
+        let slots = options.slots;
+        let peer = (server_cid, self.remote.endpoint);
+        let transport = Transport::new(now, false, peer, noise.finish(), (&self.config, options));
+        let mut requests = Requests::new(slots, self.config.credit);
+        requests.manage(Kind::Devices, devices_request());
+        Ok(Running {
+            transport,
+            requests,
+            server,
+            server_cid,
+            token,
+            proof: Some((proof, now)),
+            give_up,
+            devices: None,
+            next_epoch: None,
+            asked: 0,
+            blocked: None,
+        })
+    }
+
+    fn handle_sealed(&mut self, now: Time, from: Endpoint, header: &Header, packet: &mut [u8]) {
+        let State::Running(running) = &mut self.state else { return };
+        let Some(body) = running.transport.open(now, header, packet) else { return };
+        running.proof = None;
+        let transport = &mut running.transport;
+        let taken = match header.opcode {
+            Opcode::Reply | Opcode::LocalReply | Opcode::Abort => {
+                match running.requests.handle_fragment(now, transport, header, body) {
+                    Ok(Some(answer)) => {
+                        Self::answered(running, &mut self.events, answer);
+                        true
+                    }
+                    Ok(None) => true,
+                    Err(None) => false,
+                    Err(Some(reason)) => {
+                        running.transport.end(reason);
+                        true
+                    }
+                }
+            }
+            Opcode::AdnRequest => {
+                let identity = &self.config.identity;
+                running.reauthenticate(now, identity, body, &mut self.random);
+                true
+            }
+            _ => {
+                if !running.transport.handle_common(now, from, header, body) {
+                    running.transport.end(Ended::Violation("an opcode that is not for clients"));
+                }
+                true
+            }
+        };
+        if taken {
+            let random = &mut self.random;
+            running.transport.received(now, from, header, &mut || random.array());
+        } else {
+            running.transport.dropped(header);
+        }
+    }
+
+    fn answered(running: &mut Running, events: &mut VecDeque<ClientEvent>, answer: Answer) {
+        let Answer { id, kind, message } = answer;
+        let event = match kind {
+            Kind::Command => read_reply(message).map(|reply| ClientEvent::Completed(id, reply)),
+            Kind::Manage => Some(ClientEvent::Managed(id, message)),
+            Kind::Task => {
+                message.first().map(|code| ClientEvent::TaskManaged(id, TaskResponse::of(*code)))
+            }
+            Kind::Devices => read_devices(&message).map(|devices| {
+                running.devices = Some(devices.clone());
+                ClientEvent::Connected { server: running.server, devices }
+            }),
+        };
+        match event {
+            Some(event) => events.push_back(event),
+            None => running.transport.end(Ended::Violation("a malformed reply")),
+        }
+    }
 
     /// Does what is due.
-    pub fn handle_timeout(&mut self, _now: Time) {}
+    pub fn handle_timeout(&mut self, now: Time) {
+        match &mut self.state {
+            State::Starting(starting) if now >= starting.give_up => self.finish(Ended::NoAnswer),
+            State::Starting(starting) if now >= starting.next => {
+                starting.next = now + starting.interval;
+                starting.interval = (starting.interval * 2).min(START_LAST);
+                let bytes = starting.start.packet().into();
+                self.transmits.push_back(Transmit { to: self.remote.endpoint, bytes });
+            }
+            State::Starting(_) | State::Ended => {}
+            State::Running(running) => {
+                let packets = running.handle_timeout(now, self.cid, &self.site, &mut self.random);
+                let to = self.remote.endpoint;
+                self.transmits.extend(packets.into_iter().map(|bytes| Transmit { to, bytes }));
+            }
+        }
+        self.settle(now);
+    }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; it changes with every other call.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        None
+        match &self.state {
+            State::Starting(starting) => Some(starting.next.min(starting.give_up)),
+            State::Running(running) => running.next_deadline(),
+            State::Ended => None,
+        }
     }
 
     /// The next packet to be sent, until there is none.
-    pub fn poll_transmit(&mut self, _now: Time) -> Option<Transmit> {
-        None
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        if let Some(transmit) = self.transmits.pop_front() {
+            return Some(transmit);
+        }
+        let State::Running(running) = &mut self.state else { return None };
+        let transmit = running.transport.poll_transmit(now);
+        self.settle(now);
+        transmit
     }
 
     /// The next event, until there is none.
     pub fn poll_event(&mut self) -> Option<ClientEvent> {
-        None
+        self.events.pop_front()
     }
 
     /// Submits a command.
-    pub fn submit(&mut self, _now: Time, _command: Command) -> Result<RequestId, SubmitError> {
-        Err(SubmitError::NotConnected)
+    pub fn submit(&mut self, now: Time, command: Command) -> Result<RequestId, SubmitError> {
+        let running = self.connected()?;
+        let devices = running.devices.as_deref().unwrap_or_default();
+        let device = devices.iter().find(|device| device.handle == command.device);
+        let level = device.ok_or(SubmitError::NoSuchDevice)?.level;
+        let data_max = running.transport.options().data_max;
+        let fits = (CDB_MIN..=CDB_MAX).contains(&command.cdb.len())
+            && command.data_out.len() as u64 <= u64::from(data_max)
+            && command.data_in_len <= data_max;
+        if !fits {
+            return Err(SubmitError::Length);
+        }
+        let id = running.requests.command(command, level);
+        running.begin(now);
+        Ok(id)
     }
 
     /// Submits a management request: TLVs (spec, 11).
-    pub fn manage(&mut self, _now: Time, _request: Bytes) -> Result<RequestId, SubmitError> {
-        Err(SubmitError::NotConnected)
+    pub fn manage(&mut self, now: Time, request: Bytes) -> Result<RequestId, SubmitError> {
+        let running = self.connected()?;
+        if request.is_empty() || request.len() > super::codec::MANAGE_MAX as usize {
+            return Err(SubmitError::Length);
+        }
+        let id = running.requests.manage(Kind::Manage, request);
+        running.begin(now);
+        Ok(id)
     }
 
     /// Aborts a command that was submitted. Its completion, if any, comes before the answer.
-    pub fn abort(&mut self, _now: Time, _id: RequestId) -> Result<RequestId, SubmitError> {
-        Err(SubmitError::NotConnected)
+    pub fn abort(
+        &mut self,
+        now: Time,
+        device: Handle,
+        id: RequestId,
+    ) -> Result<RequestId, SubmitError> {
+        let running = self.connected()?;
+        if running.requests.withdraw(id) {
+            let reply = Reply::status(Status::TaskAborted);
+            self.events.push_back(ClientEvent::Completed(id, reply));
+        }
+        let running = self.connected()?;
+        // Of a command that has ended the server says that it is not there.
+        let nowhere = Request { slot: u16::MAX, seq: 0 };
+        let request = running.requests.place_of(id).unwrap_or(nowhere);
+        let id = running.requests.task(device, TaskFunction::AbortTask(request));
+        running.begin(now);
+        Ok(id)
     }
 
     /// Submits a task management function for a device.
     pub fn manage_tasks(
         &mut self,
-        _now: Time,
-        _device: Handle,
-        _function: TaskFunction,
+        now: Time,
+        device: Handle,
+        function: TaskFunction,
     ) -> Result<RequestId, SubmitError> {
-        Err(SubmitError::NotConnected)
+        let running = self.connected()?;
+        let id = running.requests.task(device, function);
+        running.begin(now);
+        Ok(id)
+    }
+
+    fn connected(&mut self) -> Result<&mut Running, SubmitError> {
+        match &mut self.state {
+            State::Running(running) if running.devices.is_some() => {
+                if running.requests.is_full() {
+                    return Err(SubmitError::QueueFull);
+                }
+                Ok(running)
+            }
+            _ => Err(SubmitError::NotConnected),
+        }
     }
 
     /// Ends the connection: one packet, without an answer (spec, 12).
-    pub fn disconnect(&mut self, _now: Time) {}
+    pub fn disconnect(&mut self, now: Time) {
+        if let State::Running(running) = &mut self.state {
+            running.transport.end(Ended::Closed);
+        }
+        match self.state {
+            State::Starting(_) => self.finish(Ended::Closed),
+            State::Running(_) | State::Ended => self.settle(now),
+        }
+    }
+
+    /// Begins what can be begun, and ends what is over.
+    fn settle(&mut self, now: Time) {
+        let State::Running(running) = &mut self.state else { return };
+        running.begin(now);
+        let Some(reason) = running.transport.ended() else { return };
+        if let Some(code) = reason.code() {
+            self.transmits.extend(running.transport.disconnect(code));
+        }
+        self.finish(reason);
+    }
+
+    fn finish(&mut self, reason: Ended) {
+        let unanswered = match &self.state {
+            State::Running(running) => running.requests.unanswered(),
+            State::Starting(_) | State::Ended => Vec::new(),
+        };
+        self.state = State::Ended;
+        self.events.push_back(ClientEvent::Ended { reason, unanswered });
+    }
+}
+
+impl Running {
+    fn begin(&mut self, now: Time) {
+        self.requests.begin(&mut self.transport);
+        let is_blocked = self.requests.is_blocked();
+        let later = now + self.transport.probe_timeout() * BLOCKED;
+        self.blocked = is_blocked.then(|| self.blocked.unwrap_or(later));
+    }
+
+    /// Answers the server's re-authentication (spec, 10).
+    fn reauthenticate(
+        &mut self,
+        now: Time,
+        identity: &crate::identity::Identity,
+        body: &[u8],
+        random: &mut Random,
+    ) {
+        let Some((&[2, epoch, 0, 0], message)) = body.split_first_chunk() else {
+            return self.transport.end(Ended::Violation("a malformed re-authentication"));
+        };
+        if let Some((last, reply)) = &self.next_epoch
+            && *last == epoch
+        {
+            return self.transport.control(Opcode::AdnReply, reply.clone());
+        }
+        let (root, newest) = self.transport.epochs.root();
+        if ((newest + 1) & 3) as u8 != epoch || !self.transport.epochs.is_settled() {
+            return;
+        }
+        let mut noise = Noise::next(Part::Responder, identity, &self.server, root, &mut random.0);
+        if noise.read(message).is_err() {
+            return self.transport.end(Ended::Violation("a re-authentication with other keys"));
+        }
+        let mut reply = vec![2, epoch, 0, 0];
+        reply.extend_from_slice(&noise.write(&[]));
+        self.transport.control(Opcode::AdnReply, reply.clone());
+        self.next_epoch = Some((epoch, reply));
+        self.transport.epochs.advance(now, noise.finish());
+    }
+
+    /// Does what is due; packets of set-up and reset.
+    fn handle_timeout(
+        &mut self,
+        now: Time,
+        cid: u32,
+        site: &SiteKeys,
+        random: &mut Random,
+    ) -> Vec<Bytes> {
+        let mut packets = Vec::new();
+        if self.devices.is_none() && now >= self.give_up {
+            self.transport.end(Ended::NoAnswer);
+        }
+        self.transport.handle_timeout(now);
+        let again = now + self.transport.probe_timeout();
+        if let Some((proof, next)) = &mut self.proof
+            && now >= *next
+        {
+            packets.push(proof.clone());
+            *next = again;
+        }
+        let backoff = self.transport.backoff();
+        if backoff >= RESET_AFTER && backoff > self.asked && self.proof.is_none() {
+            packets.push(self.reset_query(cid, site, random));
+        }
+        self.asked = backoff;
+        if self.blocked.is_some_and(|at| now >= at) {
+            self.blocked = None;
+            if !self.transport.is_waiting() {
+                self.transport.query(now);
+            }
+        }
+        packets
+    }
+
+    fn reset_query(&self, cid: u32, site: &SiteKeys, random: &mut Random) -> Bytes {
+        let mut body = self.server_cid.to_be_bytes().to_vec();
+        body.extend_from_slice(&cid.to_be_bytes());
+        body.extend_from_slice(&random.array::<16>());
+        let mac = site.mac(&[b"R", &body]);
+        body.extend_from_slice(&mac);
+        Header::new(Opcode::Reset, Sec::Handshake, false).with_body(&body).into()
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        let proof = self.proof.as_ref().map(|(_, next)| *next);
+        let give_up = self.devices.is_none().then_some(self.give_up);
+        let timers = [self.transport.next_deadline(), proof, give_up, self.blocked];
+        timers.into_iter().flatten().min()
+    }
 }

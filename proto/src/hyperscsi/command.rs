@@ -140,3 +140,16 @@ pub enum TaskResponse {
     /// The function is not known.
     Unsupported = 4,
 }
+
+impl TaskResponse {
+    /// The response a byte stands for; unknown ones are rejections.
+    pub(super) const fn of(code: u8) -> Self {
+        match code {
+            0 => Self::Complete,
+            1 => Self::NoSuchTask,
+            2 => Self::NoSuchDevice,
+            4 => Self::Unsupported,
+            _ => Self::Rejected,
+        }
+    }
+}

@@ -12,6 +12,29 @@ use crate::identity::{Identity, PublicKey};
 /// Fills a buffer with unpredictable bytes.
 pub type Fill = Box<dyn FnMut(&mut [u8]) + Send>;
 
+/// The random bytes of a machine.
+pub(super) struct Random(pub(super) Fill);
+
+impl Random {
+    /// An array of them.
+    pub(super) fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        (self.0)(&mut bytes);
+        bytes
+    }
+
+    /// A connection id, which is not 0.
+    pub(super) fn connection_id(&mut self) -> u32 {
+        u32::from_be_bytes(self.array()).max(1)
+    }
+}
+
+impl fmt::Debug for Random {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Random(..)")
+    }
+}
+
 /// Bytes of a site key.
 pub const SITE_KEY_LEN: usize = 32;
 

@@ -31,3 +31,21 @@ pub enum Ended {
     #[error("the key was used for too many packets")]
     KeyWornOut,
 }
+
+impl Ended {
+    /// The reason that a peer is told (spec, 12 and 15); nothing where it knows, or where nobody is there.
+    pub(super) const fn code(self) -> Option<u8> {
+        match self {
+            Self::Closed => Some(0),
+            Self::Replaced => Some(1),
+            Self::Violation(_) => Some(2),
+            // The key may not be used once more.
+            Self::KeyWornOut
+            | Self::ByPeer(_)
+            | Self::Silent
+            | Self::NoAnswer
+            | Self::WrongServer
+            | Self::Reset => None,
+        }
+    }
+}

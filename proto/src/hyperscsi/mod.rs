@@ -21,10 +21,24 @@
 
 mod address;
 mod client;
+mod codec;
 mod command;
 mod config;
+mod congestion;
 mod ended;
+mod epochs;
+mod incoming;
+mod keys;
+mod noise;
+mod numbers;
+mod outgoing;
+mod pacer;
+mod range_set;
+mod recovery;
+mod replay;
+mod rtt;
 mod server;
+mod transport;
 
 pub use address::{Address, Endpoint, LinkId, Transmit};
 pub use client::{Client, ClientEvent, SubmitError};

@@ -1,10 +1,21 @@
 //! The server's machine.
 
+mod admission;
+mod session;
+mod slots;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
 use bytes::Bytes;
 
+use admission::{Admission, Proof};
+use session::Session;
+
 use super::address::{Endpoint, Transmit};
+use super::codec::{HEADER_LEN, Header, Opcode, Sec, reply_header};
 use super::command::{Command, Device, Handle, Reply, Request, TaskFunction, TaskResponse};
-use super::config::{Config, Fill};
+use super::config::{Config, Fill, Random};
 use super::ended::Ended;
 use crate::identity::PublicKey;
 use crate::time::Time;
@@ -63,78 +74,220 @@ pub enum ServerEvent {
     },
 }
 
+/// A proven client that nobody has accepted or refused yet is forgotten after as long.
+const DECISION_TIME: Duration = Duration::from_secs(30);
+
 /// A server with all its connections.
 #[derive(Debug)]
-pub struct Server {}
+pub struct Server {
+    config: Config,
+    random: Random,
+    admission: Admission,
+    sessions: BTreeMap<u32, Session>,
+    /// The connection whose packets are sent next.
+    turn: u32,
+    transmits: VecDeque<Transmit>,
+    events: VecDeque<ServerEvent>,
+}
 
 impl Server {
     /// A server without connections.
     #[must_use]
-    pub fn new(_now: Time, _config: Config, _random: Fill) -> Self {
-        Self {}
+    pub fn new(_now: Time, config: Config, random: Fill) -> Self {
+        let mut random = Random(random);
+        let admission = Admission::new(&config, &mut random);
+        Self {
+            config,
+            random,
+            admission,
+            sessions: BTreeMap::new(),
+            turn: 0,
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Sets the name that is told to members of the site who look for servers (spec, 6.1).
+    pub fn set_name(&mut self, name: &str) {
+        self.admission.set_name(name);
     }
 
     /// Takes a packet, which is decrypted in place. What strangers send has no effect.
-    pub fn handle_packet(&mut self, _now: Time, _from: Endpoint, _packet: &mut [u8]) {}
+    pub fn handle_packet(&mut self, now: Time, from: Endpoint, packet: &mut [u8]) {
+        let Some(header) = Header::parse(packet) else { return };
+        if header.from_server {
+            return;
+        }
+        if header.sec == Sec::Handshake {
+            let body = &packet[HEADER_LEN..HEADER_LEN + usize::from(header.length)];
+            self.handle_setup(now, from, &header, body);
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(&header.cid) else { return };
+        let random = &mut self.random;
+        let connection = ConnectionId(header.cid);
+        let arrived = session.handle_packet(now, from, &header, packet, random);
+        self.events.extend(arrived.map(|arrived| arrived.event(connection)));
+        self.settle(header.cid);
+    }
+
+    fn handle_setup(&mut self, now: Time, from: Endpoint, header: &Header, body: &[u8]) {
+        let answer = match header.opcode {
+            Opcode::Discovery => {
+                let fresh = self.fresh_id();
+                let means = (&self.config, &mut self.random, fresh);
+                self.admission.discovery(now, from, body, means)
+            }
+            Opcode::Reset => self.admission.reset(body, |cid| self.sessions.contains_key(&cid)),
+            Opcode::AdnReply => {
+                if let Some(proof) = self.admission.proof(from, header.cid, body) {
+                    self.connect(now, proof);
+                }
+                None
+            }
+            _ => None,
+        };
+        self.transmits.extend(answer.map(|bytes| Transmit { to: from, bytes }));
+    }
+
+    fn fresh_id(&mut self) -> u32 {
+        loop {
+            let id = self.random.connection_id();
+            if !self.sessions.contains_key(&id) && !self.admission.has(id) {
+                return id;
+            }
+        }
+    }
+
+    fn connect(&mut self, now: Time, proof: Proof) {
+        let cid = proof.server_cid;
+        let own = self.admission.options(&self.config, cid, proof.client_cid);
+        let from = proof.from;
+        let Some(session) = Session::new(now, proof, &own, &self.config) else { return };
+        let client = session.client();
+        self.sessions.insert(cid, session);
+        let connection = ConnectionId(cid);
+        self.events.push_back(ServerEvent::Proven { connection, client, from });
+    }
 
     /// Does what is due.
-    pub fn handle_timeout(&mut self, _now: Time) {}
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.admission.expire(now);
+        let due: Vec<u32> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.next_deadline().is_some_and(|at| at <= now))
+            .map(|(cid, _)| *cid)
+            .collect();
+        for cid in due {
+            let Some(session) = self.sessions.get_mut(&cid) else { continue };
+            session.handle_timeout(now, &self.config, &mut self.random);
+            self.settle(cid);
+        }
+    }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; it changes with every other call.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        None
+        let sessions = self.sessions.values().filter_map(Session::next_deadline);
+        sessions.chain(self.admission.deadline()).min()
     }
 
     /// The next packet to be sent, until there is none.
-    pub fn poll_transmit(&mut self, _now: Time) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        if let Some(transmit) = self.transmits.pop_front() {
+            return Some(transmit);
+        }
+        // One packet of each connection in turn.
+        let after = self.sessions.range(self.turn..).map(|(cid, _)| *cid);
+        let before = self.sessions.range(..self.turn).map(|(cid, _)| *cid);
+        let order: Vec<u32> = after.chain(before).collect();
+        for cid in order {
+            let session = self.sessions.get_mut(&cid)?;
+            let transmit = session.poll_transmit(now);
+            self.settle(cid);
+            if transmit.is_some() {
+                self.turn = cid.wrapping_add(1);
+                return transmit;
+            }
+        }
         None
     }
 
     /// The next event, until there is none.
     pub fn poll_event(&mut self) -> Option<ServerEvent> {
-        None
+        self.events.pop_front()
     }
 
     /// Lets a proven client use these devices.
-    pub fn accept(&mut self, _now: Time, _connection: ConnectionId, _devices: Vec<Device>) {}
+    pub fn accept(&mut self, now: Time, connection: ConnectionId, devices: Vec<Device>) {
+        if let Some(session) = self.sessions.get_mut(&connection.0) {
+            session.accept(now, devices);
+        }
+    }
 
     /// Forgets a proven client without a word.
-    pub fn refuse(&mut self, _now: Time, _connection: ConnectionId) {}
+    pub fn refuse(&mut self, _now: Time, connection: ConnectionId) {
+        self.sessions.remove(&connection.0);
+    }
 
     /// Answers a command. Answers for connections that are over have no effect.
     pub fn complete(
         &mut self,
-        _now: Time,
-        _connection: ConnectionId,
-        _request: Request,
-        _reply: Reply,
+        now: Time,
+        connection: ConnectionId,
+        request: Request,
+        reply: Reply,
     ) {
+        if let Some(session) = self.sessions.get_mut(&connection.0) {
+            let message = (reply_header(&reply), reply.data_in);
+            session.reply(now, request, Opcode::Request, message);
+        }
     }
 
-    /// Answers a management request.
-    pub fn managed(
-        &mut self,
-        _now: Time,
-        _connection: ConnectionId,
-        _request: Request,
-        _body: Bytes,
-    ) {
+    /// Answers a management request; `body` is not empty.
+    pub fn managed(&mut self, now: Time, connection: ConnectionId, request: Request, body: Bytes) {
+        if let Some(session) = self.sessions.get_mut(&connection.0) {
+            session.reply(now, request, Opcode::LocalRequest, (body, Bytes::new()));
+        }
     }
 
     /// Answers a task management function.
     pub fn task_managed(
         &mut self,
-        _now: Time,
-        _connection: ConnectionId,
-        _request: Request,
-        _response: TaskResponse,
+        now: Time,
+        connection: ConnectionId,
+        request: Request,
+        response: TaskResponse,
     ) {
+        if let Some(session) = self.sessions.get_mut(&connection.0) {
+            session.reply_task(now, request, response);
+        }
     }
 
     /// Stops a client from beginning requests, or lets it go on. What has begun goes on.
-    pub fn pause(&mut self, _now: Time, _connection: ConnectionId, _paused: bool) {}
+    pub fn pause(&mut self, now: Time, connection: ConnectionId, paused: bool) {
+        if let Some(session) = self.sessions.get_mut(&connection.0) {
+            session.pause(now, paused);
+        }
+    }
 
     /// Ends a connection.
-    pub fn close(&mut self, _now: Time, _connection: ConnectionId) {}
+    pub fn close(&mut self, _now: Time, connection: ConnectionId) {
+        if let Some(session) = self.sessions.get_mut(&connection.0) {
+            session.end(Ended::Closed);
+            self.settle(connection.0);
+        }
+    }
+
+    /// Removes a connection that is over.
+    fn settle(&mut self, cid: u32) {
+        let Some(session) = self.sessions.get_mut(&cid) else { return };
+        let Some(reason) = session.ended() else { return };
+        if let Some(code) = reason.code() {
+            self.transmits.extend(session.disconnect(code));
+        }
+        self.sessions.remove(&cid);
+        self.events.push_back(ServerEvent::Ended { connection: ConnectionId(cid), reason });
+    }
 }

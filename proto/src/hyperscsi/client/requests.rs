@@ -1,0 +1,264 @@
+//! The requests of a client: waiting, in a slot, answered (spec, 7.2 and 7.5).
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::super::codec::{
+    Fragment, Header, MANAGE_MAX, Opcode, REPLY_LEN, Sec, TaskRequest, request_header,
+};
+use super::super::command::{Command, Handle, Level, Request, RequestId, SENSE_MAX, TaskFunction};
+use super::super::ended::Ended;
+use super::super::incoming::{Incoming, Placed};
+use super::super::outgoing::Outgoing;
+use super::super::transport::{Transport, Unacknowledged};
+use crate::time::Time;
+
+/// Requests that may wait for a slot.
+const WAITING_MAX: usize = 4096;
+
+/// The slots of management and task management.
+const CONTROL_SLOTS: core::ops::RangeInclusive<u16> = 508..=511;
+
+/// What a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Command,
+    Manage,
+    Task,
+    /// The machine's own request for the device table.
+    Devices,
+}
+
+/// A request without a slot.
+#[derive(Debug)]
+struct Waiting {
+    id: RequestId,
+    kind: Kind,
+    message: Outgoing,
+    /// The longest reply.
+    reply_max: u32,
+}
+
+/// A request in a slot.
+#[derive(Debug)]
+struct Busy {
+    id: RequestId,
+    kind: Kind,
+    sec: Sec,
+    reply_max: u32,
+    reply: Option<Incoming>,
+    packets: Unacknowledged,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// The sequence number of the request in it, or of the next one.
+    seq: u32,
+    busy: Option<Busy>,
+    /// The packets of the last reply, which the next request acknowledges.
+    answered: Option<Unacknowledged>,
+}
+
+/// All requests of a connection.
+#[derive(Debug)]
+pub(super) struct Requests {
+    next_id: u64,
+    waiting: VecDeque<Waiting>,
+    controls_waiting: VecDeque<Waiting>,
+    commands: Vec<Slot>,
+    controls: Vec<Slot>,
+    /// The lengths of all requests begun.
+    begun: u64,
+    /// The longest replies of the requests begun, and the most of them.
+    expected: u64,
+    expected_max: u64,
+}
+
+/// A reply, whole.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) id: RequestId,
+    pub(super) kind: Kind,
+    pub(super) message: Bytes,
+}
+
+impl Requests {
+    pub(super) fn new(slots: u16, expected_max: u64) -> Self {
+        Self {
+            next_id: 0,
+            waiting: VecDeque::new(),
+            controls_waiting: VecDeque::new(),
+            commands: (0..slots).map(|_| Slot::default()).collect(),
+            controls: CONTROL_SLOTS.map(|_| Slot::default()).collect(),
+            begun: 0,
+            expected: 0,
+            expected_max,
+        }
+    }
+
+    fn fresh_id(&mut self) -> RequestId {
+        self.next_id += 1;
+        RequestId(self.next_id - 1)
+    }
+
+    /// Whether no more requests can wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.len() + self.controls_waiting.len() >= WAITING_MAX
+    }
+
+    /// Adds a command for a device of this level.
+    pub(super) fn command(&mut self, command: Command, level: Level) -> RequestId {
+        let id = self.fresh_id();
+        let head = request_header(&command);
+        let reply_max = (REPLY_LEN + SENSE_MAX) as u32 + command.data_in_len;
+        let mut message = Outgoing::new(Opcode::Request, 0, head, command.data_out);
+        message.sec = match level {
+            Level::Integrity => Sec::Integrity,
+            Level::Encrypt => Sec::Encrypt,
+        };
+        (message.device, message.priority) = (command.device, command.priority);
+        // Behind all of the same priority.
+        let at = self.waiting.iter().rposition(|one| one.message.priority >= command.priority);
+        let waiting = Waiting { id, kind: Kind::Command, message, reply_max };
+        self.waiting.insert(at.map_or(0, |at| at + 1), waiting);
+        id
+    }
+
+    /// Adds a management request.
+    pub(super) fn manage(&mut self, kind: Kind, body: Bytes) -> RequestId {
+        let id = self.fresh_id();
+        let message = Outgoing::new(Opcode::LocalRequest, 0, body, Bytes::new());
+        self.controls_waiting.push_back(Waiting { id, kind, message, reply_max: MANAGE_MAX });
+        id
+    }
+
+    /// Adds a task management function.
+    pub(super) fn task(&mut self, device: Handle, function: TaskFunction) -> RequestId {
+        let id = self.fresh_id();
+        let body = TaskRequest(function).emit();
+        let mut message = Outgoing::new(Opcode::Abort, 0, body, Bytes::new());
+        message.device = device;
+        self.controls_waiting.push_back(Waiting { id, kind: Kind::Task, message, reply_max: 4 });
+        id
+    }
+
+    /// Takes a command that was not begun yet out of the queue.
+    pub(super) fn withdraw(&mut self, id: RequestId) -> bool {
+        let at = self.waiting.iter().position(|one| one.id == id);
+        at.and_then(|at| self.waiting.remove(at)).is_some()
+    }
+
+    /// The place of a command that was begun, and its device.
+    pub(super) fn place_of(&self, id: RequestId) -> Option<Request> {
+        (0..).zip(&self.commands).find_map(|(slot, one)| {
+            let is_it = one.busy.as_ref().is_some_and(|busy| busy.id == id);
+            is_it.then_some(Request { slot, seq: one.seq })
+        })
+    }
+
+    /// All requests that have no answer.
+    pub(super) fn unanswered(&self) -> Vec<RequestId> {
+        let slots = self.commands.iter().chain(&self.controls);
+        let busy = slots.filter_map(|slot| slot.busy.as_ref());
+        let busy = busy.filter(|busy| busy.kind != Kind::Devices).map(|busy| busy.id);
+        let waiting = self.waiting.iter().chain(&self.controls_waiting);
+        let waiting = waiting.filter(|one| one.kind != Kind::Devices).map(|one| one.id);
+        busy.chain(waiting).collect()
+    }
+
+    /// Begins the requests for which there is a slot and credit.
+    pub(super) fn begin(&mut self, transport: &mut Transport) {
+        while let Some(at) = self.controls.iter().position(|slot| slot.busy.is_none()) {
+            let Some(waiting) = self.controls_waiting.pop_front() else { break };
+            let slot = CONTROL_SLOTS.start() + at as u16;
+            begin(transport, &mut self.controls[at], slot, waiting);
+        }
+        let (max_bytes, max_slots) = transport.granted();
+        while let Some(waiting) = self.waiting.front() {
+            let slots = self.commands.iter().take(usize::from(max_slots));
+            let Some(at) = slots.clone().position(|slot| slot.busy.is_none()) else { return };
+            let begun = self.begun + u64::from(waiting.message.len());
+            let expected = self.expected + u64::from(waiting.reply_max);
+            if begun > max_bytes || self.expected > 0 && expected > self.expected_max {
+                return;
+            }
+            (self.begun, self.expected) = (begun, expected);
+            let waiting = self.waiting.pop_front().expect("it is the front");
+            begin(transport, &mut self.commands[at], at as u16, waiting);
+        }
+    }
+
+    /// Whether commands wait although none is under way: only the server can help.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.waiting.is_empty() && self.commands.iter().all(|slot| slot.busy.is_none())
+    }
+
+    /// Takes a fragment of a reply. `Ok(None)`: nothing is complete; `Err(None)`: it is to be dropped.
+    pub(super) fn handle_fragment(
+        &mut self,
+        now: Time,
+        transport: &mut Transport,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<Option<Answer>, Option<Ended>> {
+        let broken = |what| Err(Some(Ended::Violation(what)));
+        let Some((fragment, payload)) = Fragment::parse(body) else {
+            return broken("a malformed fragment");
+        };
+        let slot = match header.slot.checked_sub(*CONTROL_SLOTS.start()) {
+            Some(at) => self.controls.get_mut(usize::from(at)),
+            None => self.commands.get_mut(usize::from(header.slot)),
+        };
+        let Some(slot) = slot else { return broken("a reply in a slot that is not there") };
+        if fragment.seq < slot.seq {
+            return Ok(None);
+        }
+        let Some(busy) = slot.busy.as_mut().filter(|_| fragment.seq == slot.seq) else {
+            return broken("a reply to no request");
+        };
+        let opcode = match busy.kind {
+            Kind::Command => Opcode::Reply,
+            Kind::Manage | Kind::Devices => Opcode::LocalReply,
+            Kind::Task => Opcode::Abort,
+        };
+        let is_expected = header.opcode == opcode && header.sec == busy.sec;
+        if !is_expected || fragment.message_len > busy.reply_max {
+            return broken("a reply of another kind or length");
+        }
+        if busy.reply.is_none() {
+            // It shows that the request has come.
+            transport.imply(now, header.slot);
+        }
+        let reply = busy.reply.get_or_insert_with(|| Incoming::new(fragment.message_len));
+        let placed = reply.place(&fragment, payload);
+        match placed {
+            Placed::Dropped => return Err(None),
+            Placed::Violation => return broken("a fragment of another message"),
+            Placed::Partly | Placed::Whole => transport.count(&mut busy.packets),
+        }
+        if placed == Placed::Partly {
+            return Ok(None);
+        }
+        let busy = slot.busy.take().expect("it is busy");
+        slot.seq += 1;
+        slot.answered = Some(busy.packets);
+        if busy.kind == Kind::Command {
+            self.expected -= u64::from(busy.reply_max);
+        }
+        let message = busy.reply.map(Incoming::finish).unwrap_or_default();
+        Ok(Some(Answer { id: busy.id, kind: busy.kind, message }))
+    }
+}
+
+fn begin(transport: &mut Transport, slot: &mut Slot, at: u16, waiting: Waiting) {
+    let Waiting { id, kind, mut message, reply_max } = waiting;
+    message.seq = slot.seq;
+    if let Some(packets) = slot.answered.take() {
+        transport.acknowledged_by_message(packets);
+    }
+    let sec = message.sec;
+    let packets = Unacknowledged::default();
+    slot.busy = Some(Busy { id, kind, sec, reply_max, reply: None, packets });
+    transport.send(at, message);
+}

@@ -1,0 +1,18 @@
+//! Packets as bytes (spec, 2).
+
+mod ack;
+mod block;
+mod header;
+mod options;
+mod setup;
+
+pub(super) use ack::{AckFrame, RANGES_MAX};
+pub(super) use block::{
+    FRAGMENT_LEN, Fragment, MANAGE_MAX, REPLY_LEN, REQUEST_LEN, TaskRequest, read_reply,
+    read_request, reply_header, request_header,
+};
+pub(super) use header::{HEADER_LEN, Header, Opcode, Sec};
+pub(super) use options::Options;
+pub(super) use setup::{
+    COOKIE_LEN, MAC_LEN, Start, TOKEN_LEN, devices_reply, devices_request, read_devices,
+};

@@ -1,0 +1,150 @@
+//! The options of set-up (spec, 6.4).
+
+use core::time::Duration;
+
+use super::setup::TOKEN_LEN;
+use crate::hyperscsi::config::{Config, PACKET_MIN};
+use crate::reader::Reader;
+
+const MUST_UNDERSTAND: u16 = 0x8000;
+const ANNOUNCE: u8 = 1;
+const DATA_MAX: u16 = 6;
+const SLOTS: u16 = 7;
+const CREDIT: u16 = 8;
+const PACKET_MAX: u16 = 12;
+const KEEP_ALIVE: u16 = 13;
+const TOKEN: u16 = 19;
+const ACK_DELAY: u16 = 20;
+
+/// What one side announces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::hyperscsi) struct Options {
+    pub(in crate::hyperscsi) data_max: u32,
+    pub(in crate::hyperscsi) slots: u16,
+    pub(in crate::hyperscsi) packet_max: u16,
+    pub(in crate::hyperscsi) keep_alive: Duration,
+    pub(in crate::hyperscsi) ack_delay: Duration,
+    /// By the server.
+    pub(in crate::hyperscsi) credit: Option<u64>,
+    /// By the server.
+    pub(in crate::hyperscsi) token: Option<[u8; TOKEN_LEN]>,
+}
+
+impl Options {
+    /// Those of a configuration, as the client announces them.
+    pub(in crate::hyperscsi) fn of(config: &Config) -> Self {
+        Self {
+            data_max: config.data_max,
+            slots: config.slots.clamp(1, 256),
+            packet_max: config.packet_max.max(PACKET_MIN),
+            keep_alive: config.keep_alive,
+            ack_delay: config.timing.ack_delay,
+            credit: None,
+            token: None,
+        }
+    }
+
+    /// What counts if the peer has announced these: of each the minimum, and the peer's own delay.
+    pub(in crate::hyperscsi) fn agreed(&self, peer: &Self) -> Self {
+        Self {
+            data_max: self.data_max.min(peer.data_max),
+            slots: self.slots.min(peer.slots),
+            packet_max: self.packet_max.min(peer.packet_max),
+            keep_alive: self.keep_alive.min(peer.keep_alive),
+            ack_delay: peer.ack_delay,
+            credit: self.credit.or(peer.credit),
+            token: self.token.or(peer.token),
+        }
+    }
+
+    pub(in crate::hyperscsi) fn emit(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut put = |number: u16, value: &[u8]| {
+            out.extend_from_slice(&number.to_be_bytes());
+            out.extend_from_slice(&[ANNOUNCE, 0]);
+            out.extend_from_slice(&(value.len() as u16).to_be_bytes());
+            out.extend_from_slice(value);
+        };
+        let ms = u32::try_from(self.keep_alive.as_millis()).unwrap_or(u32::MAX);
+        let us = u32::try_from(self.ack_delay.as_micros()).unwrap_or(u32::MAX);
+        put(DATA_MAX, &self.data_max.to_be_bytes());
+        put(SLOTS, &self.slots.to_be_bytes());
+        put(PACKET_MAX, &self.packet_max.to_be_bytes());
+        put(KEEP_ALIVE, &ms.to_be_bytes());
+        put(ACK_DELAY, &us.to_be_bytes());
+        if let Some(credit) = self.credit {
+            put(CREDIT, &credit.to_be_bytes());
+        }
+        if let Some(token) = self.token {
+            put(TOKEN, &token);
+        }
+        out
+    }
+
+    /// The options of a peer; `None` if they cannot be used.
+    pub(in crate::hyperscsi) fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        let (mut data_max, mut slots, mut packet_max) = (None, None, None);
+        let (mut keep_alive, mut ack_delay, mut credit, mut token) = (None, None, None, None);
+        while !reader.rest().is_empty() {
+            let number = reader.u16().ok()?;
+            reader.take(2).ok()?;
+            let len = usize::from(reader.u16().ok()?);
+            let mut value = Reader::new(reader.take(len).ok()?);
+            match number & !MUST_UNDERSTAND {
+                DATA_MAX => data_max = Some(value.u32().ok()?),
+                SLOTS => slots = Some(value.u16().ok()?),
+                PACKET_MAX => packet_max = Some(value.u16().ok()?),
+                KEEP_ALIVE => keep_alive = Some(value.u32().ok()?),
+                ACK_DELAY => ack_delay = Some(value.u32().ok()?),
+                CREDIT => credit = Some(value.u64().ok()?),
+                TOKEN => token = Some(value.array().ok()?),
+                _ if number & MUST_UNDERSTAND != 0 => return None,
+                _ => continue,
+            }
+            if !value.rest().is_empty() {
+                return None;
+            }
+        }
+        Some(Self {
+            data_max: data_max?,
+            slots: slots.filter(|slots| (1..=256).contains(slots))?,
+            packet_max: packet_max.filter(|max| *max >= PACKET_MIN)?,
+            keep_alive: Duration::from_millis(u64::from(keep_alive.filter(|ms| *ms >= 100)?)),
+            ack_delay: Duration::from_micros(u64::from(ack_delay?)),
+            credit,
+            token,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options {
+            data_max: 1 << 19,
+            slots: 64,
+            packet_max: 1452,
+            keep_alive: Duration::from_secs(10),
+            ack_delay: Duration::from_millis(5),
+            credit: Some(1 << 25),
+            token: Some([7; TOKEN_LEN]),
+        }
+    }
+
+    #[test]
+    fn options_parsed_after_emitting_are_the_same() {
+        assert_eq!(Options::parse(&options().emit()), Some(options()));
+    }
+
+    #[test]
+    fn unknown_option_is_ignored_unless_it_must_be_understood() {
+        let mut bytes = options().emit();
+        bytes.extend_from_slice(&[0x10, 0x01, 1, 0, 0, 1, 9]);
+        assert_eq!(Options::parse(&bytes), Some(options()));
+        bytes.extend_from_slice(&[0x90, 0x01, 1, 0, 0, 1, 9]);
+        assert_eq!(Options::parse(&bytes), None);
+    }
+}

@@ -1,0 +1,102 @@
+//! NewReno (RFC 9002, 7).
+
+use super::{Acked, Congestion, INITIAL_PACKETS, MINIMUM_PACKETS};
+use crate::time::Time;
+
+/// The window of NewReno.
+#[derive(Debug)]
+pub(in crate::hyperscsi) struct NewReno {
+    packet: u64,
+    window: u64,
+    threshold: u64,
+    /// When the window was last reduced: losses of what was sent before belong to the same event.
+    recovery_start: Option<Time>,
+    /// Bytes acknowledged since the window last grew by a packet.
+    acked: u64,
+}
+
+impl NewReno {
+    /// With packets of this size.
+    pub(in crate::hyperscsi) const fn new(packet: u16) -> Self {
+        let packet = packet as u64;
+        Self {
+            packet,
+            window: INITIAL_PACKETS * packet,
+            threshold: u64::MAX,
+            recovery_start: None,
+            acked: 0,
+        }
+    }
+}
+
+impl Congestion for NewReno {
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn on_ack(&mut self, _now: Time, acked: Acked) {
+        // A window that is not used says nothing about the path (RFC 9002, 7.8).
+        let is_used = acked.in_flight.saturating_mul(2) >= self.window;
+        if !is_used || self.recovery_start.is_some_and(|start| acked.sent <= start) {
+            return;
+        }
+        if self.window < self.threshold {
+            self.window += acked.bytes;
+            return;
+        }
+        self.acked += acked.bytes;
+        if self.acked >= self.window {
+            self.acked -= self.window;
+            self.window += self.packet;
+        }
+    }
+
+    fn on_loss(&mut self, now: Time, sent: Time, persistent: bool) {
+        if !self.recovery_start.is_some_and(|start| sent <= start) {
+            self.recovery_start = Some(now);
+            self.window = (self.window / 2).max(MINIMUM_PACKETS * self.packet);
+            self.threshold = self.window;
+            self.acked = 0;
+        }
+        if persistent {
+            self.window = MINIMUM_PACKETS * self.packet;
+            self.recovery_start = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::from_origin(Duration::from_millis(ms))
+    }
+
+    fn acked(bytes: u64, sent: u64, in_flight: u64) -> Acked {
+        Acked { bytes, sent: at(sent), in_flight, rtt: Duration::from_millis(1) }
+    }
+
+    #[test]
+    fn window_doubles_per_round_trip_before_the_first_loss() {
+        let mut reno = NewReno::new(1000);
+        reno.on_ack(at(1), acked(10_000, 0, 10_000));
+        assert_eq!(reno.window(), 20_000);
+        reno.on_ack(at(2), acked(1000, 1, 1000));
+        assert_eq!(reno.window(), 20_000, "it was not used");
+    }
+
+    #[test]
+    fn losses_of_one_round_trip_halve_the_window_once() {
+        let mut reno = NewReno::new(1000);
+        reno.on_loss(at(5), at(1), false);
+        reno.on_loss(at(6), at(4), false);
+        assert_eq!(reno.window(), 5000);
+        reno.on_ack(at(7), acked(5000, 6, 5000));
+        assert_eq!(reno.window(), 6000, "one packet per window");
+        reno.on_loss(at(9), at(7), true);
+        assert_eq!(reno.window(), 2000);
+    }
+}

@@ -1,0 +1,189 @@
+//! From the handshake and the site key to the keys of packets (spec, 5).
+
+use core::fmt;
+
+use hkdf::Hkdf;
+use sha2::Sha256;
+use subtle::ConstantTimeEq as _;
+use zeroize::Zeroizing;
+
+use super::codec::{MAC_LEN, Sec, TOKEN_LEN};
+use super::config::SiteKey;
+use crate::cipher::{Cipher, Forged, KEY_LEN, NONCE_LEN, NewCipher, TAG_LEN};
+use crate::identity::Identity;
+
+const LABEL: &[u8] = b"longhaul hyperscsi 2";
+const HASH_LEN: usize = 32;
+
+/// Packets that a sender may protect with the keys of one epoch (RFC 9001, 6.6; spec, 5.5).
+pub(super) const PACKETS_MAX: u64 = 1 << 23;
+
+/// Packets with wrong tags that a receiver takes (RFC 9001, 6.6).
+pub(super) const FORGED_MAX: u64 = 1 << 36;
+
+/// HMAC-SHA256, which is what HKDF extracts by (RFC 5869, 2.2).
+pub(super) fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; HASH_LEN] {
+    let (prk, _) = Hkdf::<Sha256>::extract(Some(key), &parts.concat());
+    prk.into()
+}
+
+fn expand<const N: usize>(secret: &[u8; HASH_LEN], info: &[&[u8]]) -> Zeroizing<[u8; N]> {
+    let mut out = Zeroizing::new([0; N]);
+    Hkdf::<Sha256>::from_prk(secret)
+        .expect("a hash is long enough a key")
+        .expand_multi_info(info, &mut *out)
+        .expect("one block can always be had");
+    out
+}
+
+/// What the site key is for: message 1 of a handshake, and MACs.
+pub(super) struct SiteKeys {
+    mac: Zeroizing<[u8; HASH_LEN]>,
+    pub(super) psk: Zeroizing<[u8; HASH_LEN]>,
+}
+
+impl SiteKeys {
+    pub(super) fn of(key: &SiteKey) -> Self {
+        let site = Zeroizing::new(hmac(LABEL, &[key.expose()]));
+        Self { mac: expand(&site, &[b"mac"]), psk: expand(&site, &[b"psk"]) }
+    }
+
+    pub(super) fn mac(&self, parts: &[&[u8]]) -> [u8; MAC_LEN] {
+        truncated(hmac(&*self.mac, parts))
+    }
+
+    /// Whether a MAC is that of these parts, in a time that does not tell where it differs.
+    pub(super) fn is_mac(&self, parts: &[&[u8]], mac: &[u8]) -> bool {
+        self.mac(parts).ct_eq(mac).into()
+    }
+}
+
+/// The first 16 bytes.
+pub(super) fn truncated(hash: [u8; HASH_LEN]) -> [u8; MAC_LEN] {
+    let mut short = [0; MAC_LEN];
+    short.copy_from_slice(&hash[..MAC_LEN]);
+    short
+}
+
+/// Makes the tokens by which a server resets connections that it does not know any more (spec, 13).
+pub(super) struct ResetKey(Zeroizing<[u8; HASH_LEN]>);
+
+impl ResetKey {
+    pub(super) fn of(identity: &Identity) -> Self {
+        let secret = Zeroizing::new(hmac(LABEL, &[identity.secret()]));
+        Self(expand(&secret, &[b"reset"]))
+    }
+
+    pub(super) fn token(&self, server: u32, client: u32) -> [u8; TOKEN_LEN] {
+        truncated(hmac(&*self.0, &[&server.to_be_bytes(), &client.to_be_bytes()]))
+    }
+}
+
+/// What all keys of an epoch come from. It is wiped when dropped.
+pub(super) struct Root {
+    secret: Zeroizing<[u8; HASH_LEN]>,
+    /// The handshake hash.
+    pub(super) hash: [u8; HASH_LEN],
+}
+
+impl Root {
+    pub(super) fn extract(
+        hash: [u8; HASH_LEN],
+        first: &[u8; KEY_LEN],
+        second: &[u8; KEY_LEN],
+    ) -> Self {
+        let mut input = Zeroizing::new([0; 2 * KEY_LEN]);
+        input[..KEY_LEN].copy_from_slice(first);
+        input[KEY_LEN..].copy_from_slice(second);
+        Self { secret: Zeroizing::new(hmac(&hash, &[&*input])), hash }
+    }
+
+    /// The psk of the next re-authentication.
+    pub(super) fn resume(&self) -> Zeroizing<[u8; HASH_LEN]> {
+        expand(&self.secret, &[LABEL, b": resume"])
+    }
+
+    pub(super) fn keys(&self, from_server: bool, new_cipher: NewCipher) -> DirectionKeys {
+        let key = |level: u8| {
+            let place = [if from_server { b'S' } else { b'C' }, level];
+            let key = expand(&self.secret, &[LABEL, b": key", &place]);
+            let iv = expand(&self.secret, &[LABEL, b": iv", &place]);
+            PacketKey { cipher: new_cipher(&key), iv }
+        };
+        DirectionKeys { integrity: key(1), encrypt: key(2) }
+    }
+}
+
+#[derive(Debug)]
+struct PacketKey {
+    cipher: Box<dyn Cipher>,
+    iv: Zeroizing<[u8; NONCE_LEN]>,
+}
+
+impl PacketKey {
+    fn nonce(&self, path: u8, number: u64) -> [u8; NONCE_LEN] {
+        let mut nonce = *self.iv;
+        nonce[3] ^= path;
+        nonce[4..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, bits)| *byte ^= bits);
+        nonce
+    }
+}
+
+/// The keys of one direction in one epoch.
+#[derive(Debug)]
+pub(super) struct DirectionKeys {
+    integrity: PacketKey,
+    encrypt: PacketKey,
+}
+
+impl DirectionKeys {
+    /// The packet of a header, which tells the body's length with its tag, and a body.
+    pub(super) fn seal(&self, sec: Sec, place: (u8, u64), header: &[u8], body: &[u8]) -> Vec<u8> {
+        let mut packet = Vec::with_capacity(header.len() + body.len() + TAG_LEN);
+        packet.extend_from_slice(header);
+        if sec == Sec::Integrity {
+            packet.extend_from_slice(body);
+            let mut tag = Vec::with_capacity(TAG_LEN);
+            let nonce = self.integrity.nonce(place.0, place.1);
+            self.integrity.cipher.seal(&nonce, &packet, &[], &mut tag);
+            packet.extend_from_slice(&tag);
+        } else {
+            let nonce = self.encrypt.nonce(place.0, place.1);
+            self.encrypt.cipher.seal(&nonce, header, body, &mut packet);
+        }
+        packet
+    }
+
+    /// The body of a packet, decrypted in place.
+    pub(super) fn open<'a>(
+        &self,
+        sec: Sec,
+        place: (u8, u64),
+        header_len: usize,
+        packet: &'a mut [u8],
+    ) -> Result<&'a [u8], Forged> {
+        let body_len = packet.len().checked_sub(header_len + TAG_LEN).ok_or(Forged)?;
+        let (rest, tag) = packet.split_at_mut(header_len + body_len);
+        let tag: [u8; TAG_LEN] = (&*tag).try_into().map_err(|_| Forged)?;
+        if sec == Sec::Integrity {
+            let nonce = self.integrity.nonce(place.0, place.1);
+            self.integrity.cipher.open(&nonce, rest, &mut [], &tag)?;
+            return Ok(&rest[header_len..]);
+        }
+        let nonce = self.encrypt.nonce(place.0, place.1);
+        let (header, body) = rest.split_at_mut(header_len);
+        self.encrypt.cipher.open(&nonce, header, body, &tag)?;
+        Ok(body)
+    }
+}
+
+macro_rules! never_printed {
+    ($($name:ident),*) => {$(
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(concat!(stringify!($name), "(..)"))
+            }
+        }
+    )*};
+}
+never_printed!(SiteKeys, ResetKey, Root);

@@ -1,0 +1,134 @@
+//! Which packets have come, and when that is to be said (spec, 8).
+
+use core::ops::RangeInclusive;
+use core::time::Duration;
+
+use super::codec::RANGES_MAX;
+use crate::time::Time;
+
+/// Packets after which an acknowledgement is sent at once.
+const PACKETS: u32 = 32;
+
+/// The packet numbers that have come on a path.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    /// Highest first.
+    ranges: Vec<RangeInclusive<u64>>,
+    highest_at: Time,
+    /// Packets that want an acknowledgement and have none.
+    wanting: u32,
+    /// Acknowledgements sent so far.
+    sent: u64,
+    due: Option<Time>,
+    delay: Duration,
+}
+
+impl Numbers {
+    pub(super) const fn new(delay: Duration) -> Self {
+        Self { ranges: Vec::new(), highest_at: Time::ZERO, wanting: 0, sent: 0, due: None, delay }
+    }
+
+    /// A packet has come; `wants` says whether it is to be acknowledged, and at once.
+    pub(super) fn add(&mut self, now: Time, number: u64, wants: Option<bool>) {
+        let highest = self.ranges.first().map(|range| *range.end());
+        let in_order = highest.map_or(number == 0, |highest| number == highest + 1);
+        if highest.is_none_or(|highest| number > highest) {
+            self.highest_at = now;
+        }
+        self.insert(number);
+        let Some(at_once) = wants else { return };
+        self.wanting += 1;
+        let late = now + self.delay;
+        let at = if at_once || !in_order || self.wanting >= PACKETS { now } else { late };
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    fn insert(&mut self, number: u64) {
+        // Nearly always it follows the highest.
+        let at = self.ranges.iter().position(|range| *range.end() < number);
+        let at = at.unwrap_or(self.ranges.len());
+        if at > 0 && self.ranges[at - 1].contains(&number) {
+            return;
+        }
+        let above = at > 0 && *self.ranges[at - 1].start() == number + 1;
+        let below = self.ranges.get(at).is_some_and(|range| *range.end() + 1 == number);
+        match (above, below) {
+            (true, true) => {
+                self.ranges[at - 1] = *self.ranges[at].start()..=*self.ranges[at - 1].end();
+                self.ranges.remove(at);
+            }
+            (true, false) => self.ranges[at - 1] = number..=*self.ranges[at - 1].end(),
+            (false, true) => self.ranges[at] = *self.ranges[at].start()..=number,
+            (false, false) => self.ranges.insert(at, number..=number),
+        }
+        self.ranges.truncate(RANGES_MAX);
+    }
+
+    /// How many acknowledgements were sent so far, for [`implied`](Self::implied).
+    pub(super) const fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// A message is sent that implies the acknowledgement of packets which have come since as many acknowledgements
+    /// were sent.
+    pub(super) fn implied(&mut self, since: u64, packets: u32) {
+        if since != self.sent {
+            return;
+        }
+        self.wanting = self.wanting.saturating_sub(packets);
+        if self.wanting == 0 {
+            self.due = None;
+        }
+    }
+
+    /// An acknowledgement is to be sent at once.
+    pub(super) fn hurry(&mut self, now: Time) {
+        self.due = Some(now);
+    }
+
+    /// When the next acknowledgement is due.
+    pub(super) const fn due(&self) -> Option<Time> {
+        self.due
+    }
+
+    /// The ranges of an acknowledgement that is sent now, and how old the highest number is.
+    pub(super) fn take(&mut self, now: Time) -> (Vec<RangeInclusive<u64>>, Duration) {
+        self.due = None;
+        self.wanting = 0;
+        self.sent += 1;
+        (self.ranges.clone(), now - self.highest_at)
+    }
+
+    /// Whether nothing has come.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn ranges_hold_the_highest_numbers_that_came(numbers in proptest::collection::vec(0..300_u64, 1..200)) {
+            let mut kept = Numbers::new(Duration::ZERO);
+            let mut all = BTreeSet::new();
+            for number in numbers {
+                kept.add(Time::ZERO, number, None);
+                all.insert(number);
+            }
+            let (ranges, _) = kept.take(Time::ZERO);
+            let listed: BTreeSet<_> = ranges.iter().cloned().flatten().collect();
+            prop_assert!(listed.is_subset(&all));
+            if ranges.len() < RANGES_MAX {
+                prop_assert_eq!(&listed, &all);
+            }
+            prop_assert!(ranges.windows(2).all(|pair| pair[1].end() + 1 < *pair[0].start()));
+        }
+    }
+}

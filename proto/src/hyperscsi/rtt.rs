@@ -1,0 +1,59 @@
+//! The round trip of a path (RFC 9002, 5).
+
+use core::time::Duration;
+
+use super::config::Timing;
+
+/// Estimates of the round trip.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rtt {
+    timing: Timing,
+    latest: Duration,
+    smoothed: Option<Duration>,
+    variation: Duration,
+    least: Duration,
+    /// The peer's longest delay of acknowledgements.
+    peer_delay: Duration,
+}
+
+impl Rtt {
+    pub(super) fn new(timing: Timing, peer_delay: Duration) -> Self {
+        Self {
+            timing,
+            latest: timing.initial_rtt,
+            smoothed: None,
+            variation: timing.initial_rtt / 2,
+            least: Duration::MAX,
+            peer_delay,
+        }
+    }
+
+    /// Adds a measurement; the peer has held the acknowledgement back for `held`.
+    pub(super) fn add(&mut self, latest: Duration, held: Duration) {
+        self.latest = latest;
+        self.least = self.least.min(latest);
+        let Some(smoothed) = self.smoothed else {
+            self.smoothed = Some(latest);
+            self.variation = latest / 2;
+            return;
+        };
+        let held = held.min(self.peer_delay);
+        let adjusted = if latest >= self.least + held { latest - held } else { latest };
+        self.variation = (self.variation * 3 + smoothed.abs_diff(adjusted)) / 4;
+        self.smoothed = Some((smoothed * 7 + adjusted) / 8);
+    }
+
+    pub(super) fn smoothed(&self) -> Duration {
+        self.smoothed.unwrap_or(self.timing.initial_rtt)
+    }
+
+    /// How long after a later packet was acknowledged an earlier one counts as lost (RFC 9002, 6.1.2).
+    pub(super) fn loss_delay(&self) -> Duration {
+        (self.smoothed().max(self.latest) * 9 / 8).max(self.timing.granularity)
+    }
+
+    /// The probe time-out (RFC 9002, 6.2.1).
+    pub(super) fn probe_timeout(&self) -> Duration {
+        self.smoothed() + (self.variation * 4).max(self.timing.granularity) + self.peer_delay
+    }
+}

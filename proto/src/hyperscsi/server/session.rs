@@ -1,0 +1,306 @@
+//! A connection at the server.
+
+use bytes::Bytes;
+
+use super::super::address::{Endpoint, Transmit};
+use super::super::codec::{
+    Header, Opcode, Options, Sec, TaskRequest, devices_reply, devices_request, read_request,
+    reply_header,
+};
+use super::super::command::{
+    Command, Device, Handle, Level, Reply, Request, TaskFunction, TaskResponse,
+};
+use super::super::config::{Config, Random};
+use super::super::ended::Ended;
+use super::super::noise::{Noise, Part};
+use super::super::transport::Transport;
+use super::admission::Proof;
+use super::slots::{Slots, Whole};
+use super::{ConnectionId, DECISION_TIME, ServerEvent};
+use crate::identity::PublicKey;
+use crate::scsi::status::Status;
+use crate::time::Time;
+use core::time::Duration;
+
+/// How old the keys of an epoch get (spec, 10).
+const EPOCH_TIME: Duration = Duration::from_secs(120);
+
+/// How many packets they protect before the next epoch begins.
+const EPOCH_PACKETS: u64 = 1 << 22;
+
+/// Sense data of a device that is not there: ILLEGAL REQUEST, LOGICAL UNIT NOT SUPPORTED.
+const NOT_SUPPORTED: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x25, 0, 0, 0, 0, 0];
+
+/// A connection with a proven client.
+#[derive(Debug)]
+pub(super) struct Session {
+    transport: Transport,
+    client: PublicKey,
+    slots: Slots,
+    /// Once the client was accepted.
+    devices: Option<Vec<Device>>,
+    /// The request for the devices, until then.
+    asked: Option<Request>,
+    decide_by: Time,
+    next: Option<Reauthentication>,
+}
+
+/// A re-authentication without an answer.
+#[derive(Debug)]
+struct Reauthentication {
+    noise: Noise,
+    body: Vec<u8>,
+    again: Time,
+}
+
+/// A request for the driver.
+#[derive(Debug)]
+pub(super) enum Arrived {
+    Command(Request, Command),
+    Manage(Request, Bytes),
+    Task(Request, Handle, TaskFunction),
+}
+
+impl Arrived {
+    pub(super) fn event(self, connection: ConnectionId) -> ServerEvent {
+        match self {
+            Self::Command(request, command) => {
+                ServerEvent::Command { connection, request, command }
+            }
+            Self::Manage(request, body) => ServerEvent::Manage { connection, request, body },
+            Self::Task(request, device, function) => {
+                ServerEvent::TaskManagement { connection, request, device, function }
+            }
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn new(now: Time, proof: Proof, own: &Options, config: &Config) -> Option<Self> {
+        let Proof { client_cid, from, noise, options, .. } = proof;
+        let client = noise.peer()?;
+        let agreed = own.agreed(&options);
+        let slots = Slots::new(agreed.slots, agreed.data_max, config.credit);
+        let peer = (client_cid, from);
+        let mut transport = Transport::new(now, true, peer, noise.finish(), (config, agreed));
+        transport.set_grant(now, slots.grant(), false);
+        let decide_by = now + DECISION_TIME;
+        Some(Self { transport, client, slots, devices: None, asked: None, decide_by, next: None })
+    }
+
+    pub(super) const fn client(&self) -> PublicKey {
+        self.client
+    }
+
+    pub(super) const fn ended(&self) -> Option<Ended> {
+        self.transport.ended()
+    }
+
+    pub(super) fn end(&mut self, reason: Ended) {
+        self.transport.end(reason);
+    }
+
+    pub(super) fn disconnect(&mut self, code: u8) -> Option<Transmit> {
+        // A client that was not accepted learns nothing.
+        self.devices.as_ref()?;
+        self.transport.disconnect(code)
+    }
+
+    pub(super) fn handle_packet(
+        &mut self,
+        now: Time,
+        from: Endpoint,
+        header: &Header,
+        packet: &mut [u8],
+        random: &mut Random,
+    ) -> Option<Arrived> {
+        let body = self.transport.open(now, header, packet)?;
+        let mut arrived = None;
+        match header.opcode {
+            Opcode::Request | Opcode::LocalRequest | Opcode::Abort => {
+                match self.slots.handle_fragment(now, &mut self.transport, header, body) {
+                    Ok(whole) => arrived = whole.and_then(|whole| self.arrived(now, header, whole)),
+                    Err(None) => {
+                        self.transport.dropped(header);
+                        return None;
+                    }
+                    Err(Some(reason)) => self.end(reason),
+                }
+            }
+            Opcode::AdnReply => self.handle_next(now, body),
+            _ => {
+                if !self.transport.handle_common(now, from, header, body) {
+                    self.end(Ended::Violation("an opcode that is not for servers"));
+                }
+            }
+        }
+        self.transport.received(now, from, header, &mut || random.array());
+        arrived
+    }
+
+    /// A whole request: for the driver, or answered here.
+    fn arrived(&mut self, now: Time, header: &Header, whole: Whole) -> Option<Arrived> {
+        let Whole { request, opcode, device, priority, message } = whole;
+        if opcode == Opcode::LocalRequest && message == devices_request() {
+            self.asked = Some(request);
+            self.list(now);
+            return None;
+        }
+        let Some(devices) = &self.devices else {
+            self.end(Ended::Violation("a request before the devices were listed"));
+            return None;
+        };
+        let found = devices.iter().find(|one| one.handle == device);
+        match opcode {
+            Opcode::LocalRequest => Some(Arrived::Manage(request, message)),
+            Opcode::Abort => {
+                let Some(parsed) = TaskRequest::parse(&message) else {
+                    self.end(Ended::Violation("a malformed task management function"));
+                    return None;
+                };
+                match (parsed, found) {
+                    (Err(_), _) => self.reply_task(now, request, TaskResponse::Unsupported),
+                    (_, None) => self.reply_task(now, request, TaskResponse::NoSuchDevice),
+                    (Ok(TaskRequest(function)), Some(_)) => {
+                        return Some(Arrived::Task(request, device, function));
+                    }
+                }
+                None
+            }
+            _ => {
+                let sec = found.map(|device| match device.level {
+                    Level::Integrity => Sec::Integrity,
+                    Level::Encrypt => Sec::Encrypt,
+                });
+                if sec.is_some_and(|sec| sec != header.sec) {
+                    self.end(Ended::Violation("a command at another level than its device's"));
+                    return None;
+                }
+                let is_known = found.is_some();
+                let Some(command) = read_request(message, device, priority) else {
+                    self.end(Ended::Violation("a malformed command"));
+                    return None;
+                };
+                if command.data_in_len > self.transport.options().data_max {
+                    self.end(Ended::Violation("a command that reads more than was agreed on"));
+                    return None;
+                }
+                if is_known {
+                    return Some(Arrived::Command(request, command));
+                }
+                let sense = Bytes::from_static(&NOT_SUPPORTED);
+                let reply = Reply { sense, ..Reply::status(Status::CheckCondition) };
+                let message = (reply_header(&reply), Bytes::new());
+                self.reply(now, request, Opcode::Request, message);
+                None
+            }
+        }
+    }
+
+    /// Lets the client use these devices.
+    pub(super) fn accept(&mut self, now: Time, devices: Vec<Device>) {
+        self.devices = Some(devices);
+        self.list(now);
+    }
+
+    fn list(&mut self, now: Time) {
+        if let (Some(devices), Some(request)) = (&self.devices, self.asked) {
+            let table = devices_reply(devices);
+            self.asked = None;
+            self.slots.reply(now, &mut self.transport, request, (table, Bytes::new()));
+        }
+    }
+
+    /// Answers a request of this kind, if it is being executed.
+    pub(super) fn reply(
+        &mut self,
+        now: Time,
+        request: Request,
+        kind: Opcode,
+        message: (Bytes, Bytes),
+    ) {
+        if self.slots.executing(request) == Some(kind) {
+            self.slots.reply(now, &mut self.transport, request, message);
+        }
+    }
+
+    pub(super) fn reply_task(&mut self, now: Time, request: Request, response: TaskResponse) {
+        let body = Bytes::copy_from_slice(&[response as u8, 0, 0, 0]);
+        self.reply(now, request, Opcode::Abort, (body, Bytes::new()));
+    }
+
+    pub(super) fn pause(&mut self, now: Time, paused: bool) {
+        self.slots.pause(paused);
+        let grant = self.slots.grant();
+        self.transport.set_grant(now, grant, true);
+    }
+
+    pub(super) fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        // Nothing goes to a client before it was accepted.
+        self.devices.as_ref()?;
+        self.transport.poll_transmit(now)
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time, config: &Config, random: &mut Random) {
+        if self.devices.is_none() {
+            if now >= self.decide_by {
+                self.end(Ended::Closed);
+            }
+            return;
+        }
+        self.transport.handle_timeout(now);
+        let again = now + self.transport.probe_timeout();
+        let next_at = self.next_at();
+        match &mut self.next {
+            Some(next) if now >= next.again => {
+                next.again = again;
+                let body = next.body.clone();
+                self.transport.control(Opcode::AdnRequest, body);
+            }
+            None if now >= next_at => self.begin_next(again, config, random),
+            Some(_) | None => {}
+        }
+    }
+
+    /// When the next re-authentication begins.
+    fn next_at(&self) -> Time {
+        let (begun, packets) = self.transport.epochs.age();
+        if packets >= EPOCH_PACKETS { begun } else { begun + EPOCH_TIME }
+    }
+
+    fn begin_next(&mut self, again: Time, config: &Config, random: &mut Random) {
+        if !self.transport.epochs.is_settled() {
+            return;
+        }
+        let (root, newest) = self.transport.epochs.root();
+        let identity = &config.identity;
+        let mut noise = Noise::next(Part::Initiator, identity, &self.client, root, &mut random.0);
+        let mut body = vec![2, ((newest + 1) & 3) as u8, 0, 0];
+        body.extend_from_slice(&noise.write(&[]));
+        self.transport.control(Opcode::AdnRequest, body.clone());
+        self.next = Some(Reauthentication { noise, body, again });
+    }
+
+    /// Takes the answer to a re-authentication; a repeated one has no effect.
+    fn handle_next(&mut self, now: Time, body: &[u8]) {
+        let Some((start, message)) = body.split_first_chunk::<4>() else {
+            return self.end(Ended::Violation("a malformed re-authentication"));
+        };
+        let Some(mut next) = self.next.take_if(|next| next.body[..4] == *start) else { return };
+        if next.noise.read(message).is_err() {
+            return self.end(Ended::Violation("a re-authentication with other keys"));
+        }
+        self.transport.epochs.advance(now, next.noise.finish());
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        if self.devices.is_none() {
+            return Some(self.decide_by);
+        }
+        let next = match &self.next {
+            Some(next) => Some(next.again),
+            None => self.transport.epochs.is_settled().then(|| self.next_at()),
+        };
+        [self.transport.next_deadline(), next].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,208 @@
+//! The slots of a connection at the server: each request is executed once (spec, 7.2).
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::super::codec::{Fragment, Header, MANAGE_MAX, Opcode, REQUEST_LEN, Sec};
+use super::super::command::{CDB_MAX, Handle, Request};
+use super::super::ended::Ended;
+use super::super::incoming::{Incoming, Placed};
+use super::super::outgoing::Outgoing;
+use super::super::transport::{Transport, Unacknowledged};
+use crate::time::Time;
+
+/// The first slot of management.
+const CONTROL_FIRST: u16 = 508;
+
+/// What happens to the request in a slot.
+#[derive(Debug)]
+enum Phase {
+    Receiving(Incoming),
+    Executing,
+    Replied,
+}
+
+#[derive(Debug)]
+struct Slot {
+    seq: u32,
+    opcode: Opcode,
+    sec: Sec,
+    device: Handle,
+    priority: u8,
+    len: u32,
+    phase: Phase,
+    packets: Unacknowledged,
+}
+
+/// A request, whole.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) request: Request,
+    pub(super) opcode: Opcode,
+    pub(super) device: Handle,
+    pub(super) priority: u8,
+    pub(super) message: Bytes,
+}
+
+/// All slots of a connection.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: BTreeMap<u16, Slot>,
+    commands: u16,
+    message_max: u32,
+    /// Bytes of commands that may lie here.
+    credit: u64,
+    /// The lengths of all commands begun, and of those whose data are gone.
+    begun: u64,
+    released: u64,
+    paused: bool,
+}
+
+impl Slots {
+    pub(super) const fn new(commands: u16, data_max: u32, credit: u64) -> Self {
+        let message_max = data_max.saturating_add((REQUEST_LEN + CDB_MAX) as u32);
+        let slots = BTreeMap::new();
+        Self { slots, commands, message_max, credit, begun: 0, released: 0, paused: false }
+    }
+
+    /// What acknowledgements grant.
+    pub(super) const fn grant(&self) -> (u64, u16) {
+        (self.released + self.credit, if self.paused { 0 } else { self.commands })
+    }
+
+    pub(super) const fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Takes a fragment of a request. `Ok(None)`: nothing is complete; `Err(None)`: it is to be dropped.
+    pub(super) fn handle_fragment(
+        &mut self,
+        now: Time,
+        transport: &mut Transport,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<Option<Whole>, Option<Ended>> {
+        let broken = |what| Err(Some(Ended::Violation(what)));
+        let Some((fragment, payload)) = Fragment::parse(body) else {
+            return broken("a malformed fragment");
+        };
+        let is_command = header.opcode == Opcode::Request;
+        let (is_slot, longest) = if is_command {
+            (header.slot < self.commands, self.message_max)
+        } else {
+            (header.slot >= CONTROL_FIRST, MANAGE_MAX)
+        };
+        if !is_slot || fragment.message_len > longest {
+            return broken("a request in a slot or of a length that was not agreed on");
+        }
+        let next = match self.slots.get(&header.slot) {
+            None => 0,
+            Some(slot) if fragment.seq <= slot.seq => fragment.seq,
+            Some(slot) if matches!(slot.phase, Phase::Replied) => slot.seq + 1,
+            Some(_) => return broken("a request in a slot that is in use"),
+        };
+        if fragment.seq != next {
+            return broken("a request out of order");
+        }
+        if self.slots.get(&header.slot).is_none_or(|slot| slot.seq < next) {
+            self.begin(now, transport, header, &fragment)?;
+        }
+        let slot = self.slots.get_mut(&header.slot).expect("it was just made");
+        if fragment.seq < slot.seq {
+            return Ok(None);
+        }
+        let Phase::Receiving(incoming) = &mut slot.phase else { return Ok(None) };
+        let is_same =
+            (slot.opcode, slot.sec, slot.device) == (header.opcode, header.sec, header.device);
+        if !is_same {
+            return broken("fragments of one request that differ");
+        }
+        match incoming.place(&fragment, payload) {
+            Placed::Dropped => return Err(None),
+            Placed::Violation => return broken("a fragment of another message"),
+            Placed::Partly => {
+                transport.count(&mut slot.packets);
+                return Ok(None);
+            }
+            Placed::Whole => transport.count(&mut slot.packets),
+        }
+        let Phase::Receiving(incoming) = core::mem::replace(&mut slot.phase, Phase::Executing)
+        else {
+            return Ok(None);
+        };
+        Ok(Some(Whole {
+            request: Request { slot: header.slot, seq: slot.seq },
+            opcode: slot.opcode,
+            device: slot.device,
+            priority: slot.priority,
+            message: incoming.finish(),
+        }))
+    }
+
+    fn begin(
+        &mut self,
+        now: Time,
+        transport: &mut Transport,
+        header: &Header,
+        fragment: &Fragment,
+    ) -> Result<(), Option<Ended>> {
+        if header.opcode == Opcode::Request {
+            self.begun += u64::from(fragment.message_len);
+            if self.begun > self.grant().0 {
+                return Err(Some(Ended::Violation("more bytes than were granted")));
+            }
+        }
+        // A new request says that the last reply has come.
+        transport.imply(now, header.slot);
+        let slot = Slot {
+            seq: fragment.seq,
+            opcode: header.opcode,
+            sec: header.sec,
+            device: header.device,
+            priority: header.priority,
+            len: fragment.message_len,
+            phase: Phase::Receiving(Incoming::new(fragment.message_len)),
+            packets: Unacknowledged::default(),
+        };
+        self.slots.insert(header.slot, slot);
+        Ok(())
+    }
+
+    /// Whether this request is being executed, and as what.
+    pub(super) fn executing(&self, request: Request) -> Option<Opcode> {
+        let slot = self.slots.get(&request.slot)?;
+        let is_it = slot.seq == request.seq && matches!(slot.phase, Phase::Executing);
+        is_it.then_some(slot.opcode)
+    }
+
+    /// Sends the reply to a request that is being executed.
+    pub(super) fn reply(
+        &mut self,
+        now: Time,
+        transport: &mut Transport,
+        request: Request,
+        (head, data): (Bytes, Bytes),
+    ) {
+        let Some(opcode) = self.executing(request) else { return };
+        let Some(slot) = self.slots.get_mut(&request.slot) else { return };
+        slot.phase = Phase::Replied;
+        if opcode == Opcode::Request {
+            self.released += u64::from(slot.len);
+        }
+        let opcode = match opcode {
+            Opcode::Request => Opcode::Reply,
+            Opcode::LocalRequest => Opcode::LocalReply,
+            other => other,
+        };
+        let mut message = Outgoing::new(opcode, request.seq, head, data);
+        (message.sec, message.device) = (slot.sec, slot.device);
+        message.priority = slot.priority;
+        transport.acknowledged_by_message(slot.packets);
+        transport.send(request.slot, message);
+        // A client that has used up half of its credit is told at once of the new one.
+        let is_low = self.begun + self.credit / 2 > self.released + self.credit;
+        let grant = self.grant();
+        transport.set_grant(now, grant, is_low);
+    }
+}

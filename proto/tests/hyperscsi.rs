@@ -1,0 +1,357 @@
+//! HyperSCSI 2: both machines against each other (`docs/spec/hyperscsi.md`, cited as "spec").
+
+#[path = "hyperscsi/net.rs"]
+mod net;
+
+use core::time::Duration;
+
+use bytes::Bytes;
+use net::*;
+use proto::hyperscsi::*;
+use proto::scsi::status::Status;
+use testing::Random;
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    (0..len).map(|_| random.word() as u8).collect()
+}
+
+fn ended(net: &mut Net) -> (Ended, Vec<RequestId>) {
+    net.wait(|events| {
+        let at = events.iter().position(|event| matches!(event, ClientEvent::Ended { .. }))?;
+        let ClientEvent::Ended { reason, unanswered } = events.remove(at) else { panic!() };
+        Some((reason, unanswered))
+    })
+}
+
+#[test]
+fn data_written_are_read_back() {
+    let mut net = Net::new(1, CALM);
+    net.connect();
+    for (device, len) in [(DEVICE, 512), (DEVICE, 512 * 1024), (READABLE, 65536)] {
+        let data = pattern(len as u64, len);
+        let id = net.submit(write(device, 3, data.clone()));
+        assert_eq!(net.reply(id), Reply::status(Status::Good));
+        let id = net.submit(read(device, 3, len));
+        assert!(net.reply(id).data_in == data);
+    }
+    net.assert_numbers_are_unique();
+}
+
+/// Spec, 5.3: only the level tells whether data can be seen.
+#[test]
+fn data_of_an_encrypted_device_are_not_seen_on_the_wire() {
+    let mut net = Net::new(2, CALM);
+    net.connect();
+    let secret = b"nobody but both ends should see this".to_vec();
+    for (device, is_seen) in [(DEVICE, false), (READABLE, true)] {
+        let id = net.submit(write(device, 0, [secret.clone(), vec![0; 476]].concat()));
+        net.reply(id);
+        let mut packets = net.wiretap.iter();
+        let seen = packets.any(|(_, bytes)| bytes.windows(secret.len()).any(|it| it == secret));
+        assert_eq!(seen, is_seen);
+    }
+}
+
+/// Spec, 7.2.
+#[test]
+fn request_reply_pairs_at_depth_one_need_no_acknowledgements() {
+    let mut net = Net::new(3, CALM);
+    net.connect();
+    net.pass(Duration::from_millis(5));
+    let before = net.wiretap.len();
+    for _ in 0..100 {
+        let id = net.submit(read(DEVICE, 0, 512));
+        net.reply(id);
+    }
+    let packets = net.wiretap.len() - before;
+    assert!(packets < 100 * 2 + 60, "{packets} packets for 100 commands");
+}
+
+#[test]
+fn management_request_is_answered() {
+    let mut net = Net::new(4, CALM);
+    net.connect();
+    let id = net.client.manage(net.now, Bytes::from_static(b"\x01\x00\x00\x02hi")).unwrap();
+    let answer = net.wait(|events| {
+        let at = events.iter().position(|event| matches!(event, ClientEvent::Managed(..)))?;
+        let ClientEvent::Managed(of, body) = events.remove(at) else { panic!() };
+        Some((of, body))
+    });
+    assert_eq!(answer, (id, Bytes::from_static(b"ih\x02\x00\x00\x01")));
+}
+
+/// Spec, 7.4: the command is answered in its slot.
+#[test]
+fn aborted_command_is_answered_before_the_abort() {
+    let mut net = Net::new(5, CALM);
+    net.connect();
+    let command = net.submit(hold());
+    net.pass(Duration::from_millis(50));
+    assert_eq!(net.held.len(), 1);
+    let abort = net.client.abort(net.now, DEVICE, command).unwrap();
+    assert_eq!(net.reply(command).status, Status::TaskAborted);
+    let is_done =
+        |event: &ClientEvent| *event == ClientEvent::TaskManaged(abort, TaskResponse::Complete);
+    net.wait(|events| events.iter().any(is_done).then_some(()));
+}
+
+#[test]
+fn command_for_no_device_is_refused_here() {
+    let mut net = Net::new(6, CALM);
+    assert_eq!(net.client.submit(net.now, increment()), Err(SubmitError::NotConnected));
+    net.connect();
+    let command = read(Handle(77), 0, 512);
+    assert_eq!(net.client.submit(net.now, command), Err(SubmitError::NoSuchDevice));
+    let command = read(DEVICE, 0, 1 << 20);
+    assert_eq!(net.client.submit(net.now, command), Err(SubmitError::Length));
+}
+
+/// Spec, 6.3 and 4: no site key, and no rights, look alike.
+#[test]
+fn client_without_site_key_or_rights_gets_no_answer() {
+    let mut net = Net::with(7, CALM, config(CLIENT, SITE + 1), config(SERVER, SITE));
+    assert_eq!(ended(&mut net).0, Ended::NoAnswer);
+    let answers = net.wiretap.iter().filter(|(to, _)| *to == net.client_at).count();
+    assert_eq!(answers, 0, "a stranger gets no byte");
+    let mut net = Net::new(8, CALM);
+    net.accepts = false;
+    assert_eq!(ended(&mut net).0, Ended::NoAnswer);
+}
+
+#[test]
+fn server_with_another_key_than_the_pinned_one_is_refused() {
+    let remote = Remote { endpoint: endpoint(SERVER_PORT), pin: Some(identity(77).public()) };
+    let mut net = Net::new(9, CALM);
+    net.client = Client::new(net.now, config(CLIENT, SITE), remote, fill(9));
+    assert_eq!(ended(&mut net).0, Ended::WrongServer);
+    assert_eq!(net.connection, None, "the client has not shown its key");
+}
+
+/// Spec, 12.
+#[test]
+fn disconnect_ends_both_sides_at_once() {
+    let mut net = Net::new(10, CALM);
+    net.connect();
+    let id = net.submit(hold());
+    net.pass(Duration::from_millis(50));
+    net.client.disconnect(net.now);
+    assert_eq!(ended(&mut net), (Ended::Closed, vec![id]));
+    net.pass(Duration::from_millis(1));
+    assert_eq!(net.ended, [Ended::ByPeer(0)]);
+}
+
+#[test]
+fn server_that_closes_tells_its_client() {
+    let mut net = Net::new(11, CALM);
+    net.connect();
+    let connection = net.connection.unwrap();
+    net.server.close(net.now, connection);
+    assert_eq!(ended(&mut net).0, Ended::ByPeer(0));
+}
+
+/// Spec, 12: an idle connection stays, a dead one ends at both ends.
+#[test]
+fn idle_connection_stays_and_a_dead_one_ends() {
+    let mut net = Net::new(12, CALM);
+    net.connect();
+    net.pass(Duration::from_secs(3600));
+    assert!(net.ended.is_empty() && net.events.is_empty(), "{:?} {:?}", net.ended, net.events);
+    net.weather.losses = 1000;
+    net.pass(Duration::from_secs(60));
+    assert_eq!(net.ended, [Ended::Silent]);
+    assert_eq!(ended(&mut net).0, Ended::Silent);
+}
+
+/// Spec, 10: for an hour there are 29 new epochs, and commands go on.
+#[test]
+fn keys_change_under_load_without_an_error() {
+    let rough = Weather { losses: 50, jitter: Duration::from_micros(100), ..CALM };
+    let mut net = Net::new(13, rough);
+    net.connect();
+    let mut epochs = std::collections::BTreeSet::new();
+    for round in 1..=400 {
+        let id = net.submit(increment());
+        assert_eq!(net.reply(id).data_in[..], u64::to_be_bytes(round));
+        net.pass(Duration::from_secs(3));
+        let sealed = net.wiretap.drain(..).filter(|(_, bytes)| matches!(bytes[0] >> 6, 1 | 2));
+        epochs.extend(sealed.map(|(_, bytes)| bytes[0] >> 4 & 3));
+    }
+    assert_eq!(epochs.len(), 4, "{epochs:?}");
+    assert!(net.ended.is_empty() && net.events.is_empty());
+}
+
+/// Spec, 13.
+#[test]
+fn restarted_server_resets_the_connection() {
+    let mut net = Net::new(14, CALM);
+    net.connect();
+    let id = net.submit(hold());
+    net.pass(Duration::from_millis(50));
+    net.server = Server::new(net.now, config(SERVER, SITE), fill(99));
+    let command = net.submit(increment());
+    let from = net.now;
+    assert_eq!(ended(&mut net), (Ended::Reset, vec![id, command]));
+    assert!(net.now - from < Duration::from_secs(1), "it need not wait for silence");
+}
+
+/// Spec, 7.5: a paused client begins nothing, and goes on after an acknowledgement was lost too.
+#[test]
+fn paused_client_waits_until_it_may_go_on() {
+    let mut net = Net::new(15, CALM);
+    net.connect();
+    let connection = net.connection.unwrap();
+    net.server.pause(net.now, connection, true);
+    net.pass(Duration::from_millis(5));
+    let id = net.submit(increment());
+    net.pass(Duration::from_secs(5));
+    assert_eq!(net.counter, 0);
+    net.weather.losses = 1000;
+    net.server.pause(net.now, connection, false);
+    net.pass(Duration::from_millis(1));
+    net.weather.losses = 0;
+    assert_eq!(net.reply(id).status, Status::Good);
+}
+
+/// Spec, 7.5: more data than the credit wait for it.
+#[test]
+fn writes_beyond_the_credit_wait_for_it() {
+    let server = Config { credit: 600 * 1024, ..config(SERVER, SITE) };
+    let mut net = Net::with(16, CALM, config(CLIENT, SITE), server);
+    net.connect();
+    let ids: Vec<_> = (0..40).map(|_| net.submit(write(DEVICE, 0, vec![7; 256 * 1024]))).collect();
+    for id in ids {
+        assert_eq!(net.reply(id).status, Status::Good);
+    }
+}
+
+/// Spec, 14: the client's new address is used once it was proven.
+#[test]
+fn client_with_a_new_address_goes_on() {
+    let mut net = Net::new(17, CALM);
+    net.connect();
+    net.client_at = endpoint(2222);
+    for _ in 0..3 {
+        let id = net.submit(increment());
+        assert_eq!(net.reply(id).status, Status::Good);
+    }
+    assert_eq!(net.counter, 3);
+    let proven = net.wiretap.iter().any(|(_, bytes)| bytes[4] == 0x31);
+    assert!(proven);
+}
+
+/// Spec, 6.1: members of the site find a server, others do not.
+#[test]
+fn every_opcode_and_length_from_a_stranger_gets_no_byte() {
+    let mut net = Net::new(18, CALM);
+    net.connect();
+    net.pass(Duration::from_millis(10));
+    let cid = net.wiretap.last().map(|(_, bytes)| bytes[8..12].to_vec()).unwrap();
+    let mut random = Random::new(18);
+    for code in 0..=255_u8 {
+        for sec in 0..4_u8 {
+            for len in [0, 1, 4, 16, 20, 36, 40, 56, 76, 100, 1176, 1400] {
+                let mut packet = vec![sec << 6, 0, 0, 2, code, 0xc0];
+                packet.extend_from_slice(&(len as u16).to_be_bytes());
+                packet.extend_from_slice(if len % 8 == 0 { &cid } else { &[0; 4] });
+                packet.extend_from_slice(&[0, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 1, 0, 0]);
+                packet.extend((0..len).map(|_| random.word() as u8));
+                // Forms that exist, at least.
+                if len >= 4 {
+                    packet[24..28].copy_from_slice(&[1 + code % 2, 0, 0, 0]);
+                }
+                net.server.handle_packet(net.now, endpoint(666), &mut packet.clone());
+                net.client.handle_packet(net.now, endpoint(SERVER_PORT), &mut packet);
+                assert_eq!(net.server.poll_transmit(net.now), None, "{code:#x} {sec} {len}");
+                assert_eq!(net.client.poll_transmit(net.now), None, "{code:#x} {sec} {len}");
+                assert_eq!(net.server.poll_event(), None);
+                assert_eq!(net.client.poll_event(), None);
+            }
+        }
+    }
+    let id = net.submit(increment());
+    assert_eq!(net.reply(id).status, Status::Good);
+}
+
+/// Spec, 1: whoever has recorded everything can only have a member's set-up packets answered as they were.
+#[test]
+fn recorded_packets_change_nothing() {
+    let mut net = Net::new(19, CALM);
+    net.connect();
+    for _ in 0..10 {
+        let id = net.submit(increment());
+        net.reply(id);
+    }
+    net.pass(Duration::from_millis(10));
+    for (to, bytes) in std::mem::take(&mut net.wiretap) {
+        for from in [endpoint(666), net.client_at, endpoint(SERVER_PORT)] {
+            if to == endpoint(SERVER_PORT) {
+                net.server.handle_packet(net.now, from, &mut bytes.clone());
+            } else {
+                net.client.handle_packet(net.now, from, &mut bytes.clone());
+            }
+            assert_eq!(net.server.poll_event(), None);
+            assert_eq!(net.client.poll_event(), None);
+            while let Some(answer) = net.server.poll_transmit(net.now) {
+                assert_eq!(answer.bytes[4], 0x95, "only a START has a cookie as answer");
+            }
+            assert_eq!(net.client.poll_transmit(net.now), None);
+        }
+    }
+    let id = net.submit(increment());
+    assert_eq!(net.reply(id).data_in[..], 11_u64.to_be_bytes());
+    assert_eq!(net.executed, 11);
+}
+
+/// Reads, writes and increments in flight over a bad network, all against a model.
+fn storm(seed: u64) {
+    let mut random = Random::new(seed);
+    let mut below = |limit: u64| random.below(limit);
+    let weather = Weather {
+        delay: Duration::from_micros(10 + below(2000)),
+        jitter: Duration::from_micros(below(1000)),
+        losses: below(80),
+        repeats: below(80),
+        changes: below(40),
+    };
+    let mut net = Net::new(seed, weather);
+    net.connect();
+    let (mut model, mut increments) = (vec![0; 64 * BLOCK], 0);
+    for _ in 0..3 {
+        // Each write has blocks of its own.
+        let mut running = Vec::new();
+        let mut at = 0;
+        while at < 60 {
+            let blocks = 1 + below(16.min(63 - at)) as usize;
+            let data = pattern(below(u64::MAX), blocks * BLOCK);
+            model[at as usize * BLOCK..][..data.len()].copy_from_slice(&data);
+            let device = if below(2) == 0 { DEVICE } else { READABLE };
+            running.push((net.submit(write(device, at as u16, data)), false));
+            if below(2) == 0 {
+                running.push((net.submit(increment()), true));
+                increments += 1;
+            }
+            at += blocks as u64;
+        }
+        let mut counts = std::collections::BTreeSet::new();
+        for (id, is_increment) in running {
+            let reply = net.reply(id);
+            assert_eq!(reply.status, Status::Good, "seed {seed}");
+            assert!(!is_increment || counts.insert(reply.data_in), "seed {seed}: executed twice");
+        }
+        let id = net.submit(read(DEVICE, 0, model.len()));
+        assert!(net.reply(id).data_in == model, "seed {seed}: other data");
+    }
+    assert_eq!(net.counter, increments, "seed {seed}");
+    assert!(net.ended.is_empty(), "seed {seed}: {:?}", net.ended);
+    net.assert_numbers_are_unique();
+}
+
+#[test]
+fn commands_over_a_bad_network_are_executed_exactly_once() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let storms: u64 = number("LONGHAUL_STORMS").unwrap_or(40);
+    let first: u64 = number("LONGHAUL_SEED").unwrap_or(1);
+    println!("seeds from {first}");
+    (first..first + storms).for_each(storm);
+}

@@ -1,0 +1,328 @@
+//! A client and a server with a disk, over a network that loses, repeats, delays and changes packets, on virtual time.
+#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use bytes::Bytes;
+use proto::hyperscsi::*;
+use proto::identity::Identity;
+use proto::scsi::status::Status;
+use proto::time::Time;
+use testing::Random;
+
+use proto::cipher::*;
+
+#[path = "../../src/iscsi/sealed/soft.rs"]
+mod soft;
+
+pub const BLOCK: usize = 512;
+pub const DEVICE: Handle = Handle(0);
+pub const READABLE: Handle = Handle(1);
+
+/// What the network does; chances are per thousand packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    pub delay: Duration,
+    pub jitter: Duration,
+    pub losses: u64,
+    pub repeats: u64,
+    pub changes: u64,
+}
+
+pub const CALM: Weather = Weather {
+    delay: Duration::from_micros(50),
+    jitter: Duration::ZERO,
+    losses: 0,
+    repeats: 0,
+    changes: 0,
+};
+
+/// A packet on its way: when it arrives, its number, where it goes, where it comes from, its bytes.
+type Flying = Reverse<(Time, u64, Endpoint, Endpoint, Vec<u8>)>;
+
+pub struct Net {
+    pub now: Time,
+    pub client: Client,
+    pub server: Server,
+    pub weather: Weather,
+    pub random: Random,
+    flying: BinaryHeap<Flying>,
+    sent: u64,
+    /// All packets, with their destination.
+    pub wiretap: Vec<(Endpoint, Vec<u8>)>,
+    pub client_at: Endpoint,
+    pub events: Vec<ClientEvent>,
+    pub ended: Vec<Ended>,
+    pub disk: Vec<u8>,
+    /// How often the counter was incremented.
+    pub counter: u64,
+    pub executed: u64,
+    /// Whether somebody is accepted.
+    pub accepts: bool,
+    pub connection: Option<ConnectionId>,
+    pub held: Vec<(ConnectionId, Request)>,
+}
+
+pub fn endpoint(port: u16) -> Endpoint {
+    let address = Address::Ip(SocketAddr::from(([10, 0, 0, 1], port)));
+    Endpoint { link: LinkId(0), address }
+}
+
+pub const SERVER_PORT: u16 = PORT;
+
+pub fn identity(byte: u8) -> Identity {
+    Identity::fresh(&mut |buffer| buffer.fill(byte))
+}
+
+pub fn config(who: u8, site: u8) -> Config {
+    let site = SiteKey::from_bytes([site; SITE_KEY_LEN]);
+    let config = Config::ip(identity(who), site, soft::new_cipher);
+    Config { timing: Timing::ETHERNET, ..config }
+}
+
+pub fn fill(seed: u64) -> Fill {
+    let mut random = Random::new(seed);
+    Box::new(move |buffer| buffer.iter_mut().for_each(|byte| *byte = random.word() as u8))
+}
+
+pub fn devices() -> Vec<Device> {
+    let device =
+        |handle, name: &str, level| Device { handle, name: name.into(), level, read_only: false };
+    vec![device(DEVICE, "disk", Level::Encrypt), device(READABLE, "open", Level::Integrity)]
+}
+
+pub const CLIENT: u8 = 1;
+pub const SERVER: u8 = 2;
+pub const SITE: u8 = 9;
+
+impl Net {
+    pub fn new(seed: u64, weather: Weather) -> Self {
+        Self::with(seed, weather, config(CLIENT, SITE), config(SERVER, SITE))
+    }
+
+    pub fn with(seed: u64, weather: Weather, client: Config, server: Config) -> Self {
+        let now = Time::from_origin(Duration::from_secs(1000));
+        let remote = Remote { endpoint: endpoint(SERVER_PORT), pin: None };
+        Self {
+            now,
+            client: Client::new(now, client, remote, fill(seed ^ 0xc11e)),
+            server: Server::new(now, server, fill(seed ^ 0x5e4e)),
+            weather,
+            random: Random::new(seed),
+            flying: BinaryHeap::new(),
+            sent: 0,
+            wiretap: Vec::new(),
+            client_at: endpoint(1111),
+            events: Vec::new(),
+            ended: Vec::new(),
+            disk: vec![0; 4096 * BLOCK],
+            counter: 0,
+            executed: 0,
+            accepts: true,
+            connection: None,
+            held: Vec::new(),
+        }
+    }
+
+    pub fn send(&mut self, from: Endpoint, to: Endpoint, bytes: &[u8]) {
+        self.wiretap.push((to, bytes.to_vec()));
+        if self.random.below(1000) < self.weather.losses {
+            return;
+        }
+        let copies = 1 + u64::from(self.random.below(1000) < self.weather.repeats);
+        for _ in 0..copies {
+            let mut bytes = bytes.to_vec();
+            if self.random.below(1000) < self.weather.changes {
+                let at = self.random.below(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << self.random.below(8);
+            }
+            let jitter = self.random.below(self.weather.jitter.as_nanos() as u64 + 1);
+            let at = self.now + self.weather.delay + Duration::from_nanos(jitter);
+            self.sent += 1;
+            self.flying.push(Reverse((at, self.sent, to, from, bytes)));
+        }
+    }
+
+    /// Moves what both ends have to say.
+    fn exchange(&mut self) {
+        while let Some(Transmit { to, bytes }) = self.client.poll_transmit(self.now) {
+            self.send(self.client_at, to, &bytes);
+        }
+        self.events.extend(core::iter::from_fn(|| self.client.poll_event()));
+        while let Some(event) = self.server.poll_event() {
+            self.serve(event);
+        }
+        while let Some(Transmit { to, bytes }) = self.server.poll_transmit(self.now) {
+            self.send(endpoint(SERVER_PORT), to, &bytes);
+        }
+    }
+
+    fn serve(&mut self, event: ServerEvent) {
+        match event {
+            ServerEvent::Proven { connection, client, .. } => {
+                assert_eq!(client, identity(CLIENT).public());
+                self.connection = Some(connection);
+                if self.accepts {
+                    self.server.accept(self.now, connection, devices());
+                } else {
+                    self.server.refuse(self.now, connection);
+                }
+            }
+            ServerEvent::Command { connection, request, command } => {
+                self.executed += 1;
+                match self.execute(&command) {
+                    Some(reply) => self.server.complete(self.now, connection, request, reply),
+                    None => self.held.push((connection, request)),
+                }
+            }
+            ServerEvent::Manage { connection, request, body } => {
+                let echo = body.iter().rev().copied().collect::<Vec<u8>>().into();
+                self.server.managed(self.now, connection, request, echo);
+            }
+            ServerEvent::TaskManagement { connection, request, function, .. } => {
+                let TaskFunction::AbortTask(task) = function else { panic!("{function:?}") };
+                let at = self.held.iter().position(|one| *one == (connection, task));
+                let response = match at {
+                    Some(at) => {
+                        self.held.remove(at);
+                        let reply = Reply::status(Status::TaskAborted);
+                        self.server.complete(self.now, connection, task, reply);
+                        TaskResponse::Complete
+                    }
+                    None => TaskResponse::NoSuchTask,
+                };
+                self.server.task_managed(self.now, connection, request, response);
+            }
+            ServerEvent::Ended { reason, .. } => self.ended.push(reason),
+        }
+    }
+
+    /// WRITE, READ, and commands of our own: an increment that says what it has come to, and one that waits.
+    fn execute(&mut self, command: &Command) -> Option<Reply> {
+        let at = command.cdb[1] as usize * 256 + command.cdb[2] as usize;
+        let mut reply = Reply::status(Status::Good);
+        match command.cdb[0] {
+            0x0a => {
+                let to = at * BLOCK..at * BLOCK + command.data_out.len();
+                self.disk[to].copy_from_slice(&command.data_out);
+            }
+            0x08 => {
+                let from = at * BLOCK..at * BLOCK + command.data_in_len as usize;
+                reply.data_in = Bytes::copy_from_slice(&self.disk[from]);
+            }
+            0xc0 => {
+                self.counter += 1;
+                reply.data_in = Bytes::copy_from_slice(&self.counter.to_be_bytes());
+            }
+            0xc1 => return None,
+            other => panic!("command {other:#x}"),
+        }
+        Some(reply)
+    }
+
+    /// The next thing happens. False if it would be after `until`.
+    pub fn step(&mut self, until: Time) -> bool {
+        self.exchange();
+        let arrival = self.flying.peek().map(|Reverse((at, ..))| *at);
+        let timers = [arrival, self.client.next_deadline(), self.server.next_deadline()];
+        let Some(next) = timers.into_iter().flatten().min().filter(|at| *at <= until) else {
+            self.now = until;
+            return false;
+        };
+        self.now = self.now.max(next);
+        if arrival.is_some_and(|at| at <= self.now) {
+            let Some(Reverse((_, _, to, from, mut bytes))) = self.flying.pop() else { panic!() };
+            if to == endpoint(SERVER_PORT) {
+                self.server.handle_packet(self.now, from, &mut bytes);
+            } else if to == self.client_at {
+                self.client.handle_packet(self.now, from, &mut bytes);
+            }
+        } else {
+            self.client.handle_timeout(self.now);
+            self.server.handle_timeout(self.now);
+        }
+        true
+    }
+
+    /// Lets as much time pass.
+    pub fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.step(until) {}
+    }
+
+    /// Waits until `is_done` finds something in the events.
+    pub fn wait<T>(&mut self, is_done: impl Fn(&mut Vec<ClientEvent>) -> Option<T>) -> T {
+        let until = self.now + Duration::from_secs(600);
+        loop {
+            if let Some(found) = is_done(&mut self.events) {
+                return found;
+            }
+            assert!(self.step(until), "nothing happens: {:?} {:?}", self.events, self.client);
+        }
+    }
+
+    pub fn connect(&mut self) {
+        self.wait(|events| {
+            let at = events.iter().position(|event| matches!(event, ClientEvent::Connected { .. }));
+            at.map(|at| events.remove(at))
+        });
+    }
+
+    pub fn reply(&mut self, id: RequestId) -> Reply {
+        self.wait(|events| {
+            let is_it =
+                |event: &ClientEvent| matches!(event, ClientEvent::Completed(of, _) if *of == id);
+            let at = events.iter().position(is_it)?;
+            let ClientEvent::Completed(_, reply) = events.remove(at) else { panic!() };
+            Some(reply)
+        })
+    }
+
+    pub fn submit(&mut self, command: Command) -> RequestId {
+        self.client.submit(self.now, command).expect("it is taken")
+    }
+
+    /// No pair of key and nonce is used twice: here, no number of a direction.
+    pub fn assert_numbers_are_unique(&self) {
+        let mut seen = BTreeSet::new();
+        for (to, bytes) in &self.wiretap {
+            if !matches!(bytes[0] >> 6, 1 | 2) {
+                continue;
+            }
+            let number = u64::from_be_bytes(bytes[16..24].try_into().unwrap());
+            let cid = u32::from_be_bytes(bytes[8..12].try_into().unwrap());
+            assert!(seen.insert((*to, cid, number)), "number {number} twice");
+        }
+    }
+}
+
+fn command(device: Handle, opcode: u8, block: u16) -> Command {
+    let [high, low] = block.to_be_bytes();
+    Command {
+        device,
+        cdb: Bytes::copy_from_slice(&[opcode, high, low, 0, 0, 0]),
+        data_out: Bytes::new(),
+        data_in_len: 0,
+        attribute: TaskAttribute::Simple,
+        priority: 0,
+    }
+}
+
+pub fn write(device: Handle, block: u16, data: Vec<u8>) -> Command {
+    Command { data_out: data.into(), ..command(device, 0x0a, block) }
+}
+
+pub fn read(device: Handle, block: u16, len: usize) -> Command {
+    Command { data_in_len: len as u32, ..command(device, 0x08, block) }
+}
+
+pub fn increment() -> Command {
+    Command { data_in_len: 8, ..command(DEVICE, 0xc0, 0) }
+}
+
+pub fn hold() -> Command {
+    command(DEVICE, 0xc1, 0)
+}
