@@ -283,6 +283,7 @@ fn recorded_packets_change_nothing() {
         net.reply(id);
     }
     net.pass(Duration::from_millis(10));
+    assert_eq!(net.server.poll_transmit(net.now), None);
     for (to, bytes) in std::mem::take(&mut net.wiretap) {
         for from in [endpoint(666), net.client_at, endpoint(SERVER_PORT)] {
             if to == endpoint(SERVER_PORT) {
@@ -293,7 +294,12 @@ fn recorded_packets_change_nothing() {
             assert_eq!(net.server.poll_event(), None);
             assert_eq!(net.client.poll_event(), None);
             while let Some(answer) = net.server.poll_transmit(net.now) {
-                assert_eq!(answer.bytes[4], 0x95, "only a START has a cookie as answer");
+                assert_eq!(
+                    answer.bytes[4],
+                    0x95,
+                    "{:?} {from:?} only a START has a cookie as answer",
+                    &bytes[..24]
+                );
             }
             assert_eq!(net.client.poll_transmit(net.now), None);
         }

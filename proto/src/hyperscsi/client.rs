@@ -204,7 +204,11 @@ impl Client {
             return;
         };
         match self.prove(now, *starting, &payload) {
-            Ok(running) => self.state = State::Running(Box::new(running)),
+            Ok(running) => {
+                self.state = State::Running(Box::new(running));
+                // ADN_REPLY goes first: without it the server knows nothing of what follows.
+                self.handle_timeout(now);
+            }
             Err(reason) => {
                 self.events.push_back(ClientEvent::Ended { reason, unanswered: Vec::new() });
             }

@@ -257,6 +257,7 @@ impl Net {
     pub fn wait<T>(&mut self, is_done: impl Fn(&mut Vec<ClientEvent>) -> Option<T>) -> T {
         let until = self.now + Duration::from_secs(600);
         loop {
+            self.exchange();
             if let Some(found) = is_done(&mut self.events) {
                 return found;
             }
