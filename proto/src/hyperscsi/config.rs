@@ -95,6 +95,16 @@ impl Timing {
     };
 }
 
+/// What a sender does about congestion (spec, 9).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CongestionControl {
+    /// RFC 9002, 7.
+    NewReno,
+    /// RFC 9438.
+    #[default]
+    Cubic,
+}
+
 /// What both roles have.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -114,6 +124,8 @@ pub struct Config {
     pub credit: u64,
     /// The timing of the link.
     pub timing: Timing,
+    /// What the sender does about congestion.
+    pub congestion: CongestionControl,
     /// Without a packet for as long, a packet is asked for.
     pub keep_alive: Duration,
 }
@@ -140,6 +152,7 @@ impl Config {
             slots: SLOTS,
             credit: u64::from(SLOTS) * u64::from(DATA_MAX),
             timing: Timing::IP,
+            congestion: CongestionControl::default(),
             keep_alive: Duration::from_secs(10),
         }
     }

@@ -47,7 +47,8 @@ pub use command::{
     TaskAttribute, TaskFunction, TaskResponse,
 };
 pub use config::{
-    Config, DATA_MAX, Fill, PACKET_MIN, Remote, SITE_KEY_LEN, SLOTS, SiteKey, Timing,
+    Config, CongestionControl, DATA_MAX, Fill, PACKET_MIN, Remote, SITE_KEY_LEN, SLOTS, SiteKey,
+    Timing,
 };
 pub use ended::Ended;
 pub use server::{ConnectionId, Server, ServerEvent};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::address::{Endpoint, Transmit};
 use super::codec::{AckFrame, FRAGMENT_LEN, Fragment, HEADER_LEN, Header, Opcode, Options, Sec};
-use super::config::Config;
-use super::congestion::{Acked, Congestion, NewReno};
+use super::config::{Config, CongestionControl};
+use super::congestion::{self, Acked, Congestion};
 use super::ended::Ended;
 use super::epochs::Epochs;
 use super::keys::{FORGED_MAX, Root};
@@ -62,6 +62,7 @@ pub(super) struct Transport {
     numbers: Numbers,
     recovery: Recovery,
     congestion: Box<dyn Congestion>,
+    control: CongestionControl,
     pacer: Pacer,
     /// When the pace lets the next fragment leave, if it is what holds it back.
     pace: Option<Time>,
@@ -100,7 +101,8 @@ impl Transport {
             replay: ReplayWindow::new(),
             numbers: Numbers::new(config.timing.ack_delay),
             recovery: Recovery::new(Rtt::new(config.timing, options.ack_delay)),
-            congestion: Box::new(NewReno::new(options.packet_max)),
+            congestion: congestion::new(config.congestion, options.packet_max),
+            control: config.congestion,
             pacer: Pacer::new(now, options.packet_max),
             pace: None,
             outgoing: BTreeMap::new(),
@@ -242,7 +244,7 @@ impl Transport {
             self.challenge = None;
             self.endpoint = from;
             let packet = self.options.packet_max;
-            self.congestion = Box::new(NewReno::new(packet));
+            self.congestion = congestion::new(self.control, packet);
             self.pacer = Pacer::new(now, packet);
         }
     }

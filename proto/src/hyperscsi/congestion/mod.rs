@@ -1,11 +1,14 @@
 //! How much may be in flight.
 
+mod cubic;
 mod new_reno;
 
 use core::fmt;
 use core::time::Duration;
 
-pub(super) use new_reno::NewReno;
+use super::config::CongestionControl;
+use cubic::Cubic;
+use new_reno::NewReno;
 
 use crate::time::Time;
 
@@ -38,4 +41,12 @@ pub(super) trait Congestion: fmt::Debug + Send {
 
     /// Packets were lost, the last of which was sent at `sent`; `persistent`, if all of a long time were.
     fn on_loss(&mut self, now: Time, sent: Time, persistent: bool);
+}
+
+/// A controller of this kind, for packets of this size.
+pub(super) fn new(kind: CongestionControl, packet: u16) -> Box<dyn Congestion> {
+    match kind {
+        CongestionControl::NewReno => Box::new(NewReno::new(packet)),
+        CongestionControl::Cubic => Box::new(Cubic::new(packet)),
+    }
 }
