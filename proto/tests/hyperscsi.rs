@@ -1,5 +1,7 @@
 //! HyperSCSI 2: both machines against each other (`docs/spec/hyperscsi.md`, cited as "spec").
 
+#[path = "hyperscsi/golden.rs"]
+mod golden;
 #[path = "hyperscsi/net.rs"]
 mod net;
 
@@ -351,6 +353,37 @@ fn storm(seed: u64) {
     assert_eq!(net.counter, increments, "seed {seed}");
     assert!(net.ended.is_empty(), "seed {seed}: {:?}", net.ended);
     net.assert_numbers_are_unique();
+}
+
+/// A client that lost its server, or was restarted, connects anew; nothing is executed by both connections.
+#[test]
+fn restarts_of_either_end_execute_nothing_twice() {
+    for seed in 100..104 {
+        let weather = Weather { losses: 30, repeats: 30, changes: 10, ..CALM };
+        let mut net = Net::new(seed, weather);
+        net.connect();
+        let (mut certain, mut uncertain) = (0, 0);
+        for restart in 0..6 {
+            let ids: Vec<_> = (0..20).map(|_| net.submit(increment())).collect();
+            for id in &ids[..10] {
+                assert_eq!(net.reply(*id).status, Status::Good);
+            }
+            certain += 10;
+            uncertain += 10;
+            if restart % 2 == 0 {
+                net.server = Server::new(net.now, config(SERVER, SITE), fill(seed * 100 + restart));
+                assert_eq!(ended(&mut net).0, Ended::Reset, "seed {seed}");
+            }
+            let remote = Remote { endpoint: endpoint(SERVER_PORT), pin: None };
+            let random = fill(seed * 1000 + restart);
+            net.client = Client::new(net.now, config(CLIENT, SITE), remote, random);
+            net.events.clear();
+            net.connect();
+        }
+        let counted = net.counter;
+        assert!((certain..=certain + uncertain).contains(&counted), "seed {seed}: {counted}");
+        assert_eq!(net.executed, counted, "seed {seed}");
+    }
 }
 
 #[test]

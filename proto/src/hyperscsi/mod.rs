@@ -28,6 +28,8 @@ mod congestion;
 mod ended;
 mod epochs;
 mod incoming;
+#[cfg(any(test, feature = "invariants"))]
+pub mod invariants;
 mod keys;
 mod noise;
 mod numbers;

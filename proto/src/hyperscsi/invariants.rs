@@ -1,0 +1,170 @@
+//! What must hold whatever is sent, for tests and fuzz targets.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use bytes::Bytes;
+
+use super::codec::{AckFrame, Fragment, HEADER_LEN, Header, Options, Start, read_reply};
+use super::command::{Command, Device, Handle, Level, Reply, TaskAttribute};
+use super::{
+    Address, Client, ClientEvent, Config, Endpoint, Fill, LinkId, PORT, Remote, SITE_KEY_LEN,
+    Server, ServerEvent, SiteKey,
+};
+use crate::cipher::NewCipher;
+use crate::identity::Identity;
+use crate::scsi::status::Status;
+use crate::time::Time;
+
+/// Bytes as every kind of packet body: none breaks a parser, and what is read is written as it was.
+pub fn packet(bytes: &[u8]) {
+    if let Some(header) = Header::parse(bytes) {
+        let again = header.emit();
+        assert_eq!(Header::parse(&[&again[..], &bytes[HEADER_LEN..]].concat()), Some(header));
+    }
+    if let Some(ack) = AckFrame::parse(bytes) {
+        let mut pairs = ack.ranges.windows(2);
+        assert!(pairs.all(|pair| pair[1].end() + 1 < *pair[0].start()));
+        let again = AckFrame::parse(&ack.emit()).expect("it was written here");
+        assert!(ack.ranges.starts_with(&again.ranges));
+    }
+    if let Some((fragment, payload)) = Fragment::parse(bytes) {
+        assert!(
+            u64::from(fragment.offset) + payload.len() as u64 <= u64::from(fragment.message_len)
+        );
+    }
+    if let Some(options) = Options::parse(bytes) {
+        assert_eq!(Options::parse(&options.emit()), Some(options));
+    }
+    let _ = Start::parse(bytes);
+    let _ = super::codec::read_devices(bytes);
+    let _ = super::codec::read_request(Bytes::copy_from_slice(bytes), Handle(0), 0);
+    if let Some(reply) = read_reply(Bytes::copy_from_slice(bytes)) {
+        assert!(reply.data_in.len() <= bytes.len());
+    }
+}
+
+fn fill(mut state: u64) -> Fill {
+    Box::new(move |buffer| {
+        for byte in buffer {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (state >> 56) as u8;
+        }
+    })
+}
+
+fn endpoint(port: u16) -> Endpoint {
+    Endpoint { link: LinkId(0), address: Address::Ip(SocketAddr::from(([127, 0, 0, 1], port))) }
+}
+
+/// Both machines, while a script says what becomes of each packet: it arrives, is lost, arrives twice, late, or
+/// changed, or is preceded by bytes of the script.
+///
+/// # Panics
+///
+/// If a command is executed twice, or a machine breaks.
+pub fn machines(new_cipher: NewCipher, script: &[u8]) {
+    let identity = |byte: u8| Identity::fresh(&mut |buffer| buffer.fill(byte));
+    let config = |who| {
+        let site = SiteKey::from_bytes([7; SITE_KEY_LEN]);
+        Config { credit: 65536, ..Config::ip(identity(who), site, new_cipher) }
+    };
+    let mut now = Time::from_origin(Duration::from_secs(100));
+    let remote = Remote { endpoint: endpoint(PORT), pin: None };
+    let mut client = Client::new(now, config(1), remote, fill(1));
+    let mut server = Server::new(now, config(2), fill(2));
+    let mut script = script.iter().copied();
+    let (mut executed, mut submitted) = (0_u64, 0_u64);
+    let mut late: Vec<(bool, Vec<u8>)> = Vec::new();
+    while let Some(step) = script.next() {
+        let mut flying = core::mem::take(&mut late);
+        flying.extend(
+            core::iter::from_fn(|| client.poll_transmit(now)).map(|it| (true, it.bytes.to_vec())),
+        );
+        flying.extend(
+            core::iter::from_fn(|| server.poll_transmit(now)).map(|it| (false, it.bytes.to_vec())),
+        );
+        for (to_server, mut bytes) in flying {
+            let copies = match script.next().unwrap_or(0) {
+                0..=150 => 1,
+                151..=180 => 0,
+                181..=200 => 2,
+                201..=220 => {
+                    late.push((to_server, bytes));
+                    continue;
+                }
+                kind => {
+                    let at = usize::from(script.next().unwrap_or(0)) % bytes.len();
+                    bytes[at] ^= kind;
+                    1
+                }
+            };
+            for _ in 0..copies {
+                if to_server {
+                    server.handle_packet(now, endpoint(1111), &mut bytes.clone());
+                } else {
+                    client.handle_packet(now, endpoint(PORT), &mut bytes.clone());
+                }
+            }
+        }
+        while let Some(event) = server.poll_event() {
+            match event {
+                ServerEvent::Proven { connection, .. } => {
+                    let name = "disk".into();
+                    let level = Level::Encrypt;
+                    let device = Device { handle: Handle(0), name, level, read_only: false };
+                    server.accept(now, connection, vec![device]);
+                }
+                ServerEvent::Command { connection, request, command } => {
+                    executed += 1;
+                    assert!(executed <= submitted, "a command was executed twice");
+                    let data_in = Bytes::from(vec![5; command.data_in_len as usize]);
+                    let reply = Reply { data_in, ..Reply::status(Status::Good) };
+                    server.complete(now, connection, request, reply);
+                }
+                _ => {}
+            }
+        }
+        while let Some(event) = client.poll_event() {
+            if let ClientEvent::Completed(_, reply) = event {
+                assert_eq!(reply.status, Status::Good);
+            }
+        }
+        if step & 1 != 0 {
+            let command = Command {
+                device: Handle(0),
+                cdb: Bytes::from_static(&[0; 6]),
+                data_out: vec![step; usize::from(step) * 20].into(),
+                data_in_len: u32::from(step) * 16,
+                attribute: TaskAttribute::Simple,
+                priority: step,
+            };
+            submitted += u64::from(client.submit(now, command).is_ok());
+        }
+        now = now + Duration::from_millis(u64::from(step >> 1));
+        client.handle_timeout(now);
+        server.handle_timeout(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::iscsi::sealed::soft;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn packets_hold_their_invariants(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            packet(&bytes);
+        }
+
+        #[test]
+        fn machines_hold_their_invariants(script in proptest::collection::vec(any::<u8>(), 0..400)) {
+            machines(soft::new_cipher, &script);
+        }
+    }
+}
