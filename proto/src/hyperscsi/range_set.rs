@@ -16,7 +16,7 @@ impl RangeSet {
         let to = self.0.partition_point(|one| one.start <= range.end);
         let start = self.0[from..to].first().map_or(range.start, |one| one.start.min(range.start));
         let end = self.0[from..to].last().map_or(range.end, |one| one.end.max(range.end));
-        self.0.splice(from..to, [start..end]);
+        self.0.splice(from..to, core::iter::once(start..end));
     }
 
     /// The parts of a range that are not in the set.

@@ -84,7 +84,7 @@ impl Congestion for Cubic {
 
     fn on_loss(&mut self, now: Time, sent: Time, persistent: bool) {
         let least = MINIMUM_PACKETS as f64;
-        if !self.recovery_start.is_some_and(|start| sent <= start) {
+        if self.recovery_start.is_none_or(|start| sent > start) {
             // Fast convergence (RFC 9438, 4.7).
             let falls = self.window < self.max;
             self.max = if falls { self.window * (1.0 + BETA) / 2.0 } else { self.window };

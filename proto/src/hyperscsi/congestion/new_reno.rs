@@ -52,7 +52,7 @@ impl Congestion for NewReno {
     }
 
     fn on_loss(&mut self, now: Time, sent: Time, persistent: bool) {
-        if !self.recovery_start.is_some_and(|start| sent <= start) {
+        if self.recovery_start.is_none_or(|start| sent > start) {
             self.recovery_start = Some(now);
             self.window = (self.window / 2).max(MINIMUM_PACKETS * self.packet);
             self.threshold = self.window;
