@@ -8,6 +8,7 @@ pub mod cipher;
 mod context;
 pub mod file;
 mod ioctl;
+pub mod link;
 pub mod loop_device;
 pub mod memory;
 mod ranges;

@@ -1,0 +1,161 @@
+//! Packets that wait to be sent, one behind the other in one buffer: as UDP segmentation offload wants them.
+
+use std::ops::Range;
+
+use super::Address;
+
+/// Packets to be sent, in their order.
+#[derive(Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    packets: Vec<Packet>,
+    /// How many of them have left.
+    sent: usize,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Where it goes.
+    pub to: Address,
+    start: usize,
+    end: usize,
+}
+
+impl Packet {
+    /// How long it is.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether it holds nothing.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) const fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+}
+
+impl Batch {
+    /// Adds the packet that `write` appends to the buffer; none if it appends nothing.
+    pub fn push(&mut self, to: Address, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        self.close(to, start);
+    }
+
+    /// The buffer, for packets that somebody appends who learns only then where they go; [`close`](Self::close) makes a
+    /// packet of what was appended.
+    pub const fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// What the buffer holds from `start` on is a packet.
+    pub fn close(&mut self, to: Address, start: usize) {
+        let end = self.bytes.len();
+        if start < end {
+            self.packets.push(Packet { to, start, end });
+        }
+    }
+
+    /// Whether all have left.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.sent == self.packets.len()
+    }
+
+    /// How many have not left.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.packets.len() - self.sent
+    }
+
+    /// Drops them all.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.packets.clear();
+        self.sent = 0;
+    }
+
+    /// Those that have not left.
+    pub(super) fn waiting(&self) -> &[Packet] {
+        &self.packets[self.sent..]
+    }
+
+    /// The bytes of all of them; [`Packet::range`] tells which are whose.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// So many have left.
+    pub(super) fn advance(&mut self, count: usize) {
+        self.sent = (self.sent + count).min(self.packets.len());
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+
+    /// How many of those that wait can leave as the segments of one piece: they go to one address and are equally long,
+    /// but for the last, which may be shorter.
+    pub(super) fn segments(&self, most: usize, bytes_most: usize) -> usize {
+        let mut waiting = self.waiting().iter();
+        let Some(first) = waiting.next() else { return 0 };
+        let (mut count, mut bytes, mut is_open) = (1, first.len(), true);
+        for packet in waiting {
+            bytes += packet.len();
+            let fits = packet.to == first.to && packet.len() <= first.len() && bytes <= bytes_most;
+            if !is_open || !fits || count >= most {
+                break;
+            }
+            is_open = packet.len() == first.len();
+            count += 1;
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    fn batch(packets: &[(u16, usize)]) -> Batch {
+        let mut batch = Batch::default();
+        for (port, len) in packets {
+            let to = SocketAddr::from(([127, 0, 0, 1], *port));
+            batch.push(to.into(), |buffer| buffer.resize(buffer.len() + len, 7));
+        }
+        batch
+    }
+
+    #[test]
+    fn segments_are_equally_long_and_go_to_one_address() {
+        let rows: [(&[(u16, usize)], usize); 7] = [
+            (&[], 0),
+            (&[(1, 100)], 1),
+            (&[(1, 100), (1, 100), (1, 40), (1, 100)], 3),
+            (&[(1, 100), (2, 100)], 1),
+            (&[(1, 100), (1, 101)], 1),
+            (&[(1, 100), (1, 100), (1, 100), (1, 100), (1, 100)], 4),
+            (&[(1, 300), (1, 300), (1, 300)], 2),
+        ];
+        for (packets, expected) in rows {
+            assert_eq!(batch(packets).segments(4, 600), expected, "{packets:?}");
+        }
+    }
+
+    #[test]
+    fn batch_is_empty_again_once_all_have_left() {
+        let mut batch = batch(&[(1, 100), (1, 0), (2, 50)]);
+        assert_eq!(batch.len(), 2, "an empty packet is none");
+        batch.advance(1);
+        assert_eq!(batch.waiting()[0].range(), 100..150);
+        batch.advance(1);
+        assert!(batch.is_empty() && batch.bytes().is_empty());
+    }
+}

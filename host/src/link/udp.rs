@@ -1,0 +1,133 @@
+//! UDP, many packets for one system call: segmentation offload one way and its opposite the other, and never a fragment
+//! of IP.
+
+use std::fmt;
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
+
+use super::{Address, Batch, Losses};
+
+/// What one system call may bring: as many bytes as 64 segments of a usual path have, or few of a longer one.
+const BUFFER: usize = 1 << 16;
+
+/// The longest piece that UDP over IPv4 can send (RFC 768: its length is 16 bits, less both headers).
+pub(super) const PIECE_MAX: usize = 65_507;
+
+/// How much the kernel is asked to keep for us in each direction: 20 ms at 10 Gbit/s would be 25 MB, but a system grants
+/// no more than its `rmem_max`, usually 208 KiB.
+const SOCKET_BUFFER: usize = 4 << 20;
+
+/// A UDP socket.
+pub struct Udp {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    local: SocketAddr,
+    buffers: Vec<Vec<u8>>,
+    losses: Losses,
+}
+
+impl fmt::Debug for Udp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Udp").field("local", &self.local).finish_non_exhaustive()
+    }
+}
+
+impl Udp {
+    /// A socket at this address; port 0 takes a free one.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        Self::on(UdpSocket::bind(address)?)
+    }
+
+    /// Uses a socket that is bound already.
+    pub fn on(socket: UdpSocket) -> io::Result<Self> {
+        // It sets the socket to not wait, to report where packets went to, and to set Don't Fragment.
+        let state = UdpSocketState::new((&socket).into())?;
+        if state.may_fragment() {
+            return Err(io::Error::other("the system cannot keep IP from cutting packets"));
+        }
+        state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER)?;
+        state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER)?;
+        let local = socket.local_addr()?;
+        let buffers = vec![vec![0; BUFFER]; BATCH_SIZE];
+        Ok(Self { socket, state, local, buffers, losses: Losses::default() })
+    }
+
+    /// The address of the socket.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Sends the next packets that can go in one piece; how many they are.
+    fn send_piece(&self, batch: &Batch) -> (usize, io::Result<()>) {
+        let count = batch.segments(self.state.max_gso_segments(), PIECE_MAX);
+        let Some(pieces) = batch.waiting().get(..count) else { return (0, Ok(())) };
+        let [first, ..] = pieces else { return (0, Ok(())) };
+        let end = pieces.last().map_or(0, |last| last.range().end);
+        let Address::Ip { remote, local } = first.to else {
+            return (count, Err(ErrorKind::AddrNotAvailable.into()));
+        };
+        let transmit = Transmit {
+            destination: remote,
+            ecn: None,
+            contents: &batch.bytes()[first.range().start..end],
+            segment_size: (count > 1).then_some(first.len()),
+            src_ip: local,
+        };
+        (count, self.state.try_send((&self.socket).into(), &transmit))
+    }
+}
+
+impl Udp {
+    pub(super) fn send_batch(&mut self, batch: &mut Batch) -> io::Result<()> {
+        while !batch.is_empty() {
+            let (count, sent) = self.send_piece(batch);
+            match sent {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(error),
+                // Nobody listens, no way there, too long: packets that do not arrive, as far as a link is concerned.
+                Err(_) => self.losses.refused += count as u64,
+                Ok(()) => {}
+            }
+            batch.advance(count);
+        }
+        Ok(())
+    }
+
+    pub(super) fn recv_batch(
+        &mut self,
+        each: &mut dyn FnMut(Address, &mut [u8]),
+    ) -> io::Result<usize> {
+        let mut meta = [RecvMeta::default(); BATCH_SIZE];
+        let mut slices: Vec<_> = self.buffers.iter_mut().map(|it| IoSliceMut::new(it)).collect();
+        let filled = match self.state.recv((&self.socket).into(), &mut slices, &mut meta) {
+            Ok(filled) => filled,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+            // The answer of a host to a packet sent before (ICMP), which anybody can forge: no reason to end anything.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        let mut count = 0;
+        for (buffer, meta) in self.buffers.iter_mut().zip(&meta[..filled]) {
+            let from = Address::Ip { remote: meta.addr, local: meta.dst_ip };
+            let len = meta.len.min(buffer.len());
+            for packet in buffer[..len].chunks_mut(meta.stride.max(1)) {
+                each(from, packet);
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    pub(super) const fn losses(&self) -> Losses {
+        self.losses
+    }
+}
+
+impl AsFd for Udp {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
