@@ -13,7 +13,7 @@ use super::sessions::{Identity, SessionEntry, SessionMessage, Sessions};
 /// Which clients may use which units: what a transport protocol decides at login.
 pub trait Authorization: Clone {
     /// What it knows of a session, beside its identity.
-    type Session;
+    type Session: Send + Sync + 'static;
 
     /// How a session may use the units of its target; `None` if it may not use any.
     fn rights(&self, session: &SessionEntry<Self::Session>) -> Option<Rights>;
@@ -142,6 +142,12 @@ impl<A: Authorization> Node<A> {
         let ports = Arc::new([Port::new(PORT, AccessState::Optimized)]);
         let serving = Serving::new(authorization, by_name(devices), ports);
         Self { serving: RwLock::new(Arc::new(serving)), sessions: Sessions::default() }
+    }
+
+    /// The same by another transport: sessions of both are peers.
+    #[must_use]
+    pub fn beside<B: Authorization>(self, other: &Node<B>) -> Self {
+        Self { sessions: Sessions::beside(&other.sessions), ..self }
     }
 
     /// Before anybody uses it.

@@ -1,5 +1,8 @@
 //! The sessions of a target node, whatever their transport protocol: which there are, and how one reaches another. A
 //! login, a logout and task management use this; a command does not.
+//!
+//! Each transport has a table of its sessions. Those of one node are [beside](Sessions::beside) one another: what a
+//! session does to the tasks of others it does to those of all transports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -159,6 +162,63 @@ impl<S> SessionEntry<S> {
     }
 }
 
+/// A session of whatever transport, as another one sees it.
+pub trait Peer: Send + Sync {
+    /// Its ports and its client.
+    fn identity(&self) -> &Identity;
+
+    /// Drops the message if the session has ended.
+    fn send(&self, message: SessionMessage);
+
+    /// Ends the session's tasks on a unit. The message is sent at once; the future returns when none of them runs any
+    /// more, or the session has ended.
+    fn clear(&self, unit: u16) -> Waiting<()>;
+}
+
+impl<S: Send + Sync + 'static> Peer for SessionEntry<S> {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn send(&self, message: SessionMessage) {
+        Self::send(self, message);
+    }
+
+    fn clear(&self, unit: u16) -> Waiting<()> {
+        Box::pin(Self::clear(self, Some(unit)))
+    }
+}
+
+/// The sessions of all transports of a node.
+#[derive(Clone, Default)]
+struct Peers(Arc<Mutex<PeerTable>>);
+
+#[derive(Default)]
+struct PeerTable {
+    entries: BTreeMap<Nexus, Arc<dyn Peer>>,
+    /// Units know a nexus by its number, so that no two of whatever transports have the same.
+    last_nexus: u64,
+}
+
+impl Peers {
+    /// Adds the session that `make` makes with a number of its own.
+    fn add<S: Send + Sync + 'static>(
+        &self,
+        make: impl FnOnce(Nexus) -> SessionEntry<S>,
+    ) -> Arc<SessionEntry<S>> {
+        let mut table = lock(&self.0);
+        table.last_nexus += 1;
+        let nexus = Nexus(table.last_nexus);
+        let entry = Arc::new(make(nexus));
+        table.entries.insert(nexus, Arc::clone(&entry) as _);
+        entry
+    }
+
+    fn remove(&self, nexus: Nexus) {
+        lock(&self.0).entries.remove(&nexus);
+    }
+}
+
 /// Keeps a session in the table: the session that drops it has ended.
 pub struct SessionHandle<S> {
     /// The session.
@@ -172,7 +232,8 @@ impl<S> Drop for SessionHandle<S> {
     fn drop(&mut self) {
         drain(&mut self.messages, drop);
         let Identity { target, .. } = &self.entry.identity;
-        let mut table = lock(&self.sessions.0);
+        self.sessions.peers.remove(self.entry.nexus);
+        let mut table = lock(&self.sessions.table);
         table.entries.remove(&self.entry.number);
         if let Some(target) = target {
             let past = table.past.entry(target.to_string()).or_default();
@@ -217,27 +278,29 @@ struct Table<S> {
     entries: BTreeMap<u16, Arc<SessionEntry<S>>>,
     /// What the sessions that have ended did, by target.
     past: BTreeMap<String, Activity>,
-    last_nexus: u64,
 }
 
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self { entries: BTreeMap::new(), past: BTreeMap::new(), last_nexus: 0 }
+        Self { entries: BTreeMap::new(), past: BTreeMap::new() }
     }
 }
 
-/// The sessions of a node.
-pub struct Sessions<S>(Arc<Mutex<Table<S>>>);
+/// The sessions of a node by one transport.
+pub struct Sessions<S> {
+    table: Arc<Mutex<Table<S>>>,
+    peers: Peers,
+}
 
 impl<S> Clone for Sessions<S> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self { table: Arc::clone(&self.table), peers: self.peers.clone() }
     }
 }
 
 impl<S> Default for Sessions<S> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self { table: Arc::default(), peers: Peers::default() }
     }
 }
 
@@ -258,7 +321,12 @@ pub enum AddSessionError<S> {
     Full,
 }
 
-impl<S> Sessions<S> {
+impl<S: Send + Sync + 'static> Sessions<S> {
+    /// A table of another transport of the same node as `other`.
+    pub fn beside<T>(other: &Sessions<T>) -> Self {
+        Self { peers: other.peers.clone(), ..Self::default() }
+    }
+
     /// Adds a session. If it [replaces](Identity::replaces) one that is there, that one is told to end instead, and the
     /// caller waits for its end and tries again: the tasks of the old session end before the new login succeeds.
     pub fn add(
@@ -267,7 +335,7 @@ impl<S> Sessions<S> {
         quota: ClientQuota,
         transport: impl FnOnce() -> S,
     ) -> Result<SessionHandle<S>, AddSessionError<S>> {
-        let mut table = lock(&self.0);
+        let mut table = lock(&self.table);
         let replaced = table.entries.values().find(|entry| identity.replaces(&entry.identity));
         if let Some(old) = replaced.cloned() {
             drop(table);
@@ -280,10 +348,9 @@ impl<S> Sessions<S> {
         }
         let Some(number) = table.free_number() else { return Err(AddSessionError::Full) };
         let (sender, messages) = mpsc::unbounded_channel();
-        table.last_nexus += 1;
-        let entry = Arc::new(SessionEntry {
+        let entry = self.peers.add(|nexus| SessionEntry {
             identity: identity.clone(),
-            nexus: Nexus(table.last_nexus),
+            nexus,
             number,
             since: SystemTime::now(),
             meter: Meter::default(),
@@ -299,7 +366,7 @@ impl<S> Sessions<S> {
 
     /// The session with this number.
     pub fn find(&self, number: u16) -> Option<Arc<SessionEntry<S>>> {
-        lock(&self.0).entries.get(&number).cloned()
+        lock(&self.table).entries.get(&number).cloned()
     }
 
     /// A place in the session `entry` for another connection, unless its client has as many as it may have. A client that
@@ -309,7 +376,7 @@ impl<S> Sessions<S> {
         entry: Arc<SessionEntry<S>>,
         quota: ClientQuota,
     ) -> Option<ConnectionPlace<S>> {
-        let table = lock(&self.0);
+        let table = lock(&self.table);
         if table.of_client(&entry.identity).1 >= quota.connections {
             return None;
         }
@@ -321,25 +388,26 @@ impl<S> Sessions<S> {
     pub fn has_same_name(&self, entry: &SessionEntry<S>) -> bool {
         let Identity { name, client, .. } = &entry.identity;
         let same = |other: &Identity| other.name == *name && other.client != *client;
-        lock(&self.0).entries.values().any(|other| same(&other.identity))
+        lock(&self.table).entries.values().any(|other| same(&other.identity))
     }
 
     /// What the sessions that have ended did, by target.
     pub fn past(&self) -> BTreeMap<String, Activity> {
-        lock(&self.0).past.clone()
+        lock(&self.table).past.clone()
     }
 
-    /// All sessions.
+    /// All sessions by this transport.
     pub fn all(&self) -> Vec<Arc<SessionEntry<S>>> {
-        lock(&self.0).entries.values().cloned().collect()
+        lock(&self.table).entries.values().cloned().collect()
     }
 
-    /// The other sessions with the target of `entry`.
-    pub fn others(&self, entry: &SessionEntry<S>) -> Vec<Arc<SessionEntry<S>>> {
-        let same_target = |other: &&Arc<SessionEntry<S>>| {
-            other.identity.target == entry.identity.target && other.number != entry.number
+    /// The other sessions with the target of `entry`, by whatever transport.
+    pub fn others(&self, entry: &SessionEntry<S>) -> Vec<Arc<dyn Peer>> {
+        let same_target = |(nexus, other): &(&Nexus, &Arc<dyn Peer>)| {
+            other.identity().target == entry.identity.target && **nexus != entry.nexus
         };
-        lock(&self.0).entries.values().filter(same_target).cloned().collect()
+        let table = lock(&self.peers.0);
+        table.entries.iter().filter(same_target).map(|(_, other)| Arc::clone(other)).collect()
     }
 }
 
@@ -453,6 +521,29 @@ mod tests {
         assert_eq!(both.each_ref().map(|handle| handle.entry.id().target_port), [1, 2]);
         let Err(AddSessionError::Taken(old)) = add(&sessions, &by(2)) else { panic!("two") };
         assert_eq!(old.number, both[1].entry.number);
+    }
+
+    #[test]
+    fn sessions_of_two_transports_are_peers() {
+        let sessions = Sessions::default();
+        let beside = Sessions::<u8>::beside(&sessions);
+        let first = add(&sessions, &identity(Some("t"))).ok().unwrap();
+        let by = |target| {
+            let initiator = InitiatorPort { protocol: Protocol::new(1), id: "i.1".into() };
+            Identity { initiator, ..identity(Some(target)) }
+        };
+        let mut second = beside.add(&by("t"), QUOTA, || 7).ok().unwrap();
+        let _third = beside.add(&by("u"), QUOTA, || 8).ok().unwrap();
+        assert_ne!(first.entry.nexus, second.entry.nexus);
+        let others = sessions.others(&first.entry);
+        let [other] = &others[..] else { panic!("{}", others.len()) };
+        assert_eq!(other.identity(), &second.entry.identity);
+        drop(other.clear(3));
+        let message = second.messages.try_recv();
+        assert!(matches!(message, Ok(SessionMessage::Clear(Some(3), _))));
+        assert_eq!((sessions.all().len(), beside.all().len()), (1, 2));
+        drop(second);
+        assert!(sessions.others(&first.entry).is_empty());
     }
 
     #[test]

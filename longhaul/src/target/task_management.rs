@@ -9,7 +9,7 @@ use futures_util::future::{join, join_all};
 use proto::scsi::lun;
 
 use super::lun::TargetDevice;
-use super::sessions::{SessionEntry, SessionMessage, Sessions};
+use super::sessions::{Peer, SessionEntry, SessionMessage, Sessions};
 
 /// The task management functions (SAM-5, 7) that concern others than one task. `LUN` fields have eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub enum Outcome {
 
 /// Does the part of a function that is not the session's own. It returns when the tasks of others have ended (SAM-5,
 /// 7.1).
-pub async fn manage<S>(
+pub async fn manage<S: Send + Sync + 'static>(
     sessions: &Sessions<S>,
     by: &SessionEntry<S>,
     device: &TargetDevice,
@@ -71,7 +71,7 @@ pub async fn manage<S>(
 
 /// Resets the units that the initiator may write to. A cold reset also ends the sessions that use no others (RFC
 /// 7143, 11.5.1): a session with a unit beyond those goes on.
-async fn reset_target<S>(
+async fn reset_target<S: Send + Sync + 'static>(
     sessions: &Sessions<S>,
     by: &SessionEntry<S>,
     device: &TargetDevice,
@@ -93,7 +93,7 @@ async fn reset_target<S>(
 
 /// Ends the tasks of other sessions on a unit, and what copies do to it that are tasks of other units. A session that
 /// ends meanwhile has none left.
-async fn clear<S>(others: &[Arc<SessionEntry<S>>], device: &TargetDevice, unit: u16) {
+async fn clear(others: &[Arc<dyn Peer>], device: &TargetDevice, unit: u16) {
     let copies = device.unit(lun::encode(unit)).end_copies();
-    join(copies, join_all(others.iter().map(|other| other.clear(Some(unit))))).await;
+    join(copies, join_all(others.iter().map(|other| other.clear(unit)))).await;
 }
