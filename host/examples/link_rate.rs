@@ -49,15 +49,15 @@ fn main() {
     let pid = std::process::id();
     // The far end is named by a descriptor of this thread.
     use std::os::fd::AsRawFd as _;
-    ip(&format!(
-        "link add a mtu {mtu} type veth peer name b mtu {mtu} netns /proc/{pid}/fd/{}",
-        far.as_raw_fd()
-    ));
-    ip("address add 10.9.0.1/24 dev a");
-    ip("link set a up");
+    ip("link add near type veth peer name far");
+    ip(&format!("link set near mtu {mtu}"));
+    ip(&format!("link set far mtu {mtu}"));
+    ip(&format!("link set far netns /proc/{pid}/fd/{}", far.as_raw_fd()));
+    ip("address add 10.9.0.1/24 dev near");
+    ip("link set near up");
     enter(&far);
-    ip("address add 10.9.0.2/24 dev b");
-    ip("link set b up");
+    ip("address add 10.9.0.2/24 dev far");
+    ip("link set far up");
     let open = |name: &str, address: [u8; 4]| -> Link {
         if is_udp {
             Udp::bind(SocketAddr::from((address, 5000))).expect("a socket").into()
@@ -66,16 +66,17 @@ fn main() {
             Ethernet::open(name, TYPE, options).expect("a link").into()
         }
     };
-    let mut receiver = open("b", [10, 9, 0, 2]);
+    let mut receiver = open("far", [10, 9, 0, 2]);
     enter(&near);
-    let mut sender = open("a", [10, 9, 0, 1]);
+    let mut sender = open("near", [10, 9, 0, 1]);
     flood(&mut sender, &mut receiver, len, Duration::from_secs(seconds as u64));
     ping(sender, receiver, len);
 }
 
 fn flood(sender: &mut Link, receiver: &mut Link, len: usize, time: Duration) {
     let (stop, received) = (AtomicBool::new(false), AtomicU64::new(0));
-    let to = receiver.local();
+    let to = receiver.sender().local();
+    let sending = sender.sender();
     let (mut sent, mut waits) = (0_u64, 0_u64);
     let start = Instant::now();
     thread::scope(|scope| {
@@ -94,7 +95,7 @@ fn flood(sender: &mut Link, receiver: &mut Link, len: usize, time: Duration) {
         let mut batch = Batch::default();
         while start.elapsed() < time {
             (0..BATCH).for_each(|_| batch.push(to, |buffer| buffer.resize(buffer.len() + len, 7)));
-            while let Err(error) = sender.send_batch(&mut batch) {
+            while let Err(error) = sending.send_batch(&mut batch) {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
                 waits += 1;
             }
@@ -116,7 +117,7 @@ fn flood(sender: &mut Link, receiver: &mut Link, len: usize, time: Duration) {
 }
 
 fn ping(mut near: Link, mut far: Link, len: usize) {
-    let (to, stop) = (far.local(), AtomicBool::new(false));
+    let (to, stop) = (far.sender().local(), AtomicBool::new(false));
     let mut times = Vec::new();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -128,14 +129,14 @@ fn ping(mut near: Link, mut far: Link, len: usize) {
                     }
                 })
                 .expect("the link works");
-                let _ = far.send_batch(&mut batch);
+                let _ = far.sender().send_batch(&mut batch);
             }
         });
         let mut batch = Batch::default();
         for _ in 0..ROUND_TRIPS {
             let start = Instant::now();
             batch.push(to, |buffer| buffer.resize(buffer.len() + len, 8));
-            while near.send_batch(&mut batch).is_err() {}
+            while near.sender().send_batch(&mut batch).is_err() {}
             let mut count = 0;
             while count == 0 && start.elapsed() < Duration::from_millis(100) {
                 count = near.recv_batch(&mut |_, _| ()).expect("the link works");

@@ -69,7 +69,7 @@ fn send(link: &mut Link, to: Address, packets: &[Vec<u8>]) {
     for packet in packets {
         batch.push(to, |buffer| buffer.extend_from_slice(packet));
     }
-    while let Err(error) = link.send_batch(&mut batch) {
+    while let Err(error) = link.sender().send_batch(&mut batch) {
         assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
         thread::yield_now();
     }
@@ -81,7 +81,7 @@ const LENGTHS: [usize; 12] = [1400, 1400, 1400, 200, 1400, 64, 64, 64, 65, 1, 14
 
 fn exchange(mut near: Link, mut far: Link) {
     let packets: Vec<_> = (0..).zip(LENGTHS).map(|(number, len)| packet(number, len)).collect();
-    send(&mut near, far.local(), &packets);
+    send(&mut near, far.sender().local(), &packets);
     let received = receive(&mut far, packets.len());
     for ((from, bytes), sent) in received.iter().zip(&packets) {
         assert_eq!(bytes, sent);
@@ -110,13 +110,15 @@ fn ethernet_packets_arrive_as_they_were_sent() {
 fn ethernet_packets_of_jumbo_frames_arrive_whole() {
     with_veth(9000, || {
         let [mut near, mut far] = veth_ends();
-        assert_eq!(near.mtu(), 9000);
+        assert_eq!(near.sender().mtu(), 9000);
         let packets: Vec<_> = (0..300).map(|number| packet(number, 9000 - number)).collect();
         // Several turns of the ring.
         for _ in 0..20 {
-            send(&mut near, far.local(), &packets);
+            send(&mut near, far.sender().local(), &packets);
             let received = receive(&mut far, packets.len());
-            let Address::Ethernet(mac) = near.local() else { panic!("{:?}", near.local()) };
+            let Address::Ethernet(mac) = near.sender().local() else {
+                panic!("{:?}", near.sender().local())
+            };
             assert!(received.iter().all(|(from, _)| *from == Address::Ethernet(mac)));
             assert!(received.iter().map(|(_, bytes)| bytes).eq(&packets));
         }
@@ -128,7 +130,7 @@ fn ethernet_broadcast_reaches_the_other_end() {
     with_veth(1500, || {
         let [mut near, mut far] = veth_ends();
         send(&mut near, Mac::BROADCAST.into(), &[packet(1, 100)]);
-        assert_eq!(receive(&mut far, 1), [(near.local(), packet(1, 100))]);
+        assert_eq!(receive(&mut far, 1), [(near.sender().local(), packet(1, 100))]);
         let none = near.recv_batch(&mut |_, _| panic!("its own packet came back")).unwrap();
         assert_eq!(none, 0);
     });
@@ -140,10 +142,10 @@ fn ethernet_packets_of_another_type_are_not_received() {
         let [mut near, mut far] = veth_ends();
         let mut other: Link =
             Ethernet::open("near", TYPE + 1, EthernetOptions::default()).unwrap().into();
-        send(&mut other, far.local(), &[packet(1, 100)]);
-        send(&mut near, far.local(), &[packet(2, 100)]);
+        send(&mut other, far.sender().local(), &[packet(1, 100)]);
+        send(&mut near, far.sender().local(), &[packet(2, 100)]);
         let received = receive(&mut far, 1);
-        assert_eq!(received, [(near.local(), packet(2, 100))]);
+        assert_eq!(received, [(near.sender().local(), packet(2, 100))]);
     });
 }
 
@@ -151,7 +153,7 @@ fn ethernet_packets_of_another_type_are_not_received() {
 fn ethernet_packet_longer_than_the_mtu_is_counted_as_refused() {
     with_veth(1500, || {
         let [mut near, mut far] = veth_ends();
-        send(&mut near, far.local(), &[packet(1, 1501), packet(2, 1500)]);
+        send(&mut near, far.sender().local(), &[packet(1, 1501), packet(2, 1500)]);
         assert_eq!(receive(&mut far, 1)[0].1, packet(2, 1500));
         assert_eq!(near.losses().refused, 1);
     });
@@ -163,14 +165,14 @@ fn ethernet_packets_beyond_the_ring_are_counted_as_overrun() {
         let mut near = ethernet("near", EthernetOptions::default());
         let mut far = ethernet("far", EthernetOptions { ring: 1, ..Default::default() });
         let packets: Vec<_> = (0..200).map(|number| packet(number, 1000)).collect();
-        send(&mut near, far.local(), &packets);
+        send(&mut near, far.sender().local(), &packets);
         // What veth hands over it hands over before the sender goes on, but for what its own thread still has.
         let mut received = receive(&mut far, 1).len();
         while (received as u64) + far.losses().overrun < 200 {
             received += far.recv_batch(&mut |_, _| ()).unwrap();
         }
         assert!(far.losses().overrun > 0, "{received}");
-        send(&mut near, far.local(), &[packet(7, 77)]);
+        send(&mut near, far.sender().local(), &[packet(7, 77)]);
         assert_eq!(receive(&mut far, 1)[0].1, packet(7, 77), "the ring goes on");
     });
 }
@@ -180,11 +182,11 @@ fn ethernet_interface_that_went_down_is_used_again_when_it_is_up() {
     with_veth(1500, || {
         let [mut near, mut far] = veth_ends();
         ip("link set near down");
-        send(&mut near, far.local(), &[packet(1, 100)]);
+        send(&mut near, far.sender().local(), &[packet(1, 100)]);
         assert_eq!(near.losses().refused, 1);
         near.recv_batch(&mut |_, _| panic!("nothing was sent")).unwrap();
         ip("link set near up");
-        send(&mut near, far.local(), &[packet(2, 100)]);
+        send(&mut near, far.sender().local(), &[packet(2, 100)]);
         assert_eq!(receive(&mut far, 1)[0].1, packet(2, 100));
     });
 }
@@ -214,7 +216,7 @@ fn ethernet_on_what_is_none_is_refused() {
 #[tokio::test]
 async fn task_is_woken_by_a_packet_and_sends_a_batch() {
     let [mut near, mut far] = [(); 2].map(|()| AsyncLink::new(udp()).unwrap());
-    let to = far.link().local();
+    let to = far.sender().get_ref().local();
     let receiving = tokio::spawn(async move {
         let mut received = Vec::new();
         while received.len() < 100 {
@@ -226,7 +228,7 @@ async fn task_is_woken_by_a_packet_and_sends_a_batch() {
     tokio::task::yield_now().await;
     let mut batch = Batch::default();
     (0..100).for_each(|number| batch.push(to, |buffer| buffer.extend(packet(number, 1200))));
-    poll_fn(|cx| near.poll_send(cx, &mut batch)).await.unwrap();
+    near.sender().send(&mut batch).await.unwrap();
     let sent = (0..100).map(|number| packet(number, 1200));
     assert!(receiving.await.unwrap().into_iter().eq(sent));
     poll_fn(|cx| {

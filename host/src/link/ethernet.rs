@@ -4,6 +4,8 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::mem::{MaybeUninit, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::packet_ring::{PacketRing, set};
 use super::{Address, Batch, Losses, Mac};
@@ -57,26 +59,11 @@ pub enum OpenError {
 }
 
 /// Packets of one EtherType on one interface.
+#[derive(Debug)]
 pub struct Ethernet {
-    socket: OwnedFd,
+    pub(super) socket: Arc<EthernetSocket>,
     ring: PacketRing,
-    interface: String,
-    /// Where packets go, but for the station.
-    to: libc::sockaddr_ll,
-    mac: Mac,
-    mtu: usize,
-    losses: Losses,
-}
-
-impl fmt::Debug for Ethernet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { interface, mac, mtu, .. } = self;
-        f.debug_struct("Ethernet")
-            .field("interface", interface)
-            .field("mac", mac)
-            .field("mtu", mtu)
-            .finish()
-    }
+    overrun: u64,
 }
 
 impl Ethernet {
@@ -108,83 +95,21 @@ impl Ethernet {
             return Err(OpenError::NotEthernet(name()));
         }
         let [a, b, c, d, e, f, ..] = own.sll_addr;
-        let (mac, losses) = (Mac([a, b, c, d, e, f]), Losses::default());
-        Ok(Self { socket, ring, interface: name(), to, mac, mtu, losses })
+        let (mac, refused) = (Mac([a, b, c, d, e, f]), AtomicU64::new(0));
+        let socket = EthernetSocket { socket, interface: name(), to, mac, mtu, refused };
+        Ok(Self { socket: Arc::new(socket), ring, overrun: 0 })
     }
 
     /// The name of the interface.
     #[must_use]
     pub fn interface(&self) -> &str {
-        &self.interface
+        &self.socket.interface
     }
 
     /// The address of the interface.
     #[must_use]
-    pub const fn mac(&self) -> Mac {
-        self.mac
-    }
-
-    /// Gives the kernel as many of the next packets as one call takes; how many left.
-    fn send_some(&self, batch: &Batch) -> io::Result<usize> {
-        let packets = batch.waiting().get(..SENT_AT_ONCE).unwrap_or_else(|| batch.waiting());
-        let mut addresses = [self.to; SENT_AT_ONCE];
-        let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; SENT_AT_ONCE];
-        let mut messages = [MESSAGE; SENT_AT_ONCE];
-        let slots = addresses.iter_mut().zip(&mut parts).zip(&mut messages);
-        for (packet, ((address, part), message)) in packets.iter().zip(slots) {
-            let Address::Ethernet(Mac(octets)) = packet.to else {
-                return Err(ErrorKind::AddrNotAvailable.into());
-            };
-            address.sll_addr[..6].copy_from_slice(&octets);
-            let bytes = &batch.bytes()[packet.range()];
-            // The kernel only reads them.
-            *part =
-                libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-            message.msg_hdr.msg_name = (&raw mut *address).cast();
-            message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as u32;
-            message.msg_hdr.msg_iov = part;
-            message.msg_hdr.msg_iovlen = 1;
-        }
-        // SAFETY: the descriptor is open; the first `packets.len()` messages, at most as many as there are, point to
-        // addresses, parts and bytes that outlive the call.
-        let sent = unsafe {
-            libc::sendmmsg(
-                self.socket.as_raw_fd(),
-                messages.as_mut_ptr(),
-                packets.len() as u32,
-                libc::MSG_DONTWAIT,
-            )
-        };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
-    }
-}
-
-impl Ethernet {
-    pub(super) fn send_batch(&mut self, batch: &mut Batch) -> io::Result<()> {
-        while !batch.is_empty() {
-            match self.send_some(batch) {
-                Ok(sent) => batch.advance(sent),
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EINTR) => {}
-                    // The queue of the interface is full, or the packet is too long for it.
-                    Some(libc::ENOBUFS | libc::EMSGSIZE) => {
-                        self.losses.refused += 1;
-                        batch.advance(1);
-                    }
-                    // The interface is down: it may come up again, with whatever was under way lost.
-                    Some(libc::ENETDOWN) => {
-                        self.losses.refused += batch.len() as u64;
-                        batch.clear();
-                    }
-                    None if error.kind() == ErrorKind::AddrNotAvailable => {
-                        self.losses.refused += 1;
-                        batch.advance(1);
-                    }
-                    _ => return Err(error),
-                },
-            }
-        }
-        Ok(())
+    pub fn mac(&self) -> Mac {
+        self.socket.mac
     }
 
     pub(super) fn recv_batch(
@@ -195,20 +120,100 @@ impl Ethernet {
             each(Address::Ethernet(from), packet);
         });
         if count == 0 {
-            self.take_error()?;
+            self.socket.take_error()?;
         }
         Ok(count)
     }
 
-    pub(super) const fn mtu(&self) -> usize {
-        self.mtu
+    pub(super) fn losses(&mut self) -> Losses {
+        if let Ok(overrun) = overrun(&self.socket.socket) {
+            self.overrun += overrun;
+        }
+        let refused = self.socket.refused.load(Ordering::Relaxed);
+        Losses { refused, overrun: self.overrun, cut: self.ring.cut }
+    }
+}
+
+/// What sends, and may be shared.
+pub(super) struct EthernetSocket {
+    socket: OwnedFd,
+    interface: String,
+    /// Where packets go, but for the station.
+    to: libc::sockaddr_ll,
+    mac: Mac,
+    pub(super) mtu: usize,
+    refused: AtomicU64,
+}
+
+impl fmt::Debug for EthernetSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { interface, mac, mtu, .. } = self;
+        write!(f, "EthernetSocket({interface} {mac} {mtu})")
+    }
+}
+
+impl EthernetSocket {
+    pub(super) fn send_batch(&self, batch: &mut Batch) -> io::Result<()> {
+        let refuse = |batch: &mut Batch, count: usize| {
+            self.refused.fetch_add(count as u64, Ordering::Relaxed);
+            batch.advance(count);
+        };
+        while !batch.is_empty() {
+            match self.send_some(batch) {
+                // It goes somewhere where this link does not.
+                Ok(0) => refuse(batch, 1),
+                Ok(sent) => batch.advance(sent),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    // The queue of the interface is full, or the packet is too long for it.
+                    Some(libc::ENOBUFS | libc::EMSGSIZE) => refuse(batch, 1),
+                    // The interface is down: it may come up again, with whatever was under way lost.
+                    Some(libc::ENETDOWN) => refuse(batch, batch.len()),
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(())
     }
 
-    pub(super) fn losses(&mut self) -> Losses {
-        if let Ok(overrun) = overrun(&self.socket) {
-            self.losses.overrun += overrun;
+    /// Gives the kernel as many of the next packets as one call takes; how many left.
+    fn send_some(&self, batch: &Batch) -> io::Result<usize> {
+        let mut addresses = [self.to; SENT_AT_ONCE];
+        let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; SENT_AT_ONCE];
+        let mut messages = [MESSAGE; SENT_AT_ONCE];
+        let slots = addresses.iter_mut().zip(&mut parts).zip(&mut messages);
+        let mut count = 0;
+        for (packet, ((address, part), message)) in batch.waiting().iter().zip(slots) {
+            let Address::Ethernet(Mac(octets)) = packet.to else { break };
+            address.sll_addr[..6].copy_from_slice(&octets);
+            let bytes = &batch.bytes()[packet.range()];
+            // The kernel only reads them.
+            *part =
+                libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+            message.msg_hdr.msg_name = (&raw mut *address).cast();
+            message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as u32;
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
+            count += 1;
         }
-        Losses { cut: self.ring.cut, ..self.losses }
+        if count == 0 {
+            return Ok(0);
+        }
+        // SAFETY: the descriptor is open; the first `count` messages, at most as many as there are, point to addresses,
+        // parts and bytes that outlive the call.
+        let sent = unsafe {
+            libc::sendmmsg(
+                self.socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                count,
+                libc::MSG_DONTWAIT,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    pub(super) const fn mac(&self) -> Mac {
+        self.mac
     }
 
     /// An interface that went down makes the socket readable until its error is taken; one that is gone stays so.
@@ -220,7 +225,7 @@ impl Ethernet {
     }
 }
 
-impl AsFd for Ethernet {
+impl AsFd for EthernetSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

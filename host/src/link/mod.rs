@@ -2,8 +2,8 @@
 //! link makes of them what it needs.
 //!
 //! ```text
-//! Batch ──► send_batch      as few system calls as the link allows
-//!           recv_batch ──►  each packet in the buffer that the kernel has written it to
+//! Batch ──► Sender::send_batch      as few system calls as the link allows
+//!           Link::recv_batch   ──►  each packet in the buffer that the kernel has written it to
 //! ```
 
 mod address;
@@ -13,15 +13,18 @@ mod packet_ring;
 mod udp;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, RawFd};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::unix::AsyncFd;
 
 pub use address::{Address, Mac, ParseMacError};
 pub use batch::{Batch, Packet};
+use ethernet::EthernetSocket;
 pub use ethernet::{Ethernet, EthernetOptions, OpenError};
 pub use udp::Udp;
+use udp::UdpSender;
 
 /// What sends and receives packets without waiting.
 #[derive(Debug)]
@@ -33,14 +36,13 @@ pub enum Link {
 }
 
 impl Link {
-    /// Sends what the batch holds, and takes it out as it does. [`io::ErrorKind::WouldBlock`] means that the system takes no
-    /// more now; what is left stays in the batch. A packet that the system refuses for itself, as too long or for want of
-    /// room in a queue, is lost like one on its way, and counted.
-    pub fn send_batch(&mut self, batch: &mut Batch) -> io::Result<()> {
-        match self {
-            Self::Ethernet(link) => link.send_batch(batch),
-            Self::Udp(link) => link.send_batch(batch),
-        }
+    /// What sends by it.
+    #[must_use]
+    pub fn sender(&self) -> Sender {
+        Sender(match self {
+            Self::Ethernet(link) => Socket::Ethernet(Arc::clone(&link.socket)),
+            Self::Udp(link) => Socket::Udp(Arc::clone(&link.socket)),
+        })
     }
 
     /// Hands over packets that have arrived, and says how many: none if there are none now. Bounded, so that sending has
@@ -49,24 +51,6 @@ impl Link {
         match self {
             Self::Ethernet(link) => link.recv_batch(each),
             Self::Udp(link) => link.recv_batch(each),
-        }
-    }
-
-    /// The longest packet that can leave, without the headers of the link. The way of it may carry less.
-    #[must_use]
-    pub const fn mtu(&self) -> usize {
-        match self {
-            Self::Ethernet(link) => link.mtu(),
-            Self::Udp(_) => udp::PIECE_MAX,
-        }
-    }
-
-    /// The address at which packets arrive.
-    #[must_use]
-    pub fn local(&self) -> Address {
-        match self {
-            Self::Ethernet(link) => link.mac().into(),
-            Self::Udp(link) => link.address().into(),
         }
     }
 
@@ -91,15 +75,6 @@ impl From<Udp> for Link {
     }
 }
 
-impl AsRawFd for Link {
-    fn as_raw_fd(&self) -> RawFd {
-        match self {
-            Self::Ethernet(link) => link.as_fd().as_raw_fd(),
-            Self::Udp(link) => link.as_fd().as_raw_fd(),
-        }
-    }
-}
-
 /// Packets that were lost at this end of a link, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
@@ -111,56 +86,128 @@ pub struct Losses {
     pub cut: u64,
 }
 
-/// A link that wakes a task when it can go on.
+/// What sends by a link. Clones send by the same.
+#[derive(Clone, Debug)]
+pub struct Sender(Socket);
+
+#[derive(Clone, Debug)]
+enum Socket {
+    Ethernet(Arc<EthernetSocket>),
+    Udp(Arc<UdpSender>),
+}
+
+impl Sender {
+    /// Sends what the batch holds, and takes it out as it does. [`io::ErrorKind::WouldBlock`] means that the system takes no
+    /// more now; what is left stays in the batch. A packet that the system refuses for itself, as too long or for want of
+    /// room in a queue, is lost like one on its way, and counted.
+    pub fn send_batch(&self, batch: &mut Batch) -> io::Result<()> {
+        match &self.0 {
+            Socket::Ethernet(socket) => socket.send_batch(batch),
+            Socket::Udp(socket) => socket.send_batch(batch),
+        }
+    }
+
+    /// The longest packet that can leave, without the headers of the link. The way of it may carry less.
+    #[must_use]
+    pub fn mtu(&self) -> usize {
+        match &self.0 {
+            Socket::Ethernet(socket) => socket.mtu,
+            Socket::Udp(_) => udp::PIECE_MAX,
+        }
+    }
+
+    /// The address at which packets arrive.
+    #[must_use]
+    pub fn local(&self) -> Address {
+        match &self.0 {
+            Socket::Ethernet(socket) => socket.mac().into(),
+            Socket::Udp(socket) => socket.local.into(),
+        }
+    }
+}
+
+impl AsRawFd for Sender {
+    fn as_raw_fd(&self) -> RawFd {
+        match &self.0 {
+            Socket::Ethernet(socket) => socket.as_fd().as_raw_fd(),
+            Socket::Udp(socket) => socket.as_fd().as_raw_fd(),
+        }
+    }
+}
+
+/// A link that wakes a task when packets have arrived.
 #[derive(Debug)]
-pub struct AsyncLink(AsyncFd<Link>);
+pub struct AsyncLink {
+    sender: AsyncSender,
+    link: Link,
+}
 
 impl AsyncLink {
     /// Has the runtime watch `link`.
     pub fn new(link: impl Into<Link>) -> io::Result<Self> {
-        // SAFETY: a link owns its socket, and has the same one as long as it lives.
-        Ok(Self(unsafe { AsyncFd::register(link.into()) }?))
+        let link = link.into();
+        // SAFETY: what sends holds its socket, which is the same one as long as it lives.
+        let sender = unsafe { AsyncFd::register(link.sender()) }?;
+        Ok(Self { sender: AsyncSender(Arc::new(sender)), link })
     }
 
-    /// The link itself, for what needs no waiting.
-    pub fn link(&self) -> &Link {
-        self.0.get_ref()
+    /// What sends by it.
+    #[must_use]
+    pub fn sender(&self) -> AsyncSender {
+        self.sender.clone()
     }
 
     /// What was lost at this end.
     pub fn losses(&mut self) -> Losses {
-        self.0.get_mut().losses()
+        self.link.losses()
     }
 
-    /// Sends all of a batch; pending while the system takes no more.
-    pub fn poll_send(&mut self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<()>> {
-        while !batch.is_empty() {
-            // Nearly always there is room, and asking the runtime first would cost more.
-            match self.0.get_mut().send_batch(batch) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                sent => return Poll::Ready(sent),
-            }
-            let mut guard = ready!(self.0.poll_write_ready_mut(cx))?;
-            match guard.get_inner_mut().send_batch(batch) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                sent => return Poll::Ready(sent),
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Hands over what has arrived; pending if that is nothing.
+    /// Hands over what has arrived; pending if that is nothing. Only one task may wait for it.
     pub fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
         each: &mut dyn FnMut(Address, &mut [u8]),
     ) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = ready!(self.0.poll_read_ready_mut(cx))?;
-            match guard.get_inner_mut().recv_batch(each) {
+            let mut guard = ready!(self.sender.0.poll_read_ready(cx))?;
+            match self.link.recv_batch(each) {
                 Ok(0) => guard.clear_ready(),
                 received => return Poll::Ready(received),
             }
         }
+    }
+}
+
+/// What sends by a link, and waits while the system takes no more. Clones send by the same.
+#[derive(Clone, Debug)]
+pub struct AsyncSender(Arc<AsyncFd<Sender>>);
+
+impl AsyncSender {
+    /// Sends what the batch holds; whether that is all of it now.
+    pub fn try_send(&self, batch: &mut Batch) -> io::Result<bool> {
+        match self.0.get_ref().send_batch(batch) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends all of a batch. Dropped before it is done it leaves the rest there.
+    pub async fn send(&self, batch: &mut Batch) -> io::Result<()> {
+        // Nearly always there is room, and asking the runtime first would cost more.
+        while !self.try_send(batch)? {
+            let mut guard = self.0.writable().await?;
+            match self.0.get_ref().send_batch(batch) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                sent => return sent,
+            }
+        }
+        Ok(())
+    }
+
+    /// What sends, without waiting.
+    #[must_use]
+    pub fn get_ref(&self) -> &Sender {
+        self.0.get_ref()
     }
 }

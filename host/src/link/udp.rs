@@ -5,6 +5,8 @@ use std::fmt;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 
@@ -21,18 +23,10 @@ pub(super) const PIECE_MAX: usize = 65_507;
 const SOCKET_BUFFER: usize = 4 << 20;
 
 /// A UDP socket.
+#[derive(Debug)]
 pub struct Udp {
-    socket: UdpSocket,
-    state: UdpSocketState,
-    local: SocketAddr,
+    pub(super) socket: Arc<UdpSender>,
     buffers: Vec<Vec<u8>>,
-    losses: Losses,
-}
-
-impl fmt::Debug for Udp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Udp").field("local", &self.local).finish_non_exhaustive()
-    }
 }
 
 impl Udp {
@@ -50,59 +44,25 @@ impl Udp {
         }
         state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER)?;
         state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER)?;
-        let local = socket.local_addr()?;
+        let (local, refused) = (socket.local_addr()?, AtomicU64::new(0));
         let buffers = vec![vec![0; BUFFER]; BATCH_SIZE];
-        Ok(Self { socket, state, local, buffers, losses: Losses::default() })
+        Ok(Self { socket: Arc::new(UdpSender { socket, state, local, refused }), buffers })
     }
 
     /// The address of the socket.
     #[must_use]
-    pub const fn address(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// Sends the next packets that can go in one piece; how many they are.
-    fn send_piece(&self, batch: &Batch) -> (usize, io::Result<()>) {
-        let count = batch.segments(self.state.max_gso_segments(), PIECE_MAX);
-        let Some(pieces) = batch.waiting().get(..count) else { return (0, Ok(())) };
-        let [first, ..] = pieces else { return (0, Ok(())) };
-        let end = pieces.last().map_or(0, |last| last.range().end);
-        let Address::Ip { remote, local } = first.to else {
-            return (count, Err(ErrorKind::AddrNotAvailable.into()));
-        };
-        let transmit = Transmit {
-            destination: remote,
-            ecn: None,
-            contents: &batch.bytes()[first.range().start..end],
-            segment_size: (count > 1).then_some(first.len()),
-            src_ip: local,
-        };
-        (count, self.state.try_send((&self.socket).into(), &transmit))
-    }
-}
-
-impl Udp {
-    pub(super) fn send_batch(&mut self, batch: &mut Batch) -> io::Result<()> {
-        while !batch.is_empty() {
-            let (count, sent) = self.send_piece(batch);
-            match sent {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(error),
-                // Nobody listens, no way there, too long: packets that do not arrive, as far as a link is concerned.
-                Err(_) => self.losses.refused += count as u64,
-                Ok(()) => {}
-            }
-            batch.advance(count);
-        }
-        Ok(())
+    pub fn address(&self) -> SocketAddr {
+        self.socket.local
     }
 
     pub(super) fn recv_batch(
         &mut self,
         each: &mut dyn FnMut(Address, &mut [u8]),
     ) -> io::Result<usize> {
+        let UdpSender { socket, state, .. } = &*self.socket;
         let mut meta = [RecvMeta::default(); BATCH_SIZE];
         let mut slices: Vec<_> = self.buffers.iter_mut().map(|it| IoSliceMut::new(it)).collect();
-        let filled = match self.state.recv((&self.socket).into(), &mut slices, &mut meta) {
+        let filled = match state.recv(socket.into(), &mut slices, &mut meta) {
             Ok(filled) => filled,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
             // The answer of a host to a packet sent before (ICMP), which anybody can forge: no reason to end anything.
@@ -121,12 +81,62 @@ impl Udp {
         Ok(count)
     }
 
-    pub(super) const fn losses(&self) -> Losses {
-        self.losses
+    pub(super) fn losses(&self) -> Losses {
+        let refused = self.socket.refused.load(Ordering::Relaxed);
+        Losses { refused, ..Losses::default() }
     }
 }
 
-impl AsFd for Udp {
+/// What sends, and may be shared.
+pub(super) struct UdpSender {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    pub(super) local: SocketAddr,
+    refused: AtomicU64,
+}
+
+impl fmt::Debug for UdpSender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("UdpSender").field(&self.local).finish()
+    }
+}
+
+impl UdpSender {
+    pub(super) fn send_batch(&self, batch: &mut Batch) -> io::Result<()> {
+        while !batch.is_empty() {
+            let (count, sent) = self.send_piece(batch);
+            match sent {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(error),
+                // Nobody listens, no way there, too long: packets that do not arrive, as far as a link is concerned.
+                Err(_) => drop(self.refused.fetch_add(count as u64, Ordering::Relaxed)),
+                Ok(()) => {}
+            }
+            batch.advance(count);
+        }
+        Ok(())
+    }
+
+    /// Sends the next packets that can go in one piece; how many they are.
+    fn send_piece(&self, batch: &Batch) -> (usize, io::Result<()>) {
+        let count = batch.segments(self.state.max_gso_segments(), PIECE_MAX);
+        let Some([first, .., last] | [first @ last]) = batch.waiting().get(..count) else {
+            return (count, Ok(()));
+        };
+        let Address::Ip { remote, local } = first.to else {
+            return (count, Err(ErrorKind::AddrNotAvailable.into()));
+        };
+        let transmit = Transmit {
+            destination: remote,
+            ecn: None,
+            contents: &batch.bytes()[first.range().start..last.range().end],
+            segment_size: (count > 1).then_some(first.len()),
+            src_ip: local,
+        };
+        (count, self.state.try_send((&self.socket).into(), &transmit))
+    }
+}
+
+impl AsFd for UdpSender {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
