@@ -41,6 +41,7 @@ mod replay;
 mod rtt;
 mod server;
 mod transport;
+pub mod transport_id;
 
 pub use address::{Address, Endpoint, LinkId, Transmit};
 pub use client::{Client, ClientEvent, SubmitError};
