@@ -1,0 +1,3 @@
+//! The HyperSCSI 2 target (docs/spec/hyperscsi.md).
+
+mod tasks;

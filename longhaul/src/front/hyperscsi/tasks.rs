@@ -1,0 +1,291 @@
+//! The tasks of a session: from the commands of its connection to the units and back, within the memory that it has.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use proto::scsi::{Parsed, Status, lun};
+use proto::time::Time;
+use tokio::sync::oneshot;
+
+use crate::target::executor::{CommandRecord, Executor, Ready};
+use crate::target::lun::{Command, Response, TargetDevice};
+use crate::target::memory_quota::{Pools, Quota};
+use crate::target::sessions::SessionEntry;
+
+/// The longest answer of a command that moves no blocks.
+const ANSWER_MAX: u32 = 64 << 10;
+
+/// A command that has arrived, with all its data-out.
+pub(super) struct Arrival<T> {
+    /// Its task.
+    pub(super) task: T,
+    /// The unit it is for.
+    pub(super) lun: u16,
+    pub(super) cdb: [u8; 16],
+    pub(super) data: Bytes,
+    /// How much data-in the initiator has room for.
+    pub(super) room: u32,
+    /// When it came.
+    pub(super) arrived: Time,
+}
+
+/// A task that has ended; without a response if it was aborted.
+pub(super) type Ended<T> = (T, Option<Response>);
+
+/// The same, not counted yet.
+struct Uncounted<T> {
+    task: T,
+    record: CommandRecord,
+    response: Response,
+    is_aborted: bool,
+}
+
+impl<T> Uncounted<T> {
+    fn counted<S>(self, entry: &SessionEntry<S>, now: Time) -> Ended<T> {
+        let Self { task, record, response, is_aborted } = self;
+        let CommandRecord { kind, started, out, .. } = record;
+        if is_aborted {
+            entry.meter.aborted();
+        } else if response.status != Status::Good {
+            entry.meter.ended_badly(kind, &response.sense);
+        }
+        let bytes = out + response.data.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        entry.meter.ended(kind, bytes, now - started);
+        (task, (!is_aborted).then_some(response))
+    }
+}
+
+/// The tasks under way; `T` names one.
+pub(super) struct Tasks<T> {
+    executor: Executor<T>,
+    quota: Quota,
+    /// The unit of each.
+    units: BTreeMap<T, u16>,
+    aborted: BTreeSet<T>,
+    /// Those that have to end before somebody is told.
+    clears: Vec<(BTreeSet<T>, oneshot::Sender<()>)>,
+    ended: VecDeque<Uncounted<T>>,
+}
+
+impl<T: Copy + Ord + Unpin> Tasks<T> {
+    pub(super) fn new(pools: &Pools) -> Self {
+        Self {
+            executor: Executor::default(),
+            quota: Quota::new(pools),
+            units: BTreeMap::new(),
+            aborted: BTreeSet::new(),
+            clears: Vec::new(),
+            ended: VecDeque::new(),
+        }
+    }
+
+    /// Runs a command, or lets it wait until there is memory for its answer beside `unsent` bytes of others.
+    pub(super) fn begin<S>(
+        &mut self,
+        cx: &mut Context<'_>,
+        (entry, device): (&SessionEntry<S>, &TargetDevice),
+        arrival: Arrival<T>,
+        unsent: u64,
+    ) {
+        let Arrival { task, lun: number, cdb, data, room, arrived } = arrival;
+        let parsed = Parsed::of(&cdb);
+        let unit = Arc::clone(device.unit(lun::encode(number)));
+        let asked = unit.working_memory(&parsed);
+        let weight = u64::from(asked.max(room.min(ANSWER_MAX))).min(self.quota.request_max());
+        let (kind, opcode) = (parsed.traits.kind, parsed.opcode);
+        let record = CommandRecord { kind, opcode, started: arrived, out: data.len() as u64 };
+        let announced = data.len() as u32;
+        let command = Command { parsed, data: vec![data], announced };
+        entry.meter.began();
+        self.units.insert(task, number);
+        let ready = Ready { task, record, weight, unit, command };
+        let waits = self.executor.next_weight().is_some();
+        let total = self.executor.held() + unsent + weight;
+        if weight == 0 || (!waits && self.quota.covers(cx, total)) {
+            self.start(cx, entry, ready);
+        } else {
+            self.executor.wait(ready);
+        }
+    }
+
+    fn start<S>(&mut self, cx: &mut Context<'_>, entry: &SessionEntry<S>, ready: Ready<T>) {
+        let Ready { task, record, weight, unit, command } = ready;
+        let answer = unit.execute(entry.nexus, command);
+        if let Some(response) = self.executor.start(cx, (task, record), weight, answer) {
+            self.end((task, record), response);
+        }
+    }
+
+    /// The next task that has ended. Starts those that waited, as far as there is memory now.
+    pub(super) fn poll<S>(
+        &mut self,
+        cx: &mut Context<'_>,
+        entry: &SessionEntry<S>,
+        unsent: u64,
+        now: Time,
+    ) -> Poll<Ended<T>> {
+        while let Poll::Ready((task, record, response)) = self.executor.poll(cx) {
+            self.end((task, record), response);
+        }
+        while let Some(weight) = self.executor.next_weight() {
+            if !self.quota.covers(cx, self.executor.held() + unsent + weight) {
+                break;
+            }
+            let Some(ready) = self.executor.pop_waiting() else { break };
+            self.start(cx, entry, ready);
+        }
+        match self.ended.pop_front() {
+            Some(ended) => Poll::Ready(ended.counted(entry, now)),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Gives back the memory that nothing needs any more.
+    pub(super) fn give_back(&mut self, unsent: u64) {
+        self.quota.settle(self.executor.held() + unsent, 0);
+    }
+
+    /// Ends a task, whose answer nobody wants any more.
+    pub(super) fn abort(&mut self, task: T) {
+        if self.units.contains_key(&task) && self.aborted.insert(task) {
+            if let Some(Ready { record, .. }) = self.executor.abort(task) {
+                let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
+                let response = Response { status, data, sense };
+                self.end((task, record), response);
+            }
+        }
+    }
+
+    /// Ends the tasks on a unit, or all of them, and tells when none of them runs any more.
+    pub(super) fn clear(&mut self, unit: Option<u16>, done: oneshot::Sender<()>) {
+        let on_unit = self.units.iter().filter(|(_, on)| unit.is_none_or(|unit| unit == **on));
+        let tasks: BTreeSet<T> = on_unit.map(|(task, _)| *task).collect();
+        tasks.iter().for_each(|task| self.abort(*task));
+        self.clears.push((tasks, done));
+        self.tell_cleared();
+    }
+
+    fn end(&mut self, (task, record): (T, CommandRecord), response: Response) {
+        let is_aborted = self.aborted.remove(&task);
+        self.units.remove(&task);
+        self.ended.push_back(Uncounted { task, record, response, is_aborted });
+        self.tell_cleared();
+    }
+
+    fn tell_cleared(&mut self) {
+        let units = &self.units;
+        self.clears.iter_mut().for_each(|(tasks, _)| tasks.retain(|task| units.contains_key(task)));
+        let (done, clears): (Vec<_>, _) =
+            self.clears.drain(..).partition(|(tasks, _)| tasks.is_empty());
+        self.clears = clears;
+        for (_, done) in done {
+            let _ = done.send(());
+        }
+    }
+
+    /// Forgets what waits and ends what runs: nothing of this session reaches a unit afterwards.
+    pub(super) async fn drain(&mut self) {
+        self.executor.drain().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use futures_util::task::noop_waker_ref;
+    use proto::client::ClientId;
+    use proto::scsi::Blocks;
+    use proto::scsi::command::Command;
+    use proto::scsi::transport::{InitiatorPort, Protocol};
+    use volume::Volume;
+    use volume::store::blocked_writes::BlockedWrites;
+    use volume::store::memory::Memory;
+
+    use super::*;
+    use crate::target::lun::Options;
+    use crate::target::sessions::{ClientQuota, Identity, SessionHandle, Sessions};
+
+    const FIRST: Blocks = Blocks { lba: 0, count: 1 };
+
+    fn session() -> SessionHandle<()> {
+        let initiator = InitiatorPort { protocol: Protocol::new(0), id: "i".into() };
+        let (name, client) = ("i".into(), ClientId::Unauthenticated);
+        let identity =
+            Identity { initiator, name, client, target: Some("t".into()), target_port: 1 };
+        let quota = ClientQuota { sessions: 1, connections: 1 };
+        Sessions::default().add(&identity, quota, || ()).ok().unwrap()
+    }
+
+    fn device(volume: Arc<dyn Volume>) -> TargetDevice {
+        TargetDevice::new("t", [(0, volume, Options::default())])
+    }
+
+    fn arrival(task: u32, command: &Command, data: Bytes) -> Arrival<u32> {
+        let (cdb, arrived) = (command.cdb, Time::ZERO);
+        Arrival { task, lun: 0, cdb, data, room: 1 << 20, arrived }
+    }
+
+    fn tasks() -> Tasks<u32> {
+        Tasks::new(&Pools::new(0, 0))
+    }
+
+    #[tokio::test]
+    async fn task_ends_with_what_its_unit_answers() {
+        let (handle, mut tasks) = (session(), tasks());
+        let (entry, device) = (&handle.entry, device(Arc::new(Memory::new(1 << 20, 512))));
+        let cx = &mut Context::from_waker(noop_waker_ref());
+        let write = Command::write(FIRST, 512, false);
+        tasks.begin(cx, (entry, &device), arrival(1, &write, vec![7; 512].into()), 0);
+        let read = Command::read(FIRST, 512);
+        tasks.begin(cx, (entry, &device), arrival(2, &read, Bytes::new()), 0);
+        let mut ended = BTreeMap::new();
+        while ended.len() < 2 {
+            let (task, response) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
+            ended.insert(task, response.unwrap());
+        }
+        assert_eq!((ended[&1].status, ended[&2].status), (Status::Good, Status::Good));
+        assert_eq!(ended[&2].data.concat(), [7; 512]);
+        let activity = entry.meter.activity();
+        assert_eq!(
+            (activity.writes.bytes, activity.reads.bytes, activity.in_flight),
+            (512, 512, 0)
+        );
+    }
+
+    #[tokio::test]
+    async fn clear_is_told_when_the_tasks_have_ended_and_they_have_no_answer() {
+        let blocked = Arc::new(BlockedWrites::new(Memory::new(1 << 20, 512)));
+        let (handle, mut tasks) = (session(), tasks());
+        let (entry, device) = (&handle.entry, device(Arc::clone(&blocked) as _));
+        let cx = &mut Context::from_waker(noop_waker_ref());
+        let write = Command::write(FIRST, 512, false);
+        tasks.begin(cx, (entry, &device), arrival(1, &write, vec![7; 512].into()), 0);
+        let (done, mut cleared) = oneshot::channel();
+        tasks.clear(Some(0), done);
+        assert!(tasks.poll(cx, entry, 0, Time::ZERO).is_pending() && cleared.try_recv().is_err());
+        blocked.let_through(1);
+        let (task, response) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
+        assert!(task == 1 && response.is_none());
+        assert_eq!(cleared.try_recv(), Ok(()));
+        let (done, mut cleared) = oneshot::channel();
+        tasks.clear(None, done);
+        assert_eq!(cleared.try_recv(), Ok(()), "there was none");
+    }
+
+    /// What is not taken by the initiator is held for it, so that it gets no more.
+    #[tokio::test]
+    async fn answer_waits_for_memory_that_others_hold() {
+        let (handle, mut tasks) = (session(), tasks());
+        let (entry, device) = (&handle.entry, device(Arc::new(Memory::new(1 << 20, 512))));
+        let cx = &mut Context::from_waker(noop_waker_ref());
+        let read = Command::read(FIRST, 512);
+        let unsent = 64 << 20;
+        tasks.begin(cx, (entry, &device), arrival(1, &read, Bytes::new()), unsent);
+        assert!(tasks.poll(cx, entry, unsent, Time::ZERO).is_pending());
+        let (task, response) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
+        assert!(task == 1 && response.unwrap().status == Status::Good);
+    }
+}
