@@ -1,5 +1,5 @@
 # Everything a newcomer needs: each target sets up what it needs first.
-.PHONY: build setup demo test lint deb bench bench-papers lab-setup fuzz interop
+.PHONY: build setup demo demo-ethernet test lint deb bench bench-papers lab-setup fuzz interop
 
 build: setup
 	cargo build --release --package longhaul
@@ -9,6 +9,10 @@ setup:
 
 demo: build
 	@scripts/demo
+
+# A disk over raw Ethernet, between two network namespaces.
+demo-ethernet: build
+	@scripts/demo-ethernet
 
 test: setup
 	@scripts/test

@@ -38,10 +38,10 @@ use crate::sealing::Seal;
 use crate::size::Size;
 use crate::stop::Stop;
 use crate::store::abilities::{self, Abilities, Opened, TargetInfo, Token, Worker};
-use crate::store::iscsi;
 use crate::store::iscsi::{Connections, ReplayedLog, Writers};
+use crate::store::{hyperscsi, iscsi};
 use crate::trace::Trace;
-use crate::uri::{Host, Uri};
+use crate::uri::{Host, HyperScsiServer, Uri};
 use created_file::CreatedFile;
 use crypt::CRYPT;
 pub use enrolment::{Enrolment, enrol};
@@ -494,6 +494,13 @@ pub async fn discover(host: &Host, login: &Login) -> Outcome<Vec<iscsi::Discover
     let what = || format!("cannot discover the targets of {host}");
     let options = login.connect_options(None).map_err(|why| why.within(&what()))?;
     iscsi::discover(host, &options).await.map_err(|why| explain_connect(what(), why))
+}
+
+/// Asks a HyperSCSI server which of its volumes this machine may use.
+pub async fn volumes(server: &HyperScsiServer, login: &Login) -> Outcome<Vec<String>> {
+    let what = || format!("cannot discover the volumes of {server}");
+    let credentials = store::credentials(&login.seal, None).map_err(|why| why.within(&what()))?;
+    hyperscsi::volumes(server, &credentials).await.or_fail(what)
 }
 
 impl Login {

@@ -12,10 +12,12 @@ mod options;
 mod syntax;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use proto::identity::PublicKey;
 use proto::iscsi::login::policy::UnitName;
@@ -32,7 +34,7 @@ use crate::sealing::Demand;
 use crate::secret::Source;
 use crate::size::Size;
 use crate::store::iscsi::Connections;
-use crate::uri::{Host, IscsiUri, Location, Uri};
+use crate::uri::{Host, HyperScsiServer, HyperScsiUri, IscsiUri, Location, Uri, UriError};
 pub use access::{Access, Group};
 use change::GivenOptions;
 use disk::TargetName;
@@ -62,6 +64,8 @@ pub struct Config {
     pub protection: Option<Demand>,
     /// The file with the identity of this server; without it no session is secure.
     pub identity: Option<PathBuf>,
+    /// The file with the key of the site; without it there is no HyperSCSI.
+    pub site_key: Option<PathBuf>,
     /// Listen beyond loopback although anyone could then use the volumes.
     pub insecure: bool,
     /// What is served.
@@ -91,8 +95,8 @@ pub struct Config {
 /// A place to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// The address.
-    pub host: Host,
+    /// The address, and the transport.
+    pub at: ListenAt,
     /// The least protection of sessions that come in here, if it is said here.
     pub protection: Option<Demand>,
     /// Its portal group.
@@ -104,8 +108,43 @@ pub struct Listen {
 impl Listen {
     /// A place of which nothing else is said.
     #[must_use]
-    pub fn at(host: Host) -> Self {
-        Self { host, protection: None, group: Group::default(), access: None }
+    pub fn at(at: ListenAt) -> Self {
+        Self { at, protection: None, group: Group::default(), access: None }
+    }
+}
+
+/// Where to listen, by which transport.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenAt {
+    /// For iSCSI, at a TCP port.
+    Iscsi(Host),
+    /// For HyperSCSI.
+    HyperScsi(HyperScsiServer),
+}
+
+impl fmt::Display for ListenAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Iscsi(host) => host.fmt(f),
+            Self::HyperScsi(server) => server.fmt(f),
+        }
+    }
+}
+
+impl FromStr for ListenAt {
+    type Err = UriError;
+
+    fn from_str(text: &str) -> Result<Self, UriError> {
+        let wrong = || UriError::Host(text.to_owned());
+        match text.split_once("://") {
+            None => text.parse().map(Self::Iscsi),
+            Some((scheme, rest)) => {
+                match HyperScsiServer::parse(scheme, rest).ok_or_else(wrong)?? {
+                    HyperScsiServer::Ethernet { mac: Some(_), .. } => Err(wrong()),
+                    server => Ok(Self::HyperScsi(server)),
+                }
+            }
+        }
     }
 }
 
@@ -211,6 +250,7 @@ impl From<ServerOptions> for Config {
             listen: said.listen,
             protection: said.protection,
             identity: said.identity,
+            site_key: said.site_key,
             insecure: said.insecure.unwrap_or_default(),
             clients: by_key.collect(),
             state: said.state,
@@ -403,6 +443,7 @@ fn place_of(uri: &Uri) -> String {
         Location::Unit(IscsiUri { host, target, lun, .. }) => {
             format!("iscsi://{host}/{target}/{lun}")
         }
+        Location::Served(HyperScsiUri { server, volume, .. }) => format!("{server}/{volume}"),
         Location::Several(compound) => {
             let members: Vec<_> = uri.members().iter().map(place_of).collect();
             format!("{}:({})", compound.kind.name(), members.join(","))

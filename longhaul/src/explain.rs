@@ -9,6 +9,7 @@ use proto::iscsi::sealed::Protection;
 use crate::failure::Failure;
 use crate::store::file::OpenError;
 use crate::store::iscsi::{ConnectError, ReservationError, SessionError};
+use crate::store::scsi;
 
 /// Adds what the user can do about it.
 pub(crate) fn explain(what: String, why: OpenError) -> Failure {
@@ -84,6 +85,39 @@ const NOT_RESUMED_BUT_HELD: &str = "its writer may have replaced what the log ho
 
 /// What to do about a unit that holds no blocks.
 const ANOTHER_UNIT: &str = "the number at the end of the URI is that of the unit, and 0 if it is left out: try /1 and so on";
+
+/// The same, of a volume behind whatever transport.
+pub(crate) fn explain_open<E: std::error::Error + Send + Sync + 'static>(
+    what: String,
+    why: scsi::OpenError<E>,
+) -> Failure {
+    let hint = match &why {
+        scsi::OpenError::Reservation(why) => reservation_hint(why),
+        scsi::OpenError::Device(why) if why.is_of_another_unit() => Some(ANOTHER_UNIT),
+        _ => None,
+    };
+    let failure = Failure::new(what).because(why);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+fn reservation_hint(why: &ReservationError) -> Option<&'static str> {
+    match why {
+        ReservationError::Held(holders) => {
+            Some(match (holders.has_unwritten_log(), holders.has_missing_log()) {
+                (_, true) => LOG_MISSING,
+                (true, false) => UNWRITTEN,
+                (false, false) => HELD,
+            })
+        }
+        ReservationError::NotResumed { is_held: true, .. } => Some(NOT_RESUMED_BUT_HELD),
+        ReservationError::NotResumed { .. } => Some(NOT_RESUMED),
+        ReservationError::LogMissing(_) => Some(LOG_MISSING),
+        _ => None,
+    }
+}
 
 /// The same, of a target that cannot be reached.
 pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {

@@ -99,6 +99,7 @@ pub fn name_of(uri: &Uri) -> String {
             let last = target.rsplit(':').next().unwrap_or_default().to_owned();
             if unit.lun == 0 { last } else { format!("{last}-{}", unit.lun) }
         }
+        Location::Served(volume) => volume.volume.clone(),
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let mut plain: String = given.chars().map(plain).skip_while(|c| ".-".contains(*c)).collect();

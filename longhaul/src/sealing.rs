@@ -38,14 +38,17 @@ pub struct SealingArgs {
     /// encrypted volumes
     #[arg(long, value_name = "PROTECTION")]
     protection: Option<Protection>,
+    /// The key of the site, for HyperSCSI: a file made by `longhaul identity site-key`
+    #[arg(long, value_name = "FILE")]
+    site_key: Option<PathBuf>,
 }
 
 impl SealingArgs {
     /// What they say.
     #[must_use]
     pub fn seal(&self) -> Seal {
-        let Self { identity, pin, protection } = self.clone();
-        Seal { identity, pin, protection }
+        let Self { identity, pin, protection, site_key } = self.clone();
+        Seal { identity, pin, protection, site_key }
     }
 }
 
@@ -76,6 +79,8 @@ pub struct Seal {
     pub pin: Option<PublicKey>,
     /// What a session is given, if it was said: `encrypt` otherwise.
     pub protection: Option<Protection>,
+    /// The file with the key of the site; the usual one if `None`.
+    pub site_key: Option<PathBuf>,
 }
 
 impl Seal {
@@ -149,7 +154,7 @@ pub fn create(path: &Path) -> Outcome<Identity> {
     Ok(identity)
 }
 
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         make_directories(dir, 0o777)?;
     }

@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use host::link::{Mac, ParseMacError};
 use proto::identity::{KeyTextError, PublicKey};
 use proto::iscsi::name::{IscsiName, NameError};
 
@@ -16,9 +17,12 @@ use compound::{Compound, Kind};
 /// The port IANA gave iSCSI.
 pub const ISCSI_PORT: u16 = 3260;
 
+/// The port of HyperSCSI over UDP.
+pub const HYPERSCSI_PORT: u16 = proto::hyperscsi::PORT;
+
 /// The schemes there are, for messages.
-const KNOWN: &str =
-    "memory:SIZE, null:SIZE, file:PATH, device:PATH, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]";
+const KNOWN: &str = "memory:SIZE, null:SIZE, file:PATH, device:PATH, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY], \
+    hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY], hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY]";
 
 /// Names a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +39,8 @@ pub enum Uri {
     Iscsi(IscsiUri),
     /// `concat:(URI,...)` and others that are made of volumes.
     Compound(Box<Compound>),
+    /// `hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY]` and `hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY]`
+    HyperScsi(HyperScsiUri),
 }
 
 /// A logical unit of an iSCSI target.
@@ -48,6 +54,31 @@ pub struct IscsiUri {
     pub lun: u16,
     /// The public key the target must have: `?pin=KEY` at the end.
     pub pin: Option<PublicKey>,
+}
+
+/// A volume of a HyperSCSI server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HyperScsiUri {
+    /// Where the server listens.
+    pub server: HyperScsiServer,
+    /// What the volume is called there.
+    pub volume: String,
+    /// The public key the server must have: `?pin=KEY` at the end.
+    pub pin: Option<PublicKey>,
+}
+
+/// Where a HyperSCSI server listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HyperScsiServer {
+    /// At a UDP port.
+    Ip(Host),
+    /// On the network that an interface of this machine is on.
+    Ethernet {
+        /// The interface.
+        interface: String,
+        /// The station; whichever answers if `None`.
+        mac: Option<Mac>,
+    },
 }
 
 /// Host and port of a server, as the user or a target wrote them.
@@ -75,6 +106,10 @@ pub enum UriError {
     NoBlocks(Size),
     #[error("`{0}` is not of the form iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]")]
     Iscsi(String),
+    #[error(
+        "`{0}` is not of the form hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY] or hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY]"
+    )]
+    HyperScsi(String),
     #[error("credentials do not belong in a URI: use --chap-user and --chap-secret-file")]
     Credentials,
     #[error(transparent)]
@@ -85,6 +120,8 @@ pub enum UriError {
     Host(String),
     #[error("`{0}` is not a logical unit number from 0 to 16383")]
     Lun(String),
+    #[error("`{0}` names no station: {1}")]
+    Mac(String, ParseMacError),
     #[error("the pin is not a public key: {0}")]
     Pin(#[from] KeyTextError),
     #[error("`{0}`: {1}")]
@@ -113,6 +150,8 @@ pub enum Location<'a> {
     Unit(&'a IscsiUri),
     /// In several volumes.
     Several(&'a Compound),
+    /// In a volume of a HyperSCSI server.
+    Served(&'a HyperScsiUri),
 }
 
 impl Uri {
@@ -146,6 +185,7 @@ impl Uri {
                 (Kind::Limit(_), [limited]) => limited.location(),
                 _ => Location::Several(compound),
             },
+            Self::HyperScsi(volume) => Location::Served(volume),
         }
     }
 
@@ -182,10 +222,7 @@ impl Uri {
     pub fn file(&self) -> Option<&Path> {
         match self.location() {
             Location::File(path) => Some(path),
-            Location::Process(_)
-            | Location::Device(_)
-            | Location::Unit(_)
-            | Location::Several(_) => None,
+            _ => None,
         }
     }
 
@@ -194,7 +231,7 @@ impl Uri {
     pub fn path(&self) -> Option<&Path> {
         match self.location() {
             Location::File(path) | Location::Device(path) => Some(path),
-            Location::Process(_) | Location::Unit(_) | Location::Several(_) => None,
+            _ => None,
         }
     }
 
@@ -204,7 +241,9 @@ impl Uri {
         match self.location() {
             Location::Process(_) => Some("has its size in its URI"),
             Location::File(_) => None,
-            Location::Device(_) | Location::Unit(_) => Some("has a size of its own"),
+            Location::Device(_) | Location::Unit(_) | Location::Served(_) => {
+                Some("has a size of its own")
+            }
             Location::Several(_) => Some("takes its size from its members"),
         }
     }
@@ -215,20 +254,28 @@ impl Uri {
         match self.location() {
             Location::Process(_) => true,
             Location::Several(_) => self.members().iter().all(Self::vanishes),
-            Location::File(_) | Location::Device(_) | Location::Unit(_) => false,
+            Location::File(_) | Location::Device(_) | Location::Unit(_) | Location::Served(_) => {
+                false
+            }
         }
     }
 
     /// Whether a network lies between here and the volume.
     #[must_use]
     pub fn is_remote(&self) -> bool {
-        matches!(self.location(), Location::Unit(_))
+        matches!(self.location(), Location::Unit(_) | Location::Served(_))
     }
 }
 
 impl From<IscsiUri> for Uri {
     fn from(unit: IscsiUri) -> Self {
         Self::Iscsi(unit)
+    }
+}
+
+impl From<HyperScsiUri> for Uri {
+    fn from(volume: HyperScsiUri) -> Self {
+        Self::HyperScsi(volume)
     }
 }
 
@@ -255,6 +302,7 @@ impl Uri {
             "file" => Ok(Self::File(path()?)),
             "device" => Ok(Self::Device(path()?)),
             "iscsi" => iscsi(text, rest).map(Self::Iscsi),
+            "hyperscsi" | "hseth" => hyperscsi(text, scheme, rest).map(Self::HyperScsi),
             scheme if compound::is_compound(scheme) => {
                 compound::parse(text, depth).map(|read| Self::Compound(Box::new(read)))
             }
@@ -304,10 +352,68 @@ fn iscsi(text: &str, rest: &str) -> Result<IscsiUri, UriError> {
     Ok(IscsiUri { host, target, lun, pin })
 }
 
+fn hyperscsi(text: &str, scheme: &str, rest: &str) -> Result<HyperScsiUri, UriError> {
+    let malformed = || UriError::HyperScsi(text.to_owned());
+    let (rest, pin) = match rest.split_once('?') {
+        Some((rest, query)) => (rest, Some(query.strip_prefix("pin=").ok_or_else(malformed)?)),
+        None => (rest, None),
+    };
+    let pin = pin.map(str::parse).transpose()?;
+    let (server, volume) =
+        rest.strip_prefix("//").and_then(|rest| rest.rsplit_once('/')).ok_or_else(malformed)?;
+    if server.contains('@') {
+        return Err(UriError::Credentials);
+    }
+    if volume.is_empty() || volume.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(malformed());
+    }
+    let server = HyperScsiServer::parse(scheme, server).ok_or_else(malformed)??;
+    Ok(HyperScsiUri { server, volume: volume.to_owned(), pin })
+}
+
+impl HyperScsiServer {
+    /// What stands behind `hyperscsi://` or `hseth://`; `None` behind another scheme, and where there is more.
+    pub fn parse(scheme: &str, text: &str) -> Option<Result<Self, UriError>> {
+        let parts: Vec<_> = text.split('/').collect();
+        match (scheme, &parts[..]) {
+            ("hyperscsi", [host]) => Some(Host::with_port(host, HYPERSCSI_PORT).map(Self::Ip)),
+            ("hseth", [interface, mac @ ..]) if mac.len() < 2 && is_interface(interface) => {
+                let mac = mac.first().map(|mac| mac.parse::<Mac>()).transpose();
+                let interface = (*interface).to_owned();
+                let mac = mac.map_err(|why| UriError::Mac(text.to_owned(), why));
+                Some(mac.map(|mac| Self::Ethernet { interface, mac }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Linux takes names of 1 to 15 bytes without white space, slashes and colons.
+fn is_interface(name: &str) -> bool {
+    (1..=15).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic() && b != b':')
+}
+
+impl fmt::Display for HyperScsiServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(host) => write!(f, "hyperscsi://{host}"),
+            Self::Ethernet { interface, mac: None } => write!(f, "hseth://{interface}"),
+            Self::Ethernet { interface, mac: Some(mac) } => write!(f, "hseth://{interface}/{mac}"),
+        }
+    }
+}
+
 impl FromStr for Host {
     type Err = UriError;
 
     fn from_str(text: &str) -> Result<Self, UriError> {
+        Self::with_port(text, ISCSI_PORT)
+    }
+}
+
+impl Host {
+    /// Reads a host, at port `default` if it names none.
+    fn with_port(text: &str, default: u16) -> Result<Self, UriError> {
         let wrong = || UriError::Host(text.to_owned());
         let (name, rest) = match text.strip_prefix('[') {
             Some(bracketed) => bracketed.split_once(']').ok_or_else(wrong)?,
@@ -315,7 +421,7 @@ impl FromStr for Host {
         };
         let port = match rest.strip_prefix(':') {
             Some(port) => port.parse().map_err(|_| wrong())?,
-            None if rest.is_empty() => ISCSI_PORT,
+            None if rest.is_empty() => default,
             None => return Err(wrong()),
         };
         if name.is_empty() || name.contains(char::is_whitespace) {
@@ -347,6 +453,10 @@ impl fmt::Display for Uri {
                 pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
             }
             Self::Compound(compound) => compound.fmt(f),
+            Self::HyperScsi(HyperScsiUri { server, volume, pin }) => {
+                write!(f, "{server}/{volume}")?;
+                pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
+            }
         }
     }
 }
@@ -364,6 +474,10 @@ mod tests {
             "device:/dev/sdb",
             "iscsi://server:3260/iqn.2026-11.dev.longhaul:backup/0",
             "iscsi://[fe80::1]:3261/iqn.2026-11.dev.longhaul:backup/16383",
+            "hyperscsi://server:5674/backup",
+            "hyperscsi://[fe80::1]:5675/backup",
+            "hseth://eth0/backup",
+            "hseth://eth0/02:00:5e:10:00:01/backup",
         ] {
             assert_eq!(text.parse::<Uri>().unwrap().to_string(), text);
         }
@@ -403,6 +517,13 @@ mod tests {
             ("iscsi://host:port/iqn.2026-11.dev:b/0", "HOST:PORT"),
             ("iscsi://::1/iqn.2026-11.dev:b/0", "HOST:PORT"),
             ("iscsi://host/iqn.2026-11.dev:b/16384", "logical unit number"),
+            ("hyperscsi://host", "not of the form"),
+            ("hyperscsi://host/", "not of the form"),
+            ("hyperscsi://host/a/b", "not of the form"),
+            ("hyperscsi://me@host/b", "credentials do not belong"),
+            ("hseth://eth0/b c", "not of the form"),
+            ("hseth:///b", "not of the form"),
+            ("hseth://eth0/02:00/b", "names no station"),
         ] {
             let error = text.parse::<Uri>().unwrap_err().to_string();
             assert!(error.contains(wrong), "{text}: {error}");

@@ -192,6 +192,18 @@ impl AsyncSender {
         }
     }
 
+    /// Sends all of a batch; pending while the system takes no more. Only one task may wait so.
+    pub fn poll_send(&self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<()>> {
+        while !self.try_send(batch)? {
+            let mut guard = ready!(self.0.poll_write_ready(cx))?;
+            match self.0.get_ref().send_batch(batch) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                sent => return Poll::Ready(sent),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// Sends all of a batch. Dropped before it is done it leaves the rest there.
     pub async fn send(&self, batch: &mut Batch) -> io::Result<()> {
         // Nearly always there is room, and asking the runtime first would cost more.

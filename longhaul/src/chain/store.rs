@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::identity::PublicKey;
 use tokio::time::{Instant, sleep, timeout};
 use volume::layer::padded::Padded;
 use volume::store::memory::Memory;
@@ -15,16 +16,20 @@ use super::created_file::{CreatedFile, refuse_options};
 use super::memory::{memory_needed, memory_of_machine};
 use super::{BLOCK_SIZE, OpenOptions, SEEN_WITHIN};
 use crate::config::{idle_direct, idle_size};
-use crate::explain::{explain, explain_connect};
+use crate::explain::{explain, explain_connect, explain_open};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
+use crate::sealing::{self, Seal};
+use crate::site_key;
 use crate::size::Size;
 use crate::state_dir::state_dir;
 use crate::store::abilities::Opened;
 use crate::store::file::OpenError;
+use crate::store::hyperscsi::Credentials;
 use crate::store::iscsi::Writers;
-use crate::store::{device, file, in_use, iscsi, null};
-use crate::uri::{IscsiUri, Uri};
+use crate::store::scsi::Options as ScsiOptions;
+use crate::store::{device, file, hyperscsi, in_use, iscsi, null};
+use crate::uri::{HyperScsiUri, IscsiUri, Uri};
 
 /// How long an outage may last while a volume is being opened, however patient its user is later: nobody has it yet.
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
@@ -86,6 +91,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
         Uri::Device(path) => open_device(uri, path, options).await?,
         Uri::Iscsi(unit) => open_unit(uri, unit, options).await?,
         Uri::Compound(compound) => compound::open(uri, compound, options).await?,
+        Uri::HyperScsi(volume) => open_volume(uri, volume, options).await?,
     })
 }
 
@@ -186,6 +192,48 @@ async fn journal_of_holder(
         token
     });
     looked.await.ok().flatten().filter(|token| token.has_key(key))
+}
+
+async fn open_volume(uri: &Uri, volume: &HyperScsiUri, options: &OpenOptions) -> Outcome<Store> {
+    let what = || format!("cannot open {uri}");
+    let HyperScsiUri { server, volume: name, pin } = volume.clone();
+    let credentials = credentials(&options.login.seal, pin).map_err(|why| why.within(&what()))?;
+    let with = ScsiOptions {
+        read_only: options.read_only,
+        writers: options.writers,
+        state: state_dir().or_else(|| options.state.clone()),
+        replays: options.replays.clone(),
+        same_as: options.same_as.clone(),
+        reconnect_for: options
+            .reconnect_limit
+            .0
+            .or(Some(OUTAGE_MAX))
+            .map(|set| set.min(OUTAGE_MAX)),
+        replay_log: options.replay_log.clone().map(|dir| iscsi::ReplayLogOptions {
+            dir,
+            volume: uri.to_string(),
+            write_behind: options.pipeline.is_some(),
+        }),
+        stop: options.stop.clone(),
+        ..ScsiOptions::default()
+    };
+    let disk = hyperscsi::connect(&hyperscsi::Volume { server, name }, &credentials, with).await;
+    let disk = disk.map_err(|why| explain_open(what(), why))?;
+    Ok(Store::new("hyperscsi", disk.opened()))
+}
+
+/// Who we are to a HyperSCSI server, and which one is meant. Reads the identity and the site key.
+pub(super) fn credentials(seal: &Seal, uri: Option<PublicKey>) -> Outcome<Credentials> {
+    let pin = match (uri, seal.pin) {
+        (Some(uri), Some(pin)) if uri != pin => {
+            return Err(Failure::usage("--pin and the URI name different keys of the server"));
+        }
+        (uri, pin) => uri.or(pin),
+    };
+    let identity = seal.identity.clone().map_or_else(sealing::default_path, Ok)?;
+    let site_key = seal.site_key.clone().map_or_else(site_key::default_path, Ok)?;
+    let (identity, site_key) = (sealing::read(&identity)?, site_key::read(&site_key)?);
+    Ok(Credentials { identity, site_key, pin })
 }
 
 /// The block size of a volume that has none of its own, if its size suits that.

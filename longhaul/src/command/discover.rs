@@ -3,17 +3,22 @@
 use serde::Serialize;
 
 use super::options::LoginArgs;
-use crate::chain;
+use crate::chain::{self, Login};
+use crate::config::ListenAt;
 use crate::failure::{Outcome, print_error};
 use crate::printable::OneLine;
-use crate::uri::Host;
+use crate::uri::{Host, HyperScsiServer};
 
 /// Ask a server which targets this machine may use
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The server, as HOST or HOST:PORT
-    host: Host,
+    /// The server, as HOST or HOST:PORT, or hyperscsi://HOST[:PORT]
+    #[arg(required_unless_present = "ethernet", conflicts_with = "ethernet")]
+    host: Option<ListenAt>,
+    /// Ask the HyperSCSI servers on the network of this interface
+    #[arg(long, value_name = "INTERFACE", value_parser = interface)]
+    ethernet: Option<HyperScsiServer>,
     /// Print one JSON array
     #[arg(long)]
     json: bool,
@@ -24,12 +29,22 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   longhaul discover server
+  longhaul discover hyperscsi://server
+  longhaul discover --ethernet eth0
   longhaul discover [2001:db8::1]:3261 --chap-user laptop --chap-secret-file laptop.secret";
 
 /// Prints the URI of the first logical unit of each target, by its first portal.
 pub async fn run(args: Args) -> Outcome {
     let login = args.login.login().await?;
-    let targets: Vec<Target> = chain::discover(&args.host, &login)
+    let host = match (args.ethernet, args.host) {
+        (Some(server), _) | (None, Some(ListenAt::HyperScsi(server))) => {
+            return volumes(&server, &login, args.json).await;
+        }
+        (None, Some(ListenAt::Iscsi(host))) => host,
+        // One of the two is there.
+        (None, None) => return Ok(()),
+    };
+    let targets: Vec<Target> = chain::discover(&host, &login)
         .await?
         .into_iter()
         .map(|target| Target {
@@ -38,7 +53,7 @@ pub async fn run(args: Args) -> Outcome {
             unusable: target.unusable,
         })
         .collect();
-    for why in targets.iter().filter_map(|target| target.complaint(&args.host)) {
+    for why in targets.iter().filter_map(|target| target.complaint(&host)) {
         print_error(&format_args!("longhaul: {why}"));
     }
     if args.json {
@@ -52,6 +67,21 @@ pub async fn run(args: Args) -> Outcome {
         }
     }
     Ok(())
+}
+
+fn interface(name: &str) -> Result<HyperScsiServer, String> {
+    let server = HyperScsiServer::parse("hseth", name).and_then(Result::ok);
+    server.ok_or_else(|| format!("`{name}` is no name of a network interface"))
+}
+
+/// Prints the URI of each volume that this machine may use.
+async fn volumes(server: &HyperScsiServer, login: &Login, json: bool) -> Outcome {
+    let names = chain::volumes(server, login).await?;
+    if json {
+        return super::say_json(&names);
+    }
+    let pin = login.seal.pin.map_or_else(String::new, |key| format!("?pin={key}"));
+    names.iter().try_for_each(|name| super::say(&format!("{server}/{}{pin}", OneLine(name))))
 }
 
 #[derive(Debug, Serialize)]

@@ -7,6 +7,7 @@ use clap::Subcommand;
 use crate::failure::{OrFail, Outcome, print_error};
 use crate::printable::Shown as _;
 use crate::sealing;
+use crate::site_key;
 
 /// Make and show the keys of secure sessions
 #[derive(Debug, clap::Args)]
@@ -32,6 +33,11 @@ enum Action {
         /// Where to keep it; ~/.config/longhaul/identity if left out
         file: Option<PathBuf>,
     },
+    /// Make the key of a site, which all HyperSCSI servers and clients of it have a copy of
+    SiteKey {
+        /// Where to keep it; ~/.config/longhaul/site-key if left out
+        file: Option<PathBuf>,
+    },
     /// Print the public key of an identity
     Show {
         /// Where it is kept; ~/.config/longhaul/identity if left out
@@ -50,6 +56,11 @@ pub fn run(args: &Args) -> Outcome {
         Action::New { file } => {
             let identity = sealing::create(&path(file.as_deref())?)?;
             super::say(&identity.public().to_string())
+        }
+        Action::SiteKey { file } => {
+            let file = file.clone().map_or_else(site_key::default_path, Ok)?;
+            site_key::create(&file)?;
+            super::say(&format!("{}", file.shown()))
         }
         Action::Show { file } => {
             let identity = sealing::read(&path(file.as_deref())?)?;

@@ -443,16 +443,18 @@ fn is_device_of(probe: &TargetInfo, header: &Header) -> Outcome {
 
 /// Whether a unit is where that of the log was, which is all that there is to tell it by if it has no serial number.
 fn is_place_of(uri: &Uri, header: &Header) -> Result<(), String> {
-    let Location::Unit(place) = uri.location() else {
-        return Err(format!("{uri} is no unit of a target"));
+    let place = match uri.location() {
+        Location::Unit(unit) => (unit.target.as_str(), unit.lun),
+        Location::Served(volume) => (&*volume.volume, 0),
+        _ => return Err(format!("{uri} is no unit of a target")),
     };
     let Header { target, lun, .. } = header;
-    if header.serial.is_some() || (place.target.as_str(), place.lun) == (target.as_str(), *lun) {
+    if header.serial.is_some() || place == (target.as_str(), *lun) {
         return Ok(());
     }
     Err(format!(
         "it has no serial number and is unit {} of {}, that of the log is unit {lun} of {target}",
-        place.lun, place.target
+        place.1, place.0
     ))
 }
 

@@ -3,6 +3,7 @@
 mod clients;
 mod closing;
 mod conflicts;
+mod hyperscsi;
 mod invitations;
 mod limits;
 mod live;
@@ -10,6 +11,7 @@ mod metrics;
 mod portals;
 mod requests;
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +25,7 @@ use proto::identity::PublicKey;
 use proto::iscsi::invitation::{InvitationError, check_name};
 use proto::iscsi::login::policy::{self, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
-use proto::iscsi::transport_id::ISCSI;
+use proto::iscsi::sealed::Sealing;
 use proto::scsi::ports::Port;
 
 use tokio::net::TcpListener;
@@ -36,7 +38,7 @@ use crate::config::{self, Client, Config, Served, ServerOptions, Upstream};
 use crate::control::Control;
 use crate::credentials::{self, Chap, ChapArgs};
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::front::iscsi::{Node, Server};
+use crate::front::iscsi::{Enrolment, Node, Server};
 use crate::log::Log;
 use crate::luks;
 use crate::option_table::{CommandLine, names, terminal_list};
@@ -51,6 +53,7 @@ use crate::store::abilities::TargetInfo;
 use crate::store::iscsi::Writers;
 use crate::systemd;
 use crate::target::lun::{Disk, Options, StoredReservations, TargetDevice};
+use crate::transports;
 use crate::uri::{IscsiUri, Uri};
 pub(super) use conflicts::find as conflicts;
 use invitations::OpenInvitations;
@@ -141,6 +144,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     refuse_state(config.state.as_deref())?;
     // Whatever can be refused is asked for before a volume is opened, and a file made.
     let listeners = portals::listen(&portals, given.portals).await?;
+    let links = hyperscsi::listen(&config).await?;
     let control = control(&config, given.control)?;
     let metrics = metrics_listener(&config, given.metrics).await?;
     portals::warn_of_plain(&config, &portals);
@@ -155,15 +159,9 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     };
     chains.iter().for_each(|chain| chain.leave_on(stop.clone()));
     let disks = disks(&config.volumes, &chains, &remembered);
-    let ports = config.ports().into_iter().map(|(group, access)| Port::new(group, access));
     let policy = |targets| policy(&config, clients.clone(), targets);
-    let mut node = Node::new(targets(config.volumes.iter().zip(&disks)), policy)
-        .with_limits(limits::limits(&config.limits))
-        .with_ports(ports);
-    if let Some(sealing) = sealing {
-        node = node.with_sealing(sealing).with_enrolment(invitations.enrolment());
-    }
-    let node = Arc::new(node);
+    let secure = sealing.map(|sealing| (sealing, invitations.enrolment()));
+    let (node, beside) = nodes((&config, &disks), policy, secure, links);
     if let Some(listener) = metrics {
         tokio::spawn(metrics::serve(listener, Arc::downgrade(&node)));
     }
@@ -173,9 +171,17 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let mut live = Live::new(config, portals, opened, node, (log, tap), stop.clone(), invitations);
     // From here on nothing ends but by closing the volumes, which are noted as served.
     let told = (control, newcomers);
-    let events = begin(server, &mut live, pin, invite.as_deref())
-        .await
-        .and_then(|server| Events::new(server, told, stop, reloads));
+    let events = match beside {
+        Ok(servers) => {
+            live.serves_beside(servers.node());
+            let begun = begin((server, &servers), &mut live, pin, invite.as_deref()).await;
+            begun.and_then(|server| {
+                let serving = servers.run_beside(server.run(stop.clone()), stop.clone());
+                Events::new(serving, told, stop, reloads)
+            })
+        }
+        Err(why) => Err(why),
+    };
     let (ended, is_idle) = match events {
         Ok(events) => match requests::attend(&mut live, events).await {
             Ok(is_idle) => (Ok(()), is_idle),
@@ -191,9 +197,32 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     ended.and(closed)
 }
 
+/// What serves the disks to iSCSI and, on `links`, to HyperSCSI.
+fn nodes(
+    (config, disks): (&Config, &[Disk]),
+    policy: impl FnOnce(Vec<IscsiName>) -> Policy,
+    secure: Option<(Sealing, Arc<dyn Enrolment>)>,
+    links: hyperscsi::Links,
+) -> (Arc<Node>, Outcome<hyperscsi::Servers>) {
+    let ports = config.ports().into_iter().map(|(group, access)| Port::new(group, access));
+    let ports: Vec<_> = ports.collect();
+    let devices = targets(config.volumes.iter().zip(disks));
+    let names: BTreeSet<_> = config.volumes.iter().map(|volume| volume.target.clone()).collect();
+    let policy = policy(names.into_iter().collect());
+    let limits = limits::limits(&config.limits);
+    let node = Node::new(devices.clone(), |_| policy.clone());
+    let mut node = node.with_limits(limits).with_ports(ports.clone());
+    if let Some((sealing, enrolment)) = secure {
+        node = node.with_sealing(sealing).with_enrolment(enrolment);
+    }
+    let offering = hyperscsi::offering(config, devices, policy);
+    let beside = links.servers(offering, ports, (&node, limits.held));
+    (Arc::new(node), beside)
+}
+
 /// Tells of a server that can serve `live` now.
 async fn begin(
-    server: io::Result<Server>,
+    (server, beside): (io::Result<Server>, &hyperscsi::Servers),
     live: &mut Live,
     pin: Option<PublicKey>,
     invite: Option<&str>,
@@ -201,6 +230,9 @@ async fn begin(
     let server = server.or_fail(|| "cannot tell where the server listens".to_owned())?;
     live.listens(server.portals(), pin);
     announce(live.volumes(), server.portals(), pin)?;
+    for uri in beside.uris(live.volumes(), live.config(), pin) {
+        super::announce(&format!("ready {uri}"))?;
+    }
     if let Some(name) = invite
         && let Some(invited) = live.invite_first(name).await?
     {
@@ -552,7 +584,7 @@ fn options(served: &Served, kept: Option<StoredReservations>) -> Options {
         thin: appearance.thin,
         sanitize_rate: served.sanitize_rate.map(|rate| rate.0.0),
         kept,
-        transports: ISCSI,
+        transports: transports::ALL,
         ..Options::default()
     }
 }

@@ -43,6 +43,7 @@ impl Config {
             (name("listen"), self.places().eq(new.places())),
             (name("protection"), self.protection == new.protection),
             (name("identity"), self.identity == new.identity),
+            (name("site_key"), self.site_key == new.site_key),
             (name("state"), self.state == new.state),
             (name("control"), self.control == new.control),
             (name("metrics"), self.metrics == new.metrics),

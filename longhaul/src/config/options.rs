@@ -9,10 +9,10 @@ use proto::iscsi::name::IscsiName;
 use proto::scsi::inquiry::SERIAL_MAX;
 use toml::Spanned;
 
-use super::Listen;
 use super::access::{Access, Group};
 use super::disk::{Appearance, BlockSize, Label, Lun, PhysicalBlockSize, Rate, TargetName};
 use super::limits::LIMITS;
+use super::{Listen, ListenAt};
 use crate::credentials::{CHAP, WEAK};
 use crate::log::LOG;
 use crate::option_table::{
@@ -23,7 +23,7 @@ use crate::option_table::{
 use crate::sealing::Demand;
 use crate::size::Size;
 use crate::store::iscsi::Connections;
-use crate::uri::{Host, Uri};
+use crate::uri::Uri;
 
 const ADDRESS: Kind = Kind::text("ADDR[:PORT]", "an address, IPv6 in brackets, and a port");
 const URI: Kind = Kind::text("URI", "the URI of a volume");
@@ -41,7 +41,7 @@ options! {
             kind: ADDRESS.listed(),
             default: Standard::Words("127.0.0.1:3260"),
             place: Place::Both,
-            help: "Address to listen on; may be repeated. Every address reaches every volume",
+            help: "Address to listen on: ADDR[:PORT] for iSCSI, hyperscsi://ADDR[:PORT] or hseth://INTERFACE for HyperSCSI; may be repeated. Every address reaches every volume",
             manual: "An entry in the file may be a table, see [several paths](#several-paths)",
         }
         insecure: Option<bool> = switch => {
@@ -57,6 +57,13 @@ options! {
             place: Place::Both,
             help: "Identity of this server, made by `longhaul identity new`, for secure sessions",
             manual: "See [secure sessions](#secure-sessions)",
+        }
+        site_key: Option<PathBuf> = path => {
+            kind: FILE,
+            default: Standard::Words("no HyperSCSI"),
+            place: Place::Both,
+            help: "Key of the site, made by `longhaul identity site-key`, for HyperSCSI",
+            manual: "See [HyperSCSI](#hyperscsi)",
         }
         client_key: Vec<PublicKey> = keys => {
             kind: KEY.listed(),
@@ -110,7 +117,7 @@ impl Rows for ServerOptions {
 options! {
     /// An entry of `listen` that is a table.
     pub(super) struct ListenOptions in pub(super) LISTEN {
-        address: Option<Host> = text => {
+        address: Option<ListenAt> = text => {
             kind: ADDRESS,
             default: Standard::Required,
             place: Place::File,
@@ -438,20 +445,20 @@ pub fn sections() -> Vec<Section> {
 fn listens(given: &RawValue<'_>) -> Result<Vec<Listen>, ValueError> {
     match given {
         RawValue::File(item, _) => each(item, listen),
-        RawValue::Word(_) => text(given).map(|host| vec![Listen::at(host)]),
+        RawValue::Word(_) => text(given).map(|at| vec![Listen::at(at)]),
     }
 }
 
 /// An address, or a table with one.
 fn listen(entry: Entry<'_>) -> Option<Listen> {
     match entry {
-        Entry::Text(host) => Some(Listen::at(host.parse()?)),
+        Entry::Text(at) => Some(Listen::at(at.parse()?)),
         Entry::Table(mut table) => {
             let said = table.read(LISTEN, Path::new(""));
             table.finish();
             let group = said.group.unwrap_or_default();
             let (protection, access) = (said.protection, said.access);
-            Some(Listen { host: said.address?, protection, group, access })
+            Some(Listen { at: said.address?, protection, group, access })
         }
     }
 }

@@ -97,7 +97,7 @@ fn portals_are_in_groups_that_have_their_access() {
 fn a_whole_file_is_understood() {
     let config = parse(WHOLE);
     assert_eq!(
-        config.listen.iter().map(|listen| listen.host.to_string()).collect::<Vec<_>>(),
+        config.listen.iter().map(|listen| listen.at.to_string()).collect::<Vec<_>>(),
         ["0.0.0.0:3260", "[::1]:3260"]
     );
     assert_eq!(config.state.as_deref(), Some(Path::new("/etc/longhaul/state")));

@@ -1,6 +1,7 @@
 //! Connections and their tuning, whatever protocol they carry.
 
 pub(crate) mod connection;
+pub mod hyperscsi_link;
 pub(crate) mod pdu_output;
 mod receive_buffer;
 mod stuck_timer;

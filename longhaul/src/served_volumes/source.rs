@@ -36,7 +36,10 @@ impl Kind {
         match uri.location() {
             Location::File(path) => Some(Self::File(Some(FileId::of(&path.metadata().ok()?)?))),
             Location::Device(path) => Some(Self::Device(device_name::of(path))),
-            Location::Process(_) | Location::Unit(_) | Location::Several(_) => None,
+            Location::Process(_)
+            | Location::Unit(_)
+            | Location::Served(_)
+            | Location::Several(_) => None,
         }
     }
 
@@ -80,7 +83,7 @@ impl Source {
             Location::Process(_) => return Ok(None),
             Location::File(path) => (absolute(path)?, Kind::File(*id)),
             Location::Device(path) => (absolute(path)?, Kind::Device(device_name::of(path))),
-            Location::Unit(_) => {
+            Location::Unit(_) | Location::Served(_) => {
                 let Some(upstream) = upstream.clone() else { return Ok(None) };
                 (PathBuf::from(volume.uri.to_string()), Kind::Upstream(upstream))
             }

@@ -4,6 +4,7 @@ pub mod abilities;
 pub mod device;
 mod engine;
 pub mod file;
+pub mod hyperscsi;
 pub mod in_use;
 pub mod iscsi;
 pub mod journal_file;

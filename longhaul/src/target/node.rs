@@ -146,8 +146,8 @@ impl<A: Authorization> Node<A> {
 
     /// The same by another transport: sessions of both are peers.
     #[must_use]
-    pub fn beside<B: Authorization>(self, other: &Node<B>) -> Self {
-        Self { sessions: Sessions::beside(&other.sessions), ..self }
+    pub fn beside<T>(self, other: &Sessions<T>) -> Self {
+        Self { sessions: Sessions::beside(other), ..self }
     }
 
     /// Before anybody uses it.

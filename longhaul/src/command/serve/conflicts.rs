@@ -154,6 +154,9 @@ fn place(uri: &Uri) -> Option<StoreName> {
     match uri.location() {
         uri::Location::Process(_) | uri::Location::Several(_) => None,
         uri::Location::Unit(unit) => Some(StoreName::Unit(format!("{}/{}", unit.target, unit.lun))),
+        uri::Location::Served(volume) => {
+            Some(StoreName::Unit(format!("{}/{}", volume.server, volume.volume)))
+        }
         uri::Location::File(path) | uri::Location::Device(path) => match path.metadata() {
             Ok(found) if found.file_type().is_block_device() => {
                 Some(StoreName::Device(found.rdev()))

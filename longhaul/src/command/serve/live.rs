@@ -23,11 +23,13 @@ use crate::chain::{Chain, Growth};
 use crate::command::options::blocking;
 use crate::config::{Config, Served};
 use crate::failure::{Failure, OrFail, Outcome};
+use crate::front::hyperscsi;
 use crate::front::iscsi::{Node, Offering, Portal};
 use crate::log::{Log, LogFilter};
 use crate::served_volumes::{LeftState, OnExchange, ServedVolumes};
 use crate::stop::Stop;
 use crate::target::lun::{Disk, TargetDevice};
+use crate::target::status::Status;
 
 /// A volume that is being served.
 struct OpenVolume {
@@ -47,6 +49,8 @@ pub(super) struct Live {
     open_volumes: BTreeMap<String, OpenVolume>,
     closings: Closings,
     node: Arc<Node>,
+    /// The same by HyperSCSI, if it is.
+    beside: Option<Arc<hyperscsi::Node>>,
     /// What the command line wants to be logged, and where that is changed.
     log: (Log, LogFilter),
     /// When it is called, volumes of other targets wait no longer for those.
@@ -92,6 +96,7 @@ impl Live {
         let open_volumes = open_volumes(&config.volumes, chains, disks, remembered).collect();
         let closings = Closings::default();
         let known_as = (None, Vec::new());
+        let beside = None;
         Self {
             config,
             clients,
@@ -99,11 +104,17 @@ impl Live {
             open_volumes,
             closings,
             node,
+            beside,
             log,
             stop,
             invitations,
             known_as,
         }
+    }
+
+    /// The same is served by HyperSCSI.
+    pub(super) fn serves_beside(&mut self, node: Option<Arc<hyperscsi::Node>>) {
+        self.beside = node;
     }
 
     /// It listens at these addresses, with this public key.
@@ -130,7 +141,7 @@ impl Live {
 
     /// The clients of the sessions that there are.
     pub(super) fn sessions(&self) -> Vec<Option<String>> {
-        self.node.status().sessions.into_iter().map(|session| session.client).collect()
+        self.node_status().sessions.into_iter().map(|session| session.client).collect()
     }
 
     /// The volumes, as they are configured.
@@ -205,8 +216,18 @@ impl Live {
         self.clients = clients;
         let access = config.ports();
         let turned = turned(&self.config.ports(), &access);
+        let same = super::hyperscsi::offering(&config, devices.clone(), policy.clone());
         let offering = Offering { devices, policy, limits: limits(&config.limits), access };
         let (leaving, gone) = self.node.replace(offering);
+        let beside = self.beside.as_ref().map(|node| node.replace(same));
+        let (more, gone_beside) = beside.map_or((0, None), |(more, gone)| (more, Some(gone)));
+        let leaving = leaving + more;
+        let gone = async {
+            gone.await;
+            if let Some(gone) = gone_beside {
+                gone.await;
+            }
+        };
         let said = [
             list("added", added.iter().map(|volume| volume.name.as_str())),
             list("removed", removed.keys().map(String::as_str)),
@@ -310,9 +331,22 @@ impl Live {
         targets(config.volumes.iter().filter_map(|volume| Some((volume, disk(volume)?))))
     }
 
+    /// The sessions of all transports, and what was done by each target.
+    fn node_status(&self) -> Status {
+        let mut status = self.node.status();
+        if let Some(beside) = &self.beside {
+            let Status { sessions, targets, .. } = beside.status();
+            status.sessions.extend(sessions);
+            for (target, activity) in targets {
+                *status.targets.entry(target).or_default() += &activity;
+            }
+        }
+        status
+    }
+
     /// How it is, as JSON.
     pub(super) fn status(&self) -> Outcome<String> {
-        let mut status = self.node.status();
+        let mut status = self.node_status();
         status.keeps_reservations = Some(self.config.state.is_some());
         for Served { name, target, lun, .. } in &self.config.volumes {
             let Some(OpenVolume { chain, .. }) = self.open_volumes.get(name) else { continue };
@@ -332,8 +366,8 @@ impl Live {
     /// Closes everything, after the sessions have ended.
     /// `is_idle` says that no session was dropped, of which a write may be under way.
     pub(super) async fn close(self, is_idle: bool) -> Outcome {
-        let Self { open_volumes, closings, node, config, .. } = self;
-        drop(node);
+        let Self { open_volumes, closings, node, beside, config, .. } = self;
+        drop((node, beside));
         let closed = close_volumes(open_volumes, (config.state, is_idle)).await;
         closed.and(closings.ended().await)
     }

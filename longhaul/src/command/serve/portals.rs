@@ -8,7 +8,7 @@ use host::socket_activation::{Listener, PassedSocket};
 use proto::iscsi::login::target::PortalRules;
 use tokio::net;
 
-use crate::config::{Config, Group, Listen};
+use crate::config::{Config, Group, Listen, ListenAt};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::front::iscsi::Portal;
 use crate::uri::{Host, ISCSI_PORT};
@@ -62,7 +62,8 @@ pub(in crate::command) async fn resolve(config: &Config) -> Outcome<Vec<Portal>>
         return Ok(vec![unnamed(config, SocketAddr::from(([127, 0, 0, 1], ISCSI_PORT)))]);
     }
     let mut portals = Vec::new();
-    for Listen { host, protection, group, .. } in &config.listen {
+    for Listen { at, protection, group, .. } in &config.listen {
+        let ListenAt::Iscsi(host) = at else { continue };
         let demanded = config.demanded(*protection);
         let rules = PortalRules { portal_group_tag: group.0, demanded };
         let found = net::lookup_host((host.name.as_str(), host.port))

@@ -11,7 +11,6 @@ use super::invitations::{Asked, Waiting};
 use super::live::{Applied, Live, Prepared};
 use crate::control::{Control, Request};
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::front::iscsi::Server;
 use crate::stop::{Stop, Stopper};
 use crate::systemd;
 
@@ -54,16 +53,16 @@ enum Event {
 }
 
 impl Events {
-    /// Runs `server`. The end of the terminal means a reload if it `reloads`.
+    /// Runs `serving`. The end of the terminal means a reload if it `reloads`.
     pub(super) fn new(
-        server: Server,
+        serving: impl Future<Output = bool> + Send + 'static,
         (control, newcomers): (Option<Control>, Waiting),
         stop: Stop,
         reloads: bool,
     ) -> Outcome<Self> {
         let hangup = signal(SignalKind::hangup());
         let hangup = hangup.or_fail(|| "cannot listen for signals".to_owned())?;
-        let server = tokio::spawn(server.run(stop.clone()));
+        let server = tokio::spawn(serving);
         Ok(Self { server, control, newcomers, hangup, stop, is_stopping: false, reloads })
     }
 

@@ -31,12 +31,13 @@ pub(super) struct Arrival<T> {
     pub(super) arrived: Time,
 }
 
-/// A task that has ended; without a response if it was aborted.
-pub(super) type Ended<T> = (T, Option<Response>);
+/// A task that has ended, and how much data-in its initiator has room for; without a response if it was aborted.
+pub(super) type Ended<T> = (T, u32, Option<Response>);
 
 /// The same, not counted yet.
 struct Uncounted<T> {
     task: T,
+    room: u32,
     record: CommandRecord,
     response: Response,
     is_aborted: bool,
@@ -44,7 +45,7 @@ struct Uncounted<T> {
 
 impl<T> Uncounted<T> {
     fn counted<S>(self, entry: &SessionEntry<S>, now: Time) -> Ended<T> {
-        let Self { task, record, response, is_aborted } = self;
+        let Self { task, room, record, response, is_aborted } = self;
         let CommandRecord { kind, started, out, .. } = record;
         if is_aborted {
             entry.meter.aborted();
@@ -53,7 +54,7 @@ impl<T> Uncounted<T> {
         }
         let bytes = out + response.data.iter().map(|piece| piece.len() as u64).sum::<u64>();
         entry.meter.ended(kind, bytes, now - started);
-        (task, (!is_aborted).then_some(response))
+        (task, room, (!is_aborted).then_some(response))
     }
 }
 
@@ -61,8 +62,8 @@ impl<T> Uncounted<T> {
 pub(super) struct Tasks<T> {
     executor: Executor<T>,
     quota: Quota,
-    /// The unit of each.
-    units: BTreeMap<T, u16>,
+    /// The unit of each, and the room for its data-in.
+    units: BTreeMap<T, (u16, u32)>,
     aborted: BTreeSet<T>,
     /// Those that have to end before somebody is told.
     clears: Vec<(BTreeSet<T>, oneshot::Sender<()>)>,
@@ -99,7 +100,7 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
         let announced = data.len() as u32;
         let command = Command { parsed, data: vec![data], announced };
         entry.meter.began();
-        self.units.insert(task, number);
+        self.units.insert(task, (number, room));
         let ready = Ready { task, record, weight, unit, command };
         let waits = self.executor.next_weight().is_some();
         let total = self.executor.held() + unsent + weight;
@@ -158,9 +159,18 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
         }
     }
 
+    /// Ends one task and tells when it does not run any more; whether it is there.
+    pub(super) fn clear_task(&mut self, task: T, done: oneshot::Sender<()>) -> bool {
+        let is_there = self.units.contains_key(&task);
+        self.abort(task);
+        self.clears.push((BTreeSet::from([task]), done));
+        self.tell_cleared();
+        is_there
+    }
+
     /// Ends the tasks on a unit, or all of them, and tells when none of them runs any more.
     pub(super) fn clear(&mut self, unit: Option<u16>, done: oneshot::Sender<()>) {
-        let on_unit = self.units.iter().filter(|(_, on)| unit.is_none_or(|unit| unit == **on));
+        let on_unit = self.units.iter().filter(|(_, on)| unit.is_none_or(|unit| unit == on.0));
         let tasks: BTreeSet<T> = on_unit.map(|(task, _)| *task).collect();
         tasks.iter().for_each(|task| self.abort(*task));
         self.clears.push((tasks, done));
@@ -169,8 +179,8 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
 
     fn end(&mut self, (task, record): (T, CommandRecord), response: Response) {
         let is_aborted = self.aborted.remove(&task);
-        self.units.remove(&task);
-        self.ended.push_back(Uncounted { task, record, response, is_aborted });
+        let (_, room) = self.units.remove(&task).unwrap_or_default();
+        self.ended.push_back(Uncounted { task, room, record, response, is_aborted });
         self.tell_cleared();
     }
 
@@ -243,7 +253,7 @@ mod tests {
         tasks.begin(cx, (entry, &device), arrival(2, &read, Bytes::new()), 0);
         let mut ended = BTreeMap::new();
         while ended.len() < 2 {
-            let (task, response) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
+            let (task, _, response) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
             ended.insert(task, response.unwrap());
         }
         assert_eq!((ended[&1].status, ended[&2].status), (Status::Good, Status::Good));
@@ -267,7 +277,7 @@ mod tests {
         tasks.clear(Some(0), done);
         assert!(tasks.poll(cx, entry, 0, Time::ZERO).is_pending() && cleared.try_recv().is_err());
         blocked.let_through(1);
-        let (task, response) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
+        let (task, _, response) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
         assert!(task == 1 && response.is_none());
         assert_eq!(cleared.try_recv(), Ok(()));
         let (done, mut cleared) = oneshot::channel();
@@ -285,7 +295,7 @@ mod tests {
         let unsent = 64 << 20;
         tasks.begin(cx, (entry, &device), arrival(1, &read, Bytes::new()), unsent);
         assert!(tasks.poll(cx, entry, unsent, Time::ZERO).is_pending());
-        let (task, response) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
+        let (task, _, response) = poll_fn(|cx| tasks.poll(cx, entry, 0, Time::ZERO)).await;
         assert!(task == 1 && response.unwrap().status == Status::Good);
     }
 }

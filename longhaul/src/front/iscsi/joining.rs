@@ -24,7 +24,7 @@ pub(super) type Place = ConnectionPlace<SessionInfo>;
 
 /// What was agreed on a session at login, beside its identity.
 #[derive(Clone, Debug)]
-pub(super) struct SessionInfo {
+pub(in crate::front) struct SessionInfo {
     pub(super) initiator: IscsiName,
     pub(super) isid: Isid,
     /// `None` in a discovery session.

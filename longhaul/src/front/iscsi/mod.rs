@@ -24,7 +24,7 @@ mod connections;
 mod driver;
 mod end;
 mod enrolment;
-mod joining;
+pub(in crate::front) mod joining;
 mod login;
 mod logins;
 mod mailbox;

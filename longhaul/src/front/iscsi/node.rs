@@ -23,7 +23,7 @@ use crate::target;
 use crate::target::lun::{TRANSFER_MAX, TargetDevice};
 use crate::target::memory_quota::Pools;
 use crate::target::node::Authorization;
-use crate::target::sessions::ClientQuota;
+use crate::target::sessions::{ClientQuota, Sessions};
 use crate::target::status::Status;
 
 /// How often what a session may send at first fits into [`Limits::unsolicited`]: a burst right after the login
@@ -297,6 +297,11 @@ impl Node {
     #[must_use]
     pub fn status(&self) -> Status {
         Status::of(&self.target, |session| session.peer.to_string())
+    }
+
+    /// The sessions by this transport, beside which there may be others.
+    pub(in crate::front) const fn sessions(&self) -> &Sessions<SessionInfo> {
+        &self.target.sessions
     }
 
     /// Whether its targets have this port.

@@ -13,7 +13,6 @@ use proto::iscsi::header::{RejectReason, TaskResponse};
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError, Transfer};
 use proto::iscsi::login::initiator::{Deviation, Established};
 use proto::iscsi::pdu::Pieces;
-use proto::iscsi::transport_id::ISCSI;
 use proto::scsi::command as scsi_command;
 use proto::scsi::transport::Transports;
 use proto::time::Time;
@@ -27,6 +26,7 @@ use crate::net::tcp_tuning::path::combined_info;
 use crate::net::tcp_tuning::{Info, discard_unsent};
 use crate::store::scsi::{self, Announced, Executed, Lost, NoStatus, ResetAnswer, TransferLimits};
 use crate::task::unless_broken;
+use crate::transports;
 
 /// Requests on their way to the task. Behind them the machine has a queue of its own, so a full
 /// channel means that the target's window has long been full.
@@ -210,7 +210,7 @@ impl Session {
 }
 
 impl scsi::Session for Session {
-    const TRANSPORTS: Transports = ISCSI;
+    const TRANSPORTS: Transports = transports::ALL;
 
     async fn execute(&self, task: scsi::Task) -> Result<Executed, Lost> {
         let scsi::Task { lun, command, data } = task;

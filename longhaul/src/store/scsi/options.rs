@@ -38,6 +38,27 @@ pub struct Options {
     pub idle: Duration,
 }
 
+impl Default for Options {
+    /// What suits a long link.
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            writers: Writers::default(),
+            state: None,
+            replays: None,
+            same_as: None,
+            reconnect_for: Some(Duration::from_secs(60)),
+            // A server that is back is found within it, and one that is not is asked seldom.
+            reconnect_every: Duration::from_secs(5),
+            replay_log: None,
+            stop: Stop::default(),
+            // Half of it is more than any link in use holds in flight, so the flushes it brings stop nothing.
+            unflushed_max: 64 << 20,
+            idle: Duration::from_secs(10),
+        }
+    }
+}
+
 /// By what a volume is known when it is opened once more.
 #[derive(Clone, Debug)]
 pub struct Seen {

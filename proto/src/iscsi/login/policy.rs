@@ -200,6 +200,18 @@ impl Policy {
         clients.map(|client| client.rights(target)).reduce(Rights::and)?.any()
     }
 
+    /// What somebody with this key may do with a target, by whatever name: of a transport whose clients are known by their
+    /// keys alone. `None` if it may not do anything.
+    #[must_use]
+    pub fn rights_of_key(&self, key: PublicKey, target: &str) -> Option<Rights> {
+        let target = self.targets.iter().find(|known| known.as_str() == target)?;
+        if self.open {
+            return Some(Rights::All);
+        }
+        let clients = self.clients.iter().filter(|client| client.key == Some(key));
+        clients.map(|client| client.rights(target)).reduce(Rights::and)?.any()
+    }
+
     /// Whether a session that came in under `before` could have come in so too: neither what it must do has
     /// changed nor the secret it has proven to know. What it may do is another question: see
     /// [`rights`](Self::rights).

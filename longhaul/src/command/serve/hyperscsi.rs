@@ -1,0 +1,180 @@
+//! HyperSCSI beside iSCSI: where it listens, and the node that serves the same volumes by it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::{join, join_all};
+use host::link::{Ethernet, EthernetOptions, Link, Udp};
+use proto::hyperscsi::{self, ETHERTYPE, Fill};
+use proto::identity::PublicKey;
+use proto::iscsi::login::policy::{Policy, UnitName};
+use proto::scsi::ports::Port;
+use tokio::net::lookup_host;
+
+use super::portals::reachable;
+use crate::command::options::blocking;
+use crate::config::{Config, Listen, ListenAt, Served};
+use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::front::hyperscsi::{Node, Offering, Server};
+use crate::front::iscsi;
+use crate::sealing::{self, new_cipher};
+use crate::site_key;
+use crate::stop::Stop;
+use crate::target::lun::TargetDevice;
+use crate::uri::{Host, HyperScsiServer, HyperScsiUri, Uri};
+
+/// The longest packet that a machine takes whatever the link carries: that of jumbo frames.
+const PACKET_MAX: usize = 9000;
+
+/// The links that a server listens on, with what their machines have to know.
+pub(super) struct Links(Vec<(Link, hyperscsi::Config)>);
+
+/// Opens the links that the configuration names. Reads the identity and the site key, if there are any.
+pub(super) async fn listen(config: &Config) -> Outcome<Links> {
+    let places = config.listen.iter().filter_map(|Listen { at, .. }| match at {
+        ListenAt::HyperScsi(server) => Some(server),
+        ListenAt::Iscsi(_) => None,
+    });
+    let places: Vec<_> = places.cloned().collect();
+    if places.is_empty() {
+        return Ok(Links(Vec::new()));
+    }
+    let (Some(identity), Some(site_key)) = (config.identity.clone(), config.site_key.clone())
+    else {
+        let what = "HyperSCSI needs an identity and a site key";
+        let hint = "`longhaul identity new FILE` and `longhaul identity site-key FILE` make them, --identity and --site-key \
+                    name them; every client has a copy of the site key";
+        return Err(Failure::usage(what).hint(hint));
+    };
+    refuse_open(config, &places)?;
+    let read = move || Ok((sealing::read(&identity)?, site_key::read(&site_key)?));
+    let (identity, site_key) = blocking(read).await?;
+    let mut links = Vec::new();
+    for place in places {
+        let what = || format!("cannot listen on {place}");
+        match &place {
+            HyperScsiServer::Ip(Host { name, port }) => {
+                for address in lookup_host((name.as_str(), *port)).await.or_fail(what)? {
+                    let link = Udp::bind(address).or_fail(what)?;
+                    let config =
+                        hyperscsi::Config::ip(identity.clone(), site_key.clone(), new_cipher);
+                    links.push((link.into(), config));
+                }
+            }
+            HyperScsiServer::Ethernet { interface, .. } => {
+                let link: Link = Ethernet::open(interface, ETHERTYPE, EthernetOptions::default())
+                    .or_fail(what)?
+                    .into();
+                let mtu = link.sender().mtu().min(PACKET_MAX) as u16;
+                let (identity, site_key) = (identity.clone(), site_key.clone());
+                links
+                    .push((link, hyperscsi::Config::ethernet(identity, site_key, new_cipher, mtu)));
+            }
+        }
+    }
+    Ok(Links(links))
+}
+
+/// Beyond loopback every member of the site could use the volumes unless clients are listed.
+fn refuse_open(config: &Config, places: &[HyperScsiServer]) -> Outcome {
+    let is_here = |place: &&HyperScsiServer| match place {
+        HyperScsiServer::Ip(host) => match host.name.parse::<std::net::IpAddr>() {
+            Ok(address) => address.is_loopback(),
+            Err(_) => host.name == "localhost",
+        },
+        HyperScsiServer::Ethernet { .. } => false,
+    };
+    match places.iter().find(|place| !is_here(place)) {
+        Some(place) if !config.insecure && !config.is_authenticated() => {
+            let why = "whoever has the site key could read and overwrite the volumes";
+            let hint = "list clients by their keys (--client-key KEY), or serve all of the site with --insecure";
+            Err(Failure::usage(format!("refusing to listen on {place}: {why}")).hint(hint))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What is served by HyperSCSI too.
+pub(super) fn offering(
+    config: &Config,
+    devices: Vec<Arc<TargetDevice>>,
+    policy: Policy,
+) -> Offering {
+    let volumes = config.volumes.iter().map(|volume| (volume.name.clone(), volume.unit()));
+    let volumes: BTreeMap<String, UnitName> = volumes.collect();
+    Offering { devices, policy, volumes, access: config.ports() }
+}
+
+/// What serves HyperSCSI: nothing, if there are no links.
+pub(super) struct Servers {
+    node: Arc<Node>,
+    servers: Vec<Server>,
+}
+
+impl Links {
+    /// The node beside that of iSCSI, and a server on each link.
+    pub(super) fn servers(
+        self,
+        offering: Offering,
+        ports: Vec<Port>,
+        (other, held): (&iscsi::Node, u64),
+    ) -> Outcome<Servers> {
+        let node = Arc::new(Node::new(offering, ports, held, other));
+        let server = |(link, config)| Server::new(Arc::clone(&node), link, config, random());
+        let servers: Result<Vec<_>, _> = self.0.into_iter().map(server).collect();
+        let servers = servers.or_fail(|| "cannot serve HyperSCSI".to_owned())?;
+        Ok(Servers { node, servers })
+    }
+}
+
+impl Servers {
+    /// The node, if it is served anywhere.
+    pub(super) fn node(&self) -> Option<Arc<Node>> {
+        (!self.servers.is_empty()).then(|| Arc::clone(&self.node))
+    }
+
+    /// Serves beside `other` until `stop` is called; whether no command of any runs any more then.
+    pub(super) fn run_beside(
+        self,
+        other: impl Future<Output = bool> + Send,
+        stop: Stop,
+    ) -> impl Future<Output = bool> + Send {
+        let runs: Vec<_> =
+            self.servers.into_iter().map(|server| server.run(stop.clone())).collect();
+        async {
+            let (other, all) = join(other, join_all(runs)).await;
+            other && all.into_iter().all(|has_ended| has_ended)
+        }
+    }
+
+    /// The URIs by which the volumes can be used.
+    pub(super) fn uris(
+        &self,
+        volumes: &[Served],
+        config: &Config,
+        pin: Option<PublicKey>,
+    ) -> Vec<Uri> {
+        let mut interfaces = config.listen.iter().filter_map(|Listen { at, .. }| match at {
+            ListenAt::HyperScsi(HyperScsiServer::Ethernet { interface, .. }) => Some(interface),
+            _ => None,
+        });
+        let place = |server: &Server| match server.local() {
+            host::link::Address::Ip { remote, .. } => Some(HyperScsiServer::Ip(reachable(remote))),
+            host::link::Address::Ethernet(mac) => {
+                let interface = interfaces.next()?.clone();
+                Some(HyperScsiServer::Ethernet { interface, mac: Some(mac) })
+            }
+        };
+        let places: Vec<_> = self.servers.iter().filter_map(place).collect();
+        let uri = |volume: &Served, server: &HyperScsiServer| {
+            Uri::from(HyperScsiUri { server: server.clone(), volume: volume.name.clone(), pin })
+        };
+        let uris = volumes.iter().flat_map(|volume| places.iter().map(move |at| uri(volume, at)));
+        uris.collect()
+    }
+}
+
+/// Fills buffers from the system's random source. Without one nothing that is secret can be made.
+fn random() -> Fill {
+    Box::new(|buffer| getrandom::fill(buffer).expect("the system gives random numbers"))
+}

@@ -1,0 +1,131 @@
+//! What is served by HyperSCSI, to whom.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proto::client::ClientId;
+use proto::hyperscsi::transport_id::initiator_port;
+use proto::identity::PublicKey;
+use proto::iscsi::login::policy::{Policy, UnitName};
+use proto::scsi::ports::{AccessState, PORT, Port};
+use proto::scsi::rights::Rights;
+
+use crate::front::iscsi;
+use crate::target::lun::TargetDevice;
+use crate::target::memory_quota::Pools;
+use crate::target::node::{self, Authorization};
+use crate::target::sessions::{ClientQuota, Identity, SessionEntry, Sessions};
+use crate::target::status::Status;
+
+/// Sessions that one client has at a time.
+const SESSIONS_MAX: usize = 128;
+
+/// What takes the place of what was served.
+#[derive(Clone)]
+pub struct Offering {
+    /// The targets.
+    pub devices: Vec<Arc<TargetDevice>>,
+    /// Who may use them.
+    pub policy: Policy,
+    /// The names of volumes, and the units that they are.
+    pub volumes: BTreeMap<String, UnitName>,
+    /// How units are accessed by the ports that are named.
+    pub access: BTreeMap<u16, AccessState>,
+}
+
+/// What is known of a session beside its identity.
+#[derive(Clone, Debug)]
+pub(super) struct SessionInfo {
+    /// Where its client is.
+    pub(super) peer: String,
+}
+
+/// A session, as the node knows it.
+pub(super) type Entry = SessionEntry<SessionInfo>;
+
+/// Who is let in.
+#[derive(Clone)]
+pub(super) struct Admittance {
+    policy: Policy,
+    volumes: BTreeMap<String, UnitName>,
+}
+
+impl Authorization for Admittance {
+    type Session = SessionInfo;
+
+    fn rights(&self, session: &Entry) -> Option<Rights> {
+        let Identity { client, target, .. } = &session.identity;
+        let ClientId::Key(key) = client else { return None };
+        self.policy.rights_of_key(*key, target.as_deref()?)
+    }
+
+    fn keeps(&self, _before: &Self, _session: &Entry) -> bool {
+        true
+    }
+}
+
+/// A target node, as it is reached by HyperSCSI.
+pub struct Node {
+    pub(super) target: node::Node<Admittance>,
+    pub(super) pools: Pools,
+}
+
+impl Node {
+    /// A node that serves `offering` within `held` bytes of answers of all sessions, beside `other`, by which the same
+    /// is served.
+    #[must_use]
+    pub fn new(offering: Offering, ports: Vec<Port>, held: u64, other: &iscsi::Node) -> Self {
+        let Offering { devices, policy, volumes, access: _ } = offering;
+        let target = node::Node::new(devices, Admittance { policy, volumes });
+        let mut target = target.beside(other.sessions());
+        target.set_ports(ports);
+        Self { target, pools: Pools::new(held, held) }
+    }
+
+    /// Puts `offering` in place of what was served. Sessions that it still permits are not disturbed; the others are
+    /// ended. Returns how many these are, and a future that ends when none of their commands runs any more.
+    pub fn replace(&self, offering: Offering) -> (usize, impl Future<Output = ()> + use<>) {
+        let Offering { devices, policy, volumes, access } = offering;
+        self.target.replace(devices, &access, Admittance { policy, volumes })
+    }
+
+    /// How it is now.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status::of(&self.target, |session| session.peer.clone())
+    }
+
+    /// The volumes that a client may use, by target.
+    pub(super) fn volumes(&self, client: PublicKey) -> BTreeMap<String, Vec<(String, u16)>> {
+        let serving = self.target.serving();
+        let Admittance { policy, volumes } = &serving.authorization;
+        let mut found = BTreeMap::<_, Vec<_>>::new();
+        for (name, UnitName { target, lun }) in volumes {
+            let rights = policy.rights_of_key(client, target.as_str());
+            if rights.is_some_and(|rights| rights.with(*lun).is_some()) {
+                found.entry(target.as_str().to_owned()).or_default().push((name.clone(), *lun));
+            }
+        }
+        found
+    }
+
+    pub(super) fn sessions(&self) -> &Sessions<SessionInfo> {
+        &self.target.sessions
+    }
+
+    pub(super) const fn quota(&self) -> ClientQuota {
+        ClientQuota { sessions: SESSIONS_MAX, connections: SESSIONS_MAX }
+    }
+}
+
+/// The I_T nexus of a client with a target.
+pub(super) fn identity(client: PublicKey, port: u64, target: &str) -> Identity {
+    let name = client.to_string();
+    Identity {
+        initiator: initiator_port(&name, port),
+        name: name.into(),
+        client: ClientId::Key(client),
+        target: Some(target.into()),
+        target_port: PORT,
+    }
+}

@@ -1,0 +1,227 @@
+//! The server on one link: its protocol machine, and a session with each target for each connection.
+//!
+//! One task polls all of it by hand, as everything it waits for may be ready at once, and owns all state of all
+//! connections: there is no lock and no hop between tasks on the way of a command.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use host::link;
+use proto::hyperscsi::{
+    Config, ConnectionId, Ended, Endpoint, Fill, Server as Machine, ServerEvent,
+};
+use proto::identity::PublicKey;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::connection::{Admitted, Connection, Managing, admit, shown};
+use super::node::Node;
+use crate::net::hyperscsi_link::{Wire, with_limits};
+use crate::stop::Stop;
+
+/// How long sessions have to end when the server stops.
+const STOP_MAX: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// A client that waits for its sessions: for those that it replaces to end.
+type Admission = Pin<Box<dyn Future<Output = (ConnectionId, Option<Admitted>)> + Send>>;
+
+/// A HyperSCSI server on one link.
+pub struct Server {
+    node: Arc<Node>,
+    wire: Wire,
+    machine: Machine,
+    connections: BTreeMap<ConnectionId, Connection>,
+    admissions: FuturesUnordered<Admission>,
+    managing: FuturesUnordered<Managing>,
+    /// Sessions that have ended, whose commands may still run.
+    ending: JoinSet<()>,
+}
+
+impl Server {
+    /// Serves `node` on `link`.
+    pub fn new(
+        node: Arc<Node>,
+        link: impl Into<link::Link>,
+        config: Config,
+        random: Fill,
+    ) -> io::Result<Self> {
+        let wire = Wire::new(link)?;
+        let machine = Machine::new(wire.now(), with_limits(config), random);
+        Ok(Self {
+            node,
+            wire,
+            machine,
+            connections: BTreeMap::new(),
+            admissions: FuturesUnordered::new(),
+            managing: FuturesUnordered::new(),
+            ending: JoinSet::new(),
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local(&self) -> link::Address {
+        self.wire.local()
+    }
+
+    /// Serves until `stop` is called, then ends all sessions. Says whether none of their commands runs any more.
+    pub async fn run(mut self, mut stop: Stop) -> bool {
+        let broken = tokio::select! {
+            broken = poll_fn(|cx| self.poll(cx)) => Some(broken),
+            () = stop.called() => None,
+        };
+        if let Some(why) = broken {
+            tracing::error!(link = %self.local(), %why, "the link broke: nothing is served there any more");
+        }
+        self.close_all();
+        // The word that it is over has to leave; who does not hear it finds out by itself.
+        let (wire, machine) = (&mut self.wire, &mut self.machine);
+        let _ =
+            poll_fn(|cx| Poll::Ready(wire.poll_send(cx, |now| machine.poll_transmit(now)))).await;
+        let ended = async { while self.ending.join_next().await.is_some() {} };
+        timeout(STOP_MAX, ended).await.is_ok()
+    }
+
+    fn close_all(&mut self) {
+        let now = self.wire.now();
+        for (id, connection) in std::mem::take(&mut self.connections) {
+            self.machine.close(now, id);
+            connection.end(&mut self.ending);
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        loop {
+            match self.turn(cx) {
+                Err(why) => return Poll::Ready(why),
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Whether anything was done.
+    fn turn(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let machine = &mut self.machine;
+        let mut any = self.wire.poll_recv(cx, |now, from, packet| {
+            machine.handle_packet(now, from, packet);
+        })?;
+        if self.wire.poll_deadline(cx, self.machine.next_deadline()) {
+            self.machine.handle_timeout(self.wire.now());
+            any = true;
+        }
+        while let Some(event) = self.machine.poll_event() {
+            self.handle(cx, event);
+            any = true;
+        }
+        any |= self.poll_admissions(cx) | self.poll_managing(cx) | self.poll_connections(cx);
+        while let Poll::Ready(Some(_)) = self.ending.poll_join_next(cx) {}
+        let machine = &mut self.machine;
+        any |= self.wire.poll_send(cx, |now| machine.poll_transmit(now))?;
+        Ok(any)
+    }
+
+    fn handle(&mut self, cx: &mut Context<'_>, event: ServerEvent) {
+        let now = self.wire.now();
+        match event {
+            ServerEvent::Proven { connection, client, from } => {
+                self.proven(connection, client, from)
+            }
+            ServerEvent::Command { connection: id, request, command } => {
+                let reply = match self.connections.get_mut(&id) {
+                    Some(connection) => connection.begin(cx, now, request, command),
+                    None => None,
+                };
+                if let Some(reply) = reply {
+                    self.machine.complete(now, id, request, reply);
+                }
+            }
+            ServerEvent::TaskManagement { connection: id, request, device, function } => {
+                let Some(connection) = self.connections.get_mut(&id) else { return };
+                let sessions = self.node.sessions().clone();
+                let managing = connection.manage(sessions, (id, request), device, function);
+                self.managing.push(managing);
+            }
+            // There is no administration by this way.
+            ServerEvent::Manage { connection, request, .. } => {
+                self.machine.managed(now, connection, request, bytes::Bytes::new());
+            }
+            ServerEvent::Ended { connection, reason } => self.ended(connection, reason),
+        }
+    }
+
+    fn proven(&mut self, id: ConnectionId, client: PublicKey, from: Endpoint) {
+        let (node, peer) = (Arc::clone(&self.node), shown(from));
+        self.admissions.push(Box::pin(async move {
+            let admitted = admit(&node, client, peer).await;
+            (id, admitted)
+        }));
+    }
+
+    fn poll_admissions(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        while let Poll::Ready(Some((id, admitted))) = self.admissions.poll_next_unpin(cx) {
+            any = true;
+            let now = self.wire.now();
+            match admitted {
+                Some(Admitted { connection, devices }) => {
+                    info!(peer = connection.peer(), client = %connection.client(), "connected");
+                    self.machine.accept(now, id, devices);
+                    self.connections.insert(id, connection);
+                }
+                None => self.machine.refuse(now, id),
+            }
+        }
+        any
+    }
+
+    fn poll_managing(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        while let Poll::Ready(Some((id, request, response))) = self.managing.poll_next_unpin(cx) {
+            any = true;
+            self.machine.task_managed(self.wire.now(), id, request, response);
+        }
+        any
+    }
+
+    /// Does what other sessions ask for, and answers commands; whether there was any of that.
+    fn poll_connections(&mut self, cx: &mut Context<'_>) -> bool {
+        let now = self.wire.now();
+        let (mut any, mut over) = (false, Vec::new());
+        for (id, connection) in &mut self.connections {
+            if let Err(why) = connection.poll_messages(cx) {
+                over.push((*id, why));
+                continue;
+            }
+            while let Poll::Ready((request, reply)) = connection.poll_reply(cx, now) {
+                self.machine.complete(now, *id, request, reply);
+                any = true;
+            }
+        }
+        for (id, why) in over {
+            any = true;
+            self.machine.close(now, id);
+            if let Some(connection) = self.connections.remove(&id) {
+                info!(peer = connection.peer(), client = %connection.client(), %why, "connection ended");
+                connection.end(&mut self.ending);
+            }
+        }
+        any
+    }
+
+    fn ended(&mut self, id: ConnectionId, reason: Ended) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        let (peer, client) = (connection.peer(), connection.client());
+        match reason {
+            Ended::Violation(_) => warn!(peer, %client, %reason, "connection broken"),
+            _ => info!(peer, %client, %reason, "connection ended"),
+        }
+        connection.end(&mut self.ending);
+    }
+}

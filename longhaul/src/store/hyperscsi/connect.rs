@@ -1,0 +1,141 @@
+//! From the name of a server to a session with it.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use host::link::{Ethernet, EthernetOptions, Link, Mac, Udp};
+use proto::hyperscsi::{
+    Address, Client, Config, Device, ETHERTYPE, Endpoint, Fill, Handle, LinkId, Remote,
+};
+use tokio::net::lookup_host;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use super::driver::{Driver, Ready};
+use super::error::{Loss, SessionError};
+use super::session::{Request, Session, Shared};
+use super::{CONNECT_WITHIN, Credentials, Server, Volume};
+use crate::net::hyperscsi_link::{Wire, with_limits};
+use crate::sealing::new_cipher;
+use crate::store::scsi::TransferLimits;
+
+/// The longest packet that a machine takes whatever the link carries: that of jumbo frames.
+const PACKET_MAX: usize = 9000;
+
+/// A connection that is there, of which no volume was chosen yet.
+struct Connected {
+    shared: Arc<Shared>,
+    devices: Vec<Device>,
+    choose: oneshot::Sender<(Handle, mpsc::Receiver<Request>)>,
+}
+
+/// Connects and chooses a volume.
+pub(super) async fn log_in(
+    volume: &Volume,
+    credentials: &Credentials,
+) -> Result<Session, SessionError> {
+    let Connected { shared, devices, choose } = connect(&volume.server, credentials).await?;
+    let Some(device) = devices.iter().find(|device| *device.name == *volume.name) else {
+        let there: Vec<_> = devices.iter().map(|device| &*device.name).collect();
+        return Err(SessionError::NoVolume {
+            server: volume.server.clone(),
+            volume: volume.name.clone(),
+            there: if there.is_empty() { "none".to_owned() } else { there.join(", ") },
+        });
+    };
+    // Data travel with the command.
+    let limits = TransferLimits { unsolicited: volume::TRANSFER_MAX.into(), solicited: 0 };
+    let (session, receiver) = Session::new(&shared, limits);
+    // If the connection is lost already the session finds out.
+    let _ = choose.send((device.handle, receiver));
+    Ok(session)
+}
+
+/// The names of the volumes that a server lets us use.
+pub async fn volumes(
+    server: &Server,
+    credentials: &Credentials,
+) -> Result<Vec<String>, SessionError> {
+    let Connected { devices, .. } = connect(server, credentials).await?;
+    Ok(devices.into_iter().map(|device| device.name.into()).collect())
+}
+
+/// Tries the addresses of a server until one answers.
+async fn connect(server: &Server, credentials: &Credentials) -> Result<Connected, SessionError> {
+    let mut last = None;
+    for address in addresses(server).await? {
+        match connect_to(server, address, credentials).await {
+            Ok(connected) => return Ok(connected),
+            Err(why) => last = Some(why),
+        }
+    }
+    let none = || SessionError::Lookup(server.clone(), ErrorKind::NotFound.into());
+    Err(last.unwrap_or_else(none))
+}
+
+async fn addresses(server: &Server) -> Result<Vec<Address>, SessionError> {
+    match server {
+        Server::Ip(host) => {
+            let found = lookup_host((host.name.as_str(), host.port)).await;
+            let found = found.map_err(|why| SessionError::Lookup(server.clone(), why))?;
+            Ok(found.map(Address::Ip).collect())
+        }
+        Server::Ethernet { mac: Some(Mac(octets)), .. } => Ok(vec![Address::Ethernet(*octets)]),
+        Server::Ethernet { mac: None, .. } => Ok(vec![Address::BROADCAST]),
+    }
+}
+
+async fn connect_to(
+    server: &Server,
+    address: Address,
+    credentials: &Credentials,
+) -> Result<Connected, SessionError> {
+    let socket = |why| SessionError::Socket(server.clone(), why);
+    let wire = Wire::new(open(server, address)?).map_err(socket)?;
+    let Credentials { identity, site_key, pin } = credentials.clone();
+    let config = match server {
+        Server::Ip(_) => Config::ip(identity, site_key, new_cipher),
+        Server::Ethernet { .. } => {
+            let mtu = wire.mtu().min(PACKET_MAX) as u16;
+            Config::ethernet(identity, site_key, new_cipher, mtu)
+        }
+    };
+    let remote = Remote { endpoint: Endpoint { link: LinkId::default(), address }, pin };
+    let machine = Client::new(wire.now(), with_limits(config), remote, random());
+    let shared = Arc::<Shared>::default();
+    let (sender, ready) = oneshot::channel::<Ready>();
+    let driver = Driver::new(server.clone(), (wire, machine), Arc::clone(&shared), sender);
+    tokio::spawn(driver.run());
+    match timeout(CONNECT_WITHIN, ready).await {
+        Ok(Ok((devices, choose))) => Ok(Connected { shared, devices, choose }),
+        Ok(Err(_)) => {
+            let why = shared.lost.get().map_or_else(|| Arc::new(Loss::Broken), Arc::clone);
+            Err(SessionError::Refused(server.clone(), why))
+        }
+        Err(_) => {
+            shared.abandoned.notify_one();
+            Err(SessionError::Silent(server.clone(), CONNECT_WITHIN))
+        }
+    }
+}
+
+fn open(server: &Server, address: Address) -> Result<Link, SessionError> {
+    let socket = |why| SessionError::Socket(server.clone(), why);
+    match (server, address) {
+        (Server::Ethernet { interface, .. }, _) => {
+            Ok(Ethernet::open(interface, ETHERTYPE, EthernetOptions::default())?.into())
+        }
+        (Server::Ip(_), Address::Ip(SocketAddr::V6(_))) => {
+            Udp::bind((std::net::Ipv6Addr::UNSPECIFIED, 0).into()).map_err(socket).map(Into::into)
+        }
+        (Server::Ip(_), _) => {
+            Udp::bind((std::net::Ipv4Addr::UNSPECIFIED, 0).into()).map_err(socket).map(Into::into)
+        }
+    }
+}
+
+/// Fills buffers from the system's random source. Without one nothing that is secret can be made.
+fn random() -> Fill {
+    Box::new(|buffer| getrandom::fill(buffer).expect("the system gives random numbers"))
+}

@@ -1,0 +1,265 @@
+//! The task of a session: it owns the link and the protocol machine, and polls all that it waits for by hand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use proto::hyperscsi::{
+    Client, ClientEvent, Device, Handle, Reply, RequestId, SLOTS, TaskAttribute, TaskFunction,
+    TaskResponse,
+};
+use proto::scsi::command::{Command, Transfer};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Server;
+use super::error::Loss;
+use super::session::{Ended, Request, Shared};
+use crate::net::hyperscsi_link::Wire;
+use crate::store::scsi::ResetAnswer;
+use crate::task::unless_broken;
+
+/// Requests under way and waiting: more would only wait in the machine.
+const UNDER_WAY_MAX: usize = 2 * SLOTS as usize;
+
+/// A connection that is there: what it may use, and whom to tell which of that is wanted.
+pub(super) type Ready = (Vec<Device>, oneshot::Sender<(Handle, mpsc::Receiver<Request>)>);
+
+/// Who waits for a request.
+enum Waiting {
+    Command(oneshot::Sender<Ended>),
+    Reset(oneshot::Sender<ResetAnswer>),
+}
+
+/// What the task of a session owns.
+pub(super) struct Driver {
+    server: Server,
+    wire: Wire,
+    machine: Client,
+    shared: Arc<Shared>,
+    ready: Option<oneshot::Sender<Ready>>,
+    choice: Option<oneshot::Receiver<(Handle, mpsc::Receiver<Request>)>>,
+    receiver: Option<mpsc::Receiver<Request>>,
+    device: Handle,
+    waiting: BTreeMap<RequestId, Waiting>,
+    /// Who waits until the requests have ended that were under way when it asked.
+    settles: Vec<(BTreeSet<RequestId>, oneshot::Sender<()>)>,
+    disconnects: Vec<oneshot::Sender<()>>,
+    /// It is to disconnect when nothing is under way any more.
+    is_closing: bool,
+}
+
+impl Driver {
+    pub(super) fn new(
+        server: Server,
+        (wire, machine): (Wire, Client),
+        shared: Arc<Shared>,
+        ready: oneshot::Sender<Ready>,
+    ) -> Self {
+        Self {
+            server,
+            wire,
+            machine,
+            shared,
+            ready: Some(ready),
+            choice: None,
+            receiver: None,
+            device: Handle::CONNECTION,
+            waiting: BTreeMap::new(),
+            settles: Vec::new(),
+            disconnects: Vec::new(),
+            is_closing: false,
+        }
+    }
+
+    /// Runs the session to its end.
+    pub(super) async fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let loss = {
+            let mut abandoned = pin!(shared.abandoned.notified());
+            let driven = poll_fn(|cx| match abandoned.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(Loss::Abandoned),
+                Poll::Pending => self.poll(cx),
+            });
+            unless_broken(driven).await.unwrap_or(Loss::Broken)
+        };
+        match &loss {
+            Loss::Disconnected => tracing::debug!(server = %self.server, "disconnected"),
+            // Whoever connects is told why it failed; there is nothing to lose yet.
+            loss if self.receiver.is_none() => {
+                tracing::debug!(server = %self.server, "no session: {loss}");
+            }
+            loss => tracing::info!(server = %self.server, "session lost: {loss}"),
+        }
+        // Set before the requests are dropped with the driver, so that each finds why.
+        let _ = shared.lost.set(Arc::new(loss));
+        let receiver = self.receiver.take();
+        drop(self);
+        // A request for which there was room when the session ended may come into the channel only afterwards.
+        if let Some(mut receiver) = receiver {
+            receiver.close();
+            while receiver.recv().await.is_some() {}
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Loss> {
+        loop {
+            match self.turn(cx) {
+                Err(loss) => return Poll::Ready(loss),
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Whether anything was done.
+    fn turn(&mut self, cx: &mut Context<'_>) -> Result<bool, Loss> {
+        let machine = &mut self.machine;
+        let received = self.wire.poll_recv(cx, |now, from, packet| {
+            machine.handle_packet(now, from, packet);
+        });
+        let mut any = received.map_err(|why| Loss::Link(self.server.clone(), why))?;
+        if self.wire.poll_deadline(cx, self.machine.next_deadline()) {
+            self.machine.handle_timeout(self.wire.now());
+            any = true;
+        }
+        while let Some(event) = self.machine.poll_event() {
+            self.handle(event)?;
+            any = true;
+        }
+        any |= self.poll_choice(cx)? | self.poll_requests(cx);
+        let is_over = self.is_closing && self.waiting.is_empty();
+        if is_over {
+            self.machine.disconnect(self.wire.now());
+        }
+        let machine = &mut self.machine;
+        let sent = self.wire.poll_send(cx, |now| machine.poll_transmit(now));
+        any |= sent.map_err(|why| Loss::Link(self.server.clone(), why))?;
+        if is_over { Err(Loss::Disconnected) } else { Ok(any) }
+    }
+
+    fn handle(&mut self, event: ClientEvent) -> Result<(), Loss> {
+        match event {
+            ClientEvent::Connected { devices, .. } => {
+                let (choose, choice) = oneshot::channel();
+                self.choice = Some(choice);
+                if let Some(ready) = self.ready.take() {
+                    let _ = ready.send((devices, choose));
+                }
+            }
+            ClientEvent::Completed(id, reply) => self.completed(id, reply),
+            ClientEvent::TaskManaged(id, response) => {
+                if let Some(Waiting::Reset(done)) = self.waiting.remove(&id) {
+                    let _ = done.send(answer(response));
+                }
+                self.tell_settled();
+            }
+            ClientEvent::Managed(..) => {}
+            ClientEvent::Ended { reason, .. } => return Err(Loss::Ended(reason)),
+        }
+        Ok(())
+    }
+
+    fn completed(&mut self, id: RequestId, Reply { status, sense, data_in, .. }: Reply) {
+        self.shared.announced.note(status, &sense);
+        if let Some(Waiting::Command(done)) = self.waiting.remove(&id) {
+            // Whoever stopped waiting does not want to know.
+            let _ = done.send(Ended { status, data: data_in, sense });
+        }
+        self.tell_settled();
+    }
+
+    /// Which device is used; who does not say it any more wants none.
+    fn poll_choice(&mut self, cx: &mut Context<'_>) -> Result<bool, Loss> {
+        let Some(choice) = &mut self.choice else { return Ok(false) };
+        let Poll::Ready(chosen) = std::pin::Pin::new(choice).poll(cx) else { return Ok(false) };
+        self.choice = None;
+        match chosen {
+            Ok((device, receiver)) => {
+                self.device = device;
+                self.receiver = Some(receiver);
+            }
+            Err(_) => self.is_closing = true,
+        }
+        Ok(true)
+    }
+
+    /// Takes requests, as far as there is room; whether there were any.
+    fn poll_requests(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        while !self.is_closing && self.waiting.len() < UNDER_WAY_MAX {
+            let Some(receiver) = &mut self.receiver else { break };
+            let Poll::Ready(request) = receiver.poll_recv(cx) else { break };
+            any = true;
+            match request {
+                Some(request) => self.take(request),
+                None => self.is_closing = true,
+            }
+        }
+        any
+    }
+
+    fn take(&mut self, request: Request) {
+        let now = self.wire.now();
+        match request {
+            Request::Execute(command, data, done) => {
+                // Without room the sender is dropped, which tells of a loss: but there is room.
+                if let Ok(id) = self.machine.submit(now, self.command(command, data)) {
+                    self.waiting.insert(id, Waiting::Command(done));
+                }
+            }
+            Request::ResetUnit(done) => {
+                let function = TaskFunction::LogicalUnitReset;
+                if let Ok(id) = self.machine.manage_tasks(now, self.device, function) {
+                    self.waiting.insert(id, Waiting::Reset(done));
+                }
+            }
+            Request::Settle(done) => {
+                self.settles.push((self.waiting.keys().copied().collect(), done));
+                self.tell_settled();
+            }
+            Request::Disconnect(done) => {
+                self.disconnects.push(done);
+                self.is_closing = true;
+            }
+        }
+    }
+
+    fn command(&self, command: Command, data_out: Bytes) -> proto::hyperscsi::Command {
+        let data_in_len = match command.transfer {
+            Transfer::In(most) => most,
+            Transfer::None | Transfer::Out(_) => 0,
+        };
+        proto::hyperscsi::Command {
+            device: self.device,
+            cdb: Bytes::copy_from_slice(&command.cdb),
+            data_out,
+            data_in_len,
+            attribute: TaskAttribute::Simple,
+            priority: 0,
+        }
+    }
+
+    fn tell_settled(&mut self) {
+        let waiting = &self.waiting;
+        self.settles.iter_mut().for_each(|(ids, _)| ids.retain(|id| waiting.contains_key(id)));
+        let (done, settles): (Vec<_>, _) =
+            self.settles.drain(..).partition(|(ids, _)| ids.is_empty());
+        self.settles = settles;
+        for (_, done) in done {
+            let _ = done.send(());
+        }
+    }
+}
+
+fn answer(response: TaskResponse) -> ResetAnswer {
+    match response {
+        TaskResponse::Complete => ResetAnswer::Complete,
+        refused => ResetAnswer::Refused {
+            is_final: !matches!(refused, TaskResponse::NoSuchTask),
+            answer: format!("{refused:?}"),
+        },
+    }
+}

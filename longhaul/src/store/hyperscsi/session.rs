@@ -1,0 +1,144 @@
+//! A session, as those hold it who use it: requests go to the task that drives it by a channel.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use proto::scsi::Status;
+use proto::scsi::command::Command;
+use proto::scsi::transport::Transports;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::error::Loss;
+use crate::store::scsi::{
+    self, Announced, Completion, Executed, Lost, NoStatus, ResetAnswer, TransferLimits,
+};
+use crate::transports;
+
+/// Requests on their way to the task. Behind them the machine has a queue of its own, so a full channel means that all
+/// slots have long been taken.
+const REQUESTS_MAX: usize = 256;
+
+/// How a command ended at its unit.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// STATUS.
+    pub(super) status: Status,
+    /// The data-in.
+    pub(super) data: Bytes,
+    /// The sense data.
+    pub(super) sense: Bytes,
+}
+
+/// What the task that drives a session is asked for.
+pub(super) enum Request {
+    Execute(Command, Bytes, oneshot::Sender<Ended>),
+    ResetUnit(oneshot::Sender<ResetAnswer>),
+    /// Answered once what is under way has ended.
+    Settle(oneshot::Sender<()>),
+    /// Dropped when the session has ended.
+    Disconnect(oneshot::Sender<()>),
+}
+
+/// A handle on a session. When the last one is dropped the session disconnects.
+#[derive(Clone, Debug)]
+pub struct Session {
+    requests: mpsc::Sender<Request>,
+    shared: Arc<Shared>,
+    limits: TransferLimits,
+}
+
+/// What a session and the task that drives it have in common.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) lost: OnceLock<Arc<Loss>>,
+    pub(super) announced: Announced,
+    /// Ends it at once.
+    pub(super) abandoned: Notify,
+}
+
+impl Session {
+    /// A handle, and where its requests come out.
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        limits: TransferLimits,
+    ) -> (Self, mpsc::Receiver<Request>) {
+        let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
+        (Self { requests, shared: Arc::clone(shared), limits }, receiver)
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, Lost> {
+        let (done, answer) = oneshot::channel();
+        if self.requests.send(request(done)).await.is_ok()
+            && let Ok(answer) = answer.await
+        {
+            return Ok(answer);
+        }
+        Err(self.lost())
+    }
+
+    /// The driver says why before it lets go of anything.
+    fn lost(&self) -> Lost {
+        let why = self.shared.lost.get().map_or_else(|| Arc::new(Loss::Broken), Arc::clone);
+        Lost {
+            is_logged_out: matches!(*why, Loss::Disconnected),
+            is_stalled: false,
+            wait: Duration::ZERO,
+            why,
+        }
+    }
+}
+
+impl scsi::Session for Session {
+    const TRANSPORTS: Transports = transports::ALL;
+
+    async fn execute(
+        &self,
+        scsi::Task { command, data, .. }: scsi::Task,
+    ) -> Result<Executed, Lost> {
+        let Ended { status, data, sense } =
+            self.ask(|done| Request::Execute(command, data, done)).await?;
+        Ok(match status {
+            Status::TaskAborted => Err(NoStatus::Aborted),
+            _ => Ok(Completion { status, data, sense }),
+        })
+    }
+
+    async fn reset_unit(&self, _lun: u64) -> Result<ResetAnswer, Lost> {
+        self.ask(Request::ResetUnit).await
+    }
+
+    fn announced(&self) -> &Announced {
+        &self.shared.announced
+    }
+
+    /// Every reply is a message of its own, and may overtake others.
+    fn has_several_connections(&self) -> bool {
+        true
+    }
+
+    async fn settle(&self) -> Result<(), Lost> {
+        self.ask(Request::Settle).await
+    }
+
+    async fn ended(&self) -> Lost {
+        self.requests.closed().await;
+        self.lost()
+    }
+
+    async fn close(&self) {
+        // The answer never comes: that the asker is dropped says that the session has ended.
+        let _ = self.ask(Request::Disconnect).await;
+    }
+
+    fn abandon(&self) {
+        self.shared.abandoned.notify_one();
+    }
+
+    /// No command has longer than others: the connection ends when nothing comes any more.
+    fn hurry(&self) {}
+
+    fn limits(&self) -> TransferLimits {
+        self.limits
+    }
+}
