@@ -84,8 +84,12 @@ impl std::fmt::Display for Moved {
 pub(crate) fn run(options: Throughput) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let seal =
-            Seal { identity: options.identity.clone(), protection: options.protection, pin: None };
+        let seal = Seal {
+            identity: options.identity.clone(),
+            protection: options.protection,
+            pin: None,
+            site_key: None,
+        };
         let login = Login { seal, ..Login::default() };
         let opening = OpenOptions { login, ..OpenOptions::default() };
         let chain = chain::open(&options.uri, opening).await.map_err(|why| why.to_string())?;

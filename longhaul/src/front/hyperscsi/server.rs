@@ -131,7 +131,7 @@ impl Server {
         let now = self.wire.now();
         match event {
             ServerEvent::Proven { connection, client, from } => {
-                self.proven(connection, client, from)
+                self.proven(connection, client, from);
             }
             ServerEvent::Command { connection: id, request, command } => {
                 let reply = match self.connections.get_mut(&id) {

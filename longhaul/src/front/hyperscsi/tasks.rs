@@ -150,12 +150,13 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
 
     /// Ends a task, whose answer nobody wants any more.
     pub(super) fn abort(&mut self, task: T) {
-        if self.units.contains_key(&task) && self.aborted.insert(task) {
-            if let Some(Ready { record, .. }) = self.executor.abort(task) {
-                let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
-                let response = Response { status, data, sense };
-                self.end((task, record), response);
-            }
+        if self.units.contains_key(&task)
+            && self.aborted.insert(task)
+            && let Some(Ready { record, .. }) = self.executor.abort(task)
+        {
+            let (status, data, sense) = (Status::TaskAborted, Vec::new(), Bytes::new());
+            let response = Response { status, data, sense };
+            self.end((task, record), response);
         }
     }
 
