@@ -41,7 +41,7 @@ options! {
             kind: ADDRESS.listed(),
             default: Standard::Words("127.0.0.1:3260"),
             place: Place::Both,
-            help: "Address to listen on: ADDR[:PORT] for iSCSI, hyperscsi://ADDR[:PORT] or hseth://INTERFACE for HyperSCSI; may be repeated. Every address reaches every volume",
+            help: "Address to listen on: ADDR or ADDR:PORT for iSCSI, hyperscsi://ADDR or hseth://INTERFACE for HyperSCSI; may be repeated. Every address reaches every volume",
             manual: "An entry in the file may be a table, see [several paths](#several-paths)",
         }
         insecure: Option<bool> = switch => {
