@@ -33,6 +33,8 @@ impl Rtt {
         self.latest = latest;
         self.least = self.least.min(latest);
         let Some(smoothed) = self.smoothed else {
+            // A server answers the first packets only when it has decided about the client, however long that takes.
+            let latest = latest.saturating_sub(held);
             self.smoothed = Some(latest);
             self.variation = latest / 2;
             return;

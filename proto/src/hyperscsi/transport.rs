@@ -451,7 +451,10 @@ impl Transport {
         if !message.is_ready() {
             self.ready.retain(|one| *one != slot);
         }
-        let ack_now = self.probes > 0 || self.recovery.is_stale(now);
+        // The packet that closes the window asks for an answer: nothing else is sent until there is one.
+        let packet_max = u64::from(self.options.packet_max);
+        let closes = self.recovery.in_flight() + 2 * packet_max > self.congestion.window();
+        let ack_now = self.probes > 0 || closes || self.recovery.is_stale(now);
         self.probes = self.probes.saturating_sub(1);
         let header = Header {
             sec,

@@ -10,6 +10,7 @@ use proto::identity::PublicKey;
 use proto::iscsi::login::policy::{Policy, UnitName};
 use proto::scsi::ports::Port;
 use tokio::net::lookup_host;
+use tokio::task::JoinError;
 
 use super::portals::reachable;
 use crate::command::options::blocking;
@@ -21,6 +22,7 @@ use crate::sealing::{self, new_cipher};
 use crate::site_key;
 use crate::stop::Stop;
 use crate::target::lun::TargetDevice;
+use crate::task::unless_broken;
 use crate::uri::{Host, HyperScsiServer, HyperScsiUri, Uri};
 
 /// The longest packet that a machine takes whatever the link carries: that of jumbo frames.
@@ -127,6 +129,14 @@ impl Links {
     }
 }
 
+/// Whether a server ended, and no command of it runs any more.
+fn has_ended(run: Result<Option<bool>, JoinError>) -> bool {
+    run.ok().flatten().unwrap_or_else(|| {
+        tracing::error!("a HyperSCSI server broke down: its address is not served any more");
+        false
+    })
+}
+
 impl Servers {
     /// The node, if it is served anywhere.
     pub(super) fn node(&self) -> Option<Arc<Node>> {
@@ -139,11 +149,12 @@ impl Servers {
         other: impl Future<Output = bool> + Send,
         stop: Stop,
     ) -> impl Future<Output = bool> + Send {
-        let runs: Vec<_> =
-            self.servers.into_iter().map(|server| server.run(stop.clone())).collect();
+        // Each in a task of its own: none starves, or takes along, the others.
+        let run = |server: Server| tokio::spawn(unless_broken(server.run(stop.clone())));
+        let runs: Vec<_> = self.servers.into_iter().map(run).collect();
         async {
             let (other, all) = join(other, join_all(runs)).await;
-            other && all.into_iter().all(|has_ended| has_ended)
+            other && all.into_iter().all(has_ended)
         }
     }
 

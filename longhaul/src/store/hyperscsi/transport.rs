@@ -69,8 +69,9 @@ impl Transport for HyperScsiTransport {
         Failure::NoSession
     }
 
+    /// Without a pin whoever has the site key may be the server.
     fn is_secure(&self) -> bool {
-        true
+        self.credentials.pin.is_some()
     }
 
     fn replaces_left_session(&self) -> bool {

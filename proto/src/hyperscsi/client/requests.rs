@@ -240,8 +240,11 @@ impl Requests {
         if placed == Placed::Partly {
             return Ok(None);
         }
+        let Some(next) = slot.seq.checked_add(1) else {
+            return broken("the last request that a slot can have");
+        };
         let busy = slot.busy.take().expect("it is busy");
-        slot.seq += 1;
+        slot.seq = next;
         slot.answered = Some(busy.packets);
         if busy.kind == Kind::Command {
             self.expected -= u64::from(busy.reply_max);
