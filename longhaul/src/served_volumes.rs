@@ -84,8 +84,15 @@ impl ServedVolumes {
     /// Whether the file of `volume` has been served before, so that it must be there; an error if it is missing, has
     /// become shorter, or was served as another volume.
     pub(crate) fn must_exist(&self, volume: &Served, exchanged: OnExchange) -> Outcome<bool> {
-        let Some(path) = volume.uri.file() else { return Ok(false) };
-        let (place, notes) = (absolute(path)?, &self.notes);
+        let notes = &self.notes;
+        let Some(path) = volume.uri.file() else {
+            // One that is made of others, and was served, has all its files: none is made anew in the place of one.
+            let place = PathBuf::from(volume.uri.to_string());
+            return Ok(notes
+                .iter()
+                .any(|note| note.source.place == place && !volume.uri.is_remote()));
+        };
+        let place = absolute(path)?;
         // Also under another name: by links, mounts, or `..`.
         let is_there =
             |note: &&Note| note.source.is_a_file() && is_same_place(&note.source.place, &place);

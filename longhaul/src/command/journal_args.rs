@@ -98,6 +98,15 @@ impl FromStr for JournalSpec {
     }
 }
 
+/// Whether a file at `path` would lie in memory: nothing of it is left after a crash.
+fn goes_with_a_crash(path: &Path) -> bool {
+    // tmpfs and ramfs, include/uapi/linux/magic.h.
+    const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58F6];
+    let nearest = path.ancestors().skip(1).find(|directory| directory.exists());
+    let found = nearest.and_then(|directory| rustix::fs::statfs(directory).ok());
+    found.is_some_and(|found| IN_MEMORY.contains(&found.f_type))
+}
+
 impl JournalArgs {
     /// Whether there is to be one.
     pub(super) fn is_given(&self) -> bool {
@@ -127,6 +136,11 @@ impl JournalArgs {
             true => open_found(&path).await.map_err(|why| {
                 why.hint_if_any("`longhaul journal status` shows what it holds, `--journal none` goes on without it")
             })?,
+            false if goes_with_a_crash(&path) => {
+                let path = path.shown();
+                tracing::info!(%path, "no journal is made: its directory lies in memory");
+                return Ok(None);
+            }
             false => {
                 let size = (room_beside(&path) / 8).min(DEFAULT_MOST);
                 if size < DEFAULT_LEAST {

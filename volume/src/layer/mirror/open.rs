@@ -156,8 +156,9 @@ pub(super) async fn create_with(
 }
 
 /// Puts new volumes, which belong to no mirror, in the places of members that are not there any more. All that is in the
-/// mirror is copied to them when it is opened.
-pub async fn replace(members: Vec<Member>) -> Result<Vec<Arc<str>>, MirrorError> {
+/// mirror is copied to them when it is opened. A member that was not recorded as out may have later data than those that are
+/// here: it is replaced only if `alone` says so.
+pub async fn replace(members: Vec<Member>, alone: bool) -> Result<Vec<Arc<str>>, MirrorError> {
     let mut found = Vec::new();
     for member in members {
         found.push(Found::read(member).await?);
@@ -175,7 +176,13 @@ pub async fn replace(members: Vec<Member>) -> Result<Vec<Arc<str>>, MirrorError>
     if news.is_empty() {
         return Err(MirrorError::NoneNew);
     }
-    let mut record = Record { sequence: last.sequence + 1, ..last.clone() };
+    let later = free.iter().find(|at| last.in_sync[**at]);
+    if let (Some(at), false) = (later, alone) {
+        let name = format!("member {}", at + 1).into();
+        return Err(MirrorError::Missing { name, why: "it is to be replaced".to_owned() });
+    }
+    let step = if later.is_some() { ALONE } else { 1 };
+    let mut record = Record { sequence: last.sequence + step, ..last.clone() };
     for at in &free {
         record.in_sync[*at] = false;
         record.replaced[*at] = record.replaced[*at].wrapping_add(1);

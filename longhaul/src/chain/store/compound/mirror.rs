@@ -94,12 +94,12 @@ fn compound(uri: &Uri) -> Outcome<(&Compound, MirrorUri)> {
 }
 
 /// Opens all members of a mirror that is to be.
-async fn all(uri: &Uri, options: &OpenOptions, opened: &mut Members) -> Outcome {
-    let (compound, _) = compound(uri)?;
+async fn all(uri: &Uri, options: &OpenOptions, opened: &mut Members) -> Outcome<MirrorUri> {
+    let (compound, said) = compound(uri)?;
     for member in &compound.members {
         opened.open(member, &of_member(options)).await?;
     }
-    Ok(())
+    Ok(said)
 }
 
 /// Makes a mirror. What is behind the first MiB of its first member is in it.
@@ -108,7 +108,7 @@ pub async fn init(uri: &Uri, options: &OpenOptions) -> Outcome {
     getrandom::fill(&mut id).map_err(|why| Failure::new("cannot make a name").because(why))?;
     let mut opened = Members::default();
     let made = match all(uri, options, &mut opened).await {
-        Ok(()) => {
+        Ok(_) => {
             let made = mirror::create(opened.members.clone(), id).await;
             made.map_err(|why| explain(uri, why))
         }
@@ -122,8 +122,8 @@ pub async fn init(uri: &Uri, options: &OpenOptions) -> Outcome {
 pub async fn replace(uri: &Uri, options: &OpenOptions) -> Outcome<Vec<Arc<str>>> {
     let mut opened = Members::default();
     let replaced = match all(uri, options, &mut opened).await {
-        Ok(()) => {
-            let replaced = mirror::replace(opened.members.clone()).await;
+        Ok(said) => {
+            let replaced = mirror::replace(opened.members.clone(), said.alone).await;
             replaced.map_err(|why| explain(uri, why))
         }
         Err(why) => Err(why),
