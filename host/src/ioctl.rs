@@ -6,7 +6,19 @@ use std::io::{Error, Result};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::ptr;
 
-use crate::loop_device::{LoopConfig, LoopInfo};
+/// `struct loop_info64` of include/uapi/linux/loop.h, which begins with `lo_device` and `lo_inode`.
+pub(crate) type LoopInfo = [u64; 29];
+
+/// `struct loop_config`.
+#[repr(C, align(8))]
+pub(crate) struct LoopConfig {
+    pub(crate) fd: u32,
+    pub(crate) block_size: u32,
+    pub(crate) info: [u32; size_of::<LoopInfo>() / 4],
+    pub(crate) reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<LoopConfig>() == 304);
 
 /// A request with its argument.
 pub(crate) enum Request<'a> {

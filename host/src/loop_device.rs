@@ -5,13 +5,10 @@ use std::io::{Error, Result};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use crate::ioctl::{Request, ioctl};
+use crate::ioctl::{LoopConfig, LoopInfo, Request, ioctl};
 
 /// The number of the device with its file system, and its inode, as `stat` reports them.
 pub type FileId = (u64, u64);
-
-/// `struct loop_info64` of include/uapi/linux/loop.h, which begins with `lo_device` and `lo_inode`.
-pub(crate) type LoopInfo = [u64; 29];
 
 /// The number of a free device is only advice: another process may take it first.
 const ATTEMPTS: usize = 64;
@@ -46,17 +43,6 @@ const LO_FLAGS_DIRECT_IO: u32 = 16;
 
 /// Where `lo_flags` is in `struct loop_info64`, counted in words of 32 bits.
 const FLAGS_AT: usize = 13;
-
-/// `struct loop_config`.
-#[repr(C, align(8))]
-pub(crate) struct LoopConfig {
-    fd: u32,
-    block_size: u32,
-    info: [u32; size_of::<LoopInfo>() / 4],
-    reserved: [u64; 8],
-}
-
-const _: () = assert!(size_of::<LoopConfig>() == 304);
 
 impl LoopOptions {
     fn flags(self) -> u32 {

@@ -9,9 +9,9 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::cipher_pool::fix_threads;
 use crate::command::enrol::GivenInvitation;
 use crate::command::{
-    attach, cat, check, clients, copy, discover, doctor, get, help, identity, info, invite, journal, key,
-    ls, man_pages, mirror, mount, outlast_stray_signals, reload, replay, revoke, serve, status,
-    tune, umount, upgrade, volumes,
+    attach, cat, check, clients, copy, discover, doctor, get, help, identity, info, invite,
+    journal, key, ls, man_pages, mirror, mount, outlast_stray_signals, reload, replay, revoke,
+    serve, status, tune, umount, upgrade, volumes,
 };
 use crate::failure::{OrFail, Outcome};
 use crate::log::{Log, log_failure};

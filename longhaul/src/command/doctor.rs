@@ -9,7 +9,7 @@ use super::options::LoginArgs;
 use super::{say, say_json};
 use crate::failure::{Failure, Outcome};
 use crate::printable::OneLine;
-use crate::uri::{Host, Uri};
+use crate::uri::{Host, Location, Uri};
 
 /// Find what is wrong with this machine, or with the way to a server, and say what to do
 #[derive(Debug, clap::Args)]
@@ -119,8 +119,8 @@ fn host_of(place: &str) -> Outcome<(Host, Option<proto::identity::PublicKey>)> {
     if !place.contains("://") {
         return Ok((place.parse().map_err(|why| what().because(why))?, None));
     }
-    match place.parse::<Uri>().map_err(|why| what().because(why))? {
-        Uri::Iscsi(uri) => Ok((uri.host, uri.pin)),
+    match place.parse::<Uri>().map_err(|why| what().because(why))?.location() {
+        Location::Unit(uri) => Ok((uri.host.clone(), uri.pin)),
         _ => Err(what().because("it is on this machine").hint("leave it out")),
     }
 }

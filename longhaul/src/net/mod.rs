@@ -2,6 +2,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod pdu_output;
+pub(crate) mod peer_process;
 mod receive_buffer;
 mod stuck_timer;
 pub mod tcp_tuning;

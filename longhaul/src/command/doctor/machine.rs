@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Finding;
+use crate::net::tcp_tuning::congestion_control::withstands_loss;
 use crate::size::Size;
 
 /// A link of 1 Gbit/s with a round trip of 100 ms holds so many bytes: less makes it slower.
@@ -122,9 +123,8 @@ fn tcp() -> Vec<Finding> {
     };
     let limits = ["tcp_rmem", "tcp_wmem"].into_iter().filter_map(|name| Some((name, limit(name)?)));
     let mut findings: Vec<_> = limits.map(|(name, most)| window(name, most)).collect();
-    let available = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
-    if let Ok(available) = available {
-        findings.push(match available.split_whitespace().any(|name| name == "bbr") {
+    if let Some(is_available) = withstands_loss() {
+        findings.push(match is_available {
             true => {
                 Finding::good("TCP: the kernel has BBR, which keeps its rate when packets are lost")
             }
