@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Finding;
-use crate::net::tcp_tuning::congestion_control::withstands_loss;
+use crate::net::tcp_tuning::congestion_control::{LOAD_HINT, withstands_loss};
 use crate::size::Size;
 
 /// A link of 1 Gbit/s with a round trip of 100 ms holds so many bytes: less makes it slower.
@@ -131,7 +131,7 @@ fn tcp() -> Vec<Finding> {
             false => Finding::note(
                 "TCP: the kernel has no BBR loaded",
                 "on long links that lose packets the others are much slower",
-                "`modprobe tcp_bbr`, here and on the server",
+                LOAD_HINT,
             ),
         });
     }

@@ -16,6 +16,9 @@ pub(crate) fn bound_unsent(socket: &TcpStream) {
     }
 }
 
+/// What makes it available where it is not.
+pub(crate) const LOAD_HINT: &str = "`modprobe tcp_bbr`, here and on the server";
+
 /// Whether the kernel has a congestion control that loss does not slow down (BBR); `None` if it does not tell.
 pub(crate) fn withstands_loss() -> Option<bool> {
     let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
