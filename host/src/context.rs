@@ -20,13 +20,13 @@ pub const TAG_LEN: usize = 16;
 
 impl Cipher {
     fn pointer(self) -> *const ffi::EVP_CIPHER {
-        match self {
-            // SAFETY: the function takes nothing and answers a pointer to static data.
-            Self::Aes256Xts => unsafe { ffi::EVP_aes_256_xts() },
-            // SAFETY: as above.
-            Self::Aes128Ecb => unsafe { ffi::EVP_aes_128_ecb() },
-            // SAFETY: as above.
-            Self::Aes256Gcm => unsafe { ffi::EVP_aes_256_gcm() },
+        // SAFETY: each function takes nothing and answers a pointer to static data.
+        unsafe {
+            match self {
+                Self::Aes256Xts => ffi::EVP_aes_256_xts(),
+                Self::Aes128Ecb => ffi::EVP_aes_128_ecb(),
+                Self::Aes256Gcm => ffi::EVP_aes_256_gcm(),
+            }
         }
     }
 
@@ -65,24 +65,11 @@ unsafe impl Sync for Context {}
 
 impl Context {
     pub(crate) fn new(cipher: Cipher, key: &[u8], direction: Direction) -> Self {
-        assert_eq!(key.len(), cipher.key_size());
-        let context = Self::empty(cipher);
-        let iv = [0; TWEAK_LEN];
-        // SAFETY: the context is live; as many bytes of key as this cipher has, just checked, and at
-        // most 16 of the vector are read.
-        let done = unsafe {
-            ffi::EVP_CipherInit_ex(
-                context.0.as_ptr(),
-                cipher.pointer(),
-                ptr::null_mut(),
-                key.as_ptr(),
-                iv.as_ptr(),
-                direction as c_int,
-            )
-        };
+        let mut context = Self::empty(cipher);
+        let done = context.init(Some(key), &[0; TWEAK_LEN][..cipher.iv_size()], direction as c_int);
         // SAFETY: the context is live and ours alone. Padding would hold back the last block.
         let unpadded = unsafe { ffi::EVP_CIPHER_CTX_set_padding(context.0.as_ptr(), 0) };
-        assert!(done == 1 && unpadded == 1, "AWS-LC takes every key with unlike halves");
+        assert!(done && unpadded == 1, "AWS-LC takes every key with unlike halves");
         context
     }
 
@@ -112,20 +99,22 @@ impl Context {
     }
 
     fn begin_as(&mut self, direction: c_int, iv: &[u8]) {
+        assert!(self.init(None, iv, direction), "no vector is refused");
+    }
+
+    /// Begins a text with this key, or with the one it has; a `direction` of -1 keeps that, too.
+    fn init(&mut self, key: Option<&[u8]>, iv: &[u8], direction: c_int) -> bool {
+        assert!(key.is_none_or(|key| key.len() == self.1.key_size()));
         assert_eq!(iv.len(), self.1.iv_size());
-        // SAFETY: the context is live and ours alone (`&mut`); null keeps the cipher and its key, -1
-        // the direction; as many bytes of the vector are read as were just counted.
-        let done = unsafe {
-            ffi::EVP_CipherInit_ex(
-                self.0.as_ptr(),
-                ptr::null(),
-                ptr::null_mut(),
-                ptr::null(),
-                iv.as_ptr(),
-                direction,
-            )
-        };
-        assert_eq!(done, 1, "no vector is refused");
+        let cipher = key.map_or(ptr::null(), |_| self.1.pointer());
+        let key = key.map_or(ptr::null(), <[u8]>::as_ptr);
+        // SAFETY: the context is live and ours alone (`&mut`); null keeps the cipher and its key; as many bytes of key
+        // and vector are read as were just counted.
+        unsafe {
+            let context = self.0.as_ptr();
+            ffi::EVP_CipherInit_ex(context, cipher, ptr::null_mut(), key, iv.as_ptr(), direction)
+                == 1
+        }
     }
 
     /// Ciphers in place: whole blocks, or in GCM any bytes.

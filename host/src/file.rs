@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+use crate::ioctl::{Request, ioctl};
 use crate::ranges;
 use crate::syncs::Syncs;
 
@@ -258,16 +259,8 @@ impl File {
 
     /// Whether a block device refuses writes. It can be opened for writing all the same.
     pub fn is_write_protected(&self) -> Result<bool> {
-        // include/uapi/linux/fs.h: _IO(0x12, 94).
-        const BLKROGET: libc::c_ulong = 0x125E;
-        let mut protected: libc::c_int = 0;
-        // The type of a request differs between C libraries.
-        let request = BLKROGET as _;
-        // SAFETY: the descriptor is open for the whole call, and the kernel writes one `int` to `protected`.
-        let done = unsafe { libc::ioctl(self.raw(), request, &raw mut protected) };
-        if done < 0 {
-            return Err(Error::last_os_error());
-        }
+        let mut protected = 0;
+        ioctl(&self.fd, Request::IsReadOnly(&mut protected))?;
         Ok(protected != 0)
     }
 

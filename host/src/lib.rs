@@ -6,6 +6,7 @@ pub mod allocator;
 pub mod cipher;
 mod context;
 pub mod file;
+mod ioctl;
 pub mod loop_device;
 pub mod memory;
 mod ranges;

@@ -5,16 +5,13 @@ use std::io::{Error, Result};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use crate::ioctl::{Request, ioctl};
+
 /// The number of the device with its file system, and its inode, as `stat` reports them.
 pub type FileId = (u64, u64);
 
-// include/uapi/linux/loop.h: the requests, and the size of `struct loop_info64`, which begins with `lo_device` and
-// `lo_inode`.
-const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
-const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
-const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
-const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
-const LOOP_INFO64_BYTES: usize = 232;
+/// `struct loop_info64` of include/uapi/linux/loop.h, which begins with `lo_device` and `lo_inode`.
+pub(crate) type LoopInfo = [u64; 29];
 
 /// The number of a free device is only advice: another process may take it first.
 const ATTEMPTS: usize = 64;
@@ -23,15 +20,8 @@ const ATTEMPTS: usize = 64;
 /// mounted elsewhere. It takes the right to open the device.
 pub fn backing_file(path: &Path) -> Result<FileId> {
     let device = File::open(path)?;
-    let mut info = [0_u64; LOOP_INFO64_BYTES / 8];
-    // The type of a request differs between C libraries.
-    let request = LOOP_GET_STATUS64 as _;
-    // SAFETY: the descriptor is open for the whole call, and the kernel writes at most a `struct loop_info64` to
-    // `info`, which is as large and aligned for it.
-    let done = unsafe { libc::ioctl(device.as_raw_fd(), request, info.as_mut_ptr()) };
-    if done < 0 {
-        return Err(Error::last_os_error());
-    }
+    let mut info = [0; 29];
+    ioctl(device, Request::LoopStatus(&mut info))?;
     Ok((info[0], info[1]))
 }
 
@@ -59,10 +49,10 @@ const FLAGS_AT: usize = 13;
 
 /// `struct loop_config`.
 #[repr(C, align(8))]
-struct LoopConfig {
+pub(crate) struct LoopConfig {
     fd: u32,
     block_size: u32,
-    info: [u32; LOOP_INFO64_BYTES / 4],
+    info: [u32; size_of::<LoopInfo>() / 4],
     reserved: [u64; 8],
 }
 
@@ -86,28 +76,18 @@ pub fn attach(backing: &File, options: LoopOptions) -> Result<(PathBuf, File)> {
     let mut config = LoopConfig {
         fd: backing.as_raw_fd().cast_unsigned(),
         block_size: options.block_size,
-        info: [0; LOOP_INFO64_BYTES / 4],
+        info: [0; size_of::<LoopInfo>() / 4],
         reserved: [0; 8],
     };
     config.info[FLAGS_AT] = options.flags();
     for _ in 0..ATTEMPTS {
-        // SAFETY: the request takes no argument, and the descriptor is open for the whole call.
-        let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) };
-        if number < 0 {
-            return Err(Error::last_os_error());
-        }
+        let number = ioctl(&control, Request::LoopFree)?;
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let device = OpenOptions::new().read(true).write(!options.read_only).open(&path)?;
-        // SAFETY: both descriptors are open for the whole call, and the kernel reads a `struct loop_config`, which
-        // `config` is.
-        let done =
-            unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) };
-        if done == 0 {
-            return Ok((path, device));
-        }
-        let why = Error::last_os_error();
-        if why.raw_os_error() != Some(libc::EBUSY) {
-            return Err(why);
+        match ioctl(&device, Request::LoopConfigure(&config)) {
+            Ok(_) => return Ok((path, device)),
+            Err(why) if why.raw_os_error() == Some(libc::EBUSY) => {}
+            Err(why) => return Err(why),
         }
     }
     Err(Error::from_raw_os_error(libc::EBUSY))
@@ -115,12 +95,7 @@ pub fn attach(backing: &File, options: LoopOptions) -> Result<(PathBuf, File)> {
 
 /// Takes the file from the loop device at `path`, at the latest when nobody has it open any more.
 pub fn detach(path: &Path) -> Result<()> {
-    let device = File::open(path)?;
-    // SAFETY: the request takes no argument, and the descriptor is open for the whole call.
-    match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD as _) } {
-        0 => Ok(()),
-        _ => Err(Error::last_os_error()),
-    }
+    ioctl(File::open(path)?, Request::LoopClear).map(drop)
 }
 
 #[cfg(test)]

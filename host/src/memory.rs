@@ -17,11 +17,10 @@ pub fn keep(secret: &[u8]) -> bool {
     let first = start - start % page;
     let len = (start + secret.len() - first).next_multiple_of(page);
     let pages = secret.as_ptr().wrapping_sub(start - first).cast_mut().cast::<c_void>();
-    // SAFETY: the pages hold `secret`, so they are mapped. Leaving them out of core dumps changes neither what they hold
-    // nor who may use them.
-    let hidden = unsafe { madvise(pages, len, Advice::LinuxDontDump) };
-    // SAFETY: as above; locking them changes nothing but where they may be.
-    let locked = unsafe { mlock(pages, len) };
+    // SAFETY: the pages hold `secret`, so they are mapped. Leaving them out of core dumps and keeping them in memory
+    // changes neither what they hold nor who may use them.
+    let (hidden, locked) =
+        unsafe { (madvise(pages, len, Advice::LinuxDontDump), mlock(pages, len)) };
     hidden.is_ok() && locked.is_ok()
 }
 

@@ -6,6 +6,7 @@
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::RawFd;
+use std::ptr;
 
 /// Permissions of include/block/block-common.h: consistent reads, writes, and changes of the size.
 const READS: libc::off_t = 100;
@@ -35,28 +36,37 @@ pub(crate) fn try_lock(fd: RawFd, writes: bool) -> Result<bool> {
 }
 
 fn range(kind: libc::c_int, start: libc::off_t, len: libc::off_t) -> libc::flock {
-    // SAFETY: a structure of integers, for which zeroes are valid; `l_pid` must be 0 (fcntl(2)).
-    let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    (range.l_type, range.l_whence) = (kind as _, libc::SEEK_SET as _);
-    (range.l_start, range.l_len) = (start, len);
-    range
+    libc::flock {
+        l_type: kind as _,
+        l_whence: libc::SEEK_SET as _,
+        l_start: start,
+        l_len: len,
+        // Must be 0 (fcntl(2)).
+        l_pid: 0,
+    }
 }
 
 fn set(fd: RawFd, kind: libc::c_int, start: libc::off_t, len: libc::off_t) -> Result<bool> {
-    let range = range(kind, start, len);
-    // SAFETY: the kernel reads `range`, which lives through the call.
-    match unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const range) } {
-        0 => Ok(true),
-        _ => refusal(Error::last_os_error()),
+    match control(fd, libc::F_OFD_SETLK, &mut range(kind, start, len)) {
+        Ok(()) => Ok(true),
+        Err(why) => refusal(why),
     }
 }
 
 fn is_locked(fd: RawFd, byte: libc::off_t) -> Result<bool> {
     let mut range = range(libc::F_WRLCK, byte, 1);
-    // SAFETY: the kernel reads and writes `range`, which lives through the call and is borrowed by nobody else.
-    match unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &raw mut range) } {
-        0 => Ok(range.l_type != libc::F_UNLCK as libc::c_short),
-        _ => refusal(Error::last_os_error()).map(|free| !free),
+    match control(fd, libc::F_OFD_GETLK, &mut range) {
+        Ok(()) => Ok(range.l_type != libc::F_UNLCK as libc::c_short),
+        Err(why) => refusal(why).map(|free| !free),
+    }
+}
+
+/// Sets a lock, or asks for one: both take a range.
+fn control(fd: RawFd, command: libc::c_int, range: &mut libc::flock) -> Result<()> {
+    // SAFETY: the kernel reads and writes at most `range`, which is mutably borrowed through the call.
+    match unsafe { libc::fcntl(fd, command, ptr::from_mut(range)) } {
+        0 => Ok(()),
+        _ => Err(Error::last_os_error()),
     }
 }
 

@@ -1,7 +1,6 @@
 //! TCP as the kernel sees it: what it knows of a connection, and how it is told to carry one.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -48,7 +47,7 @@ pub struct Received {
 
 /// What the kernel knows of a connection.
 pub fn info(socket: impl AsFd) -> io::Result<Info> {
-    let mut buffer = [MaybeUninit::<u8>::zeroed(); INFO_MAX];
+    let mut buffer = [0_u8; INFO_MAX];
     let mut len = INFO_MAX as libc::socklen_t;
     // SAFETY: the descriptor is borrowed and so open; the kernel writes at most `len` bytes to the buffer,
     // which has as many.
@@ -64,9 +63,7 @@ pub fn info(socket: impl AsFd) -> io::Result<Info> {
     if status != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: all of it was zeroed, so that it is initialised whatever the kernel wrote.
-    let bytes: [u8; INFO_MAX] = unsafe { std::mem::transmute(buffer) };
-    Ok(Info::parse(&bytes))
+    Ok(Info::parse(&buffer))
 }
 
 impl Info {
