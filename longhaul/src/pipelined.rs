@@ -6,11 +6,10 @@ use std::str::FromStr;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use clap::Args;
 use tokio::task::JoinHandle;
 use volume::layer::pipeline::{Chosen, Clock, Pipeline, Settings};
-use volume::{Durability, ExtentMap, Gate, Shape, Space, Span, TRANSFER_MAX, Verb, Volume, Work};
+use volume::{Gate, TRANSFER_MAX, Verb, Volume};
 
 use crate::failure::{Failure, Outcome};
 use crate::size::{NotASize, Size};
@@ -153,8 +152,10 @@ impl Pipelined {
     /// Puts a pipeline over `inner`, which the user calls `name`.
     pub fn new(name: String, inner: Arc<dyn Volume>, settings: Settings) -> Self {
         let failure = Failed::default();
-        let inner = Arc::new(FailureLogging { inner, name, failure: failure.clone() });
-        let (pipeline, worker) = Pipeline::new(inner, settings, Arc::new(SinceStart::new()));
+        let noted = failure.clone();
+        let on_failure = Box::new(move |why: &volume::Error| noted.note(&name, why));
+        let clock = Arc::new(SinceStart::new());
+        let (pipeline, worker) = Pipeline::observed(inner, settings, clock, on_failure);
         Self { pipeline: Arc::new(pipeline), worker: tokio::spawn(worker), failure }
     }
 
@@ -193,63 +194,22 @@ impl Worker for Pipelined {
     }
 }
 
-/// The volume beneath a pipeline. What fails there was acknowledged before, so that nobody hears of it before the
-/// next flush: it is logged at once.
-struct FailureLogging {
-    inner: Arc<dyn Volume>,
-    name: String,
-    failure: Failed,
-}
-
-impl FailureLogging {
-    fn watch<'a>(&'a self, work: Work<'a, ()>) -> Work<'a, ()> {
-        Box::pin(async move {
-            let done = work.await;
-            if let Err(why) = &done {
-                self.note(why);
-            }
-            done
-        })
-    }
-
-    fn note(&self, why: &volume::Error) {
+impl Failed {
+    /// What fails beneath a pipeline was acknowledged before, so that nobody hears of it before the next flush: it is
+    /// logged at once.
+    fn note(&self, volume: &str, why: &volume::Error) {
         let mut text = why.to_string();
         let mut beneath = std::error::Error::source(why);
         while let Some(cause) = beneath {
             text += &format!(": {cause}");
             beneath = cause.source();
         }
-        let Self { name, failure, .. } = self;
-        if failure.0.set(text).is_ok() {
+        if self.0.set(text).is_ok() {
             // A flush fails on a volume that is gone even if there was nothing to write.
             let what = if why.verb == Verb::Flush { "a flush" } else { "a write behind" };
-            let (at, why) = (why.span.map(|span| span.at), failure.0.get());
-            tracing::error!(volume = name, at, why, "{what} failed: what follows it is refused");
+            let (at, why) = (why.span.map(|span| span.at), self.0.get());
+            tracing::error!(volume, at, why, "{what} failed: what follows it is refused");
         }
-    }
-}
-
-impl Volume for FailureLogging {
-    fn shape(&self) -> &Shape {
-        self.inner.shape()
-    }
-    fn read(&self, span: Span) -> Work<'_, Bytes> {
-        self.inner.read(span)
-    }
-    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
-        self.watch(self.inner.write(at, data, durability))
-    }
-    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
-        self.watch(self.inner.write_zeroes(span, durability, space))
-    }
-    fn discard(&self, span: Span) -> Work<'_, ()> {
-        self.inner.discard(span)
-    }
-    fn flush(&self) -> Work<'_, ()> {
-        self.watch(self.inner.flush())
-    }
-    fn extents(&self) -> Option<&dyn ExtentMap> {
-        self.inner.extents()
     }
 }
 

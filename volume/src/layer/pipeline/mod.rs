@@ -43,6 +43,9 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Duration;
 }
 
+/// Is told of each write and flush beneath that fails, as soon as it does: its caller was answered before.
+pub type OnFailure = Box<dyn Fn(&Error) + Send + Sync>;
+
 /// A volume with a volatile write cache and read-ahead.
 pub struct Pipeline {
     inner: Arc<dyn Volume>,
@@ -59,9 +62,19 @@ impl Pipeline {
         settings: Settings,
         clock: Arc<dyn Clock>,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        Self::observed(inner, settings, clock, Box::new(|_| {}))
+    }
+
+    /// The same, with somebody who is told of failures.
+    pub fn observed(
+        inner: Arc<dyn Volume>,
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+        on_failure: OnFailure,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let shape = Shape { write_cache: true, ..inner.shape().clone() };
         let shared = Arc::new(Shared::new(Core::new(settings, shape.clone()), clock));
-        let worker = Worker::new(Arc::clone(&inner), Arc::clone(&shared));
+        let worker = Worker::new(Arc::clone(&inner), Arc::clone(&shared), on_failure);
         (Self { inner, shape, shared }, worker)
     }
 

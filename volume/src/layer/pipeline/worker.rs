@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesUnordered, Stream};
 
+use super::OnFailure;
 use super::core::{Order, Outcome};
 use super::piece::Rope;
 use super::shared::Shared;
@@ -27,6 +28,7 @@ type Carried = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 pub(super) struct Worker {
     inner: Arc<dyn Volume>,
     shared: Arc<Shared>,
+    on_failure: OnFailure,
     carried: FuturesUnordered<Carried>,
     orders: VecDeque<Order>,
     outcomes: Vec<Outcome>,
@@ -34,10 +36,11 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(inner: Arc<dyn Volume>, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(inner: Arc<dyn Volume>, shared: Arc<Shared>, on_failure: OnFailure) -> Self {
         Self {
             inner,
             shared,
+            on_failure,
             carried: FuturesUnordered::new(),
             orders: VecDeque::new(),
             outcomes: Vec::new(),
@@ -49,7 +52,10 @@ impl Worker {
     fn gather(&mut self, context: &mut Context<'_>) -> bool {
         while self.outcomes.len() < OUTCOMES_MAX {
             match Pin::new(&mut self.carried).poll_next(context) {
-                Poll::Ready(Some(outcome)) => self.outcomes.push(outcome),
+                Poll::Ready(Some(outcome)) => {
+                    outcome.failure().into_iter().for_each(&self.on_failure);
+                    self.outcomes.push(outcome);
+                }
                 Poll::Ready(None) | Poll::Pending => return true,
             }
         }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::super::piece::{Body, Piece, Rope};
-use crate::{Durability, Extent, Result, Space, Span};
+use crate::{Durability, Error, Extent, Result, Space, Span, Verb};
 
 /// Something for the worker to do.
 #[derive(Debug)]
@@ -36,4 +36,16 @@ pub(in super::super) enum Outcome {
     /// Of the read-ahead at this place.
     Read(u64, Result<Bytes>),
     Extents(Result<Vec<Extent>>),
+}
+
+impl Outcome {
+    /// How a write or a flush failed. A discard may be left undone, and who reads is told himself.
+    pub(in super::super) fn failure(&self) -> Option<&Error> {
+        match self {
+            Self::Changed(_, result) | Self::Flushed(_, result) => {
+                result.as_ref().err().filter(|error| error.verb != Verb::Discard)
+            }
+            Self::Read(..) | Self::Extents(_) => None,
+        }
+    }
 }
