@@ -6,9 +6,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::task::AtomicWaker;
 use proto::iscsi::header::{RejectReason, TaskResponse};
 use proto::iscsi::initiator::{Command, Completion, Event, Fault, Initiator, TaskError, Transfer};
 use proto::iscsi::login::initiator::{Deviation, Established};
@@ -18,7 +20,8 @@ use proto::scsi::command as scsi_command;
 use proto::scsi::transport::Transports;
 use proto::time::Time;
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Sleep, sleep_until};
 
 use super::connections::{Connection, Connections, Count, Opening, open, poll_ready};
@@ -77,10 +80,7 @@ pub struct Session {
     announced: Arc<Announced>,
     /// It has, or had, several connections.
     several: Arc<AtomicBool>,
-    /// Ends it at once.
-    abandoned: Arc<Notify>,
-    /// Somebody waits for the end of what is under way.
-    hurried: Arc<Notify>,
+    interrupts: Arc<Interrupts>,
     established: Arc<Established>,
     /// Where its first connection goes.
     address: Option<SocketAddr>,
@@ -100,7 +100,7 @@ impl Session {
         let lost = Arc::new(OnceLock::new());
         let announced = Arc::<Announced>::default();
         let several = Arc::<AtomicBool>::default();
-        let [abandoned, hurried] = [(); 2].map(|()| Arc::new(Notify::new()));
+        let interrupts = Arc::<Interrupts>::default();
         let address = socket.peer_addr().ok();
         let driver = Driver {
             address,
@@ -121,23 +121,13 @@ impl Session {
             settles: VecDeque::new(),
             announced: Arc::clone(&announced),
             several: Arc::clone(&several),
-            abandoned: Arc::clone(&abandoned),
-            hurried: Arc::clone(&hurried),
+            interrupts: Arc::clone(&interrupts),
         };
         tokio::spawn(driver.run(Arc::clone(&lost)));
         match established.await {
             Ok(established) => {
                 let established = Arc::new(established);
-                Ok(Self {
-                    requests,
-                    lost,
-                    announced,
-                    several,
-                    abandoned,
-                    hurried,
-                    established,
-                    address,
-                })
+                Ok(Self { requests, lost, announced, several, interrupts, established, address })
             }
             Err(_) => Err(loss(&lost)),
         }
@@ -195,17 +185,23 @@ impl Session {
         }
     }
 
-    async fn ask<T>(
+    /// Hands over a request at once if there is room, as there mostly is: what is awaited then holds no request.
+    fn ask<T>(
         &self,
         request: impl FnOnce(oneshot::Sender<T>) -> Request,
-    ) -> Result<T, Arc<Loss>> {
+    ) -> impl Future<Output = Result<T, Arc<Loss>>> {
         let (done, answer) = oneshot::channel();
-        if self.requests.send(request(done)).await.is_ok()
-            && let Ok(answer) = answer.await
-        {
-            return Ok(answer);
+        let room = match self.requests.try_send(request(done)) {
+            Err(TrySendError::Full(request)) => Some(Box::pin(self.requests.send(request))),
+            // If nobody takes it any more it is dropped, which the answer tells.
+            Ok(()) | Err(TrySendError::Closed(_)) => None,
+        };
+        async {
+            if let Some(room) = room {
+                let _ = room.await;
+            }
+            answer.await.map_err(|_| loss(&self.lost))
         }
-        Err(loss(&self.lost))
     }
 }
 
@@ -269,11 +265,11 @@ impl scsi::Session for Session {
     }
 
     fn abandon(&self) {
-        self.abandoned.notify_one();
+        self.interrupts.raise(&self.interrupts.abandoned);
     }
 
     fn hurry(&self) {
-        self.hurried.notify_one();
+        self.interrupts.raise(&self.interrupts.hurried);
     }
 
     fn limits(&self) -> TransferLimits {
@@ -295,6 +291,43 @@ fn loss(lost: &OnceLock<Arc<Loss>>) -> Arc<Loss> {
 async fn drop_requests(mut receiver: mpsc::Receiver<Request>) {
     receiver.close();
     while receiver.recv().await.is_some() {}
+}
+
+/// What must not wait behind requests. It is looked at in each turn of the driver, and so is no channel or `Notify`: to
+/// join and leave the list of those who wait for one costs more than all other looks together.
+#[derive(Debug, Default)]
+struct Interrupts {
+    /// It is to end at once.
+    abandoned: AtomicBool,
+    /// Somebody waits for the end of what is under way.
+    hurried: AtomicBool,
+    driver: AtomicWaker,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interrupt {
+    Abandon,
+    Hurry,
+}
+
+impl Interrupts {
+    fn raise(&self, interrupt: &AtomicBool) {
+        interrupt.store(true, Ordering::Release);
+        self.driver.wake();
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<Interrupt> {
+        // First, so that what is raised after the look wakes the driver.
+        self.driver.register(cx.waker());
+        if self.abandoned.load(Ordering::Acquire) {
+            return Poll::Ready(Interrupt::Abandon);
+        }
+        if self.hurried.load(Ordering::Acquire) {
+            self.hurried.store(false, Ordering::Relaxed);
+            return Poll::Ready(Interrupt::Hurry);
+        }
+        Poll::Pending
+    }
 }
 
 struct Driver {
@@ -320,8 +353,7 @@ struct Driver {
     settles: VecDeque<oneshot::Sender<()>>,
     announced: Arc<Announced>,
     several: Arc<AtomicBool>,
-    abandoned: Arc<Notify>,
-    hurried: Arc<Notify>,
+    interrupts: Arc<Interrupts>,
 }
 
 impl Driver {
@@ -379,8 +411,8 @@ impl Driver {
             _ => {}
         }
         let takes_requests = self.open && self.machine.has_room();
-        let (connections, machine, origin) =
-            (&mut self.connections, &mut self.machine, self.origin);
+        let Self { connections, machine, interrupts, .. } = self;
+        let origin = self.origin;
         let now = || Time::from_origin(origin.elapsed());
         tokio::select! {
             request = self.receiver.recv(), if takes_requests => self.take(request),
@@ -389,8 +421,10 @@ impl Driver {
                 self.opening = None;
                 self.opened(opened);
             }
-            () = self.abandoned.notified() => return Err(Loss::Abandoned),
-            () = self.hurried.notified() => self.machine.hurry(),
+            interrupt = poll_fn(|cx| interrupts.poll(cx)) => match interrupt {
+                Interrupt::Abandon => return Err(Loss::Abandoned),
+                Interrupt::Hurry => self.machine.hurry(),
+            },
             () = alarm => {
                 let now = self.now();
                 self.machine.wake(now).map_err(Loss::Fault)?;
@@ -636,14 +670,42 @@ async fn poll_opening(opening: &mut Option<Opening>) -> io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Wake, Waker};
+
     use futures_util::FutureExt as _;
 
     use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
 
     /// Then what it had under way may still be carried out, which a logout rules out.
     #[test]
     fn session_that_ended_without_a_reason_was_not_logged_out() {
         assert!(matches!(*loss(&OnceLock::new()), Loss::Broken));
+    }
+
+    #[test]
+    fn interrupt_wakes_the_driver_and_is_seen_until_it_is_heeded() {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let cx = Context::from_waker(&waker);
+        let interrupts = Interrupts::default();
+        assert_eq!(interrupts.poll(&cx), Poll::Pending);
+        interrupts.raise(&interrupts.hurried);
+        assert!(woken.0.load(Ordering::Relaxed));
+        assert_eq!(interrupts.poll(&cx), Poll::Ready(Interrupt::Hurry));
+        assert_eq!(interrupts.poll(&cx), Poll::Pending);
+        interrupts.raise(&interrupts.abandoned);
+        for _ in 0..2 {
+            assert_eq!(interrupts.poll(&cx), Poll::Ready(Interrupt::Abandon), "for good");
+        }
     }
 
     /// The sender lives on with the link that is waited on.
