@@ -53,7 +53,7 @@ impl Body {
     /// The buffers that it keeps although it is little of them, in bytes.
     pub(super) fn foreign(&self) -> usize {
         match self {
-            Self::Data(rope) => rope.sections().iter().map(Section::foreign).sum(),
+            Self::Data(rope) => rope.foreign(),
             Self::Zeroes(_) | Self::Discard => 0,
         }
     }
@@ -115,10 +115,10 @@ impl Piece {
     /// Takes `next`, which begins where this ends.
     pub(super) fn merge(&mut self, next: Self) {
         self.span.len += next.span.len;
-        self.foreign += next.foreign;
         self.since = self.since.min(next.since);
         self.seq = self.seq.max(next.seq);
         if let (Body::Data(rope), Body::Data(more)) = (&mut self.body, next.body) {
+            self.foreign += next.foreign - rope.shared_with(&more);
             rope.append(more);
         }
     }
@@ -163,6 +163,9 @@ const ALONE: usize = 64 << 10;
 /// How long such a buffer is.
 const SHARED: usize = 128 << 10;
 
+/// The most that lies between the data of two such requests in a row.
+const HEAD_MAX: usize = 64;
+
 /// Whether bytes would keep more than as much again if they stayed in their buffer.
 const fn is_little(len: usize, whole: usize) -> bool {
     len < whole.div_ceil(2)
@@ -176,6 +179,12 @@ impl Section {
     /// Its buffer, if it is little of that.
     const fn foreign(&self) -> usize {
         if is_little(self.bytes.len(), self.whole) { self.whole } else { 0 }
+    }
+
+    /// Whether `next` lies behind it in memory, with no more between them than the head of a request.
+    fn is_followed_by(&self, next: &Self) -> bool {
+        let end = self.bytes.as_ptr().addr() + self.bytes.len();
+        (end..=end + HEAD_MAX).contains(&next.bytes.as_ptr().addr())
     }
 
     /// Part of it, copied where it would keep much more than itself.
@@ -212,6 +221,23 @@ impl Rope {
         match self {
             Self::One(section) => std::slice::from_ref(section),
             Self::Many(sections) => sections,
+        }
+    }
+
+    /// The buffers that it keeps although it is little of them. Sections that follow one another in memory are most of what
+    /// they lie in: one buffer is counted for all of them.
+    fn foreign(&self) -> usize {
+        let sections = self.sections();
+        let all: usize = sections.iter().map(Section::foreign).sum();
+        let runs = sections.windows(2).filter(|pair| pair[0].is_followed_by(&pair[1]));
+        all - runs.map(|pair| pair[1].foreign()).sum::<usize>()
+    }
+
+    /// What `next` keeps of that and this one keeps already, if it follows.
+    fn shared_with(&self, next: &Self) -> usize {
+        match (self.sections().last(), next.sections().first()) {
+            (Some(last), Some(first)) if last.is_followed_by(first) => first.foreign(),
+            _ => 0,
         }
     }
 

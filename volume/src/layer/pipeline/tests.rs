@@ -217,3 +217,26 @@ async fn memory_is_that_of_the_buffers() {
         assert!(live <= 2 * pending + beside, "{pending} bytes are counted, {live} are held");
     }
 }
+
+/// Requests that a socket gave with one read lie behind one another in its buffer. In it they stay until they are sent: were
+/// the buffer counted for each, a stream of small writes would be copied twice.
+#[tokio::test]
+async fn requests_of_one_buffer_stay_in_it_while_they_wait() {
+    const LEN: usize = 4096;
+    const BUFFERS: u64 = 16;
+    let settings = Settings { window: Some(16 << 20), ..Settings::default() };
+    let live = Arc::<AtomicU64>::default();
+    let memory = Memory::new(64 << 20, 512);
+    let pipeline = over(Arc::new(BlockedWrites::new(memory)), settings);
+    let mut at = 0;
+    for _ in 0..BUFFERS {
+        let mut buffer = counted(128 << 10, &live);
+        while buffer.len() >= LEN + 28 {
+            let data = buffer.split_to(LEN + 28).slice(28..);
+            pipeline.write(at, data, Durability::Volatile).await.unwrap();
+            at += LEN as u64;
+        }
+    }
+    // What is sent first may have been copied.
+    assert!(live.load(Ordering::Relaxed) >= (BUFFERS - 2) * (128 << 10));
+}
