@@ -187,7 +187,8 @@ impl<S: Session> Unit<S> {
                 Verdict::AgainAtOnce(_) if attentions < ATTENTIONS_MAX => attentions += 1,
                 Verdict::AgainLater(why) if busy < BUSY_MAX => {
                     tracing::debug!(%why, busy, "trying again");
-                    tokio::time::sleep((BACK_OFF * 2_u32.pow(busy)).min(BACK_OFF_MAX)).await;
+                    let wait = (BACK_OFF * 2_u32.pow(busy)).min(BACK_OFF_MAX);
+                    Box::pin(tokio::time::sleep(wait)).await;
                     busy += 1;
                 }
                 Verdict::Failed(error)

@@ -161,8 +161,11 @@ impl<S: Session> Link<S> {
         }
         let ended = match change {
             Change::Write { at, data, .. } => self.write(*at, data.clone(), durability).await,
-            Change::Zero { span, space, .. } => self.zero(*span, durability, *space).await,
-            Change::Discard(span) => self.unmap(*span).await,
+            // What is rarer is in a box of its own: the room for it is not made for each write.
+            Change::Zero { span, space, .. } => {
+                Box::pin(self.zero(*span, durability, *space)).await
+            }
+            Change::Discard(span) => Box::pin(self.unmap(*span)).await,
         };
         ended.inspect_err(|error| self.note(error, durability))
     }
@@ -230,14 +233,14 @@ impl<S: Session> Link<S> {
         if self.short_commands.load(Ordering::Relaxed)
             && let Some(short) = short()
         {
-            return self.unit.execute(short, data).await;
+            return Box::pin(self.unit.execute(short, data)).await;
         }
         let refused = match self.unit.execute(long, data.clone()).await {
             Err(error) if error.may_be_unknown_operation() => error,
             ended => return ended,
         };
         let Some(short) = short().filter(|_| self.is_short()) else { return Err(refused) };
-        match self.unit.execute(short, data).await {
+        match Box::pin(self.unit.execute(short, data)).await {
             // The first reason counts where the second is that it does not know this one either.
             Err(error) if error.may_be_unknown_operation() => Err(refused),
             ended => {
