@@ -34,7 +34,7 @@ fn tune(link: &[&str], options: &str, seconds: &str) -> String {
 /// As much is on its way as on a shorter and faster link, for a fifth of the processor.
 #[test]
 fn a_link_that_is_full_is_named() {
-    let found = tune(&["--delay", "40ms", "--rate", "10M"], "", "0.6");
+    let found = tune(&["--delay", "40ms", "--rate", "10M"], "", "1");
     let (reads, writes) = found.split_once("\"writes\"").unwrap();
     // The target sends what is read, and only it knows whether it had always something left to send.
     assert!(reads.contains("\"limited_by\":\"link"), "{found}");
@@ -42,10 +42,10 @@ fn a_link_that_is_full_is_named() {
     assert!(!writes.contains("\"link\":null"), "{found}");
 }
 
-/// What waits for a processor looks like a queue. Beside a round trip of 100 ms it is short.
+/// What waits for a processor looks like a queue. Beside a round trip of 200 ms it is short.
 #[test]
 fn a_link_that_is_not_filled_is_not_named() {
-    let found = tune(&["--delay", "50ms"], "--window 16K --read-ahead 16K", "0.5");
+    let found = tune(&["--delay", "100ms"], "--window 16K --read-ahead 16K", "1");
     assert_eq!(found.matches("\"link\":null").count(), 2, "{found}");
     assert!(!found.contains("\"limited_by\":\"link"), "{found}");
 }
