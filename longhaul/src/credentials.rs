@@ -10,7 +10,7 @@ use crate::failure::{Failure, OrFail, Outcome};
 use crate::option_table::{
     NAME, PATH, Place, SWITCH, Standard, VARIABLE, option, options, path, switch, text,
 };
-use crate::secret::{Source, refuse_shared};
+use crate::secret::{Source, keep, refuse_shared};
 
 options! {
     /// Names and secrets for CHAP, in the table of a client or of a volume of another target.
@@ -181,6 +181,7 @@ impl Login {
                 .because(why)
                 .hint("`(umask 077; openssl rand -hex 16 > FILE)` makes a good one")
         })?;
+        secret.keep_with(keep);
         Ok(Credentials { name: self.name.clone(), secret })
     }
 }

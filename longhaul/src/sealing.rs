@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use crate::durable::{make_directories, sync_directory_of};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::printable::Shown as _;
-use crate::secret::refuse_shared;
+use crate::secret::{keep, refuse_shared};
 
 /// The most bytes of an identity file: a key, and remarks.
 const FILE_MAX: u64 = 4096;
@@ -189,7 +189,11 @@ fn parse(file: File, path: &Path) -> Outcome<Identity> {
     let mut keys =
         text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     match (keys.next(), keys.next()) {
-        (Some(key), None) => Identity::from_secret_text(key).or_fail(what),
+        (Some(key), None) => {
+            let identity = Identity::from_secret_text(key).or_fail(what)?;
+            identity.keep_with(keep);
+            Ok(identity)
+        }
         _ => Err(Failure::new(what()).because("it does not hold one private key")),
     }
 }

@@ -28,8 +28,7 @@ impl Secret {
     /// Takes `bytes` over.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
-        // A machine that allows no locked memory is used all the same.
-        let _ = host::memory::keep(&bytes);
+        keep(&bytes);
         Self(Zeroizing::new(bytes))
     }
 
@@ -38,6 +37,11 @@ impl Secret {
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
+}
+
+/// Keeps a secret from being paged out. A machine that allows no locked memory is used all the same.
+pub(crate) fn keep(secret: &[u8]) {
+    let _ = host::memory::keep(secret);
 }
 
 impl Clone for Secret {

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::printable::Shown as _;
 use crate::sealing::{default_dir, write_new};
-use crate::secret::refuse_shared;
+use crate::secret::{keep, refuse_shared};
 
 /// What a site key begins with.
 const PREFIX: &str = "lhsite1-";
@@ -61,7 +61,9 @@ pub fn read(path: &Path) -> Outcome<SiteKey> {
         _ => None,
     };
     let form = "it does not hold one key: lhsite1- and 64 hexadecimal digits";
-    key.ok_or_else(|| Failure::new(what()).because(form)).map(|key| SiteKey::from_bytes(*key))
+    let key = SiteKey::from_bytes(*key.ok_or_else(|| Failure::new(what()).because(form))?);
+    key.keep_with(keep);
+    Ok(key)
 }
 
 fn bytes(text: &str) -> Option<Zeroizing<[u8; SITE_KEY_LEN]>> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -77,10 +78,11 @@ impl FromStr for PublicKey {
     }
 }
 
-/// A private key with its public one. It is wiped when dropped and never printed by accident.
+/// A private key with its public one. It is in memory once, whatever is cloned, wiped when the last is dropped, and never
+/// printed by accident.
 #[derive(Clone)]
 pub struct Identity {
-    secret: Zeroizing<[u8; KEY_LEN]>,
+    secret: Arc<Zeroizing<[u8; KEY_LEN]>>,
     public: PublicKey,
 }
 
@@ -99,7 +101,12 @@ impl Identity {
 
     fn from_secret(secret: Zeroizing<[u8; KEY_LEN]>) -> Self {
         let public = public_of(&secret);
-        Self { secret, public }
+        Self { secret: Arc::new(secret), public }
+    }
+
+    /// Gives the memory of the private key to `keep`, which can keep it from being paged out.
+    pub fn keep_with(&self, keep: impl FnOnce(&[u8])) {
+        keep(&**self.secret);
     }
 
     /// The private key as text, for a file only its owner reads.

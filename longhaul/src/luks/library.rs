@@ -22,7 +22,7 @@ use super::header::{Header, Metadata};
 use super::image::Image;
 use super::token_kind;
 use crate::failure::{Failure, OrFail, Outcome};
-use crate::secret::Secret;
+use crate::secret::{Secret, keep};
 use crate::size::Size;
 
 /// How many bytes of a volume a new header takes: cryptsetup's default for LUKS2.
@@ -198,7 +198,7 @@ fn open_slot(
         return Ok(Attempt::TooLarge(refusal));
     }
     let mut key = Zeroizing::new(vec![0; keyslot.key_size.min(KEY_MAX) as usize]);
-    let _ = host::memory::keep(&key);
+    keep(&key);
     let opened = device.volume_key_handle().get(Some(slot), &mut key, Some(secret.expose()));
     match opened {
         Ok((slot, size)) => {
@@ -270,7 +270,7 @@ pub(super) fn rekey(
     let pbkdf = model.kdf.as_ref().and_then(cost::like);
     let pbkdf = pbkdf.map_or_else(|| CostArgs::default().pbkdf(), Ok)?;
     let mut key = Zeroizing::new(vec![0; model.key_size.min(KEY_MAX) as usize]);
-    let _ = host::memory::keep(&key);
+    keep(&key);
     getrandom::fill(&mut key).or_fail(what)?;
     let (bytes, slot) = on_file(image.bytes.clone(), volume_size, |device| {
         load(device)?;

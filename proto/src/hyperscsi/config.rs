@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::time::Duration;
+use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
@@ -39,22 +40,28 @@ impl fmt::Debug for Random {
 pub const SITE_KEY_LEN: usize = 32;
 
 /// The secret that all clients and servers of a site share: without it a server answers nothing. It must be
-/// random, since an observer can test guesses. It is wiped when dropped and never printed.
+/// random, since an observer can test guesses. It is in memory once, whatever is cloned, wiped when the last is dropped,
+/// and never printed.
 #[derive(Clone)]
-pub struct SiteKey(Zeroizing<[u8; SITE_KEY_LEN]>);
+pub struct SiteKey(Arc<Zeroizing<[u8; SITE_KEY_LEN]>>);
 
 impl SiteKey {
     /// The site key with these bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; SITE_KEY_LEN]) -> Self {
-        Self(Zeroizing::new(bytes))
+        Self(Arc::new(Zeroizing::new(bytes)))
+    }
+
+    /// Gives its memory to `keep`, which can keep it from being paged out.
+    pub fn keep_with(&self, keep: impl FnOnce(&[u8])) {
+        keep(&**self.0);
     }
 
     /// A fresh one.
     pub fn fresh(fill: &mut dyn FnMut(&mut [u8])) -> Self {
         let mut bytes = Zeroizing::new([0; SITE_KEY_LEN]);
         fill(&mut *bytes);
-        Self(bytes)
+        Self(Arc::new(bytes))
     }
 
     pub(super) fn expose(&self) -> &[u8; SITE_KEY_LEN] {

@@ -3,6 +3,8 @@
 //! A side sends a fresh [`Challenge`]; the other answers with a hash of it and the secret. Mutual
 //! authentication does so once in each direction, with different secrets.
 
+use std::sync::Arc;
+
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
@@ -64,9 +66,9 @@ pub const SECRET_MIN: usize = 12;
 /// The most bytes of a secret; a bound, well above what peers take.
 pub const SECRET_MAX: usize = 255;
 
-/// A shared secret. It is wiped when dropped and never printed.
+/// A shared secret. It is in memory once, whatever is cloned, wiped when the last is dropped, and never printed.
 #[derive(Clone)]
-pub struct Secret(Zeroizing<Vec<u8>>);
+pub struct Secret(Arc<Zeroizing<Vec<u8>>>);
 
 /// Why a secret is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -84,9 +86,14 @@ impl Secret {
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, SecretError> {
         let bytes = Zeroizing::new(bytes.into());
         match bytes.len() {
-            SECRET_MIN..=SECRET_MAX => Ok(Self(bytes)),
+            SECRET_MIN..=SECRET_MAX => Ok(Self(Arc::new(bytes))),
             n => Err(SecretError::Length(n)),
         }
+    }
+
+    /// Gives its memory to `keep`, which can keep it from being paged out.
+    pub fn keep_with(&self, keep: impl FnOnce(&[u8])) {
+        keep(&self.0);
     }
 
     fn same(&self, other: &Self) -> bool {
