@@ -196,7 +196,9 @@ fn taken_over_attachment_writes_nothing_more_and_says_why() {
     assert!(bench.stored().iter().all(|byte| *byte == 2));
     first.process.stop();
     let log = bench.log("first");
-    assert!(log.contains("taken over") && log.contains("iqn.2001-04.com.example:second"), "{log}");
+    for words in ["taken over", "iqn.2001-04.com.example:second", "(attached at 20"] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
     let third = bench.attach("third", &[]);
     assert!(bench.reads(&third, 2));
     assert!(third.process.stop().success());
@@ -231,6 +233,38 @@ fn key_init_by_force_fails_beside_a_live_attachment() {
     assert!(again.process.stop().success());
 }
 
+/// Each would change a header that the holder has read, or the key of what it writes.
+#[test]
+fn no_key_command_changes_a_header_beside_a_live_attachment() {
+    let bench = Bench::new(&[]);
+    for name in ["key", "other"] {
+        std::fs::write(bench.path().join(name), name).unwrap();
+    }
+    let cheap = ["--pbkdf-iterations", "4", "--pbkdf-memory", "32K"];
+    let (uri, with) = (&*bench.uri, ["--passphrase-file", "key"]);
+    let (said, done) = bench.run(&[&["key", "init", uri][..], &with, &cheap].concat());
+    assert!(done, "{said}");
+    let (said, done) = bench.run(&["key", "backup", uri, "header"]);
+    assert!(done, "{said}");
+    let before = bench.stored();
+    let holder = bench.attach("holder", &with);
+    let new = [&with[..], &["--new-passphrase-file", "other"], &cheap].concat();
+    for (verb, rest) in [
+        ("add", &new[..]),
+        ("change", &new),
+        ("remove", &["--passphrase-file", "key"]),
+        ("restore", &["header"]),
+        ("restore", &["header", "--force"]),
+    ] {
+        let (said, done) = bench.run(&[&["key", verb, uri][..], rest].concat());
+        assert!(!done && said.contains("another writer"), "key {verb}: {said}");
+        assert_eq!(bench.stored(), before, "key {verb}");
+    }
+    assert!(holder.process.stop().success());
+    let (said, done) = bench.run(&[&["key", "change", uri][..], &new].concat());
+    assert!(done, "{said}");
+}
+
 #[test]
 fn attachment_that_was_killed_is_taken_over_by_its_machine_and_no_other() {
     let bench = Bench::new(&[]);
@@ -241,6 +275,7 @@ fn attachment_that_was_killed_is_taken_over_by_its_machine_and_no_other() {
     let mut other = bench.longhaul(&["attach", &bench.uri, "--nbd", "other.sock"]);
     let (said, status) = run(other.env("LONGHAUL_STATE_DIR", elsewhere.path()));
     assert!(!status.success() && said.contains("another writer"), "{said}");
+    assert!(said.contains("(attached at 20") && said.contains("UTC by its clock)"), "{said}");
     let second = bench.attach("second", &[]);
     assert!(bench.write(&second, 2) && second.process.stop().success());
     assert_eq!(std::fs::read_dir(bench.path().join("state/attachments")).unwrap().count(), 0);

@@ -3,6 +3,7 @@
 
 mod answers;
 mod error;
+mod key;
 mod request;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,12 +19,14 @@ use proto::scsi::writer::{self, Answer, NotHeld, OwnReservation, Released};
 use self::answers::{describe, describe_answer};
 pub use self::error::{Holders, ReservationError};
 use self::error::{not_held, not_resumed, since};
+use self::key::new_key;
 pub(super) use self::request::Request;
 use super::mark::{Mark, Unguarded};
 use super::session::{ResetAnswer, Session};
 use super::unit::{Unit, UnitError};
 use super::writers::Writers;
 use crate::attachments::{Attachment, Entry, Known, UnitAddress};
+use crate::utc::now;
 
 /// How long an end waits for the reservation to be given back.
 const RELEASED_WITHIN: Duration = Duration::from_secs(10);
@@ -87,7 +90,7 @@ impl Reservation {
             true => writer::registered(unit).await.unwrap_or_default(),
             false => Vec::new(),
         };
-        let key = random_key()?;
+        let key = new_key(now())?;
         let predecessor = request.predecessor(place, &known, &seen);
         let entry = request.entry(place, key, predecessor);
         let noted = request.note(&entry, false);
@@ -384,13 +387,6 @@ fn not_acquired(
         Writers::Resume(_) => not_resumed(why),
         _ => not_held(why, known, request),
     }
-}
-
-/// A key that nobody else uses.
-fn random_key() -> Result<u64, ReservationError> {
-    let mut key = [0; 8];
-    getrandom::fill(&mut key)?;
-    Ok(u64::from_ne_bytes(key).max(1))
 }
 
 impl<S: Session> writer::Unit for Unit<S> {

@@ -7,10 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use proto::scsi::writer::{NotHeld, Registrants};
 
 use super::answers::describe;
+use super::key::made_at;
 use super::request::Request;
 use crate::attachments::{AliveReason, Known};
 use crate::printable::Shown as _;
 use crate::store::scsi::unit::UnitError;
+use crate::utc::{now, utc};
 
 /// Why a volume is not reserved.
 #[derive(Debug, thiserror::Error)]
@@ -100,9 +102,14 @@ impl Holders {
 impl fmt::Display for Holders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.registrants.fmt(f)?;
-        if let Some((pid, ago)) = self.here {
-            let ago = ago.as_secs();
-            write!(f, " (process {pid} of this machine, attached {ago} s ago)")?;
+        let since = self.key().and_then(|key| made_at(key, now()));
+        match (self.here, since) {
+            (Some((pid, ago)), _) => {
+                let ago = ago.as_secs();
+                write!(f, " (process {pid} of this machine, attached {ago} s ago)")?;
+            }
+            (None, Some(since)) => write!(f, " (attached at {} by its clock)", utc(since))?,
+            (None, None) => {}
         }
         match &self.doubt {
             Some(why) => write!(f, " (noted in the state directory; {why})"),
