@@ -272,8 +272,10 @@ impl Live {
     /// Takes an invitation and a client from the server: at once, whatever else is wrong, and then from the files, so that
     /// no restart brings them back. What could not be done is an error.
     async fn revoke(&mut self, name: &str) -> Outcome<String> {
-        let was_invited = self.invitations.withdraw(name).await;
+        // Before the files are waited for, whose disk may hang.
+        self.invitations.stop(name);
         let ended = self.end_access(name);
+        let was_invited = self.invitations.withdraw(name).await;
         let config = self.config().clone();
         let file = clients_file(&config)?;
         let (path, owned) = (file.clone(), name.to_owned());

@@ -286,10 +286,15 @@ impl OpenInvitations {
         self.book.change(|good| good.give_back(issued));
     }
 
+    /// Lets no login use it from now on.
+    pub(super) fn stop(&self, name: &str) {
+        self.book.change(|good| good.withdraw(name));
+    }
+
     /// Takes one out: at once for logins, and for good, so that it does not come back with a restart. Whether there was one.
     /// An error says that it may come back.
     pub(super) async fn withdraw(&mut self, name: &str) -> Outcome<bool> {
-        self.book.change(|good| good.withdraw(name));
+        self.stop(name);
         let Some(stored) = self.stored.get(name).cloned() else { return Ok(false) };
         if let Some(dir) = self.dir.clone() {
             blocking(move || remove_from_file(&dir, &stored)).await?;
