@@ -50,12 +50,13 @@ fn those_that_answer_are_shown_beside_one_that_is_stopped_and_one_that_was_kille
         ["serve", "--volume", "t=memory:1M", "--listen", "127.0.0.1:0", "--control", "run/a.sock"];
     let server = Running::start(&mut longhaul(home, &server));
     assert!(server.line().is_some_and(|line| line.starts_with("ready ")));
-    let [(stopped, at), (killed, left), (well, asked)] =
-        ["stopped", "killed", "well"].map(|name| attach(home, name));
-    for socket in [&at, &left, &asked] {
+    let [(stopped, at), (killed, left), (other, beside), (well, asked)] =
+        ["stopped", "killed", "other", "well"].map(|name| attach(home, name));
+    for socket in [&at, &left, &beside, &asked] {
         wait_for(socket);
     }
     killed.kill();
+    other.kill();
     // It cannot even take connections any more.
     stopped.signal(Signal::STOP);
     let waiting = fill(&at);
@@ -66,8 +67,10 @@ fn those_that_answer_are_shown_beside_one_that_is_stopped_and_one_that_was_kille
     assert!(said.contains("file:well.img\n"), "{said}");
     assert!(said.contains(&format!("cannot ask {}", at.display())), "{said}");
     assert!(said.contains("it does not answer"), "{said}");
-    assert!(said.contains(&format!("{} was left by a process that was killed", left.display())));
-    assert!(!left.exists(), "it is gone");
+    let told: Vec<_> = said.lines().filter(|line| line.contains("that was killed")).collect();
+    let [told] = told[..] else { panic!("on one line: {said}") };
+    assert!(told.contains("and 1 more beside it were left by a process that was killed"), "{told}");
+    assert!(!left.exists() && !beside.exists(), "they are gone");
     drop(waiting);
 
     // Whoever reads JSON gets an object for each that answers.

@@ -67,7 +67,7 @@ pub async fn run(args: Args) -> Outcome {
                 false => super::say(&now.text(before.get(path), args.watch))?,
             }
         }
-        left.iter().for_each(|path| tell_of_left(path));
+        tell_of_left(&left);
         let told = tell(failures);
         if !args.watch || seen.is_empty() {
             return told;
@@ -132,11 +132,20 @@ fn tell(mut failures: Vec<Failure>) -> Outcome {
     last.map_or(Ok(()), Err)
 }
 
-fn tell_of_left(path: &Path) {
-    let removed = if control::remove_if_left(path) { "; it is removed" } else { "" };
+/// Removes the sockets of processes that were killed, and says so on one line.
+fn tell_of_left(paths: &[PathBuf]) {
+    let [first, others @ ..] = paths else { return };
+    let are_removed = paths.iter().filter(|path| control::remove_if_left(path)).count();
+    let (are, it) = if others.is_empty() { ("was", "it is") } else { ("were", "they are") };
+    let others = match others.len() {
+        0 => String::new(),
+        more => format!(" and {more} more beside it"),
+    };
+    let removed =
+        if are_removed == paths.len() { format!("; {it} removed") } else { String::new() };
     print_error(&format_args!(
-        "longhaul: {} was left by a process that was killed{removed}",
-        path.shown()
+        "longhaul: {}{others} {are} left by a process that was killed{removed}",
+        first.shown()
     ));
 }
 
