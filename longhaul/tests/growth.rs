@@ -10,10 +10,9 @@ use std::thread;
 
 use rustix::process::Signal;
 
-#[expect(dead_code, reason = "each test uses its part")]
 mod common;
 
-use common::{LONGHAUL, Running};
+use common::{LONGHAUL, Running, run};
 
 const MIB: u64 = 1 << 20;
 
@@ -133,7 +132,12 @@ fn attached_volume_that_grows_keeps_what_was_not_flushed_when_its_connection_is_
     let (portal, rest) = ready["ready iscsi://".len()..].split_once('/').unwrap();
     let wire = Wire::new(portal.parse().unwrap());
     let attach = format!("attach iscsi://{}/{rest} --nbd disk.sock", wire.address);
-    let attached = Running::start(shell(&attach).current_dir(&home));
+    let here = |script: &str| {
+        let mut command = shell(script);
+        command.current_dir(&home).env("RUNTIME_DIRECTORY", path("run"));
+        command
+    };
+    let attached = Running::start(&mut here(&attach));
     says(&attached, "ready ");
 
     let mut disk = Nbd::connect(&path("disk.sock"), MIB);
@@ -151,6 +155,8 @@ fn attached_volume_that_grows_keeps_what_was_not_flushed_when_its_connection_is_
     disk.flush();
     let said = says(&attached, "has grown");
     assert!(said.contains("its first size is used"), "{said}");
+    let (said, _) = run(&here("status"));
+    assert!(said.contains("connected; the volume has grown by 1M"), "{said}");
     let there = fs::read(path("disk.img")).unwrap();
     assert_eq!(there.len() as u64, 2 * MIB);
     assert!(there[..4096] == noise[..4096] && there[4096..4096 + noise.len()] == noise);

@@ -112,6 +112,9 @@ mod tests {
         fn reason(&self) -> Option<String> {
             None
         }
+        fn grown(&self) -> u64 {
+            0
+        }
         fn seen(&self) -> Seen {
             unreachable!("it is opened once")
         }

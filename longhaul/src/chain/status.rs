@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
 
+use crate::size::Size;
 use crate::store::abilities::{Close, JournalStatus, Probe, WorkerStatus};
 use crate::store::scsi;
 
@@ -74,7 +75,13 @@ impl Observer {
 
 fn describe(store: &dyn Probe) -> String {
     match store.state() {
-        scsi::State::Connected => "connected".to_owned(),
+        scsi::State::Connected => match store.grown() {
+            0 => "connected".to_owned(),
+            grown => format!(
+                "connected; the volume has grown by {}, which is used when it is attached again",
+                Size(grown)
+            ),
+        },
         scsi::State::Reconnecting { lasted, attempts } => {
             let reason = store.reason().map_or_else(String::new, |why| format!(": {why}"));
             format!("reconnecting for {} s, {attempts} attempts{reason}", lasted.as_secs())

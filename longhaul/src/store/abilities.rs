@@ -169,6 +169,9 @@ pub trait Probe: Send + Sync {
     /// Why there is no connection, or why the last one was lost.
     fn reason(&self) -> Option<String>;
 
+    /// The bytes by which it has grown since it was opened, which are used when it is opened again.
+    fn grown(&self) -> u64;
+
     /// By what it is known when it is opened once more.
     fn seen(&self) -> Seen;
 

@@ -77,6 +77,10 @@ impl Probe for Disk {
         self.reason()
     }
 
+    fn grown(&self) -> u64 {
+        self.grown()
+    }
+
     fn seen(&self) -> Seen {
         self.seen()
     }
