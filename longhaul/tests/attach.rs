@@ -268,6 +268,42 @@ fn writes_that_failed_are_replayed() {
     assert_eq!(status.code(), Some(1), "it was renamed: {printed}");
 }
 
+/// What it holds is what would have been sent, and it is written without a pass-phrase.
+#[test]
+fn replay_log_of_an_encrypted_volume_is_ciphertext() {
+    let fixture = Fixture::new();
+    fs::write(fixture.path("pass"), "correct horse battery staple").unwrap();
+    let server = fixture.serve("disk.img", 2 * SIZE);
+    let cheap = "--pbkdf-memory 32K --pbkdf-iterations 4";
+    let init = format!("key init {} --passphrase-file pass {cheap}", fixture.uri());
+    let (printed, status) = run(&fixture.longhaul(&init));
+    assert!(status.success(), "{printed}");
+    let attached = fixture.attach("--reconnect-for 1s --passphrase-file pass");
+    said(&attached, "ready ");
+    server.signal(Signal::STOP);
+    let mut writer = fixture.client();
+    let text = b"nobody else is to read this line, wherever it lies. ".repeat(2000);
+    let text = &text[..100 << 10];
+    writer.ask(WRITE, 1 << 20, text);
+    assert_eq!(writer.answer(), 0);
+    server.kill();
+    let log = gives_up(&fixture, attached, writer);
+    let holds_text = |bytes: &[u8]| bytes.windows(16).any(|part| part == &text[..16]);
+    let held = fs::read(&log).unwrap();
+    assert!(held.len() > text.len() && !holds_text(&held));
+
+    let server = fixture.serve("disk.img", 2 * SIZE);
+    let (printed, status) = fixture.replay("--force", &log);
+    assert!(status.success(), "{printed}");
+    assert!(!holds_text(&fs::read(fixture.path("disk.img")).unwrap()));
+    let out = format!("copy {} out.img --passphrase-file pass", fixture.uri());
+    let (printed, status) = run(&fixture.longhaul(&out));
+    assert!(status.success(), "{printed}");
+    let out = fs::read(fixture.path("out.img")).unwrap();
+    assert!(out[1 << 20..][..text.len()] == *text);
+    assert!(server.stop().success());
+}
+
 /// What is flushed is not lost when the volume is gone: nobody is alarmed, and the next attachment needs no permission.
 #[test]
 fn idle_attachment_of_a_volume_that_is_gone_ends_without_a_false_alarm() {
