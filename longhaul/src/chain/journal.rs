@@ -196,12 +196,12 @@ async fn open(
             .because("the target has no persistent reservations")
             .hint("leave --journal out"));
     };
-    let JournalOptions { source, flush, max_age, .. } = options;
+    let JournalOptions { source, flush, max_age, declined, .. } = options;
     let label = label(uri, &**probe, &beneath.volume).await?;
     let shape = beneath.volume.shape();
     let (file, found) = source.open(shape.size).await?;
     let recovered = match found {
-        Some((there, found)) if fits(&there, &found, &label, shape)? => {
+        Some((there, found)) if fits(&there, &found, &label, shape, declined.is_some())? => {
             // Whose attachment it is from may have encrypted it. Nobody else has while it is reserved for that.
             if !found.changes.is_empty() && !is_resumed {
                 refuse_other_header(&there, &label)?;
@@ -325,10 +325,20 @@ fn refuse_other_header(there: &Label, here: &Label) -> Outcome {
 }
 
 /// Whether a journal can be used for a volume as it is. One that holds nothing is begun anew for one that has grown, or
-/// has another header.
-fn fits(there: &Label, found: &Recovered, label: &Label, shape: &Shape) -> Outcome<bool> {
+/// has another header; and for another volume where nobody has named the file (`is_default`): it lies where the journal of
+/// what has this name lies, and the server has another volume under that now.
+fn fits(
+    there: &Label,
+    found: &Recovered,
+    label: &Label,
+    shape: &Shape,
+    is_default: bool,
+) -> Outcome<bool> {
     let Identity { name, size, block_size } = found.superblock.volume;
     if name != label.name() {
+        if is_default && found.changes.is_empty() {
+            return Ok(false);
+        }
         let serial = there.serial.as_deref().unwrap_or("none");
         let why = format!("it is for {} (serial number {serial})", there.volume);
         return Err(Failure::new("it is for another volume")

@@ -160,6 +160,15 @@ fn mount_keeps_a_journal_in_the_state_directory_unless_that_is_declined() {
     let status = stage.longhaul("journal status state/disk.journal");
     assert!(status.contains("clean"), "{status}");
     assert!(server.stop().success());
+
+    // It has nothing to give to another volume of this name, nor does it keep that from being used.
+    let server = stage.serve_file("other.img", "--state others");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw", stage.uri()));
+    fs::write(stage.mnt().join("file"), "new").unwrap();
+    stage.longhaul("umount disk");
+    let status = stage.longhaul("journal status state/disk.journal");
+    assert!(status.contains("clean"), "{status}");
+    assert!(server.stop().success());
 }
 
 /// mount(8) calls this for a line of `/etc/fstab`.
