@@ -12,6 +12,7 @@ pub mod link;
 pub mod loop_device;
 pub mod memory;
 mod ranges;
+pub mod rbd;
 pub mod request;
 pub mod ring;
 pub mod socket_activation;

@@ -222,6 +222,11 @@ impl Chain {
         self.abilities.close.as_ref()?.misplaced()
     }
 
+    /// What no other image has, if it is one of a cluster.
+    pub fn image(&self) -> Option<String> {
+        self.abilities.close.as_ref()?.image()
+    }
+
     /// How its file was when it was opened; `None` if it has none.
     pub fn found_file(&self) -> Option<Metadata> {
         self.abilities.close.as_ref()?.found_file()

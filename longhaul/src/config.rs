@@ -444,6 +444,7 @@ fn place_of(uri: &Uri) -> String {
             format!("iscsi://{host}/{target}/{lun}")
         }
         Location::Served(HyperScsiUri { server, volume, .. }) => format!("{server}/{volume}"),
+        Location::Image(image) => format!("rbd:{image}"),
         Location::Several(compound) => {
             let members: Vec<_> = uri.members().iter().map(place_of).collect();
             format!("{}:({})", compound.kind.name(), members.join(","))

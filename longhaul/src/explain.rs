@@ -2,13 +2,16 @@
 
 use std::io::ErrorKind;
 
+use host::rbd::RbdError;
 use proto::iscsi::login::LoginStatus;
 use proto::iscsi::login::initiator::LoginError;
 use proto::iscsi::sealed::Protection;
+use rustix::io::Errno;
 
 use crate::failure::Failure;
 use crate::store::file::OpenError;
 use crate::store::iscsi::{ConnectError, ReservationError, SessionError};
+use crate::store::rbd::RbdOpenError;
 use crate::store::scsi;
 
 /// Adds what the user can do about it.
@@ -57,6 +60,34 @@ pub(crate) fn explain(what: String, why: OpenError) -> Failure {
         OpenError::System(why) if why.kind() == ErrorKind::ReadOnlyFilesystem => {
             "nothing was written; to read it: `attach --read-only`, `read_only` of a volume of `serve`"
         }
+        _ => return Failure::new(what).because(why),
+    };
+    let hint = hint.to_owned();
+    Failure::new(what).because(why).hint(hint)
+}
+
+/// Adds what the user can do about an image.
+pub(crate) fn explain_image(what: String, why: RbdOpenError) -> Failure {
+    let hint = match &why {
+        RbdOpenError::Rbd(RbdError::Library(_)) => {
+            "the package librbd1 (of Debian) has it; the program needs it for rbd: only"
+        }
+        RbdOpenError::Rbd(RbdError::Configuration(_)) => {
+            "it is looked for as Ceph's own tools do ($CEPH_CONF, /etc/ceph/ceph.conf), or where ?conf=FILE behind the image says"
+        }
+        RbdOpenError::Rbd(RbdError::Locked(_)) => {
+            "end it there first; `--take-over` of `attach`, `copy`, `tune` and `key` takes its right to write away at once, and what it \
+             has not written is lost there; to read, `attach --read-only`"
+        }
+        RbdOpenError::Rbd(RbdError::Step { why: cause, .. }) => match Errno::from_io_error(cause) {
+            Some(Errno::NOENT) => "`rbd ls POOL` lists images, `ceph osd pool ls` pools",
+            Some(Errno::PERM | Errno::ACCESS) => {
+                "`ceph auth get client.USER` shows what a user may do: profile rbd, or rbd-read-only to read, of monitors and OSDs; ?id=USER and \
+                 ?keyring=FILE behind the image name another"
+            }
+            Some(Errno::TIMEDOUT) => "does `ceph -s` answer, for the same configuration and user?",
+            _ => return Failure::new(what).because(why),
+        },
         _ => return Failure::new(what).because(why),
     };
     let hint = hint.to_owned();

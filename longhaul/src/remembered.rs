@@ -100,6 +100,7 @@ pub fn name_of(uri: &Uri) -> String {
             if unit.lun == 0 { last } else { format!("{last}-{}", unit.lun) }
         }
         Location::Served(volume) => volume.volume.clone(),
+        Location::Image(image) => image.image.clone(),
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let mut plain: String = given.chars().map(plain).skip_while(|c| ".-".contains(*c)).collect();

@@ -1,12 +1,14 @@
 //! URIs: how a user names a volume.
 
 pub mod compound;
+mod rbd;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use host::link::{Mac, ParseMacError};
+use host::rbd::ImageSpec;
 use proto::identity::{KeyTextError, PublicKey};
 use proto::iscsi::name::{IscsiName, NameError};
 
@@ -22,7 +24,7 @@ pub const HYPERSCSI_PORT: u16 = proto::hyperscsi::PORT;
 
 /// The schemes there are, for messages.
 const KNOWN: &str = "memory:SIZE, null:SIZE, file:PATH, device:PATH, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY], \
-    hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY], hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY]";
+    hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY], hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY], rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]";
 
 /// Names a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub enum Uri {
     Compound(Box<Compound>),
     /// `hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY]` and `hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY]`
     HyperScsi(HyperScsiUri),
+    /// `rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][?id=USER&conf=FILE&keyring=FILE]`
+    Rbd(ImageSpec),
 }
 
 /// A logical unit of an iSCSI target.
@@ -110,6 +114,8 @@ pub enum UriError {
         "`{0}` is not of the form hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY] or hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY]"
     )]
     HyperScsi(String),
+    #[error("`{0}` is not of the form {form}", form = rbd::FORM)]
+    Rbd(String),
     #[error("credentials do not belong in a URI: use --chap-user and --chap-secret-file")]
     Credentials,
     #[error(transparent)]
@@ -152,6 +158,8 @@ pub enum Location<'a> {
     Several(&'a Compound),
     /// In a volume of a HyperSCSI server.
     Served(&'a HyperScsiUri),
+    /// In an image of a Ceph cluster.
+    Image(&'a ImageSpec),
 }
 
 impl Uri {
@@ -167,6 +175,7 @@ impl Uri {
         match self {
             Self::File(path) => Self::File(base.join(path)),
             Self::Compound(compound) => Self::Compound(Box::new(compound.resolved_in(base))),
+            Self::Rbd(image) => Self::Rbd(rbd::resolved_in(image, base)),
             other => other,
         }
     }
@@ -186,6 +195,7 @@ impl Uri {
                 _ => Location::Several(compound),
             },
             Self::HyperScsi(volume) => Location::Served(volume),
+            Self::Rbd(image) => Location::Image(image),
         }
     }
 
@@ -241,7 +251,7 @@ impl Uri {
         match self.location() {
             Location::Process(_) => Some("has its size in its URI"),
             Location::File(_) => None,
-            Location::Device(_) | Location::Unit(_) | Location::Served(_) => {
+            Location::Device(_) | Location::Unit(_) | Location::Served(_) | Location::Image(_) => {
                 Some("has a size of its own")
             }
             Location::Several(_) => Some("takes its size from its members"),
@@ -254,9 +264,11 @@ impl Uri {
         match self.location() {
             Location::Process(_) => true,
             Location::Several(_) => self.members().iter().all(Self::vanishes),
-            Location::File(_) | Location::Device(_) | Location::Unit(_) | Location::Served(_) => {
-                false
-            }
+            Location::File(_)
+            | Location::Device(_)
+            | Location::Unit(_)
+            | Location::Served(_)
+            | Location::Image(_) => false,
         }
     }
 
@@ -303,6 +315,7 @@ impl Uri {
             "device" => Ok(Self::Device(path()?)),
             "iscsi" => iscsi(text, rest).map(Self::Iscsi),
             "hyperscsi" | "hseth" => hyperscsi(text, scheme, rest).map(Self::HyperScsi),
+            "rbd" => rbd::parse(text, rest).map(Self::Rbd),
             scheme if compound::is_compound(scheme) => {
                 compound::parse(text, depth).map(|read| Self::Compound(Box::new(read)))
             }
@@ -457,6 +470,7 @@ impl fmt::Display for Uri {
                 write!(f, "{server}/{volume}")?;
                 pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
             }
+            Self::Rbd(image) => rbd::write(f, image),
         }
     }
 }

@@ -28,5 +28,6 @@ pub mod store;
 pub use complete::complete_all;
 pub use error::{Blame, Error, Kind, Result, Verb};
 pub use gate::Gate;
+pub use loss::FirstLoss;
 pub use span::{Durability, Space, Span};
 pub use volume::{CryptoErase, Discard, Extent, ExtentMap, Shape, TRANSFER_MAX, Volume, Work};

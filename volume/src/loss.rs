@@ -7,11 +7,11 @@ use crate::{Durability, Error, Kind, Result, Span, Verb};
 
 /// The first failure that may have cost what was written before.
 #[derive(Default)]
-pub(crate) struct FirstLoss(OnceLock<Arc<str>>);
+pub struct FirstLoss(OnceLock<Arc<str>>);
 
 impl FirstLoss {
     /// Notes a failed change of this durability, if it may have cost more than itself.
-    pub(crate) fn note(&self, error: &Error, durability: Durability) {
+    pub fn note(&self, error: &Error, durability: Durability) {
         if error.kind.loses(durability) {
             let mut text = error.to_string();
             let mut next = std::error::Error::source(error);
@@ -24,7 +24,7 @@ impl FirstLoss {
     }
 
     /// An error if something was lost.
-    pub(crate) fn check(&self, verb: Verb, span: Option<Span>) -> Result<()> {
+    pub fn check(&self, verb: Verb, span: Option<Span>) -> Result<()> {
         match self.0.get() {
             Some(first) => Err(Error::new(Kind::Medium, verb, span).because(first.to_string())),
             None => Ok(()),
@@ -33,7 +33,7 @@ impl FirstLoss {
 
     /// Carries out a change, or a flush, which is one that is durable. It is not begun, nor called durable, once something
     /// was lost.
-    pub(crate) async fn guard(
+    pub async fn guard(
         &self,
         (verb, span, durability): (Verb, Option<Span>, Durability),
         change: impl Future<Output = Result<()>>,

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use host::rbd::{ImageSpec, Lock};
 use proto::identity::PublicKey;
 use tokio::time::{Instant, sleep, timeout};
 use volume::layer::padded::Padded;
@@ -16,7 +17,7 @@ use super::created_file::{CreatedFile, refuse_options};
 use super::memory::{memory_needed, memory_of_machine};
 use super::{BLOCK_SIZE, OpenOptions, SEEN_WITHIN};
 use crate::config::{idle_direct, idle_size};
-use crate::explain::{explain, explain_connect, explain_open};
+use crate::explain::{explain, explain_connect, explain_image, explain_open};
 use crate::failure::{Failure, OrFail, Outcome};
 use crate::luks;
 use crate::sealing::{self, Seal};
@@ -28,7 +29,7 @@ use crate::store::file::OpenError;
 use crate::store::hyperscsi::Credentials;
 use crate::store::iscsi::Writers;
 use crate::store::scsi::Options as ScsiOptions;
-use crate::store::{device, file, hyperscsi, in_use, iscsi, null};
+use crate::store::{device, file, hyperscsi, in_use, iscsi, null, rbd};
 use crate::uri::{HyperScsiUri, IscsiUri, Uri};
 
 /// How long an outage may last while a volume is being opened, however patient its user is later: nobody has it yet.
@@ -92,6 +93,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
         Uri::Iscsi(unit) => open_unit(uri, unit, options).await?,
         Uri::Compound(compound) => compound::open(uri, compound, options).await?,
         Uri::HyperScsi(volume) => open_volume(uri, volume, options).await?,
+        Uri::Rbd(image) => open_image(uri, image, options).await?,
     })
 }
 
@@ -220,6 +222,20 @@ async fn open_volume(uri: &Uri, volume: &HyperScsiUri, options: &OpenOptions) ->
     let disk = hyperscsi::connect(&hyperscsi::Volume { server, name }, &credentials, with).await;
     let disk = disk.map_err(|why| explain_open(what(), why))?;
     Ok(Store::new("hyperscsi", disk.opened()))
+}
+
+async fn open_image(uri: &Uri, image: &ImageSpec, options: &OpenOptions) -> Outcome<Store> {
+    let lock = match options.writers {
+        _ if options.read_only => Lock::Leave,
+        Writers::Unasked | Writers::Shared => Lock::Leave,
+        Writers::One | Writers::Resume(_) => Lock::Take,
+        Writers::TakeOver => Lock::Break,
+    };
+    let block_size = options.block_size.unwrap_or(BLOCK_SIZE);
+    let with = rbd::RbdOptions { read_only: options.read_only, lock, block_size };
+    let opened = rbd::open(image, with).await;
+    let opened = opened.map_err(|why| explain_image(format!("cannot open {uri}"), why))?;
+    Ok(Store::new("rbd", opened.opened()))
 }
 
 /// Who we are to a HyperSCSI server, and which one is meant. Reads the identity and the site key.

@@ -364,6 +364,7 @@ async fn remember(
             told.map(|TargetInfo { vendor, product, serial, volume, luks_uuid, .. }| {
                 served_volumes::Upstream { vendor, product, serial, volume, luks_uuid }
             });
+        let upstream = upstream.or_else(|| chain.image().map(served_volumes::Upstream::image));
         found.push(Found::new(volume.clone(), chain.found_file().as_ref(), upstream));
     }
     let (state, configured) = (config.state.clone(), config.volumes.clone());

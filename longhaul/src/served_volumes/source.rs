@@ -39,6 +39,7 @@ impl Kind {
             Location::Process(_)
             | Location::Unit(_)
             | Location::Served(_)
+            | Location::Image(_)
             | Location::Several(_) => None,
         }
     }
@@ -66,6 +67,12 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
+    /// That of an image of a Ceph cluster, which has a name that no other has.
+    pub(crate) fn image(id: String) -> Self {
+        let (vendor, product) = ("Ceph".to_owned(), "RBD".to_owned());
+        Self { vendor, product, serial: Some(id), volume: None, luks_uuid: None }
+    }
+
     /// A volume that was not encrypted may have been since, by its clients. An earlier release neither noted identities nor
     /// showed one.
     fn is(&self, noted: &Self) -> bool {
@@ -83,7 +90,7 @@ impl Source {
             Location::Process(_) => return Ok(None),
             Location::File(path) => (absolute(path)?, Kind::File(*id)),
             Location::Device(path) => (absolute(path)?, Kind::Device(device_name::of(path))),
-            Location::Unit(_) | Location::Served(_) => {
+            Location::Unit(_) | Location::Served(_) | Location::Image(_) => {
                 let Some(upstream) = upstream.clone() else { return Ok(None) };
                 (PathBuf::from(volume.uri.to_string()), Kind::Upstream(upstream))
             }

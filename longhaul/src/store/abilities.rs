@@ -235,6 +235,11 @@ pub trait Close: Send + Sync {
     /// Tells the log, once, should its file be removed or moved.
     fn watch_placement(&self) {}
 
+    /// What no other image has, if it is one of a cluster.
+    fn image(&self) -> Option<String> {
+        None
+    }
+
     /// What the system knew of its file when nobody else could write to it any more, and nothing was done to it yet.
     fn found_file(&self) -> Option<Metadata> {
         None

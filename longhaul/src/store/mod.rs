@@ -13,6 +13,7 @@ pub mod null;
 mod open_error;
 mod pace;
 mod placement;
+pub mod rbd;
 mod runtime;
 pub mod scsi;
 

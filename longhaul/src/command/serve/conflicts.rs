@@ -157,6 +157,7 @@ fn place(uri: &Uri) -> Option<StoreName> {
         uri::Location::Served(volume) => {
             Some(StoreName::Unit(format!("{}/{}", volume.server, volume.volume)))
         }
+        uri::Location::Image(image) => Some(StoreName::Unit(image.to_string())),
         uri::Location::File(path) | uri::Location::Device(path) => match path.metadata() {
             Ok(found) if found.file_type().is_block_device() => {
                 Some(StoreName::Device(found.rdev()))
