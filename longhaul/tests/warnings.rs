@@ -2,7 +2,6 @@
 //! fail; where a server can be reached; and nothing that a server says of itself reaches a terminal as a command for it.
 //! Needs root.
 
-#[expect(dead_code, reason = "each test uses its part")]
 mod common;
 #[path = "common/port.rs"]
 mod port;
