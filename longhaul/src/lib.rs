@@ -13,6 +13,7 @@ pub mod command;
 pub mod config;
 pub mod control;
 pub mod credentials;
+mod data_spans;
 mod durable;
 mod explain;
 pub mod failure;

@@ -8,6 +8,8 @@ use volume::{Span, Volume};
 
 use At::{BeforeEnd, Start};
 
+use crate::data_spans;
+
 /// Where a signature lies.
 #[derive(Clone, Copy, Debug)]
 enum At {
@@ -207,8 +209,8 @@ pub(crate) async fn recognise(volume: &dyn Volume) -> volume::Result<Option<&'st
     let spans = [Span::new(0, AT_START), Span::new(end, size - end)].into_iter().chain(elsewhere);
     let within = |span: Span| Span::new(span.at, span.len.min(size.saturating_sub(span.at)));
     let spans: Vec<_> = spans.map(within).filter(|span| span.len > 0).collect();
-    let read = join_all(spans.iter().map(|span| volume.read(*span))).await;
-    let pieces = spans.iter().zip(read).map(|(span, bytes)| Ok((span.at, bytes?.to_vec())));
+    let read = join_all(spans.iter().map(|span| data_spans::read(volume, *span))).await;
+    let pieces = spans.iter().zip(read).map(|(span, bytes)| Ok((span.at, bytes?)));
     let pieces = pieces.collect::<volume::Result<_>>()?;
     Ok(Pieces { size, pieces }.signature())
 }

@@ -16,6 +16,7 @@ use super::image::{Image, ImageError, read};
 use super::library::{self, NEW_HEADER_SIZE, Opened};
 use super::writeback::{self, Before};
 use super::{Key, blocking, damage, header_recovery, narrowed, recorded_size};
+use crate::data_spans::next_data;
 use crate::durable::sync_directory_of;
 use crate::failure::{Failure, OrFail, Outcome, print_error};
 use crate::printable::Shown as _;
@@ -61,7 +62,7 @@ pub async fn init(volume: Arc<dyn Volume>, key: impl Into<Key>, how: Init) -> Ou
     let spinner = Spinner::new("deriving a key from the pass-phrase");
     let image = blocking(move || {
         let bytes = library::format(size, how.label, how.cipher, &secret, &how.cost)?;
-        recorded_size::record(&Image::changed(bytes, size)?, size)
+        recorded_size::record(&Image::changed(bytes, size)?, size).map(Image::without_noise)
     })
     .await?;
     drop(spinner);
@@ -125,22 +126,13 @@ fn found_header(start: &[u8]) -> Option<&'static str> {
 
 /// Whether the first `len` bytes are zeroes. What the map calls so is not read.
 async fn is_zero(volume: &dyn Volume, len: u64) -> volume::Result<bool> {
-    let mut at = 0;
-    while at < len {
-        let extents = match volume.extents() {
-            Some(map) => map.extents(Span::new(at, len - at)).await?,
-            None => Vec::new(),
-        };
-        let end = extents.first().map_or(len, |extent| extent.span.end().min(len));
-        if extents.first().is_some_and(|extent| extent.zero) {
-            at = end;
-            continue;
-        }
-        let piece = Span::new(at, PIECE.min(end - at));
+    let mut rest = Span::new(0, len);
+    while let Some(data) = next_data(volume, rest).await? {
+        let piece = Span::new(data.at, PIECE.min(data.len));
         if volume.read(piece).await?.iter().any(|&byte| byte != 0) {
             return Ok(false);
         }
-        at = piece.end();
+        rest = Span::new(piece.end(), len - piece.end());
     }
     Ok(true)
 }

@@ -69,6 +69,21 @@ async fn slots_come_and_go() {
     assert!(none.to_string().contains("the volume has no key slot left"), "{none}");
 }
 
+/// A thin line carries what is needed only: both copies and the slot, of 16 MiB.
+#[tokio::test]
+async fn new_header_takes_no_more_space_than_it_needs() {
+    let volume = encrypted_volume(Arc::new(Memory::new(SIZE, 512))).await;
+    let image = Image::fetch(&volume).await.unwrap_or_else(|_| panic!("a header"));
+    let used: u64 = 2 * image.header.size + image.header.slot_areas().map(|it| it.len).sum::<u64>();
+    let mut data = 0;
+    for piece in Span::new(0, 16 << 20).pieces(4096) {
+        let bytes = volume.read(piece).await.unwrap();
+        data += if bytes.iter().all(|byte| *byte == 0) { 0 } else { piece.len };
+    }
+    assert!(data <= used && used < 512 << 10, "{data} of {used}");
+    assert!(opens(&volume, "one").await);
+}
+
 #[tokio::test]
 async fn init_refuses_data_anywhere_in_what_it_clears() {
     let header = 16 << 20;
