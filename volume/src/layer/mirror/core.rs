@@ -31,8 +31,15 @@ pub(super) struct Known {
     again: bool,
     /// Requests that nobody waits for any more.
     pub(super) abandoned: usize,
-    /// Why it is out.
+    /// Why it is out, or cannot be given what it lacks.
     pub(super) why: Option<String>,
+    /// How often it was put out: whoever copies to it has to begin anew.
+    outs: u64,
+    /// Its own record says that it is out, or is to say so.
+    pub(super) is_marked: bool,
+    is_marking: bool,
+    /// Which of the places of records its last whole one is not in.
+    pub(super) slot: usize,
     pub(super) retry_at: Duration,
     retry: Duration,
     /// How long its reads take.
@@ -50,10 +57,43 @@ impl Known {
             again: false,
             abandoned: 0,
             why: None,
+            outs: 0,
+            is_marked: false,
+            is_marking: false,
+            slot: 0,
             retry_at: Duration::ZERO,
             retry: RETRY.0,
             latency: None,
         }
+    }
+
+    /// It lacks a region, also if that is being copied to it.
+    fn lose(&mut self, region: u64) {
+        self.lacks.insert(region);
+        self.again |= self.copying == Some(region);
+    }
+
+    fn lose_all(&mut self, regions: &Regions) {
+        self.lacks.extend(regions);
+        self.again |= self.copying.is_some_and(|region| regions.contains(region));
+    }
+
+    /// It has all, as far as is known, or is recorded as one that has not.
+    const fn takes_records(&self) -> bool {
+        self.is_open && (self.is_in || self.is_marking)
+    }
+}
+
+/// Records that are to be written, of one version.
+pub(super) struct Recording {
+    pub(super) records: Vec<Record>,
+    version: u64,
+}
+
+impl Recording {
+    /// That of a member.
+    pub(super) fn of(&self, member: usize) -> Option<&Record> {
+        self.records.iter().find(|record| record.member == member)
     }
 }
 
@@ -64,6 +104,7 @@ pub(super) struct Core {
     pub(super) region: u64,
     sequence: u64,
     known: Vec<u64>,
+    confirmed: Vec<u64>,
     replaced: Vec<u8>,
     pub(super) members: Vec<Known>,
     pub(super) dirty: Regions,
@@ -83,6 +124,9 @@ pub(super) struct Core {
     reads: u64,
 }
 
+/// How much larger the number of a record may become when the mirror is opened.
+const OPENED_MAX: u64 = 1 << 30;
+
 /// Every so many reads go to another member than the fastest, which may be so no longer.
 const MEASURE_EVERY: u64 = 256;
 
@@ -97,6 +141,7 @@ impl Core {
             region: record.region,
             sequence: record.sequence,
             known: record.known,
+            confirmed: record.confirmed,
             replaced: record.replaced,
             members,
             dirty: record.dirty,
@@ -128,8 +173,10 @@ impl Core {
         self.version
     }
 
-    /// The first version that is recorded when it has been opened: what the members say may differ until then.
-    pub(super) fn opened(&mut self) -> u64 {
+    /// The first version that is recorded when it has been opened: what the members say may differ until then. Records of
+    /// another opening have other numbers, `random` sees to that: an older copy of a member that was opened too is found by them.
+    pub(super) fn opened(&mut self, random: u64) -> u64 {
+        self.sequence += random % OPENED_MAX;
         self.out_since = self.changed();
         self.version
     }
@@ -142,12 +189,12 @@ impl Core {
         self.version
     }
 
-    /// The record of each member that has all, and the version that they are of.
-    pub(super) fn records(&mut self) -> (Vec<Record>, u64) {
+    /// The record of each member that has all, or that is to say of itself that it has not.
+    pub(super) fn records(&mut self) -> Recording {
         self.sequence += 1;
         let in_sync: Vec<_> = self.members.iter().map(|member| member.is_in).collect();
-        let live = (0..in_sync.len()).filter(|at| in_sync[*at] && self.members[*at].is_open);
-        let live: Vec<_> = live.collect();
+        let live: Vec<_> =
+            (0..in_sync.len()).filter(|at| self.members[*at].takes_records()).collect();
         live.iter().for_each(|at| self.known[*at] = self.sequence);
         let record = |member| Record {
             id: self.id,
@@ -157,16 +204,39 @@ impl Core {
             region: self.region,
             in_sync: in_sync.clone(),
             known: self.known.clone(),
+            confirmed: self.confirmed.clone(),
             replaced: self.replaced.clone(),
             dirty: self.dirty.clone(),
         };
-        (live.into_iter().map(record).collect(), self.version)
+        let records = live.into_iter().map(record).collect();
+        Recording { records, version: self.version }
     }
 
-    /// The records of a version are durable.
-    pub(super) fn recorded(&mut self, version: u64) {
+    /// Records are durable on these members. Says whether they count: one that has all is among them.
+    pub(super) fn recorded(&mut self, recording: &Recording, done: &[usize]) -> bool {
+        for record in &recording.records {
+            let at = record.member;
+            if !done.contains(&at) {
+                continue;
+            }
+            self.confirmed[at] = record.sequence;
+            let member = &mut self.members[at];
+            member.slot ^= 1;
+            member.is_marked = !record.in_sync[at];
+            member.is_marking &= record.in_sync[at];
+        }
+        if !self.has_one_in(done) {
+            return false;
+        }
+        let version = recording.version;
         self.recorded = self.recorded.max(version);
         self.dirtied.retain(|_, dirtied| *dirtied > version);
+        true
+    }
+
+    /// Whether one of these has all that was written.
+    pub(super) fn has_one_in(&self, members: &[usize]) -> bool {
+        members.iter().any(|at| self.members[*at].is_in)
     }
 
     /// A change of `span` begins: the version that must be recorded before any member is told.
@@ -196,10 +266,7 @@ impl Core {
                 targets.push(at);
                 continue;
             }
-            for region in regions.clone() {
-                member.lacks.insert(region);
-                member.again |= member.copying == Some(region);
-            }
+            regions.clone().for_each(|region| member.lose(region));
         }
         targets
     }
@@ -237,20 +304,26 @@ impl Core {
         let regions = self.regions(span);
         for (at, member) in self.members.iter_mut().enumerate() {
             if Some(at) != source {
-                regions.clone().for_each(|region| member.lacks.insert(region));
+                regions.clone().for_each(|region| member.lose(region));
             }
         }
     }
 
-    /// A member has failed, and others have not: it lacks something from now on. Says whether it was not known before.
+    /// A member has failed, and others have not: it lacks something from now on. Says whether it was not known before. The
+    /// last one that has all is not put out: it fails as any other volume does.
     pub(super) fn put_out(&mut self, at: usize, why: String, now: Duration) -> bool {
+        if self.is_last(at) {
+            return false;
+        }
         let was_source = self.source() == Some(at);
         let dirty = self.dirty.clone();
         let Some(member) = self.members.get_mut(at) else { return false };
         let is_news = member.is_in;
         member.accepts = false;
         member.is_in = false;
-        member.lacks.extend(&dirty);
+        member.is_marking = false;
+        member.outs += 1;
+        member.lose_all(&dirty);
         member.why = Some(why);
         member.retry_at = now + member.retry;
         member.retry = (2 * member.retry).min(RETRY.1);
@@ -261,6 +334,13 @@ impl Core {
             self.choose_source();
         }
         is_news
+    }
+
+    /// Whether no other member that is there has all that was written.
+    pub(super) fn is_last(&self, at: usize) -> bool {
+        let has_all = |member: &Known| member.is_in && member.is_open;
+        has_all(&self.members[at])
+            && self.members.iter().filter(|member| has_all(member)).count() == 1
     }
 
     /// If the source is lost while others are made equal to it, one of these takes its place.
@@ -275,7 +355,7 @@ impl Core {
         let differs = std::mem::replace(&mut self.members[next].lacks, none);
         for (at, member) in self.members.iter_mut().enumerate() {
             if at != next {
-                member.lacks.extend(&differs);
+                member.lose_all(&differs);
             }
         }
     }
@@ -308,6 +388,12 @@ impl Core {
         readers.into_iter().map(|(at, _)| at).collect()
     }
 
+    /// Whether what a member was asked for is still what may be told: it has not been put out meanwhile.
+    pub(super) fn is_reader(&self, at: usize, span: Span) -> bool {
+        let member = &self.members[at];
+        member.is_in && !self.regions(span).any(|region| member.lacks.contains(region))
+    }
+
     /// Members that may hold another version of `span` than the source, though it is as good: should the source be lost,
     /// they take its place.
     pub(super) fn lagging(&self, span: Span) -> Vec<usize> {
@@ -326,7 +412,7 @@ impl Core {
 
     /// Cleans regions in which all members are the same for good. Says whether that is to be recorded.
     pub(super) fn clean(&mut self, now: Duration, idle: Duration) -> bool {
-        if self.members.iter().any(|member| !member.is_in || !member.is_open) {
+        if !self.are_all_in() {
             return false;
         }
         let is_clean = |region: &u64| {
@@ -357,9 +443,13 @@ impl Core {
         })
     }
 
-    /// Copying to a member is not possible now.
-    pub(super) fn defer(&mut self, at: usize, now: Duration) {
-        self.members[at].retry_at = now + RETRY.0;
+    /// Copying to a member is not possible now, or not all of it.
+    pub(super) fn defer(&mut self, at: usize, why: String, now: Duration) {
+        let member = &mut self.members[at];
+        member.is_marking = false;
+        member.why = Some(why);
+        member.retry_at = now + member.retry;
+        member.retry = (2 * member.retry).min(RETRY.1);
     }
 
     /// When something is to be done if nothing happens.
@@ -367,26 +457,65 @@ impl Core {
         let lacks = |member: &&Known| member.is_open && !(member.is_in && member.lacks.is_empty());
         let out = self.members.iter().filter(lacks);
         let retries = out.filter(|member| member.abandoned == 0).map(|member| member.retry_at);
-        let idle = (!self.dirty.is_empty()).then(|| now + IDLE);
+        // Without a source nothing can be copied before a member that is out is opened again.
+        let retries = retries.filter(|_| self.source().is_some());
+        let idle = (!self.dirty.is_empty() && self.are_all_in()).then(|| now + IDLE);
         retries.chain(idle).min()
     }
 
-    /// Something is copied to a member: from now on it is given what is written to what it has.
-    pub(super) fn begin_resync(&mut self, at: usize) {
-        self.members[at].accepts = true;
+    fn are_all_in(&self) -> bool {
+        self.members.iter().all(|member| member.is_in && member.is_open)
     }
 
-    /// The next region that is copied to a member, and how many there are left with it.
-    pub(super) fn next_region(&mut self, at: usize) -> Option<(u64, u64)> {
+    /// Something is to be copied to a member: how often it was out, and the version that must be recorded before. A crash
+    /// would leave one that is neither as it was nor as the others are, so that its own record has to say that it is out.
+    pub(super) fn begin_resync(&mut self, at: usize) -> (u64, u64) {
         let member = &mut self.members[at];
-        let region = member.lacks.iter().next()?;
+        member.is_marking = !member.is_in && !member.is_marked;
+        let (outs, is_marking) = (member.outs, member.is_marking);
+        let version = if is_marking { self.changed() } else { 0 };
+        (outs, version)
+    }
+
+    /// It may be copied to a member: from now on it is given what is written to what it has. How much it lacks; `None` if it
+    /// was put out meanwhile.
+    pub(super) fn accept(&mut self, at: usize, outs: u64) -> Option<u64> {
+        let is_same = self.is_same(at, outs);
+        let member = &mut self.members[at];
+        if !is_same || !(member.is_in || member.is_marked) {
+            return None;
+        }
+        member.accepts = true;
+        member.why = None;
+        Some(member.lacks.count())
+    }
+
+    /// Whether a member was not put out since, and no request is under way there that nobody waits for.
+    pub(super) fn is_same(&self, at: usize, outs: u64) -> bool {
+        self.members[at].outs == outs && self.members[at].abandoned == 0
+    }
+
+    /// The next region that is copied to a member, `from` one on, and how many there are left with it. Those in `without`
+    /// cannot be read.
+    pub(super) fn next_region(
+        &mut self,
+        at: usize,
+        from: u64,
+        without: &Regions,
+    ) -> Option<(u64, u64)> {
+        let member = &mut self.members[at];
+        let mut regions = (from..member.lacks.len()).chain(0..from);
+        let is_next = |region: &u64| member.lacks.contains(*region) && !without.contains(*region);
+        let region = regions.find(is_next)?;
         member.copying = Some(region);
         member.again = false;
         Some((region, member.lacks.count()))
     }
 
-    /// A region was copied, or that failed.
+    /// A region was copied, or that failed. What was copied is not durable before the next flush.
     pub(super) fn end_region(&mut self, at: usize, region: u64, is_copied: bool) {
+        self.writes += 1;
+        self.unflushed.insert(region, self.writes);
         let member = &mut self.members[at];
         member.copying = None;
         if is_copied && !member.again && member.accepts {
@@ -395,18 +524,19 @@ impl Core {
     }
 
     /// A member has been given all that it lacked, and has made it durable: the version that says so. `None` if it lacks
-    /// something again.
-    pub(super) fn put_in(&mut self, at: usize) -> Option<u64> {
+    /// something again, or was put out meanwhile.
+    pub(super) fn put_in(&mut self, at: usize, outs: u64) -> Option<u64> {
+        let is_same = self.is_same(at, outs);
         let member = &mut self.members[at];
-        if !member.accepts || !member.lacks.is_empty() {
+        if !is_same || !member.accepts || !member.lacks.is_empty() {
             return None;
         }
-        if !member.is_in {
-            member.is_in = true;
-            member.why = None;
-            member.retry = RETRY.0;
-            return Some(self.changed());
+        member.why = None;
+        member.retry = RETRY.0;
+        if member.is_in {
+            return Some(0);
         }
-        Some(0)
+        member.is_in = true;
+        Some(self.changed())
     }
 }

@@ -24,12 +24,14 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{Notify, oneshot};
 
 use self::core::Core;
+use self::record::Record;
 use super::member::Member;
 use super::range_lock::RangeLock;
 use super::reconnect::Runtime;
 use crate::loss::FirstLoss;
 use crate::{
-    Durability, Error, Extent, ExtentMap, Kind, Result, Shape, Space, Span, Verb, Volume, Work,
+    Durability, Error, Extent, ExtentMap, Kind, Result, Shape, Space, Span, TRANSFER_MAX, Verb,
+    Volume, Work,
 };
 
 pub use open::{MirrorError, MirrorOptions, Opening, create, replace};
@@ -104,15 +106,15 @@ pub enum MemberState {
     Resyncing(u64),
     /// It is out: why, and regions that it lacks.
     Out(String, u64),
-    /// It was not there when the mirror was opened.
-    Missing,
+    /// It was not there when the mirror was opened: why.
+    Missing(String),
 }
 
 impl MemberState {
     /// Whether it lacks something for good.
     #[must_use]
     pub const fn is_out(&self) -> bool {
-        matches!(self, Self::Resyncing(_) | Self::Out(..) | Self::Missing)
+        matches!(self, Self::Resyncing(_) | Self::Out(..) | Self::Missing(_))
     }
 }
 
@@ -123,7 +125,7 @@ impl std::fmt::Display for MemberState {
             Self::Equalized(left) => write!(f, "made equal after a crash, {left} regions left"),
             Self::Resyncing(left) => write!(f, "out, {left} regions left to copy"),
             Self::Out(why, lacks) => write!(f, "out, lacks up to {lacks} regions: {why}"),
-            Self::Missing => f.write_str("out, not there"),
+            Self::Missing(why) => write!(f, "out, not there: {why}"),
         }
     }
 }
@@ -142,6 +144,15 @@ impl Change {
             Self::Write(_) => Verb::Write,
             Self::Zero(_) => Verb::WriteZeroes,
             Self::Discard => Verb::Discard,
+        }
+    }
+
+    /// What becomes of a part of the span.
+    fn part(&self, span: Span, part: Span) -> Self {
+        let from = (part.at - span.at) as usize;
+        match self {
+            Self::Write(data) => Self::Write(data.slice(from..from + part.len as usize)),
+            other => other.clone(),
         }
     }
 
@@ -174,14 +185,15 @@ impl Mirror {
     #[must_use]
     pub fn status(&self) -> MirrorStatus {
         let core = self.0.core();
+        let why = |member: &core::Known| member.why.clone().unwrap_or_default();
         let state = |member: &core::Known| match (member.is_open, member.is_in) {
-            (false, _) => MemberState::Missing,
+            (false, _) => MemberState::Missing(why(member)),
             (true, true) if member.lacks.is_empty() => MemberState::InSync,
             (true, true) => MemberState::Equalized(member.lacks.count()),
-            (true, false) if member.accepts => MemberState::Resyncing(member.lacks.count()),
-            (true, false) => {
-                MemberState::Out(member.why.clone().unwrap_or_default(), member.lacks.count())
+            (true, false) if member.accepts && member.why.is_none() => {
+                MemberState::Resyncing(member.lacks.count())
             }
+            (true, false) => MemberState::Out(why(member), member.lacks.count()),
         };
         MirrorStatus {
             members: self.0.names.iter().cloned().zip(core.members.iter().map(state)).collect(),
@@ -229,26 +241,32 @@ impl Shared {
         span: Span,
         durability: Durability,
     ) -> Result<()> {
-        let _turn = self.order.exclusive(span).await;
         let wanted = self.core().begin(span);
-        let changed = self.change_in_turn(change, (span, durability), wanted).await;
+        let changed = self.change_all(change, (span, durability), wanted).await;
         let is_durable = changed.is_ok() && durability == Durability::Durable;
         self.core().end(span, is_durable, self.runtime.now());
         changed
     }
 
-    async fn change_in_turn(
+    /// Zeroes and discards may be of the whole volume: others have their turn in between, and so has the time that a member
+    /// may take longer than another.
+    async fn change_all(
         self: &Arc<Self>,
         change: &Change,
         (span, durability): (Span, Durability),
         wanted: u64,
     ) -> Result<()> {
         self.record(wanted).await?;
-        let targets = self.core().targets(span);
-        let request =
-            |_, member: &Member| change.request(Arc::clone(&member.volume), span, durability);
-        let outcomes = self.ask((change.verb(), Some(span)), targets, request).await;
-        self.judge(outcomes, (change.verb(), Some(span))).await
+        for piece in span.pieces(TRANSFER_MAX.into()) {
+            let part = change.part(span, piece);
+            let _turn = self.order.exclusive(piece).await;
+            let targets = self.core().targets(piece);
+            let request =
+                |_, member: &Member| part.request(Arc::clone(&member.volume), piece, durability);
+            let outcomes = self.ask((change.verb(), Some(piece)), targets, request).await;
+            self.judge(outcomes, (change.verb(), Some(piece))).await?;
+        }
+        Ok(())
     }
 
     /// What follows from what members made of a change or a flush. It is acknowledged once those that lack it are
@@ -259,32 +277,49 @@ impl Shared {
         (verb, span): (Verb, Option<Span>),
     ) -> Result<()> {
         let Outcomes { done, failed } = outcomes;
-        let is_in = |at: &usize| self.core().members[*at].is_in;
-        if !done.iter().any(is_in) {
+        if !self.put_out_all(&done, &failed) {
             if let Some(span) = span {
                 self.core().torn(span);
             }
-            self.news.notify_one();
             let none = || Error::new(Kind::Gone, verb, span).because("no member is left");
             return Err(failed.into_iter().next().map_or_else(none, |(_, why)| why));
-        }
-        for (at, why) in failed {
-            self.put_out(at, &why);
         }
         let wanted = self.core().acknowledged_at();
         self.record(wanted).await
     }
 
+    /// Members that failed are out, if one that has all has done it; those that have not all are in any case. Says whether
+    /// there is one. At once, as another request may fail on just that one.
+    fn put_out_all(&self, done: &[usize], failed: &[(usize, Error)]) -> bool {
+        let mut core = self.core();
+        let is_done = core.has_one_in(done);
+        let failed = failed.iter().filter(|(at, _)| is_done || !core.members[*at].is_in);
+        let failed: Vec<_> = failed.map(|(at, why)| (*at, chain_of(why))).collect();
+        let news: Vec<_> = failed
+            .into_iter()
+            .filter(|(at, why)| core.put_out(*at, why.clone(), self.runtime.now()))
+            .collect();
+        drop(core);
+        news.iter().for_each(|(at, why)| self.tell_out(*at, why));
+        self.news.notify_one();
+        is_done
+    }
+
     fn put_out(&self, at: usize, why: &Error) {
         let why = chain_of(why);
-        if self.core().put_out(at, why.clone(), self.runtime.now()) {
-            tracing::error!("the mirror is degraded: {} is out: {why}", self.names[at]);
+        let is_news = self.core().put_out(at, why.clone(), self.runtime.now());
+        if is_news {
+            self.tell_out(at, &why);
         }
         self.news.notify_one();
     }
 
-    /// Asks several members. Once one has done it the others have so much time; what they do later they do without
-    /// anybody who waits for it, and until then they are left alone.
+    fn tell_out(&self, at: usize, why: &str) {
+        tracing::error!("the mirror is degraded: {} is out: {why}", self.names[at]);
+    }
+
+    /// Asks several members. Once one that has all has done it, or none such is waited for, the others have so much time; what
+    /// they do later they do without anybody who waits for it, and until then they are left alone.
     async fn ask(
         self: &Arc<Self>,
         (verb, span): (Verb, Option<Span>),
@@ -316,7 +351,11 @@ impl Shared {
             if pending.is_empty() {
                 return Poll::Ready(());
             }
-            if outcomes.done.is_empty() {
+            let waited_for: Vec<_> = pending.iter().map(|(at, _)| *at).collect();
+            let core = self.core();
+            let is_first = !core.has_one_in(&outcomes.done) && core.has_one_in(&waited_for);
+            drop(core);
+            if is_first {
                 return Poll::Pending;
             }
             let until = self.runtime.now() + self.wait;
@@ -353,22 +392,20 @@ impl Shared {
             if self.core().is_recorded(version) {
                 return Ok(());
             }
-            let (records, written) = self.core().records();
-            let members = records.iter().map(|record| record.member).collect();
+            let recording = self.core().records();
+            let members = recording.records.iter().map(|record| record.member).collect();
             let outcomes = self.ask((Verb::Write, None), members, |at, member| {
-                let record = records.iter().find(|record| record.member == at);
-                let record = record.map(|record| (record.place(), record.encode()));
+                let place = Record::places()[self.core().members[at].slot];
+                let record = recording.of(at).map(|record| (place, record.encode()));
                 write_record(Arc::clone(&member.volume), record)
             });
             let Outcomes { done, failed } = outcomes.await;
-            if done.is_empty() {
+            let is_recorded = self.core().recorded(&recording, &done);
+            self.put_out_all(&done, &failed);
+            if !is_recorded {
                 let none =
                     || Error::new(Kind::Gone, Verb::Write, None).because("no member is left");
                 return Err(failed.into_iter().next().map_or_else(none, |(_, why)| why));
-            }
-            self.core().recorded(written);
-            for (at, why) in failed {
-                self.put_out(at, &why);
             }
         }
     }
@@ -405,6 +442,9 @@ impl Shared {
             let change = Change::Write(bytes.clone());
             let request = |volume| change.request(volume, span, Durability::Volatile);
             if let Err(why) = self.one(at, Verb::Write, request).await {
+                if self.core().is_last(at) {
+                    return Err(why);
+                }
                 self.put_out(at, &why);
             }
         }
@@ -413,21 +453,17 @@ impl Shared {
         Ok(bytes)
     }
 
-    /// Reads from the fastest member. If that fails, or takes too long, another is asked too.
+    /// Reads from the fastest member. If that fails, or takes too long, another is asked too: one that has all by then.
     async fn read_any(self: &Arc<Self>, span: Span) -> Result<Bytes> {
-        let mut readers = self.core().readers(span).into_iter();
         let mut under_way = FuturesUnordered::new();
-        let mut first = None;
+        let (mut asked, mut first) = (Vec::new(), None);
+        let read = |at| async move { (at, self.read_from(at, span).await) };
         loop {
             if under_way.is_empty() {
-                match readers.next() {
-                    Some(at) => under_way.push(self.read_from(at, span)),
-                    None => {
-                        let none = || {
-                            Error::new(Kind::Gone, Verb::Read, span).because("no member is left")
-                        };
-                        return Err(first.unwrap_or_else(none));
-                    }
+                let none = || Error::new(Kind::Gone, Verb::Read, span).because("no member is left");
+                match self.next_reader(span, &mut asked) {
+                    Some(at) => under_way.push(read(at)),
+                    None => return Err(first.unwrap_or_else(none)),
                 }
             }
             let mut late = self.runtime.sleep_until(self.runtime.now() + self.wait);
@@ -436,14 +472,22 @@ impl Shared {
                 Poll::Pending => late.as_mut().poll(context).map(|()| None),
             });
             match answer.await {
-                Some(Ok(bytes)) => return Ok(bytes),
-                Some(Err(why)) => {
+                Some((at, Ok(bytes))) if self.core().is_reader(at, span) => return Ok(bytes),
+                Some((_, Ok(_))) => {}
+                Some((_, Err(why))) => {
                     tracing::warn!("read from another member of the mirror: {}", chain_of(&why));
                     first.get_or_insert(why);
                 }
-                None => under_way.extend(readers.next().map(|at| self.read_from(at, span))),
+                None => under_way.extend(self.next_reader(span, &mut asked).map(read)),
             }
         }
+    }
+
+    /// The next member that is asked for `span`.
+    fn next_reader(&self, span: Span, asked: &mut Vec<usize>) -> Option<usize> {
+        let next = self.core().readers(span).into_iter().find(|at| !asked.contains(at))?;
+        asked.push(next);
+        Some(next)
     }
 
     async fn read_from(&self, at: usize, span: Span) -> Result<Bytes> {

@@ -22,6 +22,8 @@ pub enum MirrorError {
     Count(usize),
     #[error("{0} is no member of a mirror")]
     NoRecord(Arc<str>),
+    #[error("{0}")]
+    NotThere(String),
     #[error("its members belong to no mirror yet")]
     New,
     #[error("{0} and {1} are members of different mirrors, or the same member")]
@@ -34,6 +36,10 @@ pub enum MirrorError {
         "{0} and {1} were both written to without the other: which is to be kept nobody can tell but you"
     )]
     Split(Arc<str>, Arc<str>),
+    #[error(
+        "{0} holds an older state than it is known to have had: an older copy of it was put in its place"
+    )]
+    Older(Arc<str>),
     #[error("another volume has taken the place of {0} in the mirror")]
     Replaced(Arc<str>),
     #[error("no member that is there has all that was written")]
@@ -70,20 +76,43 @@ pub struct MirrorOptions {
 struct Found {
     member: Member,
     record: Option<Record>,
+    /// Which of the places of records that is not in.
+    slot: usize,
 }
+
+/// A member that cannot be used, and why.
+type Unusable = (Arc<str>, MirrorError);
 
 impl Found {
     async fn read(member: Member) -> Result<Self, MirrorError> {
-        let mut last: Option<Record> = None;
-        for at in Record::places() {
-            let slot = read_area(&member, Span::new(at, RECORD_MAX)).await?;
+        let (mut last, mut slot): (Option<Record>, _) = (None, 0);
+        for (at, place) in Record::places().into_iter().enumerate() {
+            let read = read_area(&member, Span::new(place, RECORD_MAX)).await?;
             let is_later =
                 |found: &Record| last.as_ref().is_none_or(|last| last.sequence < found.sequence);
-            if let Some(found) = Record::decode(&slot).filter(is_later) {
+            if let Some(found) = Record::decode(&read).filter(is_later) {
                 last = Some(found);
+                slot = at ^ 1;
             }
         }
-        Ok(Self { member, record: last })
+        Ok(Self { member, record: last, slot })
+    }
+
+    /// Finds a member that is there, and has a record.
+    async fn open(member: Member) -> Result<Self, Unusable> {
+        let name = Arc::clone(&member.name);
+        let found = Self::read(member).await.map_err(|why| (Arc::clone(&name), why))?;
+        match found.record {
+            Some(_) => Ok(found),
+            None => Err((Arc::clone(&name), MirrorError::NoRecord(name))),
+        }
+    }
+
+    /// Writes a record where the last whole one is not: a crash in the middle leaves that.
+    async fn write(&self, record: &Record) -> Result<(), MirrorError> {
+        let record = Some((Record::places()[self.slot], record.encode()));
+        let written = write_record(Arc::clone(&self.member.volume), record).await;
+        written.map_err(|why| MirrorError::Volume(Arc::clone(&self.member.name), why))
     }
 
     async fn is_blank(&self) -> Result<bool, MirrorError> {
@@ -103,12 +132,6 @@ async fn read_area(member: &Member, span: Span) -> Result<Bytes, MirrorError> {
     read.map_err(|why| MirrorError::Volume(Arc::clone(&member.name), why))
 }
 
-async fn write(member: &Member, record: &Record) -> Result<(), MirrorError> {
-    let record = Some((record.place(), record.encode()));
-    let written = write_record(Arc::clone(&member.volume), record).await;
-    written.map_err(|why| MirrorError::Volume(Arc::clone(&member.name), why))
-}
-
 /// Makes a mirror of volumes that belong to none. Its first member is copied to the others when it is opened.
 pub async fn create(members: Vec<Member>, id: [u8; 16]) -> Result<(), MirrorError> {
     create_with(members, id, None).await
@@ -124,6 +147,7 @@ pub(super) async fn create_with(
         return Err(MirrorError::Count(count));
     }
     let common = common_shape(&members);
+    let mut all = Vec::new();
     for member in &members {
         let found = Found::read(member.clone()).await?;
         if found.record.is_some() {
@@ -132,11 +156,12 @@ pub(super) async fn create_with(
         if !found.is_blank().await? {
             return Err(MirrorError::NotBlank(Arc::clone(&member.name)));
         }
+        all.push(found);
     }
     let size = (common.size - AREA) / u64::from(common.block_size) * u64::from(common.block_size);
     let region = region.unwrap_or_else(|| region_of(size));
     let dirty = Regions::all(size.div_ceil(region));
-    for (at, member) in members.iter().enumerate() {
+    for (at, found) in all.iter().enumerate() {
         // A crash in the middle leaves members without the others, which the first does not open without.
         let in_sync = (0..count).map(|member| member == 0).collect();
         let record = Record {
@@ -147,10 +172,11 @@ pub(super) async fn create_with(
             region,
             in_sync,
             known: vec![1; count],
+            confirmed: vec![0; count],
             replaced: vec![0; count],
             dirty: dirty.clone(),
         };
-        write(member, &record).await?;
+        found.write(&record).await?;
     }
     Ok(())
 }
@@ -186,6 +212,7 @@ pub async fn replace(members: Vec<Member>, alone: bool) -> Result<Vec<Arc<str>>,
     for at in &free {
         record.in_sync[*at] = false;
         record.replaced[*at] = record.replaced[*at].wrapping_add(1);
+        record.confirmed[*at] = 0;
     }
     if !olds.iter().any(|found| found.record.as_ref().is_some_and(|own| record.in_sync[own.member]))
     {
@@ -207,11 +234,11 @@ pub async fn replace(members: Vec<Member>, alone: bool) -> Result<Vec<Arc<str>>,
     for found in &olds {
         let own = found.record.as_ref().map_or(0, |own| own.member);
         if record.in_sync[own] {
-            write(&found.member, &Record { member: own, ..record.clone() }).await?;
+            found.write(&Record { member: own, ..record.clone() }).await?;
         }
     }
     for (found, at) in news.iter().zip(free) {
-        write(&found.member, &Record { member: at, ..record.clone() }).await?;
+        found.write(&Record { member: at, ..record.clone() }).await?;
     }
     Ok(news.iter().map(|found| Arc::clone(&found.member.name)).collect())
 }
@@ -239,6 +266,9 @@ fn authority(found: &[Found]) -> Result<Option<&Record>, MirrorError> {
         if last.known.get(its.member).is_none_or(|known| *known < its.sequence) {
             return Err(MirrorError::Split(name(authority), name(other)));
         }
+        if last.confirmed.get(its.member).is_some_and(|confirmed| *confirmed > its.sequence) {
+            return Err(MirrorError::Older(name(other)));
+        }
     }
     Ok(Some(last))
 }
@@ -261,19 +291,25 @@ impl Mirror {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         let given = openings.len();
         for opening in openings {
-            match opening {
-                Ok(member) => found.push(Found::read(member).await?),
+            let opened = match opening {
+                Ok(member) => Found::open(member).await,
+                Err((name, why)) => Err((Arc::clone(&name), MirrorError::NotThere(why))),
+            };
+            match opened {
+                Ok(member) => found.push(member),
                 Err(why) => missing.push(why),
             }
         }
-        let last = authority(&found)?.cloned().ok_or(MirrorError::New)?;
+        let Some(last) = authority(&found)?.cloned() else {
+            return Err(none_known(missing));
+        };
         if last.in_sync.len() != given {
             return Err(MirrorError::OtherCount { made: last.in_sync.len(), given });
         }
         let mirror = assemble(last, found, missing, options, runtime)?;
         if !mirror.0.shape.read_only {
             // From now on all records say the same.
-            let version = mirror.0.core().opened();
+            let version = mirror.0.core().opened(mirror.0.runtime.random());
             let recorded = mirror.0.record(version).await;
             recorded.map_err(|why| MirrorError::Volume("the mirror".into(), why))?;
         }
@@ -284,13 +320,14 @@ impl Mirror {
 fn assemble(
     mut last: Record,
     found: Vec<Found>,
-    missing: Vec<(Arc<str>, String)>,
+    mut missing: Vec<Unusable>,
     options: MirrorOptions,
     runtime: Arc<dyn Runtime>,
 ) -> Result<Mirror, MirrorError> {
-    let places = in_places(&last, found)?;
+    let places = in_places(&last, found, &mut missing);
     let names = names(&mut last, &places, missing, options.alone)?;
-    let known = known(&last, &places)?;
+    let known = known(&last, &places, &names)?;
+    let names = names.into_iter().map(|(name, _)| name).collect();
     let members: Vec<_> = places.into_iter().map(|place| place.map(|found| found.member)).collect();
     let open: Vec<_> = members.iter().flatten().cloned().collect();
     let common = common_shape(&open);
@@ -314,62 +351,91 @@ fn assemble(
     })))
 }
 
-/// The members that are there, each in its place.
-fn in_places(last: &Record, found: Vec<Found>) -> Result<Vec<Option<Found>>, MirrorError> {
+/// Why no mirror is known, though volumes are named.
+fn none_known(missing: Vec<Unusable>) -> MirrorError {
+    let failed = missing.into_iter().map(|(_, why)| why);
+    let mut failed =
+        failed.filter(|why| matches!(why, MirrorError::Volume(..) | MirrorError::Short { .. }));
+    failed.next().unwrap_or(MirrorError::New)
+}
+
+/// The members that are there, each in its place. One that has become too short is none of them.
+fn in_places(last: &Record, found: Vec<Found>, missing: &mut Vec<Unusable>) -> Vec<Option<Found>> {
     let mut places: Vec<_> = last.in_sync.iter().map(|_| None).collect();
     for found in found {
-        let none = || MirrorError::NoRecord(Arc::clone(&found.member.name));
-        let at = found.record.as_ref().ok_or_else(none)?.member;
-        check_size(&found.member, last)?;
-        if let Some(place) = places.get_mut(at) {
+        if let Err(why) = check_size(&found.member, last) {
+            missing.push((Arc::clone(&found.member.name), why));
+            continue;
+        }
+        let place = found.record.as_ref().and_then(|record| places.get_mut(record.member));
+        if let Some(place) = place {
             *place = Some(found);
         }
     }
-    Ok(places)
+    places
 }
 
-/// The names of all members. One that is missing is out from now on; that it was not is an error, unless the mirror is
-/// opened without it all the same.
+/// The names of all members, and why those are missing that are. A missing one is out from now on; that it was not is an
+/// error, unless the mirror is opened without it all the same.
 fn names(
     last: &mut Record,
     places: &[Option<Found>],
-    missing: Vec<(Arc<str>, String)>,
+    missing: Vec<Unusable>,
     alone: bool,
-) -> Result<Vec<Arc<str>>, MirrorError> {
+) -> Result<Vec<(Arc<str>, String)>, MirrorError> {
     let mut missing = missing.into_iter();
     let mut names = Vec::new();
     for (place, in_sync) in places.iter().zip(&mut last.in_sync) {
         if let Some(found) = place {
-            names.push(Arc::clone(&found.member.name));
+            names.push((Arc::clone(&found.member.name), String::new()));
             continue;
         }
-        let (name, why) = missing.next().unwrap_or_else(|| ("a member".into(), String::new()));
+        let unknown = || ("a member".into(), MirrorError::NotThere("it is not named".to_owned()));
+        let (name, why) = missing.next().unwrap_or_else(unknown);
         if *in_sync {
             if !alone {
-                return Err(MirrorError::Missing { name, why });
+                return Err(refusal(name, why));
             }
             *in_sync = false;
             // Should it be written to without these, its records have numbers that these know nothing of.
             last.sequence += ALONE;
         }
-        names.push(name);
+        tracing::error!("the mirror is degraded: {name} is not used: {why}");
+        names.push((name, why.to_string()));
     }
     Ok(names)
 }
 
+/// Why the mirror is not opened without a member that may hold what the others lack.
+fn refusal(name: Arc<str>, why: MirrorError) -> MirrorError {
+    match why {
+        MirrorError::NoRecord(_) | MirrorError::Short { .. } => why,
+        why => MirrorError::Missing { name, why: why.to_string() },
+    }
+}
+
 /// What is known of the members. One of those that have all, and the last record, is the source of the others.
-fn known(last: &Record, places: &[Option<Found>]) -> Result<Vec<Known>, MirrorError> {
-    let sequence =
-        |at: &usize| places[*at].as_ref().and_then(|found| Some(found.record.as_ref()?.sequence));
+fn known(
+    last: &Record,
+    places: &[Option<Found>],
+    names: &[(Arc<str>, String)],
+) -> Result<Vec<Known>, MirrorError> {
+    let own = |at: usize| places[at].as_ref().and_then(|found| found.record.as_ref());
     let whole = (0..places.len()).filter(|at| last.in_sync[*at]);
-    let source = whole.max_by_key(sequence).ok_or(MirrorError::NoneWhole)?;
+    let source = whole.max_by_key(|at| own(*at).map(|own| own.sequence));
+    let source = source.ok_or(MirrorError::NoneWhole)?;
     let known = (0..places.len()).map(|at| {
         let lacks = match at == source {
             true => Regions::none(last.dirty.len()),
             false => last.dirty.clone(),
         };
         let mut known = Known::new(places[at].is_some(), last.in_sync[at], lacks);
-        known.why = (!last.in_sync[at]).then(|| "it was out when the mirror was opened".to_owned());
+        known.slot = places[at].as_ref().map_or(0, |found| found.slot);
+        known.is_marked = own(at).is_some_and(|own| !own.in_sync[at]);
+        let is_here = places[at].is_some();
+        let out = || "it was out when the mirror was opened".to_owned();
+        let why = || if is_here { out() } else { names[at].1.clone() };
+        known.why = (!last.in_sync[at]).then(why);
         known
     });
     Ok(known.collect())

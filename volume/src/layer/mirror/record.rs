@@ -14,8 +14,11 @@ pub const MEMBERS_MAX: usize = 8;
 /// The most regions: a record is written before the first write to each.
 const REGIONS_MAX: u64 = 65_536;
 
-/// The least bytes of a region.
+/// The least bytes of a region of a mirror that is made.
 const REGION_MIN: u64 = 1 << 20;
+
+/// The least bytes of a region in a record: the largest block.
+const REGION_LEAST: u64 = 65_536;
 
 const MAGIC: &[u8; 8] = b"LHMIRROR";
 const VERSION: u32 = 1;
@@ -29,6 +32,9 @@ const FIELDS: usize = 160;
 /// Where the last records of the members are told, and how often they were replaced.
 const KNOWN_AT: usize = 64;
 const REPLACED_AT: usize = KNOWN_AT + 8 * MEMBERS_MAX;
+
+/// Where the last records are told that are durable on the members: behind the digest.
+const CONFIRMED_AT: usize = FIELDS + 32;
 
 /// The unit of the length of a record: the largest block of a disk in common use.
 const PAGE: usize = 4096;
@@ -111,6 +117,8 @@ pub(super) struct Record {
     pub(super) in_sync: Vec<bool>,
     /// Of each member the last record that this one follows on, whether or not it got there.
     pub(super) known: Vec<u64>,
+    /// Of each member the last record that is known to be durable there: one with an older record is an older copy of it.
+    pub(super) confirmed: Vec<u64>,
     /// How often another has taken the place of each.
     pub(super) replaced: Vec<u8>,
     /// Regions in which members may differ.
@@ -123,12 +131,7 @@ pub(super) fn region_of(size: u64) -> u64 {
 }
 
 impl Record {
-    /// Where it is written.
-    pub(super) const fn place(&self) -> u64 {
-        (self.sequence % 2) * SLOT
-    }
-
-    /// Where records may be.
+    /// Where records may be. A record is written where the last whole one of its member is not.
     pub(super) const fn places() -> [u64; 2] {
         [0, SLOT]
     }
@@ -150,6 +153,8 @@ impl Record {
         bytes.extend_from_slice(&self.replaced);
         bytes.resize(FIELDS, 0);
         // Its digest comes here.
+        bytes.resize(CONFIRMED_AT, 0);
+        self.confirmed.iter().for_each(|known| bytes.extend_from_slice(&known.to_le_bytes()));
         bytes.resize(HEADER, 0);
         self.dirty.words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
         bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
@@ -173,7 +178,7 @@ impl Record {
         if version != VERSION || whole.get(FIELDS..FIELDS + 32)? != digest(whole) {
             return None;
         }
-        let is_sane = size > 0 && region >= REGION_MIN && region.is_power_of_two();
+        let is_sane = size > 0 && region >= REGION_LEAST && region.is_power_of_two();
         let count = if is_sane { size.div_ceil(region) } else { return None };
         let members_fit = (1..=MEMBERS_MAX).contains(&members.into()) && member < members;
         if !members_fit || count > REGIONS_MAX || count.div_ceil(64) != u64::from(words) {
@@ -189,15 +194,17 @@ impl Record {
             size,
             region,
             in_sync: (0..members).map(|at| states >> at & 1 == 1).collect(),
-            known: (0..members.into()).map(|at| known(whole, at)).collect::<Option<_>>()?,
+            known: numbers(whole, KNOWN_AT, members.into())?,
+            confirmed: numbers(whole, CONFIRMED_AT, members.into())?,
             replaced: whole.get(REPLACED_AT..)?.get(..members.into())?.to_vec(),
             dirty: Regions { words: words.ok()?, len: count },
         })
     }
 }
 
-fn known(record: &[u8], at: usize) -> Option<u64> {
-    Some(long(record.get(KNOWN_AT + 8 * at..)?)?.0)
+/// A number for each member.
+fn numbers(record: &[u8], at: usize, members: usize) -> Option<Vec<u64>> {
+    (0..members).map(|member| Some(long(record.get(at + 8 * member..)?)?.0)).collect()
 }
 
 fn number(bytes: &[u8]) -> Option<(u32, &[u8])> {
@@ -233,6 +240,7 @@ mod tests {
             region: 1 << 20,
             in_sync: vec![true, false, true],
             known: vec![7, 5, 1 << 40],
+            confirmed: vec![6, 5, 1 << 39],
             replaced: vec![0, 3, 255],
             dirty,
         }
@@ -245,7 +253,7 @@ mod tests {
         assert_eq!(Record::decode(&bytes), Some(record()));
         let longer = [&bytes[..], &[7; 4096]].concat();
         assert_eq!(Record::decode(&longer), Some(record()), "what is behind it is not looked at");
-        for at in [0, 8, 12, 16, 40, 56, 57, 58, 64, 130, FIELDS, 200, HEADER, 8191] {
+        for at in [0, 8, 12, 16, 40, 56, 57, 58, 64, 130, FIELDS, 200, 210, HEADER, 8191] {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1;
             assert_eq!(Record::decode(&damaged), None, "{at}");

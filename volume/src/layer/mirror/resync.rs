@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::core::IDLE;
-use super::{Change, Mirror, Request, Shared};
+use super::record::Regions;
+use super::{Change, Mirror, Request, Shared, chain_of};
 use crate::{Durability, Error, Kind, Result, Space, Span, Verb, Volume as _};
 
 /// How much is copied under one lock: writes to it wait so long.
@@ -57,6 +58,23 @@ impl Mirror {
     }
 }
 
+/// How copying to a member has ended.
+enum Copied {
+    /// It lacks nothing any more, but for what was written meanwhile.
+    All,
+    /// It was put out, or the program ends.
+    Interrupted,
+    /// It failed.
+    Member(Error),
+    /// Something cannot be read from those that have all.
+    Source(String),
+}
+
+/// Whether a failure is of what was asked for, so that other places may be well.
+const fn is_of_the_place(why: &Error) -> bool {
+    matches!(why.kind, Kind::Medium | Kind::Integrity)
+}
+
 impl Shared {
     fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
@@ -88,7 +106,6 @@ impl Shared {
 
     /// Gives a member what it lacks.
     async fn resync(self: &Arc<Self>, at: usize) {
-        let name = &self.names[at];
         // One that has lost something since it was opened says so, and is not copied to.
         if let Err(why) =
             self.one(at, Verb::Flush, |volume| Box::pin(async move { volume.flush().await })).await
@@ -96,45 +113,65 @@ impl Shared {
             self.put_out(at, &why);
             return;
         }
-        let total = {
-            let mut core = self.core();
-            core.begin_resync(at);
-            core.members[at].lacks.count()
-        };
-        tracing::info!("{name} is given what it lacks of the mirror: {total} regions");
-        let mut told = 0;
-        loop {
-            if self.is_stopped() {
-                return;
+        let (outs, version) = self.core().begin_resync(at);
+        if let Err(why) = self.record(version).await {
+            tracing::warn!("no member takes the record of the mirror: {why}");
+            return self.core().defer(at, chain_of(&why), self.runtime.now());
+        }
+        let total = self.core().accept(at, outs);
+        let Some(total) = total else { return };
+        tracing::info!("{} is given what it lacks of the mirror: {total} regions", self.names[at]);
+        match self.copy_all(at, outs, total).await {
+            Copied::All => self.finish(at, outs).await,
+            Copied::Interrupted => {}
+            Copied::Member(why) => self.put_out(at, &why),
+            Copied::Source(what) => {
+                tracing::warn!("{} cannot be given all that it lacks: {what}", self.names[at]);
+                self.core().defer(at, what, self.runtime.now());
             }
-            let next = self.core().next_region(at);
+        }
+    }
+
+    /// Copies all regions that it lacks. Those that cannot be read are left for later, the others are copied all the same.
+    async fn copy_all(self: &Arc<Self>, at: usize, outs: u64, total: u64) -> Copied {
+        let mut unreadable = Regions::none(self.core().dirty.len());
+        let (mut first, mut from, mut told) = (None, 0, 0);
+        loop {
+            if self.is_stopped() || !self.core().is_same(at, outs) {
+                return Copied::Interrupted;
+            }
+            let next = self.core().next_region(at, from, &unreadable);
             let Some((region, left)) = next else { break };
             let done = total.saturating_sub(left) * 10 / total.max(1);
             if done > told {
                 told = done;
-                tracing::info!("{name} has {}0 % of what it lacked", done);
+                tracing::info!("{} has {done}0 % of what it lacked", self.names[at]);
             }
             let copied = self.copy(at, region).await;
             self.core().end_region(at, region, copied.is_ok());
+            from = region + 1;
             match copied {
                 Ok(()) => {}
-                Err((true, why)) => return self.put_out(at, &why),
-                Err((false, why)) => {
-                    tracing::warn!("{name} cannot be given what it lacks: {why}");
-                    return self.core().defer(at, self.runtime.now());
+                Err((true, why)) => return Copied::Member(why),
+                Err((false, why)) if is_of_the_place(&why) => {
+                    unreadable.insert(region);
+                    first.get_or_insert(why);
                 }
+                Err((false, why)) => return Copied::Source(chain_of(&why)),
             }
         }
-        self.finish(at).await;
+        let what =
+            |why| format!("{} regions cannot be read: {}", unreadable.count(), chain_of(why));
+        first.as_ref().map_or(Copied::All, |why| Copied::Source(what(why)))
     }
 
-    async fn finish(self: &Arc<Self>, at: usize) {
+    async fn finish(self: &Arc<Self>, at: usize, outs: u64) {
         if let Err(why) =
             self.one(at, Verb::Flush, |volume| Box::pin(async move { volume.flush().await })).await
         {
             return self.put_out(at, &why);
         }
-        let version = self.core().put_in(at);
+        let version = self.core().put_in(at, outs);
         if let Some(version) = version {
             match self.record(version).await {
                 Ok(()) => tracing::info!("{} has all of the mirror again", self.names[at]),
@@ -157,10 +194,7 @@ impl Shared {
                 return Err((false, why.because("the program ends")));
             }
             let _turn = self.order.exclusive(piece).await;
-            let source = self.core().source();
-            let none = || Error::new(Kind::Gone, Verb::Read, piece).because("no member has all");
-            let source = source.filter(|source| *source != at).ok_or_else(|| (false, none()))?;
-            let bytes: Bytes = self.read_from(source, piece).await.map_err(|why| (false, why))?;
+            let bytes: Bytes = self.read_any(piece).await.map_err(|why| (false, why))?;
             let change = match bytes.iter().all(|byte| *byte == 0) {
                 true => Change::Zero(Space::Release),
                 false => Change::Write(bytes),

@@ -1,3 +1,5 @@
+mod faults;
+
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
@@ -203,7 +205,7 @@ async fn members_that_went_apart_are_not_joined() {
         there[at] = Some(&disks[at]);
         let mirror = try_open(&there, true, &Arc::default()).await.unwrap();
         mirror.write(0, block(byte), Durability::Durable).await.unwrap();
-        assert_eq!(mirror.status().members[1 - at].1, MemberState::Missing);
+        assert_eq!(mirror.status().members[1 - at].1, MemberState::Missing("unplugged".into()));
     }
     let both = try_open(&[Some(&disks[0]), Some(&disks[1])], true, &Arc::default()).await;
     assert!(matches!(both.err(), Some(MirrorError::Split(..))));
