@@ -120,8 +120,9 @@ fn look_for(volume: &Served) -> Outcome {
         let read_only = volume.read_only || compound.is_only_read(at);
         let mut of = volume.clone();
         (of.uri, of.read_only) = (member.clone(), read_only);
-        // The file of an overlay is made.
-        let is_made = compound.kind == Kind::Overlay && at == 1 && !volume.read_only;
+        // The file of an overlay that is to be made.
+        let is_new = matches!(compound.kind, Kind::Overlay { create: true }) && at == 1;
+        let is_made = is_new && !volume.read_only;
         match member.path() {
             Some(path) if is_made && !path.exists() => {}
             _ => look_for(&of).map_err(|why| why.within(&volume.uri.to_string()))?,

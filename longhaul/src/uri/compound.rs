@@ -11,10 +11,11 @@ use crate::size::Size;
 
 /// The schemes of such volumes, for messages.
 pub(super) const KNOWN: &str = "concat:(URI,...), stripe:SIZE(URI,URI,...), mirror:(URI,URI[,wait=TIME][,alone]), \
-     overlay:(URI,over=FILE), limit:(URI[,rate=SIZE][,iops=NUMBER])";
+     overlay:(URI,over=FILE[,create]), limit:(URI[,rate=SIZE][,iops=NUMBER])";
 
-/// The option without a value.
+/// The options without a value.
 const ALONE: &str = "alone";
+const CREATE: &str = "create";
 
 /// How deep they may be nested.
 const DEPTH_MAX: usize = 8;
@@ -37,8 +38,11 @@ pub enum Kind {
     Stripe(Size),
     /// `mirror:(URI,URI,wait=TIME,alone)`: the same on each.
     Mirror(MirrorUri),
-    /// `overlay:(URI,over=FILE)`: the first, which is not written to, with the changes in the second.
-    Overlay,
+    /// `overlay:(URI,over=FILE,create)`: the first, which is not written to, with the changes in the second.
+    Overlay {
+        /// The second is made, and holds no changes yet.
+        create: bool,
+    },
     /// `limit:(URI,rate=SIZE,iops=NUMBER)`: one that is not asked for more.
     Limit(Rates),
 }
@@ -60,7 +64,7 @@ impl Kind {
             Self::Concat => "concat",
             Self::Stripe(_) => "stripe",
             Self::Mirror(_) => "mirror",
-            Self::Overlay => "overlay",
+            Self::Overlay { .. } => "overlay",
             Self::Limit(_) => "limit",
         }
     }
@@ -156,8 +160,8 @@ fn split(list: &str) -> Vec<String> {
 
 /// Key and value, if an item is an option and no URI.
 fn option(item: &str) -> Option<(&str, &str)> {
-    if item == ALONE {
-        return Some((ALONE, ""));
+    if [ALONE, CREATE].contains(&item) {
+        return Some((item, ""));
     }
     let (key, value) = item.split_once('=')?;
     (!key.is_empty() && key.bytes().all(|byte| byte.is_ascii_lowercase())).then_some((key, value))
@@ -191,6 +195,14 @@ impl Items<'_> {
         }
     }
 
+    /// Whether an option without a value is given.
+    fn take_flag(&mut self, key: &str) -> Result<bool, UriError> {
+        match self.take(key)? {
+            Some(value) if !value.is_empty() => Err(self.wrong(format!("{key} has no value"))),
+            given => Ok(given.is_some()),
+        }
+    }
+
     fn finish(self, kind: Kind, least: usize, most: usize) -> Result<Compound, UriError> {
         if let Some((key, _)) = self.options.first() {
             return Err(self.wrong(format!("`{key}` is no option of {}", kind.name())));
@@ -216,18 +228,16 @@ impl Items<'_> {
             seconds(&wait).ok_or_else(|| self.wrong("wait is a time of 1s to 1d, such as 30s"))
         });
         let wait = wait.transpose()?;
-        let alone = self.take(ALONE)?;
-        if alone.as_ref().is_some_and(|value| !value.is_empty()) {
-            return Err(self.wrong("alone has no value"));
-        }
-        let kind = Kind::Mirror(MirrorUri { wait, alone: alone.is_some() });
+        let alone = self.take_flag(ALONE)?;
+        let kind = Kind::Mirror(MirrorUri { wait, alone });
         self.finish(kind, 2, usize::MAX)
     }
 
     fn overlay(mut self) -> Result<Compound, UriError> {
         let over = self.take("over")?.filter(|path| !path.is_empty());
         let over = over.ok_or_else(|| self.wrong("it wants over=FILE"))?;
-        let mut compound = self.finish(Kind::Overlay, 1, 1)?;
+        let create = self.take_flag(CREATE)?;
+        let mut compound = self.finish(Kind::Overlay { create }, 1, 1)?;
         compound.members.push(Uri::of_path(PathBuf::from(over), false));
         Ok(compound)
     }
@@ -259,7 +269,7 @@ impl Compound {
     /// Whether a member is never written to, whatever becomes of the whole.
     #[must_use]
     pub fn is_only_read(&self, member: usize) -> bool {
-        self.kind == Kind::Overlay && member == 0
+        matches!(self.kind, Kind::Overlay { .. }) && member == 0
     }
 }
 
@@ -296,10 +306,11 @@ impl fmt::Display for Compound {
                 items.extend(wait.map(|wait| format!("wait={}s", wait.as_secs())));
                 items.extend(alone.then(|| ALONE.to_owned()));
             }
-            Kind::Overlay => {
+            Kind::Overlay { create } => {
                 if let Some(over) = items.last_mut() {
                     *over = over.replacen("file:", "over=", 1);
                 }
+                items.extend(create.then(|| CREATE.to_owned()));
             }
             Kind::Limit(Rates { bytes, requests }) => {
                 items.extend(bytes.map(|bytes| format!("rate={}", Size(bytes))));
@@ -322,6 +333,7 @@ mod tests {
             "mirror:(file:a,iscsi://server:3260/iqn.2026-11.dev.longhaul:b/0)",
             "mirror:(file:a,file:b,wait=90s,alone)",
             "overlay:(file:/srv/base.img,over=/srv/changes)",
+            "overlay:(file:/srv/base.img,over=/srv/changes,create)",
             "limit:(file:a,rate=100M,iops=5000)",
             "limit:(concat:(file:2,,5.img,file:b (1).img),iops=1)",
         ] {
@@ -366,6 +378,8 @@ mod tests {
             ("mirror:(file:a,file:b,alone=1)", "alone has no value"),
             ("overlay:(file:a)", "it wants over=FILE"),
             ("overlay:(file:a,over=b,over=c)", "`over` is given twice"),
+            ("overlay:(file:a,over=b,create=1)", "create has no value"),
+            ("concat:(file:a,create)", "`create` is no option of concat"),
             ("overlay:(file:a,file:b,over=c)", "it has 2 members, and takes 1"),
             ("limit:(file:a)", "it wants rate=SIZE"),
             ("limit:(file:a,iops=x)", "iops is a number"),

@@ -3,13 +3,14 @@
 
 pub mod mirror;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use volume::layer::joined::Joined;
 use volume::layer::limit::{Limited, Rates};
 use volume::layer::member::Member;
-use volume::layer::overlay::{Overlay, file_size};
+use volume::layer::mirror::MirrorObserver;
+use volume::layer::overlay::{Overlay, OverlayError, file_size};
 use volume::{Gate, Volume};
 
 use super::{Store, store};
@@ -46,7 +47,7 @@ pub(super) fn open<'a>(
             return match mirror::open(uri, (compound, said), options, &mut opened).await {
                 Ok((mirror, worker)) => {
                     opened.workers.extend(worker);
-                    opened.is_redundant = true;
+                    opened.mirror = Some(mirror.observer());
                     Ok(opened.whole("mirror", Arc::new(Gate::new("mirror", mirror))))
                 }
                 Err(why) => {
@@ -92,8 +93,9 @@ async fn make(
     for (at, member) in compound.members.iter().enumerate() {
         let mut with = of_member(options);
         with.read_only |= compound.is_only_read(at);
-        if let (Kind::Overlay, 1, [base]) = (compound.kind, at, &opened.members[..]) {
-            prepare_over(member, base, &mut with);
+        if let (Kind::Overlay { create }, 1, [base]) = (compound.kind, at, &opened.members[..]) {
+            prepare_over((member, create), base, &mut with)
+                .map_err(|why| Failure::new(cannot()).because(why).hint(CREATE_HINT))?;
         }
         opened.open(member, &with).await?;
     }
@@ -103,23 +105,46 @@ async fn make(
         Kind::Stripe(Size(chunk)) => {
             Arc::new(Gate::new("stripe", Joined::stripe(members, chunk).or_fail(cannot)?))
         }
-        Kind::Overlay => {
+        Kind::Overlay { create } => {
             let [base, over] = &members[..] else { return Err(Failure::usage(cannot())) };
-            let overlay = Overlay::open(base.clone(), over.clone()).await;
-            let overlay = overlay
-                .map_err(|why| Failure::new(cannot()).because(format!("{}: {why}", over.name)))?;
+            let overlay = match create {
+                true => Overlay::create(base.clone(), over.clone()).await,
+                false => Overlay::open(base.clone(), over.clone()).await,
+            };
+            let overlay = overlay.map_err(|why| not_an_overlay(cannot(), over, &why))?;
             Arc::new(Gate::new("overlay", overlay))
         }
         Kind::Limit(_) | Kind::Mirror(_) => return Err(Failure::usage(cannot())),
     })
 }
 
-/// How the file of an overlay is opened: it is made if it is missing, as large as its base wants it.
-fn prepare_over(over: &Uri, base: &Member, with: &mut OpenOptions) {
+/// What makes a new overlay.
+const CREATE_HINT: &str = "`create` behind it makes a new one, in which nothing is changed: overlay:(URI,over=FILE,create)";
+
+/// How the file of an overlay is opened. One that is missing is made, as large as its base wants it, only if that is said:
+/// what was written to an overlay must not be forgotten because its disk is not mounted.
+fn prepare_over(
+    (over, create): (&Uri, bool),
+    base: &Member,
+    with: &mut OpenOptions,
+) -> Result<(), String> {
     let is_missing = over.path().is_some_and(|path| !path.exists());
+    if is_missing && !create {
+        return Err(format!("{over} is not there, which holds what was written"));
+    }
     let shape = base.volume.shape();
     with.size = is_missing.then(|| Size(file_size(shape.size)));
     with.block_size = Some(shape.block_size);
+    Ok(())
+}
+
+fn not_an_overlay(cannot: String, over: &Member, why: &OverlayError) -> Failure {
+    let failure = Failure::new(cannot).because(format!("{}: {why}", over.name));
+    match why {
+        OverlayError::New => failure.hint(CREATE_HINT),
+        OverlayError::Made => failure.hint("leave out `create`: it is opened as it is then"),
+        _ => failure,
+    }
 }
 
 /// How the members of a volume are opened that is opened so.
@@ -142,21 +167,22 @@ pub(super) fn of_member(options: &OpenOptions) -> OpenOptions {
 #[derive(Default)]
 pub(super) struct Members {
     pub(super) members: Vec<Member>,
-    closes: Vec<Arc<dyn Close>>,
+    closes: Vec<(Arc<str>, Arc<dyn Close>)>,
     workers: Vec<Box<dyn Worker>>,
     made: Option<CreatedFile>,
     is_partly_remote: bool,
     /// One of them is enough.
-    is_redundant: bool,
+    mirror: Option<MirrorObserver>,
 }
 
 impl Members {
     pub(super) async fn open(&mut self, uri: &Uri, options: &OpenOptions) -> Outcome {
         let Store { opened, made, .. } = store(uri, options).await?;
         let Opened { volume, worker, abilities } = opened;
-        self.members.push(Member::new(uri.to_string(), volume));
+        let name: Arc<str> = uri.to_string().into();
+        self.members.push(Member::new(Arc::clone(&name), volume));
         self.is_partly_remote |= abilities.probe.is_some() || abilities.is_partly_remote;
-        self.closes.extend(abilities.close);
+        self.closes.extend(abilities.close.map(|close| (name, close)));
         self.workers.extend(worker);
         if made.is_one() {
             self.made = Some(made);
@@ -166,8 +192,8 @@ impl Members {
 
     /// The volume that is made of them.
     fn whole(self, name: &'static str, volume: Arc<dyn Volume>) -> Store {
-        let Self { closes, workers, made, is_partly_remote, is_redundant, .. } = self;
-        let closes = Closes { closes, is_redundant };
+        let Self { closes, workers, made, is_partly_remote, mirror, .. } = self;
+        let closes = Closes { closes, mirror, out: Mutex::default() };
         let close = (!closes.closes.is_empty()).then(|| Arc::new(closes) as Arc<dyn Close>);
         let abilities = Abilities { close, is_partly_remote, ..Abilities::default() };
         let worker =
@@ -180,26 +206,51 @@ impl Members {
         for worker in self.workers {
             worker.close().await;
         }
-        for close in &self.closes {
+        for (_, close) in &self.closes {
             close.leave(GRACE);
             close.let_go().await;
         }
     }
 }
 
-/// The ends of all members. Where one of them is enough only what has happened to all has happened to the whole.
+/// The ends of all members, with their names. Where one of them is enough only what has happened to all has happened to the
+/// whole: to all that have all of it, as what has become of one that is out says nothing of what was acknowledged since.
 struct Closes {
-    closes: Vec<Arc<dyn Close>>,
-    is_redundant: bool,
+    closes: Vec<(Arc<str>, Arc<dyn Close>)>,
+    mirror: Option<MirrorObserver>,
+    /// Members that were out when that could last be seen.
+    out: Mutex<Vec<Arc<str>>>,
 }
 
 impl Closes {
-    fn find<T>(&self, find: impl Fn(&dyn Close) -> Option<T>) -> Option<T> {
-        let mut found = self.closes.iter().map(|close| find(&**close));
-        match self.is_redundant {
-            true => found.collect::<Option<Vec<_>>>()?.into_iter().next(),
-            false => found.find_map(|found| found),
+    fn all(&self) -> impl Iterator<Item = &dyn Close> {
+        self.closes.iter().map(|(_, close)| &**close)
+    }
+
+    /// The ends of those that count, and whether one of them is enough.
+    fn counted(&self) -> (Vec<bool>, bool) {
+        let Some(mirror) = &self.mirror else { return (vec![true; self.closes.len()], false) };
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(status) = mirror.status() {
+            let members = status.members.into_iter();
+            *out = members.filter(|(_, state)| state.is_out()).map(|(name, _)| name).collect();
         }
+        let counts: Vec<_> = self.closes.iter().map(|(name, _)| !out.contains(name)).collect();
+        (if counts.contains(&true) { counts } else { vec![true; counts.len()] }, true)
+    }
+
+    /// What holds of the whole, by what holds of the ends of its members, in their order.
+    fn whole<T>(&self, found: Vec<Option<T>>) -> Option<T> {
+        let (counts, is_one_enough) = self.counted();
+        let mut found = found.into_iter().zip(counts).filter(|(_, counts)| *counts);
+        match is_one_enough {
+            true => found.map(|(found, _)| found).collect::<Option<Vec<_>>>()?.into_iter().next(),
+            false => found.find_map(|(found, _)| found),
+        }
+    }
+
+    fn find<T>(&self, find: impl Fn(&dyn Close) -> Option<T>) -> Option<T> {
+        self.whole(self.all().map(find).collect())
     }
 }
 
@@ -213,15 +264,15 @@ impl Close for Closes {
     }
 
     fn watch_placement(&self) {
-        self.closes.iter().for_each(|close| close.watch_placement());
+        self.all().for_each(|close| close.watch_placement());
     }
 
     fn set_outage_limit(&self, limit: Option<Duration>) {
-        self.closes.iter().for_each(|close| close.set_outage_limit(limit));
+        self.all().for_each(|close| close.set_outage_limit(limit));
     }
 
     fn leave(&self, grace: Duration) {
-        self.closes.iter().for_each(|close| close.leave(grace));
+        self.all().for_each(|close| close.leave(grace));
     }
 
     fn is_over(&self) -> bool {
@@ -233,8 +284,10 @@ impl Close for Closes {
     }
 
     fn unflushed(&self) -> u64 {
-        let unflushed = self.closes.iter().map(|close| close.unflushed());
-        if self.is_redundant { unflushed.min().unwrap_or(0) } else { unflushed.sum() }
+        let (counts, is_one_enough) = self.counted();
+        let counted = self.all().zip(counts).filter(|(_, counts)| *counts);
+        let unflushed = counted.map(|(close, _)| close.unflushed());
+        if is_one_enough { unflushed.min().unwrap_or(0) } else { unflushed.sum() }
     }
 
     fn saved(&self) -> Option<Saved> {
@@ -243,7 +296,7 @@ impl Close for Closes {
 
     fn let_go(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            for close in &self.closes {
+            for (_, close) in &self.closes {
                 close.let_go().await;
             }
         })
@@ -251,7 +304,7 @@ impl Close for Closes {
 
     fn flush_rest(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            for close in &self.closes {
+            for (_, close) in &self.closes {
                 close.flush_rest().await;
             }
         })
@@ -259,14 +312,13 @@ impl Close for Closes {
 
     fn close(&self) -> BoxFuture<'_, Option<Saved>> {
         Box::pin(async {
+            // What is out is to be known while the mirror is there.
+            let _ = self.counted();
             let mut saved = Vec::new();
-            for close in &self.closes {
+            for (_, close) in &self.closes {
                 saved.push(close.close().await);
             }
-            match self.is_redundant {
-                true => saved.into_iter().collect::<Option<Vec<_>>>()?.into_iter().next(),
-                false => saved.into_iter().flatten().next(),
-            }
+            self.whole(saved)
         })
     }
 }
@@ -301,5 +353,61 @@ impl WorkerStatus for WorkersStatus {
 
     fn trouble(&self) -> Option<String> {
         self.0.iter().find_map(|worker| worker.trouble())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume::Durability;
+    use volume::layer::mirror::{AREA, Mirror, MirrorOptions, create};
+    use volume::store::memory::Memory;
+
+    use super::*;
+
+    struct Told {
+        has_flushed_all: bool,
+        unflushed: u64,
+        loss: Option<&'static str>,
+    }
+
+    impl Close for Told {
+        fn has_flushed_all(&self) -> bool {
+            self.has_flushed_all
+        }
+
+        fn unflushed(&self) -> u64 {
+            self.unflushed
+        }
+
+        fn loss(&self) -> Option<String> {
+            self.loss.map(str::to_owned)
+        }
+    }
+
+    /// A mirror whose second member is out, and has nothing more to flush than when it went out.
+    #[tokio::test]
+    async fn member_that_is_out_does_not_speak_for_the_mirror() {
+        let volumes = [(); 2].map(|()| Arc::new(Memory::new(AREA + (1 << 20), 512)));
+        let members = ["a", "b"].into_iter().zip(&volumes);
+        let members = members.map(|(name, volume)| Member::new(name, Arc::clone(volume) as _));
+        let members: Vec<_> = members.collect();
+        create(members.clone(), [7; 16]).await.unwrap();
+        let options = MirrorOptions { wait: Duration::from_secs(30), alone: false };
+        let openings = members.into_iter().map(Ok).collect();
+        let mirror = Mirror::open(openings, options, runtime()).await.unwrap();
+        mirror.write(0, vec![1; 512].into(), Durability::Volatile).await.unwrap();
+        let told = |has_flushed_all, unflushed, loss| {
+            Arc::new(Told { has_flushed_all, unflushed, loss }) as Arc<dyn Close>
+        };
+        let ends = [("a", told(false, 512, Some("it is lost"))), ("b", told(true, 0, None))];
+        let closes = Closes {
+            closes: ends.map(|(name, close)| (name.into(), close)).to_vec(),
+            mirror: Some(mirror.observer()),
+            out: Mutex::default(),
+        };
+        assert!(!closes.has_flushed_all());
+        assert_eq!((closes.unflushed(), closes.loss().as_deref()), (512, Some("it is lost")));
+        drop(mirror);
+        assert!(!closes.has_flushed_all(), "it is remembered which was out");
     }
 }

@@ -1,4 +1,5 @@
 mod faults;
+mod simulation;
 
 use std::sync::Arc;
 

@@ -34,6 +34,10 @@ const SUM_AT: usize = PAGE as usize - 32;
 pub enum OverlayError {
     #[error("it is no overlay")]
     NotOne,
+    #[error("it is empty: no overlay was made in it, or all that was written to it is gone")]
+    New,
+    #[error("it is an overlay already")]
+    Made,
     #[error("version {0} of overlays is not known")]
     Version(u32),
     #[error("its header is damaged")]
@@ -46,7 +50,7 @@ pub enum OverlayError {
     Short { size: u64, needed: u64, found: u64 },
     #[error("its blocks of {0} bytes are larger than a page of its map")]
     Blocks(u32),
-    #[error("it was not made yet, and is read-only")]
+    #[error("it is read-only, so that no overlay can be made in it")]
     ReadOnly,
     #[error(transparent)]
     Volume(#[from] crate::Error),

@@ -55,23 +55,32 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Over `base`, with the changes in `file`, which becomes an overlay if it is new: all zeroes.
+    /// Over `base`, with the changes in `file`, which is an overlay. One that is all zeroes is refused: it may be what is
+    /// left of one.
     pub async fn open(base: Member, file: Member) -> std::result::Result<Self, OverlayError> {
-        let (beneath, own) = (base.volume.shape().clone(), file.volume.shape().clone());
-        let places = Places { size: beneath.size };
-        let needed = file_size(beneath.size);
-        if own.size < needed {
-            return Err(OverlayError::Short { size: beneath.size, needed, found: own.size });
-        }
-        if u64::from(own.block_size) > PAGE {
-            return Err(OverlayError::Blocks(own.block_size));
-        }
+        let places = places(&base, &file)?;
         let map = match base_size(&file.volume.read(Span::new(0, PAGE)).await?)? {
-            Some(size) if size == beneath.size => load(&file, places).await?,
-            Some(found) => return Err(OverlayError::OtherSize { found, size: beneath.size }),
-            None if own.read_only => return Err(OverlayError::ReadOnly),
-            None => make(&base, &file, places).await?,
+            Some(size) if size == places.size => load(&file, places).await?,
+            Some(found) => return Err(OverlayError::OtherSize { found, size: places.size }),
+            None => return Err(OverlayError::New),
         };
+        Ok(Self::over(base, file, places, map))
+    }
+
+    /// Over `base`, with nothing changed yet: `file`, all zeroes, becomes an overlay.
+    pub async fn create(base: Member, file: Member) -> std::result::Result<Self, OverlayError> {
+        let places = places(&base, &file)?;
+        match base_size(&file.volume.read(Span::new(0, PAGE)).await?)? {
+            Some(_) => return Err(OverlayError::Made),
+            None if file.volume.shape().read_only => return Err(OverlayError::ReadOnly),
+            None => {}
+        }
+        let map = make(&base, &file, places).await?;
+        Ok(Self::over(base, file, places, map))
+    }
+
+    fn over(base: Member, file: Member, places: Places, map: Map) -> Self {
+        let (beneath, own) = (base.volume.shape(), file.volume.shape());
         let granularity = CLUSTER as u32;
         let shape = Shape {
             size: beneath.size,
@@ -82,7 +91,7 @@ impl Overlay {
             discard: (!own.read_only).then_some(Discard { granularity, reads_zeroes: true }),
             fast_zeroes: own.fast_zeroes,
         };
-        Ok(Self {
+        Self {
             base,
             file,
             places,
@@ -91,7 +100,7 @@ impl Overlay {
             commits: tokio::sync::Mutex::new(()),
             loss: FirstLoss::default(),
             shape,
-        })
+        }
     }
 
     /// How many of its clusters differ, or may differ, from the base, and how many it has.
@@ -272,6 +281,19 @@ impl Overlay {
         self.map().written(&pages);
         Ok(())
     }
+}
+
+/// Where things are in the file of an overlay over this base, if there is room for them.
+fn places(base: &Member, file: &Member) -> std::result::Result<Places, OverlayError> {
+    let (size, own) = (base.volume.shape().size, file.volume.shape());
+    let needed = file_size(size);
+    if own.size < needed {
+        return Err(OverlayError::Short { size, needed, found: own.size });
+    }
+    if u64::from(own.block_size) > PAGE {
+        return Err(OverlayError::Blocks(own.block_size));
+    }
+    Ok(Places { size })
 }
 
 /// The clusters that a span touches.

@@ -17,9 +17,33 @@ fn base(size: u64) -> Arc<Faulty> {
     Arc::new(Faulty::holding(bytes, 512))
 }
 
+/// A new one.
 async fn over(base: &Arc<Faulty>, file: Arc<dyn Volume>) -> Overlay {
     let base = member("base", Arc::clone(base) as Arc<dyn Volume>);
+    Overlay::create(base, member("file", file)).await.unwrap()
+}
+
+/// One that was made.
+async fn again(base: &Arc<Faulty>, file: Arc<dyn Volume>) -> Overlay {
+    let base = member("base", Arc::clone(base) as Arc<dyn Volume>);
     Overlay::open(base, member("file", file)).await.unwrap()
+}
+
+#[tokio::test]
+async fn empty_file_becomes_an_overlay_only_when_told_to() {
+    let base = base(MIB);
+    let file = Arc::new(Memory::new(file_size(MIB), 512));
+    let member_of = |volume: Arc<dyn Volume>| member("it", volume);
+    let opened =
+        Overlay::open(member_of(Arc::clone(&base) as _), member_of(Arc::clone(&file) as _)).await;
+    assert!(matches!(opened.err(), Some(OverlayError::New)), "what was written would be forgotten");
+    let overlay = over(&base, Arc::clone(&file) as Arc<dyn Volume>).await;
+    overlay.write(0, vec![9; 512].into(), Durability::Durable).await.unwrap();
+    let made =
+        Overlay::create(member_of(Arc::clone(&base) as _), member_of(Arc::clone(&file) as _)).await;
+    assert!(matches!(made.err(), Some(OverlayError::Made)), "it would be made anew");
+    let found = again(&base, file).await.read(Span::new(0, 512)).await.unwrap();
+    assert_eq!(found, vec![9; 512]);
 }
 
 #[tokio::test]
@@ -62,7 +86,9 @@ async fn file_that_is_no_overlay_of_this_base_is_refused() {
     for (at, why) in [(0, "it is no overlay"), (PAGE, "it is no overlay")] {
         let used = Arc::new(Memory::new(file_size(MIB), 512));
         used.write(at, vec![7; 512].into(), Durability::Volatile).await.unwrap();
-        assert_eq!(open(MIB, used).await, why);
+        let base = member("base", base(MIB));
+        let refused = Overlay::create(base, member("file", used)).await.err().unwrap();
+        assert_eq!(refused.to_string(), why);
     }
     let damaged = Arc::new(Memory::new(file_size(MIB), 512));
     drop(over(&base(MIB), Arc::clone(&damaged) as Arc<dyn Volume>).await);
@@ -176,8 +202,9 @@ async fn crashed_overlay_has_all_that_was_durable_and_whole_blocks() {
         let mut model =
             Model { versions: before.chunks(512).map(|block| vec![block[0]]).collect() };
         let mut file = Arc::new(Faulty::new(file_size(size), 512));
+        drop(over(&base, Arc::clone(&file) as Arc<dyn Volume>).await);
         for _ in 0..crashes {
-            let overlay = over(&base, Arc::clone(&file) as Arc<dyn Volume>).await;
+            let overlay = again(&base, Arc::clone(&file) as Arc<dyn Volume>).await;
             let read = overlay.read(Span::new(0, size)).await.unwrap();
             model.compare(&read, seed);
             // What was read after a crash counts for later ones once it is durable.

@@ -33,8 +33,9 @@ pub(super) async fn open(
     opened: &mut Members,
 ) -> Outcome<(Mirror, Option<Box<dyn Worker>>)> {
     let mirror = find(uri, (compound, said), options, opened).await?;
-    let worker =
-        (!options.read_only).then(|| Box::new(MirrorWorker::new(&mirror)) as Box<dyn Worker>);
+    // One whose members can only be read is read-only too.
+    let has_work = !volume::Volume::shape(&mirror).read_only;
+    let worker = has_work.then(|| Box::new(MirrorWorker::new(&mirror)) as Box<dyn Worker>);
     Ok((mirror, worker))
 }
 
@@ -73,6 +74,12 @@ fn explain(uri: &Uri, why: MirrorError) -> Failure {
         }
         MirrorError::Split(..) => {
             "keep what is on one of them: erase the first MiB of the other, and then `longhaul mirror replace URI`"
+        }
+        MirrorError::Older(_) => {
+            "erase the first MiB of that copy, and then `longhaul mirror replace URI` gives it what the others have"
+        }
+        MirrorError::NoneWhole => {
+            "a member that was out, or was being given what it lacks, is not used without one that has all"
         }
         MirrorError::NotBlank(_) => {
             "its first MiB is written over by a mirror: erase that if nothing there is needed"
