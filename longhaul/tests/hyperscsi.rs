@@ -123,6 +123,26 @@ async fn volume_keeps_every_promise() {
     check::volume(2, Arc::new(disk)).await;
 }
 
+/// Behind a server whose store tells of every failure, and behind one whose store tells each once.
+#[tokio::test]
+async fn no_failure_of_the_store_is_forgotten() {
+    // Servers run until they are dropped.
+    let kept = std::sync::Mutex::new(Vec::new());
+    for forgets in [false, true] {
+        check::truth(512, async |store| {
+            if forgets {
+                store.forget();
+            }
+            let keys = Keys::new();
+            let running = serve(store, &keys).await;
+            let disk = open(running.address, &keys).await.expect("a session");
+            kept.lock().unwrap().push((running, keys));
+            Arc::new(disk) as Arc<dyn Volume>
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn large_requests_arrive_whole() {
     let keys = Keys::new();

@@ -12,7 +12,8 @@ use crate::store::scsi::State;
 /// A volume whose reads fail once an outage has lasted too long.
 pub(super) struct LimitedReads {
     inner: Arc<dyn Volume>,
-    probe: Arc<dyn Probe>,
+    /// How the connection is.
+    state: Box<dyn Fn() -> State + Send + Sync>,
     limit: Duration,
 }
 
@@ -24,7 +25,7 @@ impl LimitedReads {
         limit: Option<Duration>,
     ) -> Arc<dyn Volume> {
         match limit {
-            Some(limit) => Arc::new(Self { inner, probe, limit }),
+            Some(limit) => Arc::new(Self { inner, state: Box::new(move || probe.state()), limit }),
             None => inner,
         }
     }
@@ -32,7 +33,7 @@ impl LimitedReads {
     /// Ends once the connection has been out for too long.
     async fn too_late(&self) {
         loop {
-            let left = match self.probe.state() {
+            let left = match (self.state)() {
                 State::Reconnecting { lasted, .. } => self.limit.saturating_sub(lasted),
                 // A connection that stands may carry this read, though others have no answer.
                 State::Connected | State::Unanswered { .. } | State::Over(_) => {
@@ -83,5 +84,24 @@ impl Volume for LimitedReads {
     }
     fn save_part(&self, at: u64, data: Bytes) -> Work<'_, ()> {
         self.inner.save_part(at, data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume::check;
+    use volume::store::memory::Memory;
+
+    use super::*;
+
+    fn over(inner: Arc<dyn Volume>) -> Arc<dyn Volume> {
+        let (state, limit) = (Box::new(|| State::Connected), Duration::from_secs(3600));
+        Arc::new(LimitedReads { inner, state, limit })
+    }
+
+    #[tokio::test]
+    async fn limited_reads_keep_the_contract_and_tell_the_truth() {
+        check::volume(22, over(Arc::new(Memory::new(5 << 20, 512)))).await;
+        check::truth(512, async |disk| over(disk)).await;
     }
 }

@@ -103,8 +103,8 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use volume::Durability;
     use volume::store::memory::Memory;
+    use volume::{Durability, check};
 
     use super::*;
 
@@ -116,6 +116,13 @@ mod tests {
         assert_eq!(top.read(Span::new(512, 1024)).await.unwrap(), vec![7; 1024]);
         top.flush().await.unwrap();
         trace
+    }
+
+    #[tokio::test]
+    async fn trace_keeps_the_contract_and_tells_the_truth() {
+        let trace = Trace::begin();
+        check::volume(21, trace.over("store", Arc::new(Memory::new(5 << 20, 512)))).await;
+        check::truth(512, async |disk| Trace::begin().over("store", disk)).await;
     }
 
     #[tokio::test]

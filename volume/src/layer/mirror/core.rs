@@ -35,9 +35,12 @@ pub(super) struct Known {
     pub(super) why: Option<String>,
     /// How often it was put out: whoever copies to it has to begin anew.
     outs: u64,
-    /// Its own record says that it is out, or is to say so.
-    pub(super) is_marked: bool,
+    /// Its own record says since it was opened that it is out, or is to say so. One of an earlier opening knows less of
+    /// those that have all.
+    is_marked: bool,
     is_marking: bool,
+    /// It has all, and is to be recorded as one that has: it counts as one once that is so.
+    is_joining: bool,
     /// Which of the places of records its last whole one is not in.
     pub(super) slot: usize,
     pub(super) retry_at: Duration,
@@ -60,6 +63,7 @@ impl Known {
             outs: 0,
             is_marked: false,
             is_marking: false,
+            is_joining: false,
             slot: 0,
             retry_at: Duration::ZERO,
             retry: RETRY.0,
@@ -78,16 +82,21 @@ impl Known {
         self.again |= self.copying.is_some_and(|region| regions.contains(region));
     }
 
-    /// It has all, as far as is known, or is recorded as one that has not.
+    /// It has all, as far as is known, or its own record is to say whether it has.
     const fn takes_records(&self) -> bool {
-        self.is_open && (self.is_in || self.is_marking)
+        self.is_open && (self.is_in || self.is_joining || self.is_marking)
     }
 }
 
 /// Records that are to be written, of one version.
 pub(super) struct Recording {
-    pub(super) records: Vec<Record>,
-    version: u64,
+    records: Vec<Record>,
+    /// Members that have all.
+    pub(super) first: Vec<usize>,
+    /// Members whose own record changes what the others know of them: only once those know it. One that knew more than they
+    /// do would be taken for one that was written to without them.
+    pub(super) then: Vec<usize>,
+    pub(super) version: u64,
 }
 
 impl Recording {
@@ -189,10 +198,11 @@ impl Core {
         self.version
     }
 
-    /// The record of each member that has all, or that is to say of itself that it has not.
+    /// The record of each member that has all, or that is to say of itself whether it has.
     pub(super) fn records(&mut self) -> Recording {
         self.sequence += 1;
-        let in_sync: Vec<_> = self.members.iter().map(|member| member.is_in).collect();
+        let has_all = |member: &Known| member.is_in || member.is_joining;
+        let in_sync: Vec<_> = self.members.iter().map(has_all).collect();
         let live: Vec<_> =
             (0..in_sync.len()).filter(|at| self.members[*at].takes_records()).collect();
         live.iter().for_each(|at| self.known[*at] = self.sequence);
@@ -208,12 +218,13 @@ impl Core {
             replaced: self.replaced.clone(),
             dirty: self.dirty.clone(),
         };
-        let records = live.into_iter().map(record).collect();
-        Recording { records, version: self.version }
+        let records = live.iter().copied().map(record).collect();
+        let (first, then) = live.into_iter().partition(|at| self.members[*at].is_in);
+        Recording { records, first, then, version: self.version }
     }
 
     /// Records are durable on these members. Says whether they count: one that has all is among them.
-    pub(super) fn recorded(&mut self, recording: &Recording, done: &[usize]) -> bool {
+    pub(super) fn confirm(&mut self, recording: &Recording, done: &[usize]) -> bool {
         for record in &recording.records {
             let at = record.member;
             if !done.contains(&at) {
@@ -225,13 +236,13 @@ impl Core {
             member.is_marked = !record.in_sync[at];
             member.is_marking &= record.in_sync[at];
         }
-        if !self.has_one_in(done) {
-            return false;
-        }
-        let version = recording.version;
+        self.has_one_in(done)
+    }
+
+    /// All records of a version are written.
+    pub(super) fn recorded(&mut self, version: u64) {
         self.recorded = self.recorded.max(version);
         self.dirtied.retain(|_, dirtied| *dirtied > version);
-        true
     }
 
     /// Whether one of these has all that was written.
@@ -318,10 +329,11 @@ impl Core {
         let was_source = self.source() == Some(at);
         let dirty = self.dirty.clone();
         let Some(member) = self.members.get_mut(at) else { return false };
-        let is_news = member.is_in;
+        let is_news = member.is_in || member.is_joining;
         member.accepts = false;
         member.is_in = false;
         member.is_marking = false;
+        member.is_joining = false;
         member.outs += 1;
         member.lose_all(&dirty);
         member.why = Some(why);
@@ -525,7 +537,7 @@ impl Core {
 
     /// A member has been given all that it lacked, and has made it durable: the version that says so. `None` if it lacks
     /// something again, or was put out meanwhile.
-    pub(super) fn put_in(&mut self, at: usize, outs: u64) -> Option<u64> {
+    pub(super) fn join(&mut self, at: usize, outs: u64) -> Option<u64> {
         let is_same = self.is_same(at, outs);
         let member = &mut self.members[at];
         if !is_same || !member.accepts || !member.lacks.is_empty() {
@@ -536,7 +548,17 @@ impl Core {
         if member.is_in {
             return Some(0);
         }
-        member.is_in = true;
+        member.is_joining = true;
         Some(self.changed())
+    }
+
+    /// It is recorded that a member has all: from now on it counts as one that has. Before, the last of the others could have
+    /// been put out, and its record would not tell of this one.
+    pub(super) fn put_in(&mut self, at: usize, outs: u64) -> bool {
+        let is_same = self.is_same(at, outs);
+        let member = &mut self.members[at];
+        member.is_in |= is_same && member.is_joining;
+        member.is_joining = false;
+        member.is_in
     }
 }

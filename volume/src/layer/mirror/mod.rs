@@ -23,7 +23,7 @@ use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{Notify, oneshot};
 
-use self::core::Core;
+use self::core::{Core, Recording};
 use self::record::Record;
 use super::member::Member;
 use super::range_lock::RangeLock;
@@ -393,21 +393,30 @@ impl Shared {
                 return Ok(());
             }
             let recording = self.core().records();
-            let members = recording.records.iter().map(|record| record.member).collect();
-            let outcomes = self.ask((Verb::Write, None), members, |at, member| {
-                let place = Record::places()[self.core().members[at].slot];
-                let record = recording.of(at).map(|record| (place, record.encode()));
-                write_record(Arc::clone(&member.volume), record)
-            });
-            let Outcomes { done, failed } = outcomes.await;
-            let is_recorded = self.core().recorded(&recording, &done);
-            self.put_out_all(&done, &failed);
-            if !is_recorded {
-                let none =
-                    || Error::new(Kind::Gone, Verb::Write, None).because("no member is left");
-                return Err(failed.into_iter().next().map_or_else(none, |(_, why)| why));
+            self.write_records(&recording, &recording.first).await?;
+            if !recording.then.is_empty() {
+                // Those that fail are out as they were.
+                let _ = self.write_records(&recording, &recording.then).await;
             }
+            self.core().recorded(recording.version);
         }
+    }
+
+    /// Writes records to some members. An error if none of those that have all has taken one.
+    async fn write_records(self: &Arc<Self>, recording: &Recording, to: &[usize]) -> Result<()> {
+        let outcomes = self.ask((Verb::Write, None), to.to_vec(), |at, member| {
+            let place = Record::places()[self.core().members[at].slot];
+            let record = recording.of(at).map(|record| (place, record.encode()));
+            write_record(Arc::clone(&member.volume), record)
+        });
+        let Outcomes { done, failed } = outcomes.await;
+        let is_recorded = self.core().confirm(recording, &done);
+        self.put_out_all(&done, &failed);
+        if is_recorded {
+            return Ok(());
+        }
+        let none = || Error::new(Kind::Gone, Verb::Write, None).because("no member is left");
+        Err(failed.into_iter().next().map_or_else(none, |(_, why)| why))
     }
 
     async fn flush_all(self: &Arc<Self>) -> Result<()> {

@@ -431,7 +431,6 @@ fn known(
         };
         let mut known = Known::new(places[at].is_some(), last.in_sync[at], lacks);
         known.slot = places[at].as_ref().map_or(0, |found| found.slot);
-        known.is_marked = own(at).is_some_and(|own| !own.in_sync[at]);
         let is_here = places[at].is_some();
         let out = || "it was out when the mirror was opened".to_owned();
         let why = || if is_here { out() } else { names[at].1.clone() };

@@ -171,12 +171,15 @@ impl Shared {
         {
             return self.put_out(at, &why);
         }
-        let version = self.core().put_in(at, outs);
-        if let Some(version) = version {
-            match self.record(version).await {
-                Ok(()) => tracing::info!("{} has all of the mirror again", self.names[at]),
-                Err(why) => tracing::warn!("no member takes the record of the mirror: {why}"),
-            }
+        let version = self.core().join(at, outs);
+        let Some(version) = version else { return };
+        if let Err(why) = self.record(version).await {
+            tracing::warn!("no member takes the record of the mirror: {why}");
+            return self.put_out(at, &why);
+        }
+        let is_in = self.core().put_in(at, outs);
+        if is_in {
+            tracing::info!("{} has all of the mirror again", self.names[at]);
         }
     }
 

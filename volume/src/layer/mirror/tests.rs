@@ -108,6 +108,76 @@ async fn last_member_tells_the_truth() {
     .await;
 }
 
+/// The other member of a mirror: it fails as the first one does, just after it.
+fn twin(disk: &Arc<Faulty>, size: u64) -> (Arc<dyn Volume>, Arc<Faulty>) {
+    let other = Arc::new(Faulty::new(size, 512));
+    (Arc::new(Leads { disk: Arc::clone(disk), other: Arc::clone(&other) }), other)
+}
+
+/// A disk that has another fail whenever it does.
+struct Leads {
+    disk: Arc<Faulty>,
+    other: Arc<Faulty>,
+}
+
+impl Leads {
+    async fn lead(&self, verb: Verb, work: Work<'_, ()>) -> Result<()> {
+        let done = work.await;
+        if let Err(why) = &done {
+            self.other.fail(verb, why.kind);
+        }
+        done
+    }
+}
+
+impl Volume for Leads {
+    fn shape(&self) -> &Shape {
+        self.disk.shape()
+    }
+
+    fn read(&self, span: Span) -> Work<'_, Bytes> {
+        self.disk.read(span)
+    }
+
+    fn write(&self, at: u64, data: Bytes, durability: Durability) -> Work<'_, ()> {
+        Box::pin(self.lead(Verb::Write, self.disk.write(at, data, durability)))
+    }
+
+    fn write_zeroes(&self, span: Span, durability: Durability, space: Space) -> Work<'_, ()> {
+        Box::pin(self.lead(Verb::WriteZeroes, self.disk.write_zeroes(span, durability, space)))
+    }
+
+    fn discard(&self, span: Span) -> Work<'_, ()> {
+        Box::pin(self.lead(Verb::Discard, self.disk.discard(span)))
+    }
+
+    fn flush(&self) -> Work<'_, ()> {
+        Box::pin(self.lead(Verb::Flush, self.disk.flush()))
+    }
+
+    fn extents(&self) -> Option<&dyn ExtentMap> {
+        None
+    }
+}
+
+/// What fails on both members is told as one disk tells it.
+#[tokio::test]
+async fn two_members_that_fail_alike_tell_the_truth() {
+    check::truth(512, async |disk: Arc<Faulty>| {
+        let (first, second) = twin(&disk, 12 * MIB);
+        let both = vec![member(0, first), member(1, second)];
+        create_with(both.clone(), ID, Some(16 * MIB)).await.unwrap();
+        let openings = both.into_iter().map(Ok).collect();
+        let options = MirrorOptions { wait: WAIT, alone: false };
+        let mirror =
+            Mirror::open(openings, options, Arc::new(VirtualTime::default())).await.unwrap();
+        mirror.work_once().await;
+        mirror.close().await;
+        Arc::new(mirror) as Arc<dyn Volume>
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn failure_of_one_member_is_recorded_before_it_is_acknowledged() {
     let disks = disks(4 * MIB);

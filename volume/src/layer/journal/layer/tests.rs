@@ -4,6 +4,7 @@ use super::super::{FileWork, Identity, PAGE, Superblock, recover, superblock_off
 use super::*;
 use crate::check;
 use crate::layer::reconnect::Task;
+use crate::store::faulty::Faulty;
 use crate::store::memory::Memory;
 
 /// A file in memory.
@@ -100,6 +101,29 @@ async fn layer_keeps_the_contract_of_a_volume() {
             assert_eq!(store.read(all).await.unwrap(), seen, "the end sends everything");
         }
     }
+}
+
+/// A layer over a store that may fail, with a journal that does not.
+async fn over_faulty(disk: Arc<Faulty>, flush: FlushPolicy) -> Arc<dyn Volume> {
+    let shape = Memory::new(disk.shape().size, disk.shape().block_size);
+    let file = new_journal(&shape, (2 << 20) + (32 << 20));
+    let recovered = recover(&*file, (2 << 20) + (32 << 20)).await.unwrap();
+    let options = options(flush);
+    let (layer, worker) = Journaled::new(
+        disk,
+        file as Arc<dyn JournalFile>,
+        &recovered,
+        1,
+        options,
+        Arc::new(Virtual),
+    );
+    tokio::spawn(worker);
+    Arc::new(layer)
+}
+
+#[tokio::test]
+async fn layer_tells_the_truth_of_its_store() {
+    check::truth(512, async |disk| over_faulty(disk, FlushPolicy::Remote).await).await;
 }
 
 #[tokio::test]

@@ -34,10 +34,11 @@ struct State {
     is_over: bool,
     /// Nothing happens yet.
     is_calm: bool,
+    was_disturbed: bool,
     links: [Link; 2],
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Up,
     /// Requests fail, or have no answer, for so many requests of anybody.
@@ -52,7 +53,9 @@ impl World {
         let left = [20, 60, 400][random.index(3)];
         let left = 1 + random.below(left);
         let random = Random::new(random.word());
-        let state = State { random, left, is_over: false, is_calm: false, links: [Link::Up; 2] };
+        let links = [Link::Up; 2];
+        let state =
+            State { random, left, is_over: false, is_calm: false, was_disturbed: false, links };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
@@ -87,6 +90,7 @@ impl World {
                 _ => Link::Up,
             };
         }
+        state.was_disturbed |= state.links[at] != Link::Up;
         (state.links[at], dies, state.random.word())
     }
 }
@@ -111,7 +115,8 @@ impl Remote {
             return std::future::pending().await;
         }
         let (link, dies, word) = self.world.request(self.at);
-        turns(word % 4).await;
+        // The last one arrives before anything else can happen.
+        turns(if dies { 0 } else { word % 4 }).await;
         let gone = || Error::new(Kind::Gone, verb, None).because("the link is down");
         match link {
             Link::Up => Ok((dies, word >> 8)),
@@ -240,7 +245,7 @@ type Blocks = Vec<Known>;
 #[derive(Clone)]
 struct Kept {
     disk: Arc<Faulty>,
-    /// It had all when it was last seen, or was being given what it lacked.
+    /// It had all when it was last seen, or was being given what it lacked just then.
     is_whole: bool,
     is_half: bool,
 }
@@ -350,6 +355,10 @@ impl Sim {
     async fn older_copy(&mut self) {
         let Some(copy) = self.copies.pop() else { return self.both().await };
         let (at, copy) = copy;
+        // Nothing knows of it that the only one that had all has been exchanged.
+        if !self.members[at ^ 1].is_whole {
+            return self.both().await;
+        }
         let now = std::mem::replace(&mut self.members[at], copy);
         self.is_calm = true;
         let opened = self.try_open(&[0, 1], false).await;
@@ -570,8 +579,7 @@ impl Sim {
             let kept = &mut self.members[*at];
             let state = &status.members[*at].1;
             kept.is_whole = matches!(state, MemberState::InSync | MemberState::Equalized(_));
-            kept.is_half |= matches!(state, MemberState::Resyncing(_));
-            kept.is_half &= !kept.is_whole;
+            kept.is_half = matches!(state, MemberState::Resyncing(1..));
         }
         let Some(blocks) = blocks else { return self.may_be_apart(there) };
         let own = match there {
@@ -587,7 +595,7 @@ impl Sim {
 impl World {
     fn was_disturbed(&self) -> bool {
         let state = self.state.lock().unwrap();
-        state.is_over || state.links != [Link::Up; 2]
+        state.is_over || state.was_disturbed
     }
 }
 
