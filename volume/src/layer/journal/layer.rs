@@ -145,6 +145,7 @@ impl Journaled {
             }
             Err(Refusal::Failed(why)) => why,
         };
+        poll_fn(|context| self.shared.poll_ended(context)).await;
         Err(Error::new(failed.kind, verb, span).because(failed))
     }
 

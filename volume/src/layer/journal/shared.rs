@@ -1,6 +1,6 @@
 //! What callers and the worker share: the machine under a lock that is held for moments only, and those who wait.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -64,6 +64,8 @@ struct State {
     /// Writes under way to the store, with their bytes, and all bytes of them.
     sent: BTreeMap<u64, (Stamp, u64)>,
     in_flight: u64,
+    /// Requests to the store that have not ended.
+    under_way: BTreeSet<u64>,
 }
 
 /// What the worker does next.
@@ -108,6 +110,7 @@ impl Shared {
             rate,
             sent: BTreeMap::new(),
             in_flight: 0,
+            under_way: BTreeSet::new(),
         };
         Self { runtime, max_age, state: Mutex::new(state) }
     }
@@ -207,6 +210,18 @@ impl Shared {
         })
     }
 
+    /// Waits, after a failure, until nothing is under way to the store: what a verb left running that has failed could land
+    /// over what is written next.
+    pub(super) fn poll_ended(&self, context: &Context<'_>) -> Poll<()> {
+        self.with(|state| {
+            if state.under_way.is_empty() {
+                return Poll::Ready(());
+            }
+            state.waiting.push(context.waker().clone());
+            Poll::Pending
+        })
+    }
+
     /// Waits for the end of falling back.
     pub(super) fn poll_direct(&self, context: &Context<'_>) -> Poll<Result<(), Failure>> {
         self.with(|state| match state.mode {
@@ -251,7 +266,10 @@ impl Shared {
 
     /// The worker is gone.
     pub(super) fn abandon(&self) {
-        self.with(|state| state.fail(&Failure::new(crate::Kind::Gone, "the journal has ended")));
+        self.with(|state| {
+            state.under_way.clear();
+            state.fail(&Failure::new(crate::Kind::Gone, "the journal has ended"));
+        });
     }
 
     pub(super) fn status(&self) -> LayerStatus {
@@ -279,6 +297,7 @@ impl Shared {
             if state.mode == Mode::FallingBack {
                 // The machine wants nothing more done. What is under way ends first: it must not land behind the rest.
                 orders.clear();
+                state.under_way.clear();
                 if is_quiet {
                     retirement = state.machine.retire();
                 }
@@ -346,6 +365,13 @@ impl State {
                 let stamp = self.rate.issued(self.in_flight, self.now);
                 self.sent.insert(*id, (stamp, span.len));
             }
+            if let Action::DrainWrite { id, .. }
+            | Action::DrainZero { id, .. }
+            | Action::DrainDiscard { id, .. }
+            | Action::DrainFlush { id } = &action
+            {
+                self.under_way.insert(*id);
+            }
             let Action::Answer { id, result } = action else {
                 self.orders.push_back(action);
                 continue;
@@ -403,6 +429,7 @@ impl State {
 
     fn finish(&mut self, outcome: Outcome) {
         if let Outcome::Drained(id, result) = &outcome {
+            self.under_way.remove(id);
             self.returned(*id, result.is_ok());
         }
         let (machine, failure) = (&mut self.machine, &mut self.failure);
