@@ -271,8 +271,19 @@ impl Clock for SinceStart {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use volume::check;
+    use volume::store::memory::Memory;
 
     use super::*;
+
+    #[tokio::test]
+    async fn failure_logging_keeps_the_contract_and_tells_the_truth() {
+        let over = |inner: Arc<dyn Volume>| -> Arc<dyn Volume> {
+            Arc::new(FailureLogging { inner, name: "test".to_owned(), failure: Failed::default() })
+        };
+        check::volume(23, over(Arc::new(Memory::new(5 << 20, 512)))).await;
+        check::truth(512, async |disk| over(disk)).await;
+    }
 
     #[derive(Parser)]
     struct Arguments {

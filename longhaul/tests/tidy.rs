@@ -5,6 +5,8 @@
 mod cycles;
 #[path = "tidy/dead.rs"]
 mod dead;
+#[path = "tidy/laws.rs"]
+mod laws;
 
 use std::collections::BTreeSet;
 use std::fs;

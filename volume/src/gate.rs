@@ -154,3 +154,16 @@ impl<V: Volume + ?Sized> Volume for std::sync::Arc<V> {
         (**self).save_part(at, data)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::check;
+
+    #[tokio::test]
+    async fn gate_tells_the_truth() {
+        check::truth(512, async |disk| Arc::new(Gate::new("test", disk)) as Arc<dyn Volume>).await;
+    }
+}
