@@ -9,9 +9,9 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::cipher_pool::fix_threads;
 use crate::command::enrol::GivenInvitation;
 use crate::command::{
-    attach, cat, check, clients, copy, discover, get, help, identity, info, invite, journal, key,
-    ls, man_pages, mirror, mount, outlast_stray_signals, reload, replay, revoke, serve, status,
-    tune, umount, volumes,
+    attach, cat, check, clients, copy, discover, doctor, get, help, identity, info, invite,
+    journal, key, ls, man_pages, mirror, mount, outlast_stray_signals, reload, replay, revoke,
+    serve, status, tune, umount, volumes,
 };
 use crate::failure::{OrFail, Outcome};
 use crate::log::{Log, log_failure};
@@ -65,6 +65,7 @@ enum Command {
     Get(get::Args),
     Cat(cat::Args),
     Discover(discover::Args),
+    Doctor(doctor::Args),
     Key(key::Args),
     Identity(identity::Args),
     Attach(attach::Args),
@@ -185,6 +186,7 @@ fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
             Command::Get(args) => get::run(args).await,
             Command::Cat(args) => cat::run(args).await,
             Command::Discover(args) => discover::run(args).await,
+            Command::Doctor(args) => doctor::run(args).await,
             Command::Identity(args) => identity::run(&args),
             Command::Key(args) => key::run(args).await,
             Command::Attach(args) => attach::run(args).await,

@@ -65,6 +65,7 @@ fn manual_names_every_option() {
         "revoke",
         "status",
         "discover",
+        "doctor",
         "info",
         "key init",
         "key add",

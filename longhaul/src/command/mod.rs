@@ -21,6 +21,7 @@ pub mod check;
 pub mod clients;
 pub mod copy;
 pub mod discover;
+pub mod doctor;
 pub mod enrol;
 mod files;
 pub mod get;

@@ -16,6 +16,16 @@ pub(crate) fn bound_unsent(socket: &TcpStream) {
     }
 }
 
+/// What makes it available where it is not.
+pub(crate) const LOAD_HINT: &str = "`modprobe tcp_bbr`, here and on the server";
+
+/// Whether the kernel has a congestion control that loss does not slow down (BBR); `None` if it does not tell.
+pub(crate) fn withstands_loss() -> Option<bool> {
+    let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let available = std::fs::read_to_string(path).ok()?;
+    Some(available.split_whitespace().any(|name| name == "bbr"))
+}
+
 /// Switches to BBR, which follows the delivery rate and not the losses. Where the kernel has none, or does not permit
 /// it, the connection stays as it is.
 pub(super) fn use_bbr(socket: &TcpStream) {

@@ -1,0 +1,152 @@
+//! This machine: what `mount` takes of it, and what the kernel allows TCP.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Finding;
+use crate::net::tcp_tuning::congestion_control::{LOAD_HINT, withstands_loss};
+use crate::size::Size;
+
+/// A link of 1 Gbit/s with a round trip of 100 ms holds so many bytes: less makes it slower.
+const LONG_LINK: u64 = 12_500_000;
+
+/// Programs that `mount` has do something, what for, and their packages.
+const HELPERS: [(&str, &str, &str); 5] = [
+    ("mount", "`mount DIR`", "mount"),
+    ("mkfs.ext4", "`mount --mkfs ext4`", "e2fsprogs"),
+    ("mkfs.xfs", "`mount --mkfs xfs`", "xfsprogs"),
+    ("mkfs.btrfs", "`mount --mkfs btrfs`", "btrfs-progs"),
+    ("fusermount3", "`--fuse FILE` without root", "fuse3"),
+];
+
+pub(super) fn look() -> Vec<Finding> {
+    let mut findings = vec![rights(), fuse(), loops()];
+    findings.extend(HELPERS.iter().filter_map(|helper| missing(*helper)));
+    findings.push(block_devices());
+    findings.extend(tcp());
+    findings
+}
+
+fn rights() -> Finding {
+    match rustix::process::geteuid().is_root() {
+        true => Finding::good("root: block devices can be made and mounted"),
+        false => Finding::note(
+            "this user is not root",
+            "`mount DIR` and `mount --device` take root",
+            "use sudo for these; `attach --nbd` and `attach --fuse` do without",
+        ),
+    }
+}
+
+fn fuse() -> Finding {
+    let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    match opened {
+        Ok(_) => Finding::good("/dev/fuse: a volume can be one file"),
+        Err(why) => Finding::broken(
+            format!("/dev/fuse cannot be opened: {why}"),
+            "`mount` and `attach --fuse` take it",
+            "`modprobe fuse`; a container needs this device. `attach --nbd` does without",
+        ),
+    }
+}
+
+fn loops() -> Finding {
+    let control = Path::new("/dev/loop-control");
+    if !rustix::process::geteuid().is_root() && control.exists() {
+        return Finding::good("/dev/loop-control: root can make block devices");
+    }
+    match fs::OpenOptions::new().read(true).write(true).open(control) {
+        Ok(_) => Finding::good("/dev/loop-control: a file can be a block device"),
+        Err(why) => Finding::broken(
+            format!("/dev/loop-control cannot be opened: {why}"),
+            "`mount` makes a block device of a file",
+            "`modprobe loop`; a container needs this device. `attach` does without",
+        ),
+    }
+}
+
+fn missing((program, what, package): (&str, &str, &str)) -> Option<Finding> {
+    let places = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    let is_there =
+        std::env::split_paths(&places).chain(system).any(|dir| dir.join(program).exists());
+    (!is_there).then(|| {
+        let why = format!("{what} takes it");
+        Finding::note(
+            format!("{program} is not installed"),
+            why,
+            format!("install the package {package}"),
+        )
+    })
+}
+
+/// The ways to a block device, and which one is used.
+fn block_devices() -> Finding {
+    let has_nbd = Path::new("/sys/module/nbd").exists();
+    let has_ublk = Path::new("/dev/ublk-control").exists();
+    let others = match (has_nbd, has_ublk) {
+        (false, false) => "the kernel's NBD and ublk are not loaded",
+        (true, false) => "the kernel's NBD is loaded and not used",
+        (false, true) => "ublk is there and not used: several kernels fail at its first device",
+        (true, true) => {
+            "the kernel's NBD and ublk are there and not used: several kernels fail at the first device of ublk"
+        }
+    };
+    Finding::good(format!("block devices are made by FUSE and loop; {others}"))
+}
+
+/// What the kernel allows the buffers of a connection, against what a long link holds.
+fn tcp() -> Vec<Finding> {
+    let limit = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok()?;
+        text.split_whitespace().nth(2)?.parse::<u64>().ok()
+    };
+    let limits = ["tcp_rmem", "tcp_wmem"].into_iter().filter_map(|name| Some((name, limit(name)?)));
+    let mut findings: Vec<_> = limits.map(|(name, most)| window(name, most)).collect();
+    if let Some(is_available) = withstands_loss() {
+        findings.push(match is_available {
+            true => {
+                Finding::good("TCP: the kernel has BBR, which keeps its rate when packets are lost")
+            }
+            false => Finding::note(
+                "TCP: the kernel has no BBR loaded",
+                "on long links that lose packets the others are much slower",
+                LOAD_HINT,
+            ),
+        });
+    }
+    findings
+}
+
+fn window(name: &str, most: u64) -> Finding {
+    // Half of it is for bookkeeping, by the kernel's `tcp_adv_win_scale`.
+    let window = most / 2;
+    let megabits = window * 8 / 100_000;
+    let what = format!("TCP: net.ipv4.{name} allows windows of {}", Size(window));
+    match window < LONG_LINK {
+        false => Finding::good(what),
+        true => Finding::note(
+            what,
+            format!(
+                "one connection moves at most {megabits} Mbit/s over a round trip of 100 ms by that"
+            ),
+            format!(
+                "on long fast links `sysctl -w net.ipv4.{name}='4096 131072 67108864'`, and several connections (`--connections`)"
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+
+    #[test]
+    fn small_windows_are_told_with_the_rate_that_they_allow() {
+        let small = window("tcp_rmem", 6 << 20);
+        assert_eq!(small.state, State::Note);
+        assert!(small.why.unwrap().contains("251 Mbit/s"));
+        assert_eq!(window("tcp_rmem", 64 << 20).state, State::Good);
+    }
+}

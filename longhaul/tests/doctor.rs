@@ -1,0 +1,78 @@
+//! `longhaul doctor`: what it says of a server that answers, of one that lets nobody in, and of a port that is closed.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{LONGHAUL, Running, run};
+use serde_json::Value;
+
+fn longhaul(home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(LONGHAUL);
+    command.args(arguments).current_dir(home).env("HOME", home).env_remove("XDG_CONFIG_HOME");
+    command
+}
+
+fn serve(home: &Path, more: &[&str]) -> (Running, String) {
+    let line = ["serve", "--volume", "t=memory:1M", "--listen", "127.0.0.1:0"];
+    let server = Running::start(&mut longhaul(home, &[&line, more].concat()));
+    let uri = server.line().unwrap().strip_prefix("ready ").unwrap().to_owned();
+    (server, uri)
+}
+
+/// What is found of the way to a server: how it is, and what is said of it.
+fn way(home: &Path, place: &str) -> Vec<(String, String)> {
+    let found = longhaul(home, &["doctor", place, "--json"]).output().unwrap();
+    let findings: Vec<Value> = serde_json::from_slice(&found.stdout).unwrap();
+    let is_broken = findings.iter().any(|finding| finding["state"] == "broken");
+    assert_eq!(found.status.code(), Some(i32::from(is_broken)), "{findings:?}");
+    let of_server = findings.iter().skip_while(|finding| {
+        let what = finding["what"].as_str().unwrap();
+        !what.starts_with("127.0.0.1:") && !what.contains("has no address")
+    });
+    let text = |finding: &Value| {
+        let texts = ["what", "why", "todo"].map(|name| finding[name].as_str().unwrap_or_default());
+        (finding["state"].as_str().unwrap().to_owned(), texts.join(": "))
+    };
+    of_server.map(text).collect()
+}
+
+#[test]
+fn server_that_answers_is_good_and_one_that_refuses_is_told_with_its_reason() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let (server, uri) = serve(home, &[]);
+    let found = way(home, &uri);
+    let [(connects, _), (answers, said)] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((connects.as_str(), answers.as_str()), ("good", "good"), "{found:?}");
+    assert!(said.contains("lets this client in, to 1 targets"), "{said}");
+    assert!(server.stop().success());
+
+    std::fs::write(home.join("secret"), "a secret of some length").unwrap();
+    std::fs::set_permissions(home.join("secret"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .unwrap();
+    let chap = ["--chap-user", "me", "--chap-secret-file", "secret"];
+    let (server, uri) = serve(home, &chap);
+    let found = way(home, &uri);
+    assert_eq!(found[0].0, "good", "{found:?}");
+    assert_eq!(found[1].0, "broken", "{found:?}");
+    assert!(server.stop().success());
+}
+
+#[test]
+fn closed_port_and_name_without_address_are_broken() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let found = way(home, &closed.to_string());
+    let [(state, said)] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(state, "broken");
+    assert!(said.contains("refused") && said.contains("`longhaul serve` running"), "{said}");
+    // RFC 6761, 6.4: this name never has an address.
+    let found = way(home, "nowhere.invalid");
+    assert_eq!(found[0].0, "broken", "{found:?}");
+    let (said, ended) = run(&longhaul(home, &["doctor", "hyperscsi://127.0.0.1/t"]));
+    assert_eq!(ended.code(), Some(2), "{said}");
+    assert!(said.contains("HyperSCSI"), "{said}");
+}
