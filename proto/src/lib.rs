@@ -1,5 +1,5 @@
-//! SCSI, iSCSI, HyperSCSI and NBD as pure state machines: bytes and the time go in; bytes, commands and
-//! the next deadline come out.
+//! SCSI, iSCSI, HyperSCSI, NBD and FUSE as pure state machines: bytes and the time go in; bytes,
+//! commands and the next deadline come out.
 //!
 //! Nothing here does I/O, reads a clock or makes randomness of its own: time is an argument
 //! ([`time::Time`]) and so is every random value (nonces, challenges). That is what lets two machines
@@ -8,6 +8,7 @@
 
 pub mod cipher;
 pub mod client;
+pub mod fuse;
 pub mod hyperscsi;
 pub mod identity;
 pub mod iscsi;

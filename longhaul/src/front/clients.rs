@@ -33,15 +33,6 @@ impl Clients {
     pub(super) fn set(&self, count: usize) {
         self.0.send_replace(count);
     }
-
-    pub(super) fn add(&self) {
-        self.0.send_modify(|count| *count += 1);
-    }
-
-    pub(super) fn remove(&self) {
-        // The kernel releases only what it has opened; a count below nothing would be nonsense all the same.
-        self.0.send_modify(|count| *count = count.saturating_sub(1));
-    }
 }
 
 #[cfg(test)]
@@ -54,12 +45,11 @@ mod tests {
         let watched = clients.clone();
         let gone = tokio::spawn(async move { watched.gone().await });
         tokio::task::yield_now().await;
-        clients.add();
-        clients.add();
-        clients.remove();
+        clients.set(2);
+        clients.set(1);
         tokio::task::yield_now().await;
         assert!(!gone.is_finished());
-        clients.remove();
+        clients.set(0);
         gone.await.unwrap();
         assert_eq!(clients.count(), 0);
     }

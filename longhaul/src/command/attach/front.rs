@@ -75,8 +75,12 @@ impl Front {
                 bound.map(Self::Nbd).map_err(|why| cannot_listen(path, why, logs))
             }
             FrontAt::Fuse(path) => {
-                let mounted = fuse::Server::mount(path, replace, volume).await;
-                mounted.map(Self::Fuse).map_err(|why| cannot_mount(path, why, logs))
+                let mounted = async {
+                    let device = fuse::open_device()?;
+                    let record = fuse::Record::default();
+                    fuse::Server::mount(path, replace, volume, device, record).await
+                };
+                mounted.await.map(Self::Fuse).map_err(|why| cannot_mount(path, why, logs))
             }
         }
     }
@@ -176,7 +180,7 @@ fn cannot_mount(path: &Path, why: fuse::MountError, logs: &[Pending]) -> Failure
                 .to_owned(),
         ),
         Why::NoHelper => Some("install the package fuse3, or run this as root".to_owned()),
-        Why::InUse | Why::System(_) => None,
+        Why::InUse | Why::NoResend(_) | Why::System(_) => None,
     };
     let failure = Failure::new(format!("cannot mount over the file {}", path.shown()));
     let failure = failure.because(why);

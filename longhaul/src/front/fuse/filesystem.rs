@@ -3,25 +3,24 @@
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyOpen, ReplyStatfs,
-    ReplyWrite, Request, TimeOrNow, WriteFlags,
+use proto::fuse::{
+    Capabilities, FOPEN_DIRECT_IO, FOPEN_PARALLEL_DIRECT_WRITES, Header, Init, InitReply,
+    Operation, Reply, Request, Statistics,
 };
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use volume::{Durability, Shape, Volume};
 
+use super::connection::{Connection, End, Requests, WRITE_MAX};
 use super::mapping::{attributes, block_size, errno, is_news};
+use super::record::Record;
 use super::requests::{Allocation, ByteVolume};
 use crate::front::Clients;
 use crate::log_limiter::{LineLimiter, Permit};
-
-/// The largest write that the kernel sends; it sends reads of the same size.
-const WRITE_MAX: u32 = 1 << 20;
 
 /// Asynchronous requests that the kernel has under way at a time. A loop device has 128.
 const BACKGROUND_MAX: u16 = 512;
@@ -30,54 +29,244 @@ const BACKGROUND_MAX: u16 = 512;
 const UNITS_MAX: u32 = (64 << 20) / UNIT;
 const UNIT: u32 = 4096;
 
-/// For how long the kernel need not ask again for attributes, which never change.
-const ATTRIBUTES_LAST: Duration = Duration::from_secs(3600);
+/// For how many seconds the kernel need not ask again for attributes: it is told when they change.
+const ATTRIBUTES_LAST: u64 = 3600;
+
+/// A change that comes when the server ends was never taken: whoever asks learns that.
+const ENDED: Errno = Errno::SHUTDOWN;
 
 /// The file, as the kernel's requests and its server share it.
 pub(super) struct File {
+    pub(super) connection: Connection,
     shape: Shape,
     /// None once the server ends: what is asked then is refused.
     volume: RwLock<Option<Arc<ByteVolume>>>,
     quota: Arc<Semaphore>,
     runtime: Handle,
     pub(super) clients: Clients,
+    pub(super) record: Record,
     /// The first change that failed.
     pub(super) failure: OnceLock<String>,
     log_limiter: LineLimiter,
 }
 
+/// A request that is answered once; with EIO if whoever works on it gives up.
+struct Question {
+    file: Arc<File>,
+    header: Header,
+    is_answered: bool,
+}
+
 impl File {
-    pub(super) fn new(volume: Arc<dyn Volume>) -> Self {
+    pub(super) fn new(connection: Connection, record: Record, volume: Arc<dyn Volume>) -> Self {
         let volume = Arc::new(ByteVolume::new(volume));
+        let clients = Clients::default();
+        clients.set(record.open_count());
         Self {
+            connection,
             shape: volume.shape().clone(),
             volume: RwLock::new(Some(volume)),
             quota: Arc::new(Semaphore::new(UNITS_MAX as usize)),
             runtime: Handle::current(),
-            clients: Clients::default(),
+            clients,
+            record,
             failure: OnceLock::new(),
             log_limiter: LineLimiter::default(),
         }
     }
 
+    /// Answers the first request, by which both ends agree on what they can.
+    pub(super) fn begin_session(&self, requests: &mut Requests<'_>) -> io::Result<()> {
+        let request = requests.next()?;
+        let Ok(Request { header, operation: Operation::Init(init) }) = request else {
+            return Err(io::Error::other("the kernel did not begin with FUSE_INIT"));
+        };
+        match refusal(&init) {
+            Some(why) => {
+                self.connection.fail(&header, Errno::PROTO);
+                Err(io::Error::other(why))
+            }
+            None => {
+                let wanted = Capabilities::ASYNC_READ
+                    .with(Capabilities::BIG_WRITES)
+                    .with(Capabilities::ASYNC_DIO)
+                    .with(Capabilities::MAX_PAGES);
+                let server = InitReply {
+                    capabilities: wanted,
+                    background_max: BACKGROUND_MAX,
+                    write_max: WRITE_MAX,
+                };
+                self.connection.answer(&header, &init.reply(&server));
+                Ok(())
+            }
+        }
+    }
+
+    /// Carries out requests until there are no more, or are to be no more.
+    pub(super) fn serve(self: &Arc<Self>, requests: &mut Requests<'_>) -> io::Result<End> {
+        loop {
+            let request = match requests.next()? {
+                Ok(request) => request,
+                Err(end) => return Ok(end),
+            };
+            let question =
+                Question { file: Arc::clone(self), header: request.header, is_answered: false };
+            if request.operation == Operation::Destroy {
+                question.answer(&Reply::default());
+                return Ok(End::Unmounted);
+            }
+            self.dispatch(question, &request.operation);
+        }
+    }
+
+    /// Waits for what runs. No more may be read meanwhile, and nothing begins as long as the answer is held.
+    pub(super) async fn quiesce(&self) -> OwnedSemaphorePermit {
+        // Each request holds a part of it.
+        let all = Arc::clone(&self.quota).acquire_many_owned(UNITS_MAX).await;
+        all.expect("nobody closes the quota")
+    }
+
+    /// Makes everything stable that was acknowledged.
+    pub(super) async fn flush(&self) -> volume::Result<()> {
+        let volume = self.volume.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(volume) = volume else { return Ok(()) };
+        let covered = self.record.flush_begins();
+        volume.flush().await?;
+        self.record.flushed(covered);
+        Ok(())
+    }
+
     /// Refuses what is asked from now on, and waits for what runs; the volume, unless it was closed before.
     pub(super) async fn close(&self) -> Option<Arc<ByteVolume>> {
         let volume = self.volume.write().unwrap_or_else(PoisonError::into_inner).take();
-        // Each request holds a part of it.
-        let _all = self.quota.acquire_many(UNITS_MAX).await;
+        drop(self.quiesce().await);
         volume
     }
 
-    /// Carries out a request of so many bytes beside the others; `None` if the server ends.
+    fn dispatch(self: &Arc<Self>, question: Question, operation: &Operation<'_>) {
+        match *operation {
+            Operation::GetAttributes => question.answer_attributes(),
+            Operation::SetAttributes(wanted) => {
+                let resized = wanted.size.is_some_and(|size| size != self.shape.size);
+                match resized || wanted.changes_rights {
+                    // The size of a volume is its own, and so are its rights.
+                    true => question.fail(Errno::PERM),
+                    false => question.answer_attributes(),
+                }
+            }
+            Operation::Open { flags } => self.open(question, flags),
+            Operation::Release { handle } => {
+                self.clients.set(self.record.released(handle));
+                question.answer(&Reply::default());
+            }
+            Operation::Statistics => {
+                let size = block_size(&self.shape);
+                let blocks = self.shape.size / u64::from(size);
+                question.answer(&Reply::statistics(&Statistics { block_size: size, blocks }));
+            }
+            Operation::Read { offset, size } => self.read(question, offset, size),
+            Operation::Write { offset, data, flags } => {
+                self.write(question, offset, Bytes::copy_from_slice(data), durability(flags));
+            }
+            Operation::Sync => self.sync(question),
+            Operation::Allocate { offset, length, mode } => {
+                match Allocation::of(mode.cast_signed()) {
+                    Some(allocation) => self.allocate(question, allocation, offset, length),
+                    None => question.fail(Errno::OPNOTSUPP),
+                }
+            }
+            Operation::Forget => question.ignore(),
+            Operation::Init(_) => question.fail(Errno::IO),
+            // The kernel does without, and asks for most of them once only.
+            Operation::Destroy | Operation::Unknown { .. } => question.fail(Errno::NOSYS),
+        }
+    }
+
+    fn open(&self, question: Question, flags: u32) {
+        let access = OFlags::from_bits_retain(flags) & OFlags::ACCMODE;
+        if self.shape.read_only && access != OFlags::RDONLY {
+            return question.fail(Errno::ROFS);
+        }
+        // The same if it is asked for again.
+        let handle = question.header.number();
+        match self.record.opened(handle) {
+            Ok(count) => self.clients.set(count),
+            Err(why) => return question.fail(Errno::from_io_error(&why).unwrap_or(Errno::IO)),
+        }
+        // Whoever has the file open, above all a loop device, keeps a cache of its own.
+        let direct = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
+        question.answer(&Reply::opened(handle, direct));
+    }
+
+    fn read(self: &Arc<Self>, question: Question, offset: u64, size: u32) {
+        self.begin(size, question, move |file, question, volume| async move {
+            match volume.read(offset, size.into()).await {
+                Ok(data) => question.answer_bytes(&data),
+                Err(error) => question.fail(file.answer_of(&error, false)),
+            }
+        });
+    }
+
+    fn write(self: &Arc<Self>, question: Question, at: u64, data: Bytes, durability: Durability) {
+        let len = data.len() as u32;
+        self.change(len, question, move |volume| async move {
+            let written = volume.write(at, data, durability).await?;
+            Ok(Reply::written(written))
+        });
+    }
+
+    fn allocate(self: &Arc<Self>, question: Question, how: Allocation, at: u64, length: u64) {
+        self.change(0, question, move |volume| async move {
+            volume.allocate(how, at, length).await.map(|()| Reply::default())
+        });
+    }
+
+    fn sync(self: &Arc<Self>, question: Question) {
+        self.begin(0, question, move |file, question, volume| async move {
+            let covered = file.record.flush_begins();
+            match volume.flush().await {
+                Ok(()) => {
+                    file.record.flushed(covered);
+                    question.answer(&Reply::default());
+                }
+                Err(error) => question.fail(file.answer_of(&error, true)),
+            }
+        });
+    }
+
+    /// Carries out a change of so many bytes, of which the record knows before anybody can rely on it.
+    fn change<F: Future<Output = volume::Result<Reply>> + Send + 'static>(
+        self: &Arc<Self>,
+        len: u32,
+        question: Question,
+        run: impl FnOnce(Arc<ByteVolume>) -> F + Send + 'static,
+    ) {
+        if let Err(why) = self.record.change_begins() {
+            tracing::error!(%why, "FUSE: cannot note that a change begins");
+            return question.fail(Errno::IO);
+        }
+        let running = RunningChange(Arc::clone(self));
+        self.begin(len, question, move |file, question, volume| async move {
+            let changed = run(volume).await;
+            drop(running);
+            match changed {
+                Ok(reply) => question.answer(&reply),
+                Err(error) => question.fail(file.answer_of(&error, true)),
+            }
+        });
+    }
+
+    /// Carries out a request of so many bytes beside the others.
     fn begin<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
         len: u32,
-        run: impl FnOnce(Arc<Self>, Option<Arc<ByteVolume>>) -> F,
+        question: Question,
+        run: impl FnOnce(Arc<Self>, Question, Arc<ByteVolume>) -> F,
     ) {
         let permit = self.permit(len);
         let volume = self.volume.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let work = run(Arc::clone(self), volume);
-        // A request that panics is answered with EIO when its reply is dropped.
+        let Some(volume) = volume else { return question.fail(ENDED) };
+        let work = run(Arc::clone(self), question, volume);
         self.runtime.spawn(async move {
             work.await;
             drop(permit);
@@ -112,166 +301,69 @@ impl File {
     }
 }
 
-/// A change that comes when the server ends was never taken: whoever asks learns that.
-const ENDED: Errno = Errno::ESHUTDOWN;
+/// Why this kernel cannot be served.
+fn refusal(init: &Init) -> Option<&'static str> {
+    if !init.is_known() {
+        return Some("this kernel speaks a FUSE protocol that is not known here");
+    }
+    if !init.capabilities.has(Capabilities::BIG_WRITES) {
+        return Some("this kernel's FUSE has no large writes");
+    }
+    // Without it each request of a loop device would wait for the one before: slow, and correct.
+    if !init.capabilities.has(Capabilities::ASYNC_DIO) {
+        tracing::warn!("this kernel's FUSE has no asynchronous direct I/O: the file is slow");
+    }
+    None
+}
 
-/// What `fuser` calls: the handlers begin the work, and the thread goes on to read.
-pub(super) struct Handlers(pub(super) Arc<File>);
+/// A change that has not ended.
+struct RunningChange(Arc<File>);
 
-impl Filesystem for Handlers {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let too_old = |what: &str| io::Error::other(format!("this kernel's FUSE has no {what}"));
-        config.set_max_write(WRITE_MAX).map_err(|_| too_old("large writes"))?;
-        config.set_max_background(BACKGROUND_MAX).map_err(|_| too_old("background requests"))?;
-        // Without it each request of a loop device would wait for the one before: slow, and correct.
-        if config.add_capabilities(InitFlags::FUSE_ASYNC_DIO).is_err() {
-            tracing::warn!("this kernel's FUSE has no asynchronous direct I/O: the file is slow");
+impl Drop for RunningChange {
+    fn drop(&mut self) {
+        self.0.record.change_ends();
+    }
+}
+
+impl Question {
+    fn answer(mut self, reply: &Reply) {
+        self.is_answered = true;
+        self.file.connection.answer(&self.header, reply);
+    }
+
+    fn answer_bytes(mut self, bytes: &[u8]) {
+        self.is_answered = true;
+        self.file.connection.answer_bytes(&self.header, bytes);
+    }
+
+    fn answer_attributes(self) {
+        let attributes = attributes(&self.file.shape);
+        self.answer(&Reply::attributes(&attributes, ATTRIBUTES_LAST));
+    }
+
+    fn fail(mut self, why: Errno) {
+        self.is_answered = true;
+        self.file.connection.fail(&self.header, why);
+    }
+
+    /// It takes no answer.
+    fn ignore(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.file.connection.fail(&self.header, Errno::IO);
         }
-        Ok(())
-    }
-
-    fn getattr(&self, _req: &Request, _ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&ATTRIBUTES_LAST, &attributes(&self.0.shape));
-    }
-
-    fn setattr(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let resized = size.is_some_and(|size| size != self.0.shape.size);
-        if resized || mode.is_some() || uid.is_some() || gid.is_some() {
-            // The size of a volume is its own, and so are its rights.
-            return reply.error(Errno::EPERM);
-        }
-        reply.attr(&ATTRIBUTES_LAST, &attributes(&self.0.shape));
-    }
-
-    fn open(&self, _req: &Request, _ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if self.0.shape.read_only && flags.acc_mode() != OpenAccMode::O_RDONLY {
-            return reply.error(Errno::EROFS);
-        }
-        self.0.clients.add();
-        // Whoever has the file open, above all a loop device, keeps a cache of its own.
-        let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
-        reply.opened(FileHandle(0), direct);
-    }
-
-    fn release(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.0.clients.remove();
-        reply.ok();
-    }
-
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let size = block_size(&self.0.shape);
-        reply.statfs(self.0.shape.size / u64::from(size), 0, 0, 1, 0, size, 255, size);
-    }
-
-    fn read(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        self.0.begin(size, move |file, volume| async move {
-            let Some(volume) = volume else { return reply.error(ENDED) };
-            match volume.read(offset, size.into()).await {
-                Ok(data) => reply.data(&data),
-                Err(error) => reply.error(file.answer_of(&error, false)),
-            }
-        });
-    }
-
-    fn write(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let data = Bytes::copy_from_slice(data);
-        let durability = durability(flags);
-        self.0.begin(data.len() as u32, move |file, volume| async move {
-            let Some(volume) = volume else { return reply.error(ENDED) };
-            match volume.write(offset, data, durability).await {
-                Ok(written) => reply.written(written),
-                Err(error) => reply.error(file.answer_of(&error, true)),
-            }
-        });
-    }
-
-    fn fsync(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.0.begin(0, move |file, volume| async move {
-            let Some(volume) = volume else { return reply.error(ENDED) };
-            match volume.flush().await {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(file.answer_of(&error, true)),
-            }
-        });
-    }
-
-    fn fallocate(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let Some(allocation) = Allocation::of(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.0.begin(0, move |file, volume| async move {
-            let Some(volume) = volume else { return reply.error(ENDED) };
-            match volume.allocate(allocation, offset, length).await {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(file.answer_of(&error, true)),
-            }
-        });
     }
 }
 
 /// open(2): with O_DSYNC, which O_SYNC implies, a write returns when it is durable.
-fn durability(flags: OpenFlags) -> Durability {
-    let dsync = rustix::fs::OFlags::DSYNC.bits().cast_signed();
-    if flags.0 & dsync != 0 { Durability::Durable } else { Durability::Volatile }
+fn durability(flags: u32) -> Durability {
+    match flags & OFlags::DSYNC.bits() {
+        0 => Durability::Volatile,
+        _ => Durability::Durable,
+    }
 }

@@ -1,8 +1,7 @@
 //! A volume in terms of a file: its attributes and its errors.
 
-use std::time::UNIX_EPOCH;
-
-use fuser::{Errno, FileAttr, FileType, INodeNo};
+use proto::fuse::Attributes;
+use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 use volume::{Kind, Shape};
 
@@ -15,35 +14,25 @@ pub(super) fn block_size(shape: &Shape) -> u32 {
 }
 
 /// The attributes of the file: only its owner may open it.
-pub(super) fn attributes(shape: &Shape) -> FileAttr {
-    FileAttr {
-        ino: INodeNo::ROOT,
+pub(super) fn attributes(shape: &Shape) -> Attributes {
+    Attributes {
         size: shape.size,
-        blocks: shape.size.div_ceil(512),
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: if shape.read_only { 0o400 } else { 0o600 },
-        nlink: 1,
+        block_size: block_size(shape),
+        mode: if shape.read_only { 0o400 } else { 0o600 },
         uid: geteuid().as_raw(),
         gid: getegid().as_raw(),
-        rdev: 0,
-        blksize: block_size(shape),
-        flags: 0,
     }
 }
 
 /// How failures look to a program: the one table.
 pub(super) const fn errno(kind: Kind) -> Errno {
     match kind {
-        Kind::ReadOnly => Errno::EROFS,
-        Kind::Range => Errno::EINVAL,
+        Kind::ReadOnly => Errno::ROFS,
+        Kind::Range => Errno::INVAL,
         // Of fallocate(2): programs and loop devices write zeroes instead.
-        Kind::Unsupported => Errno::EOPNOTSUPP,
-        Kind::NoSpace => Errno::ENOSPC,
-        Kind::Gone | Kind::Medium | Kind::Integrity | Kind::Busy | Kind::Peer => Errno::EIO,
+        Kind::Unsupported => Errno::OPNOTSUPP,
+        Kind::NoSpace => Errno::NOSPC,
+        Kind::Gone | Kind::Medium | Kind::Integrity | Kind::Busy | Kind::Peer => Errno::IO,
     }
 }
 
@@ -63,13 +52,10 @@ mod tests {
     fn shape_of_a_volume_becomes_that_of_a_file() {
         let volume = Memory::new(1 << 20, 512);
         let found = attributes(volume.shape());
-        assert_eq!(
-            (found.size, found.blocks, found.blksize, found.perm),
-            (1 << 20, 2048, 4096, 0o600)
-        );
+        assert_eq!((found.size, found.block_size, found.mode), (1 << 20, 4096, 0o600));
         let shape =
             Shape { read_only: true, physical_block_size: 16 << 10, ..volume.shape().clone() };
         let found = attributes(&shape);
-        assert_eq!((found.blksize, found.perm), (16 << 10, 0o400));
+        assert_eq!((found.block_size, found.mode), (16 << 10, 0o400));
     }
 }

@@ -35,6 +35,11 @@ pub enum MountError {
     /// The user may not mount, and there is nobody who does it for him.
     #[error("this user may not mount, and {HELPER}, which does it for users, is not there")]
     NoHelper,
+    /// What a server that was killed had taken cannot be asked again.
+    #[error(
+        "this kernel cannot ask again what the process before was asked: that takes Linux 6.9 or newer ({0})"
+    )]
+    NoResend(#[source] io::Error),
     /// The system refused.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -77,8 +82,18 @@ impl MountPoint {
         Ok(Self { path, made: false })
     }
 
+    /// The one of a mount that is there.
+    pub(super) fn taken_over(path: &Path, made: bool) -> Self {
+        Self { path: path.to_owned(), made }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it goes with the mount.
+    pub(super) const fn is_made(&self) -> bool {
+        self.made
     }
 
     /// Removes it if it was made.

@@ -1,66 +1,151 @@
-//! The mount, and its end.
+//! The mount, its end, and how it goes on under another process.
 
 use std::io;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fuser::{Config, MountOption, Session, SessionUnmounter};
-use rustix::process::geteuid;
+use proto::fuse::Notice;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use volume::Volume;
 
-use super::filesystem::{File, Handlers};
+use super::connection::{Connection, End, ReadingStopper, Requests, stopper};
+use super::filesystem::File;
+use super::mount::{Device, mount};
 use super::mount_point::{HELPER, MountError, MountPoint, detach};
+use super::record::Record;
 use crate::front::Clients;
 use crate::printable::Shown as _;
 use crate::stop::Stop;
-
-const DEVICE: &str = "/dev/fuse";
 
 /// A volume that is mounted as one file.
 pub struct Server {
     file: Arc<File>,
     point: Arc<MountPoint>,
-    unmounter: Mutex<Option<SessionUnmounter>>,
-    /// Filled when the kernel has no more requests, because somebody has unmounted the file.
-    ended: Mutex<Option<oneshot::Receiver<io::Result<()>>>>,
+    reader: Mutex<Reader>,
     leaves: AtomicBool,
 }
 
+/// The thread that reads requests.
+struct Reader {
+    /// What stops it.
+    stopper: Option<ReadingStopper>,
+    /// Filled at its end.
+    ended: Option<oneshot::Receiver<io::Result<End>>>,
+    /// Closed at its end.
+    gone: Option<oneshot::Receiver<()>>,
+}
+
+/// A mount that another process has served.
+pub struct Takeover {
+    /// Its connection to the kernel.
+    pub device: Device,
+    /// What that process has noted.
+    pub record: Record,
+    /// The file that it is mounted over was made for it.
+    pub made: bool,
+    /// The process was killed: what it was asked and has not answered is to be asked again.
+    pub was_killed: bool,
+}
+
 impl Server {
-    /// Mounts `volume` over the file at `path`, which is made if it is not there. It answers at once. A mount that a
-    /// killed server has left is replaced only if the caller says so.
+    /// Mounts `volume` over the file at `path`, which is made if it is not there, by way of `device`. It answers at once. A
+    /// mount that a killed server has left is replaced only if the caller says so.
     pub async fn mount(
         path: &Path,
         replace: bool,
         volume: Arc<dyn Volume>,
+        device: Device,
+        record: Record,
     ) -> Result<Self, MountError> {
-        let file = Arc::new(File::new(volume));
-        let (path, handlers) = (path.to_owned(), Handlers(Arc::clone(&file)));
-        let mounted = spawn_blocking(move || mount(&path, replace, handlers)).await;
-        let (point, mut session) = mounted.map_err(io::Error::other)??;
-        let unmounter = session.unmount_callable();
-        let (ends, ended) = oneshot::channel();
-        // It waits in read(2), which nothing but the kernel ends.
-        std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
-            let _ = ends.send(session.run());
-        })?;
-        Ok(Self {
+        let path = path.to_owned();
+        let mounted = spawn_blocking(move || {
+            let point = MountPoint::prepare(&path, replace)?;
+            match mount(device, point.path()) {
+                Ok(device) => Ok((point, Connection::new(device)?)),
+                Err(why) => {
+                    point.remove();
+                    Err(why)
+                }
+            }
+        });
+        let (point, connection) = mounted.await.map_err(io::Error::other)??;
+        let file = Arc::new(File::new(connection, record, volume));
+        let server = Self::new(file, point);
+        match server.begin_reading(true).await {
+            Ok(()) => Ok(server),
+            Err(why) => {
+                server.end().await;
+                Err(why.into())
+            }
+        }
+    }
+
+    /// Goes on with a mount that another process has served. Where that was killed and the kernel cannot ask again what it
+    /// was asked, that fails: those who have asked would wait for ever.
+    pub async fn resume(
+        path: &Path,
+        volume: Arc<dyn Volume>,
+        takeover: Takeover,
+    ) -> Result<Self, MountError> {
+        let Takeover { device, record, made, was_killed } = takeover;
+        let file = Arc::new(File::new(Connection::new(device)?, record, volume));
+        match file.connection.notify(Notice::Resend) {
+            Err(why) if was_killed => return Err(MountError::NoResend(why)),
+            // A server that was not killed has answered everything.
+            _ => {}
+        }
+        let server = Self::new(file, MountPoint::taken_over(path, made));
+        server.begin_reading(false).await?;
+        // The volume may have grown meanwhile.
+        if let Err(why) = server.file.connection.notify(Notice::AttributesChanged) {
+            tracing::debug!(%why, "FUSE: the kernel keeps the attributes of the file");
+        }
+        Ok(server)
+    }
+
+    fn new(file: Arc<File>, point: MountPoint) -> Self {
+        Self {
             file,
             point: Arc::new(point),
-            unmounter: Mutex::new(Some(unmounter)),
-            ended: Mutex::new(Some(ended)),
+            reader: Mutex::new(Reader { stopper: None, ended: None, gone: None }),
             leaves: AtomicBool::new(false),
-        })
+        }
+    }
+
+    /// Reads requests in a thread of its own, which waits in poll(2); whether the first one has yet to come.
+    async fn begin_reading(&self, is_first: bool) -> io::Result<()> {
+        let (stopper, stopped) = stopper()?;
+        let (ends, ended) = oneshot::channel();
+        let (begins, begun) = oneshot::channel();
+        let (going, gone) = oneshot::channel();
+        let file = Arc::clone(&self.file);
+        std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
+            let mut requests: Requests<'_> = file.connection.requests(stopped);
+            let first = if is_first { file.begin_session(&mut requests) } else { Ok(()) };
+            let is_begun = first.is_ok();
+            let _ = begins.send(first);
+            if is_begun {
+                let _ = ends.send(file.serve(&mut requests));
+            }
+            drop(going);
+        })?;
+        begun.await.map_err(io::Error::other)??;
+        *self.lock() = Reader { stopper: Some(stopper), ended: Some(ended), gone: Some(gone) };
+        Ok(())
     }
 
     /// The file, from any directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.point.path()
+    }
+
+    /// Whether the file that it is mounted over was made for it.
+    #[must_use]
+    pub fn has_made_file(&self) -> bool {
+        self.point.is_made()
     }
 
     /// How many programs have it open.
@@ -83,10 +168,14 @@ impl Server {
     /// Serves until `stop` is called, or somebody unmounts the file; then it closes. The mount is there until
     /// [`Server::end`].
     pub async fn run(&self, mut stop: Stop) {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ended = self.lock().ended.take();
         let unmounted = async {
             match ended {
-                Some(ended) => ended.await,
+                Some(ended) => match ended.await {
+                    // To be handed over; whoever does that decides what comes next.
+                    Ok(Ok(End::Stopped)) => std::future::pending().await,
+                    how => how,
+                },
                 None => std::future::pending().await,
             }
         };
@@ -95,6 +184,30 @@ impl Server {
             how = unmounted => self.tell_of_end(how),
         }
         self.close().await;
+    }
+
+    /// Reads no more requests, finishes those that it has, and makes everything stable: from then on another process can go
+    /// on, if this one ends without closing anything. If that fails it serves as before.
+    pub async fn hand_over(&self) -> Result<(), HandOverError> {
+        let gone = {
+            let mut reader = self.lock();
+            drop(reader.stopper.take());
+            reader.gone.take()
+        };
+        if let Some(gone) = gone {
+            // It says nothing, and ends.
+            let _: Result<(), _> = gone.await;
+        }
+        let quiet = self.file.quiesce().await;
+        let flushed = self.file.flush().await;
+        drop(quiet);
+        match flushed {
+            Ok(()) => Ok(()),
+            Err(why) => {
+                self.begin_reading(false).await?;
+                Err(why.into())
+            }
+        }
     }
 
     /// Finishes what was asked for, refuses what is asked from then on, and flushes. The volume is not held any more.
@@ -106,10 +219,10 @@ impl Server {
         }
     }
 
-    fn tell_of_end(&self, how: Result<io::Result<()>, oneshot::error::RecvError>) {
+    fn tell_of_end(&self, how: Result<io::Result<End>, oneshot::error::RecvError>) {
         let path = self.path().shown();
         match how {
-            Ok(Ok(())) => {
+            Ok(Ok(_)) => {
                 tracing::warn!(%path, "FUSE: the file was unmounted by somebody else: ending");
             }
             Ok(Err(why)) => {
@@ -126,54 +239,38 @@ impl Server {
         if self.leaves.load(Ordering::Relaxed) {
             return;
         }
-        let unmounter = self.unmounter.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (point, clients) = (Arc::clone(&self.point), self.clients());
-        let work = spawn_blocking(move || unmount(&point, unmounter, &clients));
-        if let Err(why) = work.await {
+        if let Err(why) = spawn_blocking(move || unmount(&point, &clients)).await {
             tracing::error!(%why, "cannot unmount");
         }
     }
-}
 
-fn mount(
-    path: &Path,
-    replace: bool,
-    handlers: Handlers,
-) -> Result<(MountPoint, Session<Handlers>), MountError> {
-    // Before anything is made. The kernel's module is loaded by this.
-    std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(DEVICE)
-        .map_err(MountError::NoDevice)?;
-    let point = MountPoint::prepare(path, replace)?;
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName("longhaul".to_owned()),
-        MountOption::Subtype("longhaul".to_owned()),
-        MountOption::NoExec,
-    ];
-    match Session::new(handlers, point.path(), &config) {
-        Ok(session) => Ok((point, session)),
-        Err(why) => {
-            point.remove();
-            let lacks_helper =
-                !geteuid().is_root() && Command::new(HELPER).arg("-V").output().is_err();
-            Err(if lacks_helper { MountError::NoHelper } else { MountError::System(why) })
-        }
+    fn lock(&self) -> std::sync::MutexGuard<'_, Reader> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Why a mount cannot be handed over.
+#[derive(Debug, thiserror::Error)]
+pub enum HandOverError {
+    /// What was acknowledged cannot be made stable.
+    #[error(transparent)]
+    Flush(#[from] volume::Error),
+    /// The system refused to go on.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
 /// Whoever has the file open, a loop device for one, keeps the mount busy: then it is taken out of sight only.
-fn unmount(point: &MountPoint, unmounter: Option<SessionUnmounter>, clients: &Clients) {
+fn unmount(point: &MountPoint, clients: &Clients) {
     let path = point.path().shown();
-    let done = unmounter.map_or(Ok(()), |mut unmounter| unmounter.unmount());
-    if let Err(why) = done {
+    if let Err(why) = rustix::mount::unmount(point.path(), rustix::mount::UnmountFlags::empty()) {
         let open = clients.count();
         match detach(point.path()) {
-            Ok(()) => {
+            Ok(()) if open > 0 => {
                 tracing::warn!(%path, %why, open, "FUSE: the file is still open: those who have it get errors from now on");
             }
+            Ok(()) => {}
             // Somebody else has unmounted it.
             Err(gone) if gone.kind() == io::ErrorKind::InvalidInput => {}
             Err(why) => {
