@@ -30,6 +30,8 @@ pub(crate) enum Request<'a> {
     LoopConfigure(&'a LoopConfig),
     /// LOOP_GET_STATUS64.
     LoopStatus(&'a mut LoopInfo),
+    /// LOOP_SET_CAPACITY.
+    LoopFollowSize,
     /// LOOP_CLR_FD.
     LoopClear,
 }
@@ -42,6 +44,7 @@ impl Request<'_> {
             Self::LoopFree => (0x4C82, ptr::null_mut()),
             Self::LoopConfigure(config) => (0x4C0A, ptr::from_ref(config).cast_mut().cast()),
             Self::LoopStatus(info) => (0x4C05, ptr::from_mut(info).cast()),
+            Self::LoopFollowSize => (0x4C07, ptr::null_mut()),
             Self::LoopClear => (0x4C01, ptr::null_mut()),
         }
     }

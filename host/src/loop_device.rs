@@ -84,8 +84,14 @@ pub fn detach(path: &Path) -> Result<()> {
     ioctl(File::open(path)?, Request::LoopClear).map(drop)
 }
 
+/// Makes the loop device at `path` as large as its file is now.
+pub fn follow_size(path: &Path) -> Result<()> {
+    ioctl(File::open(path)?, Request::LoopFollowSize).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::{Seek as _, SeekFrom};
     use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
     use super::*;
@@ -99,6 +105,9 @@ mod tests {
         let (path, device) = attach(&backing, options).unwrap();
         let found = backing.metadata().unwrap();
         assert_eq!(backing_file(&path).unwrap(), (found.dev(), found.ino()));
+        backing.set_len(2 << 20).unwrap();
+        follow_size(&path).unwrap();
+        assert_eq!((&device).seek(SeekFrom::End(0)).unwrap(), 2 << 20);
         device.write_all_at(&[7; 4096], 8192).unwrap();
         device.sync_all().unwrap();
         let mut read = [0; 4096];

@@ -11,7 +11,7 @@ use crate::command::enrol::GivenInvitation;
 use crate::command::{
     attach, cat, check, clients, copy, discover, doctor, get, help, identity, info, invite,
     journal, key, ls, man_pages, mirror, mount, outlast_stray_signals, reload, replay, revoke,
-    serve, status, tune, umount, volumes,
+    serve, status, tune, umount, upgrade, volumes,
 };
 use crate::failure::{OrFail, Outcome};
 use crate::log::{Log, log_failure};
@@ -71,6 +71,7 @@ enum Command {
     Attach(attach::Args),
     Mount(mount::Args),
     Umount(umount::Args),
+    Upgrade(upgrade::Args),
     Volumes(volumes::Args),
     Replay(replay::Args),
     Journal(journal::Args),
@@ -192,6 +193,7 @@ fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
             Command::Attach(args) => attach::run(args).await,
             Command::Mount(args) => mount::run(args, arguments).await,
             Command::Umount(args) => umount::run(args).await,
+            Command::Upgrade(args) => upgrade::run(args).await,
             Command::Volumes(args) => volumes::run(&args),
             Command::Replay(args) => replay::run(args).await,
             Command::Journal(args) => journal::run(args).await,

@@ -152,6 +152,12 @@ fn reservation_hint(why: &ReservationError) -> Option<&'static str> {
 
 /// The same, of a target that cannot be reached.
 pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
+    let is_fleeting = matches!(why, ConnectError::Session(_)) && why.login().is_none();
+    let failure = explain_at_length(what, why);
+    if is_fleeting { failure.fleeting() } else { failure }
+}
+
+fn explain_at_length(what: String, why: ConnectError) -> Failure {
     use LoginStatus as Status;
     if let ConnectError::Reservation(ReservationError::Held(holders)) = &why {
         let hint = match (holders.has_unwritten_log(), holders.has_missing_log()) {

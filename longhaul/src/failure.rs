@@ -18,12 +18,20 @@ pub struct Failure {
     hint: Option<String>,
     usage: bool,
     output_closed: bool,
+    fleeting: bool,
 }
 
 impl Failure {
     /// `what` failed: say what was tried, on what.
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), why: None, hint: None, usage: false, output_closed: false }
+        Self {
+            what: what.into(),
+            why: None,
+            hint: None,
+            usage: false,
+            output_closed: false,
+            fleeting: false,
+        }
     }
 
     /// The request itself was wrong: exit code 2.
@@ -41,6 +49,19 @@ impl Failure {
     #[must_use]
     pub fn already_printed(usage: bool) -> Self {
         Self { usage, ..Self::output_closed() }
+    }
+
+    /// It may be over when it is tried again, and changes nothing by itself.
+    #[must_use]
+    pub const fn fleeting(mut self) -> Self {
+        self.fleeting = true;
+        self
+    }
+
+    /// Whether it may be over when it is tried again.
+    #[must_use]
+    pub const fn is_fleeting(&self) -> bool {
+        self.fleeting
     }
 
     /// Whether there is nobody to tell.

@@ -26,6 +26,7 @@ pub mod luks;
 mod mount_helper;
 pub mod net;
 pub mod option_table;
+mod passed_descriptors;
 pub mod pipelined;
 mod printable;
 pub mod progress;

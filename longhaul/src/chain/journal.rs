@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use volume::layer::journal::{
     FlushPolicy, Identity, JournalFile, Journaled, LayerOptions, LayerStatus, Mode, Recovered,
-    Settings, State, Superblock,
+    Settings, State, Superblock, SuperblockState,
 };
 use volume::layer::reconnect::Over;
 use volume::{Gate, Shape, Volume};
@@ -75,6 +75,14 @@ impl JournalOptions {
         let JournalSource::Found { found: Some(found), .. } = &self.source else { return None };
         let (_, found) = &**found;
         (!found.changes.is_empty()).then_some(found.superblock.token)
+    }
+
+    /// The key of the last writer, if that has not said that the volume has everything.
+    #[must_use]
+    pub fn writer(&self) -> Option<u64> {
+        let JournalSource::Found { found: Some(found), .. } = &self.source else { return None };
+        let (_, found) = &**found;
+        (found.superblock.state == SuperblockState::Open).then_some(found.superblock.token)
     }
 
     /// Where its file is, or will be.

@@ -3,7 +3,9 @@
 mod detach;
 mod ending;
 mod front;
+pub(super) mod kept;
 pub mod status;
+mod succession;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,15 +16,19 @@ pub(super) use self::ending::Background;
 use self::ending::until_end;
 pub(super) use self::front::FrontAt;
 use self::front::{Front, FrontArgs};
+use self::kept::Kept;
 use self::status::StatusReporter;
+use self::succession::Succession;
 use super::enrol::GivenInvitation;
 use super::journal::not_resumed;
 use super::journal_args::JournalArgs;
 use super::options::{EncryptionArgs, LoginArgs, OutageArgs, ReplayLogArgs, WriterArgs};
 use super::trace_file::TraceFile;
+use crate::block_devices::loops_over;
 use crate::chain::{self, Chain, Contents, JournalOptions, OpenOptions};
 use crate::failure::{Failure, Outcome, print_error};
 use crate::pipelined::PipelineArgs;
+use crate::printable::Shown as _;
 use crate::reconnect_limit::ReconnectLimit;
 use crate::replay_log::Pending;
 use crate::size::Size;
@@ -107,7 +113,7 @@ pub async fn run(args: Args) -> Outcome {
     let trace = trace.map(TraceFile::create).transpose()?;
     volume.trace = trace.as_ref().map(|trace| Arc::clone(&trace.trace));
     let title = uri.to_string();
-    let offered = Offer { uri, front, replace, contents: None, background: None };
+    let offered = Offer { uri, front, replace, contents: None, background: None, kept: None };
     let done = offer(offered, volume, stop).await;
     let Some(trace) = trace else { return done };
     let end = trace.trace.now();
@@ -123,6 +129,8 @@ pub(super) struct Offer {
     pub(super) contents: Option<Contents>,
     /// How it goes on without a terminal, if it does.
     pub(super) background: Option<Background>,
+    /// What it takes over, or leaves to another process.
+    pub(super) kept: Option<Kept>,
 }
 
 impl Args {
@@ -168,9 +176,20 @@ impl VolumeArgs {
         contents: Option<Contents>,
         stop: &Stop,
     ) -> Outcome<Chain> {
-        let mut opened = self.open_chain(uri, contents.clone(), stop).await;
+        self.open_kept(uri, contents, None, stop).await
+    }
+
+    /// The same, as the volume of a mount that is taken over, or may be.
+    async fn open_kept(
+        &self,
+        uri: &Uri,
+        contents: Option<Contents>,
+        kept: Option<&Kept>,
+        stop: &Stop,
+    ) -> Outcome<Chain> {
+        let mut opened = self.open_chain(uri, contents.clone(), kept, stop).await;
         if opened.is_err() && self.journal.is_declined() {
-            opened = self.open_chain(uri, contents, stop).await;
+            opened = self.open_chain(uri, contents, kept, stop).await;
         }
         if opened.is_err() {
             self.journal.discard_made().await;
@@ -190,10 +209,24 @@ impl VolumeArgs {
         &self,
         uri: &Uri,
         contents: Option<Contents>,
+        kept: Option<&Kept>,
         stop: &Stop,
     ) -> Outcome<Chain> {
         let journal = self.journal.open().await?;
-        let writers = writers_of(self.writers.writers(), journal.as_ref())?;
+        if kept.is_some_and(Kept::has_lost) {
+            return Err(kept::lost(format!("cannot go on with the mount of {uri}")));
+        }
+        let asked = match kept.is_some_and(Kept::is_resumed) {
+            // Whoever took it over since has it.
+            true if self.writers.writers() == Writers::TakeOver => Writers::One,
+            _ => self.writers.writers(),
+        };
+        let writers = writers_of(asked, journal.as_ref())?;
+        let contents = contents.unwrap_or_else(|| self.encryption.contents(&uri.to_string()));
+        let contents = match kept {
+            Some(kept) => kept.contents(contents),
+            None => contents,
+        };
         let is_resumed = matches!(writers, Writers::Resume(_));
         // A journal keeps what a replay log would.
         let saves = uri.is_remote() && !self.read_only && journal.is_none();
@@ -209,13 +242,13 @@ impl VolumeArgs {
             size: self.size,
             read_only: self.read_only,
             login: self.login.login().await?,
-            contents: contents.unwrap_or_else(|| self.encryption.contents(&uri.to_string())),
+            contents,
             block_size: None,
             pad: false,
             pipeline: self.writers.pipeline(self.pipeline.settings(chain::memory_of_machine())?),
             replays: journal.as_ref().and_then(|journal| {
                 let file = journal.path().to_owned();
-                Some(ReplayedLog { key: Some(journal.resumes()?), file })
+                Some(ReplayedLog { key: Some(journal.writer()?), file })
             }),
             journal,
             writers,
@@ -232,11 +265,11 @@ impl VolumeArgs {
 
 /// Opens the volume, and offers it until `stop` is called or somebody asks it to end.
 pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome {
-    let Offer { uri, front, replace, contents, background } = offer;
+    let Offer { uri, front, replace, contents, background, mut kept } = offer;
     args.check(&uri)?;
     front.check()?;
     host::allocator::return_large();
-    let chain = args.open(&uri, contents, &stop).await?;
+    let chain = args.open_kept(&uri, contents, kept.as_ref(), &stop).await?;
     let (ender, end) = Stopper::new();
     // What is mounted is unmounted before: that may have much to write.
     chain.leave_on(if background.is_some() { end.clone() } else { stop.clone() });
@@ -261,9 +294,18 @@ pub(super) async fn offer(offer: Offer, args: VolumeArgs, stop: Stop) -> Outcome
         ));
     }
     let detach = Detach::default();
-    let opened = Front::open(&front, replace, chain.volume(), &logs).await;
+    let opened = match &mut kept {
+        None => Front::open(&front, replace, chain.volume(), &logs).await,
+        Some(kept) => {
+            kept.answer_when(args.journal.is_stable());
+            open_kept_front(&front, replace, kept, &chain, &logs).await
+        }
+    };
     let served = match opened {
-        Ok(front) => serve(&chain, front, background.as_ref(), &detach, stop, (ender, end)).await,
+        Ok(front) => {
+            let background = background.as_ref();
+            serve(&chain, front, (background, kept.as_ref()), &detach, stop, (ender, end)).await
+        }
         Err(why) => Err(why),
     };
     let front = match served {
@@ -317,11 +359,47 @@ fn announce(front: &Front, background: Option<&Background>) -> Outcome {
     left.map_or(Ok(()), |left| left.close_terminal())
 }
 
+/// Makes the block devices over the file as large as the volume has become. The kernel asks this process for the size of the
+/// file meanwhile.
+fn grow_devices(front: &Front) {
+    let Some(file) = front.file() else { return };
+    tokio::task::spawn_blocking(move || {
+        // So that older kernels look at it too.
+        let _ = std::fs::metadata(&file);
+        for device in loops_over(&file) {
+            let size = Size(std::fs::metadata(&file).map_or(0, |file| file.len()));
+            match host::loop_device::follow_size(&device) {
+                Ok(()) => print_error(&format_args!(
+                    "longhaul: {} has {size} now, as its volume; a file system on it grows when it is told to: `resize2fs {}`, \
+                     `xfs_growfs DIR`, `btrfs filesystem resize max DIR`",
+                    device.shown(),
+                    device.shown()
+                )),
+                Err(why) => {
+                    tracing::warn!(device = %device.shown(), %why, "the block device has not grown with its volume")
+                }
+            }
+        }
+    });
+}
+
+/// The front of a mount that another process may go on with, or has begun.
+async fn open_kept_front(
+    at: &FrontAt,
+    replace: bool,
+    kept: &mut Kept,
+    chain: &Chain,
+    logs: &[Pending],
+) -> Outcome<Front> {
+    kept.check(chain).await?;
+    Front::open_kept(at, replace, chain.volume(), kept.take()?, logs).await
+}
+
 /// Serves the volume until it is to end.
 async fn serve(
     chain: &Chain,
     front: Front,
-    background: Option<&Background>,
+    (background, kept): (Option<&Background>, Option<&Kept>),
     detach: &Detach,
     stop: Stop,
     (ender, end): (Stopper, Stop),
@@ -335,8 +413,16 @@ async fn serve(
         clients: front.clients(),
         volume: chain.observer(),
     };
-    let listening = reporter.listen(detach.clone());
-    let announced = announce(&front, background);
+    let succession = Succession::default();
+    let listening = reporter.listen(detach.clone(), succession.clone());
+    let announced = match kept {
+        Some(kept) => kept.keep(chain, front.has_made_file()).await,
+        None => Ok(()),
+    };
+    let announced = announced.and_then(|()| announce(&front, background));
+    if kept.is_some_and(|kept| kept.has_grown(chain)) {
+        grow_devices(&front);
+    }
     let is_device = background.is_some_and(|background| background.is_device);
     let mut progress = None;
     if announced.is_ok() {
@@ -351,11 +437,19 @@ async fn serve(
             ender.call();
             std::future::pending::<()>().await;
         };
+        let refusal = kept.is_none().then_some(
+            "no process keeps it: that is for what `longhaul mount` makes a block device of",
+        );
+        let handing_over = async {
+            succession.serve(&front, refusal, status::remove_control_socket).await;
+            std::future::pending::<()>().await;
+        };
         // It may end before it is told to: a mounted file can be unmounted by others.
         tokio::select! {
             () = front.run(chain.volume(), &uri, end) => {}
             () = telling => {}
             () = ending => {}
+            () = handing_over => {}
         }
     }
     // They look at the volume, which nobody else may hold when it is closed.

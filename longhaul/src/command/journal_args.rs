@@ -47,6 +47,9 @@ pub(super) struct JournalArgs {
     /// The volume can have none.
     #[arg(skip)]
     declined: Arc<OnceLock<()>>,
+    /// When flushes are answered by the one that was opened.
+    #[arg(skip)]
+    opened: OnceLock<FlushPolicy>,
 }
 
 /// How large a journal is made without being asked for: an eighth of the room on its disk, and not more than this.
@@ -161,8 +164,21 @@ impl JournalArgs {
         self.declined.get().is_some()
     }
 
+    /// Whether there is one, in use, that makes a write stable on this machine.
+    pub(super) fn is_stable(&self) -> bool {
+        !self.is_declined() && self.opened.get() == Some(&FlushPolicy::Local)
+    }
+
     /// Opens the file, or makes it.
     pub(super) async fn open(&self) -> Outcome<Option<JournalOptions>> {
+        let options = self.open_wanted().await?;
+        if let Some(options) = &options {
+            let _ = self.opened.set(options.flush);
+        }
+        Ok(options)
+    }
+
+    async fn open_wanted(&self) -> Outcome<Option<JournalOptions>> {
         let Some(spec) = self.spec().cloned() else {
             return match self.default.get() {
                 Some(path) => self.open_default(path.clone()).await,

@@ -45,6 +45,7 @@ pub mod status;
 mod trace_file;
 pub mod tune;
 pub mod umount;
+pub mod upgrade;
 pub mod volumes;
 
 /// Works on a volume, and closes it whatever comes of that: one that is not closed stays reserved. If both fail, the

@@ -5,6 +5,7 @@
 
 mod blank;
 mod device;
+mod keeper;
 mod persist;
 mod server;
 
@@ -14,17 +15,20 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 
 use self::device::{BlockDevice, make_file_system, mount_device};
+use self::keeper::Keeper;
 use self::server::Server;
+use super::attach::kept::{Kept, TRY_AGAIN};
 use super::attach::{self, Background, FrontAt, Offer, VolumeArgs};
 use super::enrol::GivenInvitation;
 use super::umount;
 use super::{say, say_done, stop_on_signals};
 use crate::block_devices::{loops_over, mounted_at};
 use crate::durable::make_directories;
-use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::printable::Shown as _;
 use crate::remembered::{self, Remembered};
 use crate::state_dir::state_dir;
+use crate::stop::Stop;
 use crate::systemd;
 use crate::uri::Uri;
 
@@ -63,6 +67,9 @@ pub struct Args {
     /// Serve it at this file: the process in the background
     #[arg(long, hide = true, value_name = "FILE")]
     serve_at: Option<PathBuf>,
+    /// The process that keeps the mount listens here: the process that it has serve
+    #[arg(long, hide = true, value_name = "SOCKET")]
+    kept_by: Option<PathBuf>,
 }
 
 /// A file system that can be made.
@@ -165,19 +172,68 @@ pub async fn run(args: Args, arguments: Vec<OsString>) -> Outcome {
         None => remembered::name_for(&uri)?,
     };
     match args.serve_at.clone() {
-        Some(file) => serve(args, uri, name, file).await,
+        Some(file) => serve(args, uri, name, file, arguments).await,
         None => attach_and_mount(args, uri, name, arguments).await,
     }
 }
 
 /// The process in the background.
-async fn serve(args: Args, uri: Uri, name: String, file: PathBuf) -> Outcome {
+async fn serve(
+    args: Args,
+    uri: Uri,
+    name: String,
+    file: PathBuf,
+    arguments: Vec<OsString>,
+) -> Outcome {
     let stop = stop_on_signals()?;
+    let background = background(&args, &name)?;
+    let kept = match &args.kept_by {
+        Some(socket) => Some(Kept::connect(socket.clone()).await?),
+        // What is on this machine is looked for among its loop devices when it is opened, and nobody would answer for this one.
+        None if background.is_device && uri.is_remote() => {
+            let socket = keeper::socket_of(&file, &name);
+            let socket = socket.ok_or_else(|| Failure::new("there is no directory for it"))?;
+            return Keeper::new(arguments, socket)?.run(&background, stop).await;
+        }
+        None => None,
+    };
+    let is_resumed = kept.as_ref().is_some_and(Kept::is_resumed);
+    let served = serve_kept(args, uri, file, background, kept, stop).await;
+    if let Err(why) = &served
+        && is_resumed
+        && why.is_fleeting()
+    {
+        print_error(&format_args!("longhaul: {why}"));
+        std::process::exit(TRY_AGAIN.into());
+    }
+    served
+}
+
+/// How the process in the background goes on without a terminal.
+fn background(args: &Args, name: &str) -> Outcome<Background> {
+    let logs = state_dir().ok_or_else(|| {
+        Failure::new("there is no directory for the log of what runs in the background")
+            .hint("set HOME, or LONGHAUL_STATE_DIR")
+    })?;
+    let log = logs.join(format!("{name}.log"));
+    Ok(Background { is_device: args.fuse.is_none(), log, name: name.to_owned() })
+}
+
+/// Serves it, for the first time or in the place of another process.
+async fn serve_kept(
+    args: Args,
+    uri: Uri,
+    file: PathBuf,
+    background: Background,
+    kept: Option<Kept>,
+    stop: Stop,
+) -> Outcome {
     args.open.check(&uri)?;
     if let Some(dir) = state_dir() {
-        args.open.default_journal(&uri, dir.join(format!("{name}.journal")));
+        args.open.default_journal(&uri, dir.join(format!("{}.journal", background.name)));
     }
-    let contents = match args.mkfs {
+    let is_resumed = kept.as_ref().is_some_and(Kept::is_resumed);
+    let contents = match args.mkfs.filter(|_| !is_resumed) {
         Some(_) => match blank::prepare(&uri, &args.open, &stop).await {
             Ok(contents) => contents,
             Err(why) => {
@@ -187,14 +243,9 @@ async fn serve(args: Args, uri: Uri, name: String, file: PathBuf) -> Outcome {
         },
         None => None,
     };
-    let logs = state_dir().ok_or_else(|| {
-        Failure::new("there is no directory for the log of what runs in the background")
-            .hint("set HOME, or LONGHAUL_STATE_DIR")
-    })?;
-    let is_device = args.fuse.is_none();
-    let background = Background { is_device, log: logs.join(format!("{name}.log")), name };
-    let front = FrontAt::Fuse(file);
-    let offer = Offer { uri, front, replace: is_device, contents, background: Some(background) };
+    let (front, replace) = (FrontAt::Fuse(file), background.is_device);
+    let background = Some(background);
+    let offer = Offer { uri, front, replace, contents, background, kept };
     attach::offer(offer, args.open, stop).await
 }
 

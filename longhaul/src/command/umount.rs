@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use tokio::task::spawn_blocking;
 
+use super::attach::kept;
 use super::attach::status::AttachStatus;
 use super::say_done;
 use crate::block_devices::{file_of, loops_over, mounted_at, mounts_of, users_of};
@@ -41,6 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is said what the end waits for.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
+/// How often it is looked for a process that takes a mount over.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// The end may have gigabytes to send over a thin line, or wait for a server.
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -62,7 +66,7 @@ pub(super) enum AttachmentAddress {
 }
 
 /// Every attachment of this user that answers, and where.
-async fn attachments() -> Vec<(PathBuf, AttachStatus)> {
+pub(super) async fn attachments() -> Vec<(PathBuf, AttachStatus)> {
     let sockets = control::found();
     let answers = join_all(sockets.iter().map(|path| control::ask(path, "status", PATIENCE))).await;
     let answered = sockets.into_iter().zip(answers);
@@ -83,25 +87,39 @@ pub(super) async fn refuse_if_attached(uri: &Uri) -> Outcome {
     }
 }
 
-async fn find(what: &str) -> Outcome<(AttachmentAddress, AttachStatus)> {
+pub(super) async fn find(what: &str) -> Outcome<(AttachmentAddress, AttachStatus)> {
     let path =
         std::fs::canonicalize(what).or_else(|_| std::path::absolute(what)).unwrap_or_default();
     // A directory that was not found may still be one whose mount does not answer.
     let file =
         mounted_at(&path).and_then(|mount| file_of(&mount.source)).or_else(|| file_of(&path));
     let file = file.unwrap_or_else(|| path.clone());
-    let all = attachments().await;
+    let named = own_file(what).filter(|_| remembered::name(what).is_ok());
+    let candidates: Vec<_> =
+        named.into_iter().chain([file.clone()]).filter(|file| is_own(file)).collect();
     let is_it = |status: &AttachStatus| {
         status.file.as_deref() == Some(&*file)
             || status.name.as_deref() == Some(what)
             || status.attachment == what
             || Path::new(&status.socket) == path
     };
-    let found = all.into_iter().find(|(_, status)| is_it(status));
+    let mut is_told = false;
+    let found = loop {
+        let all = attachments().await;
+        let found = all.into_iter().find(|(_, status)| is_it(status));
+        if found.is_some() || !candidates.iter().any(|file| is_kept_mount(file)) {
+            break found;
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            print_error(&format_args!(
+                "longhaul: {what} is served by nobody at the moment: another process is about to take it over, which is waited for; \
+                 its log in the state directory says more"
+            ));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    };
     let Some((control, status)) = found else {
-        let named = own_file(what).filter(|_| remembered::name(what).is_ok());
-        let candidates = [named, Some(file)].into_iter().flatten();
-        for file in candidates.filter(|file| is_own(file)) {
+        for file in candidates {
             spawn_blocking(move || clear(&file))
                 .await
                 .or_fail(|| "cannot unmount".to_owned())??;
@@ -122,6 +140,13 @@ pub(super) fn own_file(name: &str) -> Option<PathBuf> {
 /// The directory of those files.
 pub(super) fn own_dir() -> Option<PathBuf> {
     control::runtime_dir().map(|dir| dir.join("volumes"))
+}
+
+/// Whether a process keeps the mount over this file, whose server may have ended.
+fn is_kept_mount(file: &Path) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str());
+    let socket = file.parent().zip(name).map(|(dir, name)| kept::socket_in(dir, name));
+    socket.is_some_and(|socket| kept::is_kept(&socket))
 }
 
 fn is_own(file: &Path) -> bool {

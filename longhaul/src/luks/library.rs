@@ -174,6 +174,19 @@ pub(super) fn slots_opened(
     .map(|(_, opened)| opened)
 }
 
+/// The same of a volume key that an earlier process had: whether it is that of this header.
+pub(super) fn verify(image: &Image, volume_size: u64, key: &[u8]) -> Outcome<bool> {
+    on_file(image.bytes.clone(), volume_size, |device| {
+        load(device)?;
+        match device.volume_key_handle().verify(key) {
+            Ok(()) => Ok(true),
+            Err(why) if is(&why, rustix::io::Errno::PERM) => Ok(false),
+            Err(why) => Err(Failure::new("cannot verify the volume key").because(why)),
+        }
+    })
+    .map(|(_, is_its)| is_its)
+}
+
 enum Attempt {
     Opened(Opened),
     Wrong,

@@ -1,10 +1,11 @@
 //! Whether a volume is encrypted, and opening it: which secret, how often it is asked for, and what is
 //! repaired once a secret has proved that the header is the owner's.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::Serialize;
 use volume::{Span, Volume};
+use zeroize::Zeroizing;
 
 use super::header::{Header, HeaderError, binary_parts_in, uuid_at};
 use super::image::{Image, ImageError};
@@ -23,44 +24,77 @@ const ATTEMPTS: u32 = 3;
 
 /// What opens a volume: a secret, or where one is had from.
 #[derive(Clone, Debug)]
-pub struct Key(Origin);
+pub struct Key {
+    origin: Origin,
+    /// Where the volume key is noted once it is known.
+    noted: Option<Arc<OnceLock<Secret>>>,
+}
 
 #[derive(Clone, Debug)]
 enum Origin {
     Given(Secret),
-    Asked { source: Source, what: String },
-    New { source: Source, what: String },
-    Another { source: Source, what: String },
+    Asked {
+        source: Source,
+        what: String,
+    },
+    New {
+        source: Source,
+        what: String,
+    },
+    Another {
+        source: Source,
+        what: String,
+    },
+    /// The volume key itself, that an earlier process had; `None` if it had none.
+    Volume(Option<Secret>),
 }
 
 impl From<Secret> for Key {
     fn from(secret: Secret) -> Self {
-        Self(Origin::Given(secret))
+        Self::of(Origin::Given(secret))
     }
 }
 
 impl Key {
+    const fn of(origin: Origin) -> Self {
+        Self { origin, noted: None }
+    }
+
+    /// The volume key itself, that an earlier process had: no other opens the volume. With `None` it was not encrypted then,
+    /// and must not be now.
+    #[must_use]
+    pub const fn of_volume(key: Option<Secret>) -> Self {
+        Self::of(Origin::Volume(key))
+    }
+
+    /// The same, and the volume key is noted there once it is known.
+    #[must_use]
+    pub fn noted_in(self, noted: Arc<OnceLock<Secret>>) -> Self {
+        Self { noted: Some(noted), ..self }
+    }
+
     /// Read from `source` once it is needed; `what` names it in the prompt.
     #[must_use]
     pub fn asked(source: Source, what: impl Into<String>) -> Self {
-        Self(Origin::Asked { source, what: what.into() })
+        Self::of(Origin::Asked { source, what: what.into() })
     }
 
     /// The same for a secret that is about to be set: what is typed is typed twice.
     #[must_use]
     pub fn new(source: Source, what: impl Into<String>) -> Self {
-        Self(Origin::New { source, what: what.into() })
+        Self::of(Origin::New { source, what: what.into() })
     }
 
     /// The same for one that is set beside another: the options that give it have names of their own.
     #[must_use]
     pub fn another(source: Source, what: impl Into<String>) -> Self {
-        Self(Origin::Another { source, what: what.into() })
+        Self::of(Origin::Another { source, what: what.into() })
     }
 
     pub(crate) async fn read(&self) -> Outcome<Secret> {
-        match self.0.clone() {
+        match self.origin.clone() {
             Origin::Given(secret) => Ok(secret),
+            Origin::Volume(_) => Err(Failure::new("a volume key is no pass-phrase")),
             Origin::Asked { source, what } => blocking(move || asked(&source, &what)).await,
             Origin::New { source, what } => blocking(move || new(&source, &what)).await,
             Origin::Another { source, what } => {
@@ -76,7 +110,7 @@ impl Key {
     }
 
     const fn attempts(&self) -> u32 {
-        match &self.0 {
+        match &self.origin {
             Origin::Asked { source: Source::Prompt, .. } => ATTEMPTS,
             _ => 1,
         }
@@ -85,6 +119,17 @@ impl Key {
     /// Opens a slot of `image`, of a volume of `size` bytes; answers the secret that did it too. A wrong
     /// pass-phrase is asked for again where a person types it.
     pub(super) async fn open(&self, image: &Arc<Image>, size: u64) -> Outcome<(Opened, Secret)> {
+        let (opened, secret) = match &self.origin {
+            Origin::Volume(key) => with_volume_key(key.as_ref(), image, size).await?,
+            _ => self.open_slot(image, size).await?,
+        };
+        if let Some(noted) = &self.noted {
+            let _ = noted.set(Secret::new(opened.key.to_vec()));
+        }
+        Ok((opened, secret))
+    }
+
+    async fn open_slot(&self, image: &Arc<Image>, size: u64) -> Outcome<(Opened, Secret)> {
         if image.header.volume_slots().next().is_none() {
             let what = "the volume has no key slot left: no pass-phrase or key file opens it";
             return Err(Failure::new(what).hint(
@@ -109,6 +154,25 @@ impl Key {
                 }
             }
         }
+    }
+}
+
+/// Opens it with the volume key of before, which needs no slot.
+async fn with_volume_key(
+    key: Option<&Secret>,
+    image: &Arc<Image>,
+    size: u64,
+) -> Outcome<(Opened, Secret)> {
+    let Some(key) = key.cloned() else {
+        return Err(Failure::new("the volume is encrypted now, and was not before"));
+    };
+    let (image, tried) = (Arc::clone(image), key.clone());
+    match blocking(move || library::verify(&image, size, tried.expose())).await? {
+        true => {
+            let slot = u32::MAX;
+            Ok((Opened { slot, key: Zeroizing::new(key.expose().to_vec()) }, key))
+        }
+        false => Err(Failure::new("the volume has another key than before")),
     }
 }
 

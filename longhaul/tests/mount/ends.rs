@@ -119,7 +119,7 @@ fn flushed_data_in_a_journal_outlive_the_process_and_the_server() {
     let file = stage.mnt().join("file");
     fs::write(&file, vec![7; 4 << 20]).unwrap();
     fs::File::open(&file).unwrap().sync_all().unwrap();
-    stage.signal(Signal::KILL);
+    stage.crash();
     let server = stage.serve("--state reservations");
     let (printed, status) = run(&stage.command("umount disk"));
     assert_eq!(status.code(), Some(1), "{printed}");
@@ -150,7 +150,7 @@ fn mount_keeps_a_journal_in_the_state_directory_unless_that_is_declined() {
     assert_eq!(fs::metadata(&journal).unwrap().len(), 32 << 20, "a quarter of the volume");
     fs::write(stage.mnt().join("file"), "kept").unwrap();
     fs::File::open(stage.mnt().join("file")).unwrap().sync_all().unwrap();
-    stage.signal(Signal::KILL);
+    stage.crash();
     run(&stage.command("umount disk"));
     stage.wait_until("the loop device is gone", || stage.leftovers().is_empty());
     let printed = stage.longhaul("mount disk");

@@ -11,6 +11,7 @@ mod link;
 mod port;
 mod refused;
 mod stage;
+mod takeover;
 
 use std::fs;
 use std::path::Path;

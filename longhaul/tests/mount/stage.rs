@@ -62,10 +62,14 @@ impl Stage {
     }
 
     pub(crate) fn serve_file(&self, file: &str, options: &str) -> Running {
+        self.serve_sized(file, "128M", options)
+    }
+
+    pub(crate) fn serve_sized(&self, file: &str, size: &str, options: &str) -> Running {
         let mut command = Command::new("sh");
         let port = self.port.number;
         let args = format!(
-            "serve --listen 127.0.0.1:{port} --volume=disk=file:{file},size=128M {options}"
+            "serve --listen 127.0.0.1:{port} --volume=disk=file:{file},size={size} {options}"
         );
         command
             .args(["-c", &format!("exec \"$0\" {args} 2>>server.log"), LONGHAUL])
@@ -111,11 +115,42 @@ impl Stage {
         .collect()
     }
 
+    /// All processes that serve or keep something below the directory.
+    fn processes(&self) -> Vec<u32> {
+        let home = self.home().to_str().unwrap().to_owned();
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|pid| {
+            let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let arguments = String::from_utf8_lossy(&arguments).into_owned();
+            arguments.contains("--serve-at") && arguments.contains(&home)
+        })
+        .collect()
+    }
+
+    /// The process that serves what is mounted, once it is another one than `before`.
+    pub(crate) fn server_after(&self, before: Option<u32>) -> u32 {
+        let found = std::cell::Cell::new(None);
+        self.wait_until("another process serves the mount", || {
+            found.set(self.servers().into_iter().find(|pid| Some(*pid) != before));
+            found.get().is_some()
+        });
+        found.get().unwrap()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let servers = self.servers();
         assert!(!servers.is_empty(), "nothing runs in the background");
         for pid in servers {
             kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+        }
+    }
+
+    /// Kills what serves and what keeps it, as a crash of the machine would.
+    pub(crate) fn crash(&self) {
+        // Who keeps a mount has no time to start another process.
+        for pid in self.processes() {
+            let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
         }
     }
 
@@ -164,9 +199,7 @@ impl Stage {
 impl Drop for Stage {
     /// A test that fails leaves nothing behind.
     fn drop(&mut self) {
-        for pid in self.servers() {
-            let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
-        }
+        self.crash();
         for mount in self.mounted() {
             let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
         }

@@ -39,7 +39,7 @@ pub(in crate::command) struct Background {
 impl Background {
     /// Begins a session of its own, for which the end of the terminal means nothing, and opens the log. Before the caller is
     /// told that all is well: he may end at once, and the terminal with him. Errors still go to the terminal.
-    pub(super) fn leave_session(&self) -> Outcome<Left> {
+    pub(in crate::command) fn leave_session(&self) -> Outcome<Left> {
         let what = || format!("cannot write the log {}", self.log.shown());
         if let Some(dir) = self.log.parent() {
             make_directories(dir, 0o700).or_fail(what)?;
@@ -55,14 +55,14 @@ impl Background {
 }
 
 /// What an attachment writes to that has left its session.
-pub(super) struct Left {
+pub(in crate::command) struct Left {
     log: File,
     discard: File,
 }
 
 impl Left {
     /// Lets go of the terminal, and of the caller, who has been told that all is well.
-    pub(super) fn close_terminal(&self) -> Outcome {
+    pub(in crate::command) fn close_terminal(&self) -> Outcome {
         let moved = dup2_stdin(&self.discard)
             .and_then(|()| dup2_stdout(&self.discard))
             .and_then(|()| dup2_stderr(&self.log));

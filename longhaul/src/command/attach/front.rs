@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use volume::Volume;
 
+use super::kept::KeptMount;
 use crate::control;
 use crate::failure::{Failure, Outcome};
 use crate::front::{Clients, fuse, nbd};
@@ -82,6 +83,40 @@ impl Front {
                 };
                 mounted.await.map(Self::Fuse).map_err(|why| cannot_mount(path, why, logs))
             }
+        }
+    }
+
+    /// Opens the file of a mount that another process may go on with, or has begun.
+    pub(super) async fn open_kept(
+        at: &FrontAt,
+        replace: bool,
+        volume: Arc<dyn Volume>,
+        kept: KeptMount,
+        logs: &[Pending],
+    ) -> Outcome<Self> {
+        let FrontAt::Fuse(path) = at else {
+            return Err(Failure::new("only a file can be kept"));
+        };
+        let mounted = match kept {
+            KeptMount::New(device, record) => {
+                fuse::Server::mount(path, replace, volume, device, record).await
+            }
+            KeptMount::Resumed(takeover) => fuse::Server::resume(path, volume, takeover).await,
+        };
+        mounted.map(Self::Fuse).map_err(|why| cannot_mount(path, why, logs))
+    }
+
+    /// Whether the file that it is mounted over was made for it.
+    pub(super) fn has_made_file(&self) -> bool {
+        matches!(self, Self::Fuse(server) if server.has_made_file())
+    }
+
+    /// Takes no more requests, and has everything flushed, so that another process can go on.
+    pub(super) async fn hand_over(&self) -> Result<(), fuse::HandOverError> {
+        match self {
+            // Refused before.
+            Self::Nbd(_) => Ok(()),
+            Self::Fuse(server) => server.hand_over().await,
         }
     }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
 use super::detach::Detach;
+use super::succession::Succession;
 use crate::block_devices::{loops_over, mounts_of};
 use crate::chain::{ChainStatus, Observer};
 use crate::control::{self, Control};
@@ -127,7 +128,7 @@ impl StatusReporter {
     }
 
     /// Answers `longhaul status`. An attachment that cannot be asked is one all the same.
-    pub(super) fn listen(&self, detach: Detach) -> Option<JoinHandle<()>> {
+    pub(super) fn listen(&self, detach: Detach, succession: Succession) -> Option<JoinHandle<()>> {
         let mut control = match control_socket().and_then(|path| Control::bind(&path)) {
             Ok(control) => control,
             Err(why) => {
@@ -142,6 +143,10 @@ impl StatusReporter {
                 if request.verb == "detach" {
                     // Answered when it has ended.
                     detach.ask(request);
+                    continue;
+                }
+                if request.verb == "hand-over" {
+                    succession.ask(request);
                     continue;
                 }
                 let answer = match request.verb.as_str() {
@@ -172,6 +177,13 @@ impl StatusReporter {
                 ));
             }
         })
+    }
+}
+
+/// Takes the control socket away: nothing of this process does when it ends by handing its mount over.
+pub(super) fn remove_control_socket() {
+    if let Ok(path) = control_socket() {
+        let _ = std::fs::remove_file(path);
     }
 }
 

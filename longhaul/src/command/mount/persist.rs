@@ -70,6 +70,9 @@ Type=notify
 # What a process left that was killed.
 ExecStartPre=-{program} umount {name}
 ExecStart={program} mount {name} --foreground
+ExecReload={program} upgrade {name}
+# The process that serves is started again by the one that keeps the mount.
+OOMPolicy=continue
 KillMode=mixed
 Restart=on-failure
 RestartSec=5s

@@ -209,6 +209,7 @@ impl File {
 
     fn write(self: &Arc<Self>, question: Question, at: u64, data: Bytes, durability: Durability) {
         let len = data.len() as u32;
+        let durability = self.record.durability(durability);
         self.change(len, question, move |volume| async move {
             let written = volume.write(at, data, durability).await?;
             Ok(Reply::written(written))
@@ -216,8 +217,9 @@ impl File {
     }
 
     fn allocate(self: &Arc<Self>, question: Question, how: Allocation, at: u64, length: u64) {
+        let durability = self.record.durability(Durability::Volatile);
         self.change(0, question, move |volume| async move {
-            volume.allocate(how, at, length).await.map(|()| Reply::default())
+            volume.allocate(how, at, length, durability).await.map(|()| Reply::default())
         });
     }
 

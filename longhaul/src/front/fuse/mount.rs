@@ -1,19 +1,18 @@
 //! How the file system is mounted: by this process, or for users by a helper that may.
 
 use std::fs::OpenOptions;
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{getegid, geteuid};
 
 use super::mount_point::{HELPER, MountError};
+use crate::passed_descriptors::receive;
 
 const DEVICE: &str = "/dev/fuse";
 
@@ -59,7 +58,7 @@ fn mount_by_helper(path: &Path) -> Result<Device, MountError> {
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => MountError::NoHelper,
         _ => MountError::System(why),
     })?;
-    let received = receive(&ours);
+    let received = receive(&ours).map(|mut received| received.pop());
     let output = helper.wait_with_output()?;
     match received? {
         Some(device) if output.status.success() => Ok(device),
@@ -68,18 +67,4 @@ fn mount_by_helper(path: &Path) -> Result<Device, MountError> {
             Err(MountError::System(io::Error::other(said)))
         }
     }
-}
-
-/// A descriptor that is sent over a socket; `None` if it closes without.
-fn receive(socket: impl AsFd) -> io::Result<Option<OwnedFd>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let mut parts = [IoSliceMut::new(&mut byte)];
-    recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let received = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    Ok(received)
 }

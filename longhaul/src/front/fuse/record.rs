@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use volume::Durability;
+
 /// How many may have the file open. A mount has one, its loop device.
 const OPEN_MAX: usize = 500;
 
@@ -20,6 +22,8 @@ const OPEN_AT: u64 = 16;
 #[derive(Debug, Default)]
 pub struct Record {
     file: Option<File>,
+    /// Nothing is acknowledged before it is stable.
+    is_stable: bool,
     state: Mutex<State>,
 }
 
@@ -42,7 +46,7 @@ pub(super) struct Covered(Option<u64>);
 impl Record {
     /// A new one in a file that is empty.
     pub fn create(file: File) -> io::Result<Self> {
-        let record = Self { file: Some(file), state: Mutex::default() };
+        let record = Self { file: Some(file), ..Self::default() };
         record.write(0, &MAGIC)?;
         record.write_open(&record.lock())?;
         record.write(UNFLUSHED_AT, &[0; 8])?;
@@ -62,7 +66,18 @@ impl Record {
         file.read_exact_at(&mut handles, OPEN_AT + 8)?;
         let open = (0..count).map(|index| u64::from_ne_bytes(word(&handles, index * 8))).collect();
         let state = State { open, unflushed: unflushed != [0; 8], ..State::default() };
-        Ok(Self { file: Some(file), state: Mutex::new(state) })
+        Ok(Self { file: Some(file), is_stable: false, state: Mutex::new(state) })
+    }
+
+    /// The same of a file whose changes are acknowledged when they are stable, or of one whose are before.
+    #[must_use]
+    pub fn of_stable(self, is_stable: bool) -> Self {
+        Self { is_stable, ..self }
+    }
+
+    /// How stable a change has to be that was asked to be so.
+    pub(super) const fn durability(&self, asked: Durability) -> Durability {
+        if self.is_stable { Durability::Durable } else { asked }
     }
 
     /// Whether something was acknowledged, or under way, and not flushed.
@@ -102,7 +117,7 @@ impl Record {
     /// A change begins. That something is not stable is noted before it can be acknowledged.
     pub(super) fn change_begins(&self) -> io::Result<()> {
         let mut state = self.lock();
-        if !state.unflushed {
+        if !state.unflushed && !self.is_stable {
             self.write(UNFLUSHED_AT, &1_u64.to_ne_bytes())?;
             state.unflushed = true;
         }
@@ -195,6 +210,14 @@ mod tests {
         let covered = record.flush_begins();
         record.flushed(covered);
         assert!(!noted() && !record.is_unflushed());
+    }
+
+    #[test]
+    fn nothing_is_unflushed_where_changes_are_acknowledged_when_they_are_stable() {
+        let record = Record::create(tempfile::tempfile().unwrap()).unwrap().of_stable(true);
+        record.change_begins().unwrap();
+        assert!(!record.is_unflushed());
+        assert_eq!(record.durability(Durability::Volatile), Durability::Durable);
     }
 
     #[test]

@@ -64,7 +64,13 @@ impl ByteVolume {
     }
 
     /// Zeroes what there is of a range, unless that would mean to send as many zeroes: whoever asks can do that better.
-    pub(super) async fn allocate(&self, allocation: Allocation, at: u64, len: u64) -> Result<()> {
+    pub(super) async fn allocate(
+        &self,
+        allocation: Allocation,
+        at: u64,
+        len: u64,
+        durability: Durability,
+    ) -> Result<()> {
         let span = self.clipped(at, len);
         self.change(Verb::WriteZeroes, span)?;
         if !self.shape().fast_zeroes {
@@ -77,7 +83,7 @@ impl ByteVolume {
         if span.is_empty() {
             return Ok(());
         }
-        self.narrow.write_zeroes(span, Durability::Volatile, space).await
+        self.narrow.write_zeroes(span, durability, space).await
     }
 
     pub(super) async fn flush(&self) -> Result<()> {
@@ -132,7 +138,7 @@ mod tests {
         let write = |at| volume.write(at, vec![1; 10].into(), Durability::Volatile);
         assert_eq!(write(8190).await.unwrap(), 2);
         assert_eq!(write(8192).await.unwrap_err().kind, Kind::NoSpace);
-        volume.allocate(Allocation::PunchHole, 4096, u64::MAX).await.unwrap();
+        volume.allocate(Allocation::PunchHole, 4096, u64::MAX, Durability::Volatile).await.unwrap();
         assert_eq!(volume.read(8190, 2).await.unwrap(), [0, 0][..]);
     }
 
@@ -140,7 +146,7 @@ mod tests {
     async fn hole_of_any_bytes_reads_as_zeroes_between_its_neighbours() {
         let volume = volume();
         volume.write(0, vec![1; 8192].into(), Durability::Volatile).await.unwrap();
-        volume.allocate(Allocation::PunchHole, 100, 6000).await.unwrap();
+        volume.allocate(Allocation::PunchHole, 100, 6000, Durability::Volatile).await.unwrap();
         let read = volume.read(0, 8192).await.unwrap();
         assert!(read[..100].iter().chain(&read[6100..]).all(|byte| *byte == 1));
         assert!(read[100..6100].iter().all(|byte| *byte == 0));

@@ -1,0 +1,275 @@
+//! An attachment whose mount outlives the process that serves it: a keeper holds what the next one needs. Here is what
+//! both say to one another, and the end of the one that serves.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::chain::{Chain, Contents, Unlock};
+use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::front::fuse::{Device, Record, Takeover};
+use crate::luks;
+use crate::passed_descriptors::{receive, send};
+use crate::printable::Shown as _;
+use crate::secret::Secret;
+
+/// How a process ends that has handed its mount over (sysexits.h has no such code; EX_TEMPFAIL is nearest).
+pub(in crate::command) const HANDED_OVER: u8 = 75;
+
+/// How one ends that could not take a mount over and may when it is tried again: EX_UNAVAILABLE of sysexits.h.
+pub(in crate::command) const TRY_AGAIN: u8 = 69;
+
+/// What the keeper says when it has what it needs.
+const KEPT: &str = "kept\n";
+
+/// The longest that one says to the other.
+const LINE_MAX: usize = 1 << 20;
+
+/// What a mount was, for the process that takes it over.
+#[derive(Deserialize, Serialize)]
+struct MountState {
+    uri: String,
+    /// Whether the file that it is mounted over was made for it.
+    made: bool,
+    size: u64,
+    /// The serial number of the unit, or what its target is called.
+    unit: Option<String>,
+    /// The volume key of an encrypted volume.
+    key: Option<Vec<u8>>,
+}
+
+impl Drop for MountState {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
+}
+
+/// What the keeper says first.
+#[derive(Deserialize)]
+struct Greeting {
+    resumed: Option<Resumed>,
+}
+
+/// A mount that is to be taken over.
+#[derive(Deserialize)]
+struct Resumed {
+    was_killed: bool,
+    state: MountState,
+}
+
+/// What the keeper says first: `state` is what the last process has said, and nobody but its successor reads.
+pub(in crate::command) fn greeting(state: Option<&Secret>, was_killed: bool) -> Secret {
+    let mut line = Zeroizing::new(Vec::with_capacity(4096));
+    match state {
+        None => line.extend_from_slice(br#"{"resumed":null}"#),
+        Some(state) => {
+            let head = format!(r#"{{"resumed":{{"was_killed":{was_killed},"state":"#);
+            line.extend_from_slice(head.as_bytes());
+            line.extend_from_slice(state.expose());
+            line.extend_from_slice(b"}}");
+        }
+    }
+    line.push(b'\n');
+    Secret::new(line.to_vec())
+}
+
+/// Says it to a process, with what it needs of the kernel; what that answers, once it serves. `None` if it ends before.
+pub(in crate::command) fn greet(
+    stream: &UnixStream,
+    greeting: &Secret,
+    device: &Device,
+    record: &File,
+) -> io::Result<Option<Secret>> {
+    send(stream, &[device.as_fd(), record.as_fd()])?;
+    (&*stream).write_all(greeting.expose())?;
+    let line = read_line(stream)?;
+    Ok((!line.is_empty()).then(|| Secret::new(line.to_vec())))
+}
+
+/// Says that the answer is kept.
+pub(in crate::command) fn acknowledge(mut stream: &UnixStream) -> io::Result<()> {
+    stream.write_all(KEPT.as_bytes())
+}
+
+/// A line without its end; empty at the end of the stream.
+fn read_line(stream: &UnixStream) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut line = Zeroizing::new(Vec::with_capacity(4096));
+    let limited = io::Read::take(stream, LINE_MAX as u64);
+    // A buffer of its own would take what comes next.
+    BufReader::with_capacity(1, limited).read_until(b'\n', &mut line)?;
+    match line.pop() {
+        Some(b'\n') | None => Ok(line),
+        Some(_) => Ok(Zeroizing::default()),
+    }
+}
+
+/// The end of the process that serves.
+pub(in crate::command) struct Kept {
+    stream: UnixStream,
+    device: Option<OwnedFd>,
+    record: Option<Record>,
+    resumed: Option<Resumed>,
+    /// Filled when the volume is opened.
+    key: Arc<OnceLock<Secret>>,
+}
+
+/// What the front takes of it.
+pub(super) enum KeptMount {
+    New(Device, Record),
+    Resumed(Takeover),
+}
+
+impl Kept {
+    /// Asks the keeper that listens at `path`.
+    pub(in crate::command) async fn connect(path: PathBuf) -> Outcome<Self> {
+        let what = || "cannot ask the process that keeps the mount".to_owned();
+        let asked = spawn_blocking(move || Self::connect_now(&path)).await;
+        asked.or_fail(what)?.or_fail(what)
+    }
+
+    fn connect_now(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        let mut descriptors = receive(&stream)?.into_iter();
+        let (Some(device), Some(record)) = (descriptors.next(), descriptors.next()) else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        let Greeting { resumed } = serde_json::from_slice(&read_line(&stream)?)?;
+        let record = File::from(record);
+        let record = match &resumed {
+            Some(_) => Record::read(record)?,
+            None => Record::create(record)?,
+        };
+        let (device, record) = (Some(device), Some(record));
+        Ok(Self { stream, device, record, resumed, key: Arc::default() })
+    }
+
+    /// Whether a mount is taken over.
+    pub(in crate::command) const fn is_resumed(&self) -> bool {
+        self.resumed.is_some()
+    }
+
+    /// Whether something is lost that the process before had acknowledged.
+    pub(super) fn has_lost(&self) -> bool {
+        let is_unflushed = self.record.as_ref().is_some_and(Record::is_unflushed);
+        is_unflushed && self.resumed.as_ref().is_some_and(|resumed| resumed.was_killed)
+    }
+
+    /// A write is answered only when it is stable, if that costs no round trip: then nothing is lost with the process.
+    pub(super) fn answer_when(&mut self, is_stable: bool) {
+        self.record = self.record.take().map(|record| record.of_stable(is_stable));
+    }
+
+    /// What of the volume is wanted: with the key that it had, if it is taken over; that key is noted for the next one.
+    pub(super) fn contents(&self, contents: Contents) -> Contents {
+        let Contents::Plain(unlock) = contents else { return contents };
+        let unlock = match &self.resumed {
+            None => unlock,
+            Some(resumed) => {
+                let key = resumed.state.key.clone().map(Secret::new);
+                let demanded = key.is_some();
+                Unlock { key: luks::Key::of_volume(key), demanded, ..unlock }
+            }
+        };
+        Contents::Plain(Unlock { key: unlock.key.noted_in(Arc::clone(&self.key)), ..unlock })
+    }
+
+    /// Refuses a volume that is not the one of before.
+    pub(super) async fn check(&self, chain: &Chain) -> Outcome {
+        let Some(Resumed { state, .. }) = &self.resumed else { return Ok(()) };
+        let refuse = |why: String| {
+            Err(Failure::new(format!("cannot go on with the mount of {}", chain.uri()))
+                .because(why))
+        };
+        let (uri, unit, size) = (chain.uri().to_string(), unit(chain).await?, size(chain));
+        if (&uri, &unit) != (&state.uri, &state.unit) {
+            let name = |unit: Option<String>| unit.unwrap_or_else(|| "none".to_owned());
+            return refuse(format!(
+                "it is another volume: {uri}, serial number {}; that of before is {}, serial number {}",
+                name(unit),
+                state.uri,
+                name(state.unit.clone())
+            ));
+        }
+        match size < state.size {
+            true => refuse(format!("it has {size} bytes now, and had {}", state.size)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the volume is larger than it was to the process before.
+    pub(super) fn has_grown(&self, chain: &Chain) -> bool {
+        self.resumed.as_ref().is_some_and(|resumed| size(chain) > resumed.state.size)
+    }
+
+    /// What the front takes.
+    pub(super) fn take(&mut self) -> Outcome<KeptMount> {
+        let (Some(device), Some(record)) = (self.device.take(), self.record.take()) else {
+            return Err(Failure::new("the mount was taken already"));
+        };
+        Ok(match &self.resumed {
+            None => KeptMount::New(device, record),
+            Some(Resumed { was_killed, state }) => {
+                let (made, was_killed) = (state.made, *was_killed);
+                KeptMount::Resumed(Takeover { device, record, made, was_killed })
+            }
+        })
+    }
+
+    /// Tells the keeper what the next process needs, and waits until it has that.
+    pub(super) async fn keep(&self, chain: &Chain, made: bool) -> Outcome {
+        let what = || "cannot tell the process that keeps the mount".to_owned();
+        let key = self.key.get().map(|key| key.expose().to_vec());
+        let (uri, size) = (chain.uri().to_string(), size(chain));
+        let state = MountState { uri, made, size, unit: unit(chain).await?, key };
+        let mut line = Zeroizing::new(Vec::with_capacity(4096));
+        serde_json::to_writer(&mut *line, &state).or_fail(what)?;
+        line.push(b'\n');
+        let stream = self.stream.try_clone().or_fail(what)?;
+        let kept = spawn_blocking(move || {
+            (&stream).write_all(&line)?;
+            read_line(&stream)
+        });
+        let kept = kept.await.or_fail(what)?.or_fail(what)?;
+        match &**kept == KEPT.trim_end().as_bytes() {
+            true => Ok(()),
+            false => Err(Failure::new(what()).because("it has ended")),
+        }
+    }
+}
+
+fn size(chain: &Chain) -> u64 {
+    chain.volume().shape().size
+}
+
+/// By what the unit behind a chain is known, if it is behind a target.
+async fn unit(chain: &Chain) -> Outcome<Option<String>> {
+    Ok(chain.probe().await?.and_then(|info| info.serial))
+}
+
+/// What to do where a process was killed that nothing can take the place of.
+pub(super) fn lost(what: String) -> Failure {
+    Failure::new(what)
+        .because("the process before was killed, and what it had acknowledged and not flushed is lost")
+        .hint("programs get errors until it is unmounted; with --journal a mount outlives its process")
+}
+
+/// How the keeper's socket is called, of the mount with this name.
+pub(in crate::command) fn socket_in(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!(".{name}.keeper"))
+}
+
+/// Whether somebody keeps it.
+pub(in crate::command) fn is_kept(socket: &Path) -> bool {
+    let connected = UnixStream::connect(socket);
+    if let Err(why) = &connected {
+        tracing::debug!(socket = %socket.shown(), %why, "nobody keeps it");
+    }
+    connected.is_ok()
+}

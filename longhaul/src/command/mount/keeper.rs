@@ -1,0 +1,276 @@
+//! The process that keeps a mount: it holds the connection to the kernel and the volume key, and starts the one that serves
+//! it, once more when that has ended without unmounting. It serves nothing, so that nothing of it can fail with a request.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::super::attach::Background;
+use super::super::attach::kept::{HANDED_OVER, TRY_AGAIN, acknowledge, greet, greeting};
+use crate::control;
+use crate::durable::make_directories;
+use crate::failure::{Failure, OrFail as _, Outcome, print_error};
+use crate::front::fuse::{Device, open_device};
+use crate::printable::Shown as _;
+use crate::secret::Secret;
+use crate::stop::Stop;
+
+/// The first time that is waited before a process is started again, and the longest.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// One that has lived as long as this did not fail at what it began with.
+const LIVED: Duration = Duration::from_secs(60);
+
+/// Code with which a Rust program ends that has panicked.
+const PANICKED: i32 = 101;
+
+/// What outlives the processes that serve.
+pub(super) struct Keeper {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    socket: PathBuf,
+    kernel: Arc<KernelFiles>,
+    /// What the last process has said that its successor needs; `None` before the first one serves.
+    state: Option<Secret>,
+}
+
+/// What is handed to each of them.
+struct KernelFiles {
+    device: Device,
+    record: File,
+}
+
+/// What a process has said, and where it waits for the answer.
+type Said = (Secret, std::os::unix::net::UnixStream);
+
+/// What follows from the end of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// The mount has ended with it.
+    End,
+    /// Another one takes the mount over.
+    Successor { was_killed: bool },
+    /// It is tried again after a while; the process has changed nothing.
+    TryAgain,
+}
+
+impl Keeper {
+    /// One for the processes that are started with these arguments, and ask at `socket`.
+    pub(super) fn new(mut arguments: Vec<OsString>, socket: PathBuf) -> Outcome<Self> {
+        let what = || "cannot keep the mount".to_owned();
+        let program = std::env::current_exe().or_fail(what)?;
+        let rest = arguments.iter().position(|word| word == "--").unwrap_or(arguments.len());
+        arguments.splice(rest..rest, ["--kept-by".into(), socket.as_os_str().to_owned()]);
+        let device = open_device().or_fail(what)?;
+        let record = memfd_create(c"longhaul-mount", MemfdFlags::CLOEXEC).or_fail(what)?;
+        let kernel = Arc::new(KernelFiles { device, record: File::from(record) });
+        Ok(Self { program, arguments, socket, kernel, state: None })
+    }
+
+    /// Keeps it until it ends.
+    pub(super) async fn run(mut self, background: &Background, mut stop: Stop) -> Outcome {
+        let what = || format!("cannot listen at {}", self.socket.shown());
+        if let Some(dir) = self.socket.parent() {
+            make_directories(dir, 0o700).or_fail(what)?;
+        }
+        // Of one that was killed: who keeps a mount with this name has its loop device, which was looked for.
+        let _ = fs::remove_file(&self.socket);
+        let listener = UnixListener::bind(&self.socket).or_fail(what)?;
+        let kept = self.keep(&listener, background, &mut stop).await;
+        let _ = fs::remove_file(&self.socket);
+        kept
+    }
+
+    async fn keep(
+        &mut self,
+        listener: &UnixListener,
+        background: &Background,
+        stop: &mut Stop,
+    ) -> Outcome {
+        let (mut was_killed, mut pause) = (false, PAUSE);
+        loop {
+            let began = Instant::now();
+            let (status, is_stopping) = self.live(listener, was_killed, background, stop).await?;
+            if began.elapsed() >= LIVED {
+                pause = PAUSE;
+            }
+            let next = if is_stopping { Next::End } else { next(status, self.state.is_some()) };
+            match next {
+                Next::End => return end(status),
+                Next::Successor { was_killed: false } => was_killed = false,
+                Next::Successor { was_killed: true } => {
+                    print_error(&format_args!(
+                        "longhaul: the process that served the mount has ended ({status}): another one takes it over"
+                    ));
+                    was_killed = true;
+                    pause = self.wait(pause, stop).await?;
+                }
+                Next::TryAgain => pause = self.wait(pause, stop).await?,
+            }
+        }
+    }
+
+    /// Waits before the next process; how long it is to be the next time.
+    async fn wait(&self, pause: Duration, stop: &mut Stop) -> Outcome<Duration> {
+        tokio::select! {
+            () = sleep(pause) => Ok((pause * 2).min(PAUSE_MAX)),
+            () = stop.called() => Err(Failure::new(
+                "ended by a signal while nothing served the mount: programs get errors until it is unmounted"
+            )),
+        }
+    }
+
+    /// The life of one process; how it ended, and whether it was told to.
+    async fn live(
+        &mut self,
+        listener: &UnixListener,
+        was_killed: bool,
+        background: &Background,
+        stop: &mut Stop,
+    ) -> Outcome<(ExitStatus, bool)> {
+        let what = || "cannot start the process that serves the mount".to_owned();
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments[1..]);
+        if self.state.is_some() {
+            // The terminal, and the process that waited for the first one, are gone.
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+        }
+        let mut child = command.spawn().or_fail(what)?;
+        let pid = child.id();
+        let (says, mut said) = mpsc::channel(1);
+        let greeting = greeting(self.state.as_ref(), was_killed);
+        let listener = listener.try_clone().or_fail(what)?;
+        let listening =
+            Listening { listener, pid, greeting, kernel: Arc::clone(&self.kernel), says };
+        let listening = listening.start().or_fail(what)?;
+        let mut is_stopping = false;
+        let status = loop {
+            tokio::select! {
+                status = child.wait() => break status.or_fail(what)?,
+                Some(said) = said.recv() => self.heard(said, background)?,
+                () = stop.called(), if !is_stopping => {
+                    is_stopping = true;
+                    terminate(&child);
+                }
+            }
+        };
+        // It waits in accept(2), for a process that is gone.
+        drop(std::os::unix::net::UnixStream::connect(&self.socket));
+        drop(listening.await);
+        if let (Some(pid), Some(dir)) = (pid, control::runtime_dir()) {
+            control::remove_if_left(&dir.join(format!("attach-{pid}.sock")));
+        }
+        Ok((status, is_stopping))
+    }
+
+    /// The process serves. With the first that does the terminal is left, and who waits for it.
+    fn heard(&mut self, (state, stream): Said, background: &Background) -> Outcome {
+        if self.state.replace(state).is_none() {
+            background.leave_session()?.close_terminal()?;
+        }
+        acknowledge(&stream)
+            .or_fail(|| "cannot answer the process that serves the mount".to_owned())
+    }
+}
+
+/// Waits for a process at the keeper's socket.
+struct Listening {
+    listener: UnixListener,
+    pid: Option<u32>,
+    greeting: Secret,
+    kernel: Arc<KernelFiles>,
+    says: mpsc::Sender<Said>,
+}
+
+impl Listening {
+    fn start(self) -> std::io::Result<tokio::task::JoinHandle<()>> {
+        self.listener.set_nonblocking(false)?;
+        Ok(tokio::task::spawn_blocking(move || {
+            if let Err(why) = self.hear() {
+                tracing::warn!(%why, "the process that serves the mount was not heard");
+            }
+        }))
+    }
+
+    /// Hears the process, once; others are turned away. Ends when it is gone.
+    fn hear(&self) -> std::io::Result<()> {
+        loop {
+            let (stream, _) = self.listener.accept()?;
+            let asks = socket_peercred(&stream)?.pid.as_raw_nonzero().get().cast_unsigned();
+            if Some(asks) == self.pid
+                && let Some(state) =
+                    greet(&stream, &self.greeting, &self.kernel.device, &self.kernel.record)?
+            {
+                let _ = self.says.blocking_send((state, stream));
+            }
+            if asks == std::process::id() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Says `status` as the end of this process too; the one that ended has said why.
+fn end(status: ExitStatus) -> Outcome {
+    match status.code() {
+        Some(0) => Ok(()),
+        code => Err(Failure::already_printed(code == Some(2))),
+    }
+}
+
+/// What follows from this end of a process; whether any has served the mount.
+fn next(status: ExitStatus, has_served: bool) -> Next {
+    match (status.code(), status.signal()) {
+        _ if !has_served => Next::End,
+        (Some(code), _) if code == i32::from(HANDED_OVER) => Next::Successor { was_killed: false },
+        (Some(code), _) if code == i32::from(TRY_AGAIN) => Next::TryAgain,
+        (Some(PANICKED), _) | (_, Some(_)) => Next::Successor { was_killed: true },
+        _ => Next::End,
+    }
+}
+
+fn terminate(child: &Child) {
+    if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+        // It may have ended by itself.
+        let _ = kill_process(pid, Signal::TERM);
+    }
+}
+
+/// Where the processes that serve the mount with this name ask.
+pub(super) fn socket_of(file: &Path, name: &str) -> Option<PathBuf> {
+    Some(super::super::attach::kept::socket_in(file.parent()?, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_process_that_has_served_has_a_successor() {
+        // wait(2): the code in the second byte, the signal in the first.
+        let exited = |code: i32| ExitStatus::from_raw(code << 8);
+        let killed = ExitStatus::from_raw(9);
+        assert_eq!(next(killed, false), Next::End);
+        assert_eq!(next(exited(HANDED_OVER.into()), false), Next::End);
+        assert_eq!(next(killed, true), Next::Successor { was_killed: true });
+        assert_eq!(next(exited(PANICKED), true), Next::Successor { was_killed: true });
+        assert_eq!(next(exited(HANDED_OVER.into()), true), Next::Successor { was_killed: false });
+        assert_eq!(next(exited(TRY_AGAIN.into()), true), Next::TryAgain);
+        for code in [0, 1, 2] {
+            assert_eq!(next(exited(code), true), Next::End);
+        }
+    }
+}

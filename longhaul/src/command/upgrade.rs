@@ -1,0 +1,92 @@
+//! `longhaul upgrade`: a new process takes a mount over.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::say_done;
+use super::umount::{attachments, find};
+use crate::control;
+use crate::failure::{Failure, Outcome};
+
+/// Have a new process of the installed program take mounted volumes over, without unmounting them
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The directory a volume is mounted at, its name, its URI, or the file or block device that it is; all, if left out
+    #[arg(value_name = "DIR|NAME")]
+    what: Option<String>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul upgrade
+  longhaul upgrade backup
+
+Programs that use the volume wait meanwhile, and notice nothing else: what they wrote is flushed first, and the volume stays \
+reserved. The new process uses what the volume has grown by, and the block device is as large then.";
+
+/// How long it is waited for an answer: what is not flushed may have a long way.
+const PATIENCE: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// How often it is looked for the new process.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Upgrades one, or all that can be.
+pub async fn run(args: Args) -> Outcome {
+    if let Some(what) = args.what {
+        let status = find(&what).await?.1;
+        return upgrade(status.file, status.pid, &status.attachment).await;
+    }
+    let mounted = attachments().await.into_iter().map(|(_, status)| status);
+    let mounted: Vec<_> = mounted.filter(|status| status.device.is_some()).collect();
+    if mounted.is_empty() {
+        return Err(Failure::new("no volume is mounted").hint("`longhaul status` shows what runs"));
+    }
+    let mut last = Ok(());
+    for status in mounted {
+        if let Err(why) = upgrade(status.file, status.pid, &status.attachment).await {
+            crate::failure::print_error(&format_args!("longhaul: {why}"));
+            last = Err(Failure::already_printed(false));
+        }
+    }
+    last
+}
+
+async fn upgrade(file: Option<PathBuf>, pid: u32, uri: &str) -> Outcome {
+    let of = |wanted: u32, file: &Option<PathBuf>| {
+        let file = file.clone();
+        async move {
+            let all = attachments().await;
+            all.into_iter()
+                .find(|(_, status)| status.file == file && (status.pid == wanted || wanted == 0))
+        }
+    };
+    let Some((control, _)) = of(pid, &file).await else {
+        return Err(Failure::new(format!("{uri}: its process has ended meanwhile")));
+    };
+    let asked = control::ask(&control, "hand-over", PATIENCE).await;
+    asked.map_err(|why| why.into_failure(&control).within(uri))?;
+    loop {
+        if let Some((_, status)) = of(0, &file).await.filter(|(_, status)| status.pid != pid) {
+            return say_done(&format!("{uri} is served by process {}", status.pid));
+        }
+        let kept = status_of_keeper(file.as_deref());
+        if !kept {
+            return Err(Failure::new(format!("{uri}: no process could take it over")).hint(
+                "its log in the state directory says why; what was written was flushed before",
+            ));
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Whether somebody still tries to start the new process.
+fn status_of_keeper(file: Option<&std::path::Path>) -> bool {
+    let socket = file.and_then(|file| {
+        let name = file.file_name()?.to_str()?;
+        Some(super::attach::kept::socket_in(file.parent()?, name))
+    });
+    socket.is_some_and(|socket| super::attach::kept::is_kept(&socket))
+}

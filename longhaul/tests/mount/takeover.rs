@@ -1,0 +1,183 @@
+//! A mount outlives the process that serves it: handed over, or killed.
+
+use std::fs;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use rustix::process::Signal;
+
+use super::common::run;
+use super::stage::{Stage, must};
+
+/// How often a process is replaced.
+fn rounds() -> usize {
+    let rounds = std::env::var("LONGHAUL_RESTARTS");
+    rounds.map_or(4, |rounds| rounds.parse().expect("LONGHAUL_RESTARTS is a number"))
+}
+
+/// The block device that was told of.
+fn node(told: &str) -> String {
+    let from = told.find("/dev/loop").unwrap_or_else(|| panic!("no device: {told}"));
+    let is_its = |c: &char| c.is_ascii_alphanumeric() || *c == '/';
+    told[from..].chars().take_while(is_its).collect()
+}
+
+/// Writes and verifies, again and again, until it is told to stop; how often.
+fn fio(node: &str, stop: &Arc<AtomicBool>) -> thread::JoinHandle<usize> {
+    let (node, stop) = (node.to_owned(), Arc::clone(stop));
+    thread::spawn(move || {
+        let mut runs = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let mut fio = Command::new("fio");
+            fio.args(["--name=verify", "--rw=randwrite", "--bsrange=4k-128k", "--blockalign=4k"]);
+            fio.args(["--direct=1", "--ioengine=libaio", "--iodepth=16", "--size=32M"]);
+            fio.args(["--verify=crc32c", "--verify_fatal=1", "--fsync=32"]);
+            fio.args([&format!("--filename={node}"), "--output-format=terse"]);
+            must(fio.arg(format!("--randseed={}", runs + 1)).current_dir("/tmp"));
+            runs += 1;
+        }
+        runs
+    })
+}
+
+fn device(stage: &Stage, options: &str) -> String {
+    stage.longhaul(&format!("key init {} --passphrase-file secret", stage.uri()));
+    let mount = format!("mount {} --device --passphrase-file secret {options}", stage.uri());
+    node(&stage.longhaul(&mount))
+}
+
+#[test]
+fn mount_that_is_upgraded_under_load_loses_and_fails_nothing() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    let node = device(&stage, "");
+    // The pass-phrase is not read again.
+    fs::remove_file(stage.path("secret")).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let fio = fio(&node, &stop);
+    for round in 0..rounds() {
+        assert!(!fio.is_finished(), "fio has failed before round {round}: {}", stage.log("disk"));
+        let before = stage.server_after(None);
+        let told = stage.longhaul("upgrade disk");
+        assert!(told.contains("is served by process"), "{told}");
+        assert_ne!(stage.server_after(Some(before)), before);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let runs = fio.join().unwrap();
+    println!("{} upgrades, {runs} runs of fio verified", rounds());
+    let told = stage.longhaul("umount disk");
+    assert!(told.contains("all that was written is on it"), "{told}");
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
+    assert!(server.stop().success());
+}
+
+#[test]
+fn mount_with_a_journal_goes_on_when_its_process_is_killed_under_load() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    let node = device(&stage, "--journal j,size=64M");
+    let stop = Arc::new(AtomicBool::new(false));
+    let fio = fio(&node, &stop);
+    let mut pid = stage.server_after(None);
+    for round in 0..rounds() {
+        assert!(!fio.is_finished(), "fio has failed before round {round}: {}", stage.log("disk"));
+        stage.signal(Signal::KILL);
+        pid = stage.server_after(Some(pid));
+    }
+    stop.store(true, Ordering::Relaxed);
+    let runs = fio.join().unwrap();
+    println!("{} kills, {runs} runs of fio verified", rounds());
+    let told = stage.longhaul("umount disk");
+    assert!(told.contains("all that was written is on it"), "{told}");
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
+    assert!(server.stop().success());
+}
+
+/// Nothing tells a program later that what it was promised is gone: so nothing goes on.
+#[test]
+fn mount_without_a_journal_that_lost_acknowledged_writes_does_not_go_on() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    let node = device(&stage, "");
+    let open = || {
+        let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+        fs::OpenOptions::new().read(true).write(true).custom_flags(direct).open(&node)
+    };
+    let device = open().unwrap();
+    let page = aligned();
+    device.write_all_at(&page[page.as_ptr().align_offset(4096)..][..4096], 8192).unwrap();
+    device.sync_all().unwrap();
+    // Nothing is lost: it goes on.
+    let before = stage.server_after(None);
+    stage.signal(Signal::KILL);
+    stage.server_after(Some(before));
+    device.write_all_at(&page[page.as_ptr().align_offset(4096)..][..4096], 16384).unwrap();
+    stage.signal(Signal::KILL);
+    stage.wait_until("the loss is told", || stage.log("disk").contains("not flushed is lost"));
+    device.sync_all().unwrap_err();
+    drop(device);
+    let (printed, status) = run(&stage.command("umount disk"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("what had not been flushed is lost"), "{printed}");
+    stage.wait_until("the loop device is gone", || stage.leftovers().is_empty());
+    assert!(server.stop().success());
+}
+
+/// Bytes among which there is an aligned page.
+fn aligned() -> Vec<u8> {
+    vec![7; 8192]
+}
+
+#[test]
+fn block_device_is_as_large_as_its_volume_has_become_after_an_upgrade() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    let node = node(&stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw", stage.uri())));
+    fs::write(stage.mnt().join("file"), "kept").unwrap();
+    assert!(server.stop().success());
+    let image = fs::OpenOptions::new().write(true).open(stage.path("disk.img")).unwrap();
+    image.set_len(256 << 20).unwrap();
+    let server = stage.serve_sized("disk.img", "256M", "--state reservations");
+    stage.longhaul("upgrade mnt");
+    let size = || must(Command::new("blockdev").args(["--getsize64", &node]));
+    stage.wait_until("the device has grown", || size().trim() == (256 << 20).to_string());
+    must(Command::new("resize2fs").arg(&node));
+    fs::write(stage.mnt().join("large"), vec![7; 150 << 20]).unwrap();
+    assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
+    stage.longhaul("umount mnt");
+    stage.longhaul("mount disk");
+    assert!(fs::read(stage.mnt().join("large")).unwrap() == vec![7; 150 << 20]);
+    stage.longhaul("umount disk");
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
+    assert!(server.stop().success());
+}
+
+#[test]
+fn process_that_cannot_reach_the_server_is_tried_again_until_it_can() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    let mount = format!(
+        "mount {} mnt --mkfs ext4 --passphrase-file secret --journal j,size=64M",
+        stage.uri()
+    );
+    stage.longhaul(&mount);
+    fs::write(stage.mnt().join("file"), "kept").unwrap();
+    must(Command::new("sync").arg("-f").arg(stage.mnt()));
+    let before = stage.server_after(None);
+    server.kill();
+    let writer = {
+        let path = stage.mnt().join("later");
+        stage.signal(Signal::KILL);
+        thread::spawn(move || fs::write(path, "written in the outage"))
+    };
+    stage.wait_until("it is tried again", || stage.log("disk").contains("cannot connect"));
+    let server = stage.serve("--state reservations");
+    stage.server_after(Some(before));
+    writer.join().unwrap().unwrap();
+    assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
+    stage.longhaul("umount mnt");
+    assert!(server.stop().success());
+}
