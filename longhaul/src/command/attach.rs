@@ -376,7 +376,7 @@ fn grow_devices(front: &Front) {
                     device.shown()
                 )),
                 Err(why) => {
-                    tracing::warn!(device = %device.shown(), %why, "the block device has not grown with its volume")
+                    tracing::warn!(device = %device.shown(), %why, "the block device has not grown with its volume");
                 }
             }
         }

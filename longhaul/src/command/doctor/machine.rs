@@ -23,6 +23,7 @@ pub(super) fn look() -> Vec<Finding> {
     let mut findings = vec![rights(), fuse(), loops()];
     findings.extend(HELPERS.iter().filter_map(|helper| missing(*helper)));
     findings.push(block_devices());
+    findings.push(kernel());
     findings.extend(tcp());
     findings
 }
@@ -95,6 +96,25 @@ fn block_devices() -> Finding {
     Finding::good(format!("block devices are made by FUSE and loop; {others}"))
 }
 
+fn kernel() -> Finding {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    match version(&release) {
+        Some(version) if version < (6, 9) => Finding::note(
+            format!("Linux {release} cannot ask again what a process was asked that is killed"),
+            "a mount whose process is killed fails then; `upgrade` works",
+            "Linux 6.9 or newer, if mounts are to outlive that",
+        ),
+        _ => Finding::good(format!(
+            "Linux {release}: a mount can outlive the process that serves it"
+        )),
+    }
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
 /// What the kernel allows the buffers of a connection, against what a long link holds.
 fn tcp() -> Vec<Finding> {
     let limit = |name: &str| {
@@ -141,6 +161,13 @@ fn window(name: &str, most: u64) -> Finding {
 mod tests {
     use super::super::State;
     use super::*;
+
+    #[test]
+    fn release_of_the_kernel_is_read_as_numbers() {
+        assert_eq!(version("6.18.5-amd64"), Some((6, 18)));
+        assert_eq!(version("6.1.0"), Some((6, 1)));
+        assert_eq!(version("rolling"), None);
+    }
 
     #[test]
     fn small_windows_are_told_with_the_rate_that_they_allow() {
