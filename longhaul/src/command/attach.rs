@@ -16,7 +16,7 @@ pub(super) use self::ending::Background;
 use self::ending::until_end;
 pub(super) use self::front::FrontAt;
 use self::front::{Front, FrontArgs};
-use self::kept::Kept;
+use self::kept::KeeperLink;
 use self::status::StatusReporter;
 use self::succession::Succession;
 use super::enrol::GivenInvitation;
@@ -130,7 +130,7 @@ pub(super) struct Offer {
     /// How it goes on without a terminal, if it does.
     pub(super) background: Option<Background>,
     /// What it takes over, or leaves to another process.
-    pub(super) kept: Option<Kept>,
+    pub(super) kept: Option<KeeperLink>,
 }
 
 impl Args {
@@ -184,7 +184,7 @@ impl VolumeArgs {
         &self,
         uri: &Uri,
         contents: Option<Contents>,
-        kept: Option<&Kept>,
+        kept: Option<&KeeperLink>,
         stop: &Stop,
     ) -> Outcome<Chain> {
         let mut opened = self.open_chain(uri, contents.clone(), kept, stop).await;
@@ -209,14 +209,14 @@ impl VolumeArgs {
         &self,
         uri: &Uri,
         contents: Option<Contents>,
-        kept: Option<&Kept>,
+        kept: Option<&KeeperLink>,
         stop: &Stop,
     ) -> Outcome<Chain> {
         let journal = self.journal.open().await?;
-        if kept.is_some_and(Kept::has_lost) {
+        if kept.is_some_and(KeeperLink::has_lost) {
             return Err(kept::lost(format!("cannot go on with the mount of {uri}")));
         }
-        let asked = match kept.is_some_and(Kept::is_resumed) {
+        let asked = match kept.is_some_and(KeeperLink::is_resumed) {
             // Whoever took it over since has it.
             true if self.writers.writers() == Writers::TakeOver => Writers::One,
             _ => self.writers.writers(),
@@ -387,7 +387,7 @@ fn grow_devices(front: &Front) {
 async fn open_kept_front(
     at: &FrontAt,
     replace: bool,
-    kept: &mut Kept,
+    kept: &mut KeeperLink,
     chain: &Chain,
     logs: &[Pending],
 ) -> Outcome<Front> {
@@ -399,7 +399,7 @@ async fn open_kept_front(
 async fn serve(
     chain: &Chain,
     front: Front,
-    (background, kept): (Option<&Background>, Option<&Kept>),
+    (background, kept): (Option<&Background>, Option<&KeeperLink>),
     detach: &Detach,
     stop: Stop,
     (ender, end): (Stopper, Stop),

@@ -17,7 +17,7 @@ use clap::ValueEnum;
 use self::device::{BlockDevice, make_file_system, mount_device};
 use self::keeper::Keeper;
 use self::server::Server;
-use super::attach::kept::{Kept, TRY_AGAIN};
+use super::attach::kept::{KeeperLink, TRY_AGAIN};
 use super::attach::{self, Background, FrontAt, Offer, VolumeArgs};
 use super::enrol::GivenInvitation;
 use super::umount;
@@ -188,7 +188,7 @@ async fn serve(
     let stop = stop_on_signals()?;
     let background = background(&args, &name)?;
     let kept = match &args.kept_by {
-        Some(socket) => Some(Kept::connect(socket.clone()).await?),
+        Some(socket) => Some(KeeperLink::connect(socket.clone()).await?),
         // What is on this machine is looked for among its loop devices when it is opened, and nobody would answer for this one.
         None if background.is_device && uri.is_remote() => {
             let socket = keeper::socket_of(&file, &name);
@@ -197,7 +197,7 @@ async fn serve(
         }
         None => None,
     };
-    let is_resumed = kept.as_ref().is_some_and(Kept::is_resumed);
+    let is_resumed = kept.as_ref().is_some_and(KeeperLink::is_resumed);
     let served = serve_kept(args, uri, file, background, kept, stop).await;
     if let Err(why) = &served
         && is_resumed
@@ -225,14 +225,14 @@ async fn serve_kept(
     uri: Uri,
     file: PathBuf,
     background: Background,
-    kept: Option<Kept>,
+    kept: Option<KeeperLink>,
     stop: Stop,
 ) -> Outcome {
     args.open.check(&uri)?;
     if let Some(dir) = state_dir() {
         args.open.default_journal(&uri, dir.join(format!("{}.journal", background.name)));
     }
-    let is_resumed = kept.as_ref().is_some_and(Kept::is_resumed);
+    let is_resumed = kept.as_ref().is_some_and(KeeperLink::is_resumed);
     let contents = match args.mkfs.filter(|_| !is_resumed) {
         Some(_) => match blank::prepare(&uri, &args.open, &stop).await {
             Ok(contents) => contents,

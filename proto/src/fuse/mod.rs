@@ -4,6 +4,7 @@
 //! [`Request`] is what the kernel asks, [`Reply`] what it is answered, [`Notice`] what it is told without having asked.
 //! Fields are in the order of bytes of the machine: both ends are on it.
 
+mod header;
 mod opcode;
 mod reply;
 mod request;
@@ -11,12 +12,11 @@ mod request;
 #[cfg(test)]
 mod tests;
 
+pub use header::Header;
 pub use reply::{
     Attributes, FOPEN_DIRECT_IO, FOPEN_PARALLEL_DIRECT_WRITES, Notice, Reply, Statistics,
 };
-pub use request::{
-    BadRequest, Capabilities, Header, Init, InitReply, Operation, Request, SetAttributes,
-};
+pub use request::{BadRequest, Capabilities, Init, InitReply, Operation, Request, SetAttributes};
 
 /// The number of the root, which here is the file.
 pub const ROOT: u64 = 1;

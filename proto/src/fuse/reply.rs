@@ -1,6 +1,7 @@
 //! What the kernel is answered, and told without having asked.
 
-use super::{Header, ROOT};
+use super::ROOT;
+use super::header::Header;
 
 /// Reads and writes of the file go past the page cache.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;

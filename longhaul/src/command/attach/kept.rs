@@ -111,7 +111,7 @@ fn read_line(stream: &UnixStream) -> io::Result<Zeroizing<Vec<u8>>> {
 }
 
 /// The end of the process that serves.
-pub(in crate::command) struct Kept {
+pub(in crate::command) struct KeeperLink {
     stream: UnixStream,
     device: Option<OwnedFd>,
     record: Option<Record>,
@@ -126,7 +126,7 @@ pub(super) enum KeptMount {
     Resumed(Takeover),
 }
 
-impl Kept {
+impl KeeperLink {
     /// Asks the keeper that listens at `path`.
     pub(in crate::command) async fn connect(path: PathBuf) -> Outcome<Self> {
         let what = || "cannot ask the process that keeps the mount".to_owned();
