@@ -222,6 +222,8 @@ async fn open(
     writer.guard_journal(file.path()).or_fail(|| "cannot note it".to_owned())?;
     note(beneath, &recovered, token).await;
     let replayed = recovered.changes.len();
+    // What it holds is for a volume of that size: one that has grown since is as large as it is once it holds nothing.
+    let size = recovered.superblock.volume.size;
     if replayed > 0 {
         let path = file.path().shown();
         print_error(&format_args!(
@@ -236,7 +238,7 @@ async fn open(
         unsolicited: probe.unsolicited(),
         is_fence: Arc::new(move |_| state.state() == scsi::State::Over(Over::Fenced)),
     };
-    let inner = LimitedReads::over(Arc::clone(&beneath.volume), Arc::clone(probe), limit);
+    let inner = LimitedReads::over(Arc::clone(&beneath.volume), Arc::clone(probe), limit, size);
     let path = file.path().to_owned();
     let file: Arc<dyn JournalFile> = Arc::new(file);
     let runtime = runtime();
@@ -333,8 +335,9 @@ fn refuse_other_header(there: &Label, here: &Label) -> Outcome {
 }
 
 /// Whether a journal can be used for a volume as it is. One that holds nothing is begun anew for one that has grown, or
-/// has another header; and for another volume where nobody has named the file (`is_default`): it lies where the journal of
-/// what has this name lies, and the server has another volume under that now.
+/// has another header; one that holds something is emptied before, at the size that the volume had. It is begun anew for
+/// another volume too where nobody has named the file (`is_default`): it lies where the journal of what has this name lies, and
+/// the server has another volume under that now.
 fn fits(
     there: &Label,
     found: &Recovered,
@@ -354,6 +357,10 @@ fn fits(
             .hint("name another file; `longhaul journal status FILE` shows what it holds"));
     }
     let is_same = (size, block_size) == (shape.size, shape.block_size);
+    let has_grown = block_size == shape.block_size && size < shape.size;
+    if has_grown && !found.changes.is_empty() {
+        return Ok(true);
+    }
     if !is_same && !found.changes.is_empty() {
         let why = format!("it is for {size} bytes, and the volume has {}", shape.size);
         return Err(Failure::new("the volume has another size")

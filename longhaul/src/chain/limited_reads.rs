@@ -1,4 +1,5 @@
-//! Reads that do not wait for ever, of a volume that does: its changes are safe elsewhere meanwhile.
+//! Reads that do not wait for ever, of a volume that does: its changes are safe elsewhere meanwhile. And a volume that has
+//! grown, at the size that it had.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,35 +10,39 @@ use volume::{Durability, Error, ExtentMap, Kind, Shape, Space, Span, Verb, Volum
 use crate::store::abilities::Probe;
 use crate::store::scsi::State;
 
-/// A volume whose reads fail once an outage has lasted too long.
+/// A volume whose reads fail once an outage has lasted too long, at the size that it had.
 pub(super) struct LimitedReads {
     inner: Arc<dyn Volume>,
     /// How the connection is.
     state: Box<dyn Fn() -> State + Send + Sync>,
-    limit: Duration,
+    limit: Option<Duration>,
+    shape: Shape,
 }
 
 impl LimitedReads {
-    /// Over `inner`; without a limit that itself.
+    /// Over the first `size` bytes of `inner`; all of it without a limit is that itself.
     pub(super) fn over(
         inner: Arc<dyn Volume>,
         probe: Arc<dyn Probe>,
         limit: Option<Duration>,
+        size: u64,
     ) -> Arc<dyn Volume> {
-        match limit {
-            Some(limit) => Arc::new(Self { inner, state: Box::new(move || probe.state()), limit }),
-            None => inner,
+        if limit.is_none() && size == inner.shape().size {
+            return inner;
         }
+        let shape = Shape { size, ..inner.shape().clone() };
+        Arc::new(Self { inner, state: Box::new(move || probe.state()), limit, shape })
     }
 
     /// Ends once the connection has been out for too long.
     async fn too_late(&self) {
+        let Some(limit) = self.limit else { return std::future::pending().await };
         loop {
             let left = match (self.state)() {
-                State::Reconnecting { lasted, .. } => self.limit.saturating_sub(lasted),
+                State::Reconnecting { lasted, .. } => limit.saturating_sub(lasted),
                 // A connection that stands may carry this read, though others have no answer.
                 State::Connected | State::Unanswered { .. } | State::Over(_) => {
-                    self.limit.max(Duration::from_millis(100))
+                    limit.max(Duration::from_millis(100))
                 }
             };
             if left.is_zero() {
@@ -50,7 +55,7 @@ impl LimitedReads {
 
 impl Volume for LimitedReads {
     fn shape(&self) -> &Shape {
-        self.inner.shape()
+        &self.shape
     }
     fn read(&self, span: Span) -> Work<'_, Bytes> {
         Box::pin(async move {
@@ -58,7 +63,7 @@ impl Volume for LimitedReads {
                 biased;
                 bytes = self.inner.read(span) => bytes,
                 () = self.too_late() => {
-                    let why = format!("there is no connection for {:?}", self.limit);
+                    let why = format!("there is no connection for {:?}", self.limit.unwrap_or_default());
                     Err(Error::new(Kind::Gone, Verb::Read, span).because(why))
                 }
             }
@@ -95,8 +100,9 @@ mod tests {
     use super::*;
 
     fn over(inner: Arc<dyn Volume>) -> Arc<dyn Volume> {
-        let (state, limit) = (Box::new(|| State::Connected), Duration::from_secs(3600));
-        Arc::new(LimitedReads { inner, state, limit })
+        let (state, limit) = (Box::new(|| State::Connected), Some(Duration::from_secs(3600)));
+        let shape = inner.shape().clone();
+        Arc::new(LimitedReads { inner, state, limit, shape })
     }
 
     #[tokio::test]

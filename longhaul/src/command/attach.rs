@@ -437,9 +437,12 @@ async fn serve(
             ender.call();
             std::future::pending::<()>().await;
         };
-        let refusal = kept.is_none().then_some(
-            "no process keeps it: that is for what `longhaul mount` makes a block device of",
-        );
+        let refusal = || match kept {
+            Some(kept) => kept.refusal(),
+            None => Some(
+                "no process keeps it: that is for what `longhaul mount` makes a block device of",
+            ),
+        };
         let handing_over = async {
             succession.serve(&front, refusal, status::remove_control_socket).await;
             std::future::pending::<()>().await;

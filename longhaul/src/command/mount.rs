@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 
 use self::device::{BlockDevice, make_file_system, mount_device};
-use self::keeper::Keeper;
+use self::keeper::Supervisor;
 use self::server::Server;
 use super::attach::kept::{KeeperLink, TRY_AGAIN};
 use super::attach::{self, Background, FrontAt, Offer, VolumeArgs};
@@ -193,7 +193,7 @@ async fn serve(
         None if background.is_device && uri.is_remote() => {
             let socket = keeper::socket_of(&file, &name);
             let socket = socket.ok_or_else(|| Failure::new("there is no directory for it"))?;
-            return Keeper::new(arguments, socket)?.run(&background, stop).await;
+            return Supervisor::new(arguments, socket)?.run(&background, stop).await;
         }
         None => None,
     };

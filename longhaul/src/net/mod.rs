@@ -3,6 +3,7 @@
 pub(crate) mod connection;
 pub mod hyperscsi_link;
 pub(crate) mod pdu_output;
+pub(crate) mod peer_process;
 mod receive_buffer;
 mod stuck_timer;
 pub mod tcp_tuning;

@@ -154,6 +154,14 @@ impl Stage {
         }
     }
 
+    /// Kills the processes that keep what is mounted, and leaves those that serve it.
+    pub(crate) fn kill_keepers(&self) {
+        let servers = self.servers();
+        for pid in self.processes().into_iter().filter(|pid| !servers.contains(pid)) {
+            kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        }
+    }
+
     pub(crate) fn log(&self, name: &str) -> String {
         fs::read_to_string(self.path(&format!("state/{name}.log"))).unwrap_or_default()
     }

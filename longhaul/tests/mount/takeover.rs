@@ -101,7 +101,7 @@ fn mount_with_a_journal_goes_on_when_its_process_is_killed_under_load() {
 fn mount_without_a_journal_that_lost_acknowledged_writes_does_not_go_on() {
     let stage = Stage::new();
     let server = stage.serve("");
-    let node = device(&stage, "");
+    let node = device(&stage, "--journal none");
     let open = || {
         let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
         fs::OpenOptions::new().read(true).write(true).custom_flags(direct).open(&node)
@@ -141,9 +141,13 @@ fn block_device_is_as_large_as_its_volume_has_become_after_an_upgrade() {
     let image = fs::OpenOptions::new().write(true).open(stage.path("disk.img")).unwrap();
     image.set_len(256 << 20).unwrap();
     let server = stage.serve_sized("disk.img", "256M", "--state reservations");
-    stage.longhaul("upgrade mnt");
     let size = || must(Command::new("blockdev").args(["--getsize64", &node]));
-    stage.wait_until("the device has grown", || size().trim() == (256 << 20).to_string());
+    // While the journal holds something the volume is as large as it was.
+    stage.wait_until("the device has grown", || {
+        let (printed, status) = run(&stage.command("upgrade mnt"));
+        assert!(status.success(), "{printed}: {}", stage.log("disk"));
+        size().trim() == (256 << 20).to_string()
+    });
     must(Command::new("resize2fs").arg(&node));
     fs::write(stage.mnt().join("large"), vec![7; 150 << 20]).unwrap();
     assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
@@ -179,5 +183,21 @@ fn process_that_cannot_reach_the_server_is_tried_again_until_it_can() {
     writer.join().unwrap().unwrap();
     assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
     stage.longhaul("umount mnt");
+    assert!(server.stop().success());
+}
+
+/// A process that handed over to nobody would end the mount.
+#[test]
+fn mount_without_its_keeper_is_served_on_and_refuses_an_upgrade() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw", stage.uri()));
+    stage.kill_keepers();
+    let (printed, status) = run(&stage.command("upgrade disk"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("kept the mount is gone"), "{printed}");
+    fs::write(stage.mnt().join("file"), "kept").unwrap();
+    stage.longhaul("umount disk");
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
     assert!(server.stop().success());
 }

@@ -70,7 +70,7 @@ fn request_that_is_cut_or_lies_about_its_length_is_refused() {
 }
 
 #[test]
-fn what_the_kernel_cannot_is_not_asked_of_it() {
+fn capability_that_the_kernel_lacks_is_not_asked_of_it() {
     let server = InitReply {
         capabilities: Capabilities::ASYNC_DIO.with(Capabilities::MAX_PAGES),
         background_max: 512,

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use rustix::process::{Pid, getppid};
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use zeroize::{Zeroize as _, Zeroizing};
@@ -16,6 +17,7 @@ use crate::chain::{Chain, Contents, Unlock};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::fuse::{Device, Record, Takeover};
 use crate::luks;
+use crate::net::peer_process::peer_process;
 use crate::passed_descriptors::{receive, send};
 use crate::printable::Shown as _;
 use crate::secret::Secret;
@@ -113,6 +115,8 @@ fn read_line(stream: &UnixStream) -> io::Result<Zeroizing<Vec<u8>>> {
 /// The end of the process that serves.
 pub(in crate::command) struct KeeperLink {
     stream: UnixStream,
+    /// The process of the keeper.
+    keeper: Pid,
     device: Option<OwnedFd>,
     record: Option<Record>,
     resumed: Option<Resumed>,
@@ -147,7 +151,14 @@ impl KeeperLink {
             None => Record::create(record)?,
         };
         let (device, record) = (Some(device), Some(record));
-        Ok(Self { stream, device, record, resumed, key: Arc::default() })
+        let keeper = peer_process(&stream)?;
+        Ok(Self { stream, keeper, device, record, resumed, key: Arc::default() })
+    }
+
+    /// Why no other process could go on, if none could: the keeper starts the next one, and holds what that needs.
+    pub(super) fn refusal(&self) -> Option<&'static str> {
+        let is_there = getppid() == Some(self.keeper);
+        (!is_there).then_some("the process that kept the mount is gone; `longhaul umount` and `longhaul mount` start both anew")
     }
 
     /// Whether a mount is taken over.
@@ -257,7 +268,7 @@ async fn unit(chain: &Chain) -> Outcome<Option<String>> {
 pub(super) fn lost(what: String) -> Failure {
     Failure::new(what)
         .because("the process before was killed, and what it had acknowledged and not flushed is lost")
-        .hint("programs get errors until it is unmounted; with --journal a mount outlives its process")
+        .hint("programs get errors until it is unmounted; with a journal a mount outlives its process")
 }
 
 /// How the keeper's socket is called, of the mount with this name.

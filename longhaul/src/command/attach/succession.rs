@@ -39,10 +39,15 @@ impl Succession {
     /// Hands the mount over to whoever asks, by ending the process as if it were killed: nothing is closed, so that the
     /// reservation stands until the next process has it. `before_end` runs at the last moment. A mount that cannot be handed
     /// over is served as before.
-    pub(super) async fn serve(&self, front: &Front, refusal: Option<&str>, before_end: impl Fn()) {
+    pub(super) async fn serve(
+        &self,
+        front: &Front,
+        refusal: impl Fn() -> Option<&'static str>,
+        before_end: impl Fn(),
+    ) {
         let mut requests = self.requests.lock().await;
         while let Some(request) = requests.recv().await {
-            if let Some(why) = refusal {
+            if let Some(why) = refusal() {
                 request.answer(Err(
                     Failure::new("no other process can take this attachment over").because(why)
                 ));

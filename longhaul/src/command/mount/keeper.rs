@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
@@ -23,6 +22,7 @@ use crate::control;
 use crate::durable::make_directories;
 use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::front::fuse::{Device, open_device};
+use crate::net::peer_process::peer_process;
 use crate::printable::Shown as _;
 use crate::secret::Secret;
 use crate::stop::Stop;
@@ -38,7 +38,7 @@ const LIVED: Duration = Duration::from_secs(60);
 const PANICKED: i32 = 101;
 
 /// What outlives the processes that serve.
-pub(super) struct Keeper {
+pub(super) struct Supervisor {
     program: PathBuf,
     arguments: Vec<OsString>,
     socket: PathBuf,
@@ -67,7 +67,7 @@ enum Next {
     TryAgain,
 }
 
-impl Keeper {
+impl Supervisor {
     /// One for the processes that are started with these arguments, and ask at `socket`.
     pub(super) fn new(mut arguments: Vec<OsString>, socket: PathBuf) -> Outcome<Self> {
         let what = || "cannot keep the mount".to_owned();
@@ -209,12 +209,16 @@ impl Listening {
     fn hear(&self) -> std::io::Result<()> {
         loop {
             let (stream, _) = self.listener.accept()?;
-            let asks = socket_peercred(&stream)?.pid.as_raw_nonzero().get().cast_unsigned();
-            if Some(asks) == self.pid
-                && let Some(state) =
-                    greet(&stream, &self.greeting, &self.kernel.device, &self.kernel.record)?
-            {
-                let _ = self.says.blocking_send((state, stream));
+            let asks = peer_process(&stream)?.as_raw_nonzero().get().cast_unsigned();
+            if Some(asks) == self.pid {
+                match greet(&stream, &self.greeting, &self.kernel.device, &self.kernel.record) {
+                    Ok(Some(state)) => drop(self.says.blocking_send((state, stream))),
+                    Ok(None) => {}
+                    // It was killed meanwhile. That must not end this: the successor asks here too.
+                    Err(why) => {
+                        tracing::warn!(%why, "the process that serves the mount was not heard")
+                    }
+                }
             }
             if asks == std::process::id() {
                 return Ok(());
