@@ -443,8 +443,9 @@ async fn serve(
                 "no process keeps it: that is for what `longhaul mount` makes a block device of",
             ),
         };
+        let observer = chain.observer();
         let handing_over = async {
-            succession.serve(&front, refusal, status::remove_control_socket).await;
+            succession.serve(&front, &observer, refusal, status::remove_control_socket).await;
             std::future::pending::<()>().await;
         };
         // It may end before it is told to: a mounted file can be unmounted by others.

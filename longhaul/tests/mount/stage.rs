@@ -66,13 +66,16 @@ impl Stage {
     }
 
     pub(crate) fn serve_sized(&self, file: &str, size: &str, options: &str) -> Running {
-        let mut command = Command::new("sh");
         let port = self.port.number;
-        let args = format!(
-            "serve --listen 127.0.0.1:{port} --volume=disk=file:{file},size={size} {options}"
-        );
+        self.serve_args(&format!(
+            "--listen 127.0.0.1:{port} --volume=disk=file:{file},size={size} {options}"
+        ))
+    }
+
+    pub(crate) fn serve_args(&self, args: &str) -> Running {
+        let mut command = Command::new("sh");
         command
-            .args(["-c", &format!("exec \"$0\" {args} 2>>server.log"), LONGHAUL])
+            .args(["-c", &format!("exec \"$0\" serve {args} 2>>server.log"), LONGHAUL])
             .current_dir(self.home());
         command
             .env("STATE_DIRECTORY", self.path("server"))

@@ -134,18 +134,20 @@ fn aligned() -> Vec<u8> {
 #[test]
 fn block_device_is_as_large_as_its_volume_has_become_after_an_upgrade() {
     let stage = Stage::new();
-    let server = stage.serve("--state reservations");
+    let image = fs::File::create(stage.path("disk.img")).unwrap();
+    image.set_len(128 << 20).unwrap();
+    let listen = format!("listen = [\"127.0.0.1:{}\"]\n", stage.port());
+    let config = format!("{listen}[volumes.disk]\nuri = \"file:disk.img\"\n");
+    fs::write(stage.path("server.toml"), config).unwrap();
+    let server = stage.serve_args("--config server.toml");
     let node = node(&stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw", stage.uri())));
     fs::write(stage.mnt().join("file"), "kept").unwrap();
-    assert!(server.stop().success());
-    let image = fs::OpenOptions::new().write(true).open(stage.path("disk.img")).unwrap();
     image.set_len(256 << 20).unwrap();
-    let server = stage.serve_sized("disk.img", "256M", "--state reservations");
+    server.signal(Signal::HUP);
     let size = || must(Command::new("blockdev").args(["--getsize64", &node]));
-    // While the journal holds something the volume is as large as it was.
+    // The server may not have read its configuration when the first one is ready.
     stage.wait_until("the device has grown", || {
-        let (printed, status) = run(&stage.command("upgrade mnt"));
-        assert!(status.success(), "{printed}: {}", stage.log("disk"));
+        stage.longhaul("upgrade mnt");
         size().trim() == (256 << 20).to_string()
     });
     must(Command::new("resize2fs").arg(&node));
@@ -183,6 +185,27 @@ fn process_that_cannot_reach_the_server_is_tried_again_until_it_can() {
     writer.join().unwrap().unwrap();
     assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
     stage.longhaul("umount mnt");
+    assert!(server.stop().success());
+}
+
+/// A successor could not open what the server lacks, or has as another volume.
+#[test]
+fn mount_without_a_connection_is_served_on_and_refuses_an_upgrade() {
+    let stage = Stage::new();
+    let server = stage.serve("--state reservations");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw", stage.uri()));
+    server.kill();
+    fs::write(stage.mnt().join("file"), "kept").unwrap();
+    fs::File::open(stage.mnt().join("file")).unwrap().sync_all().unwrap();
+    stage.wait_until("the outage is noticed", || stage.log("disk").contains("cannot connect"));
+    let (printed, status) = run(&stage.command("upgrade disk"));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("the process goes on as it is"), "{printed}");
+    let server = stage.serve("--state reservations");
+    stage.longhaul("umount disk");
+    stage.longhaul("mount disk");
+    assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
+    stage.longhaul("umount disk");
     assert!(server.stop().success());
 }
 

@@ -120,6 +120,14 @@ impl Front {
         }
     }
 
+    /// Takes requests again, after it was to be handed over.
+    pub(super) async fn serve_on(&self) -> Result<(), fuse::HandOverError> {
+        match self {
+            Self::Nbd(_) => Ok(()),
+            Self::Fuse(server) => server.serve_on().await,
+        }
+    }
+
     /// Where it is found.
     pub(super) fn address(&self) -> String {
         match self {

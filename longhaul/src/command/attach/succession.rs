@@ -1,13 +1,22 @@
 //! Those who have asked that another process takes an attachment over.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc};
+use tokio::time::{sleep, timeout};
 
 use super::front::Front;
 use super::kept::HANDED_OVER;
+use crate::chain::Observer;
 use crate::control::Request;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrFail as _, Outcome};
+
+/// How long programs may wait for what the journal holds to be sent.
+const SENT_WITHIN: Duration = Duration::from_secs(20);
+
+/// How often it is looked whether it is.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// How many may wait.
 const WAITING_MAX: usize = 16;
@@ -42,6 +51,7 @@ impl Succession {
     pub(super) async fn serve(
         &self,
         front: &Front,
+        volume: &Observer,
         refusal: impl Fn() -> Option<&'static str>,
         before_end: impl Fn(),
     ) {
@@ -53,7 +63,7 @@ impl Succession {
                 ));
                 continue;
             }
-            match hand_over(front).await {
+            match hand_over(front, volume).await {
                 Err(why) => request.answer(Err(why)),
                 Ok(()) => {
                     before_end();
@@ -65,9 +75,28 @@ impl Succession {
     }
 }
 
-async fn hand_over(front: &Front) -> Outcome {
-    front.hand_over().await.map_err(|why| {
-        Failure::new("what was acknowledged could not be flushed: the process goes on as it is")
-            .because(why)
-    })
+/// Only what a successor can open is handed over: a volume that is connected, and a journal that holds nothing. For one that
+/// holds something the reservation has to stand, which a server that was restarted may not have yet.
+async fn hand_over(front: &Front, volume: &Observer) -> Outcome {
+    let refuse = |what: &str| Failure::new(format!("{what}: the process goes on as it is"));
+    if let Some(why) = volume.outage() {
+        return Err(refuse("there is no connection to the server").because(why));
+    }
+    front
+        .hand_over()
+        .await
+        .map_err(|why| refuse("what was acknowledged could not be flushed").because(why))?;
+    if timeout(SENT_WITHIN, sent(volume)).await.is_ok() {
+        return Ok(());
+    }
+    front.serve_on().await.or_fail(|| "the mount cannot be served any more".to_owned())?;
+    Err(refuse("what its journal holds is not sent yet")
+        .hint("`longhaul status` shows how much that is; try again when it is less"))
+}
+
+/// Waits until the volume has what the journal holds.
+async fn sent(volume: &Observer) {
+    while volume.status().journal.is_some_and(|journal| journal.unsent > 0) {
+        sleep(LOOK_EVERY).await;
+    }
 }

@@ -216,7 +216,7 @@ impl Listening {
                     Ok(None) => {}
                     // It was killed meanwhile. That must not end this: the successor asks here too.
                     Err(why) => {
-                        tracing::warn!(%why, "the process that serves the mount was not heard")
+                        tracing::warn!(%why, "the process that serves the mount was not heard");
                     }
                 }
             }

@@ -210,6 +210,11 @@ impl Server {
         }
     }
 
+    /// Serves as before, after it was to be handed over.
+    pub async fn serve_on(&self) -> Result<(), HandOverError> {
+        Ok(self.begin_reading(false).await?)
+    }
+
     /// Finishes what was asked for, refuses what is asked from then on, and flushes. The volume is not held any more.
     pub async fn close(&self) {
         if let Some(volume) = self.file.close().await
