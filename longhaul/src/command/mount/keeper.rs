@@ -54,7 +54,7 @@ struct KernelFiles {
 }
 
 /// What a process has said, and where it waits for the answer.
-type Said = (Secret, std::os::unix::net::UnixStream);
+type StateReport = (Secret, std::os::unix::net::UnixStream);
 
 /// What follows from the end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +177,7 @@ impl Supervisor {
     }
 
     /// The process serves. With the first that does the terminal is left, and who waits for it.
-    fn heard(&mut self, (state, stream): Said, background: &Background) -> Outcome {
+    fn heard(&mut self, (state, stream): StateReport, background: &Background) -> Outcome {
         if self.state.replace(state).is_none() {
             background.leave_session()?.close_terminal()?;
         }
@@ -192,7 +192,7 @@ struct Listening {
     pid: Option<u32>,
     greeting: Secret,
     kernel: Arc<KernelFiles>,
-    says: mpsc::Sender<Said>,
+    says: mpsc::Sender<StateReport>,
 }
 
 impl Listening {
