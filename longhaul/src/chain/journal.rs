@@ -402,6 +402,10 @@ impl WorkerStatus for Observer {
         self.layer.upgrade()?.status().failure.map(|why| why.to_string())
     }
 
+    fn settle(&self) -> bool {
+        self.layer.upgrade().is_some_and(|layer| layer.record())
+    }
+
     fn journal(&self) -> Option<JournalStatus> {
         Some(JournalStatus::new(&self.path, &self.layer.upgrade()?.status()))
     }

@@ -49,6 +49,13 @@ impl Observer {
         self.workers.iter().find_map(|worker| worker.trouble())
     }
 
+    /// Has everything that is kept on the way sent and noted as sent; whether it is.
+    #[must_use]
+    pub fn settle(&self) -> bool {
+        // All are asked, so that none waits for another.
+        self.workers.iter().map(|worker| worker.settle()).fold(true, |all, is| all && is)
+    }
+
     /// How it is now.
     #[must_use]
     pub fn status(&self) -> ChainStatus {

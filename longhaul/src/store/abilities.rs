@@ -75,6 +75,12 @@ pub trait WorkerStatus: Send + Sync {
         None
     }
 
+    /// Has what it keeps sent and noted as sent without delay, while nothing is asked of it; whether it is, so that another
+    /// process could open the volume as if nothing had been kept.
+    fn settle(&self) -> bool {
+        self.pending() == 0
+    }
+
     /// How the journal is that it works for, if it does.
     fn journal(&self) -> Option<JournalStatus> {
         None

@@ -354,6 +354,10 @@ impl WorkerStatus for WorkersStatus {
     fn trouble(&self) -> Option<String> {
         self.0.iter().find_map(|worker| worker.trouble())
     }
+
+    fn settle(&self) -> bool {
+        self.0.iter().map(|worker| worker.settle()).fold(true, |all, is| all && is)
+    }
 }
 
 #[cfg(test)]

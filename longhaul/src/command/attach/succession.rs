@@ -94,9 +94,9 @@ async fn hand_over(front: &Front, volume: &Observer) -> Outcome {
         .hint("`longhaul status` shows how much that is; try again when it is less"))
 }
 
-/// Waits until the volume has what the journal holds.
+/// Waits until the volume has what the journal holds, and the journal says so: its reader finds nothing.
 async fn sent(volume: &Observer) {
-    while volume.status().journal.is_some_and(|journal| journal.unsent > 0) {
+    while !volume.settle() {
         sleep(LOOK_EVERY).await;
     }
 }

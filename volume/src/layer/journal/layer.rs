@@ -113,6 +113,13 @@ impl Journaled {
         self.shared.status()
     }
 
+    /// Has the file say at once what the volume beneath has; whether it says so of everything. Nothing may be asked
+    /// meanwhile, or there is more that it lacks.
+    #[must_use]
+    pub fn record(&self) -> bool {
+        self.shared.record()
+    }
+
     /// Asks the journal; where its file has failed, waits until the volume beneath has the rest. Says whether the
     /// journal did it.
     async fn ask(

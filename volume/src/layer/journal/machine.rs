@@ -298,7 +298,8 @@ impl Journal {
         let (used, ring_len) = (self.log.used(), self.superblock.ring_len);
         let is_change = |waiting: &&Waiting| matches!(waiting.kind, WaitingKind::Changes(..));
         let waiting = self.waiting.iter().filter(is_change).count();
-        Status { state, used, ring_len, unsent: self.overlay.iter().len(), waiting }
+        let unsent = self.overlay.iter().len();
+        Status { state, used, ring_len, unsent, is_recorded: self.is_recorded(), waiting }
     }
 
     /// The changes that the store does not have for certain, in order: for another way to the store, or an export.
@@ -493,6 +494,12 @@ impl Journal {
             || (self.is_idle && is_done && moved > 0)
             || (self.drain.is_blocked() && self.superblock.drained_group < self.drain.group());
         is_due.then_some(SuperblockState::Open)
+    }
+
+    /// Whether a superblock that is stable names the last group that has a change.
+    fn is_recorded(&self) -> bool {
+        let is_sent = !self.log.has_groups() && self.waiting.is_empty();
+        is_sent && self.superblock.drained_group >= self.drain.group()
     }
 
     /// The last group that is durable at the store.

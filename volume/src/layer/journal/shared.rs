@@ -264,6 +264,19 @@ impl Shared {
         });
     }
 
+    /// Has the file say what the store has, as when nothing is asked; whether it says of everything that the store has it.
+    pub(super) fn record(&self) -> bool {
+        self.with(|state| match state.mode {
+            Mode::Journal => {
+                state.machine.idle();
+                state.is_worker_wanted = true;
+                state.machine.status().is_recorded
+            }
+            Mode::Direct => true,
+            Mode::FallingBack | Mode::Failed => false,
+        })
+    }
+
     /// The worker is gone.
     pub(super) fn abandon(&self) {
         self.with(|state| {

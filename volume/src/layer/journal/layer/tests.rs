@@ -29,16 +29,22 @@ impl JournalFile for InMemory {
     }
 }
 
-/// Time that passes when it is waited for.
+/// Time that passes when it is waited for, or never.
 #[derive(Debug)]
-struct Virtual;
+enum Virtual {
+    Passing,
+    Standing,
+}
 
 impl Runtime for Virtual {
     fn now(&self) -> Duration {
         Duration::ZERO
     }
     fn sleep_until(&self, _at: Duration) -> Task {
-        Box::pin(tokio::task::yield_now())
+        match self {
+            Self::Passing => Box::pin(tokio::task::yield_now()),
+            Self::Standing => Box::pin(std::future::pending()),
+        }
     }
     fn spawn(&self, task: Task) {
         tokio::spawn(task);
@@ -64,12 +70,21 @@ async fn opened(
     file: &Arc<InMemory>,
     flush: FlushPolicy,
 ) -> (Journaled, tokio::task::JoinHandle<LayerStatus>) {
+    opened_in(Virtual::Passing, store, file, flush).await
+}
+
+async fn opened_in(
+    time: Virtual,
+    store: &Arc<Memory>,
+    file: &Arc<InMemory>,
+    flush: FlushPolicy,
+) -> (Journaled, tokio::task::JoinHandle<LayerStatus>) {
     let len = file.0.lock().unwrap().len() as u64;
     let recovered = recover(&**file, len).await.unwrap();
     let (inner, file) =
         (Arc::clone(store) as Arc<dyn Volume>, Arc::clone(file) as Arc<dyn JournalFile>);
     let (layer, worker) =
-        Journaled::new(inner, file, &recovered, 1, options(flush), Arc::new(Virtual));
+        Journaled::new(inner, file, &recovered, 1, options(flush), Arc::new(time));
     (layer, tokio::spawn(worker))
 }
 
@@ -143,6 +158,26 @@ async fn flushed_writes_survive_a_client_that_vanishes() {
     drop(layer);
     worker.await.unwrap();
     assert_eq!(store.read(Span::new(4096, 8192)).await.unwrap(), vec![7; 8192]);
+}
+
+/// Who opens it next would send what the store has, over what another has written there meanwhile.
+#[tokio::test]
+async fn recorded_journal_has_nothing_for_the_next_one_to_send() {
+    let store = Arc::new(Memory::new(1 << 20, 512));
+    let file = new_journal(&store, (2 << 20) + (1 << 20));
+    let (layer, worker) =
+        opened_in(Virtual::Standing, &store, &file, FlushPolicy::Local).await;
+    for at in [4096, 65_536] {
+        layer.write(at, vec![7; 8192].into(), Durability::Durable).await.unwrap();
+    }
+    let len = file.0.lock().unwrap().len() as u64;
+    while !layer.record() {
+        tokio::task::yield_now().await;
+    }
+    let found = recover(&*file, len).await.unwrap();
+    assert_eq!((found.changes.len(), layer.status().journal.unsent), (0, 0));
+    drop(layer);
+    worker.await.unwrap();
 }
 
 #[test]

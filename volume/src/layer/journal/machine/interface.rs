@@ -210,6 +210,8 @@ pub struct Status {
     pub ring_len: u64,
     /// Changes that the store does not have for certain.
     pub unsent: usize,
+    /// The file says of all changes that the store has them: whoever reads it finds none.
+    pub is_recorded: bool,
     /// Changes that wait for room, the first of which may have been accepted in part.
     pub waiting: usize,
 }
