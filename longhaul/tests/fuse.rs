@@ -8,10 +8,16 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use common::{LONGHAUL, PATIENCE, Running, run};
+use longhaul::front::fuse;
+use longhaul::stop::Stopper;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use volume::store::memory::Memory;
 
 const MIB: u64 = 1 << 20;
 
@@ -182,6 +188,30 @@ fn file_that_others_unmount_ends_the_attachment_in_order() {
     assert!(status.success(), "{printed}");
     assert!(attached.end().success());
     assert_eq!(fs::read(stage.path("disk.img")).unwrap()[..4096], [7; 4096]);
+}
+
+/// Where nobody takes the mount over, the process goes on, and has to notice its end as before.
+#[tokio::test(flavor = "multi_thread")]
+async fn file_that_others_unmount_after_a_refused_hand_over_ends_the_server() {
+    let stage = Stage::new();
+    let path = stage.path("disk");
+    let volume = Arc::new(Memory::new(MIB, 4096));
+    let device = fuse::open_device().unwrap();
+    let server = fuse::Server::mount(&path, false, volume, device, fuse::Record::default());
+    let server = server.await.unwrap();
+    let (_stopper, stop) = Stopper::new();
+    let changes = async {
+        for _ in 0..2 {
+            server.hand_over().await.unwrap();
+            server.serve_on().await.unwrap();
+        }
+        let file = stage.open();
+        spawn_blocking(move || file.write_all_at(&[7; 4096], 0).unwrap()).await.unwrap();
+        rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();
+    };
+    let ended = async { tokio::join!(server.run(stop), changes) };
+    assert!(timeout(PATIENCE, ended).await.is_ok(), "it does not end");
+    server.end().await;
 }
 
 #[test]

@@ -22,6 +22,15 @@ fn images() -> u64 {
     std::env::var("LONGHAUL_CRASHES").map_or(IMAGES, |text| text.parse().expect("a number"))
 }
 
+/// Tells the writer to stop when it is dropped.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Makes, renames and removes files, and appends numbered records to one, each of which is synchronised.
 fn work(dir: &Path, is_over: &AtomicBool) {
     let mut log = fs::File::create(dir.join("log")).unwrap();
@@ -60,8 +69,14 @@ fn every_image_of_the_server_is_what_a_power_cut_leaves() {
     let stage = Stage::new();
     let server = stage.serve("--state reservations");
     stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal j,size=16M", stage.uri()));
+    // Before that the server holds what came before the file system, and has every right to.
+    stage.wait_until("the file system is at the server", || {
+        stage.longhaul("status").contains(" 0 changes not sent")
+    });
     let (is_over, dir) = (AtomicBool::new(false), stage.mnt());
     let counts: Vec<u64> = std::thread::scope(|scope| {
+        // A test that fails must not wait for the writer for ever.
+        let _end = End(&is_over);
         scope.spawn(|| work(&dir, &is_over));
         let counts = (0..images()).map(|number| {
             let image = stage.path("image");
@@ -75,9 +90,7 @@ fn every_image_of_the_server_is_what_a_power_cut_leaves() {
             server.signal(Signal::CONT);
             examine(&image)
         });
-        let counts = counts.collect();
-        is_over.store(true, Ordering::Relaxed);
-        counts
+        counts.collect()
     });
     println!("{counts:?} records");
     assert!(counts.is_sorted(), "what was on the server is not there any more: {counts:?}");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use proto::fuse::Notice;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_blocking;
 use volume::Volume;
 
@@ -24,6 +24,8 @@ pub struct Server {
     file: Arc<File>,
     point: Arc<MountPoint>,
     reader: Mutex<Reader>,
+    /// Told when reading begins.
+    reads: Notify,
     leaves: AtomicBool,
 }
 
@@ -110,6 +112,7 @@ impl Server {
             file,
             point: Arc::new(point),
             reader: Mutex::new(Reader { stopper: None, ended: None, gone: None }),
+            reads: Notify::new(),
             leaves: AtomicBool::new(false),
         }
     }
@@ -133,6 +136,7 @@ impl Server {
         })?;
         begun.await.map_err(io::Error::other)??;
         *self.lock() = Reader { stopper: Some(stopper), ended: Some(ended), gone: Some(gone) };
+        self.reads.notify_one();
         Ok(())
     }
 
@@ -168,22 +172,25 @@ impl Server {
     /// Serves until `stop` is called, or somebody unmounts the file; then it closes. The mount is there until
     /// [`Server::end`].
     pub async fn run(&self, mut stop: Stop) {
-        let ended = self.lock().ended.take();
-        let unmounted = async {
-            match ended {
-                Some(ended) => match ended.await {
-                    // To be handed over; whoever does that decides what comes next.
-                    Ok(Ok(End::Stopped)) => std::future::pending().await,
-                    how => how,
-                },
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             () = stop.called() => {}
-            how = unmounted => self.tell_of_end(how),
+            how = self.unmounted() => self.tell_of_end(how),
         }
         self.close().await;
+    }
+
+    /// Returns when the last request was read. After a stop, which is for a hand-over, reading may begin again.
+    async fn unmounted(&self) -> Result<io::Result<End>, oneshot::error::RecvError> {
+        loop {
+            let ended = self.lock().ended.take();
+            match ended {
+                None => self.reads.notified().await,
+                Some(ended) => match ended.await {
+                    Ok(Ok(End::Stopped)) => {}
+                    how => return how,
+                },
+            }
+        }
     }
 
     /// Reads no more requests, finishes those that it has, and makes everything stable: from then on another process can go
