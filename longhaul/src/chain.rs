@@ -38,7 +38,7 @@ use crate::sealing::Seal;
 use crate::size::Size;
 use crate::stop::Stop;
 use crate::store::abilities::{self, Abilities, Opened, TargetInfo, Token, Worker};
-use crate::store::iscsi::{Connections, ReplayedLog, Writers};
+use crate::store::iscsi::{Connections, Predecessor, ReplayedLog, Writers};
 use crate::store::{hyperscsi, iscsi};
 use crate::trace::Trace;
 use crate::uri::{Host, HyperScsiServer, Uri};
@@ -293,6 +293,12 @@ impl Chain {
             close: self.abilities.close.as_ref().map(Arc::downgrade),
             workers: self.workers.iter().map(|worker| worker.status()).collect(),
         }
+    }
+
+    /// What the next process of the same attachment has to know of the reservation, if there is one.
+    #[must_use]
+    pub fn for_successor(&self) -> Option<Predecessor> {
+        self.abilities.writer.as_ref()?.for_successor()
     }
 
     /// Its top.

@@ -152,7 +152,7 @@ fn reservation_hint(why: &ReservationError) -> Option<&'static str> {
 
 /// The same, of a target that cannot be reached.
 pub(crate) fn explain_connect(what: String, why: ConnectError) -> Failure {
-    let is_fleeting = matches!(why, ConnectError::Session(_)) && why.login().is_none();
+    let is_fleeting = why.is_fleeting() && why.login().is_none();
     let failure = explain_at_length(what, why);
     if is_fleeting { failure.fleeting() } else { failure }
 }

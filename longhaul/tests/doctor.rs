@@ -50,8 +50,11 @@ fn server_that_answers_is_good_and_one_that_refuses_is_told_with_its_reason() {
     assert!(server.stop().success());
 
     std::fs::write(home.join("secret"), "a secret of some length").unwrap();
-    std::fs::set_permissions(home.join("secret"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
-        .unwrap();
+    std::fs::set_permissions(
+        home.join("secret"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o600),
+    )
+    .unwrap();
     let chap = ["--chap-user", "me", "--chap-secret-file", "secret"];
     let (server, uri) = serve(home, &chap);
     let found = way(home, &uri);

@@ -177,7 +177,7 @@ impl Layer for Journal {
             };
             let path = options.path().to_owned();
             let limit = with.options.reconnect_limit.0;
-            let is_resumed = matches!(with.options.writers, Writers::Resume(_));
+            let is_resumed = with.options.writers.continues();
             let opened = open(with.uri, beneath, options, limit, is_resumed).await;
             opened
                 .map(Some)

@@ -216,18 +216,16 @@ impl VolumeArgs {
         if kept.is_some_and(KeeperLink::has_lost) {
             return Err(kept::lost(format!("cannot go on with the mount of {uri}")));
         }
-        let asked = match kept.is_some_and(KeeperLink::is_resumed) {
-            // Whoever took it over since has it.
-            true if self.writers.writers() == Writers::TakeOver => Writers::One,
-            _ => self.writers.writers(),
+        let writers = match kept.filter(|kept| kept.is_resumed()) {
+            Some(kept) => kept.writers(self.writers.writers(), journal.as_ref()),
+            None => writers_of(self.writers.writers(), journal.as_ref())?,
         };
-        let writers = writers_of(asked, journal.as_ref())?;
         let contents = contents.unwrap_or_else(|| self.encryption.contents(&uri.to_string()));
         let contents = match kept {
             Some(kept) => kept.contents(contents),
             None => contents,
         };
-        let is_resumed = matches!(writers, Writers::Resume(_));
+        let is_resumed = writers.continues();
         // A journal keeps what a replay log would.
         let saves = uri.is_remote() && !self.read_only && journal.is_none();
         let replay_log: Option<PathBuf> = match saves {

@@ -121,9 +121,9 @@ fn host_of(place: &str) -> Outcome<(Host, Option<proto::identity::PublicKey>)> {
     }
     match place.parse::<Uri>().map_err(|why| what().because(why))?.location() {
         Location::Unit(uri) => Ok((uri.host.clone(), uri.pin)),
-        Location::Served(_) => Err(what()
-            .because("it is of a HyperSCSI server")
-            .hint("only iSCSI servers can be looked at: `longhaul info` says whether this one answers")),
+        Location::Served(_) => Err(what().because("it is of a HyperSCSI server").hint(
+            "only iSCSI servers can be looked at: `longhaul info` says whether this one answers",
+        )),
         Location::Several(_) => Err(what()
             .because("it is made of several volumes")
             .hint("name those that are on servers one by one")),

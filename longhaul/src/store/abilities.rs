@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use volume::{CryptoErase, Span, Volume};
 
 use super::open_error::OpenError;
-use super::scsi::{Identity, MarkCheck, Seen, State, Unguarded, Watched};
+use super::scsi::{Identity, MarkCheck, Predecessor, Seen, State, Unguarded, Watched};
 use crate::attachments::UnitAddress;
 use crate::net::tcp_tuning;
 use crate::replay_log::{Header, Saved};
@@ -324,6 +324,9 @@ pub trait OneWriter: Send + Sync {
 
     /// The key by which it is reserved, if the target keeps others away.
     fn reserved(&self) -> Option<u64>;
+
+    /// What the next process of the same attachment has to know of that.
+    fn for_successor(&self) -> Option<Predecessor>;
 
     /// From now on it may lack what is in the journal at `path`: it stays reserved until that is sent, and no other attachment of this machine
     /// goes on without it.

@@ -2,6 +2,7 @@
 
 use std::io::copy;
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -9,6 +10,7 @@ use std::thread;
 pub(crate) struct Link {
     pub(crate) port: u16,
     streams: Arc<Mutex<Vec<TcpStream>>>,
+    is_shut: Arc<AtomicBool>,
 }
 
 impl Link {
@@ -18,8 +20,13 @@ impl Link {
         let port = listener.local_addr().unwrap().port();
         let streams = Arc::<Mutex<Vec<TcpStream>>>::default();
         let all = Arc::clone(&streams);
+        let is_shut = Arc::<AtomicBool>::default();
+        let shut = Arc::clone(&is_shut);
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
+                if shut.load(Ordering::Relaxed) {
+                    continue;
+                }
                 let Ok(far) = TcpStream::connect(("127.0.0.1", server)) else { continue };
                 for (from, to) in [(&near, &far), (&far, &near)] {
                     let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
@@ -31,7 +38,18 @@ impl Link {
                 all.lock().unwrap().extend([near, far]);
             }
         });
-        Self { port, streams }
+        Self { port, streams, is_shut }
+    }
+
+    /// Breaks all connections, and takes none until it is opened.
+    pub(crate) fn shut(&self) {
+        self.is_shut.store(true, Ordering::Relaxed);
+        self.cut();
+    }
+
+    /// Takes connections again.
+    pub(crate) fn open(&self) {
+        self.is_shut.store(false, Ordering::Relaxed);
     }
 
     /// Breaks all connections; whether there was one.

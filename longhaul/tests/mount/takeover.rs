@@ -10,6 +10,7 @@ use std::thread;
 use rustix::process::Signal;
 
 use super::common::run;
+use super::link::Link;
 use super::stage::{Stage, must};
 
 /// How often a process is replaced.
@@ -33,7 +34,7 @@ fn fio(node: &str, stop: &Arc<AtomicBool>) -> thread::JoinHandle<usize> {
         while !stop.load(Ordering::Relaxed) {
             let mut fio = Command::new("fio");
             fio.args(["--name=verify", "--rw=randwrite", "--bsrange=4k-128k", "--blockalign=4k"]);
-            fio.args(["--direct=1", "--ioengine=libaio", "--iodepth=16", "--size=32M"]);
+            fio.args(["--direct=1", "--ioengine=libaio", "--iodepth=16", "--size=8M"]);
             fio.args(["--verify=crc32c", "--verify_fatal=1", "--fsync=32"]);
             fio.args([&format!("--filename={node}"), "--output-format=terse"]);
             must(fio.arg(format!("--randseed={}", runs + 1)).current_dir("/tmp"));
@@ -188,6 +189,63 @@ fn process_that_cannot_reach_the_server_is_tried_again_until_it_can() {
     writer.join().unwrap().unwrap();
     assert_eq!(fs::read_to_string(stage.mnt().join("file")).unwrap(), "kept");
     stage.longhaul("umount mnt");
+    assert!(server.stop().success());
+}
+
+/// The server keeps no reservations through its own end, and is down when the process is killed.
+#[test]
+fn process_that_is_killed_while_the_reservation_is_lost_is_replaced() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    stage.longhaul(&format!("mount {} mnt --mkfs ext4 --raw --journal j,size=64M", stage.uri()));
+    let before = stage.server_after(None);
+    server.kill();
+    let path = stage.mnt().join("file");
+    fs::write(&path, "promised").unwrap();
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+    stage.signal(Signal::KILL);
+    stage.wait_until("it is tried again", || stage.log("disk").contains("cannot connect"));
+    let server = stage.serve("");
+    let second = stage.server_after(Some(before));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "promised");
+    // The same where nothing is left to be sent.
+    stage.longhaul("upgrade disk");
+    let third = stage.server_after(Some(second));
+    fs::write(&path, "and again").unwrap();
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+    stage.signal(Signal::KILL);
+    stage.server_after(Some(third));
+    stage.longhaul("umount disk");
+    stage.longhaul("mount disk");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "and again");
+    stage.longhaul("umount disk");
+    assert_eq!(stage.leftovers(), Vec::<String>::new());
+    assert!(server.stop().success());
+}
+
+/// What the file system remembers of the disk is not true any more.
+#[test]
+fn mount_does_not_go_on_where_another_wrote_while_nothing_served_it() {
+    let stage = Stage::new();
+    let server = stage.serve("");
+    let link = Link::to(stage.port());
+    let uri = stage.uri().replace(&format!(":{}/", stage.port()), &format!(":{}/", link.port));
+    stage.longhaul(&format!("mount {uri} mnt --mkfs ext4 --raw --journal j,size=64M"));
+    fs::write(stage.mnt().join("file"), "kept").unwrap();
+    must(Command::new("sync").arg("-f").arg(stage.mnt()));
+    link.shut();
+    server.kill();
+    stage.signal(Signal::KILL);
+    stage.wait_until("another process is started", || stage.log("disk").contains("takes it over"));
+    // Another machine is there first, and gone before the way is open.
+    let server = stage.serve("");
+    fs::write(stage.path("other.img"), vec![7; 4096]).unwrap();
+    let mut other = stage.command(&format!("copy other.img {} --force", stage.uri()));
+    must(other.env("LONGHAUL_STATE_DIR", stage.path("another-machine")));
+    link.open();
+    stage.wait_until("it gives up", || stage.log("disk").contains("cannot know whether anybody"));
+    run(&stage.command("umount disk"));
+    stage.wait_until("the loop device is gone", || stage.leftovers().is_empty());
     assert!(server.stop().success());
 }
 

@@ -5,8 +5,11 @@
 //! uses, and stays registered only if its RESERVE succeeds. So of several writers that begin at once one gets
 //! the volume, and the others are not left among those who may write.
 
+mod succession;
+
 use core::fmt;
 
+pub use self::succession::{Predecessor, succeed};
 use super::reservation::{Key, Kind, ReserveInAction, ReserveOutAction};
 use crate::reader::{Reader, Truncated};
 use crate::scsi::command::Command;

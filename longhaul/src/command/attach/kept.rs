@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use zeroize::{Zeroize as _, Zeroizing};
 
-use crate::chain::{Chain, Contents, Unlock};
+use crate::chain::{Chain, Contents, JournalOptions, Unlock};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::fuse::{Device, Record, Takeover};
 use crate::luks;
@@ -21,6 +21,7 @@ use crate::net::peer_process::peer_process;
 use crate::passed_descriptors::{receive, send};
 use crate::printable::Shown as _;
 use crate::secret::Secret;
+use crate::store::iscsi::{Predecessor, Writers};
 
 /// How a process ends that has handed its mount over (sysexits.h has no such code; EX_TEMPFAIL is nearest).
 pub(in crate::command) const HANDED_OVER: u8 = 75;
@@ -45,6 +46,8 @@ struct MountState {
     unit: Option<String>,
     /// The volume key of an encrypted volume.
     key: Option<Vec<u8>>,
+    /// By which the target kept other writers away, if it did, and whether that outlives a loss of power.
+    reserved: Option<(u64, bool)>,
 }
 
 impl Drop for MountState {
@@ -166,6 +169,21 @@ impl KeeperLink {
         self.resumed.is_some()
     }
 
+    /// Who else may write where a mount is taken over: nobody may have done so since the process before.
+    pub(super) fn writers(&self, asked: Writers, journal: Option<&JournalOptions>) -> Writers {
+        let resumes = journal.and_then(JournalOptions::resumes);
+        let reserved = self.resumed.as_ref().and_then(|resumed| resumed.state.reserved);
+        match (reserved, resumes) {
+            (Some((key, through_power_loss)), resumes) if resumes.is_none_or(|of| of == key) => {
+                Writers::Succeed(Predecessor { key, through_power_loss })
+            }
+            (_, Some(key)) => Writers::Resume(key),
+            // Whoever took it over since has it.
+            _ if asked == Writers::TakeOver => Writers::One,
+            _ => asked,
+        }
+    }
+
     /// Whether something is lost that the process before had acknowledged.
     pub(super) fn has_lost(&self) -> bool {
         let is_unflushed = self.record.as_ref().is_some_and(Record::is_unflushed);
@@ -238,7 +256,8 @@ impl KeeperLink {
         let what = || "cannot tell the process that keeps the mount".to_owned();
         let key = self.key.get().map(|key| key.expose().to_vec());
         let (uri, size) = (chain.uri().to_string(), size(chain));
-        let state = MountState { uri, made, size, unit: unit(chain).await?, key };
+        let reserved = chain.for_successor().map(|own| (own.key, own.through_power_loss));
+        let state = MountState { uri, made, size, unit: unit(chain).await?, key, reserved };
         let mut line = Zeroizing::new(Vec::with_capacity(4096));
         serde_json::to_writer(&mut *line, &state).or_fail(what)?;
         line.push(b'\n');

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use volume::{Span, Volume as _};
 
-use super::super::scsi::{Disk, Identity, MarkCheck, Transport, Unguarded, Watched};
+use super::super::scsi::{Disk, Identity, MarkCheck, Predecessor, Transport, Unguarded, Watched};
 use super::{BoxFuture, Close, OneWriter};
 use crate::replay_log::Saved;
 
@@ -86,6 +86,10 @@ impl<T: Transport> OneWriter for Disk<T> {
 
     fn reserved(&self) -> Option<u64> {
         self.reserved()
+    }
+
+    fn for_successor(&self) -> Option<Predecessor> {
+        self.for_successor()
     }
 
     fn guard_journal(&self, path: &Path) -> io::Result<()> {

@@ -36,8 +36,8 @@ pub use transport::IscsiTransport;
 
 use super::scsi::{self, Options};
 pub use super::scsi::{
-    Holders, Identity, MarkCheck, NOTICED_WITHIN, OpenError, ReplayLogOptions, ReplayedLog,
-    ReservationError, Seen, State, Unguarded, UnitError, Writers,
+    Holders, Identity, MarkCheck, NOTICED_WITHIN, OpenError, Predecessor, ReplayLogOptions,
+    ReplayedLog, ReservationError, Seen, State, Unguarded, UnitError, Writers,
 };
 use crate::stop::Stop;
 use crate::uri::Host;

@@ -25,6 +25,7 @@ use super::session::{Session as _, Transport};
 use super::unit::UnitError;
 use super::volume::Link;
 use super::watch::Watched;
+use super::writers::Predecessor;
 use crate::attachments::{self, UnitAddress};
 use crate::replay_log::{Header, Saved};
 
@@ -231,6 +232,12 @@ impl<T: Transport> Disk<T> {
     pub fn reserved(&self) -> Option<u64> {
         let reservation = &self.connector().reservation;
         reservation.key().filter(|_| reservation.is_held())
+    }
+
+    /// What the next process of the same attachment has to know of the reservation, if there is one.
+    #[must_use]
+    pub fn for_successor(&self) -> Option<Predecessor> {
+        self.connector().reservation.for_successor()
     }
 
     /// From now on it may lack what is in the journal at `path`: the reservation outlasts this attachment, and its note names

@@ -59,6 +59,19 @@ impl<E: StdError> OpenError<E> {
         }
     }
 
+    /// Whether it may be over when it is tried again: nothing is wrong but that the unit did not answer.
+    pub const fn is_fleeting(&self) -> bool {
+        match self {
+            Self::Session(_) | Self::Lost(_) | Self::Slow(..) => true,
+            Self::Device(DeviceError::Unit(why))
+            | Self::Unit(why)
+            | Self::Reservation(ReservationError::Unit(why)) => {
+                matches!(why, UnitError::Lost(_) | UnitError::Task(_))
+            }
+            _ => false,
+        }
+    }
+
     /// The reservation of another keeps us from what was asked.
     pub(super) const fn is_conflict(&self) -> bool {
         matches!(

@@ -45,4 +45,4 @@ pub use session::{
 };
 pub use unit::UnitError;
 pub use watch::Watched;
-pub use writers::Writers;
+pub use writers::{Predecessor, Writers};

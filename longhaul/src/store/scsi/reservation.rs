@@ -24,7 +24,7 @@ pub(super) use self::request::Request;
 use super::mark::{Mark, Unguarded};
 use super::session::{ResetAnswer, Session};
 use super::unit::{Unit, UnitError};
-use super::writers::Writers;
+use super::writers::{Predecessor, Writers};
 use crate::attachments::{Attachment, Entry, Known, UnitAddress};
 use crate::utc::now;
 
@@ -105,7 +105,7 @@ impl Reservation {
                 *self.lock() = Ownership::reserved(hold, noted, retention);
                 Ok(())
             }
-            Err(NotHeld::Unsupported) if !matches!(request.writers, Writers::Resume(_)) => {
+            Err(NotHeld::Unsupported) if !request.writers.continues() => {
                 // Nothing shows that nobody else writes meanwhile.
                 let noted = match request.retention(&entry) {
                     Retention::UntilChanged => noted.and_then(Attachment::succeed),
@@ -144,6 +144,16 @@ impl Reservation {
     /// Whether there is one.
     pub(super) fn is_held(&self) -> bool {
         matches!(*self.lock(), Ownership::Reserved { .. })
+    }
+
+    /// What the next process of the same attachment has to know of it, if it is held.
+    pub(super) fn for_successor(&self) -> Option<Predecessor> {
+        match &*self.lock() {
+            Ownership::Reserved { hold, .. } => {
+                Some(Predecessor { key: hold.key, through_power_loss: hold.through_power_loss })
+            }
+            _ => None,
+        }
     }
 
     /// The key of the attachment, under which it is noted.
@@ -383,9 +393,9 @@ fn not_acquired(
 ) -> ReservationError {
     let ended = if why.may_leave(key) { Attachment::leave } else { Attachment::forget };
     noted.into_iter().for_each(ended);
-    match request.writers {
-        Writers::Resume(_) => not_resumed(why),
-        _ => not_held(why, known, request),
+    match request.writers.continues() {
+        true => not_resumed(why),
+        false => not_held(why, known, request),
     }
 }
 

@@ -411,6 +411,48 @@ fn resume_that_is_cut_off_anywhere_can_be_resumed() {
     }
 }
 
+/// A server without a state directory starts again while nothing serves the mount.
+#[test]
+fn next_process_reserves_anew_what_a_loss_of_power_took_unless_another_was_there() {
+    let before = Predecessor { key: 7, through_power_loss: false };
+    fn new(unit: &Mutex<Reservations>, n: u8) -> TestUnit<'_> {
+        TestUnit { durable: false, ..TestUnit::new(unit, n) }
+    }
+    for (first, second) in (0..9).flat_map(|first| (0..9).map(move |second| (first, second))) {
+        let unit = Mutex::default();
+        let [one, two, three, four, five] = [1, 2, 3, 4, 5].map(|n| new(&unit, n));
+        now(acquire(&one, 7, &nobody())).unwrap();
+        *unit.lock().unwrap() = Reservations::default();
+        for (dies, key, answers, stale) in [(&two, 8, first, &[][..]), (&three, 9, second, &[8])] {
+            *dies.turns.lock().unwrap() = Some(answers);
+            let _ = poll(pin!(succeed(dies, key, &before, stale)));
+        }
+        let kept = unit.lock().unwrap().clone();
+        let hold = now(succeed(&four, 10, &before, &[8, 9])).unwrap();
+        assert!(hold.key == 7 && four.may_write(), "{first}, {second}");
+        assert!(![&two, &three].iter().any(|dead| dead.may_write()), "{first}, {second}");
+        // Another came, and is gone again.
+        *unit.lock().unwrap() = kept;
+        let other = now(acquire(&five, 6, &Removals::Everyone)).unwrap();
+        assert_eq!(now(release(&five, &other)), Ok(Released::Gone));
+        refusal(now(succeed(&four, 10, &before, &[8, 9])));
+    }
+}
+
+#[test]
+fn next_process_does_not_reserve_anew_what_the_unit_promised_to_keep() {
+    let unit = Mutex::default();
+    let [one, two] = [1, 2].map(|n| TestUnit::new(&unit, n));
+    let hold = now(acquire(&one, 7, &nobody())).unwrap();
+    assert!(hold.through_power_loss);
+    let before = Predecessor { key: 7, through_power_loss: true };
+    let kept = unit.lock().unwrap().clone();
+    assert_eq!(now(succeed(&two, 8, &before, &[])).unwrap().key, 7, "it stands");
+    *unit.lock().unwrap() = kept;
+    *unit.lock().unwrap() = Reservations::default();
+    refusal(now(succeed(&two, 8, &before, &[])));
+}
+
 #[test]
 fn unit_that_cannot_abort_on_the_way_is_taken_over_all_the_same() {
     let unit = Mutex::default();

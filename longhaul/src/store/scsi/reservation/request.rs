@@ -73,8 +73,10 @@ impl Request<'_> {
     pub(super) fn retention(&self, entry: &Entry) -> Retention {
         match (self.replayed(), entry.replays) {
             (Some(_), _) => Retention::UntilWritten,
-            (None, Some(_)) => Retention::UntilChanged,
-            (None, None) => Retention::No,
+            (None, Some(_)) if !matches!(self.writers, Writers::Succeed(_)) => {
+                Retention::UntilChanged
+            }
+            (None, _) => Retention::No,
         }
     }
 
@@ -106,7 +108,13 @@ impl Request<'_> {
         let replay_logs = self.replay_logs.filter(is_text).map(PathBuf::from);
         let replayed = self.replays.filter(|log| log.key.is_some()).map(|log| &*log.file);
         let unwritten_logs = replayed.filter(is_text).map(PathBuf::from).into_iter().collect();
-        let entry = Entry { replays: self.replayed(), unwritten_logs, ..Entry::new(place, key) };
+        // So that the one after this one knows the key, should this one end before it has that of its predecessor.
+        let continued = match self.writers {
+            Writers::Succeed(before) => Some(before.key),
+            _ => None,
+        };
+        let replays = self.replayed().or(continued);
+        let entry = Entry { replays, unwritten_logs, ..Entry::new(place, key) };
         // As long as it has changed nothing, what its predecessor has left can still be written.
         let entry = match before {
             Some(before) => entry.in_place_of(before),
@@ -121,12 +129,17 @@ impl Request<'_> {
         key: u64,
         known: &Known,
     ) -> Result<OwnReservation, NotHeld<UnitError>> {
-        let Writers::Resume(of) = self.writers else {
-            return writer::acquire(unit, key, &self.removals(known)).await;
+        let stale = |of: u64| -> Vec<u64> {
+            let began_the_same = known.gone.iter().filter(|(entry, _)| entry.replays == Some(of));
+            began_the_same.map(|(entry, _)| entry.key).collect()
         };
-        let began_the_same = known.gone.iter().filter(|(entry, _)| entry.replays == Some(of));
-        let stale: Vec<_> = began_the_same.map(|(entry, _)| entry.key).collect();
-        writer::resume(unit, key, of, &stale).await
+        match self.writers {
+            Writers::Resume(of) => writer::resume(unit, key, of, &stale(of)).await,
+            Writers::Succeed(before) => {
+                writer::succeed(unit, key, &before, &stale(before.key)).await
+            }
+            _ => writer::acquire(unit, key, &self.removals(known)).await,
+        }
     }
 
     /// Notes the attachment under the key that it has in the end. The earlier note stays until that is done.

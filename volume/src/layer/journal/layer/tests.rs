@@ -165,8 +165,7 @@ async fn flushed_writes_survive_a_client_that_vanishes() {
 async fn recorded_journal_has_nothing_for_the_next_one_to_send() {
     let store = Arc::new(Memory::new(1 << 20, 512));
     let file = new_journal(&store, (2 << 20) + (1 << 20));
-    let (layer, worker) =
-        opened_in(Virtual::Standing, &store, &file, FlushPolicy::Local).await;
+    let (layer, worker) = opened_in(Virtual::Standing, &store, &file, FlushPolicy::Local).await;
     for at in [4096, 65_536] {
         layer.write(at, vec![7; 8192].into(), Durability::Durable).await.unwrap();
     }
