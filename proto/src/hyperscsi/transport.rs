@@ -180,6 +180,11 @@ impl Transport {
             }
             return None;
         };
+        if header.sec == Sec::Integrity && !matches!(header.opcode, Opcode::Request | Opcode::Reply)
+        {
+            self.end(Ended::Violation("a packet that only commands may send unencrypted"));
+            return None;
+        }
         self.last_valid = now;
         Some(body)
     }
@@ -531,5 +536,49 @@ impl Transport {
             Some(self.keep_alive_at()),
         ];
         timers.into_iter().flatten().min()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use core::net::SocketAddr;
+
+    use super::super::address::{Address, LinkId};
+    use super::super::config::{SITE_KEY_LEN, SiteKey};
+    use super::*;
+    use crate::identity::Identity;
+    use crate::iscsi::sealed::soft;
+
+    const PEER: u32 = 7;
+
+    fn endpoint() -> Endpoint {
+        let address = Address::Ip(SocketAddr::from(([127, 0, 0, 1], 1)));
+        Endpoint { link: LinkId::default(), address }
+    }
+
+    /// One end of a connection; those of both sides understand each other.
+    pub(in crate::hyperscsi) fn transport(is_server: bool) -> Transport {
+        let identity = Identity::fresh(&mut |buffer| buffer.fill(1));
+        let config = Config::ip(identity, SiteKey::from_bytes([1; SITE_KEY_LEN]), soft::new_cipher);
+        let mut options = Options::of(&config);
+        options.credit = Some(1 << 20);
+        let root = Root::extract([1; 32], &[2; 32], &[3; 32]);
+        Transport::new(Time::ZERO, is_server, (PEER, endpoint()), root, (&config, options))
+    }
+
+    /// Spec, 5.3: only commands have the level of a device.
+    #[test]
+    fn packet_of_the_connection_that_is_not_encrypted_ends_it() {
+        use Opcode::{Abort, AckQuery, AckReply, AdnReply, Disconnect, LocalRequest, Request};
+        let all = [Abort, AckQuery, AckReply, AdnReply, Disconnect, LocalRequest, Request];
+        for opcode in all {
+            let (mut client, mut server) = (transport(false), transport(true));
+            let header = Header { sec: Sec::Integrity, ..client.header(opcode) };
+            let packet = client.seal(header, &[0; 16], endpoint()).unwrap();
+            let (mut bytes, header) = (packet.bytes.to_vec(), Header::parse(&packet.bytes));
+            let opened = server.open(Time::ZERO, &header.unwrap(), &mut bytes).is_some();
+            let is_broken = matches!(server.ended(), Some(Ended::Violation(_)));
+            assert_eq!((opened, is_broken), (opcode == Request, opcode != Request), "{opcode:?}");
+        }
     }
 }

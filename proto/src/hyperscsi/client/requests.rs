@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::super::codec::{
-    Fragment, Header, MANAGE_MAX, Opcode, REPLY_LEN, Sec, TaskRequest, request_header,
+    Fragment, Header, MANAGE_MAX, Opcode, REPLY_LEN, Sec, TaskRequest, precedes, request_header,
 };
 use super::super::command::{Command, Handle, Level, Request, RequestId, SENSE_MAX, TaskFunction};
 use super::super::ended::Ended;
@@ -211,7 +211,7 @@ impl Requests {
             None => self.commands.get_mut(usize::from(header.slot)),
         };
         let Some(slot) = slot else { return broken("a reply in a slot that is not there") };
-        if fragment.seq < slot.seq {
+        if precedes(fragment.seq, slot.seq) {
             return Ok(None);
         }
         let Some(busy) = slot.busy.as_mut().filter(|_| fragment.seq == slot.seq) else {
@@ -240,11 +240,8 @@ impl Requests {
         if placed == Placed::Partly {
             return Ok(None);
         }
-        let Some(next) = slot.seq.checked_add(1) else {
-            return broken("the last request that a slot can have");
-        };
         let busy = slot.busy.take().expect("it is busy");
-        slot.seq = next;
+        slot.seq = slot.seq.wrapping_add(1);
         slot.answered = Some(busy.packets);
         if busy.kind == Kind::Command {
             self.expected -= u64::from(busy.reply_max);
@@ -264,4 +261,49 @@ fn begin(transport: &mut Transport, slot: &mut Slot, at: u16, waiting: Waiting) 
     let packets = Unacknowledged::default();
     slot.busy = Some(Busy { id, kind, sec, reply_max, reply: None, packets });
     transport.send(at, message);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::codec::reply_header;
+    use super::super::super::command::{Reply, TaskAttribute};
+    use super::super::super::transport::tests::transport;
+    use super::*;
+    use crate::scsi::status::Status;
+
+    fn command() -> Command {
+        Command {
+            device: Handle(0),
+            cdb: Bytes::from_static(&[0; 6]),
+            data_out: Bytes::new(),
+            data_in_len: 0,
+            attribute: TaskAttribute::Simple,
+            priority: 0,
+        }
+    }
+
+    fn reply(requests: &mut Requests, seq: u32) -> Result<Option<RequestId>, Option<Ended>> {
+        let head = reply_header(&Reply::status(Status::Good));
+        let mut body = Vec::new();
+        Fragment { seq, offset: 0, message_len: head.len() as u32 }.emit(&mut body);
+        body.extend_from_slice(&head);
+        let header = Header::new(Opcode::Reply, Sec::Encrypt, true);
+        let answer = requests.handle_fragment(Time::ZERO, &mut transport(false), &header, &body)?;
+        Ok(answer.map(|answer| answer.id))
+    }
+
+    /// Spec, 7.2: sequence numbers begin anew behind the last one.
+    #[test]
+    fn request_behind_the_last_sequence_number_is_answered() {
+        let mut requests = Requests::new(1, 1 << 20);
+        requests.commands[0].seq = u32::MAX - 1;
+        for seq in [u32::MAX - 1, u32::MAX, 0, 1] {
+            let id = requests.command(command(), Level::Encrypt);
+            requests.begin(&mut transport(false));
+            assert_eq!(requests.place_of(id), Some(Request { slot: 0, seq }));
+            assert_eq!(reply(&mut requests, seq.wrapping_sub(1)), Ok(None), "it is an old one");
+            assert_eq!(reply(&mut requests, seq), Ok(Some(id)));
+            assert_eq!(reply(&mut requests, seq), Ok(None), "it was answered");
+        }
+    }
 }

@@ -51,6 +51,12 @@ impl Fragment {
     }
 }
 
+/// Whether a sequence number is an older one than `other` (RFC 1982, 3.2). One that is half the numbers older cannot come: the
+/// replay window is far shorter.
+pub(in crate::hyperscsi) const fn precedes(seq: u32, other: u32) -> bool {
+    seq.wrapping_sub(other) > u32::MAX / 2
+}
+
 /// A command's message before its data.
 pub(in crate::hyperscsi) fn request_header(command: &Command) -> Bytes {
     let attribute = match command.attribute {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::super::codec::{Fragment, Header, MANAGE_MAX, Opcode, REQUEST_LEN, Sec};
+use super::super::codec::{Fragment, Header, MANAGE_MAX, Opcode, REQUEST_LEN, Sec, precedes};
 use super::super::command::{CDB_MAX, Handle, Request};
 use super::super::ended::Ended;
 use super::super::incoming::{Incoming, Placed};
@@ -98,18 +98,20 @@ impl Slots {
         }
         let next = match self.slots.get(&header.slot) {
             None => 0,
-            Some(slot) if fragment.seq <= slot.seq => fragment.seq,
-            Some(slot) if matches!(slot.phase, Phase::Replied) => slot.seq + 1,
+            Some(slot) if fragment.seq == slot.seq || precedes(fragment.seq, slot.seq) => {
+                fragment.seq
+            }
+            Some(slot) if matches!(slot.phase, Phase::Replied) => slot.seq.wrapping_add(1),
             Some(_) => return broken("a request in a slot that is in use"),
         };
         if fragment.seq != next {
             return broken("a request out of order");
         }
-        if self.slots.get(&header.slot).is_none_or(|slot| slot.seq < next) {
+        if self.slots.get(&header.slot).is_none_or(|slot| precedes(slot.seq, next)) {
             self.begin(now, transport, header, &fragment)?;
         }
         let slot = self.slots.get_mut(&header.slot).expect("it was just made");
-        if fragment.seq < slot.seq {
+        if precedes(fragment.seq, slot.seq) {
             return Ok(None);
         }
         let Phase::Receiving(incoming) = &mut slot.phase else { return Ok(None) };
@@ -204,5 +206,47 @@ impl Slots {
         let is_low = self.begun + self.credit / 2 > self.released + self.credit;
         let grant = self.grant();
         transport.set_grant(now, grant, is_low);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::transport::tests::transport;
+    use super::*;
+
+    /// A request of one byte in slot 0.
+    fn request(slots: &mut Slots, seq: u32) -> Result<Option<Request>, Option<Ended>> {
+        let mut body = Vec::new();
+        Fragment { seq, offset: 0, message_len: 1 }.emit(&mut body);
+        body.push(0);
+        let header = Header::new(Opcode::Request, Sec::Encrypt, false);
+        let whole = slots.handle_fragment(Time::ZERO, &mut transport(true), &header, &body)?;
+        Ok(whole.map(|whole| whole.request))
+    }
+
+    fn reply(slots: &mut Slots, seq: u32) {
+        let (request, message) =
+            (Request { slot: 0, seq }, (Bytes::from_static(&[0]), Bytes::new()));
+        slots.reply(Time::ZERO, &mut transport(true), request, message);
+    }
+
+    /// Spec, 7.2: sequence numbers begin anew behind the last one.
+    #[test]
+    fn request_behind_the_last_sequence_number_is_executed_once() {
+        let mut slots = Slots::new(1, 512, 1 << 20);
+        assert_eq!(request(&mut slots, 0), Ok(Some(Request { slot: 0, seq: 0 })));
+        reply(&mut slots, 0);
+        slots.slots.get_mut(&0).unwrap().seq = u32::MAX - 1;
+        for seq in [u32::MAX, 0, 1] {
+            assert_eq!(request(&mut slots, seq), Ok(Some(Request { slot: 0, seq })));
+            for old in [seq, seq.wrapping_sub(1), seq.wrapping_sub(1 << 30)] {
+                assert_eq!(request(&mut slots, old), Ok(None), "{old} at {seq}");
+            }
+            let early = request(&mut slots, seq.wrapping_add(1));
+            assert!(matches!(early, Err(Some(Ended::Violation(_)))), "the last one has no reply");
+            reply(&mut slots, seq);
+        }
+        let gap = request(&mut slots, 3);
+        assert!(matches!(gap, Err(Some(Ended::Violation(_)))));
     }
 }
