@@ -10,7 +10,6 @@ mod connections;
 mod dial;
 mod discover;
 mod error;
-mod initiator_port;
 mod login;
 mod negotiated;
 mod portal;

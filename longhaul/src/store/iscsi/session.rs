@@ -281,6 +281,7 @@ impl scsi::Session for Session {
         TransferLimits {
             unsolicited: parameters.unsolicited().into(),
             solicited: u64::from(parameters.max_burst) * u64::from(parameters.max_outstanding_r2t),
+            data_in: u64::MAX,
         }
     }
 }

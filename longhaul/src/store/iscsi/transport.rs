@@ -1,7 +1,6 @@
 //! iSCSI, as the SCSI side of a volume sees it: sessions with one target, all under one name.
 
 use std::fmt;
-use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,12 +9,11 @@ use proto::iscsi::name::Isid;
 use volume::layer::reconnect::Failure;
 
 use super::error::SessionError;
-use super::initiator_port::InitiatorPort;
 use super::login::log_in;
 use super::random::random;
 use super::session::Session;
 use super::{ConnectOptions, IscsiTarget, discover};
-use crate::store::scsi::{Address, Transport, Writers};
+use crate::store::scsi::{Address, InitiatorPort, Transport};
 use crate::uri::Host;
 
 /// How often the time is doubled after which a command stalls, while commands do: a unit may be so slow.
@@ -47,12 +45,14 @@ impl fmt::Display for IscsiTransport {
 impl IscsiTransport {
     pub(super) fn new(target: IscsiTarget, options: &ConnectOptions) -> Result<Self, SessionError> {
         let mut options = options.clone();
-        let port = options.isid.is_none().then(|| take_port(&target, &options)).flatten();
+        let first = Isid::random(random()?, 0);
+        let port = options.isid.is_none().then(|| take_port(&target, &options, first)).flatten();
         // The same at every login, so that each ends the session before it (RFC 7143, 6.3.5).
         if let Some(port) = &port {
-            options.isid = Some(port.isid);
+            let [_, _, isid @ ..] = port.number.to_be_bytes();
+            options.isid = Some(Isid(isid));
         } else if options.isid.is_none() {
-            options.isid = Some(Isid::random(random()?, 0));
+            options.isid = Some(first);
         }
         let (others, stalls) = Default::default();
         Ok(Self { target, options, others, stalls, port })
@@ -79,16 +79,13 @@ impl IscsiTransport {
     }
 }
 
-/// The name of the sessions of one who writes beside others, and whose writes no reservation ends if it is killed.
-fn take_port(target: &IscsiTarget, options: &ConnectOptions) -> Option<InitiatorPort> {
-    if options.writers != Writers::Shared || options.read_only {
-        return None;
-    }
-    let taken = InitiatorPort::take(options.state.as_deref()?, &options.initiator, target);
-    let failed = |why: &io::Error| {
-        tracing::warn!(%why, "cannot note the name of the session: if this process is killed, what it has under way may land late");
-    };
-    taken.inspect_err(failed).ok()
+/// The port of one who writes beside others; `first`, if it is the first one of its kind.
+fn take_port(target: &IscsiTarget, options: &ConnectOptions, first: Isid) -> Option<InitiatorPort> {
+    let IscsiTarget { name, lun, .. } = target;
+    let user = format!("{}\n{}\n{lun}", options.initiator.as_str(), name.as_str());
+    let number = first.0.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let whose = (options.writers, options.read_only, options.state.as_deref());
+    InitiatorPort::for_shared(whose, &user, || number)
 }
 
 impl Transport for IscsiTransport {
