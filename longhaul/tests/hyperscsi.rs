@@ -1,5 +1,10 @@
 //! A volume over HyperSCSI: our client against our server, over UDP.
 
+#[expect(dead_code, reason = "no program is started here")]
+mod common;
+#[path = "common/hyperscsi.rs"]
+mod raw;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,11 +21,14 @@ use longhaul::store::scsi::{OpenError, Options as ScsiOptions};
 use longhaul::target::lun::{Options, TargetDevice};
 use longhaul::transports;
 use longhaul::uri::{Host, HyperScsiServer};
-use proto::hyperscsi::{Config, Fill, SITE_KEY_LEN, SiteKey};
+use proto::hyperscsi::{Config, DATA_MAX, Ended, Fill, SITE_KEY_LEN, SiteKey};
 use proto::identity::Identity;
 use proto::iscsi::login::policy::{Client, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
+use proto::scsi::Status;
 use proto::scsi::ports::{AccessState, PORT, Port};
+use raw::{Raw, read, site_key, write};
+use volume::store::blocked_writes::BlockedWrites;
 use volume::store::memory::Memory;
 use volume::{Durability, Kind, Space, Span, Volume, check};
 
@@ -49,8 +57,7 @@ struct Keys {
 
 impl Keys {
     fn new() -> Self {
-        let site = SiteKey::from_bytes([7; SITE_KEY_LEN]);
-        Self { server: identity(), client: identity(), site }
+        Self { server: identity(), client: identity(), site: site_key() }
     }
 
     fn credentials(&self) -> Credentials {
@@ -76,22 +83,36 @@ async fn serve(volume: Arc<dyn Volume>, keys: &Keys) -> Running {
 }
 
 async fn serve_at(address: SocketAddr, volume: Arc<dyn Volume>, keys: &Keys) -> Running {
+    serve_offering(address, offering(Some(volume), keys), keys, DATA_MAX).await
+}
+
+/// The volume as unit 0 of the target, for the client alone; or nothing but the target.
+fn offering(volume: Option<Arc<dyn Volume>>, keys: &Keys) -> Offering {
     let options = Options { transports: transports::ALL, ..Options::default() };
-    let device = Arc::new(TargetDevice::new(TARGET, [(0, volume, options)]));
+    let unit = |volume| (0, volume, options.clone());
+    let device = Arc::new(TargetDevice::new(TARGET, volume.into_iter().map(unit)));
     let target = IscsiName::new(TARGET).unwrap();
     let client = Client { key: Some(keys.client.public()), ..Client::default() };
-    let policy = Policy::closed(vec![target.clone()], vec![client], Vec::new());
-    let iscsi = Arc::new(iscsi::Node::new([Arc::clone(&device)], Policy::open));
-    let offering = Offering {
+    Offering {
         devices: vec![device],
-        policy,
+        policy: Policy::closed(vec![target.clone()], vec![client], Vec::new()),
         volumes: BTreeMap::from([(NAME.to_owned(), UnitName { target, lun: 0 })]),
         access: BTreeMap::new(),
-    };
+    }
+}
+
+async fn serve_offering(
+    address: SocketAddr,
+    offering: Offering,
+    keys: &Keys,
+    data_max: u32,
+) -> Running {
+    let iscsi = Arc::new(iscsi::Node::new(offering.devices.clone(), Policy::open));
     let ports = vec![Port::new(PORT, AccessState::Optimized)];
     let node = Arc::new(Node::new(offering, ports, 64 << 20, &iscsi));
     let link = Udp::bind(address).unwrap();
     let config = Config::ip(keys.server.clone(), keys.site.clone(), new_cipher);
+    let config = Config { data_max, credit: 64 << 20, ..config };
     let server = Server::new(Arc::clone(&node), Link::from(link), config, random()).unwrap();
     let Address::Ip { remote: address, .. } = server.local() else { panic!("UDP") };
     let beside = iscsi::Server::bind(&[SocketAddr::from(([127, 0, 0, 1], 0))], iscsi).await;
@@ -222,4 +243,196 @@ async fn server_that_is_gone_is_an_error_when_the_outage_lasts() {
     assert!(running.server.await.unwrap());
     let failed = disk.read(Span::new(0, 4096)).await.unwrap_err();
     assert_eq!(failed.kind, Kind::Gone, "{failed}");
+}
+
+const GOOD: Status = Status::Good;
+
+/// Answers that a client does not take count as memory that it holds, so that it gets no more of them.
+#[tokio::test]
+async fn client_that_takes_no_answers_holds_no_more_than_its_memory() {
+    const READ: u32 = 2 << 20;
+    let keys = Keys::new();
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let running = serve_offering(address, offering(Some(memory()), &keys), &keys, READ).await;
+    let mut deaf = Raw::connect(running.address, &keys.client, 1).await;
+    let mut other = Raw::connect(running.address, &keys.client, 2).await;
+    for raw in [&mut deaf, &mut other] {
+        // POWER ON is told once.
+        let _told = raw.run(NAME, &[0; 6], vec![], 0).await;
+    }
+    deaf.is_deaf = true;
+    let cdb = read(0, (READ / 512) as u16);
+    let ids: Vec<_> = (0..64).map(|_| deaf.submit(NAME, &cdb, vec![], READ)).collect();
+    let read_so_far = || {
+        let sessions = running.node.status().sessions;
+        sessions.iter().map(|session| session.activity.reads.bytes).sum::<u64>()
+    };
+    deaf.until(|_| read_so_far() >= 48 << 20).await;
+    for _ in 0..300 {
+        let reply = other.run(NAME, &read(0, 8), vec![], 4096).await.unwrap();
+        assert_eq!(reply.data_in.len(), 4096, "others go on");
+        deaf.step().await;
+    }
+    let held = read_so_far();
+    assert!(held < 80 << 20, "{held} bytes lie there");
+    deaf.is_deaf = false;
+    deaf.until(|deaf| ids.iter().all(|id| deaf.replies.contains_key(id))).await;
+    assert!(deaf.replies.values().all(|reply| reply.data_in.len() == READ as usize));
+}
+
+/// Each initiator port of a client has a connection of its own; one of the same port takes its place.
+#[tokio::test]
+async fn connections_of_one_client_live_side_by_side() {
+    let keys = Keys::new();
+    let running = serve(memory(), &keys).await;
+    let mut first = Raw::connect(running.address, &keys.client, 1).await;
+    let mut second = Raw::connect(running.address, &keys.client, 2).await;
+    let names = store::volumes(&at(running.address).server, &keys.credentials()).await.unwrap();
+    assert_eq!(names, [NAME]);
+    for raw in [&mut first, &mut second] {
+        let _told = raw.run(NAME, &[0; 6], vec![], 0).await;
+        let reply = raw.run(NAME, &read(0, 1), vec![], 512).await.expect("it goes on");
+        assert_eq!(reply.status, GOOD);
+    }
+    let mut again = Raw::connect(running.address, &keys.client, 1).await;
+    first.until(|first| first.ended.is_some()).await;
+    assert_eq!(first.ended, Some(Ended::ByPeer(1)), "it was replaced");
+    for raw in [&mut again, &mut second] {
+        assert!(raw.run(NAME, &read(0, 1), vec![], 512).await.is_some());
+    }
+}
+
+/// PERSISTENT RESERVE OUT with a service action, write exclusive, and a key.
+fn reserve(action: u8, (key, action_key): (u64, u64)) -> ([u8; 10], Vec<u8>) {
+    let list = [key.to_be_bytes(), action_key.to_be_bytes(), [0; 8]].concat();
+    ([0x5F, action, 1, 0, 0, 0, 0, 0, 24, 0], list)
+}
+
+/// SPC-4, 5.12: a reservation belongs to an I_T nexus, and stays with it when its connection is made again.
+#[tokio::test]
+async fn reservation_belongs_to_the_initiator_port() {
+    let keys = Keys::new();
+    let running = serve(memory(), &keys).await;
+    let mut holder = Raw::connect(running.address, &keys.client, 1).await;
+    let mut other = Raw::connect(running.address, &keys.client, 2).await;
+    for raw in [&mut holder, &mut other] {
+        // POWER ON is told once.
+        let _told = raw.run(NAME, &[0; 6], vec![], 0).await;
+    }
+    for (action, keys) in [(0, (0, 7)), (1, (7, 0))] {
+        let (cdb, list) = reserve(action, keys);
+        assert_eq!(holder.run(NAME, &cdb, list, 0).await.unwrap().status, GOOD);
+    }
+    holder.disconnect().await;
+    let mut holder = Raw::connect(running.address, &keys.client, 1).await;
+    let _told = holder.run(NAME, &[0; 6], vec![], 0).await;
+    for (raw, status) in [(&mut other, Status::ReservationConflict), (&mut holder, GOOD)] {
+        let reply = raw.run(NAME, &write(0, 1), vec![1; 512], 0).await.unwrap();
+        assert_eq!(reply.status, status);
+    }
+}
+
+/// A handle is for the disk that it was given out for. Another one in its place is not reached by it.
+#[tokio::test]
+async fn handle_of_a_disk_does_not_reach_another_one_in_its_place() {
+    let keys = Keys::new();
+    let (old, new) = (memory(), memory());
+    let running = serve(old, &keys).await;
+    let mut raw = Raw::connect(running.address, &keys.client, 1).await;
+    let _told = raw.run(NAME, &[0; 6], vec![], 0).await;
+    assert_eq!(raw.run(NAME, &write(0, 1), vec![1; 512], 0).await.unwrap().status, GOOD);
+    for next in [None, Some(Arc::clone(&new))] {
+        let (_, applied) = running.node.replace(offering(next, &keys));
+        raw.until_then(applied).await;
+    }
+    for _ in 0..3 {
+        if raw.ended.is_none() {
+            let _answer = raw.run(NAME, &write(0, 1), vec![2; 512], 0).await;
+        }
+    }
+    let there = new.read(Span::new(0, 512)).await.unwrap();
+    assert!(there.iter().all(|byte| *byte == 0), "the other disk was written to");
+    assert_eq!(raw.ended, Some(Ended::ByPeer(3)), "it is told that the disk has gone");
+    let mut again = Raw::connect(running.address, &keys.client, 1).await;
+    let _told = again.run(NAME, &[0; 6], vec![], 0).await;
+    assert_eq!(again.run(NAME, &write(0, 1), vec![2; 512], 0).await.unwrap().status, GOOD);
+}
+
+/// A client that has as many sessions as it may is told so: each connection has one with each target.
+#[tokio::test]
+async fn client_with_too_many_sessions_is_told_so() {
+    let keys = Keys::new();
+    let of_one = offering(Some(memory()), &keys);
+    let names: Vec<_> = (0..70).map(|number| format!("{TARGET}{number}")).collect();
+    let device = |name: &String| {
+        let options = Options { transports: transports::ALL, ..Options::default() };
+        Arc::new(TargetDevice::new(name, [(0, memory(), options)]))
+    };
+    let targets: Vec<_> = names.iter().map(|name| IscsiName::new(name).unwrap()).collect();
+    let client = Client { key: Some(keys.client.public()), ..Client::default() };
+    let volume = |target: &IscsiName| {
+        (target.as_str().to_owned(), UnitName { target: target.clone(), lun: 0 })
+    };
+    let offering = Offering {
+        devices: names.iter().map(device).collect(),
+        volumes: targets.iter().map(volume).collect(),
+        policy: Policy::closed(targets, vec![client], Vec::new()),
+        ..of_one
+    };
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let running = serve_offering(address, offering, &keys, DATA_MAX).await;
+    let mut first = Raw::connect(running.address, &keys.client, 1).await;
+    assert_eq!(first.devices.len(), 70);
+    let mut second = Raw::start(running.address, &keys.client, 2).await;
+    second.until(|second| second.ended.is_some()).await;
+    assert_eq!(second.ended, Some(Ended::ByPeer(4)));
+    assert_eq!(running.node.status().sessions.len(), 70, "nothing is left of it");
+    let device = first.devices[3].name.clone();
+    assert!(first.run(&device, &[0; 6], vec![], 0).await.is_some(), "the first one goes on");
+    first.disconnect().await;
+}
+
+/// A client that comes again and again holds one admission at most, and its connection is the last one.
+#[tokio::test]
+async fn admissions_of_a_port_make_way_for_the_last_one() {
+    let keys = Keys::new();
+    let blocked = Arc::new(BlockedWrites::new(Memory::new(SIZE, 512)));
+    let running = serve(Arc::clone(&blocked) as _, &keys).await;
+    let mut first = Raw::connect(running.address, &keys.client, 1).await;
+    let _told = first.run(NAME, &[0; 6], vec![], 0).await;
+    // Whoever replaces this session has to wait for it.
+    first.submit(NAME, &write(0, 1), vec![1; 512], 0);
+    first.until(|_| blocked.waiting() == 1).await;
+    let mut waiting = Vec::new();
+    for _ in 0..5 {
+        let mut next = Raw::start(running.address, &keys.client, 1).await;
+        for _ in 0..20 {
+            next.step().await;
+        }
+        waiting.push(next);
+    }
+    blocked.let_through(1);
+    let mut last = waiting.pop().unwrap();
+    last.until(|last| !last.devices.is_empty()).await;
+    let _told = last.run(NAME, &[0; 6], vec![], 0).await;
+    for earlier in &mut waiting {
+        for _ in 0..5 {
+            earlier.step().await;
+        }
+        assert!(earlier.devices.is_empty(), "it was never let in");
+    }
+    assert!(last.run(NAME, &read(0, 1), vec![], 512).await.is_some());
+    assert_eq!(running.node.status().sessions.len(), 1);
+}
+
+/// A server moves less at a time than a volume takes: what is larger goes in several commands.
+#[tokio::test]
+async fn commands_are_no_longer_than_what_was_agreed_on() {
+    let keys = Keys::new();
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let running = serve_offering(address, offering(Some(memory()), &keys), &keys, 64 << 10).await;
+    let disk = open(running.address, &keys).await.expect("a session");
+    let data: Bytes = (0..1 << 20).map(|at: u32| (at / 512 * 31 + at) as u8).collect();
+    disk.write(0, data.clone(), Durability::Durable).await.unwrap();
+    assert!(disk.read(Span::new(0, data.len() as u64)).await.unwrap() == data);
 }

@@ -4,6 +4,8 @@
 mod golden;
 #[path = "hyperscsi/net.rs"]
 mod net;
+#[path = "hyperscsi/search.rs"]
+mod search;
 
 use core::time::Duration;
 
@@ -98,6 +100,37 @@ fn aborted_command_is_answered_before_the_abort() {
     net.wait(|events| events.iter().any(is_done).then_some(()));
 }
 
+/// Packets overtake one another, so that the client sees to it.
+#[test]
+fn answer_of_an_abort_that_overtakes_the_command_is_told_behind_it() {
+    let weather = Weather { losses: 100, jitter: Duration::from_micros(300), ..CALM };
+    let mut net = Net::new(5, weather);
+    net.answers_aborts_first = true;
+    net.connect();
+    for _ in 0..20 {
+        let command = net.submit(hold());
+        net.pass(Duration::from_millis(50));
+        net.client.abort(net.now, DEVICE, command).unwrap();
+        let first = net.wait(|events| (!events.is_empty()).then(|| events.remove(0)));
+        assert!(matches!(first, ClientEvent::Completed(id, _) if id == command), "{first:?}");
+        net.wait(|events| (!events.is_empty()).then(|| events.remove(0)));
+    }
+}
+
+/// Spec, 11: a message has at least one byte.
+#[test]
+fn management_request_without_an_answer_keeps_nothing_back() {
+    let mut net = Net::new(4, CALM);
+    net.connect();
+    net.client.manage(net.now, Bytes::from_static(&[0, 0, 0, 0])).unwrap();
+    for _ in 0..3 {
+        let id = net.submit(increment());
+        assert_eq!(net.reply(id).status, Status::Good);
+    }
+    let refused = |event: &ClientEvent| matches!(event, ClientEvent::Managed(..));
+    assert!(net.events.iter().any(refused), "{:?}", net.events);
+}
+
 #[test]
 fn command_for_no_device_is_refused_here() {
     let mut net = Net::new(6, CALM);
@@ -148,7 +181,7 @@ fn server_that_closes_tells_its_client() {
     let mut net = Net::new(11, CALM);
     net.connect();
     let connection = net.connection.unwrap();
-    net.server.close(net.now, connection);
+    net.server.close(connection, Ended::Closed);
     assert_eq!(ended(&mut net).0, Ended::ByPeer(0));
 }
 
@@ -195,6 +228,69 @@ fn restarted_server_resets_the_connection() {
     let from = net.now;
     assert_eq!(ended(&mut net), (Ended::Reset, vec![id, command]));
     assert!(net.now - from < Duration::from_secs(1), "it need not wait for silence");
+}
+
+/// Spec, 13: a server that does not know the connection resets it only if it is the one that had it, at another place or not.
+#[test]
+fn server_of_the_same_identity_elsewhere_resets_nothing() {
+    for (place, is_reset) in [("there", false), ("here", true)] {
+        let server =
+            |place: &str| Config { place: place.as_bytes().into(), ..config(SERVER, SITE) };
+        let mut net = Net::with(14, CALM, config(CLIENT, SITE), server("here"));
+        net.connect();
+        net.submit(hold());
+        net.pass(Duration::from_millis(50));
+        net.server = Server::new(net.now, server(place), fill(99));
+        net.submit(increment());
+        let expected = if is_reset { Ended::Reset } else { Ended::Silent };
+        assert_eq!(ended(&mut net).0, expected, "{place}");
+    }
+}
+
+/// What a server that has as many connections of a client as it may tells only to a client that it knows.
+#[test]
+fn client_that_may_have_no_more_connections_is_told_so() {
+    let mut net = Net::new(31, CALM);
+    net.accepts = false;
+    net.is_full = true;
+    assert_eq!(ended(&mut net).0, Ended::ByPeer(4));
+}
+
+/// Handshakes without end hold a bounded number of connections.
+#[test]
+fn clients_without_a_decision_make_way_for_later_ones() {
+    let mut net = Net::new(32, CALM);
+    net.decides = false;
+    let mut ids = Vec::new();
+    for seed in 0..80 {
+        let remote = Remote { endpoint: endpoint(SERVER_PORT), pin: None };
+        net.client = Client::new(net.now, config(CLIENT, SITE), remote, fill(seed));
+        net.connection = None;
+        net.pass(Duration::from_millis(20));
+        ids.extend(net.connection);
+    }
+    assert_eq!(ids.len(), 80);
+    let there = ids.iter().filter(|id| net.server.path(**id).is_some()).count();
+    assert_eq!(there, 64);
+}
+
+#[test]
+fn answers_that_a_client_does_not_take_are_counted() {
+    let mut net = Net::new(33, CALM);
+    net.connect();
+    let connection = net.connection.unwrap();
+    let unsent = |net: &Net, handles| net.server.unsent(connection, handles);
+    net.deaf = true;
+    for _ in 0..3 {
+        net.submit(read(DEVICE, 0, 65536));
+    }
+    net.submit(read(READABLE, 0, 512));
+    net.pass(Duration::from_millis(20));
+    assert!(unsent(&net, 0..1) >= 3 * 65536, "{}", unsent(&net, 0..1));
+    assert!((512..1024).contains(&unsent(&net, 1..2)), "{}", unsent(&net, 1..2));
+    net.deaf = false;
+    net.pass(Duration::from_secs(1));
+    assert_eq!(unsent(&net, 0..9), 0);
 }
 
 /// Spec, 7.5: a paused client begins nothing, and goes on after an acknowledgement was lost too.

@@ -162,9 +162,7 @@ pub async fn run(args: Args, log: Log, handed: io::Result<Vec<PassedSocket>>) ->
     let policy = |targets| policy(&config, clients.clone(), targets);
     let secure = sealing.map(|sealing| (sealing, invitations.enrolment()));
     let (node, beside) = nodes((&config, &disks), policy, secure, links);
-    if let Some(listener) = metrics {
-        tokio::spawn(metrics::serve(listener, Arc::downgrade(&node)));
-    }
+    metrics::begin(metrics, &node, beside.as_ref().ok());
     let server = Server::on(listeners, Arc::clone(&node));
     let opened = (chains, disks, remembered);
     let config = (config, clients);

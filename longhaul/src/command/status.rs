@@ -15,7 +15,7 @@ use crate::printable::{Json, OneLine, Shown as _};
 use crate::progress::rate;
 use crate::size::Size;
 use crate::target::meter::{Activity, Work};
-use crate::target::status::{SessionStatus, Status};
+use crate::target::status::{LinkLosses, PathStatus, SessionStatus, Status};
 
 /// Show the sessions and volumes of running servers, and the attachments of this machine
 #[derive(Debug, clap::Args)]
@@ -227,6 +227,9 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
     if now.status.keeps_reservations == Some(false) {
         let _ = writeln!(text, "{RESERVATIONS_END}");
     }
+    for (link, LinkLosses { refused, overrun, cut }) in &now.status.links {
+        let _ = writeln!(text, "{link}: packets refused {refused}, overrun {overrun}, cut {cut}");
+    }
     let sessions = &now.status.sessions;
     let _ = write!(text, "{} sessions", sessions.len());
     for session in sessions {
@@ -250,6 +253,14 @@ fn describe(before: &StatusSample, now: &StatusSample, only_since: bool) -> Stri
         let _ = write!(text, ": ");
         let _ =
             write!(text, "{commands} commands, {bytes} bytes, in flight {}", activity.in_flight);
+        if let Some(path) = &session.path {
+            let PathStatus { rtt_us, window, sent, lost, forged, epoch, .. } = path;
+            let _ = write!(
+                text,
+                "\n    round trip {rtt_us} us, window {} bytes, {lost} of {sent} packets lost, {forged} forged, keys {epoch}",
+                Size(*window)
+            );
+        }
     }
     text
 }

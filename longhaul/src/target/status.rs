@@ -28,6 +28,9 @@ pub struct Status {
     /// How units are whose volume lies on another target that cannot be reached.
     #[serde(default)]
     pub outages: BTreeMap<String, BTreeMap<u16, String>>,
+    /// What was lost at this end of the links of transports that have their own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub links: BTreeMap<String, LinkLosses>,
     /// Reservations that are to outlast a restart (APTPL) are kept; `None` if it is not known.
     #[serde(default)]
     pub keeps_reservations: Option<bool>,
@@ -57,6 +60,39 @@ pub struct SessionStatus {
     pub seconds: u64,
     /// What it has done.
     pub activity: Activity,
+    /// How the way to its client is, where the transport does more than TCP shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathStatus>,
+}
+
+/// How the way to a client is: what the server sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// The smoothed round trip, in microseconds.
+    pub rtt_us: u64,
+    /// Bytes that may be in flight.
+    pub window: u64,
+    /// Bytes that are.
+    pub in_flight: u64,
+    /// Packets sent that have to be acknowledged.
+    pub sent: u64,
+    /// Those of them that were lost.
+    pub lost: u64,
+    /// Packets that came with a wrong tag.
+    pub forged: u64,
+    /// How often the keys were changed.
+    pub epoch: u64,
+}
+
+/// Packets that were lost at this end of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkLosses {
+    /// The system refused to send them.
+    pub refused: u64,
+    /// They came while there was no room for them.
+    pub overrun: u64,
+    /// They were longer than what a buffer holds.
+    pub cut: u64,
 }
 
 impl Status {
@@ -82,6 +118,16 @@ impl Status {
         let targets = targets.into_iter().map(summed_up).collect();
         Self { sessions, targets, units: units.collect(), ..Self::default() }
     }
+
+    /// Adds the sessions that use the same by another transport.
+    pub fn add_beside(&mut self, beside: Self) {
+        let Self { sessions, targets, links, .. } = beside;
+        self.sessions.extend(sessions);
+        self.links.extend(links);
+        for (target, activity) in targets {
+            *self.targets.entry(target).or_default() += &activity;
+        }
+    }
 }
 
 fn session<S>(entry: &SessionEntry<S>, address: String) -> SessionStatus {
@@ -96,5 +142,6 @@ fn session<S>(entry: &SessionEntry<S>, address: String) -> SessionStatus {
         target_port: *target_port,
         seconds: entry.since.elapsed().map_or(0, |since| since.as_secs()),
         activity: entry.meter.activity().summed_up(),
+        path: None,
     }
 }

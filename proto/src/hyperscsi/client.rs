@@ -1,6 +1,7 @@
 //! The client's machine.
 
 mod requests;
+mod search;
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -9,8 +10,9 @@ use bytes::Bytes;
 use subtle::ConstantTimeEq as _;
 
 use requests::{Answer, Kind, Requests};
+use search::Search;
 
-use super::address::{Endpoint, Transmit};
+use super::address::{Address, Endpoint, Transmit};
 use super::codec::{
     COOKIE_LEN, HEADER_LEN, Header, Opcode, Options, Sec, Start, TOKEN_LEN, devices_request,
     read_devices, read_reply,
@@ -23,7 +25,7 @@ use super::config::{Config, Fill, Random, Remote};
 use super::ended::Ended;
 use super::keys::SiteKeys;
 use super::noise::{Noise, Part};
-use super::transport::Transport;
+use super::transport::{PathStats, Transport};
 use crate::identity::PublicKey;
 use crate::reader::Reader;
 use crate::scsi::status::Status;
@@ -80,6 +82,9 @@ const START_LAST: Duration = Duration::from_secs(4);
 /// A handshake without an answer ends after as long.
 const GIVE_UP: Duration = Duration::from_secs(15);
 
+/// One server of several is given as long to accept this client, before the next one is asked (spec, 6.1).
+const SERVER_TIME: Duration = Duration::from_secs(2);
+
 /// Probe time-outs in a row after which the server is asked whether it knows the connection (spec, 13).
 const RESET_AFTER: u32 = 2;
 
@@ -90,10 +95,15 @@ const BLOCKED: u32 = 4;
 #[derive(Debug)]
 pub struct Client {
     config: Config,
-    remote: Remote,
+    pin: Option<PublicKey>,
     site: SiteKeys,
     random: Random,
     cid: u32,
+    /// The server that is used, or asked.
+    endpoint: Endpoint,
+    /// The servers that may be asked, if none was named.
+    search: Option<Search>,
+    give_up: Time,
     state: State,
     transmits: VecDeque<Transmit>,
     events: VecDeque<ClientEvent>,
@@ -101,6 +111,8 @@ pub struct Client {
 
 #[derive(Debug)]
 enum State {
+    /// No server has answered that was not asked yet.
+    Searching,
     Starting(Box<Starting>),
     /// Proving or connected.
     Running(Box<Running>),
@@ -141,29 +153,84 @@ impl Client {
     #[must_use]
     pub fn new(now: Time, config: Config, remote: Remote, random: Fill) -> Self {
         let mut random = Random(random);
-        let cid = random.connection_id();
+        let Remote { endpoint, pin } = remote;
+        // One ephemeral key must not serve several servers, so that they are found first.
+        let is_named = endpoint.address != Address::BROADCAST;
+        let search = (!is_named).then(|| Search::new(now, endpoint, random.array()));
         let site = SiteKeys::of(&config.site_key);
-        let mut noise =
-            Noise::setup(Part::Initiator, &config.identity, &site.psk, cid, &mut random.0);
-        let first = noise.write(&[]).try_into().expect("message 1 has a fixed length");
-        let start = Start { cid, cookie: [0; COOKIE_LEN], noise: first };
-        let starting =
-            Starting { noise, start, next: now, interval: START_FIRST, give_up: now + GIVE_UP };
-        let state = State::Starting(Box::new(starting));
-        let (transmits, events) = (VecDeque::new(), VecDeque::new());
-        let mut client = Self { config, remote, site, random, cid, state, transmits, events };
+        let mut client = Self {
+            config,
+            pin,
+            site,
+            random,
+            cid: 0,
+            endpoint,
+            search,
+            give_up: now + GIVE_UP,
+            state: State::Searching,
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+        };
+        if is_named {
+            client.start(now, endpoint);
+        }
         client.handle_timeout(now);
         client
+    }
+
+    /// Asks a server.
+    fn start(&mut self, now: Time, endpoint: Endpoint) {
+        self.cid = self.random.connection_id();
+        let (identity, psk) = (&self.config.identity, &self.site.psk);
+        let mut noise = Noise::setup(Part::Initiator, identity, psk, self.cid, &mut self.random.0);
+        let first = noise.write(&[]).try_into().expect("message 1 has a fixed length");
+        let start = Start { cid: self.cid, cookie: [0; COOKIE_LEN], noise: first };
+        let one_of_many = self.search.as_ref().map(|_| now + SERVER_TIME);
+        let give_up = one_of_many.map_or(self.give_up, |until| until.min(self.give_up));
+        self.endpoint = endpoint;
+        let starting = Starting { noise, start, next: now, interval: START_FIRST, give_up };
+        self.state = State::Starting(Box::new(starting));
+    }
+
+    /// This server does not accept this client: the next one is asked, if there may be others.
+    fn refused(&mut self, now: Time, reason: Ended) {
+        let give_up = self.give_up;
+        let Some(search) = self.search.as_mut().filter(|_| now < give_up) else {
+            return self.finish(reason);
+        };
+        // That nobody has answered is what is said in the end, unless somebody has.
+        search.refused = Some(reason).filter(|why| *why != Ended::NoAnswer).or(search.refused);
+        self.state = State::Searching;
+        self.ask_next(now);
+    }
+
+    fn ask_next(&mut self, now: Time) {
+        if let State::Searching = self.state
+            && let Some(server) = self.search.as_mut().and_then(Search::next_server)
+        {
+            self.start(now, server);
+            self.handle_timeout(now);
+        }
     }
 
     /// Takes a packet, which is decrypted in place.
     pub fn handle_packet(&mut self, now: Time, from: Endpoint, packet: &mut [u8]) {
         let Some(header) = Header::parse(packet) else { return };
-        if header.cid != self.cid || !header.from_server {
+        if !header.from_server {
+            return;
+        }
+        let body = &packet[HEADER_LEN..HEADER_LEN + usize::from(header.length)];
+        if (header.sec, header.opcode) == (Sec::Handshake, Opcode::Offer) {
+            if let Some(search) = &mut self.search {
+                search.handle_offer(&self.site, from, body);
+                self.ask_next(now);
+            }
+            return;
+        }
+        if header.cid != self.cid {
             return;
         }
         if header.sec == Sec::Handshake {
-            let body = &packet[HEADER_LEN..HEADER_LEN + usize::from(header.length)];
             self.handle_setup(now, header.opcode, body);
         } else {
             self.handle_sealed(now, from, &header, packet);
@@ -186,7 +253,7 @@ impl Client {
                     }
                 }
             }
-            (State::Starting(_), Opcode::AdnRequest) => self.handle_offer(now, body),
+            (State::Starting(_), Opcode::AdnRequest) => self.handle_proof(now, body),
             (State::Running(running), Opcode::Reset) if bool::from(running.token.ct_eq(body)) => {
                 running.transport.end(Ended::Reset);
             }
@@ -195,7 +262,7 @@ impl Client {
     }
 
     /// Takes ADN_REQUEST of set-up: the server's proof.
-    fn handle_offer(&mut self, now: Time, body: &[u8]) {
+    fn handle_proof(&mut self, now: Time, body: &[u8]) {
         let State::Starting(starting) = &mut self.state else { return };
         let Some((&[1, 0, 0, 0], message)) = body.split_first_chunk() else { return };
         // Nothing has happened to the handshake if it is refused.
@@ -209,21 +276,19 @@ impl Client {
                 // ADN_REPLY goes first: without it the server knows nothing of what follows.
                 self.handle_timeout(now);
             }
-            Err(reason) => {
-                self.events.push_back(ClientEvent::Ended { reason, unanswered: Vec::new() });
-            }
+            Err(reason) => self.refused(now, reason),
         }
     }
 
     fn prove(&mut self, now: Time, starting: Starting, payload: &[u8]) -> Result<Running, Ended> {
         let Starting { mut noise, give_up, .. } = starting;
         let server = noise.peer().ok_or(Ended::WrongServer)?;
-        if self.remote.pin.is_some_and(|pin| pin != server) {
+        if self.pin.is_some_and(|pin| pin != server) {
             return Err(Ended::WrongServer);
         }
         let mut reader = Reader::new(payload);
         let server_cid = reader.u32().map_err(|_| Ended::Violation("set-up without a number"))?;
-        let own = Options::of(&self.config);
+        let own = Options { port: Some(self.config.port), ..Options::of(&self.config) };
         let theirs = Options::parse(reader.rest()).ok_or(Ended::Violation("unusable options"))?;
         let token = theirs.token.ok_or(Ended::Violation("set-up without a token"))?;
         let options = own.agreed(&theirs);
@@ -232,7 +297,7 @@ impl Client {
         let header = Header::new(Opcode::AdnReply, Sec::Handshake, false);
         let proof = Header { cid: server_cid, ..header }.with_body(&body).into();
         let slots = options.slots;
-        let peer = (server_cid, self.remote.endpoint);
+        let peer = (server_cid, self.endpoint);
         let transport = Transport::new(now, false, peer, noise.finish(), (&self.config, options));
         let mut requests = Requests::new(slots, self.config.credit);
         requests.manage(Kind::Devices, devices_request());
@@ -296,7 +361,7 @@ impl Client {
         let event = match kind {
             Kind::Command => read_reply(message).map(|reply| ClientEvent::Completed(id, reply)),
             Kind::Manage => Some(ClientEvent::Managed(id, message)),
-            Kind::Task => {
+            Kind::Task | Kind::Abort(_) => {
                 message.first().map(|code| ClientEvent::TaskManaged(id, TaskResponse::of(*code)))
             }
             Kind::Devices => read_devices(&message).map(|devices| {
@@ -305,7 +370,15 @@ impl Client {
             }),
         };
         match event {
-            Some(event) => events.push_back(event),
+            Some(event) => {
+                events.push_back(event);
+                let held =
+                    running.requests.take_held().filter_map(|Answer { id, message, .. }| {
+                        let code = message.first()?;
+                        Some(ClientEvent::TaskManaged(id, TaskResponse::of(*code)))
+                    });
+                events.extend(held);
+            }
             None => running.transport.end(Ended::Violation("a malformed reply")),
         }
     }
@@ -313,17 +386,27 @@ impl Client {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Time) {
         match &mut self.state {
-            State::Starting(starting) if now >= starting.give_up => self.finish(Ended::NoAnswer),
+            State::Searching if now >= self.give_up => {
+                let refused = self.search.as_ref().and_then(|search| search.refused);
+                self.finish(refused.unwrap_or(Ended::NoAnswer));
+            }
+            State::Searching => {
+                let probe = self.search.as_mut().and_then(|it| it.poll_probe(now, &self.site));
+                self.transmits.extend(probe);
+            }
+            State::Starting(starting) if now >= starting.give_up => {
+                self.refused(now, Ended::NoAnswer);
+            }
             State::Starting(starting) if now >= starting.next => {
                 starting.next = now + starting.interval;
                 starting.interval = (starting.interval * 2).min(START_LAST);
                 let bytes = starting.start.packet().into();
-                self.transmits.push_back(Transmit { to: self.remote.endpoint, bytes });
+                self.transmits.push_back(Transmit { to: self.endpoint, bytes });
             }
             State::Starting(_) | State::Ended => {}
             State::Running(running) => {
                 let packets = running.handle_timeout(now, self.cid, &self.site, &mut self.random);
-                let to = self.remote.endpoint;
+                let to = self.endpoint;
                 self.transmits.extend(packets.into_iter().map(|bytes| Transmit { to, bytes }));
             }
         }
@@ -334,6 +417,10 @@ impl Client {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         match &self.state {
+            State::Searching => {
+                let probe = self.search.as_ref().map(Search::deadline);
+                Some(probe.map_or(self.give_up, |probe| probe.min(self.give_up)))
+            }
             State::Starting(starting) => Some(starting.next.min(starting.give_up)),
             State::Running(running) => running.next_deadline(),
             State::Ended => None,
@@ -349,6 +436,24 @@ impl Client {
         let transmit = running.transport.poll_transmit(now);
         self.settle(now);
         transmit
+    }
+
+    /// The most data of a command, in each direction, that this connection moves.
+    #[must_use]
+    pub const fn data_max(&self) -> u32 {
+        match &self.state {
+            State::Running(running) => running.transport.options().data_max,
+            State::Searching | State::Starting(_) | State::Ended => self.config.data_max,
+        }
+    }
+
+    /// How the way to the server is, once there is a connection.
+    #[must_use]
+    pub fn path(&self) -> Option<PathStats> {
+        match &self.state {
+            State::Running(running) => Some(running.transport.path()),
+            State::Searching | State::Starting(_) | State::Ended => None,
+        }
     }
 
     /// The next event, until there is none.
@@ -437,7 +542,7 @@ impl Client {
             running.transport.end(Ended::Closed);
         }
         match self.state {
-            State::Starting(_) => self.finish(Ended::Closed),
+            State::Searching | State::Starting(_) => self.finish(Ended::Closed),
             State::Running(_) | State::Ended => self.settle(now),
         }
     }
@@ -450,13 +555,16 @@ impl Client {
         if let Some(code) = reason.code() {
             self.transmits.extend(running.transport.disconnect(code));
         }
-        self.finish(reason);
+        match running.devices {
+            None if reason != Ended::Closed => self.refused(now, reason),
+            _ => self.finish(reason),
+        }
     }
 
     fn finish(&mut self, reason: Ended) {
         let unanswered = match &self.state {
             State::Running(running) => running.requests.unanswered(),
-            State::Starting(_) | State::Ended => Vec::new(),
+            State::Searching | State::Starting(_) | State::Ended => Vec::new(),
         };
         self.state = State::Ended;
         self.events.push_back(ClientEvent::Ended { reason, unanswered });

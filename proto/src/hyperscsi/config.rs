@@ -135,6 +135,10 @@ pub struct Config {
     pub congestion: CongestionControl,
     /// Without a packet for as long, a packet is asked for.
     pub keep_alive: Duration,
+    /// The initiator port of a client: what tells its connections with one server apart (spec, 6.4).
+    pub port: u64,
+    /// Where a server listens: what tells the servers of one identity apart, also after they were restarted (spec, 13).
+    pub place: Box<[u8]>,
 }
 
 /// The longest packet that every link must carry.
@@ -161,6 +165,8 @@ impl Config {
             timing: Timing::IP,
             congestion: CongestionControl::default(),
             keep_alive: Duration::from_secs(10),
+            port: 0,
+            place: Box::default(),
         }
     }
 

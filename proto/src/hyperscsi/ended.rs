@@ -7,7 +7,7 @@ pub enum Ended {
     #[error("the connection was closed here")]
     Closed,
     /// The peer has ended it (spec, 12).
-    #[error("the peer closed the connection, reason {0}")]
+    #[error("the peer closed the connection{}", explained(*.0))]
     ByPeer(u8),
     /// Nothing authentic has come for too long.
     #[error("nothing came from the peer for too long")]
@@ -27,9 +27,26 @@ pub enum Ended {
     /// The peer has broken a rule of the protocol.
     #[error("the peer violated the protocol: {0}")]
     Violation(&'static str),
+    /// What the client may use is not what it was told of any more.
+    #[error("what this client may use has changed")]
+    Changed,
+    /// The client has as many connections as it may have.
+    #[error("this client has as many sessions as it may have")]
+    Full,
     /// The packet numbers of a key are used up.
     #[error("the key was used for too many packets")]
     KeyWornOut,
+}
+
+/// What a reason means that the peer has told.
+const fn explained(reason: u8) -> &'static str {
+    match reason {
+        1 => ": a newer connection of this client replaced it",
+        2 => ": a packet from here violated the protocol",
+        3 => ": what this client may use has changed",
+        4 => ": this client has as many sessions as it may have",
+        _ => "",
+    }
 }
 
 impl Ended {
@@ -39,6 +56,8 @@ impl Ended {
             Self::Closed => Some(0),
             Self::Replaced => Some(1),
             Self::Violation(_) => Some(2),
+            Self::Changed => Some(3),
+            Self::Full => Some(4),
             // The key may not be used once more.
             Self::KeyWornOut
             | Self::ByPeer(_)

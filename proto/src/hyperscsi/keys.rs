@@ -66,16 +66,20 @@ pub(super) fn truncated(hash: [u8; HASH_LEN]) -> [u8; MAC_LEN] {
 }
 
 /// Makes the tokens by which a server resets connections that it does not know any more (spec, 13).
-pub(super) struct ResetKey(Zeroizing<[u8; HASH_LEN]>);
+pub(super) struct ResetKey {
+    key: Zeroizing<[u8; HASH_LEN]>,
+    place: Box<[u8]>,
+}
 
 impl ResetKey {
-    pub(super) fn of(identity: &Identity) -> Self {
+    /// The key of the server that listens at `place`: no other one of the same identity resets its connections.
+    pub(super) fn of(identity: &Identity, place: &[u8]) -> Self {
         let secret = Zeroizing::new(hmac(LABEL, &[identity.secret()]));
-        Self(expand(&secret, &[b"reset"]))
+        Self { key: expand(&secret, &[b"reset"]), place: place.into() }
     }
 
     pub(super) fn token(&self, server: u32, client: u32) -> [u8; TOKEN_LEN] {
-        truncated(hmac(&*self.0, &[&server.to_be_bytes(), &client.to_be_bytes()]))
+        truncated(hmac(&*self.key, &[&server.to_be_bytes(), &client.to_be_bytes(), &self.place]))
     }
 }
 

@@ -55,6 +55,7 @@ pub use config::{
 };
 pub use ended::Ended;
 pub use server::{ConnectionId, Server, ServerEvent};
+pub use transport::PathStats;
 
 /// The EtherType of HS/eth.
 pub const ETHERTYPE: u16 = 0x889a;

@@ -60,6 +60,10 @@ pub(super) struct Recovery {
     /// Probe time-outs since the last acknowledgement.
     backoff: u32,
     measured: Option<Time>,
+    /// When the first round trip was measured.
+    first_measured: Option<Time>,
+    /// Packets sent, and those of them that were lost.
+    counts: (u64, u64),
 }
 
 impl Recovery {
@@ -73,11 +77,18 @@ impl Recovery {
             last_sent: Time::ZERO,
             backoff: 0,
             measured: None,
+            first_measured: None,
+            counts: (0, 0),
         }
     }
 
     pub(super) const fn in_flight(&self) -> u64 {
         self.in_flight
+    }
+
+    /// Packets sent, and those of them that were lost.
+    pub(super) const fn counts(&self) -> (u64, u64) {
+        self.counts
     }
 
     /// Probe time-outs in a row.
@@ -93,6 +104,7 @@ impl Recovery {
     pub(super) fn on_sent(&mut self, now: Time, number: u64, size: u64, content: Content) {
         self.sent.insert(number, Sent { at: now, size, content });
         self.in_flight += size;
+        self.counts.0 += 1;
         self.last_sent = now;
     }
 
@@ -112,6 +124,7 @@ impl Recovery {
                 if largest == Some(number) {
                     self.rtt.add(now - sent.at, held);
                     self.measured = Some(now);
+                    self.first_measured.get_or_insert(now);
                 }
                 self.acknowledged(sent, &mut outcome);
             }
@@ -120,7 +133,7 @@ impl Recovery {
         if !outcome.acked.is_empty() {
             self.backoff = 0;
         }
-        self.detect(now, &mut outcome);
+        self.detect(now, ranges, &mut outcome);
         outcome
     }
 
@@ -145,8 +158,8 @@ impl Recovery {
         outcome.acked.push(sent.content);
     }
 
-    /// Moves what is lost by now to `outcome` (RFC 9002, A.10).
-    fn detect(&mut self, now: Time, outcome: &mut Outcome) {
+    /// Moves what is lost by now to `outcome` (RFC 9002, A.10). The numbers that the peer has are `acked`.
+    fn detect(&mut self, now: Time, acked: &[RangeInclusive<u64>], outcome: &mut Outcome) {
         self.loss_at = None;
         let Some(largest) = self.largest_acked else { return };
         let delay = self.rtt.loss_delay();
@@ -159,19 +172,36 @@ impl Recovery {
                 self.loss_at = Some(self.loss_at.map_or(at, |first| first.min(at)));
             }
         }
-        let mut first_sent = None;
+        let mut times = Vec::new();
         for number in lost {
             let sent = self.sent.remove(&number).expect("it was just found");
             self.in_flight -= sent.size;
-            first_sent = first_sent.or(Some(sent.at));
+            self.counts.1 += 1;
+            times.push((number, sent.at));
             outcome.lost_sent = outcome.lost_sent.max(Some(sent.at));
             outcome.lost.push(sent.content);
         }
-        if let (Some(first), Some(last)) = (first_sent, outcome.lost_sent) {
-            let long = self.rtt.probe_timeout() * PERSISTENT;
-            let none_between = outcome.acked.is_empty() || outcome.acked_sent > last;
-            outcome.persistent = self.measured.is_some() && none_between && last - first > long;
+        outcome.persistent = self.is_persistent(&times, acked);
+    }
+
+    /// Whether all packets of a long time are among those lost (RFC 9002, 7.6.2). They are known in their order, and only
+    /// those count that were sent when there was a measurement. A timer that finds packets lost says nothing of it.
+    fn is_persistent(&self, lost: &[(u64, Time)], acked: &[RangeInclusive<u64>]) -> bool {
+        let (Some(measured), false) = (self.first_measured, acked.is_empty()) else { return false };
+        let long = self.rtt.probe_timeout() * PERSISTENT;
+        let mut first: Option<(u64, Time)> = None;
+        for (number, at) in lost.iter().copied().filter(|(_, at)| *at > measured) {
+            let is_apart = |(from, _): (u64, Time)| {
+                acked.iter().any(|range| *range.start() < number && from < *range.end())
+            };
+            if first.is_none_or(is_apart) {
+                first = Some((number, at));
+            }
+            if first.is_some_and(|(_, begun)| at - begun > long) {
+                return true;
+            }
         }
+        false
     }
 
     /// When [`on_timeout`](Self::on_timeout) is due.
@@ -187,7 +217,7 @@ impl Recovery {
     pub(super) fn on_timeout(&mut self, now: Time) -> Option<Outcome> {
         if self.loss_at.is_some() {
             let mut outcome = Outcome::default();
-            self.detect(now, &mut outcome);
+            self.detect(now, &[], &mut outcome);
             return Some(outcome);
         }
         self.backoff += 1;
@@ -202,5 +232,46 @@ impl Recovery {
             Content::Fragment { slot, seq, range } => Some((*slot, *seq, range.clone())),
             Content::Query | Content::Control => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::Timing;
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(1);
+
+    /// Packets of 100 bytes, 10 ms apart, before which one of number 0 was acknowledged after a millisecond, if it is so.
+    fn sent(is_measured: bool, count: u64) -> (Recovery, Time) {
+        let mut recovery = Recovery::new(Rtt::new(Timing::ETHERNET, Duration::ZERO));
+        let mut now = Time::from_origin(Duration::from_secs(1));
+        recovery.on_sent(now, 0, 100, Content::Query);
+        now = now + RTT;
+        if is_measured {
+            recovery.on_ack(now, &[0..=0], Duration::ZERO);
+        }
+        for number in 1..=count {
+            now = now + Duration::from_millis(10);
+            recovery.on_sent(now, number, 100, Content::Query);
+        }
+        (recovery, now + RTT)
+    }
+
+    /// RFC 9002, 7.6.2: the probe time-out is 3 ms here, so that two packets 10 ms apart are enough.
+    #[test]
+    fn congestion_is_persistent_only_if_nothing_between_has_arrived() {
+        let rows: [(bool, &[RangeInclusive<u64>], bool); 5] = [
+            (true, &[9..=9], true),
+            (true, &[9..=9, 7..=7, 5..=5, 3..=3, 1..=1], false),
+            (true, &[9..=9, 8..=8, 6..=6, 4..=4, 2..=2], false),
+            (true, &[9..=9, 1..=7], false),
+            (false, &[9..=9], false),
+        ];
+        for (is_measured, acked, expected) in rows {
+            let (mut recovery, now) = sent(is_measured, 9);
+            let outcome = recovery.on_ack(now, acked, Duration::ZERO);
+            assert_eq!(outcome.persistent, expected, "{acked:?}");
+        }
     }
 }

@@ -4,6 +4,7 @@ mod admission;
 mod session;
 mod slots;
 
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,10 +14,11 @@ use admission::{Admission, Proof};
 use session::Session;
 
 use super::address::{Endpoint, Transmit};
-use super::codec::{HEADER_LEN, Header, Opcode, Sec, reply_header};
+use super::codec::{HEADER_LEN, Header, Opcode, Sec, not_understood, reply_header};
 use super::command::{Command, Device, Handle, Reply, Request, TaskFunction, TaskResponse};
 use super::config::{Config, Fill, Random};
 use super::ended::Ended;
+use super::transport::PathStats;
 use crate::identity::PublicKey;
 use crate::time::Time;
 
@@ -33,6 +35,8 @@ pub enum ServerEvent {
         connection: ConnectionId,
         /// The client's key.
         client: PublicKey,
+        /// Its initiator port.
+        port: u64,
         /// Where it is.
         from: Endpoint,
     },
@@ -76,6 +80,9 @@ pub enum ServerEvent {
 
 /// A proven client that nobody has accepted or refused yet is forgotten after as long.
 const DECISION_TIME: Duration = Duration::from_secs(30);
+
+/// Proven clients that nobody has accepted or refused yet; the oldest one gives way.
+const UNDECIDED_MAX: usize = 64;
 
 /// A server with all its connections.
 #[derive(Debug)]
@@ -164,10 +171,21 @@ impl Server {
         let own = self.admission.options(&self.config, cid, proof.client_cid);
         let from = proof.from;
         let Some(session) = Session::new(now, proof, &own, &self.config) else { return };
-        let client = session.client();
+        let (client, port) = (session.client(), session.port());
+        self.make_room();
         self.sessions.insert(cid, session);
         let connection = ConnectionId(cid);
-        self.events.push_back(ServerEvent::Proven { connection, client, from });
+        self.events.push_back(ServerEvent::Proven { connection, client, port, from });
+    }
+
+    fn make_room(&mut self) {
+        let waiting = self.sessions.iter().filter_map(|(cid, it)| Some((it.decide_by()?, *cid)));
+        let waiting: Vec<_> = waiting.collect();
+        if waiting.len() >= UNDECIDED_MAX
+            && let Some((_, oldest)) = waiting.iter().min()
+        {
+            self.close(ConnectionId(*oldest), Ended::Closed);
+        }
     }
 
     /// Does what is due.
@@ -245,9 +263,10 @@ impl Server {
         }
     }
 
-    /// Answers a management request; `body` is not empty.
+    /// Answers a management request; without a body, that it was not understood (spec, 11).
     pub fn managed(&mut self, now: Time, connection: ConnectionId, request: Request, body: Bytes) {
         if let Some(session) = self.sessions.get_mut(&connection.0) {
+            let body = if body.is_empty() { not_understood() } else { body };
             session.reply(now, request, Opcode::LocalRequest, (body, Bytes::new()));
         }
     }
@@ -272,10 +291,23 @@ impl Server {
         }
     }
 
-    /// Ends a connection.
-    pub fn close(&mut self, _now: Time, connection: ConnectionId) {
+    /// Bytes of answers that lie here for a connection until its client has taken them, of devices with these handles.
+    #[must_use]
+    pub fn unsent(&self, connection: ConnectionId, devices: Range<u16>) -> u64 {
+        self.sessions.get(&connection.0).map_or(0, |session| session.unsent(devices))
+    }
+
+    /// How the way to a client is.
+    #[must_use]
+    pub fn path(&self, connection: ConnectionId) -> Option<PathStats> {
+        Some(self.sessions.get(&connection.0)?.path())
+    }
+
+    /// Ends a connection, and tells its client why: [`Ended::Closed`], [`Ended::Replaced`], [`Ended::Changed`], and
+    /// [`Ended::Full`], which a client is told also before it was accepted.
+    pub fn close(&mut self, connection: ConnectionId, reason: Ended) {
         if let Some(session) = self.sessions.get_mut(&connection.0) {
-            session.end(Ended::Closed);
+            session.end(reason);
             self.settle(connection.0);
         }
     }

@@ -1,5 +1,7 @@
 //! What both ends of a connection do alike: packets, acknowledgements, recovery, timers.
 
+use core::ops::Range;
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::address::{Endpoint, Transmit};
@@ -50,6 +52,27 @@ struct Challenge {
     token: [u8; 8],
 }
 
+/// How the way to a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathStats {
+    /// Where the peer is.
+    pub endpoint: Endpoint,
+    /// The smoothed round trip.
+    pub rtt: Duration,
+    /// Bytes that may be in flight, and that are.
+    pub window: u64,
+    /// Bytes in flight.
+    pub in_flight: u64,
+    /// Packets sent that have to be acknowledged.
+    pub sent: u64,
+    /// Those of them that were lost.
+    pub lost: u64,
+    /// Packets that came with a wrong tag.
+    pub forged: u64,
+    /// The number of the keys.
+    pub epoch: u64,
+}
+
 /// One end of a connection.
 #[derive(Debug)]
 pub(super) struct Transport {
@@ -67,6 +90,8 @@ pub(super) struct Transport {
     /// When the pace lets the next fragment leave, if it is what holds it back.
     pace: Option<Time>,
     outgoing: BTreeMap<u16, Outgoing>,
+    /// The bytes of these messages, by their devices.
+    unsent: BTreeMap<u16, u64>,
     /// Slots whose message has something to send.
     ready: VecDeque<u16>,
     controls: VecDeque<Control>,
@@ -106,6 +131,7 @@ impl Transport {
             pacer: Pacer::new(now, options.packet_max),
             pace: None,
             outgoing: BTreeMap::new(),
+            unsent: BTreeMap::new(),
             ready: VecDeque::new(),
             controls: VecDeque::new(),
             probes: 0,
@@ -138,7 +164,26 @@ impl Transport {
         self.recovery.backoff()
     }
 
-    pub(super) fn probe_timeout(&self) -> core::time::Duration {
+    pub(super) fn path(&self) -> PathStats {
+        let (sent, lost) = self.recovery.counts();
+        PathStats {
+            endpoint: self.endpoint,
+            rtt: self.recovery.rtt.smoothed(),
+            window: self.congestion.window(),
+            in_flight: self.recovery.in_flight(),
+            sent,
+            lost,
+            forged: self.forged,
+            epoch: self.epochs.root().1,
+        }
+    }
+
+    /// The bytes of messages of these devices that the peer has not taken.
+    pub(super) fn unsent(&self, devices: Range<u16>) -> u64 {
+        self.unsent.range(devices).map(|(_, bytes)| bytes).sum()
+    }
+
+    pub(super) fn probe_timeout(&self) -> Duration {
         self.recovery.rtt.probe_timeout()
     }
 
@@ -297,7 +342,7 @@ impl Transport {
         }
     }
 
-    fn send_again(&mut self, slot: u16, seq: u32, range: core::ops::Range<u32>) -> bool {
+    fn send_again(&mut self, slot: u16, seq: u32, range: Range<u32>) -> bool {
         let Some(message) = self.outgoing.get_mut(&slot).filter(|it| it.seq == seq) else {
             return false;
         };
@@ -310,6 +355,8 @@ impl Transport {
 
     /// Begins to send a message.
     pub(super) fn send(&mut self, slot: u16, message: Outgoing) {
+        self.remove(slot);
+        *self.unsent.entry(message.device.0).or_default() += u64::from(message.len());
         self.outgoing.insert(slot, message);
         self.ready.push_back(slot);
     }
@@ -325,8 +372,12 @@ impl Transport {
     }
 
     fn remove(&mut self, slot: u16) -> Option<Outgoing> {
+        let message = self.outgoing.remove(&slot)?;
         self.ready.retain(|one| *one != slot);
-        self.outgoing.remove(&slot)
+        if let Some(unsent) = self.unsent.get_mut(&message.device.0) {
+            *unsent -= u64::from(message.len());
+        }
+        Some(message)
     }
 
     /// A packet of a message has come.

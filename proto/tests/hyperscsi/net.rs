@@ -64,6 +64,14 @@ pub struct Net {
     pub accepts: bool,
     pub connection: Option<ConnectionId>,
     pub held: Vec<(ConnectionId, Request)>,
+    /// It is told that it may have no more connections.
+    pub is_full: bool,
+    /// Whether it is decided about clients.
+    pub decides: bool,
+    /// Nothing arrives at the client.
+    pub deaf: bool,
+    /// An abort is answered before the command that it ends.
+    pub answers_aborts_first: bool,
 }
 
 pub fn endpoint(port: u16) -> Endpoint {
@@ -124,6 +132,10 @@ impl Net {
             accepts: true,
             connection: None,
             held: Vec::new(),
+            is_full: false,
+            decides: true,
+            deaf: false,
+            answers_aborts_first: false,
         }
     }
 
@@ -165,7 +177,11 @@ impl Net {
             ServerEvent::Proven { connection, client, .. } => {
                 assert_eq!(client, identity(CLIENT).public());
                 self.connection = Some(connection);
-                if self.accepts {
+                if !self.decides {
+                    // Nobody says anything.
+                } else if self.is_full {
+                    self.server.close(connection, Ended::Full);
+                } else if self.accepts {
                     self.server.accept(self.now, connection, devices());
                 } else {
                     self.server.refuse(self.now, connection);
@@ -179,12 +195,21 @@ impl Net {
                 }
             }
             ServerEvent::Manage { connection, request, body } => {
-                let echo = body.iter().rev().copied().collect::<Vec<u8>>().into();
+                // Nothing is the answer to what has type 0.
+                let is_empty = body.starts_with(&[0, 0]);
+                let echo = body.iter().rev().copied().take_while(|_| !is_empty);
+                let echo = echo.collect::<Vec<u8>>().into();
                 self.server.managed(self.now, connection, request, echo);
             }
             ServerEvent::TaskManagement { connection, request, function, .. } => {
                 let TaskFunction::AbortTask(task) = function else { panic!("{function:?}") };
                 let at = self.held.iter().position(|one| *one == (connection, task));
+                if at.is_some() && self.answers_aborts_first {
+                    self.server.task_managed(self.now, connection, request, TaskResponse::Complete);
+                    while let Some(Transmit { to, bytes }) = self.server.poll_transmit(self.now) {
+                        self.send(endpoint(SERVER_PORT), to, &bytes);
+                    }
+                }
                 let response = match at {
                     Some(at) => {
                         self.held.remove(at);
@@ -237,7 +262,7 @@ impl Net {
             let Some(Reverse((_, _, to, from, mut bytes))) = self.flying.pop() else { panic!() };
             if to == endpoint(SERVER_PORT) {
                 self.server.handle_packet(self.now, from, &mut bytes);
-            } else if to == self.client_at {
+            } else if to == self.client_at && !self.deaf {
                 self.client.handle_packet(self.now, from, &mut bytes);
             }
         } else {

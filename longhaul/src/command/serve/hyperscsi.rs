@@ -18,6 +18,7 @@ use crate::config::{Config, Listen, ListenAt, Served};
 use crate::failure::{Failure, OrFail as _, Outcome};
 use crate::front::hyperscsi::{Node, Offering, Server};
 use crate::front::iscsi;
+use crate::net::hyperscsi_link::with_limits;
 use crate::sealing::{self, new_cipher};
 use crate::site_key;
 use crate::stop::Stop;
@@ -122,7 +123,8 @@ impl Links {
         (other, held): (&iscsi::Node, u64),
     ) -> Outcome<Servers> {
         let node = Arc::new(Node::new(offering, ports, held, other));
-        let server = |(link, config)| Server::new(Arc::clone(&node), link, config, random());
+        let server =
+            |(link, config)| Server::new(Arc::clone(&node), link, with_limits(config), random());
         let servers: Result<Vec<_>, _> = self.0.into_iter().map(server).collect();
         let servers = servers.or_fail(|| "cannot serve HyperSCSI".to_owned())?;
         Ok(Servers { node, servers })

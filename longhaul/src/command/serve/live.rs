@@ -335,11 +335,7 @@ impl Live {
     fn node_status(&self) -> Status {
         let mut status = self.node.status();
         if let Some(beside) = &self.beside {
-            let Status { sessions, targets, .. } = beside.status();
-            status.sessions.extend(sessions);
-            for (target, activity) in targets {
-                *status.targets.entry(target).or_default() += &activity;
-            }
+            status.add_beside(beside.status());
         }
         status
     }

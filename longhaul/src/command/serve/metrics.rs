@@ -17,9 +17,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::front::hyperscsi;
 use crate::front::iscsi::Node;
 use crate::target::meter::{Activity, BUCKETS, Work, bound};
-use crate::target::status::Status;
+use crate::target::status::{LinkLosses, PathStatus, Status};
 
 /// Clients at a time; more wait to be accepted.
 const CLIENTS_MAX: usize = 4;
@@ -33,16 +34,32 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 /// How long a client may take for all of it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Answers on `listener`, if there is one, in a task of its own.
+pub(super) fn begin(
+    listener: Option<TcpListener>,
+    node: &Arc<Node>,
+    beside: Option<&super::hyperscsi::Servers>,
+) {
+    let beside = beside.and_then(super::hyperscsi::Servers::node);
+    if let Some(listener) = listener {
+        tokio::spawn(serve(listener, (Arc::downgrade(node), beside.as_ref().map(Arc::downgrade))));
+    }
+}
+
 /// Listens, and answers for as long as it is polled.
-pub(super) async fn serve(listener: TcpListener, node: Weak<Node>) {
+async fn serve(listener: TcpListener, (node, beside): (Weak<Node>, Option<Weak<hyperscsi::Node>>)) {
     let free = Arc::new(Semaphore::new(CLIENTS_MAX));
     loop {
         let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let Some(node) = node.upgrade() else { return };
+                let mut status = node.status();
+                if let Some(beside) = beside.as_ref().and_then(Weak::upgrade) {
+                    status.add_beside(beside.status());
+                }
                 tokio::spawn(async move {
-                    if let Ok(Err(why)) = timeout(PATIENCE, answer(stream, &node)).await {
+                    if let Ok(Err(why)) = timeout(PATIENCE, answer(stream, status)).await {
                         tracing::debug!(%peer, %why, "metrics not delivered");
                     }
                     drop(permit);
@@ -58,20 +75,20 @@ pub(super) async fn serve(listener: TcpListener, node: Weak<Node>) {
 }
 
 /// One request, one answer, and the end of the connection (RFC 9112, 9.6).
-async fn answer(mut stream: TcpStream, node: &Node) -> io::Result<()> {
+async fn answer(mut stream: TcpStream, status: Status) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         if request.len() > REQUEST_MAX || stream.read_buf(&mut request).await? == 0 {
             return Ok(());
         }
     }
-    let (status, body) = match request.starts_with(b"GET /metrics ") {
-        true => ("200 OK", text(node.status()).map_err(io::Error::other)?),
+    let (code, body) = match request.starts_with(b"GET /metrics ") {
+        true => ("200 OK", text(status).map_err(io::Error::other)?),
         false => ("404 Not Found", "there is only GET /metrics\n".to_owned()),
     };
     let length = body.len();
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        "HTTP/1.1 {code}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(body.as_bytes()).await?;
@@ -111,8 +128,46 @@ impl Collector for Snapshot {
             let samples = works(status).map(|(labels, work)| (labels, value(work)));
             family(encoder, counter, name, help, samples)?;
         }
-        latencies(encoder, status)
+        latencies(encoder, status)?;
+        links(encoder, status)?;
+        paths(encoder, status)
     }
+}
+
+/// What was lost at this end of each link.
+fn links(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+    let samples = status.links.iter().flat_map(|(link, LinkLosses { refused, overrun, cut })| {
+        [("refused", refused), ("overrun", overrun), ("cut", cut)]
+            .map(|(why, count)| ([("link", link.as_str()), ("why", why)], *count))
+    });
+    let help = "Packets that were lost at this end of a HyperSCSI link.";
+    family(encoder, MetricType::Counter, "link_losses", help, samples)
+}
+
+/// A value of the way to a client: its type, name and help, and where it comes from.
+type OfPath = (MetricType, &'static str, &'static str, fn(&PathStatus) -> u64);
+
+const OF_PATHS: [OfPath; 4] = [
+    (MetricType::Counter, "path_packets", "Packets sent to a client.", |path| path.sent),
+    (MetricType::Counter, "path_losses", "Those of them that were lost.", |path| path.lost),
+    (MetricType::Gauge, "path_window_bytes", "Bytes that may be in flight.", |path| path.window),
+    (MetricType::Gauge, "path_rtt_microseconds", "The round trip.", |path| path.rtt_us),
+];
+
+fn paths(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+    // The sessions of one connection have one way.
+    let paths: BTreeMap<_, _> = status
+        .sessions
+        .iter()
+        .filter_map(|one| Some(((one.client.as_deref()?, one.address.as_str()), one.path?)))
+        .collect();
+    for (kind, name, help, value) in OF_PATHS {
+        let samples = paths.iter().map(|((client, address), path)| {
+            ([("client", *client), ("address", *address)], value(path))
+        });
+        family(encoder, kind, name, help, samples)?;
+    }
+    Ok(())
 }
 
 /// How many there are with each target.

@@ -1,12 +1,13 @@
 //! A connection of a client: a session with each target of which it may use units, under one I_T nexus each.
 
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use proto::hyperscsi::{
-    Address, Command, ConnectionId, Device, Endpoint, Handle, Level, Reply, Request, TaskFunction,
-    TaskResponse,
+    Address, Command, ConnectionId, Device, Ended, Endpoint, Handle, Level, PathStats, Reply,
+    Request, TaskFunction, TaskResponse,
 };
 use proto::identity::PublicKey;
 use proto::scsi::{Status, lun};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::node::{Entry, Node, SessionInfo, identity};
+use super::node::{Entry, Node, Path, SessionInfo, identity};
 use super::tasks::{Arrival, Tasks};
 use crate::target::lun::{Initiator, Response, TargetDevice};
 use crate::target::sessions::{
@@ -27,12 +28,17 @@ use crate::task::unless_broken;
 /// The longest command block that a unit may know; others are refused by their first byte.
 const CDB_LEN: usize = 16;
 
+/// The devices of a connection: handles above them mean the connection itself.
+const DEVICES_MAX: usize = Handle::CONNECTION.0 as usize;
+
 /// A task management function under way.
 pub(super) type Managing =
     Pin<Box<dyn Future<Output = (ConnectionId, Request, TaskResponse)> + Send>>;
 
 /// A session with one target.
 struct Session {
+    /// The handles of its units.
+    handles: Range<u16>,
     device: Arc<TargetDevice>,
     tasks: Tasks<Request>,
     /// Dropped last: the session is gone then.
@@ -43,9 +49,10 @@ struct Session {
 pub(super) struct Connection {
     client: PublicKey,
     peer: String,
+    path: Arc<Path>,
     sessions: Vec<Session>,
-    /// The session and the unit of each device, by its handle.
-    devices: Vec<(usize, u16)>,
+    /// The session and the unit of each device, by its handle; nothing where that disk is not served any more.
+    devices: Vec<Option<(usize, u16)>>,
 }
 
 /// A connection that is let in, and what is told of it.
@@ -65,6 +72,25 @@ pub(super) enum EndOfConnection {
     Stopped,
 }
 
+impl EndOfConnection {
+    /// What the client is told.
+    pub(super) const fn reason(&self) -> Ended {
+        match self {
+            Self::Session(EndReason::Reinstated) => Ended::Replaced,
+            Self::Changed => Ended::Changed,
+            Self::Session(EndReason::Reset) | Self::Stopped => Ended::Closed,
+        }
+    }
+}
+
+/// Why a client that has proven its key is not let in.
+pub(super) enum Refusal {
+    /// It may use nothing, and is told nothing.
+    Unknown,
+    /// It has as many sessions as it may.
+    Full,
+}
+
 /// How a client is called where it is.
 pub(super) fn shown(from: Endpoint) -> String {
     match from.address {
@@ -73,32 +99,44 @@ pub(super) fn shown(from: Endpoint) -> String {
     }
 }
 
-/// Makes the sessions of a client that has proven its key, once those that they replace have ended. `None` if it may use
-/// nothing.
-pub(super) async fn admit(node: &Node, client: PublicKey, peer: String) -> Option<Admitted> {
+/// Makes the sessions of an initiator port of a client that has proven its key, once those that they replace have ended.
+pub(super) async fn admit(
+    node: &Node,
+    (client, port): (PublicKey, u64),
+    peer: String,
+) -> Result<Admitted, Refusal> {
     let (mut sessions, mut places, mut devices) = (Vec::new(), Vec::new(), Vec::new());
+    let path = Arc::<Path>::default();
     for (target, volumes) in node.volumes(client) {
-        let identity = identity(client, 0, &target);
-        let info = || SessionInfo { peer: peer.clone() };
+        let identity = identity(client, port, &target);
+        let info = || SessionInfo { peer: peer.clone(), path: Arc::clone(&path) };
         let handle = loop {
             match node.sessions().add(&identity, node.quota(), info) {
                 Ok(handle) => break handle,
                 Err(AddSessionError::Taken(old)) => old.gone().await,
-                Err(AddSessionError::Full) => return None,
+                Err(AddSessionError::Full) => return Err(Refusal::Full),
             }
         };
-        let device = node.target.serving().device(&handle.entry)?;
+        let device = node.target.serving().device(&handle.entry).ok_or(Refusal::Unknown)?;
         device.attach(handle.entry.nexus, &(Arc::clone(&handle.entry) as Arc<dyn Initiator>));
+        let first = places.len() as u16;
         for (name, unit) in volumes.into_iter().filter(|(_, unit)| device.has(lun::encode(*unit))) {
-            let handle = Handle(u16::try_from(places.len()).ok()?);
+            if places.len() >= DEVICES_MAX {
+                return Err(Refusal::Full);
+            }
+            let handle = Handle(places.len() as u16);
             let read_only = !device.writable().any(|writable| writable == unit);
-            places.push((sessions.len(), unit));
+            places.push(Some((sessions.len(), unit)));
             devices.push(Device { handle, name: name.into(), level: Level::Encrypt, read_only });
         }
-        sessions.push(Session { device, tasks: Tasks::new(&node.pools), handle });
+        let (handles, tasks) = (first..places.len() as u16, Tasks::new(&node.pools));
+        sessions.push(Session { handles, device, tasks, handle });
     }
-    let connection = Connection { client, peer, sessions, devices: places };
-    (!devices.is_empty()).then_some(Admitted { connection, devices })
+    let connection = Connection { client, peer, path, sessions, devices: places };
+    if devices.is_empty() {
+        return Err(Refusal::Unknown);
+    }
+    Ok(Admitted { connection, devices })
 }
 
 impl Connection {
@@ -110,24 +148,28 @@ impl Connection {
         &self.peer
     }
 
+    /// Notes how the way to its client is.
+    pub(super) fn note_path(&self, stats: &PathStats) {
+        self.path.note(stats);
+    }
+
     fn find(&mut self, device: Handle) -> Option<(&mut Session, u16)> {
-        let (session, unit) = *self.devices.get(usize::from(device.0))?;
+        let (session, unit) = (*self.devices.get(usize::from(device.0))?)?;
         Some((self.sessions.get_mut(session)?, unit))
     }
 
-    /// Begins a command; its answer, if that is known without a unit.
+    /// Begins a command, beside the answers that `unsent` tells of for these handles. Fails if the disk that the client has
+    /// opened is not there any more: whatever is in its place now is another one.
     pub(super) fn begin(
         &mut self,
         cx: &mut Context<'_>,
         now: Time,
-        request: Request,
-        command: Command,
-    ) -> Option<Reply> {
+        (request, command): (Request, Command),
+        unsent: impl Fn(Range<u16>) -> u64,
+    ) -> Result<(), EndOfConnection> {
         let Command { device, cdb, data_out, data_in_len, .. } = command;
-        let Some((session, unit)) = self.find(device) else {
-            // The machine knows the handles, so that this is no device of a client.
-            return Some(Reply::status(Status::Busy));
-        };
+        // The machine knows the handles, so that it is one of those that were given out.
+        let (session, unit) = self.find(device).ok_or(EndOfConnection::Changed)?;
         let mut block = [0; CDB_LEN];
         block.iter_mut().zip(&cdb).for_each(|(to, from)| *to = *from);
         let arrival = Arrival {
@@ -138,28 +180,43 @@ impl Connection {
             room: data_in_len,
             arrived: now,
         };
-        session.tasks.begin(cx, (&session.handle.entry, &session.device), arrival, 0);
-        None
+        let unsent = unsent(session.handles.clone());
+        session.tasks.begin(cx, (&session.handle.entry, &session.device), arrival, unsent);
+        Ok(())
     }
 
     /// The next command that has ended. What was aborted is answered so: its slot is free then.
-    pub(super) fn poll_reply(&mut self, cx: &mut Context<'_>, now: Time) -> Poll<(Request, Reply)> {
-        for Session { tasks, handle, .. } in &mut self.sessions {
-            if let Poll::Ready((request, room, response)) = tasks.poll(cx, &handle.entry, 0, now) {
+    pub(super) fn poll_reply(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Time,
+        unsent: impl Fn(Range<u16>) -> u64,
+    ) -> Poll<(Request, Reply)> {
+        for Session { handles, tasks, handle, .. } in &mut self.sessions {
+            let unsent = unsent(handles.clone());
+            let ended = tasks.poll(cx, &handle.entry, unsent, now);
+            if let Poll::Ready((request, room, response)) = ended {
                 let aborted = || Reply::status(Status::TaskAborted);
                 let reply = response.map_or_else(aborted, |response| reply(response, room));
                 return Poll::Ready((request, reply));
             }
-            tasks.give_back(0);
+            tasks.give_back(unsent);
         }
         Poll::Pending
     }
 
     /// Does what other sessions, or the node, ask for; fails if the connection ends by it.
     pub(super) fn poll_messages(&mut self, cx: &mut Context<'_>) -> Result<(), EndOfConnection> {
-        for session in &mut self.sessions {
+        for (number, session) in self.sessions.iter_mut().enumerate() {
             while let Poll::Ready(message) = session.handle.messages.poll_recv(cx) {
-                session.take(message.ok_or(EndOfConnection::Stopped)?)?;
+                let message = message.ok_or(EndOfConnection::Stopped)?;
+                if let SessionMessage::Changed(device, _) = &message {
+                    let stays = |unit| device.shares(&session.device, unit);
+                    for place in &mut self.devices {
+                        place.take_if(|(of, unit)| *of == number && !stays(*unit));
+                    }
+                }
+                session.take(message)?;
             }
         }
         Ok(())

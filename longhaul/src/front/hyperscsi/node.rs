@@ -1,9 +1,12 @@
 //! What is served by HyperSCSI, to whom.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use host::link;
 use proto::client::ClientId;
+use proto::hyperscsi::PathStats;
 use proto::hyperscsi::transport_id::initiator_port;
 use proto::identity::PublicKey;
 use proto::iscsi::login::policy::{Policy, UnitName};
@@ -15,7 +18,7 @@ use crate::target::lun::TargetDevice;
 use crate::target::memory_quota::Pools;
 use crate::target::node::{self, Authorization};
 use crate::target::sessions::{ClientQuota, Identity, SessionEntry, Sessions};
-use crate::target::status::Status;
+use crate::target::status::{LinkLosses, PathStatus, Status};
 
 /// Sessions that one client has at a time.
 const SESSIONS_MAX: usize = 128;
@@ -38,6 +41,51 @@ pub struct Offering {
 pub(super) struct SessionInfo {
     /// Where its client is.
     pub(super) peer: String,
+    /// How the way there is.
+    pub(super) path: Arc<Path>,
+}
+
+/// How the way to a client is: written by the server's task now and then, read by anyone.
+#[derive(Debug, Default)]
+pub(super) struct Path {
+    rtt_us: AtomicU64,
+    window: AtomicU64,
+    in_flight: AtomicU64,
+    sent: AtomicU64,
+    lost: AtomicU64,
+    forged: AtomicU64,
+    epoch: AtomicU64,
+}
+
+impl Path {
+    pub(super) fn note(&self, stats: &PathStats) {
+        let PathStats { rtt, window, in_flight, sent, lost, forged, epoch, .. } = *stats;
+        let rtt_us = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
+        for (place, value) in [
+            (&self.rtt_us, rtt_us),
+            (&self.window, window),
+            (&self.in_flight, in_flight),
+            (&self.sent, sent),
+            (&self.lost, lost),
+            (&self.forged, forged),
+            (&self.epoch, epoch),
+        ] {
+            place.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn status(&self) -> PathStatus {
+        let value = |place: &AtomicU64| place.load(Ordering::Relaxed);
+        PathStatus {
+            rtt_us: value(&self.rtt_us),
+            window: value(&self.window),
+            in_flight: value(&self.in_flight),
+            sent: value(&self.sent),
+            lost: value(&self.lost),
+            forged: value(&self.forged),
+            epoch: value(&self.epoch),
+        }
+    }
 }
 
 /// A session, as the node knows it.
@@ -68,6 +116,8 @@ impl Authorization for Admittance {
 pub struct Node {
     pub(super) target: node::Node<Admittance>,
     pub(super) pools: Pools,
+    /// What was lost at this end of each link.
+    links: Mutex<BTreeMap<String, LinkLosses>>,
 }
 
 impl Node {
@@ -79,7 +129,7 @@ impl Node {
         let target = node::Node::new(devices, Admittance { policy, volumes });
         let mut target = target.beside(other.sessions());
         target.set_ports(ports);
-        Self { target, pools: Pools::new(held, held) }
+        Self { target, pools: Pools::new(held, held), links: Mutex::default() }
     }
 
     /// Puts `offering` in place of what was served. Sessions that it still permits are not disturbed; the others are
@@ -92,7 +142,20 @@ impl Node {
     /// How it is now.
     #[must_use]
     pub fn status(&self) -> Status {
-        Status::of(&self.target, |session| session.peer.clone())
+        let mut status = Status::of(&self.target, |session| session.peer.clone());
+        for session in &mut status.sessions {
+            let entry = self.target.sessions.find(session.number);
+            session.path = entry.map(|entry| entry.transport.path.status());
+        }
+        status.links = self.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        status
+    }
+
+    /// Notes what was lost at this end of a link.
+    pub(super) fn note_losses(&self, link: String, losses: link::Losses) {
+        let link::Losses { refused, overrun, cut } = losses;
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.insert(link, LinkLosses { refused, overrun, cut });
     }
 
     /// The volumes that a client may use, by target.

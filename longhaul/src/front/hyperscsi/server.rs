@@ -10,26 +10,39 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use futures_util::future::{AbortHandle, Abortable, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use host::link;
 use proto::hyperscsi::{
     Config, ConnectionId, Ended, Endpoint, Fill, Server as Machine, ServerEvent,
 };
 use proto::identity::PublicKey;
+use proto::time::Time;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::connection::{Admitted, Connection, Managing, admit, shown};
+use super::connection::{Admitted, Connection, EndOfConnection, Managing, Refusal, admit, shown};
 use super::node::Node;
-use crate::net::hyperscsi_link::{Wire, with_limits};
+use crate::net::hyperscsi_link::Wire;
 use crate::stop::Stop;
 
 /// How long sessions have to end when the server stops.
 const STOP_MAX: std::time::Duration = std::time::Duration::from_secs(10);
 
+/// How often it is noted for the status how the ways to clients are, as long as anything happens.
+const NOTED_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// A client that waits for its sessions: for those that it replaces to end.
-type Admission = Pin<Box<dyn Future<Output = (ConnectionId, Option<Admitted>)> + Send>>;
+type Admission = Pin<Box<dyn Future<Output = (ConnectionId, Result<Admitted, Refusal>)> + Send>>;
+
+/// A client about which nothing was decided yet.
+struct Undecided {
+    client: PublicKey,
+    port: u64,
+    peer: String,
+    abort: AbortHandle,
+}
 
 /// A HyperSCSI server on one link.
 pub struct Server {
@@ -37,10 +50,14 @@ pub struct Server {
     wire: Wire,
     machine: Machine,
     connections: BTreeMap<ConnectionId, Connection>,
-    admissions: FuturesUnordered<Admission>,
+    admissions: FuturesUnordered<Abortable<Admission>>,
+    /// Whose admissions these are.
+    undecided: BTreeMap<ConnectionId, Undecided>,
     managing: FuturesUnordered<Managing>,
     /// Sessions that have ended, whose commands may still run.
     ending: JoinSet<()>,
+    /// When it is noted again how the ways to clients are.
+    note_at: Time,
 }
 
 impl Server {
@@ -52,15 +69,19 @@ impl Server {
         random: Fill,
     ) -> io::Result<Self> {
         let wire = Wire::new(link)?;
-        let machine = Machine::new(wire.now(), with_limits(config), random);
+        // Another server of this identity resets nothing of this one.
+        let config = Config { place: wire.local().to_string().into_bytes().into(), ..config };
+        let machine = Machine::new(wire.now(), config, random);
         Ok(Self {
             node,
             wire,
             machine,
             connections: BTreeMap::new(),
             admissions: FuturesUnordered::new(),
+            undecided: BTreeMap::new(),
             managing: FuturesUnordered::new(),
             ending: JoinSet::new(),
+            note_at: Time::ZERO,
         })
     }
 
@@ -89,9 +110,8 @@ impl Server {
     }
 
     fn close_all(&mut self) {
-        let now = self.wire.now();
         for (id, connection) in std::mem::take(&mut self.connections) {
-            self.machine.close(now, id);
+            self.machine.close(id, Ended::Closed);
             connection.end(&mut self.ending);
         }
     }
@@ -114,32 +134,48 @@ impl Server {
         })?;
         if self.wire.poll_deadline(cx, self.machine.next_deadline()) {
             self.machine.handle_timeout(self.wire.now());
-            any = true;
+            // While the link takes nothing, what is due to be sent stays due.
+            any |= !self.wire.is_blocked();
         }
         while let Some(event) = self.machine.poll_event() {
             self.handle(cx, event);
             any = true;
         }
-        any |= self.poll_admissions(cx) | self.poll_managing(cx) | self.poll_connections(cx);
+        // Commands that were aborted are answered before those who have aborted them.
+        any |= self.poll_admissions(cx) | self.poll_connections(cx) | self.poll_managing(cx);
         while let Poll::Ready(Some(_)) = self.ending.poll_join_next(cx) {}
         let machine = &mut self.machine;
         any |= self.wire.poll_send(cx, |now| machine.poll_transmit(now))?;
+        self.note();
         Ok(any)
+    }
+
+    /// Notes for the status how the ways to clients are, if that is some time ago.
+    fn note(&mut self) {
+        let now = self.wire.now();
+        if now < self.note_at {
+            return;
+        }
+        self.note_at = now + NOTED_EVERY;
+        self.node.note_losses(self.wire.local().to_string(), self.wire.losses());
+        for (id, connection) in &self.connections {
+            if let Some(stats) = self.machine.path(*id) {
+                connection.note_path(&stats);
+            }
+        }
     }
 
     fn handle(&mut self, cx: &mut Context<'_>, event: ServerEvent) {
         let now = self.wire.now();
         match event {
-            ServerEvent::Proven { connection, client, from } => {
-                self.proven(connection, client, from);
+            ServerEvent::Proven { connection, client, port, from } => {
+                self.proven(connection, (client, port), from);
             }
             ServerEvent::Command { connection: id, request, command } => {
-                let reply = match self.connections.get_mut(&id) {
-                    Some(connection) => connection.begin(cx, now, request, command),
-                    None => None,
-                };
-                if let Some(reply) = reply {
-                    self.machine.complete(now, id, request, reply);
+                let Some(connection) = self.connections.get_mut(&id) else { return };
+                let unsent = |handles| self.machine.unsent(id, handles);
+                if let Err(why) = connection.begin(cx, now, (request, command), unsent) {
+                    self.end(id, &why);
                 }
             }
             ServerEvent::TaskManagement { connection: id, request, device, function } => {
@@ -156,26 +192,49 @@ impl Server {
         }
     }
 
-    fn proven(&mut self, id: ConnectionId, client: PublicKey, from: Endpoint) {
+    fn proven(&mut self, id: ConnectionId, (client, port): (PublicKey, u64), from: Endpoint) {
+        // Only the last one of a port can be meant.
+        let older = self.undecided.iter().filter(|(_, it)| (it.client, it.port) == (client, port));
+        for older in older.map(|(older, _)| *older).collect::<Vec<_>>() {
+            self.machine.close(older, Ended::Replaced);
+            self.forget_undecided(older);
+        }
         let (node, peer) = (Arc::clone(&self.node), shown(from));
-        self.admissions.push(Box::pin(async move {
-            let admitted = admit(&node, client, peer).await;
+        let shown = peer.clone();
+        let admission: Admission = Box::pin(async move {
+            let admitted = admit(&node, (client, port), shown).await;
             (id, admitted)
-        }));
+        });
+        let (admission, abort) = abortable(admission);
+        self.admissions.push(admission);
+        self.undecided.insert(id, Undecided { client, port, peer, abort });
+    }
+
+    /// The connection is over before anything was decided: so is its admission, with the sessions that it has made.
+    fn forget_undecided(&mut self, id: ConnectionId) {
+        if let Some(undecided) = self.undecided.remove(&id) {
+            undecided.abort.abort();
+        }
     }
 
     fn poll_admissions(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
-        while let Poll::Ready(Some((id, admitted))) = self.admissions.poll_next_unpin(cx) {
+        while let Poll::Ready(Some(admitted)) = self.admissions.poll_next_unpin(cx) {
             any = true;
+            let Ok((id, admitted)) = admitted else { continue };
+            let Some(Undecided { client, peer, .. }) = self.undecided.remove(&id) else { continue };
             let now = self.wire.now();
             match admitted {
-                Some(Admitted { connection, devices }) => {
-                    info!(peer = connection.peer(), client = %connection.client(), "connected");
+                Ok(Admitted { connection, devices }) => {
+                    info!(peer, %client, "connected");
                     self.machine.accept(now, id, devices);
                     self.connections.insert(id, connection);
                 }
-                None => self.machine.refuse(now, id),
+                Err(Refusal::Full) => {
+                    warn!(peer, %client, "refused: the client has as many sessions as it may have");
+                    self.machine.close(id, Ended::Full);
+                }
+                Err(Refusal::Unknown) => self.machine.refuse(now, id),
             }
         }
         any
@@ -199,23 +258,32 @@ impl Server {
                 over.push((*id, why));
                 continue;
             }
-            while let Poll::Ready((request, reply)) = connection.poll_reply(cx, now) {
+            loop {
+                let unsent = |handles| self.machine.unsent(*id, handles);
+                let Poll::Ready((request, reply)) = connection.poll_reply(cx, now, unsent) else {
+                    break;
+                };
                 self.machine.complete(now, *id, request, reply);
                 any = true;
             }
         }
         for (id, why) in over {
             any = true;
-            self.machine.close(now, id);
-            if let Some(connection) = self.connections.remove(&id) {
-                info!(peer = connection.peer(), client = %connection.client(), %why, "connection ended");
-                connection.end(&mut self.ending);
-            }
+            self.end(id, &why);
         }
         any
     }
 
+    fn end(&mut self, id: ConnectionId, why: &EndOfConnection) {
+        self.machine.close(id, why.reason());
+        if let Some(connection) = self.connections.remove(&id) {
+            info!(peer = connection.peer(), client = %connection.client(), %why, "connection ended");
+            connection.end(&mut self.ending);
+        }
+    }
+
     fn ended(&mut self, id: ConnectionId, reason: Ended) {
+        self.forget_undecided(id);
         let Some(connection) = self.connections.remove(&id) else { return };
         let (peer, client) = (connection.peer(), connection.client());
         match reason {

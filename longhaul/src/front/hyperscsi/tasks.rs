@@ -44,15 +44,19 @@ struct Uncounted<T> {
 }
 
 impl<T> Uncounted<T> {
+    fn len(&self) -> u64 {
+        self.response.data.iter().map(|piece| piece.len() as u64).sum()
+    }
+
     fn counted<S>(self, entry: &SessionEntry<S>, now: Time) -> Ended<T> {
-        let Self { task, room, record, response, is_aborted } = self;
-        let CommandRecord { kind, started, out, .. } = record;
+        let CommandRecord { kind, started, out, .. } = self.record;
+        let bytes = out + self.len();
+        let Self { task, room, response, is_aborted, .. } = self;
         if is_aborted {
             entry.meter.aborted();
         } else if response.status != Status::Good {
             entry.meter.ended_badly(kind, &response.sense);
         }
-        let bytes = out + response.data.iter().map(|piece| piece.len() as u64).sum::<u64>();
         entry.meter.ended(kind, bytes, now - started);
         (task, room, (!is_aborted).then_some(response))
     }
@@ -68,6 +72,8 @@ pub(super) struct Tasks<T> {
     /// Those that have to end before somebody is told.
     clears: Vec<(BTreeSet<T>, oneshot::Sender<()>)>,
     ended: VecDeque<Uncounted<T>>,
+    /// The data of those.
+    ended_bytes: u64,
 }
 
 impl<T: Copy + Ord + Unpin> Tasks<T> {
@@ -79,6 +85,7 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
             aborted: BTreeSet::new(),
             clears: Vec::new(),
             ended: VecDeque::new(),
+            ended_bytes: 0,
         }
     }
 
@@ -103,7 +110,7 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
         self.units.insert(task, (number, room));
         let ready = Ready { task, record, weight, unit, command };
         let waits = self.executor.next_weight().is_some();
-        let total = self.executor.held() + unsent + weight;
+        let total = self.held() + unsent + weight;
         if weight == 0 || (!waits && self.quota.covers(cx, total)) {
             self.start(cx, entry, ready);
         } else {
@@ -131,21 +138,29 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
             self.end((task, record), response);
         }
         while let Some(weight) = self.executor.next_weight() {
-            if !self.quota.covers(cx, self.executor.held() + unsent + weight) {
+            if !self.quota.covers(cx, self.held() + unsent + weight) {
                 break;
             }
             let Some(ready) = self.executor.pop_waiting() else { break };
             self.start(cx, entry, ready);
         }
         match self.ended.pop_front() {
-            Some(ended) => Poll::Ready(ended.counted(entry, now)),
+            Some(ended) => {
+                self.ended_bytes -= ended.len();
+                Poll::Ready(ended.counted(entry, now))
+            }
             None => Poll::Pending,
         }
     }
 
+    /// What runs, and what has ended and was not taken from here.
+    const fn held(&self) -> u64 {
+        self.executor.held() + self.ended_bytes
+    }
+
     /// Gives back the memory that nothing needs any more.
     pub(super) fn give_back(&mut self, unsent: u64) {
-        self.quota.settle(self.executor.held() + unsent, 0);
+        self.quota.settle(self.held() + unsent, 0);
     }
 
     /// Ends a task, whose answer nobody wants any more.
@@ -181,7 +196,9 @@ impl<T: Copy + Ord + Unpin> Tasks<T> {
     fn end(&mut self, (task, record): (T, CommandRecord), response: Response) {
         let is_aborted = self.aborted.remove(&task);
         let (_, room) = self.units.remove(&task).unwrap_or_default();
-        self.ended.push_back(Uncounted { task, room, record, response, is_aborted });
+        let ended = Uncounted { task, room, record, response, is_aborted };
+        self.ended_bytes += ended.len();
+        self.ended.push_back(ended);
         self.tell_cleared();
     }
 

@@ -5,16 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use host::link::{Ethernet, EthernetOptions, Link, Mac, Udp};
-use proto::hyperscsi::{
-    Address, Client, Config, Device, ETHERTYPE, Endpoint, Fill, Handle, LinkId, Remote,
-};
+use proto::hyperscsi::{Address, Client, Config, ETHERTYPE, Endpoint, Fill, LinkId, Remote};
 use tokio::net::lookup_host;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::driver::{Driver, Ready};
 use super::error::{Loss, SessionError};
-use super::session::{Request, Session, Shared};
+use super::session::{Session, Shared};
 use super::{CONNECT_WITHIN, Credentials, Server, Volume};
 use crate::net::hyperscsi_link::{Wire, with_limits};
 use crate::sealing::new_cipher;
@@ -26,16 +24,17 @@ const PACKET_MAX: usize = 9000;
 /// A connection that is there, of which no volume was chosen yet.
 struct Connected {
     shared: Arc<Shared>,
-    devices: Vec<Device>,
-    choose: oneshot::Sender<(Handle, mpsc::Receiver<Request>)>,
+    ready: Ready,
 }
 
-/// Connects and chooses a volume.
+/// Connects as this initiator port and chooses a volume.
 pub(super) async fn log_in(
     volume: &Volume,
     credentials: &Credentials,
+    port: u64,
 ) -> Result<Session, SessionError> {
-    let Connected { shared, devices, choose } = connect(&volume.server, credentials).await?;
+    let Connected { shared, ready } = connect(&volume.server, credentials, port).await?;
+    let Ready { devices, data_max, choose } = ready;
     let Some(device) = devices.iter().find(|device| *device.name == *volume.name) else {
         let there: Vec<_> = devices.iter().map(|device| &*device.name).collect();
         return Err(SessionError::NoVolume {
@@ -45,7 +44,8 @@ pub(super) async fn log_in(
         });
     };
     // Data travel with the command.
-    let limits = TransferLimits { unsolicited: volume::TRANSFER_MAX.into(), solicited: 0 };
+    let data_max = data_max.into();
+    let limits = TransferLimits { unsolicited: data_max, solicited: 0, data_in: data_max };
     let (session, receiver) = Session::new(&shared, limits);
     // If the connection is lost already the session finds out.
     let _ = choose.send((device.handle, receiver));
@@ -57,15 +57,20 @@ pub async fn volumes(
     server: &Server,
     credentials: &Credentials,
 ) -> Result<Vec<String>, SessionError> {
-    let Connected { devices, .. } = connect(server, credentials).await?;
+    let connected = connect(server, credentials, random_port()).await?;
+    let devices = connected.ready.devices;
     Ok(devices.into_iter().map(|device| device.name.into()).collect())
 }
 
 /// Tries the addresses of a server until one answers.
-async fn connect(server: &Server, credentials: &Credentials) -> Result<Connected, SessionError> {
+async fn connect(
+    server: &Server,
+    credentials: &Credentials,
+    port: u64,
+) -> Result<Connected, SessionError> {
     let mut last = None;
     for address in addresses(server).await? {
-        match connect_to(server, address, credentials).await {
+        match connect_to((server, address), credentials, port).await {
             Ok(connected) => return Ok(connected),
             Err(why) => last = Some(why),
         }
@@ -87,9 +92,9 @@ async fn addresses(server: &Server) -> Result<Vec<Address>, SessionError> {
 }
 
 async fn connect_to(
-    server: &Server,
-    address: Address,
+    (server, address): (&Server, Address),
     credentials: &Credentials,
+    port: u64,
 ) -> Result<Connected, SessionError> {
     let socket = |why| SessionError::Socket(server.clone(), why);
     let wire = Wire::new(open(server, address)?).map_err(socket)?;
@@ -101,14 +106,15 @@ async fn connect_to(
             Config::ethernet(identity, site_key, new_cipher, mtu)
         }
     };
+    let config = Config { port, ..with_limits(config) };
     let remote = Remote { endpoint: Endpoint { link: LinkId::default(), address }, pin };
-    let machine = Client::new(wire.now(), with_limits(config), remote, random());
+    let machine = Client::new(wire.now(), config, remote, random());
     let shared = Arc::<Shared>::default();
     let (sender, ready) = oneshot::channel::<Ready>();
     let driver = Driver::new(server.clone(), (wire, machine), Arc::clone(&shared), sender);
     tokio::spawn(driver.run());
     match timeout(CONNECT_WITHIN, ready).await {
-        Ok(Ok((devices, choose))) => Ok(Connected { shared, devices, choose }),
+        Ok(Ok(ready)) => Ok(Connected { shared, ready }),
         Ok(Err(_)) => {
             let why = shared.lost.get().map_or_else(|| Arc::new(Loss::Broken), Arc::clone);
             Err(SessionError::Refused(server.clone(), why))
@@ -133,6 +139,13 @@ fn open(server: &Server, address: Address) -> Result<Link, SessionError> {
             Udp::bind((std::net::Ipv4Addr::UNSPECIFIED, 0).into()).map_err(socket).map(Into::into)
         }
     }
+}
+
+/// A port that nobody else has.
+pub(super) fn random_port() -> u64 {
+    let mut bytes = [0; 8];
+    random()(&mut bytes);
+    u64::from_be_bytes(bytes)
 }
 
 /// Fills buffers from the system's random source. Without one nothing that is secret can be made.

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use proto::hyperscsi::{
-    Client, ClientEvent, Device, Handle, Reply, RequestId, SLOTS, TaskAttribute, TaskFunction,
-    TaskResponse,
+    Client, ClientEvent, Device, Handle, Reply, RequestId, SLOTS, SubmitError, TaskAttribute,
+    TaskFunction, TaskResponse,
 };
 use proto::scsi::command::{Command, Transfer};
 use tokio::sync::{mpsc, oneshot};
@@ -24,12 +24,19 @@ use crate::task::unless_broken;
 /// Requests under way and waiting: more would only wait in the machine.
 const UNDER_WAY_MAX: usize = 2 * SLOTS as usize;
 
-/// A connection that is there: what it may use, and whom to tell which of that is wanted.
-pub(super) type Ready = (Vec<Device>, oneshot::Sender<(Handle, mpsc::Receiver<Request>)>);
+/// A connection that is there.
+pub(super) struct Ready {
+    /// What it may use.
+    pub(super) devices: Vec<Device>,
+    /// The most data of a command.
+    pub(super) data_max: u32,
+    /// Whom to tell which of the devices is wanted.
+    pub(super) choose: oneshot::Sender<(Handle, mpsc::Receiver<Request>)>,
+}
 
 /// Who waits for a request.
 enum Waiting {
-    Command(oneshot::Sender<Ended>),
+    Command(oneshot::Sender<Result<Ended, SubmitError>>),
     Reset(oneshot::Sender<ResetAnswer>),
 }
 
@@ -123,7 +130,8 @@ impl Driver {
         let mut any = received.map_err(|why| Loss::Link(self.server.clone(), why))?;
         if self.wire.poll_deadline(cx, self.machine.next_deadline()) {
             self.machine.handle_timeout(self.wire.now());
-            any = true;
+            // While the link takes nothing, what is due to be sent stays due.
+            any |= !self.wire.is_blocked();
         }
         while let Some(event) = self.machine.poll_event() {
             self.handle(event)?;
@@ -146,7 +154,8 @@ impl Driver {
                 let (choose, choice) = oneshot::channel();
                 self.choice = Some(choice);
                 if let Some(ready) = self.ready.take() {
-                    let _ = ready.send((devices, choose));
+                    let data_max = self.machine.data_max();
+                    let _ = ready.send(Ready { devices, data_max, choose });
                 }
             }
             ClientEvent::Completed(id, reply) => self.completed(id, reply),
@@ -166,7 +175,7 @@ impl Driver {
         self.shared.announced.note(status, &sense);
         if let Some(Waiting::Command(done)) = self.waiting.remove(&id) {
             // Whoever stopped waiting does not want to know.
-            let _ = done.send(Ended { status, data: data_in, sense });
+            let _ = done.send(Ok(Ended { status, data: data_in, sense }));
         }
         self.tell_settled();
     }
@@ -205,15 +214,22 @@ impl Driver {
         let now = self.wire.now();
         match request {
             Request::Execute(command, data, done) => {
-                // Without room the sender is dropped, which tells of a loss: but there is room.
-                if let Ok(id) = self.machine.submit(now, self.command(command, data)) {
-                    self.waiting.insert(id, Waiting::Command(done));
+                match self.machine.submit(now, self.command(command, data)) {
+                    Ok(id) => drop(self.waiting.insert(id, Waiting::Command(done))),
+                    // That the sender is dropped tells of the loss.
+                    Err(SubmitError::NotConnected) => {}
+                    Err(why) => drop(done.send(Err(why))),
                 }
             }
             Request::ResetUnit(done) => {
                 let function = TaskFunction::LogicalUnitReset;
-                if let Ok(id) = self.machine.manage_tasks(now, self.device, function) {
-                    self.waiting.insert(id, Waiting::Reset(done));
+                match self.machine.manage_tasks(now, self.device, function) {
+                    Ok(id) => drop(self.waiting.insert(id, Waiting::Reset(done))),
+                    Err(SubmitError::NotConnected) => {}
+                    Err(why) => {
+                        let answer = why.to_string();
+                        let _ = done.send(ResetAnswer::Refused { is_final: false, answer });
+                    }
                 }
             }
             Request::Settle(done) => {

@@ -59,6 +59,6 @@ pub async fn connect(
     credentials: &Credentials,
     options: Options,
 ) -> Result<Disk, OpenError<SessionError>> {
-    let transport = HyperScsiTransport::new(volume.clone(), credentials.clone());
+    let transport = HyperScsiTransport::new(volume.clone(), credentials.clone(), &options);
     Disk::open(transport, options).await
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use proto::hyperscsi::SubmitError;
 use proto::scsi::Status;
 use proto::scsi::command::Command;
 use proto::scsi::transport::Transports;
@@ -32,7 +33,7 @@ pub(super) struct Ended {
 
 /// What the task that drives a session is asked for.
 pub(super) enum Request {
-    Execute(Command, Bytes, oneshot::Sender<Ended>),
+    Execute(Command, Bytes, oneshot::Sender<Result<Ended, SubmitError>>),
     ResetUnit(oneshot::Sender<ResetAnswer>),
     /// Answered once what is under way has ended.
     Settle(oneshot::Sender<()>),
@@ -96,11 +97,11 @@ impl scsi::Session for Session {
         &self,
         scsi::Task { command, data, .. }: scsi::Task,
     ) -> Result<Executed, Lost> {
-        let Ended { status, data, sense } =
-            self.ask(|done| Request::Execute(command, data, done)).await?;
-        Ok(match status {
-            Status::TaskAborted => Err(NoStatus::Aborted),
-            _ => Ok(Completion { status, data, sense }),
+        let ended = self.ask(|done| Request::Execute(command, data, done)).await?;
+        Ok(match ended {
+            Err(refused) => Err(NoStatus::Failed(Arc::new(refused))),
+            Ok(Ended { status: Status::TaskAborted, .. }) => Err(NoStatus::Aborted),
+            Ok(Ended { status, data, sense }) => Ok(Completion { status, data, sense }),
         })
     }
 

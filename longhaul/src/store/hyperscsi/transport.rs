@@ -1,26 +1,44 @@
 //! HyperSCSI, as the SCSI side of a volume sees it: sessions with one server, all under one key.
 
 use std::fmt;
+use std::path::Path;
 
 use volume::layer::reconnect::Failure;
 
-use super::connect::log_in;
+use super::connect::{log_in, random_port};
 use super::error::SessionError;
 use super::session::Session;
 use super::{Credentials, Server, Volume};
-use crate::store::scsi::{Address, Transport};
+use crate::store::scsi::{Address, InitiatorPort, Options, Transport};
 
 /// Sessions with one server.
 #[derive(Debug)]
 pub struct HyperScsiTransport {
     volume: Volume,
     credentials: Credentials,
+    /// The number of the initiator port: the same at every login, so that each ends the session before it.
+    port: u64,
+    /// Where no reservation ends what a process that was killed has under way.
+    noted: Option<InitiatorPort>,
 }
 
 impl HyperScsiTransport {
-    pub(super) const fn new(volume: Volume, credentials: Credentials) -> Self {
-        Self { volume, credentials }
+    pub(super) fn new(volume: Volume, credentials: Credentials, options: &Options) -> Self {
+        let noted = note_port(&volume, &credentials, options);
+        let port = noted.as_ref().map_or_else(random_port, |noted| noted.number);
+        Self { volume, credentials, port, noted }
     }
+}
+
+/// The port of one who writes beside others.
+fn note_port(
+    Volume { server, name }: &Volume,
+    credentials: &Credentials,
+    options: &Options,
+) -> Option<InitiatorPort> {
+    let user = format!("{}\n{server}\n{name}", credentials.identity.public());
+    let state: Option<&Path> = options.state.as_deref();
+    InitiatorPort::for_shared((options.writers, options.read_only, state), &user, random_port)
 }
 
 impl fmt::Display for HyperScsiTransport {
@@ -48,7 +66,7 @@ impl Transport for HyperScsiTransport {
         vec![self.volume.server.clone()]
     }
 
-    /// The server ends the connection that there was with the same key before it accepts the new one, and its sessions when
+    /// The server ends the connection that there was of the same port before it accepts the new one, and its sessions when
     /// none of their commands runs any more: so nothing of an uncertain session is under way.
     async fn log_in(
         &self,
@@ -56,7 +74,7 @@ impl Transport for HyperScsiTransport {
         _uncertain: Option<&Session>,
     ) -> Result<Session, SessionError> {
         let volume = Volume { server: server.clone(), name: self.volume.name.clone() };
-        log_in(&volume, &self.credentials).await
+        log_in(&volume, &self.credentials, self.port).await
     }
 
     fn opened(&self, _session: &Session, _is_longhaul: bool) {}
@@ -75,7 +93,13 @@ impl Transport for HyperScsiTransport {
     }
 
     fn replaces_left_session(&self) -> bool {
-        true
+        self.noted.as_ref().is_some_and(|port| port.is_left)
+    }
+
+    fn note_logout(&self) {
+        if let Some(port) = &self.noted {
+            port.forget();
+        }
     }
 
     fn note_stall(&self, _stalled: bool) {}

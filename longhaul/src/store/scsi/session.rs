@@ -94,6 +94,8 @@ pub struct TransferLimits {
     pub unsolicited: u64,
     /// Bytes that the target can ask for at once.
     pub solicited: u64,
+    /// Bytes that one read brings.
+    pub data_in: u64,
 }
 
 /// A session with a target. Clones are of the same session.

@@ -56,7 +56,7 @@ impl Session for SilentSession {
     fn hurry(&self) {}
 
     fn limits(&self) -> TransferLimits {
-        TransferLimits { unsolicited: 0, solicited: 0 }
+        TransferLimits { unsolicited: 0, solicited: 0, data_in: u64::MAX }
     }
 }
 

@@ -421,11 +421,11 @@ impl Sizes {
             limit(device.limits.transfer_max.into(), COMMAND_MAX.min(TRANSFER_MAX.into()));
         // Where a write can travel with its command it is cut so that it does: one round trip. Where
         // it cannot, it is cut so that the target can ask for all of it at once: two.
-        let TransferLimits { unsolicited: free, solicited } = limits;
+        let TransferLimits { unsolicited: free, solicited, data_in } = limits;
         let in_one = free >= WRITE_MIN;
         let write = if in_one { free } else { solicited.max(WRITE_MIN) };
         Self {
-            read: whole(transfer),
+            read: whole(transfer.min(data_in)),
             write: whole(transfer.min(write)),
             unsolicited: if in_one { u64::MAX } else { free },
             zeroes: whole(limit(device.limits.write_same_max, REACH_MAX)),

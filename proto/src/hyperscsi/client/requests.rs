@@ -26,6 +26,8 @@ pub(super) enum Kind {
     Command,
     Manage,
     Task,
+    /// The same for one command: its answer is told behind that of the command.
+    Abort(Request),
     /// The machine's own request for the device table.
     Devices,
 }
@@ -73,6 +75,8 @@ pub(super) struct Requests {
     /// The longest replies of the requests begun, and the most of them.
     expected: u64,
     expected_max: u64,
+    /// Answers of aborts that have overtaken the command.
+    held: Vec<Answer>,
 }
 
 /// A reply, whole.
@@ -94,6 +98,7 @@ impl Requests {
             begun: 0,
             expected: 0,
             expected_max,
+            held: Vec::new(),
         }
     }
 
@@ -139,7 +144,11 @@ impl Requests {
         let body = TaskRequest(function).emit();
         let mut message = Outgoing::new(Opcode::Abort, 0, body, Bytes::new());
         message.device = device;
-        self.controls_waiting.push_back(Waiting { id, kind: Kind::Task, message, reply_max: 4 });
+        let kind = match function {
+            TaskFunction::AbortTask(task) => Kind::Abort(task),
+            _ => Kind::Task,
+        };
+        self.controls_waiting.push_back(Waiting { id, kind, message, reply_max: 4 });
         id
     }
 
@@ -164,7 +173,7 @@ impl Requests {
         let busy = busy.filter(|busy| busy.kind != Kind::Devices).map(|busy| busy.id);
         let waiting = self.waiting.iter().chain(&self.controls_waiting);
         let waiting = waiting.filter(|one| one.kind != Kind::Devices).map(|one| one.id);
-        busy.chain(waiting).collect()
+        busy.chain(waiting).chain(self.held.iter().map(|answer| answer.id)).collect()
     }
 
     /// Begins the requests for which there is a slot and credit.
@@ -220,7 +229,7 @@ impl Requests {
         let opcode = match busy.kind {
             Kind::Command => Opcode::Reply,
             Kind::Manage | Kind::Devices => Opcode::LocalReply,
-            Kind::Task => Opcode::Abort,
+            Kind::Task | Kind::Abort(_) => Opcode::Abort,
         };
         let is_expected = header.opcode == opcode && header.sec == busy.sec;
         if !is_expected || fragment.message_len > busy.reply_max {
@@ -247,7 +256,30 @@ impl Requests {
             self.expected -= u64::from(busy.reply_max);
         }
         let message = busy.reply.map(Incoming::finish).unwrap_or_default();
-        Ok(Some(Answer { id: busy.id, kind: busy.kind, message }))
+        let answer = Answer { id: busy.id, kind: busy.kind, message };
+        if let Kind::Abort(task) = busy.kind
+            && self.is_busy(task)
+        {
+            self.held.push(answer);
+            return Ok(None);
+        }
+        Ok(Some(answer))
+    }
+
+    /// Whether this request has no answer yet.
+    fn is_busy(&self, request: Request) -> bool {
+        let slot = self.commands.get(usize::from(request.slot));
+        slot.is_some_and(|slot| slot.seq == request.seq && slot.busy.is_some())
+    }
+
+    /// The answers of aborts whose commands have been answered by now.
+    pub(super) fn take_held(&mut self) -> impl Iterator<Item = Answer> {
+        let held = core::mem::take(&mut self.held);
+        let is_early =
+            |answer: &Answer| matches!(answer.kind, Kind::Abort(task) if self.is_busy(task));
+        let (early, due): (Vec<_>, Vec<_>) = held.into_iter().partition(is_early);
+        self.held = early;
+        due.into_iter()
     }
 }
 

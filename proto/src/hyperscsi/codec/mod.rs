@@ -14,5 +14,6 @@ pub(super) use block::{
 pub(super) use header::{HEADER_LEN, Header, Opcode, Sec};
 pub(super) use options::Options;
 pub(super) use setup::{
-    COOKIE_LEN, MAC_LEN, Start, TOKEN_LEN, devices_reply, devices_request, read_devices,
+    COOKIE_LEN, MAC_LEN, Start, TOKEN_LEN, devices_reply, devices_request, not_understood,
+    read_devices,
 };

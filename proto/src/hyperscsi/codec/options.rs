@@ -15,6 +15,7 @@ const PACKET_MAX: u16 = 12;
 const KEEP_ALIVE: u16 = 13;
 const TOKEN: u16 = 19;
 const ACK_DELAY: u16 = 20;
+const PORT: u16 = 21;
 
 /// What one side announces.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub(in crate::hyperscsi) struct Options {
     pub(in crate::hyperscsi) credit: Option<u64>,
     /// By the server.
     pub(in crate::hyperscsi) token: Option<[u8; TOKEN_LEN]>,
+    /// The initiator port, by the client.
+    pub(in crate::hyperscsi) port: Option<u64>,
 }
 
 impl Options {
@@ -41,6 +44,7 @@ impl Options {
             ack_delay: config.timing.ack_delay,
             credit: None,
             token: None,
+            port: None,
         }
     }
 
@@ -54,6 +58,7 @@ impl Options {
             ack_delay: peer.ack_delay,
             credit: self.credit.or(peer.credit),
             token: self.token.or(peer.token),
+            port: self.port.or(peer.port),
         }
     }
 
@@ -78,6 +83,9 @@ impl Options {
         if let Some(token) = self.token {
             put(TOKEN, &token);
         }
+        if let Some(port) = self.port {
+            put(PORT, &port.to_be_bytes());
+        }
         out
     }
 
@@ -85,7 +93,8 @@ impl Options {
     pub(in crate::hyperscsi) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let (mut data_max, mut slots, mut packet_max) = (None, None, None);
-        let (mut keep_alive, mut ack_delay, mut credit, mut token) = (None, None, None, None);
+        let (mut keep_alive, mut ack_delay) = (None, None);
+        let (mut credit, mut token, mut port) = (None, None, None);
         while !reader.rest().is_empty() {
             let number = reader.u16().ok()?;
             reader.take(2).ok()?;
@@ -99,6 +108,7 @@ impl Options {
                 ACK_DELAY => ack_delay = Some(value.u32().ok()?),
                 CREDIT => credit = Some(value.u64().ok()?),
                 TOKEN => token = Some(value.array().ok()?),
+                PORT => port = Some(value.u64().ok()?),
                 _ if number & MUST_UNDERSTAND != 0 => return None,
                 _ => continue,
             }
@@ -114,6 +124,7 @@ impl Options {
             ack_delay: Duration::from_micros(u64::from(ack_delay?)),
             credit,
             token,
+            port,
         })
     }
 }
@@ -131,6 +142,7 @@ mod tests {
             ack_delay: Duration::from_millis(5),
             credit: Some(1 << 25),
             token: Some([7; TOKEN_LEN]),
+            port: Some(1 << 40),
         }
     }
 

@@ -58,11 +58,17 @@ impl Start {
 
 const DEVICES: u16 = 1;
 const DEVICE: u16 = 2;
+const NOT_UNDERSTOOD: u16 = 3;
 const READ_ONLY: u8 = 1;
 
 /// The request for the device table.
 pub(in crate::hyperscsi) fn devices_request() -> Bytes {
     Bytes::from_static(&[0, DEVICES as u8, 0, 0])
+}
+
+/// The reply to a management request that was not understood.
+pub(in crate::hyperscsi) fn not_understood() -> Bytes {
+    Bytes::from_static(&[0, NOT_UNDERSTOOD as u8, 0, 0])
 }
 
 /// The device table. Names beyond 255 bytes are left out with their devices.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::super::address::Endpoint;
+use super::super::address::{Address, Endpoint};
 use super::super::codec::{COOKIE_LEN, Header, MAC_LEN, Opcode, Options, Sec, Start};
 use super::super::config::{Config, Random};
 use super::super::keys::{ResetKey, SiteKeys, hmac, truncated};
@@ -64,7 +64,7 @@ impl Admission {
     pub(super) fn new(config: &Config, random: &mut Random) -> Self {
         Self {
             site: SiteKeys::of(&config.site_key),
-            reset: ResetKey::of(&config.identity),
+            reset: ResetKey::of(&config.identity, &config.place),
             cookie_key: random.array(),
             pending: VecDeque::new(),
             remembered: VecDeque::new(),
@@ -94,7 +94,9 @@ impl Admission {
         (config, random, fresh): (&Config, &mut Random, u32),
     ) -> Option<Bytes> {
         if let Some((&[1, 0, 0, 0], probe)) = body.split_first_chunk() {
-            return self.offer(probe);
+            // An IP client asks only those that it was told of, so that a PROBE by IP is none.
+            let is_ethernet = matches!(from.address, Address::Ethernet(_));
+            return if is_ethernet { self.offer(probe) } else { None };
         }
         let start = Start::parse(body)?;
         if let Some(pending) = self.pending.iter().find(|one| one.ephemeral == start.ephemeral()) {

@@ -13,13 +13,14 @@ use super::super::command::{
 use super::super::config::{Config, Random};
 use super::super::ended::Ended;
 use super::super::noise::{Noise, Part};
-use super::super::transport::Transport;
+use super::super::transport::{PathStats, Transport};
 use super::admission::Proof;
 use super::slots::{Slots, Whole};
 use super::{ConnectionId, DECISION_TIME, ServerEvent};
 use crate::identity::PublicKey;
 use crate::scsi::status::Status;
 use crate::time::Time;
+use core::ops::Range;
 use core::time::Duration;
 
 /// How old the keys of an epoch get (spec, 10).
@@ -36,6 +37,7 @@ const NOT_SUPPORTED: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x25, 0
 pub(super) struct Session {
     transport: Transport,
     client: PublicKey,
+    port: u64,
     slots: Slots,
     /// Once the client was accepted.
     devices: Option<Vec<Device>>,
@@ -79,17 +81,44 @@ impl Session {
     pub(super) fn new(now: Time, proof: Proof, own: &Options, config: &Config) -> Option<Self> {
         let Proof { client_cid, from, noise, options, .. } = proof;
         let client = noise.peer()?;
+        let port = options.port.unwrap_or(0);
         let agreed = own.agreed(&options);
         let slots = Slots::new(agreed.slots, agreed.data_max, config.credit);
         let peer = (client_cid, from);
         let mut transport = Transport::new(now, true, peer, noise.finish(), (config, agreed));
         transport.set_grant(now, slots.grant(), false);
         let decide_by = now + DECISION_TIME;
-        Some(Self { transport, client, slots, devices: None, asked: None, decide_by, next: None })
+        Some(Self {
+            transport,
+            client,
+            port,
+            slots,
+            devices: None,
+            asked: None,
+            decide_by,
+            next: None,
+        })
     }
 
     pub(super) const fn client(&self) -> PublicKey {
         self.client
+    }
+
+    pub(super) const fn port(&self) -> u64 {
+        self.port
+    }
+
+    /// Until when it is to be decided about the client.
+    pub(super) const fn decide_by(&self) -> Option<Time> {
+        if self.devices.is_some() { None } else { Some(self.decide_by) }
+    }
+
+    pub(super) fn unsent(&self, devices: Range<u16>) -> u64 {
+        self.transport.unsent(devices)
+    }
+
+    pub(super) fn path(&self) -> PathStats {
+        self.transport.path()
     }
 
     pub(super) const fn ended(&self) -> Option<Ended> {
@@ -101,8 +130,10 @@ impl Session {
     }
 
     pub(super) fn disconnect(&mut self, code: u8) -> Option<Transmit> {
-        // A client that was not accepted learns nothing.
-        self.devices.as_ref()?;
+        // A client that was not accepted learns nothing, unless it is one that could have been.
+        if self.devices.is_none() && self.ended() != Some(Ended::Full) {
+            return None;
+        }
         self.transport.disconnect(code)
     }
 
@@ -200,6 +231,7 @@ impl Session {
     /// Lets the client use these devices.
     pub(super) fn accept(&mut self, now: Time, devices: Vec<Device>) {
         self.devices = Some(devices);
+        self.slots.open();
         self.list(now);
     }
 

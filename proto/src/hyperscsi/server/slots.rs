@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::super::codec::{Fragment, Header, MANAGE_MAX, Opcode, REQUEST_LEN, Sec, precedes};
+use super::super::codec::{
+    Fragment, Header, MANAGE_MAX, Opcode, REQUEST_LEN, Sec, devices_request, precedes,
+};
 use super::super::command::{CDB_MAX, Handle, Request};
 use super::super::ended::Ended;
 use super::super::incoming::{Incoming, Placed};
@@ -57,18 +59,26 @@ pub(super) struct Slots {
     begun: u64,
     released: u64,
     paused: bool,
+    /// The client was accepted.
+    is_open: bool,
 }
 
 impl Slots {
     pub(super) const fn new(commands: u16, data_max: u32, credit: u64) -> Self {
         let message_max = data_max.saturating_add((REQUEST_LEN + CDB_MAX) as u32);
         let slots = BTreeMap::new();
-        Self { slots, commands, message_max, credit, begun: 0, released: 0, paused: false }
+        let (paused, is_open) = (false, false);
+        Self { slots, commands, message_max, credit, begun: 0, released: 0, paused, is_open }
     }
 
     /// What acknowledgements grant.
     pub(super) const fn grant(&self) -> (u64, u16) {
         (self.released + self.credit, if self.paused { 0 } else { self.commands })
+    }
+
+    /// The client was accepted: it may have more than the device request lie here.
+    pub(super) const fn open(&mut self) {
+        self.is_open = true;
     }
 
     pub(super) const fn pause(&mut self, paused: bool) {
@@ -93,6 +103,12 @@ impl Slots {
         } else {
             (header.slot >= CONTROL_FIRST, MANAGE_MAX)
         };
+        let may_lie_here = self.is_open
+            || header.slot == CONTROL_FIRST
+                && fragment.message_len <= devices_request().len() as u32;
+        if !may_lie_here {
+            return broken("a request before the devices were listed");
+        }
         if !is_slot || fragment.message_len > longest {
             return broken("a request in a slot or of a length that was not agreed on");
         }
@@ -234,6 +250,7 @@ mod tests {
     #[test]
     fn request_behind_the_last_sequence_number_is_executed_once() {
         let mut slots = Slots::new(1, 512, 1 << 20);
+        slots.open();
         assert_eq!(request(&mut slots, 0), Ok(Some(Request { slot: 0, seq: 0 })));
         reply(&mut slots, 0);
         slots.slots.get_mut(&0).unwrap().seq = u32::MAX - 1;
@@ -248,5 +265,21 @@ mod tests {
         }
         let gap = request(&mut slots, 3);
         assert!(matches!(gap, Err(Some(Ended::Violation(_)))));
+    }
+
+    /// Whoever has the site key can prove some key.
+    #[test]
+    fn client_that_was_not_accepted_gets_no_memory() {
+        let mut slots = Slots::new(1, 512, 1 << 20);
+        let mut send = |opcode, slot, message_len| {
+            let mut body = Vec::new();
+            Fragment { seq: 0, offset: 0, message_len }.emit(&mut body);
+            body.push(0);
+            let header = Header { slot, ..Header::new(opcode, Sec::Encrypt, false) };
+            slots.handle_fragment(Time::ZERO, &mut transport(true), &header, &body).is_ok()
+        };
+        assert!(send(Opcode::LocalRequest, 508, 4));
+        assert!(!send(Opcode::LocalRequest, 509, MANAGE_MAX));
+        assert!(!send(Opcode::Request, 0, 100));
     }
 }
