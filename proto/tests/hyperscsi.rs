@@ -490,3 +490,31 @@ fn commands_over_a_bad_network_are_executed_exactly_once() {
     println!("seeds from {first}");
     (first..first + storms).for_each(storm);
 }
+
+/// How long 1 MiB takes to be written and read over a short way that loses so many packets of a thousand, in the mean.
+fn time_of_1_mib(losses: u64) -> Duration {
+    const RUNS: u32 = 2;
+    let mut took = Duration::ZERO;
+    for seed in 1..=u64::from(RUNS) {
+        let weather = Weather { losses, jitter: Duration::from_micros(5), ..CALM };
+        let ip = |who| Config { timing: Timing::IP, ..config(who, SITE) };
+        let mut net = Net::with(seed, weather, ip(CLIENT), ip(SERVER));
+        net.connect();
+        net.pass(Duration::from_millis(20));
+        let begun = net.now;
+        let ids: Vec<_> =
+            (0..4).map(|_| net.submit(write(DEVICE, 0, vec![7; 256 * 1024]))).collect();
+        ids.into_iter().for_each(|id| drop(net.reply(id)));
+        let ids: Vec<_> = (0..4).map(|_| net.submit(read(DEVICE, 0, 256 * 1024))).collect();
+        ids.into_iter().for_each(|id| drop(net.reply(id)));
+        took += net.now - begun;
+    }
+    took / RUNS
+}
+
+/// Spec, 8 and 9: a loss is known after a round trip, and what was lost is sent again then.
+#[test]
+fn one_loss_in_a_hundred_costs_little_time() {
+    let (calm, lossy) = (time_of_1_mib(0), time_of_1_mib(10));
+    assert!(lossy < calm * 116 / 100, "{lossy:?} instead of {calm:?}");
+}

@@ -97,7 +97,7 @@ impl Timing {
     /// HS/IP.
     pub const IP: Self = Self {
         initial_rtt: Duration::from_millis(333),
-        granularity: Duration::from_millis(1),
+        granularity: Duration::from_micros(200),
         ack_delay: Duration::from_millis(5),
     };
 }

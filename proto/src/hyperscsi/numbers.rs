@@ -9,6 +9,9 @@ use crate::time::Time;
 /// Packets after which an acknowledgement is sent at once.
 const PACKETS: u32 = 32;
 
+/// Packets behind one that leaves a gap whose acknowledgement is sent at once: with it they are as many as show a loss.
+const BEHIND_GAP: u8 = 2;
+
 /// The packet numbers that have come on a path.
 #[derive(Debug)]
 pub(super) struct Numbers {
@@ -20,12 +23,22 @@ pub(super) struct Numbers {
     /// Acknowledgements sent so far.
     sent: u64,
     due: Option<Time>,
+    /// Packets whose acknowledgement is sent at once, as they are behind a gap.
+    hurried: u8,
     delay: Duration,
 }
 
 impl Numbers {
     pub(super) const fn new(delay: Duration) -> Self {
-        Self { ranges: Vec::new(), highest_at: Time::ZERO, wanting: 0, sent: 0, due: None, delay }
+        Self {
+            ranges: Vec::new(),
+            highest_at: Time::ZERO,
+            wanting: 0,
+            sent: 0,
+            due: None,
+            hurried: 0,
+            delay,
+        }
     }
 
     /// A packet has come; `wants` says whether it is to be acknowledged, and at once.
@@ -39,7 +52,10 @@ impl Numbers {
         let Some(at_once) = wants else { return };
         self.wanting += 1;
         let late = now + self.delay;
-        let at = if at_once || !in_order || self.wanting >= PACKETS { now } else { late };
+        let is_behind_gap = in_order && self.hurried > 0;
+        self.hurried = if in_order { self.hurried.saturating_sub(1) } else { BEHIND_GAP };
+        let hurries = at_once || !in_order || is_behind_gap || self.wanting >= PACKETS;
+        let at = if hurries { now } else { late };
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
@@ -112,6 +128,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Spec, 8: a gap is told of again until the sender knows that what lacks is lost (RFC 9002, 6.1.1).
+    #[test]
+    fn packets_behind_a_gap_are_acknowledged_at_once() {
+        let delay = Duration::from_millis(5);
+        let mut kept = Numbers::new(delay);
+        for (number, at_once) in
+            [(0, false), (1, false), (3, true), (4, true), (5, true), (6, false)]
+        {
+            kept.add(Time::ZERO, number, Some(false));
+            let due = kept.due().unwrap();
+            assert_eq!(due == Time::ZERO, at_once, "{number}");
+            kept.take(Time::ZERO);
+        }
+    }
 
     proptest! {
         #[test]

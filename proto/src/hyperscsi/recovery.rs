@@ -57,6 +57,8 @@ pub(super) struct Recovery {
     largest_acked: Option<u64>,
     loss_at: Option<Time>,
     last_sent: Time,
+    /// The peer holds back no acknowledgement of the last packet.
+    asked: bool,
     /// Probe time-outs since the last acknowledgement.
     backoff: u32,
     measured: Option<Time>,
@@ -75,6 +77,7 @@ impl Recovery {
             largest_acked: None,
             loss_at: None,
             last_sent: Time::ZERO,
+            asked: false,
             backoff: 0,
             measured: None,
             first_measured: None,
@@ -101,7 +104,15 @@ impl Recovery {
         self.measured.is_none_or(|at| now - at > self.rtt.smoothed() * 4)
     }
 
-    pub(super) fn on_sent(&mut self, now: Time, number: u64, size: u64, content: Content) {
+    /// A packet was sent; `asked` says whether the peer acknowledges it at once.
+    pub(super) fn on_sent(
+        &mut self,
+        now: Time,
+        (number, asked): (u64, bool),
+        size: u64,
+        content: Content,
+    ) {
+        self.asked = asked;
         self.sent.insert(number, Sent { at: now, size, content });
         self.in_flight += size;
         self.counts.0 += 1;
@@ -210,7 +221,8 @@ impl Recovery {
             return self.loss_at;
         }
         let backoff = 1 << self.backoff.min(BACKOFF_MAX);
-        (!self.sent.is_empty()).then(|| self.last_sent + self.rtt.probe_timeout() * backoff)
+        let timeout = if self.asked { self.rtt.asked_timeout() } else { self.rtt.probe_timeout() };
+        (!self.sent.is_empty()).then(|| self.last_sent + timeout * backoff)
     }
 
     /// The timer has expired: packets are lost, or (`None`) a probe is to be sent.
@@ -246,14 +258,14 @@ mod tests {
     fn sent(is_measured: bool, count: u64) -> (Recovery, Time) {
         let mut recovery = Recovery::new(Rtt::new(Timing::ETHERNET, Duration::ZERO));
         let mut now = Time::from_origin(Duration::from_secs(1));
-        recovery.on_sent(now, 0, 100, Content::Query);
+        recovery.on_sent(now, (0, true), 100, Content::Query);
         now = now + RTT;
         if is_measured {
             recovery.on_ack(now, &[0..=0], Duration::ZERO);
         }
         for number in 1..=count {
             now = now + Duration::from_millis(10);
-            recovery.on_sent(now, number, 100, Content::Query);
+            recovery.on_sent(now, (number, true), 100, Content::Query);
         }
         (recovery, now + RTT)
     }

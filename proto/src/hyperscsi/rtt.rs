@@ -56,6 +56,11 @@ impl Rtt {
 
     /// The probe time-out (RFC 9002, 6.2.1).
     pub(super) fn probe_timeout(&self) -> Duration {
-        self.smoothed() + (self.variation * 4).max(self.timing.granularity) + self.peer_delay
+        self.asked_timeout() + self.peer_delay
+    }
+
+    /// The same of a packet whose acknowledgement the peer does not hold back.
+    pub(super) fn asked_timeout(&self) -> Duration {
+        self.smoothed() + (self.variation * 4).max(self.timing.granularity)
     }
 }

@@ -26,6 +26,9 @@ const SILENCE: u32 = 3;
 /// Probe time-outs for which the last epoch's keys stay (spec, 10).
 const OLD_KEYS: u32 = 3;
 
+/// After so many packets without a question the last one that can be sent asks for an acknowledgement at once.
+const MANY: u32 = 8;
+
 /// Packets of the connection itself that wait to be sent.
 const CONTROLS_MAX: usize = 16;
 
@@ -97,6 +100,8 @@ pub(super) struct Transport {
     controls: VecDeque<Control>,
     /// Packets that may leave regardless of the window.
     probes: u8,
+    /// Packets since the last one that asked for an acknowledgement at once.
+    unasked: u32,
     challenge: Option<Challenge>,
     options: Options,
     last_valid: Time,
@@ -135,6 +140,7 @@ impl Transport {
             ready: VecDeque::new(),
             controls: VecDeque::new(),
             probes: 0,
+            unasked: 0,
             challenge: None,
             last_valid: now,
             last_query: now,
@@ -465,7 +471,8 @@ impl Transport {
         let number = header.number;
         let transmit = self.seal(header, body, to)?;
         let size = transmit.bytes.len() as u64;
-        self.recovery.on_sent(now, number, size, content);
+        self.unasked = if header.ack_now { 0 } else { self.unasked.saturating_add(1) };
+        self.recovery.on_sent(now, (number, header.ack_now), size, content);
         self.pacer.sent(size);
         Some(transmit)
     }
@@ -510,7 +517,9 @@ impl Transport {
         // The packet that closes the window asks for an answer: nothing else is sent until there is one.
         let packet_max = u64::from(self.options.packet_max);
         let closes = self.recovery.in_flight() + 2 * packet_max > self.congestion.window();
-        let ack_now = self.probes > 0 || closes || self.recovery.is_stale(now);
+        // So does the last one of many, as nothing behind it would show that it was lost.
+        let ends = self.ready.is_empty() && self.unasked >= MANY;
+        let ack_now = self.probes > 0 || closes || ends || self.recovery.is_stale(now);
         self.probes = self.probes.saturating_sub(1);
         let header = Header {
             sec,
