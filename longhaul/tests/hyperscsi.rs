@@ -7,7 +7,7 @@ mod raw;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +28,8 @@ use proto::iscsi::name::IscsiName;
 use proto::scsi::Status;
 use proto::scsi::ports::{AccessState, PORT, Port};
 use raw::{Raw, read, site_key, write};
+use testing::Random;
+use tokio::net::UdpSocket;
 use volume::store::blocked_writes::BlockedWrites;
 use volume::store::memory::Memory;
 use volume::{Durability, Kind, Space, Span, Volume, check};
@@ -435,4 +437,66 @@ async fn commands_are_no_longer_than_what_was_agreed_on() {
     let data: Bytes = (0..1 << 20).map(|at: u32| (at / 512 * 31 + at) as u8).collect();
     disk.write(0, data.clone(), Durability::Durable).await.unwrap();
     assert!(disk.read(Span::new(0, data.len() as u64)).await.unwrap() == data);
+}
+
+/// A way that loses, repeats, delays and so reorders packets of one client: as many of a thousand.
+async fn lossy_way(server: SocketAddr, seed: u64, chances: u64) -> SocketAddr {
+    let near = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+    let far = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+    far.connect(server).await.unwrap();
+    let address = near.local_addr().unwrap();
+    let client = Arc::new(OnceLock::<SocketAddr>::new());
+    let mut random = Random::new(seed);
+    tokio::spawn(async move {
+        let (mut ahead, mut back) = ([0; 2048], [0; 2048]);
+        loop {
+            let (bytes, is_ahead) = tokio::select! {
+                Ok((len, from)) = near.recv_from(&mut ahead) => {
+                    client.get_or_init(|| from);
+                    (ahead[..len].to_vec(), true)
+                }
+                Ok(len) = far.recv(&mut back) => (back[..len].to_vec(), false),
+                else => return,
+            };
+            let mut happens = || random.below(1000) < chances;
+            if happens() {
+                continue;
+            }
+            let (near, far, client) = (Arc::clone(&near), Arc::clone(&far), Arc::clone(&client));
+            let (twice, late) = (happens(), happens());
+            let send = async move {
+                if late {
+                    tokio::time::sleep(Duration::from_millis(3)).await;
+                }
+                for _ in 0..=u8::from(twice) {
+                    // What the system does not take is lost too.
+                    let _ = match client.get() {
+                        Some(client) if !is_ahead => near.send_to(&bytes, *client).await,
+                        _ => far.send(&bytes).await,
+                    };
+                }
+            };
+            if late {
+                tokio::spawn(send);
+            } else {
+                send.await;
+            }
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn volume_keeps_every_promise_over_a_lossy_way() {
+    for (seed, chances) in [(1, 10), (2, 50)] {
+        println!("seed {seed}");
+        let keys = Keys::new();
+        let running = serve(memory(), &keys).await;
+        let way = lossy_way(running.address, seed, chances).await;
+        let disk = Arc::new(open(way, &keys).await.expect("a session"));
+        check::volume(seed, Arc::clone(&disk) as _).await;
+        let sessions = running.node.status().sessions;
+        let lost: u64 = sessions.iter().filter_map(|one| one.path).map(|path| path.lost).sum();
+        assert!(lost > 0, "the status tells of losses");
+    }
 }

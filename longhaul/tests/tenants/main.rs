@@ -6,9 +6,12 @@ mod common;
 #[expect(dead_code, reason = "each test uses its part")]
 #[path = "../common/peer.rs"]
 mod peer;
+#[path = "../common/hyperscsi.rs"]
+mod raw;
 
 mod discovery;
 mod flood;
+mod hyperscsi;
 mod names;
 mod read_only;
 mod resets;
@@ -67,6 +70,8 @@ struct Fixture {
     home: tempfile::TempDir,
     server: Running,
     portal: SocketAddr,
+    /// Where it listens for HyperSCSI, if clients have keys.
+    hyperscsi: Option<SocketAddr>,
     key: Option<PublicKey>,
 }
 
@@ -89,6 +94,9 @@ impl Fixture {
     fn with(by: Proof, limits: &str, clients: &[(&str, &str)]) -> Self {
         let home = tempfile::tempdir().unwrap();
         let mut key = None;
+        let site_key = home.path().join("site-key");
+        fs::write(&site_key, format!("lhsite1-{}\n", "07".repeat(32))).unwrap();
+        fs::set_permissions(&site_key, fs::Permissions::from_mode(0o600)).unwrap();
         for (name, _) in [("server", "")].iter().chain(clients) {
             keep_secret(&home, name);
             if by == Proof::Key {
@@ -100,7 +108,8 @@ impl Fixture {
         }
         configure(&home, by, limits, clients);
         let (server, portal) = start(&home);
-        Self { by, home, server, portal, key }
+        let hyperscsi = (by == Proof::Key).then(|| hyperscsi_address(&server));
+        Self { by, home, server, portal, hyperscsi, key }
     }
 
     /// The server is killed and started again.
@@ -171,10 +180,14 @@ impl Fixture {
 }
 
 fn configure(home: &tempfile::TempDir, by: Proof, limits: &str, clients: &[(&str, &str)]) {
-    let mut file = "listen = ['127.0.0.1:0']\nstate = 'state'\ncontrol = 'control'\n".to_owned();
-    if by == Proof::Key {
-        file += "identity = 'server.id'\n";
-    }
+    let mut file = "state = 'state'\ncontrol = 'control'\n".to_owned();
+    file += match by {
+        Proof::Chap => "listen = ['127.0.0.1:0']\n",
+        Proof::Key => {
+            "listen = ['127.0.0.1:0', 'hyperscsi://127.0.0.1:0']\nidentity = 'server.id'\n\
+             site_key = 'site-key'\n"
+        }
+    };
     file += limits;
     for (lun, name) in ["a", "b"].iter().enumerate() {
         file += &format!(
@@ -192,6 +205,16 @@ fn configure(home: &tempfile::TempDir, by: Proof, limits: &str, clients: &[(&str
         }
     }
     fs::write(home.path().join("longhaul.toml"), file).unwrap();
+}
+
+/// Where a server listens for HyperSCSI, as it says when it is ready.
+fn hyperscsi_address(server: &Running) -> SocketAddr {
+    loop {
+        let line = server.line().expect("it is ready");
+        if let Some(uri) = line.strip_prefix("ready hyperscsi://") {
+            return uri.split('/').next().unwrap().parse().unwrap();
+        }
+    }
 }
 
 /// Starts the server, and waits until it is ready.

@@ -8,7 +8,7 @@ use proto::scsi::sense::{Additional, Key};
 const READER: &str = "iqn.2001-04.com.example:reader";
 
 /// Every way to keep a writer out, or from its data: its name, the command block, and the data-out.
-fn harms() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
+pub(super) fn harms() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
     // SWP (SPC-4, 7.5.8) and no WCE (SBC-3, 6.5.5).
     let protect = vec![0, 0, 0, 0, 0x0A, 0x0A, 0, 0, 0x08, 0, 0, 0, 0, 0, 0, 0];
     let mut no_cache = vec![0, 0, 0, 0, 0x08, 0x12];
