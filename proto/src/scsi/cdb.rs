@@ -1,15 +1,18 @@
 //! Command blocks as the device reads them: every command it knows, typed, with all its fields.
 //!
-//! [`COMMANDS`] is the one table: it says which bits of a block the device evaluates, for the parser
-//! (which refuses every other bit) and for REPORT SUPPORTED OPERATION CODES (which reports them), and what else is
+//! [`COMMANDS`] is the one table: it says which types of devices have a command, which bits of a block the device
+//! evaluates, for the parser (which refuses every other bit) and for REPORT SUPPORTED OPERATION CODES (which reports them), and what else is
 //! known of each command ([`Traits`]).
 
+mod optical;
 mod table;
 mod traits;
 
+pub use optical::{OpticalCdb, TrackAddress};
 pub use table::{COMMANDS, Entry, Requires};
 pub use traits::{DataKind, Kind, MinimumAccess, Pace, RequiredRight, RequiredState, Traits};
 
+use super::device_type::DeviceTypes;
 use super::reservation::{Out, ReserveInAction};
 use super::sanitize::Method;
 use super::sense::{Additional, Format};
@@ -26,6 +29,8 @@ pub struct Parsed {
     /// The command and its fields. ILLEGAL REQUEST, with the field that is wrong, for what is not in the table or sets
     /// a bit that the table does not have.
     pub cdb: Result<Cdb, Sense>,
+    /// The types of devices that have it.
+    pub types: DeviceTypes,
     /// What else is known of it.
     pub traits: Traits,
 }
@@ -40,7 +45,8 @@ impl Parsed {
             (entry.parse)(Fields(block))
         });
         let traits = entry.map_or(Traits::UNKNOWN, |entry| entry.traits(cdb.as_ref().ok()));
-        Self { opcode: Fields(block).u8::<0>(), cdb, traits }
+        let types = entry.map_or(DeviceTypes::NONE, |entry| entry.types);
+        Self { opcode: Fields(block).u8::<0>(), cdb, types, traits }
     }
 }
 
@@ -157,10 +163,12 @@ pub enum Cdb {
         /// START.
         start: bool,
     },
-    /// PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.10).
+    /// PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.10; MMC-6, 6.14).
     PreventAllow {
-        /// PREVENT is not zero.
+        /// The low bit of PREVENT.
         prevent: bool,
+        /// The high one, which MMC calls Persistent.
+        persistent: bool,
     },
     /// PERSISTENT RESERVE IN (SPC-4, 6.15).
     PersistentIn {
@@ -265,6 +273,8 @@ pub enum Cdb {
     CompareAndWrite(Access),
     /// ORWRITE (16) (SBC-3, 5.5).
     OrWrite(Access),
+    /// A command of MMC.
+    Optical(OpticalCdb),
 }
 
 /// The length of a command block, where one command comes in several.

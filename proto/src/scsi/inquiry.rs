@@ -3,7 +3,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::Malformed;
+use super::{DeviceType, Malformed};
 use crate::reader::Reader;
 
 /// Page codes of vital product data.
@@ -34,16 +34,22 @@ pub mod page {
 
 /// A direct access block device that is connected: qualifier 0, type 0.
 pub const DISK: u8 = 0x00;
-/// The device is not connected: qualifier 1, type 0. It cannot be reached by this port (SPC-4, 5.16).
+/// PERIPHERAL QUALIFIER 1: the device is not connected, as it cannot be reached by this port (SPC-4, 5.16).
 pub const UNREACHABLE: u8 = 0x20;
 /// No device can be at this logical unit: qualifier 3, type 1Fh (SPC-4, 6.6.2).
 pub const ABSENT: u8 = 0x7F;
 
 const RMB: u8 = 0x80;
 const MULTIP: u8 = 0x10;
+/// TPGS: implicit asymmetric access.
+const IMPLICIT_ACCESS: u8 = 0x10;
+/// 3PC.
+const THIRD_PARTY_COPY: u8 = 0x08;
 const VERSION_SPC_4: u8 = 0x06;
-/// SAM-5, SPC-4, SBC-3 and iSCSI, each without a version claimed (SPC-4, 6.6.2).
-const VERSION_DESCRIPTORS: [u16; 4] = [0x00A0, 0x0460, 0x04C0, 0x0960];
+/// SAM-5, SPC-4 and iSCSI, each without a version claimed (SPC-4, 6.6.2). The command set comes between.
+const SAM_5: u16 = 0x00A0;
+const SPC_4: u16 = 0x0460;
+const ISCSI: u16 = 0x0960;
 
 /// Standard INQUIRY data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +60,10 @@ pub struct Standard {
     pub removable: bool,
     /// MULTIP: it has several target ports.
     pub multi_port: bool,
+    /// 3PC: it has EXTENDED COPY.
+    pub third_party_copy: bool,
+    /// The third version descriptor: its command set.
+    pub command_set: u16,
     /// The version of SPC the device claims.
     pub version: u8,
     /// T10 VENDOR IDENTIFICATION.
@@ -70,15 +80,19 @@ impl Standard {
     /// Lays it out; texts are cut or padded to their fields.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        // TPGS: implicit asymmetric access; 3PC: EXTENDED COPY. HISUP with response data format 2, and CMDQUE: the task set is managed.
+        // HISUP with response data format 2, and CMDQUE: the task set is managed.
         let removable = if self.removable { RMB } else { 0 };
         let ports = if self.multi_port { MULTIP } else { 0 };
-        let mut bytes = vec![self.peripheral, removable, VERSION_SPC_4, 0x12, 0, 0x18, ports, 0x02];
+        let copies = if self.third_party_copy { THIRD_PARTY_COPY } else { 0 };
+        let flags = IMPLICIT_ACCESS | copies;
+        let mut bytes =
+            vec![self.peripheral, removable, VERSION_SPC_4, 0x12, 0, flags, ports, 0x02];
         bytes.extend(padded::<8>(&self.vendor));
         bytes.extend(padded::<16>(&self.product));
         bytes.extend(padded::<4>(&self.revision));
         bytes.resize(58, 0);
-        bytes.extend(VERSION_DESCRIPTORS.iter().flat_map(|version| version.to_be_bytes()));
+        let versions = [SAM_5, SPC_4, self.command_set, ISCSI];
+        bytes.extend(versions.iter().flat_map(|version| version.to_be_bytes()));
         bytes.resize(Self::LENGTH, 0);
         bytes[4] = (Self::LENGTH - 5) as u8; // ADDITIONAL LENGTH
         bytes
@@ -87,15 +101,21 @@ impl Standard {
     /// Reads it; at least its first 36 bytes must be there, as SPC-4, 6.6.2 demands of every device.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
-        let [peripheral, flags, version, _, _, _, ports, _] = reader.array()?;
+        let [peripheral, flags, version, _, _, copies, ports, _] = reader.array()?;
+        let (vendor, product) = (text(reader.take(8)?), text(reader.take(16)?));
+        let revision = text(reader.take(4)?);
+        // SPC-2 and what is older have none; the third is what this product claims there.
+        let command_set = reader.take(26).and_then(|_| reader.u16()).unwrap_or(0);
         Ok(Self {
             peripheral,
             removable: flags & RMB != 0,
             multi_port: ports & MULTIP != 0,
+            third_party_copy: copies & THIRD_PARTY_COPY != 0,
+            command_set,
             version,
-            vendor: text(reader.take(8)?),
-            product: text(reader.take(16)?),
-            revision: text(reader.take(4)?),
+            vendor,
+            product,
+            revision,
         })
     }
 
@@ -147,7 +167,7 @@ impl Identity {
         let serial: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         Self {
             vendor: "LONGHAUL".into(),
-            product: "VIRTUAL-DISK".into(),
+            product: DeviceType::Disk.product().into(),
             revision: "0001".into(),
             volume: serial.clone(),
             serial,
@@ -163,6 +183,8 @@ impl Identity {
             peripheral,
             removable: false,
             multi_port: false,
+            third_party_copy: true,
+            command_set: DeviceType::Disk.command_set(),
             version: VERSION_SPC_4,
             vendor: self.vendor.clone(),
             product: self.product.clone(),

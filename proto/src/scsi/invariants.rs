@@ -9,7 +9,7 @@ use super::provisioning;
 use super::sanitize::Overwrite;
 use super::sense::{Format, LENGTH_MAX};
 use super::unit::{self, Medium, MediumOp, Step, Unit};
-use super::{Blocks, Capacity, Sense};
+use super::{Blocks, Capacity, DeviceType, Sense};
 
 const BLOCKS: u64 = 1 << 20;
 const TRANSFER_MAX: u32 = 1 << 12;
@@ -24,6 +24,7 @@ fn device() -> Unit {
         protected: false,
     };
     let medium = Medium {
+        device: DeviceType::Disk,
         capacity,
         removable: true,
         read_only: false,
@@ -36,10 +37,19 @@ fn device() -> Unit {
     Unit::new(Identity::new("iqn.2026-11.dev.longhaul:law", 0), medium)
 }
 
-/// A command block of any bytes, met by a disk whose switches stand at `bits`, asks for bounded data and
+fn drive() -> Unit {
+    let disk = device();
+    let capacity = Capacity { block_size: unit::optical::BLOCK_SIZE, ..disk.medium().capacity };
+    disk.on(Medium { device: DeviceType::Optical, read_only: true, capacity, ..*disk.medium() })
+}
+
+/// A command block of any bytes, met by a unit whose switches stand at `bits`, asks for bounded data and
 /// touches only blocks that exist; where it is refused, the sense data can be read back.
 pub fn any_block(block: &Block, bits: u8) {
-    let unit = device();
+    [device(), drive()].iter().for_each(|unit| any_block_of(unit, block, bits));
+}
+
+fn any_block_of(unit: &Unit, block: &Block, bits: u8) {
     let switches = Switches::from_bits(bits);
     let command = Parsed::of(block);
     let needed = unit.data_out(&command, switches);

@@ -1,4 +1,4 @@
-//! SCSI: command blocks, sense, and the disk device server, to SPC-4 and SBC-3.
+//! SCSI: command blocks, sense, and the device servers of disks and optical drives, to SPC-4, SBC-3 and MMC-6.
 
 pub mod attention;
 pub mod capacity;
@@ -6,6 +6,7 @@ pub mod cdb;
 pub mod command;
 pub mod copy;
 mod copy_limits;
+pub mod device_type;
 pub mod inquiry;
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
@@ -26,6 +27,7 @@ pub mod writer;
 
 pub use capacity::Capacity;
 pub use cdb::{Cdb, Parsed};
+pub use device_type::DeviceType;
 pub use sense::Sense;
 pub use status::Status;
 

@@ -1,9 +1,10 @@
-//! Mode pages (SPC-4, 7.5; SBC-3, 6.5): what MODE SENSE shows of a disk and MODE SELECT may change.
+//! Mode pages (SPC-4, 7.5; SBC-3, 6.5; MMC-6, 7): what MODE SENSE shows of a disk or an optical drive and MODE SELECT may
+//! change.
 
 use super::cdb::{Form, PageControl};
 use super::readiness::Readiness;
 use super::sense::Additional;
-use super::{Capacity, Sense};
+use super::{Capacity, DeviceType, Sense};
 use crate::reader::{Reader, Truncated};
 
 /// What can be switched while a disk runs. The switches are shared by all initiators and fit one byte,
@@ -18,6 +19,8 @@ pub struct Switches {
     pub write_cache: bool,
     /// Whether the medium can be used.
     pub readiness: Readiness,
+    /// An initiator forbids the removal of the medium.
+    pub locked: bool,
 }
 
 impl Switches {
@@ -28,6 +31,7 @@ impl Switches {
             | u8::from(self.write_protect) << 1
             | u8::from(self.write_cache) << 2
             | self.readiness.to_bits() << 3
+            | u8::from(self.locked) << 6
     }
 
     /// The switches of a byte that [`to_bits`](Self::to_bits) made.
@@ -37,14 +41,17 @@ impl Switches {
             descriptor_sense: bits & 1 != 0,
             write_protect: bits & 2 != 0,
             write_cache: bits & 4 != 0,
-            readiness: Readiness::from_bits(bits >> 3),
+            readiness: Readiness::from_bits(bits >> 3 & 0x07),
+            locked: bits & 64 != 0,
         }
     }
 }
 
-/// The mode pages of one disk.
+/// The mode pages of one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages {
+    /// What it is.
+    pub device: DeviceType,
     /// The switches after power on.
     pub defaults: Switches,
     /// The medium takes no writes, whatever the switches say.
@@ -74,7 +81,12 @@ const ERROR_RECOVERY: u8 = 0x01;
 const CACHING: u8 = 0x08;
 const CONTROL: u8 = 0x0A;
 const INFORMATIONAL_EXCEPTIONS: u8 = 0x1C;
+/// CD Audio Control and the capabilities of the drive, which older standards had and drivers still look at.
+const AUDIO: u8 = 0x0E;
+const CAPABILITIES: u8 = 0x2A;
 const PAGES: [u8; 4] = [ERROR_RECOVERY, CACHING, CONTROL, INFORMATIONAL_EXCEPTIONS];
+const PAGES_OF_DRIVE: [u8; 5] =
+    [ERROR_RECOVERY, CONTROL, AUDIO, INFORMATIONAL_EXCEPTIONS, CAPABILITIES];
 const ALL_PAGES: u8 = 0x3F;
 const ALL_SUBPAGES: u8 = 0xFF;
 
@@ -92,9 +104,14 @@ impl Pages {
     /// MODE SENSE data, before they are cut to the allocation length.
     pub fn sense(&self, query: Query, current: Switches) -> Result<Vec<u8>, Sense> {
         let pages = self.wanted(query, current)?;
-        let descriptor = if query.bare { Vec::new() } else { self.descriptor(query) };
+        // MMC-6, 7.2.2: an optical drive has no block descriptor, and its parameter is reserved.
+        let is_drive = self.device == DeviceType::Optical;
+        let descriptor = if query.bare || is_drive { Vec::new() } else { self.descriptor(query) };
         let protected = self.read_only || current.write_protect;
-        let specific = DPO_FUA | if protected { WRITE_PROTECTED } else { 0 };
+        let specific = match self.device {
+            DeviceType::Disk => DPO_FUA | if protected { WRITE_PROTECTED } else { 0 },
+            DeviceType::Optical => 0,
+        };
         let rest = descriptor.len() + pages.len();
         let mut bytes = match query.form {
             Form::Six => vec![(rest + 3) as u8, 0, specific, descriptor.len() as u8],
@@ -113,7 +130,7 @@ impl Pages {
         if !matches!(query.subpage, 0 | ALL_SUBPAGES) {
             return Err(Sense::invalid_cdb(3, None));
         }
-        if query.page != ALL_PAGES && !PAGES.contains(&query.page) {
+        if query.page != ALL_PAGES && !self.codes().contains(&query.page) {
             return Err(Sense::invalid_cdb(2, Some(5)));
         }
         let switches = match query.control {
@@ -125,7 +142,8 @@ impl Pages {
             PageControl::Current | PageControl::Changeable => current,
         };
         let mut bytes = Vec::new();
-        for code in PAGES.into_iter().filter(|code| [*code, ALL_PAGES].contains(&query.page)) {
+        let wanted = self.codes().iter().filter(|code| [**code, ALL_PAGES].contains(&query.page));
+        for code in wanted.copied() {
             let body = match query.control {
                 PageControl::Changeable => self.changeable(code),
                 _ => body(code, switches),
@@ -134,6 +152,13 @@ impl Pages {
             bytes.extend(body);
         }
         Ok(bytes)
+    }
+
+    const fn codes(&self) -> &'static [u8] {
+        match self.device {
+            DeviceType::Disk => &PAGES,
+            DeviceType::Optical => &PAGES_OF_DRIVE,
+        }
     }
 
     /// A block descriptor (SBC-3, 6.5.2): what does not fit the short one is all ones.
@@ -154,6 +179,7 @@ impl Pages {
             // A medium without a cache cannot be given one.
             write_cache: self.defaults.write_cache,
             readiness: Readiness::Ready,
+            locked: false,
         };
         let (ones, zeroes) = (body(code, all), body(code, Switches::default()));
         ones.iter().zip(&zeroes).map(|(one, zero)| one ^ zero).collect()
@@ -231,7 +257,7 @@ impl Pages {
     ) -> Result<Result<Switches, Sense>, Truncated> {
         let [code, length] = reader.array()?;
         // PS and SPF are zero in what is selected; a page that is not here is refused with them.
-        if !PAGES.contains(&code) {
+        if !self.codes().contains(&code) {
             return Ok(Err(Sense::invalid_parameter(at, None)));
         }
         let old = body(code, current);
@@ -280,8 +306,34 @@ fn body(code: u8, switches: Switches) -> Vec<u8> {
             page[0] = DEXCPT;
             page
         }
+        AUDIO => {
+            // IMMED, and both channels at full volume: there is nothing to play.
+            let mut page = vec![0; 14];
+            page[0] = 0x04;
+            page[6..10].copy_from_slice(&[0x01, 0xFF, 0x02, 0xFF]);
+            page
+        }
+        CAPABILITIES => capabilities(switches.locked),
         _ => vec![0; 10],
     }
+}
+
+/// The body of the page that MMC-3 had last (5.5.10): a tray that can be locked and ejects, CD-ROM and DVD-ROM are read,
+/// and nothing is written.
+fn capabilities(locked: bool) -> Vec<u8> {
+    const READS_DVD_ROM: u8 = 0x08;
+    const TRAY: u8 = 0x20;
+    const EJECTS: u8 = 0x08;
+    const LOCKED: u8 = 0x02;
+    const LOCKS: u8 = 0x01;
+    /// 40 times the 176 kB/s of audio: a number that drivers expect, of a drive that turns nothing.
+    const SPEED: [u8; 2] = 7056u16.to_be_bytes();
+    let mut page = vec![0; 20];
+    page[0] = READS_DVD_ROM;
+    page[4] = TRAY | EJECTS | LOCKS | if locked { LOCKED } else { 0 };
+    page[6..8].copy_from_slice(&SPEED);
+    page[12..14].copy_from_slice(&SPEED);
+    page
 }
 
 /// The switches after `body` of page `code`, of which the fixed bits have been compared.
@@ -306,6 +358,7 @@ mod tests {
 
     fn pages(write_cache: bool) -> Pages {
         Pages {
+            device: DeviceType::Disk,
             defaults: Switches { write_cache, ..Switches::default() },
             read_only: false,
             capacity: Capacity {
@@ -325,7 +378,7 @@ mod tests {
 
     #[test]
     fn switches_survive_their_byte() {
-        for bits in 0..48 {
+        for bits in 0..128 {
             assert_eq!(Switches::from_bits(bits).to_bits(), bits);
         }
     }
@@ -367,6 +420,7 @@ mod tests {
                 write_protect: true,
                 write_cache: false,
                 readiness: Readiness::Ready,
+                locked: false,
             };
             assert_eq!(pages.select(form, &list, pages.defaults), Ok(expected));
             list.pop();

@@ -20,16 +20,22 @@ pub enum Readiness {
     SanitizeFailed,
     /// The same, and only another SANITIZE leads out of it: AUSE was not set.
     SanitizeFailedForGood,
+    /// The tray of an optical drive is open.
+    TrayOpen,
+    /// It is closed, and nothing is in it.
+    TrayClosed,
 }
 
 impl Readiness {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::Ready,
         Self::NoMedium,
         Self::Stopped,
         Self::Sanitizing,
         Self::SanitizeFailed,
         Self::SanitizeFailedForGood,
+        Self::TrayOpen,
+        Self::TrayClosed,
     ];
 
     /// In three bits.
@@ -39,6 +45,12 @@ impl Readiness {
 
     pub(super) fn from_bits(bits: u8) -> Self {
         Self::ALL.get(usize::from(bits)).copied().unwrap_or_default()
+    }
+
+    /// Whether there is no medium.
+    #[must_use]
+    pub const fn lacks_medium(self) -> bool {
+        matches!(self, Self::NoMedium | Self::TrayOpen | Self::TrayClosed)
     }
 
     /// What a unit says that is not ready.
@@ -51,6 +63,12 @@ impl Readiness {
                 Some(Sense::new(Key::MediumError, Additional::SANITIZE_FAILED))
             }
             Self::NoMedium => Some(Sense::new(Key::NotReady, Additional::MEDIUM_NOT_PRESENT)),
+            Self::TrayOpen => {
+                Some(Sense::new(Key::NotReady, Additional::MEDIUM_NOT_PRESENT_TRAY_OPEN))
+            }
+            Self::TrayClosed => {
+                Some(Sense::new(Key::NotReady, Additional::MEDIUM_NOT_PRESENT_TRAY_CLOSED))
+            }
             Self::Stopped => {
                 Some(Sense::new(Key::NotReady, Additional::INITIALIZING_COMMAND_REQUIRED))
             }
@@ -62,7 +80,9 @@ impl Readiness {
         let Some(sense) = self.sense() else { return Ok(()) };
         let passes = match self {
             Self::Ready => true,
-            Self::NoMedium => matches!(required, RequiredState::Nothing | RequiredState::Unit),
+            Self::NoMedium | Self::TrayOpen | Self::TrayClosed => {
+                matches!(required, RequiredState::Nothing | RequiredState::Unit)
+            }
             Self::Stopped => matches!(
                 required,
                 RequiredState::Nothing | RequiredState::Unit | RequiredState::Capacity

@@ -2,7 +2,7 @@
 //! 6.35 and 6.36).
 
 use super::Sense;
-use super::cdb::{COMMANDS, Entry, Requires};
+use super::cdb::{COMMANDS, Entry};
 
 /// A question about supported operation codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +30,9 @@ const SERVACTV: u8 = 0x01;
 const NOT_SUPPORTED: u8 = 0x01;
 const SUPPORTED: u8 = 0x03;
 
-/// The answer of a unit that has these abilities.
-pub fn opcodes(query: Query, has: impl Fn(Requires) -> bool) -> Result<Vec<u8>, Sense> {
-    let offered = || COMMANDS.iter().filter(|entry| has(entry.requires));
+/// The answer of a unit that offers these commands.
+pub fn opcodes(query: Query, offers: impl Fn(&Entry) -> bool) -> Result<Vec<u8>, Sense> {
+    let offered = || COMMANDS.iter().filter(|entry| offers(entry));
     let exact = |entry: &&Entry| {
         entry.opcode == query.opcode
             && (entry.action.is_none() || entry.action.map(u16::from) == Some(query.action))
@@ -106,14 +106,15 @@ pub fn task_management(extended: bool) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cdb::Requires;
     use super::*;
 
-    const fn all_of_them(_: Requires) -> bool {
+    const fn all_of_them(_: &Entry) -> bool {
         true
     }
 
-    fn nothing(ability: Requires) -> bool {
-        ability == Requires::Nothing
+    fn nothing(entry: &Entry) -> bool {
+        entry.requires == Requires::Nothing
     }
 
     const fn query(options: u8, opcode: u8, action: u16) -> Query {

@@ -1,26 +1,31 @@
-//! The device server of a disk: a command block and the state of the unit go in, a [`Step`] comes out.
+//! The device server of a disk or an optical drive: a command block and the state of the unit go in, a [`Step`] comes out.
 //! What needs no medium is answered here; what is wrong ends here; what is left says exactly which blocks
 //! to touch and how.
 
+pub mod optical;
 mod power;
 mod step;
 
 pub use step::{MediumOp, Step, UnitOp};
 
+use optical::Disc;
 use step::DONE;
 
-use super::cdb::{Access, Cdb, Compare, Form, Parsed, RequiredRight, Requires, Traits};
+use super::cdb::{Access, Cdb, Compare, Entry, Form, Parsed, RequiredRight, Requires};
 use super::inquiry::{self, BlockLimits, Identity, Provisioning, Standard, page};
 use super::mode::{Pages, Query, Switches};
 use super::ports::{AccessState, Ports};
+use super::readiness::Readiness;
 use super::sanitize::{self, Method};
 use super::sense::{Additional, Key};
-use super::{Blocks, Capacity, Sense, copy, lun, provisioning, supported};
+use super::{Blocks, Capacity, DeviceType, Sense, copy, lun, provisioning, supported};
 
 /// What the device server must know of the medium behind it. Lengths are in logical blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Medium {
-    /// Its size and blocks.
+    /// What it is in.
+    pub device: DeviceType,
+    /// Its size and blocks; no blocks if nothing is in an optical drive.
     pub capacity: Capacity,
     /// It can be taken out.
     pub removable: bool,
@@ -36,6 +41,26 @@ pub struct Medium {
     pub atomic_max: u32,
     /// It has a key of its own, which can be destroyed.
     pub crypto_erase: bool,
+}
+
+impl Medium {
+    /// The state of the unit while it has the medium: the tray of an optical drive may hold nothing.
+    #[must_use]
+    pub const fn readiness(&self) -> Readiness {
+        match self.device {
+            DeviceType::Optical if self.capacity.blocks == 0 => Readiness::TrayClosed,
+            DeviceType::Disk | DeviceType::Optical => Readiness::Ready,
+        }
+    }
+
+    /// The same when the medium has been taken out.
+    #[must_use]
+    pub const fn readiness_ejected(&self) -> Readiness {
+        match self.device {
+            DeviceType::Disk => Readiness::NoMedium,
+            DeviceType::Optical => Readiness::TrayOpen,
+        }
+    }
 }
 
 /// The device server.
@@ -88,8 +113,12 @@ impl Unit {
             anchors: false,
             thin: can_unmap,
         };
+        let readiness = medium.readiness();
+        let defaults =
+            Switches { write_cache: medium.write_cache, readiness, ..Switches::default() };
         let pages = Pages {
-            defaults: Switches { write_cache: medium.write_cache, ..Switches::default() },
+            device: medium.device,
+            defaults,
             read_only: medium.read_only,
             capacity: medium.capacity,
         };
@@ -171,14 +200,12 @@ impl Unit {
 
     /// What a command asks for, or why it is refused.
     pub fn plan(&self, command: &Parsed, switches: Switches) -> Result<Step, Sense> {
-        let cdb = command.cdb?;
-        self.admit(&command.traits, switches)?;
+        let cdb = self.admit(command, switches)?;
         match cdb {
             Cdb::TestUnitReady => Ok(DONE),
-            Cdb::PreventAllow { prevent } if self.medium.removable => {
-                Ok(UnitOp::Prevent(prevent).into())
+            Cdb::PreventAllow { prevent, persistent } => {
+                Ok(self.prevent_allow(prevent, persistent))
             }
-            Cdb::PreventAllow { .. } => Ok(DONE),
             Cdb::RequestSense { format, allocation } => {
                 Ok(UnitOp::RequestSense { format, allocation }.into())
             }
@@ -188,7 +215,7 @@ impl Unit {
             }
             Cdb::ReportOpcodes { timeouts, options, opcode, action, allocation } => {
                 let query = supported::Query { timeouts, options, opcode, action };
-                supported::opcodes(query, |ability| self.has(ability))
+                supported::opcodes(query, |entry| self.offers(entry))
                     .map(|list| cut(list, allocation))
             }
             Cdb::ReportTaskManagement { extended, allocation } => {
@@ -242,6 +269,7 @@ impl Unit {
                 Ok(UnitOp::Sanitize { method, immediate, unrestricted }.into())
             }
             Cdb::SanitizeExit => Ok(UnitOp::SanitizeExit.into()),
+            Cdb::Optical(cdb) => optical::plan(cdb, self.drive(switches.readiness)),
             Cdb::Read(_)
             | Cdb::Write(_)
             | Cdb::WriteVerify(..)
@@ -255,14 +283,38 @@ impl Unit {
         }
     }
 
-    /// Refuses what the unit does not take now, or not from this client.
-    fn admit(&self, traits: &Traits, switches: Switches) -> Result<(), Sense> {
+    /// PREVENT ALLOW MEDIUM REMOVAL. The persistent forms of MMC-6, 6.14 are about a button, which no drive here has; of
+    /// disks they are obsolete, and forbid it all the same.
+    fn prevent_allow(&self, prevent: bool, persistent: bool) -> Step {
+        match self.medium.device {
+            _ if !self.medium.removable => DONE,
+            DeviceType::Disk => UnitOp::Prevent(prevent || persistent).into(),
+            DeviceType::Optical => UnitOp::Prevent(prevent).into(),
+        }
+    }
+
+    /// The optical drive that it is, in this state.
+    fn drive(&self, readiness: Readiness) -> optical::Drive {
+        let blocks = u32::try_from(self.blocks()).unwrap_or(u32::MAX);
+        let disc = (blocks > 0 && !readiness.lacks_medium()).then_some(Disc { blocks });
+        optical::Drive { readiness, disc, transfer_max: self.limits.transfer_max }
+    }
+
+    /// The fields of a command, unless the unit does not have it, does not take it now, or not from this client.
+    fn admit(&self, command: &Parsed, switches: Switches) -> Result<Cdb, Sense> {
+        if !command.types.include(self.medium.device) {
+            return Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE));
+        }
+        let (cdb, traits) = (command.cdb?, command.traits);
         self.ports.own().access.check(traits.minimum_access)?;
         switches.readiness.check(traits.required_state)?;
         if self.for_reader {
             may_read_only(traits.required_right)?;
         }
-        if traits.required_right == RequiredRight::Write { self.writable(switches) } else { Ok(()) }
+        if traits.required_right == RequiredRight::Write {
+            self.writable(switches)?;
+        }
+        Ok(cdb)
     }
 
     /// The commands that touch blocks.
@@ -326,6 +378,10 @@ impl Unit {
         }
     }
 
+    const fn offers(&self, entry: &Entry) -> bool {
+        entry.types.include(self.medium.device) && self.has(entry.requires)
+    }
+
     const fn has(&self, ability: Requires) -> bool {
         match ability {
             Requires::Nothing => true,
@@ -340,11 +396,16 @@ impl Unit {
                 let standard = Standard {
                     removable: self.medium.removable,
                     multi_port: self.ports.ids().len() > 1,
+                    third_party_copy: self.medium.device == DeviceType::Disk,
+                    command_set: self.medium.device.command_set(),
                     ..self.identity.standard(self.peripheral())
                 };
                 return Ok(cut(standard.emit(), allocation));
             }
-            (true, page::SUPPORTED) => VITAL_PAGES.to_vec(),
+            (true, code) if !self.vital_pages().contains(&code) => {
+                return Err(Sense::invalid_cdb(2, None));
+            }
+            (true, page::SUPPORTED) => self.vital_pages().to_vec(),
             (true, page::SERIAL) => self.identity.serial_page(),
             (true, page::IDENTIFICATION) => self.identity.identification_page(self.ports.own().id),
             (true, page::EXTENDED) => inquiry::extended(self.medium.write_cache),
@@ -365,8 +426,15 @@ impl Unit {
     /// PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE.
     const fn peripheral(&self) -> u8 {
         match self.ports.own().access {
-            AccessState::Unavailable => inquiry::UNREACHABLE,
-            _ => inquiry::DISK,
+            AccessState::Unavailable => inquiry::UNREACHABLE | self.medium.device.code(),
+            _ => self.medium.device.code(),
+        }
+    }
+
+    const fn vital_pages(&self) -> &'static [u8] {
+        match self.medium.device {
+            DeviceType::Disk => &VITAL_PAGES,
+            DeviceType::Optical => &VITAL_PAGES_OF_DRIVE,
         }
     }
 
@@ -459,6 +527,16 @@ const VITAL_PAGES: [u8; 11] = [
     page::BLOCK_LIMITS,
     page::CHARACTERISTICS,
     page::PROVISIONING,
+    page::VOLUME,
+];
+
+const VITAL_PAGES_OF_DRIVE: [u8; 7] = [
+    page::SUPPORTED,
+    page::SERIAL,
+    page::IDENTIFICATION,
+    page::EXTENDED,
+    page::MODE_POLICY,
+    page::PORTS,
     page::VOLUME,
 ];
 

@@ -226,7 +226,8 @@ mod tests {
     use futures_util::task::noop_waker_ref;
     use proto::client::ClientId;
     use proto::scsi::Blocks;
-    use proto::scsi::command::Command;
+    use proto::scsi::command::{Command, Transfer};
+    use proto::scsi::device_type::DeviceType;
     use proto::scsi::transport::{InitiatorPort, Protocol};
     use volume::Volume;
     use volume::store::blocked_writes::BlockedWrites;
@@ -281,6 +282,23 @@ mod tests {
             (activity.writes.bytes, activity.reads.bytes, activity.in_flight),
             (512, 512, 0)
         );
+    }
+
+    #[tokio::test]
+    async fn drive_tells_of_its_disc_by_this_transport_too() {
+        let (handle, mut tasks) = (session(), tasks());
+        let options = Options { device: DeviceType::Optical, ..Options::default() };
+        let disc: Arc<dyn Volume> = Arc::new(Memory::new(100 * 2048, 2048));
+        let device = TargetDevice::new("t", [(0, disc, options)]);
+        let cx = &mut Context::from_waker(noop_waker_ref());
+        let mut cdb = [0; 16];
+        // READ TOC of the lead-out.
+        cdb[..9].copy_from_slice(&[0x43, 0, 0, 0, 0, 0, 0xAA, 0, 12]);
+        let toc = Command { cdb, transfer: Transfer::In(12) };
+        tasks.begin(cx, (&handle.entry, &device), arrival(1, &toc, Bytes::new()), 0);
+        let ended = poll_fn(|cx| tasks.poll(cx, &handle.entry, 0, Time::ZERO)).await;
+        let data = ended.2.unwrap().data.concat();
+        assert_eq!(data, [0, 10, 1, 1, 0, 0x14, 0xAA, 0, 0, 0, 0, 100]);
     }
 
     #[tokio::test]

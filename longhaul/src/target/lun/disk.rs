@@ -1,4 +1,5 @@
-//! The disk: a logical unit that stands on a [`Volume`].
+//! The disk, and the optical drive: a logical unit that stands on a [`Volume`]. That of a drive is the disc in it, and may
+//! be exchanged.
 //!
 //! [`execute`] carries commands out, with the verbs of the volume; [`conditions`] is what commands read without a
 //! lock; the other modules hold one matter each: reservations, copies, removal, power, SANITIZE.
@@ -7,6 +8,7 @@ mod atomic;
 mod background;
 mod conditions;
 mod copy;
+mod exchange;
 mod execute;
 mod medium;
 mod options;
@@ -16,13 +18,15 @@ mod reserved;
 mod sanitize;
 mod third_party;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use proto::scsi::cdb::OpticalCdb;
 use proto::scsi::mode::Switches;
 use proto::scsi::ports::Ports;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::Additional;
+use proto::scsi::unit::optical::events::MediaEvents;
 use proto::scsi::unit::{Medium, Unit};
 use proto::scsi::{Blocks, Capacity, Cdb, Parsed};
 use volume::layer::range_lock::RangeLock;
@@ -31,6 +35,7 @@ use volume::{CryptoErase, Volume};
 use self::background::Background;
 use self::conditions::Conditions;
 use self::copy::Copies;
+pub use self::exchange::MediumLocked;
 use self::medium::CHUNK;
 pub use self::options::Options;
 use self::removal::RemovalPrevention;
@@ -54,6 +59,8 @@ struct Core {
     /// The disks its initiators meet beside it, itself among them, as they meet them: what REPORT LUNS lists
     /// and EXTENDED COPY reaches.
     peers: OnceLock<Arc<[Weak<Self>]>>,
+    /// Of which medium this is a view: see [`State::generation`].
+    generation: u64,
     state: Arc<State>,
 }
 
@@ -73,6 +80,10 @@ struct State {
     third_party: Arc<ThirdParty>,
     reserved: Reserved,
     preventing: RemovalPrevention,
+    /// What GET EVENT STATUS NOTIFICATION tells of the medium of an optical drive.
+    media_events: Mutex<MediaEvents<Nexus>>,
+    /// Counts the media that have been in the drive. Views of an earlier one are out of date.
+    generation: AtomicU64,
     /// Held by the one START STOP UNIT that is stopping the unit.
     stopping: Arc<tokio::sync::Mutex<()>>,
     /// For what any initiator can have logged as often as it likes.
@@ -107,6 +118,8 @@ impl Disk {
             third_party: Arc::default(),
             reserved,
             preventing: RemovalPrevention::default(),
+            media_events: Mutex::default(),
+            generation: AtomicU64::new(0),
             stopping: Arc::default(),
             log_limiter: LineLimiter::default(),
             background_flushes: Background::default(),
@@ -116,7 +129,13 @@ impl Disk {
             lun,
         };
         Self {
-            core: Arc::new(Core { volume, unit, peers: OnceLock::new(), state: Arc::new(state) }),
+            core: Arc::new(Core {
+                volume,
+                unit,
+                peers: OnceLock::new(),
+                generation: 0,
+                state: Arc::new(state),
+            }),
         }
     }
 
@@ -156,8 +175,13 @@ impl Disk {
     }
 
     fn view(&self, volume: Arc<dyn Volume>, unit: Unit) -> Self {
+        self.view_of(volume, unit, self.core.generation)
+    }
+
+    fn view_of(&self, volume: Arc<dyn Volume>, unit: Unit, generation: u64) -> Self {
         let state = Arc::clone(&self.core.state);
-        Self { core: Arc::new(Core { volume, unit, peers: OnceLock::new(), state }) }
+        let peers = OnceLock::new();
+        Self { core: Arc::new(Core { volume, unit, peers, generation, state }) }
     }
 
     /// The same disk, which can be introduced to others.
@@ -170,6 +194,11 @@ impl Disk {
     #[must_use]
     pub fn ports(&self) -> &Ports {
         self.core.unit.ports()
+    }
+
+    /// Whether `other` is a view of the same medium, which may have grown.
+    pub(super) fn is_same_medium(&self, other: &Self) -> bool {
+        self.core.generation == other.core.generation
     }
 
     /// Its size in bytes.
@@ -212,7 +241,11 @@ impl LogicalUnit for Disk {
     fn working_memory(&self, command: &Parsed) -> u32 {
         let bytes = |blocks: Blocks| blocks.count.saturating_mul(self.core.unit.block_size());
         match command.cdb {
-            Ok(Cdb::Read(access)) if bytes(access.blocks) <= TRANSFER_MAX => bytes(access.blocks),
+            Ok(Cdb::Read(access) | Cdb::Optical(OpticalCdb::ReadCd { access, .. }))
+                if bytes(access.blocks) <= TRANSFER_MAX =>
+            {
+                bytes(access.blocks)
+            }
             // No blocks may be all to the end of the medium.
             Ok(Cdb::WriteSame { access, .. }) if access.blocks.count == 0 => CHUNK,
             Ok(
@@ -235,19 +268,21 @@ impl LogicalUnit for Disk {
             self.core.state.reserved.adopt(initiator.id());
         }
         self.core.state.reserved.attach(nexus, initiator);
+        self.core.media_events().attach(nexus);
         self.core.attend(|attentions| attentions.attach(nexus));
     }
 
     fn detach(&self, nexus: Nexus) {
         self.core.state.reserved.detach(nexus);
-        self.core.state.preventing.set(nexus, false);
+        self.core.prevent(nexus, false);
+        self.core.media_events().detach(nexus);
         self.core.state.copies.forget(nexus);
         self.core.attend(|attentions| attentions.detach(nexus));
     }
 
     fn reset(&self) {
         self.core.state.reserved.reset();
-        self.core.state.preventing.clear();
+        self.core.allow_all();
         self.core.state.copies.clear();
         self.core.change(|attentions, switches| {
             // A reset brings no medium back, and ends no sanitize. It starts a unit that is stopped, which
@@ -256,7 +291,8 @@ impl LogicalUnit for Disk {
                 Readiness::Stopped => Readiness::Ready,
                 other => other,
             };
-            *switches = Switches { readiness, ..self.core.unit.defaults() };
+            let locked = switches.locked;
+            *switches = Switches { readiness, locked, ..self.core.unit.defaults() };
             attentions.establish(Additional::BUS_DEVICE_RESET, None);
         });
     }

@@ -1,4 +1,4 @@
-//! Logical units: what a SCSI transport addresses. The disk is the one that stands on a `Volume`.
+//! Logical units: what a SCSI transport addresses. Disks and optical drives stand on a `Volume`.
 
 mod answer;
 mod data;
@@ -10,7 +10,7 @@ mod target;
 mod test_initiator;
 
 pub use answer::Answer;
-pub use disk::{Disk, LoadError, Options, StoredReservations};
+pub use disk::{Disk, LoadError, MediumLocked, Options, StoredReservations};
 pub use target::TargetDevice;
 
 use bytes::Bytes;

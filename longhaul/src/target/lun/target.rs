@@ -80,11 +80,15 @@ impl TargetDevice {
         Self::of(self.name.clone(), self.disks.iter().map(disk).collect())
     }
 
-    /// Whether nobody could tell `other` from this device: it has the same disks, as large as here, and they
+    /// Whether nobody could tell `other` from this device: it has the same disks, with the same media, as large as here, and they
     /// are reached by the same ports.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
-        let same = |number: &u16| self.shares(other, *number);
+        let same = |number: &u16| {
+            let (here, there) = (self.disks.get(number), other.disks.get(number));
+            let is_medium = here.zip(there).is_some_and(|(here, there)| here.is_same_medium(there));
+            is_medium && self.shares(other, *number)
+        };
         let reached = self.disks.values().map(|disk| disk.ports());
         self.disks.keys().eq(other.disks.keys())
             && self.disks.keys().all(same)
@@ -116,7 +120,8 @@ impl TargetDevice {
                 disk.attach(nexus, Arc::clone(initiator));
                 continue;
             };
-            if before.size() != disk.size() {
+            // Of another medium every nexus has been told.
+            if before.size() != disk.size() && before.is_same_medium(disk) {
                 disk.tell(nexus, Additional::CAPACITY_CHANGED);
             }
             if before.ports() != disk.ports() {

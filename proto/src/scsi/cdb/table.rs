@@ -1,8 +1,12 @@
 //! The table of commands.
 
 use super::traits::{self, Traits};
-use super::{ACTION, Access, Additional, Cdb, Fields, Form, Format, Out, ReserveInAction, Sense};
+use super::{
+    ACTION, Access, Additional, Blocks, Cdb, Fields, Form, Format, OpticalCdb, Out,
+    ReserveInAction, Sense, TrackAddress,
+};
 use crate::scsi::copy_limits::LIST_MAX;
+use crate::scsi::device_type::DeviceTypes as Types;
 use crate::scsi::reservation::{PARAMETERS_MAX, ReserveOutAction};
 use crate::scsi::sanitize::Method;
 
@@ -26,6 +30,8 @@ pub struct Entry {
     pub action: Option<u8>,
     /// What a unit needs to offer it.
     pub requires: Requires,
+    /// The types of devices that have it.
+    pub types: Types,
     /// As long as the command block: each bit that is evaluated.
     pub(super) usage: &'static [u8],
     /// Each bit of a block that must be zero, its first byte being the highest.
@@ -37,10 +43,11 @@ pub struct Entry {
     refine: fn(&Cdb, Traits) -> Traits,
 }
 
-/// One row: code, service action if any, usage map without the code, what is known of it, and how the fields are read.
+/// One row: code, usage map, the types of devices that have it, what else is known of it, and how the fields are read.
 const fn row(
     opcode: u8,
     usage: &'static [u8],
+    types: Types,
     traits: Traits,
     parse: fn(Fields<'_>) -> Result<Cdb, Sense>,
 ) -> Entry {
@@ -56,7 +63,8 @@ const fn row(
     assert!(usage.len() == length, "the map is as long as the block");
     let reserved = !evaluated(usage);
     let (action, requires) = (None, Requires::Nothing);
-    Entry { opcode, action, requires, usage, reserved, parse, traits, refine: |_, traits| traits }
+    let refine: fn(&Cdb, Traits) -> Traits = |_, traits| traits;
+    Entry { opcode, action, requires, types, usage, reserved, parse, traits, refine }
 }
 
 /// The bits of a block that mean something. What follows a short block is padding of the transport, not part
@@ -104,33 +112,33 @@ const CHECKED: u8 = 0x16;
 
 /// Every command, by operation code and service action.
 pub static COMMANDS: &[Entry] = &[
-    row(0x00, &[0x00, 0, 0, 0, 0, 0], traits::READY, |_| Ok(Cdb::TestUnitReady)),
-    row(0x03, &[0x03, 0x01, 0, 0, 0xFF, 0], traits::SENSE, |cdb| {
+    row(0x00, &[0x00, 0, 0, 0, 0, 0], Types::ALL, traits::READY, |_| Ok(Cdb::TestUnitReady)),
+    row(0x03, &[0x03, 0x01, 0, 0, 0xFF, 0], Types::ALL, traits::SENSE, |cdb| {
         let format = if cdb.flag::<1>(0x01) { Format::Descriptor } else { Format::Fixed };
         Ok(Cdb::RequestSense { format, allocation: cdb.u8::<4>().into() })
     }),
-    row(0x08, &[0x08, 0x1F, 0xFF, 0xFF, 0xFF, 0], traits::READ, |cdb| {
+    row(0x08, &[0x08, 0x1F, 0xFF, 0xFF, 0xFF, 0], Types::DISK, traits::READ, |cdb| {
         Ok(Cdb::Read(cdb.access_6()))
     }),
-    row(0x0A, &[0x0A, 0x1F, 0xFF, 0xFF, 0xFF, 0], traits::WRITE, |cdb| {
+    row(0x0A, &[0x0A, 0x1F, 0xFF, 0xFF, 0xFF, 0], Types::DISK, traits::WRITE, |cdb| {
         Ok(Cdb::Write(cdb.access_6()))
     }),
-    row(0x12, &[0x12, 0x01, 0xFF, 0xFF, 0xFF, 0], traits::IDENTIFY, |cdb| {
+    row(0x12, &[0x12, 0x01, 0xFF, 0xFF, 0xFF, 0], Types::ALL, traits::IDENTIFY, |cdb| {
         Ok(Cdb::Inquiry {
             vital: cdb.flag::<1>(0x01),
             page: cdb.u8::<2>(),
             allocation: cdb.u16::<3>().into(),
         })
     }),
-    row(0x15, &[0x15, 0x11, 0, 0, 0xFF, 0], traits::CHANGE_SETTINGS, |cdb| {
+    row(0x15, &[0x15, 0x11, 0, 0, 0xFF, 0], Types::ALL, traits::CHANGE_SETTINGS, |cdb| {
         Ok(select(cdb, Form::Six, cdb.u8::<4>().into()))
     }),
-    row(0x16, &[0x16, 0, 0, 0, 0, 0], traits::RESERVE_UNIT, |_| Ok(Cdb::Reserve)),
-    row(0x17, &[0x17, 0, 0, 0, 0, 0], traits::RESERVE_UNIT, |_| Ok(Cdb::Release)),
-    row(0x1A, &[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0], traits::SETTINGS, |cdb| {
+    row(0x16, &[0x16, 0, 0, 0, 0, 0], Types::ALL, traits::RESERVE_UNIT, |_| Ok(Cdb::Reserve)),
+    row(0x17, &[0x17, 0, 0, 0, 0, 0], Types::ALL, traits::RESERVE_UNIT, |_| Ok(Cdb::Release)),
+    row(0x1A, &[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0], Types::ALL, traits::SETTINGS, |cdb| {
         Ok(sense(cdb, Form::Six, cdb.u8::<4>().into()))
     }),
-    row(0x1B, &[0x1B, 0x01, 0, 0x0F, 0xF7, 0], traits::POWER, |cdb| {
+    row(0x1B, &[0x1B, 0x01, 0, 0x0F, 0xF7, 0], Types::ALL, traits::POWER, |cdb| {
         Ok(Cdb::StartStop {
             immediate: cdb.flag::<1>(0x01),
             condition: cdb.u8::<4>() >> 4,
@@ -143,132 +151,221 @@ pub static COMMANDS: &[Entry] = &[
         Cdb::StartStop { start: true, condition: 0, .. } => traits.starting(),
         _ => traits,
     }),
-    row(0x1D, &[0x1D, 0x14, 0, 0, 0, 0], traits::SELF_TEST, |_| Ok(Cdb::SendDiagnostic)),
-    row(0x1E, &[0x1E, 0, 0, 0, 0x03, 0], traits::PREVENT, |cdb| {
-        Ok(Cdb::PreventAllow { prevent: cdb.flag::<4>(0x03) })
+    row(0x1D, &[0x1D, 0x14, 0, 0, 0, 0], Types::ALL, traits::SELF_TEST, |_| {
+        Ok(Cdb::SendDiagnostic)
+    }),
+    row(0x1E, &[0x1E, 0, 0, 0, 0x03, 0], Types::ALL, traits::PREVENT, |cdb| {
+        Ok(Cdb::PreventAllow { prevent: cdb.flag::<4>(0x01), persistent: cdb.flag::<4>(0x02) })
     })
     .refined(|cdb, traits| match cdb {
-        Cdb::PreventAllow { prevent: false } => traits.allowing(),
+        Cdb::PreventAllow { prevent: false, persistent: false } => traits.allowing(),
         _ => traits,
     }),
-    row(0x25, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], traits::CAPACITY, |_| Ok(Cdb::ReadCapacity10)),
-    row(0x28, &ten(0x28, ACCESS), traits::READ, |cdb| Ok(Cdb::Read(cdb.access_10()))),
-    row(0x2A, &ten(0x2A, ACCESS), traits::WRITE, |cdb| Ok(Cdb::Write(cdb.access_10()))),
-    row(0x2E, &ten(0x2E, CHECKED), traits::WRITE, |cdb| {
+    row(0x25, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], Types::ALL, traits::CAPACITY, |_| {
+        Ok(Cdb::ReadCapacity10)
+    }),
+    row(0x28, &ten(0x28, ACCESS), Types::ALL, traits::READ, |cdb| Ok(Cdb::Read(cdb.access_10()))),
+    row(0x2A, &ten(0x2A, ACCESS), Types::DISK, traits::WRITE, |cdb| {
+        Ok(Cdb::Write(cdb.access_10()))
+    }),
+    row(0x2E, &ten(0x2E, CHECKED), Types::DISK, traits::WRITE, |cdb| {
         Ok(Cdb::WriteVerify(cdb.access_10(), cdb.compare()?))
     }),
-    row(0x2F, &ten(0x2F, CHECKED), traits::VERIFY, |cdb| {
+    row(0x2F, &ten(0x2F, CHECKED), Types::ALL, traits::VERIFY, |cdb| {
         Ok(Cdb::Verify(cdb.access_10(), cdb.compare()?))
     }),
-    row(0x34, &ten(0x34, IMMEDIATE), traits::MEDIUM, |cdb| Ok(Cdb::Prefetch(cdb.access_10()))),
-    row(0x35, &ten(0x35, SYNCHRONIZE), traits::SYNCHRONIZE, |cdb| {
+    row(0x34, &ten(0x34, IMMEDIATE), Types::DISK, traits::MEDIUM, |cdb| {
+        Ok(Cdb::Prefetch(cdb.access_10()))
+    }),
+    row(0x35, &ten(0x35, SYNCHRONIZE), Types::DISK, traits::SYNCHRONIZE, |cdb| {
         Ok(synchronize(cdb, cdb.access_10()))
     }),
-    row(0x37, &[0x37, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], traits::MEDIUM, |cdb| {
+    row(0x37, &[0x37, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], Types::DISK, traits::MEDIUM, |cdb| {
         Ok(Cdb::ReadDefects {
             form: Form::Ten,
             list: cdb.u8::<2>(),
             allocation: cdb.u16::<7>().into(),
         })
     }),
-    row(0x41, &ten(0x41, 0x08), traits::WRITE_SAME, |cdb| {
+    row(0x41, &ten(0x41, 0x08), Types::DISK, traits::WRITE_SAME, |cdb| {
         Ok(Cdb::WriteSame {
             access: cdb.access_10().without_fua(),
             unmap: cdb.flag::<1>(0x08),
             no_data: false,
         })
     }),
-    row(0x42, &[0x42, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], traits::UNMAP, |cdb| {
+    row(0x42, &[0x42, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], Types::DISK, traits::UNMAP, |cdb| {
         Ok(Cdb::Unmap { length: cdb.u16::<7>().into() })
     })
     .requiring(Requires::Provisioning),
-    row(0x48, &[0x48, 0xA1, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], traits::SANITIZE, |cdb| {
+    // Bits 7 and 6 of CONTROL are the format, where byte 2 has none: drives of SFF-8020 had it there, and Linux puts it there.
+    row(
+        0x43,
+        &[0x43, 0x02, 0x0F, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xC0],
+        Types::OPTICAL,
+        traits::DISC,
+        |cdb| {
+            let format = match cdb.u8::<2>() & 0x0F {
+                0 => cdb.u8::<9>() >> 6,
+                format => format,
+            };
+            Ok(Cdb::Optical(OpticalCdb::ReadToc {
+                minutes: cdb.flag::<1>(0x02),
+                format,
+                track: cdb.u8::<6>(),
+                allocation: cdb.u16::<7>().into(),
+            }))
+        },
+    ),
+    row(
+        0x46,
+        &[0x46, 0x03, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0],
+        Types::OPTICAL,
+        traits::DRIVE,
+        |cdb| {
+            Ok(Cdb::Optical(OpticalCdb::GetConfiguration {
+                requested: cdb.u8::<1>() & 0x03,
+                from: cdb.u16::<2>(),
+                allocation: cdb.u16::<7>().into(),
+            }))
+        },
+    ),
+    row(0x48, &[0x48, 0xA1, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Types::DISK, traits::SANITIZE, |cdb| {
         Ok(sanitize(cdb, Method::Overwrite, cdb.u16::<7>().into()))
     })
     .refined(unrestricted)
     .action(),
-    row(0x48, &[0x48, 0xA2, 0, 0, 0, 0, 0, 0, 0, 0], traits::SANITIZE, |cdb| {
+    row(0x48, &[0x48, 0xA2, 0, 0, 0, 0, 0, 0, 0, 0], Types::DISK, traits::SANITIZE, |cdb| {
         Ok(sanitize(cdb, Method::BlockErase, 0))
     })
     .refined(unrestricted)
     .action()
     .requiring(Requires::Provisioning),
-    row(0x48, &[0x48, 0xA3, 0, 0, 0, 0, 0, 0, 0, 0], traits::SANITIZE, |cdb| {
+    row(0x48, &[0x48, 0xA3, 0, 0, 0, 0, 0, 0, 0, 0], Types::DISK, traits::SANITIZE, |cdb| {
         Ok(sanitize(cdb, Method::CryptoErase, 0))
     })
     .refined(unrestricted)
     .action()
     .requiring(Requires::Key),
-    row(0x48, &[0x48, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0], traits::SANITIZE_EXIT, |_| {
+    row(0x48, &[0x48, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0], Types::DISK, traits::SANITIZE_EXIT, |_| {
         Ok(Cdb::SanitizeExit)
     })
     .action(),
-    row(0x4D, &[0x4D, 0, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], traits::QUERY, |cdb| {
+    row(
+        0x4A,
+        &[0x4A, 0x01, 0, 0, 0xFF, 0, 0, 0xFF, 0xFF, 0],
+        Types::OPTICAL,
+        traits::DRIVE,
+        |cdb| {
+            Ok(Cdb::Optical(OpticalCdb::GetEventStatus {
+                polled: cdb.flag::<1>(0x01),
+                classes: cdb.u8::<4>(),
+                allocation: cdb.u16::<7>().into(),
+            }))
+        },
+    ),
+    row(0x4D, &[0x4D, 0, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], Types::ALL, traits::QUERY, |cdb| {
         Ok(Cdb::LogSense {
             page: cdb.u8::<2>() & 0x3F,
             subpage: cdb.u8::<3>(),
             allocation: cdb.u16::<7>().into(),
         })
     }),
-    row(0x55, &[0x55, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], traits::CHANGE_SETTINGS, |cdb| {
-        Ok(select(cdb, Form::Ten, cdb.u16::<7>().into()))
+    row(0x51, &[0x51, 0x07, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Types::OPTICAL, traits::DISC, |cdb| {
+        Ok(Cdb::Optical(OpticalCdb::ReadDiscInformation {
+            kind: cdb.u8::<1>() & 0x07,
+            allocation: cdb.u16::<7>().into(),
+        }))
     }),
-    row(0x56, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], traits::RESERVE_UNIT, |_| Ok(Cdb::Reserve)),
-    row(0x57, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], traits::RESERVE_UNIT, |_| Ok(Cdb::Release)),
-    row(0x5A, &[0x5A, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], traits::SETTINGS, |cdb| {
-        Ok(sense(cdb, Form::Ten, cdb.u16::<7>().into()))
+    row(
+        0x52,
+        &[0x52, 0x03, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0],
+        Types::OPTICAL,
+        traits::DISC,
+        |cdb| {
+            let number = cdb.u32::<2>();
+            let track = match cdb.u8::<1>() & 0x03 {
+                0b00 => TrackAddress::Block(number),
+                0b01 => TrackAddress::Track(number),
+                0b10 => TrackAddress::Session(number),
+                _ => return Err(Sense::invalid_cdb(1, Some(1))),
+            };
+            let allocation = cdb.u16::<7>().into();
+            Ok(Cdb::Optical(OpticalCdb::ReadTrackInformation { track, allocation }))
+        },
+    ),
+    row(
+        0x55,
+        &[0x55, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0],
+        Types::ALL,
+        traits::CHANGE_SETTINGS,
+        |cdb| Ok(select(cdb, Form::Ten, cdb.u16::<7>().into())),
+    ),
+    row(0x56, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Types::ALL, traits::RESERVE_UNIT, |_| {
+        Ok(Cdb::Reserve)
     }),
-    row(0x5E, &reserve_in(0x00), traits::RESERVE_IN, |cdb| {
+    row(0x57, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Types::ALL, traits::RESERVE_UNIT, |_| {
+        Ok(Cdb::Release)
+    }),
+    row(
+        0x5A,
+        &[0x5A, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0],
+        Types::ALL,
+        traits::SETTINGS,
+        |cdb| Ok(sense(cdb, Form::Ten, cdb.u16::<7>().into())),
+    ),
+    row(0x5E, &reserve_in(0x00), Types::ALL, traits::RESERVE_IN, |cdb| {
         Ok(persistent_in(cdb, ReserveInAction::ReadKeys))
     })
     .action(),
-    row(0x5E, &reserve_in(0x01), traits::RESERVE_IN, |cdb| {
+    row(0x5E, &reserve_in(0x01), Types::ALL, traits::RESERVE_IN, |cdb| {
         Ok(persistent_in(cdb, ReserveInAction::ReadReservation))
     })
     .action(),
-    row(0x5E, &reserve_in(0x02), traits::RESERVE_IN, |cdb| {
+    row(0x5E, &reserve_in(0x02), Types::ALL, traits::RESERVE_IN, |cdb| {
         Ok(persistent_in(cdb, ReserveInAction::ReportCapabilities))
     })
     .action(),
-    row(0x5E, &reserve_in(0x03), traits::FULL_STATUS, |cdb| {
+    row(0x5E, &reserve_in(0x03), Types::ALL, traits::FULL_STATUS, |cdb| {
         Ok(persistent_in(cdb, ReserveInAction::ReadFullStatus))
     })
     .action(),
-    row(0x5F, &reserve_out(0x00), traits::REGISTER, |cdb| {
+    row(0x5F, &reserve_out(0x00), Types::ALL, traits::REGISTER, |cdb| {
         persistent_out(cdb, ReserveOutAction::Register)
     })
     .action(),
-    row(0x5F, &reserve_out(0x01), traits::RESERVE_OUT, |cdb| {
+    row(0x5F, &reserve_out(0x01), Types::ALL, traits::RESERVE_OUT, |cdb| {
         persistent_out(cdb, ReserveOutAction::Reserve)
     })
     .action(),
-    row(0x5F, &reserve_out(0x02), traits::RESERVE_OUT, |cdb| {
+    row(0x5F, &reserve_out(0x02), Types::ALL, traits::RESERVE_OUT, |cdb| {
         persistent_out(cdb, ReserveOutAction::Release)
     })
     .action(),
-    row(0x5F, &reserve_out(0x03), traits::RESERVE_OUT, |cdb| {
+    row(0x5F, &reserve_out(0x03), Types::ALL, traits::RESERVE_OUT, |cdb| {
         persistent_out(cdb, ReserveOutAction::Clear)
     })
     .action(),
-    row(0x5F, &reserve_out(0x04), traits::RESERVE_OUT, |cdb| {
+    row(0x5F, &reserve_out(0x04), Types::ALL, traits::RESERVE_OUT, |cdb| {
         persistent_out(cdb, ReserveOutAction::Preempt)
     })
     .action(),
-    row(0x5F, &reserve_out(0x05), traits::RESERVE_OUT, |cdb| {
+    row(0x5F, &reserve_out(0x05), Types::ALL, traits::RESERVE_OUT, |cdb| {
         persistent_out(cdb, ReserveOutAction::PreemptAndAbort)
     })
     .action(),
-    row(0x5F, &reserve_out(0x06), traits::REGISTER, |cdb| {
+    row(0x5F, &reserve_out(0x06), Types::ALL, traits::REGISTER, |cdb| {
         persistent_out(cdb, ReserveOutAction::RegisterAndIgnore)
     })
     .action(),
-    row(0x5F, &reserve_out(0x07), traits::RESERVE_OUT, |cdb| {
+    row(0x5F, &reserve_out(0x07), Types::ALL, traits::RESERVE_OUT, |cdb| {
         persistent_out(cdb, ReserveOutAction::RegisterAndMove)
     })
     .action(),
     row(
         0x83,
         &[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        Types::DISK,
         traits::COPY,
         extended_copy,
     )
@@ -276,6 +373,7 @@ pub static COMMANDS: &[Entry] = &[
     row(
         0x84,
         &[0x84, 0x00, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        Types::DISK,
         traits::COPY_RESULTS,
         |cdb| Ok(Cdb::CopyStatus { id: cdb.u8::<2>(), allocation: cdb.u32::<10>() }),
     )
@@ -283,55 +381,78 @@ pub static COMMANDS: &[Entry] = &[
     row(
         0x84,
         &[0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        Types::DISK,
         traits::COPY_RESULTS,
         |cdb| Ok(Cdb::CopyParameters { allocation: cdb.u32::<10>() }),
     )
     .action(),
-    row(0x88, &sixteen(0x88, ACCESS), traits::READ, |cdb| Ok(Cdb::Read(cdb.access_16()))),
-    row(0x89, &COMPARE_AND_WRITE, traits::CHANGE, |cdb| {
+    row(0x88, &sixteen(0x88, ACCESS), Types::DISK, traits::READ, |cdb| {
+        Ok(Cdb::Read(cdb.access_16()))
+    }),
+    row(0x89, &COMPARE_AND_WRITE, Types::DISK, traits::CHANGE, |cdb| {
         Ok(Cdb::CompareAndWrite(cdb.access_compare()))
     }),
-    row(0x8A, &sixteen(0x8A, ACCESS), traits::WRITE, |cdb| Ok(Cdb::Write(cdb.access_16()))),
-    row(0x8B, &sixteen(0x8B, ACCESS), traits::CHANGE, |cdb| Ok(Cdb::OrWrite(cdb.access_16()))),
-    row(0x8E, &sixteen(0x8E, CHECKED), traits::WRITE, |cdb| {
+    row(0x8A, &sixteen(0x8A, ACCESS), Types::DISK, traits::WRITE, |cdb| {
+        Ok(Cdb::Write(cdb.access_16()))
+    }),
+    row(0x8B, &sixteen(0x8B, ACCESS), Types::DISK, traits::CHANGE, |cdb| {
+        Ok(Cdb::OrWrite(cdb.access_16()))
+    }),
+    row(0x8E, &sixteen(0x8E, CHECKED), Types::DISK, traits::WRITE, |cdb| {
         Ok(Cdb::WriteVerify(cdb.access_16(), cdb.compare()?))
     }),
-    row(0x8F, &sixteen(0x8F, CHECKED), traits::VERIFY, |cdb| {
+    row(0x8F, &sixteen(0x8F, CHECKED), Types::DISK, traits::VERIFY, |cdb| {
         Ok(Cdb::Verify(cdb.access_16(), cdb.compare()?))
     }),
-    row(0x90, &sixteen(0x90, IMMEDIATE), traits::MEDIUM, |cdb| Ok(Cdb::Prefetch(cdb.access_16()))),
-    row(0x91, &sixteen(0x91, SYNCHRONIZE), traits::SYNCHRONIZE, |cdb| {
+    row(0x90, &sixteen(0x90, IMMEDIATE), Types::DISK, traits::MEDIUM, |cdb| {
+        Ok(Cdb::Prefetch(cdb.access_16()))
+    }),
+    row(0x91, &sixteen(0x91, SYNCHRONIZE), Types::DISK, traits::SYNCHRONIZE, |cdb| {
         Ok(synchronize(cdb, cdb.access_16()))
     }),
-    row(0x93, &sixteen(0x93, 0x09), traits::WRITE_SAME, |cdb| {
+    row(0x93, &sixteen(0x93, 0x09), Types::DISK, traits::WRITE_SAME, |cdb| {
         Ok(Cdb::WriteSame {
             access: cdb.access_16().without_fua(),
             unmap: cdb.flag::<1>(0x08),
             no_data: cdb.flag::<1>(0x01),
         })
     }),
-    row(0x9C, &WRITE_ATOMIC, traits::CHANGE, |cdb| Ok(Cdb::WriteAtomic(cdb.access_atomic()))),
+    row(0x9C, &WRITE_ATOMIC, Types::DISK, traits::CHANGE, |cdb| {
+        Ok(Cdb::WriteAtomic(cdb.access_atomic()))
+    }),
     row(
         0x9E,
         &[0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        Types::DISK,
         traits::CAPACITY,
         |cdb| Ok(Cdb::ReadCapacity16 { allocation: cdb.u32::<10>() }),
     )
     .action(),
-    row(0x9E, &LBA_STATUS, traits::MEDIUM, |cdb| {
+    row(0x9E, &LBA_STATUS, Types::DISK, traits::MEDIUM, |cdb| {
         Ok(Cdb::GetLbaStatus { lba: cdb.be::<2, 8>(), allocation: cdb.u32::<10>() })
     })
     .action(),
-    row(0xA0, &[0xA0, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], traits::IDENTIFY, |cdb| {
-        Ok(Cdb::ReportLuns { select: cdb.u8::<2>(), allocation: cdb.u32::<6>() })
-    }),
-    row(0xA3, &[0xA3, 0x2A, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], traits::PORTS, |cdb| {
-        Ok(Cdb::ReportPortGroups { extended: cdb.flag::<1>(0x20), allocation: cdb.u32::<6>() })
-    })
+    row(
+        0xA0,
+        &[0xA0, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        Types::ALL,
+        traits::IDENTIFY,
+        |cdb| Ok(Cdb::ReportLuns { select: cdb.u8::<2>(), allocation: cdb.u32::<6>() }),
+    ),
+    row(
+        0xA3,
+        &[0xA3, 0x2A, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        Types::ALL,
+        traits::PORTS,
+        |cdb| {
+            Ok(Cdb::ReportPortGroups { extended: cdb.flag::<1>(0x20), allocation: cdb.u32::<6>() })
+        },
+    )
     .action(),
     row(
         0xA3,
         &[0xA3, 0x0C, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        Types::ALL,
         traits::QUERY,
         |cdb| {
             Ok(Cdb::ReportOpcodes {
@@ -344,21 +465,49 @@ pub static COMMANDS: &[Entry] = &[
         },
     )
     .action(),
-    row(0xA3, &[0xA3, 0x0D, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], traits::QUERY, |cdb| {
-        Ok(Cdb::ReportTaskManagement { extended: cdb.flag::<2>(0x80), allocation: cdb.u32::<6>() })
-    })
+    row(
+        0xA3,
+        &[0xA3, 0x0D, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        Types::ALL,
+        traits::QUERY,
+        |cdb| {
+            Ok(Cdb::ReportTaskManagement {
+                extended: cdb.flag::<2>(0x80),
+                allocation: cdb.u32::<6>(),
+            })
+        },
+    )
     .action(),
-    row(0xA8, &twelve(0xA8, ACCESS), traits::READ, |cdb| Ok(Cdb::Read(cdb.access_12()))),
-    row(0xAA, &twelve(0xAA, ACCESS), traits::WRITE, |cdb| Ok(Cdb::Write(cdb.access_12()))),
-    row(0xAE, &twelve(0xAE, CHECKED), traits::WRITE, |cdb| {
+    row(0xA8, &twelve(0xA8, ACCESS), Types::ALL, traits::READ, |cdb| {
+        Ok(Cdb::Read(cdb.access_12()))
+    }),
+    row(0xAA, &twelve(0xAA, ACCESS), Types::DISK, traits::WRITE, |cdb| {
+        Ok(Cdb::Write(cdb.access_12()))
+    }),
+    row(
+        0xAD,
+        &[0xAD, 0x0F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xC0, 0],
+        Types::OPTICAL,
+        traits::DISC,
+        |cdb| {
+            Ok(Cdb::Optical(OpticalCdb::ReadDiscStructure {
+                media: cdb.u8::<1>() & 0x0F,
+                layer: cdb.u8::<6>(),
+                format: cdb.u8::<7>(),
+                allocation: cdb.u16::<8>().into(),
+            }))
+        },
+    ),
+    row(0xAE, &twelve(0xAE, CHECKED), Types::DISK, traits::WRITE, |cdb| {
         Ok(Cdb::WriteVerify(cdb.access_12(), cdb.compare()?))
     }),
-    row(0xAF, &twelve(0xAF, CHECKED), traits::VERIFY, |cdb| {
+    row(0xAF, &twelve(0xAF, CHECKED), Types::DISK, traits::VERIFY, |cdb| {
         Ok(Cdb::Verify(cdb.access_12(), cdb.compare()?))
     }),
     row(
         0xB7,
         &[0xB7, 0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        Types::DISK,
         traits::MEDIUM,
         |cdb| {
             Ok(Cdb::ReadDefects {
@@ -366,6 +515,28 @@ pub static COMMANDS: &[Entry] = &[
                 list: cdb.u8::<1>(),
                 allocation: cdb.u32::<6>(),
             })
+        },
+    ),
+    row(
+        0xBD,
+        &[0xBD, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0, 0],
+        Types::OPTICAL,
+        traits::SETTINGS,
+        |cdb| Ok(Cdb::Optical(OpticalCdb::MechanismStatus { allocation: cdb.u16::<8>().into() })),
+    ),
+    row(
+        0xBE,
+        &[0xBE, 0x1E, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFE, 0x07, 0],
+        Types::OPTICAL,
+        traits::READ,
+        |cdb| {
+            let blocks = Blocks { lba: cdb.u32::<2>().into(), count: cdb.be::<6, 3>() as u32 };
+            Ok(Cdb::Optical(OpticalCdb::ReadCd {
+                access: Access { blocks, durable: false, count_at: 6 },
+                sector: cdb.u8::<1>() >> 2 & 0x07,
+                parts: cdb.u8::<9>(),
+                subchannel: cdb.u8::<10>(),
+            }))
         },
     ),
 ];

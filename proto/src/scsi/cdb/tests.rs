@@ -47,6 +47,9 @@ proptest! {
             fill[5] = 0;
             fill[6] = 0; // A parameter list that is too long.
         }
+        if entry.opcode == 0x52 {
+            fill[1] &= !0x02; // The reserved way to name a track.
+        }
         if entry.opcode == 0x83 {
             fill[10..13].fill(0); // Likewise.
         }

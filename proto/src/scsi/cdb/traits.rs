@@ -207,6 +207,16 @@ pub(super) const RESERVE_OUT: Traits = REGISTER.right(RequiredRight::Manage);
 /// RESERVE and RELEASE: nobody else could even read.
 pub(super) const RESERVE_UNIT: Traits = Traits { class: Class::Reserve, ..PREVENT };
 
+/// GET CONFIGURATION and GET EVENT STATUS NOTIFICATION, which report no unit attention (MMC-6, 4.1.6.1).
+pub(super) const DRIVE: Traits = Traits {
+    attention: AttentionHandling::Passes,
+    minimum_access: MinimumAccess::Standby,
+    ..PORTS
+};
+
+/// What tells of the disc in an optical drive.
+pub(super) const DISC: Traits = READY.class(Class::Reads);
+
 /// READ CAPACITY.
 pub(super) const CAPACITY: Traits = Traits {
     class: Class::Free,

@@ -83,6 +83,13 @@ pub enum UnitOp {
     },
     /// Use a medium again that could not be sanitized.
     SanitizeExit,
+    /// Return what [`MediaEvents::report`](crate::scsi::unit::optical::events::MediaEvents::report) says.
+    EventStatus {
+        /// Notification Class Request.
+        classes: u8,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
     /// Return what [`copy::status`](crate::scsi::copy::status) says of the copy `id` of this initiator, if one is known.
     CopyStatus {
         /// LIST IDENTIFIER.

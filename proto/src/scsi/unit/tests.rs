@@ -12,6 +12,7 @@ const TRANSFER_MAX: u32 = 64;
 
 fn medium() -> Medium {
     Medium {
+        device: DeviceType::Disk,
         capacity: Capacity {
             blocks: BLOCKS,
             block_size: 512,

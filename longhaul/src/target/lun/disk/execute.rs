@@ -45,6 +45,7 @@ impl Core {
         abort: &Abort,
     ) -> Result<Vec<Bytes>, Fault> {
         let parsed = &command.parsed;
+        self.refuse_outdated()?;
         // SAM-5, 5.3.3: a reservation conflict takes precedence over a unit attention.
         if parsed.cdb.is_ok() {
             self.state.reserved.check(nexus, parsed.traits.class)?;
@@ -52,9 +53,9 @@ impl Core {
         if let Some(attention) = self.reported(nexus, parsed) {
             return Err(attention.into());
         }
-        let cdb = parsed.cdb?;
         let switches = self.switches();
         let step = self.unit.plan(parsed, switches)?;
+        let cdb = parsed.cdb?;
         let needed = cdb.data_out(self.unit.block_size()).unwrap_or(0);
         check_data_out(&cdb, &command, needed, self.unit.block_size())?;
         let data = command.data;
@@ -101,7 +102,7 @@ impl Core {
             }
             UnitOp::Reserve => self.state.reserved.reserve(nexus).await?,
             UnitOp::Release => self.state.reserved.release(nexus).await?,
-            UnitOp::Prevent(prevent) => self.state.preventing.set(nexus, prevent),
+            UnitOp::Prevent(prevent) => self.prevent(nexus, prevent),
             UnitOp::Eject { flush } => return self.eject(flush).await,
             UnitOp::Load => return self.load(nexus),
             UnitOp::Stop { flush, immediate: true } => self.stop_in_background(nexus, flush),
@@ -112,6 +113,11 @@ impl Core {
                 return self.sanitize(method, immediate, unrestricted, data, abort).await;
             }
             UnitOp::SanitizeExit => return self.exit_failure(),
+            UnitOp::EventStatus { classes, allocation } => {
+                let readiness = self.switches().readiness;
+                let report = self.media_events().report(nexus, classes, allocation, readiness);
+                return Ok(vec![report.into()]);
+            }
             UnitOp::CopyStatus { id, allocation } => {
                 return self.copy_status(nexus, id, allocation);
             }
@@ -156,7 +162,7 @@ impl Core {
             });
         }
         // SPC-4, 5.13.11.2.6: nor does one that is gone keep the medium in.
-        abort.iter().for_each(|(nexus, _)| self.state.preventing.set(*nexus, false));
+        abort.iter().for_each(|(nexus, _)| self.prevent(*nexus, false));
         let copies = self.state.third_party.end(&|of| abort.iter().any(|(nexus, _)| *nexus == of));
         let dying = abort.iter().map(|(_, initiator)| initiator.abort_tasks(self.state.lun));
         join(copies, join_all(dying)).map(drop)

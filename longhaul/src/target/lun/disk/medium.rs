@@ -117,6 +117,7 @@ impl Core {
         if self.state.retired.load(Ordering::Acquire) {
             return Err(Sense::illegal(Additional::LOGICAL_UNIT_NOT_SUPPORTED).into());
         }
+        self.refuse_outdated()?;
         self.switches().readiness.sense().map_or(Ok(()), |sense| Err(sense.into()))
     }
 

@@ -1,8 +1,9 @@
-//! What may be chosen for a disk, and what follows for its device server.
+//! What may be chosen for a disk or an optical drive, and what follows for its device server.
 
 use std::sync::Arc;
 
 use proto::scsi::Capacity;
+use proto::scsi::device_type::DeviceType;
 use proto::scsi::inquiry::Identity;
 use proto::scsi::transport::Transports;
 use proto::scsi::unit::Medium;
@@ -14,6 +15,8 @@ use super::reserved::StoredReservations;
 /// What may be chosen for a disk.
 #[derive(Clone)]
 pub struct Options {
+    /// What it is.
+    pub device: DeviceType,
     /// T10 VENDOR IDENTIFICATION, if not the product's own.
     pub vendor: Option<String>,
     /// PRODUCT IDENTIFICATION, likewise.
@@ -49,6 +52,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            device: DeviceType::Disk,
             vendor: None,
             product: None,
             revision: None,
@@ -73,7 +77,7 @@ impl Options {
         let own = Identity::new(target, lun);
         Identity {
             vendor: self.vendor.unwrap_or(own.vendor),
-            product: self.product.unwrap_or(own.product),
+            product: self.product.unwrap_or_else(|| self.device.product().into()),
             revision: self.revision.unwrap_or(own.revision),
             serial: self.serial.unwrap_or(own.serial),
             volume: self.volume.unwrap_or(own.volume),
@@ -86,19 +90,24 @@ impl Options {
         let Shape { size, block_size, physical_block_size, .. } = *shape;
         let physical_block_size =
             self.physical_block_size.unwrap_or(physical_block_size).max(block_size);
-        let discard = shape.discard.filter(|_| self.thin);
+        let is_drive = self.device == DeviceType::Optical;
+        let discard = shape.discard.filter(|_| self.thin && !is_drive);
         Medium {
+            device: self.device,
             capacity: Capacity {
                 blocks: size / u64::from(block_size),
                 block_size,
-                physical_exponent: (physical_block_size / block_size).ilog2() as u8,
+                physical_exponent: match self.device {
+                    DeviceType::Disk => (physical_block_size / block_size).ilog2() as u8,
+                    DeviceType::Optical => 0,
+                },
                 provisioning_managed: discard.is_some(),
                 reads_zeroes: discard.is_some_and(|discard| discard.reads_zeroes),
                 protected: false,
             },
-            removable: self.removable,
-            read_only: shape.read_only || self.read_only,
-            write_cache: shape.write_cache,
+            removable: self.removable || is_drive,
+            read_only: shape.read_only || self.read_only || is_drive,
+            write_cache: shape.write_cache && !is_drive,
             unmap_granularity: discard.map(|discard| (discard.granularity / block_size).max(1)),
             transfer_max: TRANSFER_MAX / block_size,
             // A volume promises that a block is written whole or not at all, and no more than that.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use proto::scsi::Sense;
 use proto::scsi::readiness::Readiness;
 use proto::scsi::sense::Additional;
+use proto::scsi::unit::optical::events::MediaEvent;
 
 use super::super::Nexus;
 use super::super::fault::Fault;
@@ -18,40 +19,63 @@ use super::Core;
 pub(super) struct RemovalPrevention(Mutex<BTreeSet<Nexus>>);
 
 impl RemovalPrevention {
-    pub(super) fn set(&self, nexus: Nexus, prevent: bool) {
-        if prevent {
-            self.all().insert(nexus);
-        } else {
-            self.all().remove(&nexus);
-        }
-    }
-
-    /// A reset ends what was forbidden.
-    pub(super) fn clear(&self) {
-        self.all().clear();
-    }
-
-    fn all(&self) -> MutexGuard<'_, BTreeSet<Nexus>> {
+    pub(super) fn all(&self) -> MutexGuard<'_, BTreeSet<Nexus>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Core {
+    /// Forbids the removal for a nexus, or allows it.
+    pub(super) fn prevent(&self, nexus: Nexus, prevent: bool) {
+        self.change_prevention(|all| {
+            if prevent {
+                all.insert(nexus)
+            } else {
+                all.remove(&nexus)
+            };
+        });
+    }
+
+    /// A reset ends what was forbidden.
+    pub(super) fn allow_all(&self) {
+        self.change_prevention(BTreeSet::clear);
+    }
+
+    /// Changes who forbids it, and what the mode pages say of that.
+    fn change_prevention(&self, change: impl FnOnce(&mut BTreeSet<Nexus>)) {
+        let mut preventing = self.state.preventing.all();
+        let before = preventing.is_empty();
+        change(&mut preventing);
+        if preventing.is_empty() != before {
+            self.change(|_, switches| switches.locked = before);
+        }
+    }
+
     /// Takes the medium out. Commands under way still reach it; none that comes after the answer does.
     pub(super) async fn eject(&self, flush: bool) -> Result<Vec<Bytes>, Fault> {
         if flush {
             self.flush().await?;
         }
-        self.exchange(|core| core.ready(Readiness::NoMedium))
+        self.unless_prevented(|core| {
+            if !core.switches().readiness.lacks_medium() {
+                core.media_events().establish(MediaEvent::MediaRemoval);
+            }
+            core.ready(core.unit.medium().readiness_ejected());
+        })
     }
 
     /// Puts the medium in, which every other initiator must be told of: it cannot know that it is the same.
     pub(super) fn load(&self, nexus: Nexus) -> Result<Vec<Bytes>, Fault> {
-        self.exchange(|core| {
-            if core.switches().readiness == Readiness::Ready {
+        self.unless_prevented(|core| {
+            let readiness = core.unit.medium().readiness();
+            if core.switches().readiness == readiness {
                 return;
             }
-            core.ready(Readiness::Ready);
+            core.ready(readiness);
+            if readiness.lacks_medium() {
+                return;
+            }
+            core.media_events().establish(MediaEvent::NewMedia);
             core.attend(|attentions| {
                 attentions.establish(Additional::MEDIUM_MAY_HAVE_CHANGED, Some(nexus));
             });
@@ -59,7 +83,7 @@ impl Core {
     }
 
     /// Does `change` unless an initiator forbids it; none can begin to while it is done.
-    fn exchange(&self, change: impl FnOnce(&Self)) -> Result<Vec<Bytes>, Fault> {
+    fn unless_prevented(&self, change: impl FnOnce(&Self)) -> Result<Vec<Bytes>, Fault> {
         let preventing = self.state.preventing.all();
         if !preventing.is_empty() {
             return Err(Sense::illegal(Additional::MEDIUM_REMOVAL_PREVENTED).into());

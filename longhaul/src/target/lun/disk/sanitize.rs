@@ -182,7 +182,8 @@ impl Core {
         let grown = self.state.grown.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (volume, unit) = grown.filter(|(_, unit)| unit.blocks() > self.unit.blocks())?;
         let state = Arc::clone(&self.state);
-        Some(Arc::new(Self { volume, unit, peers: OnceLock::new(), state }))
+        let (generation, peers) = (self.generation, OnceLock::new());
+        Some(Arc::new(Self { volume, unit, peers, generation, state }))
     }
 
     async fn wipe_from(&self, from: u64, work: &Work) -> Result<(), Fault> {

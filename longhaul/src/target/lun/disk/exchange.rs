@@ -1,0 +1,210 @@
+//! The exchange of the disc in an optical drive, by whoever runs the server.
+//!
+//! Each view of the drive is one of one disc. The exchange makes a view of the new one, which takes the place of the others
+//! in every session, and meanwhile these answer BUSY: nobody reads the blocks of one disc for those of another.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use proto::scsi::sense::Additional;
+use proto::scsi::unit::Medium;
+use proto::scsi::unit::optical::events::{MediaEvent, MediaEvents};
+use proto::scsi::{Capacity, Status};
+use volume::Volume;
+
+use super::super::Nexus;
+use super::super::fault::Fault;
+use super::{Core, Disk};
+
+/// An initiator forbids the removal of the disc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an initiator has locked the tray")]
+pub struct MediumLocked;
+
+impl Disk {
+    /// The same drive with the disc `volume` in it, or with an open tray if that has no blocks. No command reads the disc
+    /// before when this returns. An initiator may forbid it, unless it is done by `force`; then they are told that it is
+    /// wanted.
+    pub async fn exchange(
+        &self,
+        volume: Arc<dyn Volume>,
+        force: bool,
+    ) -> Result<Self, MediumLocked> {
+        let core = &self.core;
+        let _alone = core.state.lock.exclusive().await;
+        let mut preventing = core.state.preventing.all();
+        if !preventing.is_empty() && !force {
+            core.media_events().establish(MediaEvent::EjectRequest);
+            return Err(MediumLocked);
+        }
+        preventing.clear();
+        let old = core.unit.medium();
+        let blocks = volume.shape().size / u64::from(old.capacity.block_size);
+        let medium = Medium { capacity: Capacity { blocks, ..old.capacity }, ..*old };
+        let generation = core.state.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        let is_empty = medium.readiness().lacks_medium();
+        let readiness = if is_empty { medium.readiness_ejected() } else { medium.readiness() };
+        core.change(|attentions, switches| {
+            (switches.readiness, switches.locked) = (readiness, false);
+            if !is_empty {
+                attentions.establish(Additional::MEDIUM_MAY_HAVE_CHANGED, None);
+            }
+        });
+        let event = if is_empty { MediaEvent::MediaRemoval } else { MediaEvent::NewMedia };
+        core.media_events().establish(event);
+        Ok(self.view_of(volume, core.unit.on(medium), generation))
+    }
+
+    /// Whether an initiator forbids the removal of the medium.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.core.switches().locked
+    }
+
+    /// Whether a medium can be used, or could be if the unit were started.
+    #[must_use]
+    pub fn has_medium(&self) -> bool {
+        !self.core.switches().readiness.lacks_medium()
+    }
+}
+
+impl Core {
+    /// Refuses what comes by a view of a disc that is in the drive no more: the session is about to get another one.
+    pub(super) fn refuse_outdated(&self) -> Result<(), Fault> {
+        match self.generation == self.state.generation.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err(Fault::Status(Status::Busy)),
+        }
+    }
+
+    pub(super) fn media_events(&self) -> MutexGuard<'_, MediaEvents<Nexus>> {
+        self.state.media_events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures_util::FutureExt as _;
+    use proto::scsi::device_type::DeviceType;
+    use proto::scsi::sense::Key;
+    use proto::scsi::unit::optical::BLOCK_SIZE;
+    use proto::scsi::{Parsed, Sense};
+    use volume::Durability;
+    use volume::store::memory::Memory;
+
+    use super::super::super::test_initiator::TestInitiator;
+    use super::super::super::{Command, LogicalUnit as _, Response};
+    use super::super::Options;
+    use super::super::tests::*;
+    use super::*;
+
+    const EVENTS: [u8; 10] = [0x4A, 1, 0, 0, 0x10, 0, 0, 0, 8, 0];
+    const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    const TOC: [u8; 10] = [0x43, 0, 0, 0, 0, 0, 0xAA, 0, 12, 0];
+
+    /// A disc of so many blocks of `fill`.
+    fn disc(blocks: u64, fill: u8) -> Arc<dyn Volume> {
+        let memory = Memory::new(blocks * u64::from(BLOCK_SIZE), BLOCK_SIZE);
+        let data = Bytes::from(vec![fill; BLOCK_SIZE as usize]);
+        memory.write(0, data, Durability::Volatile).now_or_never().unwrap().unwrap();
+        Arc::new(memory)
+    }
+
+    /// A drive with a disc of 16 blocks, and two initiators that have been told of the power on.
+    fn drive() -> Disk {
+        let options = Options { device: DeviceType::Optical, ..Options::default() };
+        let drive = Disk::new(disc(16, 1), "iqn.2026-11.dev.longhaul:t", 0, options);
+        for (n, nexus) in [(1, ME), (2, OTHER)] {
+            drive.attach(nexus, TestInitiator::new(n));
+            let told = run_by(&drive, nexus, &TEST_UNIT_READY).now_or_never().unwrap();
+            assert_eq!(sense(&told).key, Key::UnitAttention);
+        }
+        drive
+    }
+
+    async fn run(drive: &Disk, cdb: &[u8]) -> Response {
+        run_by(drive, ME, cdb).await
+    }
+
+    async fn run_by(drive: &Disk, nexus: Nexus, cdb: &[u8]) -> Response {
+        let parsed = Parsed::of(&block(cdb));
+        drive.execute(nexus, Command { parsed, data: vec![], announced: 0 }).await
+    }
+
+    #[tokio::test]
+    async fn every_initiator_is_told_of_another_disc_before_it_reads_it() {
+        let old = drive();
+        assert_eq!(run(&old, &READ).await.data.concat(), vec![1; 2048]);
+        let new = old.exchange(disc(20, 2), false).await.unwrap();
+        let changed = Sense::new(Key::UnitAttention, Additional::MEDIUM_MAY_HAVE_CHANGED);
+        for nexus in [ME, OTHER] {
+            assert_eq!(
+                run_by(&new, nexus, &EVENTS).await.data.concat(),
+                [0, 6, 4, 0x12, 2, 2, 0, 0]
+            );
+            assert_eq!(sense(&run_by(&new, nexus, &READ).await), changed);
+            assert_eq!(run_by(&new, nexus, &READ).await.data.concat(), vec![2; 2048]);
+            assert_eq!(run_by(&new, nexus, &TOC).await.data.concat()[8..], [0, 0, 0, 20]);
+        }
+    }
+
+    #[tokio::test]
+    async fn view_of_a_disc_that_is_gone_is_busy() {
+        let old = drive();
+        let late = old
+            .execute(ME, Command { parsed: Parsed::of(&block(&READ)), data: vec![], announced: 0 });
+        let new = old.exchange(disc(16, 2), false).await.unwrap();
+        for cdb in [&READ, &TOC] {
+            assert_eq!(run(&old, cdb).await.status, Status::Busy);
+        }
+        assert_eq!(late.await.status, Status::Busy, "it was not at the medium yet");
+        assert!(!old.is_same_medium(&new) && old.is_same(&new));
+    }
+
+    #[tokio::test]
+    async fn locked_tray_stays_closed_unless_by_force() {
+        let drive = drive();
+        assert_eq!(run(&drive, &[0x1E, 0, 0, 0, 1, 0]).await.status, Status::Good);
+        assert!(drive.is_locked());
+        let empty = || Arc::new(Memory::new(0, BLOCK_SIZE)) as Arc<dyn Volume>;
+        assert_eq!(drive.exchange(empty(), false).await.err(), Some(MediumLocked));
+        assert_eq!(run(&drive, &READ).await.data.concat(), vec![1; 2048]);
+        // It is asked for the disc.
+        assert_eq!(run(&drive, &EVENTS).await.data.concat(), [0, 6, 4, 0x12, 1, 2, 0, 0]);
+        let open = drive.exchange(empty(), true).await.unwrap();
+        let absent = |additional| Sense::new(Key::NotReady, additional);
+        let is_open = absent(Additional::MEDIUM_NOT_PRESENT_TRAY_OPEN);
+        assert_eq!(sense(&run(&open, &READ).await), is_open);
+        assert!(!open.is_locked() && !open.has_medium());
+        assert_eq!(run(&open, &EVENTS).await.data.concat(), [0, 6, 4, 0x12, 3, 1, 0, 0]);
+        // An initiator closes the tray, and there is nothing in it.
+        assert_eq!(run(&open, &[0x1B, 0, 0, 0, 3, 0]).await.status, Status::Good);
+        let is_closed = absent(Additional::MEDIUM_NOT_PRESENT_TRAY_CLOSED);
+        assert_eq!(sense(&run(&open, &READ).await), is_closed);
+    }
+
+    #[tokio::test]
+    async fn initiator_takes_the_disc_out_and_puts_it_in() {
+        let drive = drive();
+        assert_eq!(run(&drive, &[0x1B, 0, 0, 0, 2, 0]).await.status, Status::Good);
+        assert!(!drive.has_medium());
+        assert_eq!(run_by(&drive, OTHER, &EVENTS).await.data.concat(), [0, 6, 4, 0x12, 3, 1, 0, 0]);
+        assert_eq!(run(&drive, &[0x1B, 0, 0, 0, 3, 0]).await.status, Status::Good);
+        assert_eq!(run_by(&drive, OTHER, &EVENTS).await.data.concat(), [0, 6, 4, 0x12, 2, 2, 0, 0]);
+        assert_eq!(run(&drive, &READ).await.data.concat(), vec![1; 2048]);
+    }
+
+    #[tokio::test]
+    async fn reader_reads_and_does_not_eject() {
+        let drive = drive();
+        let reader = drive.for_readers();
+        assert_eq!(run(&reader, &READ).await.data.concat(), vec![1; 2048]);
+        let refused = Sense::illegal(Additional::ACCESS_DENIED_NO_ACCESS_RIGHTS);
+        assert_eq!(sense(&run(&reader, &[0x1B, 0, 0, 0, 2, 0]).await), refused);
+        assert_eq!(sense(&run(&reader, &[0x1E, 0, 0, 0, 1, 0]).await), refused);
+        let write = [0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+        let unknown = Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE);
+        assert_eq!(sense(&run(&drive, &write).await), unknown);
+    }
+}

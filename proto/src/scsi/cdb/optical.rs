@@ -1,0 +1,89 @@
+//! The commands of MMC-6 that disks do not have, and their fields.
+
+use super::Access;
+
+/// A command and its fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpticalCdb {
+    /// READ TOC/PMA/ATIP (MMC-6, 6.25).
+    ReadToc {
+        /// MSF: addresses are minutes, seconds and frames.
+        minutes: bool,
+        /// Format.
+        format: u8,
+        /// Track/Session Number.
+        track: u8,
+        /// Allocation Length.
+        allocation: u32,
+    },
+    /// GET CONFIGURATION (MMC-6, 6.5).
+    GetConfiguration {
+        /// RT: which features.
+        requested: u8,
+        /// Starting Feature Number.
+        from: u16,
+        /// Allocation Length.
+        allocation: u32,
+    },
+    /// GET EVENT STATUS NOTIFICATION (MMC-6, 6.6).
+    GetEventStatus {
+        /// Polled: the answer is wanted now.
+        polled: bool,
+        /// Notification Class Request.
+        classes: u8,
+        /// Allocation Length.
+        allocation: u32,
+    },
+    /// READ DISC INFORMATION (MMC-6, 6.21).
+    ReadDiscInformation {
+        /// Data Type.
+        kind: u8,
+        /// Allocation Length.
+        allocation: u32,
+    },
+    /// READ TRACK INFORMATION (MMC-6, 6.26).
+    ReadTrackInformation {
+        /// Which.
+        track: TrackAddress,
+        /// Allocation Length.
+        allocation: u32,
+    },
+    /// READ DISC STRUCTURE, which was READ DVD STRUCTURE (MMC-6, 6.22).
+    ReadDiscStructure {
+        /// Media Type.
+        media: u8,
+        /// Layer Number.
+        layer: u8,
+        /// Format.
+        format: u8,
+        /// Allocation Length.
+        allocation: u32,
+    },
+    /// MECHANISM STATUS (MMC-6, 6.12).
+    MechanismStatus {
+        /// Allocation Length.
+        allocation: u32,
+    },
+    /// READ CD (MMC-6, 6.19).
+    ReadCd {
+        /// Which sectors.
+        access: Access,
+        /// Expected Sector Type.
+        sector: u8,
+        /// Which parts of them: byte 9.
+        parts: u8,
+        /// Sub-channel Selection.
+        subchannel: u8,
+    },
+}
+
+/// By what READ TRACK INFORMATION names a track.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrackAddress {
+    /// By a block of it.
+    Block(u32),
+    /// By its number.
+    Track(u32),
+    /// By the session of which it is the first.
+    Session(u32),
+}

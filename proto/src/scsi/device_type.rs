@@ -1,0 +1,70 @@
+//! The types of devices there are (SPC-4, 6.6.2: PERIPHERAL DEVICE TYPE).
+
+/// What a logical unit is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceType {
+    /// A direct access block device (SBC).
+    #[default]
+    Disk,
+    /// A CD or DVD drive (MMC).
+    Optical,
+}
+
+impl DeviceType {
+    /// PERIPHERAL DEVICE TYPE.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Disk => 0x00,
+            Self::Optical => 0x05,
+        }
+    }
+
+    /// What it is called in PRODUCT IDENTIFICATION, unless its owner calls it otherwise.
+    #[must_use]
+    pub const fn product(self) -> &'static str {
+        match self {
+            Self::Disk => "VIRTUAL-DISK",
+            Self::Optical => "VIRTUAL-CDROM",
+        }
+    }
+
+    /// The version descriptor of its command set, without a version claimed (SPC-4, table 172): SBC-3 or MMC-6.
+    #[must_use]
+    pub const fn command_set(self) -> u16 {
+        match self {
+            Self::Disk => 0x04C0,
+            Self::Optical => 0x04E0,
+        }
+    }
+}
+
+/// Which types of devices have a command. It has a field for each type, so that no row of the table of commands is left
+/// without an answer when there is another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceTypes {
+    /// Disks.
+    pub disk: bool,
+    /// Optical drives.
+    pub optical: bool,
+}
+
+impl DeviceTypes {
+    /// A command of which the standards know nothing.
+    pub const NONE: Self = Self { disk: false, optical: false };
+    /// SPC, and what SBC and MMC have in common.
+    pub const ALL: Self = Self { disk: true, optical: true };
+    /// SBC.
+    pub const DISK: Self = Self { disk: true, optical: false };
+    /// MMC.
+    pub const OPTICAL: Self = Self { disk: false, optical: true };
+
+    /// Whether devices of this type have it.
+    #[must_use]
+    pub const fn include(self, device: DeviceType) -> bool {
+        match device {
+            DeviceType::Disk => self.disk,
+            DeviceType::Optical => self.optical,
+        }
+    }
+}
