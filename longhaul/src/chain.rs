@@ -71,6 +71,8 @@ pub struct OpenOptions {
     pub size: Option<Size>,
     /// A file that does not exist is not made.
     pub existing_only: bool,
+    /// An optical drive may have no disc.
+    pub may_be_empty: bool,
     /// Refuse writes.
     pub read_only: bool,
     /// A file or device of this machine is used past the page cache.

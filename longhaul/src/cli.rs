@@ -10,8 +10,8 @@ use crate::cipher_pool::fix_threads;
 use crate::command::enrol::GivenInvitation;
 use crate::command::{
     attach, cat, check, clients, copy, discover, doctor, get, help, identity, info, invite,
-    journal, key, ls, man_pages, mirror, mount, outlast_stray_signals, reload, replay, revoke,
-    serve, status, tune, umount, upgrade, volumes,
+    journal, key, ls, man_pages, media, mirror, mount, outlast_stray_signals, reload, replay,
+    revoke, serve, status, tune, umount, upgrade, volumes,
 };
 use crate::failure::{OrFail, Outcome};
 use crate::log::{Log, log_failure};
@@ -75,6 +75,7 @@ enum Command {
     Volumes(volumes::Args),
     Replay(replay::Args),
     Journal(journal::Args),
+    Media(media::Args),
     Mirror(mirror::Args),
     Tune(tune::Args),
     Help(help::Args),
@@ -197,6 +198,7 @@ fn run(cli: Cli, arguments: Vec<OsString>) -> Outcome {
             Command::Volumes(args) => volumes::run(&args),
             Command::Replay(args) => replay::run(args).await,
             Command::Journal(args) => journal::run(args).await,
+            Command::Media(args) => media::run(args).await,
             Command::Mirror(args) => mirror::run(args).await,
             Command::Tune(args) => tune::run(args).await,
             Command::Help(args) => help::run(&args, Cli::command()),

@@ -440,6 +440,10 @@ fn place_of(uri: &Uri) -> String {
         Location::Process(_) => "memory".to_owned(),
         Location::File(path) => format!("file:{}", absolute(path).shown()),
         Location::Device(path) => format!("device:{}", absolute(path).shown()),
+        Location::Drive(disc) => match disc {
+            Some(path) => format!("cdrom:{}", absolute(path).shown()),
+            None => "cdrom:".to_owned(),
+        },
         Location::Unit(IscsiUri { host, target, lun, .. }) => {
             format!("iscsi://{host}/{target}/{lun}")
         }
@@ -497,6 +501,13 @@ impl Served {
             unlock: None,
             given,
         }
+    }
+
+    /// The same optical drive with another disc in it; `None` if it is no drive.
+    #[must_use]
+    pub fn with_disc(&self, disc: Option<PathBuf>) -> Option<Self> {
+        let uri = self.uri.with_disc(disc)?;
+        Some(Self { uri, ..self.clone() })
     }
 
     /// The serial number that its configuration gives it.

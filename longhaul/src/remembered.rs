@@ -93,6 +93,7 @@ pub fn name_of(uri: &Uri) -> String {
     let given = match uri.location() {
         Location::Process(_) => "memory".to_owned(),
         Location::Several(compound) => compound.kind.name().to_owned(),
+        Location::Drive(disc) => disc.map_or_else(|| "cdrom".to_owned(), stem),
         Location::File(path) | Location::Device(path) => stem(path),
         Location::Unit(unit) => {
             let target = unit.target.to_string();

@@ -23,7 +23,7 @@ pub const ISCSI_PORT: u16 = 3260;
 pub const HYPERSCSI_PORT: u16 = proto::hyperscsi::PORT;
 
 /// The schemes there are, for messages.
-const KNOWN: &str = "memory:SIZE, null:SIZE, file:PATH, device:PATH, iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY], \
+const KNOWN: &str = "memory:SIZE, null:SIZE, file:PATH, device:PATH, cdrom:[ISO], iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY], \
     hyperscsi://HOST[:PORT]/VOLUME[?pin=KEY], hseth://INTERFACE[/MAC]/VOLUME[?pin=KEY], rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]";
 
 /// Names a volume.
@@ -37,6 +37,8 @@ pub enum Uri {
     File(PathBuf),
     /// `device:PATH`
     Device(PathBuf),
+    /// `cdrom:ISO`: an optical drive, with that disc or with none.
+    Cdrom(Option<PathBuf>),
     /// `iscsi://HOST[:PORT]/IQN/LUN[?pin=KEY]`
     Iscsi(IscsiUri),
     /// `concat:(URI,...)` and others that are made of volumes.
@@ -152,6 +154,8 @@ pub enum Location<'a> {
     File(&'a Path),
     /// In a device of this machine.
     Device(&'a Path),
+    /// In the optical drive that it is: the image of a disc.
+    Drive(Option<&'a Path>),
     /// In a unit of a target.
     Unit(&'a IscsiUri),
     /// In several volumes.
@@ -174,6 +178,7 @@ impl Uri {
     pub fn resolved_in(self, base: &Path) -> Self {
         match self {
             Self::File(path) => Self::File(base.join(path)),
+            Self::Cdrom(disc) => Self::Cdrom(disc.map(|path| base.join(path))),
             Self::Compound(compound) => Self::Compound(Box::new(compound.resolved_in(base))),
             Self::Rbd(image) => Self::Rbd(rbd::resolved_in(image, base)),
             other => other,
@@ -189,6 +194,7 @@ impl Uri {
             Self::Null(_) => Location::Process(Size(0)),
             Self::File(path) => Location::File(path),
             Self::Device(path) => Location::Device(path),
+            Self::Cdrom(disc) => Location::Drive(disc.as_deref()),
             Self::Iscsi(unit) => Location::Unit(unit),
             Self::Compound(compound) => match (compound.kind, &compound.members[..]) {
                 (Kind::Limit(_), [limited]) => limited.location(),
@@ -254,6 +260,7 @@ impl Uri {
             Location::Device(_) | Location::Unit(_) | Location::Served(_) | Location::Image(_) => {
                 Some("has a size of its own")
             }
+            Location::Drive(_) => Some("is as large as the disc in it"),
             Location::Several(_) => Some("takes its size from its members"),
         }
     }
@@ -266,9 +273,32 @@ impl Uri {
             Location::Several(_) => self.members().iter().all(Self::vanishes),
             Location::File(_)
             | Location::Device(_)
+            | Location::Drive(_)
             | Location::Unit(_)
             | Location::Served(_)
             | Location::Image(_) => false,
+        }
+    }
+
+    /// Whether it is an optical drive.
+    #[must_use]
+    pub fn is_drive(&self) -> bool {
+        matches!(self.location(), Location::Drive(_))
+    }
+
+    /// The same drive with another disc in it, or with none; `None` if it is no drive.
+    #[must_use]
+    pub fn with_disc(&self, disc: Option<PathBuf>) -> Option<Self> {
+        match self {
+            Self::Cdrom(_) => Some(Self::Cdrom(disc)),
+            Self::Compound(compound) => match (compound.kind, &compound.members[..]) {
+                (kind @ Kind::Limit(_), [limited]) => {
+                    let members = vec![limited.with_disc(disc)?];
+                    Some(Self::Compound(Box::new(Compound { kind, members })))
+                }
+                _ => None,
+            },
+            _ => None,
         }
     }
 
@@ -313,6 +343,7 @@ impl Uri {
             "null" => whole_blocks(rest.parse()?).map(Self::Null),
             "file" => Ok(Self::File(path()?)),
             "device" => Ok(Self::Device(path()?)),
+            "cdrom" => Ok(Self::Cdrom(path().ok())),
             "iscsi" => iscsi(text, rest).map(Self::Iscsi),
             "hyperscsi" | "hseth" => hyperscsi(text, scheme, rest).map(Self::HyperScsi),
             "rbd" => rbd::parse(text, rest).map(Self::Rbd),
@@ -461,6 +492,8 @@ impl fmt::Display for Uri {
             Self::Null(size) => write!(f, "null:{size}"),
             Self::File(path) => write!(f, "file:{}", path.shown()),
             Self::Device(path) => write!(f, "device:{}", path.shown()),
+            Self::Cdrom(None) => f.write_str("cdrom:"),
+            Self::Cdrom(Some(path)) => write!(f, "cdrom:{}", path.shown()),
             Self::Iscsi(IscsiUri { host, target, lun, pin }) => {
                 write!(f, "iscsi://{host}/{target}/{lun}")?;
                 pin.map_or(Ok(()), |key| write!(f, "?pin={key}"))
@@ -486,6 +519,8 @@ mod tests {
             "file:/srv/backup.img",
             "file:relative:with:colons",
             "device:/dev/sdb",
+            "cdrom:",
+            "cdrom:/srv/debian.iso",
             "iscsi://server:3260/iqn.2026-11.dev.longhaul:backup/0",
             "iscsi://[fe80::1]:3261/iqn.2026-11.dev.longhaul:backup/16383",
             "hyperscsi://server:5674/backup",

@@ -1,6 +1,7 @@
 //! The stores at the bottom of chains.
 
 pub(super) mod compound;
+mod disc;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -90,6 +91,7 @@ pub(super) async fn store(uri: &Uri, options: &OpenOptions) -> Outcome<Store> {
         Uri::Null(size) => Store::new("null", null::open(size.0, block_size(uri, *size, options)?)),
         Uri::File(path) => open_file(uri, path, options).await?,
         Uri::Device(path) => open_device(uri, path, options).await?,
+        Uri::Cdrom(disc) => disc::open(uri, disc.as_deref(), options).await?,
         Uri::Iscsi(unit) => open_unit(uri, unit, options).await?,
         Uri::Compound(compound) => compound::open(uri, compound, options).await?,
         Uri::HyperScsi(volume) => open_volume(uri, volume, options).await?,

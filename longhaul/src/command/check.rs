@@ -1,9 +1,10 @@
 //! `longhaul check`: what is wrong with a configuration, before it is used.
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use host::file::Access;
+use proto::scsi::unit::optical::BLOCK_SIZE as BLOCK_SIZE_OF_DISC;
 
 use super::options::blocking;
 use super::serve;
@@ -11,7 +12,7 @@ use crate::chain::BLOCK_SIZE;
 use crate::config::{self, Config, ROOT, Served, Wrong};
 use crate::credentials::Chap;
 use crate::explain::explain;
-use crate::failure::{Failure, Outcome, print_error};
+use crate::failure::{Failure, OrFail as _, Outcome, print_error};
 use crate::printable::Shown as _;
 use crate::sealing::sealing;
 use crate::served_volumes::OnExchange;
@@ -131,8 +132,19 @@ fn look_for(volume: &Served) -> Outcome {
     Ok(())
 }
 
+/// Whether a file can be a disc.
+fn look_for_disc(volume: &Served, path: &Path) -> Outcome {
+    let cannot = || format!("cannot open {}", volume.uri);
+    let found = path.metadata().or_fail(cannot)?;
+    suits(&found, false).map_err(|why| Failure::new(cannot()).because(why))?;
+    fits(&found, None, BLOCK_SIZE_OF_DISC).map_err(|why| explain(cannot(), why))
+}
+
 /// The same of one that is not made of others; a file that is not there is made only where its size is known.
 fn look_for_one(volume: &Served) -> Outcome {
+    if let Location::Drive(disc) = volume.uri.location() {
+        return disc.map_or(Ok(()), |path| look_for_disc(volume, path));
+    }
     let Some(path) = volume.uri.path() else { return Ok(()) };
     let device = volume.uri.file().is_none();
     let makes = !device && volume.size.is_some() && !volume.read_only;

@@ -34,6 +34,7 @@ mod journal_args;
 pub mod key;
 pub mod ls;
 pub mod man_pages;
+pub mod media;
 pub mod mirror;
 pub mod mount;
 mod options;

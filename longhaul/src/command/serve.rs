@@ -7,6 +7,7 @@ mod hyperscsi;
 mod invitations;
 mod limits;
 mod live;
+mod media;
 mod metrics;
 mod portals;
 mod requests;
@@ -26,6 +27,7 @@ use proto::iscsi::invitation::{InvitationError, check_name};
 use proto::iscsi::login::policy::{self, Policy, UnitName};
 use proto::iscsi::name::IscsiName;
 use proto::iscsi::sealed::Sealing;
+use proto::scsi::device_type::DeviceType;
 use proto::scsi::ports::Port;
 
 use tokio::net::TcpListener;
@@ -442,7 +444,7 @@ async fn open_one(
 
 /// Looks at what is served, and tells what there is to be told of it.
 async fn inspect(volume: &Served, chain: &Chain) -> Outcome {
-    if !chain.is_decrypted() {
+    if !chain.is_decrypted() && !volume.uri.is_drive() {
         let late = || Err(Failure::new(format!("its start is not read within {SEEN_WITHIN:?}")));
         let seen = timeout(SEEN_WITHIN, inspect_header(volume, chain)).await;
         seen.unwrap_or_else(|_| late())?;
@@ -528,7 +530,8 @@ pub(super) async fn open_options(
         Ok(OpenOptions {
             size: volume.size,
             existing_only,
-            read_only: volume.read_only,
+            may_be_empty: true,
+            read_only: volume.read_only || volume.uri.is_drive(),
             direct: volume.direct,
             block_size: volume.appearance.block_size.map(|size| size.0),
             login,
@@ -575,6 +578,10 @@ fn targets<'a>(volumes: impl Iterator<Item = (&'a Served, &'a Disk)>) -> Vec<Arc
 fn options(served: &Served, kept: Option<StoredReservations>) -> Options {
     let appearance = served.appearance.clone();
     Options {
+        device: match served.uri.is_drive() {
+            true => DeviceType::Optical,
+            false => DeviceType::Disk,
+        },
         vendor: appearance.vendor.map(|vendor| vendor.0),
         product: appearance.product.map(|product| product.0),
         removable: appearance.removable,

@@ -52,13 +52,15 @@ impl ServedVolumes {
         }
         let identify = |found: &Found| {
             let volume = &found.volume;
+            let named = || Identity::new(volume.target.as_str(), volume.lun).serial;
             let source = if self.directory.is_some() { Source::of(found)? } else { None };
             let identity = match source {
                 Some(source) => {
                     return Candidate { found, source, notes: &self.notes }.identify();
                 }
+                None if volume.uri.is_drive() => named(),
                 None if self.directory.is_some() || volume.uri.vanishes() => random()?,
-                None => Identity::new(volume.target.as_str(), volume.lun).serial,
+                None => named(),
             };
             let serial = volume.configured_serial().unwrap_or(&identity).to_owned();
             Ok(VolumeIdentity { identity, serial })

@@ -1,6 +1,13 @@
 //! Our initiator against tgtd, a target we did not write.
 
+#[path = "../common/mod.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod common;
 mod lost;
+mod optical;
+#[path = "../common/peer.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod peer;
 #[path = "../common/port.rs"]
 mod port;
 mod server;

@@ -63,6 +63,18 @@ impl Tgt {
         tgt
     }
 
+    /// Has, as LUN 2, an optical drive with this disc in it.
+    pub(crate) fn insert(&self, disc: &Path) {
+        let path = disc.to_str().expect("a plain path");
+        let new = ["--mode", "logicalunit", "--op", "new", "--tid", "1", "--lun", "2"];
+        self.admin(&[&new[..], &["--device-type", "cd", "-b", path]].concat());
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> std::net::SocketAddr {
+        (std::net::Ipv4Addr::LOCALHOST, self.port.number).into()
+    }
+
     /// Sets a parameter of the target.
     pub(crate) fn set(&self, name: &str, value: &str) {
         let update = ["--mode", "target", "--op", "update", "--tid", "1"];

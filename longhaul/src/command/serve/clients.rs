@@ -112,6 +112,7 @@ impl Live {
             "clients" => self.clients(),
             "revoke" => self.revoke(rest).await,
             "invite" => self.answer_invite(rest).await,
+            "media" => self.answer_media(rest).await,
             _ => return None,
         })
     }

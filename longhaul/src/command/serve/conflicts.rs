@@ -152,7 +152,7 @@ enum StoreName {
 
 fn place(uri: &Uri) -> Option<StoreName> {
     match uri.location() {
-        uri::Location::Process(_) | uri::Location::Several(_) => None,
+        uri::Location::Process(_) | uri::Location::Several(_) | uri::Location::Drive(_) => None,
         uri::Location::Unit(unit) => Some(StoreName::Unit(format!("{}/{}", unit.target, unit.lun))),
         uri::Location::Served(volume) => {
             Some(StoreName::Unit(format!("{}/{}", volume.server, volume.volume)))

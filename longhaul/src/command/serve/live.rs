@@ -32,9 +32,9 @@ use crate::target::lun::{Disk, TargetDevice};
 use crate::target::status::Status;
 
 /// A volume that is being served.
-struct OpenVolume {
-    chain: Chain,
-    disk: Disk,
+pub(super) struct OpenVolume {
+    pub(super) chain: Chain,
+    pub(super) disk: Disk,
     /// By which it is noted.
     identity: String,
 }
@@ -46,7 +46,7 @@ pub(super) struct Live {
     clients: Vec<Admitted>,
     /// Where it listens, as long as it runs.
     portals: Vec<Portal>,
-    open_volumes: BTreeMap<String, OpenVolume>,
+    pub(super) open_volumes: BTreeMap<String, OpenVolume>,
     closings: Closings,
     node: Arc<Node>,
     /// The same by HyperSCSI, if it is.

@@ -130,7 +130,9 @@ fn answer(live: &Live, request: Request) -> Option<Request> {
         "status" => live.status(),
         "reload" => return Some(request),
         "clients" => Err(Failure::new(RELOADING)),
-        other if other.starts_with("invite ") => Err(Failure::new(RELOADING)),
+        other if other.starts_with("invite ") || other.starts_with("media ") => {
+            Err(Failure::new(RELOADING))
+        }
         other => Err(Failure::new(format!("there is no request `{other}`"))),
     };
     request.answer(answer);

@@ -1,0 +1,147 @@
+//! `longhaul media`: the discs in the optical drives of a running server.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use serde::{Deserialize, Serialize};
+
+use super::invite::PATIENCE;
+use super::{say, say_done, say_json};
+use crate::control;
+use crate::failure::{OrFail as _, Outcome};
+use crate::printable::{OneLine, Shown as _};
+use crate::size::Size;
+
+/// List the discs in the optical drives of a running server, put one in, and take it out
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul media load movies /srv/debian.iso
+  longhaul media eject movies
+  longhaul media list
+
+A drive is a volume cdrom:ISO of `serve`, or cdrom: without a disc. A restart of the server puts in what its configuration
+names.";
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show each drive and what is in it
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Put a disc into a drive, in the place of the one that is in it
+    Load {
+        /// The drive
+        drive: String,
+        /// The image of the disc
+        iso: PathBuf,
+        #[command(flatten)]
+        force: Force,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Take the disc out of a drive
+    Eject {
+        /// The drive
+        drive: String,
+        #[command(flatten)]
+        force: Force,
+        #[command(flatten)]
+        server: Server,
+    },
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Force {
+    /// Also if an initiator has locked the tray, as it does while the disc is mounted: it meets errors there then
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Server {
+    /// The control socket of the server
+    #[arg(long, value_name = "PATH", default_value = control::DEFAULT)]
+    control: PathBuf,
+}
+
+/// What is asked of a server.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Request {
+    List,
+    Load { drive: String, disc: PathBuf, force: bool },
+    Eject { drive: String, force: bool },
+}
+
+/// A drive.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Drive {
+    pub(super) name: String,
+    /// The image that is in it.
+    pub(super) disc: Option<PathBuf>,
+    pub(super) bytes: u64,
+    /// It is used, and has not been ejected by an initiator.
+    pub(super) ready: bool,
+    /// An initiator has locked the tray.
+    pub(super) locked: bool,
+}
+
+/// Asks the server; returns when it is done.
+pub async fn run(args: Args) -> Outcome {
+    match args.action {
+        Action::List { json, server } => list(json, &server).await,
+        Action::Load { drive, iso, force: Force { force }, server } => {
+            // The server may have another working directory.
+            let disc = std::path::absolute(&iso);
+            let disc = disc.or_fail(|| format!("cannot tell where {} is", iso.shown()))?;
+            say_done(&server.ask(&Request::Load { drive, disc, force }).await?)
+        }
+        Action::Eject { drive, force: Force { force }, server } => {
+            say_done(&server.ask(&Request::Eject { drive, force }).await?)
+        }
+    }
+}
+
+impl Server {
+    async fn ask(&self, request: &Request) -> Outcome<String> {
+        let request = serde_json::to_string(request);
+        let request = request.or_fail(|| "cannot tell the server what is wanted".to_owned())?;
+        let answer = control::ask(&self.control, &format!("media {request}"), PATIENCE).await;
+        answer.map_err(|why| why.into_failure(&self.control))
+    }
+}
+
+async fn list(json: bool, server: &Server) -> Outcome {
+    let answer = server.ask(&Request::List).await?;
+    let drives: Vec<Drive> = serde_json::from_str(&answer)
+        .or_fail(|| "cannot read the answer: is the server of another release?".to_owned())?;
+    if json {
+        return say_json(&drives);
+    }
+    drives.iter().try_for_each(|drive| say(&drive.line()))
+}
+
+impl Drive {
+    fn line(&self) -> String {
+        let name = OneLine(&self.name);
+        let locked = if self.locked { ", locked" } else { "" };
+        match &self.disc {
+            None => format!("{name}: empty{locked}"),
+            Some(disc) => {
+                let ejected = if self.ready { "" } else { ", ejected by an initiator" };
+                format!("{name}: {}, {}{ejected}{locked}", disc.shown(), Size(self.bytes))
+            }
+        }
+    }
+}

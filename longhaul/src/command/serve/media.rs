@@ -1,0 +1,119 @@
+//! What a running server is told of the discs in its optical drives: which are there, and to exchange one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::live::{Live, OpenVolume};
+use super::{open_one, served_before};
+use crate::chain::Chain;
+use crate::command::media::{Drive, Request};
+use crate::config::Served;
+use crate::failure::{Failure, OrFail as _, Outcome};
+use crate::printable::Shown as _;
+use crate::served_volumes::OnExchange;
+use crate::stop::Stopper;
+use crate::target::lun::MediumLocked;
+use crate::uri::Location;
+
+/// How long sessions may take to see another disc, before who has loaded it is answered all the same. Until then they are
+/// told that the drive is busy.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
+
+impl Live {
+    /// The answer to a request about the discs.
+    pub(super) async fn answer_media(&mut self, request: &str) -> Outcome<String> {
+        let cannot = || "cannot read the request: is the server of another release?".to_owned();
+        match serde_json::from_str(request).or_fail(cannot)? {
+            Request::List => serde_json::to_string(&self.drives())
+                .or_fail(|| "cannot list the drives".to_owned()),
+            Request::Load { drive, disc, force } => self.load(&drive, disc, force).await,
+            Request::Eject { drive, force } => self.eject(&drive, force).await,
+        }
+    }
+
+    /// The drives, in the order of the configuration.
+    fn drives(&self) -> Vec<Drive> {
+        let drive = |volume: &Served| {
+            let OpenVolume { chain, disk, .. } = self.open_volumes.get(&volume.name)?;
+            let Location::Drive(disc) = chain.uri().location() else { return None };
+            Some(Drive {
+                name: volume.name.clone(),
+                disc: disc.map(PathBuf::from),
+                bytes: disk.size(),
+                ready: disk.has_medium(),
+                locked: disk.is_locked(),
+            })
+        };
+        self.volumes().iter().filter_map(drive).collect()
+    }
+
+    async fn load(&mut self, name: &str, disc: PathBuf, force: bool) -> Outcome<String> {
+        let shown = disc.shown().to_string();
+        self.exchange(name, Some(disc), force).await?;
+        Ok(format!("{shown} is in {name}"))
+    }
+
+    async fn eject(&mut self, name: &str, force: bool) -> Outcome<String> {
+        self.exchange(name, None, force).await?;
+        Ok(format!("{name} is empty"))
+    }
+
+    /// Puts another disc into a drive, or opens its tray. Where that fails the disc that is in it stays there.
+    async fn exchange(&mut self, name: &str, disc: Option<PathBuf>, force: bool) -> Outcome {
+        let volume = self.drive(name, disc)?;
+        let served = served_before(self.config().state.as_deref()).await?;
+        // Of nothing but a file that is there: nobody waits for it.
+        let (_stopper, stop) = Stopper::new();
+        let noted = (self.config().state.as_deref(), &served);
+        let chain = open_one(&volume, noted, OnExchange::Warn, &stop).await?;
+        let Some(open_volume) = self.open_volumes.get_mut(name) else {
+            return Err(Failure::new(format!("there is no drive {name} any more")));
+        };
+        let old = match open_volume.disk.exchange(chain.volume(), force).await {
+            Ok(disk) => {
+                open_volume.disk = disk;
+                std::mem::replace(&mut open_volume.chain, chain)
+            }
+            Err(MediumLocked) => {
+                chain.discard().await;
+                return Err(Failure::new(format!("cannot open the tray of {name}"))
+                    .because(MediumLocked)
+                    .hint("it is asked to let the disc go: unmount it there; or use --force"));
+            }
+        };
+        let clients = self.admitted().to_vec();
+        let applied = self.replace((self.config().clone(), clients), &[], &[]);
+        if timeout(SEEN_WITHIN, applied.closed).await.is_err() {
+            tracing::warn!(volume = name, "a session does not take notice of the other disc");
+        }
+        tracing::info!(volume = name, uri = %volume.uri, "disc exchanged");
+        tokio::spawn(close(old));
+        Ok(())
+    }
+
+    /// The drive of this name as it is with that disc.
+    fn drive(&self, name: &str, disc: Option<PathBuf>) -> Outcome<Served> {
+        let volume = self.volumes().iter().find(|volume| volume.name == name);
+        match volume.and_then(|volume| volume.with_disc(disc)) {
+            Some(volume) => Ok(volume),
+            None => {
+                let drives = self.volumes().iter().filter(|volume| volume.uri.is_drive());
+                let drives: Vec<_> = drives.map(|volume| &*volume.name).collect();
+                let known = match &drives[..] {
+                    [] => "it has none; a volume cdrom:[ISO] is one".to_owned(),
+                    drives => format!("it has {}", drives.join(", ")),
+                };
+                Err(Failure::new(format!("the server has no optical drive `{name}`: {known}")))
+            }
+        }
+    }
+}
+
+/// Lets go of the image that was in a drive.
+async fn close(chain: Chain) {
+    if let Err(why) = chain.close().await {
+        tracing::warn!("{}", why.on_one_line());
+    }
+}

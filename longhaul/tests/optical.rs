@@ -1,0 +1,167 @@
+//! Optical drives of the served program: initiators that read discs, and somebody at the server who exchanges them.
+
+mod common;
+#[path = "common/peer.rs"]
+#[expect(dead_code, reason = "each test uses its part")]
+mod peer;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use common::{LONGHAUL, Running, run};
+use peer::Peer;
+use proto::scsi::Sense;
+use proto::scsi::sense::Additional;
+
+const TARGET: &str = "iqn.2026-11.dev.longhaul:";
+const BLOCK: usize = 2048;
+const MEDIUM: &[u8] = &[0x4A, 1, 0, 0, 0x10, 0, 0, 0, 8, 0];
+
+/// A disc of so many blocks, each of which is told from all others.
+fn image(path: &Path, blocks: u32, seed: u32) -> Vec<u8> {
+    let numbers = (0..blocks * (BLOCK as u32 / 4)).map(|at| at.wrapping_mul(2_654_435_761) ^ seed);
+    let bytes: Vec<u8> = numbers.flat_map(u32::to_be_bytes).collect();
+    fs::write(path, &bytes).unwrap();
+    bytes
+}
+
+/// A server of these volumes in `home`, and its portal.
+fn serve(home: &Path, volumes: &[&str]) -> (Running, SocketAddr) {
+    let mut command = Command::new(LONGHAUL);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--control", "control.sock"]);
+    volumes.iter().for_each(|volume| {
+        command.args(["--volume", volume]);
+    });
+    let server = Running::start(command.current_dir(home));
+    let ready: Vec<_> = volumes.iter().map(|_| server.line().unwrap()).collect();
+    let uri = ready[0].strip_prefix("ready iscsi://").unwrap_or_else(|| panic!("{ready:?}"));
+    let portal = uri.split('/').next().unwrap().parse().unwrap();
+    (server, portal)
+}
+
+/// `longhaul media` with these words; what it said, and whether it was done.
+fn media(home: &Path, words: &[&str]) -> (String, bool) {
+    let mut command = Command::new(LONGHAUL);
+    command.arg("media").args(words).args(["--control", "control.sock"]).current_dir(home);
+    let (said, status) = run(&command);
+    (said, status.success())
+}
+
+/// An initiator of a drive.
+struct Initiator(Peer);
+
+impl Initiator {
+    fn new(portal: SocketAddr, number: u8, drive: &str) -> Self {
+        let name = format!("iqn.2001-04.com.example:{number}");
+        let mut this = Self(Peer::log_in(portal, &name, number, &format!("{TARGET}{drive}")));
+        assert_eq!(this.says(), Some(Additional::POWER_ON_OR_RESET));
+        this
+    }
+
+    fn says(&mut self) -> Option<Additional> {
+        self.0.says(0)
+    }
+
+    fn ask(&mut self, cdb: &[u8], expected: u32) -> Result<Vec<u8>, Additional> {
+        match self.0.run_on(0, cdb, vec![], expected).expect("an answer") {
+            (0, data) => Ok(data),
+            (_, sense) => Err(Sense::parse(&sense).unwrap().additional),
+        }
+    }
+
+    fn read(&mut self, lba: u8) -> Result<Vec<u8>, Additional> {
+        self.ask(&[0x28, 0, 0, 0, 0, lba, 0, 0, 1, 0], BLOCK as u32)
+    }
+}
+
+#[test]
+fn disc_is_exchanged_under_two_initiators_that_read_it() {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name);
+    let (one, two) = (image(&path("one.iso"), 100, 1), image(&path("two.iso"), 100, 2));
+    let (server, portal) = serve(home.path(), &["movies=cdrom:one.iso"]);
+    let mut all = [1, 2].map(|number| Initiator::new(portal, number, "movies"));
+    for initiator in &mut all {
+        assert_eq!(initiator.read(7), Ok(one[7 * BLOCK..][..BLOCK].to_vec()));
+    }
+    // As large as the one before: only the events tell.
+    let (said, done) = media(home.path(), &["load", "movies", "two.iso"]);
+    assert!(done && said.trim_end().ends_with("two.iso is in movies"), "{said}");
+    for initiator in &mut all {
+        assert_eq!(initiator.ask(MEDIUM, 8), Ok(vec![0, 6, 4, 0x12, 2, 2, 0, 0]));
+        assert_eq!(initiator.read(7), Err(Additional::MEDIUM_MAY_HAVE_CHANGED));
+        assert_eq!(initiator.read(7), Ok(two[7 * BLOCK..][..BLOCK].to_vec()));
+    }
+    // The image that was taken out is free again.
+    fs::OpenOptions::new().write(true).open(path("one.iso")).unwrap();
+    let (said, done) = media(home.path(), &["eject", "movies"]);
+    assert!(done && said == "movies is empty\n", "{said}");
+    for initiator in &mut all {
+        assert_eq!(initiator.read(7), Err(Additional::MEDIUM_NOT_PRESENT_TRAY_OPEN));
+    }
+    assert!(server.stop().success());
+}
+
+#[test]
+fn tray_that_an_initiator_has_locked_opens_by_force_only() {
+    let home = tempfile::tempdir().unwrap();
+    image(&home.path().join("one.iso"), 10, 1);
+    let (server, portal) = serve(home.path(), &["movies=cdrom:one.iso", "tray=cdrom:"]);
+    let mut initiator = Initiator::new(portal, 1, "movies");
+    assert_eq!(initiator.ask(&[0x1E, 0, 0, 0, 1, 0], 0), Ok(vec![]));
+    let listed = || media(home.path(), &["list"]).0;
+    let disc = home.path().join("one.iso");
+    assert!(listed().starts_with("movies: one.iso, 20K, locked\n"), "{}", listed());
+    assert!(listed().ends_with("tray: empty\n"), "{}", listed());
+    let (said, done) = media(home.path(), &["eject", "movies"]);
+    assert!(!done && said.contains("an initiator has locked the tray"), "{said}");
+    assert!(said.contains("--force"), "{said}");
+    assert_eq!(initiator.ask(MEDIUM, 8), Ok(vec![0, 6, 4, 0x12, 1, 2, 0, 0]), "it is asked for it");
+    assert_eq!(initiator.says(), None);
+    assert!(media(home.path(), &["eject", "movies", "--force"]).1);
+    assert_eq!(initiator.says(), Some(Additional::MEDIUM_NOT_PRESENT_TRAY_OPEN));
+    // One drive is not the other.
+    let (said, done) = media(home.path(), &["load", "tray", disc.to_str().unwrap()]);
+    assert!(done, "{said}");
+    let mut other = Initiator::new(portal, 2, "tray");
+    assert!(other.read(9).is_ok());
+    assert_eq!(initiator.says(), Some(Additional::MEDIUM_NOT_PRESENT_TRAY_OPEN));
+    assert!(server.stop().success());
+}
+
+#[test]
+fn disc_that_cannot_be_read_leaves_the_one_that_is_in() {
+    let home = tempfile::tempdir().unwrap();
+    image(&home.path().join("one.iso"), 10, 1);
+    fs::write(home.path().join("short.iso"), vec![0; 3000]).unwrap();
+    let (server, portal) = serve(home.path(), &["movies=cdrom:one.iso", "disk=memory:1M"]);
+    let mut initiator = Initiator::new(portal, 1, "movies");
+    for (words, why) in [
+        (["load", "movies", "short.iso"], "2048"),
+        (["load", "movies", "missing.iso"], "does not exist"),
+        (["load", "disk", "one.iso"], "no optical drive `disk`: it has movies"),
+        (["load", "films", "one.iso"], "no optical drive `films`: it has movies"),
+    ] {
+        let (said, done) = media(home.path(), &words);
+        assert!(!done && said.contains(why), "{words:?}: {said}");
+    }
+    assert_eq!(initiator.says(), None);
+    assert!(initiator.read(9).is_ok());
+    assert!(server.stop().success());
+}
+
+#[test]
+fn qemu_copies_a_disc_as_it_is() {
+    let home = tempfile::tempdir().unwrap();
+    let disc = image(&home.path().join("one.iso"), 3000, 3);
+    let (server, portal) = serve(home.path(), &["movies=cdrom:one.iso"]);
+    let mut command = Command::new("qemu-img");
+    command.args(["convert", "-f", "raw", "-O", "raw"]).current_dir(home.path());
+    command.arg(format!("iscsi://{portal}/{TARGET}movies/0")).arg("copy.iso");
+    let (said, status) = run(&command);
+    assert!(status.success(), "{said}");
+    assert!(fs::read(home.path().join("copy.iso")).unwrap() == disc);
+    assert!(server.stop().success());
+}
