@@ -45,7 +45,8 @@ impl Parsed {
             (entry.parse)(Fields(block))
         });
         let traits = entry.map_or(Traits::UNKNOWN, |entry| entry.traits(cdb.as_ref().ok()));
-        let types = entry.map_or(DeviceTypes::NONE, |entry| entry.types);
+        // Of a service action that is not there it is known who has the others.
+        let types = entry.map_or_else(|_| table::types_of(Fields(block).u8::<0>()), |it| it.types);
         Self { opcode: Fields(block).u8::<0>(), cdb, types, traits }
     }
 }

@@ -59,6 +59,12 @@ impl DeviceTypes {
     /// MMC.
     pub const OPTICAL: Self = Self { disk: false, optical: true };
 
+    /// These and those.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self { disk: self.disk || other.disk, optical: self.optical || other.optical }
+    }
+
     /// Whether devices of this type have it.
     #[must_use]
     pub const fn include(self, device: DeviceType) -> bool {

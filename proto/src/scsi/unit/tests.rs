@@ -228,6 +228,13 @@ fn a_unit_without_a_medium_answers_questions_only() {
     assert_eq!(plan(&[0x1B, 0, 0, 0, 2, 0]), Ok(Step::Unit(UnitOp::Eject { flush: true })));
 }
 
+#[test]
+fn unknown_service_action_is_an_invalid_field() {
+    for block in [block(&[0x5E, 0x04]), block(&[0x9E, 0x1F]), block(&[0xA3, 0x1F])] {
+        assert_eq!(run(&unit(medium()), block), Err(Sense::invalid_cdb(1, Some(4))));
+    }
+}
+
 /// SPC-4, 5.16: each port has its own state, and the unit says so by each.
 #[test]
 fn a_unit_is_as_its_port_lets_it_be() {

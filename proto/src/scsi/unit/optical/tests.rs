@@ -240,6 +240,15 @@ fn no_type_takes_a_command_of_the_other() {
     }
 }
 
+/// SPC-4, 6.15: of a command that the device has, an unknown service action is an invalid field.
+#[test]
+fn unknown_service_action_is_refused_as_what_it_is() {
+    let invalid = Err(Sense::invalid_cdb(1, Some(4)));
+    assert_eq!(plan(&unit(CD), &[0x5E, 0x04, 0, 0, 0, 0, 0, 0, 8]), invalid);
+    let unknown = Err(Sense::illegal(Additional::INVALID_COMMAND_OPERATION_CODE));
+    assert_eq!(plan(&unit(CD), &[0x9E, 0x1F]), unknown);
+}
+
 #[test]
 fn each_nexus_is_told_of_an_event_once() {
     let mut events = MediaEvents::default();
