@@ -36,7 +36,9 @@ pub(super) async fn open(uri: &Uri, disc: Option<&Path>, options: &OpenOptions) 
         ..file::FileOptions::default()
     };
     let opened = retry_while_locked(path, || file::open(path, &with)).await;
-    let opened = opened.map_err(|why| explain(what(), why))?.opened("cdrom");
+    let mut opened = opened.map_err(|why| explain(what(), why))?.opened("cdrom");
+    // A disc is as it was recorded.
+    opened.abilities.grow = None;
     if opened.volume.shape().size / u64::from(BLOCK_SIZE) > Disc::BLOCKS_MAX {
         return Err(Failure::new(what()).because("a disc has at most 8 TiB"));
     }
@@ -63,6 +65,7 @@ mod tests {
         let (_dir, uri) = disc_of(3 * 2048);
         let opened =
             store(&uri, &OpenOptions::default()).await.unwrap_or_else(|why| panic!("{why}"));
+        assert!(opened.opened.abilities.grow.is_none());
         let volume = opened.opened.volume;
         let shape = volume.shape();
         assert_eq!((shape.size, shape.block_size, shape.read_only), (3 * 2048, 2048, true));
