@@ -89,7 +89,7 @@ fn run(suite: &str, paths: &[String]) -> Vec<(String, End, String)> {
 
 /// What is served: a name, what the file says of it, and the suites that are for such a volume; `disk` takes
 /// all that no other does.
-const VOLUMES: [(&str, &str, &[&str]); 7] = [
+const VOLUMES: [(&str, &str, &[&str]); 8] = [
     ("disk", "uri = 'memory:100M'", &[]),
     ("locked", "uri = 'memory:100M'\nread_only = true", &["ReadOnly"]),
     (
@@ -105,6 +105,7 @@ const VOLUMES: [(&str, &str, &[&str]); 7] = [
     ),
     ("large", "uri = 'memory:100M'\nblock_size = 4096\nphysical_block_size = 16384", LARGE),
     ("slow", SLOW, &["Sanitize"]),
+    ("drive", "uri = 'cdrom:drive.iso'", DRIVE),
     // `CompareAndWrite` takes the block behind those it wrote for zeroes.
     ("paths", "uri = 'memory:100M'", &["MultipathIO"]),
 ];
@@ -153,6 +154,22 @@ const LARGE: &[&str] = &[
     "WriteVerify16",
 ];
 
+/// The suites that test something of an optical drive. Those of reservations are the same for all units.
+const DRIVE: &[&str] = &[
+    "Inquiry",
+    "ModeSense6",
+    "PrinReadKeys",
+    "ProutRegister",
+    "Read10",
+    "Read12",
+    "ReadCapacity10",
+    "ReportSupportedOpcodes",
+    "Reserve6",
+    "StartStopUnit",
+    "TestUnitReady",
+    "Verify10",
+];
+
 /// Where each volume can be reached: of the lines, one for each portal, those of the first portal.
 fn uris(served: &Running) -> BTreeMap<String, String> {
     let mut uris = BTreeMap::new();
@@ -173,6 +190,8 @@ fn every_test_ends_as_expected() {
     let volumes = VOLUMES.map(|(name, volume, _)| format!("[volumes.{name}]\n{volume}\n"));
     let home = tempfile::tempdir().expect("a directory");
     seal(home.path());
+    let disc = File::create(home.path().join("drive.iso")).expect("a file");
+    disc.set_len(20 << 20).expect("room");
     let file = home.path().join("longhaul.toml");
     std::fs::write(&file, SERVER.to_owned() + &volumes.concat()).expect("a file");
     let served = Running::start(Command::new(LONGHAUL).args(["serve", "--config"]).arg(&file));
@@ -217,7 +236,7 @@ fn run_all(suites: &[String], uris: &BTreeMap<String, String>) -> Vec<(String, E
 fn volumes_for(suite: &str) -> Vec<&'static str> {
     let made_for = VOLUMES.iter().filter(|(_, _, suites)| suites.contains(&suite));
     let mut names: Vec<_> = made_for.map(|(name, _, _)| *name).collect();
-    if names.is_empty() || names == ["large"] {
+    if names.iter().all(|name| ["large", "drive"].contains(name)) {
         names.push("disk");
     }
     names
