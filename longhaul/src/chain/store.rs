@@ -230,7 +230,7 @@ async fn open_image(uri: &Uri, image: &ImageSpec, options: &OpenOptions) -> Outc
     let lock = match options.writers {
         _ if options.read_only => Lock::Leave,
         Writers::Unasked | Writers::Shared => Lock::Leave,
-        Writers::One | Writers::Resume(_) => Lock::Take,
+        Writers::One | Writers::Resume(_) | Writers::Succeed(_) => Lock::Take,
         Writers::TakeOver => Lock::Break,
     };
     let block_size = options.block_size.unwrap_or(BLOCK_SIZE);

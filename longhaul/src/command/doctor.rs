@@ -127,7 +127,10 @@ fn host_of(place: &str) -> Outcome<(Host, Option<proto::identity::PublicKey>)> {
         Location::Several(_) => Err(what()
             .because("it is made of several volumes")
             .hint("name those that are on servers one by one")),
-        Location::Process(_) | Location::File(_) | Location::Device(_) => {
+        Location::Image(_) => {
+            Err(what().because("it is in a Ceph cluster").hint("`ceph -s` says how that is"))
+        }
+        Location::Process(_) | Location::File(_) | Location::Device(_) | Location::Drive(_) => {
             Err(what().because("it is on this machine").hint("leave it out"))
         }
     }

@@ -130,7 +130,7 @@ async fn over_faulty(disk: Arc<Faulty>, flush: FlushPolicy) -> Arc<dyn Volume> {
         &recovered,
         1,
         options,
-        Arc::new(Virtual),
+        Arc::new(Virtual::Passing),
     );
     tokio::spawn(worker);
     Arc::new(layer)
